@@ -1,0 +1,9 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._check_term(name, term, term_max): raises 22023 for a lease or a retention that is not positive or is too long.
+CREATE FUNCTION once._check_term(name text, term interval, term_max interval) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF term <= interval '0' OR term > term_max THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: %s is out of range: %s', name, term),
+            DETAIL = format('more than 0, at most %s', term_max), HINT = 'Leave it out to use the policy of the scope.';
+    END IF;
+END $$;

@@ -1,0 +1,12 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._policy(scope): the policy of a scope: its own row, or the default row ''. A tiny table: both rows are on one page.
+CREATE FUNCTION once._policy(scope text) RETURNS once.scope LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    policy once.scope;
+BEGIN
+    SELECT p.* INTO policy FROM once.scope AS p WHERE p.scope = _policy.scope COLLATE "C";
+    IF NOT FOUND THEN
+        SELECT p.* INTO STRICT policy FROM once.scope AS p WHERE p.scope = '';
+    END IF;
+    RETURN policy;
+END $$;
