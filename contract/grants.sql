@@ -10,7 +10,7 @@ DO $$
 DECLARE
     -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see once.bind.
     app text[] := ARRAY['begin', 'begin_new', 'finish', 'claim', 'claim_many', 'complete', 'complete_many', 'fail', 'fail_many', 'renew', 'renew_many',
-                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock', 'errors'];
+                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock', 'errors', 'contract_version'];
     granted record;
     target text;
 BEGIN
@@ -18,9 +18,9 @@ BEGIN
         SELECT * FROM (VALUES
             ('once_app',    app || ARRAY['any_tenant']),
             ('once_tenant', app),
-            ('once_relay',  ARRAY['errors', 'add_days', 'any_tenant']),
-            ('once_keeper', ARRAY['errors', 'add_days', 'retire_day', 'any_tenant']),
-            ('once_reader', ARRAY['errors', 'peek', 'peek_many', 'story', 'any_tenant']),
+            ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant']),
+            ('once_keeper', ARRAY['errors', 'contract_version', 'add_days', 'retire_day', 'any_tenant']),
+            ('once_reader', ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story', 'any_tenant']),
             ('once_admin',  app || ARRAY['any_tenant', 'story', 'resolve', 'set_scope', 'bind', 'unbind', 'add_days', 'retire_day'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN

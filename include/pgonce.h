@@ -201,6 +201,11 @@ ONCE_API ONCE_MUST_CHECK once_code once_session_open(const char *conninfo, once_
 ONCE_API ONCE_MUST_CHECK once_code once_session_attach(PGconn *connection, once_session **session, once_error **error);
 ONCE_API void once_session_close(once_session *session); /* NULL is allowed. Closes only a connection that the session opened. */
 ONCE_API PGconn *once_session_connection(const once_session *session); /* for the caller's own statements; owned by the session */
+/*
+ * Whether the library's statements are prepared once per connection: fewer microseconds per call, but not behind a pooler that
+ * hands a session's transactions to different connections. Off at first.
+ */
+ONCE_API void once_session_prepare(once_session *session, bool prepare);
 /* Compares the contract in the database with the library's. Errors: ONCE_CONTRACT (missing, too old, too new), ONCE_CONNECTION. */
 ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, once_error **error);
 

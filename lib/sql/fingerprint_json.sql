@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+SELECT once.fingerprint($1::text::jsonb, $2::text)

@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+SELECT once.salt($1::text)

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * batch.c: the contract's functions for many intents: C arrays become PostgreSQL arrays, one statement, one answer per element.
+ */
+#include <limits.h>
+
+#include "internal.h"
+
+/* Types of pg_catalog.pg_type; their numbers never change. */
+enum { TYPE_BOOL = 16, TYPE_BYTEA = 17, TYPE_INT4 = 23, TYPE_TEXT = 25 };
+
+static once_bytes
+bytes_of_text(const char *text)
+{
+	return (once_bytes){.data = text, .length = text == NULL ? 0 : strlen(text)};
+}
+
+static once_bytes
+bytes_of_int(int number, bool null, unsigned char scratch[8])
+{
+	uint32_t bits = (uint32_t)number;
+	for (int i = 3; i >= 0; i--) {
+		scratch[i] = (unsigned char)bits;
+		bits >>= 8;
+	}
+	return (once_bytes){.data = null ? NULL : scratch, .length = 4};
+}
+
+/* One array of a batch: element i of what the caller passed. */
+#define ELEMENT(name, type, expression)                                                                                                    \
+	static once_bytes name(const void *context, size_t index, unsigned char scratch[8])                                                    \
+	{                                                                                                                                      \
+		const type *at = (const type *)context + index;                                                                                    \
+		(void)scratch;                                                                                                                     \
+		return expression;                                                                                                                 \
+	}
+
+ELEMENT(scope_at, once_intent, bytes_of_text(at->scope))
+ELEMENT(key_at, once_intent, bytes_of_text(at->key))
+ELEMENT(fingerprint_at, once_fingerprint, ((once_bytes){.data = at->bytes, .length = ONCE_FINGERPRINT_BYTES}))
+ELEMENT(fence_at, int, bytes_of_int(*at, false, scratch))
+ELEMENT(status_at, once_outcome, bytes_of_int(at->response_status, at->response_status == 0, scratch))
+ELEMENT(body_at, once_outcome, at->response_body)
+ELEMENT(headers_at, once_outcome, bytes_of_text(at->response_headers))
+ELEMENT(result_type_at, once_outcome, bytes_of_text(at->result_type))
+ELEMENT(result_id_at, once_outcome, bytes_of_text(at->result_id))
+ELEMENT(error_code_at, once_outcome, bytes_of_text(at->error_code))
+ELEMENT(error_message_at, once_outcome, bytes_of_text(at->error_message))
+
+static once_bytes
+failure_at(const void *context, size_t index, unsigned char scratch[8])
+{
+	once_failure failure = ((const once_failure *)context)[index];
+	scratch[0] = failure == ONCE_FAILURE_RETRYABLE;
+	return (once_bytes){.data = failure == ONCE_FAILURE_RETRYABLE || failure == ONCE_FAILURE_FINAL ? scratch : NULL, .length = 1};
+}
+
+static once_code
+check_batch(const once_session *session, size_t count, const void *intents, const void *others, once_error **error)
+{
+	if (session == NULL || (count > 0 && (intents == NULL || others == NULL))) {
+		return error_usage(error, "session and the arrays of a batch must not be NULL");
+	}
+	if (count > INT_MAX) {
+		return error_usage(error, "a batch has too many elements");
+	}
+	return ONCE_OK;
+}
+
+static void
+start_for_intents(call *call, enum sql_id id, size_t count, const once_intent *intents)
+{
+	call_start(call, id);
+	call_add_array(call, TYPE_TEXT, count, scope_at, intents);
+	call_add_array(call, TYPE_TEXT, count, key_at, intents);
+}
+
+static once_code
+run_for_answers(once_session *session, call *call, size_t count, once_answers **answers, once_error **error)
+{
+	PGresult *result;
+	once_code code = call_run(session, call, &result, error);
+	return code == ONCE_OK ? answers_of_result(result, count, answers, error) : code;
+}
+
+once_code
+once_claim_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const once_fingerprint *fingerprints,
+                const char *owner, int64_t lease_ms, int64_t retention_ms, once_answers **answers, once_error **error)
+{
+	once_code code = check_batch(session, count, intents, fingerprints, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intents(&call, SQL_CLAIM_MANY, count, intents);
+	call_add_array(&call, TYPE_BYTEA, count, fingerprint_at, fingerprints);
+	call_add_text(&call, owner);
+	call_add_bigint(&call, lease_ms, lease_ms == 0);
+	call_add_bigint(&call, retention_ms, retention_ms == 0);
+	call_add_text(&call, text_or_empty(tenant));
+	return run_for_answers(session, &call, count, answers, error);
+}
+
+once_code
+once_complete_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const int *fences,
+                   const once_outcome *outcomes, once_answers **answers, once_error **error)
+{
+	once_code code = check_batch(session, count, intents, fences, error);
+	if (code == ONCE_OK) {
+		code = check_batch(session, count, intents, outcomes, error);
+	}
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intents(&call, SQL_COMPLETE_MANY, count, intents);
+	call_add_array(&call, TYPE_INT4, count, fence_at, fences);
+	call_add_array(&call, TYPE_INT4, count, status_at, outcomes);
+	call_add_array(&call, TYPE_BYTEA, count, body_at, outcomes);
+	call_add_array(&call, TYPE_TEXT, count, headers_at, outcomes);
+	call_add_array(&call, TYPE_TEXT, count, result_type_at, outcomes);
+	call_add_array(&call, TYPE_TEXT, count, result_id_at, outcomes);
+	call_add_text(&call, text_or_empty(tenant));
+	return run_for_answers(session, &call, count, answers, error);
+}
+
+once_code
+once_fail_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const int *fences,
+               const once_failure *failures, const once_outcome *outcomes, once_answers **answers, once_error **error)
+{
+	once_code code = check_batch(session, count, intents, fences, error);
+	if (code == ONCE_OK && outcomes != NULL) {
+		code = check_batch(session, count, failures, outcomes, error);
+	} else if (code == ONCE_OK && count > 0) {
+		code = error_usage(error, "fail_many takes an outcome for each element");
+	}
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intents(&call, SQL_FAIL_MANY, count, intents);
+	call_add_array(&call, TYPE_INT4, count, fence_at, fences);
+	call_add_array(&call, TYPE_BOOL, count, failure_at, failures);
+	call_add_array(&call, TYPE_TEXT, count, error_code_at, outcomes);
+	call_add_array(&call, TYPE_TEXT, count, error_message_at, outcomes);
+	call_add_array(&call, TYPE_INT4, count, status_at, outcomes);
+	call_add_array(&call, TYPE_BYTEA, count, body_at, outcomes);
+	call_add_array(&call, TYPE_TEXT, count, headers_at, outcomes);
+	call_add_text(&call, text_or_empty(tenant));
+	return run_for_answers(session, &call, count, answers, error);
+}
+
+once_code
+once_renew_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const int *fences, int64_t lease_ms,
+                bool *held, once_error **error)
+{
+	once_code code = check_batch(session, count, intents, fences, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	PGresult *result;
+	start_for_intents(&call, SQL_RENEW_MANY, count, intents);
+	call_add_array(&call, TYPE_INT4, count, fence_at, fences);
+	call_add_bigint(&call, lease_ms, lease_ms == 0);
+	call_add_text(&call, text_or_empty(tenant));
+	code = call_run(session, &call, &result, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	for (size_t i = 0; i < count; i++) {
+		held[i] = (int)i < PQntuples(result) && result_bool(result, (int)i, 0);
+	}
+	PQclear(result);
+	return ONCE_OK;
+}
+
+once_code
+once_peek_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, once_answers **answers, once_error **error)
+{
+	once_code code = check_batch(session, count, intents, intents, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intents(&call, SQL_PEEK_MANY, count, intents);
+	call_add_text(&call, text_or_empty(tenant));
+	return run_for_answers(session, &call, count, answers, error);
+}

@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * contract.c: the functions of the contract for one intent, one C function each. No decision is taken here.
+ */
+#include <stdlib.h>
+
+#include "internal.h"
+#include "names.h"
+
+/* Runs a call that answers with one row about the intent. */
+static once_code
+run_for_answer(once_session *session, call *call, once_answer **answer, once_error **error)
+{
+	PGresult *result;
+	once_code code = call_run(session, call, &result, error);
+	return code == ONCE_OK ? answer_of_result(result, answer, error) : code;
+}
+
+/* Runs a call whose one value is a boolean; happened NULL where it does not matter. */
+static once_code
+run_for_bool(once_session *session, call *call, bool *happened, once_error **error)
+{
+	PGresult *result;
+	once_code code = call_run(session, call, &result, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (happened != NULL) {
+		*happened = PQntuples(result) == 1 && result_bool(result, 0, 0);
+	}
+	PQclear(result);
+	return ONCE_OK;
+}
+
+static void
+start_for_intent(call *call, enum sql_id id, const once_intent *intent)
+{
+	call_start(call, id);
+	call_add_text(call, intent->scope);
+	call_add_text(call, intent->key);
+}
+
+static void
+add_tenant(call *call, const char *tenant)
+{
+	call_add_text(call, text_or_empty(tenant));
+}
+
+once_code
+once_begin(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, once_answer **answer, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intent(&call, SQL_BEGIN, intent);
+	call_add_fingerprint(&call, fingerprint);
+	add_tenant(&call, intent->tenant);
+	return run_for_answer(session, &call, answer, error);
+}
+
+void
+finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state, const once_outcome *outcome)
+{
+	start_for_intent(call, SQL_FINISH, intent);
+	call_add_fingerprint(call, fingerprint);
+	call_add_int(call, outcome->response_status, outcome->response_status == 0);
+	call_add_bytes(call, outcome->response_body);
+	call_add_text(call, outcome->response_headers);
+	call_add_text(call, outcome->result_type);
+	call_add_text(call, outcome->result_id);
+	call_add_text(call, once_state_name(state));
+	call_add_text(call, outcome->error_code);
+	call_add_text(call, outcome->error_message);
+	add_tenant(call, intent->tenant);
+}
+
+once_code
+once_finish(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, once_state state, const once_outcome *outcome,
+            once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (outcome == NULL || (state != ONCE_STATE_SUCCEEDED && state != ONCE_STATE_FAILED_FINAL && state != ONCE_STATE_FAILED_RETRYABLE)) {
+		return error_usage(error, "finish takes an outcome and one of the states succeeded, failed_final, failed_retryable");
+	}
+	call call;
+	finish_fill(&call, intent, fingerprint, state, outcome);
+	return run_for_bool(session, &call, NULL, error);
+}
+
+once_code
+once_claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
+           int64_t retention_ms, once_answer **answer, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intent(&call, SQL_CLAIM, intent);
+	call_add_fingerprint(&call, fingerprint);
+	call_add_text(&call, owner);
+	call_add_bigint(&call, lease_ms, lease_ms == 0);
+	call_add_bigint(&call, retention_ms, retention_ms == 0);
+	add_tenant(&call, intent->tenant);
+	return run_for_answer(session, &call, answer, error);
+}
+
+once_code
+once_complete(once_session *session, const once_intent *intent, int fence, const once_outcome *outcome, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (outcome == NULL) {
+		return error_usage(error, "complete takes an outcome");
+	}
+	call call;
+	start_for_intent(&call, SQL_COMPLETE, intent);
+	call_add_int(&call, fence, false);
+	call_add_int(&call, outcome->response_status, outcome->response_status == 0);
+	call_add_bytes(&call, outcome->response_body);
+	call_add_text(&call, outcome->response_headers);
+	call_add_text(&call, outcome->result_type);
+	call_add_text(&call, outcome->result_id);
+	add_tenant(&call, intent->tenant);
+	return run_for_bool(session, &call, NULL, error);
+}
+
+once_code
+once_fail(once_session *session, const once_intent *intent, int fence, once_failure failure, const once_outcome *outcome, once_error **error)
+{
+	static const once_outcome nothing = {0};
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (failure < ONCE_FAILURE_RETRYABLE || failure > ONCE_FAILURE_IN_DOUBT) {
+		return error_usage(error, "fail takes retryable, final or in doubt");
+	}
+	outcome = outcome == NULL ? &nothing : outcome;
+	call call;
+	start_for_intent(&call, SQL_FAIL, intent);
+	call_add_int(&call, fence, false);
+	call_add_bool(&call, failure == ONCE_FAILURE_RETRYABLE, failure == ONCE_FAILURE_IN_DOUBT);
+	call_add_text(&call, outcome->error_code);
+	call_add_text(&call, outcome->error_message);
+	call_add_int(&call, outcome->response_status, outcome->response_status == 0);
+	call_add_bytes(&call, outcome->response_body);
+	call_add_text(&call, outcome->response_headers);
+	add_tenant(&call, intent->tenant);
+	return run_for_bool(session, &call, NULL, error);
+}
+
+once_code
+once_renew(once_session *session, const once_intent *intent, int fence, int64_t lease_ms, bool *held, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intent(&call, SQL_RENEW, intent);
+	call_add_int(&call, fence, false);
+	call_add_bigint(&call, lease_ms, lease_ms == 0);
+	add_tenant(&call, intent->tenant);
+	return run_for_bool(session, &call, held, error);
+}
+
+once_code
+once_release(once_session *session, const once_intent *intent, int fence, bool *held, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intent(&call, SQL_RELEASE, intent);
+	call_add_int(&call, fence, false);
+	add_tenant(&call, intent->tenant);
+	return run_for_bool(session, &call, held, error);
+}
+
+once_code
+once_peek(once_session *session, const once_intent *intent, once_answer **answer, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	start_for_intent(&call, SQL_PEEK, intent);
+	add_tenant(&call, intent->tenant);
+	return run_for_answer(session, &call, answer, error);
+}
+
+once_code
+once_receive(once_session *session, const char *tenant, const char *consumer, const char *message_id, const once_fingerprint *fingerprint,
+             bool *process, once_error **error)
+{
+	if (session == NULL || process == NULL) {
+		return error_usage(error, "session and process must not be NULL");
+	}
+	call call;
+	call_start(&call, SQL_RECEIVE);
+	call_add_text(&call, consumer);
+	call_add_text(&call, message_id);
+	call_add_fingerprint(&call, fingerprint);
+	add_tenant(&call, tenant);
+	return run_for_bool(session, &call, process, error);
+}
+
+once_code
+once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event, char event_id[37], once_error **error)
+{
+	if (session == NULL || event == NULL || event_id == NULL) {
+		return error_usage(error, "session, event and event_id must not be NULL");
+	}
+	call call;
+	PGresult *result;
+	call_start(&call, SQL_EMIT);
+	call_add_text(&call, event->topic);
+	call_add_text(&call, event->payload);
+	call_add_text(&call, event->aggregate_type);
+	call_add_text(&call, event->aggregate_id);
+	call_add_text(&call, event->event_type);
+	call_add_text(&call, cause == NULL ? NULL : cause->scope);
+	call_add_text(&call, cause == NULL ? NULL : cause->key);
+	call_add_text(&call, event->headers);
+	add_tenant(&call, tenant);
+	once_code code = call_run(session, &call, &result, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (PQntuples(result) != 1 || PQgetlength(result, 0, 0) != 36) {
+		PQclear(result);
+		return error_make(error, ONCE_CONTRACT, NULL, false, "emit answered in an unknown form", NULL, "Run pgonce doctor.");
+	}
+	memcpy(event_id, PQgetvalue(result, 0, 0), 37);
+	PQclear(result);
+	return ONCE_OK;
+}
+
+once_code
+once_try_lock(once_session *session, const char *resource, bool *locked, once_error **error)
+{
+	if (session == NULL || locked == NULL) {
+		return error_usage(error, "session and locked must not be NULL");
+	}
+	call call;
+	call_start(&call, SQL_TRY_LOCK);
+	call_add_text(&call, resource);
+	return run_for_bool(session, &call, locked, error);
+}
+
+once_code
+once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked, once_error **error)
+{
+	if (session == NULL || locked == NULL) {
+		return error_usage(error, "session and locked must not be NULL");
+	}
+	call call;
+	call_start(&call, SQL_LOCK);
+	call_add_text(&call, resource);
+	call_add_bigint(&call, wait_ms, false);
+	return run_for_bool(session, &call, locked, error);
+}
+
+once_code
+once_resolve(once_session *session, const once_intent *intent, once_state as_state, const char *reason, const once_outcome *outcome,
+             once_state *before, once_error **error)
+{
+	static const once_outcome nothing = {0};
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	outcome = outcome == NULL ? &nothing : outcome;
+	call call;
+	PGresult *result;
+	start_for_intent(&call, SQL_RESOLVE, intent);
+	call_add_text(&call, once_state_name(as_state));
+	call_add_text(&call, reason);
+	call_add_int(&call, outcome->response_status, outcome->response_status == 0);
+	call_add_bytes(&call, outcome->response_body);
+	call_add_text(&call, outcome->response_headers);
+	call_add_text(&call, outcome->result_type);
+	call_add_text(&call, outcome->result_id);
+	call_add_text(&call, outcome->error_code);
+	call_add_text(&call, outcome->error_message);
+	add_tenant(&call, intent->tenant);
+	code = call_run(session, &call, &result, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	if (before != NULL) {
+		*before = state_of_name(PQgetvalue(result, 0, 0));
+	}
+	PQclear(result);
+	return ONCE_OK;
+}
+
+once_code
+once_story(once_session *session, const once_intent *intent, char **json, once_error **error)
+{
+	once_code code = check_intent(session, intent, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	call call;
+	PGresult *result;
+	start_for_intent(&call, SQL_STORY, intent);
+	add_tenant(&call, intent->tenant);
+	code = call_run(session, &call, &result, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	char *story = PQgetisnull(result, 0, 0) ? NULL : strdup(PQgetvalue(result, 0, 0));
+	bool none = PQgetisnull(result, 0, 0);
+	PQclear(result);
+	if (story == NULL && !none) {
+		return error_no_memory(error);
+	}
+	*json = story;
+	return ONCE_OK;
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * error.c: the error object, and the one table that says what a SQLSTATE means to a caller. Held against once.errors() by a test.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+struct once_error {
+	once_code code;
+	char sqlstate[6];
+	bool retriable;
+	bool outcome_unknown;
+	char *message;
+	char *detail;
+	char *hint;
+};
+
+/* Running out of memory must be reportable without memory. Never freed. */
+static once_error no_memory_error = {.code = ONCE_NO_MEMORY, .retriable = true};
+
+typedef struct code_row {
+	once_code code;
+	const char *name;
+	const char *sqlstate; /* "" where the library itself finds it */
+	bool retriable;
+} code_row;
+
+static const code_row code_rows[] = {
+	{.code = ONCE_OK, .name = "ok", .sqlstate = "", .retriable = false},
+	{.code = ONCE_SCOPE_REQUIRED, .name = "scope_required", .sqlstate = "P4000", .retriable = false},
+	{.code = ONCE_KEY_MALFORMED, .name = "key_malformed", .sqlstate = "P4001", .retriable = false},
+	{.code = ONCE_MISMATCH, .name = "mismatch", .sqlstate = "P4002", .retriable = false},
+	{.code = ONCE_REFUSED, .name = "refused", .sqlstate = "P4003", .retriable = false},
+	{.code = ONCE_COMPLETION_REFUSED, .name = "completion_refused", .sqlstate = "P4010", .retriable = false},
+	{.code = ONCE_FAILURE_REFUSED, .name = "failure_refused", .sqlstate = "P4011", .retriable = false},
+	{.code = ONCE_ALREADY_FINISHED, .name = "already_finished", .sqlstate = "P4020", .retriable = false},
+	{.code = ONCE_ACTIVE, .name = "active", .sqlstate = "P4029", .retriable = true},
+	{.code = ONCE_FINAL_FAILURE, .name = "final_failure", .sqlstate = "P4030", .retriable = false},
+	{.code = ONCE_IN_DOUBT, .name = "in_doubt", .sqlstate = "P4031", .retriable = false},
+	{.code = ONCE_EXPIRED, .name = "expired", .sqlstate = "P4041", .retriable = false},
+	{.code = ONCE_MESSAGE_MISMATCH, .name = "message_mismatch", .sqlstate = "P4050", .retriable = false},
+	{.code = ONCE_EVENT_MISMATCH, .name = "event_mismatch", .sqlstate = "P4051", .retriable = false},
+	{.code = ONCE_TOO_LARGE, .name = "too_large", .sqlstate = "P4060", .retriable = false},
+	{.code = ONCE_RESOLUTION_REFUSED, .name = "resolution_refused", .sqlstate = "P4070", .retriable = false},
+	{.code = ONCE_PARTITION_MISSING, .name = "partition_missing", .sqlstate = "P4098", .retriable = true},
+	{.code = ONCE_UNKNOWN_STATE, .name = "unknown_state", .sqlstate = "P4099", .retriable = false},
+	{.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40001", .retriable = true},
+	{.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40P01", .retriable = true},
+	{.code = ONCE_CONNECTION, .name = "connection", .sqlstate = "", .retriable = true},
+	{.code = ONCE_OUTCOME_UNKNOWN, .name = "outcome_unknown", .sqlstate = "", .retriable = true},
+	{.code = ONCE_DEADLINE, .name = "deadline", .sqlstate = "", .retriable = true},
+	{.code = ONCE_DATABASE, .name = "database", .sqlstate = "", .retriable = false},
+	{.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "3F000", .retriable = false},
+	{.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "42883", .retriable = false},
+	{.code = ONCE_USAGE, .name = "usage", .sqlstate = "", .retriable = false},
+	{.code = ONCE_NO_MEMORY, .name = "no_memory", .sqlstate = "", .retriable = true},
+	{.code = ONCE_EFFECT, .name = "effect", .sqlstate = "", .retriable = false},
+};
+
+static const code_row *
+row_of_code(once_code code)
+{
+	for (size_t i = 0; i < sizeof code_rows / sizeof code_rows[0]; i++) {
+		if (code_rows[i].code == code) {
+			return &code_rows[i];
+		}
+	}
+	return NULL;
+}
+
+const char *
+once_code_name(once_code code)
+{
+	const code_row *row = row_of_code(code);
+	return row == NULL ? "unknown" : row->name;
+}
+
+once_code
+once_code_of_sqlstate(const char *sqlstate)
+{
+	if (sqlstate == NULL || sqlstate[0] == '\0') {
+		return ONCE_CONNECTION;
+	}
+	for (size_t i = 0; i < sizeof code_rows / sizeof code_rows[0]; i++) {
+		if (code_rows[i].sqlstate[0] != '\0' && strcmp(code_rows[i].sqlstate, sqlstate) == 0) {
+			return code_rows[i].code;
+		}
+	}
+	/* Class 08: connection exceptions; 57P01 to 57P03: the server is shutting down, crashed, or is not ready. */
+	if (strncmp(sqlstate, "08", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0) {
+		return ONCE_CONNECTION;
+	}
+	return ONCE_DATABASE;
+}
+
+/* Server trouble that passes by itself: too many connections, out of some resource, a lock or statement that timed out. */
+static bool
+passes(const char *sqlstate)
+{
+	return strncmp(sqlstate, "53", 2) == 0 || strcmp(sqlstate, "55P03") == 0 || strcmp(sqlstate, "57014") == 0;
+}
+
+/* libpq ends its messages with a newline; ours are one line. */
+static char *
+copy_trimmed(const char *text)
+{
+	size_t length = strlen(text);
+	while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) {
+		length--;
+	}
+	char *copy = malloc(length + 1);
+	if (copy != NULL) {
+		memcpy(copy, text, length);
+		copy[length] = '\0';
+	}
+	return copy;
+}
+
+once_code
+error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown, const char *message, const char *detail,
+           const char *hint)
+{
+	if (error == NULL) {
+		return code;
+	}
+	once_error *made = calloc(1, sizeof *made);
+	if (made == NULL) {
+		return error_no_memory(error);
+	}
+	const code_row *row = row_of_code(code);
+	made->code = code;
+	snprintf(made->sqlstate, sizeof made->sqlstate, "%s", text_or_empty(sqlstate));
+	made->retriable = (row != NULL && row->retriable) || (code == ONCE_DATABASE && passes(made->sqlstate));
+	made->outcome_unknown = outcome_unknown;
+	made->message = copy_trimmed(text_or_empty(message));
+	made->detail = copy_trimmed(text_or_empty(detail));
+	made->hint = copy_trimmed(text_or_empty(hint));
+	if (made->message == NULL || made->detail == NULL || made->hint == NULL) {
+		once_error_free(made);
+		return error_no_memory(error);
+	}
+	*error = made;
+	return code;
+}
+
+once_code
+error_usage(once_error **error, const char *message)
+{
+	return error_make(error, ONCE_USAGE, NULL, false, message, NULL, "See the comment of this function in pgonce.h.");
+}
+
+once_code
+error_no_memory(once_error **error)
+{
+	if (error != NULL) {
+		*error = &no_memory_error;
+	}
+	return ONCE_NO_MEMORY;
+}
+
+once_code
+error_of_connection(once_error **error, const PGconn *connection)
+{
+	const char *message = connection == NULL ? "out of memory" : PQerrorMessage(connection);
+	return error_make(error, ONCE_CONNECTION, NULL, false, message[0] == '\0' ? "the connection to the database is lost" : message, NULL,
+	                  "Is the server running, and does the connection string (or PGHOST, PGPORT, PGDATABASE) name it?");
+}
+
+once_code
+error_of_result(once_error **error, const PGconn *connection, const PGresult *result)
+{
+	const char *sqlstate = result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_SQLSTATE);
+	if (sqlstate == NULL || sqlstate[0] == '\0') {
+		if (PQstatus(connection) == CONNECTION_OK && result != NULL && PQresultErrorMessage(result)[0] == '\0') {
+			return error_make(error, ONCE_DATABASE, NULL, false, "the server sent a result of an unexpected kind", PQresStatus(PQresultStatus(result)),
+			                  NULL);
+		}
+		return error_of_connection(error, connection);
+	}
+	once_code code = once_code_of_sqlstate(sqlstate);
+	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+	const char *hint = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
+	/* 42883 and 3F000 are the contract's absence only if it is the contract that is absent, not a function of the caller's. */
+	if (code == ONCE_CONTRACT) {
+		if (message != NULL && (strstr(message, "once.") != NULL || strstr(message, "\"once\"") != NULL)) {
+			hint = "The contract is missing here, or older than this library: run pgonce init.";
+		} else {
+			code = ONCE_DATABASE;
+		}
+	}
+	return error_make(error, code, sqlstate, false, message, PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL), hint);
+}
+
+void
+error_discard(once_error **error)
+{
+	if (error != NULL) {
+		once_error_free(*error);
+		*error = NULL;
+	}
+}
+
+void
+once_error_free(once_error *error)
+{
+	if (error == NULL || error == &no_memory_error) {
+		return;
+	}
+	free(error->message);
+	free(error->detail);
+	free(error->hint);
+	free(error);
+}
+
+once_code
+once_error_code(const once_error *error)
+{
+	return error == NULL ? ONCE_OK : error->code;
+}
+
+const char *
+once_error_sqlstate(const once_error *error)
+{
+	return error == NULL ? "" : error->sqlstate;
+}
+
+const char *
+once_error_message(const once_error *error)
+{
+	if (error == &no_memory_error) {
+		return "out of memory";
+	}
+	return error == NULL ? "" : error->message;
+}
+
+const char *
+once_error_detail(const once_error *error)
+{
+	return error == NULL ? "" : text_or_empty(error->detail);
+}
+
+const char *
+once_error_hint(const once_error *error)
+{
+	return error == NULL ? "" : text_or_empty(error->hint);
+}
+
+bool
+once_error_retriable(const once_error *error)
+{
+	return error != NULL && error->retriable;
+}
+
+bool
+once_error_outcome_unknown(const once_error *error)
+{
+	return error != NULL && error->outcome_unknown;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * session.c: a session is a connection, its caller's or its own, and the little that is remembered about it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "internal.h"
+
+const char *
+once_version(void)
+{
+	return PGONCE_RELEASE;
+}
+
+int
+once_contract_version(void)
+{
+	return CONTRACT_VERSION;
+}
+
+static once_session *
+session_new(PGconn *connection, bool owns)
+{
+	once_session *session = calloc(1, sizeof *session);
+	if (session == NULL) {
+		return NULL;
+	}
+	session->connection = connection;
+	session->owns_connection = owns;
+	/* Jitter, not secrecy: where there is no entropy yet, an address does. */
+	if (getrandom(&session->random_state, sizeof session->random_state, GRND_NONBLOCK) != sizeof session->random_state) {
+		session->random_state = (uint64_t)(uintptr_t)session;
+	}
+	session->random_state |= 1;
+	return session;
+}
+
+once_code
+once_session_open(const char *conninfo, once_session **session, once_error **error)
+{
+	if (session == NULL) {
+		return error_usage(error, "session must not be NULL");
+	}
+	PGconn *connection = PQconnectdb(text_or_empty(conninfo));
+	if (PQstatus(connection) != CONNECTION_OK) {
+		once_code code = connection == NULL ? error_no_memory(error) : error_of_connection(error, connection);
+		PQfinish(connection);
+		return code;
+	}
+	once_session *opened = session_new(connection, true);
+	if (opened == NULL) {
+		PQfinish(connection);
+		return error_no_memory(error);
+	}
+	once_code code = once_session_check(opened, error);
+	if (code != ONCE_OK) {
+		once_session_close(opened);
+		return code;
+	}
+	*session = opened;
+	return ONCE_OK;
+}
+
+once_code
+once_session_attach(PGconn *connection, once_session **session, once_error **error)
+{
+	if (connection == NULL || session == NULL) {
+		return error_usage(error, "connection and session must not be NULL");
+	}
+	if (PQisnonblocking(connection) || PQpipelineStatus(connection) != PQ_PIPELINE_OFF) {
+		return error_usage(error, "the connection must be in blocking mode and not in pipeline mode");
+	}
+	once_session *attached = session_new(connection, false);
+	if (attached == NULL) {
+		return error_no_memory(error);
+	}
+	*session = attached;
+	return ONCE_OK;
+}
+
+void
+once_session_close(once_session *session)
+{
+	if (session == NULL) {
+		return;
+	}
+	if (session->owns_connection) {
+		PQfinish(session->connection);
+	}
+	free(session);
+}
+
+PGconn *
+once_session_connection(const once_session *session)
+{
+	return session->connection;
+}
+
+void
+once_session_prepare(once_session *session, bool prepare)
+{
+	session->prepares = prepare;
+}
+
+once_code
+once_session_check(once_session *session, once_error **error)
+{
+	if (session == NULL) {
+		return error_usage(error, "session must not be NULL");
+	}
+	call call;
+	PGresult *result;
+	call_start(&call, SQL_CONTRACT_VERSION);
+	once_code code = call_run(session, &call, &result, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	int version = result_int(result, 0, 0);
+	PQclear(result);
+	if (version == CONTRACT_VERSION) {
+		return ONCE_OK;
+	}
+	char message[160];
+	snprintf(message, sizeof message, "the contract in the database has version %d, this library speaks version %d", version, CONTRACT_VERSION);
+	return error_make(error, ONCE_CONTRACT, NULL, false, message, NULL,
+	                  version < CONTRACT_VERSION ? "Upgrade it: run pgonce init." : "Upgrade the library: the contract is newer.");
+}
+
+once_code
+session_reconnect(once_session *session, once_error **error)
+{
+	PQreset(session->connection);
+	memset(session->prepared, 0, sizeof session->prepared);
+	return PQstatus(session->connection) == CONNECTION_OK ? ONCE_OK : error_of_connection(error, session->connection);
+}
+
+int64_t
+session_random(once_session *session, int64_t limit)
+{
+	/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators"). */
+	uint64_t x = session->random_state;
+	x ^= x >> 12;
+	x ^= x << 25;
+	x ^= x >> 27;
+	session->random_state = x;
+	return limit <= 0 ? 0 : (int64_t)((x * UINT64_C(2685821657736338717) >> 1) % (uint64_t)limit);
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* test_json.c: the canonical form of JSON: what is one request, what stays two, and what is no JSON at all. */
+#include "support.h"
+
+#include "internal.h"
+
+typedef struct json_case {
+	const char *in;
+	const char *out; /* NULL: not JSON */
+} json_case;
+
+static const json_case cases[] = {
+	{"{}", "{}"},
+	{" [ ] ", "[]"},
+	{"{\"b\":1,\"a\":2}", "{\"a\":2,\"b\":1}"},
+	{"{ \"b\" : [ 1 , {\"d\":null,\"c\":true} ] , \"a\" : false }", "{\"a\":false,\"b\":[1,{\"c\":true,\"d\":null}]}"},
+	{"{\"aa\":1,\"a\":2,\"ab\":3}", "{\"a\":2,\"aa\":1,\"ab\":3}"},
+	{"100000000000000000.01", "100000000000000000.01"},
+	{"[1.0,1.00,1e2,-0,0.5E+3]", "[1.0,1.00,1e2,-0,0.5E+3]"},
+	{"\"\\u0041\\u00e9\\ud83d\\ude00\\/\\n\"", "\"A\xc3\xa9\xf0\x9f\x98\x80/\\u000a\""},
+	{"{\"\\u0061\":1,\"b\":2}", "{\"a\":1,\"b\":2}"},
+	{"\"\\\"\\\\\"", "\"\\\"\\\\\""},
+	{"{\"a\":1,\"\\u0061\":2}", NULL},
+	{"{\"a\":1,}", NULL},
+	{"[1,]", NULL},
+	{"[1 2]", NULL},
+	{"01", NULL},
+	{"1.", NULL},
+	{".5", NULL},
+	{"+1", NULL},
+	{"1e", NULL},
+	{"nul", NULL},
+	{"\"\\ud800\"", NULL},
+	{"\"\\udc00\"", NULL},
+	{"\"\\ud800\\u0041\"", NULL},
+	{"\"\\x\"", NULL},
+	{"\"\x01\"", NULL},
+	{"\"\xff\"", NULL},
+	{"\"\xc0\x80\"", NULL},
+	{"\"\xed\xa0\x80\"", NULL},
+	{"\"open", NULL},
+	{"{\"a\"}", NULL},
+	{"{a:1}", NULL},
+	{"{\"a\":1", NULL},
+	{"", NULL},
+	{"{} {}", NULL},
+};
+
+static void
+each_text_has_its_canonical_form_or_none(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		char *out = NULL;
+		size_t length = 0;
+		bool no_memory = false;
+		bool good = json_canonical(cases[i].in, strlen(cases[i].in), &out, &length, &no_memory);
+		if (cases[i].out == NULL) {
+			if (good) {
+				fail_msg("%s was taken for JSON", cases[i].in);
+			}
+			continue;
+		}
+		if (!good || length != strlen(cases[i].out) || memcmp(out, cases[i].out, length) != 0) {
+			fail_msg("%s became %.*s", cases[i].in, good ? (int)length : 4, good ? out : "none");
+		}
+		/* Canonical forms are their own. */
+		char *again = NULL;
+		size_t again_length = 0;
+		assert_true(json_canonical(out, length, &again, &again_length, &no_memory));
+		assert_int_equal(again_length, length);
+		assert_memory_equal(again, out, length);
+		free(again);
+		free(out);
+	}
+}
+
+static void
+nesting_is_bounded(void **state)
+{
+	(void)state;
+	char deep[200];
+	char *out = NULL;
+	size_t length;
+	bool no_memory;
+	memset(deep, '[', 100);
+	memset(deep + 100, ']', 100);
+	assert_false(json_canonical(deep, 200, &out, &length, &no_memory));
+	memset(deep, '[', 60);
+	memset(deep + 60, ']', 60);
+	assert_true(json_canonical(deep, 120, &out, &length, &no_memory));
+	free(out);
+}
+
+static void
+every_prefix_of_a_document_is_refused_and_read_within_its_bounds(void **state)
+{
+	(void)state;
+	static const char text[] = "{\"k\":[1,-2.5e+10,\"\\u00e9\\ud83d\\ude00\xc3\xa9\",{\"x\":null}],\"a\":true}";
+	for (size_t length = 0; length < sizeof text - 1; length++) {
+		/* A copy of exactly this size, so that the address sanitizer sees a read past it. */
+		char *copy = malloc(length + (length == 0));
+		memcpy(copy, text, length);
+		char *out = NULL;
+		size_t out_length;
+		bool no_memory;
+		assert_false(json_canonical(copy, length, &out, &out_length, &no_memory));
+		free(copy);
+	}
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(each_text_has_its_canonical_form_or_none),
+		cmocka_unit_test(nesting_is_bounded),
+		cmocka_unit_test(every_prefix_of_a_document_is_refused_and_read_within_its_bounds),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
