@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions listed for it. The roles are made where the
--- installer may make roles; where not, a notice says so, and pgonce doctor shows what an administrator has to run.
--- Ends without a role of its own: it is run again at every upgrade.
+-- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions listed for it. The
+-- roles are made where the installer may make roles; where not, a notice says so, and pgonce doctor shows what an
+-- administrator has to run. Ends without a role of its own: it is run again at every upgrade.
 
 REVOKE ALL ON ALL TABLES IN SCHEMA once FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
@@ -9,8 +9,10 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
 DO $$
 DECLARE
     -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see once.bind.
-    app text[] := ARRAY['begin', 'begin_new', 'finish', 'claim', 'claim_many', 'complete', 'complete_many', 'fail', 'fail_many', 'renew', 'renew_many',
-                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock', 'errors', 'contract_version'];
+    app text[] := ARRAY['begin', 'begin_new', 'finish', 'claim', 'claim_many', 'complete', 'complete_many', 'fail',
+    'fail_many', 'renew', 'renew_many',
+                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock',
+                            'errors', 'contract_version'];
     granted record;
     target text;
 BEGIN
@@ -21,14 +23,15 @@ BEGIN
             ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant']),
             ('once_keeper', ARRAY['errors', 'contract_version', 'add_days', 'retire_day', 'any_tenant']),
             ('once_reader', ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story', 'any_tenant']),
-            ('once_admin',  app || ARRAY['any_tenant', 'story', 'resolve', 'set_scope', 'bind', 'unbind', 'add_days', 'retire_day'])) AS g (role_name, functions)
+            ('once_admin',  app || ARRAY['any_tenant', 'story', 'resolve', 'set_scope', 'bind', 'unbind', 'add_days',
+                'retire_day'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
             BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', granted.role_name);
             EXCEPTION
                 WHEN insufficient_privilege THEN
-                    RAISE NOTICE 'pgonce: role % is missing and may not be made by %; have an administrator make it, then run pgonce init again',
+                    RAISE NOTICE 'pgonce: role % is missing, and % may not make it: have an administrator do so, then init again',
                                  granted.role_name, current_user;
                     CONTINUE;
                 WHEN duplicate_object THEN NULL;    -- another installation in this cluster made it just now

@@ -2,16 +2,16 @@
 /*
  * pgonce.h: libpgonce, the pgonce contract from C. The one public header.
  *
- * pgonce makes retries harmless: an intent, named by (tenant, scope, key), has one durable effect and one answer, however
- * often it is attempted. The decisions are taken by functions in PostgreSQL; this library calls them.
+ * pgonce makes retries harmless: an intent, named by (tenant, scope, key), has one durable effect and one answer,
+ * however often it is attempted. The decisions are taken by functions in PostgreSQL; this library calls them.
  *
  * Conventions, unless a function says otherwise:
- * - A function that can fail returns once_code, ONCE_OK on success, and takes a last parameter `once_error **error`. On failure
- *   *error is a new error that the caller frees with once_error_free; pass NULL when only the code matters. *error must be
- *   NULL on entry. On success it stays NULL. Results are written only on success.
+ * - A function that can fail returns once_code, ONCE_OK on success, and takes a last parameter `once_error **error`. On
+ *   failure *error is a new error that the caller frees with once_error_free; pass NULL when only the code matters.
+ *   *error must be NULL on entry. On success it stays NULL. Results are written only on success.
  * - Functions block on the network until the server answers; set TCP and statement timeouts on the connection.
- * - Strings are UTF-8 and NUL-terminated, borrowed for the call. Bytes are pointer and length. Durations carry their unit in
- *   the name. Pointers returned by an accessor belong to the object and live as long as it does.
+ * - Strings are UTF-8 and NUL-terminated, borrowed for the call. Bytes are pointer and length. Durations carry their
+ *   unit in the name. Pointers returned by an accessor belong to the object and live as long as it does.
  * - A session is for one thread at a time; different sessions are independent. The library has no global state, starts
  *   no thread, never logs and never exits.
  */
@@ -48,7 +48,7 @@ typedef enum once_code {
 	ONCE_KEY_MALFORMED = 2,      /* P4001. Retry: no. */
 	ONCE_MISMATCH = 3,           /* P4002: the key was first used with another request. Retry: no. */
 	ONCE_REFUSED = 4,            /* P4003: no fingerprint, or the tenant is refused. Retry: no. */
-	ONCE_COMPLETION_REFUSED = 5, /* P4010: the fence is lost, or the intent is finished. Retry: no; discard the result. */
+	ONCE_COMPLETION_REFUSED = 5, /* P4010: the fence is lost, or it is finished. Retry: no; discard the result. */
 	ONCE_FAILURE_REFUSED = 6,    /* P4011: as above, for a failure. */
 	ONCE_ALREADY_FINISHED = 7,   /* P4020: begin_new met a finished intent. Retry: no; peek for its outcome. */
 	ONCE_ACTIVE = 8,             /* P4029: another attempt is running. Retry: yes, after a delay. */
@@ -58,33 +58,36 @@ typedef enum once_code {
 	ONCE_MESSAGE_MISMATCH = 12,  /* P4050: a message id was reused with another payload. Retry: no. */
 	ONCE_EVENT_MISMATCH = 13,    /* P4051: an event was emitted twice with different payloads. Retry: no. */
 	ONCE_TOO_LARGE = 14,         /* P4060: the body is larger than the scope allows. Retry: no. */
-	ONCE_RESOLUTION_REFUSED = 15,/* P4070: the intent cannot be decided now, or the reason is missing. Retry: no. */
-	ONCE_PARTITION_MISSING = 16, /* P4098: run the keeper. Retry: yes, afterwards. */
-	ONCE_UNKNOWN_STATE = 17,     /* P4099: library and contract differ. Retry: no. */
-	ONCE_SERIALIZATION = 18,     /* 40001, 40P01: the transaction was rolled back by a race. Retry: yes, the whole transaction. */
-	ONCE_CONNECTION = 19,        /* The connection is lost or cannot be made. Retry: yes, unless the outcome is unknown. */
-	ONCE_OUTCOME_UNKNOWN = 20,   /* The connection was lost during COMMIT, and the answer could not be had. Retry: yes, with the same key. */
-	ONCE_DEADLINE = 21,          /* The caller's deadline passed; nothing was committed. Retry: yes. */
-	ONCE_DATABASE = 22,          /* Any other error of the server: see the SQLSTATE. */
-	ONCE_CONTRACT = 23,          /* The contract is missing, too old or too new: run pgonce init. Retry: no. */
-	ONCE_USAGE = 24,             /* The call itself is wrong (a NULL that must not be, a session in a wrong state). Retry: no. */
-	ONCE_NO_MEMORY = 25,         /* Retry: yes. */
-	ONCE_EFFECT = 26             /* The caller's effect callback gave up; everything was rolled back. Retry: the caller knows. */
+	ONCE_RESOLUTION_REFUSED = 15, /* P4070: the intent cannot be decided now, or the reason is missing. Retry: no. */
+	ONCE_PARTITION_MISSING = 16,  /* P4098: run the keeper. Retry: yes, afterwards. */
+	ONCE_UNKNOWN_STATE = 17,      /* P4099: library and contract differ. Retry: no. */
+	ONCE_SERIALIZATION = 18,      /* 40001, 40P01: rolled back by a race. Retry: yes, the whole transaction. */
+	ONCE_CONNECTION = 19, /* The connection is lost or cannot be made. Retry: yes, unless the outcome is unknown. */
+	ONCE_OUTCOME_UNKNOWN = 20, /* Lost during COMMIT, and nobody can be asked. Retry: yes, with the same key. */
+	ONCE_DEADLINE = 21,        /* The caller's deadline passed; nothing was committed. Retry: yes. */
+	ONCE_DATABASE = 22,        /* Any other error of the server: see the SQLSTATE. */
+	ONCE_CONTRACT = 23,        /* The contract is missing, too old or too new: run pgonce init. Retry: no. */
+	ONCE_USAGE = 24, /* The call itself is wrong (a NULL that must not be, a session in a wrong state). Retry: no. */
+	ONCE_NO_MEMORY = 25, /* Retry: yes. */
+	ONCE_EFFECT = 26 /* The caller's effect callback gave up; everything was rolled back. Retry: the caller knows. */
 } once_code;
 
 typedef struct once_error once_error;
 
-ONCE_API void once_error_free(once_error *error);                     /* NULL is allowed. */
+ONCE_API void once_error_free(once_error *error); /* NULL is allowed. */
 ONCE_API once_code once_error_code(const once_error *error);
-ONCE_API const char *once_error_sqlstate(const once_error *error);    /* Five characters; "" where the server said nothing. */
-ONCE_API const char *once_error_message(const once_error *error);     /* What happened, one sentence. */
-ONCE_API const char *once_error_detail(const once_error *error);      /* To which intent; "" where unknown. */
-ONCE_API const char *once_error_hint(const once_error *error);        /* What to do; "" where there is nothing to say. */
-ONCE_API bool once_error_retriable(const once_error *error);          /* May the same call succeed later, unchanged? */
-ONCE_API bool once_error_outcome_unknown(const once_error *error);    /* May the effect have been committed all the same? */
+ONCE_API const char *once_error_sqlstate(const once_error *error); /* Five characters; "" where there is none. */
+ONCE_API const char *once_error_message(const once_error *error);  /* What happened, one sentence. */
+ONCE_API const char *once_error_detail(const once_error *error);   /* To which intent; "" where unknown. */
+ONCE_API const char *once_error_hint(const once_error *error);     /* What to do; "" where there is nothing to say. */
+ONCE_API bool once_error_retriable(const once_error *error);       /* May the same call succeed later, unchanged? */
+ONCE_API bool once_error_outcome_unknown(const once_error *error); /* May the effect be committed all the same? */
 
-ONCE_API const char *once_code_name(once_code code);                  /* "mismatch"; "unknown" for a value that is none. */
-/* The code of a SQLSTATE, as the library itself classifies; NULL and "" give ONCE_CONNECTION, an unlisted one ONCE_DATABASE. */
+ONCE_API const char *once_code_name(once_code code); /* "mismatch"; "unknown" for a value that is none. */
+/*
+ * The code of a SQLSTATE, as the library itself classifies; NULL and "" give ONCE_CONNECTION, an unlisted one
+ * ONCE_DATABASE.
+ */
 ONCE_API once_code once_code_of_sqlstate(const char *sqlstate);
 
 /* ---- Values ------------------------------------------------------------------------------------------------- */
@@ -129,26 +132,26 @@ typedef enum once_verdict {
 	ONCE_FINAL_FAILURE_STORED = 8,
 	ONCE_IN_DOUBT_STORED = 9,
 	ONCE_EXPIRED_KEY = 10,
-	ONCE_MISMATCHED = 11,       /* batches */
-	ONCE_INVALID = 12,          /* batches: once_answer_error_code has the SQLSTATE */
-	ONCE_ABSENT = 13,           /* peek */
-	ONCE_STORED = 14,           /* complete_many, fail_many */
-	ONCE_REPEATED = 15,         /* complete_many, fail_many: this outcome was stored already by this attempt */
-	ONCE_REPORT_REFUSED = 16    /* complete_many, fail_many */
+	ONCE_MISMATCHED = 11,    /* batches */
+	ONCE_INVALID = 12,       /* batches: once_answer_error_code has the SQLSTATE */
+	ONCE_ABSENT = 13,        /* peek */
+	ONCE_STORED = 14,        /* complete_many, fail_many */
+	ONCE_REPEATED = 15,      /* complete_many, fail_many: this outcome was stored already by this attempt */
+	ONCE_REPORT_REFUSED = 16 /* complete_many, fail_many */
 } once_verdict;
 
 ONCE_API const char *once_state_name(once_state state);       /* "succeeded"; "" for NONE */
 ONCE_API const char *once_verdict_name(once_verdict verdict); /* "replay_success"; "" for NONE */
 
 /*
- * An outcome to store: what a finished intent answers. Built by the caller; nothing is copied, so all that it points to must
- * live until the call returns. Zero-initialise it: `once_outcome outcome = {0};`. Later versions append members.
+ * An outcome to store: what a finished intent answers. Built by the caller; nothing is copied, so all that it points to
+ * must live until the call returns. Zero-initialise it: `once_outcome outcome = {0};`. Later versions append members.
  */
 typedef struct once_outcome {
 	int response_status;          /* 0: none (NULL) */
 	const char *response_headers; /* a JSON object as text, or NULL */
 	once_bytes response_body;
-	const char *result_type;      /* NULL: none */
+	const char *result_type; /* NULL: none */
 	const char *result_id;
 	const char *error_code;
 	const char *error_message;
@@ -160,17 +163,18 @@ typedef struct once_answer once_answer;
 ONCE_API void once_answer_free(once_answer *answer); /* NULL is allowed. */
 ONCE_API once_verdict once_answer_verdict(const once_answer *answer);
 ONCE_API once_state once_answer_state(const once_answer *answer);
-ONCE_API int once_answer_fence(const once_answer *answer);    /* 0: none */
-ONCE_API int once_answer_attempts(const once_answer *answer); /* 0: not told */
-ONCE_API int once_answer_response_status(const once_answer *answer); /* 0: none */
+ONCE_API int once_answer_fence(const once_answer *answer);                    /* 0: none */
+ONCE_API int once_answer_attempts(const once_answer *answer);                 /* 0: not told */
+ONCE_API int once_answer_response_status(const once_answer *answer);          /* 0: none */
 ONCE_API const char *once_answer_response_headers(const once_answer *answer); /* JSON text, or NULL */
 ONCE_API once_bytes once_answer_response_body(const once_answer *answer);
-ONCE_API const char *once_answer_result_type(const once_answer *answer);   /* NULL: none; so all below */
+ONCE_API const char *once_answer_result_type(const once_answer *answer); /* NULL: none; so all below */
 ONCE_API const char *once_answer_result_id(const once_answer *answer);
 ONCE_API const char *once_answer_error_code(const once_answer *answer);
 ONCE_API const char *once_answer_error_message(const once_answer *answer);
 ONCE_API const char *once_answer_owner(const once_answer *answer);
-ONCE_API const char *once_answer_lease_until(const once_answer *answer);   /* as PostgreSQL prints it, in the session's time zone */
+ONCE_API const char *once_answer_lease_until(
+    const once_answer *answer); /* as PostgreSQL prints it, in the session's time zone */
 ONCE_API const char *once_answer_created_at(const once_answer *answer);
 ONCE_API const char *once_answer_completed_at(const once_answer *answer);
 /* Is this attempt to do the work? True for PROCEED, NEW_CLAIM, and the two takeovers of a claim. */
@@ -186,27 +190,34 @@ ONCE_API const once_answer *once_answers_at(const once_answers *answers, size_t 
 
 typedef struct once_session once_session;
 
-ONCE_API const char *once_version(void); /* of the library, "1.0.0" */
+ONCE_API const char *once_version(void);  /* of the library, "1.0.0" */
 ONCE_API int once_contract_version(void); /* the contract that this library speaks */
 
 /*
- * Opens a connection and a session on it. conninfo NULL or "" takes libpq's environment variables. Errors: ONCE_CONNECTION (the
- * message says which address was tried), ONCE_CONTRACT, ONCE_NO_MEMORY. Such a session can reconnect by itself.
+ * Opens a connection and a session on it. conninfo NULL or "" takes libpq's environment variables. Errors:
+ * ONCE_CONNECTION (the message says which address was tried), ONCE_CONTRACT, ONCE_NO_MEMORY. Such a session can
+ * reconnect by itself.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_session_open(const char *conninfo, once_session **session, once_error **error);
 /*
- * A session on a connection that the caller owns and keeps: blocking mode, idle or inside a transaction. It is never closed
- * or reset by the library, so a connection lost during COMMIT is ONCE_OUTCOME_UNKNOWN: retry with the same key on a new one.
+ * A session on a connection that the caller owns and keeps: blocking mode, idle or inside a transaction. It is never
+ * closed or reset by the library, so a connection lost during COMMIT is ONCE_OUTCOME_UNKNOWN: retry with the same key
+ * on a new one.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_session_attach(PGconn *connection, once_session **session, once_error **error);
-ONCE_API void once_session_close(once_session *session); /* NULL is allowed. Closes only a connection that the session opened. */
-ONCE_API PGconn *once_session_connection(const once_session *session); /* for the caller's own statements; owned by the session */
+ONCE_API void once_session_close(
+    once_session *session); /* NULL is allowed. Closes only a connection that the session opened. */
+ONCE_API PGconn *once_session_connection(
+    const once_session *session); /* for the caller's own statements; owned by the session */
 /*
- * Whether the library's statements are prepared once per connection: fewer microseconds per call, but not behind a pooler that
- * hands a session's transactions to different connections. Off at first.
+ * Whether the library's statements are prepared once per connection: fewer microseconds per call, but not behind a
+ * pooler that hands a session's transactions to different connections. Off at first.
  */
 ONCE_API void once_session_prepare(once_session *session, bool prepare);
-/* Compares the contract in the database with the library's. Errors: ONCE_CONTRACT (missing, too old, too new), ONCE_CONNECTION. */
+/*
+ * Compares the contract in the database with the library's. Errors: ONCE_CONTRACT (missing, too old, too new),
+ * ONCE_CONNECTION.
+ */
 ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, once_error **error);
 
 /* ---- Fingerprints ------------------------------------------------------------------------------------------- */
@@ -214,125 +225,146 @@ ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, onc
 /* once.fingerprint(bytea): of exactly these bytes. The tenant's salt is fetched once per session and tenant. */
 ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_bytes(once_session *session, const char *tenant, once_bytes bytes,
                                                           once_fingerprint *fingerprint, once_error **error);
-/* once.fingerprint(jsonb): of the canonical form, computed by the server. ONCE_DATABASE (22P02) where json is not JSON. */
+/*
+ * once.fingerprint(jsonb): of the canonical form, computed by the server. ONCE_DATABASE (22P02) where json is not
+ * JSON.
+ */
 ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_json(once_session *session, const char *tenant, const char *json,
                                                          once_fingerprint *fingerprint, once_error **error);
 /*
- * Of an HTTP-like request: method, target, content type and body, each length-prefixed, so that no two requests run together.
- * content_type NULL is "". canonical_json: the body is hashed in canonical form (sorted keys, no spaces; numbers keep their
- * text, so 1.0 and 1.00 stay two requests) if it is valid JSON, else as it is.
+ * Of an HTTP-like request: method, target, content type and body, each length-prefixed, so that no two requests run
+ * together. content_type NULL is "". canonical_json: the body is hashed in canonical form (sorted keys, no spaces;
+ * numbers keep their text, so 1.0 and 1.00 stay two requests) if it is valid JSON, else as it is.
  */
-ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *session, const char *tenant, const char *method,
-                                                            const char *target, const char *content_type, once_bytes body,
-                                                            bool canonical_json, once_fingerprint *fingerprint, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *session, const char *tenant,
+                                                            const char *method, const char *target,
+                                                            const char *content_type, once_bytes body,
+                                                            bool canonical_json, once_fingerprint *fingerprint,
+                                                            once_error **error);
 
 /* ---- The contract, function by function ----------------------------------------------------------------------- */
 /* See docs/sql.md: each call below is the SQL function of the same name, with its SQLSTATEs. All may fail with ONCE_CONNECTION,
  * ONCE_CONTRACT, ONCE_DATABASE, ONCE_NO_MEMORY and ONCE_USAGE besides. */
 
 /* In a transaction that the caller has opened. Verdict PROCEED or REPLAY; every other case is an error. */
-ONCE_API ONCE_MUST_CHECK once_code once_begin(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
-                                              once_answer **answer, once_error **error);
-/* state: SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE. The caller commits. */
-ONCE_API ONCE_MUST_CHECK once_code once_finish(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
-                                               once_state state, const once_outcome *outcome, once_error **error);
-/* owner NULL: none. lease_ms, retention_ms 0: the scope's. */
-ONCE_API ONCE_MUST_CHECK once_code once_claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
-                                              const char *owner, int64_t lease_ms, int64_t retention_ms, once_answer **answer,
+ONCE_API ONCE_MUST_CHECK once_code once_begin(once_session *session, const once_intent *intent,
+                                              const once_fingerprint *fingerprint, once_answer **answer,
                                               once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_complete(once_session *session, const once_intent *intent, int fence, const once_outcome *outcome,
-                                                 once_error **error);
+/* state: SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE. The caller commits. */
+ONCE_API ONCE_MUST_CHECK once_code once_finish(once_session *session, const once_intent *intent,
+                                               const once_fingerprint *fingerprint, once_state state,
+                                               const once_outcome *outcome, once_error **error);
+/* owner NULL: none. lease_ms, retention_ms 0: the scope's. */
+ONCE_API ONCE_MUST_CHECK once_code once_claim(once_session *session, const once_intent *intent,
+                                              const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
+                                              int64_t retention_ms, once_answer **answer, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_complete(once_session *session, const once_intent *intent, int fence,
+                                                 const once_outcome *outcome, once_error **error);
 /* What an attempt that failed knows about its effect. */
 typedef enum once_failure {
 	ONCE_FAILURE_RETRYABLE = 1, /* certainly no effect: the next attempt may run */
 	ONCE_FAILURE_FINAL = 2,     /* failed for good: retries get this outcome */
 	ONCE_FAILURE_IN_DOUBT = 3   /* nobody knows */
 } once_failure;
-ONCE_API ONCE_MUST_CHECK once_code once_fail(once_session *session, const once_intent *intent, int fence, once_failure failure,
-                                             const once_outcome *outcome, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_fail(once_session *session, const once_intent *intent, int fence,
+                                             once_failure failure, const once_outcome *outcome, once_error **error);
 /* *held false: the intent is no longer this attempt's. */
-ONCE_API ONCE_MUST_CHECK once_code once_renew(once_session *session, const once_intent *intent, int fence, int64_t lease_ms, bool *held,
-                                              once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_renew(once_session *session, const once_intent *intent, int fence,
+                                              int64_t lease_ms, bool *held, once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_release(once_session *session, const once_intent *intent, int fence, bool *held,
                                                 once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_peek(once_session *session, const once_intent *intent, once_answer **answer, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_peek(once_session *session, const once_intent *intent, once_answer **answer,
+                                             once_error **error);
 /* *process true: apply the message in this transaction; false: it was applied before. */
-ONCE_API ONCE_MUST_CHECK once_code once_receive(once_session *session, const char *tenant, const char *consumer, const char *message_id,
-                                                const once_fingerprint *fingerprint, bool *process, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_receive(once_session *session, const char *tenant, const char *consumer,
+                                                const char *message_id, const once_fingerprint *fingerprint,
+                                                bool *process, once_error **error);
 
 typedef struct once_event {
 	const char *topic;
 	const char *payload;        /* JSON text */
 	const char *aggregate_type; /* NULL: none; so all below */
 	const char *aggregate_id;
-	const char *event_type;     /* NULL: the topic */
-	const char *headers;        /* a JSON object as text */
+	const char *event_type; /* NULL: the topic */
+	const char *headers;    /* a JSON object as text */
 } once_event;
-/* cause NULL: no intent (then only tenant matters, and two emits are two events). event_id takes 36 characters and a NUL. */
-ONCE_API ONCE_MUST_CHECK once_code once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event,
-                                             char event_id[37], once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_try_lock(once_session *session, const char *resource, bool *locked, once_error **error);
+/*
+ * cause NULL: no intent (then only tenant matters, and two emits are two events). event_id takes 36 characters and
+ * a NUL.
+ */
+ONCE_API ONCE_MUST_CHECK once_code once_emit(once_session *session, const char *tenant, const once_intent *cause,
+                                             const once_event *event, char event_id[37], once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_try_lock(once_session *session, const char *resource, bool *locked,
+                                                 once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked,
                                              once_error **error);
 /* *before is the state that was decided on. */
-ONCE_API ONCE_MUST_CHECK once_code once_resolve(once_session *session, const once_intent *intent, once_state as_state, const char *reason,
-                                                const once_outcome *outcome, once_state *before, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_resolve(once_session *session, const once_intent *intent, once_state as_state,
+                                                const char *reason, const once_outcome *outcome, once_state *before,
+                                                once_error **error);
 /* once.story as JSON text, freed by the caller with free(); NULL where nothing is stored. */
-ONCE_API ONCE_MUST_CHECK once_code once_story(once_session *session, const once_intent *intent, char **json, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_story(once_session *session, const once_intent *intent, char **json,
+                                              once_error **error);
 
 /* Batches: one statement, one commit. All elements are of one tenant; intents[i].tenant is not read. */
-ONCE_API ONCE_MUST_CHECK once_code once_claim_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
-                                                   const once_fingerprint *fingerprints, const char *owner, int64_t lease_ms,
-                                                   int64_t retention_ms, once_answers **answers, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_complete_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
-                                                      const int *fences, const once_outcome *outcomes, once_answers **answers,
+ONCE_API ONCE_MUST_CHECK once_code once_claim_many(once_session *session, const char *tenant, size_t count,
+                                                   const once_intent *intents, const once_fingerprint *fingerprints,
+                                                   const char *owner, int64_t lease_ms, int64_t retention_ms,
+                                                   once_answers **answers, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_complete_many(once_session *session, const char *tenant, size_t count,
+                                                      const once_intent *intents, const int *fences,
+                                                      const once_outcome *outcomes, once_answers **answers,
                                                       once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_fail_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
-                                                  const int *fences, const once_failure *failures, const once_outcome *outcomes,
+ONCE_API ONCE_MUST_CHECK once_code once_fail_many(once_session *session, const char *tenant, size_t count,
+                                                  const once_intent *intents, const int *fences,
+                                                  const once_failure *failures, const once_outcome *outcomes,
                                                   once_answers **answers, once_error **error);
 /* held[i] for each element; the array is the caller's, of count elements. */
-ONCE_API ONCE_MUST_CHECK once_code once_renew_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
-                                                   const int *fences, int64_t lease_ms, bool *held, once_error **error);
-ONCE_API ONCE_MUST_CHECK once_code once_peek_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
-                                                  once_answers **answers, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_renew_many(once_session *session, const char *tenant, size_t count,
+                                                   const once_intent *intents, const int *fences, int64_t lease_ms,
+                                                   bool *held, once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_peek_many(once_session *session, const char *tenant, size_t count,
+                                                  const once_intent *intents, once_answers **answers,
+                                                  once_error **error);
 
 /* ---- Executing an effect once --------------------------------------------------------------------------------- */
 
 /* What an effect callback says. */
 typedef enum once_effect_result {
-	ONCE_EFFECT_DONE = 0,  /* commit, with state SUCCEEDED and *outcome */
-	ONCE_EFFECT_FAILED = 1,/* it failed for good: roll the effect back, record *outcome as FAILED_FINAL, commit that */
-	ONCE_EFFECT_RETRY = 2, /* roll everything back and run the callback again, as after 40001 */
-	ONCE_EFFECT_ABORT = 3  /* roll everything back and record nothing: ONCE_EFFECT */
+	ONCE_EFFECT_DONE = 0,   /* commit, with state SUCCEEDED and *outcome */
+	ONCE_EFFECT_FAILED = 1, /* it failed for good: roll the effect back, record *outcome as FAILED_FINAL, commit that */
+	ONCE_EFFECT_RETRY = 2,  /* roll everything back and run the callback again, as after 40001 */
+	ONCE_EFFECT_ABORT = 3   /* roll everything back and record nothing: ONCE_EFFECT */
 } once_effect_result;
 
 /*
- * The effect: statements on `connection`, inside the transaction, without COMMIT or ROLLBACK. May run more than once (each time
- * after a rollback), so whatever it does outside the database must bear that. What *outcome points to must live until
- * once_execute returns or the callback runs again. If a statement fails, return ONCE_EFFECT_RETRY to have the library
- * classify it: 40001 and 40P01 run again, anything else becomes an error with that statement's SQLSTATE.
+ * The effect: statements on `connection`, inside the transaction, without COMMIT or ROLLBACK. May run more than once
+ * (each time after a rollback), so whatever it does outside the database must bear that. What *outcome points to must
+ * live until once_execute returns or the callback runs again. If a statement fails, return ONCE_EFFECT_RETRY to have
+ * the library classify it: 40001 and 40P01 run again, anything else becomes an error with that statement's SQLSTATE.
  */
 typedef once_effect_result (*once_effect)(PGconn *connection, void *argument, once_outcome *outcome);
 
 /* Zero-initialise; a zero takes the default. Later versions append members. */
 typedef struct once_options {
-	int64_t deadline_ms;    /* for the whole call, retries and waits included; default 30,000 */
-	int64_t wait_ms;        /* how long to wait for another attempt that is running, before ONCE_ACTIVE; default: not at all */
+	int64_t deadline_ms; /* for the whole call, retries and waits included; default 30,000 */
+	int64_t wait_ms; /* how long to wait for another attempt that is running, before ONCE_ACTIVE; default: not at all */
 	int64_t backoff_ms;     /* first backoff; doubled each time, full jitter; default 5 */
 	int64_t backoff_max_ms; /* default 1,000 */
 	const char *isolation;  /* "read committed", "repeatable read", "serializable"; NULL: the database's default */
 } once_options;
 
 /*
- * Runs an effect once: BEGIN, once.begin, the effect, once.finish, COMMIT. *answer is the outcome, fresh (verdict PROCEED) or
- * stored (verdict REPLAY): the same bytes either way. Retries 40001 and 40P01 with backoff until the deadline. If the connection
- * is lost during COMMIT, reconnects and asks: the intent's row says whether it committed. The session must not be in a
- * transaction. Errors besides those of begin and finish: ONCE_SERIALIZATION or ONCE_DEADLINE after the last retry, ONCE_OUTCOME_UNKNOWN,
- * ONCE_EFFECT. ONCE_FINAL_FAILURE for an intent that failed for good, now or earlier: once_peek has its outcome.
+ * Runs an effect once: BEGIN, once.begin, the effect, once.finish, COMMIT. *answer is the outcome, fresh (verdict
+ * PROCEED) or stored (verdict REPLAY): the same bytes either way. Retries 40001 and 40P01 with backoff until the
+ * deadline. If the connection is lost during COMMIT, reconnects and asks: the intent's row says whether it committed.
+ * The session must not be in a transaction. Errors besides those of begin and finish: ONCE_SERIALIZATION or
+ * ONCE_DEADLINE after the last retry, ONCE_OUTCOME_UNKNOWN, ONCE_EFFECT. ONCE_FINAL_FAILURE for an intent that failed
+ * for good, now or earlier: once_peek has its outcome.
  */
-ONCE_API ONCE_MUST_CHECK once_code once_execute(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
-                                                once_effect effect, void *argument, const once_options *options, once_answer **answer,
-                                                once_error **error);
+ONCE_API ONCE_MUST_CHECK once_code once_execute(once_session *session, const once_intent *intent,
+                                                const once_fingerprint *fingerprint, once_effect effect, void *argument,
+                                                const once_options *options, once_answer **answer, once_error **error);
 
 /* A statement with text parameters ($1..$n), NULL for SQL's NULL. */
 typedef struct once_statement {
@@ -342,13 +374,14 @@ typedef struct once_statement {
 } once_statement;
 
 /*
- * once_execute for an effect that is a list of statements with a known outcome: everything is sent in one round trip (pipeline
- * mode). A replay aborts the pipeline before the effect and is then read in a second one.
+ * once_execute for an effect that is a list of statements with a known outcome: everything is sent in one round trip
+ * (pipeline mode). A replay aborts the pipeline before the effect and is then read in a second one.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_execute_statements(once_session *session, const once_intent *intent,
                                                            const once_fingerprint *fingerprint, size_t count,
-                                                           const once_statement *statements, const once_outcome *outcome,
-                                                           const once_options *options, once_answer **answer, once_error **error);
+                                                           const once_statement *statements,
+                                                           const once_outcome *outcome, const once_options *options,
+                                                           once_answer **answer, once_error **error);
 
 #ifdef __cplusplus
 }

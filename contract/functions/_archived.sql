@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._archived(tenant, scope, key, bucket): the row of an intent whose day is retired, where it outlived its day; else NULL.
-CREATE FUNCTION once._archived(tenant text, scope text, key text, bucket integer) RETURNS once.intent LANGUAGE plpgsql STABLE AS $$
+-- once._archived(tenant, scope, key, bucket): the row of an intent whose day is retired, where it outlived its day;
+-- else NULL.
+CREATE FUNCTION once._archived(tenant text, scope text, key text,
+    bucket integer) RETURNS once.intent LANGUAGE plpgsql STABLE AS $$
 DECLARE
     kept once.intent;
 BEGIN

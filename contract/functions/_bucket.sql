@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._bucket(key): the partition that a key belongs to, or -1 where the key is malformed.
--- A UUIDv7 key (RFC 9562) carries its creation time in milliseconds: its bucket is that day, counted from 1970-01-01.
--- Any other key of 1 to 255 printable ASCII characters has bucket 0. A pure function of the text: the same key always
--- falls into the same bucket, so the primary key keeps it unique across partitions without probing the others.
--- Inlined into its callers. LIKE first: it is the cheapest test and true for UUIDv7 only; the regular
--- expressions are single character classes, because a bounded repetition costs 60 us where these cost 0.2.
+-- once._bucket(key): the partition that a key belongs to, or -1 where the key is malformed. A UUIDv7 key (RFC 9562)
+-- carries its creation time in milliseconds: its bucket is that day, counted from 1970-01-01. Any other key of 1 to 255
+-- printable ASCII characters has bucket 0. A pure function of the text: the same key always falls into the same bucket,
+-- so the primary key keeps it unique across partitions without probing the others. Inlined into its callers. LIKE
+-- first: it is the cheapest test and true for UUIDv7 only; the regular expressions are single character classes,
+-- because a bounded repetition costs 60 us where these cost 0.2.
 CREATE FUNCTION once._bucket(key text) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN key COLLATE "C" LIKE '________-____-7___-____-____________'

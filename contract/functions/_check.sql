@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check(tenant, scope, key, bucket, fingerprint): raises what is wrong with a call's arguments, or the caller's right to the
--- tenant; returns where nothing is. The hot functions call it only after their one combined test has failed.
-CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
+-- once._check(tenant, scope, key, bucket, fingerprint): raises what is wrong with a call's arguments, or the caller's
+-- right to the tenant; returns where nothing is. The hot functions call it only after their one combined test has
+-- failed.
+CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer,
+    fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF tenant IS NULL OR length(tenant) > 255 THEN
-        PERFORM once._refuse('P4003', tenant, scope, key, 'a tenant is 0 to 255 characters, '''' where there is only one');
+        PERFORM once._refuse('P4003', tenant, scope, key,
+            'a tenant is 0 to 255 characters, '''' where there is only one');
     END IF;
     PERFORM once._authorise(tenant);
     IF scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 THEN

@@ -1,23 +1,27 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_batch(tenant, sizes): raises where a batch as a whole cannot be taken: the tenant, arrays of unequal length, too many elements.
--- Bad elements are not its business: each gets its own verdict. A claim holds one lock per element until its transaction ends.
+-- once._check_batch(tenant, sizes): raises where a batch as a whole cannot be taken: the tenant, arrays of unequal
+-- length, too many elements. Bad elements are not its business: each gets its own verdict. A claim holds one lock per
+-- element until its transaction ends.
 CREATE FUNCTION once._check_batch(tenant text, VARIADIC sizes integer[]) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     size integer;
 BEGIN
     IF tenant IS NULL OR length(tenant) > 255 THEN
-        PERFORM once._refuse('P4003', tenant, NULL, NULL, 'a tenant is 0 to 255 characters, '''' where there is only one');
+        PERFORM once._refuse('P4003', tenant, NULL, NULL,
+            'a tenant is 0 to 255 characters, '''' where there is only one');
     END IF;
     PERFORM once._authorise(tenant);
     FOREACH size IN ARRAY sizes LOOP
         IF size IS DISTINCT FROM sizes[1] THEN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the arrays of a batch differ in length',
-                DETAIL = array_to_string(sizes, ' ', 'NULL'), HINT = 'Pass one element per intent in every array; use NULL elements for what is absent.';
+                DETAIL = array_to_string(sizes, ' ', 'NULL'),
+                    HINT = 'Pass one element per intent in every array; use NULL elements for what is absent.';
         END IF;
     END LOOP;
     IF coalesce(sizes[1], 0) > 10000 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: a batch has at most 10000 elements',
-            DETAIL = format('this one has %s', sizes[1]), HINT = 'Split it; 64 to 256 elements already cost next to nothing each.';
+            DETAIL = format('this one has %s', sizes[1]),
+                HINT = 'Split it; 64 to 256 elements already cost next to nothing each.';
     END IF;
     RETURN coalesce(sizes[1], 0);
 END $$;

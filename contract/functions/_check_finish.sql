@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_finish(...): raises what is wrong with a call of once.finish; returns where nothing is (a large body, a bound role).
-CREATE FUNCTION once._check_finish(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text, body bytea)
+-- once._check_finish(...): raises what is wrong with a call of once.finish; returns where nothing is (a large body, a
+-- bound role).
+CREATE FUNCTION once._check_finish(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text,
+    body bytea)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM once._check(tenant, scope, key, bucket, fingerprint);

@@ -7,7 +7,8 @@ BEGIN
     IF octet_length(body) > 8192 THEN
         bytes_max := (once._policy(scope)).response_bytes_max;
         IF octet_length(body) > bytes_max THEN
-            PERFORM once._refuse('P4060', tenant, scope, key, format('%s bytes, at most %s', octet_length(body), bytes_max));
+            PERFORM once._refuse('P4060', tenant, scope, key, format('%s bytes, at most %s', octet_length(body),
+                bytes_max));
         END IF;
     END IF;
 END $$;

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._finish_over(...): finishes an intent that has a row already: left by a leased attempt that failed retryably or whose lease has
--- passed. The WHERE clause is the whole guard: had that attempt reported or renewed since begin, it finds no row.
-CREATE FUNCTION once._finish_over(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text, response_status integer,
+-- once._finish_over(...): finishes an intent that has a row already: left by a leased attempt that failed retryably or
+-- whose lease has passed. The WHERE clause is the whole guard: had that attempt reported or renewed since begin, it
+-- finds no row.
+CREATE FUNCTION once._finish_over(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text,
+    response_status integer,
     response_headers jsonb, response_body bytea, result_type text, result_id text, error_code text, error_message text)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -10,18 +12,21 @@ DECLARE
     stored record;
 BEGIN
     UPDATE once.intent AS i
-       SET state = state::once.state, fence = i.fence + 1, attempts = i.attempts + 1, updated_at = now, completed_at = now,
+       SET state = state::once.state, fence = i.fence + 1, attempts = i.attempts + 1, updated_at = now,
+           completed_at = now,
            owner = NULL, lease_until = NULL, response_status = response_status, response_headers = response_headers,
            response_body = response_body, result_type = result_type, result_id = result_id, error_code = error_code,
            error_message = error_message
-     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C" AND i.bucket = bucket
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket
        AND i.fingerprint = fingerprint
        AND (i.state = 'failed_retryable' OR (i.state = 'processing' AND i.lease_until <= now));
     IF FOUND THEN
         RETURN;
     END IF;
     SELECT i.state, i.fingerprint, i.fence INTO stored FROM once.intent AS i
-     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C" AND i.bucket = bucket;
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket;
     IF stored.fingerprint <> fingerprint THEN
         PERFORM once._refuse('P4002', tenant, scope, key);
     END IF;

@@ -1,8 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._peek(tenant, scope, key, bucket): what is stored of an intent, its arguments already checked. The common core of peek and peek_many.
+-- once._peek(tenant, scope, key, bucket): what is stored of an intent, its arguments already checked. The common core
+-- of peek and peek_many.
 CREATE FUNCTION once._peek(tenant text, scope text, key text, bucket integer,
-    OUT verdict text, OUT fence integer, OUT state text, OUT response_status integer, OUT response_headers jsonb, OUT response_body bytea,
-    OUT result_type text, OUT result_id text, OUT error_code text, OUT error_message text, OUT owner text, OUT lease_until timestamptz,
+    OUT verdict text, OUT fence integer, OUT state text, OUT response_status integer, OUT response_headers jsonb,
+    OUT response_body bytea,
+    OUT result_type text, OUT result_id text, OUT error_code text, OUT error_message text, OUT owner text,
+    OUT lease_until timestamptz,
     OUT attempts integer, OUT created_at timestamptz, OUT completed_at timestamptz)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
@@ -10,7 +13,8 @@ DECLARE
     stored once.intent;
 BEGIN
     SELECT i.* INTO stored FROM once.intent AS i
-     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C" AND i.bucket = bucket;
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket;
     IF NOT FOUND AND bucket <> 0 THEN
         stored := once._archived(tenant, scope, key, bucket);
     END IF;

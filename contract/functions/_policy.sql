@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._policy(scope): the policy of a scope: its own row, or the default row ''. A tiny table: both rows are on one page.
+-- once._policy(scope): the policy of a scope: its own row, or the default row ''. A tiny table: both rows are on one
+-- page.
 CREATE FUNCTION once._policy(scope text) RETURNS once.scope LANGUAGE plpgsql STABLE AS $$
 DECLARE
     policy once.scope;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._refuse(code, tenant, scope, key, detail): raises one of once.errors(), naming the intent.
--- Its own function, so that the functions on the hot path carry none of this.
+-- once._refuse(code, tenant, scope, key, detail): raises one of once.errors(), naming the intent. Its own function, so
+-- that the functions on the hot path carry none of this.
 CREATE FUNCTION once._refuse(code text, tenant text, scope text, key text, detail text DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

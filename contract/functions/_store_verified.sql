@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._store_verified(...): a verify function said that the effect of a stale attempt happened: stores its outcome.
 -- Fails with 40001 where the attempt itself reported in the meantime; the caller's retry then reads that report.
-CREATE FUNCTION once._store_verified(tenant text, scope text, key text, bucket integer, fence integer, verified once.verification)
+CREATE FUNCTION once._store_verified(tenant text, scope text, key text, bucket integer, fence integer,
+    verified once.verification)
 RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -9,9 +10,11 @@ DECLARE
 BEGIN
     UPDATE once.intent AS i
        SET state = 'succeeded', updated_at = was, completed_at = was, lease_until = NULL,
-           response_status = verified.response_status, response_headers = verified.response_headers, response_body = verified.response_body,
+           response_status = verified.response_status, response_headers = verified.response_headers,
+               response_body = verified.response_body,
            result_type = verified.result_type, result_id = verified.result_id
-     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C" AND i.bucket = bucket
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket
        AND i.fence = fence AND i.state = 'processing';
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: the intent changed while it was verified',

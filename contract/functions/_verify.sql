@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._verify(policy, tenant, scope, key): asks the scope's verify function whether the effect of a stale intent happened.
--- An answer outside the three words is 'unknown'; an exception of the function is the caller's exception.
-CREATE FUNCTION once._verify(policy once.scope, tenant text, scope text, key text) RETURNS once.verification LANGUAGE plpgsql AS $$
+-- once._verify(policy, tenant, scope, key): asks the scope's verify function whether the effect of a stale intent
+-- happened. An answer outside the three words is 'unknown'; an exception of the function is the caller's exception.
+CREATE FUNCTION once._verify(policy once.scope, tenant text, scope text,
+    key text) RETURNS once.verification LANGUAGE plpgsql AS $$
 DECLARE
     found_out once.verification;
 BEGIN

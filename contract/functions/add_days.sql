@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.add_days(ahead): makes the partitions that are missing, from the oldest open day to today plus ahead days (default:
--- once.setting.days_ahead), for intents and for the outbox. Returns how many it made. Safe to call at any time and by many at
--- once. ATTACH, because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent and stop every claim.
+-- once.add_days(ahead): makes the partitions that are missing, from the oldest open day to today plus ahead days
+-- (default: once.setting.days_ahead), for intents and for the outbox. Returns how many it made. Safe to call at any
+-- time and by many at once. ATTACH, because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the
+-- parent and stop every claim.
 CREATE FUNCTION once.add_days(ahead integer DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -23,8 +24,10 @@ BEGIN
         PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
         IF to_regclass('once.intent_d' || day) IS NULL THEN
             EXECUTE format('CREATE TABLE once.intent_d%s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 75)', day);
-            EXECUTE format('ALTER TABLE once.intent ATTACH PARTITION once.intent_d%s FOR VALUES FROM (%s) TO (%s)', day, day, day + 1);
-            EXECUTE format('COMMENT ON TABLE once.intent_d%s IS %L', day, 'UUIDv7 keys of ' || (date '1970-01-01' + day));
+            EXECUTE format('ALTER TABLE once.intent ATTACH PARTITION once.intent_d%s FOR VALUES FROM (%s) TO (%s)', day,
+                day, day + 1);
+            EXECUTE format('COMMENT ON TABLE once.intent_d%s IS %L', day,
+                'UUIDv7 keys of ' || (date '1970-01-01' + day));
             made := made + 1;
         END IF;
     END LOOP;
@@ -33,8 +36,10 @@ BEGIN
             PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
             IF to_regclass('once.outbox_d' || day) IS NULL THEN
                 EXECUTE format('CREATE TABLE once.outbox_d%s (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY)', day);
-                EXECUTE format('ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d%s FOR VALUES FROM (%s) TO (%s)', day, day, day + 1);
-                EXECUTE format('COMMENT ON TABLE once.outbox_d%s IS %L', day, 'events of ' || (date '1970-01-01' + day));
+                EXECUTE format('ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d%s FOR VALUES FROM (%s) TO (%s)',
+                    day, day, day + 1);
+                EXECUTE format('COMMENT ON TABLE once.outbox_d%s IS %L', day,
+                    'events of ' || (date '1970-01-01' + day));
                 made := made + 1;
             END IF;
         END IF;

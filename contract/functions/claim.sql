@@ -1,15 +1,19 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.claim(scope, key, fingerprint, owner, lease, retention, tenant): claims an intent whose effect is made elsewhere. COMMIT it, do the work, then
--- call once.complete or once.fail with the fence. owner says who works, for people; lease and retention default to the scope's.
+-- once.claim(scope, key, fingerprint, owner, lease, retention, tenant): claims an intent whose effect is made
+-- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner says who works, for
+-- people; lease and retention default to the scope's.
 --   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence
 --   replay_success, final_failure                    finished: the stored outcome is in the other columns
 --   processing_active                                another attempt is at work; lease_until says until when at least
 --   in_doubt, expired                                no attempt may run: see once.resolve
 -- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits.
-CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL, lease interval DEFAULT NULL,
+CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL,
+    lease interval DEFAULT NULL,
     retention interval DEFAULT NULL, tenant text DEFAULT '',
-    OUT verdict text, OUT fence integer, OUT state text, OUT response_status integer, OUT response_headers jsonb, OUT response_body bytea,
-    OUT result_type text, OUT result_id text, OUT error_code text, OUT error_message text, OUT lease_until timestamptz, OUT attempts integer)
+    OUT verdict text, OUT fence integer, OUT state text, OUT response_status integer, OUT response_headers jsonb,
+    OUT response_body bytea,
+    OUT result_type text, OUT result_id text, OUT error_code text, OUT error_message text, OUT lease_until timestamptz,
+    OUT attempts integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -19,7 +23,8 @@ BEGIN
     PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     PERFORM once._check_term('lease', lease, '7 days');
     PERFORM once._check_term('retention', retention, '100 years');
-    SELECT c.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type, result_id, error_code, error_message,
+    SELECT c.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type, result_id,
+        error_code, error_message,
                     lease_until, attempts
       FROM once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention) AS c;
     IF verdict = 'mismatch' THEN

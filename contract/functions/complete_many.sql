@@ -1,20 +1,25 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.complete_many(scope[], key[], fence[], outcome[]..., tenant): once.complete for many intents in one statement. One row per element, in order:
--- verdict 'stored', 'repeated', 'refused' (error_code P4010) or 'invalid' (its own SQLSTATE). An array that is NULL stands for all
--- NULL. Raises only for the batch as a whole (22023, P4003).
-CREATE FUNCTION once.complete_many(scope text[], key text[], fence integer[], response_status integer[] DEFAULT NULL, response_body bytea[] DEFAULT NULL,
-    response_headers jsonb[] DEFAULT NULL, result_type text[] DEFAULT NULL, result_id text[] DEFAULT NULL, tenant text DEFAULT '')
+-- once.complete_many(scope[], key[], fence[], outcome[]..., tenant): once.complete for many intents in one statement.
+-- One row per element, in order: verdict 'stored', 'repeated', 'refused' (error_code P4010) or 'invalid' (its own
+-- SQLSTATE). An array that is NULL stands for all NULL. Raises only for the batch as a whole (22023, P4003).
+CREATE FUNCTION once.complete_many(scope text[], key text[], fence integer[], response_status integer[] DEFAULT NULL,
+    response_body bytea[] DEFAULT NULL,
+    response_headers jsonb[] DEFAULT NULL, result_type text[] DEFAULT NULL, result_id text[] DEFAULT NULL,
+    tenant text DEFAULT '')
 RETURNS TABLE (ord integer, verdict text, error_code text, error_message text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0), coalesce(cardinality(fence), 0));
+    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
+    coalesce(cardinality(fence), 0));
 BEGIN
-    PERFORM once._check_batch(tenant, size, coalesce(cardinality(response_status), size), coalesce(cardinality(response_body), size),
+    PERFORM once._check_batch(tenant, size, coalesce(cardinality(response_status), size),
+        coalesce(cardinality(response_body), size),
                               coalesce(cardinality(response_headers), size), coalesce(cardinality(result_type), size),
                               coalesce(cardinality(result_id), size));
     RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
-      FROM once._report_many('P4010', scope, key, fence, array_fill('succeeded'::once.state, ARRAY[size]), response_status, response_body,
+      FROM once._report_many('P4010', scope, key, fence, array_fill('succeeded'::once.state, ARRAY[size]),
+          response_status, response_body,
                              response_headers, result_type, result_id, NULL, NULL, tenant) AS r;
 END $$;

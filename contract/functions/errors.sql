@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.errors(): every SQLSTATE that the contract raises: its name, sentence, hint, and whether the same call may be
--- tried again as it is. Clients branch on the code and never on text. docs/sql.md and lib/src/error.c are checked against it.
+-- tried again as it is. Clients branch on the code and never on text. docs/sql.md and lib/src/error.c are checked
+-- against it.
 CREATE FUNCTION once.errors(OUT code text, OUT name text, OUT retry boolean, OUT message text, OUT hint text)
 RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     VALUES

@@ -1,20 +1,26 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.fail(scope, key, fence, retryable, error..., outcome..., tenant): stores that a claimed intent failed. retryable true: certainly no effect, the next
--- attempt may run; false: failed for good, retries get this outcome; NULL: nobody knows whether the effect happened: in doubt.
--- Returns as once.complete does. Raises P4011 where the fence is lost or the intent is finished otherwise; P4060, P4000 P4001 P4003.
-CREATE FUNCTION once.fail(scope text, key text, fence integer, retryable boolean, error_code text DEFAULT NULL, error_message text DEFAULT NULL,
-    response_status integer DEFAULT NULL, response_body bytea DEFAULT NULL, response_headers jsonb DEFAULT NULL, tenant text DEFAULT '')
-RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+-- once.fail(scope, key, fence, retryable, error..., outcome..., tenant): stores that a claimed intent failed. retryable
+-- true: certainly no effect, the next attempt may run; false: failed for good, retries get this outcome; NULL: nobody
+-- knows whether the effect happened: in doubt. Returns as once.complete does. Raises P4011 where the fence is lost or
+-- the intent is finished otherwise; P4060, P4000 P4001 P4003.
+CREATE FUNCTION once.fail(scope text, key text, fence integer, retryable boolean, error_code text DEFAULT NULL,
+    error_message text DEFAULT NULL,
+    response_status integer DEFAULT NULL, response_body bytea DEFAULT NULL, response_headers jsonb DEFAULT NULL,
+    tenant text DEFAULT '')
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer := once._bucket(key);
-    next_state once.state := CASE retryable WHEN true THEN 'failed_retryable' WHEN false THEN 'failed_final' ELSE 'in_doubt' END;
+    next_state once.state := CASE retryable WHEN true THEN 'failed_retryable' WHEN false
+        THEN 'failed_final' ELSE 'in_doubt' END;
     reported text;
 BEGIN
     PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
     PERFORM once._check_size(tenant, scope, key, response_body);
-    reported := once._report(tenant, scope, key, bucket, fence, next_state, response_status, response_body, response_headers, NULL, NULL,
+    reported := once._report(tenant, scope, key, bucket, fence, next_state, response_status, response_body,
+        response_headers, NULL, NULL,
                              error_code, error_message);
     IF reported = 'refused' THEN
         PERFORM once._refuse('P4011', tenant, scope, key, once._where_is(tenant, scope, key, bucket, fence));

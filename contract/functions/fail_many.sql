@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.fail_many(scope[], key[], fence[], retryable[], error[]..., outcome[]..., tenant): once.fail for many intents in one statement; a NULL in retryable means
--- in doubt. Returns as once.complete_many does, with P4011 for what is refused.
-CREATE FUNCTION once.fail_many(scope text[], key text[], fence integer[], retryable boolean[], error_code text[] DEFAULT NULL,
+-- once.fail_many(scope[], key[], fence[], retryable[], error[]..., outcome[]..., tenant): once.fail for many intents in
+-- one statement; a NULL in retryable means in doubt. Returns as once.complete_many does, with P4011 for what is
+-- refused.
+CREATE FUNCTION once.fail_many(scope text[], key text[], fence integer[], retryable boolean[],
+    error_code text[] DEFAULT NULL,
     error_message text[] DEFAULT NULL, response_status integer[] DEFAULT NULL, response_body bytea[] DEFAULT NULL,
     response_headers jsonb[] DEFAULT NULL, tenant text DEFAULT '')
 RETURNS TABLE (ord integer, verdict text, refused_code text, refused_message text)
@@ -9,16 +11,20 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0), coalesce(cardinality(fence), 0),
+    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
+    coalesce(cardinality(fence), 0),
                                       coalesce(cardinality(retryable), 0));
-    next_state once.state[] := (SELECT array_agg(CASE u.retryable WHEN true THEN 'failed_retryable' WHEN false THEN 'failed_final'
+    next_state once.state[] := (SELECT array_agg(CASE u.retryable WHEN true THEN 'failed_retryable' WHEN false
+        THEN 'failed_final'
                                                                   ELSE 'in_doubt' END::once.state ORDER BY u.ord)
                                   FROM unnest(retryable) WITH ORDINALITY AS u (retryable, ord));
 BEGIN
-    PERFORM once._check_batch(tenant, size, coalesce(cardinality(error_code), size), coalesce(cardinality(error_message), size),
+    PERFORM once._check_batch(tenant, size, coalesce(cardinality(error_code), size),
+        coalesce(cardinality(error_message), size),
                               coalesce(cardinality(response_status), size), coalesce(cardinality(response_body), size),
                               coalesce(cardinality(response_headers), size));
     RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
-      FROM once._report_many('P4011', scope, key, fence, next_state, response_status, response_body, response_headers, NULL, NULL,
+      FROM once._report_many('P4011', scope, key, fence, next_state, response_status, response_body, response_headers,
+          NULL, NULL,
                              error_code, error_message, tenant) AS r;
 END $$;

@@ -1,13 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.lock(resource, wait): once.try_lock that waits, at most wait (0 to 1 day); false where the lock was not to be had by then. A deadlock with other locks is
--- PostgreSQL's 40P01. The caller's own lock_timeout is as it was afterwards.
+-- once.lock(resource, wait): once.try_lock that waits, at most wait (0 to 1 day); false where the lock was not to be
+-- had by then. A deadlock with other locks is PostgreSQL's 40P01. The caller's own lock_timeout is as it was
+-- afterwards.
 CREATE FUNCTION once.lock(resource text, wait interval) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = 0 AS $$
 DECLARE
     wait_ms numeric := extract(epoch FROM wait) * 1000;
 BEGIN
     IF (wait_ms BETWEEN 0 AND 86400000) IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: wait is out of range: %s', wait), DETAIL = '0 to 1 day';
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: wait is out of range: %s', wait),
+            DETAIL = '0 to 1 day';
     END IF;
     IF once.try_lock(resource) THEN
         RETURN true;

@@ -1,8 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.release(scope, key, fence, tenant): gives back a claim whose work certainly never started: the next attempt may run at once, and this one is not
--- counted. false: the intent is no longer this attempt's. The row and its fence stay, so a zombie of this attempt stays shut out.
+-- once.release(scope, key, fence, tenant): gives back a claim whose work certainly never started: the next attempt may
+-- run at once, and this one is not counted. false: the intent is no longer this attempt's. The row and its fence stay,
+-- so a zombie of this attempt stays shut out.
 CREATE FUNCTION once.release(scope text, key text, fence integer, tenant text DEFAULT '')
-RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+    SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
@@ -11,9 +13,11 @@ DECLARE
 BEGIN
     PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
     UPDATE once.intent AS i
-       SET state = 'failed_retryable', attempts = i.attempts - 1, lease_until = NULL, updated_at = now, completed_at = now,
+       SET state = 'failed_retryable', attempts = i.attempts - 1, lease_until = NULL, updated_at = now,
+           completed_at = now,
            error_code = 'released', error_message = 'the work never started'
-     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C" AND i.bucket = bucket
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket
        AND i.fence = fence AND i.state = 'processing';
     RETURN FOUND;
 END $$;

@@ -1,13 +1,15 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.renew_many(scope[], key[], fence[], lease, tenant): once.renew for many attempts. One row per element, in order; a malformed element is
--- false. Raises only for the batch as a whole (22023, P4003).
-CREATE FUNCTION once.renew_many(scope text[], key text[], fence integer[], lease interval DEFAULT NULL, tenant text DEFAULT '')
+-- once.renew_many(scope[], key[], fence[], lease, tenant): once.renew for many attempts. One row per element, in order;
+-- a malformed element is false. Raises only for the batch as a whole (22023, P4003).
+CREATE FUNCTION once.renew_many(scope text[], key text[], fence integer[], lease interval DEFAULT NULL,
+    tenant text DEFAULT '')
 RETURNS TABLE (ord integer, renewed boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0), coalesce(cardinality(fence), 0));
+    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
+    coalesce(cardinality(fence), 0));
     renewed_many boolean[];
     n integer;
 BEGIN
@@ -19,5 +21,6 @@ BEGIN
               ORDER BY u.scope COLLATE "C", u.key COLLATE "C", u.ord LOOP
         renewed_many[n] := once._renew(tenant, scope[n], key[n], once._bucket(key[n]), fence[n], lease);
     END LOOP;
-    RETURN QUERY SELECT u.ord::integer, u.renewed FROM unnest(renewed_many) WITH ORDINALITY AS u (renewed, ord) ORDER BY u.ord;
+    RETURN QUERY SELECT u.ord::integer, u.renewed FROM unnest(renewed_many) WITH ORDINALITY AS u (renewed,
+        ord) ORDER BY u.ord;
 END $$;

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.salt(tenant): the 32-byte salt of a tenant's fingerprints, for clients that compute them themselves. Derived from the installation's random
--- salt, so that a new tenant needs no row (and no wait for whoever is writing it). Raises P4003.
+-- once.salt(tenant): the 32-byte salt of a tenant's fingerprints, for clients that compute them themselves. Derived
+-- from the installation's random salt, so that a new tenant needs no row (and no wait for whoever is writing it).
+-- Raises P4003.
 CREATE FUNCTION once.salt(tenant text DEFAULT '') RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * answer.c: what the contract answered, read in place: an answer points into the PGresult that it owns, so nothing is copied.
- * libpq ends every value with a NUL that its length does not count, so text can be lent as a C string.
+ * answer.c: what the contract answered, read in place: an answer points into the PGresult that it owns, so nothing is
+ * copied. libpq ends every value with a NUL that its length does not count, so text can be lent as a C string.
  */
 #include <stdlib.h>
 
@@ -35,29 +35,25 @@ struct once_answers {
 };
 
 /* The place of a column by its name; a query that does not have it simply does not tell. */
-static bool
-find(const PGresult *result, int row, const char *name, int *column)
+static bool find(const PGresult *result, int row, const char *name, int *column)
 {
 	*column = PQfnumber(result, name);
 	return *column >= 0 && !PQgetisnull(result, row, *column);
 }
 
-static const char *
-find_text(const PGresult *result, int row, const char *name)
+static const char *find_text(const PGresult *result, int row, const char *name)
 {
 	int column;
 	return find(result, row, name, &column) ? PQgetvalue(result, row, column) : NULL;
 }
 
-static int
-find_int(const PGresult *result, int row, const char *name)
+static int find_int(const PGresult *result, int row, const char *name)
 {
 	int column;
 	return find(result, row, name, &column) ? result_int(result, row, column) : 0;
 }
 
-static void
-read_row(once_answer *answer, const PGresult *result, int row)
+static void read_row(once_answer *answer, const PGresult *result, int row)
 {
 	int column;
 	answer->verdict = verdict_of_name(text_or_empty(find_text(result, row, "verdict")));
@@ -67,7 +63,8 @@ read_row(once_answer *answer, const PGresult *result, int row)
 	answer->response_status = find_int(result, row, "response_status");
 	answer->response_headers = find_text(result, row, "response_headers");
 	if (find(result, row, "response_body", &column)) {
-		answer->response_body = (once_bytes){.data = PQgetvalue(result, row, column), .length = (size_t)PQgetlength(result, row, column)};
+		answer->response_body =
+		    (once_bytes){.data = PQgetvalue(result, row, column), .length = (size_t)PQgetlength(result, row, column)};
 	}
 	answer->result_type = find_text(result, row, "result_type");
 	answer->result_id = find_text(result, row, "result_id");
@@ -79,15 +76,13 @@ read_row(once_answer *answer, const PGresult *result, int row)
 	answer->completed_at = find_text(result, row, "completed_at");
 }
 
-static once_code
-error_of_shape(once_error **error)
+static once_code error_of_shape(once_error **error)
 {
 	return error_make(error, ONCE_CONTRACT, NULL, false, "the contract answered in an unknown form", NULL,
 	                  "Library and contract are of different versions: run pgonce doctor.");
 }
 
-once_code
-answer_of_result(PGresult *result, once_answer **answer, once_error **error)
+once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error)
 {
 	if (PQntuples(result) != 1) {
 		PQclear(result);
@@ -108,8 +103,7 @@ answer_of_result(PGresult *result, once_answer **answer, once_error **error)
 	return ONCE_OK;
 }
 
-once_code
-answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error)
+once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error)
 {
 	if ((size_t)PQntuples(result) != count) {
 		PQclear(result);
@@ -130,8 +124,7 @@ answers_of_result(PGresult *result, size_t count, once_answers **answers, once_e
 }
 
 /* Copies a text to *at, moves *at behind it, and returns the copy; NULL stays NULL. */
-static const char *
-place_text(char **at, const char *text)
+static const char *place_text(char **at, const char *text)
 {
 	if (text == NULL) {
 		return NULL;
@@ -142,17 +135,17 @@ place_text(char **at, const char *text)
 	return copy;
 }
 
-static size_t
-text_size(const char *text)
+static size_t text_size(const char *text)
 {
 	return text == NULL ? 0 : strlen(text) + 1;
 }
 
-once_code
-answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once_answer **answer, once_error **error)
+once_code answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once_answer **answer,
+                            once_error **error)
 {
-	size_t size = outcome->response_body.length + 1 + text_size(outcome->response_headers) + text_size(outcome->result_type) +
-	              text_size(outcome->result_id) + text_size(outcome->error_code) + text_size(outcome->error_message);
+	size_t size = outcome->response_body.length + 1 + text_size(outcome->response_headers) +
+	              text_size(outcome->result_type) + text_size(outcome->result_id) + text_size(outcome->error_code) +
+	              text_size(outcome->error_message);
 	once_answer *made = calloc(1, sizeof *made);
 	char *storage = malloc(size);
 	if (made == NULL || storage == NULL) {
@@ -179,14 +172,12 @@ answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once
 	return ONCE_OK;
 }
 
-void
-answer_set_fence(once_answer *answer, int fence)
+void answer_set_fence(once_answer *answer, int fence)
 {
 	answer->fence = fence;
 }
 
-void
-once_answer_free(once_answer *answer)
+void once_answer_free(once_answer *answer)
 {
 	if (answer == NULL) {
 		return;
@@ -196,8 +187,7 @@ once_answer_free(once_answer *answer)
 	free(answer);
 }
 
-void
-once_answers_free(once_answers *answers)
+void once_answers_free(once_answers *answers)
 {
 	if (answers == NULL) {
 		return;
@@ -206,20 +196,17 @@ once_answers_free(once_answers *answers)
 	free(answers);
 }
 
-size_t
-once_answers_count(const once_answers *answers)
+size_t once_answers_count(const once_answers *answers)
 {
 	return answers->count;
 }
 
-const once_answer *
-once_answers_at(const once_answers *answers, size_t index)
+const once_answer *once_answers_at(const once_answers *answers, size_t index)
 {
 	return index < answers->count ? &answers->answers[index] : NULL;
 }
 
-bool
-once_answer_may_run(const once_answer *answer)
+bool once_answer_may_run(const once_answer *answer)
 {
 	/* A takeover hands out a processing row; the same words from peek describe a row that nobody claimed for us. */
 	switch (answer->verdict) {
@@ -235,47 +222,41 @@ once_answer_may_run(const once_answer *answer)
 	}
 }
 
-once_verdict
-once_answer_verdict(const once_answer *answer)
+once_verdict once_answer_verdict(const once_answer *answer)
 {
 	return answer->verdict;
 }
 
-once_state
-once_answer_state(const once_answer *answer)
+once_state once_answer_state(const once_answer *answer)
 {
 	return answer->state;
 }
 
-int
-once_answer_fence(const once_answer *answer)
+int once_answer_fence(const once_answer *answer)
 {
 	return answer->fence;
 }
 
-int
-once_answer_attempts(const once_answer *answer)
+int once_answer_attempts(const once_answer *answer)
 {
 	return answer->attempts;
 }
 
-int
-once_answer_response_status(const once_answer *answer)
+int once_answer_response_status(const once_answer *answer)
 {
 	return answer->response_status;
 }
 
-once_bytes
-once_answer_response_body(const once_answer *answer)
+once_bytes once_answer_response_body(const once_answer *answer)
 {
 	return answer->response_body;
 }
 
 /* The texts of an answer, all alike. */
-#define ANSWER_TEXT(field)                                                                                                                 \
-	const char *once_answer_##field(const once_answer *answer)                                                                             \
-	{                                                                                                                                      \
-		return answer->field;                                                                                                              \
+#define ANSWER_TEXT(field)                                                                                             \
+	const char *once_answer_##field(const once_answer *answer)                                                         \
+	{                                                                                                                  \
+		return answer->field;                                                                                          \
 	}
 ANSWER_TEXT(response_headers)
 ANSWER_TEXT(result_type)

@@ -1,22 +1,26 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * batch.c: the contract's functions for many intents: C arrays become PostgreSQL arrays, one statement, one answer per element.
+ * batch.c: the contract's functions for many intents: C arrays become PostgreSQL arrays, one statement, one answer per
+ * element.
  */
 #include <limits.h>
 
 #include "internal.h"
 
 /* Types of pg_catalog.pg_type; their numbers never change. */
-enum { TYPE_BOOL = 16, TYPE_BYTEA = 17, TYPE_INT4 = 23, TYPE_TEXT = 25 };
+enum {
+	TYPE_BOOL = 16,
+	TYPE_BYTEA = 17,
+	TYPE_INT4 = 23,
+	TYPE_TEXT = 25
+};
 
-static once_bytes
-bytes_of_text(const char *text)
+static once_bytes bytes_of_text(const char *text)
 {
 	return (once_bytes){.data = text, .length = text == NULL ? 0 : strlen(text)};
 }
 
-static once_bytes
-bytes_of_int(int number, bool null, unsigned char scratch[8])
+static once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8])
 {
 	uint32_t bits = (uint32_t)number;
 	for (int i = 3; i >= 0; i--) {
@@ -27,12 +31,12 @@ bytes_of_int(int number, bool null, unsigned char scratch[8])
 }
 
 /* One array of a batch: element i of what the caller passed. */
-#define ELEMENT(name, type, expression)                                                                                                    \
-	static once_bytes name(const void *context, size_t index, unsigned char scratch[8])                                                    \
-	{                                                                                                                                      \
-		const type *at = (const type *)context + index;                                                                                    \
-		(void)scratch;                                                                                                                     \
-		return expression;                                                                                                                 \
+#define ELEMENT(name, type, expression)                                                                                \
+	static once_bytes name(const void *context, size_t index, unsigned char scratch[8])                                \
+	{                                                                                                                  \
+		const type *at = (const type *)context + index;                                                                \
+		(void)scratch;                                                                                                 \
+		return expression;                                                                                             \
 	}
 
 ELEMENT(scope_at, once_intent, bytes_of_text(at->scope))
@@ -47,16 +51,16 @@ ELEMENT(result_id_at, once_outcome, bytes_of_text(at->result_id))
 ELEMENT(error_code_at, once_outcome, bytes_of_text(at->error_code))
 ELEMENT(error_message_at, once_outcome, bytes_of_text(at->error_message))
 
-static once_bytes
-failure_at(const void *context, size_t index, unsigned char scratch[8])
+static once_bytes failure_at(const void *context, size_t index, unsigned char scratch[8])
 {
 	once_failure failure = ((const once_failure *)context)[index];
 	scratch[0] = failure == ONCE_FAILURE_RETRYABLE;
-	return (once_bytes){.data = failure == ONCE_FAILURE_RETRYABLE || failure == ONCE_FAILURE_FINAL ? scratch : NULL, .length = 1};
+	return (once_bytes){.data = failure == ONCE_FAILURE_RETRYABLE || failure == ONCE_FAILURE_FINAL ? scratch : NULL,
+	                    .length = 1};
 }
 
-static once_code
-check_batch(const once_session *session, size_t count, const void *intents, const void *others, once_error **error)
+static once_code check_batch(const once_session *session, size_t count, const void *intents, const void *others,
+                             once_error **error)
 {
 	if (session == NULL || (count > 0 && (intents == NULL || others == NULL))) {
 		return error_usage(error, "session and the arrays of a batch must not be NULL");
@@ -67,25 +71,24 @@ check_batch(const once_session *session, size_t count, const void *intents, cons
 	return ONCE_OK;
 }
 
-static void
-start_for_intents(call *call, enum sql_id id, size_t count, const once_intent *intents)
+static void start_for_intents(call *call, enum sql_id id, size_t count, const once_intent *intents)
 {
 	call_start(call, id);
 	call_add_array(call, TYPE_TEXT, count, scope_at, intents);
 	call_add_array(call, TYPE_TEXT, count, key_at, intents);
 }
 
-static once_code
-run_for_answers(once_session *session, call *call, size_t count, once_answers **answers, once_error **error)
+static once_code run_for_answers(once_session *session, call *call, size_t count, once_answers **answers,
+                                 once_error **error)
 {
 	PGresult *result;
 	once_code code = call_run(session, call, &result, error);
 	return code == ONCE_OK ? answers_of_result(result, count, answers, error) : code;
 }
 
-once_code
-once_claim_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const once_fingerprint *fingerprints,
-                const char *owner, int64_t lease_ms, int64_t retention_ms, once_answers **answers, once_error **error)
+once_code once_claim_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
+                          const once_fingerprint *fingerprints, const char *owner, int64_t lease_ms,
+                          int64_t retention_ms, once_answers **answers, once_error **error)
 {
 	once_code code = check_batch(session, count, intents, fingerprints, error);
 	if (code != ONCE_OK) {
@@ -101,9 +104,9 @@ once_claim_many(once_session *session, const char *tenant, size_t count, const o
 	return run_for_answers(session, &call, count, answers, error);
 }
 
-once_code
-once_complete_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const int *fences,
-                   const once_outcome *outcomes, once_answers **answers, once_error **error)
+once_code once_complete_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
+                             const int *fences, const once_outcome *outcomes, once_answers **answers,
+                             once_error **error)
 {
 	once_code code = check_batch(session, count, intents, fences, error);
 	if (code == ONCE_OK) {
@@ -124,9 +127,9 @@ once_complete_many(once_session *session, const char *tenant, size_t count, cons
 	return run_for_answers(session, &call, count, answers, error);
 }
 
-once_code
-once_fail_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const int *fences,
-               const once_failure *failures, const once_outcome *outcomes, once_answers **answers, once_error **error)
+once_code once_fail_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
+                         const int *fences, const once_failure *failures, const once_outcome *outcomes,
+                         once_answers **answers, once_error **error)
 {
 	once_code code = check_batch(session, count, intents, fences, error);
 	if (code == ONCE_OK && outcomes != NULL) {
@@ -150,9 +153,8 @@ once_fail_many(once_session *session, const char *tenant, size_t count, const on
 	return run_for_answers(session, &call, count, answers, error);
 }
 
-once_code
-once_renew_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, const int *fences, int64_t lease_ms,
-                bool *held, once_error **error)
+once_code once_renew_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
+                          const int *fences, int64_t lease_ms, bool *held, once_error **error)
 {
 	once_code code = check_batch(session, count, intents, fences, error);
 	if (code != ONCE_OK) {
@@ -175,8 +177,8 @@ once_renew_many(once_session *session, const char *tenant, size_t count, const o
 	return ONCE_OK;
 }
 
-once_code
-once_peek_many(once_session *session, const char *tenant, size_t count, const once_intent *intents, once_answers **answers, once_error **error)
+once_code once_peek_many(once_session *session, const char *tenant, size_t count, const once_intent *intents,
+                         once_answers **answers, once_error **error)
 {
 	once_code code = check_batch(session, count, intents, intents, error);
 	if (code != ONCE_OK) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * call.c: one call of a contract function: its parameters in PostgreSQL's binary format, sent and read. Binary, so that bytes stay bytes and
- * no text has to be quoted. Everything above says what to call; nothing above touches libpq's parameter arrays.
+ * call.c: one call of a contract function: its parameters in PostgreSQL's binary format, sent and read. Binary, so that
+ * bytes stay bytes and no text has to be quoted. Everything above says what to call; nothing above touches libpq's
+ * parameter arrays.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -9,10 +10,12 @@
 
 #include "internal.h"
 
-enum { FORMAT_TEXT = 0, FORMAT_BINARY = 1 };
+enum {
+	FORMAT_TEXT = 0,
+	FORMAT_BINARY = 1
+};
 
-static void
-put_int32(unsigned char *at, uint32_t number)
+static void put_int32(unsigned char *at, uint32_t number)
 {
 	at[0] = (unsigned char)(number >> 24);
 	at[1] = (unsigned char)(number >> 16);
@@ -20,14 +23,12 @@ put_int32(unsigned char *at, uint32_t number)
 	at[3] = (unsigned char)number;
 }
 
-static uint32_t
-get_int32(const unsigned char *at)
+static uint32_t get_int32(const unsigned char *at)
 {
 	return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-int32_t
-result_int(const PGresult *result, int row, int column)
+int32_t result_int(const PGresult *result, int row, int column)
 {
 	if (PQgetlength(result, row, column) != 4) {
 		return 0;
@@ -35,21 +36,18 @@ result_int(const PGresult *result, int row, int column)
 	return (int32_t)get_int32((const unsigned char *)PQgetvalue(result, row, column));
 }
 
-bool
-result_bool(const PGresult *result, int row, int column)
+bool result_bool(const PGresult *result, int row, int column)
 {
 	return PQgetlength(result, row, column) == 1 && PQgetvalue(result, row, column)[0] != 0;
 }
 
-void
-call_start(call *call, enum sql_id id)
+void call_start(call *call, enum sql_id id)
 {
 	memset(call, 0, sizeof *call);
 	call->id = id;
 }
 
-static void
-add(call *call, const void *value, size_t length, int format)
+static void add(call *call, const void *value, size_t length, int format)
 {
 	if (call->count == CALL_PARAMETERS_MAX) {
 		call->too_long = true;
@@ -65,34 +63,30 @@ add(call *call, const void *value, size_t length, int format)
 	call->count++;
 }
 
-void
-call_add_text(call *call, const char *text)
+void call_add_text(call *call, const char *text)
 {
 	add(call, text, text == NULL ? 0 : strlen(text), FORMAT_TEXT);
 }
 
-void
-call_add_bytes(call *call, once_bytes bytes)
+void call_add_bytes(call *call, once_bytes bytes)
 {
 	add(call, bytes.data, bytes.length, FORMAT_BINARY);
 }
 
-void
-call_add_fingerprint(call *call, const once_fingerprint *fingerprint)
+void call_add_fingerprint(call *call, const once_fingerprint *fingerprint)
 {
-	add(call, fingerprint == NULL ? NULL : fingerprint->bytes, fingerprint == NULL ? 0 : ONCE_FINGERPRINT_BYTES, FORMAT_BINARY);
+	add(call, fingerprint == NULL ? NULL : fingerprint->bytes, fingerprint == NULL ? 0 : ONCE_FINGERPRINT_BYTES,
+	    FORMAT_BINARY);
 }
 
-void
-call_add_int(call *call, int32_t number, bool null)
+void call_add_int(call *call, int32_t number, bool null)
 {
 	unsigned char *at = call->numbers[call->count];
 	put_int32(at, (uint32_t)number);
 	add(call, null ? NULL : at, 4, FORMAT_BINARY);
 }
 
-void
-call_add_bigint(call *call, int64_t number, bool null)
+void call_add_bigint(call *call, int64_t number, bool null)
 {
 	unsigned char *at = call->numbers[call->count];
 	put_int32(at, (uint32_t)((uint64_t)number >> 32));
@@ -100,19 +94,22 @@ call_add_bigint(call *call, int64_t number, bool null)
 	add(call, null ? NULL : at, 8, FORMAT_BINARY);
 }
 
-void
-call_add_bool(call *call, bool value, bool null)
+void call_add_bool(call *call, bool value, bool null)
 {
 	unsigned char *at = call->numbers[call->count];
 	at[0] = value;
 	add(call, null ? NULL : at, 1, FORMAT_BINARY);
 }
 
-/* array_recv: dimensions, has-nulls flag, element type, then size and lower bound of the one dimension, then each element with its length. */
-void
-call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context)
+/*
+ * array_recv: dimensions, has-nulls flag, element type, then size and lower bound of the one dimension, then each
+ * element with its length.
+ */
+void call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context)
 {
-	enum { HEADER_BYTES = 20 };
+	enum {
+		HEADER_BYTES = 20
+	};
 	unsigned char scratch[8];
 	size_t size = HEADER_BYTES;
 	bool nulls = false;
@@ -150,8 +147,7 @@ call_add_array(call *call, uint32_t element_type, size_t count, call_element at,
 	add(call, array, count > 0 ? size : 12, FORMAT_BINARY);
 }
 
-void
-call_free(call *call)
+void call_free(call *call)
 {
 	for (int i = 0; i < CALL_PARAMETERS_MAX; i++) {
 		free(call->owned[i]);
@@ -159,8 +155,7 @@ call_free(call *call)
 	}
 }
 
-static once_code
-call_check(const call *call, once_error **error)
+static once_code call_check(const call *call, once_error **error)
 {
 	if (call->out_of_memory) {
 		return error_no_memory(error);
@@ -175,8 +170,7 @@ call_check(const call *call, once_error **error)
 	return ONCE_OK;
 }
 
-once_code
-call_prepare(once_session *session, enum sql_id id, once_error **error)
+once_code call_prepare(once_session *session, enum sql_id id, once_error **error)
 {
 	const sql_query *query = &sql_queries[id];
 	if (!session->prepares || session->prepared[id]) {
@@ -193,8 +187,7 @@ call_prepare(once_session *session, enum sql_id id, once_error **error)
 	return code;
 }
 
-once_code
-call_send(once_session *session, call *call, once_error **error)
+once_code call_send(once_session *session, call *call, once_error **error)
 {
 	const sql_query *query = &sql_queries[call->id];
 	once_code code = call_check(call, error);
@@ -202,14 +195,14 @@ call_send(once_session *session, call *call, once_error **error)
 		return code;
 	}
 	int sent = session->prepares && session->prepared[call->id]
-	               ? PQsendQueryPrepared(session->connection, query->name, call->count, call->values, call->lengths, call->formats, FORMAT_BINARY)
-	               : PQsendQueryParams(session->connection, query->text, call->count, NULL, call->values, call->lengths, call->formats,
-	                                   FORMAT_BINARY);
+	               ? PQsendQueryPrepared(session->connection, query->name, call->count, call->values, call->lengths,
+	                                     call->formats, FORMAT_BINARY)
+	               : PQsendQueryParams(session->connection, query->text, call->count, NULL, call->values, call->lengths,
+	                                   call->formats, FORMAT_BINARY);
 	return sent == 1 ? ONCE_OK : error_of_connection(error, session->connection);
 }
 
-once_code
-call_run(once_session *session, call *call, PGresult **result, once_error **error)
+once_code call_run(once_session *session, call *call, PGresult **result, once_error **error)
 {
 	const sql_query *query = &sql_queries[call->id];
 	PGresult *got = NULL;
@@ -218,9 +211,10 @@ call_run(once_session *session, call *call, PGresult **result, once_error **erro
 		code = call_prepare(session, call->id, error);
 	}
 	if (code == ONCE_OK) {
-		got = session->prepares
-		          ? PQexecPrepared(session->connection, query->name, call->count, call->values, call->lengths, call->formats, FORMAT_BINARY)
-		          : PQexecParams(session->connection, query->text, call->count, NULL, call->values, call->lengths, call->formats, FORMAT_BINARY);
+		got = session->prepares ? PQexecPrepared(session->connection, query->name, call->count, call->values,
+		                                         call->lengths, call->formats, FORMAT_BINARY)
+		                        : PQexecParams(session->connection, query->text, call->count, NULL, call->values,
+		                                       call->lengths, call->formats, FORMAT_BINARY);
 		if (PQresultStatus(got) != PGRES_TUPLES_OK) {
 			code = error_of_result(error, session->connection, got);
 			PQclear(got);
@@ -232,8 +226,7 @@ call_run(once_session *session, call *call, PGresult **result, once_error **erro
 	return code;
 }
 
-once_code
-command_run(once_session *session, const char *command, once_error **error)
+once_code command_run(once_session *session, const char *command, once_error **error)
 {
 	PGresult *result = PQexec(session->connection, command);
 	once_code code = ONCE_OK;
@@ -244,15 +237,13 @@ command_run(once_session *session, const char *command, once_error **error)
 	return code;
 }
 
-once_code
-command_send(once_session *session, const char *command, once_error **error)
+once_code command_send(once_session *session, const char *command, once_error **error)
 {
 	int sent = PQsendQueryParams(session->connection, command, 0, NULL, NULL, NULL, NULL, FORMAT_TEXT);
 	return sent == 1 ? ONCE_OK : error_of_connection(error, session->connection);
 }
 
-once_code
-check_intent(const once_session *session, const once_intent *intent, once_error **error)
+once_code check_intent(const once_session *session, const once_intent *intent, once_error **error)
 {
 	if (session == NULL || intent == NULL) {
 		return error_usage(error, "session and intent must not be NULL");
@@ -260,16 +251,14 @@ check_intent(const once_session *session, const once_intent *intent, once_error 
 	return ONCE_OK;
 }
 
-int64_t
-now_ms(void)
+int64_t now_ms(void)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-void
-sleep_ms(int64_t duration_ms)
+void sleep_ms(int64_t duration_ms)
 {
 	struct timespec left = {.tv_sec = (time_t)(duration_ms / 1000), .tv_nsec = (long)(duration_ms % 1000) * 1000000};
 	while (nanosleep(&left, &left) != 0) {

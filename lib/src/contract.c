@@ -8,8 +8,7 @@
 #include "names.h"
 
 /* Runs a call that answers with one row about the intent. */
-static once_code
-run_for_answer(once_session *session, call *call, once_answer **answer, once_error **error)
+static once_code run_for_answer(once_session *session, call *call, once_answer **answer, once_error **error)
 {
 	PGresult *result;
 	once_code code = call_run(session, call, &result, error);
@@ -17,8 +16,7 @@ run_for_answer(once_session *session, call *call, once_answer **answer, once_err
 }
 
 /* Runs a call whose one value is a boolean; happened NULL where it does not matter. */
-static once_code
-run_for_bool(once_session *session, call *call, bool *happened, once_error **error)
+static once_code run_for_bool(once_session *session, call *call, bool *happened, once_error **error)
 {
 	PGresult *result;
 	once_code code = call_run(session, call, &result, error);
@@ -32,22 +30,20 @@ run_for_bool(once_session *session, call *call, bool *happened, once_error **err
 	return ONCE_OK;
 }
 
-static void
-start_for_intent(call *call, enum sql_id id, const once_intent *intent)
+static void start_for_intent(call *call, enum sql_id id, const once_intent *intent)
 {
 	call_start(call, id);
 	call_add_text(call, intent->scope);
 	call_add_text(call, intent->key);
 }
 
-static void
-add_tenant(call *call, const char *tenant)
+static void add_tenant(call *call, const char *tenant)
 {
 	call_add_text(call, text_or_empty(tenant));
 }
 
-once_code
-once_begin(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, once_answer **answer, once_error **error)
+once_code once_begin(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                     once_answer **answer, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -60,8 +56,8 @@ once_begin(once_session *session, const once_intent *intent, const once_fingerpr
 	return run_for_answer(session, &call, answer, error);
 }
 
-void
-finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state, const once_outcome *outcome)
+void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state,
+                 const once_outcome *outcome)
 {
 	start_for_intent(call, SQL_FINISH, intent);
 	call_add_fingerprint(call, fingerprint);
@@ -76,25 +72,26 @@ finish_fill(call *call, const once_intent *intent, const once_fingerprint *finge
 	add_tenant(call, intent->tenant);
 }
 
-once_code
-once_finish(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, once_state state, const once_outcome *outcome,
-            once_error **error)
+once_code once_finish(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                      once_state state, const once_outcome *outcome, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
 		return code;
 	}
-	if (outcome == NULL || (state != ONCE_STATE_SUCCEEDED && state != ONCE_STATE_FAILED_FINAL && state != ONCE_STATE_FAILED_RETRYABLE)) {
-		return error_usage(error, "finish takes an outcome and one of the states succeeded, failed_final, failed_retryable");
+	if (outcome == NULL ||
+	    (state != ONCE_STATE_SUCCEEDED && state != ONCE_STATE_FAILED_FINAL && state != ONCE_STATE_FAILED_RETRYABLE)) {
+		return error_usage(error,
+		                   "finish takes an outcome and one of the states succeeded, failed_final, failed_retryable");
 	}
 	call call;
 	finish_fill(&call, intent, fingerprint, state, outcome);
 	return run_for_bool(session, &call, NULL, error);
 }
 
-once_code
-once_claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
-           int64_t retention_ms, once_answer **answer, once_error **error)
+once_code once_claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                     const char *owner, int64_t lease_ms, int64_t retention_ms, once_answer **answer,
+                     once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -110,8 +107,8 @@ once_claim(once_session *session, const once_intent *intent, const once_fingerpr
 	return run_for_answer(session, &call, answer, error);
 }
 
-once_code
-once_complete(once_session *session, const once_intent *intent, int fence, const once_outcome *outcome, once_error **error)
+once_code once_complete(once_session *session, const once_intent *intent, int fence, const once_outcome *outcome,
+                        once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -132,8 +129,8 @@ once_complete(once_session *session, const once_intent *intent, int fence, const
 	return run_for_bool(session, &call, NULL, error);
 }
 
-once_code
-once_fail(once_session *session, const once_intent *intent, int fence, once_failure failure, const once_outcome *outcome, once_error **error)
+once_code once_fail(once_session *session, const once_intent *intent, int fence, once_failure failure,
+                    const once_outcome *outcome, once_error **error)
 {
 	static const once_outcome nothing = {0};
 	once_code code = check_intent(session, intent, error);
@@ -157,8 +154,8 @@ once_fail(once_session *session, const once_intent *intent, int fence, once_fail
 	return run_for_bool(session, &call, NULL, error);
 }
 
-once_code
-once_renew(once_session *session, const once_intent *intent, int fence, int64_t lease_ms, bool *held, once_error **error)
+once_code once_renew(once_session *session, const once_intent *intent, int fence, int64_t lease_ms, bool *held,
+                     once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -172,8 +169,7 @@ once_renew(once_session *session, const once_intent *intent, int fence, int64_t 
 	return run_for_bool(session, &call, held, error);
 }
 
-once_code
-once_release(once_session *session, const once_intent *intent, int fence, bool *held, once_error **error)
+once_code once_release(once_session *session, const once_intent *intent, int fence, bool *held, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -186,8 +182,7 @@ once_release(once_session *session, const once_intent *intent, int fence, bool *
 	return run_for_bool(session, &call, held, error);
 }
 
-once_code
-once_peek(once_session *session, const once_intent *intent, once_answer **answer, once_error **error)
+once_code once_peek(once_session *session, const once_intent *intent, once_answer **answer, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -199,9 +194,8 @@ once_peek(once_session *session, const once_intent *intent, once_answer **answer
 	return run_for_answer(session, &call, answer, error);
 }
 
-once_code
-once_receive(once_session *session, const char *tenant, const char *consumer, const char *message_id, const once_fingerprint *fingerprint,
-             bool *process, once_error **error)
+once_code once_receive(once_session *session, const char *tenant, const char *consumer, const char *message_id,
+                       const once_fingerprint *fingerprint, bool *process, once_error **error)
 {
 	if (session == NULL || process == NULL) {
 		return error_usage(error, "session and process must not be NULL");
@@ -215,8 +209,8 @@ once_receive(once_session *session, const char *tenant, const char *consumer, co
 	return run_for_bool(session, &call, process, error);
 }
 
-once_code
-once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event, char event_id[37], once_error **error)
+once_code once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event,
+                    char event_id[37], once_error **error)
 {
 	if (session == NULL || event == NULL || event_id == NULL) {
 		return error_usage(error, "session, event and event_id must not be NULL");
@@ -239,15 +233,15 @@ once_emit(once_session *session, const char *tenant, const once_intent *cause, c
 	}
 	if (PQntuples(result) != 1 || PQgetlength(result, 0, 0) != 36) {
 		PQclear(result);
-		return error_make(error, ONCE_CONTRACT, NULL, false, "emit answered in an unknown form", NULL, "Run pgonce doctor.");
+		return error_make(error, ONCE_CONTRACT, NULL, false, "emit answered in an unknown form", NULL,
+		                  "Run pgonce doctor.");
 	}
 	memcpy(event_id, PQgetvalue(result, 0, 0), 37);
 	PQclear(result);
 	return ONCE_OK;
 }
 
-once_code
-once_try_lock(once_session *session, const char *resource, bool *locked, once_error **error)
+once_code once_try_lock(once_session *session, const char *resource, bool *locked, once_error **error)
 {
 	if (session == NULL || locked == NULL) {
 		return error_usage(error, "session and locked must not be NULL");
@@ -258,8 +252,7 @@ once_try_lock(once_session *session, const char *resource, bool *locked, once_er
 	return run_for_bool(session, &call, locked, error);
 }
 
-once_code
-once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked, once_error **error)
+once_code once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked, once_error **error)
 {
 	if (session == NULL || locked == NULL) {
 		return error_usage(error, "session and locked must not be NULL");
@@ -271,9 +264,8 @@ once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *lo
 	return run_for_bool(session, &call, locked, error);
 }
 
-once_code
-once_resolve(once_session *session, const once_intent *intent, once_state as_state, const char *reason, const once_outcome *outcome,
-             once_state *before, once_error **error)
+once_code once_resolve(once_session *session, const once_intent *intent, once_state as_state, const char *reason,
+                       const once_outcome *outcome, once_state *before, once_error **error)
 {
 	static const once_outcome nothing = {0};
 	once_code code = check_intent(session, intent, error);
@@ -305,8 +297,7 @@ once_resolve(once_session *session, const once_intent *intent, once_state as_sta
 	return ONCE_OK;
 }
 
-once_code
-once_story(once_session *session, const once_intent *intent, char **json, once_error **error)
+once_code once_story(once_session *session, const once_intent *intent, char **json, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {

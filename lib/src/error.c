@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * error.c: the error object, and the one table that says what a SQLSTATE means to a caller. Held against once.errors() by a test.
+ * error.c: the error object, and the one table that says what a SQLSTATE means to a caller. Held against once.errors()
+ * by a test.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,39 +29,38 @@ typedef struct code_row {
 } code_row;
 
 static const code_row code_rows[] = {
-	{.code = ONCE_OK, .name = "ok", .sqlstate = "", .retriable = false},
-	{.code = ONCE_SCOPE_REQUIRED, .name = "scope_required", .sqlstate = "P4000", .retriable = false},
-	{.code = ONCE_KEY_MALFORMED, .name = "key_malformed", .sqlstate = "P4001", .retriable = false},
-	{.code = ONCE_MISMATCH, .name = "mismatch", .sqlstate = "P4002", .retriable = false},
-	{.code = ONCE_REFUSED, .name = "refused", .sqlstate = "P4003", .retriable = false},
-	{.code = ONCE_COMPLETION_REFUSED, .name = "completion_refused", .sqlstate = "P4010", .retriable = false},
-	{.code = ONCE_FAILURE_REFUSED, .name = "failure_refused", .sqlstate = "P4011", .retriable = false},
-	{.code = ONCE_ALREADY_FINISHED, .name = "already_finished", .sqlstate = "P4020", .retriable = false},
-	{.code = ONCE_ACTIVE, .name = "active", .sqlstate = "P4029", .retriable = true},
-	{.code = ONCE_FINAL_FAILURE, .name = "final_failure", .sqlstate = "P4030", .retriable = false},
-	{.code = ONCE_IN_DOUBT, .name = "in_doubt", .sqlstate = "P4031", .retriable = false},
-	{.code = ONCE_EXPIRED, .name = "expired", .sqlstate = "P4041", .retriable = false},
-	{.code = ONCE_MESSAGE_MISMATCH, .name = "message_mismatch", .sqlstate = "P4050", .retriable = false},
-	{.code = ONCE_EVENT_MISMATCH, .name = "event_mismatch", .sqlstate = "P4051", .retriable = false},
-	{.code = ONCE_TOO_LARGE, .name = "too_large", .sqlstate = "P4060", .retriable = false},
-	{.code = ONCE_RESOLUTION_REFUSED, .name = "resolution_refused", .sqlstate = "P4070", .retriable = false},
-	{.code = ONCE_PARTITION_MISSING, .name = "partition_missing", .sqlstate = "P4098", .retriable = true},
-	{.code = ONCE_UNKNOWN_STATE, .name = "unknown_state", .sqlstate = "P4099", .retriable = false},
-	{.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40001", .retriable = true},
-	{.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40P01", .retriable = true},
-	{.code = ONCE_CONNECTION, .name = "connection", .sqlstate = "", .retriable = true},
-	{.code = ONCE_OUTCOME_UNKNOWN, .name = "outcome_unknown", .sqlstate = "", .retriable = true},
-	{.code = ONCE_DEADLINE, .name = "deadline", .sqlstate = "", .retriable = true},
-	{.code = ONCE_DATABASE, .name = "database", .sqlstate = "", .retriable = false},
-	{.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "3F000", .retriable = false},
-	{.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "42883", .retriable = false},
-	{.code = ONCE_USAGE, .name = "usage", .sqlstate = "", .retriable = false},
-	{.code = ONCE_NO_MEMORY, .name = "no_memory", .sqlstate = "", .retriable = true},
-	{.code = ONCE_EFFECT, .name = "effect", .sqlstate = "", .retriable = false},
+    {.code = ONCE_OK, .name = "ok", .sqlstate = "", .retriable = false},
+    {.code = ONCE_SCOPE_REQUIRED, .name = "scope_required", .sqlstate = "P4000", .retriable = false},
+    {.code = ONCE_KEY_MALFORMED, .name = "key_malformed", .sqlstate = "P4001", .retriable = false},
+    {.code = ONCE_MISMATCH, .name = "mismatch", .sqlstate = "P4002", .retriable = false},
+    {.code = ONCE_REFUSED, .name = "refused", .sqlstate = "P4003", .retriable = false},
+    {.code = ONCE_COMPLETION_REFUSED, .name = "completion_refused", .sqlstate = "P4010", .retriable = false},
+    {.code = ONCE_FAILURE_REFUSED, .name = "failure_refused", .sqlstate = "P4011", .retriable = false},
+    {.code = ONCE_ALREADY_FINISHED, .name = "already_finished", .sqlstate = "P4020", .retriable = false},
+    {.code = ONCE_ACTIVE, .name = "active", .sqlstate = "P4029", .retriable = true},
+    {.code = ONCE_FINAL_FAILURE, .name = "final_failure", .sqlstate = "P4030", .retriable = false},
+    {.code = ONCE_IN_DOUBT, .name = "in_doubt", .sqlstate = "P4031", .retriable = false},
+    {.code = ONCE_EXPIRED, .name = "expired", .sqlstate = "P4041", .retriable = false},
+    {.code = ONCE_MESSAGE_MISMATCH, .name = "message_mismatch", .sqlstate = "P4050", .retriable = false},
+    {.code = ONCE_EVENT_MISMATCH, .name = "event_mismatch", .sqlstate = "P4051", .retriable = false},
+    {.code = ONCE_TOO_LARGE, .name = "too_large", .sqlstate = "P4060", .retriable = false},
+    {.code = ONCE_RESOLUTION_REFUSED, .name = "resolution_refused", .sqlstate = "P4070", .retriable = false},
+    {.code = ONCE_PARTITION_MISSING, .name = "partition_missing", .sqlstate = "P4098", .retriable = true},
+    {.code = ONCE_UNKNOWN_STATE, .name = "unknown_state", .sqlstate = "P4099", .retriable = false},
+    {.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40001", .retriable = true},
+    {.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40P01", .retriable = true},
+    {.code = ONCE_CONNECTION, .name = "connection", .sqlstate = "", .retriable = true},
+    {.code = ONCE_OUTCOME_UNKNOWN, .name = "outcome_unknown", .sqlstate = "", .retriable = true},
+    {.code = ONCE_DEADLINE, .name = "deadline", .sqlstate = "", .retriable = true},
+    {.code = ONCE_DATABASE, .name = "database", .sqlstate = "", .retriable = false},
+    {.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "3F000", .retriable = false},
+    {.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "42883", .retriable = false},
+    {.code = ONCE_USAGE, .name = "usage", .sqlstate = "", .retriable = false},
+    {.code = ONCE_NO_MEMORY, .name = "no_memory", .sqlstate = "", .retriable = true},
+    {.code = ONCE_EFFECT, .name = "effect", .sqlstate = "", .retriable = false},
 };
 
-static const code_row *
-row_of_code(once_code code)
+static const code_row *row_of_code(once_code code)
 {
 	for (size_t i = 0; i < sizeof code_rows / sizeof code_rows[0]; i++) {
 		if (code_rows[i].code == code) {
@@ -70,15 +70,13 @@ row_of_code(once_code code)
 	return NULL;
 }
 
-const char *
-once_code_name(once_code code)
+const char *once_code_name(once_code code)
 {
 	const code_row *row = row_of_code(code);
 	return row == NULL ? "unknown" : row->name;
 }
 
-once_code
-once_code_of_sqlstate(const char *sqlstate)
+once_code once_code_of_sqlstate(const char *sqlstate)
 {
 	if (sqlstate == NULL || sqlstate[0] == '\0') {
 		return ONCE_CONNECTION;
@@ -95,16 +93,17 @@ once_code_of_sqlstate(const char *sqlstate)
 	return ONCE_DATABASE;
 }
 
-/* Server trouble that passes by itself: too many connections, out of some resource, a lock or statement that timed out. */
-static bool
-passes(const char *sqlstate)
+/*
+ * Server trouble that passes by itself: too many connections, out of some resource, a lock or statement that timed
+ * out.
+ */
+static bool passes(const char *sqlstate)
 {
 	return strncmp(sqlstate, "53", 2) == 0 || strcmp(sqlstate, "55P03") == 0 || strcmp(sqlstate, "57014") == 0;
 }
 
 /* libpq ends its messages with a newline; ours are one line. */
-static char *
-copy_trimmed(const char *text)
+static char *copy_trimmed(const char *text)
 {
 	size_t length = strlen(text);
 	while (length > 0 && (text[length - 1] == '\n' || text[length - 1] == ' ')) {
@@ -118,9 +117,8 @@ copy_trimmed(const char *text)
 	return copy;
 }
 
-once_code
-error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown, const char *message, const char *detail,
-           const char *hint)
+once_code error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown,
+                     const char *message, const char *detail, const char *hint)
 {
 	if (error == NULL) {
 		return code;
@@ -145,14 +143,12 @@ error_make(once_error **error, once_code code, const char *sqlstate, bool outcom
 	return code;
 }
 
-once_code
-error_usage(once_error **error, const char *message)
+once_code error_usage(once_error **error, const char *message)
 {
 	return error_make(error, ONCE_USAGE, NULL, false, message, NULL, "See the comment of this function in pgonce.h.");
 }
 
-once_code
-error_no_memory(once_error **error)
+once_code error_no_memory(once_error **error)
 {
 	if (error != NULL) {
 		*error = &no_memory_error;
@@ -160,29 +156,31 @@ error_no_memory(once_error **error)
 	return ONCE_NO_MEMORY;
 }
 
-once_code
-error_of_connection(once_error **error, const PGconn *connection)
+once_code error_of_connection(once_error **error, const PGconn *connection)
 {
 	const char *message = connection == NULL ? "out of memory" : PQerrorMessage(connection);
-	return error_make(error, ONCE_CONNECTION, NULL, false, message[0] == '\0' ? "the connection to the database is lost" : message, NULL,
+	return error_make(error, ONCE_CONNECTION, NULL, false,
+	                  message[0] == '\0' ? "the connection to the database is lost" : message, NULL,
 	                  "Is the server running, and does the connection string (or PGHOST, PGPORT, PGDATABASE) name it?");
 }
 
-once_code
-error_of_result(once_error **error, const PGconn *connection, const PGresult *result)
+once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result)
 {
 	const char *sqlstate = result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_SQLSTATE);
 	if (sqlstate == NULL || sqlstate[0] == '\0') {
 		if (PQstatus(connection) == CONNECTION_OK && result != NULL && PQresultErrorMessage(result)[0] == '\0') {
-			return error_make(error, ONCE_DATABASE, NULL, false, "the server sent a result of an unexpected kind", PQresStatus(PQresultStatus(result)),
-			                  NULL);
+			return error_make(error, ONCE_DATABASE, NULL, false, "the server sent a result of an unexpected kind",
+			                  PQresStatus(PQresultStatus(result)), NULL);
 		}
 		return error_of_connection(error, connection);
 	}
 	once_code code = once_code_of_sqlstate(sqlstate);
 	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 	const char *hint = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
-	/* 42883 and 3F000 are the contract's absence only if it is the contract that is absent, not a function of the caller's. */
+	/*
+	 * 42883 and 3F000 are the contract's absence only if it is the contract that is absent, not a function of the
+	 * caller's.
+	 */
 	if (code == ONCE_CONTRACT) {
 		if (message != NULL && (strstr(message, "once.") != NULL || strstr(message, "\"once\"") != NULL)) {
 			hint = "The contract is missing here, or older than this library: run pgonce init.";
@@ -193,8 +191,7 @@ error_of_result(once_error **error, const PGconn *connection, const PGresult *re
 	return error_make(error, code, sqlstate, false, message, PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL), hint);
 }
 
-void
-error_discard(once_error **error)
+void error_discard(once_error **error)
 {
 	if (error != NULL) {
 		once_error_free(*error);
@@ -202,8 +199,7 @@ error_discard(once_error **error)
 	}
 }
 
-void
-once_error_free(once_error *error)
+void once_error_free(once_error *error)
 {
 	if (error == NULL || error == &no_memory_error) {
 		return;
@@ -214,20 +210,17 @@ once_error_free(once_error *error)
 	free(error);
 }
 
-once_code
-once_error_code(const once_error *error)
+once_code once_error_code(const once_error *error)
 {
 	return error == NULL ? ONCE_OK : error->code;
 }
 
-const char *
-once_error_sqlstate(const once_error *error)
+const char *once_error_sqlstate(const once_error *error)
 {
 	return error == NULL ? "" : error->sqlstate;
 }
 
-const char *
-once_error_message(const once_error *error)
+const char *once_error_message(const once_error *error)
 {
 	if (error == &no_memory_error) {
 		return "out of memory";
@@ -235,26 +228,22 @@ once_error_message(const once_error *error)
 	return error == NULL ? "" : error->message;
 }
 
-const char *
-once_error_detail(const once_error *error)
+const char *once_error_detail(const once_error *error)
 {
 	return error == NULL ? "" : text_or_empty(error->detail);
 }
 
-const char *
-once_error_hint(const once_error *error)
+const char *once_error_hint(const once_error *error)
 {
 	return error == NULL ? "" : text_or_empty(error->hint);
 }
 
-bool
-once_error_retriable(const once_error *error)
+bool once_error_retriable(const once_error *error)
 {
 	return error != NULL && error->retriable;
 }
 
-bool
-once_error_outcome_unknown(const once_error *error)
+bool once_error_outcome_unknown(const once_error *error)
 {
 	return error != NULL && error->outcome_unknown;
 }

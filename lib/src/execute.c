@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * execute.c: runs an effect once, over all that can go wrong on the way. One loop for both forms: an attempt ends done, or with an error that
- * says whether another attempt may follow. What an attempt leaves behind is never guessed: after a lost COMMIT the next attempt's begin
- * asks. It cannot be told "proceed" while the old backend lives, because that one holds the intent's advisory lock until its commit
- * is visible; so "proceed" means that it did not commit.
+ * execute.c: runs an effect once, over all that can go wrong on the way. One loop for both forms: an attempt ends done,
+ * or with an error that says whether another attempt may follow. What an attempt leaves behind is never guessed: after
+ * a lost COMMIT the next attempt's begin asks. It cannot be told "proceed" while the old backend lives, because that
+ * one holds the intent's advisory lock until its commit is visible; so "proceed" means that it did not commit.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "internal.h"
 
-enum { DEADLINE_MS_DEFAULT = 30000, BACKOFF_MS_DEFAULT = 5, BACKOFF_MS_MAX_DEFAULT = 1000 };
+enum {
+	DEADLINE_MS_DEFAULT = 30000,
+	BACKOFF_MS_DEFAULT = 5,
+	BACKOFF_MS_MAX_DEFAULT = 1000
+};
 
 /* What one attempt needs, in either form. */
 typedef struct execution {
@@ -31,8 +35,7 @@ typedef struct execution {
 	bool again;
 } execution;
 
-static void
-rollback(once_session *session)
+static void rollback(once_session *session)
 {
 	if (PQstatus(session->connection) == CONNECTION_OK && PQtransactionStatus(session->connection) != PQTRANS_IDLE) {
 		PQclear(PQexec(session->connection, "ROLLBACK"));
@@ -40,11 +43,10 @@ rollback(once_session *session)
 }
 
 /*
- * Ends what was sent, so that the server answers all of it. Also after a failed send: without the sync the answers to what did go out would
- * be waited for in vain.
+ * Ends what was sent, so that the server answers all of it. Also after a failed send: without the sync the answers to
+ * what did go out would be waited for in vain.
  */
-static once_code
-sync_pipeline(once_session *session, once_code code, once_error **error)
+static once_code sync_pipeline(once_session *session, once_code code, once_error **error)
 {
 	if (PQpipelineSync(session->connection) == 1) {
 		return code;
@@ -57,8 +59,7 @@ sync_pipeline(once_session *session, once_code code, once_error **error)
 }
 
 /* Leaves pipeline mode, whatever is still on its way. */
-static void
-leave_pipeline(once_session *session)
+static void leave_pipeline(once_session *session)
 {
 	while (PQpipelineStatus(session->connection) != PQ_PIPELINE_OFF && PQstatus(session->connection) == CONNECTION_OK) {
 		if (PQexitPipelineMode(session->connection) == 1) {
@@ -69,11 +70,10 @@ leave_pipeline(once_session *session)
 }
 
 /*
- * Reads the result of the next statement of a pipeline. ONCE_OK: *result is it. After an error the rest of the pipeline comes as
- * PGRES_PIPELINE_ABORTED, which is passed over: the first error is the one to report.
+ * Reads the result of the next statement of a pipeline. ONCE_OK: *result is it. After an error the rest of the pipeline
+ * comes as PGRES_PIPELINE_ABORTED, which is passed over: the first error is the one to report.
  */
-static once_code
-next_result(once_session *session, PGresult **result, once_error **error)
+static once_code next_result(once_session *session, PGresult **result, once_error **error)
 {
 	PGresult *got = PQgetResult(session->connection);
 	PGresult *end = got == NULL ? NULL : PQgetResult(session->connection);
@@ -88,8 +88,7 @@ next_result(once_session *session, PGresult **result, once_error **error)
 	return code;
 }
 
-static once_code
-next_is_good(once_session *session, once_error **error)
+static once_code next_is_good(once_session *session, once_error **error)
 {
 	PGresult *result = NULL;
 	once_code code = next_result(session, &result, error);
@@ -97,9 +96,11 @@ next_is_good(once_session *session, once_error **error)
 	return code;
 }
 
-/* BEGIN, once.begin and the savepoint in one round trip. A replay leaves the transaction open for the caller to roll back. */
-static once_code
-open_transaction(execution *run, once_answer **answer, once_error **error)
+/*
+ * BEGIN, once.begin and the savepoint in one round trip. A replay leaves the transaction open for the caller to
+ * roll back.
+ */
+static once_code open_transaction(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
 	PGresult *begun = NULL;
@@ -142,8 +143,7 @@ open_transaction(execution *run, once_answer **answer, once_error **error)
 }
 
 /* once.finish and COMMIT in one round trip. */
-static once_code
-close_transaction(execution *run, once_state state, const once_outcome *outcome, once_error **error)
+static once_code close_transaction(execution *run, once_state state, const once_outcome *outcome, once_error **error)
 {
 	once_session *session = run->session;
 	call finish;
@@ -175,11 +175,10 @@ close_transaction(execution *run, once_state state, const once_outcome *outcome,
 }
 
 /*
- * Why did the callback want to run again? Its failed statement's SQLSTATE stands in the connection's last message, since the verbosity
- * was raised for it ("ERROR:  40001: could not serialize ...", whatever the language).
+ * Why did the callback want to run again? Its failed statement's SQLSTATE stands in the connection's last message,
+ * since the verbosity was raised for it ("ERROR:  40001: could not serialize ...", whatever the language).
  */
-static once_code
-error_of_effect(execution *run, once_error **error)
+static once_code error_of_effect(execution *run, once_error **error)
 {
 	PGconn *connection = run->session->connection;
 	char sqlstate[6] = "";
@@ -189,17 +188,18 @@ error_of_effect(execution *run, once_error **error)
 	}
 	if (PQtransactionStatus(connection) != PQTRANS_INERROR) {
 		run->again = true;
-		return error_make(error, ONCE_EFFECT, NULL, false, "the effect asked to run again until the deadline passed", NULL, NULL);
+		return error_make(error, ONCE_EFFECT, NULL, false, "the effect asked to run again until the deadline passed",
+		                  NULL, NULL);
 	}
 	const char *colon = strstr(message, ":  ");
 	if (colon != NULL && strlen(colon + 3) > 5 && colon[8] == ':') {
 		memcpy(sqlstate, colon + 3, 5);
 	}
-	return error_make(error, once_code_of_sqlstate(sqlstate[0] == '\0' ? "XX000" : sqlstate), sqlstate, false, message, NULL, NULL);
+	return error_make(error, once_code_of_sqlstate(sqlstate[0] == '\0' ? "XX000" : sqlstate), sqlstate, false, message,
+	                  NULL, NULL);
 }
 
-static once_code
-attempt_effect(execution *run, once_answer **answer, once_error **error)
+static once_code attempt_effect(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
 	once_answer *begun = NULL;
@@ -240,7 +240,8 @@ attempt_effect(execution *run, once_answer **answer, once_error **error)
 		if (code != ONCE_OK) {
 			return code;
 		}
-		return error_make(error, ONCE_FINAL_FAILURE, "P4030", false, "the effect failed for good; its outcome is recorded", outcome.error_message,
+		return error_make(error, ONCE_FINAL_FAILURE, "P4030", false,
+		                  "the effect failed for good; its outcome is recorded", outcome.error_message,
 		                  "The stored outcome is in once_peek. A new intent needs a new key.");
 	case ONCE_EFFECT_RETRY:
 		return reason;
@@ -250,9 +251,11 @@ attempt_effect(execution *run, once_answer **answer, once_error **error)
 	}
 }
 
-/* Everything in one round trip: BEGIN, begin_new (which raises for a replay and so stops the rest), the effect, finish, COMMIT. */
-static once_code
-attempt_statements(execution *run, once_answer **answer, once_error **error)
+/*
+ * Everything in one round trip: BEGIN, begin_new (which raises for a replay and so stops the rest), the effect,
+ * finish, COMMIT.
+ */
+static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
 	PGresult *begun = NULL;
@@ -286,7 +289,8 @@ attempt_statements(execution *run, once_answer **answer, once_error **error)
 	}
 	for (size_t i = 0; i < run->statement_count && code == ONCE_OK; i++) {
 		const once_statement *statement = &run->statements[i];
-		if (PQsendQueryParams(session->connection, statement->sql, statement->parameter_count, NULL, statement->parameters, NULL, NULL, 0) != 1) {
+		if (PQsendQueryParams(session->connection, statement->sql, statement->parameter_count, NULL,
+		                      statement->parameters, NULL, NULL, 0) != 1) {
 			code = error_of_connection(error, session->connection);
 		}
 	}
@@ -334,9 +338,11 @@ attempt_statements(execution *run, once_answer **answer, once_error **error)
 	return code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
 }
 
-/* How long to pause before attempt number `tries` + 1: exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter"). */
-static int64_t
-backoff(once_session *session, const once_options *options, int tries)
+/*
+ * How long to pause before attempt number `tries` + 1: exponential, capped, full jitter (Brooker, "Exponential
+ * Backoff And Jitter").
+ */
+static int64_t backoff(once_session *session, const once_options *options, int tries)
 {
 	int64_t ceiling = options->backoff_ms;
 	for (int i = 0; i < tries && ceiling < options->backoff_max_ms; i++) {
@@ -345,8 +351,7 @@ backoff(once_session *session, const once_options *options, int tries)
 	return session_random(session, (ceiling < options->backoff_max_ms ? ceiling : options->backoff_max_ms) + 1);
 }
 
-static once_options
-options_with_defaults(const once_options *given)
+static once_options options_with_defaults(const once_options *given)
 {
 	once_options options = given == NULL ? (once_options){0} : *given;
 	options.deadline_ms = options.deadline_ms == 0 ? DEADLINE_MS_DEFAULT : options.deadline_ms;
@@ -355,13 +360,12 @@ options_with_defaults(const once_options *given)
 	return options;
 }
 
-static const char *
-begin_command(const char *isolation)
+static const char *begin_command(const char *isolation)
 {
 	static const char *const commands[][2] = {
-		{"read committed", "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		{"repeatable read", "BEGIN ISOLATION LEVEL REPEATABLE READ"},
-		{"serializable", "BEGIN ISOLATION LEVEL SERIALIZABLE"},
+	    {"read committed", "BEGIN ISOLATION LEVEL READ COMMITTED"},
+	    {"repeatable read", "BEGIN ISOLATION LEVEL REPEATABLE READ"},
+	    {"serializable", "BEGIN ISOLATION LEVEL SERIALIZABLE"},
 	};
 	if (isolation == NULL) {
 		return "BEGIN";
@@ -375,8 +379,8 @@ begin_command(const char *isolation)
 }
 
 /* The connection is lost. A session's own is made anew; a caller's is not ours to touch. */
-static once_code
-recover_connection(execution *run, bool in_doubt, int64_t deadline, const once_options *options, once_error **error)
+static once_code recover_connection(execution *run, bool in_doubt, int64_t deadline, const once_options *options,
+                                    once_error **error)
 {
 	static const char hint[] = "Ask again with the same key: once_execute, or once_peek on a new connection.";
 	int tries = 0;
@@ -393,13 +397,13 @@ recover_connection(execution *run, bool in_doubt, int64_t deadline, const once_o
 		return ONCE_CONNECTION;
 	}
 	error_discard(error);
-	return error_make(error, ONCE_OUTCOME_UNKNOWN, NULL, true, "the connection was lost during COMMIT, and the database cannot be asked",
+	return error_make(error, ONCE_OUTCOME_UNKNOWN, NULL, true,
+	                  "the connection was lost during COMMIT, and the database cannot be asked",
 	                  PQerrorMessage(run->session->connection), hint);
 }
 
-static once_code
-execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_error **), const once_options *given, once_answer **answer,
-        once_error **error)
+static once_code execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_error **),
+                         const once_options *given, once_answer **answer, once_error **error)
 {
 	once_options options = options_with_defaults(given);
 	once_error *own = NULL;
@@ -426,7 +430,10 @@ execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_e
 			continue;
 		}
 		rollback(run->session);
-		/* The database answered. "Active" may still be the lost backend in its COMMIT; any other answer settles the doubt. */
+		/*
+		 * The database answered. "Active" may still be the lost backend in its COMMIT; any other answer settles the
+		 * doubt.
+		 */
 		bool waits = code == ONCE_ACTIVE && (in_doubt || now_ms() - start < options.wait_ms);
 		in_doubt = in_doubt && code == ONCE_ACTIVE;
 		if (!waits && code != ONCE_SERIALIZATION && !run->again) {
@@ -436,11 +443,13 @@ execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_e
 		if (now_ms() + pause >= deadline) {
 			if (in_doubt) {
 				error_discard(failure);
-				code = error_make(failure, ONCE_OUTCOME_UNKNOWN, NULL, true, "the connection was lost during COMMIT, and that attempt is still running", NULL,
+				code = error_make(failure, ONCE_OUTCOME_UNKNOWN, NULL, true,
+				                  "the connection was lost during COMMIT, and that attempt is still running", NULL,
 				                  "Ask again with the same key.");
 			} else if (run->again) {
 				error_discard(failure);
-				code = error_make(failure, ONCE_DEADLINE, NULL, false, "the deadline passed before the effect succeeded; nothing was committed", NULL,
+				code = error_make(failure, ONCE_DEADLINE, NULL, false,
+				                  "the deadline passed before the effect succeeded; nothing was committed", NULL,
 				                  "Try again with the same key, or allow more time in once_options.deadline_ms.");
 			}
 			break;
@@ -454,8 +463,7 @@ execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_e
 	return code;
 }
 
-static once_code
-check_execution(const execution *run, once_error **error)
+static once_code check_execution(const execution *run, once_error **error)
 {
 	once_code code = check_intent(run->session, run->intent, error);
 	if (code != ONCE_OK) {
@@ -464,15 +472,16 @@ check_execution(const execution *run, once_error **error)
 	if (run->begin_command == NULL) {
 		return error_usage(error, "isolation is one of \"read committed\", \"repeatable read\", \"serializable\"");
 	}
-	if (PQstatus(run->session->connection) == CONNECTION_OK && PQtransactionStatus(run->session->connection) != PQTRANS_IDLE) {
+	if (PQstatus(run->session->connection) == CONNECTION_OK &&
+	    PQtransactionStatus(run->session->connection) != PQTRANS_IDLE) {
 		return error_usage(error, "the session is inside a transaction: once_execute begins and commits its own");
 	}
 	return ONCE_OK;
 }
 
-once_code
-once_execute(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, once_effect effect, void *argument,
-             const once_options *options, once_answer **answer, once_error **error)
+once_code once_execute(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                       once_effect effect, void *argument, const once_options *options, once_answer **answer,
+                       once_error **error)
 {
 	execution run = {.session = session,
 	                 .intent = intent,
@@ -490,10 +499,9 @@ once_execute(once_session *session, const once_intent *intent, const once_finger
 	return execute(&run, attempt_effect, options, answer, error);
 }
 
-once_code
-once_execute_statements(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint, size_t count,
-                        const once_statement *statements, const once_outcome *outcome, const once_options *options, once_answer **answer,
-                        once_error **error)
+once_code once_execute_statements(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                                  size_t count, const once_statement *statements, const once_outcome *outcome,
+                                  const once_options *options, once_answer **answer, once_error **error)
 {
 	execution run = {.session = session,
 	                 .intent = intent,

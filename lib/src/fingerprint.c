@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept for the session; the hash of bytes
- * and of HTTP-like requests is made here, that of jsonb by the server, whose canonical form it is.
+ * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept for the session;
+ * the hash of bytes and of HTTP-like requests is made here, that of jsonb by the server, whose canonical form it is.
  */
 #include <stdlib.h>
 
@@ -9,8 +9,7 @@
 
 #include "internal.h"
 
-static once_code
-fetch_salt(once_session *session, const char *tenant, once_error **error)
+static once_code fetch_salt(once_session *session, const char *tenant, once_error **error)
 {
 	if (session->salted && strcmp(session->salt_tenant, tenant) == 0) {
 		return ONCE_OK;
@@ -25,7 +24,8 @@ fetch_salt(once_session *session, const char *tenant, once_error **error)
 	}
 	if (PQgetlength(result, 0, 0) != SALT_BYTES || strlen(tenant) > SESSION_TENANT_MAX) {
 		PQclear(result);
-		return error_make(error, ONCE_CONTRACT, NULL, false, "the contract answered with a salt of an unknown form", NULL, "Run pgonce doctor.");
+		return error_make(error, ONCE_CONTRACT, NULL, false, "the contract answered with a salt of an unknown form",
+		                  NULL, "Run pgonce doctor.");
 	}
 	memcpy(session->salt, PQgetvalue(result, 0, 0), SALT_BYTES);
 	memcpy(session->salt_tenant, tenant, strlen(tenant) + 1);
@@ -39,15 +39,13 @@ typedef struct digest {
 	bool good;
 } digest;
 
-static void
-digest_add(digest *digest, const void *data, size_t length)
+static void digest_add(digest *digest, const void *data, size_t length)
 {
 	digest->good = digest->good && (length == 0 || EVP_DigestUpdate(digest->context, data, length) == 1);
 }
 
 /* With its length before it: ("ab","c") and ("a","bc") must not be the same request. */
-static void
-digest_add_part(digest *digest, const void *data, size_t length)
+static void digest_add_part(digest *digest, const void *data, size_t length)
 {
 	unsigned char prefix[8];
 	for (int i = 0; i < 8; i++) {
@@ -57,8 +55,7 @@ digest_add_part(digest *digest, const void *data, size_t length)
 	digest_add(digest, data, length);
 }
 
-static once_code
-digest_start(digest *digest, once_session *session, char tag, once_error **error)
+static once_code digest_start(digest *digest, once_session *session, char tag, once_error **error)
 {
 	digest->context = EVP_MD_CTX_new();
 	if (digest->context == NULL) {
@@ -70,16 +67,15 @@ digest_start(digest *digest, once_session *session, char tag, once_error **error
 	return ONCE_OK;
 }
 
-static once_code
-digest_end(digest *digest, once_fingerprint *fingerprint, once_error **error)
+static once_code digest_end(digest *digest, once_fingerprint *fingerprint, once_error **error)
 {
 	bool good = digest->good && EVP_DigestFinal_ex(digest->context, fingerprint->bytes, NULL) == 1;
 	EVP_MD_CTX_free(digest->context);
 	return good ? ONCE_OK : error_no_memory(error);
 }
 
-once_code
-once_fingerprint_bytes(once_session *session, const char *tenant, once_bytes bytes, once_fingerprint *fingerprint, once_error **error)
+once_code once_fingerprint_bytes(once_session *session, const char *tenant, once_bytes bytes,
+                                 once_fingerprint *fingerprint, once_error **error)
 {
 	if (session == NULL || fingerprint == NULL) {
 		return error_usage(error, "session and fingerprint must not be NULL");
@@ -96,8 +92,8 @@ once_fingerprint_bytes(once_session *session, const char *tenant, once_bytes byt
 	return digest_end(&digest, fingerprint, error);
 }
 
-once_code
-once_fingerprint_json(once_session *session, const char *tenant, const char *json, once_fingerprint *fingerprint, once_error **error)
+once_code once_fingerprint_json(once_session *session, const char *tenant, const char *json,
+                                once_fingerprint *fingerprint, once_error **error)
 {
 	if (session == NULL || json == NULL || fingerprint == NULL) {
 		return error_usage(error, "session, json and fingerprint must not be NULL");
@@ -113,17 +109,17 @@ once_fingerprint_json(once_session *session, const char *tenant, const char *jso
 	}
 	if (PQgetlength(result, 0, 0) != ONCE_FINGERPRINT_BYTES) {
 		PQclear(result);
-		return error_make(error, ONCE_CONTRACT, NULL, false, "the contract answered with a fingerprint of an unknown form", NULL,
-		                  "Run pgonce doctor.");
+		return error_make(error, ONCE_CONTRACT, NULL, false,
+		                  "the contract answered with a fingerprint of an unknown form", NULL, "Run pgonce doctor.");
 	}
 	memcpy(fingerprint->bytes, PQgetvalue(result, 0, 0), ONCE_FINGERPRINT_BYTES);
 	PQclear(result);
 	return ONCE_OK;
 }
 
-once_code
-once_fingerprint_request(once_session *session, const char *tenant, const char *method, const char *target, const char *content_type,
-                         once_bytes body, bool canonical_json, once_fingerprint *fingerprint, once_error **error)
+once_code once_fingerprint_request(once_session *session, const char *tenant, const char *method, const char *target,
+                                   const char *content_type, once_bytes body, bool canonical_json,
+                                   once_fingerprint *fingerprint, once_error **error)
 {
 	if (session == NULL || method == NULL || target == NULL || fingerprint == NULL) {
 		return error_usage(error, "session, method, target and fingerprint must not be NULL");

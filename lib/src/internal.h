@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * internal.h: what the files of the library share. Arrows: session <- call <- contract, batch, fingerprint <- execute; error and names are
- * below all of them.
+ * internal.h: what the files of the library share. Arrows: session <- call <- contract, batch, fingerprint <- execute;
+ * error and names are below all of them.
  */
 #pragma once
 
@@ -11,28 +11,37 @@
 #include "sql.h"
 
 /* The contract that the SQL in lib/sql/ is written for. */
-enum { CONTRACT_VERSION = 1 };
+enum {
+	CONTRACT_VERSION = 1
+};
 
-enum { SESSION_TENANT_MAX = 255, SALT_BYTES = 32, CALL_PARAMETERS_MAX = 12 };
+enum {
+	SESSION_TENANT_MAX = 255,
+	SALT_BYTES = 32,
+	CALL_PARAMETERS_MAX = 12
+};
 
 struct once_session {
 	PGconn *connection;
 	bool owns_connection;
-	bool prepares;                  /* send each of our statements as a prepared one */
-	bool prepared[SQL_COUNT];       /* ... those that this connection knows already */
-	bool salted;                    /* salt is that of salt_tenant */
+	bool prepares;            /* send each of our statements as a prepared one */
+	bool prepared[SQL_COUNT]; /* ... those that this connection knows already */
+	bool salted;              /* salt is that of salt_tenant */
 	char salt_tenant[SESSION_TENANT_MAX + 1];
 	unsigned char salt[SALT_BYTES];
-	uint64_t random_state;          /* for the jitter of backoffs */
+	uint64_t random_state; /* for the jitter of backoffs */
 };
 
 /* ---- error.c: every way to fail makes one of these ---- */
 /* Each returns the code that it stores, so that a function can end with `return once_fail_...(error, ...)`. */
-once_code error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown, const char *message, const char *detail,
-                     const char *hint);
+once_code error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown,
+                     const char *message, const char *detail, const char *hint);
 once_code error_usage(once_error **error, const char *message);
 once_code error_no_memory(once_error **error);
-/* From a result of the server; or from the connection where the result says nothing (NULL, or the connection is gone). */
+/*
+ * From a result of the server; or from the connection where the result says nothing (NULL, or the connection is
+ * gone).
+ */
 once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result);
 once_code error_of_connection(once_error **error, const PGconn *connection);
 void error_discard(once_error **error);
@@ -42,7 +51,8 @@ void error_discard(once_error **error);
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
 /* A fresh outcome, copied. */
-once_code answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once_answer **answer, once_error **error);
+once_code answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once_answer **answer,
+                            once_error **error);
 
 void answer_set_fence(once_answer *answer, int fence);
 
@@ -71,7 +81,10 @@ void call_add_bool(call *call, bool value, bool null);
 typedef once_bytes (*call_element)(const void *context, size_t index, unsigned char scratch[8]);
 void call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context);
 void call_free(call *call);
-/* Makes a statement known to the connection, where the session prepares. Before a pipeline: in one, its result would be in the way. */
+/*
+ * Makes a statement known to the connection, where the session prepares. Before a pipeline: in one, its result
+ * would be in the way.
+ */
 once_code call_prepare(once_session *session, enum sql_id id, once_error **error);
 /* Sends without reading (pipeline mode). */
 once_code call_send(once_session *session, call *call, once_error **error);
@@ -87,7 +100,8 @@ int32_t result_int(const PGresult *result, int row, int column);
 bool result_bool(const PGresult *result, int row, int column);
 
 /* ---- contract.c ---- */
-void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state, const once_outcome *outcome);
+void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state,
+                 const once_outcome *outcome);
 
 /* ---- session.c ---- */
 /* Makes a session that owns its connection usable again after a loss. ONCE_CONNECTION where it cannot. */
@@ -95,9 +109,9 @@ once_code session_reconnect(once_session *session, once_error **error);
 
 /* ---- json.c ---- */
 /*
- * The canonical form of a JSON text: members sorted by the bytes of their names, no spaces, strings with the shortest escapes, numbers as
- * they are written. *out is the caller's to free. False where the text is not JSON (RFC 8259), is nested deeper than 64, or names a member twice.
- * *no_memory tells that case apart.
+ * The canonical form of a JSON text: members sorted by the bytes of their names, no spaces, strings with the shortest
+ * escapes, numbers as they are written. *out is the caller's to free. False where the text is not JSON (RFC 8259), is
+ * nested deeper than 64, or names a member twice. *no_memory tells that case apart.
  */
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory);
 
@@ -107,8 +121,7 @@ void sleep_ms(int64_t duration_ms);
 /* A random number below limit. */
 int64_t session_random(once_session *session, int64_t limit);
 
-static inline const char *
-text_or_empty(const char *text)
+static inline const char *text_or_empty(const char *text)
 {
 	return text == NULL ? "" : text;
 }

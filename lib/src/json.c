@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json.c: the canonical form of a JSON text, for fingerprints. Written here and not borrowed, because a JSON library reads numbers as
- * doubles: 100000000000000000.01 and .02 would be one request. Numbers keep their text; strings are compared decoded.
- * One recursive descent over the input writes the output; the members of an object are written, then put in order.
+ * json.c: the canonical form of a JSON text, for fingerprints. Written here and not borrowed, because a JSON library
+ * reads numbers as doubles: 100000000000000000.01 and .02 would be one request. Numbers keep their text; strings are
+ * compared decoded. One recursive descent over the input writes the output; the members of an object are written, then
+ * put in order.
  */
 #include <stdlib.h>
 
 #include "internal.h"
 
-enum { DEPTH_MAX = 64 };
+enum {
+	DEPTH_MAX = 64
+};
 
 typedef struct buffer {
 	char *data;
@@ -25,8 +28,7 @@ typedef struct reader {
 
 static bool value(reader *in, int depth);
 
-static bool
-emit(reader *in, const void *data, size_t length)
+static bool emit(reader *in, const void *data, size_t length)
 {
 	buffer *out = &in->out;
 	if (out->capacity - out->length < length) {
@@ -44,16 +46,14 @@ emit(reader *in, const void *data, size_t length)
 	return true;
 }
 
-static void
-skip_space(reader *in)
+static void skip_space(reader *in)
 {
 	while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' || *in->at == '\n' || *in->at == '\r')) {
 		in->at++;
 	}
 }
 
-static bool
-take(reader *in, unsigned char wanted)
+static bool take(reader *in, unsigned char wanted)
 {
 	if (in->at == in->end || *in->at != wanted) {
 		return false;
@@ -62,8 +62,7 @@ take(reader *in, unsigned char wanted)
 	return true;
 }
 
-static bool
-hex4(reader *in, uint32_t *number)
+static bool hex4(reader *in, uint32_t *number)
 {
 	if (in->end - in->at < 4) {
 		return false;
@@ -85,8 +84,7 @@ hex4(reader *in, uint32_t *number)
 }
 
 /* A code point as UTF-8, escaped only where JSON demands it. */
-static bool
-emit_code_point(reader *in, uint32_t c)
+static bool emit_code_point(reader *in, uint32_t c)
 {
 	static const char hex[] = "0123456789abcdef";
 	char bytes[6];
@@ -123,8 +121,7 @@ emit_code_point(reader *in, uint32_t c)
 	return emit(in, bytes, 4);
 }
 
-static bool
-escape(reader *in)
+static bool escape(reader *in)
 {
 	if (in->at == in->end) {
 		return false;
@@ -168,8 +165,7 @@ escape(reader *in)
 }
 
 /* One UTF-8 sequence, checked as RFC 3629 wants: no overlong form, no surrogate, nothing above U+10FFFF. */
-static bool
-utf8(reader *in)
+static bool utf8(reader *in)
 {
 	const unsigned char *at = in->at;
 	size_t left = (size_t)(in->end - at);
@@ -201,8 +197,7 @@ utf8(reader *in)
 	return emit(in, at, length);
 }
 
-static bool
-string(reader *in)
+static bool string(reader *in)
 {
 	if (!take(in, '"') || !emit(in, "\"", 1)) {
 		return false;
@@ -228,8 +223,7 @@ string(reader *in)
 	return false;
 }
 
-static bool
-digits(reader *in)
+static bool digits(reader *in)
 {
 	const unsigned char *start = in->at;
 	while (in->at < in->end && *in->at >= '0' && *in->at <= '9') {
@@ -238,8 +232,7 @@ digits(reader *in)
 	return in->at > start;
 }
 
-static bool
-number(reader *in)
+static bool number(reader *in)
 {
 	const unsigned char *start = in->at;
 	take(in, '-');
@@ -261,8 +254,7 @@ number(reader *in)
 	return emit(in, start, (size_t)(in->at - start));
 }
 
-static bool
-word(reader *in, const char *text)
+static bool word(reader *in, const char *text)
 {
 	size_t length = strlen(text);
 	if ((size_t)(in->end - in->at) < length || memcmp(in->at, text, length) != 0) {
@@ -272,8 +264,7 @@ word(reader *in, const char *text)
 	return emit(in, text, length);
 }
 
-static bool
-array(reader *in, int depth)
+static bool array(reader *in, int depth)
 {
 	if (!emit(in, "[", 1)) {
 		return false;
@@ -303,8 +294,7 @@ typedef struct member {
 	size_t length;
 } member;
 
-static int
-compare_members(const void *left, const void *right)
+static int compare_members(const void *left, const void *right)
 {
 	const member *a = left;
 	const member *b = right;
@@ -316,9 +306,11 @@ compare_members(const void *left, const void *right)
 	return a->name_length == b->name_length ? 0 : a->name_length < b->name_length ? -1 : 1;
 }
 
-/* Cuts the members that were just written off the output, and writes them again in order. False where two have one name. */
-static bool
-write_in_order(reader *in, size_t start, member *members, size_t count)
+/*
+ * Cuts the members that were just written off the output, and writes them again in order. False where two have one
+ * name.
+ */
+static bool write_in_order(reader *in, size_t start, member *members, size_t count)
 {
 	if (count == 0) {
 		return true;
@@ -346,8 +338,7 @@ write_in_order(reader *in, size_t start, member *members, size_t count)
 	return good;
 }
 
-static bool
-object(reader *in, int depth)
+static bool object(reader *in, int depth)
 {
 	member *members = NULL;
 	size_t count = 0;
@@ -391,8 +382,7 @@ object(reader *in, int depth)
 }
 
 /* A value with the space around it. */
-static bool
-value(reader *in, int depth)
+static bool value(reader *in, int depth)
 {
 	bool good = false;
 	skip_space(in);
@@ -426,8 +416,7 @@ value(reader *in, int depth)
 	return good;
 }
 
-bool
-json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory)
+bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory)
 {
 	reader in = {.at = (const unsigned char *)text, .end = (const unsigned char *)text + length};
 	bool good = value(&in, 0) && in.at == in.end;

@@ -8,20 +8,17 @@
 
 #include "internal.h"
 
-const char *
-once_version(void)
+const char *once_version(void)
 {
 	return PGONCE_RELEASE;
 }
 
-int
-once_contract_version(void)
+int once_contract_version(void)
 {
 	return CONTRACT_VERSION;
 }
 
-static once_session *
-session_new(PGconn *connection, bool owns)
+static once_session *session_new(PGconn *connection, bool owns)
 {
 	once_session *session = calloc(1, sizeof *session);
 	if (session == NULL) {
@@ -30,15 +27,15 @@ session_new(PGconn *connection, bool owns)
 	session->connection = connection;
 	session->owns_connection = owns;
 	/* Jitter, not secrecy: where there is no entropy yet, an address does. */
-	if (getrandom(&session->random_state, sizeof session->random_state, GRND_NONBLOCK) != sizeof session->random_state) {
+	if (getrandom(&session->random_state, sizeof session->random_state, GRND_NONBLOCK) !=
+	    sizeof session->random_state) {
 		session->random_state = (uint64_t)(uintptr_t)session;
 	}
 	session->random_state |= 1;
 	return session;
 }
 
-once_code
-once_session_open(const char *conninfo, once_session **session, once_error **error)
+once_code once_session_open(const char *conninfo, once_session **session, once_error **error)
 {
 	if (session == NULL) {
 		return error_usage(error, "session must not be NULL");
@@ -63,8 +60,7 @@ once_session_open(const char *conninfo, once_session **session, once_error **err
 	return ONCE_OK;
 }
 
-once_code
-once_session_attach(PGconn *connection, once_session **session, once_error **error)
+once_code once_session_attach(PGconn *connection, once_session **session, once_error **error)
 {
 	if (connection == NULL || session == NULL) {
 		return error_usage(error, "connection and session must not be NULL");
@@ -80,8 +76,7 @@ once_session_attach(PGconn *connection, once_session **session, once_error **err
 	return ONCE_OK;
 }
 
-void
-once_session_close(once_session *session)
+void once_session_close(once_session *session)
 {
 	if (session == NULL) {
 		return;
@@ -92,20 +87,17 @@ once_session_close(once_session *session)
 	free(session);
 }
 
-PGconn *
-once_session_connection(const once_session *session)
+PGconn *once_session_connection(const once_session *session)
 {
 	return session->connection;
 }
 
-void
-once_session_prepare(once_session *session, bool prepare)
+void once_session_prepare(once_session *session, bool prepare)
 {
 	session->prepares = prepare;
 }
 
-once_code
-once_session_check(once_session *session, once_error **error)
+once_code once_session_check(once_session *session, once_error **error)
 {
 	if (session == NULL) {
 		return error_usage(error, "session must not be NULL");
@@ -123,21 +115,21 @@ once_session_check(once_session *session, once_error **error)
 		return ONCE_OK;
 	}
 	char message[160];
-	snprintf(message, sizeof message, "the contract in the database has version %d, this library speaks version %d", version, CONTRACT_VERSION);
+	snprintf(message, sizeof message, "the contract in the database has version %d, this library speaks version %d",
+	         version, CONTRACT_VERSION);
 	return error_make(error, ONCE_CONTRACT, NULL, false, message, NULL,
-	                  version < CONTRACT_VERSION ? "Upgrade it: run pgonce init." : "Upgrade the library: the contract is newer.");
+	                  version < CONTRACT_VERSION ? "Upgrade it: run pgonce init."
+	                                             : "Upgrade the library: the contract is newer.");
 }
 
-once_code
-session_reconnect(once_session *session, once_error **error)
+once_code session_reconnect(once_session *session, once_error **error)
 {
 	PQreset(session->connection);
 	memset(session->prepared, 0, sizeof session->prepared);
 	return PQstatus(session->connection) == CONNECTION_OK ? ONCE_OK : error_of_connection(error, session->connection);
 }
 
-int64_t
-session_random(once_session *session, int64_t limit)
+int64_t session_random(once_session *session, int64_t limit)
 {
 	/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators"). */
 	uint64_t x = session->random_state;

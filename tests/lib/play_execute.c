@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_execute.c: one call of once_execute for a test that breaks the connection under it. play_execute DSN MODE KEY [DEADLINE_MS]; MODE is effect,
- * statements or attached. Prints "ok VERDICT BODY" or "error NAME retriable=R outcome_unknown=U".
+ * play_execute.c: one call of once_execute for a test that breaks the connection under it. play_execute DSN MODE KEY
+ * [DEADLINE_MS]; MODE is effect, statements or attached. Prints "ok VERDICT BODY" or "error NAME retriable=R
+ * outcome_unknown=U".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,19 +10,18 @@
 
 #include "pgonce.h"
 
-static once_effect_result
-insert(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result insert(PGconn *connection, void *argument, once_outcome *outcome)
 {
 	const char *const parameters[] = {argument};
-	PGresult *result = PQexecParams(connection, "INSERT INTO play_effect VALUES ($1)", 1, NULL, parameters, NULL, NULL, 0);
+	PGresult *result =
+	    PQexecParams(connection, "INSERT INTO play_effect VALUES ($1)", 1, NULL, parameters, NULL, NULL, 0);
 	bool good = PQresultStatus(result) == PGRES_COMMAND_OK;
 	PQclear(result);
 	outcome->response_body = (once_bytes){.data = "answer", .length = 6};
 	return good ? ONCE_EFFECT_DONE : ONCE_EFFECT_RETRY;
 }
 
-int
-main(int argc, char **argv)
+int main(int argc, char **argv)
 {
 	if (argc < 4) {
 		fprintf(stderr, "usage: play_execute DSN effect|statements|attached KEY [DEADLINE_MS]\n");
@@ -43,17 +43,21 @@ main(int argc, char **argv)
 	}
 	if (code == ONCE_OK && strcmp(argv[2], "statements") == 0) {
 		const char *const parameters[] = {argv[3]};
-		once_statement statement = {.sql = "INSERT INTO play_effect VALUES ($1)", .parameter_count = 1, .parameters = parameters};
+		once_statement statement = {
+		    .sql = "INSERT INTO play_effect VALUES ($1)", .parameter_count = 1, .parameters = parameters};
 		once_outcome outcome = {.response_body = {.data = "answer", .length = 6}};
-		code = once_execute_statements(session, &intent, &fingerprint, 1, &statement, &outcome, &options, &answer, &error);
+		code =
+		    once_execute_statements(session, &intent, &fingerprint, 1, &statement, &outcome, &options, &answer, &error);
 	} else if (code == ONCE_OK) {
 		code = once_execute(session, &intent, &fingerprint, insert, argv[3], &options, &answer, &error);
 	}
 	if (code == ONCE_OK) {
 		once_bytes body = once_answer_response_body(answer);
-		printf("ok %s %.*s\n", once_verdict_name(once_answer_verdict(answer)), (int)body.length, (const char *)body.data);
+		printf("ok %s %.*s\n", once_verdict_name(once_answer_verdict(answer)), (int)body.length,
+		       (const char *)body.data);
 	} else {
-		printf("error %s retriable=%d outcome_unknown=%d\n", once_code_name(code), once_error_retriable(error), once_error_outcome_unknown(error));
+		printf("error %s retriable=%d outcome_unknown=%d\n", once_code_name(code), once_error_retriable(error),
+		       once_error_outcome_unknown(error));
 	}
 	once_answer_free(answer);
 	once_error_free(error);

@@ -14,24 +14,21 @@
 
 #include "pgonce.h"
 
-static inline once_bytes
-bytes_of(const char *text)
+static inline once_bytes bytes_of(const char *text)
 {
 	return (once_bytes){.data = text, .length = strlen(text)};
 }
 
-static inline void
-check_ok(once_code code, const once_error *error)
+static inline void check_ok(once_code code, const once_error *error)
 {
 	if (code != ONCE_OK) {
-		fail_msg("%s %s: %s (%s) %s", once_code_name(code), once_error_sqlstate(error), once_error_message(error), once_error_detail(error),
-		         once_error_hint(error));
+		fail_msg("%s %s: %s (%s) %s", once_code_name(code), once_error_sqlstate(error), once_error_message(error),
+		         once_error_detail(error), once_error_hint(error));
 	}
 	assert_null(error);
 }
 
-static inline void
-check_code(once_code expected, once_code code, once_error **error)
+static inline void check_code(once_code expected, once_code code, once_error **error)
 {
 	if (code != expected) {
 		fail_msg("expected %s, got %s: %s", once_code_name(expected), once_code_name(code), once_error_message(*error));
@@ -42,19 +39,18 @@ check_code(once_code expected, once_code code, once_error **error)
 }
 
 /* Macros, because the call has to be made before `error` is looked at. assert_code takes the expected error away. */
-#define assert_ok(call, error)                                                                                                             \
-	do {                                                                                                                                   \
-		once_code code_of_call = (call);                                                                                                   \
-		check_ok(code_of_call, error);                                                                                                     \
+#define assert_ok(call, error)                                                                                         \
+	do {                                                                                                               \
+		once_code code_of_call = (call);                                                                               \
+		check_ok(code_of_call, error);                                                                                 \
 	} while (0)
-#define assert_code(expected, call, error)                                                                                                 \
-	do {                                                                                                                                   \
-		once_code code_of_call = (call);                                                                                                   \
-		check_code(expected, code_of_call, &(error));                                                                                      \
+#define assert_code(expected, call, error)                                                                             \
+	do {                                                                                                               \
+		once_code code_of_call = (call);                                                                               \
+		check_code(expected, code_of_call, &(error));                                                                  \
 	} while (0)
 
-static inline once_session *
-open_session(void)
+static inline once_session *open_session(void)
 {
 	once_session *session = NULL;
 	once_error *error = NULL;
@@ -62,8 +58,7 @@ open_session(void)
 	return session;
 }
 
-static inline void
-run_sql(once_session *session, const char *sql)
+static inline void run_sql(once_session *session, const char *sql)
 {
 	PGresult *result = PQexec(once_session_connection(session), sql);
 	ExecStatusType status = PQresultStatus(result);
@@ -73,8 +68,7 @@ run_sql(once_session *session, const char *sql)
 	PQclear(result);
 }
 
-static inline int
-query_int(once_session *session, const char *sql)
+static inline int query_int(once_session *session, const char *sql)
 {
 	PGresult *result = PQexec(once_session_connection(session), sql);
 	assert_int_equal(PQresultStatus(result), PGRES_TUPLES_OK);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_contract.c: every function of the contract through the library, and the library's words held against the database's. */
+/*
+ * test_contract.c: every function of the contract through the library, and the library's words held against the
+ * database's.
+ */
 #include "support.h"
 
 #include "sql.h"
 
 static once_session *session;
 
-static once_fingerprint
-fingerprint_of(const char *text)
+static once_fingerprint fingerprint_of(const char *text)
 {
 	once_fingerprint fingerprint;
 	once_error *error = NULL;
@@ -15,8 +17,7 @@ fingerprint_of(const char *text)
 	return fingerprint;
 }
 
-static void
-every_embedded_query_prepares_with_its_number_of_parameters(void **state)
+static void every_embedded_query_prepares_with_its_number_of_parameters(void **state)
 {
 	(void)state;
 	for (int i = 0; i < SQL_COUNT; i++) {
@@ -33,8 +34,7 @@ every_embedded_query_prepares_with_its_number_of_parameters(void **state)
 	}
 }
 
-static void
-the_states_of_c_are_those_of_the_database_in_their_order(void **state)
+static void the_states_of_c_are_those_of_the_database_in_their_order(void **state)
 {
 	(void)state;
 	PGresult *result = PQexec(once_session_connection(session), "SELECT unnest(enum_range(NULL::once.state))");
@@ -45,8 +45,7 @@ the_states_of_c_are_those_of_the_database_in_their_order(void **state)
 	PQclear(result);
 }
 
-static void
-the_codes_of_c_are_those_of_the_database(void **state)
+static void the_codes_of_c_are_those_of_the_database(void **state)
 {
 	(void)state;
 	PGresult *result = PQexec(once_session_connection(session), "SELECT code, name FROM once.errors()");
@@ -58,8 +57,7 @@ the_codes_of_c_are_those_of_the_database(void **state)
 	PQclear(result);
 }
 
-static void
-the_library_and_the_database_speak_one_version(void **state)
+static void the_library_and_the_database_speak_one_version(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -67,49 +65,55 @@ the_library_and_the_database_speak_one_version(void **state)
 	assert_int_equal(query_int(session, "SELECT once.contract_version()"), once_contract_version());
 }
 
-static void
-a_fingerprint_made_here_is_the_one_made_there(void **state)
+static void a_fingerprint_made_here_is_the_one_made_there(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
 	once_fingerprint here = fingerprint_of("some bytes");
-	PGresult *there = PQexecParams(once_session_connection(session), "SELECT once.fingerprint('some bytes'::bytea)", 0, NULL, NULL, NULL, NULL, 1);
+	PGresult *there = PQexecParams(once_session_connection(session), "SELECT once.fingerprint('some bytes'::bytea)", 0,
+	                               NULL, NULL, NULL, NULL, 1);
 	assert_int_equal(PQgetlength(there, 0, 0), ONCE_FINGERPRINT_BYTES);
 	assert_memory_equal(PQgetvalue(there, 0, 0), here.bytes, ONCE_FINGERPRINT_BYTES);
 	PQclear(there);
 	once_fingerprint json;
 	assert_ok(once_fingerprint_json(session, NULL, "{\"b\": 1, \"a\": 2}", &json, &error), error);
-	there = PQexecParams(once_session_connection(session), "SELECT once.fingerprint('{\"a\":2,\"b\":1}'::jsonb)", 0, NULL, NULL, NULL, NULL, 1);
+	there = PQexecParams(once_session_connection(session), "SELECT once.fingerprint('{\"a\":2,\"b\":1}'::jsonb)", 0,
+	                     NULL, NULL, NULL, NULL, 1);
 	assert_memory_equal(PQgetvalue(there, 0, 0), json.bytes, ONCE_FINGERPRINT_BYTES);
 	PQclear(there);
 	assert_code(ONCE_DATABASE, once_fingerprint_json(session, NULL, "{", &json, &error), error);
 }
 
-static void
-requests_differ_in_each_part_and_not_in_json_spelling(void **state)
+static void requests_differ_in_each_part_and_not_in_json_spelling(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
 	once_fingerprint base, other;
 	once_bytes body = bytes_of("{\"amount\": 1.50, \"to\": \"x\"}");
 	once_bytes same = bytes_of("{\"to\":\"x\",\"amount\":1.50}");
-	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay", "application/json", body, true, &base, &error), error);
-	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay", "application/json", same, true, &other, &error), error);
+	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay", "application/json", body, true, &base, &error),
+	          error);
+	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay", "application/json", same, true, &other, &error),
+	          error);
 	assert_memory_equal(base.bytes, other.bytes, ONCE_FINGERPRINT_BYTES);
-	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay", "application/json", same, false, &other, &error), error);
+	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay", "application/json", same, false, &other, &error),
+	          error);
 	assert_memory_not_equal(base.bytes, other.bytes, ONCE_FINGERPRINT_BYTES);
-	assert_ok(once_fingerprint_request(session, "u", "POST", "/pay", "application/json", body, true, &other, &error), error);
+	assert_ok(once_fingerprint_request(session, "u", "POST", "/pay", "application/json", body, true, &other, &error),
+	          error);
 	assert_memory_not_equal(base.bytes, other.bytes, ONCE_FINGERPRINT_BYTES);
-	assert_ok(once_fingerprint_request(session, "t", "PATCH", "/pay", "application/json", body, true, &other, &error), error);
+	assert_ok(once_fingerprint_request(session, "t", "PATCH", "/pay", "application/json", body, true, &other, &error),
+	          error);
 	assert_memory_not_equal(base.bytes, other.bytes, ONCE_FINGERPRINT_BYTES);
-	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay/", "application/json", body, true, &other, &error), error);
+	assert_ok(once_fingerprint_request(session, "t", "POST", "/pay/", "application/json", body, true, &other, &error),
+	          error);
 	assert_memory_not_equal(base.bytes, other.bytes, ONCE_FINGERPRINT_BYTES);
-	assert_ok(once_fingerprint_request(session, "t", "POST/", "pay", "application/json", body, true, &other, &error), error);
+	assert_ok(once_fingerprint_request(session, "t", "POST/", "pay", "application/json", body, true, &other, &error),
+	          error);
 	assert_memory_not_equal(base.bytes, other.bytes, ONCE_FINGERPRINT_BYTES);
 }
 
-static void
-a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte(void **state)
+static void a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -158,8 +162,7 @@ a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte(void 
 	once_error_free(error);
 }
 
-static void
-a_claim_lives_from_lease_to_outcome(void **state)
+static void a_claim_lives_from_lease_to_outcome(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -188,7 +191,9 @@ a_claim_lives_from_lease_to_outcome(void **state)
 	assert_true(once_answer_may_run(answer));
 	fence = once_answer_fence(answer);
 	once_answer_free(answer);
-	assert_ok(once_fail(session, &intent, fence, ONCE_FAILURE_IN_DOUBT, &(once_outcome){.error_code = "timeout"}, &error), error);
+	assert_ok(
+	    once_fail(session, &intent, fence, ONCE_FAILURE_IN_DOUBT, &(once_outcome){.error_code = "timeout"}, &error),
+	    error);
 	assert_ok(once_peek(session, &intent, &answer, &error), error);
 	assert_int_equal(once_answer_verdict(answer), ONCE_IN_DOUBT_STORED);
 	assert_int_equal(once_answer_state(answer), ONCE_STATE_IN_DOUBT);
@@ -199,8 +204,11 @@ a_claim_lives_from_lease_to_outcome(void **state)
 	assert_null(once_answer_completed_at(answer));
 	once_answer_free(answer);
 	once_state before;
-	assert_code(ONCE_RESOLUTION_REFUSED, once_resolve(session, &intent, ONCE_STATE_SUCCEEDED, " ", NULL, &before, &error), error);
-	assert_ok(once_resolve(session, &intent, ONCE_STATE_FAILED_RETRYABLE, "the provider knows nothing of it", NULL, &before, &error), error);
+	assert_code(ONCE_RESOLUTION_REFUSED,
+	            once_resolve(session, &intent, ONCE_STATE_SUCCEEDED, " ", NULL, &before, &error), error);
+	assert_ok(once_resolve(session, &intent, ONCE_STATE_FAILED_RETRYABLE, "the provider knows nothing of it", NULL,
+	                       &before, &error),
+	          error);
 	assert_int_equal(before, ONCE_STATE_IN_DOUBT);
 	once_outcome outcome = {.response_status = 200, .response_body = bytes_of("done")};
 	assert_code(ONCE_COMPLETION_REFUSED, once_complete(session, &intent, fence, &outcome, &error), error);
@@ -223,14 +231,16 @@ a_claim_lives_from_lease_to_outcome(void **state)
 	once_answer_free(answer);
 }
 
-static void
-a_batch_answers_each_element_in_order_and_spoils_none(void **state)
+static void a_batch_answers_each_element_in_order_and_spoils_none(void **state)
 {
 	(void)state;
-	enum { COUNT = 4 };
+	enum {
+		COUNT = 4
+	};
 	once_error *error = NULL;
 	once_answers *answers = NULL;
-	once_intent intents[COUNT] = {{.scope = "b", .key = "1"}, {.scope = "b", .key = ""}, {.scope = "b", .key = "1"}, {.scope = "b", .key = "2"}};
+	once_intent intents[COUNT] = {
+	    {.scope = "b", .key = "1"}, {.scope = "b", .key = ""}, {.scope = "b", .key = "1"}, {.scope = "b", .key = "2"}};
 	once_fingerprint fingerprints[COUNT];
 	for (int i = 0; i < COUNT; i++) {
 		fingerprints[i] = fingerprint_of("batch");
@@ -249,10 +259,11 @@ a_batch_answers_each_element_in_order_and_spoils_none(void **state)
 	bool held[COUNT];
 	assert_ok(once_renew_many(session, NULL, COUNT, intents, fences, 0, held, &error), error);
 	assert_true(held[0] && !held[1] && !held[2] && held[3]);
-	once_outcome outcomes[COUNT] = {{.response_status = 200, .response_body = bytes_of("one"), .response_headers = "{}"},
-	                                {0},
-	                                {.response_status = 500},
-	                                {.response_body = {.data = "", .length = 0}}};
+	once_outcome outcomes[COUNT] = {
+	    {.response_status = 200, .response_body = bytes_of("one"), .response_headers = "{}"},
+	    {0},
+	    {.response_status = 500},
+	    {.response_body = {.data = "", .length = 0}}};
 	assert_ok(once_complete_many(session, "", COUNT - 1, intents, fences, outcomes, &answers, &error), error);
 	assert_int_equal(once_answer_verdict(once_answers_at(answers, 0)), ONCE_STORED);
 	assert_int_equal(once_answer_verdict(once_answers_at(answers, 1)), ONCE_INVALID);
@@ -276,8 +287,7 @@ a_batch_answers_each_element_in_order_and_spoils_none(void **state)
 	once_answers_free(answers);
 }
 
-static void
-messages_events_and_locks_work(void **state)
+static void messages_events_and_locks_work(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -291,7 +301,11 @@ messages_events_and_locks_work(void **state)
 	assert_code(ONCE_MESSAGE_MISMATCH, once_receive(session, NULL, "stock", "m-1", &other, &flag, &error), error);
 	char first[37], second[37];
 	once_intent cause = {.scope = "c", .key = "event"};
-	once_event event = {.topic = "orders", .payload = "{\"id\": 1}", .aggregate_type = "order", .aggregate_id = "1", .headers = "{\"h\": \"1\"}"};
+	once_event event = {.topic = "orders",
+	                    .payload = "{\"id\": 1}",
+	                    .aggregate_type = "order",
+	                    .aggregate_id = "1",
+	                    .headers = "{\"h\": \"1\"}"};
 	assert_ok(once_emit(session, NULL, &cause, &event, first, &error), error);
 	assert_ok(once_emit(session, NULL, &cause, &event, second, &error), error);
 	assert_string_equal(first, second);
@@ -311,8 +325,7 @@ messages_events_and_locks_work(void **state)
 	once_session_close(another);
 }
 
-static void
-prepared_statements_answer_the_same(void **state)
+static void prepared_statements_answer_the_same(void **state)
 {
 	(void)state;
 	once_session_prepare(session, true);
@@ -320,8 +333,7 @@ prepared_statements_answer_the_same(void **state)
 	once_session_prepare(session, false);
 }
 
-static void
-wrong_calls_are_usage_errors_and_change_nothing(void **state)
+static void wrong_calls_are_usage_errors_and_change_nothing(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -329,7 +341,8 @@ wrong_calls_are_usage_errors_and_change_nothing(void **state)
 	once_intent intent = {.scope = "c", .key = "usage"};
 	assert_code(ONCE_USAGE, once_begin(NULL, &intent, NULL, &answer, &error), error);
 	assert_code(ONCE_REFUSED, once_begin(session, &intent, NULL, &answer, &error), error);
-	assert_code(ONCE_USAGE, once_finish(session, &intent, NULL, ONCE_STATE_IN_DOUBT, &(once_outcome){0}, &error), error);
+	assert_code(ONCE_USAGE, once_finish(session, &intent, NULL, ONCE_STATE_IN_DOUBT, &(once_outcome){0}, &error),
+	            error);
 	assert_code(ONCE_USAGE, once_fail(session, &intent, 1, (once_failure)9, NULL, &error), error);
 	once_intent nameless = {.key = "k"};
 	once_fingerprint fingerprint = fingerprint_of("x");
@@ -340,8 +353,7 @@ wrong_calls_are_usage_errors_and_change_nothing(void **state)
 	assert_null(answer);
 }
 
-static void
-no_server_is_a_connection_error_that_says_where(void **state)
+static void no_server_is_a_connection_error_that_says_where(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -354,8 +366,7 @@ no_server_is_a_connection_error_that_says_where(void **state)
 	once_error_free(error);
 }
 
-static void
-a_missing_contract_names_the_command(void **state)
+static void a_missing_contract_names_the_command(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
@@ -368,25 +379,24 @@ a_missing_contract_names_the_command(void **state)
 	once_error_free(error);
 }
 
-int
-main(void)
+int main(void)
 {
 	session = open_session();
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_embedded_query_prepares_with_its_number_of_parameters),
-		cmocka_unit_test(the_states_of_c_are_those_of_the_database_in_their_order),
-		cmocka_unit_test(the_codes_of_c_are_those_of_the_database),
-		cmocka_unit_test(the_library_and_the_database_speak_one_version),
-		cmocka_unit_test(a_fingerprint_made_here_is_the_one_made_there),
-		cmocka_unit_test(requests_differ_in_each_part_and_not_in_json_spelling),
-		cmocka_unit_test(a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte),
-		cmocka_unit_test(a_claim_lives_from_lease_to_outcome),
-		cmocka_unit_test(a_batch_answers_each_element_in_order_and_spoils_none),
-		cmocka_unit_test(messages_events_and_locks_work),
-		cmocka_unit_test(prepared_statements_answer_the_same),
-		cmocka_unit_test(wrong_calls_are_usage_errors_and_change_nothing),
-		cmocka_unit_test(no_server_is_a_connection_error_that_says_where),
-		cmocka_unit_test(a_missing_contract_names_the_command),
+	    cmocka_unit_test(every_embedded_query_prepares_with_its_number_of_parameters),
+	    cmocka_unit_test(the_states_of_c_are_those_of_the_database_in_their_order),
+	    cmocka_unit_test(the_codes_of_c_are_those_of_the_database),
+	    cmocka_unit_test(the_library_and_the_database_speak_one_version),
+	    cmocka_unit_test(a_fingerprint_made_here_is_the_one_made_there),
+	    cmocka_unit_test(requests_differ_in_each_part_and_not_in_json_spelling),
+	    cmocka_unit_test(a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte),
+	    cmocka_unit_test(a_claim_lives_from_lease_to_outcome),
+	    cmocka_unit_test(a_batch_answers_each_element_in_order_and_spoils_none),
+	    cmocka_unit_test(messages_events_and_locks_work),
+	    cmocka_unit_test(prepared_statements_answer_the_same),
+	    cmocka_unit_test(wrong_calls_are_usage_errors_and_change_nothing),
+	    cmocka_unit_test(no_server_is_a_connection_error_that_says_where),
+	    cmocka_unit_test(a_missing_contract_names_the_command),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	once_session_close(session);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_execute.c: once_execute and once_execute_statements: one effect, one answer, and every way that an attempt can end. */
+/*
+ * test_execute.c: once_execute and once_execute_statements: one effect, one answer, and every way that an attempt
+ * can end.
+ */
 #include "support.h"
 
 static once_session *session;
@@ -8,15 +11,14 @@ static once_fingerprint fingerprint;
 /* What an effect is told to do, and how often it ran. */
 typedef struct script {
 	int runs;
-	int fail_runs;                  /* the first so many runs end with `ends` */
+	int fail_runs; /* the first so many runs end with `ends` */
 	once_effect_result ends;
-	const char *before_end;         /* a statement that fails, run before such an end */
-	once_session *other;            /* a rival transaction, run inside the effect */
+	const char *before_end; /* a statement that fails, run before such an end */
+	once_session *other;    /* a rival transaction, run inside the effect */
 	const char *other_sql;
 } script;
 
-static void
-setup_tables(void)
+static void setup_tables(void)
 {
 	run_sql(session, "SET client_min_messages = warning; CREATE TABLE IF NOT EXISTS effect (key text, n integer)");
 	run_sql(session, "CREATE TABLE IF NOT EXISTS counter (id integer PRIMARY KEY, n integer)");
@@ -24,8 +26,7 @@ setup_tables(void)
 	run_sql(session, "INSERT INTO counter VALUES (1, 0)");
 }
 
-static once_effect_result
-play(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result play(PGconn *connection, void *argument, once_outcome *outcome)
 {
 	script *script = argument;
 	script->runs++;
@@ -56,14 +57,12 @@ play(PGconn *connection, void *argument, once_outcome *outcome)
 	return ONCE_EFFECT_DONE;
 }
 
-static int
-effects(void)
+static int effects(void)
 {
 	return query_int(session, "SELECT count(*) FROM effect");
 }
 
-static void
-an_effect_runs_once_and_every_retry_gets_its_answer(void **state)
+static void an_effect_runs_once_and_every_retry_gets_its_answer(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -84,8 +83,7 @@ an_effect_runs_once_and_every_retry_gets_its_answer(void **state)
 	assert_int_equal(effects(), 1);
 }
 
-static void
-a_final_failure_is_recorded_and_its_effect_rolled_back(void **state)
+static void a_final_failure_is_recorded_and_its_effect_rolled_back(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -93,8 +91,10 @@ a_final_failure_is_recorded_and_its_effect_rolled_back(void **state)
 	once_error *error = NULL;
 	once_answer *answer = NULL;
 	once_intent intent = {.scope = "x", .key = "final"};
-	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error), error);
-	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error), error);
+	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error),
+	            error);
+	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error),
+	            error);
 	assert_int_equal(script.runs, 1);
 	assert_int_equal(effects(), 0);
 	assert_ok(once_peek(session, &intent, &answer, &error), error);
@@ -103,8 +103,7 @@ a_final_failure_is_recorded_and_its_effect_rolled_back(void **state)
 	once_answer_free(answer);
 }
 
-static void
-a_final_failure_after_a_failed_statement_is_recorded_all_the_same(void **state)
+static void a_final_failure_after_a_failed_statement_is_recorded_all_the_same(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -112,12 +111,12 @@ a_final_failure_after_a_failed_statement_is_recorded_all_the_same(void **state)
 	once_error *error = NULL;
 	once_answer *answer = NULL;
 	once_intent intent = {.scope = "x", .key = "final 2"};
-	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error), error);
+	assert_code(ONCE_FINAL_FAILURE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error),
+	            error);
 	assert_int_equal(effects(), 0);
 }
 
-static void
-an_aborted_effect_leaves_no_trace(void **state)
+static void an_aborted_effect_leaves_no_trace(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -136,8 +135,7 @@ an_aborted_effect_leaves_no_trace(void **state)
 	assert_int_equal(effects(), 1);
 }
 
-static void
-an_effect_that_asks_for_it_runs_again_until_the_deadline(void **state)
+static void an_effect_that_asks_for_it_runs_again_until_the_deadline(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -145,7 +143,9 @@ an_effect_that_asks_for_it_runs_again_until_the_deadline(void **state)
 	once_answer *answer = NULL;
 	once_intent intent = {.scope = "x", .key = "again"};
 	script script = {.fail_runs = 3, .ends = ONCE_EFFECT_RETRY};
-	assert_ok(once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.backoff_ms = 1}, &answer, &error), error);
+	assert_ok(
+	    once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.backoff_ms = 1}, &answer, &error),
+	    error);
 	once_answer_free(answer);
 	answer = NULL;
 	assert_int_equal(script.runs, 4);
@@ -154,13 +154,13 @@ an_effect_that_asks_for_it_runs_again_until_the_deadline(void **state)
 	script.fail_runs = 1000000;
 	intent.key = "again in vain";
 	assert_code(ONCE_DEADLINE,
-	            once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.backoff_ms = 1, .deadline_ms = 50}, &answer, &error),
+	            once_execute(session, &intent, &fingerprint, play, &script,
+	                         &(once_options){.backoff_ms = 1, .deadline_ms = 50}, &answer, &error),
 	            error);
 	assert_int_equal(effects(), 1);
 }
 
-static void
-a_statement_that_fails_for_good_is_reported_with_its_sqlstate(void **state)
+static void a_statement_that_fails_for_good_is_reported_with_its_sqlstate(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -176,8 +176,7 @@ a_statement_that_fails_for_good_is_reported_with_its_sqlstate(void **state)
 	assert_int_equal(effects(), 0);
 }
 
-static void
-a_serialization_failure_is_retried(void **state)
+static void a_serialization_failure_is_retried(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -186,7 +185,9 @@ a_serialization_failure_is_retried(void **state)
 	once_session *other = open_session();
 	once_intent intent = {.scope = "x", .key = "race"};
 	script script = {.other = other, .other_sql = "UPDATE counter SET n = n + 10"};
-	assert_ok(once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.isolation = "repeatable read"}, &answer, &error), error);
+	assert_ok(once_execute(session, &intent, &fingerprint, play, &script,
+	                       &(once_options){.isolation = "repeatable read"}, &answer, &error),
+	          error);
 	once_answer_free(answer);
 	assert_int_equal(script.runs, 2);
 	assert_int_equal(effects(), 1);
@@ -194,8 +195,7 @@ a_serialization_failure_is_retried(void **state)
 	once_session_close(other);
 }
 
-static void
-a_running_attempt_is_reported_or_waited_for(void **state)
+static void a_running_attempt_is_reported_or_waited_for(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -213,18 +213,21 @@ a_running_attempt_is_reported_or_waited_for(void **state)
 	assert_true(once_error_retriable(error));
 	once_error_free(error);
 	error = NULL;
-	assert_code(ONCE_ACTIVE, once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.wait_ms = 30, .backoff_ms = 1}, &answer, &error),
+	assert_code(ONCE_ACTIVE,
+	            once_execute(session, &intent, &fingerprint, play, &script,
+	                         &(once_options){.wait_ms = 30, .backoff_ms = 1}, &answer, &error),
 	            error);
 	assert_int_equal(script.runs, 0);
 	run_sql(other, "ROLLBACK");
-	assert_ok(once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.wait_ms = 5000}, &answer, &error), error);
+	assert_ok(
+	    once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.wait_ms = 5000}, &answer, &error),
+	    error);
 	once_answer_free(answer);
 	assert_int_equal(effects(), 1);
 	once_session_close(other);
 }
 
-static void
-a_session_inside_a_transaction_is_refused(void **state)
+static void a_session_inside_a_transaction_is_refused(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -236,25 +239,31 @@ a_session_inside_a_transaction_is_refused(void **state)
 	assert_code(ONCE_USAGE, once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error), error);
 	run_sql(session, "ROLLBACK");
 	error = NULL;
-	assert_code(ONCE_USAGE, once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.isolation = "chaos"}, &answer, &error), error);
+	assert_code(ONCE_USAGE,
+	            once_execute(session, &intent, &fingerprint, play, &script, &(once_options){.isolation = "chaos"},
+	                         &answer, &error),
+	            error);
 }
 
 static const char *const insert_parameters[] = {"k", "2"};
-static const once_statement insert_once = {.sql = "INSERT INTO effect VALUES ($1, $2::integer)", .parameter_count = 2, .parameters = insert_parameters};
+static const once_statement insert_once = {
+    .sql = "INSERT INTO effect VALUES ($1, $2::integer)", .parameter_count = 2, .parameters = insert_parameters};
 
-static void
-statements_run_once_in_one_round_trip_and_replay(void **state)
+static void statements_run_once_in_one_round_trip_and_replay(void **state)
 {
 	bool prepare = *state != NULL;
 	setup_tables();
 	once_session_prepare(session, prepare);
 	once_error *error = NULL;
 	once_intent intent = {.scope = "x", .key = prepare ? "statements, prepared" : "statements"};
-	once_outcome outcome = {.response_status = 201, .response_body = bytes_of("two"), .response_headers = "{}", .result_type = "effect"};
+	once_outcome outcome = {
+	    .response_status = 201, .response_body = bytes_of("two"), .response_headers = "{}", .result_type = "effect"};
 	once_statement statements[] = {insert_once, {.sql = "SELECT count(*) FROM effect"}};
 	for (int i = 0; i < 3; i++) {
 		once_answer *answer = NULL;
-		assert_ok(once_execute_statements(session, &intent, &fingerprint, 2, statements, &outcome, NULL, &answer, &error), error);
+		assert_ok(
+		    once_execute_statements(session, &intent, &fingerprint, 2, statements, &outcome, NULL, &answer, &error),
+		    error);
 		assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY);
 		assert_int_equal(once_answer_fence(answer), 1);
 		assert_int_equal(once_answer_response_status(answer), 201);
@@ -266,8 +275,7 @@ statements_run_once_in_one_round_trip_and_replay(void **state)
 	once_session_prepare(session, false);
 }
 
-static void
-a_failing_statement_undoes_all_and_is_reported(void **state)
+static void a_failing_statement_undoes_all_and_is_reported(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -276,7 +284,8 @@ a_failing_statement_undoes_all_and_is_reported(void **state)
 	once_intent intent = {.scope = "x", .key = "bad statement"};
 	once_outcome outcome = {.response_status = 201};
 	once_statement statements[] = {insert_once, {.sql = "SELECT 1/0"}, insert_once};
-	once_code code = once_execute_statements(session, &intent, &fingerprint, 3, statements, &outcome, NULL, &answer, &error);
+	once_code code =
+	    once_execute_statements(session, &intent, &fingerprint, 3, statements, &outcome, NULL, &answer, &error);
 	assert_int_equal(code, ONCE_DATABASE);
 	assert_string_equal(once_error_sqlstate(error), "22012");
 	once_error_free(error);
@@ -289,12 +298,13 @@ a_failing_statement_undoes_all_and_is_reported(void **state)
 	once_fingerprint other = fingerprint;
 	other.bytes[0] ^= 1;
 	intent.key = "once";
-	assert_code(ONCE_MISMATCH, once_execute_statements(session, &intent, &other, 1, statements, &outcome, NULL, &answer, &error), error);
+	assert_code(ONCE_MISMATCH,
+	            once_execute_statements(session, &intent, &other, 1, statements, &outcome, NULL, &answer, &error),
+	            error);
 	assert_int_equal(effects(), 0);
 }
 
-static void
-an_attached_session_uses_and_leaves_the_callers_connection(void **state)
+static void an_attached_session_uses_and_leaves_the_callers_connection(void **state)
 {
 	(void)state;
 	setup_tables();
@@ -314,27 +324,26 @@ an_attached_session_uses_and_leaves_the_callers_connection(void **state)
 	assert_int_equal(effects(), 1);
 }
 
-int
-main(void)
+int main(void)
 {
 	session = open_session();
 	once_error *error = NULL;
 	assert_ok(once_fingerprint_bytes(session, "", bytes_of("request"), &fingerprint, &error), error);
 	static int prepare = 1;
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(an_effect_runs_once_and_every_retry_gets_its_answer),
-		cmocka_unit_test(a_final_failure_is_recorded_and_its_effect_rolled_back),
-		cmocka_unit_test(a_final_failure_after_a_failed_statement_is_recorded_all_the_same),
-		cmocka_unit_test(an_aborted_effect_leaves_no_trace),
-		cmocka_unit_test(an_effect_that_asks_for_it_runs_again_until_the_deadline),
-		cmocka_unit_test(a_statement_that_fails_for_good_is_reported_with_its_sqlstate),
-		cmocka_unit_test(a_serialization_failure_is_retried),
-		cmocka_unit_test(a_running_attempt_is_reported_or_waited_for),
-		cmocka_unit_test(a_session_inside_a_transaction_is_refused),
-		cmocka_unit_test(statements_run_once_in_one_round_trip_and_replay),
-		cmocka_unit_test_prestate(statements_run_once_in_one_round_trip_and_replay, &prepare),
-		cmocka_unit_test(a_failing_statement_undoes_all_and_is_reported),
-		cmocka_unit_test(an_attached_session_uses_and_leaves_the_callers_connection),
+	    cmocka_unit_test(an_effect_runs_once_and_every_retry_gets_its_answer),
+	    cmocka_unit_test(a_final_failure_is_recorded_and_its_effect_rolled_back),
+	    cmocka_unit_test(a_final_failure_after_a_failed_statement_is_recorded_all_the_same),
+	    cmocka_unit_test(an_aborted_effect_leaves_no_trace),
+	    cmocka_unit_test(an_effect_that_asks_for_it_runs_again_until_the_deadline),
+	    cmocka_unit_test(a_statement_that_fails_for_good_is_reported_with_its_sqlstate),
+	    cmocka_unit_test(a_serialization_failure_is_retried),
+	    cmocka_unit_test(a_running_attempt_is_reported_or_waited_for),
+	    cmocka_unit_test(a_session_inside_a_transaction_is_refused),
+	    cmocka_unit_test(statements_run_once_in_one_round_trip_and_replay),
+	    cmocka_unit_test_prestate(statements_run_once_in_one_round_trip_and_replay, &prepare),
+	    cmocka_unit_test(a_failing_statement_undoes_all_and_is_reported),
+	    cmocka_unit_test(an_attached_session_uses_and_leaves_the_callers_connection),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	once_session_close(session);

@@ -10,44 +10,43 @@ typedef struct json_case {
 } json_case;
 
 static const json_case cases[] = {
-	{"{}", "{}"},
-	{" [ ] ", "[]"},
-	{"{\"b\":1,\"a\":2}", "{\"a\":2,\"b\":1}"},
-	{"{ \"b\" : [ 1 , {\"d\":null,\"c\":true} ] , \"a\" : false }", "{\"a\":false,\"b\":[1,{\"c\":true,\"d\":null}]}"},
-	{"{\"aa\":1,\"a\":2,\"ab\":3}", "{\"a\":2,\"aa\":1,\"ab\":3}"},
-	{"100000000000000000.01", "100000000000000000.01"},
-	{"[1.0,1.00,1e2,-0,0.5E+3]", "[1.0,1.00,1e2,-0,0.5E+3]"},
-	{"\"\\u0041\\u00e9\\ud83d\\ude00\\/\\n\"", "\"A\xc3\xa9\xf0\x9f\x98\x80/\\u000a\""},
-	{"{\"\\u0061\":1,\"b\":2}", "{\"a\":1,\"b\":2}"},
-	{"\"\\\"\\\\\"", "\"\\\"\\\\\""},
-	{"{\"a\":1,\"\\u0061\":2}", NULL},
-	{"{\"a\":1,}", NULL},
-	{"[1,]", NULL},
-	{"[1 2]", NULL},
-	{"01", NULL},
-	{"1.", NULL},
-	{".5", NULL},
-	{"+1", NULL},
-	{"1e", NULL},
-	{"nul", NULL},
-	{"\"\\ud800\"", NULL},
-	{"\"\\udc00\"", NULL},
-	{"\"\\ud800\\u0041\"", NULL},
-	{"\"\\x\"", NULL},
-	{"\"\x01\"", NULL},
-	{"\"\xff\"", NULL},
-	{"\"\xc0\x80\"", NULL},
-	{"\"\xed\xa0\x80\"", NULL},
-	{"\"open", NULL},
-	{"{\"a\"}", NULL},
-	{"{a:1}", NULL},
-	{"{\"a\":1", NULL},
-	{"", NULL},
-	{"{} {}", NULL},
+    {"{}", "{}"},
+    {" [ ] ", "[]"},
+    {"{\"b\":1,\"a\":2}", "{\"a\":2,\"b\":1}"},
+    {"{ \"b\" : [ 1 , {\"d\":null,\"c\":true} ] , \"a\" : false }", "{\"a\":false,\"b\":[1,{\"c\":true,\"d\":null}]}"},
+    {"{\"aa\":1,\"a\":2,\"ab\":3}", "{\"a\":2,\"aa\":1,\"ab\":3}"},
+    {"100000000000000000.01", "100000000000000000.01"},
+    {"[1.0,1.00,1e2,-0,0.5E+3]", "[1.0,1.00,1e2,-0,0.5E+3]"},
+    {"\"\\u0041\\u00e9\\ud83d\\ude00\\/\\n\"", "\"A\xc3\xa9\xf0\x9f\x98\x80/\\u000a\""},
+    {"{\"\\u0061\":1,\"b\":2}", "{\"a\":1,\"b\":2}"},
+    {"\"\\\"\\\\\"", "\"\\\"\\\\\""},
+    {"{\"a\":1,\"\\u0061\":2}", NULL},
+    {"{\"a\":1,}", NULL},
+    {"[1,]", NULL},
+    {"[1 2]", NULL},
+    {"01", NULL},
+    {"1.", NULL},
+    {".5", NULL},
+    {"+1", NULL},
+    {"1e", NULL},
+    {"nul", NULL},
+    {"\"\\ud800\"", NULL},
+    {"\"\\udc00\"", NULL},
+    {"\"\\ud800\\u0041\"", NULL},
+    {"\"\\x\"", NULL},
+    {"\"\x01\"", NULL},
+    {"\"\xff\"", NULL},
+    {"\"\xc0\x80\"", NULL},
+    {"\"\xed\xa0\x80\"", NULL},
+    {"\"open", NULL},
+    {"{\"a\"}", NULL},
+    {"{a:1}", NULL},
+    {"{\"a\":1", NULL},
+    {"", NULL},
+    {"{} {}", NULL},
 };
 
-static void
-each_text_has_its_canonical_form_or_none(void **state)
+static void each_text_has_its_canonical_form_or_none(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -75,8 +74,7 @@ each_text_has_its_canonical_form_or_none(void **state)
 	}
 }
 
-static void
-nesting_is_bounded(void **state)
+static void nesting_is_bounded(void **state)
 {
 	(void)state;
 	char deep[200];
@@ -92,8 +90,7 @@ nesting_is_bounded(void **state)
 	free(out);
 }
 
-static void
-every_prefix_of_a_document_is_refused_and_read_within_its_bounds(void **state)
+static void every_prefix_of_a_document_is_refused_and_read_within_its_bounds(void **state)
 {
 	(void)state;
 	static const char text[] = "{\"k\":[1,-2.5e+10,\"\\u00e9\\ud83d\\ude00\xc3\xa9\",{\"x\":null}],\"a\":true}";
@@ -109,13 +106,12 @@ every_prefix_of_a_document_is_refused_and_read_within_its_bounds(void **state)
 	}
 }
 
-int
-main(void)
+int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_text_has_its_canonical_form_or_none),
-		cmocka_unit_test(nesting_is_bounded),
-		cmocka_unit_test(every_prefix_of_a_document_is_refused_and_read_within_its_bounds),
+	    cmocka_unit_test(each_text_has_its_canonical_form_or_none),
+	    cmocka_unit_test(nesting_is_bounded),
+	    cmocka_unit_test(every_prefix_of_a_document_is_refused_and_read_within_its_bounds),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

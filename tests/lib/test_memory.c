@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_memory.c: each allocation of the library fails in turn. Whatever is called then says "no memory" or succeeds, leaks nothing (the address
- * sanitizer looks), and never leaves a second effect: afterwards the same call, with memory, gives the one answer.
+ * test_memory.c: each allocation of the library fails in turn. Whatever is called then says "no memory" or succeeds,
+ * leaks nothing (the address sanitizer looks), and never leaves a second effect: afterwards the same call, with memory,
+ * gives the one answer.
  */
 #include <stdlib.h>
 
@@ -19,32 +20,27 @@ char *__wrap_strdup(const char *text);
 /* Fails the allocation that brings this to 0; below 0 none fails. */
 static int countdown = -1;
 
-static bool
-fails_now(void)
+static bool fails_now(void)
 {
 	return countdown > 0 && --countdown == 0;
 }
 
-void *
-__wrap_malloc(size_t size)
+void *__wrap_malloc(size_t size)
 {
 	return fails_now() ? NULL : __real_malloc(size);
 }
 
-void *
-__wrap_calloc(size_t count, size_t size)
+void *__wrap_calloc(size_t count, size_t size)
 {
 	return fails_now() ? NULL : __real_calloc(count, size);
 }
 
-void *
-__wrap_realloc(void *old, size_t size)
+void *__wrap_realloc(void *old, size_t size)
 {
 	return fails_now() ? NULL : __real_realloc(old, size);
 }
 
-char *
-__wrap_strdup(const char *text)
+char *__wrap_strdup(const char *text)
 {
 	return fails_now() ? NULL : __real_strdup(text);
 }
@@ -52,8 +48,7 @@ __wrap_strdup(const char *text)
 static once_session *session;
 static int serial;
 
-static once_effect_result
-insert(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result insert(PGconn *connection, void *argument, once_outcome *outcome)
 {
 	const char *const parameters[] = {argument};
 	PQclear(PQexecParams(connection, "INSERT INTO memory_effect VALUES ($1)", 1, NULL, parameters, NULL, NULL, 0));
@@ -63,8 +58,7 @@ insert(PGconn *connection, void *argument, once_outcome *outcome)
 }
 
 /* Everything that allocates, on the intent `key`. Returns the first code that is not OK. */
-static once_code
-use_everything(const char *key)
+static once_code use_everything(const char *key)
 {
 	once_error *error = NULL;
 	once_answer *answer = NULL;
@@ -80,8 +74,8 @@ use_everything(const char *key)
 	once_intent claimed = {.scope = "memory", .key = other_key};
 	once_code code = once_session_attach(once_session_connection(session), &attached, &error);
 	if (code == ONCE_OK) {
-		code = once_fingerprint_request(attached, "", "POST", "/", "application/json", bytes_of("{\"b\":[1,2],\"a\":{\"c\":\"d\"}}"), true, &fingerprint,
-		                                &error);
+		code = once_fingerprint_request(attached, "", "POST", "/", "application/json",
+		                                bytes_of("{\"b\":[1,2],\"a\":{\"c\":\"d\"}}"), true, &fingerprint, &error);
 	}
 	if (code == ONCE_OK) {
 		code = once_execute(attached, &intent, &fingerprint, insert, (void *)(uintptr_t)key, NULL, &answer, &error);
@@ -114,15 +108,15 @@ use_everything(const char *key)
 	if (code == ONCE_OK) {
 		/* An error object is an allocation too. */
 		once_code refused = once_complete(attached, &intent, 99, &outcome, &error);
-		code = refused == ONCE_COMPLETION_REFUSED && once_error_code(error) == refused ? ONCE_OK : once_error_code(error);
+		code =
+		    refused == ONCE_COMPLETION_REFUSED && once_error_code(error) == refused ? ONCE_OK : once_error_code(error);
 	}
 	once_error_free(error);
 	once_session_close(attached);
 	return code;
 }
 
-static void
-each_allocation_fails_in_turn_and_nothing_is_lost_or_doubled(void **state)
+static void each_allocation_fails_in_turn_and_nothing_is_lost_or_doubled(void **state)
 {
 	(void)state;
 	run_sql(session, "CREATE TABLE memory_effect (key text)");
@@ -151,26 +145,25 @@ each_allocation_fails_in_turn_and_nothing_is_lost_or_doubled(void **state)
 	print_message("%d allocations failed in turn\n", n - 1);
 }
 
-static void
-a_json_text_too_large_for_memory_is_told_from_a_malformed_one(void **state)
+static void a_json_text_too_large_for_memory_is_told_from_a_malformed_one(void **state)
 {
 	(void)state;
 	once_error *error = NULL;
 	once_fingerprint fingerprint;
 	countdown = 1;
-	once_code code = once_fingerprint_request(session, "", "POST", "/", NULL, bytes_of("{\"a\":1}"), true, &fingerprint, &error);
+	once_code code =
+	    once_fingerprint_request(session, "", "POST", "/", NULL, bytes_of("{\"a\":1}"), true, &fingerprint, &error);
 	countdown = -1;
 	assert_code(ONCE_NO_MEMORY, code, error);
 	assert_string_equal(once_error_message(NULL), "");
 }
 
-int
-main(void)
+int main(void)
 {
 	session = open_session();
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(each_allocation_fails_in_turn_and_nothing_is_lost_or_doubled),
-		cmocka_unit_test(a_json_text_too_large_for_memory_is_told_from_a_malformed_one),
+	    cmocka_unit_test(each_allocation_fails_in_turn_and_nothing_is_lost_or_doubled),
+	    cmocka_unit_test(a_json_text_too_large_for_memory_is_told_from_a_malformed_one),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
 	once_session_close(session);

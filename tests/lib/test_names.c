@@ -4,8 +4,7 @@
 
 #include "names.h"
 
-static void
-every_state_and_verdict_has_a_word_that_leads_back(void **state)
+static void every_state_and_verdict_has_a_word_that_leads_back(void **state)
 {
 	(void)state;
 	for (int i = ONCE_STATE_PROCESSING; i <= ONCE_STATE_IN_DOUBT; i++) {
@@ -21,8 +20,7 @@ every_state_and_verdict_has_a_word_that_leads_back(void **state)
 	assert_string_equal(once_verdict_name((once_verdict)99), "");
 }
 
-static void
-every_code_has_a_name_of_its_own(void **state)
+static void every_code_has_a_name_of_its_own(void **state)
 {
 	(void)state;
 	for (int i = ONCE_OK; i <= ONCE_EFFECT; i++) {
@@ -34,8 +32,7 @@ every_code_has_a_name_of_its_own(void **state)
 	assert_string_equal(once_code_name((once_code)99), "unknown");
 }
 
-static void
-a_sqlstate_says_what_to_do(void **state)
+static void a_sqlstate_says_what_to_do(void **state)
 {
 	(void)state;
 	assert_int_equal(once_code_of_sqlstate("P4002"), ONCE_MISMATCH);
@@ -48,13 +45,12 @@ a_sqlstate_says_what_to_do(void **state)
 	assert_int_equal(once_code_of_sqlstate(NULL), ONCE_CONNECTION);
 }
 
-int
-main(void)
+int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(every_state_and_verdict_has_a_word_that_leads_back),
-		cmocka_unit_test(every_code_has_a_name_of_its_own),
-		cmocka_unit_test(a_sqlstate_says_what_to_do),
+	    cmocka_unit_test(every_state_and_verdict_has_a_word_that_leads_back),
+	    cmocka_unit_test(every_code_has_a_name_of_its_own),
+	    cmocka_unit_test(a_sqlstate_says_what_to_do),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

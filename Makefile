@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: PostgreSQL
+# Names the tasks; meson and ninja do the building. `make` alone lists them.
+PYTHON := /usr/bin/python3
+BUILD := build
+PREFIX ?= /usr/local
+PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
+
+.PHONY: help run test lint format bench install test-matrix setup build build-sanitized docs clean stop
+
+help: ## list the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: setup build ## start a private PostgreSQL with the contract, play the orders example, show the proof
+	@tools/run.sh $(BUILD)
+
+stop: ## stop the private PostgreSQL that `make run` left up
+	@$(BUILD)/cli/pgonce dev --stop
+
+test: setup build build-sanitized ## build with warnings as errors and run every test, on private servers
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized $(PYTEST) tests
+
+lint: setup build ## format, static analysis, SQL, shell, Python, generated documents
+	@tools/lint.sh $(BUILD)
+
+format: setup ## format the C files in place
+	@tools/lint.sh --format
+
+bench: setup build ## measure against the goals of docs/evidence.md (writes bench/results.json)
+	$(PYTHON) bench/run.py --json bench/results.json
+
+test-matrix: setup ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
+	$(PYTHON) tools/matrix.py
+
+install: build ## install the command, the library, the man pages and the extension's files (PREFIX, DESTDIR)
+	meson configure $(BUILD) --prefix=$(PREFIX)
+	meson install -C $(BUILD)
+
+docs: build ## write the generated parts of docs/ and the man pages
+	@tools/docs.py --build $(BUILD)
+
+setup:
+	@tools/setup.sh
+
+build:
+	@test -f $(BUILD)/build.ninja || meson setup $(BUILD) >$(BUILD).log 2>&1 || { cat $(BUILD).log; exit 1; }
+	@rm -f $(BUILD).log
+	@ninja -C $(BUILD) --quiet
+
+build-sanitized:
+	@test -f $(BUILD)-sanitized/build.ninja || meson setup $(BUILD)-sanitized -Db_sanitize=address,undefined -Db_lundef=false \
+		>$(BUILD)-sanitized.log 2>&1 || { cat $(BUILD)-sanitized.log; exit 1; }
+	@rm -f $(BUILD)-sanitized.log
+	@ninja -C $(BUILD)-sanitized --quiet
+
+clean: ## remove what was built (not .pgonce, which holds data)
+	rm -rf $(BUILD) $(BUILD)-sanitized

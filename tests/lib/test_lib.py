@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The library: its C tests, plain and under the sanitizers, on a private server; the connection lost at each step of an execution; and
+what it shows to the world."""
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from harness.proxy import Proxy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
+SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
+C_TESTS = ["json", "names", "contract", "execute", "memory"]
+
+
+def run(command, **environment):
+    return subprocess.run([str(part) for part in command], env=os.environ | environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("build", [BUILD, SANITIZED], ids=["plain", "sanitized"])
+@pytest.mark.parametrize("name", C_TESTS)
+def test_the_c_tests_pass(db, build, name):
+    done = run([build / "tests/lib" / f"test_{name}"], PGONCE_TEST_DSN=db.dsn(), PGOPTIONS="-c client_min_messages=warning",
+               ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
+    assert done.returncode == 0, done.stdout[-6000:]
+
+
+def play(proxy, db, mode, key, deadline_ms=20000, build=SANITIZED):
+    done = run([build / "tests/lib/play_execute", proxy.dsn(db.name), mode, key, deadline_ms])
+    assert done.returncode == 0, done.stdout
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def played(db):
+    db.execute("CREATE TABLE play_effect (key text)")
+    return db
+
+
+# What is sent in an execution, in its order; a connection can be lost at each.
+STEPS = ["BEGIN", "once.begin", "SAVEPOINT", "INSERT INTO play_effect", "once.finish", "COMMIT"]
+
+
+# The form with statements has no savepoint.
+MODES_AND_STEPS = [("effect", step) for step in STEPS] + [("statements", step) for step in STEPS if step != "SAVEPOINT"]
+
+
+@pytest.mark.parametrize("loss", ["lose_request", "lose_connection_after", "lose_answer"])
+@pytest.mark.parametrize("mode, step", MODES_AND_STEPS)
+def test_a_connection_lost_at_any_step_ends_in_one_effect_and_its_answer(server, played, mode, loss, step):
+    with Proxy(server) as proxy:
+        rule = getattr(proxy, loss)(step)
+        answer = play(proxy, played, mode, "k")
+        assert rule.fired.is_set()
+        assert answer in ("ok proceed answer", "ok replay answer")
+        # Whether the COMMIT was heard decides which; the other losses leave nothing to replay.
+        if step == "COMMIT" and loss == "lose_answer":
+            assert answer == "ok replay answer"
+        if mode == "effect" and step not in ("once.finish", "COMMIT"):
+            assert answer == "ok proceed answer"
+        assert played.value("SELECT count(*) FROM play_effect") == 1
+        assert play(proxy, played, mode, "k") == "ok replay answer"
+
+
+def test_a_lost_commit_on_the_callers_connection_is_said_to_be_unknown_and_the_retry_knows(server, played):
+    with Proxy(server) as proxy:
+        proxy.lose_answer("COMMIT")
+        assert play(proxy, played, "attached", "k") == "error outcome_unknown retriable=1 outcome_unknown=1"
+        assert play(proxy, played, "attached", "k") == "ok replay answer"
+        assert played.value("SELECT count(*) FROM play_effect") == 1
+
+
+def test_a_connection_of_the_callers_lost_before_commit_is_no_unknown(server, played):
+    with Proxy(server) as proxy:
+        proxy.lose_request("INSERT INTO play_effect")
+        assert play(proxy, played, "attached", "k") == "error connection retriable=1 outcome_unknown=0"
+        assert played.value("SELECT count(*) FROM play_effect") == 0
+
+
+def test_a_commit_whose_database_never_comes_back_is_unknown_when_the_deadline_passes(server, played):
+    proxy = Proxy(server)
+    rule = proxy.lose_answer("COMMIT")
+    command = [SANITIZED / "tests/lib/play_execute", proxy.dsn(played.name), "effect", "k", "600"]
+    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+    assert rule.fired.wait(20)
+    proxy.close()
+    assert process.communicate(timeout=30)[0].strip() == "error outcome_unknown retriable=1 outcome_unknown=1"
+    with Proxy(server) as again:
+        assert play(again, played, "effect", "k") == "ok replay answer"
+    assert played.value("SELECT count(*) FROM play_effect") == 1
+
+
+def test_a_lost_commit_that_still_runs_is_waited_for_and_never_run_beside(server, played):
+    """The old backend is held inside its COMMIT by a deferred trigger; the retry must be told that it is active, not that it may proceed."""
+    played.execute("""
+        CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON play_effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION hold()""")
+    holder = played.connect(autocommit=False)
+    holder.cursor().execute("SELECT pg_advisory_lock(4711)")
+    with Proxy(server) as proxy:
+        rule = proxy.lose_connection_after("COMMIT")
+        command = [SANITIZED / "tests/lib/play_execute", proxy.dsn(played.name), "effect", "k", "20000"]
+        process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+        assert rule.fired.wait(20)
+        # The retry has come by and was refused: it holds no transaction, the old backend still waits in its COMMIT.
+        watcher = played.connect()
+        cursor = watcher.cursor()
+        for _ in range(2000):
+            cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'")
+            if cursor.fetchone()[0] == 1:
+                break
+        assert process.poll() is None
+        cursor.execute("SELECT count(*) FROM play_effect")
+        assert cursor.fetchone()[0] == 0
+        holder.rollback()
+        holder.cursor().execute("SELECT pg_advisory_unlock_all()")
+        holder.close()
+        assert process.communicate(timeout=30)[0].strip() in ("ok replay answer", "ok proceed answer")
+    assert played.value("SELECT count(*) FROM play_effect") == 1
+
+
+def test_the_header_compiles_as_c_and_as_cxx(tmp_path):
+    flags = run(["pkg-config", "--cflags", "libpq"]).stdout.split()
+    for compiler, name in (("gcc", "a.c"), ("g++", "a.cc")):
+        source = tmp_path / name
+        source.write_text('#include "pgonce.h"\nint main(void) { return once_version() == 0; }\n')
+        done = run([compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", f"-I{ROOT}/include", *flags, source])
+        assert done.returncode == 0, done.stdout
+
+
+def test_the_shared_library_shows_the_functions_of_the_header_and_nothing_else():
+    listed = run(["nm", "-D", "--defined-only", BUILD / "lib/libpgonce.so"]).stdout
+    shown = {line.split()[-1].split("@")[0] for line in listed.splitlines() if line}
+    header = (ROOT / "include/pgonce.h").read_text()
+    declared = set(re.findall(r"\b(once_[a-z_]+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
+    declared -= {"once_effect"}
+    assert shown == declared
+
+
+def test_a_program_builds_against_the_installed_library(tmp_path):
+    done = run(["meson", "install", "-C", BUILD, "--destdir", tmp_path])
+    assert done.returncode == 0, done.stdout
+    pc = next(tmp_path.rglob("libpgonce.pc"))
+    source = tmp_path / "a.c"
+    source.write_text('#include <pgonce.h>\n#include <stdio.h>\nint main(void) { puts(once_version()); return 0; }\n')
+    flags = run(["pkg-config", "--cflags", "--libs", "libpgonce"], PKG_CONFIG_PATH=str(pc.parent), PKG_CONFIG_SYSROOT_DIR=str(tmp_path)).stdout
+    # The sysroot belongs before our own paths only; libpq is where it always was.
+    library = next(tmp_path.rglob("libpgonce.so")).parent
+    header = next(tmp_path.rglob("pgonce.h")).parent
+    libpq = run(["pkg-config", "--cflags", "--libs", "libpq"]).stdout.split()
+    assert "-lpgonce" in flags
+    done = run(["gcc", source, "-o", tmp_path / "a", f"-I{header}", f"-L{library}", "-lpgonce", *libpq])
+    assert done.returncode == 0, done.stdout
+    assert run([tmp_path / "a"], LD_LIBRARY_PATH=str(library)).stdout.strip() == "1.0.0"

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""Checks that no compiler makes: one SPDX line per file, the rules of contract/ and lib/sql/, no SQL in C strings, links in documents."""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CODE = {".c", ".h", ".sql", ".py", ".sh", ".build", ".txt", ".jsonl"}
+problems = []
+
+
+def problem(path, text):
+    problems.append(f"{path}: {text}")
+
+
+def listed():
+    out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    return [pathlib.Path(name) for name in out.splitlines() if (ROOT / name).is_file()]
+
+
+def check_head(path, text):
+    if path.suffix in CODE - {".jsonl"} and path.name not in ("requests.txt",):
+        if "SPDX-License-Identifier: PostgreSQL" not in "\n".join(text.split("\n")[:3]):
+            problem(path, "no SPDX line in its first three lines")
+
+
+def check_function(path, text):
+    names = set(re.findall(r"^CREATE FUNCTION once\.(\w+)\(", text, re.M))
+    # bind and unbind, and the three forms of fingerprint, are one thing each.
+    if len(names) != 1 and names != {"bind", "unbind"}:
+        problem(path, f"holds {sorted(names)}: one function per file")
+    elif path.stem not in names:
+        problem(path, "is not named after its function")
+    if not re.search(r"^-- once\.", text, re.M):
+        problem(path, "has no block comment that begins with the function's name")
+    for body in re.findall(r"CREATE FUNCTION.*?(?=^CREATE FUNCTION|\Z)", text, re.S | re.M):
+        if "SECURITY DEFINER" in body and "SET search_path = pg_catalog, pg_temp" not in body:
+            problem(path, "SECURITY DEFINER without a fixed search_path")
+        if re.search(r"\bEXCEPTION\s+WHEN\b", body) and path.stem not in ("lock",):
+            problem(path, "an EXCEPTION block starts a subtransaction")
+    # A comparison of a key column that is not of collation "C" misses the index.
+    for column in ("tenant", "scope", "key"):
+        for line in re.findall(rf"\b[ia]\.{column} = (?!p\.|d\.)([^\n]*)", text):
+            if not re.match(r"[\w.\[\]]+ COLLATE \"C\"", line):
+                problem(path, f"compares {column} without COLLATE \"C\": {line[:60]}")
+
+
+def check_c(path, text):
+    if str(path).startswith(("tests/", "examples/", "bench/")):
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if re.search(r'"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP)\s', line):
+            problem(f"{path}:{number}", "SQL in a C string: its home is a .sql file")
+
+
+def check_document(path, text):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        if not (ROOT / path.parent / target).exists():
+            problem(path, f"links to {target}, which is not there")
+
+
+def main():
+    for path in listed():
+        if path.name == "LICENSE" or path.suffix in (".png", ".json"):
+            continue
+        text = (ROOT / path).read_text()
+        check_head(path, text)
+        if str(path).startswith("contract/functions/"):
+            check_function(path, text)
+        if path.suffix in (".c", ".h"):
+            check_c(path, text)
+        if path.suffix == ".md":
+            check_document(path, text)
+        for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X "):
+            if word in text:
+                problem(path, f"holds an unfinished place ({word.strip()})")
+        if path.suffix == ".sql" and any(len(line) > 140 for line in text.split("\n")):
+            problem(path, "has lines of more than 140 characters")
+    for each in problems:
+        print(each)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+#!/bin/sh
+# SPDX-License-Identifier: PostgreSQL
+# Static checks. lint.sh BUILD runs them all; lint.sh --format formats the C files in place. Every check runs; the exit status says whether one failed.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+# The layout depends on the version of clang-format: 14 is the one whose word counts.
+format=""
+for candidate in clang-format-14 clang-format; do
+	if command -v "$candidate" >/dev/null 2>&1 && "$candidate" --version | grep -q 'version 14\.'; then
+		format=$candidate
+		break
+	fi
+done
+c_files=$(git ls-files '*.c' '*.h')
+
+if [ "${1:-}" = "--format" ]; then
+	[ -n "$format" ] || { echo "make format needs clang-format 14" >&2; exit 1; }
+	# shellcheck disable=SC2086
+	exec "$format" -i $c_files
+fi
+
+build=${1:-build}
+failed=0
+check() {
+	name=$1
+	shift
+	if output=$("$@" 2>&1); then
+		echo "ok    $name"
+	else
+		echo "FAIL  $name"
+		printf '%s\n' "$output" | tail -40
+		failed=$((failed + 1))
+	fi
+}
+
+if [ -n "$format" ]; then
+	# shellcheck disable=SC2086
+	check "format (clang-format 14)" "$format" --dry-run -Werror $c_files
+else
+	echo "skip  format: clang-format 14 is not here, and other versions lay code out differently"
+fi
+tidy_files=$(printf '%s\n' "$c_files" | grep '\.c$' | grep -v '^tests/')
+# shellcheck disable=SC2086
+check "static analysis (clang-tidy)" clang-tidy --quiet -p "$build" --warnings-as-errors='*' $tidy_files
+# shellcheck disable=SC2046
+check "shell (shellcheck)" shellcheck -x $(git ls-files '*.sh' .ci/run)
+# shellcheck disable=SC2046
+check "Python compiles" /usr/bin/python3 -m py_compile $(git ls-files '*.py')
+check "SQL, texts and file heads" /usr/bin/python3 tools/check_files.py
+check "generated documents are current" /usr/bin/python3 tools/docs.py --build "$build" --check
+if [ "$failed" -gt 0 ]; then
+	echo "$failed check(s) failed"
+	exit 1
+fi
