@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.add_days(ahead): makes the partitions that are missing, from the oldest open day to today plus ahead days
--- (default: once.setting.days_ahead), for intents and for the outbox. Returns how many it made. Safe to call at any
--- time and by many at once. ATTACH, because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the
--- parent and stop every claim.
+-- (default: once.setting.days_ahead), for intents and for the outbox; on its first run also the row of settings and the
+-- default policy. Returns how many partitions it made. Safe to call at any time and by many at once. ATTACH, because
+-- CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent and stop every claim.
 CREATE FUNCTION once.add_days(ahead integer DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -11,6 +11,8 @@ DECLARE
     made integer := 0;
     day integer;
 BEGIN
+    INSERT INTO once.setting (closed_before) VALUES (today - 7) ON CONFLICT DO NOTHING;
+    INSERT INTO once.scope (scope) VALUES ('') ON CONFLICT DO NOTHING;
     SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row;
     ahead := coalesce(ahead, setting.days_ahead);
     IF ahead NOT BETWEEN 1 AND 366 THEN

@@ -50,7 +50,8 @@ INSERT INTO once.transition VALUES
     ('failed_retryable', 'resolve', 'succeeded',        'recorded in once.decision'),
     ('failed_retryable', 'resolve', 'failed_final',     'recorded in once.decision');
 
--- One row: what holds for the whole installation.
+-- One row: what holds for the whole installation. Made, like the default policy, by the first once.add_days() and not here:
+-- a restored dump of an extension brings its own.
 CREATE TABLE once.setting (
     only_row          boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     closed_before     integer NOT NULL,                       -- UUIDv7 keys of days before this one are expired
@@ -59,7 +60,6 @@ CREATE TABLE once.setting (
     clock_skew        interval NOT NULL DEFAULT '5 minutes' CHECK (clock_skew >= '0' AND clock_skew <= '12 hours'),
     salt              bytea NOT NULL DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()))
 );
-INSERT INTO once.setting (closed_before) VALUES ((current_date - date '1970-01-01') - 7);
 
 -- The policy of a scope; the row '' is the default for scopes that have none of their own.
 CREATE TABLE once.scope (
@@ -74,7 +74,6 @@ CREATE TABLE once.scope (
     response_bytes_max integer NOT NULL DEFAULT 1048576 CHECK (response_bytes_max BETWEEN 8192 AND 67108864),
     CHECK ((on_stale = 'verify') = (verify IS NOT NULL))
 );
-INSERT INTO once.scope (scope) VALUES ('');
 
 -- What a verify function answers: did the effect of this intent happen?
 CREATE TYPE once.verification AS (
