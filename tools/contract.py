@@ -46,8 +46,9 @@ def script(extension=False):
         if kind in ("migration", "code"):
             out.append(record(version, name, text))
     if extension:
-        # Without this pg_dump would leave the rows of an extension's tables behind.
-        for table in ("migration", "setting", "scope", "binding", "intent", "intent_d0", "archive", "decision", "outbox"):
+        # Without this pg_dump would leave the rows of an extension's tables behind. Those that CREATE EXTENSION
+        # itself writes (once.migration, once.transition) come back with it.
+        for table in ("setting", "scope", "binding", "intent", "intent_d0", "archive", "decision", "outbox", "outbox_id_seq"):
             out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
     preamble = "SET LOCAL search_path = pg_catalog, pg_temp;\nSET LOCAL check_function_bodies = off;\n"
     return preamble + "\n".join(out)

@@ -54,6 +54,7 @@ BEGIN
     END IF;
     INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant, scope,
         key, headers, payload)
-    VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key, headers, payload);
+    VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key, headers, payload)
+    ON CONFLICT DO NOTHING;     -- above READ COMMITTED the look may have been too old: 40001, then
     RETURN event_id;
 END $$;

@@ -14,6 +14,7 @@ BEGIN
     IF scope IS NULL OR length(scope) > 255 THEN
         PERFORM once._refuse('P4000', NULL, scope, NULL);
     END IF;
+    LOCK TABLE once.scope IN SHARE ROW EXCLUSIVE MODE;      -- one writer at a time; readers do not wait
     policy := once._policy(scope);
     policy.scope := scope;
     policy.lease := coalesce(lease, policy.lease);
