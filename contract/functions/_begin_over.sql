@@ -27,13 +27,15 @@ BEGIN
             stored_attempts));
         WHEN 'processing_active' THEN PERFORM once._refuse('P4029', tenant, scope, key, format('its lease ends at %s',
             stored_lease));
-        WHEN 'retryable_failure', 'processing_stale' THEN
-            IF NOT locked THEN
+        WHEN 'retryable_failure', 'processing_stale', 'verify' THEN
+            IF once._day_state(bucket) = 'closed' THEN
+                PERFORM once._refuse_day(tenant, scope, key, bucket);       -- from the archive: it may not run again
+            ELSIF NOT locked THEN
                 PERFORM once._refuse('P4029', tenant, scope, key, 'another attempt is taking it over');
-            END IF;
-        WHEN 'verify' THEN
-            IF NOT locked THEN
-                PERFORM once._refuse('P4029', tenant, scope, key, 'another attempt is taking it over');
+            ELSIF NOT once._hold(tenant, scope, key, bucket, stored_fence, stored_state, stored_lease) THEN
+                PERFORM once._refuse('P4029', tenant, scope, key, 'its attempt is reporting right now');
+            ELSIF judged <> 'verify' THEN
+                RETURN;
             END IF;
             verified := once._verify(policy, tenant, scope, key);
             IF verified.answer = 'unknown' OR (verified.answer = 'absent'

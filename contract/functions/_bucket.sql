@@ -2,14 +2,14 @@
 -- once._bucket(key): the partition that a key belongs to, or -1 where the key is malformed. A UUIDv7 key (RFC 9562)
 -- carries its creation time in milliseconds: its bucket is that day, counted from 1970-01-01. Any other key of 1 to 255
 -- printable ASCII characters has bucket 0. A pure function of the text: the same key always falls into the same bucket,
--- so the primary key keeps it unique across partitions without probing the others. Inlined into its callers. LIKE
--- first: it is the cheapest test and true for UUIDv7 only; the regular expressions are single character classes,
--- because a bounded repetition costs 60 us where these cost 0.2.
+-- so the primary key keeps it unique across partitions without probing the others.
+-- Inlined into its callers. LIKE puts the four dashes and the version in their places, NOT LIKE rules out a fifth dash;
+-- the regular expressions are single character classes, because a bounded repetition costs 60 us where these cost 0.2.
 CREATE FUNCTION once._bucket(key text) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN key COLLATE "C" LIKE '________-____-7___-____-____________'
-             AND octet_length(translate(key, '-', '')) = 32
-             AND translate(key, '-', '') COLLATE "C" !~ '[^0-9a-fA-F]'
+             AND key COLLATE "C" NOT LIKE '%-%-%-%-%-%'
+             AND key COLLATE "C" !~ '[^0-9a-fA-F-]'
         THEN (('x' || substr(key, 1, 8) || substr(key, 10, 4))::bit(48)::bigint / 86400000)::integer
         WHEN length(key) BETWEEN 1 AND 255 AND key COLLATE "C" !~ '[^ -~]' THEN 0
         ELSE -1

@@ -12,6 +12,10 @@ BEGIN
     END IF;
     PERFORM once._authorise(tenant);
     FOREACH size IN ARRAY sizes LOOP
+        IF size < 0 THEN
+            RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: an array of a batch has an unusual shape',
+                DETAIL = 'one dimension, numbered from 1', HINT = 'Pass ARRAY[...], or ARRAY(SELECT unnest(...)).';
+        END IF;
         IF size IS DISTINCT FROM sizes[1] THEN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the arrays of a batch differ in length',
                 DETAIL = array_to_string(sizes, ' ', 'NULL'),

@@ -10,7 +10,7 @@ RETURNS TABLE (ord integer, verdict text, refused_code text, refused_message tex
 #variable_conflict use_variable
 DECLARE
     n integer;
-    verdicts text[] := array_fill(NULL::text, ARRAY[cardinality(key)]);
+    verdicts text[] := array_fill(NULL::text, ARRAY[coalesce(cardinality(key), 0)]);
     codes text[] := verdicts;
     bucket integer;
 BEGIN
@@ -36,7 +36,7 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
-    FOR n IN 1 .. coalesce(cardinality(key), 0) LOOP
+    FOR n IN 1 .. once._length(key, 0) LOOP
         ord := n;
         verdict := coalesce(verdicts[n], 'invalid');
         refused_code := codes[n];

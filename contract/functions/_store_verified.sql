@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._store_verified(...): a verify function said that the effect of a stale attempt happened: stores its outcome.
--- Fails with 40001 where the attempt itself reported in the meantime; the caller's retry then reads that report.
+-- once._store_verified(...): a verify function said that the effect of a stale attempt happened: stores its outcome. The
+-- caller holds the row (once._hold).
 CREATE FUNCTION once._store_verified(tenant text, scope text, key text, bucket integer, fence integer,
     verified once.verification)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -16,9 +16,5 @@ BEGIN
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
        AND i.bucket = bucket
        AND i.fence = fence AND i.state = 'processing';
-    IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: the intent changed while it was verified',
-            DETAIL = format('scope=%s key=%s', scope, key), HINT = 'Try again.';
-    END IF;
     PERFORM once._record(tenant, scope, key, fence, 'processing', 'succeeded', 'verify: the effect happened');
 END $$;

@@ -25,7 +25,7 @@ BEGIN
         -- One creator at a time; the others then find the work done.
         PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
         IF to_regclass('once.intent_d' || day) IS NULL THEN
-            EXECUTE format('CREATE TABLE once.intent_d%s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 75)', day);
+            EXECUTE format('CREATE TABLE once.intent_d%s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)', day);
             EXECUTE format('ALTER TABLE once.intent ATTACH PARTITION once.intent_d%s FOR VALUES FROM (%s) TO (%s)', day,
                 day, day + 1);
             EXECUTE format('COMMENT ON TABLE once.intent_d%s IS %L', day,

@@ -19,8 +19,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
-    coalesce(cardinality(fingerprint), 0));
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
+    once._length(fingerprint, 0));
     buckets integer[];
     codes text[];
     takeable boolean[];
@@ -50,15 +50,16 @@ BEGIN
 
     WITH fresh AS (
         INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
-            tenant, scope, key,
-                                      fingerprint, owner)
+                                      tenant, scope, key, fingerprint, owner)
         SELECT now, now, now + retention, now + coalesce(lease, p.lease, lease_default), u.bucket, 1, 1, 'processing',
-            tenant, u.scope, u.key,
-               u.fingerprint, owner
-          FROM unnest(scope, key, fingerprint, buckets, takeable) WITH ORDINALITY AS u (scope, key, fingerprint, bucket,
-              takeable, ord)
+               tenant, u.scope, u.key, u.fingerprint, owner
+          FROM unnest(scope, key, fingerprint, buckets, takeable) AS u (scope, key, fingerprint, bucket, takeable)
           LEFT JOIN once.scope AS p ON p.scope = u.scope COLLATE "C"
          WHERE u.takeable
+           -- LIMIT keeps this a look-up per element: as a join, a plan made on an empty table would read it whole.
+           AND (SELECT true FROM once.intent AS i
+                 WHERE i.tenant = tenant COLLATE "C" AND i.scope = u.scope COLLATE "C" AND i.key = u.key COLLATE "C"
+                   AND i.bucket = u.bucket LIMIT 1) IS NULL
         ON CONFLICT DO NOTHING
         RETURNING i.scope, i.key)
     SELECT array_agg(u.takeable AND f.key IS NOT NULL ORDER BY u.ord) INTO claimed

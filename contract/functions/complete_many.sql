@@ -11,13 +11,13 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
-    coalesce(cardinality(fence), 0));
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
+    once._length(fence, 0));
 BEGIN
-    PERFORM once._check_batch(tenant, size, coalesce(cardinality(response_status), size),
-        coalesce(cardinality(response_body), size),
-                              coalesce(cardinality(response_headers), size), coalesce(cardinality(result_type), size),
-                              coalesce(cardinality(result_id), size));
+    PERFORM once._check_batch(tenant, size, once._length(response_status, size),
+        once._length(response_body, size),
+                              once._length(response_headers, size), once._length(result_type, size),
+                              once._length(result_id, size));
     RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
       FROM once._report_many('P4010', scope, key, fence, array_fill('succeeded'::once.state, ARRAY[size]),
           response_status, response_body,

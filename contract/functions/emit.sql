@@ -43,7 +43,8 @@ BEGIN
                 kind));
         END IF;
         SELECT o.topic, o.payload, o.headers INTO first FROM once.outbox AS o
-         WHERE o.tenant = tenant COLLATE "C" AND o.event_id = event_id;
+         WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
+           AND o.event_type = kind COLLATE "C";
         IF FOUND THEN
             IF first.topic <> topic COLLATE "C" OR first.payload <> payload
                OR first.headers IS DISTINCT FROM headers THEN

@@ -11,18 +11,18 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
-    coalesce(cardinality(fence), 0),
-                                      coalesce(cardinality(retryable), 0));
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
+    once._length(fence, 0),
+                                      once._length(retryable, 0));
     next_state once.state[] := (SELECT array_agg(CASE u.retryable WHEN true THEN 'failed_retryable' WHEN false
         THEN 'failed_final'
                                                                   ELSE 'in_doubt' END::once.state ORDER BY u.ord)
                                   FROM unnest(retryable) WITH ORDINALITY AS u (retryable, ord));
 BEGIN
-    PERFORM once._check_batch(tenant, size, coalesce(cardinality(error_code), size),
-        coalesce(cardinality(error_message), size),
-                              coalesce(cardinality(response_status), size), coalesce(cardinality(response_body), size),
-                              coalesce(cardinality(response_headers), size));
+    PERFORM once._check_batch(tenant, size, once._length(error_code, size),
+        once._length(error_message, size),
+                              once._length(response_status, size), once._length(response_body, size),
+                              once._length(response_headers, size));
     RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
       FROM once._report_many('P4011', scope, key, fence, next_state, response_status, response_body, response_headers,
           NULL, NULL,

@@ -24,8 +24,10 @@ BEGIN
         AND length(tenant) <= 255 AND current_setting('role') = 'none'
         AND has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')
         AND coalesce(octet_length(response_body), 0) <= 8192
+        AND state IN ('succeeded', 'failed_final', 'failed_retryable')
         AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))
-        AND (bucket = 0 OR to_regclass('once.intent_d' || bucket) IS NOT NULL)) IS NOT TRUE THEN
+        AND (bucket = 0 OR (bucket <= date_part('epoch', now) / 86400
+                            AND to_regclass('once.intent_d' || bucket) IS NOT NULL))) IS NOT TRUE THEN
         PERFORM once._check_finish(tenant, scope, key, bucket, fingerprint, state, response_body);
     END IF;
     INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, response_status, state,
@@ -33,8 +35,7 @@ BEGIN
                              fingerprint, result_type, result_id, error_code, error_message, response_headers,
                                  response_body)
     VALUES (now, now, now, bucket, 1, 1, response_status,
-            CASE state WHEN 'succeeded' THEN 'succeeded' WHEN 'failed_final' THEN 'failed_final'
-                       WHEN 'failed_retryable' THEN 'failed_retryable' END::once.state,
+            state::once.state,
             tenant, scope, key, fingerprint, result_type, result_id, error_code, error_message, response_headers,
                 response_body)
     ON CONFLICT DO NOTHING;

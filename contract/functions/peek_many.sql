@@ -11,7 +11,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0));
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0));
     bucket integer;
 BEGIN
     FOR n IN 1 .. size LOOP

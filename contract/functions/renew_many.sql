@@ -8,8 +8,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, coalesce(cardinality(scope), 0), coalesce(cardinality(key), 0),
-    coalesce(cardinality(fence), 0));
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
+    once._length(fence, 0));
     renewed_many boolean[];
     n integer;
 BEGIN

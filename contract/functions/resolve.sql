@@ -30,11 +30,9 @@ BEGIN
     END IF;
     SELECT i.* INTO stored FROM once.intent AS i
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
-       AND i.bucket = bucket FOR UPDATE;
+       AND i.bucket = bucket;
     IF NOT FOUND THEN
-        SELECT a.* INTO stored FROM once.archive AS a
-         WHERE a.tenant = tenant COLLATE "C" AND a.scope = scope COLLATE "C" AND a.key = key COLLATE "C"
-             AND a.bucket = bucket FOR UPDATE;
+        stored := once._archived(tenant, scope, key, bucket);
         source := 'once.archive';
     END IF;
     IF stored.state IS NULL THEN
@@ -45,6 +43,9 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM once.transition AS t WHERE t.from_state = stored.state AND t.event = 'resolve'
         AND t.to_state = as_state::once.state) THEN
         PERFORM once._refuse('P4070', tenant, scope, key, format('the intent is %s', stored.state));
+    ELSIF source = 'once.intent'::regclass
+          AND NOT once._hold(tenant, scope, key, bucket, stored.fence, stored.state, stored.lease_until) THEN
+        PERFORM once._refuse('P4070', tenant, scope, key, 'its attempt is reporting right now');
     END IF;
     -- format() and not two statements: an archived row has the same columns in another table.
     EXECUTE format('UPDATE %s SET state = $1, fence = fence + 1, updated_at = $2, completed_at = $2,

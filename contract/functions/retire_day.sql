@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.retire_day(bucket): closes a day of UUIDv7 keys for good and drops its partition. Rows that must outlive it move
--- to once.archive in the same transaction: outcomes whose retention has not passed, and everything in doubt (a stale
--- attempt becomes in doubt: nobody knows). Returns how many moved. Refused (55006) while an attempt of that day holds a
--- lease, and for days within the horizon (22023). Afterwards a late retry is answered from the archive or with P4041;
--- it never runs again. Waits for open transactions, at most lock_timeout.
+-- once.retire_day(bucket): closes a day of UUIDv7 keys for good, and all days before it, and drops their partitions. Rows
+-- that must outlive their day move to once.archive in the same transaction: outcomes whose retention has not passed, and
+-- everything in doubt (a stale attempt becomes in doubt: nobody knows). Returns how many moved. Refused (55006) while an
+-- attempt of such a day holds a lease, and for days within the horizon (22023). Afterwards a late retry is answered from
+-- the archive or with P4041; it never runs again. Waits for open transactions, at most lock_timeout.
 CREATE FUNCTION once.retire_day(bucket integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_variable
@@ -13,7 +13,9 @@ DECLARE
     now timestamptz := clock_timestamp();
     month date := date_trunc('month', date '1970-01-01' + bucket);
     busy once.intent;
-    moved bigint;
+    moved bigint := 0;
+    older integer;
+    survivors bigint;
 BEGIN
     SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR UPDATE;
     IF (bucket BETWEEN 1 AND today - setting.horizon_days - 1) IS NOT TRUE THEN
@@ -21,6 +23,14 @@ BEGIN
             DETAIL = format('days up to %s are past the horizon of %s days', today - setting.horizon_days - 1,
                 setting.horizon_days);
     END IF;
+    -- Days close in their order: what is before a closed day must not be open.
+    FOR older IN SELECT substr(c.relname, length('intent_d') + 1)::integer AS day
+                   FROM pg_inherits AS h JOIN pg_class AS c ON c.oid = h.inhrelid
+                  WHERE h.inhparent = 'once.intent'::regclass AND c.relname ~ '^intent_d[1-9][0-9]*$'
+                    AND substr(c.relname, length('intent_d') + 1)::integer < bucket
+                  ORDER BY day LOOP
+        moved := moved + once.retire_day(older);
+    END LOOP;
     IF to_regclass('once.intent_d' || bucket) IS NOT NULL THEN
         -- Before anything is read: from here on nobody is inside the day, and who waits finds it closed.
         EXECUTE format('LOCK TABLE once.intent, once.intent_d%s IN ACCESS EXCLUSIVE MODE', bucket);
@@ -44,7 +54,8 @@ BEGIN
                 OR (i.state IN ('succeeded', 'failed_final')
                     AND coalesce(i.expires_at, i.completed_at + coalesce(p.retention,
                         (once._policy('')).retention)) > now));
-        GET DIAGNOSTICS moved = ROW_COUNT;
+        GET DIAGNOSTICS survivors = ROW_COUNT;
+        moved := moved + survivors;
         UPDATE once.archive AS a
            SET state = 'in_doubt', updated_at = now, lease_until = NULL, error_code = 'stale',
                error_message = 'its day was retired while it was stale'
@@ -53,5 +64,5 @@ BEGIN
         EXECUTE format('DROP TABLE once.intent_d%s', bucket);
     END IF;
     UPDATE once.setting AS s SET closed_before = greatest(s.closed_before, bucket + 1) WHERE s.only_row;
-    RETURN coalesce(moved, 0);
+    RETURN moved;
 END $$;

@@ -3,7 +3,8 @@
 -- fingerprint; the body as base64), its decisions, its events. NULL where nothing is stored. For people and tools; its
 -- members may grow. Raises P4000, P4001, P4003.
 CREATE FUNCTION once.story(scope text, key text, tenant text DEFAULT '') RETURNS jsonb
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer := once._bucket(key);

@@ -27,6 +27,7 @@ INSERT INTO once.transition VALUES
     ('failed_retryable', 'finish',  'failed_final',     'the fence rises'),
     ('processing',       'claim',   'processing',       'the lease has passed and attempts are left; the fence rises'),
     ('processing',       'claim',   'succeeded',        'the lease has passed and verify says: happened'),
+    ('processing',       'begin',   'succeeded',        'the lease has passed and verify says: happened'),
     ('processing',       'claim',   'in_doubt',
         'the lease has passed and policy, verify or used-up attempts say so'),
     ('processing',       'finish',  'succeeded',        'the lease has passed; the fence rises'),
@@ -93,8 +94,9 @@ CREATE TABLE once.binding (
 );
 
 -- One row per intent. bucket is the day (since 1970) in a UUIDv7 key and 0 for every other key: a pure function of the
--- key, so that this primary key alone keeps an intent unique over all partitions. No index but the primary key, and
--- room on each page: completing a claim is a HOT update. Bounds on text are the functions' business.
+-- key, so that this primary key alone keeps an intent unique over all partitions. No index but the primary key, and half
+-- of each page left free (fillfactor 50): completing a claim is a HOT update, also where a batch fills a page with claims
+-- before the first is completed. Bounds on text are the functions' business.
 CREATE TABLE once.intent (
     created_at       timestamptz NOT NULL,
     updated_at       timestamptz NOT NULL,
@@ -122,7 +124,7 @@ CREATE TABLE once.intent (
     PRIMARY KEY (tenant, scope, key, bucket)
 ) PARTITION BY RANGE (bucket);
 -- An ordinary range, not DEFAULT: a default partition forbids DETACH CONCURRENTLY.
-CREATE TABLE once.intent_d0 PARTITION OF once.intent FOR VALUES FROM (0) TO (1) WITH (fillfactor = 75);
+CREATE TABLE once.intent_d0 PARTITION OF once.intent FOR VALUES FROM (0) TO (1) WITH (fillfactor = 50);
 
 -- Rows of retired days that outlive them, by the month of their day.
 CREATE TABLE once.archive (LIKE once.intent INCLUDING DEFAULTS, PRIMARY KEY (tenant, scope, key,
@@ -160,6 +162,7 @@ CREATE TABLE once.outbox (
     traceparent    text COLLATE "C",
     headers        jsonb,
     payload        jsonb NOT NULL,
-    PRIMARY KEY (tenant, event_id, day)
+    -- Keeps an intent's event of a type single, and finds the events of an intent. Events without an intent have NULLs.
+    UNIQUE (tenant, scope, key, event_type, day)
 ) PARTITION BY RANGE (day);
 CREATE INDEX outbox_xid ON once.outbox (xid, id);

@@ -1,0 +1,50 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._take_over(verdict, stored, policy, claimant, lease, retention): acts on a verdict that changes the row, which
+-- the caller holds (once._hold): the claim goes to the next attempt under the next fence, or the intent becomes final, in
+-- doubt, or what its verify function says. Returns the verdict that the attempt is told.
+CREATE FUNCTION once._take_over(verdict text, stored once.intent, policy once.scope, claimant text, lease interval,
+    retention interval) RETURNS text LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    exhausted boolean := stored.attempts >= policy.max_attempts;
+    reason text := 'its lease passed without a word';
+    verified once.verification;
+BEGIN
+    IF verdict = 'verify' THEN
+        verified := once._verify(policy, stored.tenant, stored.scope, stored.key);
+        IF verified.answer = 'happened' THEN
+            PERFORM once._store_verified(stored.tenant, stored.scope, stored.key, stored.bucket, stored.fence, verified);
+            RETURN 'replay_success';
+        ELSIF verified.answer = 'absent' AND exhausted IS NOT TRUE THEN
+            verdict := 'processing_stale';
+        ELSE
+            verdict := 'in_doubt';
+            reason := 'verify answered ' || verified.answer;
+        END IF;
+    END IF;
+    IF exhausted THEN
+        reason := format('%s, and %s attempts are used up', reason, stored.attempts);
+    END IF;
+
+    IF verdict = 'in_doubt' THEN
+        UPDATE once.intent AS i
+           SET state = 'in_doubt', updated_at = now, lease_until = NULL, error_code = 'stale', error_message = reason
+         WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
+        RETURN 'in_doubt';
+    ELSIF verdict = 'abandoned' THEN
+        UPDATE once.intent AS i
+           SET state = 'failed_final', updated_at = now, completed_at = now, error_code = 'abandoned',
+               error_message = concat_ws(': ', format('abandoned after %s attempts', stored.attempts), stored.error_message)
+         WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
+        RETURN 'final_failure';
+    END IF;
+    UPDATE once.intent AS i
+       SET state = 'processing', fence = i.fence + 1, attempts = i.attempts + 1, owner = claimant, updated_at = now,
+           completed_at = NULL, lease_until = now + coalesce(lease, policy.lease),
+           expires_at = coalesce(now + retention, i.expires_at),
+           response_status = NULL, response_headers = NULL, response_body = NULL,
+           result_type = NULL, result_id = NULL, error_code = NULL, error_message = NULL
+     WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
+    RETURN verdict;
+END $$;
