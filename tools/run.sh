@@ -11,9 +11,10 @@ dsn=$("$pgonce" dev --status --json | /usr/bin/python3 -c 'import json, sys; pri
 echo
 echo "Playing examples/orders/requests.jsonl: duplicates, retries, conflicting payloads, and clients killed in mid-transaction."
 echo
+psql -X -q -v ON_ERROR_STOP=1 -d "$dsn" -f examples/orders/orders.sql
 "$build/examples/orders-example" --dsn "$dsn" examples/orders/requests.jsonl
 echo
 echo "The database is up. Type next:"
 echo "  psql '$dsn' -c 'SELECT * FROM orders.customer_order'"
-echo "  $pgonce show --dsn '$dsn' --scope orders --key ..."
+echo "  $pgonce show --dsn '$dsn' --scope orders --key checkout-1003"
 echo "  make stop"

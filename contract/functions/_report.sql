@@ -32,7 +32,9 @@ BEGIN
        AND stored.response_status IS NOT DISTINCT FROM response_status
        AND stored.response_body IS NOT DISTINCT FROM response_body
        AND stored.response_headers IS NOT DISTINCT FROM response_headers
-       AND stored.error_code IS NOT DISTINCT FROM error_code THEN
+       AND stored.result_type IS NOT DISTINCT FROM result_type AND stored.result_id IS NOT DISTINCT FROM result_id
+       AND stored.error_code IS NOT DISTINCT FROM error_code
+       AND stored.error_message IS NOT DISTINCT FROM error_message THEN
         RETURN 'repeated';
     END IF;
     RETURN 'refused';

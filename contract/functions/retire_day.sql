@@ -11,7 +11,7 @@ DECLARE
     setting once.setting;
     today integer := floor(date_part('epoch', clock_timestamp()) / 86400);
     now timestamptz := clock_timestamp();
-    month date := date_trunc('month', date '1970-01-01' + bucket);
+    month date;
     busy once.intent;
     moved bigint := 0;
     older integer;
@@ -23,6 +23,7 @@ BEGIN
             DETAIL = format('days up to %s are past the horizon of %s days', today - setting.horizon_days - 1,
                 setting.horizon_days);
     END IF;
+    month := date_trunc('month', date '1970-01-01' + bucket);
     -- Days close in their order: what is before a closed day must not be open.
     FOR older IN SELECT substr(c.relname, length('intent_d') + 1)::integer AS day
                    FROM pg_inherits AS h JOIN pg_class AS c ON c.oid = h.inhrelid

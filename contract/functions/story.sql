@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.story(scope, key, tenant): all that is known of one intent as one JSON document: its row (without the
--- fingerprint; the body as base64), its decisions, its events. NULL where nothing is stored. For people and tools; its
--- members may grow. Raises P4000, P4001, P4003.
+-- once.story(scope, key, tenant): all that is known of one intent as one JSON document: its row (without the fingerprint;
+-- the body as base64), its decisions, its events (a payload as JSON text, because a reader that parses numbers as doubles
+-- would show other amounts). NULL where nothing is stored. For people and tools; its members may grow. Raises P4000,
+-- P4001, P4003.
 CREATE FUNCTION once.story(scope text, key text, tenant text DEFAULT '') RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET jit = off AS $$
@@ -45,7 +46,7 @@ BEGIN
             o.event_type, 'at', o.created_at,
                                                                 'aggregate_type', o.aggregate_type, 'aggregate_id',
                                                                     o.aggregate_id,
-                                                                'payload', o.payload) ORDER BY o.id), '[]')
+                                                                'payload', o.payload::text) ORDER BY o.id), '[]')
                      FROM once.outbox AS o
                     WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"));
 END $$;

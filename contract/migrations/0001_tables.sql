@@ -30,6 +30,7 @@ INSERT INTO once.transition VALUES
     ('processing',       'begin',   'succeeded',        'the lease has passed and verify says: happened'),
     ('processing',       'claim',   'in_doubt',
         'the lease has passed and policy, verify or used-up attempts say so'),
+    ('processing',       'retire_day', 'in_doubt',      'the lease has passed; the row moves to the archive'),
     ('processing',       'finish',  'succeeded',        'the lease has passed; the fence rises'),
     ('processing',       'finish',  'failed_retryable', 'the lease has passed; the fence rises'),
     ('processing',       'finish',  'failed_final',     'the lease has passed; the fence rises'),

@@ -412,6 +412,8 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	int64_t deadline = start + options.deadline_ms;
 	/* An earlier attempt's COMMIT is unanswered: until begin has spoken, the outcome is unknown. */
 	bool in_doubt = false;
+	/* A connection of ours was lost: its backend may live on for a moment, and "active" may mean ourselves. */
+	bool haunted = false;
 	once_code code;
 	for (int tries = 0;; tries++) {
 		run->commit_unanswered = false;
@@ -422,6 +424,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		}
 		bool lost = PQstatus(run->session->connection) != CONNECTION_OK;
 		in_doubt = in_doubt || run->commit_unanswered;
+		haunted = haunted || lost;
 		if (lost) {
 			code = recover_connection(run, in_doubt, deadline, &options, failure);
 			if (code != ONCE_OK) {
@@ -434,7 +437,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		 * The database answered. "Active" may still be the lost backend in its COMMIT; any other answer settles the
 		 * doubt.
 		 */
-		bool waits = code == ONCE_ACTIVE && (in_doubt || now_ms() - start < options.wait_ms);
+		bool waits = code == ONCE_ACTIVE && (in_doubt || haunted || now_ms() - start < options.wait_ms);
 		in_doubt = in_doubt && code == ONCE_ACTIVE;
 		if (!waits && code != ONCE_SERIALIZATION && !run->again) {
 			break;

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Each guarantee taken out of the contract, in a scratch database, and the tests that notice: a test that passes
+without its guarantee proves nothing. After each mutation the contract still does its plain work, so that a test fails
+for the missing guarantee and not for a contract that is broken altogether."""
+
+import psycopg2
+import pytest
+
+from . import test_batches as batches
+from . import test_buckets as buckets
+from . import test_crash as crash
+from . import test_emit as emit
+from . import test_errors as errors
+from . import test_fences as fences
+from . import test_fingerprints as fingerprints
+from . import test_hostile as hostile
+from . import test_inbox as inbox
+from . import test_isolation as isolation
+from . import test_locks as locks
+from . import test_one_effect as one_effect
+from . import test_plans as plans
+from . import test_policy as policy
+from . import test_roles as roles
+from . import test_transitions as transitions
+from .calls import Once, mutate, refused, retire, run, shorten_horizon, uuid7_days_ago
+
+
+def replace(function, old, new):
+    return lambda db: mutate(db, function, old, new)
+
+
+def both(*mutations):
+    return lambda db: [each(db) for each in mutations]
+
+
+def run_sql(text):
+    return lambda db: db.execute(text)
+
+
+def reset_search_paths(db):
+    for function in roles.definers(db):
+        db.execute(f"ALTER FUNCTION {function.name} RESET search_path")
+
+
+def each_search_path(db):
+    """The attack itself must succeed, not only the look at the catalogue."""
+    assert roles.attack(db) == set()
+
+
+def no_lock(*functions):
+    def apply(db):
+        for function in functions:
+            mutate(db, function, "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))", "true")
+
+    return apply
+
+
+def drop_primary_key(db):
+    db.execute("ALTER TABLE once.intent DROP CONSTRAINT intent_pkey")
+
+
+def race_at_every_level(db):
+    isolation.test_an_attempt_with_an_old_snapshot_ends_in_40001_and_its_retry_replays(db, "REPEATABLE READ")
+
+
+def races_of_claims(db):
+    isolation.test_a_claim_or_a_message_with_an_old_snapshot_ends_in_40001(db, "REPEATABLE READ")
+
+
+def bound_role_at(function):
+    return lambda db: roles.test_a_bound_role_is_refused_another_tenant_in_the_same_words_whether_or_not_the_key_exists(
+        db, function
+    )
+
+
+def late_replay_from_the_archive(db):
+    shorten_horizon(db)
+    key = uuid7_days_ago(db, 2)
+    Once(db.connect()).finish(key=key, response_body=b"kept")
+    retire(db, 2)
+    assert Once(db.connect()).begin(key=key).response_body == b"kept"
+
+
+def retire_only_with_nobody_under_lease(db):
+    shorten_horizon(db)
+    Once(db.connect()).claim(key=uuid7_days_ago(db, 2))
+    with refused("55006"):
+        retire(db, 2)
+
+
+SAME = "stored.fingerprint = fingerprint"
+FENCE = "AND i.fence = fence AND "
+
+# what is taken out: (how, the checks that must fail then)
+BROKEN = {
+    "begin takes no lock": (
+        no_lock("begin"),
+        [one_effect.test_a_second_begin_is_told_at_once_that_the_first_is_running],
+    ),
+    "claim takes no lock": (
+        no_lock("_claim"),
+        [one_effect.test_a_second_claim_is_told_at_once_while_the_first_is_uncommitted],
+    ),
+    "finish takes no lock": (
+        both(no_lock("finish"), no_lock("_check_finish")),
+        [one_effect.test_finish_without_begin_does_not_wait_for_a_running_attempt],
+    ),
+    "batches take no lock": (
+        both(
+            replace("claim_many", "pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))", "true"),
+            no_lock("_claim"),
+        ),
+        [batches.test_two_open_batches_over_the_same_intents_never_wait_and_share_nothing],
+    ),
+    "the primary key is gone": (drop_primary_key, [race_at_every_level, races_of_claims]),
+    "finish has no ON CONFLICT": (
+        replace("finish", "ON CONFLICT DO NOTHING", ""),
+        [
+            isolation.test_a_retryable_failure_lets_the_next_begin_proceed_under_the_next_fence,
+            fences.test_a_begin_over_a_stale_attempt_shuts_out_the_zombie,
+        ],
+    ),
+    "claim has no ON CONFLICT": (
+        replace("_claim", "ON CONFLICT DO NOTHING", ""),
+        [races_of_claims],
+    ),
+    "a takeover waits for an open report": (
+        replace("_hold", "FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
+        [
+            lambda db: one_effect.test_a_claim_does_not_wait_for_an_open_completion(db, True),
+            lambda db: one_effect.test_a_batch_of_claims_does_not_wait_for_an_open_completion(db, True),
+        ],
+    ),
+    "finish may overwrite a finished intent": (
+        replace(
+            "_finish_over",
+            "AND (i.state = 'failed_retryable' OR (i.state = 'processing' AND i.lease_until <= now))",
+            "",
+        ),
+        [
+            isolation.test_a_finished_intent_replays_in_its_own_transaction,
+            isolation.test_a_claim_after_begin_in_one_transaction_makes_finish_refuse,
+            transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
+        ],
+    ),
+    "reports ignore the fence": (
+        replace("_report", FENCE, "AND "),
+        [
+            fences.test_an_attempt_that_lost_its_lease_cannot_complete,
+            lambda db: fences.test_an_attempt_that_lost_its_lease_cannot_fail(db, True),
+            fences.test_an_operators_decision_shuts_out_the_zombie,
+            fences.test_a_fence_from_the_future_or_none_holds_nothing,
+            transitions.test_no_event_with_a_wrong_fence_changes_anything,
+        ],
+    ),
+    "renew ignores the fence": (
+        replace("_renew", FENCE, "AND "),
+        [fences.test_an_attempt_that_lost_its_lease_cannot_renew],
+    ),
+    "release ignores the fence": (
+        replace("release", FENCE, "AND "),
+        [fences.test_an_attempt_that_lost_its_lease_cannot_release],
+    ),
+    "a takeover does not raise the fence": (
+        replace("_take_over", "fence = i.fence + 1", "fence = i.fence"),
+        [
+            fences.test_a_release_and_a_new_claim_shut_out_the_zombie,
+            fences.test_an_attempt_that_lost_its_lease_cannot_complete,
+        ],
+    ),
+    "a decision does not raise the fence": (
+        replace("resolve", "fence = fence + 1", "fence = fence"),
+        [fences.test_an_operators_decision_shuts_out_the_zombie],
+    ),
+    "leases never hold": (
+        replace("_verdict", "lease_until > now THEN", "false THEN"),
+        [fences.test_a_renewed_lease_keeps_others_out],
+    ),
+    "a report is stored twice": (
+        replace("_report", "(i.state = 'processing' OR", "(i.state IN ('processing', 'succeeded', 'failed_final') OR"),
+        [
+            fences.test_a_completion_sent_twice_is_stored_once_and_told_so,
+            batches.test_of_two_completions_of_one_intent_in_a_batch_the_first_is_stored,
+            transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
+        ],
+    ),
+    "begin compares no fingerprint": (
+        replace("begin", SAME + " AND ", ""),
+        [one_effect.test_the_same_key_with_another_request_is_a_mismatch_and_changes_nothing],
+    ),
+    "verdicts compare no fingerprint": (
+        replace("_verdict", "WHEN NOT same THEN 'mismatch'", ""),
+        [
+            one_effect.test_the_same_key_with_another_request_is_a_mismatch_and_changes_nothing,
+            batches.test_the_same_key_twice_in_a_batch_is_one_claim,
+        ],
+    ),
+    "a mismatch shows the stored answer": (
+        both(
+            replace("_claim", "IF verdict = 'mismatch' THEN", "IF false THEN"),
+            replace("_claim", "verdict <> 'processing_active'", "true"),
+        ),
+        [one_effect.test_a_mismatch_tells_nothing_of_the_stored_answer],
+    ),
+    "receive compares no fingerprint": (
+        replace("receive", "stored.fingerprint <> fingerprint", "false"),
+        [inbox.test_a_message_id_with_another_payload_is_refused],
+    ),
+    "emit compares no payload": (
+        replace("emit", "first.payload <> payload", "false"),
+        [lambda db: emit.test_the_same_event_type_with_another_content_is_refused(db, {"payload": '{"id": 8}'})],
+    ),
+    "events are new each time": (
+        replace("emit", "IF key IS NULL THEN", "IF true THEN"),
+        [
+            emit.test_the_same_event_of_an_intent_again_is_the_same_event,
+            emit.test_an_events_id_is_the_same_across_attempts,
+        ],
+    ),
+    "every day is open": (
+        replace("_day_state", "IF bucket = 0 THEN", "IF true THEN"),
+        [
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "claim"),
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "begin"),
+            lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "claim"),
+            lambda db: buckets.test_a_missing_partition_is_said_and_add_days_makes_it(db, "claim"),
+        ],
+    ),
+    "the future is open": (
+        replace("_day_state", "RETURN 'future'", "RETURN 'open'"),
+        [lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "claim")],
+    ),
+    "retiring closes nothing": (
+        replace("retire_day", "greatest(s.closed_before, bucket + 1)", "s.closed_before"),
+        [
+            lambda db: buckets.test_a_retired_day_stays_closed_for_new_intents(db, "claim"),
+            buckets.test_an_intent_whose_retention_passed_with_its_day_never_runs_again,
+        ],
+    ),
+    "retiring keeps nothing": (
+        replace("retire_day", "WHERE i.bucket = bucket\n           AND (", "WHERE false AND ("),
+        [late_replay_from_the_archive, buckets.test_an_intent_in_doubt_survives_its_day_and_can_be_resolved],
+    ),
+    "begin does not look into the archive": (
+        replace("_archived", "RETURN kept", "RETURN NULL"),
+        [late_replay_from_the_archive],
+    ),
+    "retiring ignores leases": (
+        replace("retire_day", "IF FOUND THEN", "IF false THEN"),
+        [retire_only_with_nobody_under_lease],
+    ),
+    "keys of any characters": (
+        replace("_bucket", "AND key COLLATE \"C\" !~ '[^ -~]'", ""),
+        [lambda db: hostile.test_a_malformed_key_is_refused_at_every_door(db, "a\nb")],
+    ),
+    "a UUIDv7 of any letter case is not recognised": (
+        replace("_bucket", "0-9a-fA-F", "0-9a-f"),
+        [buckets.test_a_uuid7_belongs_to_its_day_and_every_other_key_to_bucket_0],
+    ),
+    "bodies of any size": (
+        replace("_check_size", "octet_length(body) > bytes_max", "false"),
+        [hostile.test_a_10_mb_body_is_refused_by_the_default_limit],
+    ),
+    "a replay trims the body": (
+        replace(
+            "begin",
+            "response_body := stored.response_body",
+            "response_body := btrim(stored.response_body, '\\x00'::bytea)",
+        ),
+        [hostile.test_all_byte_values_round_trip],
+    ),
+    "the same key twice in a batch is two claims": (
+        replace("claim_many", "c.nth = 1", "true"),
+        [batches.test_the_same_key_twice_in_a_batch_is_one_claim],
+    ),
+    "batches of unequal arrays": (
+        replace("_check_batch", "size IS DISTINCT FROM sizes[1]", "false"),
+        [lambda db: hostile.test_arrays_of_unequal_length_are_refused_as_a_whole(db, "claim_many")],
+    ),
+    "search_path is the caller's": (
+        reset_search_paths,
+        [each_search_path, roles.test_every_security_definer_function_has_a_fixed_search_path_with_pg_temp_last],
+    ),
+    "nobody is authorised": (
+        replace("_check", "PERFORM once._authorise(tenant);", ""),
+        [
+            bound_role_at("begin"),
+            bound_role_at("claim"),
+            bound_role_at("peek"),
+            bound_role_at("emit"),
+            bound_role_at("salt"),
+        ],
+    ),
+    "batches authorise nobody": (
+        replace("_check_batch", "PERFORM once._authorise(tenant);", ""),
+        [bound_role_at("claim_many"), bound_role_at("peek_many")],
+    ),
+    "begin trusts every login": (
+        replace("begin", "has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')", "true"),
+        [bound_role_at("begin")],
+    ),
+    "SET ROLE is ignored": (
+        both(replace("begin", "current_setting('role') = 'none'", "true")),
+        [roles.test_set_role_to_a_bound_role_binds],
+    ),
+    "a table is readable": (
+        run_sql("GRANT SELECT ON once.intent TO once_app; GRANT USAGE ON SCHEMA once TO PUBLIC"),
+        [lambda db: roles.test_no_role_but_the_owner_can_touch_any_table(db, "app")],
+    ),
+    "an inner function is callable": (
+        run_sql("GRANT EXECUTE ON FUNCTION once._lock_id(text, text, text) TO once_app"),
+        [lambda db: roles.test_a_role_can_execute_exactly_the_functions_granted_to_it(db, "app")],
+    ),
+    "salts are the same for all tenants": (
+        replace("salt", "convert_to(salt.tenant, 'UTF8')", "''::bytea"),
+        [roles.test_each_tenant_has_its_own_salt_and_fingerprints],
+    ),
+    "JSON is not canonical": (
+        run_sql(
+            "CREATE OR REPLACE FUNCTION once.fingerprint(request jsonb, tenant text DEFAULT '') RETURNS bytea LANGUAGE"
+            " sql AS $$ SELECT sha256(uuid_send(gen_random_uuid())) $$"
+        ),
+        [fingerprints.test_a_fingerprint_of_json_is_of_its_canonical_form],
+    ),
+    "in doubt may be claimed": (
+        replace(
+            "_verdict", "WHEN state = 'in_doubt' THEN 'in_doubt'", "WHEN state = 'in_doubt' THEN 'retryable_failure'"
+        ),
+        [
+            policy.test_in_doubt_lets_no_attempt_run_until_it_is_resolved,
+            transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
+        ],
+    ),
+    "a final failure may be claimed": (
+        replace(
+            "_verdict",
+            "WHEN state = 'failed_final' THEN 'final_failure'",
+            "WHEN state = 'failed_final' THEN 'retryable_failure'",
+        ),
+        [isolation.test_a_final_failure_is_recorded_after_its_effect_was_rolled_back],
+    ),
+    "attempts never end": (
+        replace("_verdict", "attempts >= max_attempts", "false"),
+        [
+            policy.test_attempts_that_are_used_up_abandon_a_retryable_intent_for_good,
+            policy.test_attempts_that_are_used_up_leave_a_stale_intent_in_doubt,
+        ],
+    ),
+    "unknown is taken for absent": (
+        replace("_begin_over", "verified.answer = 'unknown' OR ", ""),
+        [lambda db: policy.test_verify_unknown_or_anything_else_is_in_doubt(db, "'unknown'")],
+    ),
+    "an odd answer of verify is believed": (
+        replace("_verify", "found_out.answer := 'unknown'", "found_out.answer := 'absent'"),
+        [lambda db: policy.test_verify_unknown_or_anything_else_is_in_doubt(db, "'perhaps'")],
+    ),
+    "an operator may decide anything": (
+        replace("resolve", "ELSIF NOT EXISTS", "ELSIF false AND NOT EXISTS"),
+        [lambda db: policy.test_an_operator_cannot_decide_what_is_running_finished_or_unknown(db, "succeeded")],
+    ),
+    "an operator may decide over a running attempt": (
+        replace("resolve", "stored.lease_until > now", "false"),
+        [lambda db: policy.test_an_operator_cannot_decide_what_is_running_finished_or_unknown(db, "live")],
+    ),
+    "a lock outlives its transaction": (
+        replace("try_lock", "pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
+        [locks.test_a_lock_is_held_until_the_transaction_ends],
+    ),
+    "an intent's lock outlives its transaction": (
+        replace("begin", "pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
+        [isolation.test_a_rollback_to_a_savepoint_undoes_begin_and_finish],
+    ),
+    "begin compares with the caller's collation": (
+        replace("begin", 'COLLATE "C"', ""),
+        [lambda db: plans.test_no_type_or_collation_of_an_argument_changes_a_plan(db, "another collation", False)],
+    ),
+    "sequential scans are allowed": (
+        run_sql(
+            "ALTER FUNCTION once.peek(text, text, text) RESET enable_seqscan; ALTER FUNCTION once.claim(text, text,"
+            " bytea, text, interval, interval, text) RESET enable_seqscan"
+        ),
+        [
+            lambda db: plans.test_plans_made_on_an_empty_table_stay_index_lookups_when_it_has_filled(
+                db, "random access is dear", False
+            )
+        ],
+    ),
+    "an index on a changing column": (
+        run_sql("CREATE INDEX ON once.intent (lease_until)"),
+        [
+            plans.test_completing_renewing_failing_and_releasing_a_claim_are_hot_updates,
+            plans.test_no_index_but_the_primary_key_slows_an_intent,
+        ],
+    ),
+    "begin writes": (
+        replace("begin", "    locked := ", "    PERFORM pg_current_xact_id();\n    locked := "),
+        [plans.test_begin_writes_nothing],
+    ),
+    "an error says the wrong thing": (
+        replace("_refuse", "HINT = known.hint", "HINT = ''"),
+        [lambda db: errors.test_a_refusal_names_its_code_the_intent_and_a_hint(db, "P4002")],
+    ),
+    "an error repeats hostile input": (
+        replace("_refuse", "'[[:cntrl:]]'", "'impossible'"),
+        [hostile.test_an_error_names_hostile_input_in_a_glimpse_on_one_line],
+    ),
+}
+
+
+def does_its_plain_work(db):
+    connection = db.connect()
+    once = Once(connection)
+    run(connection, "BEGIN")
+    assert once.begin(key="plain").verdict == "proceed"
+    once.finish(key="plain", response_body=b"a")
+    run(connection, "COMMIT")
+    assert once.claim(key="plain claim").verdict == "new_claim"
+    assert once.complete(key="plain claim", fence=1) is True
+    run(connection, "DELETE FROM once.intent")
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_tests_notice_when(server, broken):
+    mutation, checks = BROKEN[broken]
+    assert checks
+    for check in checks:
+        db = server.new_database()
+        try:
+            db.execute("CREATE TABLE effect (key text NOT NULL, attempt integer)")
+            mutation(db)
+            if (
+                check is not each_search_path
+            ):  # which the traps of other sessions do not reach, but plain work needs nothing of
+                does_its_plain_work(db)
+            with pytest.raises((AssertionError, psycopg2.Error, pytest.fail.Exception)):
+                check(db)
+        finally:
+            db.drop()
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        race_at_every_level,
+        races_of_claims,
+        late_replay_from_the_archive,
+        retire_only_with_nobody_under_lease,
+        each_search_path,
+    ],
+)
+def test_on_the_whole_contract_the_checks_of_this_file_pass(db, check):
+    check(db)
+
+
+def retry_reads_the_answer(db):
+    for boundary in crash.BOUNDARIES:
+        db.execute("DELETE FROM once.intent; DELETE FROM effect")
+        crash.test_a_backend_terminated_between_any_two_statements_leaves_one_effect(db, boundary)
+
+
+def test_the_crash_tests_notice_when_the_outcome_is_not_in_the_effects_transaction(db):
+    """What a store on another connection would do: the outcome is lost although the effect committed."""
+    mutate(
+        db,
+        "finish",
+        "ON CONFLICT DO NOTHING",
+        "ON CONFLICT DO NOTHING; DELETE FROM once.intent AS i WHERE i.key = key; PERFORM 1",
+    )
+    with pytest.raises(AssertionError):
+        retry_reads_the_answer(db)
+
+
+def test_on_the_whole_contract_the_retry_reads_the_answer(db):
+    retry_reads_the_answer(db)

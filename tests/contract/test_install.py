@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The contract installs as a whole or not at all, by an ordinary owner, and in many databases of a cluster."""
+
+import os
+import subprocess
+
+import pytest
+
+from harness.postgres import ROOT, Postgres, clean_environment, install_script
+
+from .calls import PRINT, Once, refused, run
+
+COMMAND = ROOT / "build/cli/pgonce"
+
+
+@pytest.fixture
+def empty(server):
+    database = server.empty_database()
+    yield database
+    database.drop()
+
+
+def exists(db):
+    return db.value("SELECT to_regnamespace('once') IS NOT NULL")
+
+
+def works(db, user="postgres"):
+    once = Once(db.connect(user))
+    once.begin(key="k")
+    once.finish(key="k", response_body=b"a")
+    assert once.begin(key="k").response_body == b"a"
+    assert once.claim(key="k2").verdict == "new_claim"
+    assert once.complete(key="k2", fence=1) is True
+    assert run(db.connect(user), "SELECT length(once.fingerprint('{}'::jsonb))") == [(32,)]
+
+
+def test_the_script_installs_a_working_contract(empty):
+    empty.install()
+    works(empty)
+    migrations = empty.rows("SELECT version, checksum FROM once.migration ORDER BY version")
+    assert [row.version for row in migrations][:2] == [0, 1]
+    assert all(len(row.checksum) == 64 for row in migrations)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "CREATE TYPE once.verification",
+        "CREATE TABLE once.outbox",
+        "once.claim_many(",
+        "DO $$",
+        "SELECT once.add_days();",
+        "COMMIT;",
+    ],
+)
+def test_an_error_in_the_middle_leaves_nothing(empty, place):
+    script = install_script()
+    position = script.rindex(place)
+    statement = max(script.rfind("\nCREATE", 0, position), script.rfind(";\n", 0, position)) + 1
+    connection = empty.connect()
+    with refused("22012", "42601"):
+        run(
+            connection,
+            script[:statement].replace("%", "%%") and script[:statement] + "\n; SELECT 1/0;\n" + script[statement:],
+        )
+    connection.rollback()
+    assert not exists(empty)
+    empty.install()
+    works(empty)
+
+
+def test_a_connection_lost_in_the_middle_leaves_nothing(empty):
+    connection = empty.connect()
+    run(connection, install_script().replace("COMMIT;", "SELECT 1;"))
+    assert not exists(empty)
+    connection.close()
+    assert not exists(empty)
+
+
+def test_a_second_installation_is_refused_and_harms_nothing(empty):
+    empty.install()
+    Once(empty.connect()).finish(key="k", response_body=b"a")
+    connection = empty.connect()
+    with refused("42P06"):
+        run(connection, install_script())
+    run(connection, "ROLLBACK")
+    assert Once(connection).begin(key="k").response_body == b"a"
+
+
+def test_two_databases_of_a_cluster_know_nothing_of_each_other(server):
+    first, second = server.empty_database(), server.empty_database()
+    first.install()
+    second.install()
+    Once(first.connect()).finish(key="k")
+    assert Once(second.connect()).begin(key="k").verdict == "proceed"
+    works(second)
+    first.drop()
+    second.drop()
+
+
+def test_an_ordinary_owner_installs_it_where_the_roles_exist_already(server, empty):
+    server.new_database().close()  # so the roles exist
+    if not empty.rows("SELECT 1 FROM pg_roles WHERE rolname = 'plain_owner'"):
+        empty.execute("CREATE ROLE plain_owner LOGIN")
+    empty.execute(f"ALTER DATABASE {empty.name} OWNER TO plain_owner")
+    empty.install("plain_owner")
+    works(empty, "plain_owner")
+    assert empty.value("SELECT has_function_privilege('once_app', 'once.any_tenant()', 'execute')")
+
+
+def test_an_ordinary_owner_without_createrole_installs_it_where_no_role_exists_and_is_told():
+    """A cluster of its own: roles belong to the cluster."""
+    with Postgres() as server:
+        admin = server.connect()
+        run(admin, "CREATE ROLE plain_owner LOGIN NOCREATEROLE NOCREATEDB NOSUPERUSER")
+        db = server.empty_database("plain_owner")
+        notices = db.install("plain_owner")
+        for role in ("once_app", "once_tenant", "once_relay", "once_keeper", "once_reader", "once_admin"):
+            assert sum(f"role {role} is missing" in notice for notice in notices) == 1
+        works(db, "plain_owner")
+        assert db.value("SELECT count(*) FROM pg_roles WHERE rolname LIKE 'once%%'") == 0
+        assert db.value("SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'once'") == "plain_owner"
+        run(admin, "CREATE ROLE stranger LOGIN")
+        with refused("42501"):
+            run(db.connect("stranger"), "SELECT once.begin('s', 'k', %s)", PRINT)
+        db.close()
+        admin.close()
+
+
+def test_nothing_of_the_contract_is_executable_or_readable_by_public(db):
+    granted = db.rows(
+        "SELECT p.oid::regprocedure::text AS name FROM pg_proc AS p, aclexplode(coalesce(p.proacl, acldefault('f',"
+        " p.proowner))) AS a WHERE p.pronamespace = 'once'::regnamespace AND a.grantee = 0"
+    )
+    assert granted == []
+    tables = db.rows(
+        "SELECT c.oid::regclass::text AS name FROM pg_class AS c, aclexplode(c.relacl) AS a "
+        "WHERE c.relnamespace = 'once'::regnamespace AND a.grantee <> c.relowner"
+    )
+    assert tables == []
+
+
+def test_a_dump_and_restore_keeps_every_answer(server, db):
+    Once(db.connect()).finish(key="k", response_status=201, response_body=b"\x00\xff")
+    fingerprint = db.value("SELECT once.fingerprint('a'::text)")
+    dump = server.bindir / "pg_dump"
+    if not dump.exists():
+        pytest.skip("this build has no pg_dump")
+    environment = {**clean_environment(), "PGHOST": str(server.directory), "PGUSER": "postgres"}
+    sql = subprocess.run(
+        [str(dump), "--inserts", "-d", db.name], capture_output=True, text=True, env=environment, check=True
+    ).stdout
+    restored = server.empty_database()
+    # Meta-commands (\restrict) are psql's; the rest is SQL.
+    run(restored.connect(), "\n".join(line for line in sql.splitlines() if not line.startswith("\\")))
+    row = Once(restored.connect()).begin(key="k")
+    assert (row.response_status, row.response_body) == (201, b"\x00\xff")
+    assert restored.value("SELECT once.fingerprint('a'::text)") == fingerprint
+    restored.drop()
+
+
+@pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")
+def test_the_command_installs_the_same_contract(empty):
+    environment = {**clean_environment(), "PGONCE_TEST": "1"}
+    subprocess.run(
+        [str(COMMAND), "init", "--dsn", empty.dsn()],
+        env=environment,
+        check=True,
+        capture_output=True,
+        timeout=60,
+        cwd=os.path.dirname(COMMAND),
+    )
+    works(empty)

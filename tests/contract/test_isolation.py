@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Above READ COMMITTED a race ends in 40001, never in a second effect; savepoints, several intents, and prepared
+transactions."""
+
+import pytest
+
+from .calls import Once, code_of, effects, make_effect, refused, run
+
+STRICT = ("REPEATABLE READ", "SERIALIZABLE")
+
+
+@pytest.mark.parametrize("level", STRICT)
+def test_an_attempt_with_an_old_snapshot_ends_in_40001_and_its_retry_replays(db, level):
+    late = db.connect(isolation=level)
+    run(late, "SELECT 1")  # the snapshot is from before the first attempt
+    first = db.connect(isolation=level)
+    for connection in (first, late):
+        assert Once(connection).begin(key="k").verdict == "proceed"
+        make_effect(connection, "k")
+        if connection is first:
+            Once(connection).finish(key="k", response_body=b"first")
+            connection.commit()
+    with refused("40001"):
+        Once(late).finish(key="k", response_body=b"late")
+    late.rollback()
+    assert Once(late).begin(key="k").response_body == b"first"
+    assert effects(db, "k") == 1
+
+
+@pytest.mark.parametrize("level", STRICT)
+def test_a_claim_or_a_message_with_an_old_snapshot_ends_in_40001(db, level):
+    for call in (
+        lambda once: once.claim(key="k"),
+        lambda once: once.claim_many(key=["k"]),
+        lambda once: once.receive(consumer="orders", message_id="k"),
+        lambda once: once.finish(key="k"),
+    ):
+        db.execute("DELETE FROM once.intent")
+        late = db.connect(isolation=level)
+        run(late, "SELECT 1")
+        Once(db.connect()).finish(key="k")
+        with refused("40001"):
+            call(Once(late))
+
+
+@pytest.mark.parametrize("level", STRICT)
+def test_a_takeover_with_an_old_snapshot_ends_in_40001(db, level):
+    Once(db.connect()).claim(key="k")
+    db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
+    late = db.connect(isolation=level)
+    run(late, "SELECT 1")
+    assert Once(db.connect()).claim(key="k").fence == 2
+    with refused("40001"):
+        Once(late).claim(key="k")
+
+
+@pytest.mark.parametrize("level", STRICT)
+def test_an_event_emitted_with_an_old_snapshot_ends_in_40001_so_that_the_transaction_is_retried(db, level):
+    late = db.connect(isolation=level)
+    run(late, "SELECT 1")
+    Once(db.connect()).emit(topic="t", payload="{}", scope="orders", key="k")
+    with refused("40001"):
+        Once(late).emit(topic="t", payload="{}", scope="orders", key="k")
+
+
+def test_one_transaction_can_begin_several_intents(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    for key in ("a", "b", "c"):
+        assert once.begin(key=key).verdict == "proceed"
+    for key in ("b", "a", "c"):
+        make_effect(connection, key)
+        once.finish(key=key, response_body=key.encode())
+    connection.commit()
+    assert [once.begin(key=key).response_body for key in ("a", "b", "c")] == [b"a", b"b", b"c"]
+
+
+def test_a_finished_intent_replays_in_its_own_transaction(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    once.begin(key="k")
+    once.finish(key="k", response_body=b"a")
+    assert once.begin(key="k").response_body == b"a"
+    with refused("P4010"):
+        once.finish(key="k", response_body=b"b")
+
+
+def test_a_rollback_to_a_savepoint_undoes_begin_and_finish(db):
+    connection, other = db.connect(isolation="READ COMMITTED"), db.connect()
+    once = Once(connection)
+    run(connection, "SELECT 1; SAVEPOINT s")
+    once.begin(key="k")
+    make_effect(connection, "k")
+    once.finish(key="k", response_body=b"undone")
+    assert code_of(lambda: Once(other).begin(key="k")) == "P4029"
+    run(connection, "ROLLBACK TO s")
+    assert Once(other).begin(key="k").verdict == "proceed"  # others may go on at once
+    assert once.begin(key="k").verdict == "proceed"
+    make_effect(connection, "k")
+    once.finish(key="k", response_body=b"done")
+    connection.commit()
+    assert Once(other).begin(key="k").response_body == b"done"
+    assert effects(db, "k") == 1
+
+
+def test_a_final_failure_is_recorded_after_its_effect_was_rolled_back(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    once.begin(key="k")
+    run(connection, "SAVEPOINT effect")
+    make_effect(connection, "k")
+    run(connection, "ROLLBACK TO effect")
+    once.finish(key="k", state="failed_final", error_code="declined", error_message="no money")
+    connection.commit()
+    assert effects(db, "k") == 0
+    with refused("P4030") as caught:
+        once.begin(key="k")
+    assert "declined: no money" in caught.value.diag.message_detail
+
+
+def test_a_retryable_failure_lets_the_next_begin_proceed_under_the_next_fence(db):
+    once = Once(db.connect())
+    once.finish(key="k", state="failed_retryable")
+    begun = once.begin(key="k")
+    assert (begun.verdict, begun.fence) == ("proceed", 2)
+    once.finish(key="k", response_body=b"second")
+    assert (once.peek(key="k").fence, once.peek(key="k").attempts) == (2, 2)
+
+
+def test_a_prepared_transaction_holds_its_intent_until_it_is_decided(db):
+    for key, decision in (("committed", "COMMIT"), ("rolled back", "ROLLBACK")):
+        connection = db.connect()
+        run(connection, "BEGIN")
+        Once(connection).begin(key=key)
+        make_effect(connection, key)
+        Once(connection).finish(key=key, response_body=b"prepared")
+        run(connection, f"PREPARE TRANSACTION '{key}'")
+        connection.close()
+        other = Once(db.connect(lock_timeout="1s"))
+        with refused("P4029"):
+            other.begin(key=key)
+        assert other.claim(key=key).verdict == "processing_active"
+        db.execute(f"{decision} PREPARED '{key}'")
+        assert other.begin(key=key).verdict == ("replay" if decision == "COMMIT" else "proceed")
+        assert effects(db, key) == (1 if decision == "COMMIT" else 0)
+
+
+def test_a_read_only_transaction_can_replay_but_not_claim(db):
+    Once(db.connect()).finish(key="k", response_body=b"a")
+    connection = db.connect(isolation="READ COMMITTED")
+    run(connection, "SET TRANSACTION READ ONLY")
+    assert Once(connection).begin(key="k").response_body == b"a"
+    with refused("25006"):
+        Once(connection).claim(key="new")
+
+
+def test_begin_does_not_take_over_what_its_own_transaction_claimed(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    once.claim(key="k")
+    with refused("P4029"):
+        once.begin(key="k")
+
+
+def test_a_claim_after_begin_in_one_transaction_makes_finish_refuse(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    once.begin(key="k")
+    assert once.claim(key="k").verdict == "new_claim"
+    with refused("P4010"):
+        once.finish(key="k")

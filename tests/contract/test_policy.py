@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The policy of a scope: lease, retention, attempts, and what becomes of an attempt that fell silent."""
+
+import pytest
+
+from .calls import Once, code_of, let_lease_pass, refused
+
+
+def policy(db, text, scope="orders"):
+    return db.row(f"SELECT * FROM once.set_scope('{scope}', {text})")
+
+
+def verify_function(db, answer, body="NULL"):
+    """A verify function that gives this answer and counts its calls."""
+    db.execute("CREATE SEQUENCE IF NOT EXISTS public.asked")
+    db.execute(
+        "CREATE OR REPLACE FUNCTION public.ask(tenant text, scope text, key text) RETURNS once.verification LANGUAGE"
+        f" sql AS $$ SELECT nextval('public.asked'); SELECT {answer}, 201, '{{\"a\": 1}}'::jsonb, {body}::bytea,"
+        " 'order', key $$"
+    )
+    policy(db, "verify => 'public.ask'")
+
+
+def stale(db, key="k"):
+    Once(db.connect()).claim(key=key)
+    let_lease_pass(db, key)
+
+
+def test_a_scope_without_a_policy_has_the_default(db):
+    Once(db.connect()).claim(key="k")
+    assert db.value("SELECT lease_until - updated_at = interval '60 seconds' FROM once.intent")
+    policy(db, "lease => '5 minutes'", "")
+    Once(db.connect()).claim(key="k2")
+    assert db.value("SELECT lease_until - updated_at = interval '5 minutes' FROM once.intent WHERE key = 'k2'")
+    policy(db, "lease => '7 seconds'")
+    Once(db.connect()).claim_many(key=["k3"])
+    assert db.value("SELECT lease_until - updated_at = interval '7 seconds' FROM once.intent WHERE key = 'k3'")
+    Once(db.connect()).claim(key="k4", lease="9 seconds")
+    assert db.value("SELECT lease_until - updated_at = interval '9 seconds' FROM once.intent WHERE key = 'k4'")
+
+
+def test_what_set_scope_leaves_out_stays_or_comes_from_the_default(db):
+    policy(db, "lease => '5 minutes', max_attempts => 9", "")
+    first = policy(db, "retention => '2 days'")
+    assert (first.scope, str(first.lease), first.retention.days, first.max_attempts, first.on_stale) == (
+        "orders",
+        "0:05:00",
+        2,
+        9,
+        "takeover",
+    )
+    second = policy(db, "max_attempts => 0, on_stale => 'in_doubt'")
+    assert (second.retention.days, second.max_attempts, second.on_stale) == (2, None, "in_doubt")
+    assert db.value("SELECT count(*) FROM once.scope WHERE scope = 'orders'") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong, codes",
+    [
+        ("lease => '0'", ("23514",)),
+        ("lease => '8 days'", ("23514",)),
+        ("retention => '-1 day'", ("23514",)),
+        ("max_attempts => -1", ("23514",)),
+        ("on_stale => 'guess'", ("23514",)),
+        ("on_stale => 'verify'", ("23514", "22023")),
+        ("response_bytes_max => 100", ("23514",)),
+        ("response_bytes_max => 67108865", ("23514",)),
+        ("verify => 'public.none'", ("42883",)),
+        ("verify => 'public.wrong'", ("42P13",)),
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused_and_the_old_one_stays(db, wrong, codes):
+    db.execute("CREATE FUNCTION public.wrong(text, text, text) RETURNS text LANGUAGE sql AS 'SELECT $1'")
+    policy(db, "lease => '5 minutes'")
+    before = db.rows("SELECT * FROM once.scope ORDER BY scope")
+    with refused(*codes):
+        policy(db, wrong)
+    assert db.rows("SELECT * FROM once.scope ORDER BY scope") == before
+    for scope in ("NULL", "repeat('s', 256)"):
+        assert code_of(lambda: db.execute(f"SELECT once.set_scope({scope})")) == "P4000"
+
+
+def test_the_default_policy_cannot_be_lost(db):
+    policy(db, "lease => '1 hour'", "")
+    assert db.value("SELECT count(*) FROM once.scope WHERE scope = ''") == 1
+
+
+def test_takeover_runs_again_under_the_next_fence(db):
+    stale(db)
+    row = Once(db.connect()).claim(key="k", owner="second")
+    assert (row.verdict, row.fence, row.attempts, row.state) == ("processing_stale", 2, 2, "processing")
+
+
+def test_in_doubt_lets_no_attempt_run_until_it_is_resolved(db):
+    policy(db, "on_stale => 'in_doubt'")
+    stale(db)
+    once = Once(db.connect())
+    with refused("P4031"):
+        once.begin(key="k")
+    for _ in range(2):
+        row = once.claim(key="k")
+        assert (row.verdict, row.state, row.error_code) == ("in_doubt", "in_doubt", "stale")
+    with refused("P4031"):
+        once.begin(key="k")
+    assert once.resolve(key="k", as_state="failed_retryable", reason="the provider has no such payment") == "in_doubt"
+    assert once.begin(key="k").verdict == "proceed"
+    decision = db.row("SELECT * FROM once.decision")
+    assert (decision.decided_by, decision.reason, decision.from_state, decision.to_state) == (
+        "postgres",
+        "the provider has no such payment",
+        "in_doubt",
+        "failed_retryable",
+    )
+
+
+def test_verify_happened_replays_the_outcome_that_it_found_at_every_door(db):
+    verify_function(db, "'happened'", "'\\x6f6b00'")
+    for door in ("begin", "claim", "claim_many"):
+        stale(db, door)
+        once = Once(db.connect())
+        row = {
+            "begin": lambda: once.begin(key=door),
+            "claim": lambda: once.claim(key=door),
+            "claim_many": lambda: once.claim_many(key=[door])[0],
+        }[door]()
+        assert row.verdict in ("replay", "replay_success")
+        assert (
+            row.state,
+            row.response_status,
+            row.response_headers,
+            row.response_body,
+            row.result_type,
+            row.result_id,
+        ) == ("succeeded", 201, {"a": 1}, b"ok\0", "order", door)
+        again = once.begin(key=door)
+        assert (again.verdict, again.response_body) == ("replay", b"ok\0")
+    assert db.value("SELECT last_value FROM public.asked") == 3  # never asked twice
+    assert db.value("SELECT count(*) FROM once.decision WHERE reason LIKE 'verify%%'") == 3
+
+
+def test_verify_absent_lets_the_next_attempt_run(db):
+    verify_function(db, "'absent'")
+    stale(db, "a"), stale(db, "b")
+    assert Once(db.connect()).claim(key="a").verdict == "processing_stale"
+    assert Once(db.connect()).begin(key="b").verdict == "proceed"
+
+
+@pytest.mark.parametrize("answer", ["'unknown'", "NULL", "'perhaps'", "''"])
+def test_verify_unknown_or_anything_else_is_in_doubt(db, answer):
+    verify_function(db, answer)
+    stale(db)
+    with refused("P4031"):
+        Once(db.connect()).begin(key="k")
+    row = Once(db.connect()).claim(key="k")
+    assert (row.verdict, row.state) == ("in_doubt", "in_doubt")
+
+
+def test_verify_is_not_asked_about_a_live_or_finished_intent(db):
+    verify_function(db, "'happened'")
+    once = Once(db.connect())
+    once.claim(key="live")
+    once.finish(key="done")
+    assert once.claim(key="live").verdict == "processing_active"
+    assert once.claim(key="done").verdict == "replay_success"
+    once.peek(key="live")
+    assert db.value("SELECT is_called FROM public.asked") is False
+
+
+def test_a_verify_function_that_raises_changes_nothing(db):
+    db.execute(
+        "CREATE FUNCTION public.broken(text, text, text) RETURNS once.verification LANGUAGE plpgsql AS $$BEGIN RAISE"
+        " EXCEPTION 'down'; END$$"
+    )
+    policy(db, "verify => 'public.broken'")
+    stale(db)
+    before = db.rows("SELECT * FROM once.intent")
+    for call in (Once(db.connect()).begin, Once(db.connect()).claim):
+        assert code_of(lambda: call(key="k")) == "P0001"
+    assert db.rows("SELECT * FROM once.intent") == before
+
+
+def test_attempts_that_are_used_up_abandon_a_retryable_intent_for_good(db):
+    policy(db, "max_attempts => 2")
+    once = Once(db.connect())
+    for attempt in (1, 2):
+        assert once.claim(key="k").attempts == attempt
+        once.fail(key="k", fence=attempt, retryable=True, error_message="provider down")
+    with refused("P4030"):
+        once.begin(key="k")
+    row = once.claim(key="k")
+    assert (row.verdict, row.state, row.error_code, row.error_message) == (
+        "final_failure",
+        "failed_final",
+        "abandoned",
+        "abandoned after 2 attempts: provider down",
+    )
+    with refused("P4030"):
+        once.begin(key="k")
+
+
+def test_attempts_that_are_used_up_leave_a_stale_intent_in_doubt(db):
+    policy(db, "max_attempts => 1")
+    stale(db)
+    assert Once(db.connect()).claim(key="k").verdict == "in_doubt"
+
+
+def test_verify_absent_with_attempts_used_up_is_in_doubt(db):
+    verify_function(db, "'absent'")
+    policy(db, "max_attempts => 1")
+    stale(db)
+    with refused("P4031"):
+        Once(db.connect()).begin(key="k")
+    assert Once(db.connect()).claim(key="k").verdict == "in_doubt"
+
+
+def test_released_attempts_do_not_count(db):
+    policy(db, "max_attempts => 1")
+    once = Once(db.connect())
+    for fence in (1, 2, 3):
+        assert once.claim(key="k").fence == fence
+        assert once.release(key="k", fence=fence)
+    assert once.claim(key="k").verdict == "retryable_failure"
+
+
+@pytest.mark.parametrize("state", ["live", "succeeded", "failed_final", None])
+def test_an_operator_cannot_decide_what_is_running_finished_or_unknown(db, state):
+    once = Once(db.connect())
+    if state:
+        once.claim(key="k")
+    if state == "succeeded":
+        once.complete(key="k", fence=1)
+    elif state == "failed_final":
+        once.fail(key="k", fence=1, retryable=False)
+    before = db.rows("SELECT * FROM once.intent")
+    for as_state in ("succeeded", "failed_retryable", "failed_final"):
+        assert code_of(lambda: once.resolve(key="k", as_state=as_state)) == "P4070"
+    assert db.rows("SELECT * FROM once.intent") == before
+    assert db.value("SELECT count(*) FROM once.decision") == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"reason": ""},
+        {"reason": "  "},
+        {"reason": None},
+        {"as_state": "processing"},
+        {"as_state": "in_doubt"},
+        {"as_state": "bogus"},
+        {"as_state": None},
+    ],
+)
+def test_a_decision_needs_a_reason_and_an_outcome(db, wrong):
+    once = Once(db.connect())
+    once.claim(key="k")
+    once.fail(key="k", fence=1, retryable=None)
+    assert code_of(lambda: once.resolve(**{"key": "k", "as_state": "succeeded", "reason": "why", **wrong})) == "P4070"
+    assert once.peek(key="k").state == "in_doubt"
+
+
+def test_a_decision_waits_for_no_running_attempt(db):
+    Once(db.connect()).claim(key="k")
+    let_lease_pass(db, "k")
+    taking_over = db.connect(isolation="READ COMMITTED")
+    Once(taking_over).begin(key="k")
+    with refused("P4070"):
+        Once(db.connect(lock_timeout="1s")).resolve(key="k", as_state="failed_final")

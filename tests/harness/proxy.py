@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: PostgreSQL
+"""A proxy between a libpq client and the server that loses the connection at a chosen message, as a network does.
+
+It knows the framing of the PostgreSQL protocol, version 3 (manual, "Frontend/Backend Protocol"), and nothing else: a
+rule names a piece of a frontend message's text, or a backend message's type. Each rule fires once, on the first
+connection that meets it."""
+
+import pathlib
+import shutil
+import socket
+import struct
+import threading
+
+from .postgres import PORT, private_directory
+
+SSL_REQUEST, GSS_REQUEST, CANCEL_REQUEST = 80877103, 80877104, 80877102
+READY_FOR_QUERY = b"Z"
+
+
+class Rule:
+    """direction: 'frontend' or 'backend'. action: 'drop' (the message is not forwarded), 'forward' (it is, and then
+    the connection is cut), or 'swallow' (it is, the server's whole answer is awaited and thrown away, and then the
+    connection is cut)."""
+
+    def __init__(self, direction, action, text=b"", kind=None):
+        self.direction, self.action, self.text, self.kind = direction, action, text, kind
+        self.fired = threading.Event()  # the connection is cut by then
+
+    def meets(self, direction, kind, body):
+        return direction == self.direction and self.kind in (None, kind) and self.text in body
+
+
+class Proxy:
+    """listens on a unix socket in a private directory, or with tcp=True on a free port of 127.0.0.1."""
+
+    def __init__(self, server, tcp=False):
+        self.target = str(server.directory / f".s.PGSQL.{PORT}")
+        self.directory = private_directory("pgonce-proxy-")
+        self.rules = []
+        self.lock = threading.Lock()
+        self.sockets = []
+        if tcp:
+            self.listener = socket.create_server(("127.0.0.1", 0))
+            self.host, self.port = "127.0.0.1", self.listener.getsockname()[1]
+        else:
+            self.host, self.port = str(self.directory), PORT
+            self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.listener.bind(str(pathlib.Path(self.directory) / f".s.PGSQL.{PORT}"))
+            self.listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        hang_up(self.listener)
+        with self.lock:
+            for each in self.sockets:
+                hang_up(each)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def dsn(self, dbname, user="postgres"):
+        return f"host={self.host} port={self.port} dbname={dbname} user={user} sslmode=disable gssencmode=disable"
+
+    def lose_request(self, text):
+        """The connection is lost before the server sees the frontend message that contains text."""
+        return self._add(Rule("frontend", "drop", text.encode()))
+
+    def lose_connection_after(self, text):
+        """The server gets the message, and nobody waits for what becomes of it."""
+        return self._add(Rule("frontend", "forward", text.encode()))
+
+    def lose_answer(self, text):
+        """The server gets the message and answers it in full; the client never hears."""
+        return self._add(Rule("frontend", "swallow", text.encode()))
+
+    def lose_from_server(self, kind, text=b""):
+        """The connection is lost before the client sees the first backend message of this type (one byte) with this
+        text."""
+        return self._add(Rule("backend", "drop", text, kind))
+
+    def _add(self, rule):
+        with self.lock:
+            self.rules.append(rule)
+        return rule
+
+    def take(self, direction, kind, body):
+        with self.lock:
+            for rule in self.rules:
+                if rule.meets(direction, kind, body):
+                    self.rules.remove(rule)
+                    return rule
+        return None
+
+    def _accept(self):
+        while True:
+            try:
+                client = self.listener.accept()[0]
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            with self.lock:
+                self.sockets += [client, server]
+            try:
+                server.connect(self.target)
+            except OSError:
+                hang_up(client)  # the server is down: so are we
+                hang_up(server)
+                continue
+            link = Link(self, client, server)
+            threading.Thread(target=link.frontend, daemon=True).start()
+            threading.Thread(target=link.backend, daemon=True).start()
+
+
+class Link:
+    """One client's connection: a thread for each direction."""
+
+    def __init__(self, proxy, client, server):
+        self.proxy, self.client, self.server = proxy, client, server
+        self.swallowing = None
+
+    def cut(self, rule=None):
+        hang_up(self.client)
+        hang_up(self.server)
+        if rule:
+            rule.fired.set()
+
+    def frontend(self):
+        try:
+            self._startup()
+            while True:
+                kind, body, raw = message(self.client)
+                rule = self.proxy.take("frontend", kind, body)
+                if rule and rule.action == "swallow":
+                    self.swallowing = rule  # before the server can answer
+                if not rule or rule.action != "drop":
+                    self.server.sendall(raw)
+                if rule and rule.action != "swallow":
+                    self.cut(rule)
+        except OSError:
+            if self.swallowing is None:
+                self.cut()
+
+    def _startup(self):
+        while True:
+            head = exactly(self.client, 8)
+            size, code = struct.unpack("!ii", head)
+            rest = exactly(self.client, size - 8)
+            if code not in (SSL_REQUEST, GSS_REQUEST):
+                self.server.sendall(head + rest)
+                return
+            self.client.sendall(b"N")
+
+    def backend(self):
+        try:
+            while True:
+                kind, body, raw = message(self.server)
+                rule = self.proxy.take("backend", kind, body)
+                if rule:
+                    self.cut(rule)
+                elif self.swallowing:
+                    if kind == READY_FOR_QUERY:
+                        self.cut(self.swallowing)
+                else:
+                    self.client.sendall(raw)
+        except OSError:
+            self.cut(self.swallowing)
+
+
+def message(source):
+    head = exactly(source, 5)
+    body = exactly(source, struct.unpack("!i", head[1:])[0] - 4)
+    return head[:1], body, head + body
+
+
+def exactly(source, size):
+    data = bytearray()
+    while len(data) < size:
+        piece = source.recv(size - len(data))
+        if not piece:
+            raise OSError("closed")
+        data += piece
+    return bytes(data)
+
+
+def hang_up(sock):
+    """shutdown() wakes the other thread that reads this socket; close() alone would not."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    sock.close()

