@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- The same, once.
+SELECT plain.place({key}, {request}, {fingerprint});

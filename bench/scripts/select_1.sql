@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- The least that a round trip can ask for.
+SELECT 1;

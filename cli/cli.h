@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * cli.h: what every file of the command shares: the shape of the command table (commands.c), a parsed command line
+ * (options.c), and the ways to speak to the caller (report.c).
+ */
+#pragma once
+
+#include <jansson.h>
+#include <libpq-fe.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "pgonce.h"
+
+/* Exit codes. Their meaning is in exit_codes[] (commands.c), from which the documentation is made. */
+enum cli_exit {
+	CLI_OK = 0,
+	CLI_FAILED = 1,
+	CLI_USAGE = 2,
+	CLI_NO_SERVER = 3,
+	CLI_CONTRACT = 4,
+	CLI_NOT_FOUND = 5,
+	CLI_REFUSED = 10,
+	CLI_ACTIVE = 11,
+	CLI_IN_DOUBT = 12,
+	CLI_MISMATCH = 13,
+	CLI_EXPIRED = 14,
+	CLI_LEASE_LOST = 15,
+	CLI_OUTCOME_UNKNOWN = 16,
+	CLI_NOT_EXECUTABLE = 126,
+	CLI_COMMAND_NOT_FOUND = 127,
+	CLI_SIGNAL_BASE = 128
+};
+
+typedef struct exit_code {
+	int code;
+	const char *shown; /* "128+n" */
+	const char *meaning;
+} exit_code;
+
+extern const exit_code exit_codes[];
+extern const int exit_code_count;
+
+typedef enum option_id {
+	OPTION_DSN,
+	OPTION_JSON,
+	OPTION_HELP,
+	OPTION_TENANT,
+	OPTION_SCOPE,
+	OPTION_KEY,
+	OPTION_PRINT,
+	OPTION_DIR,
+	OPTION_DETACH,
+	OPTION_STOP,
+	OPTION_STATUS_OF_SERVER,
+	OPTION_LEASE,
+	OPTION_TTL,
+	OPTION_RETRY_FAILED,
+	OPTION_INPUT,
+	OPTION_OUTPUT_MAX,
+	OPTION_VERBOSE,
+	OPTION_AS,
+	OPTION_REASON,
+	OPTION_STATUS,
+	OPTION_BODY,
+	OPTION_DRY_RUN,
+	OPTION_CLIENTS,
+	OPTION_SECONDS,
+	OPTION_MAN,
+	OPTION_MARKDOWN,
+	OPTION_COUNT
+} option_id;
+
+typedef enum option_kind {
+	KIND_FLAG,
+	KIND_TEXT,
+	KIND_NUMBER,
+	KIND_DURATION, /* stored in milliseconds */
+	KIND_BYTES,
+	KIND_CHOICE /* one word of `choices`, which are separated by '|' */
+} option_kind;
+
+typedef struct cli_option {
+	const char *name; /* without the dashes */
+	char letter;      /* 0: no short form */
+	option_kind kind;
+	const char *argument; /* how help calls the value; NULL for a flag */
+	const char *choices;
+	int64_t minimum; /* of numbers, durations (ms) and bytes */
+	int64_t maximum;
+	const char *help;
+} cli_option;
+
+extern const cli_option cli_options[OPTION_COUNT];
+
+typedef struct option_use {
+	option_id id;
+	bool required;
+} option_use;
+
+typedef enum operand_rule {
+	OPERANDS_NONE,
+	OPERANDS_ONE_OPTIONAL,
+	OPERANDS_COMMAND /* CMD and its arguments, after "--" */
+} operand_rule;
+
+typedef struct cli_invocation cli_invocation;
+
+typedef struct cli_command {
+	const char *name;
+	const char *summary;      /* one line */
+	const char *usage;        /* what follows "pgonce NAME" */
+	const char *const *about; /* paragraphs; a line that starts with two spaces is an example, shown as it is */
+	const option_use *uses;
+	int use_count;
+	operand_rule operands;
+	const int *exits; /* codes besides 0, 1 and 2; ends with 0 */
+	int (*run)(const cli_invocation *invocation);
+} cli_command;
+
+extern const cli_command cli_commands[];
+extern const int cli_command_count;
+
+/* A parsed command line. Values are valid where given[] is true. */
+struct cli_invocation {
+	const cli_command *command;
+	bool given[OPTION_COUNT];
+	const char *text[OPTION_COUNT];
+	int64_t number[OPTION_COUNT];
+	char *const *operands;
+	int operand_count;
+};
+
+/* options.c */
+const cli_command *cli_find_command(const char *name);
+/* The command or option that a mistyped word was probably meant to be; NULL where none is near. */
+const char *cli_nearest_command(const char *word);
+/* argv starts at the command's name. CLI_OK, or CLI_USAGE after saying what is wrong. */
+int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation *invocation);
+/* "500ms", "60s", "5m", "2h", "7d". False where the text is none, or it overflows. */
+bool cli_parse_duration(const char *text, int64_t *milliseconds);
+/* "65536", "64k", "1M". */
+bool cli_parse_bytes(const char *text, int64_t *bytes);
+once_intent cli_intent(const cli_invocation *invocation);
+
+/* report.c: messages for people go to stderr, one line each; with --json they are one JSON object each. */
+typedef struct cli_problem {
+	int exit_code;
+	const char *sqlstate; /* "" or NULL where there is none; so all below */
+	const char *message;
+	const char *detail; /* names the intent */
+	const char *hint;
+} cli_problem;
+
+int cli_report(const cli_invocation *invocation, const cli_problem *problem); /* returns exit_code */
+int cli_report_error(const cli_invocation *invocation, once_error *error);    /* frees error; returns its exit code */
+int cli_report_result(const cli_invocation *invocation, PGconn *connection, PGresult *result, const char *what);
+__attribute__((format(printf, 4, 5))) int cli_fail(const cli_invocation *invocation, int exit_code, const char *hint,
+                                                   const char *format, ...);
+__attribute__((format(printf, 2, 3))) void cli_note(const cli_invocation *invocation, const char *format, ...);
+void cli_print_json(json_t *json); /* to stdout, indented; takes the reference */
+int cli_exit_of_code(once_code code);
+/* "tenant='' scope='jobs' key='a'", for messages that do not come from the server; free it. */
+char *cli_intent_text(const once_intent *intent);
+__attribute__((format(printf, 1, 2))) char *cli_format(const char *format,
+                                                       ...); /* free it; never NULL: exits where memory is out */
+void *cli_allocate(size_t bytes);                            /* zeroed; never NULL */
+char *cli_duplicate(const char *text);
+
+/* The commands. */
+int cli_init(const cli_invocation *invocation);
+int cli_dev(const cli_invocation *invocation);
+int cli_run(const cli_invocation *invocation);
+int cli_show(const cli_invocation *invocation);
+int cli_resolve(const cli_invocation *invocation);
+int cli_doctor(const cli_invocation *invocation);
+int cli_version(const cli_invocation *invocation);
+int cli_bench(const cli_invocation *invocation);
+int cli_help(const cli_invocation *invocation);
+/* help.c */
+void help_overview(FILE *out);
+void help_command(FILE *out, const cli_command *command);

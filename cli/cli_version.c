@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* cli_version.c: pgonce version: who speaks which contract, here and, where a database is named, there. */
+#include <stdlib.h>
+
+#include "connect.h"
+#include "install.h"
+
+static bool names_a_database(const cli_invocation *invocation)
+{
+	static const char *const variables[] = {"PGHOST", "PGHOSTADDR", "PGPORT", "PGDATABASE", "PGSERVICE"};
+
+	if (invocation->given[OPTION_DSN]) {
+		return true;
+	}
+	for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
+		if (getenv(variables[i]) != NULL) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static const char *describe(const install_state *state)
+{
+	switch (state->status) {
+	case INSTALL_ABSENT:
+		return "not installed";
+	case INSTALL_CURRENT:
+		return "current";
+	case INSTALL_BEHIND:
+		return "to be upgraded";
+	case INSTALL_AHEAD:
+		return "newer than this command";
+	case INSTALL_TAMPERED:
+		return "changed by hand";
+	case INSTALL_FOREIGN:
+		return "not pgonce's";
+	case INSTALL_EXTENSION:
+		return "an extension of another version";
+	case INSTALL_UNREADABLE:
+		return "not readable by this role";
+	}
+	return "";
+}
+
+int cli_version(const cli_invocation *invocation)
+{
+	json_t *json = json_pack("{s:s, s:s, s:i, s:i}", "pgonce", PGONCE_RELEASE, "libpgonce", once_version(), "contract",
+	                         once_contract_version(), "libpq", PQlibVersion());
+	bool in_json = invocation->given[OPTION_JSON];
+	bool asks = names_a_database(invocation);
+	char *conninfo = asks ? connect_conninfo(invocation) : NULL;
+	PGconn *connection = NULL;
+	install_state state;
+	int result = CLI_OK;
+
+	if (asks && conninfo == NULL) {
+		json_decref(json);
+		return CLI_USAGE;
+	}
+	if (!in_json) {
+		printf("pgonce %s (libpgonce %s, contract %d, libpq %d.%d)\n", PGONCE_RELEASE, once_version(),
+		       once_contract_version(), PQlibVersion() / 10000, PQlibVersion() % 10000);
+		fflush(stdout);
+	}
+	if (asks) {
+		result = connect_plain(invocation, conninfo, &connection);
+		if (result == CLI_OK) {
+			result = install_inspect(invocation, connection, &state);
+		}
+		if (result == CLI_OK && in_json) {
+			json_object_set_new(json, "server", json_string(PQparameterStatus(connection, "server_version")));
+			json_object_set_new(json, "database", json_string(state.database));
+			json_object_set_new(json, "database_contract", json_integer(state.contract_version));
+			json_object_set_new(json, "database_contract_status", json_string(describe(&state)));
+		} else if (result == CLI_OK) {
+			printf("PostgreSQL %s, database %s: contract %d, %s\n", PQparameterStatus(connection, "server_version"),
+			       state.database, state.contract_version, describe(&state));
+		}
+		PQfinish(connection);
+		free(conninfo);
+	}
+	if (in_json) {
+		cli_print_json(json);
+	} else {
+		json_decref(json);
+	}
+	return result;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* main.c: finds the command in the table, reads its options, runs it. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+/* Started with a standard stream closed, the next file opened would become it, and CMD's output would go there. */
+static void open_standard_streams(void)
+{
+	int fd;
+
+	do {
+		fd = open("/dev/null", O_RDWR);
+	} while (fd >= 0 && fd <= 2);
+	if (fd > 2) {
+		close(fd);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	cli_invocation invocation;
+
+	open_standard_streams();
+	if (argc < 2) {
+		help_overview(stderr);
+		return CLI_USAGE;
+	}
+	const char *name = argv[1];
+	if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
+		name = "help";
+	} else if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+		name = "version";
+	}
+	const cli_command *command = cli_find_command(name);
+	if (command == NULL) {
+		const char *nearest = cli_nearest_command(name);
+		return nearest != NULL
+		           ? cli_fail(NULL, CLI_USAGE, "pgonce help", "unknown command '%s'; did you mean '%s'?", name, nearest)
+		           : cli_fail(NULL, CLI_USAGE, "pgonce help", "unknown command '%s'", name);
+	}
+	int result = cli_parse(command, argc - 1, argv + 1, &invocation);
+	if (result != CLI_OK) {
+		return result;
+	}
+	if (invocation.given[OPTION_HELP]) {
+		help_command(stdout, command);
+		result = CLI_OK;
+	} else {
+		result = command->run(&invocation);
+	}
+	/* A full disk or a closed pipe must not look like success. */
+	if (fflush(stdout) != 0 && result == CLI_OK) {
+		return cli_fail(&invocation, CLI_FAILED, NULL, "cannot write to standard output: %m");
+	}
+	return result;
+}

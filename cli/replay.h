@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* replay.h: answering pgonce run from a stored outcome. */
+#pragma once
+
+#include "cli.h"
+
+/*
+ * Writes the stored output to the streams that it came from, and returns the stored exit status. An outcome that no pgonce run
+ * stored (an operator's decision) is written to standard output as it is; its status, where it has one, is the exit status.
+ */
+int replay_outcome(const cli_invocation *invocation, const once_intent *intent, const once_answer *answer);
+/* Is this answer's body in the format of pgonce run? */
+bool replay_is_run(const char *response_headers, once_bytes body);

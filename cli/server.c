@@ -1,0 +1,618 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* server.c: see server.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <grp.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "server.h"
+
+enum {
+	/* sockaddr_un takes 107 bytes; ".s.PGSQL.5432" is to fit behind this. */
+	SOCKET_PATH_MAX = 92,
+	START_SECONDS = 60
+};
+
+static int fail_errno(const server *server, const char *what, const char *path)
+{
+	return cli_fail(server->invocation, CLI_FAILED, NULL, "%s %s: %s", what, path, strerror(errno));
+}
+
+/* The path of a name in a directory; name NULL: the directory. False where it is too long. */
+static bool set_path(char path[PATH_MAX], const char *directory, const char *name)
+{
+	return snprintf(path, PATH_MAX, "%s%s%s", directory, name != NULL ? "/" : "", name != NULL ? name : "") < PATH_MAX;
+}
+
+/* ---- Processes with the rights of the server's user ---- */
+
+static void become_user(const server *server)
+{
+	if (geteuid() == 0 && server->user != 0) {
+		const struct passwd *user = getpwuid(server->user);
+		if (user == NULL || initgroups(user->pw_name, server->group) != 0 || setgid(server->group) != 0 ||
+		    setuid(server->user) != 0) {
+			_exit(126);
+		}
+	}
+}
+
+typedef int server_task(const server *server);
+
+/* Runs it in a process of the server's user: its exit status, or 126. */
+static int as_user(const server *server, server_task *task)
+{
+	int status = 0;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		become_user(server);
+		_exit(task(server));
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status)) {
+		return 126;
+	}
+	return WEXITSTATUS(status);
+}
+
+/* Runs a program of the server as its user, output to the log. Its exit status. */
+static int run_program(const server *server, const char *name, const char *const *arguments)
+{
+	char *path = cli_format("%s/%s", server->bindir, name);
+	int status = 0;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		/* Not in the terminal's process group: Ctrl-C is pgonce's to handle, which stops the server in order. */
+		setsid();
+		become_user(server);
+		int log = open(server->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+		int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		sigset_t none;
+		sigemptyset(&none);
+		sigprocmask(SIG_SETMASK, &none, NULL);
+		/* Not where pgonce was started: this user may not get there. In the home, because pg_ctl passes its paths to a
+		 * shell between plain double quotes: as "data" and "log" they hold nothing that a shell would read. */
+		if (log < 0 || nothing < 0 || chdir(server->home) != 0 || dup2(nothing, 0) < 0 || dup2(log, 1) < 0 ||
+		    dup2(log, 2) < 0) {
+			_exit(126);
+		}
+		setenv("LC_ALL", "C", 1);
+		/* The server must not take settings meant for clients. */
+		unsetenv("PGDATA");
+		unsetenv("PGOPTIONS");
+		unsetenv("PGPORT");
+		unsetenv("PGHOST");
+		execv(path, (char *const *)(uintptr_t)arguments); /* execv changes nothing; its type is older than const */
+		_exit(127);
+	}
+	free(path);
+	if (pid < 0 || waitpid(pid, &status, 0) < 0) {
+		return 126;
+	}
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 126;
+}
+
+/* ---- Where things are ---- */
+
+/* FNV-1a, 64 bits: names a directory elsewhere after this one. */
+static uint64_t hash_text(const char *text)
+{
+	uint64_t hash = UINT64_C(14695981039346656037);
+
+	for (; *text != '\0'; text++) {
+		hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
+	}
+	return hash;
+}
+
+static bool has_programs(const char *bindir)
+{
+	static const char *const programs[] = {"postgres", "initdb", "pg_ctl"};
+
+	for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++) {
+		char *path = cli_format("%s/%s", bindir, programs[i]);
+		bool found = access(path, X_OK) == 0;
+		free(path);
+		if (!found) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* The major version of the programs in a directory, as "postgres --version" says it; 0 where it does not. */
+static int version_of(const char *bindir)
+{
+	char line[128] = "";
+	int ends[2];
+	int version = 0;
+
+	if (pipe2(ends, O_CLOEXEC) != 0) {
+		return 0;
+	}
+	char *path = cli_format("%s/postgres", bindir);
+	pid_t pid = fork();
+	if (pid == 0) {
+		dup2(ends[1], STDOUT_FILENO);
+		execl(path, "postgres", "--version", (char *)NULL);
+		_exit(127);
+	}
+	close(ends[1]);
+	ssize_t got = pid > 0 ? read(ends[0], line, sizeof line - 1) : -1;
+	close(ends[0]);
+	if (pid > 0) {
+		waitpid(pid, NULL, 0);
+	}
+	if (got > 0) {
+		/* "postgres (PostgreSQL) 15.4 (Debian ...)" */
+		const char *after = strstr(line, ") ");
+		version = after != NULL ? atoi(after + 2) : 0;
+	}
+	free(path);
+	return version;
+}
+
+/* The major version of the cluster in data; 0 where there is none. Read as root where pgonce is root. */
+static int version_of_cluster(const server *server)
+{
+	char *path = cli_format("%s/PG_VERSION", server->data);
+	FILE *file = fopen(path, "re");
+	int version = 0;
+
+	if (file != NULL) {
+		char line[16] = "";
+		version = fgets(line, sizeof line, file) != NULL ? atoi(line) : 0;
+		fclose(file);
+	}
+	free(path);
+	return version;
+}
+
+static bool ask_pg_config(char bindir[PATH_MAX])
+{
+	FILE *answer = popen("pg_config --bindir 2>/dev/null", "re");
+	bool found = answer != NULL && fgets(bindir, PATH_MAX, answer) != NULL;
+
+	if (answer != NULL) {
+		pclose(answer);
+	}
+	if (found) {
+		bindir[strcspn(bindir, "\n")] = '\0';
+	}
+	/* libpq's development package brings a pg_config without a server. */
+	return found && has_programs(bindir);
+}
+
+/* The newest of /usr/lib/postgresql/N/bin, or the one of the version wanted (0: any). */
+static bool search_packages(char bindir[PATH_MAX], int wanted)
+{
+	glob_t found = {.gl_pathc = 0};
+	int newest = 0;
+
+	if (glob("/usr/lib/postgresql/*/bin", 0, NULL, &found) == 0) {
+		for (size_t i = 0; i < found.gl_pathc; i++) {
+			int version = atoi(found.gl_pathv[i] + strlen("/usr/lib/postgresql/"));
+			if (version > newest && (wanted == 0 || version == wanted) && has_programs(found.gl_pathv[i])) {
+				newest = version;
+				set_path(bindir, found.gl_pathv[i], NULL);
+			}
+		}
+	}
+	globfree(&found);
+	return newest != 0;
+}
+
+static int find_programs(server *server)
+{
+	const char *chosen = getenv("PGONCE_PG_BINDIR");
+	int cluster = version_of_cluster(server);
+
+	if (chosen != NULL && chosen[0] != '\0') {
+		if (!has_programs(chosen)) {
+			return cli_fail(server->invocation, CLI_FAILED, "name a directory that holds postgres, initdb and pg_ctl",
+			                "PGONCE_PG_BINDIR: there is no PostgreSQL server in %s", chosen);
+		}
+		set_path(server->bindir, chosen, NULL);
+	} else if (!ask_pg_config(server->bindir) && !search_packages(server->bindir, 0)) {
+		return cli_fail(server->invocation, CLI_FAILED,
+		                "install it (Debian, Ubuntu: apt install postgresql), or set PGONCE_PG_BINDIR",
+		                "no PostgreSQL server is installed here");
+	}
+	int version = version_of(server->bindir);
+	if (cluster == 0 || version == cluster || (chosen == NULL && search_packages(server->bindir, cluster))) {
+		return CLI_OK;
+	}
+	char *hint = cli_format("install PostgreSQL %d again, or move %s away to start anew", cluster, server->data);
+	int result =
+	    cli_fail(server->invocation, CLI_FAILED, hint, "the data in %s is of PostgreSQL %d, the server in %s is %d",
+	             server->data, cluster, server->bindir, version);
+	free(hint);
+	return result;
+}
+
+/* Who runs the server: whoever owns the cluster; for a new one, this user, or for root another. */
+static int choose_user(server *server)
+{
+	struct stat status;
+
+	if (stat(server->data, &status) == 0) {
+		server->user = status.st_uid;
+		server->group = status.st_gid;
+		if (geteuid() != 0 && status.st_uid != geteuid()) {
+			const struct passwd *owner = getpwuid(status.st_uid);
+			return cli_fail(server->invocation, CLI_FAILED,
+			                "run pgonce dev as that user or as root, or give another --dir", "%s belongs to user %s",
+			                server->data, owner != NULL ? owner->pw_name : "?");
+		}
+		if (status.st_uid != 0) {
+			return CLI_OK;
+		}
+	}
+	server->user = geteuid();
+	server->group = getegid();
+	if (server->user != 0) {
+		return CLI_OK;
+	}
+	const struct passwd *user = getpwnam("postgres");
+	user = user != NULL ? user : getpwnam("nobody");
+	if (user == NULL) {
+		return cli_fail(server->invocation, CLI_FAILED, "make a user postgres, or run pgonce dev as an ordinary user",
+		                "PostgreSQL does not run as root, and there is neither a user postgres nor nobody");
+	}
+	server->user = user->pw_uid;
+	server->group = user->pw_gid;
+	return CLI_OK;
+}
+
+static int can_reach(const server *server)
+{
+	return chdir(server->directory) == 0 ? 0 : 1;
+}
+
+/* A directory that only the server's user may enter. One that is there must be just that: /tmp is everybody's. */
+static int make_private(const server *server, const char *path)
+{
+	struct stat status;
+
+	if (mkdir(path, 0700) == 0) {
+		if (geteuid() == 0 && lchown(path, server->user, server->group) != 0) {
+			return fail_errno(server, "cannot give away directory", path);
+		}
+		return CLI_OK;
+	}
+	if (errno != EEXIST || lstat(path, &status) != 0) {
+		return fail_errno(server, "cannot make directory", path);
+	}
+	if (!S_ISDIR(status.st_mode) || status.st_uid != server->user || (status.st_mode & 0077) != 0) {
+		return cli_fail(server->invocation, CLI_FAILED, "remove it, or give another --dir",
+		                "%s is there already, and is not a directory that only the server's user may enter", path);
+	}
+	return CLI_OK;
+}
+
+/* DIR/name -> target, for people who look there. */
+static void link_to(const server *server, const char *name, const char *target)
+{
+	char *link = cli_format("%s/%s", server->directory, name);
+
+	if (symlink(target, link) != 0 && errno == EEXIST) {
+		struct stat status;
+		if (lstat(link, &status) == 0 && S_ISLNK(status.st_mode) && unlink(link) == 0) {
+			(void)!symlink(target, link);
+		}
+	}
+	free(link);
+}
+
+/*
+ * The socket goes to DIR/run, or to a directory in /tmp where that path is too long for a socket, or holds characters that would
+ * have to be quoted: in libpq's list of hosts a comma cannot be, and the lines that people type should stay simple.
+ */
+static int place_socket(server *server, bool create)
+{
+	static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@~";
+	bool fits = set_path(server->socket, server->home, "run") && strlen(server->socket) <= SOCKET_PATH_MAX &&
+	            server->socket[strspn(server->socket, plain)] == '\0';
+
+	if (!fits) {
+		snprintf(server->socket, sizeof server->socket, "/tmp/pgonce-%016llx",
+		         (unsigned long long)hash_text(server->directory));
+	}
+	if (!create) {
+		return CLI_OK;
+	}
+	int result = make_private(server, server->socket);
+	if (result == CLI_OK && (!fits || strcmp(server->home, server->directory) != 0)) {
+		link_to(server, "run", server->socket);
+	}
+	return result;
+}
+
+/* Where the server's user cannot reach DIR (it is in root's home, say), the data lives in /var/tmp. */
+static int place_home(server *server, bool create)
+{
+	char elsewhere[PATH_MAX];
+	struct stat status;
+
+	set_path(server->home, server->directory, NULL);
+	snprintf(elsewhere, sizeof elsewhere, "/var/tmp/pgonce-%016llx", (unsigned long long)hash_text(server->directory));
+	bool moved = geteuid() == 0 && as_user(server, can_reach) != 0;
+	if (!moved && stat(server->data, &status) != 0 && geteuid() == 0 && lstat(elsewhere, &status) == 0 &&
+	    status.st_uid == server->user) {
+		moved = true; /* it went there before, when DIR could not be reached */
+	}
+	if (!moved) {
+		return CLI_OK;
+	}
+	set_path(server->home, elsewhere, NULL);
+	if (!create) {
+		return CLI_OK;
+	}
+	bool is_new = lstat(elsewhere, &status) != 0;
+	int result = make_private(server, elsewhere);
+	if (result == CLI_OK) {
+		char *data = cli_format("%s/data", elsewhere);
+		link_to(server, "data", data);
+		free(data);
+	}
+	if (result == CLI_OK && is_new) {
+		const struct passwd *user = getpwuid(server->user);
+		cli_note(server->invocation,
+		         "user %s, who runs the server, cannot reach %s: the data is in %s, linked from there",
+		         user != NULL ? user->pw_name : "?", server->directory, elsewhere);
+	}
+	return result;
+}
+
+int server_locate(server *server, const cli_invocation *invocation, const char *directory, bool create)
+{
+	*server = (struct server){.invocation = invocation, .lock = -1};
+	if (create && mkdir(directory, 0755) != 0 && errno != EEXIST) {
+		return fail_errno(server, "cannot make directory", directory);
+	}
+	if (realpath(directory, server->directory) == NULL) {
+		return create ? fail_errno(server, "cannot find directory", directory)
+		              : cli_fail(invocation, CLI_NO_SERVER, "pgonce dev starts one", "there is no server in %s",
+		                         directory);
+	}
+	char *lock_path = cli_format("%s/lock", server->directory);
+	server->lock = open(lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (server->lock < 0 || flock(server->lock, LOCK_EX) != 0) {
+		int result = fail_errno(server, "cannot lock", lock_path);
+		free(lock_path);
+		return result;
+	}
+	free(lock_path);
+	bool fits = set_path(server->data, server->directory, "data");
+	int result = fits ? choose_user(server)
+	                  : cli_fail(invocation, CLI_FAILED, NULL, "the path %s is too long", server->directory);
+	if (result == CLI_OK && create && geteuid() == 0) {
+		/* The server's user passes through here; what is inside is closed to others by itself. */
+		chmod(server->directory, 0755);
+	}
+	if (result == CLI_OK) {
+		result = place_home(server, create);
+	}
+	if (result == CLI_OK &&
+	    (!set_path(server->data, server->home, "data") || !set_path(server->log, server->home, "log"))) {
+		result = cli_fail(invocation, CLI_FAILED, NULL, "the path %s is too long", server->home);
+	}
+	return result == CLI_OK ? place_socket(server, create) : result;
+}
+
+void server_unlock(server *server)
+{
+	flock(server->lock, LOCK_UN);
+}
+
+void server_lock(server *server)
+{
+	flock(server->lock, LOCK_EX);
+}
+
+void server_release(server *server)
+{
+	if (server->lock >= 0) {
+		close(server->lock);
+		server->lock = -1;
+	}
+}
+
+/* ---- The cluster ---- */
+
+bool server_is_running(const server *server, pid_t *pid)
+{
+	char *path = cli_format("%s/postmaster.pid", server->data);
+	FILE *file = fopen(path, "re");
+	long number = 0;
+
+	free(path);
+	if (file == NULL) {
+		return false;
+	}
+	bool read = fscanf(file, "%ld", &number) == 1;
+	fclose(file);
+	if (!read || number <= 1) {
+		return false;
+	}
+	/* After a crash the number may be anybody's by now: it must be a server, and one in this directory. */
+	char *link = cli_format("/proc/%ld/cwd", number);
+	char *data = realpath(server->data, NULL);
+	char *directory = realpath(link, NULL);
+	bool running = data != NULL && directory != NULL && strcmp(data, directory) == 0;
+	free(directory);
+	free(data);
+	free(link);
+	if (pid != NULL) {
+		*pid = (pid_t)number;
+	}
+	return running;
+}
+
+/* What differs from a server out of the box. Written anew at each start, since DIR may have moved. */
+static int write_settings(const server *server)
+{
+	char *path = cli_format("%s/pgonce.conf", server->data);
+	FILE *out = fopen(path, "we");
+
+	free(path);
+	if (out == NULL) {
+		return 1;
+	}
+	fprintf(
+	    out,
+	    "# Written by pgonce dev at each start.\nlisten_addresses = ''\nport = 5432\nunix_socket_directories = '%s'\n"
+	    "log_destination = 'stderr'\nlogging_collector = off\n",
+	    server->socket);
+	return fclose(out) == 0 ? 0 : 1;
+}
+
+static int include_settings(const server *server)
+{
+	char *path = cli_format("%s/postgresql.conf", server->data);
+	FILE *out = fopen(path, "ae");
+
+	free(path);
+	if (out == NULL) {
+		return 1;
+	}
+	fputs("\ninclude_if_exists = 'pgonce.conf'\n", out);
+	return fclose(out) == 0 ? 0 : 1;
+}
+
+static int remove_leftover(const server *server)
+{
+	char *path = cli_format("%s.new", server->data);
+
+	execlp("rm", "rm", "-rf", "--", path, (char *)NULL);
+	return 127;
+}
+
+static int fail_log(const server *server, const char *what)
+{
+	char *hint = cli_format("the reason is in %s", server->log);
+	int result = cli_fail(server->invocation, CLI_FAILED, hint, "%s", what);
+
+	free(hint);
+	return result;
+}
+
+/* Made under another name and then renamed, so that one that was interrupted is never taken for a cluster. */
+static int make_cluster(server *server)
+{
+	char *new_data = cli_format("%s.new", server->data);
+	const char *arguments[] = {"initdb", "-D", new_data, "-U",         "postgres", "-A",
+	                           "trust",  "-E", "UTF8",   "--locale=C", NULL};
+	char data[PATH_MAX];
+	int result = CLI_OK;
+
+	/* Where the home is root's, the server's user may empty its directory there, and neither make nor remove it. */
+	as_user(server, remove_leftover);
+	if (rmdir(new_data) != 0 && errno != ENOENT) {
+		result = fail_errno(server, "cannot remove what an interrupted start left:", new_data);
+	} else {
+		result = make_private(server, new_data);
+	}
+	if (result == CLI_OK && run_program(server, "initdb", arguments) != 0) {
+		result = fail_log(server, "initdb failed");
+	}
+	set_path(data, server->data, NULL);
+	set_path(server->data, new_data, NULL);
+	if (result == CLI_OK && as_user(server, include_settings) != 0) {
+		result = fail_log(server, "cannot write postgresql.conf");
+	}
+	set_path(server->data, data, NULL);
+	if (result == CLI_OK && rename(new_data, server->data) != 0) {
+		result = fail_errno(server, "cannot rename", new_data);
+	}
+	free(new_data);
+	return result;
+}
+
+/* The log must be the server's user's to write, in a home that may be root's. */
+static int open_log(const server *server)
+{
+	int log = open(server->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+
+	if (log < 0 || (geteuid() == 0 && fchown(log, server->user, server->group) != 0)) {
+		return fail_errno(server, "cannot open", server->log);
+	}
+	close(log);
+	return CLI_OK;
+}
+
+/* A server that was left running may still be starting, after a crash for a while; nothing tells when it is done, so it is asked. */
+static int wait_until_ready(const server *server)
+{
+	char *dsn = server_dsn(server, "postgres");
+	const struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
+	PGPing ping = PQPING_REJECT;
+
+	for (int tries = 0; tries < START_SECONDS * 20 && server_is_running(server, NULL); tries++) {
+		ping = PQping(dsn);
+		if (ping == PQPING_OK) {
+			break;
+		}
+		nanosleep(&pause, NULL);
+	}
+	free(dsn);
+	return ping == PQPING_OK ? CLI_OK : fail_log(server, "the server that is running there accepts no connections");
+}
+
+int server_start(server *server, bool *reused)
+{
+	char seconds[12];
+	int result = CLI_OK;
+
+	*reused = server_is_running(server, NULL);
+	if (*reused) {
+		return wait_until_ready(server);
+	}
+	result = find_programs(server);
+	if (result == CLI_OK) {
+		result = open_log(server);
+	}
+	if (result == CLI_OK && version_of_cluster(server) == 0) {
+		result = make_cluster(server);
+	}
+	if (result == CLI_OK && as_user(server, write_settings) != 0) {
+		result = fail_log(server, "cannot write pgonce.conf");
+	}
+	snprintf(seconds, sizeof seconds, "%d", START_SECONDS);
+	const char *arguments[] = {"pg_ctl", "start", "-D", "data", "-l", "log", "-w", "-s", "-t", seconds, NULL};
+	if (result == CLI_OK && run_program(server, "pg_ctl", arguments) != 0) {
+		result = fail_log(server, "the server did not start");
+	}
+	return result;
+}
+
+int server_stop(server *server)
+{
+	char seconds[12];
+
+	if (!server_is_running(server, NULL)) {
+		return CLI_OK;
+	}
+	int result = find_programs(server);
+	snprintf(seconds, sizeof seconds, "%d", START_SECONDS);
+	const char *arguments[] = {"pg_ctl", "stop", "-D", "data", "-m", "fast", "-w", "-s", "-t", seconds, NULL};
+	if (result == CLI_OK && run_program(server, "pg_ctl", arguments) != 0) {
+		result = fail_log(server, "the server did not stop");
+	}
+	return result;
+}
+
+char *server_dsn(const server *server, const char *database)
+{
+	return cli_format("host=%s dbname=%s user=postgres", server->socket, database);
+}

@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+SELECT pg_catalog.pg_backend_pid()

@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- The database of pgonce dev.
+CREATE DATABASE app

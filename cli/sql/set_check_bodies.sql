@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+SET LOCAL check_function_bodies = off;

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* supervise.h: what pgonce run does while CMD runs. */
+#pragma once
+
+#include "capture.h"
+#include "child.h"
+#include "cli.h"
+#include "heartbeat.h"
+
+typedef struct supervision {
+	const cli_invocation *invocation;
+	child *child;
+	const child_signals *signals;
+	heartbeat *heartbeat;
+	capture *capture;
+	bool lease_lost; /* result */
+	int wait_status; /* result: of waitpid */
+} supervision;
+
+/*
+ * Until CMD has ended: passes its output on and captures it, passes signals on, and tells it (SIGTERM) where the lease is lost.
+ * Output that its children still write after its end is waited for at most one second. 0, or an errno.
+ */
+int supervise(supervision *supervision);

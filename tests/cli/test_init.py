@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: PostgreSQL
+"""pgonce init: one transaction, idempotent, and it refuses what it cannot put right.
+
+Broken on purpose and seen to fail: without the advisory lock the two inits collide (test_two_inits_at_once); without ROLLBACK's
+transaction the half-made schema stays (test_a_failed_init_leaves_nothing); without the comparison of checksums the tampered
+migration passes.
+"""
+import json
+
+from harness.postgres import install_script
+
+from .command import Command, ends
+
+
+def everything(database):
+    """What there is in schema once, with the text of every function and every grant."""
+    return database.rows("""
+        SELECT p.oid::regprocedure::text, md5(p.prosrc), p.proacl::text FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('once')
+        UNION ALL SELECT c.relname, c.relkind::text, c.relacl::text FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('once')
+        ORDER BY 1, 2""")
+
+
+def test_print_is_the_script_that_the_tool_prints(offline):
+    done = offline("init", "--print")
+    assert done.returncode == 0
+    assert done.stdout.decode() == install_script()
+
+
+def test_init_installs_what_the_script_installs(bare, empty, db):
+    done = bare("init")
+    assert done.returncode == 0, done.stderr
+    assert b"installed" in done.stdout
+    assert everything(empty) == everything(db)
+    assert empty.rows("SELECT version, name, checksum, pgonce FROM once.migration ORDER BY version") == \
+        db.rows("SELECT version, name, checksum, pgonce FROM once.migration ORDER BY version")
+
+
+def test_init_again_changes_nothing(bare, empty):
+    assert bare("init").returncode == 0
+    before = everything(empty), empty.rows("SELECT * FROM once.migration ORDER BY version")
+    done = bare("init", "--json")
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    assert (told["result"], told["migrations_run"], told["functions_replaced"]) == ("current", 0, False)
+    assert (everything(empty), empty.rows("SELECT * FROM once.migration ORDER BY version")) == before
+
+
+def test_init_adds_days_that_are_missing(pgonce, db):
+    today = db.value("SELECT current_date - date '1970-01-01'")
+    db.execute(f"DROP TABLE once.outbox_d{today}")
+    told = json.loads(pgonce("init", "--json").stdout)
+    assert (told["result"], told["partitions_added"]) == ("current", 1)
+
+
+def test_two_inits_at_once_both_succeed(bare, empty):
+    processes = [bare.start("init") for _ in range(6)]
+    results = [ends(process) for process in processes]
+    assert [status for status, _, _ in results] == [0] * 6, results
+    assert sum(b" installed " in out for _, out, _ in results) == 1
+    assert empty.value("SELECT count(*) FROM once.migration WHERE version = 0") == 1
+
+
+def test_changed_functions_are_replaced_with_their_grants(pgonce, db):
+    db.execute("CREATE OR REPLACE FUNCTION once.any_tenant() RETURNS void LANGUAGE sql AS $$ SELECT $$")
+    db.execute("GRANT EXECUTE ON FUNCTION once.any_tenant() TO PUBLIC")
+    db.execute("UPDATE once.migration SET checksum = 'of an older one', pgonce = '0.9.0' WHERE version = 0")
+    told = json.loads(pgonce("init", "--json").stdout)
+    assert (told["result"], told["functions_replaced"]) == ("upgraded", True)
+    assert db.value("SELECT provolatile FROM pg_proc WHERE oid = 'once.any_tenant()'::regprocedure") == "i"
+    assert db.value("SELECT proacl::text NOT LIKE '%%{=X%%' AND proacl::text NOT LIKE '%%,=X%%' FROM pg_proc "
+                    "WHERE oid = 'once.any_tenant()'::regprocedure")
+    assert db.value("SELECT pgonce FROM once.migration WHERE version = 0") != "0.9.0"
+
+
+def refused(command, database, *words):
+    before = everything(database)
+    done = command("init")
+    assert done.returncode == 4, done
+    assert done.stdout == b""
+    for word in words:
+        assert word in done.stderr.decode()
+    assert everything(database) == before
+
+
+def test_a_foreign_schema_is_refused(bare, empty):
+    empty.execute("CREATE SCHEMA once")
+    empty.execute("CREATE TABLE once.upon (a_time integer)")
+    refused(bare, empty, "not pgonce's", "hint:")
+
+
+def test_a_newer_contract_is_refused(pgonce, db):
+    db.execute("INSERT INTO once.migration (version, name, checksum, pgonce) VALUES (99, '0099_later', 'x', '9.0.0')")
+    refused(pgonce, db, "migration 99 (0099_later) of pgonce 9.0.0", "newer pgonce")
+
+
+def test_newer_functions_are_refused(pgonce, db):
+    db.execute("UPDATE once.migration SET checksum = 'x', pgonce = '1.10.0' WHERE version = 0")
+    refused(pgonce, db, "pgonce 1.10.0")
+
+
+def test_a_changed_migration_is_refused_by_name(pgonce, db):
+    db.execute("UPDATE once.migration SET checksum = 'x' WHERE version = 1")
+    refused(pgonce, db, "migration 1 (0001_tables)", "another checksum")
+
+
+def test_a_role_that_may_not_look_is_told_so(pgonce, db):
+    db.execute("CREATE ROLE stranger_of_init LOGIN")
+    try:
+        done = Command(db.dsn("stranger_of_init"))("init")
+        assert done.returncode == 1
+        assert b"owner is postgres" in done.stderr
+    finally:
+        db.execute("DROP ROLE stranger_of_init")
+
+
+def test_a_failed_init_leaves_nothing(bare, empty):
+    # An event trigger fails the installation near its end, after tables, functions and grants.
+    empty.execute("""CREATE FUNCTION public.fail_late() RETURNS event_trigger LANGUAGE plpgsql AS $$
+        BEGIN IF to_regprocedure('once.try_lock(text)') IS NOT NULL THEN RAISE EXCEPTION 'disk full, say'; END IF; END $$""")
+    empty.execute("CREATE EVENT TRIGGER late ON ddl_command_end EXECUTE FUNCTION public.fail_late()")
+    done = bare("init")
+    assert done.returncode == 1
+    assert b"nothing was changed" in done.stderr and b"disk full, say" in done.stderr and b"P0001" in done.stderr
+    assert empty.value("SELECT to_regnamespace('once') IS NULL")
+    empty.execute("DROP EVENT TRIGGER late")
+    assert bare("init").returncode == 0
+
+
+def test_an_ordinary_owner_can_install(server, tmp_path):
+    admin = server.empty_database()
+    admin.execute("CREATE ROLE ordinary_installer LOGIN")
+    owned = server.empty_database(owner="ordinary_installer")
+    try:
+        # The roles of the contract are there already in this server, and the owner may grant to them.
+        done = Command(owned.dsn("ordinary_installer"), tmp_path)("init")
+        assert done.returncode == 0, done.stderr
+        assert Command(owned.dsn("ordinary_installer"), tmp_path)("init").returncode == 0
+    finally:
+        owned.drop()
+        admin.execute("DROP ROLE ordinary_installer")
+        admin.drop()
+
+
+def test_a_database_whose_default_isolation_is_serializable(bare, empty):
+    empty.execute(f"ALTER DATABASE {empty.name} SET default_transaction_isolation = 'serializable'")
+    processes = [bare.start("init") for _ in range(4)]
+    assert [ends(process)[0] for process in processes] == [0] * 4
