@@ -42,7 +42,7 @@ else
 fi
 tidy_files=$(printf '%s\n' "$c_files" | grep '\.c$' | grep -v '^tests/')
 # shellcheck disable=SC2086
-check "static analysis (clang-tidy)" clang-tidy --quiet -p "$build" --warnings-as-errors='*' $tidy_files
+check "static analysis (clang-tidy)" sh -c "printf '%s\n' \"\$@\" | xargs -P 2 -n 8 clang-tidy --quiet -p $build --warnings-as-errors='*'" tidy $tidy_files
 # shellcheck disable=SC2046
 check "shell (shellcheck)" shellcheck -x $(git ls-files '*.sh' .ci/run)
 # shellcheck disable=SC2046

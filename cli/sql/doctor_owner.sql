@@ -1,12 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- pgonce doctor: who owns the contract and who may use it. By the catalogs alone, so any role can run it.
 WITH owners AS (
-    SELECT pg_get_userbyid(c.relowner) AS owner FROM pg_catalog.pg_class AS c WHERE c.relnamespace = to_regnamespace('once') AND c.relkind IN ('r', 'p')
+    SELECT pg_get_userbyid(c.relowner) AS owner FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace = to_regnamespace('once') AND c.relkind IN ('r', 'p')
     UNION SELECT pg_get_userbyid(p.proowner) FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = to_regnamespace('once')
     UNION SELECT pg_get_userbyid(n.nspowner) FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'once'
 ), roles AS (
     SELECT wanted.role_name, r.oid, wanted.function_name
-      FROM (VALUES ('once_app', 'begin'), ('once_tenant', 'begin'), ('once_relay', 'add_days'), ('once_keeper', 'retire_day'),
+      FROM (VALUES ('once_app', 'begin'), ('once_tenant', 'begin'), ('once_relay', 'add_days'), ('once_keeper',
+          'retire_day'),
                    ('once_reader', 'story'), ('once_admin', 'resolve')) AS wanted (role_name, function_name)
       LEFT JOIN pg_catalog.pg_roles AS r ON r.rolname = wanted.role_name
 ), open_tables AS (
@@ -28,7 +30,8 @@ SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warn' END,
   FROM roles
 UNION ALL
 SELECT 'grants', CASE WHEN count(*) FILTER (WHERE NOT granted) = 0 THEN 'ok' ELSE 'fail' END,
-       coalesce('not granted: ' || string_agg(role_name, ', ' ORDER BY role_name) FILTER (WHERE NOT granted), 'as installed'),
+       coalesce('not granted: ' || string_agg(role_name, ', ' ORDER BY role_name) FILTER (WHERE NOT granted),
+           'as installed'),
        'run pgonce init as the owner of the contract'
   FROM (SELECT r.role_name, EXISTS (SELECT FROM pg_catalog.pg_proc AS p
                                      WHERE p.pronamespace = to_regnamespace('once') AND p.proname = r.function_name

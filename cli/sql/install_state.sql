@@ -7,7 +7,8 @@ SELECT n.oid IS NOT NULL AS schema_exists,
        pg_catalog.current_database() AS database,
        current_user AS role,
        pg_catalog.pg_get_userbyid(n.nspowner) AS owner,
-       coalesce(pg_catalog.has_schema_privilege(n.oid, 'usage') AND pg_catalog.has_table_privilege(c.oid, 'select'), false) AS readable
+       coalesce(pg_catalog.has_schema_privilege(n.oid, 'usage') AND pg_catalog.has_table_privilege(c.oid, 'select'),
+           false) AS readable
   FROM (VALUES (1)) AS one (row)
   LEFT JOIN pg_catalog.pg_namespace AS n ON n.nspname = 'once'
   LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = 'migration' AND c.relkind = 'r'

@@ -8,7 +8,8 @@ BEGIN
     PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     PERFORM once._check_size(tenant, scope, key, body);
     IF (state IN ('succeeded', 'failed_final', 'failed_retryable')) IS NOT TRUE THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: an intent cannot be finished as %s', quote_nullable(left(state, 80))),
+        RAISE EXCEPTION USING ERRCODE = '22023',
+            MESSAGE = format('pgonce: an intent cannot be finished as %s', quote_nullable(left(state, 80))),
             DETAIL = format('tenant=%L scope=%L key=%L', tenant, scope, key),
             HINT = 'state is one of succeeded, failed_final, failed_retryable.';
     END IF;

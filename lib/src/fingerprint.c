@@ -80,7 +80,7 @@ once_code once_fingerprint_bytes(once_session *session, const char *tenant, once
 	if (session == NULL || fingerprint == NULL) {
 		return error_usage(error, "session and fingerprint must not be NULL");
 	}
-	digest digest;
+	digest digest = {0};
 	once_code code = fetch_salt(session, text_or_empty(tenant), error);
 	if (code == ONCE_OK) {
 		code = digest_start(&digest, session, 'b', error);
@@ -134,7 +134,7 @@ once_code once_fingerprint_request(once_session *session, const char *tenant, co
 			return error_no_memory(error);
 		}
 	}
-	digest digest;
+	digest digest = {0};
 	once_code code = fetch_salt(session, text_or_empty(tenant), error);
 	if (code == ONCE_OK) {
 		code = digest_start(&digest, session, 'r', error);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce init: one transaction, idempotent, and it refuses what it cannot put right.
 
-Broken on purpose and seen to fail: without the advisory lock the two inits collide (test_two_inits_at_once); without ROLLBACK's
-transaction the half-made schema stays (test_a_failed_init_leaves_nothing); without the comparison of checksums the tampered
+Broken on purpose and seen to fail: without SQL_INSTALL_LOCK the inits of test_two_inits_at_once collide; with another statement in place
+of SQL_BEGIN_INSTALL test_a_failed_init_leaves_nothing fails; without the comparison of checksums in judge_migrations the changed
 migration passes.
 """
 import json

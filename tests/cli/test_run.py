@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce run: a command runs to success at most once, and every later call gets its bytes, streams and exit status.
 
-Broken on purpose and seen to fail: with the claim's verdict ignored the parallel calls all run; with one stream for both
-kinds of chunk the streams differ; with the heartbeat stopped the takeover happens while CMD runs; with the fence ignored the lost
-attempt overwrites its successor.
+Broken on purpose and seen to fail: with every verdict but replay_success taken for leave to run, the twenty parallel calls fail; with both
+kinds of chunk written to standard output, the replays; with a heartbeat of 300 leases, the renewal and the lost lease; with a
+completion under another fence, the lease lost between renewals; without PR_SET_PDEATHSIG, the takeover from a killed pgonce.
 """
 import json
-import os
-import pathlib
+import shlex
 import signal
+import subprocess
 import time
 
 import pytest
 
-from harness.postgres import is_running, wait_until
+from harness.postgres import Postgres, is_running, wait_until
 
 from .command import Command, ends
 
@@ -53,7 +53,6 @@ def test_a_replay_keeps_the_order_of_the_two_streams(pgonce, tmp_path):
     together = tmp_path / "together"
     for _ in range(2):
         with open(together, "wb") as out:
-            import subprocess
             subprocess.run(pgonce.words("run", "--scope", "jobs", "--key", "order", "--", *command), stdout=out, stderr=out,
                            env=pgonce.environment(None), check=True)
         assert together.read_bytes() == b"one\ntwo\x00\xffthree"
@@ -285,9 +284,8 @@ def test_a_decided_intent_replays_the_decision(pgonce, db, tmp_path):
     assert (done.returncode, done.stdout) == (0, b"by hand\n")
 
 
-def test_a_server_that_restarts_while_the_command_runs(server, tmp_path):
+def test_a_server_that_restarts_while_the_command_runs(tmp_path):
     # A server of its own: restarting the shared one would disturb its other users.
-    from harness.postgres import Postgres
     with Postgres() as own:
         database = own.new_database()
         command = Command(database.dsn(), tmp_path)
@@ -304,7 +302,6 @@ def test_a_server_that_restarts_while_the_command_runs(server, tmp_path):
 
 
 def test_a_server_that_never_comes_back_leaves_the_outcome_unknown(tmp_path):
-    from harness.postgres import Postgres
     with Postgres() as own:
         database = own.new_database()
         command = Command(database.dsn(), tmp_path)
@@ -353,8 +350,6 @@ def test_an_app_role_can_run(db, tmp_path):
 
 def test_closed_standard_streams_do_no_harm(pgonce):
     words = pgonce.words("run", "--scope", "jobs", "--key", "streams", "--", "sh", "-c", "echo out; echo err >&2")
-    import shlex
-    import subprocess
     subprocess.run(["sh", "-c", shlex.join(words) + " <&- >&- 2>&-"], env=pgonce.environment(None), check=True)
     done = pgonce.run("streams", "sh", "-c", "echo out; echo err >&2")
     assert (done.stdout, done.stderr) == (b"out\n", b"err\n")
