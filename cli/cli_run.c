@@ -83,7 +83,8 @@ static int find_executable(const char *name)
 	     at = strchr(at, ':'), at = at != NULL ? at + 1 : NULL) {
 		int length = (int)strcspn(at, ":");
 		char *file = cli_format("%.*s%s%s", length, at, length > 0 ? "/" : "", name);
-		int found = access(file, X_OK) == 0 ? 0 : errno;
+		/* A directory of PATH that may not be searched is passed over, as shells do. */
+		int found = access(file, X_OK) == 0 ? 0 : access(file, F_OK) == 0 ? EACCES : ENOENT;
 		free(file);
 		if (found == 0) {
 			return 0;

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "buffer.h"
 #include "server.h"
 
 enum {
@@ -430,7 +431,8 @@ void server_release(server *server)
 
 /* ---- The cluster ---- */
 
-bool server_is_running(const server *server, pid_t *pid)
+/* *mistaken: the lock file names a process that is alive and no server of this directory. */
+static bool read_lock_file(const server *server, pid_t *pid, bool *mistaken)
 {
 	char *path = cli_format("%s/postmaster.pid", server->data);
 	FILE *file = fopen(path, "re");
@@ -450,6 +452,7 @@ bool server_is_running(const server *server, pid_t *pid)
 	char *data = realpath(server->data, NULL);
 	char *directory = realpath(link, NULL);
 	bool running = data != NULL && directory != NULL && strcmp(data, directory) == 0;
+	*mistaken = data != NULL && directory != NULL && !running;
 	free(directory);
 	free(data);
 	free(link);
@@ -457,6 +460,13 @@ bool server_is_running(const server *server, pid_t *pid)
 		*pid = (pid_t)number;
 	}
 	return running;
+}
+
+bool server_is_running(const server *server, pid_t *pid)
+{
+	bool mistaken = false;
+
+	return read_lock_file(server, pid, &mistaken);
 }
 
 /* What differs from a server out of the box. Written anew at each start, since DIR may have moved. */
@@ -475,6 +485,38 @@ static int write_settings(const server *server)
 	    "log_destination = 'stderr'\nlogging_collector = off\n",
 	    server->socket);
 	return fclose(out) == 0 ? 0 : 1;
+}
+
+/*
+ * After a crash of the machine postmaster.pid may name a process that is alive and somebody else's by now, and the server would
+ * take that for one of its own. Its number gives way to one that no process has; the rest stays, since by that the server
+ * finds out whether processes of the crashed one still use its memory.
+ */
+static int disown_lock_file(const server *server)
+{
+	enum {
+		NO_PROCESS = 2147483646
+	};
+	char *path = cli_format("%s/postmaster.pid", server->data);
+	char *new_path = cli_format("%s/pgonce.pid", server->data);
+	buffer old = {.bytes_max = 65536};
+	int result = buffer_read_file(&old, path) == 0 ? 0 : 1;
+	FILE *out = result == 0 ? fopen(new_path, "we") : NULL;
+
+	if (out == NULL) {
+		result = 1;
+	} else {
+		const char *rest = old.length > 0 ? memchr(old.data, '\n', old.length) : NULL;
+		fprintf(out, "%d", NO_PROCESS);
+		if (rest != NULL) {
+			fwrite(rest, 1, old.length - (size_t)(rest - (const char *)old.data), out);
+		}
+		result = fclose(out) == 0 && rename(new_path, path) == 0 ? 0 : 1;
+	}
+	buffer_free(&old);
+	free(new_path);
+	free(path);
+	return result;
 }
 
 static int include_settings(const server *server)
@@ -572,9 +614,10 @@ static int wait_until_ready(const server *server)
 int server_start(server *server, bool *reused)
 {
 	char seconds[12];
+	bool mistaken = false;
 	int result = CLI_OK;
 
-	*reused = server_is_running(server, NULL);
+	*reused = read_lock_file(server, NULL, &mistaken);
 	if (*reused) {
 		return wait_until_ready(server);
 	}
@@ -584,6 +627,9 @@ int server_start(server *server, bool *reused)
 	}
 	if (result == CLI_OK && version_of_cluster(server) == 0) {
 		result = make_cluster(server);
+	}
+	if (result == CLI_OK && mistaken && as_user(server, disown_lock_file) != 0) {
+		result = fail_log(server, "cannot rewrite postmaster.pid, which names a process that is no server");
 	}
 	if (result == CLI_OK && as_user(server, write_settings) != 0) {
 		result = fail_log(server, "cannot write pgonce.conf");

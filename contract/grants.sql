@@ -34,7 +34,7 @@ BEGIN
                     RAISE NOTICE 'pgonce: role % is missing, and % may not make it: have an administrator do so, then init again',
                                  granted.role_name, current_user;
                     CONTINUE;
-                WHEN duplicate_object THEN NULL;    -- another installation in this cluster made it just now
+                WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster made it just now
             END;
         END IF;
         EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM %I', granted.role_name);

@@ -2,9 +2,16 @@
 """The fixtures that all Python tests share: one private server for the run, a fresh database with the contract for
 each test."""
 
+import signal
+
 import pytest
 
 from harness.postgres import Postgres
+
+
+# A run in the background of a shell ignores these, and every program that a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,9 @@ def test_playing_it_again_does_nothing_again(shop, orders_example):
 def test_the_proof_fails_when_an_order_was_placed_twice(shop, orders_example):
     play(orders_example, shop)
     # Broken on purpose: what a retry without an intent would have done.
-    shop.execute("INSERT INTO orders.customer_order (customer, cart, total) VALUES ('ada', 'cart-1 once more', 25.90)")
+    shop.execute(
+        "INSERT INTO orders.customer_order (customer, cart, total) VALUES ('ada@example.net', 'cart-1 once more', 25.90)"
+    )
     broken = play(orders_example, shop)
     assert broken.returncode == 1 and "DOES NOT HOLD" in broken.stdout
 
@@ -95,7 +97,10 @@ def test_an_order_attempted_in_c_is_replayed_in_sql(shop, app, orders_example):
     play(orders_example, shop)
     stored = shop.value("SELECT response_body FROM once.peek('orders', 'checkout-1001')")
     assert (
-        app("SELECT orders.place('checkout-1001', %s)", '{"total": 25.9, "customer": "ada", "cart": "cart-1"}')
+        app(
+            "SELECT orders.place('checkout-1001', %s)",
+            '{"total": 25.9, "customer": "ada@example.net", "cart": "cart-1"}',
+        )
         == stored
     )
 
