@@ -11,10 +11,8 @@ libpq-dev:the PostgreSQL client library
 libssl-dev:SHA-256
 libjansson-dev:JSON of the command
 pkg-config:finds the libraries
-gcc:the compiler
+gcc:the compiler, and the sanitizers that the tests use
 g++:checks that pgonce.h compiles as C++
-libasan8:the address sanitizer
-libubsan1:the undefined-behaviour sanitizer
 meson:the build
 ninja-build:the build
 python3:build steps and tests
@@ -33,12 +31,6 @@ for entry in $(printf '%s' "$packages" | sed 's/:.*//'); do
 		missing="$missing $entry"
 	fi
 done
-# A compiler of another version brings sanitizers of another name.
-if [ -n "$missing" ] && command -v gcc >/dev/null 2>&1; then
-	if gcc -print-file-name=libasan.so | grep -q / && gcc -print-file-name=libubsan.so | grep -q /; then
-		missing=$(printf '%s' "$missing" | sed 's/ libasan8//; s/ libubsan1//')
-	fi
-fi
 missing=$(printf '%s' "$missing" | sed 's/^ *//')
 [ -z "$missing" ] && exit 0
 

@@ -96,6 +96,15 @@ static once_code next_is_good(once_session *session, once_error **error)
 	return code;
 }
 
+static void fill_begin(call *begin, enum sql_id id, const execution *run)
+{
+	call_start(begin, id);
+	call_add_text(begin, run->intent->scope);
+	call_add_text(begin, run->intent->key);
+	call_add_fingerprint(begin, run->fingerprint);
+	call_add_text(begin, text_or_empty(run->intent->tenant));
+}
+
 /*
  * BEGIN, once.begin and the savepoint in one round trip. A replay leaves the transaction open for the caller to
  * roll back.
@@ -109,11 +118,7 @@ static once_code open_transaction(execution *run, once_answer **answer, once_err
 	if (code != ONCE_OK) {
 		return code;
 	}
-	call_start(&begin, SQL_BEGIN);
-	call_add_text(&begin, run->intent->scope);
-	call_add_text(&begin, run->intent->key);
-	call_add_fingerprint(&begin, run->fingerprint);
-	call_add_text(&begin, text_or_empty(run->intent->tenant));
+	fill_begin(&begin, SQL_BEGIN, run);
 	if (PQenterPipelineMode(session->connection) != 1) {
 		return error_of_connection(error, session->connection);
 	}
@@ -273,11 +278,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 		once_answer_free(fresh);
 		return code;
 	}
-	call_start(&begin, SQL_BEGIN_NEW);
-	call_add_text(&begin, run->intent->scope);
-	call_add_text(&begin, run->intent->key);
-	call_add_fingerprint(&begin, run->fingerprint);
-	call_add_text(&begin, text_or_empty(run->intent->tenant));
+	fill_begin(&begin, SQL_BEGIN_NEW, run);
 	finish_fill(&finish, run->intent, run->fingerprint, ONCE_STATE_SUCCEEDED, run->outcome);
 	if (PQenterPipelineMode(session->connection) != 1) {
 		once_answer_free(fresh);
@@ -328,11 +329,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	/* begin_new has compared the fingerprint; a second round trip reads what it found. */
 	error_discard(error);
 	rollback(session);
-	call_start(&begin, SQL_BEGIN);
-	call_add_text(&begin, run->intent->scope);
-	call_add_text(&begin, run->intent->key);
-	call_add_fingerprint(&begin, run->fingerprint);
-	call_add_text(&begin, text_or_empty(run->intent->tenant));
+	fill_begin(&begin, SQL_BEGIN, run);
 	PGresult *stored = NULL;
 	code = call_run(session, &begin, &stored, error);
 	return code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
