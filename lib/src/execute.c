@@ -399,6 +399,24 @@ static once_code recover_connection(execution *run, bool in_doubt, int64_t deadl
 	                  PQerrorMessage(run->session->connection), hint);
 }
 
+/* What only begin or finish can say, having looked: it settles what became of an earlier attempt. */
+static bool is_verdict(once_code code)
+{
+	return code >= ONCE_SCOPE_REQUIRED && code <= ONCE_UNKNOWN_STATE && code != ONCE_ACTIVE;
+}
+
+/* The database answers, and still does not tell whether the lost COMMIT happened. Keeps the reason as the detail. */
+static once_code still_unknown(once_error **error)
+{
+	once_error *cause = *error;
+	*error = NULL;
+	once_code code = error_make(error, ONCE_OUTCOME_UNKNOWN, NULL, true,
+	                            "the connection was lost during COMMIT, and what became of it cannot be learnt now",
+	                            once_error_message(cause), "Ask again with the same key.");
+	once_error_free(cause);
+	return code;
+}
+
 static once_code execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_error **),
                          const once_options *given, once_answer **answer, once_error **error)
 {
@@ -430,22 +448,17 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 			continue;
 		}
 		rollback(run->session);
-		/*
-		 * The database answered. "Active" may still be the lost backend in its COMMIT; any other answer settles the
-		 * doubt.
-		 */
+		/* "Active" may still be the lost backend in its COMMIT, and an error is no answer: only a verdict is. */
 		bool waits = code == ONCE_ACTIVE && (in_doubt || haunted || now_ms() - start < options.wait_ms);
-		in_doubt = in_doubt && code == ONCE_ACTIVE;
+		in_doubt = in_doubt && !is_verdict(code);
 		if (!waits && code != ONCE_SERIALIZATION && !run->again) {
+			code = in_doubt ? still_unknown(failure) : code;
 			break;
 		}
 		int64_t pause = backoff(run->session, &options, tries);
 		if (now_ms() + pause >= deadline) {
 			if (in_doubt) {
-				error_discard(failure);
-				code = error_make(failure, ONCE_OUTCOME_UNKNOWN, NULL, true,
-				                  "the connection was lost during COMMIT, and that attempt is still running", NULL,
-				                  "Ask again with the same key.");
+				code = still_unknown(failure);
 			} else if (run->again) {
 				error_discard(failure);
 				code = error_make(failure, ONCE_DEADLINE, NULL, false,

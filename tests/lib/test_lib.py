@@ -101,6 +101,20 @@ def test_a_commit_whose_database_never_comes_back_is_unknown_when_the_deadline_p
     assert played.value("SELECT count(*) FROM play_effect") == 1
 
 
+def test_a_lost_commit_stays_unknown_while_the_database_answers_with_errors(server, played):
+    """The effect's own commit takes once.begin away, so that the library reconnects and cannot ask."""
+    played.execute("""
+        CREATE FUNCTION take_away() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN ALTER FUNCTION once.begin(text, text, bytea, text) RENAME TO begin_away; RETURN NULL; END $$;
+        CREATE TRIGGER take_away AFTER INSERT ON play_effect FOR EACH ROW EXECUTE FUNCTION take_away()""")
+    with Proxy(server) as proxy:
+        proxy.lose_answer("COMMIT")
+        assert play(proxy, played, "effect", "k") == "error outcome_unknown retriable=1 outcome_unknown=1"
+        played.execute("ALTER FUNCTION once.begin_away(text, text, bytea, text) RENAME TO begin")
+        assert play(proxy, played, "effect", "k") == "ok replay answer"
+    assert played.value("SELECT count(*) FROM play_effect") == 1
+
+
 def test_a_lost_commit_that_still_runs_is_waited_for_and_never_run_beside(server, played):
     """The old backend is held inside its COMMIT by a deferred trigger; the retry must be told that it is active, not that it may proceed."""
     played.execute("""
