@@ -9,7 +9,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
 DO $$
 DECLARE
     -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see once.bind.
-    app text[] := ARRAY['begin', 'begin_new', 'finish', 'claim', 'claim_many', 'complete', 'complete_many', 'fail',
+    app text[] := ARRAY['begin', 'begin_new', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many', 'fail',
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock',
                             'errors', 'contract_version'];

@@ -50,7 +50,7 @@ typedef enum once_code {
 	ONCE_REFUSED = 4,            /* P4003: no fingerprint, or the tenant is refused. Retry: no. */
 	ONCE_COMPLETION_REFUSED = 5, /* P4010: the fence is lost, or it is finished. Retry: no; discard the result. */
 	ONCE_FAILURE_REFUSED = 6,    /* P4011: as above, for a failure. */
-	ONCE_ALREADY_FINISHED = 7,   /* P4020: begin_new met a finished intent. Retry: no; peek for its outcome. */
+	ONCE_ALREADY_FINISHED = 7,   /* P4020: begin_new or finish_new met a finished intent. Retry: no; peek for its outcome. */
 	ONCE_ACTIVE = 8,             /* P4029: another attempt is running. Retry: yes, after a delay. */
 	ONCE_FINAL_FAILURE = 9,      /* P4030: the intent failed for good. Retry: no. */
 	ONCE_IN_DOUBT = 10,          /* P4031: nobody knows whether the effect happened. Retry: no, until it is resolved. */

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_finish(...): raises what is wrong with a call of once.finish; returns where nothing is (a large body, a
--- bound role).
-CREATE FUNCTION once._check_finish(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text,
-    body bytea)
-RETURNS void LANGUAGE plpgsql AS $$
+-- once._check_finish(...): the thorough half of once.finish's checks: raises what is wrong, and returns the key's bucket
+-- where nothing is (a large body that its scope allows).
+CREATE FUNCTION once._check_finish(tenant text, scope text, key text, state text, body bytea) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    bucket integer := once._bucket(key);
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     PERFORM once._check_size(tenant, scope, key, body);
     IF (state IN ('succeeded', 'failed_final', 'failed_retryable')) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023',
@@ -17,4 +17,5 @@ BEGIN
         PERFORM once._refuse('P4010', tenant, scope, key, 'another attempt is running: call once.begin first');
     END IF;
     PERFORM once._refuse_day(tenant, scope, key, bucket);
+    RETURN bucket;
 END $$;

@@ -17,7 +17,7 @@ BEGIN
             PERFORM once._store_verified(stored.tenant, stored.scope, stored.key, stored.bucket, stored.fence, verified);
             RETURN 'replay_success';
         ELSIF verified.answer = 'absent' AND exhausted IS NOT TRUE THEN
-            verdict := 'processing_stale';
+            verdict := 'retryable_failure';     -- certainly no effect: 'processing_stale' would leave that open
         ELSE
             verdict := 'in_doubt';
             reason := 'verify answered ' || verified.answer;

@@ -1,18 +1,30 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.begin_new(scope, key, fingerprint, tenant): once.begin for pipelines: returns the fence where the effect may go
 -- on, and raises P4020 where begin would return a replay. Sent first in a pipeline, it stops everything that is queued
--- behind it.
+-- behind it. Written as begin is, for the same reasons.
 CREATE FUNCTION once.begin_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '') RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    begun record := once.begin(scope, key, fingerprint, tenant);
+    bucket integer := once._enter(tenant, scope, key, fingerprint, true);
+    begun once.begun;
 BEGIN
+    IF bucket > 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = bucket;
+    ELSIF bucket = 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = 0;
+    END IF;
+    IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket)) THEN
+        RETURN 1;
+    END IF;
+    begun := once._begin_over(tenant, scope, key, fingerprint);
     IF begun.verdict <> 'proceed' THEN
-        RAISE EXCEPTION USING ERRCODE = 'P4020', MESSAGE = 'pgonce: the intent is finished and has an outcome',
-            DETAIL = format('tenant=%s scope=%s key=%s', quote_nullable(tenant), quote_nullable(scope),
-                quote_nullable(key)),
-            HINT = 'Read the outcome with once.peek or once.begin.';
+        PERFORM once._refuse('P4020', tenant, scope, key);
     END IF;
     RETURN begun.fence;
 END $$;

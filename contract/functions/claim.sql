@@ -2,7 +2,10 @@
 -- once.claim(scope, key, fingerprint, owner, lease, retention, tenant): claims an intent whose effect is made
 -- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner says who works, for
 -- people; lease and retention default to the scope's.
---   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence
+--   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence.
+--                                                    retryable_failure: earlier attempts certainly had no effect (so they
+--                                                    reported, or the verify function answered 'absent');
+--                                                    processing_stale: the last one fell silent, and may have had one
 --   replay_success, final_failure                    finished: the stored outcome is in the other columns
 --   processing_active                                another attempt is at work; lease_until says until when at least
 --   in_doubt, expired                                no attempt may run: see once.resolve

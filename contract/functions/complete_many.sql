@@ -8,16 +8,14 @@ CREATE FUNCTION once.complete_many(scope text[], key text[], fence integer[], re
     tenant text DEFAULT '')
 RETURNS TABLE (ord integer, verdict text, error_code text, error_message text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0 AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
-    once._length(fence, 0));
+    absent integer := coalesce(cardinality(key), 0);    -- what a NULL array of outcomes stands for: as many NULLs
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fence, 0),
+        once._length(response_status, absent), once._length(response_body, absent),
+        once._length(response_headers, absent), once._length(result_type, absent), once._length(result_id, absent));
 BEGIN
-    PERFORM once._check_batch(tenant, size, once._length(response_status, size),
-        once._length(response_body, size),
-                              once._length(response_headers, size), once._length(result_type, size),
-                              once._length(result_id, size));
     RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
       FROM once._report_many('P4010', scope, key, fence, array_fill('succeeded'::once.state, ARRAY[size]),
           response_status, response_body,

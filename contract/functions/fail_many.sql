@@ -8,21 +8,19 @@ CREATE FUNCTION once.fail_many(scope text[], key text[], fence integer[], retrya
     response_headers jsonb[] DEFAULT NULL, tenant text DEFAULT '')
 RETURNS TABLE (ord integer, verdict text, refused_code text, refused_message text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0 AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
-    once._length(fence, 0),
-                                      once._length(retryable, 0));
-    next_state once.state[] := (SELECT array_agg(CASE u.retryable WHEN true THEN 'failed_retryable' WHEN false
-        THEN 'failed_final'
-                                                                  ELSE 'in_doubt' END::once.state ORDER BY u.ord)
-                                  FROM unnest(retryable) WITH ORDINALITY AS u (retryable, ord));
+    absent integer := coalesce(cardinality(key), 0);    -- what a NULL array of outcomes stands for: as many NULLs
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fence, 0),
+        once._length(retryable, 0), once._length(error_code, absent), once._length(error_message, absent),
+        once._length(response_status, absent), once._length(response_body, absent),
+        once._length(response_headers, absent));
+    next_state once.state[] := ARRAY(SELECT CASE u.retryable WHEN true THEN 'failed_retryable'
+                                                             WHEN false THEN 'failed_final'
+                                                             ELSE 'in_doubt' END::once.state
+                                       FROM unnest(retryable) WITH ORDINALITY AS u (retryable, ord) ORDER BY u.ord);
 BEGIN
-    PERFORM once._check_batch(tenant, size, once._length(error_code, size),
-        once._length(error_message, size),
-                              once._length(response_status, size), once._length(response_body, size),
-                              once._length(response_headers, size));
     RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
       FROM once._report_many('P4011', scope, key, fence, next_state, response_status, response_body, response_headers,
           NULL, NULL,

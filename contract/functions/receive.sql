@@ -9,13 +9,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    bucket integer := once._bucket(message_id);
+    bucket integer := once._enter(tenant, consumer, message_id, fingerprint, false);
     now timestamptz := clock_timestamp();
     stored record;
 BEGIN
-    PERFORM once._check(tenant, consumer, message_id, bucket, fingerprint);
     IF pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id)) THEN
-        IF once._day_state(bucket) = 'open' THEN
+        IF bucket = 0 OR once._is_open(bucket) OR once._day_state(bucket) = 'open' THEN
             INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
                 scope, key, fingerprint)
             VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, fingerprint)

@@ -87,6 +87,21 @@ CREATE TYPE once.verification AS (
     result_id        text
 );
 
+-- What once.begin answers. A type of its own, because a function with as many OUT parameters builds its row type anew at
+-- each call.
+CREATE TYPE once.begun AS (
+    verdict          text,      -- 'proceed' | 'replay'
+    state            text,
+    response_status  integer,
+    response_headers jsonb,
+    response_body    bytea,
+    result_type      text,
+    result_id        text,
+    error_code       text,
+    error_message    text,
+    fence            integer
+);
+
 -- The tenants that a bound role may name. A role with EXECUTE on once.any_tenant() is not bound.
 CREATE TABLE once.binding (
     role_name text COLLATE "C",

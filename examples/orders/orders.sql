@@ -27,7 +27,7 @@ CREATE OR REPLACE FUNCTION orders.problem_with(request jsonb) RETURNS text LANGU
 $$;
 
 -- orders.describe(placed): an order as its customers and its subscribers are shown it.
-CREATE OR REPLACE FUNCTION orders.describe(placed orders.customer_order) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION orders.describe(placed orders.customer_order) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object('order', placed.order_id, 'customer', placed.customer, 'cart', placed.cart,
                               'total', placed.total)
 $$;

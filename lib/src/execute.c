@@ -257,29 +257,25 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 }
 
 /*
- * Everything in one round trip: BEGIN, begin_new (which raises for a replay and so stops the rest), the effect,
- * finish, COMMIT.
+ * Everything in one round trip: BEGIN, finish_new (which raises for a replay and so stops the rest), the effect, COMMIT.
+ * The outcome is stored before the effect, since it is known by then: one call fewer; they commit together or not at all.
  */
 static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
 	PGresult *begun = NULL;
 	call begin;
-	call finish;
 	once_answer *fresh = NULL;
 	once_code code = answer_of_outcome(run->outcome, ONCE_STATE_SUCCEEDED, 0, &fresh, error);
 	if (code == ONCE_OK) {
-		code = call_prepare(session, SQL_BEGIN_NEW, error);
-	}
-	if (code == ONCE_OK) {
-		code = call_prepare(session, SQL_FINISH, error);
+		code = call_prepare(session, SQL_FINISH_NEW, error);
 	}
 	if (code != ONCE_OK) {
 		once_answer_free(fresh);
 		return code;
 	}
-	fill_begin(&begin, SQL_BEGIN_NEW, run);
-	finish_fill(&finish, run->intent, run->fingerprint, ONCE_STATE_SUCCEEDED, run->outcome);
+	finish_fill(&begin, run->intent, run->fingerprint, ONCE_STATE_SUCCEEDED, run->outcome);
+	begin.id = SQL_FINISH_NEW; /* the parameters are those of finish */
 	if (PQenterPipelineMode(session->connection) != 1) {
 		once_answer_free(fresh);
 		return error_of_connection(error, session->connection);
@@ -296,9 +292,6 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 		}
 	}
 	if (code == ONCE_OK) {
-		code = call_send(session, &finish, error);
-	}
-	if (code == ONCE_OK) {
 		run->commit_unanswered = true;
 		code = command_send(session, "COMMIT", error);
 	}
@@ -313,7 +306,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 		answer_set_fence(fresh, result_int(begun, 0, 0));
 		PQclear(begun);
 	}
-	for (size_t i = 0; i < run->statement_count + 2 && code == ONCE_OK; i++) {
+	for (size_t i = 0; i < run->statement_count + 1 && code == ONCE_OK; i++) {
 		code = next_is_good(session, error);
 	}
 	run->commit_unanswered = run->commit_unanswered && code == ONCE_CONNECTION;
@@ -326,7 +319,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	if (code != ONCE_ALREADY_FINISHED) {
 		return code;
 	}
-	/* begin_new has compared the fingerprint; a second round trip reads what it found. */
+	/* finish_new has compared the fingerprint; a second round trip reads what it found. */
 	error_discard(error);
 	rollback(session);
 	fill_begin(&begin, SQL_BEGIN, run);

@@ -232,6 +232,28 @@ def test_a_batch_of_takeovers_and_a_batch_of_completions_in_opposite_orders_do_n
         assert (completed[n] == "stored") != (taken[1 - n].verdict == "processing_stale"), key
 
 
+def test_a_batch_of_completions_stores_an_intent_whose_row_has_just_moved(db):
+    """A renewal in an open transaction has written a new version of the row that the batch has found."""
+    once = Once(db.connect())
+    once.claim_many(key=["a", "b"])
+    renewing, completing = db.connect(isolation="READ COMMITTED"), db.connect()
+    Once(renewing).renew(key="b", fence=1)
+
+    def commit():
+        wait_until(
+            lambda: db.value(
+                "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
+                completing.get_backend_pid(),
+            ),
+            "the completions to wait",
+        )
+        renewing.commit()
+
+    rows, _ = in_threads([lambda: Once(completing).complete_many(key=["b", "a"], fence=[1, 1]), commit])
+    assert [row.verdict for row in rows] == ["stored", "stored"]
+    assert [row.state for row in once.peek_many(key=["a", "b"])] == ["succeeded", "succeeded"]
+
+
 def test_a_batch_is_one_commit(db):
     connection = db.connect(isolation="READ COMMITTED")
     Once(connection).claim_many(key=["a", "b"])

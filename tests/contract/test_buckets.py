@@ -4,11 +4,14 @@ runs again."""
 
 import pytest
 
+from harness.postgres import wait_until
+
 from .calls import (
     DAY_MS,
     PRINT,
     Once,
     code_of,
+    in_threads,
     let_lease_pass,
     now_ms,
     refused,
@@ -25,6 +28,7 @@ DOORS = {
     "begin": lambda once, key: once.begin(key=key),
     "begin_new": lambda once, key: once.begin_new(key=key),
     "finish": lambda once, key: once.finish(key=key),
+    "finish_new": lambda once, key: once.finish_new(key=key),
     "claim": lambda once, key: once.claim(key=key),
     "receive": lambda once, key: once.receive(message_id=key),
     "claim_many": lambda once, key: once.claim_many(key=[key])[0],
@@ -210,6 +214,7 @@ def test_a_retired_intent_that_outlives_its_day_still_replays(db):
         assert row.verdict in ("replay", "replay_success")
         assert (row.response_status, row.response_body, row.response_headers) == (201, b"kept", {"a": 1})
     assert code_of(lambda: once.begin_new(key=key)) == "P4020"
+    assert code_of(lambda: once.finish_new(key=key)) == "P4020"
     assert code_of(lambda: Once(db.connect(), fingerprint=b"another request!").begin(key=key)) == "P4002"
     assert code_of(lambda: Once(db.connect(), fingerprint=b"another request!").claim(key=key)) == "P4002"
     assert code_of(lambda: once.finish(key=key)) in ("P4010", "P4041")
@@ -246,7 +251,7 @@ def test_an_intent_in_doubt_survives_its_day_and_can_be_resolved(db):
     assert once.begin(key=key).response_body == b"it did"
 
 
-@pytest.mark.parametrize("door", ["begin", "begin_new", "finish", "claim", "claim_many"])
+@pytest.mark.parametrize("door", ["begin", "begin_new", "finish", "finish_new", "claim", "claim_many"])
 def test_an_archived_intent_that_is_decided_as_not_happened_does_not_run_in_its_closed_day(db, door):
     def doubtful(once, key):
         once.claim(key=key)
@@ -277,6 +282,31 @@ def test_a_retryable_failure_goes_with_its_day_and_is_expired(db):
     key = retired_day(db, retryable)
     for door in ("begin", "finish", "claim", "claim_many"):
         assert code_at(door, Once(db.connect()), key) == "P4041"
+
+
+def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db):
+    """It has passed the gate while the day was open, and then waits for the table that is being changed."""
+    shorten_horizon(db)
+    kept, new = uuid7_days_ago(db, 2, 1), uuid7_days_ago(db, 2, 2)
+    Once(db.connect()).finish(key=kept, response_body=b"kept")
+    retiring = db.connect(isolation="READ COMMITTED")
+    run(retiring, "SELECT once.retire_day(%s)", today(db) - 2)
+    attempts = [Once(db.connect()) for _ in range(4)]
+
+    def commit_when_all_wait():
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'once.intent'::regclass::oid"
+        wait_until(lambda: db.value(waiting) == len(attempts), "the attempts to wait")
+        retiring.commit()
+
+    assert in_threads(
+        [
+            lambda: attempts[0].begin(key=kept).response_body,
+            lambda: code_of(lambda: attempts[1].begin(key=new)),
+            lambda: code_of(lambda: attempts[2].begin_new(key=new)),
+            lambda: code_of(lambda: attempts[3].finish_new(key=new)),
+            commit_when_all_wait,
+        ]
+    ) == [b"kept", "P4041", "P4041", "P4041", None]
 
 
 def test_a_day_with_an_attempt_under_lease_is_not_retired(db):

@@ -55,6 +55,24 @@ def test_the_same_event_of_an_intent_again_is_the_same_event(db):
     assert len(events(db)) == 1
 
 
+def emit_yesterday(db):
+    """An event that an attempt of yesterday has emitted. Returns its id."""
+    event_id = Once(db.connect()).emit(**EVENT)
+    day = db.value("SELECT day FROM once.outbox") - 1
+    db.execute(f"CREATE TABLE once.outbox_d{day} PARTITION OF once.outbox FOR VALUES FROM ({day}) TO ({day + 1})")
+    db.execute("UPDATE once.outbox SET day = day - 1")
+    return event_id
+
+
+def test_the_same_event_again_on_another_day_is_the_same_event(db):
+    event_id = emit_yesterday(db)
+    once = Once(db.connect())
+    assert once.emit(**EVENT) == event_id
+    with refused("P4051"):
+        once.emit(**{**EVENT, "payload": '{"id": 8}'})
+    assert len(events(db)) == 1
+
+
 def test_an_events_id_is_the_same_across_attempts(db):
     connection = db.connect(isolation="READ COMMITTED")
     first = Once(connection).emit(**EVENT)

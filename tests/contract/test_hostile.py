@@ -70,6 +70,7 @@ def test_a_malformed_key_is_refused_at_every_door(db, key):
         once.begin,
         once.begin_new,
         once.finish,
+        once.finish_new,
         once.claim,
         once.peek,
         once.story,
@@ -101,6 +102,7 @@ def test_a_missing_or_long_scope_is_refused_at_every_door(db, scope):
         once.begin,
         once.begin_new,
         once.finish,
+        once.finish_new,
         once.claim,
         once.peek,
         once.story,
@@ -117,7 +119,7 @@ def test_a_missing_or_long_scope_is_refused_at_every_door(db, scope):
 @pytest.mark.parametrize("fingerprint", [None, b"", b"x" * 15, b"x" * 65])
 def test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, fingerprint):
     once = Once(db.connect(), fingerprint=fingerprint)
-    for call in (once.begin, once.begin_new, once.finish, once.claim):
+    for call in (once.begin, once.begin_new, once.finish, once.finish_new, once.claim):
         assert code_of(lambda: call(key="k")) == "P4003"
     assert code_of(lambda: once.receive(message_id="k")) == "P4003"
 
@@ -125,7 +127,7 @@ def test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, fingerprint):
 def test_a_missing_or_long_tenant_is_refused_at_every_door(db):
     for tenant in (None, "t" * 256):
         once = Once(db.connect(), tenant=tenant)
-        for call in (once.begin, once.begin_new, once.finish, once.claim, once.peek, once.story):
+        for call in (once.begin, once.begin_new, once.finish, once.finish_new, once.claim, once.peek, once.story):
             assert code_of(lambda: call(key="k")) == "P4003"
         for call in (
             lambda: once.claim_many(key=["k"]),
@@ -214,6 +216,7 @@ def test_a_10_mb_body_is_refused_by_the_default_limit(db):
     once.claim(key="leased")
     for call in (
         lambda: once.finish(key="k", response_body=BIG),
+        lambda: once.finish_new(key="k", response_body=BIG),
         lambda: once.complete(key="leased", fence=1, response_body=BIG),
         lambda: once.fail(key="leased", fence=1, retryable=False, response_body=BIG),
     ):

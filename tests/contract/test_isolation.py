@@ -34,6 +34,7 @@ def test_a_claim_or_a_message_with_an_old_snapshot_ends_in_40001(db, level):
         lambda once: once.claim_many(key=["k"]),
         lambda once: once.receive(consumer="orders", message_id="k"),
         lambda once: once.finish(key="k"),
+        lambda once: once.finish_new(key="k"),
     ):
         db.execute("DELETE FROM once.intent")
         late = db.connect(isolation=level)

@@ -184,6 +184,13 @@ def test_begin_and_finish_do_not_wait_for_an_open_completion(db, stale):
         Once(connection).finish(key="k")
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_finish_new_does_not_wait_for_an_open_completion(db, stale):
+    open_completion(db, stale)
+    with refused("P4029"):
+        Once(db.connect(lock_timeout="1s")).finish_new(key="k")
+
+
 def test_an_operators_decision_does_not_wait_for_an_open_completion(db):
     open_completion(db, stale=True)
     with refused("P4070", "P4029"):
@@ -255,13 +262,65 @@ def test_every_retry_gets_every_part_of_the_first_answer(db):
         ) == (verdict, "succeeded", 201, b"\x00body\xff", {"Location": "/orders/7"}, "order", "7", 1)
 
 
+def attempt_in_a_pipeline(connection, key, n):
+    """The outcome first, then the effect. Returns the answer."""
+    once = Once(connection)
+    while True:
+        try:
+            assert once.finish_new(key=key, response_body=b"answer %d" % n) == 1
+            make_effect(connection, key, n)
+            connection.commit()
+            return b"answer %d" % n
+        except psycopg2.Error as error:
+            connection.rollback()
+            if error.pgcode == "P4020":
+                return once.begin(key=key).response_body
+            if error.pgcode not in RACES:
+                raise
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_attempts_whose_outcome_comes_before_the_effect_have_one_effect_and_one_answer_too(db, level):
+    connections = [db.connect(isolation=level, lock_timeout="10s") for _ in range(16)]
+    together = threading.Barrier(16)
+
+    def attempt(n):
+        together.wait()
+        run_attempt = attempt_in_a_pipeline if n % 4 else attempt_in_one_transaction
+        return run_attempt(connections[n], "k", n)
+
+    answers = in_threads([lambda n=n: attempt(n) for n in range(16)])
+    assert effects(db, "k") == 1
+    assert set(answers) == {b"answer %d" % db.value("SELECT attempt FROM effect")}
+
+
+def test_an_outcome_that_came_before_its_effect_is_gone_with_it(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    assert once.finish_new(key="k", response_body=b"undone") == 1
+    with refused("P4029"):
+        Once(db.connect(lock_timeout="1s")).begin(key="k")
+    connection.rollback()
+    assert once.begin(key="k").verdict == "proceed"
+
+
+def test_finish_new_returns_the_fence_of_a_takeover(db):
+    once = Once(db.connect())
+    once.claim(key="k")
+    let_lease_pass(db, "k")
+    assert once.finish_new(key="k", response_body=b"second") == 2
+    assert once.begin(key="k").response_body == b"second"
+    with refused("P4010"):
+        once.complete(key="k", fence=1)
+
+
 def test_the_same_key_with_another_request_is_a_mismatch_and_changes_nothing(db):
     once, other = Once(db.connect()), Once(db.connect(), fingerprint=b"another request!")
     once.finish(key="finished", response_body=b"first")
     once.claim(key="leased")
     before = db.rows("SELECT * FROM once.intent ORDER BY key")
     for key in ("finished", "leased"):
-        for call in (other.begin, other.begin_new, other.claim, other.finish):
+        for call in (other.begin, other.begin_new, other.claim, other.finish, other.finish_new):
             with refused("P4002"):
                 call(key=key)
     assert [

@@ -141,8 +141,23 @@ def test_verify_happened_replays_the_outcome_that_it_found_at_every_door(db):
 def test_verify_absent_lets_the_next_attempt_run(db):
     verify_function(db, "'absent'")
     stale(db, "a"), stale(db, "b")
-    assert Once(db.connect()).claim(key="a").verdict == "processing_stale"
+    row = Once(db.connect()).claim(key="a")
+    assert (row.verdict, row.fence, row.attempts) == ("retryable_failure", 2, 2)
     assert Once(db.connect()).begin(key="b").verdict == "proceed"
+
+
+def test_a_takeover_tells_a_silent_attempt_from_one_that_certainly_had_no_effect(db):
+    once = Once(db.connect())
+    stale(db, "silent")
+    once.claim(key="failed")
+    once.fail(key="failed", fence=1, retryable=True)
+    verify_function(db, "'absent'")
+    stale(db, "absent")
+    policy(db, "on_stale => 'takeover'")
+    assert once.claim(key="silent").verdict == "processing_stale"
+    assert once.claim(key="failed").verdict == "retryable_failure"
+    policy(db, "verify => 'public.ask'")
+    assert once.claim_many(key=["absent"])[0].verdict == "retryable_failure"
 
 
 @pytest.mark.parametrize("answer", ["'unknown'", "NULL", "'perhaps'", "''"])

@@ -14,6 +14,7 @@ GRANTED = {
         "begin",
         "begin_new",
         "finish",
+        "finish_new",
         "claim",
         "claim_many",
         "complete",
@@ -66,6 +67,7 @@ TENANT_CALLS = {
     "begin": "once.begin('s', 'k', %(print)s, %(tenant)s)",
     "begin_new": "once.begin_new('s', 'k', %(print)s, %(tenant)s)",
     "finish": "once.finish('s', 'k', %(print)s, tenant => %(tenant)s)",
+    "finish_new": "once.finish_new('s', 'k', %(print)s, tenant => %(tenant)s)",
     "claim": "once.claim('s', 'k', %(print)s, tenant => %(tenant)s)",
     "claim_many": "once.claim_many(ARRAY['s'], ARRAY['k'], ARRAY[%(print)s], tenant => %(tenant)s)",
     "complete": "once.complete('s', 'k', 1, tenant => %(tenant)s)",
@@ -456,6 +458,12 @@ ATTACKED = {
             " 'UTF8'))"
         ),
         "once.finish('s', %(today)s, %(print)s)",
+    ],
+    "finish_new": [
+        "once.finish_new('s', 'new', %(print)s)",
+        "once.finish_new('s', 'k1', %(print)s)",
+        "once.finish_new('s', %(today)s, %(print)s)",
+        "once.finish_new('s', %(expired)s, %(print)s)",
     ],
     "claim": [
         "once.claim('s', 'k1', %(print)s)",

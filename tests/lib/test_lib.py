@@ -45,8 +45,9 @@ def played(db):
 STEPS = ["BEGIN", "once.begin", "SAVEPOINT", "INSERT INTO play_effect", "once.finish", "COMMIT"]
 
 
-# The form with statements has no savepoint.
-MODES_AND_STEPS = [("effect", step) for step in STEPS] + [("statements", step) for step in STEPS if step != "SAVEPOINT"]
+# The form with statements has no savepoint, and its outcome comes first.
+STEPS_OF_STATEMENTS = ["BEGIN", "once.finish_new", "INSERT INTO play_effect", "COMMIT"]
+MODES_AND_STEPS = [("effect", step) for step in STEPS] + [("statements", step) for step in STEPS_OF_STATEMENTS]
 
 
 @pytest.mark.parametrize("loss", ["lose_request", "lose_connection_after", "lose_answer"])

@@ -1,0 +1,18 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._check_event(...): raises what is wrong with an event, or that its day has no partition; returns where nothing is
+-- (names that are long and yet within bounds).
+CREATE FUNCTION once._check_event(tenant text, scope text, key text, topic text, kind text, payload jsonb,
+    headers jsonb, day integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF (length(topic) BETWEEN 1 AND 255 AND payload IS NOT NULL AND length(kind) BETWEEN 1 AND 255
+        AND (scope IS NULL) = (key IS NULL) AND coalesce(jsonb_typeof(headers), 'object') = 'object') IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: an event needs a topic and a payload',
+            DETAIL = format('topic=%s payload %s scope=%s key=%s', quote_nullable(left(topic, 80)),
+                            CASE WHEN payload IS NULL THEN 'missing' ELSE 'given' END, quote_nullable(left(scope, 80)),
+                                quote_nullable(left(key, 80))),
+            HINT = 'topic and event_type: 1 to 255 characters; scope and key: both or neither; headers: a JSON object.';
+    END IF;
+    IF to_regclass('once.outbox_d' || day) IS NULL THEN
+        PERFORM once._refuse('P4098', tenant, scope, key, 'no outbox partition for ' || (date '1970-01-01' + day));
+    END IF;
+END $$;

@@ -1,0 +1,48 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.finish_new(scope, key, fingerprint, outcome..., state, tenant): once.begin_new and once.finish in one call, for
+-- pipelines whose outcome is known before the effect: sent first, it stops everything that is queued behind it where the
+-- effect may not run, and with the effect it commits or vanishes. Returns the fence; raises what these two raise,
+-- P4020 for a replay among it.
+--
+-- Why it is written so: the hot path is that of begin_new and of finish, with one gate; what it leaves over, those two do.
+-- It looks before it inserts, because ON CONFLICT alone would wait for a report of this intent in an open transaction.
+CREATE FUNCTION once.finish_new(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,
+    response_body bytea DEFAULT NULL,
+    response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL,
+    state text DEFAULT 'succeeded',
+    error_code text DEFAULT NULL, error_message text DEFAULT NULL, tenant text DEFAULT '')
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket integer := once._enter(tenant, scope, key, fingerprint, true);
+    now timestamptz := clock_timestamp();
+    fence integer;
+    body bytea;
+BEGIN
+    IF bucket > 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = bucket;
+    ELSIF bucket = 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = 0;
+    END IF;
+    IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket)) AND octet_length(response_body) > 8192 IS NOT TRUE
+        AND state IN ('succeeded', 'failed_final', 'failed_retryable') THEN
+        INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, response_status, state,
+            tenant, scope, key, fingerprint, result_type, result_id, error_code, error_message, response_headers,
+            response_body)
+        VALUES (now, now, now, bucket, 1, 1, response_status, state::once.state, tenant, scope, key, fingerprint,
+            result_type, result_id, error_code, error_message, response_headers, response_body)
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN 1;
+        END IF;
+    END IF;
+    fence := once.begin_new(scope, key, fingerprint, tenant);
+    body := once.finish(scope, key, fingerprint, response_status, response_body, response_headers, result_type,
+        result_id, state, error_code, error_message, tenant);
+    RETURN fence;
+END $$;
