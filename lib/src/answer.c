@@ -8,75 +8,80 @@
 #include "internal.h"
 #include "names.h"
 
-struct once_answer {
-	PGresult *result; /* owned by a single answer; NULL in a batch, whose once_answers owns it */
-	void *storage;    /* owned: the copy of a fresh outcome */
-	once_verdict verdict;
-	once_state state;
-	int fence;
-	int attempts;
-	int response_status;
-	const char *response_headers;
-	once_bytes response_body;
-	const char *result_type;
-	const char *result_id;
-	const char *error_code;
-	const char *error_message;
-	const char *owner;
-	const char *lease_until;
-	const char *created_at;
-	const char *completed_at;
-};
-
 struct once_answers {
 	PGresult *result;
 	size_t count;
 	once_answer answers[];
 };
 
-/* The place of a column by its name; a query that does not have it simply does not tell. */
-static bool find(const PGresult *result, int row, const char *name, int *column)
+static const char *const column_names[ANSWER_COLUMNS] = {
+    [COLUMN_VERDICT] = "verdict",
+    [COLUMN_STATE] = "state",
+    [COLUMN_FENCE] = "fence",
+    [COLUMN_ATTEMPTS] = "attempts",
+    [COLUMN_RESPONSE_STATUS] = "response_status",
+    [COLUMN_RESPONSE_HEADERS] = "response_headers",
+    [COLUMN_RESPONSE_BODY] = "response_body",
+    [COLUMN_RESULT_TYPE] = "result_type",
+    [COLUMN_RESULT_ID] = "result_id",
+    [COLUMN_ERROR_CODE] = "error_code",
+    [COLUMN_ERROR_MESSAGE] = "error_message",
+    [COLUMN_OWNER] = "owner",
+    [COLUMN_LEASE_UNTIL] = "lease_until",
+    [COLUMN_CREATED_AT] = "created_at",
+    [COLUMN_COMPLETED_AT] = "completed_at",
+};
+
+void answer_find_columns(const PGresult *result, answer_columns *columns)
 {
-	*column = PQfnumber(result, name);
+	for (int i = 0; i < ANSWER_COLUMNS; i++) {
+		columns->at[i] = PQfnumber(result, column_names[i]);
+	}
+}
+
+/* A query that does not have a column simply does not tell. */
+static bool find(const PGresult *result, const answer_columns *columns, int row, answer_column which, int *column)
+{
+	*column = columns->at[which];
 	return *column >= 0 && !PQgetisnull(result, row, *column);
 }
 
-static const char *find_text(const PGresult *result, int row, const char *name)
+static const char *find_text(const PGresult *result, const answer_columns *columns, int row, answer_column which)
 {
 	int column;
-	return find(result, row, name, &column) ? PQgetvalue(result, row, column) : NULL;
+	return find(result, columns, row, which, &column) ? PQgetvalue(result, row, column) : NULL;
 }
 
-static int find_int(const PGresult *result, int row, const char *name)
+static int find_int(const PGresult *result, const answer_columns *columns, int row, answer_column which)
 {
 	int column;
-	return find(result, row, name, &column) ? result_int(result, row, column) : 0;
+	return find(result, columns, row, which, &column) ? result_int(result, row, column) : 0;
 }
 
-static void read_row(once_answer *answer, const PGresult *result, int row)
+void answer_read(once_answer *answer, const PGresult *result, const answer_columns *columns, int row)
 {
 	int column;
-	answer->verdict = verdict_of_name(text_or_empty(find_text(result, row, "verdict")));
-	answer->state = state_of_name(text_or_empty(find_text(result, row, "state")));
-	answer->fence = find_int(result, row, "fence");
-	answer->attempts = find_int(result, row, "attempts");
-	answer->response_status = find_int(result, row, "response_status");
-	answer->response_headers = find_text(result, row, "response_headers");
-	if (find(result, row, "response_body", &column)) {
+	answer->verdict = verdict_of_name(text_or_empty(find_text(result, columns, row, COLUMN_VERDICT)));
+	answer->state = state_of_name(text_or_empty(find_text(result, columns, row, COLUMN_STATE)));
+	answer->fence = find_int(result, columns, row, COLUMN_FENCE);
+	answer->attempts = find_int(result, columns, row, COLUMN_ATTEMPTS);
+	answer->response_status = find_int(result, columns, row, COLUMN_RESPONSE_STATUS);
+	answer->response_headers = find_text(result, columns, row, COLUMN_RESPONSE_HEADERS);
+	if (find(result, columns, row, COLUMN_RESPONSE_BODY, &column)) {
 		answer->response_body =
 		    (once_bytes){.data = PQgetvalue(result, row, column), .length = (size_t)PQgetlength(result, row, column)};
 	}
-	answer->result_type = find_text(result, row, "result_type");
-	answer->result_id = find_text(result, row, "result_id");
-	answer->error_code = find_text(result, row, "error_code");
-	answer->error_message = find_text(result, row, "error_message");
-	answer->owner = find_text(result, row, "owner");
-	answer->lease_until = find_text(result, row, "lease_until");
-	answer->created_at = find_text(result, row, "created_at");
-	answer->completed_at = find_text(result, row, "completed_at");
+	answer->result_type = find_text(result, columns, row, COLUMN_RESULT_TYPE);
+	answer->result_id = find_text(result, columns, row, COLUMN_RESULT_ID);
+	answer->error_code = find_text(result, columns, row, COLUMN_ERROR_CODE);
+	answer->error_message = find_text(result, columns, row, COLUMN_ERROR_MESSAGE);
+	answer->owner = find_text(result, columns, row, COLUMN_OWNER);
+	answer->lease_until = find_text(result, columns, row, COLUMN_LEASE_UNTIL);
+	answer->created_at = find_text(result, columns, row, COLUMN_CREATED_AT);
+	answer->completed_at = find_text(result, columns, row, COLUMN_COMPLETED_AT);
 }
 
-static once_code error_of_shape(once_error **error)
+once_code error_of_shape(once_error **error)
 {
 	return error_make(error, ONCE_CONTRACT, NULL, false, "the contract answered in an unknown form", NULL,
 	                  "Library and contract are of different versions: run pgonce doctor.");
@@ -93,8 +98,10 @@ once_code answer_of_result(PGresult *result, once_answer **answer, once_error **
 		PQclear(result);
 		return error_no_memory(error);
 	}
+	answer_columns columns;
 	made->result = result;
-	read_row(made, result, 0);
+	answer_find_columns(result, &columns);
+	answer_read(made, result, &columns, 0);
 	if (made->verdict == ONCE_VERDICT_NONE) {
 		once_answer_free(made);
 		return error_of_shape(error);
@@ -114,10 +121,12 @@ once_code answers_of_result(PGresult *result, size_t count, once_answers **answe
 		PQclear(result);
 		return error_no_memory(error);
 	}
+	answer_columns columns;
 	made->result = result;
 	made->count = count;
+	answer_find_columns(result, &columns);
 	for (size_t i = 0; i < count; i++) {
-		read_row(&made->answers[i], result, (int)i);
+		answer_read(&made->answers[i], result, &columns, (int)i);
 	}
 	*answers = made;
 	return ONCE_OK;
@@ -250,6 +259,11 @@ int once_answer_response_status(const once_answer *answer)
 once_bytes once_answer_response_body(const once_answer *answer)
 {
 	return answer->response_body;
+}
+
+once_bytes once_answer_salt(const once_answer *answer)
+{
+	return answer->salt;
 }
 
 /* The texts of an answer, all alike. */

@@ -7,29 +7,6 @@
 
 #include "internal.h"
 
-/* Types of pg_catalog.pg_type; their numbers never change. */
-enum {
-	TYPE_BOOL = 16,
-	TYPE_BYTEA = 17,
-	TYPE_INT4 = 23,
-	TYPE_TEXT = 25
-};
-
-static once_bytes bytes_of_text(const char *text)
-{
-	return (once_bytes){.data = text, .length = text == NULL ? 0 : strlen(text)};
-}
-
-static once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8])
-{
-	uint32_t bits = (uint32_t)number;
-	for (int i = 3; i >= 0; i--) {
-		scratch[i] = (unsigned char)bits;
-		bits >>= 8;
-	}
-	return (once_bytes){.data = null ? NULL : scratch, .length = 4};
-}
-
 /* One array of a batch: element i of what the caller passed. */
 #define ELEMENT(name, type, expression)                                                                                \
 	static once_bytes name(const void *context, size_t index, unsigned char scratch[8])                                \
@@ -53,10 +30,7 @@ ELEMENT(error_message_at, once_outcome, bytes_of_text(at->error_message))
 
 static once_bytes failure_at(const void *context, size_t index, unsigned char scratch[8])
 {
-	once_failure failure = ((const once_failure *)context)[index];
-	scratch[0] = failure == ONCE_FAILURE_RETRYABLE;
-	return (once_bytes){.data = failure == ONCE_FAILURE_RETRYABLE || failure == ONCE_FAILURE_FINAL ? scratch : NULL,
-	                    .length = 1};
+	return bytes_of_failure(((const once_failure *)context)[index], scratch);
 }
 
 static once_code check_batch(const once_session *session, size_t count, const void *intents, const void *others,

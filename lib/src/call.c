@@ -41,6 +41,24 @@ bool result_bool(const PGresult *result, int row, int column)
 	return PQgetlength(result, row, column) == 1 && PQgetvalue(result, row, column)[0] != 0;
 }
 
+once_bytes bytes_of_text(const char *text)
+{
+	return (once_bytes){.data = text, .length = text == NULL ? 0 : strlen(text)};
+}
+
+once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8])
+{
+	put_int32(scratch, (uint32_t)number);
+	return (once_bytes){.data = null ? NULL : scratch, .length = 4};
+}
+
+once_bytes bytes_of_failure(once_failure failure, unsigned char scratch[8])
+{
+	scratch[0] = failure == ONCE_FAILURE_RETRYABLE;
+	return (once_bytes){.data = failure == ONCE_FAILURE_RETRYABLE || failure == ONCE_FAILURE_FINAL ? scratch : NULL,
+	                    .length = 1};
+}
+
 void call_start(call *call, enum sql_id id)
 {
 	memset(call, 0, sizeof *call);
@@ -187,19 +205,23 @@ once_code call_prepare(once_session *session, enum sql_id id, once_error **error
 	return code;
 }
 
-once_code call_send(once_session *session, call *call, once_error **error)
+once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error **error)
 {
 	const sql_query *query = &sql_queries[call->id];
 	once_code code = call_check(call, error);
 	if (code != ONCE_OK) {
 		return code;
 	}
-	int sent = session->prepares && session->prepared[call->id]
-	               ? PQsendQueryPrepared(session->connection, query->name, call->count, call->values, call->lengths,
-	                                     call->formats, FORMAT_BINARY)
-	               : PQsendQueryParams(session->connection, query->text, call->count, NULL, call->values, call->lengths,
-	                                   call->formats, FORMAT_BINARY);
-	return sent == 1 ? ONCE_OK : error_of_connection(error, session->connection);
+	int sent = prepared ? PQsendQueryPrepared(connection, query->name, call->count, call->values, call->lengths,
+	                                          call->formats, FORMAT_BINARY)
+	                    : PQsendQueryParams(connection, query->text, call->count, NULL, call->values, call->lengths,
+	                                        call->formats, FORMAT_BINARY);
+	return sent == 1 ? ONCE_OK : error_of_connection(error, connection);
+}
+
+once_code call_send(once_session *session, call *call, once_error **error)
+{
+	return call_send_on(session->connection, session->prepares && session->prepared[call->id], call, error);
 }
 
 once_code call_run(once_session *session, call *call, PGresult **result, once_error **error)
@@ -251,11 +273,16 @@ once_code check_intent(const once_session *session, const once_intent *intent, o
 	return ONCE_OK;
 }
 
-int64_t now_ms(void)
+int64_t now_us(void)
 {
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+	return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t now_ms(void)
+{
+	return now_us() / 1000;
 }
 
 void sleep_ms(int64_t duration_ms)

@@ -58,6 +58,7 @@ static const code_row code_rows[] = {
     {.code = ONCE_USAGE, .name = "usage", .sqlstate = "", .retriable = false},
     {.code = ONCE_NO_MEMORY, .name = "no_memory", .sqlstate = "", .retriable = true},
     {.code = ONCE_EFFECT, .name = "effect", .sqlstate = "", .retriable = false},
+    {.code = ONCE_OVERLOADED, .name = "overloaded", .sqlstate = "", .retriable = true},
 };
 
 static const code_row *row_of_code(once_code code)
@@ -97,7 +98,7 @@ once_code once_code_of_sqlstate(const char *sqlstate)
  * Server trouble that passes by itself: too many connections, out of some resource, a lock or statement that timed
  * out.
  */
-static bool passes(const char *sqlstate)
+bool error_passes(const char *sqlstate)
 {
 	return strncmp(sqlstate, "53", 2) == 0 || strcmp(sqlstate, "55P03") == 0 || strcmp(sqlstate, "57014") == 0;
 }
@@ -130,7 +131,7 @@ once_code error_make(once_error **error, once_code code, const char *sqlstate, b
 	const code_row *row = row_of_code(code);
 	made->code = code;
 	snprintf(made->sqlstate, sizeof made->sqlstate, "%s", text_or_empty(sqlstate));
-	made->retriable = (row != NULL && row->retriable) || (code == ONCE_DATABASE && passes(made->sqlstate));
+	made->retriable = (row != NULL && row->retriable) || (code == ONCE_DATABASE && error_passes(made->sqlstate));
 	made->outcome_unknown = outcome_unknown;
 	made->message = copy_trimmed(text_or_empty(message));
 	made->detail = copy_trimmed(text_or_empty(detail));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept for the session;
- * the hash of bytes and of HTTP-like requests is made here, that of jsonb by the server, whose canonical form it is.
+ * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept for the session, or
+ * is the caller's (once_hash_*, for the gateway); the hash of bytes and of HTTP-like requests is made here, that of jsonb
+ * by the server, whose canonical form it is.
  */
 #include <stdlib.h>
 
@@ -44,25 +45,30 @@ static void digest_add(digest *digest, const void *data, size_t length)
 	digest->good = digest->good && (length == 0 || EVP_DigestUpdate(digest->context, data, length) == 1);
 }
 
-/* With its length before it: ("ab","c") and ("a","bc") must not be the same request. */
-static void digest_add_part(digest *digest, const void *data, size_t length)
+static void digest_add_length(digest *digest, uint64_t length)
 {
 	unsigned char prefix[8];
 	for (int i = 0; i < 8; i++) {
-		prefix[i] = (unsigned char)((uint64_t)length >> (56 - 8 * i));
+		prefix[i] = (unsigned char)(length >> (56 - 8 * i));
 	}
 	digest_add(digest, prefix, sizeof prefix);
-	digest_add(digest, data, length);
 }
 
-static once_code digest_start(digest *digest, once_session *session, char tag, once_error **error)
+/* With its length before it: ("ab","c") and ("a","bc") must not be the same request. */
+static void digest_add_part(digest *digest, const char *text)
+{
+	digest_add_length(digest, strlen(text));
+	digest_add(digest, text, strlen(text));
+}
+
+static once_code digest_start(digest *digest, const unsigned char salt[ONCE_SALT_BYTES], char tag, once_error **error)
 {
 	digest->context = EVP_MD_CTX_new();
 	if (digest->context == NULL) {
 		return error_no_memory(error);
 	}
 	digest->good = EVP_DigestInit_ex(digest->context, EVP_sha256(), NULL) == 1;
-	digest_add(digest, session->salt, SALT_BYTES);
+	digest_add(digest, salt, ONCE_SALT_BYTES);
 	digest_add(digest, &tag, 1);
 	return ONCE_OK;
 }
@@ -71,8 +77,90 @@ static once_code digest_end(digest *digest, once_fingerprint *fingerprint, once_
 {
 	bool good = digest->good && EVP_DigestFinal_ex(digest->context, fingerprint->bytes, NULL) == 1;
 	EVP_MD_CTX_free(digest->context);
+	digest->context = NULL;
 	return good ? ONCE_OK : error_no_memory(error);
 }
+
+/* ---- An HTTP-like request, in pieces or whole: the one place that says what is hashed, in which order ---- */
+
+struct once_hash {
+	digest digest;
+	uint64_t body_bytes; /* announced */
+	uint64_t added_bytes;
+};
+
+once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char *method, const char *target,
+                          const char *content_type, uint64_t body_bytes, once_hash **hash, once_error **error)
+{
+	if (salt == NULL || method == NULL || target == NULL || hash == NULL) {
+		return error_usage(error, "salt, method, target and hash must not be NULL");
+	}
+	once_hash *made = calloc(1, sizeof *made);
+	if (made == NULL) {
+		return error_no_memory(error);
+	}
+	once_code code = digest_start(&made->digest, salt, 'r', error);
+	if (code != ONCE_OK) {
+		free(made);
+		return code;
+	}
+	digest_add_part(&made->digest, method);
+	digest_add_part(&made->digest, target);
+	digest_add_part(&made->digest, text_or_empty(content_type));
+	digest_add_length(&made->digest, body_bytes);
+	made->body_bytes = body_bytes;
+	*hash = made;
+	return ONCE_OK;
+}
+
+once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error)
+{
+	if (hash == NULL || hash->digest.context == NULL || (piece.data == NULL && piece.length > 0)) {
+		return error_usage(error, "pieces are added to a hash that is started and not finished");
+	}
+	/* Bytes beyond what was announced are refused here, or the sum could overflow back to it. */
+	if (piece.length > hash->body_bytes - hash->added_bytes) {
+		return error_usage(error, "the body is longer than body_bytes announced");
+	}
+	digest_add(&hash->digest, piece.data, piece.length);
+	hash->added_bytes += piece.length;
+	return ONCE_OK;
+}
+
+once_code once_hash_finish(once_hash *hash, once_fingerprint *fingerprint, once_error **error)
+{
+	if (hash == NULL || hash->digest.context == NULL || fingerprint == NULL) {
+		return error_usage(error, "a hash is finished once, and fingerprint must not be NULL");
+	}
+	if (hash->added_bytes != hash->body_bytes) {
+		return error_usage(error, "the body is shorter than body_bytes announced");
+	}
+	return digest_end(&hash->digest, fingerprint, error);
+}
+
+void once_hash_free(once_hash *hash)
+{
+	if (hash != NULL) {
+		EVP_MD_CTX_free(hash->digest.context);
+		free(hash);
+	}
+}
+
+once_code once_json_canonical(once_bytes json, char **canonical, size_t *length, once_error **error)
+{
+	if (canonical == NULL || length == NULL) {
+		return error_usage(error, "canonical and length must not be NULL");
+	}
+	bool no_memory = false;
+	*canonical = NULL;
+	*length = 0;
+	if (json.data != NULL && !json_canonical(json.data, json.length, canonical, length, &no_memory) && no_memory) {
+		return error_no_memory(error);
+	}
+	return ONCE_OK;
+}
+
+/* ---- With a session, which knows the salt ---- */
 
 once_code once_fingerprint_bytes(once_session *session, const char *tenant, once_bytes bytes,
                                  once_fingerprint *fingerprint, once_error **error)
@@ -83,7 +171,7 @@ once_code once_fingerprint_bytes(once_session *session, const char *tenant, once
 	digest digest = {0};
 	once_code code = fetch_salt(session, text_or_empty(tenant), error);
 	if (code == ONCE_OK) {
-		code = digest_start(&digest, session, 'b', error);
+		code = digest_start(&digest, session->salt, 'b', error);
 	}
 	if (code != ONCE_OK) {
 		return code;
@@ -125,27 +213,31 @@ once_code once_fingerprint_request(once_session *session, const char *tenant, co
 		return error_usage(error, "session, method, target and fingerprint must not be NULL");
 	}
 	char *canonical = NULL;
-	bool no_memory = false;
-	if (canonical_json && body.data != NULL) {
-		size_t length;
-		if (json_canonical(body.data, body.length, &canonical, &length, &no_memory)) {
-			body = (once_bytes){.data = canonical, .length = length};
-		} else if (no_memory) {
-			return error_no_memory(error);
+	size_t canonical_length;
+	once_hash *hash = NULL;
+	once_code code = ONCE_OK;
+	if (canonical_json) {
+		code = once_json_canonical(body, &canonical, &canonical_length, error);
+		if (canonical != NULL) {
+			body = (once_bytes){.data = canonical, .length = canonical_length};
 		}
 	}
-	digest digest = {0};
-	once_code code = fetch_salt(session, text_or_empty(tenant), error);
-	if (code == ONCE_OK) {
-		code = digest_start(&digest, session, 'r', error);
+	if (body.data == NULL) {
+		body.length = 0;
 	}
 	if (code == ONCE_OK) {
-		digest_add_part(&digest, method, strlen(method));
-		digest_add_part(&digest, target, strlen(target));
-		digest_add_part(&digest, text_or_empty(content_type), strlen(text_or_empty(content_type)));
-		digest_add_part(&digest, body.data, body.data == NULL ? 0 : body.length);
-		code = digest_end(&digest, fingerprint, error);
+		code = fetch_salt(session, text_or_empty(tenant), error);
 	}
+	if (code == ONCE_OK) {
+		code = once_hash_start(session->salt, method, target, content_type, body.length, &hash, error);
+	}
+	if (code == ONCE_OK) {
+		code = once_hash_add(hash, body, error);
+	}
+	if (code == ONCE_OK) {
+		code = once_hash_finish(hash, fingerprint, error);
+	}
+	once_hash_free(hash);
 	free(canonical);
 	return code;
 }

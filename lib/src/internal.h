@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * internal.h: what the files of the library share. Arrows: session <- call <- contract, batch, fingerprint <- execute;
- * error and names are below all of them.
+ * error and names are below all of them. The evented half (evented.h) stands beside session and above call.
  */
 #pragma once
 
@@ -46,7 +46,58 @@ once_code error_of_result(once_error **error, const PGconn *connection, const PG
 once_code error_of_connection(once_error **error, const PGconn *connection);
 void error_discard(once_error **error);
 
+/* Does this trouble of the server pass by itself: resources, a lock or a statement that timed out? */
+bool error_passes(const char *sqlstate);
+/* An answer of a form that this library does not know. */
+once_code error_of_shape(once_error **error);
+
 /* ---- answer.c ---- */
+struct once_answer {
+	PGresult *result; /* owned by a single answer; NULL in a batch, which owns it */
+	void *storage;    /* owned: the copy of a fresh outcome */
+	once_verdict verdict;
+	once_state state;
+	int fence;
+	int attempts;
+	int response_status;
+	const char *response_headers;
+	once_bytes response_body;
+	const char *result_type;
+	const char *result_id;
+	const char *error_code;
+	const char *error_message;
+	const char *owner;
+	const char *lease_until;
+	const char *created_at;
+	const char *completed_at;
+	once_bytes salt;
+};
+
+typedef enum answer_column {
+	COLUMN_VERDICT,
+	COLUMN_STATE,
+	COLUMN_FENCE,
+	COLUMN_ATTEMPTS,
+	COLUMN_RESPONSE_STATUS,
+	COLUMN_RESPONSE_HEADERS,
+	COLUMN_RESPONSE_BODY,
+	COLUMN_RESULT_TYPE,
+	COLUMN_RESULT_ID,
+	COLUMN_ERROR_CODE,
+	COLUMN_ERROR_MESSAGE,
+	COLUMN_OWNER,
+	COLUMN_LEASE_UNTIL,
+	COLUMN_CREATED_AT,
+	COLUMN_COMPLETED_AT,
+	ANSWER_COLUMNS
+} answer_column;
+/* The places of a result's columns, found once for all its rows; -1 where it does not have one. */
+typedef struct answer_columns {
+	int at[ANSWER_COLUMNS];
+} answer_columns;
+void answer_find_columns(const PGresult *result, answer_columns *columns);
+/* Reads a row into an answer that is all zero; it points into the result. */
+void answer_read(once_answer *answer, const PGresult *result, const answer_columns *columns, int row);
 /* Takes the result over, also when it fails. The answer reads row 0; a result without rows is ONCE_CONTRACT. */
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
@@ -70,6 +121,19 @@ typedef struct call {
 	bool too_long;
 } call;
 
+/* Types of pg_catalog.pg_type; their numbers never change. */
+enum {
+	TYPE_BOOL = 16,
+	TYPE_BYTEA = 17,
+	TYPE_INT4 = 23,
+	TYPE_TEXT = 25
+};
+
+/* Values as elements of arrays; NULL data is SQL's NULL. scratch is where a number's bytes go. */
+once_bytes bytes_of_text(const char *text);
+once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8]);
+once_bytes bytes_of_failure(once_failure failure, unsigned char scratch[8]);
+
 void call_start(call *call, enum sql_id id);
 void call_add_text(call *call, const char *text); /* NULL is NULL */
 void call_add_bytes(call *call, once_bytes bytes);
@@ -87,6 +151,7 @@ void call_free(call *call);
  */
 once_code call_prepare(once_session *session, enum sql_id id, once_error **error);
 /* Sends without reading (pipeline mode). */
+once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error **error);
 once_code call_send(once_session *session, call *call, once_error **error);
 /* Sends, reads, checks; *result is the caller's. Frees the call. */
 once_code call_run(once_session *session, call *call, PGresult **result, once_error **error);
@@ -104,6 +169,8 @@ void finish_fill(call *call, const once_intent *intent, const once_fingerprint *
                  const once_outcome *outcome);
 
 /* ---- session.c ---- */
+/* Is this the contract that the library speaks? Else ONCE_CONTRACT. */
+bool contract_version_fits(int version, once_error **error);
 /* Makes a session that owns its connection usable again after a loss. ONCE_CONNECTION where it cannot. */
 once_code session_reconnect(once_session *session, once_error **error);
 
@@ -117,9 +184,12 @@ bool json_canonical(const char *text, size_t length, char **out, size_t *out_len
 
 /* ---- time ---- */
 int64_t now_ms(void); /* a monotonic clock: differences only */
+int64_t now_us(void);
 void sleep_ms(int64_t duration_ms);
 /* A random number below limit. */
 int64_t session_random(once_session *session, int64_t limit);
+int64_t random_below(uint64_t *state, int64_t limit);
+uint64_t random_seed(const void *address);
 
 static inline const char *text_or_empty(const char *text)
 {

@@ -26,12 +26,7 @@ static once_session *session_new(PGconn *connection, bool owns)
 	}
 	session->connection = connection;
 	session->owns_connection = owns;
-	/* Jitter, not secrecy: where there is no entropy yet, an address does. */
-	if (getrandom(&session->random_state, sizeof session->random_state, GRND_NONBLOCK) !=
-	    sizeof session->random_state) {
-		session->random_state = (uint64_t)(uintptr_t)session;
-	}
-	session->random_state |= 1;
+	session->random_state = random_seed(session);
 	return session;
 }
 
@@ -97,6 +92,20 @@ void once_session_prepare(once_session *session, bool prepare)
 	session->prepares = prepare;
 }
 
+bool contract_version_fits(int version, once_error **error)
+{
+	if (version == CONTRACT_VERSION) {
+		return true;
+	}
+	char message[160];
+	snprintf(message, sizeof message, "the contract in the database has version %d, this library speaks version %d",
+	         version, CONTRACT_VERSION);
+	error_make(error, ONCE_CONTRACT, NULL, false, message, NULL,
+	           version < CONTRACT_VERSION ? "Upgrade it: run pgonce init."
+	                                      : "Upgrade the library: the contract is newer.");
+	return false;
+}
+
 once_code once_session_check(once_session *session, once_error **error)
 {
 	if (session == NULL) {
@@ -111,15 +120,7 @@ once_code once_session_check(once_session *session, once_error **error)
 	}
 	int version = result_int(result, 0, 0);
 	PQclear(result);
-	if (version == CONTRACT_VERSION) {
-		return ONCE_OK;
-	}
-	char message[160];
-	snprintf(message, sizeof message, "the contract in the database has version %d, this library speaks version %d",
-	         version, CONTRACT_VERSION);
-	return error_make(error, ONCE_CONTRACT, NULL, false, message, NULL,
-	                  version < CONTRACT_VERSION ? "Upgrade it: run pgonce init."
-	                                             : "Upgrade the library: the contract is newer.");
+	return contract_version_fits(version, error) ? ONCE_OK : ONCE_CONTRACT;
 }
 
 once_code session_reconnect(once_session *session, once_error **error)
@@ -129,13 +130,28 @@ once_code session_reconnect(once_session *session, once_error **error)
 	return PQstatus(session->connection) == CONNECTION_OK ? ONCE_OK : error_of_connection(error, session->connection);
 }
 
+uint64_t random_seed(const void *address)
+{
+	uint64_t seed;
+	/* Jitter, not secrecy: where there is no entropy yet, an address and the time do. */
+	if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
+		seed = (uint64_t)(uintptr_t)address ^ (uint64_t)now_us() << 20;
+	}
+	return seed | 1;
+}
+
 int64_t session_random(once_session *session, int64_t limit)
 {
+	return random_below(&session->random_state, limit);
+}
+
+int64_t random_below(uint64_t *state, int64_t limit)
+{
 	/* xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators"). */
-	uint64_t x = session->random_state;
+	uint64_t x = *state;
 	x ^= x >> 12;
 	x ^= x << 25;
 	x ^= x >> 27;
-	session->random_state = x;
+	*state = x;
 	return limit <= 0 ? 0 : (int64_t)((x * UINT64_C(2685821657736338717) >> 1) % (uint64_t)limit);
 }

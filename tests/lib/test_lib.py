@@ -13,7 +13,7 @@ from harness.proxy import Proxy, hang_up
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
-C_TESTS = ["json", "names", "contract", "execute", "memory"]
+C_TESTS = ["json", "names", "contract", "execute", "memory", "batcher", "batcher_loss", "batcher_memory", "batcher_server"]
 
 
 def run(command, **environment):
@@ -27,6 +27,12 @@ def test_the_c_tests_pass(db, build, name):
     done = run([build / "tests/lib" / f"test_{name}"], PGONCE_TEST_DSN=db.dsn(), PGOPTIONS="-c client_min_messages=warning",
                ASAN_OPTIONS="detect_leaks=1:abort_on_error=0", UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
     assert done.returncode == 0, done.stdout[-6000:]
+
+
+def test_the_batcher_survives_each_allocation_of_libpq_failing_in_turn():
+    done = run([BUILD / "tests/lib/test_batcher_memory"], LD_PRELOAD=str(BUILD / "tests/lib/fail_libpq.so"))
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert re.search(r"\d+ allocations of libpq failed in turn", done.stdout) and "SKIPPED" not in done.stdout
 
 
 def play(proxy, db, mode, key, deadline_ms=20000, build=SANITIZED):

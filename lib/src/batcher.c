@@ -1,0 +1,416 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * batcher.c: what a loop calls: opening, readiness, the timer, the flush, closing; the two queues; and what is remembered
+ * of salts. Every way in goes through enter and leave, so that a batcher closed by a callback is freed by the outermost.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "evented.h"
+
+int64_t batcher_now(const once_batcher *batcher)
+{
+	return batcher->loop.now_ms(batcher->loop.context);
+}
+
+void batcher_defer(once_batcher *batcher)
+{
+	if (!batcher->deferred && !batcher->closed) {
+		batcher->deferred = true;
+		batcher->loop.defer(batcher->loop.context);
+	}
+}
+
+uint64_t hash_text(const char *text)
+{
+	uint64_t hash = UINT64_C(14695981039346656037);
+	/* FNV-1a (Fowler, Noll, Vo), and MurmurHash3's last step (Appleby): the last letters must count in every bit. */
+	for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
+		hash = (hash ^ *at) * UINT64_C(1099511628211);
+	}
+	hash = (hash ^ hash >> 33) * UINT64_C(0xff51afd7ed558ccd);
+	return hash ^ hash >> 33;
+}
+
+/* ---- Queues ---- */
+
+int wire_of(const once_operation *operation)
+{
+	return operation->kind <= KIND_SALT ? 0 : 1;
+}
+
+static void enqueue(once_operation *operation, link *before)
+{
+	once_batcher *batcher = operation->batcher;
+	int wire = wire_of(operation);
+	link_before(before, &operation->place_link);
+	operation->place = PLACE_QUEUE;
+	batcher->queued[wire]++;
+	batcher->queued_bytes[wire] += operation->bytes;
+}
+
+void queue_append(once_operation *operation)
+{
+	enqueue(operation, &operation->batcher->queues[wire_of(operation)]);
+}
+
+void queue_prepend(once_operation *operation)
+{
+	enqueue(operation, operation->batcher->queues[wire_of(operation)].next);
+}
+
+void queue_remove(once_operation *operation)
+{
+	once_batcher *batcher = operation->batcher;
+	int wire = wire_of(operation);
+	link_remove(&operation->place_link);
+	batcher->queued[wire]--;
+	batcher->queued_bytes[wire] -= operation->bytes;
+}
+
+void operation_rest(once_operation *operation, int64_t pause_ms)
+{
+	once_batcher *batcher = operation->batcher;
+	operation->place = PLACE_REST;
+	operation->rest_until_ms = batcher_now(batcher) + pause_ms;
+	link_before(&batcher->resting, &operation->place_link);
+}
+
+static void wake_rested(once_batcher *batcher, int64_t now)
+{
+	for (link *at = batcher->resting.next, *next; at != &batcher->resting; at = next) {
+		once_operation *operation = OPERATION_AT(at, place_link);
+		next = at->next;
+		if (operation->rest_until_ms <= now) {
+			link_remove(at);
+			queue_prepend(operation);
+		}
+	}
+}
+
+/* ---- Salts ---- */
+
+static salt_entry *salt_set(const once_batcher *batcher, uint64_t hash)
+{
+	return &batcher->salts[(hash >> 32) % SALTS_SETS * SALTS_WAYS];
+}
+
+static salt_entry *find_salt(const once_batcher *batcher, const char *tenant, uint64_t hash)
+{
+	salt_entry *set = salt_set(batcher, hash);
+	for (int i = 0; i < SALTS_WAYS; i++) {
+		if (set[i].used && set[i].hash == hash && strcmp(set[i].tenant, tenant) == 0) {
+			return &set[i];
+		}
+	}
+	return NULL;
+}
+
+void salt_remember(once_batcher *batcher, const char *tenant, const unsigned char *salt)
+{
+	uint64_t hash = hash_text(tenant);
+	if (strlen(tenant) > SALT_TENANT_MAX) {
+		return;
+	}
+	salt_entry *entry = find_salt(batcher, tenant, hash);
+	if (entry == NULL) {
+		unsigned char *hand = &batcher->salt_hands[(hash >> 32) % SALTS_SETS];
+		entry = &salt_set(batcher, hash)[*hand];
+		*hand = (unsigned char)((*hand + 1) % SALTS_WAYS);
+	}
+	entry->used = true;
+	entry->hash = hash;
+	memcpy(entry->tenant, tenant, strlen(tenant) + 1);
+	memcpy(entry->salt, salt, ONCE_SALT_BYTES);
+}
+
+void salts_forget(once_batcher *batcher)
+{
+	for (int i = 0; i < SALTS_SETS * SALTS_WAYS; i++) {
+		batcher->salts[i].used = false;
+	}
+}
+
+bool once_batcher_known_salt(const once_batcher *batcher, const char *tenant, unsigned char salt[ONCE_SALT_BYTES])
+{
+	tenant = text_or_empty(tenant);
+	const salt_entry *entry = find_salt(batcher, tenant, hash_text(tenant));
+	if (entry != NULL) {
+		memcpy(salt, entry->salt, ONCE_SALT_BYTES);
+	}
+	return entry != NULL;
+}
+
+/* ---- Opening and closing ---- */
+
+static void or_default(int64_t *value, int64_t fallback)
+{
+	*value = *value == 0 ? fallback : *value;
+}
+
+static void or_default_size(size_t *value, size_t fallback)
+{
+	*value = *value == 0 ? fallback : *value;
+}
+
+static void fill_options(once_batcher_options *options)
+{
+	or_default(&options->connect_timeout_ms, 5000);
+	or_default(&options->answer_timeout_ms, 5000);
+	or_default(&options->operation_timeout_ms, 10000);
+	or_default(&options->backoff_ms, 50);
+	or_default(&options->backoff_max_ms, 2000);
+	or_default_size(&options->batch_max, 256);
+	or_default_size(&options->batch_bytes_max, (size_t)8 << 20);
+	or_default_size(&options->pending_max, 65536);
+	or_default_size(&options->pending_bytes_max, (size_t)256 << 20);
+	options->batch_max = options->batch_max > BATCH_MAX ? BATCH_MAX : options->batch_max;
+}
+
+static bool options_are_sane(const once_batcher_options *options)
+{
+	const int64_t longest = INT64_C(1000) * 86400 * 7;
+	const int64_t times[] = {options->connect_timeout_ms, options->answer_timeout_ms, options->operation_timeout_ms,
+	                         options->backoff_ms,         options->backoff_max_ms,    options->batch_age_ms};
+	for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+		if (times[i] < 0 || times[i] > longest) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static once_code check_open(const char *conninfo, const once_loop *loop, const once_batcher_options *options,
+                            once_error **error)
+{
+	if (loop == NULL || loop->watch == NULL || loop->forget == NULL || loop->timer == NULL || loop->defer == NULL ||
+	    loop->now_ms == NULL) {
+		return error_usage(error, "a batcher takes a loop with all its hooks");
+	}
+	if (options != NULL && !options_are_sane(options)) {
+		return error_usage(error, "the times of a batcher are 0 to 7 days");
+	}
+	char *message = NULL;
+	PQconninfoOption *parsed = PQconninfoParse(text_or_empty(conninfo), &message);
+	once_code code = ONCE_OK;
+	if (parsed == NULL) {
+		code = message == NULL ? error_no_memory(error) : error_usage(error, message);
+		PQfreemem(message);
+	}
+	PQconninfoFree(parsed);
+	return code;
+}
+
+static void destroy(once_batcher *batcher)
+{
+	for (int i = 0; i < WIRES; i++) {
+		wire_close(&batcher->wires[i]);
+	}
+	free(batcher->salts);
+	free(batcher->conninfo);
+	free(batcher);
+}
+
+once_code once_batcher_open(const char *conninfo, const once_loop *loop, const once_batcher_options *options,
+                            once_batcher **batcher, once_error **error)
+{
+	once_code code =
+	    batcher == NULL ? error_usage(error, "batcher must not be NULL") : check_open(conninfo, loop, options, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
+	once_batcher *made = calloc(1, sizeof *made);
+	if (made == NULL) {
+		return error_no_memory(error);
+	}
+	made->loop = *loop;
+	if (options != NULL) {
+		made->options = *options;
+	}
+	fill_options(&made->options);
+	made->random = random_seed(made);
+	made->nonce = random_seed(&made->nonce) ^ (uint64_t)now_us();
+	made->armed_ms = ONCE_NEVER;
+	made->armed_idle = true;
+	list_start(&made->resting);
+	list_start(&made->live);
+	list_start(&made->background);
+	made->conninfo = strdup(text_or_empty(conninfo));
+	made->salts = calloc((size_t)SALTS_SETS * SALTS_WAYS, sizeof *made->salts);
+	bool good = made->conninfo != NULL && made->salts != NULL;
+	for (int i = 0; i < WIRES; i++) {
+		list_start(&made->queues[i]);
+		made->wires[i] = (wire){.batcher = made, .number = i, .fd = -1, .due_ms = ONCE_NEVER};
+		good = good && batch_open(&made->wires[i].batch, made->options.batch_max);
+	}
+	if (!good) {
+		destroy(made);
+		return error_no_memory(error);
+	}
+	*batcher = made;
+	return ONCE_OK;
+}
+
+static void end_all(once_batcher *batcher, link *list)
+{
+	while (!list_empty(list)) {
+		once_operation *operation = OPERATION_AT(list->next, age_link);
+		bool unknown = operation->place == PLACE_FLIGHT || operation->lost_count > 0;
+		(void)batcher;
+		operation_fail(operation, ONCE_CONNECTION, unknown, "the batcher was closed", NULL,
+		               "Try again, with the same key.");
+	}
+}
+
+void once_batcher_close(once_batcher *batcher)
+{
+	if (batcher == NULL || batcher->closed) {
+		return;
+	}
+	batcher->closed = true;
+	batcher->depth++;
+	for (int i = 0; i < WIRES; i++) {
+		wire_forget(&batcher->wires[i]);
+	}
+	batcher->loop.timer(batcher->loop.context, ONCE_NEVER, true);
+	end_all(batcher, &batcher->live);
+	end_all(batcher, &batcher->background);
+	if (--batcher->depth == 0) {
+		destroy(batcher);
+	}
+}
+
+/* ---- What the loop calls ---- */
+
+/* When the batch that a connection could send has to go. */
+static int64_t batch_due(const once_batcher *batcher, int connection)
+{
+	const once_operation *first = OPERATION_AT(batcher->queues[connection].next, place_link);
+	if (batcher->options.batch_age_ms == 0 || batcher->queued[connection] >= batcher->options.batch_max ||
+	    batcher->queued_bytes[connection] >= batcher->options.batch_bytes_max) {
+		return first->submitted_ms;
+	}
+	return first->submitted_ms + batcher->options.batch_age_ms;
+}
+
+static void send_due(once_batcher *batcher, int64_t now)
+{
+	for (int i = 0; i < WIRES && !batcher->closed; i++) {
+		wire *wire = &batcher->wires[i];
+		if (wire->state == WIRE_CLOSED && batcher->statistics.pending > 0) {
+			wire_start(wire);
+		}
+		if (!batcher->closed && wire->state == WIRE_IDLE && !list_empty(&batcher->queues[i]) &&
+		    batch_due(batcher, i) <= now) {
+			batch_fill(batcher, i);
+			wire_send(wire);
+		}
+	}
+}
+
+static int64_t sooner(int64_t left, int64_t right)
+{
+	return left < right ? left : right;
+}
+
+static int64_t next_due(const once_batcher *batcher)
+{
+	int64_t due = ONCE_NEVER;
+	for (int i = 0; i < WIRES; i++) {
+		const wire *wire = &batcher->wires[i];
+		if (wire->state != WIRE_CLOSED && wire->state != WIRE_IDLE) {
+			due = sooner(due, wire->due_ms);
+		} else if (wire->state == WIRE_IDLE && !list_empty(&batcher->queues[i]) && !batcher->deferred) {
+			due = sooner(due, batch_due(batcher, i));
+		}
+	}
+	if (!list_empty(&batcher->live)) {
+		due = sooner(due, OPERATION_AT(batcher->live.next, age_link)->due_ms);
+	}
+	if (!list_empty(&batcher->background)) {
+		due = sooner(due, OPERATION_AT(batcher->background.next, age_link)->due_ms);
+	}
+	for (const link *at = batcher->resting.next; at != &batcher->resting; at = at->next) {
+		due = sooner(due, OPERATION_AT(at, place_link)->rest_until_ms);
+	}
+	return due;
+}
+
+/* A timer that rings too soon is cheaper than one that is set for each operation: it is moved only towards now. */
+static void arm(once_batcher *batcher)
+{
+	int64_t due = next_due(batcher);
+	bool idle = batcher->statistics.pending == 0;
+	if (due < batcher->armed_ms || idle != batcher->armed_idle || (due == ONCE_NEVER && batcher->armed_ms != due)) {
+		batcher->armed_ms = due;
+		batcher->armed_idle = idle;
+		batcher->loop.timer(batcher->loop.context, due, idle);
+	}
+}
+
+/* False where this is a call from inside another one: its outermost does the work. */
+static bool enter(once_batcher *batcher)
+{
+	if (batcher->depth > 0 || batcher->closed) {
+		return false;
+	}
+	batcher->depth++;
+	return true;
+}
+
+static void leave(once_batcher *batcher)
+{
+	if (!batcher->closed) {
+		arm(batcher);
+	}
+	batcher->depth--;
+	if (batcher->closed) {
+		destroy(batcher);
+	}
+}
+
+void once_batcher_ready(once_batcher *batcher, int connection, bool readable, bool writable)
+{
+	if (connection >= 0 && connection < WIRES && enter(batcher)) {
+		wire_ready(&batcher->wires[connection], readable, writable);
+		leave(batcher);
+	}
+}
+
+void once_batcher_flush(once_batcher *batcher)
+{
+	batcher->deferred = false;
+	if (enter(batcher)) {
+		send_due(batcher, batcher_now(batcher));
+		leave(batcher);
+	}
+}
+
+static void expire(once_batcher *batcher, link *list, int64_t now)
+{
+	while (!batcher->closed && !list_empty(list) && OPERATION_AT(list->next, age_link)->due_ms <= now) {
+		operation_expire(OPERATION_AT(list->next, age_link));
+	}
+}
+
+void once_batcher_tick(once_batcher *batcher)
+{
+	if (!enter(batcher)) {
+		return;
+	}
+	int64_t now = batcher_now(batcher);
+	batcher->armed_ms = ONCE_NEVER;
+	wake_rested(batcher, now);
+	expire(batcher, &batcher->live, now);
+	expire(batcher, &batcher->background, now);
+	for (int i = 0; i < WIRES && !batcher->closed; i++) {
+		wire_tick(&batcher->wires[i], now);
+	}
+	send_due(batcher, now);
+	leave(batcher);
+}
+
+void once_batcher_count(const once_batcher *batcher, once_batcher_statistics *statistics)
+{
+	*statistics = batcher->statistics;
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * pack.c: makes a batch: takes operations from a queue, joins those that can share a statement into groups, and lays
+ * the groups out in units, which are transactions. All that is fit for company goes into one unit, so that a batch is
+ * one commit; what has failed in company before stands alone. Called by wire.c and batcher.c; settle.c reads the layout.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "evented.h"
+
+bool batch_open(batch *batch, size_t batch_max)
+{
+	size_t index_size = 2;
+	while (index_size < 2 * batch_max) {
+		index_size *= 2;
+	}
+	batch->operations = calloc(batch_max, sizeof(void *));
+	batch->groups = calloc(batch_max, sizeof *batch->groups);
+	batch->units = calloc(batch_max, sizeof *batch->units);
+	batch->index = calloc(index_size, sizeof *batch->index);
+	batch->index_size = index_size;
+	return batch->operations != NULL && batch->groups != NULL && batch->units != NULL && batch->index != NULL;
+}
+
+void batch_clear(batch *batch)
+{
+	for (size_t i = 0; i < batch->group_count; i++) {
+		PQclear(batch->groups[i].result);
+	}
+	for (size_t i = 0; i < batch->unit_count; i++) {
+		PQclear(batch->units[i].failure);
+	}
+	memset(batch->groups, 0, batch->group_count * sizeof *batch->groups);
+	batch->operation_count = batch->group_count = batch->unit_count = 0;
+	batch->unit_at = batch->group_at = batch->answer_bytes = 0;
+}
+
+void batch_close(batch *batch)
+{
+	if (batch->groups != NULL) {
+		batch_clear(batch);
+	}
+	free(batch->operations);
+	free(batch->groups);
+	free(batch->units);
+	free(batch->index);
+}
+
+kind sends_as(const once_operation *operation)
+{
+	return operation->asks ? KIND_PEEK : operation->kind;
+}
+
+/* Salts are asked for apart: a tenant that is refused then spoils nobody's claims. */
+static company company_of(const once_operation *operation)
+{
+	return operation->kind == KIND_SALT && operation->company == COMPANY_ALL ? COMPANY_GROUP : operation->company;
+}
+
+static bool same_text(const char *left, const char *right)
+{
+	return strcmp(text_or_empty(left), text_or_empty(right)) == 0;
+}
+
+static bool can_share(const once_operation *a, const once_operation *b)
+{
+	kind kind = sends_as(a);
+	if (kind != sends_as(b) || company_of(a) != company_of(b) || !same_text(a->intent.tenant, b->intent.tenant)) {
+		return false;
+	}
+	if (kind == KIND_CLAIM) {
+		return a->lease_ms == b->lease_ms && a->retention_ms == b->retention_ms && same_text(a->owner, b->owner);
+	}
+	return kind != KIND_RENEW || a->lease_ms == b->lease_ms;
+}
+
+static group *group_of(batch *batch, const once_operation *operation)
+{
+	size_t mask = batch->index_size - 1;
+	size_t at = (size_t)(operation->tenant_hash + (uint64_t)sends_as(operation) * 31 + (uint64_t)operation->lease_ms);
+	for (at &= mask; batch->index[at] != 0; at = (at + 1) & mask) {
+		group *known = &batch->groups[batch->index[at] - 1];
+		if (company_of(operation) != COMPANY_NONE && can_share(known->first, operation)) {
+			return known;
+		}
+	}
+	batch->index[at] = (uint32_t)++batch->group_count;
+	return &batch->groups[batch->group_count - 1];
+}
+
+static void join(batch *batch, once_operation *operation)
+{
+	group *group = group_of(batch, operation);
+	if (group->count == 0) {
+		group->kind = sends_as(operation);
+		group->company = company_of(operation);
+		group->first = operation;
+	} else {
+		group->last->place_link.next = &operation->place_link;
+	}
+	operation->place_link.next = NULL;
+	group->last = operation;
+	group->count++;
+}
+
+/*
+ * Who may share the one transaction comes first; then by kind and tenant: two batches that change the same intents take
+ * their rows in one order.
+ */
+static int compare_groups(const void *left, const void *right)
+{
+	const group *a = left;
+	const group *b = right;
+	int a_apart = a->company != COMPANY_ALL;
+	int b_apart = b->company != COMPANY_ALL;
+	if (a_apart != b_apart) {
+		return a_apart - b_apart;
+	}
+	if (a->kind != b->kind) {
+		return (int)a->kind - (int)b->kind;
+	}
+	int order = strcmp(a->first->intent.tenant, b->first->intent.tenant);
+	if (order == 0) {
+		order = a->first->serial < b->first->serial ? -1 : 1;
+	}
+	return order;
+}
+
+static void lay_out(batch *batch)
+{
+	qsort(batch->groups, batch->group_count, sizeof *batch->groups, compare_groups);
+	for (size_t i = 0; i < batch->group_count; i++) {
+		group *group = &batch->groups[i];
+		group->start = batch->operation_count;
+		for (link *at = &group->first->place_link; at != NULL; at = at->next) {
+			batch->operations[batch->operation_count++] = OPERATION_AT(at, place_link);
+		}
+		if (i == 0 || group->company != COMPANY_ALL) {
+			batch->units[batch->unit_count++] = (unit){.start = i};
+		}
+		batch->units[batch->unit_count - 1].count++;
+	}
+}
+
+void batch_fill(once_batcher *batcher, int connection)
+{
+	wire *wire = &batcher->wires[connection];
+	batch *batch = &wire->batch;
+	const once_batcher_options *options = &batcher->options;
+	link *queue = &batcher->queues[connection];
+	size_t bytes = 0;
+	size_t count = 0;
+	memset(batch->index, 0, batch->index_size * sizeof *batch->index);
+	while (!list_empty(queue) && count < options->batch_max) {
+		once_operation *operation = OPERATION_AT(queue->next, place_link);
+		/* Answers are as large as the outcomes that they replay; what came of late says how large. */
+		size_t size = operation->bytes > wire->answer_bytes ? operation->bytes : wire->answer_bytes;
+		if (count > 0 && (size > options->batch_bytes_max || bytes > options->batch_bytes_max - size)) {
+			break;
+		}
+		bytes += size;
+		count++;
+		queue_remove(operation);
+		operation->place = PLACE_FLIGHT;
+		join(batch, operation);
+	}
+	lay_out(batch);
+}
+
+/* ---- Statements ---- */
+
+#define ELEMENT(name, expression)                                                                                      \
+	static once_bytes name(const void *context, size_t index, unsigned char scratch[8])                                \
+	{                                                                                                                  \
+		const once_operation *at = ((once_operation *const *)context)[index];                                          \
+		(void)scratch;                                                                                                 \
+		return expression;                                                                                             \
+	}
+
+ELEMENT(scope_at, bytes_of_text(at->intent.scope))
+ELEMENT(key_at, bytes_of_text(at->intent.key))
+ELEMENT(fingerprint_at, ((once_bytes){.data = at->fingerprint.bytes, .length = ONCE_FINGERPRINT_BYTES}))
+ELEMENT(fence_at, bytes_of_int(at->fence, false, scratch))
+ELEMENT(failure_at, bytes_of_failure(at->failure, scratch))
+ELEMENT(status_at, bytes_of_int(at->outcome.response_status, at->outcome.response_status == 0, scratch))
+ELEMENT(body_at, at->outcome.response_body)
+ELEMENT(headers_at, bytes_of_text(at->outcome.response_headers))
+ELEMENT(result_type_at, bytes_of_text(at->outcome.result_type))
+ELEMENT(result_id_at, bytes_of_text(at->outcome.result_id))
+ELEMENT(error_code_at, bytes_of_text(at->outcome.error_code))
+ELEMENT(error_message_at, bytes_of_text(at->outcome.error_message))
+
+enum sql_id sql_of_kind(kind kind)
+{
+	static const enum sql_id ids[] = {
+	    [KIND_CLAIM] = SQL_CLAIM_MANY,    [KIND_PEEK] = SQL_PEEK_MANY, [KIND_SALT] = SQL_SALT,
+	    [KIND_RENEW] = SQL_RENEW_MANY,    [KIND_FAIL] = SQL_FAIL_MANY, [KIND_COMPLETE] = SQL_COMPLETE_MANY,
+	    [KIND_RELEASE] = SQL_RELEASE_MANY};
+	return ids[kind];
+}
+
+enum {
+	TOKEN_BYTES = 40 /* '#', 16 hexadecimal digits, '.', 20 decimal ones, NUL */
+};
+
+static void write_token(char token[TOKEN_BYTES], uint64_t nonce, uint64_t number)
+{
+	snprintf(token, TOKEN_BYTES, "#%016" PRIx64 ".%" PRIu64, nonce, number);
+}
+
+bool owner_has_token(const char *owner, uint64_t nonce, uint64_t token)
+{
+	char wanted[TOKEN_BYTES];
+	const char *found = owner == NULL ? NULL : strrchr(owner, '#');
+	write_token(wanted, nonce, token);
+	return found != NULL && strcmp(found, wanted) == 0;
+}
+
+static void fill_outcome(call *call, size_t count, once_operation *const *at)
+{
+	call_add_array(call, TYPE_INT4, count, status_at, at);
+	call_add_array(call, TYPE_BYTEA, count, body_at, at);
+	call_add_array(call, TYPE_TEXT, count, headers_at, at);
+}
+
+/* owner: room for the owner of the group's claims, which the call borrows. */
+static void fill_call(call *call, const group *group, once_operation *const *at, uint64_t nonce,
+                      char owner[OWNER_BYTES_MAX + TOKEN_BYTES])
+{
+	size_t count = group->count;
+	call_start(call, sql_of_kind(group->kind));
+	if (group->kind != KIND_SALT) {
+		call_add_array(call, TYPE_TEXT, count, scope_at, at);
+		call_add_array(call, TYPE_TEXT, count, key_at, at);
+	}
+	if (group->kind >= KIND_RENEW) {
+		call_add_array(call, TYPE_INT4, count, fence_at, at);
+	}
+	switch (group->kind) {
+	case KIND_CLAIM: {
+		char token[TOKEN_BYTES];
+		write_token(token, nonce, group->token);
+		snprintf(owner, OWNER_BYTES_MAX + TOKEN_BYTES, "%s%s", at[0]->owner, token);
+		call_add_array(call, TYPE_BYTEA, count, fingerprint_at, at);
+		call_add_text(call, owner);
+		call_add_bigint(call, at[0]->lease_ms, at[0]->lease_ms == 0);
+		call_add_bigint(call, at[0]->retention_ms, at[0]->retention_ms == 0);
+		break;
+	}
+	case KIND_RENEW:
+		call_add_bigint(call, at[0]->lease_ms, at[0]->lease_ms == 0);
+		break;
+	case KIND_FAIL:
+		call_add_array(call, TYPE_BOOL, count, failure_at, at);
+		call_add_array(call, TYPE_TEXT, count, error_code_at, at);
+		call_add_array(call, TYPE_TEXT, count, error_message_at, at);
+		fill_outcome(call, count, at);
+		break;
+	case KIND_COMPLETE:
+		fill_outcome(call, count, at);
+		call_add_array(call, TYPE_TEXT, count, result_type_at, at);
+		call_add_array(call, TYPE_TEXT, count, result_id_at, at);
+		break;
+	default:
+		break;
+	}
+	call_add_text(call, at[0]->intent.tenant);
+}
+
+/* False where the connection has to be given up. */
+static bool send_group(wire *wire, group *group)
+{
+	once_batcher *batcher = wire->batcher;
+	char owner[OWNER_BYTES_MAX + TOKEN_BYTES];
+	call call;
+	bool usable = true;
+	if (group->kind == KIND_CLAIM) {
+		group->token = ++batcher->tokens;
+	}
+	fill_call(&call, group, &wire->batch.operations[group->start], batcher->nonce, owner);
+	if (call.out_of_memory || call.too_long) {
+		/* The connection was not touched: its neighbours go on without it. */
+		group->unsent = call.out_of_memory ? ONCE_NO_MEMORY : ONCE_TOO_LARGE;
+	} else if (call_send_on(wire->connection, wire->prepares, &call, NULL) != ONCE_OK) {
+		/* Lost, or no memory: half a statement may be on its way. No Sync follows, so nothing of its transaction stays. */
+		usable = false;
+	}
+	call_free(&call);
+	return usable;
+}
+
+bool batch_send(wire *wire)
+{
+	const batch *batch = &wire->batch;
+	for (size_t i = 0; i < batch->unit_count; i++) {
+		const unit *unit = &batch->units[i];
+		for (size_t j = 0; j < unit->count; j++) {
+			if (!send_group(wire, &batch->groups[unit->start + j])) {
+				return false;
+			}
+		}
+		if (PQpipelineSync(wire->connection) != 1) {
+			return false;
+		}
+	}
+	return true;
+}

@@ -1,0 +1,440 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * wire.c: one connection of the batcher: connecting, checking the contract, sending a batch, reading its answers, giving
+ * it up. The only file of the evented half that knows libpq's states and the loop's hooks for a socket. Never blocks.
+ */
+#include <poll.h>
+#include <stdio.h>
+
+#include "evented.h"
+
+/* ---- What the loop watches ---- */
+
+/* The loop lets go of the socket: before libpq closes it, for its number may come back as another one. */
+static void unwatch(wire *wire)
+{
+	if (wire->fd >= 0) {
+		const once_loop *loop = &wire->batcher->loop;
+		int fd = wire->fd;
+		wire->fd = -1;
+		loop->forget(loop->context, wire->number, fd);
+	}
+}
+
+static void watch(wire *wire, bool read, bool write)
+{
+	const once_loop *loop = &wire->batcher->loop;
+	int fd = PQsocket(wire->connection);
+	if (fd < 0 || (fd == wire->fd && read == wire->watches_read && write == wire->watches_write)) {
+		return;
+	}
+	if (wire->fd >= 0 && wire->fd != fd) {
+		unwatch(wire);
+	}
+	wire->fd = fd;
+	wire->watches_read = read;
+	wire->watches_write = write;
+	loop->watch(loop->context, wire->number, fd, read, write);
+}
+
+/* ---- Giving up ---- */
+
+static void disconnect(wire *wire)
+{
+	unwatch(wire);
+	PQfinish(wire->connection);
+	wire->connection = NULL;
+	wire->prepares = false;
+	wire->batcher->statistics.connected[wire->number] = false;
+}
+
+/* One line without control characters: libpq's messages have several. */
+static void note_cause(wire *wire, const char *cause)
+{
+	size_t length = 0;
+	for (const char *at = cause; *at != '\0' && length < sizeof wire->cause - 1; at++) {
+		if ((unsigned char)*at >= 0x20) {
+			wire->cause[length++] = *at;
+		} else if (length > 0 && wire->cause[length - 1] != ' ') {
+			wire->cause[length++] = ' ';
+		}
+	}
+	while (length > 0 && (wire->cause[length - 1] == ' ' || ((unsigned char)wire->cause[length - 1] & 0x80) != 0)) {
+		length--; /* nor half a character */
+	}
+	wire->cause[length] = '\0';
+}
+
+void wire_lose(wire *wire, const char *cause)
+{
+	once_batcher *batcher = wire->batcher;
+	const once_batcher_options *options = &batcher->options;
+	bool was_busy = wire->state == WIRE_BUSY;
+	note_cause(wire, cause == NULL ? PQerrorMessage(wire->connection) : cause);
+	if (wire->state == WIRE_CONNECTING || wire->state == WIRE_CHECKING) {
+		batcher->statistics.connect_failures++;
+	}
+	/* Full jitter: many processes that lost one server do not come back to it at once. */
+	int64_t limit = options->backoff_ms << (wire->failures < 20 ? wire->failures : 20);
+	wire->failures++;
+	wire->due_ms =
+	    batcher_now(batcher) +
+	    random_below(&batcher->random, (limit > options->backoff_max_ms ? options->backoff_max_ms : limit) + 1);
+	wire->state = WIRE_PAUSE;
+	disconnect(wire);
+	if (was_busy && batch_lost(wire)) {
+		batch_clear(&wire->batch);
+	}
+}
+
+/* ---- Connecting ---- */
+
+/* Notices would go to standard error, which is not ours. */
+static void ignore_notice(void *context, const PGresult *result)
+{
+	(void)context;
+	(void)result;
+}
+
+static void follow_poll(wire *wire, PostgresPollingStatusType status);
+
+void wire_start(wire *wire)
+{
+	once_batcher *batcher = wire->batcher;
+	const char *const keywords[] = {"fallback_application_name", "dbname", "client_encoding", NULL};
+	const char *const values[] = {"pgonce", batcher->conninfo, "UTF8", NULL};
+	if (wire->state != WIRE_CLOSED && wire->state != WIRE_PAUSE) {
+		return;
+	}
+	wire->state = WIRE_CONNECTING;
+	wire->due_ms = batcher_now(batcher) + batcher->options.connect_timeout_ms;
+	wire->connection = PQconnectStartParams(keywords, values, 1);
+	if (PQstatus(wire->connection) == CONNECTION_BAD) {
+		wire_lose(wire, wire->connection == NULL ? "out of memory" : NULL);
+		return;
+	}
+	PQsetNoticeReceiver(wire->connection, ignore_notice, NULL);
+	follow_poll(wire, PGRES_POLLING_WRITING);
+}
+
+/* The statements that a connection sends, prepared in the round trip of the check. */
+static bool send_preparations(wire *wire)
+{
+	static const kind first[] = {KIND_CLAIM, KIND_RENEW};
+	static const kind last[] = {KIND_SALT, KIND_RELEASE};
+	for (kind kind = first[wire->number]; kind <= last[wire->number]; kind++) {
+		const sql_query *query = &sql_queries[sql_of_kind(kind)];
+		if (PQsendPrepare(wire->connection, query->name, query->text, 0, NULL) != 1) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static void send_check(wire *wire)
+{
+	call call;
+	wire->state = WIRE_CHECKING;
+	wire->version_read = false;
+	wire->nulls = 0;
+	call_start(&call, SQL_CONTRACT_VERSION);
+	if (PQsetnonblocking(wire->connection, 1) != 0 || PQenterPipelineMode(wire->connection) != 1 ||
+	    call_send_on(wire->connection, false, &call, NULL) != ONCE_OK ||
+	    (wire->batcher->options.prepare && !send_preparations(wire)) || PQpipelineSync(wire->connection) != 1) {
+		wire_lose(wire, NULL);
+		return;
+	}
+	wire_ready(wire, false, true);
+}
+
+static void follow_poll(wire *wire, PostgresPollingStatusType status)
+{
+	switch (status) {
+	case PGRES_POLLING_READING:
+		watch(wire, true, false);
+		break;
+	case PGRES_POLLING_WRITING:
+		watch(wire, false, true);
+		break;
+	case PGRES_POLLING_OK:
+		send_check(wire);
+		break;
+	default:
+		wire_lose(wire, NULL);
+		break;
+	}
+}
+
+/* Is the event that the loop reports this socket's? It may be of one that had the number before, and libpq would believe it. */
+static bool is_ready(const wire *wire)
+{
+	struct pollfd ready = {.fd = wire->fd,
+	                       .events = (short)((wire->watches_read ? POLLIN : 0) | (wire->watches_write ? POLLOUT : 0))};
+	return wire->fd >= 0 && poll(&ready, 1, 0) == 1;
+}
+
+static void connect_on(wire *wire)
+{
+	if (is_ready(wire)) {
+		/* libpq may close the socket and open another under the same number: the loop must not take one for the other. */
+		unwatch(wire);
+		follow_poll(wire, PQconnectPoll(wire->connection));
+	}
+}
+
+/* ---- Checking ---- */
+
+/* The contract is not what this library speaks: whoever waits is told, and later the connection is tried again. */
+static void refuse_all(wire *wire, once_error *error)
+{
+	once_batcher *batcher = wire->batcher;
+	link *queue = &batcher->queues[wire->number];
+	uint64_t last = batcher->serials;
+	wire_lose(wire, once_error_message(error));
+	/* Not those that a callback submits: they would be refused, and submitted, for ever. */
+	while (!batcher->closed && !list_empty(queue) && OPERATION_AT(queue->next, place_link)->serial <= last) {
+		operation_end(OPERATION_AT(queue->next, place_link), NULL, error);
+	}
+	once_error_free(error);
+}
+
+/* A result of the check. Returns false where the connection is gone. */
+static bool check_result(wire *wire, const PGresult *result)
+{
+	once_error *error = NULL;
+	switch (PQresultStatus(result)) {
+	case PGRES_TUPLES_OK:
+		wire->version_read = contract_version_fits(PQntuples(result) == 1 ? result_int(result, 0, 0) : 0, &error);
+		if (!wire->version_read) {
+			refuse_all(wire, error);
+		}
+		return wire->version_read;
+	case PGRES_COMMAND_OK:
+		return true;
+	case PGRES_PIPELINE_SYNC:
+		wire->state = WIRE_IDLE;
+		wire->prepares = wire->batcher->options.prepare;
+		wire->batcher->statistics.connects++;
+		wire->batcher->statistics.connected[wire->number] = true;
+		wire->cause[0] = '\0';
+		if (wire->number == 0) {
+			salts_forget(wire->batcher); /* it may be another server than before */
+		}
+		batcher_defer(wire->batcher);
+		return true;
+	default:
+		break;
+	}
+	once_code code = error_of_result(&error, wire->connection, result);
+	/* Class 42: something is missing or not granted. That does not pass by itself, and must not look like a slow server. */
+	if (code == ONCE_CONTRACT || strncmp(once_error_sqlstate(error), "42", 2) == 0) {
+		refuse_all(wire, error);
+	} else {
+		wire_lose(wire, once_error_message(error));
+		once_error_free(error);
+	}
+	return false;
+}
+
+/* ---- Reading ---- */
+
+/* Does the error say that this connection is of no more use: it ends, the server is a standby, a statement is not known? */
+static bool spoils_connection(wire *wire, const PGresult *result)
+{
+	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+	if (once_code_of_sqlstate(sqlstate) == ONCE_CONNECTION || strcmp(sqlstate, "25006") == 0) {
+		return true;
+	}
+	if (wire->prepares && (strcmp(sqlstate, "26000") == 0 || strcmp(sqlstate, "42P05") == 0)) {
+		/* A pooler gave us another connection than the one that prepared. */
+		wire->batcher->options.prepare = false;
+		return true;
+	}
+	return wire->prepares && strcmp(sqlstate, "0A000") == 0;
+}
+
+static void batch_answered(wire *wire)
+{
+	once_batcher *batcher = wire->batcher;
+	once_batcher_statistics *statistics = &batcher->statistics;
+	uint64_t took_us = (uint64_t)(now_us() - wire->sent_us);
+	int bucket = 0;
+	while (bucket < ONCE_LATENCY_BUCKETS - 1 && took_us >= UINT64_C(100) << bucket) {
+		bucket++;
+	}
+	statistics->latency[bucket]++;
+	statistics->latency_sum_us += took_us;
+	/* A batch of large answers makes the next ones smaller at once; small ones let them grow again by and by. */
+	size_t each = wire->batch.operation_count == 0 ? 0 : wire->batch.answer_bytes / wire->batch.operation_count;
+	wire->answer_bytes = each > wire->answer_bytes ? each : wire->answer_bytes - (wire->answer_bytes - each) / 8;
+	wire->failures = 0;
+	wire->state = WIRE_IDLE;
+	batch_clear(&wire->batch);
+	batcher_defer(batcher);
+}
+
+/* A Sync. False where it ends something else than it should, or the batcher was closed. */
+static bool unit_ends(wire *wire)
+{
+	batch *batch = &wire->batch;
+	const unit *unit = &batch->units[batch->unit_at];
+	if (unit->failure == NULL && batch->group_at != unit->start + unit->count) {
+		wire_lose(wire, "the server left a statement unanswered");
+		return false;
+	}
+	batch->unit_at++;
+	if (batch->unit_at < batch->unit_count) {
+		batch->group_at = batch->units[batch->unit_at].start;
+		return true;
+	}
+	if (!batch_settle(wire)) {
+		return false;
+	}
+	batch_answered(wire);
+	return true;
+}
+
+static void skip_unsent(batch *batch, size_t end)
+{
+	while (batch->group_at < end && batch->groups[batch->group_at].unsent != ONCE_OK) {
+		batch->group_at++;
+	}
+}
+
+/*
+ * A result of a batch. Takes it. Returns false where the connection is gone, or the batcher closed. Results are told
+ * apart by their order alone, and libpq, out of memory, may lose one (even a Sync): so each unit's are counted, and
+ * nothing counts before the last Sync has come.
+ */
+static bool batch_result(wire *wire, PGresult *result)
+{
+	batch *batch = &wire->batch;
+	unit *unit = &batch->units[batch->unit_at];
+	size_t end = unit->start + unit->count;
+	ExecStatusType status = PQresultStatus(result);
+	skip_unsent(batch, end);
+	if (status == PGRES_PIPELINE_SYNC) {
+		PQclear(result);
+		return unit_ends(wire);
+	}
+	if (status == PGRES_FATAL_ERROR
+	        ? spoils_connection(wire, result)
+	        : batch->group_at == end || status != (unit->failure == NULL ? PGRES_TUPLES_OK : PGRES_PIPELINE_ABORTED)) {
+		const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
+		wire_lose(wire, message != NULL ? message : "the server's answers do not fit what it was asked");
+		PQclear(result);
+		return false;
+	}
+	if (status == PGRES_TUPLES_OK) {
+		batch->answer_bytes += PQresultMemorySize(result);
+		batch->groups[batch->group_at].result = result;
+	} else if (status == PGRES_FATAL_ERROR && unit->failure == NULL) {
+		unit->failure = result;
+		unit->failed = batch->group_at;
+	} else {
+		PQclear(result); /* skipped by the server, after a failure */
+	}
+	batch->group_at += batch->group_at < end;
+	skip_unsent(batch, end);
+	return true;
+}
+
+/* Takes every result that is there. */
+static void read_results(wire *wire)
+{
+	while ((wire->state == WIRE_CHECKING || wire->state == WIRE_BUSY) && !PQisBusy(wire->connection)) {
+		PGresult *result = PQgetResult(wire->connection);
+		if (result == NULL) {
+			/* One ends each statement; several in a row say that libpq waits for nothing, unlike us. */
+			if (++wire->nulls > 2) {
+				wire_lose(wire, "the server's answers do not fit what it was asked");
+				return;
+			}
+			continue;
+		}
+		wire->nulls = 0;
+		if (wire->state == WIRE_BUSY) {
+			if (!batch_result(wire, result)) {
+				return;
+			}
+		} else {
+			bool usable = check_result(wire, result);
+			PQclear(result);
+			if (!usable) {
+				return;
+			}
+		}
+	}
+}
+
+static bool is_connected(const wire *wire)
+{
+	return wire->state == WIRE_CHECKING || wire->state == WIRE_IDLE || wire->state == WIRE_BUSY;
+}
+
+void wire_ready(wire *wire, bool readable, bool writable)
+{
+	(void)writable;
+	if (wire->state == WIRE_CONNECTING) {
+		connect_on(wire);
+		return;
+	}
+	if (!is_connected(wire)) {
+		return;
+	}
+	/* At the connection's end there may still be answers that came before it. */
+	bool ended = readable && PQconsumeInput(wire->connection) != 1;
+	int unsent = ended ? 0 : PQflush(wire->connection);
+	read_results(wire);
+	if (wire->batcher->closed || !is_connected(wire)) {
+		return;
+	}
+	if (ended || unsent < 0 || PQstatus(wire->connection) != CONNECTION_OK) {
+		wire_lose(wire, NULL);
+		return;
+	}
+	watch(wire, true, unsent > 0);
+}
+
+/* ---- Sending ---- */
+
+void wire_send(wire *wire)
+{
+	once_batcher *batcher = wire->batcher;
+	wire->state = WIRE_BUSY;
+	wire->nulls = 0;
+	wire->sent_us = now_us();
+	wire->due_ms = batcher_now(batcher) + batcher->options.answer_timeout_ms;
+	batcher->statistics.batches[wire->number]++;
+	batcher->statistics.operations[wire->number] += wire->batch.operation_count;
+	if (!batch_send(wire)) {
+		wire_lose(wire, PQstatus(wire->connection) == CONNECTION_OK ? "out of memory" : NULL);
+		return;
+	}
+	wire_ready(wire, false, true);
+}
+
+void wire_tick(wire *wire, int64_t now)
+{
+	if (wire->state == WIRE_CLOSED || wire->state == WIRE_IDLE || now < wire->due_ms) {
+		return;
+	}
+	if (wire->state == WIRE_PAUSE) {
+		wire_start(wire);
+		return;
+	}
+	wire->batcher->statistics.timeouts++;
+	wire_lose(wire, wire->state == WIRE_BUSY ? "the server did not answer in time" : "connecting took too long");
+}
+
+void wire_forget(wire *wire)
+{
+	unwatch(wire);
+}
+
+void wire_close(wire *wire)
+{
+	PQfinish(wire->connection);
+	wire->connection = NULL;
+	batch_close(&wire->batch);
+}
