@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * decide.c: the gateway's state machine: what to do with a request after its claim, and what to report after the
+ * upstream's answer. Pure; the whole table is in tests/http/test_decide.c. The rule behind all of it: run only what
+ * certainly did not run, call done only what certainly is, and put everything else in doubt.
+ */
+#include "http.h"
+
+#include <string.h>
+
+static http_step refuse(http_problem *problem, http_problem with)
+{
+	*problem = with;
+	return HTTP_REFUSE;
+}
+
+static http_step wait_or_refuse(const http_policy *policy, http_problem *problem)
+{
+	return policy->waits ? HTTP_WAIT : refuse(problem, HTTP_PROBLEM_ACTIVE);
+}
+
+/* The database could not be asked. */
+static http_step pass_or_refuse(const http_policy *policy, http_problem *problem)
+{
+	return policy->fails_open ? HTTP_PASS : refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
+}
+
+static http_step on_error(const http_policy *policy, once_code code, http_problem *problem)
+{
+	switch (code) {
+	case ONCE_KEY_MALFORMED: /* a UUIDv7 from the future, for one */
+		return refuse(problem, HTTP_PROBLEM_KEY_MALFORMED);
+	case ONCE_MISMATCH:
+		return refuse(problem, HTTP_PROBLEM_MISMATCH);
+	case ONCE_SCOPE_REQUIRED:
+	case ONCE_REFUSED:
+		return refuse(problem, HTTP_PROBLEM_REFUSED);
+	case ONCE_ACTIVE:
+		return wait_or_refuse(policy, problem);
+	case ONCE_FINAL_FAILURE:
+	case ONCE_ALREADY_FINISHED:
+		return refuse(problem, HTTP_PROBLEM_NO_ANSWER);
+	case ONCE_IN_DOUBT:
+		return refuse(problem, HTTP_PROBLEM_IN_DOUBT);
+	case ONCE_EXPIRED:
+		return refuse(problem, HTTP_PROBLEM_EXPIRED);
+	case ONCE_PARTITION_MISSING:
+	case ONCE_SERIALIZATION:
+	case ONCE_CONNECTION:
+	case ONCE_OUTCOME_UNKNOWN:
+	case ONCE_DEADLINE:
+	case ONCE_DATABASE:
+	case ONCE_NO_MEMORY:
+	case ONCE_OVERLOADED:
+		return pass_or_refuse(policy, problem);
+	default:
+		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
+	}
+}
+
+static http_step run(const once_answer *answer, http_problem *problem)
+{
+	if (once_answer_fence(answer) <= 0 || once_answer_state(answer) != ONCE_STATE_PROCESSING) {
+		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
+	}
+	return HTTP_RUN;
+}
+
+static http_step replay(const once_answer *answer, once_state expected, http_problem *problem)
+{
+	if (once_answer_state(answer) != expected) {
+		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
+	}
+	const char *result_type = once_answer_result_type(answer);
+	if (result_type != NULL && strcmp(result_type, HTTP_RESULT_TOO_LARGE) == 0) {
+		return refuse(problem, HTTP_PROBLEM_TOO_LARGE);
+	}
+	int status = once_answer_response_status(answer);
+	return status >= 200 && status <= 599 ? HTTP_REPLAY : refuse(problem, HTTP_PROBLEM_NO_ANSWER);
+}
+
+http_step http_decide_claim(const http_policy *policy, const once_answer *answer, once_code code, http_problem *problem)
+{
+	if (answer == NULL) {
+		return on_error(policy, code, problem);
+	}
+	http_step step;
+	switch (once_answer_verdict(answer)) {
+	case ONCE_NEW_CLAIM:
+	case ONCE_RETRYABLE_FAILURE:
+		return run(answer, problem);
+	case ONCE_PROCESSING_STALE:
+		step = run(answer, problem);
+		if (step == HTTP_RUN && !policy->doubt_retries) {
+			*problem = HTTP_PROBLEM_IN_DOUBT;
+			return HTTP_GIVE_UP;
+		}
+		return step;
+	case ONCE_REPLAY_SUCCESS:
+		return replay(answer, ONCE_STATE_SUCCEEDED, problem);
+	case ONCE_FINAL_FAILURE_STORED:
+		return replay(answer, ONCE_STATE_FAILED_FINAL, problem);
+	case ONCE_PROCESSING_ACTIVE:
+		return wait_or_refuse(policy, problem);
+	case ONCE_IN_DOUBT_STORED:
+		return refuse(problem, HTTP_PROBLEM_IN_DOUBT);
+	case ONCE_EXPIRED_KEY:
+		return refuse(problem, HTTP_PROBLEM_EXPIRED);
+	case ONCE_MISMATCHED:
+		return refuse(problem, HTTP_PROBLEM_MISMATCH);
+	default: /* no verdict of a claim */
+		return refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
+	}
+}
+
+static http_report doubt(const http_policy *policy)
+{
+	return policy->doubt_retries ? HTTP_REPORT_RETRYABLE : HTTP_REPORT_IN_DOUBT;
+}
+
+/* A whole answer of the upstream's own. */
+static http_report on_answer(const http_policy *policy, const http_ending *ending)
+{
+	static const uint32_t stored_bits[] = {HTTP_STORED_2XX, HTTP_STORED_3XX, HTTP_STORED_4XX, HTTP_STORED_5XX};
+	int status = ending->status;
+	if (status < 200 || status > 599) {
+		return doubt(policy);
+	}
+	if (status == 408 || status == 425 || status == 429) {
+		return HTTP_REPORT_RETRYABLE;
+	}
+	if ((policy->stored & stored_bits[status / 100 - 2]) != 0) {
+		return ending->too_large ? HTTP_REPORT_TOO_LARGE : HTTP_REPORT_COMPLETE;
+	}
+	if (status < 300) {
+		return HTTP_REPORT_TOO_LARGE;
+	}
+	if (status < 400 || status == 502 || status == 504) {
+		return doubt(policy);
+	}
+	return HTTP_REPORT_RETRYABLE;
+}
+
+http_report http_decide_ending(const http_policy *policy, const http_ending *ending)
+{
+	http_report report;
+	if (ending->from_upstream && ending->complete) {
+		report = on_answer(policy, ending);
+	} else if (!ending->request_sent && !ending->from_upstream) {
+		report = HTTP_REPORT_RELEASE;
+	} else {
+		report = doubt(policy);
+	}
+	if (!ending->lease_lost) {
+		return report;
+	}
+	/* An intent that was put in doubt meanwhile can not be released, but a failure of its own attempt is believed. */
+	return report == HTTP_REPORT_RELEASE    ? HTTP_REPORT_RETRYABLE
+	       : report == HTTP_REPORT_IN_DOUBT ? HTTP_REPORT_NOTHING
+	                                        : report;
+}
+
+const char *http_step_name(http_step step)
+{
+	static const char *const names[HTTP_STEPS] = {
+	    [HTTP_RUN] = "run",       [HTTP_REPLAY] = "replay",   [HTTP_WAIT] = "wait",
+	    [HTTP_REFUSE] = "refuse", [HTTP_GIVE_UP] = "give-up", [HTTP_PASS] = "pass",
+	};
+	return (unsigned)step < HTTP_STEPS ? names[step] : "unknown";
+}
+
+const char *http_report_name(http_report report)
+{
+	static const char *const names[HTTP_REPORTS] = {
+	    [HTTP_REPORT_COMPLETE] = "complete",   [HTTP_REPORT_TOO_LARGE] = "too-large", [HTTP_REPORT_RELEASE] = "release",
+	    [HTTP_REPORT_RETRYABLE] = "retryable", [HTTP_REPORT_IN_DOUBT] = "in-doubt",   [HTTP_REPORT_NOTHING] = "nothing",
+	};
+	return (unsigned)report < HTTP_REPORTS ? names[report] : "unknown";
+}

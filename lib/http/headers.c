@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * headers.c: which headers are stored and replayed, and their form in the contract's response_headers. The gateway calls it
+ * when an answer is stored and when it is replayed. The JSON is written and read here: two fixed forms are less code
+ * than a library brings, one block of memory holds the result, and the server that loads the module loads nothing more.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "buffer.h"
+
+enum {
+	ENCODED_MAX = 16 << 20
+};
+
+/* ---- Which ---- */
+
+/*
+ * What describes the answer and holds for every attempt alike. Names that an application invents are usually X-; those of
+ * browsers' access control belong to the answer, or a page could read the first one and not its replay.
+ */
+static const char *const kept_by_default[] = {
+    "accept-patch",
+    "accept-post",
+    "access-control-*",
+    "allow",
+    "cache-control",
+    "content-*",
+    "cross-origin-*",
+    "deprecation",
+    "digest",
+    "etag",
+    "expires",
+    "last-modified",
+    "link",
+    "location",
+    "permissions-policy",
+    "pragma",
+    "preference-applied",
+    "ratelimit-*",
+    "refresh",
+    "repr-digest",
+    "referrer-policy",
+    "request-id",
+    "retry-after",
+    "sunset",
+    "traceparent",
+    "vary",
+    "warning",
+    "x-*",
+};
+
+static const char *const never[] = {
+    /* Credentials: meant for the client of the first attempt, at that moment. */
+    "set-cookie",
+    "set-cookie2",
+    "www-authenticate",
+    "authentication-info",
+    "authentication-control",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "authorization",
+    "proxy-authorization",
+    "clear-site-data",
+    "dpop-nonce",
+    "replay-nonce",
+    "x-auth-token",
+    "x-csrf-token",
+    "x-xsrf-token",
+    /* Of one connection. */
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "alt-svc",
+    "http2-settings",
+    /* Framing, and what the server says anew. */
+    "content-length",
+    "accept-ranges",
+    "date",
+    "server",
+    "age",
+    "via",
+    "status",
+    /* Instructions to the proxy. */
+    "x-accel-*",
+    "x-sendfile",
+    /* The gateway's own. */
+    "idempotency-replayed",
+    "idempotency-key",
+    "once-*",
+};
+
+static bool matches(http_text name, const char *pattern, size_t length)
+{
+	if (length > 0 && pattern[length - 1] == '*') {
+		return name.length >= length - 1 && strncasecmp(name.data, pattern, length - 1) == 0;
+	}
+	return name.length == length && strncasecmp(name.data, pattern, length) == 0;
+}
+
+static bool matches_any(http_text name, const char *const *patterns, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (matches(name, patterns[i], strlen(patterns[i]))) {
+			return true;
+		}
+	}
+	return false;
+}
+
+bool http_header_never(http_text name)
+{
+	return matches_any(name, never, sizeof never / sizeof never[0]);
+}
+
+bool http_header_kept(http_text name, const http_text *allowed, size_t count)
+{
+	if (name.length == 0 || http_header_never(name)) {
+		return false;
+	}
+	if (count == 0) {
+		return matches_any(name, kept_by_default, sizeof kept_by_default / sizeof kept_by_default[0]);
+	}
+	for (size_t i = 0; i < count; i++) {
+		if (matches(name, allowed[i].data, allowed[i].length)) {
+			return true;
+		}
+	}
+	return false;
+}
+
+bool http_header_reserved(http_text name)
+{
+	static const char replayed[] = "idempotency-replayed";
+	char dashed[sizeof replayed - 1];
+	size_t length = name.length < sizeof dashed ? name.length : sizeof dashed;
+	for (size_t i = 0; i < length; i++) {
+		dashed[i] = name.data[i] == '_' ? '-' : name.data[i];
+	}
+	return (length >= 5 && strncasecmp(dashed, "once-", 5) == 0) ||
+	       (name.length == sizeof dashed && strncasecmp(dashed, replayed, sizeof dashed) == 0);
+}
+
+/* ---- Writing ---- */
+
+/* May it be sent as a header? Else it could end the header, or the whole head, early. */
+static bool sendable(http_text name, http_text value)
+{
+	if (name.length == 0) {
+		return false;
+	}
+	for (size_t i = 0; i < name.length; i++) {
+		unsigned char c = (unsigned char)name.data[i];
+		if (c <= ' ' || c > '~' || strchr("\"(),/:;<=>?@[\\]{}", c) != NULL) {
+			return false;
+		}
+	}
+	for (size_t i = 0; i < value.length; i++) {
+		if (value.data[i] == '\0' || value.data[i] == '\r' || value.data[i] == '\n') {
+			return false;
+		}
+	}
+	return true;
+}
+
+static bool printable(http_text value)
+{
+	for (size_t i = 0; i < value.length; i++) {
+		if ((value.data[i] < ' ' && value.data[i] != '\t') || value.data[i] > '~') {
+			return false;
+		}
+	}
+	return true;
+}
+
+static void write_hex(buffer *out, http_text value)
+{
+	static const char digits[] = "0123456789abcdef";
+	buffer_text(out, "null, \"");
+	for (size_t i = 0; i < value.length; i++) {
+		unsigned char c = (unsigned char)value.data[i];
+		char pair[2] = {digits[c >> 4], digits[c & 15]};
+		buffer_add(out, pair, 2);
+	}
+	buffer_text(out, "\"");
+}
+
+bool http_headers_encode(const http_header *headers, size_t count, char **json)
+{
+	if (count > HTTP_HEADERS_MAX) {
+		return false;
+	}
+	buffer out = {.length_max = ENCODED_MAX};
+	buffer_text(&out, "{\"h\": [");
+	bool first = true;
+	for (size_t i = 0; i < count; i++) {
+		if (!sendable(headers[i].name, headers[i].value)) {
+			continue;
+		}
+		buffer_text(&out, first ? "[" : ", [");
+		first = false;
+		buffer_json(&out, headers[i].name);
+		buffer_text(&out, ", ");
+		if (printable(headers[i].value)) {
+			buffer_json(&out, headers[i].value);
+		} else {
+			write_hex(&out, headers[i].value);
+		}
+		buffer_text(&out, "]");
+	}
+	buffer_text(&out, "]}");
+	size_t length;
+	char *text = buffer_take(&out, &length);
+	if (text == NULL) {
+		return false;
+	}
+	*json = text;
+	return true;
+}
+
+/* ---- Reading ---- */
+
+/* Reads twice: first only counting, with headers and text NULL; then into the block that fits. */
+typedef struct reader {
+	const char *at; /* terminated */
+	http_header *headers;
+	size_t count;
+	char *text;
+	size_t bytes;
+} reader;
+
+static void skip_space(reader *in)
+{
+	in->at += strspn(in->at, " \t\r\n");
+}
+
+/* With the space around it. */
+static bool take(reader *in, char wanted)
+{
+	skip_space(in);
+	if (*in->at != wanted) {
+		return false;
+	}
+	in->at++;
+	skip_space(in);
+	return true;
+}
+
+static bool take_null(reader *in)
+{
+	if (strncmp(in->at, "null", 4) != 0) {
+		return false;
+	}
+	in->at += 4;
+	return true;
+}
+
+static void put(reader *in, unsigned char c)
+{
+	if (in->text != NULL) {
+		in->text[in->bytes] = (char)c;
+	}
+	in->bytes++;
+}
+
+static int hex_digit(char c)
+{
+	return c >= '0' && c <= '9'   ? c - '0'
+	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
+	       : c >= 'A' && c <= 'F' ? c - 'A' + 10
+	                              : -1;
+}
+
+static bool hex4(reader *in, uint32_t *number)
+{
+	*number = 0;
+	for (int i = 0; i < 4; i++) {
+		int digit = hex_digit(*in->at);
+		if (digit < 0) {
+			return false;
+		}
+		*number = *number << 4 | (uint32_t)digit;
+		in->at++;
+	}
+	return true;
+}
+
+static void put_utf8(reader *in, uint32_t c)
+{
+	if (c < 0x80) {
+		put(in, (unsigned char)c);
+	} else if (c < 0x800) {
+		put(in, (unsigned char)(0xC0 | c >> 6));
+		put(in, (unsigned char)(0x80 | (c & 0x3F)));
+	} else if (c < 0x10000) {
+		put(in, (unsigned char)(0xE0 | c >> 12));
+		put(in, (unsigned char)(0x80 | (c >> 6 & 0x3F)));
+		put(in, (unsigned char)(0x80 | (c & 0x3F)));
+	} else {
+		put(in, (unsigned char)(0xF0 | c >> 18));
+		put(in, (unsigned char)(0x80 | (c >> 12 & 0x3F)));
+		put(in, (unsigned char)(0x80 | (c >> 6 & 0x3F)));
+		put(in, (unsigned char)(0x80 | (c & 0x3F)));
+	}
+}
+
+static bool escape_unicode(reader *in)
+{
+	uint32_t c;
+	uint32_t low;
+	if (!hex4(in, &c) || (c >= 0xDC00 && c <= 0xDFFF)) {
+		return false;
+	}
+	if (c >= 0xD800 && c <= 0xDBFF) {
+		if (in->at[0] != '\\' || in->at[1] != 'u') {
+			return false;
+		}
+		in->at += 2;
+		if (!hex4(in, &low) || low < 0xDC00 || low > 0xDFFF) {
+			return false;
+		}
+		c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
+	}
+	put_utf8(in, c);
+	return true;
+}
+
+static bool escape(reader *in)
+{
+	static const char names[] = "\"\\/bfnrt";
+	static const char values[] = "\"\\/\b\f\n\r\t";
+	char c = *in->at;
+	if (c == '\0') {
+		return false;
+	}
+	in->at++;
+	if (c == 'u') {
+		return escape_unicode(in);
+	}
+	const char *found = strchr(names, c);
+	if (found == NULL) {
+		return false;
+	}
+	put(in, (unsigned char)values[found - names]);
+	return true;
+}
+
+static http_text text_since(const reader *in, size_t start)
+{
+	return (http_text){.data = in->text == NULL ? NULL : in->text + start, .length = in->bytes - start};
+}
+
+static bool string(reader *in, http_text *text)
+{
+	size_t start = in->bytes;
+	if (*in->at != '"') {
+		return false;
+	}
+	in->at++;
+	while (*in->at != '"') {
+		if ((unsigned char)*in->at < ' ') { /* the end, too */
+			return false;
+		}
+		if (*in->at == '\\') {
+			in->at++;
+			if (!escape(in)) {
+				return false;
+			}
+		} else {
+			put(in, (unsigned char)*in->at++);
+		}
+	}
+	in->at++;
+	*text = text_since(in, start);
+	return true;
+}
+
+static bool hex_string(reader *in, http_text *text)
+{
+	size_t start = in->bytes;
+	if (*in->at != '"') {
+		return false;
+	}
+	in->at++;
+	while (*in->at != '"') {
+		int high = hex_digit(in->at[0]);
+		int low = high < 0 ? -1 : hex_digit(in->at[1]);
+		if (low < 0) {
+			return false;
+		}
+		put(in, (unsigned char)(high << 4 | low));
+		in->at += 2;
+	}
+	in->at++;
+	*text = text_since(in, start);
+	return true;
+}
+
+/* A number is sent as it is written: {"Retry-After": 5}. */
+static bool string_or_number(reader *in, http_text *text)
+{
+	size_t length = strspn(in->at, "-.0123456789");
+	if (length == 0) {
+		return string(in, text);
+	}
+	size_t start = in->bytes;
+	for (size_t i = 0; i < length; i++) {
+		put(in, (unsigned char)*in->at++);
+	}
+	*text = text_since(in, start);
+	return true;
+}
+
+static bool add(reader *in, http_text name, http_text value)
+{
+	if (in->count == HTTP_HEADERS_MAX) {
+		return false;
+	}
+	if (in->headers != NULL) {
+		if (!sendable(name, value)) {
+			return false;
+		}
+		in->headers[in->count] = (http_header){.name = name, .value = value};
+	}
+	in->count++;
+	return true;
+}
+
+/* The rest of an array of pairs, after its first '[' of two. */
+static bool pairs(reader *in)
+{
+	do {
+		http_text name;
+		http_text value;
+		if (!take(in, '[') || !string(in, &name) || !take(in, ',')) {
+			return false;
+		}
+		if (take_null(in) ? !take(in, ',') || !hex_string(in, &value) : !string(in, &value)) {
+			return false;
+		}
+		if (!take(in, ']') || !add(in, name, value)) {
+			return false;
+		}
+	} while (take(in, ','));
+	return take(in, ']');
+}
+
+/* One member of the flat form, after its name and the colon. */
+static bool values(reader *in, http_text name)
+{
+	http_text value;
+	if (take_null(in)) {
+		return true;
+	}
+	if (!take(in, '[')) {
+		return string_or_number(in, &value) && add(in, name, value);
+	}
+	if (take(in, ']')) {
+		return true;
+	}
+	do {
+		if (!string_or_number(in, &value) || !add(in, name, value)) {
+			return false;
+		}
+	} while (take(in, ','));
+	return take(in, ']');
+}
+
+/* {"h": [[ tells the form with pairs; in the flat one a header named h has strings. */
+static bool begins_with_pairs(const reader *in)
+{
+	reader ahead = {.at = in->at};
+	http_text name;
+	return string(&ahead, &name) && ahead.bytes == 1 && in->at[1] == 'h' && take(&ahead, ':') && take(&ahead, '[') &&
+	       *ahead.at == '[';
+}
+
+static bool document(reader *in)
+{
+	if (!take(in, '{')) {
+		return false;
+	}
+	if (take(in, '}')) {
+		return *in->at == '\0';
+	}
+	http_text name;
+	if (begins_with_pairs(in)) {
+		in->at = strchr(in->at, '[') + 1;
+		return pairs(in) && take(in, '}') && *in->at == '\0';
+	}
+	do {
+		if (!string(in, &name) || !take(in, ':') || !values(in, name)) {
+			return false;
+		}
+	} while (take(in, ','));
+	return take(in, '}') && *in->at == '\0';
+}
+
+bool http_headers_decode(const char *json, http_header **headers, size_t *count)
+{
+	*headers = NULL;
+	*count = 0;
+	if (json == NULL) {
+		return true;
+	}
+	reader sizes = {.at = json};
+	if (!document(&sizes)) {
+		return false;
+	}
+	if (sizes.count == 0) {
+		return true;
+	}
+	size_t table_bytes = sizes.count * sizeof(http_header);
+	http_header *block = malloc(table_bytes + sizes.bytes);
+	if (block == NULL) {
+		return false;
+	}
+	reader in = {.at = json, .headers = block, .text = (char *)block + table_bytes};
+	if (!document(&in)) {
+		free(block);
+		return false;
+	}
+	*headers = block;
+	*count = in.count;
+	return true;
+}

@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * http.h: what the HTTP door decides without knowing any server: keys, headers, problem documents, and what to do on
+ * each verdict and each answer of the upstream. Pure functions; nothing here blocks, allocates without saying so, or
+ * touches a database. The gateway calls it; it may call libpgonce's names and json. Sources: RFC 8941 (Structured
+ * Fields), RFC 9457 (problem documents), RFC 9110 (HTTP), draft-ietf-httpapi-idempotency-key-header-07.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "pgonce.h"
+
+/* Bytes of the caller's, not terminated. */
+typedef struct http_text {
+	const char *data;
+	size_t length;
+} http_text;
+
+/* ---- key.c ---- */
+
+enum {
+	HTTP_KEY_MAX = 255
+};
+
+/* What is wrong with a key. The sentences are for people: http_key_fault_text. */
+typedef enum http_key_fault {
+	HTTP_KEY_GOOD = 0,
+	HTTP_KEY_EMPTY,        /* no value, or an empty string */
+	HTTP_KEY_UNTERMINATED, /* a string without its closing quote */
+	HTTP_KEY_BAD_ESCAPE,   /* a backslash before anything but a quote or a backslash */
+	HTTP_KEY_BAD_BYTE,     /* a control character, or one that is not ASCII */
+	HTTP_KEY_TRAILING,     /* bytes after the item; so a list, too */
+	HTTP_KEY_BAD_PARAMETER,
+	HTTP_KEY_NOT_A_STRING, /* strict: a token, a number, ...; lenient: a bare key with a space, quote, comma or semicolon in it */
+	HTTP_KEY_TOO_LONG
+} http_key_fault;
+
+/*
+ * The key in a header's value: a Structured Field String (RFC 8941 section 3.3.3), its parameters checked and ignored;
+ * unless strict, a bare key too: visible ASCII without space, quote, backslash, comma and semicolon, so that neither a list nor
+ * a broken string is ever a key. `abc` and `"abc"` are one key. Spaces around the value are ignored; a tab is refused, as
+ * RFC 8941 knows only SP (the server strips the optional whitespace of RFC 9110; nginx leaves tabs). A good key has 1 to
+ * length_max printable ASCII characters, which is what the contract takes.
+ * key: room for HTTP_KEY_MAX + 1 bytes; terminated; "" unless good. length_max: 1 to HTTP_KEY_MAX.
+ */
+http_key_fault http_key_parse(http_text value, bool strict, size_t length_max, char *key, size_t *key_length);
+const char *http_key_fault_text(http_key_fault fault);
+
+/* ---- problem.c ---- */
+
+/* The answers that the gateway itself gives. Each has a status, a type and a title of its own. */
+typedef enum http_problem {
+	HTTP_PROBLEM_KEY_MISSING,    /* 400 */
+	HTTP_PROBLEM_KEY_MALFORMED,  /* 400 */
+	HTTP_PROBLEM_KEY_REPEATED,   /* 400: more than one header line */
+	HTTP_PROBLEM_TENANT_MISSING, /* 400 */
+	HTTP_PROBLEM_MISMATCH,       /* 422 */
+	HTTP_PROBLEM_ACTIVE,         /* 409, with Retry-After */
+	HTTP_PROBLEM_IN_DOUBT,       /* 409 */
+	HTTP_PROBLEM_EXPIRED,        /* 409 */
+	HTTP_PROBLEM_TOO_LARGE,      /* 409: done, but its answer was too large to keep */
+	HTTP_PROBLEM_NO_ANSWER,      /* 409: finished for good, with no stored HTTP answer */
+	HTTP_PROBLEM_BODY_TOO_LARGE, /* 413: a request body that the gateway will not fingerprint */
+	HTTP_PROBLEM_REFUSED,        /* 403: the tenant or the scope is refused to the gateway's role */
+	HTTP_PROBLEM_UNAVAILABLE,    /* 503, with Retry-After: the database cannot be asked. Nothing was done. */
+	HTTP_PROBLEM_NOT_STORED,     /* 503: the effect may have happened and its answer could not be stored: in doubt */
+	HTTP_PROBLEMS
+} http_problem;
+
+int http_problem_status(http_problem problem);
+const char *http_problem_slug(http_problem problem); /* "key-missing": for logs, counters, and the page's anchor */
+const char *http_problem_title(http_problem problem);
+/*
+ * Writes application/problem+json (RFC 9457: type, title, status, detail) and returns its length; at most size bytes with
+ * a NUL, and always whole: 0 and "" where it does not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
+ * type_base: what the slug is appended to, so that types can lead to the operator's copy of docs/problems.md
+ * ("https://docs.example/pgonce/problems#"); NULL, or one that http_problem_base_good refuses: "urn:pgonce:problem:".
+ * detail: one sentence more for this request, or NULL. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX.
+ */
+enum {
+	HTTP_PROBLEM_BYTES_MAX = 1536,
+	HTTP_PROBLEM_BASE_MAX = 256,
+	HTTP_PROBLEM_DETAIL_MAX = 300
+};
+size_t http_problem_write(http_problem problem, const char *type_base, const char *detail, char *out, size_t size);
+/* Is it 1 to HTTP_PROBLEM_BASE_MAX characters that may stand in a URI, without quote and backslash? */
+bool http_problem_base_good(const char *type_base);
+
+/* ---- headers.c ---- */
+
+typedef struct http_header {
+	http_text name;
+	http_text value;
+} http_header;
+
+enum {
+	HTTP_HEADERS_MAX = 1024 /* of one answer */
+};
+
+/*
+ * Is this response header stored and replayed? Never, whatever the list says: http_header_never. Others by the allow list:
+ * names, or prefixes that end in '*'; count 0 takes the default list of headers.c. Case does not matter.
+ */
+bool http_header_kept(http_text name, const http_text *allowed, size_t count);
+/*
+ * A header that is never replayed: credentials (Set-Cookie, WWW-Authenticate, ...), hop-by-hop headers (RFC 9110 section
+ * 7.6.1), framing (Content-Length, ...), what the server says anew (Date, Server, Age, ...), instructions to the proxy
+ * (X-Accel-*), and the gateway's own (Idempotency-Replayed, Once-*). An allow list that names one is a mistake.
+ */
+bool http_header_never(http_text name);
+/*
+ * Must a client not send it, because the gateway speaks it to the upstream? Once-*, Idempotency-Replayed; with '_' for '-',
+ * too, since CGI, WSGI and their kin read both as one.
+ */
+bool http_header_reserved(http_text name);
+/*
+ * Headers as the contract stores them, a JSON object (response_headers is jsonb) that keeps order, repetition and bytes:
+ *   {"h": [["Content-Type", "text/plain"], ["X-Name", null, "636166e9"]]}
+ * A value that is not printable ASCII (and tab) is null and its bytes in hexadecimal, because what jsonb takes beyond ASCII
+ * depends on the database's encoding, and one refused value would spoil a whole batch. A header that can not be sent again (its name is
+ * no token; CR, LF or NUL in its value) is left out.
+ * Encode: *json is the caller's to free. False where memory is short or there are more than HTTP_HEADERS_MAX: the
+ * effect is done all the same, so report HTTP_REPORT_TOO_LARGE.
+ * Decode: *headers and all its text are one block that the caller frees (NULL where *count is 0). The flat form that
+ * hand-written SQL stores is decoded too, its text as UTF-8: {"Content-Type": "text/plain", "Link": ["a", "b"]}. NULL and "{}" are
+ * no headers. False where the text is of neither form, names what can not be sent as a header, or memory is short:
+ * nothing of it may be sent then. Decoded headers are not filtered: ask http_header_never of each, since a service that completes its own
+ * intent may have stored anything.
+ */
+bool http_headers_encode(const http_header *headers, size_t count, char **json);
+bool http_headers_decode(const char *json, http_header **headers, size_t *count);
+
+/* ---- decide.c: the state machine ---- */
+
+/* What a location wants; the directives of the same names. */
+typedef struct http_policy {
+	bool doubt_retries; /* once_in_doubt retry: the upstream is idempotent itself, so run again */
+	bool waits;         /* once_wait is not 0, and has not passed yet for this request */
+	bool fails_open;    /* once_fail open: without the database, requests pass unprotected */
+	uint32_t stored;    /* once_store: bits of HTTP_STORED_* */
+	size_t response_bytes_max;
+} http_policy;
+
+enum {
+	HTTP_STORED_2XX = 1,
+	HTTP_STORED_3XX = 2,
+	HTTP_STORED_4XX = 4, /* but never 408, 425, 429 */
+	HTTP_STORED_5XX = 8,
+	HTTP_STORED_DEFAULT = 7
+};
+
+/* What to do with a request, after its claim. */
+typedef enum http_step {
+	HTTP_RUN,    /* pass it to the upstream, under the answer's fence */
+	HTTP_REPLAY, /* send the stored answer */
+	HTTP_WAIT,   /* another attempt runs: ask again later */
+	HTTP_REFUSE, /* send *problem */
+	HTTP_GIVE_UP, /* this attempt took over one whose worker was lost: report in doubt under the fence, then send *problem */
+	HTTP_PASS, /* unprotected (fail open): pass it, store nothing */
+	HTTP_STEPS
+} http_step;
+const char *http_step_name(http_step step); /* "run", ...: for logs and counters */
+/*
+ * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE and HTTP_GIVE_UP. A takeover of a stale lease
+ * (PROCESSING_STALE) is run only where doubt_retries says so, since the lost worker may have sent the request;
+ * RETRYABLE_FAILURE is run. Nothing runs without a fence and the state PROCESSING, nothing replays without a
+ * status of 200 to 599: whatever contradicts itself is refused. Failing open covers what says that the database cannot be asked
+ * (lost, late, overloaded, an error of its own), never what it said about this request, nor a contract that is missing or of
+ * another version: that would leave a whole deployment unprotected, unnoticed.
+ */
+http_step http_decide_claim(const http_policy *policy, const once_answer *answer, once_code code,
+                            http_problem *problem);
+
+/* How the upstream's answer ended. */
+typedef struct http_ending {
+	int status;         /* of the answer that the client gets */
+	bool from_upstream; /* the upstream's own status, not one that the server made (502, 504, error_page) */
+	bool request_sent;  /* any byte of the request left for any upstream that was tried */
+	bool complete;      /* all of the answer came */
+	bool too_large;     /* more than response_bytes_max */
+	bool
+	    lease_lost; /* a renewal was refused: another attempt may run, or the upstream has completed the intent itself */
+} http_ending;
+
+typedef enum http_report {
+	HTTP_REPORT_COMPLETE,  /* once.complete with the answer */
+	HTTP_REPORT_TOO_LARGE, /* once.complete without it: result_type HTTP_RESULT_TOO_LARGE */
+	HTTP_REPORT_RELEASE,   /* nothing was sent: once.release */
+	HTTP_REPORT_RETRYABLE, /* once.fail, retryable: the upstream itself said that it did nothing lasting */
+	HTTP_REPORT_IN_DOUBT,  /* once.fail, in doubt */
+	HTTP_REPORT_NOTHING,   /* the lease is lost, and this attempt knows nothing that would help */
+	HTTP_REPORTS
+} http_report;
+#define HTTP_RESULT_TOO_LARGE "once.too_large"
+/*
+ * Whatever is not known is in doubt (or retryable, where doubt_retries):
+ *   nothing sent, no answer of the upstream's            RELEASE
+ *   sent, and no whole answer of the upstream's own      in doubt
+ *   no final status (1xx, 600 and more)                  in doubt
+ *   408, 425, 429                                        RETRYABLE, never stored
+ *   a class that is stored                               COMPLETE, or TOO_LARGE
+ *   2xx, not stored                                      TOO_LARGE: it is done, so it must not run again
+ *   3xx, not stored                                      in doubt: 303 answers what is done, 307 what is not
+ *   4xx, not stored                                      RETRYABLE
+ *   502, 504, not stored                                 in doubt: a proxy behind this one lost its own upstream's answer
+ *   5xx otherwise, not stored                            RETRYABLE
+ * With a lost lease what is known is reported all the same, since the fence guards the row: an intent that a duplicate
+ * has found stale and put in doubt takes the word of its own attempt. Where that report is refused, peek: what is stored is
+ * the answer.
+ */
+http_report http_decide_ending(const http_policy *policy, const http_ending *ending);
+const char *http_report_name(http_report report); /* "complete", ...: for logs and counters */
+
+/* ---- metrics.c: the status page ---- */
+/*
+ * Counters for all workers, in memory that they share: integers only, no pointers, a fixed size; all zero bytes but
+ * for what http_metrics_init writes. Counters only grow and are added to atomically; a killed worker leaves them whole. Gauges belong
+ * to a worker's slot and vanish with it.
+ */
+enum {
+	HTTP_METRICS_SCOPES_MAX = 64,    /* counted apart; row 0 has all further ones */
+	HTTP_METRICS_SCOPE_BYTES = 256,  /* a name with its NUL */
+	HTTP_METRICS_WORKERS_MAX = 1024, /* as many processes as nginx can have (NGX_MAX_PROCESSES) */
+	HTTP_METRICS_DECISIONS = HTTP_STEPS + HTTP_PROBLEMS,
+	HTTP_METRICS_TEXT_MAX = 4 << 20
+};
+
+typedef struct http_metrics_scope {
+	uint64_t hash;  /* of the name; 0: free */
+	uint64_t ready; /* the name is written */
+	char name[HTTP_METRICS_SCOPE_BYTES];
+	uint64_t decisions[HTTP_METRICS_DECISIONS]; /* by step, but HTTP_REFUSE by its problem */
+} http_metrics_scope;
+
+/* One process. Only it writes here; the statistics are those that are already in the totals. */
+typedef struct http_metrics_worker {
+	uint64_t present; /* its process id; 0: nobody */
+	uint64_t running; /* requests that the upstream works on, under a lease */
+	uint64_t waiting; /* duplicates that wait for their original */
+	uint64_t held;    /* answers held back until they are stored */
+	once_batcher_statistics counted;
+} http_metrics_worker;
+
+typedef struct http_metrics {
+	uint64_t bytes; /* sizeof this: what another version left is not read */
+	uint64_t reports[HTTP_REPORTS];
+	uint64_t reports_refused;  /* the fence was lost, or it was finished otherwise */
+	uint64_t reports_unstored; /* the database could not be told */
+	uint64_t connects;
+	uint64_t connect_failures;
+	uint64_t batches[2];
+	uint64_t operations[2];
+	uint64_t resolved_claims;
+	uint64_t resent;
+	uint64_t timeouts;
+	uint64_t latency[ONCE_LATENCY_BUCKETS];
+	uint64_t latency_sum_us;
+	http_metrics_scope scopes[HTTP_METRICS_SCOPES_MAX];
+	http_metrics_worker workers[HTTP_METRICS_WORKERS_MAX];
+} http_metrics;
+
+/* Before workers start. Keeps what a predecessor of the same layout has counted (a reload), else starts at zero. */
+void http_metrics_init(http_metrics *metrics);
+/* A worker's slot, its gauges at zero. slot: unique among living processes (ngx_process_slot), below HTTP_METRICS_WORKERS_MAX. */
+http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint64_t process_id);
+void http_metrics_leave(http_metrics_worker *worker);
+/* The row of a scope, for http_metrics_decided; worth keeping where the scope is constant. */
+size_t http_metrics_scope_row(http_metrics *metrics, http_text scope);
+/* problem is read with HTTP_REFUSE only. */
+void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, http_problem problem);
+/* Adds what a batcher has counted since the last call. After its statistics started anew (another batcher), too. */
+void http_metrics_batched(http_metrics *metrics, http_metrics_worker *worker,
+                          const once_batcher_statistics *statistics);
+/* Any of the struct's counters: http_metrics_add(&metrics->reports[report], 1). */
+void http_metrics_add(uint64_t *counter, uint64_t increment);
+/*
+ * *text: terminated, the caller's to free; false where memory is short. JSON: one object. OpenMetrics 1.0: Content-Type
+ * HTTP_OPENMETRICS_TYPE.
+ */
+#define HTTP_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
+bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length);
+bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *length);

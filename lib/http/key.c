@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * key.c: the key in the value of an Idempotency-Key header: a Structured Field String (RFC 8941 section 4.2.5) with
+ * parameters (4.2.3.2), or a bare key. Pure. The gateway calls it before it looks anything up. Generic Structured Fields
+ * processing ignores a field that does not parse; here that would turn a bad key into an unprotected request, so each
+ * way to be malformed is a fault.
+ */
+#include "http.h"
+
+#include <string.h>
+
+typedef struct reader {
+	const char *at;
+	const char *end;
+} reader;
+
+static bool at_end(const reader *in)
+{
+	return in->at == in->end;
+}
+
+/* The next byte without taking it; NUL, which no value holds, at the end. */
+static char next(const reader *in)
+{
+	return at_end(in) ? '\0' : *in->at;
+}
+
+static bool take(reader *in, char wanted)
+{
+	if (next(in) != wanted) {
+		return false;
+	}
+	in->at++;
+	return true;
+}
+
+static void skip_spaces(reader *in)
+{
+	while (take(in, ' ')) {
+	}
+}
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static bool is_lower(char c)
+{
+	return c >= 'a' && c <= 'z';
+}
+
+static bool is_alpha(char c)
+{
+	return is_lower(c) || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_one_of(char c, const char *set)
+{
+	return c != '\0' && strchr(set, c) != NULL;
+}
+
+/* Where a string's text goes; out NULL: nowhere. */
+typedef struct sink {
+	char *out;
+	size_t length;
+	size_t length_max;
+} sink;
+
+static bool put(sink *to, char c)
+{
+	if (to->out == NULL) {
+		return true;
+	}
+	if (to->length == to->length_max) {
+		return false;
+	}
+	to->out[to->length++] = c;
+	return true;
+}
+
+/* After the opening quote, up to and with the closing one. */
+static http_key_fault string(reader *in, sink *to)
+{
+	while (!at_end(in)) {
+		char c = *in->at++;
+		if (c == '"') {
+			return HTTP_KEY_GOOD;
+		}
+		if (c == '\\') {
+			if (at_end(in)) {
+				return HTTP_KEY_UNTERMINATED;
+			}
+			c = *in->at++;
+			if (c != '"' && c != '\\') {
+				return HTTP_KEY_BAD_ESCAPE;
+			}
+		}
+		if (!put(to, c)) {
+			return HTTP_KEY_TOO_LONG;
+		}
+	}
+	return HTTP_KEY_UNTERMINATED;
+}
+
+static size_t digits(reader *in)
+{
+	const char *start = in->at;
+	while (is_digit(next(in))) {
+		in->at++;
+	}
+	return (size_t)(in->at - start);
+}
+
+/* RFC 8941 section 4.2.4: at most 15 digits; with a point at most 12 before it, and 1 to 3 after. */
+static bool number(reader *in)
+{
+	take(in, '-');
+	size_t whole = digits(in);
+	if (!take(in, '.')) {
+		return whole >= 1 && whole <= 15;
+	}
+	size_t fraction = digits(in);
+	return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
+}
+
+/* Section 4.2.7, after the opening colon. What base64 can not mean is refused; missing padding is not. */
+static bool byte_sequence(reader *in)
+{
+	size_t count = 0;
+	while (is_alpha(next(in)) || is_digit(next(in)) || is_one_of(next(in), "+/")) {
+		in->at++;
+		count++;
+	}
+	size_t padding = 0;
+	while (take(in, '=')) {
+		padding++;
+	}
+	return take(in, ':') && count % 4 != 1 && (padding == 0 || (padding <= 2 && (count + padding) % 4 == 0));
+}
+
+static bool token(reader *in)
+{
+	in->at++;
+	while (is_alpha(next(in)) || is_digit(next(in)) || is_one_of(next(in), "!#$%&'*+-.^_`|~:/")) {
+		in->at++;
+	}
+	return true;
+}
+
+static bool bare_item(reader *in)
+{
+	char c = next(in);
+	sink nowhere = {.out = NULL};
+	if (c == '-' || is_digit(c)) {
+		return number(in);
+	}
+	if (c == '*' || is_alpha(c)) {
+		return token(in);
+	}
+	if (take(in, '"')) {
+		return string(in, &nowhere) == HTTP_KEY_GOOD;
+	}
+	if (take(in, ':')) {
+		return byte_sequence(in);
+	}
+	if (take(in, '?')) {
+		return take(in, '0') || take(in, '1');
+	}
+	return false;
+}
+
+static bool parameters(reader *in)
+{
+	while (take(in, ';')) {
+		skip_spaces(in);
+		if (!is_lower(next(in)) && next(in) != '*') {
+			return false;
+		}
+		while (is_lower(next(in)) || is_digit(next(in)) || is_one_of(next(in), "_-.*")) {
+			in->at++;
+		}
+		if (take(in, '=') && !bare_item(in)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static http_key_fault quoted(reader *in, sink *to)
+{
+	in->at++;
+	http_key_fault fault = string(in, to);
+	if (fault != HTTP_KEY_GOOD) {
+		return fault;
+	}
+	if (!parameters(in)) {
+		return HTTP_KEY_BAD_PARAMETER;
+	}
+	return at_end(in) ? HTTP_KEY_GOOD : HTTP_KEY_TRAILING;
+}
+
+static http_key_fault bare(reader *in, sink *to)
+{
+	for (; !at_end(in); in->at++) {
+		if (is_one_of(*in->at, " \"\\,;")) {
+			return HTTP_KEY_NOT_A_STRING;
+		}
+		if (!put(to, *in->at)) {
+			return HTTP_KEY_TOO_LONG;
+		}
+	}
+	return HTTP_KEY_GOOD;
+}
+
+static http_key_fault parse(reader *in, bool strict, sink *to)
+{
+	/* Nothing that a key's header may hold lies outside printable ASCII, so this is one rule and not one per production. */
+	for (const char *at = in->at; at < in->end; at++) {
+		if (*at < ' ' || *at > '~') {
+			return HTTP_KEY_BAD_BYTE;
+		}
+	}
+	skip_spaces(in);
+	while (in->end > in->at && in->end[-1] == ' ') {
+		in->end--;
+	}
+	if (at_end(in)) {
+		return HTTP_KEY_EMPTY;
+	}
+	http_key_fault fault;
+	if (*in->at == '"') {
+		fault = quoted(in, to);
+	} else if (strict) {
+		return HTTP_KEY_NOT_A_STRING;
+	} else {
+		fault = bare(in, to);
+	}
+	return fault == HTTP_KEY_GOOD && to->length == 0 ? HTTP_KEY_EMPTY : fault;
+}
+
+http_key_fault http_key_parse(http_text value, bool strict, size_t length_max, char *key, size_t *key_length)
+{
+	reader in = {.at = value.data, .end = value.data + value.length};
+	sink to = {.out = key, .length_max = length_max < HTTP_KEY_MAX ? length_max : HTTP_KEY_MAX};
+	http_key_fault fault = parse(&in, strict, &to);
+	*key_length = fault == HTTP_KEY_GOOD ? to.length : 0;
+	key[*key_length] = '\0';
+	return fault;
+}
+
+const char *http_key_fault_text(http_key_fault fault)
+{
+	switch (fault) {
+	case HTTP_KEY_GOOD:
+		return "The key is well formed.";
+	case HTTP_KEY_EMPTY:
+		return "The key is empty.";
+	case HTTP_KEY_UNTERMINATED:
+		return "The key begins with a quote and has no closing one.";
+	case HTTP_KEY_BAD_ESCAPE:
+		return "In a quoted key a backslash must be followed by a quote or a backslash.";
+	case HTTP_KEY_BAD_BYTE:
+		return "The key's header holds a control character or one that is not ASCII.";
+	case HTTP_KEY_TRAILING:
+		return "After the quoted key comes something that is not a parameter; a list of keys is not allowed.";
+	case HTTP_KEY_BAD_PARAMETER:
+		return "A parameter after the quoted key is malformed.";
+	case HTTP_KEY_NOT_A_STRING:
+		return "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
+		       "without quotes it holds characters that are not allowed there, or quotes are required.";
+	case HTTP_KEY_TOO_LONG:
+		return "The key is too long.";
+	}
+	return "The key is malformed.";
+}

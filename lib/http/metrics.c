@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * metrics.c: the counters of all workers and the two texts of the status page. Called by the gateway: each worker counts
+ * into memory that all share; any of them writes the page. No locks: a worker may be killed at any instruction, and what
+ * it held would stay held.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "buffer.h"
+
+/* ---- Counting ---- */
+
+void http_metrics_add(uint64_t *counter, uint64_t increment)
+{
+	__atomic_fetch_add(counter, increment, __ATOMIC_RELAXED);
+}
+
+static uint64_t get(const uint64_t *counter)
+{
+	return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+static void set(uint64_t *gauge, uint64_t number)
+{
+	__atomic_store_n(gauge, number, __ATOMIC_RELAXED);
+}
+
+void http_metrics_init(http_metrics *metrics)
+{
+	if (metrics->bytes != sizeof *metrics) {
+		memset(metrics, 0, sizeof *metrics);
+		metrics->bytes = sizeof *metrics;
+	}
+}
+
+http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint64_t process_id)
+{
+	http_metrics_worker *worker = &metrics->workers[slot % HTTP_METRICS_WORKERS_MAX];
+	http_metrics_leave(worker); /* a killed predecessor's gauges */
+	memset(&worker->counted, 0, sizeof worker->counted);
+	set(&worker->running, 0);
+	set(&worker->waiting, 0);
+	set(&worker->held, 0);
+	__atomic_store_n(&worker->present, process_id, __ATOMIC_RELEASE);
+	return worker;
+}
+
+void http_metrics_leave(http_metrics_worker *worker)
+{
+	__atomic_store_n(&worker->present, 0, __ATOMIC_RELEASE);
+}
+
+/* FNV-1a; never 0. */
+static uint64_t hash_of(http_text name)
+{
+	uint64_t hash = 14695981039346656037u;
+	for (size_t i = 0; i < name.length; i++) {
+		hash = (hash ^ (unsigned char)name.data[i]) * 1099511628211u;
+	}
+	return hash == 0 ? 1 : hash;
+}
+
+/*
+ * The name of a row is written by whoever meets it without one: all write the same bytes, so it does not matter who is
+ * killed halfway, nor how many write at once.
+ */
+static void write_name(http_metrics_scope *scope, http_text name)
+{
+	size_t length = name.length < HTTP_METRICS_SCOPE_BYTES - 1 ? name.length : HTTP_METRICS_SCOPE_BYTES - 1;
+	memcpy(scope->name, name.data, length);
+	__atomic_store_n(&scope->ready, 1, __ATOMIC_RELEASE);
+}
+
+size_t http_metrics_scope_row(http_metrics *metrics, http_text name)
+{
+	uint64_t hash = hash_of(name);
+	for (size_t row = 1; row < HTTP_METRICS_SCOPES_MAX; row++) {
+		http_metrics_scope *scope = &metrics->scopes[row];
+		uint64_t found = 0;
+		if (__atomic_compare_exchange_n(&scope->hash, &found, hash, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ||
+		    found == hash) {
+			if (!get(&scope->ready)) {
+				write_name(scope, name);
+			}
+			return row;
+		}
+	}
+	return 0;
+}
+
+void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, http_problem problem)
+{
+	size_t decision = step == HTTP_REFUSE ? HTTP_STEPS + (size_t)problem : (size_t)step;
+	if (row < HTTP_METRICS_SCOPES_MAX && decision < HTTP_METRICS_DECISIONS) {
+		http_metrics_add(&metrics->scopes[row].decisions[decision], 1);
+	}
+}
+
+/* What was counted since; all of it where the count began anew. */
+static void add_since(uint64_t *total, uint64_t before, uint64_t now)
+{
+	http_metrics_add(total, now >= before ? now - before : now);
+}
+
+void http_metrics_batched(http_metrics *metrics, http_metrics_worker *worker, const once_batcher_statistics *statistics)
+{
+	const once_batcher_statistics *before = &worker->counted;
+	add_since(&metrics->connects, before->connects, statistics->connects);
+	add_since(&metrics->connect_failures, before->connect_failures, statistics->connect_failures);
+	for (int i = 0; i < 2; i++) {
+		add_since(&metrics->batches[i], before->batches[i], statistics->batches[i]);
+		add_since(&metrics->operations[i], before->operations[i], statistics->operations[i]);
+	}
+	add_since(&metrics->resolved_claims, before->resolved_claims, statistics->resolved_claims);
+	add_since(&metrics->resent, before->resent, statistics->resent);
+	add_since(&metrics->timeouts, before->timeouts, statistics->timeouts);
+	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
+		add_since(&metrics->latency[i], before->latency[i], statistics->latency[i]);
+	}
+	add_since(&metrics->latency_sum_us, before->latency_sum_us, statistics->latency_sum_us);
+	worker->counted = *statistics;
+}
+
+/* ---- The gauges of all workers ---- */
+
+typedef struct gauges {
+	uint64_t workers;
+	uint64_t running;
+	uint64_t waiting;
+	uint64_t held;
+	uint64_t pending;
+	uint64_t pending_bytes;
+	uint64_t connected[2];
+} gauges;
+
+static gauges sum_gauges(const http_metrics *metrics)
+{
+	gauges sum = {0};
+	for (size_t i = 0; i < HTTP_METRICS_WORKERS_MAX; i++) {
+		const http_metrics_worker *worker = &metrics->workers[i];
+		if (__atomic_load_n(&worker->present, __ATOMIC_ACQUIRE) == 0) {
+			continue;
+		}
+		sum.workers++;
+		sum.running += get(&worker->running);
+		sum.waiting += get(&worker->waiting);
+		sum.held += get(&worker->held);
+		sum.pending += worker->counted.pending;
+		sum.pending_bytes += worker->counted.pending_bytes;
+		sum.connected[0] += worker->counted.connected[0];
+		sum.connected[1] += worker->counted.connected[1];
+	}
+	return sum;
+}
+
+static const char *const connection_names[] = {"claims", "reports"};
+
+/* NULL: a decision that is counted under another name. */
+static const char *decision_name(size_t decision)
+{
+	if (decision == HTTP_REFUSE) {
+		return NULL;
+	}
+	return decision < HTTP_STEPS ? http_step_name((http_step)decision)
+	                             : http_problem_slug((http_problem)(decision - HTTP_STEPS));
+}
+
+/* Is the row in use? Row 0 has no name, and is shown once it has counted something. */
+static bool scope_shown(const http_metrics *metrics, size_t row)
+{
+	const http_metrics_scope *scope = &metrics->scopes[row];
+	if (row > 0) {
+		return __atomic_load_n(&scope->ready, __ATOMIC_ACQUIRE) != 0;
+	}
+	for (size_t i = 0; i < HTTP_METRICS_DECISIONS; i++) {
+		if (get(&scope->decisions[i]) > 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static http_text scope_name(const http_metrics *metrics, size_t row)
+{
+	const char *name = row == 0 ? "(other)" : metrics->scopes[row].name;
+	return (http_text){.data = name, .length = strnlen(name, HTTP_METRICS_SCOPE_BYTES - 1)};
+}
+
+static void write_seconds(buffer *out, uint64_t us)
+{
+	buffer_format(out, "%" PRIu64 ".%06" PRIu64, us / 1000000, us % 1000000);
+}
+
+static uint64_t bucket_below_us(int bucket)
+{
+	return (uint64_t)100 << bucket;
+}
+
+/* ---- JSON ---- */
+
+static void json_number(buffer *out, const char *name, uint64_t number)
+{
+	buffer_format(out, "\"%s\":%" PRIu64 ",", name, number);
+}
+
+static void json_pair(buffer *out, const char *name, uint64_t claims, uint64_t reports)
+{
+	buffer_format(out, "\"%s\":{\"claims\":%" PRIu64 ",\"reports\":%" PRIu64 "},", name, claims, reports);
+}
+
+/* Cumulative, as in OpenMetrics; the last bucket is the count. */
+static void json_latency(const http_metrics *metrics, buffer *out)
+{
+	uint64_t count = 0;
+	buffer_text(out, "\"database_seconds\":{\"buckets\":[");
+	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
+		count += get(&metrics->latency[i]);
+		if (i < ONCE_LATENCY_BUCKETS - 1) {
+			buffer_text(out, i == 0 ? "{\"le\":" : ",{\"le\":");
+			write_seconds(out, bucket_below_us(i));
+			buffer_format(out, ",\"count\":%" PRIu64 "}", count);
+		}
+	}
+	buffer_format(out, "],\"count\":%" PRIu64 ",\"sum\":", count);
+	write_seconds(out, get(&metrics->latency_sum_us));
+	buffer_text(out, "},");
+}
+
+static void json_scopes(const http_metrics *metrics, buffer *out)
+{
+	bool first_scope = true;
+	buffer_text(out, "\"scopes\":{");
+	for (size_t row = 0; row < HTTP_METRICS_SCOPES_MAX; row++) {
+		if (!scope_shown(metrics, row)) {
+			continue;
+		}
+		buffer_text(out, first_scope ? "" : ",");
+		first_scope = false;
+		buffer_json(out, scope_name(metrics, row));
+		for (size_t i = 0; i < HTTP_METRICS_DECISIONS; i++) {
+			if (decision_name(i) != NULL) {
+				buffer_format(out, "%s\"%s\":%" PRIu64, i == 0 ? ":{" : ",", decision_name(i),
+				              get(&metrics->scopes[row].decisions[i]));
+			}
+		}
+		buffer_text(out, "}");
+	}
+	buffer_text(out, "}");
+}
+
+bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
+{
+	buffer out = {.length_max = HTTP_METRICS_TEXT_MAX};
+	gauges sum = sum_gauges(metrics);
+	buffer_text(&out, "{");
+	json_number(&out, "workers", sum.workers);
+	json_number(&out, "running", sum.running);
+	json_number(&out, "waiting", sum.waiting);
+	json_number(&out, "held", sum.held);
+	json_number(&out, "pending", sum.pending);
+	json_number(&out, "pending_bytes", sum.pending_bytes);
+	json_pair(&out, "connected", sum.connected[0], sum.connected[1]);
+	json_number(&out, "connects", get(&metrics->connects));
+	json_number(&out, "connect_failures", get(&metrics->connect_failures));
+	json_pair(&out, "batches", get(&metrics->batches[0]), get(&metrics->batches[1]));
+	json_pair(&out, "operations", get(&metrics->operations[0]), get(&metrics->operations[1]));
+	json_number(&out, "resolved_claims", get(&metrics->resolved_claims));
+	json_number(&out, "resent", get(&metrics->resent));
+	json_number(&out, "timeouts", get(&metrics->timeouts));
+	json_latency(metrics, &out);
+	buffer_text(&out, "\"reports\":{");
+	for (int i = 0; i < HTTP_REPORTS; i++) {
+		buffer_format(&out, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", http_report_name((http_report)i),
+		              get(&metrics->reports[i]));
+	}
+	buffer_text(&out, "},");
+	json_number(&out, "reports_refused", get(&metrics->reports_refused));
+	json_number(&out, "reports_unstored", get(&metrics->reports_unstored));
+	json_scopes(metrics, &out);
+	buffer_text(&out, "}\n");
+	*text = buffer_take(&out, length);
+	return *text != NULL;
+}
+
+/* ---- OpenMetrics ---- */
+
+static void family(buffer *out, const char *type, const char *name, const char *help)
+{
+	buffer_format(out, "# TYPE %s %s\n", name, type);
+	buffer_format(out, "# HELP %s %s\n", name, help);
+}
+
+static void gauge(buffer *out, const char *name, const char *help, uint64_t number)
+{
+	family(out, "gauge", name, help);
+	buffer_format(out, "%s %" PRIu64 "\n", name, number);
+}
+
+static void counter(buffer *out, const char *name, const char *help, const uint64_t *number)
+{
+	family(out, "counter", name, help);
+	buffer_format(out, "%s_total %" PRIu64 "\n", name, get(number));
+}
+
+static void counter_pair(buffer *out, const char *name, const char *help, const uint64_t numbers[2])
+{
+	family(out, "counter", name, help);
+	for (int i = 0; i < 2; i++) {
+		buffer_format(out, "%s_total{connection=\"%s\"} %" PRIu64 "\n", name, connection_names[i], get(&numbers[i]));
+	}
+}
+
+/* OpenMetrics escapes these three and nothing else; a byte outside ASCII might not be UTF-8, so it becomes '?'. */
+static void write_label(buffer *out, http_text text)
+{
+	for (size_t i = 0; i < text.length; i++) {
+		char c = text.data[i];
+		if (c == '\n') {
+			buffer_text(out, "\\n");
+		} else if (c == '"' || c == '\\') {
+			char escaped[2] = {'\\', c};
+			buffer_add(out, escaped, 2);
+		} else {
+			buffer_add(out, c >= ' ' && c <= '~' ? &c : "?", 1);
+		}
+	}
+}
+
+static void openmetrics_decisions(const http_metrics *metrics, buffer *out)
+{
+	family(out, "counter", "pgonce_decisions",
+	       "What was done with requests: a step, or the problem that refused them. One that waits is decided again.");
+	for (size_t row = 0; row < HTTP_METRICS_SCOPES_MAX; row++) {
+		for (size_t i = 0; scope_shown(metrics, row) && i < HTTP_METRICS_DECISIONS; i++) {
+			if (decision_name(i) == NULL) {
+				continue;
+			}
+			buffer_text(out, "pgonce_decisions_total{scope=\"");
+			write_label(out, scope_name(metrics, row));
+			buffer_format(out, "\",decision=\"%s\"} %" PRIu64 "\n", decision_name(i),
+			              get(&metrics->scopes[row].decisions[i]));
+		}
+	}
+}
+
+static void openmetrics_reports(const http_metrics *metrics, buffer *out)
+{
+	family(out, "counter", "pgonce_reports", "How attempts ended.");
+	for (int i = 0; i < HTTP_REPORTS; i++) {
+		buffer_format(out, "pgonce_reports_total{report=\"%s\"} %" PRIu64 "\n", http_report_name((http_report)i),
+		              get(&metrics->reports[i]));
+	}
+	counter(out, "pgonce_reports_refused", "Reports of attempts that no longer held their intent.",
+	        &metrics->reports_refused);
+	counter(out, "pgonce_reports_unstored", "Reports that the database could not be told.", &metrics->reports_unstored);
+}
+
+static void openmetrics_database(const http_metrics *metrics, const gauges *sum, buffer *out)
+{
+	family(out, "gauge", "pgonce_connections", "Connections to the database.");
+	for (int i = 0; i < 2; i++) {
+		buffer_format(out, "pgonce_connections{connection=\"%s\"} %" PRIu64 "\n", connection_names[i],
+		              sum->connected[i]);
+	}
+	counter(out, "pgonce_connects", "Connections made, reconnections included.", &metrics->connects);
+	counter(out, "pgonce_connect_failures", "Connections that could not be made.", &metrics->connect_failures);
+	counter_pair(out, "pgonce_batches", "Batches sent.", metrics->batches);
+	counter_pair(out, "pgonce_operations", "Operations in those batches.", metrics->operations);
+	counter(out, "pgonce_resolved_claims", "Claims found to be ours after a lost connection.",
+	        &metrics->resolved_claims);
+	counter(out, "pgonce_resent_operations", "Operations sent again after a lost connection.", &metrics->resent);
+	counter(out, "pgonce_timeouts", "Batches and operations given up.", &metrics->timeouts);
+	gauge(out, "pgonce_pending_operations", "Operations that wait for the database.", sum->pending);
+	gauge(out, "pgonce_pending_bytes", "Their size.", sum->pending_bytes);
+	family(out, "histogram", "pgonce_database_seconds", "Batches by the time from sending to answer.");
+	buffer_text(out, "# UNIT pgonce_database_seconds seconds\n");
+	uint64_t count = 0;
+	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {
+		count += get(&metrics->latency[i]);
+		buffer_text(out, "pgonce_database_seconds_bucket{le=\"");
+		if (i < ONCE_LATENCY_BUCKETS - 1) {
+			write_seconds(out, bucket_below_us(i));
+		} else {
+			buffer_text(out, "+Inf");
+		}
+		buffer_format(out, "\"} %" PRIu64 "\n", count);
+	}
+	buffer_format(out, "pgonce_database_seconds_count %" PRIu64 "\npgonce_database_seconds_sum ", count);
+	write_seconds(out, get(&metrics->latency_sum_us));
+	buffer_text(out, "\n");
+}
+
+bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *length)
+{
+	buffer out = {.length_max = HTTP_METRICS_TEXT_MAX};
+	gauges sum = sum_gauges(metrics);
+	openmetrics_decisions(metrics, &out);
+	openmetrics_reports(metrics, &out);
+	gauge(&out, "pgonce_workers", "Worker processes.", sum.workers);
+	gauge(&out, "pgonce_running", "Requests that an upstream works on, under a lease.", sum.running);
+	gauge(&out, "pgonce_waiting", "Duplicates that wait for their original.", sum.waiting);
+	gauge(&out, "pgonce_held", "Answers held back until they are stored.", sum.held);
+	openmetrics_database(metrics, &sum, &out);
+	buffer_text(&out, "# EOF\n");
+	*text = buffer_take(&out, length);
+	return *text != NULL;
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * problem.c: the answers that the gateway itself gives, as problem documents (RFC 9457). One table; docs/problems.md has a
+ * section for each row, and a test compares the two. Pure.
+ */
+#include "http.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define DEFAULT_BASE "urn:pgonce:problem:"
+
+typedef struct row {
+	int status;
+	const char *slug;
+	const char *title;
+	const char *detail; /* what to do */
+} row;
+
+static const row rows[HTTP_PROBLEMS] = {
+    [HTTP_PROBLEM_KEY_MISSING] = {400, "key-missing", "Idempotency-Key is missing",
+                                  "This operation needs an Idempotency-Key header. Nothing was done."},
+    [HTTP_PROBLEM_KEY_MALFORMED] = {400, "key-malformed", "Idempotency-Key is malformed", "Nothing was done."},
+    [HTTP_PROBLEM_KEY_REPEATED] = {400, "key-repeated", "Idempotency-Key is sent more than once",
+                                   "Send one Idempotency-Key header with one key. Nothing was done."},
+    [HTTP_PROBLEM_TENANT_MISSING] = {400, "tenant-missing", "The request does not say whose key this is",
+                                     "What tells callers apart (a header, a claim, a certificate) is empty. "
+                                     "Nothing was done."},
+    [HTTP_PROBLEM_MISMATCH] = {422, "mismatch", "Idempotency-Key is already used",
+                               "This key was first used with another request, whose answer is untouched. Use a new key "
+                               "for a new request."},
+    [HTTP_PROBLEM_ACTIVE] = {409, "active", "A request with this Idempotency-Key is outstanding",
+                             "The first request with this key is still running. Send the same request again later."},
+    [HTTP_PROBLEM_IN_DOUBT] = {409, "in-doubt", "The outcome of this request is unknown",
+                               "An earlier attempt ended without anyone knowing whether it took effect. It will not be "
+                               "run again until that is found out. Do not send it under a new key."},
+    [HTTP_PROBLEM_EXPIRED] = {409, "expired", "Idempotency-Key is too old",
+                              "This key is older than what is remembered, so nobody can say whether it was used. "
+                              "It was not run now. Find out before you use a new key."},
+    [HTTP_PROBLEM_TOO_LARGE] = {409, "too-large", "Done, but its answer was too large to keep",
+                                "The request with this key was carried out, and its answer was passed on once. It will "
+                                "not be run again."},
+    [HTTP_PROBLEM_NO_ANSWER] =
+        {409, "no-answer", "Finished, without an answer to repeat",
+         "The request with this key is finished, and no HTTP answer is stored for it. It will not "
+         "be run again."},
+    [HTTP_PROBLEM_BODY_TOO_LARGE] = {413, "body-too-large", "The request body is too large",
+                                     "A body of this size can not be protected here. Nothing was done."},
+    [HTTP_PROBLEM_REFUSED] = {403, "refused", "The tenant or the scope is refused",
+                              "The gateway may not keep keys for this caller. Nothing was done."},
+    [HTTP_PROBLEM_UNAVAILABLE] = {503, "unavailable", "Keys can not be checked now",
+                                  "Nothing was done. Send the same request with the same key again later."},
+    [HTTP_PROBLEM_NOT_STORED] = {503, "not-stored", "The answer could not be stored",
+                                 "The request may have taken effect. Send it again with the same key, never with a new "
+                                 "one, to learn its outcome."},
+};
+
+static const row *row_of(http_problem problem)
+{
+	return &rows[(unsigned)problem < HTTP_PROBLEMS ? problem : HTTP_PROBLEM_UNAVAILABLE];
+}
+
+int http_problem_status(http_problem problem)
+{
+	return row_of(problem)->status;
+}
+
+const char *http_problem_slug(http_problem problem)
+{
+	return row_of(problem)->slug;
+}
+
+const char *http_problem_title(http_problem problem)
+{
+	return row_of(problem)->title;
+}
+
+bool http_problem_base_good(const char *type_base)
+{
+	size_t length = strlen(type_base);
+	if (length == 0 || length > HTTP_PROBLEM_BASE_MAX) {
+		return false;
+	}
+	for (size_t i = 0; i < length; i++) {
+		if (type_base[i] <= ' ' || type_base[i] > '~' || strchr("\"\\<>^`{|}", type_base[i]) != NULL) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* For inside a JSON string; cut between characters where out is full. */
+static void escape(const char *text, char *out, size_t size)
+{
+	size_t length = 0;
+	for (; *text != '\0'; text++) {
+		char piece[8];
+		unsigned char c = (unsigned char)*text;
+		int piece_length;
+		if (c == '"' || c == '\\') {
+			piece_length = snprintf(piece, sizeof piece, "\\%c", c);
+		} else if (c < ' ') {
+			piece_length = snprintf(piece, sizeof piece, "\\u%04x", c);
+		} else {
+			piece_length = snprintf(piece, sizeof piece, "%c", c <= '~' ? c : '?');
+		}
+		if (length + (size_t)piece_length >= size) {
+			break;
+		}
+		memcpy(out + length, piece, (size_t)piece_length);
+		length += (size_t)piece_length;
+	}
+	out[length] = '\0';
+}
+
+size_t http_problem_write(http_problem problem, const char *type_base, const char *detail, char *out, size_t size)
+{
+	const row *row = row_of(problem);
+	const char *base = type_base != NULL && http_problem_base_good(type_base) ? type_base : DEFAULT_BASE;
+	char more[HTTP_PROBLEM_DETAIL_MAX + 1];
+	escape(detail == NULL ? "" : detail, more, sizeof more);
+	int length = snprintf(out, size, "{\"type\":\"%s%s\",\"title\":\"%s\",\"status\":%d,\"detail\":\"%s%s%s\"}", base,
+	                      row->slug, row->title, row->status, row->detail, more[0] == '\0' ? "" : " ", more);
+	if (length < 0 || (size_t)length >= size) {
+		if (size > 0) {
+			out[0] = '\0';
+		}
+		return 0;
+	}
+	return (size_t)length;
+}
