@@ -95,7 +95,8 @@ def clean_environment():
 
 
 def tied(command):
-    """The command, ended by the kernel should the tests die without a chance to clean up."""
+    """The command, ended by the kernel should the tests die without a chance to clean up: when the thread that started it
+    ends, so start nothing in a thread that ends before the tests do."""
     return (["setpriv", "--pdeathsig", "QUIT", "--"] if shutil.which("setpriv") else []) + [
         str(word) for word in command
     ]

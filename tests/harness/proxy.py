@@ -3,8 +3,9 @@
 
 It knows the framing of the PostgreSQL protocol, version 3 (manual, "Frontend/Backend Protocol"), and nothing else: a
 rule names a piece of a frontend message's text, or a backend message's type. Each rule fires once, on the first
-connection that meets it."""
+connection that meets it. Or it is a black hole for a while: nothing is closed, and nothing comes through."""
 
+import os
 import pathlib
 import shutil
 import socket
@@ -39,6 +40,8 @@ class Proxy:
         self.rules = []
         self.lock = threading.Lock()
         self.sockets = []
+        self.open = {"frontend": threading.Event(), "backend": threading.Event()}
+        self.thaw()
         if tcp:
             self.listener = socket.create_server(("127.0.0.1", 0))
             self.host, self.port = "127.0.0.1", self.listener.getsockname()[1]
@@ -46,6 +49,7 @@ class Proxy:
             self.host, self.port = str(self.directory), PORT
             self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             self.listener.bind(str(pathlib.Path(self.directory) / f".s.PGSQL.{PORT}"))
+            os.chmod(self.directory / f".s.PGSQL.{PORT}", 0o777)  # the client may run as another user
             self.listener.listen(64)
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -57,6 +61,7 @@ class Proxy:
 
     def close(self):
         hang_up(self.listener)
+        self.thaw()
         with self.lock:
             for each in self.sockets:
                 hang_up(each)
@@ -81,6 +86,17 @@ class Proxy:
         """The connection is lost before the client sees the first backend message of this type (one byte) with this
         text."""
         return self._add(Rule("backend", "drop", text, kind))
+
+    def freeze(self, *directions):
+        """From now on messages of these directions ('frontend', 'backend'; without one: both) are held, on connections that are there
+        and on new ones, which are accepted and hear nothing."""
+        for direction in directions or self.open:
+            self.open[direction].clear()
+
+    def thaw(self):
+        """What was held arrives, late, wherever its connection is still there."""
+        for each in self.open.values():
+            each.set()
 
     def _add(self, rule):
         with self.lock:
@@ -136,6 +152,7 @@ class Link:
                 rule = self.proxy.take("frontend", kind, body)
                 if rule and rule.action == "swallow":
                     self.swallowing = rule  # before the server can answer
+                self.proxy.open["frontend"].wait()
                 if not rule or rule.action != "drop":
                     self.server.sendall(raw)
                 if rule and rule.action != "swallow":
@@ -149,6 +166,7 @@ class Link:
             head = exactly(self.client, 8)
             size, code = struct.unpack("!ii", head)
             rest = exactly(self.client, size - 8)
+            self.proxy.open["frontend"].wait()
             if code not in (SSL_REQUEST, GSS_REQUEST):
                 self.server.sendall(head + rest)
                 return
@@ -158,6 +176,7 @@ class Link:
         try:
             while True:
                 kind, body, raw = message(self.server)
+                self.proxy.open["backend"].wait()
                 rule = self.proxy.take("backend", kind, body)
                 if rule:
                     self.cut(rule)

@@ -1,0 +1,45 @@
+#!/bin/bash
+# SPDX-License-Identifier: PostgreSQL
+# Builds the nginx module against Debian's nginx-dev: build.sh OUTPUT WORK_DIRECTORY ARCHIVE... -- LIBRARY_OPTION...
+# meson calls it. configure runs only when its input changed; make rebuilds only what changed.
+set -euo pipefail
+
+output=$(realpath -m "$1")
+work=$(realpath -m "$2")
+shift 2
+archives=()
+while [ "$1" != "--" ]; do
+	archives+=("$(realpath "$1")")
+	shift
+done
+shift
+libraries="$*"
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+source=/usr/share/nginx/src
+
+# Ninja and make must not share a job server that make cannot reach.
+unset MAKEFLAGS MFLAGS
+PGONCE_INCLUDES="$root/include $root/lib/http $(pkg-config --cflags-only-I libpq | sed 's/-I//g')"
+PGONCE_HEADERS="$root/include/pgonce.h $(echo "$root"/lib/http/*.h)"
+PGONCE_ARCHIVES="${archives[*]}"
+PGONCE_LIBRARIES="-Wl,--exclude-libs,ALL -Wl,--version-script=$here/exports.map $libraries"
+export PGONCE_INCLUDES PGONCE_HEADERS PGONCE_ARCHIVES PGONCE_LIBRARIES
+
+mkdir -p "$work"
+stamp=$(cat "$here/config" "$here/build.sh" "$source/conf_flags" <(env | grep ^PGONCE_ | sort) <(nginx -v 2>&1) | sha256sum)
+if [ "$stamp" != "$(cat "$work/stamp" 2>/dev/null)" ]; then
+	rm -rf "$work/nginx"
+	cp -r "$source" "$work/nginx"
+	# shellcheck disable=SC1091
+	. "$source/conf_flags"
+	(
+		cd "$work/nginx"
+		./configure "${NGX_CONF_FLAGS[@]}" --add-dynamic-module="$here" \
+			--with-cc-opt='-g -O2 -fstack-protector-strong -Wformat -Werror=format-security -fPIC -D_FORTIFY_SOURCE=2 -Wshadow -Wstrict-prototypes -Wmissing-prototypes' \
+			--with-ld-opt='-Wl,-z,relro -Wl,-z,now -fPIC'
+	) >"$work/configure.log" 2>&1 || { tail -30 "$work/configure.log"; exit 1; }
+	echo "$stamp" >"$work/stamp"
+fi
+make -s -C "$work/nginx" -f objs/Makefile modules >"$work/make.log" 2>&1 || { cat "$work/make.log"; exit 1; }
+cp "$work/nginx/objs/ngx_http_once_module.so" "$output"

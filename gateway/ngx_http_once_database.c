@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * ngx_http_once_database.c: a worker's batcher on nginx's events and timers. libpq opens and closes its sockets itself, so
+ * each is lent to nginx only between watch and forget. The other files know only gate_batcher().
+ */
+#include "ngx_http_once.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum {
+	CONNECTIONS = 2
+};
+
+typedef struct gate_link {
+	ngx_connection_t *watched; /* NULL: none */
+	struct gate_worker *worker;
+	int number;
+} gate_link;
+
+/* A process has one worker; nginx gives no other place for what belongs to a process. */
+static struct gate_worker {
+	once_batcher *batcher;
+	gate_link links[CONNECTIONS];
+	ngx_event_t timer;
+	ngx_event_t deferred;
+	ngx_connection_t nobody; /* what nginx's debug messages say of the two events */
+	char owner[128];
+	ngx_log_t *log;
+} worker;
+
+static void on_readable(ngx_event_t *event)
+{
+	ngx_connection_t *c = event->data;
+	gate_link *link = c->data;
+
+	once_batcher_ready(link->worker->batcher, link->number, true, false);
+}
+
+static void on_writable(ngx_event_t *event)
+{
+	ngx_connection_t *c = event->data;
+	gate_link *link = c->data;
+
+	once_batcher_ready(link->worker->batcher, link->number, false, true);
+}
+
+static void on_timer(ngx_event_t *event)
+{
+	(void)event;
+	once_batcher_tick(worker.batcher);
+}
+
+static void on_deferred(ngx_event_t *event)
+{
+	(void)event;
+	once_batcher_flush(worker.batcher);
+}
+
+static void unwatch(gate_link *link)
+{
+	ngx_connection_t *c = link->watched;
+
+	if (c == NULL) {
+		return;
+	}
+	link->watched = NULL;
+	if (fcntl(c->fd, F_GETFD) == -1) {
+		/* libpq has closed it already, at the end of the connection, and the kernel has forgotten it. */
+		c->read->active = 0;
+		c->write->active = 0;
+	} else if (ngx_del_conn) {
+		ngx_del_conn(c, 0);
+	} else {
+		if (c->read->active) {
+			ngx_del_event(c->read, NGX_READ_EVENT, 0);
+		}
+		if (c->write->active) {
+			ngx_del_event(c->write, NGX_WRITE_EVENT, 0);
+		}
+	}
+	if (c->read->posted) {
+		ngx_delete_posted_event(c->read);
+	}
+	if (c->write->posted) {
+		ngx_delete_posted_event(c->write);
+	}
+	/* Never ngx_close_connection: the descriptor is libpq's. */
+	ngx_free_connection(c);
+	c->fd = (ngx_socket_t)-1;
+}
+
+static void forget(void *context, int connection, int fd)
+{
+	struct gate_worker *w = context;
+
+	(void)fd;
+	unwatch(&w->links[connection]);
+}
+
+static ngx_int_t set_event(ngx_event_t *event, ngx_int_t kind, bool wanted)
+{
+	if (wanted && !event->active) {
+		return ngx_add_event(event, kind, NGX_LEVEL_EVENT);
+	}
+	if (!wanted && event->active) {
+		return ngx_del_event(event, kind, 0);
+	}
+	return NGX_OK;
+}
+
+/*
+ * Where nginx has no connection left, or epoll no memory, nothing is watched; the batcher's own timeout then ends what
+ * waits and it connects anew.
+ */
+static void watch(void *context, int connection, int fd, bool read, bool write)
+{
+	struct gate_worker *w = context;
+	gate_link *link = &w->links[connection];
+	ngx_connection_t *c = link->watched;
+
+	if (c != NULL && c->fd != fd) {
+		unwatch(link);
+		c = NULL;
+	}
+	if (c == NULL) {
+		c = ngx_get_connection(fd, w->log);
+		if (c == NULL) {
+			return;
+		}
+		c->data = link;
+		c->log = w->log;
+		c->read->log = w->log;
+		c->write->log = w->log;
+		c->read->handler = on_readable;
+		c->write->handler = on_writable;
+		link->watched = c;
+	}
+	if (set_event(c->read, NGX_READ_EVENT, read) != NGX_OK || set_event(c->write, NGX_WRITE_EVENT, write) != NGX_OK) {
+		ngx_log_error(NGX_LOG_ALERT, w->log, 0, "once: the database's socket cannot be watched");
+	}
+}
+
+static void timer(void *context, int64_t due_ms, bool idle)
+{
+	struct gate_worker *w = context;
+	int64_t now = (int64_t)ngx_current_msec;
+
+	/* Deleted first: nginx keeps a timer that differs by less than 300 ms. */
+	if (w->timer.timer_set) {
+		ngx_del_timer(&w->timer);
+	}
+	if (due_ms == ONCE_NEVER) {
+		return;
+	}
+	/* A worker that ends stays for the timers that cannot be cancelled: so no report is lost in a reload. */
+	w->timer.cancelable = idle;
+	/* Due may be as early as INT64_MIN, from which nothing can be subtracted. */
+	ngx_add_timer(&w->timer, due_ms <= now ? 0 : (ngx_msec_t)(due_ms - now));
+}
+
+static void defer(void *context)
+{
+	struct gate_worker *w = context;
+
+	ngx_post_event(&w->deferred, &ngx_posted_events);
+}
+
+static int64_t now_ms(void *context)
+{
+	(void)context;
+	return (int64_t)ngx_current_msec;
+}
+
+static void event_init(ngx_event_t *event, ngx_event_handler_pt handler, ngx_log_t *log)
+{
+	event->handler = handler;
+	event->log = log;
+	event->data = &worker.nobody;
+}
+
+ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
+{
+	once_loop loop = {
+	    .context = &worker, .watch = watch, .forget = forget, .timer = timer, .defer = defer, .now_ms = now_ms};
+	once_batcher_options options = {.operation_timeout_ms = (int64_t)conf->timeout_ms,
+	                                .answer_timeout_ms = (int64_t)conf->timeout_ms,
+	                                .connect_timeout_ms = (int64_t)conf->timeout_ms,
+	                                .batch_age_ms = (int64_t)conf->batch_age_ms,
+	                                .batch_max = conf->batch_max,
+	                                .batch_bytes_max = conf->batch_bytes_max,
+	                                .prepare = conf->prepare == 1};
+	once_error *error = NULL;
+
+	worker.log = cycle->log;
+	worker.nobody.fd = (ngx_socket_t)-1;
+	event_init(&worker.timer, on_timer, cycle->log);
+	event_init(&worker.deferred, on_deferred, cycle->log);
+	for (int i = 0; i < CONNECTIONS; i++) {
+		worker.links[i] = (gate_link){.worker = &worker, .number = i};
+	}
+	snprintf(worker.owner, sizeof(worker.owner), "%.*s:%d", (int)ngx_min(cycle->hostname.len, 100),
+	         (const char *)cycle->hostname.data, (int)ngx_pid);
+	if (once_batcher_open((const char *)conf->conninfo.data, &loop, &options, &worker.batcher, &error) != ONCE_OK) {
+		ngx_log_error(NGX_LOG_EMERG, cycle->log, 0, "once: %s", once_error_message(error));
+		once_error_free(error);
+		return NGX_ERROR;
+	}
+	gate_status_start(conf);
+	return NGX_OK;
+}
+
+void gate_database_stop(void)
+{
+	once_batcher *batcher = worker.batcher;
+
+	if (batcher == NULL) {
+		return;
+	}
+	gate_status_stop();
+	worker.batcher = NULL;
+	/* Before libpq closes the descriptors. */
+	for (int i = 0; i < CONNECTIONS; i++) {
+		unwatch(&worker.links[i]);
+	}
+	once_batcher_close(batcher);
+	for (int i = 0; i < CONNECTIONS; i++) {
+		unwatch(&worker.links[i]);
+	}
+	if (worker.timer.timer_set) {
+		ngx_del_timer(&worker.timer);
+	}
+	if (worker.deferred.posted) {
+		ngx_delete_posted_event(&worker.deferred);
+	}
+}
+
+once_batcher *gate_batcher(void)
+{
+	return worker.batcher;
+}
+
+const char *gate_owner(void)
+{
+	return worker.owner;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * ngx_http_once_status.c: counters that all workers share, and the page that shows them (once_status). What is counted and how
+ * it is written is lib/http's (metrics.c).
+ */
+#include "ngx_http_once.h"
+
+enum {
+	COUNT_MS = 1000, /* how old the batcher's figures of another worker may be */
+	ZONE_SPARE = 16 * 4096
+};
+
+static http_metrics *metrics; /* in shared memory; NULL outside of workers */
+static http_metrics_worker *mine;
+static ngx_event_t ticker;
+
+/* A reload keeps what was counted. */
+static ngx_int_t zone_init(ngx_shm_zone_t *zone, void *old)
+{
+	ngx_slab_pool_t *pool = (ngx_slab_pool_t *)zone->shm.addr;
+
+	if (old == NULL && !zone->shm.exists) {
+		old = ngx_slab_calloc(pool, sizeof(http_metrics));
+		if (old == NULL) {
+			return NGX_ERROR;
+		}
+		pool->data = old;
+	}
+	zone->data = old == NULL ? pool->data : old;
+	http_metrics_init(zone->data);
+	return NGX_OK;
+}
+
+ngx_int_t gate_status_zone(ngx_conf_t *cf, gate_main *conf)
+{
+	ngx_str_t name = ngx_string("once_status");
+
+	conf->zone = ngx_shared_memory_add(cf, &name, ngx_align(sizeof(http_metrics) * 9 / 8, 4096) + ZONE_SPARE,
+	                                   &ngx_http_once_module);
+	if (conf->zone == NULL) {
+		return NGX_ERROR;
+	}
+	conf->zone->init = zone_init;
+	return NGX_OK;
+}
+
+static void count_batcher(void)
+{
+	once_batcher_statistics statistics = {0};
+
+	if (mine != NULL && gate_batcher() != NULL) {
+		once_batcher_count(gate_batcher(), &statistics);
+		http_metrics_batched(metrics, mine, &statistics);
+	}
+}
+
+static void on_tick(ngx_event_t *event)
+{
+	count_batcher();
+	ngx_add_timer(event, COUNT_MS);
+}
+
+void gate_status_start(gate_main *conf)
+{
+	metrics = conf->zone->data;
+	mine = http_metrics_enter(metrics, (size_t)ngx_process_slot, (uint64_t)ngx_pid);
+	gate_event_init(&ticker, on_tick);
+	ticker.cancelable = 1;
+	ngx_add_timer(&ticker, COUNT_MS);
+}
+
+void gate_status_stop(void)
+{
+	if (mine == NULL) {
+		return;
+	}
+	count_batcher();
+	http_metrics_leave(mine);
+	mine = NULL;
+	if (ticker.timer_set) {
+		ngx_del_timer(&ticker);
+	}
+}
+
+void gate_count_step(const char *scope, http_step step, http_problem problem)
+{
+	if (metrics != NULL) {
+		size_t row = http_metrics_scope_row(metrics, (http_text){.data = scope, .length = ngx_strlen(scope)});
+
+		http_metrics_decided(metrics, row, step, problem);
+	}
+}
+
+void gate_count_problem(const char *scope, http_problem problem)
+{
+	gate_count_step(scope, HTTP_REFUSE, problem);
+}
+
+void gate_count_report(const gate_attempt *attempt)
+{
+	if (metrics != NULL) {
+		http_metrics_add(&metrics->reports[attempt->report], 1);
+	}
+}
+
+void gate_count_refused(void)
+{
+	if (metrics != NULL) {
+		http_metrics_add(&metrics->reports_refused, 1);
+	}
+}
+
+void gate_count_unstored(void)
+{
+	if (metrics != NULL) {
+		http_metrics_add(&metrics->reports_unstored, 1);
+	}
+}
+
+/* Adding a negative number wraps to a subtraction. */
+void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held)
+{
+	if (mine != NULL) {
+		http_metrics_add(&mine->running, (uint64_t)running);
+		http_metrics_add(&mine->waiting, (uint64_t)waiting);
+		http_metrics_add(&mine->held, (uint64_t)held);
+	}
+}
+
+/* ---- the page ---- */
+
+static ngx_uint_t wants_openmetrics(ngx_http_request_t *r, const gate_location *location)
+{
+	static ngx_str_t name = ngx_string("http_accept");
+	ngx_http_variable_value_t *accept;
+	ngx_uint_t key;
+	u_char lower[16];
+
+	if (location->status != 1) {
+		return location->status == 3;
+	}
+	key = ngx_hash_strlow(lower, name.data, name.len);
+	accept = ngx_http_get_variable(r, &name, key);
+	return accept != NULL && !accept->not_found &&
+	       ngx_strlcasestrn(accept->data, accept->data + accept->len, (u_char *)"openmetrics", 10) != NULL;
+}
+
+static void free_text(void *text)
+{
+	free(text);
+}
+
+ngx_int_t gate_status_handler(ngx_http_request_t *r)
+{
+	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
+	ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(r->pool, 0);
+	ngx_uint_t open = wants_openmetrics(r, location);
+	ngx_chain_t out;
+	ngx_int_t rc;
+	gate_bytes body = {0};
+	char *text = NULL;
+	size_t length = 0;
+
+	if (!(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD))) {
+		return NGX_HTTP_NOT_ALLOWED;
+	}
+	rc = ngx_http_discard_request_body(r);
+	if (rc != NGX_OK) {
+		return rc;
+	}
+	if (cleanup == NULL || metrics == NULL) {
+		return NGX_HTTP_SERVICE_UNAVAILABLE;
+	}
+	count_batcher();
+	if (!(open ? http_metrics_openmetrics(metrics, &text, &length) : http_metrics_json(metrics, &text, &length))) {
+		return NGX_HTTP_INTERNAL_SERVER_ERROR;
+	}
+	cleanup->handler = free_text;
+	cleanup->data = text;
+	body.data = (u_char *)text;
+	body.length = length;
+	r->headers_out.status = NGX_HTTP_OK;
+	r->headers_out.content_length_n = (off_t)length;
+	if (open) {
+		ngx_str_set(&r->headers_out.content_type, HTTP_OPENMETRICS_TYPE);
+	} else {
+		ngx_str_set(&r->headers_out.content_type, "application/json");
+	}
+	r->headers_out.content_type_len = r->headers_out.content_type.len;
+	rc = ngx_http_send_header(r);
+	if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+		return rc;
+	}
+	return gate_reply_body(r, &body, &out) == NGX_OK ? ngx_http_output_filter(r, &out) : NGX_ERROR;
+}

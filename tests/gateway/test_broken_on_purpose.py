@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Each guarantee taken out, by a setting that gives it up or a contract that breaks it, and the tests that notice: a test that passes
+without its guarantee proves nothing."""
+
+import pytest
+
+from contract.calls import mutate
+from harness.upstream import Upstream
+
+from . import test_faults as faults
+from . import test_handoff as handoff
+from . import test_one_execution as one_execution
+from . import test_protocol as protocol
+from . import test_security as security
+from . import test_waiting as waiting
+from .door import HTTP, Door
+
+H1 = "HTTP/1.1"
+
+
+def setting(old, new):
+    """In the file's own configuration."""
+
+    def apply(config, http, database):
+        assert old in config + http, old
+        return config.replace(old, new), http.replace(old, new)
+
+    return apply
+
+
+def contract(function, old, new):
+    def apply(config, http, database):
+        mutate(database, function, old, new)
+        return config, http
+
+    return apply
+
+
+UNPROTECTED = setting("once required;", "once off;")
+RETRIES = setting("once_scope pay;", "once_scope pay; once_in_doubt retry;")
+DOUBT_RETRIES = setting("once_scope doubt;", "once_scope doubt; once_in_doubt retry;")
+ONE_TENANT = setting("once_tenant $http_x_tenant;", "once_tenant none;")
+NO_BODY = setting("once_scope pay;", "once_scope pay; once_fingerprint method;")
+STORES_5XX = setting("once_scope pay;", "once_scope pay; once_store 2xx 3xx 4xx 5xx;")
+STORES_LITTLE = setting("location /unbuffered { once_scope pay;", "location /unbuffered { once_scope pay; once_response_max 100;")
+NO_WAIT = setting("once_wait 20s;", "once_wait 0;")
+NO_HAND_OFF = setting("once_handoff on;", "once_handoff off;")
+CLEAR_LOGS = setting("once_scope pay;", "once_scope pay; once_log_keys clear;")
+
+CASES = [
+    # (what is taken out, the file, the test, its arguments)
+    (UNPROTECTED, one_execution, "test_200_identical_requests_at_once_are_one_execution_and_one_answer", {}),
+    (UNPROTECTED, one_execution, "test_50_keys_with_20_duplicates_each_are_50_executions", {}),
+    (UNPROTECTED, one_execution, "test_clients_that_leave_right_after_sending_are_stored_and_their_retries_replay", {}),
+    (UNPROTECTED, protocol, "test_post_and_patch_are_protected", {"protocol": H1, "method": "POST"}),
+    (UNPROTECTED, protocol, "test_a_missing_key_is_refused_where_one_is_required", {"protocol": H1}),
+    (UNPROTECTED, protocol, "test_a_malformed_key_is_refused_and_never_ignored", {"protocol": H1, "syntax": "pay", "value": '"'}),
+    (UNPROTECTED, security, "test_a_client_cannot_speak_for_the_gateway_to_the_service", {"protocol": H1, "name": "Once-Key", "value": "x"}),
+    (UNPROTECTED, waiting, "test_duplicates_wait_for_their_original_and_replay_it", {}),
+    (NO_WAIT, waiting, "test_duplicates_wait_for_their_original_and_replay_it", {}),
+    (ONE_TENANT, protocol, "test_a_key_means_one_intent_for_each_tenant", {"protocol": H1}),
+    (ONE_TENANT, security, "test_a_tenant_never_sees_the_answer_of_another_with_the_same_key_and_body", {"protocol": H1}),
+    (ONE_TENANT, security, "test_a_tenant_cannot_learn_whether_another_has_used_a_key", {"protocol": H1}),
+    (
+        NO_BODY,
+        protocol,
+        "test_the_same_key_with_another_request_is_a_mismatch_and_the_original_still_replays",
+        {"protocol": H1, "other": {"body": b"x"}},
+    ),
+    (NO_BODY, one_execution, "test_a_request_body_of_5_mb_is_compared_whole_from_its_temporary_file", {"chunked": False}),
+    (
+        DOUBT_RETRIES,
+        protocol,
+        "test_a_request_that_left_and_brought_no_whole_answer_is_in_doubt_and_not_run_again",
+        {"protocol": H1, "ending": protocol.ENDS_IN_DOUBT["no answer"]},
+    ),
+    (RETRIES, one_execution, "test_a_timeout_leaves_doubt_and_a_late_answer_changes_nothing", {}),
+    (RETRIES, faults, "test_the_key_of_a_killed_worker_is_running_until_its_lease_ends_and_then_in_doubt", {}),
+    (RETRIES, faults, "test_a_service_that_fails_at_random_under_load_runs_no_intent_twice", {}),
+    (STORES_5XX, protocol, "test_an_answer_that_says_try_again_is_passed_on_and_the_retry_runs", {"status": 503}),
+    (STORES_LITTLE, one_execution, "test_an_answer_that_comes_piece_by_piece_is_stored_whole", {"target": "/unbuffered"}),
+    (NO_HAND_OFF, handoff, "test_the_answer_that_the_gateway_gives_is_the_one_that_the_service_stored", {}),
+    (CLEAR_LOGS, security, "test_a_key_or_a_body_is_in_no_log_unless_asked_for", {}),
+    # What the contract decides, the gateway must not paper over.
+    (
+        contract("_report", "AND i.fence = fence", "AND true"),
+        handoff,
+        "test_a_completion_under_an_old_fence_is_refused_and_its_effect_rolled_back",
+        {},
+    ),
+]
+
+
+def named(case):
+    kind = next((name for name, value in globals().items() if value is case[0]), "the contract")
+    return f"{kind}: {case[2][5:]}"
+
+
+@pytest.fixture
+def fresh(server):
+    database = server.new_database()
+    yield database
+    database.drop()
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_without_its_guarantee_the_test_fails(fresh, case):
+    broken, module, name, arguments = case
+    with Upstream() as service, Upstream() as other:
+        config, http = module.CONFIG, getattr(module, "HTTP", "").replace("@other@", str(other.path))
+        config, http = broken(config, http, fresh)
+        if module is handoff:
+            fresh.execute("CREATE TABLE payment (key text, amount integer)")
+        door = Door(fresh, service, config, http, base=HTTP.replace("20s", "2s"))
+        door.patience_s = 1  # for what will not come
+        if module is security:
+            (door.nginx.directory / "users").write_text("")
+        with door:
+            # The door itself works, so that the test fails for what is missing.
+            assert door.attempt("plain", value='"plain"').status == 201
+            with pytest.raises((AssertionError, TimeoutError, KeyError)):
+                getattr(module, name)(door=door, **arguments)

@@ -1,0 +1,946 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Every rule of the protocol as a row of a table, over HTTP/1.1 and HTTP/2: keys (RFC 8941, section 3.3.3 and 4.2), which requests are
+protected, what is refused and how, what is stored, and what a replay holds."""
+
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from contract.calls import uuid7
+from harness.postgres import ROOT, wait_until
+from harness.upstream import Answer
+
+from .door import BODY, JSON, Door, assert_problem, assert_replays, new_key, quoted, same_answer
+
+PROTOCOLS = ["HTTP/1.1", "HTTP/2"]
+
+CONFIG = """
+    once_tenant $http_x_tenant;
+    location /pay { once required; once_scope pay; proxy_pass http://app; }
+    location /strict { once required; once_scope strict; once_key_syntax strict; proxy_pass http://app; }
+    location /short { once required; once_scope short; once_key_length 8; proxy_pass http://app; }
+    location /optional { once on; once_scope optional; proxy_pass http://app; }
+    location /off { once off; proxy_pass http://app; }
+    location /methods { once required; once_scope methods; once_methods POST PUT DELETE; proxy_next_upstream off; proxy_pass http://app; }
+    location /webhook { once required; once_scope webhook; once_key $http_webhook_id; proxy_pass http://app; }
+    location /named/by/itself { once required; proxy_pass http://app; }
+    location /alone { once required; once_scope alone; once_tenant none; proxy_pass http://app; }
+    location /success { once required; once_scope success; once_store 2xx 3xx; proxy_pass http://app; }
+    location /failures { once required; once_scope failures; once_store 2xx 3xx 4xx 5xx; proxy_pass http://app; }
+    location /again { once required; once_scope again; once_in_doubt retry; proxy_read_timeout 500ms; proxy_pass http://app; }
+    location /doubt { once required; once_scope doubt; proxy_read_timeout 500ms; proxy_pass http://app; }
+    location /keep { once required; once_scope keep; once_headers Content-Type X-Kept-*; proxy_pass http://app; }
+    location /no-body { once required; once_scope no-body; once_fingerprint method target; proxy_pass http://app; }
+    location /canonical { once required; once_scope canonical; once_canonical_json on; proxy_pass http://app; }
+    location /verified { once required; once_scope verified; proxy_pass http://app; }
+    location /big-body { once required; once_scope big-body; once_body_max 10k; proxy_pass http://app; }
+    location /big-answer { once required; once_scope big-answer; once_response_max 10k; proxy_pass http://app; }
+    location /seen { once required; once_scope seen; add_header X-Verdict $once_verdict; proxy_pass http://app; }
+"""
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request):
+    return request.param
+
+
+# ---- Keys. {} stands for a key that no other test uses.
+
+# (what the header says, the key that it means)
+GOOD_STRINGS = {
+    "a string": ('"{}"', "{}"),
+    "a UUID": ('"8e03978e-40d5-43dd-bc93-{}"', "8e03978e-40d5-43dd-bc93-{}"),
+    "spaces around it": ('   "{}"  ', "{}"),
+    "a space inside": ('"{} b"', "{} b"),
+    "spaces at both ends inside": ('" {} "', " {} "),
+    "an escaped quote": ('"{}\\"b"', '{}"b'),
+    "an escaped backslash": ('"{}\\\\b"', "{}\\b"),
+    "nothing but escapes": ('"{}\\"\\\\\\""', '{}"\\"'),
+    "every printable character": (
+        '"{} !\\"#$%&\'()*+,-./0123456789:;<=>?@[\\\\]^_`{{|}}~"',
+        "{} !\"#$%&'()*+,-./0123456789:;<=>?@[\\]^_`{{|}}~",
+    ),
+    "a comma inside": ('"{},b"', "{},b"),
+    "a semicolon inside": ('"{};b"', "{};b"),
+    "a parameter without a value": ('"{}";a', "{}"),
+    "a space after the semicolon": ('"{}"; a', "{}"),
+    "many parameters": ('"{}";a;b=1;c=?0;d=tok/en;e=:YWJj:;f=-1.5;*g="x;y,\\"z"', "{}"),
+    "a parameter's name with every sign": ('"{}";a_b-c.d*0=1', "{}"),
+    "a parameter that comes twice": ('"{}";a=1;a=2', "{}"),
+    "255 characters": ('"{}' + "x" * (255 - 32) + '"', "{}" + "x" * (255 - 32)),
+    "255 characters with escapes": ('"{}' + '\\"' * (255 - 32) + '"', "{}" + '"' * (255 - 32)),
+}
+# What no mode takes.
+BAD_VALUES = {
+    "an empty string": '""',
+    "no closing quote": '"{}',
+    "nothing but a quote": '"',
+    "an escaped closing quote": '"{}\\"',
+    "a backslash at the end": '"{}\\',
+    "a bad escape": '"{}\\n"',
+    "a tab inside": '"{}\tb"',
+    "a control character": '"{}\x01b"',
+    "a delete character": '"{}\x7fb"',
+    "a byte that is not ASCII": '"{}\xe9"',
+    "UTF-8": '"{}é€"'.encode(),
+    "bytes after the string": '"{}"b',
+    "a second string": '"{}" "b"',
+    "a list": '"{}", "b"',
+    "a list of one": '"{}",',
+    "an inner list": '("{}")',
+    "a semicolon and nothing": '"{}";',
+    "a space before the semicolon": '"{}" ;a',
+    "a parameter's name in capitals": '"{}";A=1',
+    "a parameter's name that is a number": '"{}";1=1',
+    "a parameter without its value": '"{}";a=',
+    "a parameter with a broken string": '"{}";a="x',
+    "a parameter with a broken byte sequence": '"{}";a=:YWJj',
+    "a parameter with a broken boolean": '"{}";a=?2',
+    "a parameter with a broken number": '"{}";a=1.',
+    "a parameter with a number too long": '"{}";a=1234567890123456',
+    "a parameter that is a list": '"{}";a=(1)',
+    "256 characters": '"{}' + "x" * (256 - 32) + '"',
+    "only spaces": "   ",
+    "nothing": "",
+}
+# What only the lenient mode takes, as it stands.
+BARE_KEYS = {
+    "a token": "{}",
+    "a bare UUID": "8e03978e-40d5-43dd-bc93-{}",
+    "a bare key of digits": "42{}",
+    "a bare key with signs": "{}/a:b=c?d&e+f~g",
+    "a bare key that looks like a boolean": "?1{}",
+    "a bare key that looks like a byte sequence": ":{}:",
+    "a bare key with spaces around": "  {}  ",
+    "255 bare characters": "{}" + "x" * (255 - 32),
+}
+BAD_BARE_KEYS = {
+    "a space": "{} b",
+    "a comma": "{},b",
+    "a semicolon": "{};b",
+    "a parameter": "{};a=1",
+    "a quote": '{}"b',
+    "a backslash": "{}\\b",
+    "a quote at the end": '{}"',
+    "a byte that is not ASCII": "{}\xe9",
+    "a control character": "{}\x01",
+    "256 bare characters": "{}" + "x" * (256 - 32),
+}
+
+
+def fill(template, unique):
+    if isinstance(template, bytes):
+        return template.replace(b"{}", unique.encode())
+    return template.replace("{}", unique).replace("{{", "{").replace("}}", "}")
+
+
+def sorted_cases(table):
+    return [pytest.param(value, id=name.replace(" ", "-")) for name, value in table.items()]
+
+
+@pytest.mark.parametrize("syntax", ["pay", "strict"])
+@pytest.mark.parametrize("value, means", [pytest.param(*each.values[0], id=each.id) for each in sorted_cases(GOOD_STRINGS)])
+def test_a_structured_field_string_is_a_key(door, protocol, syntax, value, means):
+    key = new_key()
+    answer = door.attempt(key, f"/{syntax}", value=fill(value, key), protocol=protocol)
+    assert answer.status == 201 and not answer.replayed
+    assert door.stored(fill(means, key), scope=syntax).state == "succeeded"
+    assert_replays(door, key, answer, f"/{syntax}", value=fill(value, key), protocol=protocol)
+    # The same key, said in another way.
+    assert_replays(door, key, answer, f"/{syntax}", value=quoted(fill(means, key)), protocol=protocol)
+
+
+@pytest.mark.parametrize("syntax", ["pay", "strict"])
+@pytest.mark.parametrize("value", sorted_cases(BAD_VALUES))
+def test_a_malformed_key_is_refused_and_never_ignored(door, protocol, syntax, value):
+    key = new_key()
+    answer = door.attempt(key, f"/{syntax}", value=fill(value, key), protocol=protocol)
+    assert_problem(answer, 400, "key-malformed")
+    assert door.count(key) == 0
+
+
+@pytest.mark.parametrize("value", sorted_cases(BARE_KEYS))
+def test_a_bare_key_is_a_key_where_the_syntax_is_lenient_and_the_same_one_as_in_quotes(door, protocol, value):
+    key = new_key()
+    answer = door.attempt(key, value=fill(value, key), protocol=protocol)
+    assert answer.status == 201 and not answer.replayed
+    assert_replays(door, key, answer, value=quoted(fill(value, key).strip()), protocol=protocol)
+
+
+@pytest.mark.parametrize("value", sorted_cases(BARE_KEYS))
+def test_a_bare_key_is_refused_where_the_syntax_is_strict(door, protocol, value):
+    key = new_key()
+    assert_problem(door.attempt(key, "/strict", value=fill(value, key), protocol=protocol), 400, "key-malformed")
+    assert door.count(key) == 0
+
+
+@pytest.mark.parametrize("value", sorted_cases(BAD_BARE_KEYS))
+@pytest.mark.parametrize("syntax", ["pay", "strict"])
+def test_a_malformed_bare_key_is_refused(door, protocol, syntax, value):
+    key = new_key()
+    assert_problem(door.attempt(key, f"/{syntax}", value=fill(value, key), protocol=protocol), 400, "key-malformed")
+    assert door.count(key) == 0
+
+
+@pytest.mark.parametrize("target", ["/pay", "/strict", "/optional"])
+@pytest.mark.parametrize("values", [('"{}"', '"{}"'), ('"{}"', '"other"'), ('"{}"', ""), ("", '"{}"')])
+def test_two_header_lines_are_refused_even_with_the_same_key(door, protocol, target, values):
+    key = new_key()
+    more = [("Idempotency-Key", fill(value, key)) for value in values]
+    answer = door.attempt(key, target, value="-", headers=more, protocol=protocol)
+    assert_problem(answer, 400, "key-repeated")
+    assert door.count(key) == 0
+
+
+def test_a_key_longer_than_the_location_allows_is_refused(door, protocol):
+    key = new_key()
+    assert_problem(door.attempt(key, "/short", value='"123456789"', protocol=protocol), 400, "key-malformed")
+    assert_problem(door.attempt(key, "/short", value="123456789", protocol=protocol), 400, "key-malformed")
+    assert door.count(key) == 0
+    assert door.attempt(key, "/short", value=quoted(key[:8]), protocol=protocol).status == 201
+
+
+def test_a_key_from_the_future_is_refused(door, protocol):
+    key = uuid7(int(time.time() * 1000) + 30 * 86400 * 1000)
+    assert_problem(door.attempt(key, protocol=protocol), 400, "key-malformed")
+    assert door.count(key) == 0
+
+
+def test_a_key_whose_day_is_gone_is_known_to_be_late_and_is_not_run(door, protocol):
+    key = uuid7(1577880000000, PROTOCOLS.index(protocol))
+    assert_problem(door.attempt(key, protocol=protocol), 409, "expired")
+    assert door.count(key) == 0
+
+
+# ---- Which requests are protected.
+
+
+def test_a_missing_key_is_refused_where_one_is_required(door, protocol):
+    key = new_key()
+    assert_problem(door.attempt(key, value="-", protocol=protocol), 400, "key-missing")
+    assert door.count(key) == 0
+
+
+def test_a_missing_key_passes_where_keys_are_optional(door, protocol):
+    key = new_key()
+    for count in (1, 2):
+        answer = door.attempt(key, "/optional", value="-", protocol=protocol)
+        assert answer.status == 201 and not answer.replayed
+        assert door.count(key) == count
+
+
+def test_a_key_protects_where_keys_are_optional(door, protocol):
+    key = new_key()
+    first = door.attempt(key, "/optional", protocol=protocol)
+    assert_replays(door, key, first, "/optional", protocol=protocol)
+
+
+@pytest.mark.parametrize("value", sorted_cases(BAD_VALUES))
+def test_a_malformed_key_is_refused_where_keys_are_optional(door, value):
+    key = new_key()
+    assert_problem(door.attempt(key, "/optional", value=fill(value, key)), 400, "key-malformed")
+    assert door.count(key) == 0
+
+
+def test_a_location_that_is_off_passes_every_request(door, protocol):
+    key = new_key()
+    for count in (1, 2):
+        answer = door.attempt(key, "/off", value='"malformed', protocol=protocol)
+        assert answer.status == 201 and not answer.replayed
+        assert door.count(key) == count
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
+def test_other_methods_pass_whatever_key_they_send(door, protocol, method):
+    key = new_key()
+    for count, value in enumerate(["-", quoted(key), quoted(key), '"malformed'], 1):
+        answer = door.attempt(key, method=method, body=None, value=value, protocol=protocol)
+        assert answer.status == 201 and not answer.replayed
+        assert door.count(key) == count
+    assert door.stored(key) is None
+
+
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_post_and_patch_are_protected(door, protocol, method):
+    key = new_key()
+    first = door.attempt(key, method=method, protocol=protocol)
+    assert first.status == 201 and not first.replayed
+    assert_replays(door, key, first, method=method, protocol=protocol)
+
+
+@pytest.mark.parametrize("method, protected", [("POST", True), ("PUT", True), ("DELETE", True), ("PATCH", False)])
+def test_the_location_says_which_methods_are_protected(door, protocol, method, protected):
+    key = new_key()
+    first = door.attempt(key, "/methods", method=method, protocol=protocol)
+    again = door.attempt(key, "/methods", method=method, protocol=protocol)
+    assert (again.replayed, same_answer(first, again), door.count(key)) == (protected, protected, 1 if protected else 2)
+
+
+def test_the_key_can_come_from_another_header(door, protocol):
+    key = new_key()
+    webhook = [("Webhook-Id", key)]
+    first = door.attempt(key, "/webhook", value="-", headers=webhook, protocol=protocol)
+    assert first.status == 201
+    assert_replays(door, key, first, "/webhook", value="-", headers=webhook, protocol=protocol)
+    assert_problem(door.attempt(key, "/webhook", protocol=protocol), 400, "key-missing")
+
+
+# ---- Whose key it is.
+
+
+def test_a_key_means_one_intent_in_each_scope(door, protocol):
+    key = new_key()
+    assert door.attempt(key, "/pay", protocol=protocol).status == 201
+    assert door.attempt(key, "/optional", protocol=protocol).status == 201
+    assert door.count(key) == 2
+    assert door.stored(key, "pay") and door.stored(key, "optional")
+
+
+def test_the_scope_is_the_locations_name_where_none_is_said(door):
+    key = new_key()
+    first = door.attempt(key, "/named/by/itself")
+    assert_replays(door, key, first, "/named/by/itself")
+    assert door.database.value("SELECT scope FROM once.intent WHERE key = %s", key) == "/named/by/itself"
+
+
+def test_a_key_means_one_intent_for_each_tenant(door, protocol):
+    key = new_key()
+    first, second = (door.attempt(key, tenant=tenant, protocol=protocol) for tenant in ("a", "b"))
+    assert (first.status, second.status) == (201, 201) and first.body != second.body
+    assert door.count(key) == 2
+    assert_replays(door, key, first, tenant="a", protocol=protocol)
+    assert_replays(door, key, second, tenant="b", protocol=protocol)
+
+
+@pytest.mark.parametrize("tenant", [None, "", "  "])
+def test_an_empty_tenant_is_refused_where_one_is_expected(door, protocol, tenant):
+    key = new_key()
+    assert_problem(door.attempt(key, tenant=tenant, protocol=protocol), 400, "tenant-missing")
+    assert door.count(key) == 0
+
+
+def test_a_location_with_no_tenants_has_one_caller(door, protocol):
+    key = new_key()
+    first = door.attempt(key, "/alone", tenant="a", protocol=protocol)
+    assert_replays(door, key, first, "/alone", tenant="b", protocol=protocol)
+    assert door.stored(key, "alone", tenant="").state == "succeeded"
+
+
+# ---- The same key with another request.
+
+OTHER_REQUESTS = {
+    "another body": {"body": b'{"amount": 101}'},
+    "no body": {"body": b""},
+    "another method": {"method": "PATCH"},
+    "another path": {"target": "/pay/2"},
+    "another query": {"target": "/pay?n=2"},
+    "another content type": {"headers": [("Content-Type", "text/plain")]},
+}
+
+
+@pytest.mark.parametrize("other", sorted_cases(OTHER_REQUESTS))
+def test_the_same_key_with_another_request_is_a_mismatch_and_the_original_still_replays(door, protocol, other):
+    key = new_key()
+    first = door.attempt(key, protocol=protocol)
+    assert_problem(door.attempt(key, protocol=protocol, **other), 422, "mismatch")
+    assert door.count(key) == 1
+    assert_replays(door, key, first, protocol=protocol)
+
+
+@pytest.mark.parametrize("other", sorted_cases(OTHER_REQUESTS))
+def test_a_mismatch_is_found_before_still_running(door, protocol, other):
+    key, hold = new_key(), threading.Event()
+    door.upstream.script(key, Answer(hold=hold))
+    original = door.start(key, protocol=protocol)
+    door.upstream.wait(key)
+    assert_problem(door.attempt(key, protocol=protocol, **other), 422, "mismatch")
+    hold.set()
+    assert original.result().status == 201
+    assert door.count(key) == 1
+
+
+def test_other_headers_are_the_same_request(door, protocol):
+    key = new_key()
+    first = door.attempt(key, headers=[("X-Trace", "1"), ("Accept", "text/plain")], protocol=protocol)
+    assert_replays(door, key, first, headers=[("X-Trace", "2"), ("Accept", "*/*")], protocol=protocol)
+
+
+def test_the_location_says_what_of_the_request_counts(door, protocol):
+    key = new_key()
+    first = door.attempt(key, "/no-body", body=b"one", protocol=protocol)
+    assert_replays(door, key, first, "/no-body", body=b"two", headers=[("Content-Type", "x/y")], protocol=protocol)
+    assert_problem(door.attempt(key, "/no-body?other", body=b"one", protocol=protocol), 422, "mismatch")
+
+
+def test_a_reserialised_body_is_the_same_request_where_json_is_canonical(door, protocol):
+    key = new_key()
+    first = door.attempt(key, "/canonical", body=b'{"a": 1, "b": [1, 2], "c": {"e": 1, "d": null}}', protocol=protocol)
+    assert first.status == 201
+    assert_replays(door, key, first, "/canonical", body=b'{"c":{"d":null,"e":1},"b":[1,2],"a":1}', protocol=protocol)
+    for other in (b'{"a":2,"b":[1,2],"c":{"d":null,"e":1}}', b'{"a":1,"b":[2,1],"c":{"d":null,"e":1}}', b"{"):
+        assert_problem(door.attempt(key, "/canonical", body=other, protocol=protocol), 422, "mismatch")
+    assert door.count(key) == 1
+
+
+def test_a_reserialised_body_is_another_request_where_json_is_not_canonical(door, protocol):
+    key = new_key()
+    assert door.attempt(key, body=b'{"a":1,"b":2}', protocol=protocol).status == 201
+    assert_problem(door.attempt(key, body=b'{"b":2,"a":1}', protocol=protocol), 422, "mismatch")
+
+
+def test_the_same_body_in_chunks_is_the_same_request(door):
+    key = new_key()
+    first = door.attempt(key, body=BODY * 50, chunked=True)
+    assert door.upstream.only(key).body == BODY * 50
+    assert_replays(door, key, first, body=BODY * 50)
+    assert_replays(door, key, first, body=BODY * 50, chunked=True)
+
+
+def test_the_same_request_over_other_protocols_is_the_same_request(door):
+    key = new_key()
+    first = door.attempt(key, protocol="HTTP/1.1")
+    for options in ({"protocol": "HTTP/2"}, {"protocol": "TLS"}, {"version": "1.0"}, {"protocol": "HTTP/1.1"}):
+        assert_replays(door, key, first, **options)
+
+
+def test_a_client_of_http_1_0_is_protected(door):
+    key = new_key()
+    first = door.attempt(key, version="1.0")
+    assert first.status == 201
+    assert_replays(door, key, first, version="1.0")
+
+
+def test_a_connection_that_stays_open_carries_one_protected_request_after_another(door):
+    keys = [new_key() for _ in range(3)]
+    with door.send(keys[0], close=False) as connection:
+        answers = [connection.receive()]
+        for key in keys[1:]:
+            connection.send("POST", "/pay", door.headers_of(key), BODY)
+            answers.append(connection.receive())
+        for key, answer in zip(keys, answers):
+            connection.send("POST", "/pay", door.headers_of(key), BODY)
+            again = connection.receive()
+            assert again.replayed and same_answer(answer, again)
+        connection.send("POST", "/pay", door.headers_of(keys[0], value='"'), BODY)
+        assert_problem(connection.receive(), 400, "key-malformed")
+        connection.send("POST", "/pay", door.headers_of(keys[0]), BODY)
+        assert connection.receive().replayed
+
+
+def test_requests_that_are_sent_without_waiting_are_answered_in_their_order(door):
+    keys = [new_key() for _ in range(4)]
+    with door.send(keys[0], close=False) as connection:
+        for key in keys[1:] + keys:
+            connection.send("POST", "/pay", door.headers_of(key), BODY)
+        answers = [connection.receive() for _ in range(8)]
+    assert [answer.replayed for answer in answers] == [False] * 4 + [True] * 4
+    assert all(same_answer(*pair) for pair in zip(answers, answers[4:]))
+    assert [door.count(key) for key in keys] == [1] * 4
+
+
+def test_a_client_that_waits_for_100_continue_gets_it(door):
+    key = new_key()
+    with door.send(key, body=b"", headers=[("Expect", "100-continue"), ("Content-Length", "4")]) as connection:
+        assert connection.socket.recv(12, socket.MSG_PEEK) == b"HTTP/1.1 100"
+        connection.socket.sendall(b"body")
+        assert connection.receive().status == 201
+    assert door.upstream.only(key).body == b"body"
+
+
+# ---- While the original runs.
+
+
+def test_a_duplicate_of_a_running_attempt_is_told_so_at_once_and_when_to_come_back(door, protocol):
+    key, hold = new_key(), threading.Event()
+    door.upstream.script(key, Answer(hold=hold))
+    original = door.start(key, protocol=protocol)
+    door.upstream.wait(key)
+    began = time.monotonic()
+    answer = assert_problem(door.attempt(key, protocol=protocol), 409, "active")
+    assert time.monotonic() - began < 5
+    assert int(answer.header("Retry-After")) >= 1
+    hold.set()
+    first = original.result()
+    assert first.status == 201 and door.count(key) == 1
+    assert_replays(door, key, first, protocol=protocol)
+
+
+# ---- Problem documents.
+
+PROBLEMS = {
+    "key-missing": (400, {"value": "-"}),
+    "key-malformed": (400, {"value": '"'}),
+    "tenant-missing": (400, {"tenant": None}),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_problem_is_a_problem_document_and_its_type_a_page_of_the_documentation(door, protocol, name):
+    status, how = PROBLEMS[name]
+    answer = assert_problem(door.attempt(new_key(), protocol=protocol, **how), status, name)
+    assert int(answer.header("Content-Length")) == len(answer.body)
+    assert json.loads(answer.body)["type"] == f"urn:pgonce:problem:{name}"
+    assert name in (ROOT / "docs/problems.md").read_text()
+
+
+def test_the_page_that_a_problem_links_to_can_be_elsewhere(database, upstream):
+    config = "once_problem_base https://docs.test/problems#; location / { once required; once_tenant none; proxy_pass http://app; }"
+    with Door(database, upstream, config) as door:
+        answer = assert_problem(door.attempt(new_key(), value="-"), 400, "key-missing")
+        assert json.loads(answer.body)["type"] == "https://docs.test/problems#key-missing"
+
+
+# ---- What is stored, and what a replay holds.
+
+STORED_BY_DEFAULT = [200, 201, 202, 203, 204, 205, 207, 299, 301, 302, 303, 307, 308, 400, 401, 403, 404, 409, 410, 418, 422, 451]
+NEVER_STORED = [408, 425, 429]
+FAILURES = [500, 501, 503, 505, 507, 599]
+# A proxy behind this door says so, which lost the answer of its own upstream.
+LOST_BEHIND = [502, 504]
+
+
+@pytest.mark.parametrize("status", STORED_BY_DEFAULT)
+def test_an_answer_below_500_is_stored_and_replayed(door, status):
+    key = new_key()
+    body = b"" if status in (204, 205) else b"the answer"
+    door.upstream.script(key, Answer(status, headers=(("Content-Type", "text/plain"), ("Location", "http://else.where/x")), body=body))
+    first = door.attempt(key)
+    assert (first.status, first.body) == (status, body)
+    for protocol in PROTOCOLS:
+        again = assert_replays(door, key, first, protocol=protocol)
+        assert again.header("Location") == "http://else.where/x"
+        if status == 204:
+            assert again.header("Content-Length") is None and again.header("Transfer-Encoding") is None
+        elif protocol == "HTTP/1.1":
+            assert again.header("Content-Length") == str(len(body))
+
+
+@pytest.mark.parametrize("status", NEVER_STORED + FAILURES)
+def test_an_answer_that_says_try_again_is_passed_on_and_the_retry_runs(door, status):
+    key = new_key()
+    door.upstream.script(key, Answer(status, body=b"not now"), Answer(201, body=b"now"))
+    first = door.attempt(key)
+    assert (first.status, first.body) == (status, b"not now")
+    second = door.attempt(key)
+    assert (second.status, second.body, second.replayed) == (201, b"now", False)
+    assert door.count(key) == 2
+    assert_replays(door, key, second)
+
+
+@pytest.mark.parametrize("status", LOST_BEHIND)
+def test_a_502_or_504_that_the_service_itself_says_is_passed_on_and_leaves_doubt(door, protocol, status):
+    key = new_key()
+    door.upstream.script(key, Answer(status, body=b"lost"), Answer(201))
+    answer = door.attempt(key, protocol=protocol)
+    assert (answer.status, answer.body) == (status, b"lost")
+    assert_problem(door.attempt(key, protocol=protocol), 409, "in-doubt")
+    assert door.count(key) == 1
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_only_the_classes_that_the_location_names_are_stored(door, protocol, status):
+    key = new_key()
+    door.upstream.script(key, Answer(status, body=b"first"), Answer(200, body=b"second"))
+    assert door.attempt(key, "/success", protocol=protocol).status == status
+    second = door.attempt(key, "/success", protocol=protocol)
+    assert (second.status, second.body) == (200, b"second")
+    assert_replays(door, key, second, "/success", protocol=protocol)
+
+
+@pytest.mark.parametrize("status", FAILURES + LOST_BEHIND)
+def test_failures_of_the_upstream_are_stored_where_the_location_says_so(door, status):
+    key = new_key()
+    door.upstream.script(key, Answer(status, body=b"broken"))
+    first = door.attempt(key, "/failures")
+    assert (first.status, first.body) == (status, b"broken")
+    assert_replays(door, key, first, "/failures")
+
+
+@pytest.mark.parametrize("status", NEVER_STORED)
+def test_408_425_and_429_are_never_stored_whatever_the_location_says(door, status):
+    key = new_key()
+    door.upstream.script(key, Answer(status), Answer(201))
+    assert door.attempt(key, "/failures").status == status
+    assert door.attempt(key, "/failures").status == 201
+    assert door.count(key) == 2
+
+
+BODIES = {
+    "empty": b"",
+    "one byte": b"x",
+    "every byte": bytes(range(256)),
+    "not UTF-8": b"\xff\xfe\x00\x01" * 100,
+    "64 KB": bytes(range(256)) * 256,
+}
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+@pytest.mark.parametrize("body", sorted_cases(BODIES))
+def test_a_replay_has_the_answers_bytes_however_they_were_framed(door, protocol, framing, body):
+    key = new_key()
+    door.upstream.script(key, Answer(200, body=body, framing=framing, piece=1000, version="1.0" if framing == "close" else "1.1"))
+    first = door.attempt(key, protocol=protocol)
+    assert (first.status, first.body, first.whole) == (200, body, True)
+    assert door.stored(key).response_body == body
+    again = assert_replays(door, key, first, protocol=protocol)
+    assert again.header("Content-Length") == str(len(body))
+
+
+KEPT = {
+    "Content-Type": 'application/json; charset="utf-8"',
+    "Content-Language": "de, en",
+    "Content-Disposition": 'attachment; filename="a b.txt"',
+    "Location": "/pay/17?a=b&c=%20",
+    "Link": "</next>; rel=next",
+    "ETag": 'W/"abc"',
+    "Last-Modified": "Wed, 21 Oct 2015 07:28:00 GMT",
+    "Cache-Control": "no-store",
+    "Vary": "X-Tenant",
+    "X-Request-Id": "17",
+    "X-Latin": "caf\xe9",
+    "X-Quoted": 'a "b" \\c {"d": 1}',
+}
+NEVER_KEPT = {
+    "Set-Cookie": "session=secret",
+    "Set-Cookie2": "session=secret",
+    "WWW-Authenticate": 'Basic realm="x"',
+    "Proxy-Authenticate": 'Basic realm="x"',
+    "Authentication-Info": "nextnonce=1",
+    "Keep-Alive": "timeout=5",
+    "Proxy-Connection": "keep-alive",
+    "Trailer": "X-Checksum",
+    "Upgrade": "websocket",
+    "Age": "17",
+    "Server": "upstream/1",
+    "Once-Fence": "17",
+    "Once-Anything": "forged-17",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_replay_keeps_the_headers_that_describe_the_answer(door, protocol, name):
+    key = new_key()
+    door.upstream.script(key, Answer(201, headers=((name, KEPT[name]),)))
+    first = door.attempt(key, protocol=protocol)
+    again = assert_replays(door, key, first, protocol=protocol)
+    # nginx makes an absolute Location of what names itself; the replay says the same.
+    assert first.header(name) is not None
+    assert again.header(name) == first.header(name)
+    if name != "Location":
+        assert again.header(name) == KEPT[name]
+
+
+@pytest.mark.parametrize("name", NEVER_KEPT)
+def test_a_replay_never_holds_headers_of_one_caller_or_one_connection(door, protocol, name):
+    key = new_key()
+    door.upstream.script(key, Answer(201, headers=(("Content-Type", "text/plain"), (name, NEVER_KEPT[name]))))
+    first = door.attempt(key)  # over HTTP/2 nginx passes on what is of a connection, and the client refuses it
+    again = assert_replays(door, key, first, protocol=protocol)
+    assert NEVER_KEPT[name] not in again.all(name)
+    assert NEVER_KEPT[name] not in str(door.stored(key).response_headers)
+    assert again.header("Content-Type") == "text/plain"
+
+
+def test_headers_of_one_caller_reach_the_caller_that_they_are_for(door, protocol):
+    key = new_key()
+    door.upstream.script(key, Answer(201, headers=(("Set-Cookie", "a=1"), ("Set-Cookie", "b=2"))))
+    assert door.attempt(key, protocol=protocol).all("Set-Cookie") == ["a=1", "b=2"]
+    assert door.attempt(key, protocol=protocol).all("Set-Cookie") == []
+
+
+def test_a_header_that_comes_twice_is_replayed_twice_and_in_its_order(door, protocol):
+    key = new_key()
+    links = (("Link", "<a>"), ("X-Other", "1"), ("Link", "<b>"), ("Link", "<a>"))
+    door.upstream.script(key, Answer(201, headers=links))
+    first = door.attempt(key, protocol=protocol)
+    again = assert_replays(door, key, first, protocol=protocol)
+    assert first.all("Link") == again.all("Link") == ["<a>", "<b>", "<a>"]
+
+
+def test_a_replay_has_a_date_of_its_own(door, protocol):
+    key = new_key()
+    door.upstream.script(key, Answer(201, headers=(("Date", "Thu, 01 Jan 1970 00:00:00 GMT"),)))
+    first = door.attempt(key, protocol=protocol)
+    again = assert_replays(door, key, first, protocol=protocol)
+    assert "1970" not in again.header("Date")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("If-None-Match", '"tag"'),
+        ("If-None-Match", "*"),
+        ("If-Match", '"other"'),
+        ("If-Modified-Since", "Wed, 21 Oct 2015 07:28:00 GMT"),
+        ("If-Unmodified-Since", "Wed, 21 Oct 2014 07:28:00 GMT"),
+        ("Range", "bytes=0-1"),
+        ("Accept-Encoding", "gzip"),
+    ],
+)
+def test_headers_of_the_retry_do_not_change_what_is_replayed(door, header):
+    key = new_key()
+    headers = (("ETag", '"tag"'), ("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT"), ("Accept-Ranges", "bytes"))
+    door.upstream.script(key, Answer(200, headers=headers, body=b"the whole answer"))
+    first = door.attempt(key, headers=[header])
+    assert (first.status, first.body) == (200, b"the whole answer")
+    assert_replays(door, key, first, headers=[header])
+    assert_replays(door, key, first)
+
+
+def test_the_location_says_which_headers_are_kept_but_never_the_callers_own(door, protocol):
+    key = new_key()
+    headers = [("Content-Type", "text/plain"), ("X-Kept-A", "1"), ("x-kept-b", "2"), ("X-Lost", "3"), ("ETag", '"4"'), ("Set-Cookie", "c=5")]
+    door.upstream.script(key, Answer(201, headers=tuple(headers)))
+    first = door.attempt(key, "/keep", protocol=protocol)
+    assert first.header("X-Lost") == "3"
+    again = assert_replays(door, key, first, "/keep", protocol=protocol)
+    found = [again.header(name) for name, _ in headers]
+    assert found == ["text/plain", "1", "2", None, None, None]
+
+
+def test_the_first_answer_is_not_marked_as_a_replay_even_if_the_upstream_says_so(door, protocol):
+    key = new_key()
+    door.upstream.script(key, Answer(201, headers=(("Idempotency-Replayed", "true"),)))
+    first = door.attempt(key, protocol=protocol)
+    assert first.status == 201 and not first.replayed
+    assert_replays(door, key, first, protocol=protocol)
+
+
+def test_an_answer_is_stored_before_it_is_sent(door, protocol):
+    for _ in range(5):
+        key = new_key()
+        answer = door.attempt(key, protocol=protocol)
+        row = door.stored(key)
+        assert (row.state, row.response_status, row.response_body) == ("succeeded", answer.status, answer.body)
+
+
+def test_not_a_byte_of_an_answer_is_sent_before_all_of_it_is_stored(door):
+    key, rest = new_key(), threading.Event()
+    door.upstream.script(key, Answer(200, body=b"x" * 4000, hold_rest=rest))
+    with door.send(key) as connection:
+        door.upstream.wait(key)
+        connection.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            connection.socket.recv(1)
+        assert door.state(key) == "processing"
+        connection.socket.settimeout(20)
+        rest.set()
+        assert connection.receive().body == b"x" * 4000
+    assert door.state(key) == "succeeded"
+
+
+def claim_as_the_door(door, key, scope, lease="1 minute"):
+    """A claim by hand of an intent that has the fingerprint which the door gives this request: the door made it, and released it. One
+    execution has been counted."""
+    door.upstream.script(key, Answer(503), Answer(201))
+    assert door.attempt(key, f"/{scope}").status == 503
+    fence = door.database.value(
+        "SELECT c.fence FROM once.intent AS i, once.claim(i.scope, i.key, i.fingerprint, lease => %s, tenant => i.tenant) AS c"
+        " WHERE i.key = %s AND i.scope = %s",
+        lease,
+        key,
+        scope,
+    )
+    door.database.execute("SELECT pg_sleep(0.01)")  # a lease of a millisecond has passed
+    return fence
+
+
+# ---- In doubt.
+
+ENDS_IN_DOUBT = {
+    "no answer": Answer(close=True),
+    "a reset": Answer(reset=True),
+    "an answer cut in its body": Answer(200, body=b"x" * 1000, cut=500),
+    "an answer cut before its body": Answer(200, body=b"x" * 1000, cut=0),
+    "a chunked answer cut": Answer(200, body=b"x" * 1000, framing="chunked", piece=100, cut=500),
+    "a timeout": Answer(hold=threading.Event()),
+    "a timeout in the body": Answer(200, body=b"x" * 1000, hold_rest=threading.Event()),
+}
+
+
+def attempt_to_doubt(door, key, target, protocol):
+    """The client gets no answer, a cut one, or an error: never one that looks whole and good."""
+    try:
+        answer = door.attempt(key, target, protocol=protocol)
+    except ConnectionError:
+        return
+    assert not answer.whole or answer.status >= 500, answer
+
+
+@pytest.mark.parametrize("ending", sorted_cases(ENDS_IN_DOUBT))
+def test_a_request_that_left_and_brought_no_whole_answer_is_in_doubt_and_not_run_again(door, protocol, ending):
+    key = new_key()
+    door.upstream.script(key, ending, Answer(201))
+    attempt_to_doubt(door, key, "/doubt", protocol)
+    door.wait_state(key, "in_doubt", "doubt")
+    for _ in range(2):
+        assert_problem(door.attempt(key, "/doubt", protocol=protocol), 409, "in-doubt")
+    assert door.count(key) == 1
+
+
+@pytest.mark.parametrize("ending", sorted_cases(ENDS_IN_DOUBT))
+def test_a_request_in_doubt_runs_again_where_the_upstream_is_idempotent_itself(door, protocol, ending):
+    key = new_key()
+    door.upstream.script(key, ending, Answer(201, body=b"second"))
+    attempt_to_doubt(door, key, "/again", protocol)
+    deadline = time.monotonic() + 10
+    while (second := door.attempt(key, "/again", protocol=protocol)).status == 409 and time.monotonic() < deadline:
+        assert_problem(second, 409, "active")  # the end of the first attempt is being stored
+    assert (second.status, second.body, second.replayed) == (201, b"second", False)
+    assert_replays(door, key, second, "/again", protocol=protocol)
+    assert door.count(key) == 2
+
+
+def test_a_mismatch_is_found_before_in_doubt(door, protocol):
+    key = new_key()
+    door.upstream.script(key, Answer(close=True))
+    attempt_to_doubt(door, key, "/doubt", protocol)
+    door.wait_state(key, "in_doubt", "doubt")
+    assert_problem(door.attempt(key, "/doubt", body=b"other", protocol=protocol), 422, "mismatch")
+
+
+def test_what_an_operator_decides_ends_the_doubt(door, protocol):
+    for decision, expected in (("succeeded", (201, b"found", True)), ("failed_retryable", (201, b"second", False))):
+        key = new_key()
+        door.upstream.script(key, Answer(close=True), Answer(201, body=b"second"))
+        attempt_to_doubt(door, key, "/doubt", protocol)
+        door.wait_state(key, "in_doubt", "doubt")
+        door.database.execute(
+            "SELECT once.resolve('doubt', %s, %s, 'looked it up', response_status => 201, response_body => 'found', tenant => 'acme')",
+            key,
+            decision,
+        )
+        answer = door.attempt(key, "/doubt", protocol=protocol)
+        assert (answer.status, answer.body, answer.replayed) == expected
+
+
+@pytest.mark.parametrize("found", ["happened", "absent", "unknown"])
+def test_what_the_scopes_verify_function_finds_decides_on_an_attempt_that_was_lost(door, protocol, found):
+    key, database = new_key(), door.database
+    database.execute(
+        f"CREATE OR REPLACE FUNCTION public.{found}(text, text, text) RETURNS once.verification LANGUAGE sql AS"
+        f" $$SELECT '{found}', 201, NULL::jsonb, 'looked up'::bytea, NULL, NULL$$"
+    )
+    database.execute("SELECT once.set_scope('verified', verify => %s)", f"public.{found}")
+    claim_as_the_door(door, key, "verified", lease="1 millisecond")
+    answer = door.attempt(key, "/verified", protocol=protocol)
+    if found == "happened":
+        assert (answer.status, answer.body, answer.replayed) == (201, b"looked up", True)
+    elif found == "absent":
+        assert (answer.status, answer.replayed, door.count(key)) == (201, False, 2)
+    else:
+        assert_problem(answer, 409, "in-doubt")
+
+
+# ---- Limits.
+
+
+def test_a_request_body_over_the_limit_is_refused_and_not_run(door, protocol):
+    key = new_key()
+    try:
+        assert_problem(door.attempt(key, "/big-body", body=b"x" * 10241, protocol=protocol), 413, "body-too-large")
+    except ConnectionError:
+        assert protocol == "HTTP/2"  # nginx closes the stream while curl still sends, and curl may then not read the answer
+    assert door.count(key) == 0 and door.stored(key, "big-body") is None
+    assert door.attempt(key, "/big-body", body=b"x" * 10240, protocol=protocol).status == 201
+
+
+def test_a_request_body_over_the_limit_is_refused_even_in_chunks(door):
+    key = new_key()
+    assert_problem(door.attempt(key, "/big-body", body=b"x" * 10241, chunked=True), 413, "body-too-large")
+    assert door.count(key) == 0
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "close"])
+def test_an_answer_over_the_limit_is_passed_on_and_the_retry_is_told_that_it_was_too_large(door, protocol, framing):
+    key, body = new_key(), bytes(range(256)) * 41
+    door.upstream.script(key, Answer(200, body=body, framing=framing))
+    first = door.attempt(key, "/big-answer", protocol=protocol)
+    assert (first.status, first.body, first.whole) == (200, body, True)
+    door.wait_state(key, "succeeded", "big-answer")
+    for _ in range(2):
+        assert_problem(door.attempt(key, "/big-answer", protocol=protocol), 409, "too-large")
+    assert door.count(key) == 1
+
+
+def test_an_answer_at_the_limit_is_stored(door, protocol):
+    key = new_key()
+    door.upstream.script(key, Answer(200, body=b"x" * 10240))
+    first = door.attempt(key, "/big-answer", protocol=protocol)
+    assert_replays(door, key, first, "/big-answer", protocol=protocol)
+
+
+def test_a_large_answer_that_says_try_again_is_not_held_against_the_retry(door):
+    key = new_key()
+    door.upstream.script(key, Answer(503, body=b"x" * 20000), Answer(201))
+    assert door.attempt(key, "/big-answer").status == 503
+    assert door.attempt(key, "/big-answer").status == 201
+
+
+# ---- Outcomes without an HTTP answer, and those that hand-written SQL stored.
+
+
+def test_an_intent_that_is_done_without_a_stored_answer_says_so_and_does_not_run(door, protocol):
+    key = new_key()
+    fence = claim_as_the_door(door, key, "pay")
+    door.database.execute("SELECT once.complete('pay', %s, %s, result_id => 'x', tenant => 'acme')", key, fence)
+    assert_problem(door.attempt(key, protocol=protocol), 409, "no-answer")
+    assert door.count(key) == 1
+
+
+def test_an_intent_that_failed_for_good_replays_what_was_stored_of_it(door, protocol):
+    key = new_key()
+    fence = claim_as_the_door(door, key, "pay")
+    door.database.execute(
+        "SELECT once.fail('pay', %s, %s, false, response_status => 402, response_body => 'broke', tenant => 'acme')", key, fence
+    )
+    answer = door.attempt(key, protocol=protocol)
+    assert (answer.status, answer.body, answer.replayed) == (402, b"broke", True)
+    assert door.count(key) == 1
+
+
+def test_headers_that_hand_written_sql_stored_are_replayed(door, protocol):
+    key = new_key()
+    fence = claim_as_the_door(door, key, "pay")
+    door.database.execute(
+        "SELECT once.complete('pay', %s, %s, 201, 'x', '{\"Content-Type\": \"text/csv\", \"Link\": [\"<a>\", \"<b>\"],"
+        " \"Set-Cookie\": \"a=b\"}', tenant => 'acme')",
+        key,
+        fence,
+    )
+    answer = door.attempt(key, protocol=protocol)
+    assert (answer.status, answer.body, answer.replayed) == (201, b"x", True)
+    assert answer.header("Content-Type") == "text/csv" and answer.all("Link") == ["<a>", "<b>"] and not answer.all("Set-Cookie")
+
+
+# ---- What the rest of nginx learns.
+
+
+def test_variables_say_what_was_decided(door):
+    key = new_key()
+    first = door.attempt(key, f"/seen?{key}")
+    again = door.attempt(key, f"/seen?{key}")
+    assert (first.header("X-Verdict"), again.header("X-Verdict")) == ("new_claim", "replay_success")
+    # A line is written after the answer.
+    wait_until(lambda: door.nginx.access().count(key) == 2, "two lines in the access log", 5)
+    lines = [line for line in door.nginx.access().splitlines() if key in line]
+    assert "verdict=new_claim fence=1" in lines[0] and "verdict=replay_success" in lines[1]
+
+
+def test_the_service_behind_is_told_the_intents_name_and_fence(door, protocol):
+    key = new_key()
+    door.attempt(key, protocol=protocol)
+    request = door.upstream.only(key)
+    said = {name: request.header(f"Once-{name}") for name in ("Tenant", "Scope", "Key", "Fence")}
+    assert said == {"Tenant": "acme", "Scope": "pay", "Key": key, "Fence": "1"}
+    assert request.body == BODY and request.header("Content-Type") == JSON[1]
+
+
+def test_the_service_behind_an_unprotected_request_is_told_nothing(door, protocol):
+    key = new_key()
+    for target, method in (("/off", "POST"), ("/pay", "PUT"), ("/optional", "POST")):
+        door.attempt(key, target, method=method, value="-", protocol=protocol)
+    assert not [name for request in door.upstream.seen(key) for name, _ in request.headers if name.lower().startswith("once-")]
