@@ -5,15 +5,15 @@ BUILD := build
 PREFIX ?= /usr/local
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
 
-.PHONY: help run test lint format bench install test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test lint format bench bench-gateway fuzz install test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: setup build ## start a private PostgreSQL with the contract, play the orders example, show the proof
+run: setup build ## start a private PostgreSQL and the gateway, play the examples, show the proof
 	@tools/run.sh $(BUILD)
 
-stop: ## stop the private PostgreSQL that `make run` left up
+stop: ## stop what `make run` left up
 	@$(BUILD)/cli/pgonce dev --stop
 
 test: setup build build-sanitized ## build with warnings as errors and run every test, on private servers
@@ -27,6 +27,13 @@ format: setup ## format the C files in place
 
 bench: setup build ## measure against the goals of docs/evidence.md (writes bench/results.json)
 	$(PYTHON) bench/run.py --json bench/results.json
+
+bench-gateway: setup build ## measure the gateway against plain nginx and a peer (writes bench/gateway.json)
+	@tools/setup.sh bench-gateway
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/gateway.py --json bench/gateway.json
+
+fuzz: setup build ## fuzz the parsers of the HTTP door, a minute each (PGONCE_FUZZ_SECONDS)
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) tests/fuzz
 
 test-matrix: setup ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
 	$(PYTHON) tools/matrix.py

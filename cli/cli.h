@@ -67,6 +67,28 @@ typedef enum option_id {
 	OPTION_DRY_RUN,
 	OPTION_CLIENTS,
 	OPTION_SECONDS,
+	OPTION_LISTEN,
+	OPTION_UPSTREAM,
+	OPTION_GATEWAY_SCOPE,
+	OPTION_REQUIRED,
+	OPTION_TENANT_FROM,
+	OPTION_KEY_FROM,
+	OPTION_STRICT,
+	OPTION_GATEWAY_LEASE,
+	OPTION_RETENTION,
+	OPTION_WAIT,
+	OPTION_TIMEOUT,
+	OPTION_IN_DOUBT,
+	OPTION_FAIL,
+	OPTION_BODY_MAX,
+	OPTION_RESPONSE_MAX,
+	OPTION_PREPARE,
+	OPTION_WORKERS,
+	OPTION_USER,
+	OPTION_PRINT_CONFIG,
+	OPTION_NGINX,
+	OPTION_MODULE,
+	OPTION_GATEWAY_DIR,
 	OPTION_MAN,
 	OPTION_MARKDOWN,
 	OPTION_COUNT
@@ -177,6 +199,7 @@ int cli_resolve(const cli_invocation *invocation);
 int cli_doctor(const cli_invocation *invocation);
 int cli_version(const cli_invocation *invocation);
 int cli_bench(const cli_invocation *invocation);
+int cli_gateway(const cli_invocation *invocation);
 int cli_help(const cli_invocation *invocation);
 /* help.c */
 void help_overview(FILE *out);

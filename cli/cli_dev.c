@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the contract in it, in the foreground or not.
+ * cli_dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the contract in it, and the gateway before the
+ * payments service (services.c), in the foreground or not.
  */
 #include <errno.h>
 #include <poll.h>
@@ -13,8 +14,7 @@
 #include "connect.h"
 #include "install.h"
 #include "server.h"
-
-#define DATABASE "app"
+#include "services.h"
 
 /* One connection attempt to the server's database; for what must be there before it can be used. */
 static int open_database(const server *server, const char *database, PGconn **connection)
@@ -30,7 +30,7 @@ static int make_database(const server *server)
 {
 	PGconn *connection = NULL;
 	PGresult *found = NULL;
-	const char *name = DATABASE;
+	const char *name = SERVER_DATABASE;
 	int result = open_database(server, "postgres", &connection);
 
 	if (result == CLI_OK) {
@@ -49,7 +49,7 @@ static int init_database(const server *server)
 {
 	PGconn *connection = NULL;
 	install_result installed;
-	int result = open_database(server, DATABASE, &connection);
+	int result = open_database(server, SERVER_DATABASE, &connection);
 
 	if (result == CLI_OK) {
 		result = install_contract(server->invocation, connection, &installed);
@@ -58,26 +58,53 @@ static int init_database(const server *server)
 	return result;
 }
 
+static const char charge[] = "-H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, "
+                             "\"currency\": \"EUR\"}'";
+
+static void print_lines(const char *dsn, json_t *gateway)
+{
+	const char *url = json_string_value(json_object_get(gateway, "url"));
+
+	printf("  psql \"%s\"\n", dsn);
+	printf("  pgonce run --dsn \"%s\" --scope demo --key 1 -- date\n", dsn);
+	printf("  pgonce show --dsn \"%s\" --scope demo --key 1\n\n", dsn);
+	if (url == NULL) {
+		return;
+	}
+	printf("A payments service that charges at each request is behind the gateway at %s.\n"
+	       "Type this as often as you like:\n\n"
+	       "  curl -i %s/payments -H 'Idempotency-Key: pay-1' %s\n\n"
+	       "Every answer is the same, and there is one charge:\n\n"
+	       "  curl '%s/payments?order=A-17'\n"
+	       "  pgonce show --dsn \"%s\" --scope payments --key pay-1\n\n"
+	       "With -H 'X-Behave: delay_ms=5000' the service is slow, with 'X-Behave: status=500' it fails, and with\n"
+	       "'X-Behave: die' it dies after the charge and before the answer. At %s/handoff is\n"
+	       "one that still answers then: it completes the intent in the transaction of its charge. What the\n"
+	       "gateway has decided is counted at %s/once/status.\n\n",
+	       url, url, charge, url, dsn, url, url);
+}
+
 static void print_place(const server *server, bool running)
 {
-	char *dsn = server_dsn(server, DATABASE);
+	char *dsn = server_dsn(server, SERVER_DATABASE);
+	json_t *gateway = services_describe(server);
 	pid_t pid = 0;
 
 	running = running && server_is_running(server, &pid);
 	if (server->invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i}", "running", running, "dsn", dsn, "host",
-		                         server->socket, "database", DATABASE, "data", server->data, "log", server->log, "pid",
-		                         (int)pid));
+		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:O}", "running", running, "dsn", dsn, "host",
+		                         server->socket, "database", SERVER_DATABASE, "data", server->data, "log", server->log,
+		                         "pid", (int)pid, "gateway", gateway));
 	} else if (running) {
-		printf("PostgreSQL is running (pid %d), with the contract in database " DATABASE ". Data and log: %s\n\n",
+		printf("PostgreSQL is running (pid %d), with the contract in database " SERVER_DATABASE
+		       ". Data and log: %s\n\n",
 		       (int)pid, server->home);
-		printf("  psql \"%s\"\n", dsn);
-		printf("  pgonce run --dsn \"%s\" --scope demo --key 1 -- date\n", dsn);
-		printf("  pgonce show --dsn \"%s\" --scope demo --key 1\n\n", dsn);
+		print_lines(dsn, gateway);
 	} else {
 		printf("no server is running in %s\n", server->directory);
 	}
 	fflush(stdout);
+	json_decref(gateway);
 	free(dsn);
 }
 
@@ -110,6 +137,15 @@ static int wait_in_foreground(const server *server, int signals)
 	}
 }
 
+/* The server last: what the services have at work needs it. */
+static int stop_all(server *server)
+{
+	int services = services_stop(server);
+	int stopped = server_stop(server);
+
+	return stopped != CLI_OK ? stopped : services;
+}
+
 static int run_in_foreground(server *server, int signals)
 {
 	if (!server->invocation->given[OPTION_JSON]) {
@@ -119,7 +155,7 @@ static int run_in_foreground(server *server, int signals)
 	server_unlock(server); /* others may look, or stop it */
 	int result = wait_in_foreground(server, signals);
 	server_lock(server);
-	int stopped = server_stop(server);
+	int stopped = stop_all(server);
 	if (result == CLI_OK && stopped == CLI_OK && !server->invocation->given[OPTION_JSON]) {
 		puts("stopped");
 	}
@@ -152,9 +188,12 @@ static int start(server *server)
 		result = init_database(server);
 	}
 	if (result == CLI_OK) {
+		result = services_start(server);
+	}
+	if (result == CLI_OK) {
 		print_place(server, true);
 	} else if (!reused) {
-		server_stop(server);
+		stop_all(server);
 	}
 	if (result == CLI_OK && !server->invocation->given[OPTION_DETACH]) {
 		result = run_in_foreground(server, signals);
@@ -179,7 +218,7 @@ int cli_dev(const cli_invocation *invocation)
 		result = CLI_OK; /* said, and as wished */
 	} else if (result == CLI_OK && stop) {
 		bool running = server_is_running(&server, NULL);
-		result = server_stop(&server);
+		result = stop_all(&server);
 		if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 			cli_print_json(json_pack("{s:b, s:b}", "running", 0, "stopped", running));
 		} else if (result == CLI_OK) {

@@ -147,6 +147,126 @@ const cli_option cli_options[OPTION_COUNT] = {
                         .minimum = 1,
                         .maximum = 3600,
                         .help = "how long each measurement lasts; default: 5"},
+    [OPTION_LISTEN] = {.name = "listen",
+                       .letter = 'l',
+                       .kind = KIND_TEXT,
+                       .argument = "ADDRESS",
+                       .help = "ADDRESS:PORT or unix:/PATH; default: 127.0.0.1:8080"},
+    [OPTION_UPSTREAM] = {.name = "upstream",
+                         .letter = 'u',
+                         .kind = KIND_TEXT,
+                         .argument = "URL",
+                         .help = "the service: http://HOST:PORT, https://HOST:PORT or http://unix:/PATH"},
+    [OPTION_GATEWAY_SCOPE] = {.name = "scope",
+                              .letter = 's',
+                              .kind = KIND_TEXT,
+                              .argument = "SCOPE",
+                              .help = "the scope of its intents, for example payments; default: /"},
+    [OPTION_REQUIRED] =
+        {.name = "required",
+         .letter = 'r',
+         .kind = KIND_FLAG,
+         .help = "refuse a POST or PATCH without a key (400); without it such a request passes unprotected"},
+    [OPTION_TENANT_FROM] =
+        {.name = "tenant",
+         .letter = 't',
+         .kind = KIND_TEXT,
+         .argument = "VARIABLE",
+         .help = "whose keys these are: a variable of nginx (http_x_tenant, remote_user, ssl_client_s_dn), "
+                 "or none: all callers are one; default: none, on addresses of this machine only"},
+    [OPTION_KEY_FROM] = {.name = "key-from",
+                         .kind = KIND_TEXT,
+                         .argument = "VARIABLE",
+                         .help =
+                             "where the key is: a variable of nginx, for example http_webhook_id; default: the header "
+                             "Idempotency-Key"},
+    [OPTION_STRICT] = {.name = "strict",
+                       .kind = KIND_FLAG,
+                       .help = "take a key only as the draft says, in double quotes; without it a bare key too"},
+    [OPTION_GATEWAY_LEASE] = {.name = "lease",
+                              .kind = KIND_DURATION,
+                              .argument = "DURATION",
+                              .minimum = 1000,
+                              .maximum = 7 * DAYS_MS,
+                              .help =
+                                  "how long a claim holds should the gateway be lost; it is renewed while the service "
+                                  "works; default: 30s"},
+    [OPTION_RETENTION] = {.name = "retention",
+                          .kind = KIND_DURATION,
+                          .argument = "DURATION",
+                          .minimum = 1000,
+                          .maximum = 3650 * DAYS_MS,
+                          .help = "how long an outcome is remembered; default: the scope's policy (7d unless set)"},
+    [OPTION_WAIT] = {.name = "wait",
+                     .kind = KIND_DURATION,
+                     .argument = "DURATION",
+                     .minimum = 0,
+                     .maximum = 10 * 60 * 1000,
+                     .help = "how long an attempt waits for another one of its intent that is running; default: not at "
+                             "all (409)"},
+    [OPTION_TIMEOUT] = {.name = "timeout",
+                        .kind = KIND_DURATION,
+                        .argument = "DURATION",
+                        .minimum = 100,
+                        .maximum = HOURS_MS,
+                        .help = "how long the service may be silent; then its intent is in doubt (504); default: 60s"},
+    [OPTION_IN_DOUBT] = {.name = "in-doubt",
+                         .kind = KIND_CHOICE,
+                         .argument = "WHAT",
+                         .choices = "hold|retry",
+                         .help = "hold: an intent in doubt stays so until it is decided (409); retry: the service is "
+                                 "idempotent itself, so run it again; default: hold"},
+    [OPTION_FAIL] = {.name = "fail",
+                     .kind = KIND_CHOICE,
+                     .argument = "HOW",
+                     .choices = "closed|open",
+                     .help = "without the database, closed: refuse (503); open: pass unprotected; default: closed"},
+    [OPTION_BODY_MAX] = {.name = "body-max",
+                         .kind = KIND_BYTES,
+                         .argument = "BYTES",
+                         .minimum = 1,
+                         .maximum = INT64_C(1024) * 1024 * 1024,
+                         .help = "the largest request body (k, M allowed); default: 1M"},
+    [OPTION_RESPONSE_MAX] = {.name = "response-max",
+                             .kind = KIND_BYTES,
+                             .argument = "BYTES",
+                             .minimum = 1,
+                             .maximum = INT64_C(512) * 1024 * 1024,
+                             .help =
+                                 "the largest answer that is kept; a larger one is passed on and cannot be replayed; "
+                                 "default: 1M"},
+    [OPTION_PREPARE] = {.name = "prepare",
+                        .kind = KIND_FLAG,
+                        .help =
+                            "use prepared statements, which cost PostgreSQL far less; not behind a pooler that moves a "
+                            "session between connections"},
+    [OPTION_WORKERS] = {.name = "workers",
+                        .kind = KIND_NUMBER,
+                        .argument = "N",
+                        .minimum = 1,
+                        .maximum = 64,
+                        .help = "nginx's worker processes; default: 1, whose batches are the fullest"},
+    [OPTION_USER] = {.name = "user",
+                     .kind = KIND_TEXT,
+                     .argument = "NAME",
+                     .help = "started by root: whom the workers run as; default: www-data, else nginx, else nobody"},
+    [OPTION_PRINT_CONFIG] = {.name = "print-config",
+                             .kind = KIND_FLAG,
+                             .help = "print nginx's configuration, to start your own from, and run nothing"},
+    [OPTION_NGINX] = {.name = "nginx",
+                      .kind = KIND_TEXT,
+                      .argument = "FILE",
+                      .help = "the program nginx; default: found in PATH, else in /usr/sbin"},
+    [OPTION_MODULE] = {.name = "module",
+                       .kind = KIND_TEXT,
+                       .argument = "FILE",
+                       .help =
+                           "ngx_http_once_module.so; default: found beside this command, else among nginx's modules"},
+    [OPTION_GATEWAY_DIR] = {.name = "dir",
+                            .kind = KIND_TEXT,
+                            .argument = "DIR",
+                            .help = "where the configuration and nginx's temporary files go; default: a new directory, "
+                                    "which is removed at the end"},
     [OPTION_MAN] = {.name = "man",
                     .kind = KIND_TEXT,
                     .argument = "DIR",
@@ -176,9 +296,11 @@ EXITS(init_exits, CLI_NO_SERVER, CLI_CONTRACT);
 ABOUT(dev_about,
       "Starts a private PostgreSQL in DIR with the contract in database \"app\": a unix socket in DIR/run that only "
       "its owner (and "
-      "root) can reach, no port, no password. Data is kept between runs. It stays in the foreground and stops the "
-      "server on "
-      "Ctrl-C; a server that was left running is used as it is.",
+      "root) can reach, no port, no password. Data is kept between runs. It stays in the foreground and stops "
+      "everything on "
+      "Ctrl-C; what was left running is used as it is.",
+      "Where nginx and its module are there, a gateway listens on a free port of 127.0.0.1 (8080 or above), before a "
+      "payments service that knows nothing of retries and one that uses the hand-off; the lines to try are printed.",
       "Server programs are taken from PGONCE_PG_BINDIR, else from pg_config --bindir, else the newest "
       "/usr/lib/postgresql/*/bin. "
       "PostgreSQL does not run as root: started by root, it runs as user postgres, else nobody; where that user cannot "
@@ -276,6 +398,30 @@ ABOUT(bench_about, "Measures what the contract costs in this database, from this
 USES(bench_uses, {OPTION_CLIENTS, false}, {OPTION_SECONDS, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(bench_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
+ABOUT(gateway_about,
+      "Makes a service that knows nothing of idempotency safe to retry: runs nginx with pgonce's module before it, in "
+      "the "
+      "foreground. A POST or PATCH with a key runs once; every retry gets the stored answer, byte for byte, marked "
+      "Idempotency-Replayed: true. docs/gateway.md has the rules. For TLS, more services or limits, take "
+      "--print-config as the "
+      "beginning of an nginx configuration of your own.",
+      "The contract must be in the database (pgonce init). The access log, with a verdict for each request, goes to "
+      "standard "
+      "output, nginx's messages to standard error. /once/status, for this machine only, counts verdicts, batches and "
+      "latencies.",
+      "INT, TERM and QUIT finish what is at work and stop, a second one stops at once; HUP reads the configuration "
+      "again.",
+      "  pgonce gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:3000 --scope payments --required",
+      "  pgonce gateway --listen '*:8080' --upstream http://unix:/run/app.sock --tenant http_x_tenant --wait 10s");
+USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATEWAY_SCOPE, false},
+     {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_KEY_FROM, false}, {OPTION_STRICT, false},
+     {OPTION_WAIT, false}, {OPTION_GATEWAY_LEASE, false}, {OPTION_RETENTION, false}, {OPTION_TIMEOUT, false},
+     {OPTION_IN_DOUBT, false}, {OPTION_FAIL, false}, {OPTION_BODY_MAX, false}, {OPTION_RESPONSE_MAX, false},
+     {OPTION_PREPARE, false}, {OPTION_WORKERS, false}, {OPTION_USER, false}, {OPTION_PRINT_CONFIG, false},
+     {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_GATEWAY_DIR, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
+EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
+
 ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run",
       "  pgonce help --man /usr/local/share/man/man1");
 USES(help_uses, {OPTION_MAN, false}, {OPTION_MARKDOWN, false});
@@ -292,7 +438,7 @@ const cli_command cli_commands[] = {
      .exits = init_exits,
      .run = cli_init},
     {.name = "dev",
-     .summary = "a private PostgreSQL with the contract, to try things",
+     .summary = "a private PostgreSQL with the contract, and a gateway, to try things",
      .usage = "[--dir DIR] [--detach | --stop | --status]",
      .about = dev_about,
      .uses = dev_uses,
@@ -309,6 +455,15 @@ const cli_command cli_commands[] = {
      .operands = OPERANDS_COMMAND,
      .exits = run_exits,
      .run = cli_run},
+    {.name = "gateway",
+     .summary = "nginx with the module before a service: its POSTs run once",
+     .usage = "--upstream URL [--listen ADDRESS] [OPTIONS]",
+     .about = gateway_about,
+     .uses = gateway_uses,
+     .use_count = COUNT(gateway_uses),
+     .operands = OPERANDS_NONE,
+     .exits = gateway_exits,
+     .run = cli_gateway},
     {.name = "show",
      .summary = "the story of one intent",
      .usage = "--scope S --key K [--tenant T]",

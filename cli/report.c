@@ -209,6 +209,7 @@ int cli_exit_of_code(once_code code)
 	case ONCE_USAGE:
 	case ONCE_NO_MEMORY:
 	case ONCE_EFFECT:
+	case ONCE_OVERLOADED:
 		break;
 	}
 	return CLI_FAILED;

@@ -10,6 +10,8 @@
 
 #include "cli.h"
 
+#define SERVER_DATABASE "app"
+
 typedef struct server {
 	const cli_invocation *invocation;
 	char directory[PATH_MAX]; /* as given, made absolute */
@@ -35,5 +37,7 @@ bool server_is_running(const server *server, pid_t *pid);
 int server_start(server *server, bool *reused);
 /* Stops it fast: sessions are ended, data is flushed. CLI_OK also where it does not run. */
 int server_stop(server *server);
+/* In a new process: gives root's rights up for those of the server's user; the process ends where it cannot. */
+void server_become_user(const server *server);
 /* The connection string of a database in it. Free it. */
 char *server_dsn(const server *server, const char *database);

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * cli_gateway.c: pgonce gateway: nginx with the module before one service, in the foreground. The configuration is made
+ * (gateway.c) in a private directory and tested (nginx.c); then this process waits, and passes signals on.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "connect.h"
+#include "gateway.h"
+
+static const char *text_of(const cli_invocation *invocation, option_id id)
+{
+	return invocation->given[id] ? invocation->text[id] : NULL;
+}
+
+static void read_settings(const cli_invocation *invocation, gateway *gateway)
+{
+	*gateway = (struct gateway){
+	    .invocation = invocation,
+	    .listen = invocation->given[OPTION_LISTEN] ? invocation->text[OPTION_LISTEN] : "127.0.0.1:8080",
+	    .routes = {{.location = "/",
+	                .upstream = invocation->text[OPTION_UPSTREAM],
+	                .scope = text_of(invocation, OPTION_GATEWAY_SCOPE)}},
+	    .route_count = 1,
+	    .required = invocation->given[OPTION_REQUIRED],
+	    .strict = invocation->given[OPTION_STRICT],
+	    .prepare = invocation->given[OPTION_PREPARE],
+	    .tenant = invocation->given[OPTION_TENANT_FROM] ? invocation->text[OPTION_TENANT_FROM] : "none",
+	    .key = text_of(invocation, OPTION_KEY_FROM),
+	    .in_doubt = text_of(invocation, OPTION_IN_DOUBT),
+	    .fail = text_of(invocation, OPTION_FAIL),
+	    .lease_ms = invocation->number[OPTION_GATEWAY_LEASE],
+	    .retention_ms = invocation->number[OPTION_RETENTION],
+	    .wait_ms = invocation->number[OPTION_WAIT],
+	    .timeout_ms = invocation->number[OPTION_TIMEOUT],
+	    .body_bytes_max = invocation->number[OPTION_BODY_MAX],
+	    .response_bytes_max = invocation->number[OPTION_RESPONSE_MAX],
+	    .workers = (int)invocation->number[OPTION_WORKERS],
+	    .user = text_of(invocation, OPTION_USER),
+	    .access_log = "/dev/stdout",
+	    .json = invocation->given[OPTION_JSON],
+	    .directory = "/run/pgonce-gateway",
+	};
+}
+
+/* Root's workers run as somebody else: --user, else whom the packages of nginx made for that. */
+static int choose_user(gateway *gateway)
+{
+	static const char *const usual[] = {"www-data", "nginx", "nobody"};
+	const struct passwd *user = NULL;
+
+	if (geteuid() != 0) {
+		return gateway->user == NULL ? CLI_OK
+		                             : cli_fail(gateway->invocation, CLI_USAGE, "pgonce help gateway",
+		                                        "option --user: only root can run nginx's workers as another user");
+	}
+	if (gateway->user != NULL) {
+		user = getpwnam(gateway->user);
+		if (user == NULL) {
+			return cli_fail(gateway->invocation, CLI_USAGE, "pgonce help gateway",
+			                "option --user: there is no user '%s'", gateway->user);
+		}
+	}
+	for (size_t i = 0; user == NULL && i < sizeof usual / sizeof usual[0]; i++) {
+		user = getpwnam(usual[i]);
+		gateway->user = usual[i];
+	}
+	const struct group *group = user == NULL ? NULL : getgrgid(user->pw_gid);
+	gateway->group = group == NULL ? NULL : cli_duplicate(group->gr_name);
+	return CLI_OK;
+}
+
+/* ---- Its directory ---- */
+
+/* A new one in TMPDIR, which is removed at the end. Root's workers write below it as their own user. */
+static int make_temporary(gateway *gateway)
+{
+	const char *wished = getenv("TMPDIR");
+	const char *parent = wished != NULL && wished[0] == '/' ? wished : "/tmp";
+	char made[PATH_MAX];
+
+	if (snprintf(made, sizeof made, "%s/pgonce-gateway-XXXXXX", parent) >= (int)sizeof made || mkdtemp(made) == NULL ||
+	    realpath(made, gateway->directory) == NULL) {
+		return cli_fail(gateway->invocation, CLI_FAILED, "give a directory with --dir",
+		                "cannot make a directory in %s: %s", parent, strerror(errno));
+	}
+	if (geteuid() == 0) {
+		chmod(gateway->directory, 0711);
+	}
+	return CLI_OK;
+}
+
+/* DIR, held by a lock for as long as this process lives: one gateway per directory. */
+static int take_directory(gateway *gateway, const char *directory)
+{
+	struct stat status;
+
+	if ((mkdir(directory, geteuid() == 0 ? 0711 : 0700) != 0 && errno != EEXIST) ||
+	    realpath(directory, gateway->directory) == NULL || stat(gateway->directory, &status) != 0) {
+		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot make directory %s: %s", directory,
+		                strerror(errno));
+	}
+	if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 0022) != 0) {
+		return cli_fail(gateway->invocation, CLI_FAILED, "give another --dir",
+		                "%s is not a directory that only its owner, who runs pgonce, can write to", directory);
+	}
+	int lock = open(gateway->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
+		return cli_fail(gateway->invocation, CLI_FAILED, "stop it, or give another --dir",
+		                "a gateway runs in %s already", directory);
+	}
+	return CLI_OK;
+}
+
+static int make_directory(gateway *gateway)
+{
+	const cli_invocation *invocation = gateway->invocation;
+
+	return invocation->given[OPTION_GATEWAY_DIR] ? take_directory(gateway, invocation->text[OPTION_GATEWAY_DIR])
+	                                             : make_temporary(gateway);
+}
+
+/* nginx opens a file, and not a stream: where standard output is a socket or somebody else's terminal, another file. */
+static void choose_access_log(gateway *gateway)
+{
+	int fd = open("/dev/stdout", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+	if (fd >= 0) {
+		close(fd);
+		return;
+	}
+	gateway->access_log = cli_format("%s/access.log", gateway->directory);
+	cli_note(gateway->invocation, "standard output cannot be opened as a file: the access log is %s",
+	         gateway->access_log);
+}
+
+/* ---- The process ---- */
+
+static pid_t start_nginx(const gateway *gateway, const sigset_t *mask)
+{
+	pid_t parent = getpid();
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		/* A group of its own: Ctrl-C is pgonce's to pass on, as a request to finish what is at work. */
+		setpgid(0, 0);
+		prctl(PR_SET_PDEATHSIG, SIGQUIT);
+		sigprocmask(SIG_SETMASK, mask, NULL);
+		if (getppid() == parent) {
+			nginx_become(gateway);
+		}
+		_exit(127);
+	}
+	return pid;
+}
+
+/* What a signal to pgonce means to nginx. The second request to end is a hurry. */
+static int translate(int signal, bool ending)
+{
+	switch (signal) {
+	case SIGHUP:
+	case SIGUSR1:
+		return signal;
+	default:
+		return ending ? SIGTERM : SIGQUIT;
+	}
+}
+
+static int wait_for_nginx(const gateway *gateway, pid_t pid, int signals)
+{
+	struct signalfd_siginfo info;
+	bool ending = false;
+	int status = 0;
+
+	while (waitpid(pid, &status, WNOHANG) != pid) {
+		if (read(signals, &info, sizeof info) != (ssize_t)sizeof info || info.ssi_signo == SIGCHLD) {
+			continue;
+		}
+		int passed = translate((int)info.ssi_signo, ending);
+		ending = ending || passed == SIGQUIT;
+		kill(pid, passed);
+	}
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+		return CLI_OK;
+	}
+	kill(-pid, SIGTERM); /* workers whose master was killed */
+	return WIFEXITED(status)
+	           ? cli_fail(gateway->invocation, CLI_FAILED, NULL, "nginx has ended with status %d", WEXITSTATUS(status))
+	           : cli_fail(gateway->invocation, CLI_FAILED, NULL, "nginx was killed by signal %d", WTERMSIG(status));
+}
+
+static void tell(const gateway *gateway)
+{
+	const char *form = gateway->json
+	                       ? "{\"listen\": \"%s\", \"upstream\": \"%s\", \"configuration\": \"%s/nginx.conf\"}\n"
+	                       : "%s -> %s, each intent once. Configuration: %s/nginx.conf. Ctrl-C finishes what is "
+	                         "at work and stops.\n";
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+	printf(form, gateway->listen, gateway->routes[0].upstream, gateway->directory);
+#pragma GCC diagnostic pop
+	fflush(stdout);
+}
+
+static int run(const gateway *gateway)
+{
+	sigset_t taken;
+	sigset_t before;
+
+	sigemptyset(&taken);
+	for (size_t i = 0; i < 6; i++) {
+		sigaddset(&taken, (const int[]){SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGCHLD}[i]);
+	}
+	sigprocmask(SIG_BLOCK, &taken, &before);
+	int signals = signalfd(-1, &taken, SFD_CLOEXEC);
+	pid_t pid = signals < 0 ? -1 : start_nginx(gateway, &before);
+	if (pid < 0) {
+		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot start nginx: %s", strerror(errno));
+	}
+	tell(gateway);
+	int result = wait_for_nginx(gateway, pid, signals);
+	close(signals);
+	return result;
+}
+
+/* Is the contract where the gateway will look for it? Said now, and not request by request. */
+static int check_contract(const cli_invocation *invocation, const char *conninfo)
+{
+	once_session *session = NULL;
+	int result = connect_session(invocation, conninfo, &session);
+
+	once_session_close(session);
+	return result;
+}
+
+static int serve(gateway *gateway)
+{
+	const cli_invocation *invocation = gateway->invocation;
+	int result = nginx_find(gateway, text_of(invocation, OPTION_NGINX), text_of(invocation, OPTION_MODULE));
+	char *conninfo = result == CLI_OK ? connect_conninfo(invocation) : NULL;
+
+	if (result == CLI_OK) {
+		result = conninfo == NULL ? CLI_USAGE : check_contract(invocation, conninfo);
+	}
+	if (result == CLI_OK) {
+		result = make_directory(gateway);
+	}
+	if (result == CLI_OK) {
+		choose_access_log(gateway);
+		result = gateway_validate(gateway); /* again, with the directory */
+		result = result == CLI_OK ? gateway_write(gateway, conninfo) : result;
+		result = result == CLI_OK ? nginx_test(gateway) : result;
+		result = result == CLI_OK ? run(gateway) : result;
+		if (!invocation->given[OPTION_GATEWAY_DIR]) {
+			gateway_remove(gateway);
+		}
+	}
+	free(conninfo);
+	return result;
+}
+
+int cli_gateway(const cli_invocation *invocation)
+{
+	gateway gateway;
+
+	read_settings(invocation, &gateway);
+	int result = gateway_validate(&gateway);
+	if (result == CLI_OK && !invocation->given[OPTION_TENANT_FROM] && !gateway_is_local(&gateway)) {
+		result =
+		    cli_fail(invocation, CLI_USAGE,
+		             "--tenant http_x_tenant (a header that your authentication sets), or --tenant none for one caller",
+		             "option --tenant: beyond this machine, say whose keys these are: callers who share a key space "
+		             "can read each other's answers");
+	}
+	if (result == CLI_OK) {
+		result = choose_user(&gateway);
+	}
+	if (result == CLI_OK && invocation->given[OPTION_PRINT_CONFIG]) {
+		const char *module = text_of(invocation, OPTION_MODULE);
+		if (module != NULL || !nginx_is_here(&gateway)) {
+			snprintf(gateway.module, sizeof gateway.module, "%s",
+			         module != NULL ? module : "modules/ngx_http_once_module.so");
+		}
+		gateway_print(&gateway, stdout);
+		return CLI_OK;
+	}
+	return result == CLI_OK ? serve(&gateway) : result;
+}

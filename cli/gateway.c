@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * gateway.c: see gateway.h. Every value that comes from a user is held against a short list of characters first; what is then
+ * written can be nothing but a value. The connection string is not in the configuration at all, but in a file beside it.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gateway.h"
+
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+#define DIGITS "0123456789"
+
+static const char name_characters[] = LETTERS DIGITS ".-";
+static const char path_characters[] = LETTERS DIGITS "/._-+@~";
+static const char scope_characters[] = LETTERS DIGITS "/._-+@~:";
+static const char variable_characters[] = LETTERS DIGITS "_";
+
+enum {
+	NAME_MAX_BYTES = 253,      /* of a host: RFC 1035 */
+	UNIX_PATH_MAX_BYTES = 107, /* sockaddr_un */
+	SCOPE_MAX_BYTES = 255,     /* as the contract */
+	VARIABLE_MAX_BYTES = 100,
+	TIMEOUT_S = 60
+};
+
+static bool consists_of(const char *text, size_t length, const char *characters, size_t length_max)
+{
+	return length > 0 && length <= length_max && strspn(text, characters) >= length;
+}
+
+static bool is_text_of(const char *text, const char *characters, size_t length_max)
+{
+	return consists_of(text, strlen(text), characters, length_max) && strspn(text, characters) == strlen(text);
+}
+
+static bool is_port(const char *text)
+{
+	size_t length = strspn(text, DIGITS);
+
+	return length >= 1 && length <= 5 && text[length] == '\0' && atoi(text) >= 1 && atoi(text) <= 65535;
+}
+
+/* The length of the host that a text starts with: a name, an IPv4 address, or an IPv6 address in brackets; 0: none. */
+static size_t host_length(const char *text)
+{
+	struct in6_addr address;
+	char inner[INET6_ADDRSTRLEN];
+
+	if (text[0] != '[') {
+		size_t length = strspn(text, name_characters);
+		return length <= NAME_MAX_BYTES ? length : 0;
+	}
+	size_t length = strcspn(text + 1, "]");
+	if (text[1 + length] != ']' || length >= sizeof inner) {
+		return 0;
+	}
+	memcpy(inner, text + 1, length);
+	inner[length] = '\0';
+	return inet_pton(AF_INET6, inner, &address) == 1 ? length + 2 : 0;
+}
+
+static bool is_unix_path(const char *text)
+{
+	return text[0] == '/' && is_text_of(text, path_characters, UNIX_PATH_MAX_BYTES);
+}
+
+static bool is_listen(const char *text)
+{
+	if (strncmp(text, "unix:", 5) == 0) {
+		return is_unix_path(text + 5);
+	}
+	size_t host = text[0] == '*' ? 1 : host_length(text);
+	return host > 0 && text[host] == ':' && is_port(text + host + 1);
+}
+
+typedef struct upstream {
+	bool tls;
+	bool is_unix;
+	char address[UNIX_PATH_MAX_BYTES + NAME_MAX_BYTES]; /* HOST:PORT or unix:/PATH */
+	char name[NAME_MAX_BYTES + 3];                      /* HOST */
+} upstream;
+
+static bool parse_upstream(const char *text, upstream *parsed)
+{
+	char authority[UNIX_PATH_MAX_BYTES + NAME_MAX_BYTES];
+
+	*parsed = (upstream){.tls = strncmp(text, "https://", 8) == 0};
+	if (!parsed->tls && strncmp(text, "http://", 7) != 0) {
+		return false;
+	}
+	text += parsed->tls ? 8 : 7;
+	parsed->is_unix = strncmp(text, "unix:", 5) == 0;
+	if (parsed->is_unix) {
+		snprintf(parsed->address, sizeof parsed->address, "%s", text);
+		return !parsed->tls && is_unix_path(text + 5);
+	}
+	size_t length = strlen(text);
+	length -= length > 0 && text[length - 1] == '/' ? 1 : 0;
+	if (length == 0 || length >= sizeof authority) {
+		return false;
+	}
+	memcpy(authority, text, length);
+	authority[length] = '\0';
+	size_t host = host_length(authority);
+	if (host == 0 || (authority[host] != '\0' && (authority[host] != ':' || !is_port(authority + host + 1)))) {
+		return false;
+	}
+	const char *port = authority[host] == ':' ? authority + host + 1 : parsed->tls ? "443" : "80";
+	snprintf(parsed->name, sizeof parsed->name, "%.*s", (int)host, authority);
+	snprintf(parsed->address, sizeof parsed->address, "%s:%s", parsed->name, port);
+	return true;
+}
+
+/* "$http_x_tenant" and "http_x_tenant" are the same variable. */
+static const char *variable_name(const char *text)
+{
+	return text[0] == '$' ? text + 1 : text;
+}
+
+static bool is_variable(const char *text)
+{
+	return is_text_of(variable_name(text), variable_characters, VARIABLE_MAX_BYTES);
+}
+
+/* What goes between double quotes: no control characters, and no '$', which nginx would replace in some places. */
+static bool is_file_name(const char *text)
+{
+	for (const char *at = text; *at != '\0'; at++) {
+		if ((unsigned char)*at < ' ' || *at == 0x7f || *at == '$') {
+			return false;
+		}
+	}
+	return text[0] == '/';
+}
+
+static int refuse(const gateway *gateway, const char *option, const char *value, const char *wanted)
+{
+	return cli_fail(gateway->invocation, CLI_USAGE, "pgonce help gateway", "option --%s: '%s' is not %s", option, value,
+	                wanted);
+}
+
+int gateway_validate(const gateway *gateway)
+{
+	upstream parsed;
+
+	if (!is_listen(gateway->listen)) {
+		return refuse(gateway, "listen", gateway->listen, "ADDRESS:PORT or unix:/PATH, in plain characters");
+	}
+	for (int i = 0; i < gateway->route_count; i++) {
+		const gateway_route *route = &gateway->routes[i];
+		if (!parse_upstream(route->upstream, &parsed)) {
+			return refuse(gateway, "upstream", route->upstream,
+			              "http://HOST:PORT, https://HOST:PORT or http://unix:/PATH (and no path of a resource)");
+		}
+		if (route->scope != NULL && !is_text_of(route->scope, scope_characters, SCOPE_MAX_BYTES)) {
+			return refuse(gateway, "scope", route->scope, "1 to 255 letters, digits and /._-+@~:");
+		}
+	}
+	if (!is_variable(gateway->tenant)) {
+		return refuse(gateway, "tenant", gateway->tenant, "the name of a variable of nginx (http_x_tenant), or none");
+	}
+	if (gateway->key != NULL && !is_variable(gateway->key)) {
+		return refuse(gateway, "key-from", gateway->key, "the name of a variable of nginx (http_webhook_id)");
+	}
+	if (gateway->user != NULL && !is_text_of(gateway->user, path_characters, VARIABLE_MAX_BYTES)) {
+		return refuse(gateway, "user", gateway->user, "the name of a user");
+	}
+	if (!is_file_name(gateway->directory)) {
+		return refuse(gateway, "dir", gateway->directory, "a path without control characters and '$'");
+	}
+	return CLI_OK;
+}
+
+bool gateway_is_local(const gateway *gateway)
+{
+	static const char *const local[] = {"unix:", "[::1]:", "localhost:"};
+	char host[INET_ADDRSTRLEN];
+	struct in_addr address;
+
+	for (size_t i = 0; i < sizeof local / sizeof local[0]; i++) {
+		if (strncmp(gateway->listen, local[i], strlen(local[i])) == 0) {
+			return true;
+		}
+	}
+	size_t length = strcspn(gateway->listen, ":");
+	if (length >= sizeof host) {
+		return false;
+	}
+	snprintf(host, sizeof host, "%.*s", (int)length, gateway->listen);
+	return inet_pton(AF_INET, host, &address) == 1 && ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
+}
+
+/* ---- The configuration ---- */
+
+/* A value in double quotes, with the two characters escaped that mean something there. */
+static void put_quoted(FILE *out, const char *text)
+{
+	fputc('"', out);
+	for (; *text != '\0'; text++) {
+		if (*text == '"' || *text == '\\') {
+			fputc('\\', out);
+		}
+		fputc(*text, out);
+	}
+	fputc('"', out);
+}
+
+/* "NAME "DIRECTORY/FILE";" */
+static void put_path(FILE *out, const char *indent, const char *name, const gateway *gateway, const char *file)
+{
+	char *path = cli_format("%s/%s", gateway->directory, file);
+
+	fprintf(out, "%s%s ", indent, name);
+	put_quoted(out, path);
+	fputs(";\n", out);
+	free(path);
+}
+
+static void put_main(const gateway *gateway, FILE *out)
+{
+	fputs("# Written by pgonce at each start.\nload_module ", out);
+	put_quoted(out, gateway->module);
+	fputs(";\n", out);
+	if (gateway->user != NULL) {
+		fprintf(out, "user %s %s;\n", gateway->user, gateway->group != NULL ? gateway->group : "");
+	}
+	fprintf(
+	    out,
+	    "# One worker makes fuller batches than several, and is enough for tens of thousands of requests a second.\n"
+	    "worker_processes %d;\n"
+	    "worker_shutdown_timeout %ds;\n"
+	    "daemon off;\n"
+	    "error_log stderr warn;\n",
+	    gateway->workers != 0 ? gateway->workers : 1, TIMEOUT_S + 10);
+	put_path(out, "", "pid", gateway, "nginx.pid");
+	put_path(out, "", "lock_file", gateway, "nginx.lock");
+	fputs("\nevents {\n    worker_connections 4096;\n}\n\n", out);
+}
+
+/* The path without its query, where secrets may be. */
+static void put_log_format(bool json, FILE *out)
+{
+	static const char *const fields[][2] = {
+	    {"time", "$time_iso8601"},     {"client", "$remote_addr"},
+	    {"method", "$request_method"}, {"uri", "$uri"},
+	    {"status", "$status"},         {"verdict", "$once_verdict"},
+	    {"fence", "$once_fence"},      {"upstream", "$upstream_status"},
+	    {"seconds", "$request_time"},
+	};
+
+	fprintf(out, "    log_format once escape=%s '%s", json ? "json" : "default", json ? "{" : "");
+	for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+		fprintf(out, json ? "%s\"%s\":\"%s\"" : "%s%s=\"%s\"",
+		        i == 0 ? ""
+		        : json ? ","
+		               : " ",
+		        fields[i][0], fields[i][1]);
+	}
+	fprintf(out, "%s';\n", json ? "}" : "");
+}
+
+static void put_http(const gateway *gateway, FILE *out)
+{
+	static const char *const temporary[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi"};
+
+	put_path(out, "    ", "once_database", gateway, "database");
+	if (gateway->prepare) {
+		fputs("    once_prepare on;\n", out);
+	}
+	put_log_format(gateway->json, out);
+	fputs("    access_log ", out);
+	if (gateway->access_log != NULL) {
+		put_quoted(out, gateway->access_log);
+		fputs(" once;\n", out);
+	} else {
+		fputs("off;\n", out);
+	}
+	for (size_t i = 0; i < sizeof temporary / sizeof temporary[0]; i++) {
+		char *name = cli_format("%s_temp_path", temporary[i]);
+		put_path(out, "    ", name, gateway, temporary[i]);
+		free(name);
+	}
+	fputs("    server_tokens off;\n\n", out);
+}
+
+static void put_upstream(const gateway *gateway, int index, FILE *out)
+{
+	upstream parsed;
+
+	if (!parse_upstream(gateway->routes[index].upstream, &parsed)) {
+		return; /* gateway_validate has refused it */
+	}
+	fprintf(out,
+	        "    upstream once_upstream_%d {\n"
+	        "        server %s;\n"
+	        "        keepalive 64;\n"
+	        "        # Shorter than what servers keep (5 s and more): a request that meets a closing connection is in "
+	        "doubt.\n"
+	        "        keepalive_timeout 4s;\n"
+	        "    }\n\n",
+	        index, parsed.address);
+}
+
+static void put_duration(FILE *out, const char *name, int64_t ms)
+{
+	if (ms > 0) {
+		fprintf(out, "            %s %lldms;\n", name, (long long)ms);
+	}
+}
+
+static void put_once(const gateway *gateway, const gateway_route *route, FILE *out)
+{
+	bool none = strcmp(gateway->tenant, "none") == 0;
+
+	fprintf(out, "            once %s;\n", gateway->required ? "required" : "on");
+	if (route->scope != NULL) {
+		fputs("            once_scope ", out);
+		put_quoted(out, route->scope);
+		fputs(";\n", out);
+	}
+	fprintf(out, "            once_tenant %s%s;\n", none ? "" : "$", variable_name(gateway->tenant));
+	if (gateway->key != NULL) {
+		fprintf(out, "            once_key $%s;\n", variable_name(gateway->key));
+	}
+	if (gateway->strict) {
+		fputs("            once_key_syntax strict;\n", out);
+	}
+	put_duration(out, "once_lease", gateway->lease_ms);
+	put_duration(out, "once_retention", gateway->retention_ms);
+	put_duration(out, "once_wait", gateway->wait_ms);
+	if (gateway->in_doubt != NULL) {
+		fprintf(out, "            once_in_doubt %s;\n", gateway->in_doubt);
+	}
+	if (gateway->fail != NULL) {
+		fprintf(out, "            once_fail %s;\n", gateway->fail);
+	}
+	if (gateway->body_bytes_max > 0) {
+		fprintf(out, "            once_body_max %lld;\n            client_max_body_size %lld;\n",
+		        (long long)gateway->body_bytes_max, (long long)gateway->body_bytes_max);
+	}
+	if (gateway->response_bytes_max > 0) {
+		fprintf(out, "            once_response_max %lld;\n", (long long)gateway->response_bytes_max);
+	}
+}
+
+static void put_proxy(const gateway *gateway, int index, FILE *out)
+{
+	upstream parsed;
+
+	if (!parse_upstream(gateway->routes[index].upstream, &parsed)) {
+		return;
+	}
+	fprintf(out,
+	        "            proxy_pass %s://once_upstream_%d;\n"
+	        "            # A client that leaves must not cancel what it began, nor the storing of its answer.\n"
+	        "            proxy_ignore_client_abort on;\n"
+	        "            proxy_http_version 1.1;\n"
+	        "            proxy_set_header Connection \"\";\n"
+	        "            proxy_set_header Host $http_host;\n"
+	        "            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n"
+	        "            proxy_set_header X-Forwarded-Proto $scheme;\n"
+	        "            proxy_connect_timeout 5s;\n"
+	        "            proxy_send_timeout 30s;\n"
+	        "            proxy_read_timeout %lldms;\n",
+	        parsed.tls ? "https" : "http", index,
+	        (long long)(gateway->timeout_ms > 0 ? gateway->timeout_ms : TIMEOUT_S * 1000));
+	if (parsed.tls) {
+		fprintf(out,
+		        "            proxy_ssl_server_name on;\n"
+		        "            proxy_ssl_name %s;\n"
+		        "            proxy_ssl_verify on;\n"
+		        "            proxy_ssl_verify_depth 5;\n"
+		        "            proxy_ssl_trusted_certificate /etc/ssl/certs/ca-certificates.crt;\n",
+		        parsed.name);
+	}
+}
+
+void gateway_print(const gateway *gateway, FILE *out)
+{
+	put_main(gateway, out);
+	fputs("http {\n", out);
+	put_http(gateway, out);
+	for (int i = 0; i < gateway->route_count; i++) {
+		put_upstream(gateway, i, out);
+	}
+	fprintf(out, "    server {\n        listen %s;\n\n", gateway->listen);
+	for (int i = 0; i < gateway->route_count; i++) {
+		fprintf(out, "        location %s {\n", gateway->routes[i].location);
+		put_once(gateway, &gateway->routes[i], out);
+		put_proxy(gateway, i, out);
+		fputs("        }\n\n", out);
+	}
+	fputs("        # JSON, or OpenMetrics text for who asks for that. Only for this machine.\n"
+	      "        location = /once/status {\n"
+	      "            once_status;\n"
+	      "            access_log off;\n"
+	      "            allow unix:;\n"
+	      "            allow 127.0.0.0/8;\n"
+	      "            allow ::1;\n"
+	      "            deny all;\n"
+	      "        }\n"
+	      "    }\n"
+	      "}\n",
+	      out);
+}
+
+/* ---- Files ---- */
+
+/* A file of the directory, made anew. Its mode is set before anything is in it. */
+static FILE *create(const gateway *gateway, const char *name, mode_t mode)
+{
+	char *path = cli_format("%s/%s", gateway->directory, name);
+
+	unlink(path);
+	int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+	FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+	if (file == NULL) {
+		cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot write %s: %s", path, strerror(errno));
+	}
+	free(path);
+	return file;
+}
+
+int gateway_write(const gateway *gateway, const char *conninfo)
+{
+	FILE *database = create(gateway, "database", 0600);
+	FILE *configuration = database == NULL ? NULL : create(gateway, "nginx.conf", 0644);
+	int result = CLI_FAILED;
+
+	if (configuration != NULL) {
+		fprintf(database, "%s\n", conninfo);
+		gateway_print(gateway, configuration);
+		result = CLI_OK;
+	}
+	if ((database != NULL && fclose(database) != 0) || (configuration != NULL && fclose(configuration) != 0)) {
+		result = cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot write the configuration to %s: %s",
+		                  gateway->directory, strerror(errno));
+	}
+	return result;
+}
+
+void gateway_remove(const gateway *gateway)
+{
+	static const char *const files[] = {"nginx.conf", "database", "nginx.pid", "nginx.lock", "access.log"};
+	static const char *const directories[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi", "."};
+
+	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+		char *path = cli_format("%s/%s", gateway->directory, files[i]);
+		unlink(path);
+		free(path);
+	}
+	for (size_t i = 0; i + 1 < sizeof directories / sizeof directories[0]; i++) {
+		char *path = cli_format("%s/%s", gateway->directory, directories[i]);
+		rmdir(path);
+		free(path);
+	}
+	rmdir(gateway->directory);
+}

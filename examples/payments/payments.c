@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * payments.c: a payments service that knows nothing of retries: every POST /payments charges. Asked twice, it charges twice;
+ * that is what the gateway is for. The program `payments-example`; pgonce dev runs it behind the gateway.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "service.h"
+
+static reply make(PGconn *database, const charge *charge)
+{
+	PGresult *result = service_charge(database, charge);
+	reply made = {.status = 201};
+
+	if (PQresultStatus(result) == PGRES_TUPLES_OK) {
+		made.body = strdup(PQgetvalue(result, 0, 0));
+	} else {
+		made = service_database_problem(database, result);
+	}
+	PQclear(result);
+	return made;
+}
+
+int main(int argc, char **argv)
+{
+	static const service payments = {.name = "payments-example", .path = "/payments", .make = make};
+
+	return service_main(&payments, argc, argv);
+}

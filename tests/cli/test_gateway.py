@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: PostgreSQL
+"""pgonce gateway: the configuration that it writes, what it refuses to write, and the nginx that it runs."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+
+import pytest
+
+from harness.client import http1
+from harness.nginx import MODULE
+from harness.postgres import children_of, clean_environment, is_running, private_directory, unprivileged, wait_until
+from harness.upstream import Answer, Upstream
+
+from .command import PROGRAM, Command, ends
+
+UPSTREAM = ("--upstream", "http://127.0.0.1:3000")
+needs_module = pytest.mark.skipif(not MODULE.exists(), reason=f"{MODULE} is not built (nginx-dev)")
+
+
+def print_config(*options):
+    return Command()("gateway", "--print-config", *(options or UPSTREAM))
+
+
+def config(*options):
+    done = print_config(*options)
+    assert done.returncode == 0, done
+    return done.stdout.decode()
+
+
+# The configuration.
+
+
+@pytest.mark.parametrize("line", [
+    "load_module ", "worker_processes 1;", "daemon off;", "error_log stderr warn;", "once_database ", "once_tenant none;",
+    "proxy_pass http://once_upstream_0;", "proxy_ignore_client_abort on;", "proxy_http_version 1.1;",
+    'proxy_set_header Connection "";', "keepalive 64;", "listen 127.0.0.1:8080;", "once on;", "location = /once/status {",
+    "deny all;", "proxy_connect_timeout 5s;", "proxy_read_timeout 60000ms;", "verdict=", "$once_verdict",
+])
+def test_the_configuration_has_what_keeps_a_request_safe(line):
+    assert line in config()
+
+
+@pytest.mark.parametrize("options, line", [
+    (("--required",), "once required;"), (("--scope", "payments"), 'once_scope "payments";'), (("--strict",), "once_key_syntax strict;"),
+    (("--tenant", "http_x_tenant"), "once_tenant $http_x_tenant;"), (("--tenant", "$remote_user"), "once_tenant $remote_user;"),
+    (("--key-from", "http_webhook_id"), "once_key $http_webhook_id;"), (("--lease", "5s"), "once_lease 5000ms;"),
+    (("--retention", "2d"), "once_retention 172800000ms;"), (("--wait", "1500ms"), "once_wait 1500ms;"),
+    (("--timeout", "5m"), "proxy_read_timeout 300000ms;"), (("--in-doubt", "retry"), "once_in_doubt retry;"), (("--fail", "open"), "once_fail open;"),
+    (("--body-max", "8M"), "client_max_body_size 8388608;"), (("--response-max", "64k"), "once_response_max 65536;"),
+    (("--prepare",), "once_prepare on;"), (("--workers", "3"), "worker_processes 3;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
+    (("--listen", "[::1]:80"), "listen [::1]:80;"), (("--listen", "*:80", "--tenant", "none"), "listen *:80;"),
+    (("--upstream", "https://api.example.com"), "server api.example.com:443;"), (("--upstream", "https://[::1]:8443/"), "server [::1]:8443;"),
+    (("--upstream", "https://api.example.com"), "proxy_ssl_verify on;"), (("--upstream", "http://unix:/run/app.sock"), "server unix:/run/app.sock;"),
+    (("--json",), '"verdict":"$once_verdict"'),
+])
+def test_each_option_is_a_line_of_the_configuration(options, line):
+    given = options if "--upstream" in options else (*UPSTREAM, *options)
+    assert line in config(*given)
+    assert line not in config()
+
+
+HOSTILE = ["x;} evil", 'x"; evil', "x\nevil", "x$evil", "x{evil", "x#evil", "x'evil", "x\\evil", "x evil", "", "\u00e9vil"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.parametrize("option, form", [
+    ("--scope", "{}"), ("--tenant", "{}"), ("--tenant", "${}"), ("--key-from", "{}"), ("--listen", "{}:80"), ("--listen", "unix:/{}"),
+    ("--listen", "127.0.0.1:{}"), ("--upstream", "http://{}"), ("--upstream", "http://host:{}"), ("--upstream", "http://unix:/{}"),
+    ("--upstream", "http://host/{}"), ("--upstream", "{}"),
+])
+def test_no_value_can_say_more_than_itself(option, form, value):
+    text = form.format(value)
+    if (option, text) in {("--listen", "unix:/"), ("--upstream", "http://unix:/"), ("--upstream", "http://host/")}:
+        return  # nothing hostile is left of it
+    options = (option, text) if option == "--upstream" else (*UPSTREAM, option, text)
+    done = print_config(*options)
+    assert done.returncode == 2 and b"evil" not in done.stdout, done
+    assert option.encode() in done.stderr and b"hint: " in done.stderr
+
+
+@pytest.mark.parametrize("upstream", ["ftp://host", "http://", "http://host:0", "http://host:65536", "http://host/path", "https://unix:/a",
+                                      "http://user@host", "http://[::1", "http://[x]", "http://unix:relative", "host:80"])
+def test_an_upstream_is_a_server_and_nothing_else(upstream):
+    done = print_config("--upstream", upstream)
+    assert done.returncode == 2 and b"option --upstream" in done.stderr
+
+
+@pytest.mark.parametrize("listen", ["*:80", "0.0.0.0:80", "10.0.0.1:80", "[::]:80", "example.com:80", "127.0.0.1.example.com:80"])
+def test_beyond_this_machine_somebody_must_say_whose_keys_these_are(listen):
+    done = print_config(*UPSTREAM, "--listen", listen)
+    assert done.returncode == 2 and b"--tenant" in done.stderr and done.stdout == b""
+    for tenant in ("none", "http_x_tenant"):
+        assert print_config(*UPSTREAM, "--listen", listen, "--tenant", tenant).returncode == 0
+
+
+def test_the_configuration_holds_no_password():
+    done = Command("host=/nowhere dbname=x password=secret17")("gateway", *UPSTREAM, "--print-config")
+    assert done.returncode == 0 and b"secret17" not in done.stdout
+
+
+# What is missing.
+
+
+def test_without_nginx_it_says_what_to_install(pgonce, tmp_path):
+    done = pgonce("gateway", *UPSTREAM, "--nginx", tmp_path / "nginx")
+    assert done.returncode == 1 and b"there is no nginx at" in done.stderr and b"apt install nginx" in done.stderr
+
+
+def test_without_the_module_it_says_where_it_comes_from(pgonce, tmp_path):
+    done = pgonce("gateway", *UPSTREAM, "--module", tmp_path / "module.so")
+    assert done.returncode == 1 and b"there is no module at" in done.stderr and b"hint: build it (make)" in done.stderr
+
+
+def test_a_command_alone_finds_no_module(db):
+    alone = private_directory("pgonce-alone-")
+    try:
+        shutil.copy(PROGRAM, alone / "pgonce")
+        done = subprocess.run([alone / "pgonce", "gateway", *UPSTREAM, "--dsn", db.dsn()], capture_output=True, check=False, timeout=60)
+        if pathlib.Path("/usr/lib/nginx/modules/ngx_http_once_module.so").exists():
+            pytest.skip("the module is installed on this machine")
+        assert done.returncode == 1 and b"neither beside this command nor among the modules of" in done.stderr
+    finally:
+        shutil.rmtree(alone)
+
+
+@needs_module
+def test_without_the_contract_nothing_is_started(bare):
+    done = bare("gateway", *UPSTREAM)
+    assert done.returncode == 4 and b"pgonce init" in done.stderr and done.stdout == b""
+
+
+@needs_module
+def test_a_module_of_another_nginx_is_told_with_a_remedy(pgonce, tmp_path):
+    (tmp_path / "other.so").write_bytes(b"this is no module")
+    done = pgonce("gateway", *UPSTREAM, "--module", tmp_path / "other.so")
+    assert done.returncode == 1 and b"nginx does not take the configuration: dlopen()" in done.stderr and b"hint: " in done.stderr
+
+
+# The process.
+
+
+class Gateway:
+    """pgonce gateway on a unix socket, before a service that counts."""
+
+    def __init__(self, dsn, upstream):
+        self.directory = private_directory("pgonce-gw-")
+        self.socket = self.directory / "listen.sock"
+        self.upstream, self.dsn = upstream, dsn
+        self.process = None
+
+    def words(self, *options):
+        user = unprivileged()[1]
+        return [str(PROGRAM), "gateway", "--dsn", self.dsn, "--listen", f"unix:{self.socket}", "--upstream", f"http://unix:{self.upstream.path}",
+                "--required", *(["--user", user.pw_name] if user else []), *options]
+
+    def start(self, *options):
+        self.process = subprocess.Popen(self.words(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(),
+                                        start_new_session=True)
+        wait_until(lambda: self.process.poll() is not None or self.answers(), "the gateway to accept connections")
+        assert self.process.poll() is None, self.process.stderr.read()
+        return self
+
+    def answers(self):
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(str(self.socket))
+                return True
+            except OSError:
+                return False
+
+    def post(self, key, name=None):
+        return http1(self.socket, "POST", "/pay", [("Idempotency-Key", key), ("X-Test", name or key)], b"{}")
+
+    def master(self):
+        (pid,) = children_of(self.process.pid)
+        return pid
+
+    def workers(self):
+        return set(children_of(self.master()))
+
+    def end(self, number=signal.SIGTERM):
+        self.process.send_signal(number)
+        return ends(self.process)
+
+    def close(self):
+        if self.process and self.process.poll() is None:
+            pids = children_of(self.process.pid)
+            self.process.terminate()
+            self.process.terminate()
+            self.process.communicate(timeout=60)
+            wait_until(lambda: not any(map(is_running, pids)), "nginx to end")
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@pytest.fixture
+def upstream():
+    with Upstream() as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(db, upstream):
+    made = Gateway(db.dsn(), upstream)
+    yield made
+    made.close()
+
+
+@needs_module
+def test_a_post_runs_once_and_its_verdict_is_logged(gateway, upstream):
+    gateway.start("--scope", "pay")
+    first, second = gateway.post("k1"), gateway.post("k1")
+    assert (first.status, first.replayed, second.status, second.replayed) == (201, False, 201, True)
+    assert first.body == second.body and upstream.count("k1") == 1
+    assert upstream.only("k1").header("Once-Scope") == "pay"
+    assert gateway.post("").status == 400
+    status, out, err = gateway.end()
+    assert status == 0, err
+    lines = [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in out.decode().splitlines() if line.startswith("time=")]
+    assert [(line["method"], line["uri"], line["status"]) for line in lines] == [("POST", "/pay", "201")] * 2 + [("POST", "/pay", "400")]
+    assert lines[0]["verdict"] != lines[1]["verdict"] != ""
+    assert (lines[0]["upstream"], lines[1]["upstream"]) == ("201", "-")
+
+
+@needs_module
+def test_with_json_every_line_is_an_object(gateway):
+    gateway.start("--json")
+    gateway.post("k1")
+    status, out, _ = gateway.end()
+    told, line = map(json.loads, out.decode().splitlines())
+    assert status == 0 and told["listen"] == f"unix:{gateway.socket}" and (line["status"], line["uri"]) == ("201", "/pay")
+
+
+@needs_module
+def test_it_ends_when_what_is_at_work_is_finished_and_leaves_nothing(gateway, upstream):
+    hold, answers = threading.Event(), []
+    upstream.script("slow", Answer(hold=hold))
+    gateway.start()
+    configuration = pathlib.Path(re.search(r"Configuration: (\S+)/nginx.conf", gateway.process.stdout.readline().decode()).group(1))
+    assert (configuration / "nginx.conf").exists() and (configuration / "database").stat().st_mode & 0o777 == 0o600
+    asking = threading.Thread(target=lambda: answers.append(gateway.post("slow")))
+    asking.start()
+    upstream.wait("slow")
+    gateway.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: not gateway.answers(), "the gateway to stop accepting")
+    assert gateway.process.poll() is None
+    hold.set()
+    asking.join(60)
+    status, _, err = ends(gateway.process)
+    assert (status, [answer.status for answer in answers]) == (0, [201]), err
+    assert not configuration.exists() and not gateway.socket.exists()
+
+
+@needs_module
+def test_a_second_request_to_end_is_obeyed_at_once(gateway, upstream):
+    hold = threading.Event()
+    upstream.script("slow", Answer(hold=hold))
+    gateway.start()
+
+    def ask():
+        with pytest.raises(OSError):
+            gateway.post("slow")
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    upstream.wait("slow")
+    gateway.process.send_signal(signal.SIGINT)
+    wait_until(lambda: not gateway.answers(), "the gateway to stop accepting")
+    gateway.process.send_signal(signal.SIGINT)
+    assert ends(gateway.process)[0] == 0
+    hold.set()
+    asking.join(60)
+
+
+@needs_module
+def test_hup_brings_new_workers_with_the_configuration_as_it_is_now(gateway):
+    gateway.start("--dir", gateway.directory / "conf")
+    before = gateway.workers()
+    conf = gateway.directory / "conf/nginx.conf"
+    conf.write_text(conf.read_text().replace("once required;", "once off;"))
+    assert gateway.post("").status == 400
+    gateway.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: gateway.workers() and not gateway.workers() & before, "new workers in the place of the old")
+    assert gateway.post("").status == 201
+    assert gateway.end()[0] == 0 and conf.exists()
+
+
+@needs_module
+def test_an_address_in_use_is_told_at_once(gateway, db, upstream):
+    gateway.start()
+    other = Gateway(db.dsn(), upstream)
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        port.listen()
+        try:
+            for address in (f"unix:{gateway.socket}", f"127.0.0.1:{port.getsockname()[1]}", f"*:{port.getsockname()[1]}"):
+                words = [address if word == f"unix:{other.socket}" else word for word in other.words("--tenant", "none")]
+                done = subprocess.run(words, capture_output=True, check=False, timeout=60, env=clean_environment())
+                assert done.returncode == 1 and f"something listens at {address} already" in done.stderr.decode(), done
+            assert gateway.post("k1").status == 201
+        finally:
+            other.close()
+
+
+@needs_module
+def test_a_directory_serves_one_gateway(gateway, db, upstream):
+    gateway.start("--dir", gateway.directory / "conf")
+    other = Gateway(db.dsn(), upstream)
+    try:
+        done = subprocess.run(other.words("--dir", str(gateway.directory / "conf")), capture_output=True, check=False, timeout=60,
+                              env=clean_environment())
+        assert done.returncode == 1 and b"a gateway runs in" in done.stderr
+    finally:
+        other.close()
+
+
+@needs_module
+def test_a_directory_that_others_can_write_to_is_not_used(gateway):
+    (gateway.directory / "conf").mkdir()
+    (gateway.directory / "conf").chmod(0o777)
+    done = subprocess.run(gateway.words("--dir", str(gateway.directory / "conf")), capture_output=True, check=False, timeout=60,
+                          env=clean_environment())
+    assert done.returncode == 1 and b"only its owner" in done.stderr
+
+
+@needs_module
+def test_a_killed_gateway_takes_nginx_along_and_the_next_one_starts(gateway):
+    gateway.start("--dir", gateway.directory / "conf")
+    pids = [gateway.master(), *gateway.workers()]
+    gateway.process.kill()
+    ends(gateway.process)
+    wait_until(lambda: not any(map(is_running, pids)), "nginx to end")
+    # As a machine's crash leaves it: the socket's file, and nobody there.
+    gateway.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(gateway.socket))
+    assert gateway.start("--dir", gateway.directory / "conf").post("k1").status == 201
+
+
+@needs_module
+def test_the_death_of_nginx_is_told_and_its_workers_do_not_stay(gateway):
+    gateway.start()
+    workers = gateway.workers()
+    os.kill(gateway.master(), signal.SIGKILL)
+    status, _, err = ends(gateway.process)
+    assert status == 1 and b"nginx was killed by signal 9" in err
+    wait_until(lambda: not any(map(is_running, workers)), "the workers to end")
+
+
+@needs_module
+def test_started_by_root_the_workers_are_somebody_else(gateway):
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    gateway.start()
+    (worker,) = gateway.workers()
+    assert pathlib.Path(f"/proc/{worker}").stat().st_uid == unprivileged()[1].pw_uid
+    done = Command(gateway.dsn)("gateway", *UPSTREAM, "--user", "nobody-has-this-name")
+    assert done.returncode == 2 and b"there is no user" in done.stderr
+
+
+@needs_module
+def test_the_counters_are_for_this_machine(gateway):
+    gateway.start("--scope", "pay")
+    gateway.post("k1")
+    answer = http1(gateway.socket, "GET", "/once/status", [("Accept", "application/json")])
+    assert answer.status == 200 and "pay" in json.loads(answer.body)["scopes"]
