@@ -159,7 +159,7 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 		names->detail = http_key_fault_text(fault);
 		return NGX_ABORT;
 	}
-	ngx_str_null(&names->tenant);
+	ngx_str_set(&names->tenant, "");
 	names->problem = HTTP_PROBLEM_TENANT_MISSING;
 	if (location->tenant != NULL) {
 		if (ngx_http_complex_value(r, location->tenant, &names->tenant) != NGX_OK) {
