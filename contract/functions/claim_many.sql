@@ -26,35 +26,33 @@ DECLARE
     buckets integer[];
     first_bucket integer;
     last_bucket integer;
-    open_days integer[];
     codes text[];
     takeable boolean[];
     now timestamptz := clock_timestamp();
     today integer := floor(date_part('epoch', now) / 86400);
-    lease_default interval := (once._policy('')).lease;
+    today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
 BEGIN
-    PERFORM once._check_term('lease', lease, '7 days');
-    PERFORM once._check_term('retention', retention, '100 years');
+    IF lease IS NOT NULL OR retention IS NOT NULL THEN
+        PERFORM once._check_term('lease', lease, '7 days');
+        PERFORM once._check_term('retention', retention, '100 years');
+    END IF;
     owner := left(owner, 255);
-    -- A range that is known when the look-up starts, so that only the leaves of this batch are opened.
-    SELECT array_agg(b.bucket ORDER BY b.ord), min(b.bucket), max(b.bucket) INTO buckets, first_bucket, last_bucket
-      FROM (SELECT u.ord, once._bucket(u.key) AS bucket FROM unnest(key) WITH ORDINALITY AS u (key, ord)) AS b;
-    -- Once per day, not once per element: the batch has a handful of them.
-    open_days := ARRAY(SELECT d.day FROM (SELECT DISTINCT unnest(buckets) AS day) AS d
-                        WHERE d.day = 0
-                           OR (d.day BETWEEN 1 AND today AND to_regclass('once.intent_d' || d.day) IS NOT NULL));
 
-    SELECT array_agg(c.code ORDER BY c.ord),
-           array_agg(CASE WHEN c.code IS NULL AND c.nth = 1 AND c.bucket = ANY (open_days)
+    SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
+           array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
+                               AND CASE WHEN c.bucket = today THEN today_open
+                                        ELSE c.bucket = 0 OR (c.bucket < today
+                                             AND to_regclass('once.intent_d' || c.bucket) IS NOT NULL) END
                           THEN pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))
                           ELSE false END ORDER BY c.ord)
-      INTO codes, takeable
-      FROM (SELECT u.*, CASE WHEN (length(u.scope) BETWEEN 1 AND 255) IS NOT TRUE THEN 'P4000'
-                             WHEN (u.bucket >= 0) IS NOT TRUE THEN 'P4001'
-                             WHEN (octet_length(u.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE THEN 'P4003' END AS code,
-                   row_number() OVER (PARTITION BY u.scope COLLATE "C", u.key COLLATE "C" ORDER BY u.ord) AS nth
-              FROM unnest(scope, key, fingerprint, buckets)
-                   WITH ORDINALITY AS u (scope, key, fingerprint, bucket, ord)) AS c;
+      INTO buckets, first_bucket, last_bucket, codes, takeable
+      FROM (SELECT b.*, CASE WHEN (length(b.scope) BETWEEN 1 AND 255) IS NOT TRUE THEN 'P4000'
+                             WHEN (b.bucket >= 0) IS NOT TRUE THEN 'P4001'
+                             WHEN (octet_length(b.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE THEN 'P4003' END AS code,
+                   row_number() OVER (PARTITION BY b.scope COLLATE "C", b.key COLLATE "C" ORDER BY b.ord) AS nth
+              FROM (SELECT u.*, once._bucket(u.key) AS bucket
+                      FROM unnest(scope, key, fingerprint)
+                           WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
 
     FOR ord, verdict, fence, state, response_status, response_headers, response_body, result_type, result_id,
         error_code, error_message, lease_until, attempts IN
@@ -63,6 +61,7 @@ BEGIN
                    s.response_body, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until, s.attempts
               FROM unnest(scope, key, fingerprint, buckets, codes, takeable)
                    WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, ord)
+              -- The range is known when the look-up starts, so that only the leaves of this batch are opened.
               -- LIMIT keeps this a look-up per element: as a join, a plan made on an empty table would read it whole.
               LEFT JOIN LATERAL (SELECT i.* FROM once.intent AS i
                                   WHERE i.tenant = tenant COLLATE "C" AND i.scope = u.scope COLLATE "C"
@@ -72,7 +71,8 @@ BEGIN
         fresh AS (
             INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts,
                                           state, tenant, scope, key, fingerprint, owner)
-            SELECT now, now, now + retention, now + coalesce(lease, p.lease, lease_default), e.bucket, 1, 1,
+            SELECT now, now, now + retention,
+                   now + coalesce(lease, p.lease, (SELECT d.lease FROM once.scope AS d WHERE d.scope = '')), e.bucket, 1, 1,
                    'processing', tenant, e.scope, e.key, e.fingerprint, owner
               FROM element AS e LEFT JOIN once.scope AS p ON p.scope = e.scope COLLATE "C"
              WHERE e.takeable AND e.state IS NULL
