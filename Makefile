@@ -5,7 +5,7 @@ BUILD := build
 PREFIX ?= /usr/local
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
 
-.PHONY: help run test lint format bench bench-gateway fuzz install test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized lint format bench bench-gateway fuzz install test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,10 @@ stop: ## stop what `make run` left up
 
 test: setup build build-sanitized ## build with warnings as errors and run every test, on private servers
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized $(PYTEST) tests
+
+test-sanitized: setup build ## the gateway's tests on an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt)
+	@ninja -C $(BUILD) --quiet gateway/nginx-sanitized
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) tests/gateway
 
 lint: setup build ## format, static analysis, SQL, shell, Python, generated documents
 	@tools/lint.sh $(BUILD)

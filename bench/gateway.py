@@ -215,6 +215,7 @@ class Bench:
         stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
         self.server = stack.enter_context(Postgres(fsync=True, settings=SETTINGS))
         self.database = self.server.new_database()
+        self.recycle_wal()
         self.ports, self.processes, self.seeds = {}, {}, {}
         self.start_nginxes()
         if not options.no_peer:
@@ -254,6 +255,13 @@ class Bench:
             command = ["env", "-C", copy / "peer", "NODE_ENV=production", find("node", "nodejs"), "peer.js", port,
                        self.directory / f"redis_{fsync}/redis.sock"]
             self.keep(Process(name, command, self.directory, ("127.0.0.1", port)))
+
+    def recycle_wal(self):
+        """A server that has run for a while has old WAL files to write into. A new one makes each, and stalls all commits."""
+        for _ in range(96):
+            self.database.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
+            self.database.execute("SELECT pg_switch_wal()")
+        self.database.execute("CHECKPOINT")
 
     def load(self, name, connections, *arguments, seconds):
         threads = min(connections, 2)

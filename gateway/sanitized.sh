@@ -25,12 +25,17 @@ fetch() {
 	mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
 	sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian*.sources >"$work/apt/deb-src.sources"
 	apt-get "${apt[@]}" -q update
-	(cd "$work/apt" && apt-get "${apt[@]}" -q source --download-only nginx)
+	(cd "$work/apt" && apt-get "${apt[@]}" -q source --download-only --tar-only nginx)
+	# Debian's patches are welcome, and nothing here depends on them: a mirror may have replaced them since its list was made.
+	(cd "$work/apt" && apt-get "${apt[@]}" -q source --download-only --diff-only nginx) || true
 	rm -rf "$work/fetched"
 	mkdir "$work/fetched"
 	tar -xzf "$work"/apt/nginx_*.orig.tar.gz -C "$work/fetched" --strip-components 1
-	tar -xJf "$work"/apt/nginx_*.debian.tar.xz -C "$work/fetched"
-	(cd "$work/fetched" && grep -v '^#' debian/patches/series | while read -r patch; do patch -s -p1 <"debian/patches/$patch"; done)
+	for patches in "$work"/apt/nginx_*.debian.tar.xz; do
+		[ -f "$patches" ] || continue
+		tar -xJf "$patches" -C "$work/fetched"
+		(cd "$work/fetched" && grep -v '^#' debian/patches/series | while read -r patch; do patch -s -p1 <"debian/patches/$patch"; done)
+	done
 }
 
 source=${PGONCE_NGINX_SOURCE:-$work/fetched}
