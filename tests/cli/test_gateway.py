@@ -163,9 +163,13 @@ class Gateway:
     def start(self, *options):
         self.process = subprocess.Popen(self.words(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(),
                                         start_new_session=True)
-        wait_until(lambda: self.process.poll() is not None or self.answers(), "the gateway to accept connections")
+        # The socket accepts before there is a worker.
+        wait_until(lambda: self.process.poll() is not None or (self.answers() and self.has_worker()), "the gateway to work")
         assert self.process.poll() is None, self.process.stderr.read()
         return self
+
+    def has_worker(self):
+        return any(children_of(pid) for pid in children_of(self.process.pid))
 
     def answers(self):
         with socket.socket(socket.AF_UNIX) as probe:
