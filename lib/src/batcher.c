@@ -241,7 +241,8 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 	for (int i = 0; i < WIRES; i++) {
 		list_start(&made->queues[i]);
 		made->wires[i] = (wire){.batcher = made, .number = i, .fd = -1, .due_ms = ONCE_NEVER};
-		good = good && batch_open(&made->wires[i].batch, made->options.batch_max);
+		good = good && batch_open(&made->wires[i].batch, made->options.batch_max) &&
+		       batch_open(&made->wires[i].answered, made->options.batch_max);
 	}
 	if (!good) {
 		destroy(made);
@@ -293,17 +294,27 @@ static int64_t batch_due(const once_batcher *batcher, int connection)
 	return first->submitted_ms + batcher->options.batch_age_ms;
 }
 
-static void send_due(once_batcher *batcher, int64_t now)
+void batcher_feed(once_batcher *batcher, int connection)
+{
+	wire *wire = &batcher->wires[connection];
+	if (!batcher->closed && wire->state == WIRE_IDLE && !list_empty(&batcher->queues[connection]) &&
+	    batch_due(batcher, connection) <= batcher_now(batcher)) {
+		batch_fill(batcher, connection);
+		wire_send(wire);
+	}
+}
+
+static void send_due(once_batcher *batcher)
 {
 	for (int i = 0; i < WIRES && !batcher->closed; i++) {
 		wire *wire = &batcher->wires[i];
 		if (wire->state == WIRE_CLOSED && batcher->statistics.pending > 0) {
 			wire_start(wire);
 		}
-		if (!batcher->closed && wire->state == WIRE_IDLE && !list_empty(&batcher->queues[i]) &&
-		    batch_due(batcher, i) <= now) {
-			batch_fill(batcher, i);
-			wire_send(wire);
+		batcher_feed(batcher, i);
+		if (!batcher->closed && wire->state == WIRE_BUSY) {
+			/* Sending may have taken in what no event will tell of any more. */
+			wire_ready(wire, false, true);
 		}
 	}
 }
@@ -381,7 +392,7 @@ void once_batcher_flush(once_batcher *batcher)
 {
 	batcher->deferred = false;
 	if (enter(batcher)) {
-		send_due(batcher, batcher_now(batcher));
+		send_due(batcher);
 		leave(batcher);
 	}
 }
@@ -406,7 +417,7 @@ void once_batcher_tick(once_batcher *batcher)
 	for (int i = 0; i < WIRES && !batcher->closed; i++) {
 		wire_tick(&batcher->wires[i], now);
 	}
-	send_due(batcher, now);
+	send_due(batcher);
 	leave(batcher);
 }
 

@@ -181,7 +181,8 @@ typedef struct wire {
 	int64_t due_ms;
 	int64_t sent_us;
 	size_t answer_bytes; /* of one operation, of late: for sizing batches */
-	batch batch;
+	batch batch;    /* in flight, or being made */
+	batch answered; /* the one before, whose operations are being told */
 	char cause[CAUSE_BYTES_MAX]; /* why there is no connection */
 } wire;
 
@@ -219,6 +220,8 @@ struct once_batcher {
 
 /* ---- batcher.c ---- */
 int64_t batcher_now(const once_batcher *batcher);
+/* Sends what waits for a connection, if it can take it and the time for it has come. */
+void batcher_feed(once_batcher *batcher, int connection);
 /* Has the loop call flush. */
 void batcher_defer(once_batcher *batcher);
 int wire_of(const once_operation *operation);
@@ -271,7 +274,7 @@ void wire_ready(wire *wire, bool readable, bool writable);
 void wire_tick(wire *wire, int64_t now);
 /* Gives the connection up; it is made anew after a pause. */
 void wire_lose(wire *wire, const char *cause);
-/* Sends what is laid out in its batch. */
+/* Sends what is laid out in its batch; reads nothing. */
 void wire_send(wire *wire);
 void wire_forget(wire *wire);
 void wire_close(wire *wire);

@@ -218,7 +218,7 @@ static bool fits(const group *group, const PGresult *result)
 static bool group_fails(wire *wire, const group *group, once_error *error)
 {
 	for (size_t i = 0; i < group->count; i++) {
-		operation_end(wire->batch.operations[group->start + i], NULL, error);
+		operation_end(wire->answered.operations[group->start + i], NULL, error);
 		if (wire->batcher->closed) {
 			break;
 		}
@@ -256,7 +256,7 @@ static bool group_committed(wire *wire, const group *group)
 	for (size_t i = 0; i < group->count; i++) {
 		/* Releases come back in the order in which they were made. */
 		size_t element = group->kind == KIND_RELEASE ? (size_t)result_int(result, (int)i, 0) - 1 : i;
-		settle_row(wire->batch.operations[group->start + element], group->kind, result, &columns, (int)i);
+		settle_row(wire->answered.operations[group->start + element], group->kind, result, &columns, (int)i);
 		if (wire->batcher->closed) {
 			return false;
 		}
@@ -267,7 +267,7 @@ static bool group_committed(wire *wire, const group *group)
 static bool unit_committed(wire *wire, const unit *unit)
 {
 	for (size_t i = 0; i < unit->count; i++) {
-		if (!group_committed(wire, &wire->batch.groups[unit->start + i])) {
+		if (!group_committed(wire, &wire->answered.groups[unit->start + i])) {
 			return false;
 		}
 	}
@@ -316,7 +316,7 @@ static int compare_serials(const void *left, const void *right)
 /* The groups of a unit but one go again, each in a transaction of its own. */
 static void spare_others(wire *wire, const unit *unit, size_t culprit)
 {
-	batch *batch = &wire->batch;
+	batch *batch = &wire->answered;
 	for (size_t i = unit->start + unit->count; i-- > unit->start;) {
 		const group *group = &batch->groups[i];
 		for (size_t j = i == culprit || group->unsent != ONCE_OK ? 0 : group->count; j-- > 0;) {
@@ -355,7 +355,7 @@ static void judge(once_operation *operation, const judgement *judgement)
 
 static bool judge_group(wire *wire, const group *culprit, const once_error *error)
 {
-	int attempts = wire->batch.operations[culprit->start]->attempts;
+	int attempts = wire->answered.operations[culprit->start]->attempts;
 	judgement judgement = {.error = error,
 	                       .alone = culprit->count == 1,
 	                       .passes =
@@ -363,7 +363,7 @@ static bool judge_group(wire *wire, const group *culprit, const once_error *erro
 	                       .pause_ms = 1 + random_below(&wire->batcher->random, (int64_t)REST_MS_FIRST << attempts)};
 	/* From the last to the first, so that they come back into the queue in their order. */
 	for (size_t i = culprit->count; i-- > 0;) {
-		judge(wire->batch.operations[culprit->start + i], &judgement);
+		judge(wire->answered.operations[culprit->start + i], &judgement);
 		if (wire->batcher->closed) {
 			return false;
 		}
@@ -373,7 +373,7 @@ static bool judge_group(wire *wire, const group *culprit, const once_error *erro
 
 static bool unit_failed(wire *wire, const unit *unit)
 {
-	const batch *batch = &wire->batch;
+	const batch *batch = &wire->answered;
 	once_error *error = NULL;
 	error_of_result(&error, wire->connection, unit->failure);
 	/* Where the commit of a single statement failed, it is that one's. */
@@ -392,7 +392,7 @@ static bool unit_failed(wire *wire, const unit *unit)
 
 bool batch_settle(wire *wire)
 {
-	const batch *batch = &wire->batch;
+	const batch *batch = &wire->answered;
 	for (size_t i = 0; i < batch->unit_count; i++) {
 		const unit *unit = &batch->units[i];
 		if (!(unit->failure == NULL ? unit_committed(wire, unit) : unit_failed(wire, unit))) {

@@ -253,10 +253,9 @@ static bool spoils_connection(wire *wire, const PGresult *result)
 	return wire->prepares && strcmp(sqlstate, "0A000") == 0;
 }
 
-static void batch_answered(wire *wire)
+static void count_answer(wire *wire)
 {
-	once_batcher *batcher = wire->batcher;
-	once_batcher_statistics *statistics = &batcher->statistics;
+	once_batcher_statistics *statistics = &wire->batcher->statistics;
 	uint64_t took_us = (uint64_t)(now_us() - wire->sent_us);
 	int bucket = 0;
 	while (bucket < ONCE_LATENCY_BUCKETS - 1 && took_us >= UINT64_C(100) << bucket) {
@@ -267,10 +266,28 @@ static void batch_answered(wire *wire)
 	/* A batch of large answers makes the next ones smaller at once; small ones let them grow again by and by. */
 	size_t each = wire->batch.operation_count == 0 ? 0 : wire->batch.answer_bytes / wire->batch.operation_count;
 	wire->answer_bytes = each > wire->answer_bytes ? each : wire->answer_bytes - (wire->answer_bytes - each) / 8;
+}
+
+/*
+ * The last Sync has come. The next batch goes out before anybody is told of this one, so that the server works while the
+ * callbacks do. False where the batcher was closed.
+ */
+static bool batch_answered(wire *wire)
+{
+	once_batcher *batcher = wire->batcher;
+	batch answered = wire->batch;
+	count_answer(wire);
+	wire->batch = wire->answered;
+	wire->answered = answered;
 	wire->failures = 0;
 	wire->state = WIRE_IDLE;
-	batch_clear(&wire->batch);
+	batcher_feed(batcher, wire->number);
+	if (batcher->closed || !batch_settle(wire)) {
+		return false;
+	}
+	batch_clear(&wire->answered);
 	batcher_defer(batcher);
+	return true;
 }
 
 /* A Sync. False where it ends something else than it should, or the batcher was closed. */
@@ -287,11 +304,7 @@ static bool unit_ends(wire *wire)
 		batch->group_at = batch->units[batch->unit_at].start;
 		return true;
 	}
-	if (!batch_settle(wire)) {
-		return false;
-	}
-	batch_answered(wire);
-	return true;
+	return batch_answered(wire);
 }
 
 static void skip_unsent(batch *batch, size_t end)
@@ -411,7 +424,12 @@ void wire_send(wire *wire)
 		wire_lose(wire, PQstatus(wire->connection) == CONNECTION_OK ? "out of memory" : NULL);
 		return;
 	}
-	wire_ready(wire, false, true);
+	int unsent = PQflush(wire->connection);
+	if (unsent < 0 || PQstatus(wire->connection) != CONNECTION_OK) {
+		wire_lose(wire, NULL);
+		return;
+	}
+	watch(wire, true, unsent > 0);
 }
 
 void wire_tick(wire *wire, int64_t now)
@@ -437,4 +455,5 @@ void wire_close(wire *wire)
 	PQfinish(wire->connection);
 	wire->connection = NULL;
 	batch_close(&wire->batch);
+	batch_close(&wire->answered);
 }
