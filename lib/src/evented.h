@@ -180,9 +180,9 @@ typedef struct wire {
 	unsigned nulls;
 	int64_t due_ms;
 	int64_t sent_us;
-	size_t answer_bytes; /* of one operation, of late: for sizing batches */
-	batch batch;    /* in flight, or being made */
-	batch answered; /* the one before, whose operations are being told */
+	size_t answer_bytes;         /* of one operation, of late: for sizing batches */
+	batch batch;                 /* in flight, or being made */
+	batch answered;              /* the one before, whose operations are being told */
 	char cause[CAUSE_BYTES_MAX]; /* why there is no connection */
 } wire;
 
