@@ -446,6 +446,14 @@ BROKEN = {
             )
         ],
     ),
+    "an address may look dear to complete_many": (
+        run_sql("ALTER FUNCTION once.complete_many RESET random_page_cost"),
+        [
+            lambda db: plans.test_plans_made_on_an_empty_table_stay_index_lookups_when_it_has_filled(
+                db, "vacuumed while empty", True
+            )
+        ],
+    ),
     "an index on a changing column": (
         run_sql("CREATE INDEX ON once.intent (lease_until)"),
         [
