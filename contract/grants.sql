@@ -12,7 +12,9 @@ DECLARE
     app text[] := ARRAY['begin', 'begin_new', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many', 'fail',
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock',
-                            'errors', 'contract_version'];
+                            'errors', 'contract_version', 'receive_many', 'message_park', 'message_due',
+                            'message_applied', 'message_look', 'message_count'];
+    shown text[] := ARRAY['outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];
     granted record;
     target text;
 BEGIN
@@ -20,11 +22,17 @@ BEGIN
         SELECT * FROM (VALUES
             ('once_app',    app || ARRAY['any_tenant']),
             ('once_tenant', app),
-            ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant']),
-            ('once_keeper', ARRAY['errors', 'contract_version', 'add_days', 'retire_day', 'any_tenant']),
-            ('once_reader', ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story', 'any_tenant']),
-            ('once_admin',  app || ARRAY['any_tenant', 'story', 'resolve', 'set_scope', 'bind', 'unbind', 'add_days',
-                'retire_day'])) AS g (role_name, functions)
+            ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
+                'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
+                'relay_parked']),
+            ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
+                'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
+                'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release']),
+            ('once_keeper', ARRAY['errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox', 'any_tenant']),
+            ('once_reader', shown || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story', 'any_tenant']),
+            ('once_admin',  app || shown || ARRAY['any_tenant', 'story', 'resolve', 'set_scope', 'bind', 'unbind', 'add_days',
+                'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_replay', 'relay_adopt',
+                'drop_relay', 'dead_retry', 'dead_discard'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
             BEGIN

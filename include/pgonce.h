@@ -72,7 +72,9 @@ typedef enum once_code {
 	ONCE_USAGE = 24,    /* The call itself is wrong (a NULL that must not be, a session in a wrong state). Retry: no. */
 	ONCE_NO_MEMORY = 25, /* Retry: yes. */
 	ONCE_EFFECT = 26, /* The caller's effect callback gave up; everything was rolled back. Retry: the caller knows. */
-	ONCE_OVERLOADED = 27 /* More operations wait than the batcher's limits allow; nothing was sent. Retry: yes. */
+	ONCE_OVERLOADED = 27, /* More operations wait than the batcher's limits allow; nothing was sent. Retry: yes. */
+	ONCE_RELAY_OF_ANOTHER_CLUSTER =
+	    28 /* P4080: the relay's progress is of another PostgreSQL cluster. Retry: no; see once.relay_adopt. */
 } once_code;
 
 typedef struct once_error once_error;

@@ -3,6 +3,7 @@
 """Puts the files of contract/ together. The one place that knows their order.
 
   contract.py install            the whole contract as one SQL script (what `pgonce init --print` shows)
+  contract.py upgrade VERSION    what takes a database from this version of the contract to the present one
   contract.py extension          the script of CREATE EXTENSION pgonce
   contract.py embed OUT.c        the same files as a C table, for the command
 """
@@ -12,6 +13,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "contract"
+PREAMBLE = "SET LOCAL search_path = pg_catalog, pg_temp;\nSET LOCAL check_function_bodies = off;\n"
 RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_text()).group(1)
 
 
@@ -48,10 +50,23 @@ def script(extension=False):
     if extension:
         # Without this pg_dump would leave the rows of an extension's tables behind. Those that CREATE EXTENSION
         # itself writes (once.migration, once.transition) come back with it.
-        for table in ("setting", "scope", "binding", "intent", "intent_d0", "archive", "decision", "outbox", "outbox_id_seq"):
+        for table in ("setting", "scope", "binding", "intent", "intent_d0", "archive", "decision", "outbox", "outbox_id_seq",
+                      "relay", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision"):
             out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
-    preamble = "SET LOCAL search_path = pg_catalog, pg_temp;\nSET LOCAL check_function_bodies = off;\n"
-    return preamble + "\n".join(out)
+    return PREAMBLE + "\n".join(out)
+
+
+def upgrade(version):
+    """What `pgonce init` runs in a database whose last migration is this one."""
+    out = []
+    for kind, number, name, text in parts():
+        if kind == "migration" and number > version:
+            out += [text, record(number, name, text)]
+        elif kind == "code":
+            out += [text, "DELETE FROM once.migration WHERE version = 0;", record(number, name, text)]
+        elif kind == "days":
+            out.append(text)
+    return PREAMBLE + "\n".join(out)
 
 
 def c_string(text):
@@ -75,6 +90,8 @@ def embed():
 def main():
     if sys.argv[1:] == ["install"]:
         print("BEGIN;\n" + script() + "\nCOMMIT;")
+    elif len(sys.argv) == 3 and sys.argv[1] == "upgrade" and sys.argv[2].isdigit():
+        print("BEGIN;\n" + upgrade(int(sys.argv[2])) + "\nCOMMIT;")
     elif sys.argv[1:] == ["extension"]:
         print('\\echo Use "CREATE EXTENSION pgonce" to load this file. \\quit\n' + script(extension=True))
     elif len(sys.argv) == 3 and sys.argv[1] == "embed":

@@ -35,6 +35,8 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
      'Raise response_bytes_max with once.set_scope, or store a reference to the result.'),
     ('P4070', 'resolution_refused', false, 'the decision is refused',
      'Only a stale, in-doubt or retryable intent can be decided, with a reason.'),
+    ('P4080', 'relay_of_another_cluster', false, 'the relay''s progress is of another PostgreSQL cluster',
+     'Decide with once.relay_adopt(relay, reason) where it goes on from here.'),
     ('P4098', 'partition_missing', true, 'the partition for this day is missing',
      'Run the keeper: pgonce keep, or select once.add_days().'),
     ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',

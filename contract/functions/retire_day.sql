@@ -3,7 +3,8 @@
 -- that must outlive their day move to once.archive in the same transaction: outcomes whose retention has not passed, and
 -- everything in doubt (a stale attempt becomes in doubt: nobody knows). Returns how many moved. Refused (55006) while an
 -- attempt of such a day holds a lease, and for days within the horizon (22023). Afterwards a late retry is answered from
--- the archive or with P4041; it never runs again. Waits for open transactions, at most lock_timeout.
+-- the archive or with P4041; it never runs again. Waits for open transactions, at most lock_timeout. Call it in READ
+-- COMMITTED (55000): an older snapshot would not show the last intents.
 CREATE FUNCTION once.retire_day(bucket integer) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan AS $$
 #variable_conflict use_variable
@@ -17,6 +18,10 @@ DECLARE
     older integer;
     survivors bigint;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = 'pgonce: a day is retired in READ COMMITTED only',
+            DETAIL = 'a snapshot from before the lock would not show its last intents';
+    END IF;
     SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR UPDATE;
     IF (bucket BETWEEN 1 AND today - setting.horizon_days - 1) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: day %s cannot be retired', bucket),

@@ -284,6 +284,19 @@ def test_a_retryable_failure_goes_with_its_day_and_is_expired(db):
         assert code_at(door, Once(db.connect()), key) == "P4041"
 
 
+def test_a_day_is_not_retired_under_an_old_snapshot(db):
+    """It would not show what was finished last, and the day would be dropped with it."""
+    shorten_horizon(db)
+    keeper = db.connect(isolation="REPEATABLE READ")
+    run(keeper, "SELECT count(*) FROM once.intent")
+    kept = uuid7_days_ago(db, 2, 1)
+    Once(db.connect()).finish(key=kept, response_body=b"kept")
+    assert code_of(lambda: run(keeper, "SELECT once.retire_day(%s)", today(db) - 2)) == "55000"
+    keeper.rollback()
+    db.execute("SELECT once.retire_day(%s)", today(db) - 2)
+    assert Once(db.connect()).begin(key=kept).response_body == b"kept"
+
+
 def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db):
     """It has passed the gate while the day was open, and then waits for the table that is being changed."""
     shorten_horizon(db)

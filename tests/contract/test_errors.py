@@ -5,6 +5,7 @@ import psycopg2
 import pytest
 
 from .calls import DAY_MS, Once, now_ms, uuid7, uuid7_days_ago
+from .relaying import Relay
 from .test_buckets import drop_day
 
 OTHER = b"another request!"
@@ -18,6 +19,13 @@ def failed(once, retryable):
 def without_yesterday(db):
     drop_day(db, 1)
     return uuid7_days_ago(db, 1)
+
+
+def relay_of_another_cluster(db):
+    connection = db.connect()
+    Relay(connection, "acme")
+    db.execute("UPDATE once.relay SET system_identifier = 1")
+    Relay(connection, "acme")
 
 
 # SQLSTATE: (db, once) -> the call that raises it, after whatever makes it do so.
@@ -40,6 +48,7 @@ RAISED = {
     ),
     "P4060": lambda db, once: once.finish(key="k", response_body=b"x" * 2_000_000),
     "P4070": lambda db, once: (once.finish(key="k"), once.resolve(key="k", as_state="failed_final")),
+    "P4080": lambda db, once: relay_of_another_cluster(db),
     "P4098": lambda db, once: once.begin(key=without_yesterday(db)),
     "P4099": lambda db, once: (once.claim(scope="mailer", key="k"), once.receive(message_id="k")),
 }
@@ -58,8 +67,8 @@ def test_a_refusal_names_its_code_the_intent_and_a_hint(db, code):
     assert caught.value.pgcode == code, caught.value
     assert diag.message_primary == "pgonce: " + known.message
     assert diag.message_hint == known.hint and known.hint
-    assert "tenant='acme'" in diag.message_detail
-    if code not in ("P4000", "P4001", "P4041", "P4098"):  # these are about a key of their own
+    assert ("relay='acme'" if code == "P4080" else "tenant='acme'") in diag.message_detail
+    if code not in ("P4000", "P4001", "P4041", "P4080", "P4098"):  # these are about a key of their own
         assert "key='k'" in diag.message_detail
     assert "\n" not in diag.message_detail
 

@@ -2,6 +2,7 @@
 """The contract installs as a whole or not at all, by an ordinary owner, and in many databases of a cluster."""
 
 import os
+import pathlib
 import subprocess
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from harness.postgres import ROOT, Postgres, clean_environment, install_script
 
 from .calls import PRINT, Once, refused, run
+from .relaying import Relay, emit, parking
 
-COMMAND = ROOT / "build/cli/pgonce"
+COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
 
 
 @pytest.fixture
@@ -32,13 +34,36 @@ def works(db, user="postgres"):
     assert once.claim(key="k2").verdict == "new_claim"
     assert once.complete(key="k2", fence=1) is True
     assert run(db.connect(user), "SELECT length(once.fingerprint('{}'::jsonb))") == [(32,)]
+    delivers(db, user)
+
+
+def delivers(db, user):
+    """All that the way out and the way in ask of PostgreSQL, which an owner without any privilege must be allowed."""
+    connection = db.connect(user)
+    emit(connection, "a")
+    relay = Relay(connection, "works")
+    assert relay.taken and relay.look().changed
+    run(connection, "SELECT once.relay_flush()")
+    (event,) = relay.fetch(relay.list())
+    relay.park(parking(event, "dead"))
+    assert run(connection, "SELECT state FROM once.outbox_summary()") == [("dead",)]
+    assert len(run(connection, "SELECT * FROM once.outbox_list()")) == 1
+    assert run(connection, "SELECT once.outbox_event(%s) IS NOT NULL", event.event_id) == [(True,)]
+    assert run(connection, "SELECT once.outbox_retry(%s, NULL, 'why')", event.event_id) == [(True,)]
+    relay.settle(delivered=[event.id])
+    run(connection, "SELECT pg_advisory_unlock_all(), once.retire_outbox(1)")
+    run(connection, "SELECT once.relay_adopt('works', 'why')")
+    run(connection, "SELECT once.drop_relay('works', 'why')")
+    assert run(connection, "SELECT verdict FROM once.receive_many('c', ARRAY['m'], NULL, ARRAY['0123456789abcdef'::bytea])") == [
+        ("process",)
+    ]
 
 
 def test_the_script_installs_a_working_contract(empty):
     empty.install()
     works(empty)
     migrations = empty.rows("SELECT version, checksum FROM once.migration ORDER BY version")
-    assert [row.version for row in migrations][:2] == [0, 1]
+    assert [row.version for row in migrations][:3] == [0, 1, 2]
     assert all(len(row.checksum) == 64 for row in migrations)
 
 
@@ -47,6 +72,7 @@ def test_the_script_installs_a_working_contract(empty):
     [
         "CREATE TYPE once.verification",
         "CREATE TABLE once.outbox",
+        "CREATE TABLE once.parked_message",
         "once.claim_many(",
         "DO $$",
         "SELECT once.add_days();",
@@ -142,6 +168,7 @@ def test_nothing_of_the_contract_is_executable_or_readable_by_public(db):
 
 def test_a_dump_and_restore_keeps_every_answer(server, db):
     Once(db.connect()).finish(key="k", response_status=201, response_body=b"\x00\xff")
+    parked = park_one_of_each(db)
     fingerprint = db.value("SELECT once.fingerprint('a'::text)")
     dump = server.bindir / "pg_dump"
     if not dump.exists():
@@ -156,7 +183,27 @@ def test_a_dump_and_restore_keeps_every_answer(server, db):
     row = Once(restored.connect()).begin(key="k")
     assert (row.response_status, row.response_body) == (201, b"\x00\xff")
     assert restored.value("SELECT once.fingerprint('a'::text)") == fingerprint
+    # The same cluster: the relay goes on where it was, and what was parked is due.
+    relay = Relay(restored.connect())
+    assert relay.taken and [event.event_id for event in relay.due()] == parked
+    assert len(relay.list()) == 1
+    assert [row.message_id for row in restored.rows("SELECT * FROM once.message_due('c', '', 9)")] == ["m"]
+    assert restored.value("SELECT once.message_park('c', '', ARRAY[ROW('n', 't', 'a', NULL, NULL, '0123456789abcdef',"
+                          " 'waiting', 0, 0, NULL, NULL)]::once.parked[])") == 1
+    assert restored.value("SELECT max(position) FROM once.parked_message WHERE message_id = 'n'") > 1
     restored.drop()
+
+
+def park_one_of_each(db):
+    """An event and a message, one of each parked; one event more. The parked event's id."""
+    relay = Relay(db.connect())
+    emit(db.connect(), "a")
+    (event,) = relay.fetch(relay.list())
+    relay.park(parking(event))
+    emit(db.connect(), "b")
+    db.execute("SELECT once.message_park('c', '', ARRAY[ROW('m', 't', 'a', NULL, NULL, '0123456789abcdef', 'retrying', 1, 0,"
+               " 'why', '22000')]::once.parked[])")
+    return [event.event_id]
 
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")

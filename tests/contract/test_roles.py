@@ -35,10 +35,61 @@ GRANTED = {
         "errors",
         "contract_version",
         "any_tenant",
+        "receive_many",
+        "message_park",
+        "message_due",
+        "message_applied",
+        "message_look",
+        "message_count",
     },
-    "once_relay": {"errors", "contract_version", "add_days", "any_tenant"},
-    "once_keeper": {"errors", "contract_version", "add_days", "retire_day", "any_tenant"},
-    "once_reader": {"errors", "contract_version", "peek", "peek_many", "story", "any_tenant"},
+    "once_relay": {
+        "errors",
+        "contract_version",
+        "add_days",
+        "any_tenant",
+        "relay_take",
+        "relay_look",
+        "relay_flush",
+        "relay_list",
+        "relay_fetch",
+        "relay_due",
+        "relay_settle",
+        "relay_parked",
+    },
+    "once_consumer": {
+        "errors",
+        "contract_version",
+        "add_days",
+        "any_tenant",
+        "receive",
+        "receive_many",
+        "message_park",
+        "message_due",
+        "message_applied",
+        "message_look",
+        "message_count",
+        "salt",
+        "claim_many",
+        "complete_many",
+        "fail_many",
+        "renew_many",
+        "peek_many",
+        "release",
+    },
+    "once_keeper": {"errors", "contract_version", "add_days", "retire_day", "retire_outbox", "any_tenant"},
+    "once_reader": {
+        "errors",
+        "contract_version",
+        "peek",
+        "peek_many",
+        "story",
+        "any_tenant",
+        "outbox_list",
+        "outbox_summary",
+        "outbox_event",
+        "dead_list",
+        "dead_show",
+    },
 }
 GRANTED["once_tenant"] = GRANTED["once_app"] - {"any_tenant"}
 GRANTED["once_admin"] = GRANTED["once_app"] | {
@@ -49,6 +100,19 @@ GRANTED["once_admin"] = GRANTED["once_app"] | {
     "unbind",
     "add_days",
     "retire_day",
+    "retire_outbox",
+    "outbox_list",
+    "outbox_summary",
+    "outbox_event",
+    "outbox_retry",
+    "outbox_discard",
+    "outbox_replay",
+    "relay_adopt",
+    "drop_relay",
+    "dead_list",
+    "dead_show",
+    "dead_retry",
+    "dead_discard",
 }
 LOGINS = {
     "app": "once_app",
@@ -57,6 +121,7 @@ LOGINS = {
     "reader": "once_reader",
     "admin": "once_admin",
     "relay": "once_relay",
+    "consumer": "once_consumer",
     "keeper": "once_keeper",
     "nobody_in_particular": None,
     "attacker": "once_app",
@@ -88,6 +153,18 @@ TENANT_CALLS = {
     ),
     "receive": "once.receive('s', 'k', %(print)s, %(tenant)s)",
     "emit": "once.emit('t', '{}', scope => 's', key => 'k', tenant => %(tenant)s)",
+    "receive_many": "once.receive_many('s', ARRAY['k'], ARRAY['a'], ARRAY[%(print)s], %(tenant)s)",
+    "message_park": (
+        "once.message_park('s', %(tenant)s, ARRAY[ROW('k', 't', 'a', '{}', '', %(print)s, 'dead', 1, 0, 'why', '22000')]"
+        "::once.parked[])"
+    ),
+    "message_due": "once.message_due('s', %(tenant)s, 10)",
+    "message_applied": "once.message_applied('s', %(tenant)s, ARRAY['k'])",
+    "message_look": "once.message_look('s', %(tenant)s, ARRAY['k'], ARRAY['a'])",
+    "message_count": "once.message_count('s', %(tenant)s)",
+    "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
+    "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
+    "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",
 }
 
 
@@ -220,7 +297,8 @@ def grant_everything_tenant_bound(db):
     """Even a bound role that was granted more than once_tenant stays bound."""
     db.execute(
         "GRANT EXECUTE ON FUNCTION once.story(text, text, text), once.resolve(text, text, text, text, integer, bytea,"
-        " jsonb, text, text, text, text, text) TO bound, bound_elsewhere"
+        " jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
+        " TO bound, bound_elsewhere"
     )
 
 
@@ -234,6 +312,7 @@ def test_a_bound_role_is_refused_another_tenant_in_the_same_words_whether_or_not
         None,
         lambda once: once.finish(scope="s", key="k", tenant="theirs", response_body=b"secret"),
         lambda once: once.claim(scope="s", key="k", tenant="theirs"),
+        lambda once: call_as(once.connection, TENANT_CALLS["message_park"], "theirs"),
     ):
         db.execute("DELETE FROM once.intent")
         if prepare:
@@ -436,13 +515,19 @@ def shadow_path(connection):
         "archive",
         "decision",
         "outbox",
+        "relay",
+        "parked_event",
+        "parked_message",
+        "parked_decision",
+        "pg_locks",
+        "pg_database",
         "pg_proc",
         "pg_class",
         "pg_roles",
         "pg_namespace",
     ):
         run(connection, f"CREATE TEMPORARY TABLE {table} (state text, scope text, key text, tenant text, oid oid)")
-    for name in ("regclass", "regprocedure", "state", "timestamptz"):
+    for name in ("regclass", "regprocedure", "state", "timestamptz", "pg_snapshot", "pg_lsn", "xid8"):
         run(connection, f"CREATE TYPE pg_temp.{name} AS ENUM ('trap')")
     run(connection, "SET search_path = pg_temp, attacker, pg_catalog")
 
@@ -487,6 +572,37 @@ ATTACKED = {
     "contract_version": ["once.contract_version()"],
     "try_lock": ["once.try_lock('r')"],
     "lock": ["once.lock('r', '1 s')"],
+    "receive_many": [
+        "once.receive_many('s', ARRAY['m'], ARRAY['a'], ARRAY[%(print)s])",
+        "once.receive_many('s', ARRAY['m', 'm'], ARRAY['a', 'a'], ARRAY[%(print)s, %(print)s])",
+        "once.receive_many('s', ARRAY[%(expired)s, %(today)s], NULL, ARRAY[%(print)s, %(print)s])",
+        "once.message_park('s', '', ARRAY[ROW('p', 't', 'a', NULL, '', %(print)s, 'dead', 1, 0, 'why', '22000')]::once.parked[])",
+        "once.receive_many('s', ARRAY['p', 'n'], ARRAY['a', 'a'], ARRAY[%(print)s, %(print)s], skip_dead => true)",
+    ],
+    "relay_take": ["once.relay_take('r', ARRAY['t'])", "once.relay_take('r', NULL)", "once.relay_take('n', NULL, true)"],
+    "relay_look": ["once.relay_look('r', '3:3:')"],
+    "relay_flush": ["once.relay_flush()"],
+    "relay_list": ["once.relay_list('r', '3:3:', '99999999:99999999:', 0, 10)", "once.relay_list('r', '3:5:3,4', '9:9:', 1, 10)"],
+    "relay_fetch": ["once.relay_fetch('r', ARRAY[1::bigint], ARRAY['3'::pg_catalog.xid8], ARRAY[20000])"],
+    "relay_settle": [
+        (
+            "once.relay_settle('r', '3:3:', '5:5:', 1, ARRAY[7::bigint], ARRAY[ROW(8, '4', 20000, pg_catalog.gen_random_uuid(),"
+            " 't', '', 'a', 'b', 'waiting', 1, 0, 'why', false)]::once.parking[])"
+        ),
+        "once.relay_settle('r', '3:3:', NULL, 0)",
+    ],
+    "relay_due": ["once.relay_due('r', 10)"],
+    "relay_parked": ["once.relay_parked('r', 10)"],
+    "outbox_list": ["once.outbox_list()", "once.outbox_list('r', 't', 'waiting', 5)"],
+    "outbox_summary": ["once.outbox_summary()"],
+    "outbox_event": ["once.outbox_event(pg_catalog.gen_random_uuid())", "once.outbox_event(once.emit('t', '{}'))"],
+    "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
+    "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
+    "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')"],
+    "relay_adopt": ["once.relay_adopt('r', 'why')"],
+    "drop_relay": ["once.drop_relay('r', 'why')"],
+    "retire_outbox": ["once.retire_outbox(19000)", "once.retire_outbox(99999)"],
+    "dead_list": ["once.dead_list()", "once.dead_list('s', NULL, 5)"],
 }
 
 

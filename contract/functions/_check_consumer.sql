@@ -1,0 +1,7 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._check_consumer(tenant, consumer): raises what is wrong with the names in a call about parked messages, or the
+-- caller's right to the tenant.
+CREATE FUNCTION once._check_consumer(tenant text, consumer text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM once._enter(tenant, consumer, 'none', '\x00000000000000000000000000000000', false);
+END $$;

@@ -1,0 +1,28 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._promote(relay, aggregates): of each of these aggregates, the first parked event that is not dead is due now, if it
+-- waited for one before it. Called whenever something parked has gone or died; NULL: of all aggregates. What waits behind
+-- another has next_at 'infinity', so that once.relay_due does not look through all of them each time.
+--
+-- Here and in its neighbours rows are found by a look-up each, written with LIMIT, BETWEEN and an order that only one index
+-- has, and are changed by their address. While a table is empty all indexes look alike; a plan that was made then is still
+-- a search when it has filled.
+CREATE FUNCTION once._promote(relay text, aggregates bigint[]) RETURNS void
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+BEGIN
+    IF aggregates IS NULL THEN
+        aggregates := ARRAY(SELECT DISTINCT p.aggregate FROM once.parked_event AS p
+                             WHERE p.relay = relay COLLATE "C" AND p.next_at = 'infinity');
+    END IF;
+    UPDATE once.parked_event AS p SET next_at = now, updated_at = now
+      FROM (SELECT h.address
+              FROM (SELECT DISTINCT u.aggregate FROM unnest(aggregates) AS u (aggregate)) AS a
+             CROSS JOIN LATERAL (SELECT e.ctid AS address, e.next_at FROM once.parked_event AS e
+                                  WHERE e.relay = relay COLLATE "C" AND e.aggregate BETWEEN a.aggregate AND a.aggregate
+                                    AND e.state <> 'dead'
+                                  ORDER BY e.aggregate, e.id LIMIT 1) AS h
+             WHERE h.next_at = 'infinity') AS f
+     WHERE p.ctid = f.address;
+END $$;

@@ -1,0 +1,78 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.message_due(consumer, tenant, take, skip_dead): parked messages whose turn it is, at most `take`, in the order in
+-- which they came: those whose time has come and before which none of their key is parked (with skip_dead: none that is
+-- not dead). They are locked until your transaction ends, and what another transaction has locked is left out: two
+-- processes of one consumer never take the same. Then for each: once.receive, the effect, once.message_applied, COMMIT; or
+-- once.message_park with one attempt more. Raises P4000 for the consumer, P4003 for the tenant.
+--
+-- Why it is written so: of what is due by its time most may stand behind another. Where that are many, the first of each
+-- key is looked for by stepping from key to key in the index, so that ten thousand behind one dead message are one step.
+CREATE FUNCTION once.message_due(consumer text, tenant text, take integer, skip_dead boolean DEFAULT false)
+RETURNS TABLE (message_id text, topic text, key text, headers jsonb, payload bytea, fingerprint bytea, attempts integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
+#variable_conflict use_variable
+DECLARE
+    few CONSTANT integer := 500;
+    now timestamptz := clock_timestamp();
+    due integer;
+    heads text[];
+BEGIN
+    PERFORM once._check_consumer(tenant, consumer);
+    IF (take > 0) IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: take is how many messages to take, at least 1';
+    END IF;
+    SELECT count(*) INTO due
+      FROM (SELECT FROM once.parked_message AS p
+             WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C" AND p.state <> 'dead'
+               AND p.next_at <= now LIMIT few) AS l;
+    IF due = 0 THEN
+        RETURN;
+    ELSIF due < few THEN
+        SELECT array_agg(p.message_id) INTO heads
+          FROM once.parked_message AS p
+         WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C" AND p.state <> 'dead'
+           AND p.next_at <= now
+           AND p.position <= ALL (ARRAY(SELECT e.position FROM once.parked_message AS e
+                                         WHERE e.consumer = consumer COLLATE "C" AND e.tenant = tenant COLLATE "C"
+                                           AND e.key_hash = p.key_hash AND NOT (skip_dead AND e.state = 'dead')
+                                         ORDER BY e.key_hash, e.position LIMIT 1));
+    ELSE
+        WITH RECURSIVE lane AS (
+            SELECT (SELECT m.key_hash FROM once.parked_message AS m
+                     WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C" AND m.key_hash IS NOT NULL
+                     ORDER BY m.key_hash LIMIT 1) AS key_hash
+             UNION ALL
+            SELECT (SELECT m.key_hash FROM once.parked_message AS m
+                     WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C" AND m.key_hash > l.key_hash
+                     ORDER BY m.key_hash LIMIT 1)
+              FROM lane AS l WHERE l.key_hash IS NOT NULL),
+        head AS (
+            SELECT h.message_id, h.position FROM lane AS l
+             CROSS JOIN LATERAL (SELECT m.message_id, m.position, m.state, m.next_at FROM once.parked_message AS m
+                                  WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C"
+                                    AND m.key_hash = l.key_hash AND NOT (skip_dead AND m.state = 'dead')
+                                  ORDER BY m.position LIMIT 1) AS h
+             WHERE h.state <> 'dead' AND h.next_at <= now
+             UNION ALL
+            (SELECT m.message_id, m.position FROM once.parked_message AS m
+              WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C" AND m.key_hash IS NULL
+                AND m.state <> 'dead' AND m.next_at <= now ORDER BY m.key_hash, m.position LIMIT take + few))
+        -- Some more than wanted, since others may be working on the first of them.
+        SELECT array_agg(f.message_id) INTO heads
+          FROM (SELECT h.message_id FROM head AS h ORDER BY h.position LIMIT take + few) AS f;
+    END IF;
+    -- A fresh statement: what has ended meanwhile is not taken, what is being worked on is left out. By a look-up each and
+    -- by address: see once._promote.
+    RETURN QUERY
+    SELECT p.message_id::text, p.topic::text, p.key::text, p.headers, p.payload, p.fingerprint, p.attempts
+      FROM (SELECT a.address FROM unnest(heads) AS u (id)
+             CROSS JOIN LATERAL (SELECT k.ctid AS address FROM once.parked_message AS k
+                                  WHERE k.consumer = consumer COLLATE "C" AND k.tenant = tenant COLLATE "C"
+                                    AND k.message_id BETWEEN (u.id COLLATE "C") AND (u.id COLLATE "C")
+                                  ORDER BY k.message_id LIMIT 1) AS a) AS f
+      JOIN once.parked_message AS p ON p.ctid = f.address
+     WHERE p.state <> 'dead' AND p.next_at <= now
+     ORDER BY p.position LIMIT take
+       FOR UPDATE OF p SKIP LOCKED;
+END $$;

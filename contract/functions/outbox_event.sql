@@ -1,0 +1,47 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.outbox_event(event_id): all that is known of one event as one JSON document: the event (its payload as JSON text,
+-- see once.story), its state with each relay that takes its topic ('pending', 'waiting', 'retrying', 'dead', or 'passed':
+-- delivered, discarded, or from before the relay began), and the decisions about it. NULL where there is no such event. An
+-- event that is parked nowhere is searched for through the whole outbox. For people and tools; its members may grow.
+CREATE FUNCTION once.outbox_event(event_id uuid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
+    event once.outbox;
+BEGIN
+    SELECT o.* INTO event
+      FROM (SELECT p.xid, p.id, p.day FROM once.parked_event AS p WHERE p.event_id = event_id LIMIT 1) AS f,
+           once.outbox AS o
+     WHERE o.xid = f.xid AND o.id = f.id AND o.day = f.day;
+    IF NOT FOUND THEN
+        SELECT o.* INTO event FROM once.outbox AS o WHERE o.event_id = event_id LIMIT 1;
+    END IF;
+    IF event.id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    RETURN jsonb_build_object(
+        'event_id', event.event_id, 'id', event.id, 'xid', event.xid::text, 'day', (date '1970-01-01' + event.day)::text,
+        'created_at', event.created_at, 'topic', event.topic, 'event_type', event.event_type, 'tenant', event.tenant,
+        'aggregate_type', event.aggregate_type, 'aggregate_id', event.aggregate_id, 'scope', event.scope,
+        'key', event.key, 'traceparent', event.traceparent, 'headers', event.headers, 'payload', event.payload::text,
+        'relays', (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay,
+                              'state', CASE WHEN p.state IS NOT NULL THEN p.state
+                                            WHEN r.system_identifier <> own THEN 'of another cluster'
+                                            WHEN pg_visible_in_snapshot(event.xid, r.seen)
+                                                 OR (pg_visible_in_snapshot(event.xid, r.reading)
+                                                     AND event.id <= r.after_id) THEN 'passed'
+                                            ELSE 'pending' END,
+                              'attempts', p.attempts,
+                              'next_at', CASE WHEN p.state <> 'dead' AND p.next_at < 'infinity' AND NOT EXISTS (
+                                                  SELECT FROM once.parked_event AS b WHERE b.relay = p.relay
+                                                     AND b.aggregate = p.aggregate AND b.id < p.id) THEN p.next_at END,
+                              'error', p.error, 'parked_at', p.parked_at) ORDER BY r.relay), '[]')
+                     FROM once.relay AS r LEFT JOIN once.parked_event AS p ON p.relay = r.relay AND p.id = event.id
+                    WHERE p.id IS NOT NULL OR r.topics IS NULL OR event.topic COLLATE "C" LIKE ANY (r.topics)),
+        'decisions', (SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'what', d.what,
+                                 'relay', d.relay, 'from', d.from_state, 'reason', d.reason, 'error', d.error)
+                                                ORDER BY d.decided_at), '[]')
+                        FROM once.parked_decision AS d
+                       WHERE d.relay IS NOT NULL AND d.subject = event_id::text COLLATE "C"));
+END $$;

@@ -1,0 +1,56 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.relay_due(relay, take, skip_dead): parked events whose turn it is, at most `take`, in the order of their ids: those
+-- whose time has come and before which nothing of their aggregate is parked with this relay (with skip_dead: nothing that
+-- is not dead), the longest due first; and behind each of them those of its aggregate that wait for nothing else, so that
+-- a chain can be worked off in one go. An event without an aggregate waits for no other. attempts: how often it failed
+-- before. blocked is false for all.
+--
+-- Why it is written so: what waits behind another is never due by its own time (once._promote), so the first statement meets
+-- hardly a row that it does not return, however many wait.
+CREATE FUNCTION once.relay_due(relay text, take integer, skip_dead boolean DEFAULT false) RETURNS SETOF once.outgoing
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    heads bigint[];
+    followers integer;
+BEGIN
+    IF (take > 0) IS NOT TRUE THEN
+        PERFORM once._refuse_relay('22023', relay, 'take is how many events to take, at least 1');
+    END IF;
+    SELECT array_agg(h.id) INTO heads
+      FROM (SELECT p.id FROM once.parked_event AS p
+             WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at <= now
+               AND p.id <= ALL (ARRAY(SELECT e.id FROM once.parked_event AS e
+                                       WHERE e.relay = relay COLLATE "C" AND e.aggregate BETWEEN p.aggregate AND p.aggregate
+                                         AND NOT (skip_dead AND e.state = 'dead')
+                                       ORDER BY e.aggregate, e.id LIMIT 1))
+             ORDER BY p.next_at, p.id LIMIT take) AS h;
+    IF heads IS NULL THEN
+        RETURN;
+    END IF;
+    followers := (take - cardinality(heads)) / cardinality(heads);      -- of each
+    RETURN QUERY
+    SELECT o.id, o.xid, o.day, o.event_id, o.topic::text, o.event_type::text, o.aggregate_type::text, o.aggregate_id::text,
+           o.tenant::text, o.scope::text, o.key::text, o.traceparent::text, o.headers, o.payload, o.created_at, c.attempts,
+           false
+      FROM unnest(heads) AS h (id)
+     CROSS JOIN LATERAL (
+           SELECT p.id, p.xid, p.day, p.aggregate, p.attempts FROM once.parked_event AS p
+            WHERE p.relay = relay COLLATE "C" AND p.id BETWEEN h.id AND h.id ORDER BY p.id LIMIT 1) AS first
+     CROSS JOIN LATERAL (
+           SELECT first.id, first.xid, first.day, first.attempts
+            UNION ALL
+           (SELECT f.id, f.xid, f.day, f.attempts
+              FROM (SELECT n.*, bool_and(n.state = 'waiting' AND (n.next_at = 'infinity' OR n.next_at <= now))
+                                    OVER (ORDER BY n.id) AS free
+                      FROM (SELECT e.* FROM once.parked_event AS e
+                             WHERE e.relay = relay COLLATE "C" AND e.aggregate BETWEEN first.aggregate AND first.aggregate
+                               AND e.id > first.id AND NOT (skip_dead AND e.state = 'dead')
+                             ORDER BY e.aggregate, e.id LIMIT followers) AS n) AS f
+             WHERE f.free)) AS c
+     CROSS JOIN LATERAL (SELECT e.* FROM once.outbox AS e
+                          WHERE e.xid = c.xid AND e.id = c.id AND e.day = c.day LIMIT 1) AS o
+     ORDER BY o.id;
+END $$;

@@ -1,0 +1,32 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.relay_fetch(relay, ids, xids, days, skip_dead): the events that once.relay_list listed, whole, in the order given.
+-- blocked: an earlier event of its aggregate is parked with this relay (with skip_dead: and not dead): it must be parked
+-- behind. At most 10,000 at once (22023). An event that is no longer there has no row.
+CREATE FUNCTION once.relay_fetch(relay text, ids bigint[], xids xid8[], days integer[], skip_dead boolean DEFAULT false)
+RETURNS SETOF once.outgoing
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
+#variable_conflict use_variable
+DECLARE
+    size integer := once._check_batch('', once._length(ids, 0), once._length(xids, 0), once._length(days, 0));
+    first_day integer;
+    last_day integer;
+    any_parked boolean := EXISTS (SELECT FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C");
+BEGIN
+    SELECT min(d), max(d) INTO first_day, last_day FROM unnest(days) AS d;
+    RETURN QUERY
+    SELECT o.id, o.xid, o.day, o.event_id, o.topic::text, o.event_type::text, o.aggregate_type::text, o.aggregate_id::text,
+           o.tenant::text, o.scope::text, o.key::text, o.traceparent::text, o.headers, o.payload, o.created_at, 0,
+           any_parked AND o.id > ANY (ARRAY(
+               SELECT p.id FROM once.parked_event AS p
+                WHERE p.relay = relay COLLATE "C" AND NOT (skip_dead AND p.state = 'dead')
+                  AND p.aggregate BETWEEN once._aggregate(o.tenant, o.aggregate_type, o.aggregate_id)
+                                      AND once._aggregate(o.tenant, o.aggregate_type, o.aggregate_id)
+                ORDER BY p.aggregate, p.id LIMIT 1))
+      FROM unnest(ids, xids, days) WITH ORDINALITY AS u (id, xid, day, ord)
+      -- LIMIT keeps this a look-up per element, and the range opens only the days of this batch: see once.claim_many.
+     CROSS JOIN LATERAL (SELECT e.* FROM once.outbox AS e
+                          WHERE e.xid = u.xid AND e.id = u.id AND e.day = u.day
+                            AND e.day BETWEEN first_day AND last_day LIMIT 1) AS o
+     ORDER BY u.ord;
+END $$;

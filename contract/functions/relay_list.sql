@@ -1,0 +1,54 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.relay_list(relay, seen, reading, after_id, take): the batch between two snapshots: the events of the relay's topics
+-- that `reading` sees and `seen` did not, after after_id, in the order of their ids, at most `take`. Each committed event
+-- falls into exactly one batch, and one that waited for another's lock comes after it. Narrow, so that a backlog is listed
+-- by ten thousands; once.relay_fetch brings the events.
+--
+-- Why it is written so: what is new are the transactions from seen's end to reading's, and those that were running when
+-- `seen` was taken and are not any more. Both are searched by index, so that neither what was published nor a transaction
+-- that stays open for hours is read again each time. While a long batch is worked off, the ids of the next piece lie
+-- close to after_id as a rule: they are looked for there first, and what is beyond is skipped within the index. Plans are
+-- pinned, since one made while the outbox was empty would stay.
+CREATE FUNCTION once.relay_list(relay text, seen text, reading text, after_id bigint, take integer)
+RETURNS TABLE (id bigint, xid xid8, day integer)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
+#variable_conflict use_variable
+DECLARE
+    before pg_snapshot := seen;
+    now pg_snapshot := reading;
+    first_xid xid8 := pg_snapshot_xmax(before);
+    end_xid xid8 := pg_snapshot_xmax(now);
+    late xid8[] := ARRAY(SELECT x FROM pg_snapshot_xip(before) AS x WHERE pg_visible_in_snapshot(x, now));
+    patterns text[];
+    above bigint := coalesce(after_id, 0);
+    upto bigint := 9223372036854775807;
+    listed integer;
+BEGIN
+    SELECT r.topics INTO patterns FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
+    IF NOT FOUND OR before IS NULL OR now IS NULL OR (take > 0) IS NOT TRUE THEN
+        PERFORM once._refuse_relay('22023', relay, 'nothing can be listed',
+            'Name a relay that once.relay_take has made, two snapshots, and how many to list.');
+    END IF;
+    IF above > 0 THEN
+        upto := least(above::numeric + 4::bigint * take, upto)::bigint;
+    END IF;
+    LOOP
+        RETURN QUERY
+        SELECT n.id, n.xid, n.day
+          FROM (SELECT o.id, o.xid, o.day FROM once.outbox AS o
+                 WHERE o.xid >= first_xid AND o.xid < end_xid AND o.id > above AND o.id <= upto
+                   AND pg_visible_in_snapshot(o.xid, now)
+                   AND (patterns IS NULL OR o.topic COLLATE "C" LIKE ANY (patterns))
+                 UNION ALL
+                SELECT o.id, o.xid, o.day FROM once.outbox AS o
+                 WHERE o.xid = ANY (late) AND o.id > above AND o.id <= upto
+                   AND (patterns IS NULL OR o.topic COLLATE "C" LIKE ANY (patterns))) AS n
+         ORDER BY n.id LIMIT take;
+        GET DIAGNOSTICS listed = ROW_COUNT;
+        take := take - listed;
+        EXIT WHEN take = 0 OR upto = 9223372036854775807;
+        above := upto;
+        upto := 9223372036854775807;
+    END LOOP;
+END $$;

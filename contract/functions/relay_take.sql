@@ -1,0 +1,58 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.relay_take(relay, topics, from_now): makes this session the one that works for a relay, until it ends: it takes a
+-- session-level advisory lock, without waiting. taken false: another session has it; ask again later. Else the relay's
+-- progress: `seen` is done with; where `reading` is not NULL, of what it sees besides, the events up to after_id are done
+-- too. A relay that is new begins with everything that the outbox holds, or, with from_now, with what commits from now on.
+-- topics: LIKE patterns of the topics that it takes, NULL for all; what it has passed with other patterns stays passed.
+-- Not through a pooler in transaction mode, which would hand the lock to others. Raises P4080 where the progress is of
+-- another PostgreSQL cluster (the database was restored into a new one): it means nothing here.
+CREATE FUNCTION once.relay_take(relay text, topics text[] DEFAULT NULL, from_now boolean DEFAULT false)
+RETURNS TABLE (taken boolean, seen text, reading text, after_id bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
+    held boolean;
+    stored once.relay;
+BEGIN
+    IF (length(relay) BETWEEN 1 AND 63) IS NOT TRUE THEN
+        PERFORM once._refuse_relay('22023', relay, 'a relay has a name of 1 to 63 characters');
+    ELSIF cardinality(topics) = 0
+          OR EXISTS (SELECT FROM unnest(topics) AS t (pattern)
+                      WHERE (t.pattern <> '' AND t.pattern COLLATE "C" !~ '(^|[^\\])(\\\\)*\\$') IS NOT TRUE) THEN
+        PERFORM once._refuse_relay('22023', relay, 'topics is a list of LIKE patterns',
+            'Leave it out (NULL) to take all topics. No pattern may be empty, NULL, or end in a lone backslash.');
+    END IF;
+    held := once._relay_held(relay);
+    IF NOT held AND NOT pg_try_advisory_lock(once._relay_lock(relay)) THEN
+        taken := false;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    SELECT r.* INTO stored FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
+    IF NOT FOUND THEN
+        PERFORM once._adopt_events();
+        INSERT INTO once.relay AS r (relay, system_identifier, topics, seen, started_at, progressed_at)
+        VALUES (relay, own, topics, CASE WHEN from_now THEN pg_current_snapshot() ELSE '3:3:' END, now, now)
+        RETURNING r.* INTO stored;
+    ELSIF stored.system_identifier <> own THEN
+        IF NOT held THEN
+            PERFORM pg_advisory_unlock(once._relay_lock(relay));    -- a session lock outlives the error
+        END IF;
+        PERFORM once._refuse_relay('P4080', relay, e.message, e.hint, format(
+            'its progress is of cluster %s, this is cluster %s', stored.system_identifier, own))
+           FROM once.errors() AS e WHERE e.code = 'P4080';
+    ELSE
+        PERFORM once._relay_row(relay);
+        IF stored.topics IS DISTINCT FROM topics THEN
+            UPDATE once.relay AS r SET topics = topics WHERE r.relay = relay COLLATE "C";
+        END IF;
+        PERFORM once._promote(relay, NULL);
+    END IF;
+    taken := true;
+    seen := stored.seen;
+    reading := stored.reading;
+    after_id := stored.after_id;
+    RETURN NEXT;
+END $$;

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: PostgreSQL
+"""As test_broken_on_purpose, for the way out and the way in: each guarantee taken out, and the tests that notice."""
+
+import psycopg2
+import pytest
+
+from . import test_errors as errors
+from . import test_outbox as outbox
+from . import test_parked as parked
+from . import test_receive_many as many
+from . import test_relay as relay
+from . import test_relay_cost as cost
+from .calls import today
+from .test_broken_on_purpose import both, does_its_plain_work, replace, run_sql
+
+
+def with_things(check):
+    """The fixture `thing`, where no pytest gives it."""
+
+    def run(db):
+        db.execute("CREATE TABLE thing (id text PRIMARY KEY, n integer NOT NULL DEFAULT 0)")
+        db.execute("INSERT INTO thing SELECT g FROM generate_series(1, 6) AS g")
+        check(db)
+
+    return run
+
+
+def with_yesterday(check, *arguments):
+    def run(db):
+        day = today(db) - 1
+        db.execute(f"CREATE TABLE once.outbox_d{day} PARTITION OF once.outbox FOR VALUES FROM ({day}) TO ({day + 1})")
+        check(db, day, *arguments)
+
+    return run
+
+
+LOCKED = "UPDATE once.relay AS r SET after_id = r.after_id WHERE r.relay = relay COLLATE \"C\" RETURNING r.* INTO stored"
+
+# what is taken out: (how, the checks that must fail then)
+BROKEN = {
+    "transactions that were running are forgotten": (
+        replace("relay_list", "o.xid = ANY (late)", "false"),
+        [
+            relay.test_a_transaction_that_commits_late_does_not_hold_up_the_others_and_is_not_skipped,
+            relay.test_a_writer_with_an_old_snapshot_is_listed_when_it_commits,
+            relay.test_a_prepared_transaction_is_listed_when_it_commits_even_after_a_restart_of_its_session,
+        ],
+    ),
+    "a batch is what is visible while it is listed": (
+        replace("relay_list", "AND pg_visible_in_snapshot(o.xid, now)", ""),
+        [relay.test_what_commits_between_the_look_and_the_listing_belongs_to_the_next_batch],
+    ),
+    "a batch is ordered by xid": (
+        replace("relay_list", "ORDER BY n.id LIMIT take", "ORDER BY n.xid, n.id LIMIT take"),
+        [
+            with_things(
+                lambda db: relay.test_events_of_one_aggregate_are_published_in_the_order_of_its_lock_and_not_of_the_xids(
+                    db, "1", 1
+                )
+            )
+        ],
+    ),
+    "a batch goes on from its beginning": (
+        replace("relay_list", "above bigint := coalesce(after_id, 0)", "above bigint := 0"),
+        [relay.test_a_batch_that_was_left_in_the_middle_goes_on_exactly_there],
+    ),
+    "what lies beyond the window is left out": (
+        replace("relay_list", "EXIT WHEN take = 0 OR upto = 9223372036854775807", "EXIT"),
+        [relay.test_a_batch_is_listed_in_pieces_of_any_size_without_a_gap],
+    ),
+    "a look notices new transactions only": (
+        replace(
+            "relay_look",
+            "reading <> seen::pg_snapshot::text",
+            "pg_snapshot_xmax(reading::pg_snapshot) > pg_snapshot_xmax(seen::pg_snapshot)",
+        ),
+        [relay.test_a_look_sees_the_end_of_an_old_transaction_though_no_new_one_began],
+    ),
+    "a synchronous standby is taken for informed": (
+        replace("relay_look", "AND current_setting('synchronous_standby_names') = ''", ""),
+        [relay.test_with_a_synchronous_standby_nothing_counts_as_flushed_before_relay_flush],
+    ),
+    "a flush leaves it to the session whether to wait": (
+        replace("relay_flush", "set_config('synchronous_commit', 'on', true)", "1"),
+        [relay.test_relay_flush_waits_for_the_disk_whatever_the_session_prefers_and_leaves_it_at_that],
+    ),
+    "two may have one relay": (
+        replace("relay_take", "NOT pg_try_advisory_lock(once._relay_lock(relay))", "false"),
+        [relay.test_two_sessions_never_work_for_one_relay_and_the_second_takes_over_when_the_first_dies],
+    ),
+    "anybody may settle": (
+        replace("relay_settle", "NOT once._relay_held(relay)", "false"),
+        [
+            lambda db: relay.test_a_session_that_does_not_hold_the_relay_cannot_settle(db, "never had"),
+            lambda db: relay.test_a_session_that_does_not_hold_the_relay_cannot_settle(db, "gave back"),
+            lambda db: relay.test_a_session_that_does_not_hold_the_relay_cannot_settle(db, "another has"),
+        ],
+    ),
+    "a shared lock will do": (
+        replace("_relay_held", "l.mode = 'ExclusiveLock' AND", ""),
+        [lambda db: relay.test_a_session_that_does_not_hold_the_relay_cannot_settle(db, "never had")],
+    ),
+    "any cluster's progress will do": (
+        replace("relay_take", "stored.system_identifier <> own", "false"),
+        [
+            relay.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again,
+            lambda db: errors.test_a_refusal_names_its_code_the_intent_and_a_hint(db, "P4080"),
+        ],
+    ),
+    "a refused relay stays locked": (
+        replace("relay_take", "PERFORM pg_advisory_unlock(once._relay_lock(relay));", ""),
+        [relay.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again],
+    ),
+    "foreign events keep their xids": (
+        replace("_adopt_events", "o.xid >= n.beyond", "false"),
+        [
+            relay.test_an_adopted_relay_goes_on_with_what_commits_from_now_on,
+            relay.test_a_new_relay_in_a_restored_database_reads_the_events_that_came_with_it,
+        ],
+    ),
+    "foreign parked events lose their events": (
+        replace("_adopt_events", "UPDATE once.parked_event AS p SET xid = '3'", "UPDATE once.parked_event AS p SET xid = p.xid"),
+        [relay.test_what_was_parked_stays_parked_with_an_adopted_relay],
+    ),
+    "a new relay takes its own open events for foreign": (
+        replace("_adopt_events", "o.xid <> n.own", "true"),
+        [relay.test_a_new_relay_leaves_the_events_of_open_transactions_alone],
+    ),
+    "a relay in use may be dropped": (
+        both(
+            replace("drop_relay", "NOT pg_try_advisory_xact_lock(once._relay_lock(relay))", "false"),
+            replace("relay_adopt", "NOT pg_try_advisory_xact_lock(once._relay_lock(relay))", "false"),
+        ),
+        [relay.test_a_relay_in_use_is_not_adopted_or_dropped],
+    ),
+    "the whole outbox is searched": (
+        both(
+            replace("relay_list", "o.xid >= first_xid AND o.xid < end_xid", "NOT pg_visible_in_snapshot(o.xid, before)"),
+            run_sql("ALTER FUNCTION once.relay_list RESET enable_seqscan"),
+        ),
+        [
+            cost.test_plans_made_on_an_empty_outbox_stay_searches_when_it_has_filled,
+            lambda db: cost.compare_costs(db, 50_000),
+        ],
+    ),
+    "a fetch searches by transaction only": (
+        replace("relay_fetch", "e.xid = u.xid AND e.id = u.id", "e.id = u.id"),
+        [lambda db: cost.compare_costs(db, 50_000)],
+    ),
+    "an aggregate is not held up": (
+        replace("relay_fetch", "any_parked AND o.id > ANY", "false AND o.id > ANY"),
+        [outbox.test_a_failing_event_holds_up_its_own_aggregate_only],
+    ),
+    "whatever is due is given": (
+        replace("relay_due", "AND p.id <= ALL (", "AND 0 <= ALL ("),
+        [outbox.test_a_dead_event_blocks_its_aggregate_until_it_is_decided_on_or_where_dead_ones_are_skipped],
+    ),
+    "a chain has gaps": (
+        replace("relay_due", "WHERE f.free", ""),
+        [outbox.test_a_chain_is_given_whole_when_its_head_is_due_and_stops_at_what_waits_for_something_else],
+    ),
+    "nobody follows": (
+        replace("_promote", "WHERE h.next_at = 'infinity') AS f", "WHERE false) AS f"),
+        [
+            outbox.test_an_aggregate_without_a_type_keeps_its_order_too,
+            outbox.test_a_discarded_event_frees_its_aggregate,
+            outbox.test_an_event_that_dies_lets_the_next_one_go_where_dead_ones_are_skipped,
+        ],
+    ),
+    "what waits is always due": (
+        replace("relay_settle", "THEN 'infinity'", "THEN now"),
+        [
+            lambda db: outbox.test_thousands_that_wait_behind_one_cost_nothing_when_others_are_looked_for(db, "dead", 0),
+        ],
+    ),
+    "operators and relays pass by each other": (
+        replace("_relay_row", LOCKED, "SELECT r.* INTO stored FROM once.relay AS r WHERE r.relay = relay COLLATE \"C\""),
+        [
+            lambda db: outbox.test_an_event_that_is_parked_behind_one_that_is_just_being_discarded_is_not_stuck(
+                db, "the operator"
+            )
+        ],
+    ),
+    "the discarded rise from the dead": (
+        replace("relay_settle", "e.known IS NOT TRUE AND", ""),
+        [outbox.test_an_event_that_was_discarded_while_it_was_under_way_does_not_come_back],
+    ),
+    "a decision needs no reason": (
+        replace("_reason", "(reason ~ '\\S') IS NOT TRUE", "false"),
+        [lambda db: outbox.test_no_decision_without_a_reason(db, " \t")],
+    ),
+    "a day goes though a relay is behind": (
+        replace("_check_retired", "o.xid >= pg_snapshot_xmax(r.seen)", "false"),
+        [with_yesterday(outbox.test_a_day_goes_when_every_relay_has_passed_it)],
+    ),
+    "a day goes though a relay has not seen all of it": (
+        replace("_check_retired", "o.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x))", "false"),
+        [
+            with_yesterday(outbox.test_a_day_into_which_a_transaction_may_still_write_stays, "open"),
+            with_yesterday(outbox.test_a_day_into_which_a_transaction_may_still_write_stays, "prepared"),
+        ],
+    ),
+    "a day goes with its parked events": (
+        replace("_check_retired", "WHERE p.day = day GROUP BY", "WHERE false GROUP BY"),
+        [with_yesterday(outbox.test_a_day_stays_while_an_event_of_it_is_parked)],
+    ),
+    "a day goes though nobody reads": (
+        replace("_check_retired", "NOT EXISTS (SELECT FROM once.relay)", "false"),
+        [with_yesterday(outbox.test_a_day_with_events_that_nobody_could_have_published_stays)],
+    ),
+    "a day is looked at before its lock only": (
+        replace(
+            "retire_outbox",
+            "IN ACCESS EXCLUSIVE MODE', day); PERFORM once._check_retired(day);",
+            "IN ACCESS EXCLUSIVE MODE', day);",
+        ),
+        [with_yesterday(outbox.test_an_event_that_commits_while_the_retiring_waits_is_not_lost)],
+    ),
+    "a day is retired under any snapshot": (
+        replace("retire_outbox", "current_setting('transaction_isolation') <> 'read committed'", "false"),
+        [with_yesterday(outbox.test_a_day_is_not_retired_under_an_old_snapshot)],
+    ),
+    "a batch of messages takes no lock": (
+        both(
+            replace("receive_many", "pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, n.id))", "true"),
+            replace("_receivable", "pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id))", "true"),
+        ),
+        [many.test_a_message_that_another_transaction_is_applying_is_active_and_nobody_waits],
+    ),
+    "a batch of messages has no ON CONFLICT": (
+        replace("receive_many", "ON CONFLICT DO NOTHING", ""),
+        [lambda db: many.test_an_old_snapshot_never_processes_what_was_processed_since(db, "REPEATABLE READ")],
+    ),
+    "a batch compares no fingerprints": (
+        replace("receive_many", "s.fingerprint <> u.fingerprint", "false"),
+        [many.test_another_payload_is_a_mismatch_and_an_unfinished_lease_is_told],
+    ),
+    "the same message twice is two": (
+        replace("receive_many", "n.first_ord = n.ord", "true"),
+        [many.test_the_same_message_twice_in_a_batch_is_processed_once],
+    ),
+    "a message that is parked is received": (
+        replace("receive_many", "IF held[n] IN ('parked', 'P4050') THEN", "IF false THEN"),
+        [many.test_a_message_behind_a_parked_one_of_its_key_is_blocked_and_not_entered],
+    ),
+    "parked messages hold up nobody": (
+        replace("receive_many", "held[n] = 'blocked' OR", ""),
+        [
+            many.test_a_message_behind_a_parked_one_of_its_key_is_blocked_and_not_entered,
+            many.test_dead_messages_block_their_key_unless_they_are_skipped,
+        ],
+    ),
+    "what fails in a batch holds up nobody": (
+        replace("receive_many", "OR keys[n] = ANY (behind)", ""),
+        [many.test_what_cannot_be_processed_in_this_batch_blocks_what_follows_it_with_its_key],
+    ),
+    "retired days are forgotten in a batch": (
+        replace("_receivable", "stored := once._archived(tenant, consumer, message_id, bucket)", "stored := NULL"),
+        [many.test_a_message_of_a_retired_day_is_a_duplicate_where_it_is_remembered_and_else_expired],
+    ),
+    "every day is open to a batch": (
+        replace("_receivable", "day := once._day_state(bucket)", "day := 'open'"),
+        [many.test_a_bad_element_spoils_nothing],
+    ),
+    "two processes wait for each other": (
+        replace("message_due", "FOR UPDATE OF p SKIP LOCKED", "FOR UPDATE OF p"),
+        [parked.test_two_processes_never_take_the_same_message_nor_the_next_of_its_key],
+    ),
+    "two processes take the same": (
+        replace("message_due", "FOR UPDATE OF p SKIP LOCKED", ""),
+        [
+            parked.test_two_processes_never_take_the_same_message_nor_the_next_of_its_key,
+            parked.test_a_process_that_dies_gives_back_what_it_had_taken,
+        ],
+    ),
+    "whatever message is due is given": (
+        replace("message_due", "AND p.position <= ALL (", "AND 0 <= ALL ("),
+        [parked.test_only_the_first_of_a_key_is_due_and_messages_without_a_key_wait_for_nobody],
+    ),
+    "a long queue is looked through": (
+        replace("message_due", "few CONSTANT integer := 500", "few CONSTANT integer := 500000"),
+        [parked.test_thousands_behind_one_dead_message_are_not_looked_at_each_time],
+    ),
+    "an applied message may be parked": (
+        replace("message_park", "i.fingerprint = e.fingerprint AND i.state = 'succeeded'", "false"),
+        [parked.test_an_applied_message_is_not_parked],
+    ),
+    "a discarded message is forgotten": (
+        replace("dead_discard", "known = 'new'", "known = 'never'"),
+        [lambda db: parked.test_a_discarded_message_is_a_duplicate_ever_after_and_frees_its_key(db, False)],
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_tests_notice_when(server, broken):
+    mutation, checks = BROKEN[broken]
+    assert checks
+    for check in checks:
+        db = server.new_database()
+        try:
+            db.execute("CREATE TABLE effect (key text NOT NULL, attempt integer)")
+            mutation(db)
+            does_its_plain_work(db)
+            with pytest.raises((AssertionError, psycopg2.Error, pytest.fail.Exception, TimeoutError)):
+                check(db)
+        finally:
+            # A failing check may leave a prepared transaction, which would keep its database.
+            for row in db.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
+                db.execute(f"ROLLBACK PREPARED '{row.gid}'")
+            db.drop()

@@ -1,0 +1,664 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Parked events: order within an aggregate, and what operators may do: list, retry, discard, replay, drop, retire a day."""
+
+import pytest
+
+from harness.postgres import wait_until
+
+from .calls import in_threads, refused, run, today
+from .relaying import Relay, emit, ids, parked, parking
+
+DAY_S = 86_400
+
+
+def emitted(db, *aggregates, **more):
+    """Events of these aggregates, and the relay that has fetched them."""
+    events = [emit(db.connect(), aggregate, **more) for aggregate in aggregates]
+    relay = Relay(db.connect())
+    fetched = relay.fetch(relay.list())
+    assert [event.event_id for event in fetched] == events
+    return relay, fetched
+
+
+# ---- order within an aggregate ----
+
+
+def test_a_failing_event_holds_up_its_own_aggregate_only(db):
+    relay, (a1, b1, a2, free1, free2) = emitted(db, "a", "b", "a", None, None)
+    relay.park(
+        parking(a1, wait_ms=60_000),
+        parking(b1),
+        parking(a2, "waiting", 0),
+        parking(free1, wait_ms=60_000),
+        parking(free2, wait_ms=0),
+    )
+    assert ids(relay.due()) == [b1.id, free2.id]
+    new = [emit(db.connect(), aggregate) for aggregate in ("a", "b", None, "c")]
+    fetched = relay.fetch(relay.list())
+    assert [event.event_id for event in fetched] == new
+    assert [event.blocked for event in fetched] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("other", [{"tenant": "t"}, {"aggregate_type": "another"}, {"aggregate_type": None}])
+def test_an_aggregate_is_named_by_tenant_type_and_id(db, other):
+    relay, (first,) = emitted(db, "a")
+    relay.park(parking(first))
+    emit(db.connect(), "a", **other)
+    emit(db.connect(), "a")
+    assert [event.blocked for event in relay.fetch(relay.list())] == [False, True]
+
+
+def test_an_aggregate_without_a_type_keeps_its_order_too(db):
+    relay, (first, second) = emitted(db, "a", "a", aggregate_type=None)
+    relay.park(parking(first, wait_ms=60_000), parking(second, "waiting", 0))
+    assert relay.due() == []
+    relay.settle(delivered=[first.id])
+    assert ids(relay.due()) == [second.id]
+
+
+def test_a_chain_is_given_whole_when_its_head_is_due_and_stops_at_what_waits_for_something_else(db):
+    relay, events = emitted(db, *"aaaaa", "b")
+    relay.park(
+        parking(events[0]),
+        parking(events[1], "waiting", 0),
+        parking(events[2], "waiting", 0, wait_ms=60_000),  # under way elsewhere
+        parking(events[3], "waiting", 0),
+        parking(events[4], "waiting", 0),
+        parking(events[5], "waiting", 0),
+    )
+    due = relay.due()
+    assert ids(due) == ids([events[0], events[1], events[5]])
+    assert [event.attempts for event in due] == [1, 0, 0] and not any(event.blocked for event in due)
+    assert len(relay.due(2)) == 2  # the heads first
+    assert ids(relay.due(2)) == ids([events[0], events[5]])
+    relay.settle(delivered=ids([events[0], events[1]]))
+    assert ids(relay.due()) == [events[5].id]
+    relay.settle(delivered=[events[2].id])
+    assert ids(relay.due()) == ids(events[3:])
+
+
+def test_a_chain_is_never_given_with_a_gap_however_few_are_taken(db):
+    relay, events = emitted(db, *"abacabadabacaba")
+    relay.park(*(parking(event, "waiting", 0) for event in events))
+    chains = {key: ids([event for event in events if event.aggregate_id == key]) for key in "abcd"}
+    for take in range(1, 20):
+        due = relay.due(take)
+        assert len(due) <= take
+        for key, chain in chains.items():
+            given = ids([event for event in due if event.aggregate_id == key])
+            assert given == chain[: len(given)], (take, key)
+    assert ids(relay.due(15)) != [] and ids(relay.due(60)) == ids(events)
+
+
+@pytest.mark.parametrize("order", ["one settle", "a settle each", "backwards"])
+def test_what_is_parked_is_delivered_in_order_however_it_was_parked(db, order):
+    relay, events = emitted(db, *"aaaa")
+    if order == "one settle":
+        relay.park(*(parking(event, "waiting", 0) for event in events))
+    else:
+        for event in events if order == "a settle each" else events[::-1]:
+            relay.park(parking(event, "waiting", 0))
+    for event in events:
+        assert ids(relay.due(1)) == [event.id]
+        relay.settle(delivered=[event.id])
+    assert relay.due() == []
+
+
+def test_a_dead_event_blocks_its_aggregate_until_it_is_decided_on_or_where_dead_ones_are_skipped(db):
+    relay, (first, second, third) = emitted(db, "a", "a", "a")
+    relay.park(parking(first, "dead", 10), parking(second, "waiting", 0), parking(third, "waiting", 0))
+    new = emit(db.connect(), "a")
+    relay.list()
+    assert relay.due() == []
+    assert ids(relay.due(skip_dead=True)) == [second.id, third.id]
+    assert [event.blocked for event in relay.fetch(relay.list())] == [True]
+    relay.settle(delivered=[second.id, third.id])
+    relay.reading = None
+    last = emit(db.connect(), "a")
+    fetched = relay.fetch(relay.list(), skip_dead=True)
+    assert [(event.event_id, event.blocked) for event in fetched] == [(last, False)]
+    assert new != last
+
+
+def test_an_event_that_dies_lets_the_next_one_go_where_dead_ones_are_skipped(db):
+    relay, (first, second) = emitted(db, "a", "a")
+    relay.park(parking(first), parking(second, "waiting", 0))
+    relay.park(parking(first, "dead", 2, known=True))
+    assert relay.due() == []
+    assert ids(relay.due(skip_dead=True)) == [second.id]
+
+
+def test_a_retry_comes_when_its_time_has_come_by_the_databases_clock(db):
+    relay, (first,) = emitted(db, "a")
+    relay.park(parking(first, wait_ms=500))
+    left = db.value("SELECT extract(epoch FROM next_at - clock_timestamp()) FROM once.parked_event")
+    assert 0 < left <= 0.5
+    assert relay.due() == []
+    wait_until(relay.due, "the retry to be due")
+
+
+def test_what_was_parked_twice_is_parked_once_with_the_last_word(db):
+    relay, (first,) = emitted(db, "a")
+    relay.park(parking(first, attempts=1), parking(first, attempts=2))
+    relay.park(parking(first, attempts=3, known=True))
+    assert parked(db) == {first.id: ("a", "retrying", 3)}
+    relay.settle(delivered=[first.id, 4711])
+    assert parked(db) == {}
+
+
+def test_an_event_that_was_discarded_while_it_was_under_way_does_not_come_back(db):
+    relay, (first, second) = emitted(db, "a", "a")
+    relay.park(parking(first), parking(second, "waiting", 0))
+    assert db.value("SELECT once.outbox_discard(%s, 'r', 'why')", first.event_id) is True
+    relay.park(parking(first, attempts=2, known=True))
+    assert parked(db) == {second.id: ("a", "waiting", 0)}
+    assert ids(relay.due()) == [second.id]
+
+
+def test_progress_and_what_is_parked_are_one(db):
+    """A settle that fails leaves neither."""
+    relay, (first,) = emitted(db, "a")
+    before = db.rows("SELECT * FROM once.relay")
+    run(relay.connection, "BEGIN")
+    relay.park(parking(first))
+    run(relay.connection, "ROLLBACK")
+    assert db.rows("SELECT * FROM once.relay") == before and parked(db) == {}
+
+
+def test_a_hundred_discards_while_the_relay_parks_leave_no_event_stuck(db):
+    """Whoever parks an event behind another, and whoever takes that other away, never miss each other."""
+    relay, events = emitted(db, *["a"] * 60)
+    relay.park(parking(events[0], wait_ms=3_600_000))
+    operators = [db.connect() for _ in range(3)]
+
+    def work():
+        for event in events[1:]:
+            relay.park(parking(event, "waiting", 0))
+
+    def discard(n):
+        for event in events[n::3][:10]:
+            wait_until(
+                lambda: run(operators[n], "SELECT once.outbox_discard(%s, 'r', 'why')", event.event_id)[0][0],
+                "the event to be parked",
+            )
+
+    in_threads([work] + [lambda n=n: discard(n) for n in range(3)])
+    left = ids(events[30:])
+    assert sorted(parked(db)) == left
+    assert ids(relay.due()) == left
+
+
+@pytest.mark.parametrize("first", ["the operator", "the relay"])
+def test_an_event_that_is_parked_behind_one_that_is_just_being_discarded_is_not_stuck(db, first):
+    relay, events = emitted(db, "a", "a")
+    relay.park(parking(events[0], "dead"))
+    operator = db.connect()
+    behind = [parking(events[1], "waiting", 0)]
+    discard = "SELECT once.outbox_discard(%s, 'r', 'why')"
+
+    def wait_for(connection, call):
+        """Begins the call, which waits for the other; commits that; the call ends."""
+        holder = operator if connection is relay.connection else relay.connection
+        pid = connection.get_backend_pid()
+
+        def commit():
+            watcher = db.server.connect(db.name)
+            wait_until(
+                lambda: run(watcher, "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'", pid),
+                "one to wait for the other",
+                10,
+            )
+            watcher.close()
+            run(holder, "COMMIT")
+
+        in_threads([call, commit])
+
+    if first == "the operator":
+        run(operator, "BEGIN")
+        run(operator, discard, events[0].event_id)
+        wait_for(relay.connection, lambda: relay.park(*behind))
+    else:
+        run(relay.connection, "BEGIN")
+        relay.park(*behind)
+        wait_for(operator, lambda: run(operator, discard, events[0].event_id))
+    assert ids(relay.due()) == [events[1].id]
+
+
+# ---- many ----
+
+BACKLOG = (
+    "INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant, payload)"
+    " SELECT floor(extract(epoch FROM clock_timestamp()) / 86400), now(), gen_random_uuid(), 't', 't', 'thing', %s, '',"
+    " '{}' FROM generate_series(1, %s) AS g"
+)
+
+
+@pytest.mark.parametrize("state, wait_ms", [("dead", 0), ("retrying", 3_600_000)])
+def test_thousands_that_wait_behind_one_cost_nothing_when_others_are_looked_for(db, state, wait_ms):
+    relay, (first, other) = emitted(db, "a", "b")
+    db.execute(BACKLOG, "a", 20_000)
+    relay.park(parking(first, state, 10, wait_ms=wait_ms), parking(other))
+    relay.list()
+    rows = relay.fetch(relay.list(10_000))
+    relay.settle(after_id=rows[-1].id, parked=[parking(event, "waiting", 0) for event in rows])
+    assert ids(relay.due()) == [other.id]
+    run(relay.connection, "BEGIN")
+    count = "SELECT coalesce(sum(idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE relname = 'parked_event'"
+    before = run(relay.connection, count)[0][0]
+    relay.due()
+    assert run(relay.connection, count)[0][0] - before < 20
+    run(relay.connection, "ROLLBACK")
+
+
+@pytest.mark.parametrize("past", ["never analysed", "vacuumed while empty", "random access is dear"])
+def test_plans_made_while_nothing_was_parked_stay_searches(db, past):
+    if past == "vacuumed while empty":
+        db.execute("VACUUM ANALYZE once.parked_event, once.outbox")
+    elif past == "random access is dear":
+        db.execute(f"ALTER DATABASE {db.name} SET random_page_cost = 1000")
+    relay, (first, *rest) = emitted(db, *"abcdefgh")
+    everything = [first, *rest]
+
+    def work():
+        relay.park(*(parking(event, "dead") for event in everything))
+        relay.park(*(parking(event, wait_ms=0, known=True) for event in everything[:4]))
+        relay.due()
+        relay.fetch(everything)
+        db.execute("SELECT once.outbox_retry(%s, 'r', 'why')", first.event_id)
+        relay.settle(delivered=ids(everything))
+
+    for _ in range(7):
+        work()
+    db.execute(BACKLOG, "z", 20_000)
+    db.execute(
+        "INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, aggregate_type, aggregate_id, state,"
+        " next_at, parked_at, updated_at) SELECT 'r', o.id, o.xid, o.day, o.event_id, o.topic, '', 'thing', 'z' || o.id % 2,"
+        " 'waiting', 'infinity', now(), now() FROM once.outbox AS o WHERE o.id > 8"
+    )
+    run(relay.connection, "BEGIN")
+    before = touched(relay.connection)
+    relay.park(*(parking(event, "dead") for event in everything))
+    relay.park(*(parking(event, wait_ms=0, known=True) for event in everything[:4]))
+    assert len(relay.due()) == 4
+    relay.fetch(everything)
+    relay.settle(delivered=ids(everything))
+    scans, rows = (after - earlier for after, earlier in zip(touched(relay.connection), before))
+    run(relay.connection, "COMMIT")
+    assert scans == 0 and rows < 300, (scans, rows)
+
+
+def touched(connection):
+    return run(
+        connection,
+        "SELECT coalesce(sum(seq_scan), 0), coalesce(sum(seq_tup_read), 0) + coalesce(sum(idx_tup_fetch), 0)"
+        " FROM pg_stat_xact_all_tables WHERE schemaname = 'once' AND relname ~ '^(outbox|parked)'",
+    )[0]
+
+
+# ---- operators ----
+
+
+def decisions(db):
+    return db.rows("SELECT what, relay, subject, from_state, reason, decided_by, error FROM once.parked_decision")
+
+
+def test_a_retried_event_is_due_at_once_with_all_its_attempts_before_it(db):
+    relay, (first,) = emitted(db, "a")
+    relay.park(parking(first, "dead", 10))
+    assert db.value("SELECT once.outbox_retry(%s, 'r', 'fixed the receiver')", first.event_id) is True
+    assert [(event.id, event.attempts) for event in relay.due()] == [(first.id, 0)]
+    assert decisions(db) == [
+        ("retry", "r", str(first.event_id), "dead", "fixed the receiver", "postgres", "refused"),
+    ]
+    relay.settle(delivered=[first.id])
+    assert db.value("SELECT once.outbox_retry(%s, 'r', 'again')", first.event_id) is False
+
+
+def test_a_decision_without_a_relay_is_one_for_all_relays_that_have_the_event_parked(db):
+    event_id = emit(db.connect(), "a")
+    relays = [Relay(db.connect(), name) for name in "abc"]
+    for relay in relays[:2]:
+        (event,) = relay.fetch(relay.list())
+        relay.park(parking(event, "dead"))
+    assert db.value("SELECT once.outbox_retry(%s, NULL, 'why')", event_id) is True
+    assert [len(relay.due()) for relay in relays] == [1, 1, 0]
+    assert db.value("SELECT once.outbox_discard(%s, NULL, 'why')", event_id) is True
+    assert db.value("SELECT once.outbox_discard(%s, NULL, 'why')", event_id) is False
+    assert [(row.what, row.relay) for row in decisions(db)] == [
+        ("retry", "a"),
+        ("retry", "b"),
+        ("discard", "a"),
+        ("discard", "b"),
+    ]
+
+
+def test_a_discarded_event_frees_its_aggregate(db):
+    relay, (first, second) = emitted(db, "a", "a")
+    relay.park(parking(first, wait_ms=60_000), parking(second, "waiting", 0))
+    assert relay.due() == []
+    assert db.value("SELECT once.outbox_discard(%s, 'r', 'never mind')", first.event_id) is True
+    assert ids(relay.due()) == [second.id]
+    assert db.value("SELECT count(*) FROM once.outbox") == 2
+
+
+@pytest.mark.parametrize("reason", [None, "", " \t"])
+def test_no_decision_without_a_reason(db, reason):
+    relay, (first,) = emitted(db, "a")
+    relay.park(parking(first, "dead"))
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    for call in (
+        "outbox_retry(gen_random_uuid(), 'r', %s)",
+        "outbox_discard(gen_random_uuid(), NULL, %s)",
+        "outbox_replay('r', now(), NULL, %s)",
+        "relay_adopt('r', %s)",
+        "drop_relay('r', %s)",
+        "dead_retry('c', 'm', '', %s)",
+        "dead_discard('c', 'm', '', %s)",
+    ):
+        with refused("22023"):
+            db.execute(f"SELECT once.{call}", reason)
+    assert decisions(db) == [] and len(parked(db)) == 1
+
+
+def test_a_decision_about_a_relay_that_is_none_says_so(db):
+    for call in (
+        "outbox_retry(gen_random_uuid(), 'x', 'why')",
+        "outbox_discard(gen_random_uuid(), 'x', 'why')",
+        "outbox_replay('x', now(), NULL, 'why')",
+        "relay_adopt('x', 'why')",
+    ):
+        with refused("22023") as caught:
+            db.execute(f"SELECT once.{call}")
+        assert "relay='x'" in caught.value.diag.message_detail
+    assert db.value("SELECT once.drop_relay('x', 'why')") is False
+    with refused("22023"):
+        Relay(db.connect())
+        db.execute("SELECT once.outbox_replay('r', NULL, NULL, 'why')")
+
+
+def test_a_replay_delivers_again_what_was_passed_and_holds_back_newer_events_of_the_same_aggregate(db):
+    relay, events = emitted(db, "a", "b", "a", None)
+    relay.settle()
+    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'lost')") == 4
+    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'lost')") == 0
+    new = [emit(db.connect(), aggregate) for aggregate in ("a", "c")]
+    fetched = relay.fetch(relay.list())
+    assert [(event.event_id, event.blocked) for event in fetched] == list(zip(new, (True, False)))
+    relay.park(parking(fetched[0], "waiting", 0))
+    due = relay.due()
+    assert ids(due) == ids(events) + [fetched[0].id]
+    assert [event.attempts for event in due] == [0] * 5
+    relay.settle(delivered=ids(due))
+    assert relay.due() == []
+    assert [(row.what, row.relay) for row in decisions(db)] == [("replay", "r")] * 2
+
+
+def test_a_replay_takes_what_the_relay_takes_since_then_and_has_passed_and_nothing_else(db):
+    for topic in ("order.new", "order.paid", "stock"):
+        emit(db.connect(), topic=topic)
+    relay = Relay(db.connect(), topics=["order.%"])
+    rows = relay.list()
+    relay.settle(after_id=rows[0].id)
+    emit(db.connect(), topic="order.new")
+    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', NULL, 'why')") == 1
+    relay.settle()
+    assert db.value("SELECT once.outbox_replay('r', now() + interval '1 hour', NULL, 'why')") == 0
+    assert db.value("SELECT once.outbox_replay('r', now() - interval '1 hour', 'order.new', 'why')") == 0
+    assert db.value("SELECT once.outbox_replay('r', '-infinity'::timestamptz + interval '1 s', NULL, 'why')") == 1
+
+
+def test_a_dropped_relay_leaves_nothing_and_can_begin_anew(db):
+    relay, (first,) = emitted(db, "a")
+    relay.park(parking(first, "dead"))
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    assert db.value("SELECT once.drop_relay('r', 'moved')") is True
+    assert parked(db) == {} and db.rows("SELECT * FROM once.relay") == []
+    assert [row.what for row in decisions(db)] == ["drop"]
+    assert len(Relay(db.connect()).list()) == 1
+
+
+# ---- looking ----
+
+
+def test_the_list_and_the_summary_show_each_event_with_each_relay(db):
+    relay, (dead, waiting, retrying) = emitted(db, "a", "a", "b", topic="order")
+    relay.park(parking(dead, "dead", 10), parking(waiting, "waiting", 0), parking(retrying, wait_ms=60_000))
+    pending = [emit(db.connect(), topic=topic) for topic in ("order", "stock")]
+    slow = db.connect(isolation="READ COMMITTED")
+    late = emit(slow, topic="stock")
+    idle = Relay(db.connect(), "idle", from_now=True)
+    idle.batch()
+    slow.commit()
+    run(idle.connection, "SELECT once.relay_settle('idle', pg_current_snapshot()::text, NULL, 0)")
+    rows = db.rows("SELECT * FROM once.outbox_list()")
+    assert [(row.relay, row.state, row.event_id) for row in rows] == [
+        ("r", "dead", dead.event_id),
+        ("r", "waiting", waiting.event_id),
+        ("r", "retrying", retrying.event_id),
+        ("r", "pending", pending[0]),
+        ("r", "pending", pending[1]),
+        ("r", "pending", late),
+    ]
+    assert [row.attempts for row in rows] == [10, 0, 1, 0, 0, 0]
+    assert [row.next_at is None for row in rows] == [True, True, False, True, True, True]
+    assert [row.error for row in rows[:1]] == ["refused"] and all(row.created_at for row in rows)
+    assert (rows[0].topic, rows[0].event_type, rows[0].aggregate_type, rows[0].aggregate_id) == (
+        "order",
+        "order",
+        "thing",
+        "a",
+    )
+    for arguments, expected in (
+        ("relay => 'idle'", 0),
+        ("relay => 'r'", 6),
+        ("topic => 'stock'", 2),
+        ("state => 'pending'", 3),
+        ("state => 'dead'", 1),
+        ("state => 'dead', topic => 'stock'", 0),
+        ("take => 2", 2),
+        ("take => 0", 0),
+    ):
+        assert len(db.rows(f"SELECT * FROM once.outbox_list({arguments})")) == expected, arguments
+    summary = [(row.relay, row.topic, row.state, row.events) for row in db.rows("SELECT * FROM once.outbox_summary()")]
+    assert summary == [
+        ("idle", None, "idle", 0),
+        ("r", "order", "dead", 1),
+        ("r", "order", "pending", 1),
+        ("r", "order", "retrying", 1),
+        ("r", "order", "waiting", 1),
+        ("r", "stock", "pending", 2),
+    ]
+    for state in ("bogus", ""):
+        with refused("22023"):
+            db.execute("SELECT * FROM once.outbox_list(state => %s)", state)
+
+
+def test_in_the_middle_of_a_batch_pending_is_what_is_not_done(db):
+    relay, events = emitted(db, "a", "b", "c")
+    relay.settle(after_id=events[1].id)
+    assert [row.event_id for row in db.rows("SELECT * FROM once.outbox_list()")] == [events[2].event_id]
+    assert db.value("SELECT sum(events) FROM once.outbox_summary()") == 1
+
+
+def test_a_long_backlog_is_listed_and_counted(db):
+    Relay(db.connect())
+    db.execute(BACKLOG, "a", 20_000)
+    assert len(db.rows("SELECT * FROM once.outbox_list(take => 5)")) == 5
+    assert db.value("SELECT events FROM once.outbox_summary()") == 20_000
+
+
+def test_an_event_is_shown_whole_with_its_state_at_each_relay(db):
+    event_id = emit(db.connect(), "a", scope="orders", key="k", payload='{"n": 1.10}', headers='{"h": "1"}')
+    relays = {name: Relay(db.connect(), name) for name in ("behind", "parks", "passes")}
+    Relay(db.connect(), "other", topics=["other"])
+    (event,) = relays["parks"].fetch(relays["parks"].list())
+    relays["parks"].park(parking(event, "dead", 3))
+    relays["passes"].batch()
+    db.execute("SELECT once.outbox_retry(%s, 'parks', 'why')", event_id)
+    shown = db.value("SELECT once.outbox_event(%s)", event_id)
+    assert (shown["event_id"], shown["payload"], shown["headers"]) == (str(event_id), '{"n": 1.10}', {"h": "1"})
+    assert (shown["scope"], shown["key"], shown["aggregate_id"]) == ("orders", "k", "a")
+    assert [(each["relay"], each["state"]) for each in shown["relays"]] == [
+        ("behind", "pending"),
+        ("parks", "retrying"),
+        ("passes", "passed"),
+    ]
+    assert [(each["what"], each["by"], each["reason"]) for each in shown["decisions"]] == [("retry", "postgres", "why")]
+    assert db.value("SELECT once.outbox_event(gen_random_uuid())") is None
+
+
+def test_a_relay_of_another_cluster_is_shown_as_such(db):
+    relay, (event,) = emitted(db, "a")
+    db.execute("UPDATE once.relay SET system_identifier = 1")
+    assert db.rows("SELECT * FROM once.outbox_list()") == []
+    assert [(row.relay, row.state) for row in db.rows("SELECT * FROM once.outbox_summary()")] == [
+        ("r", "of another cluster")
+    ]
+    assert db.value("SELECT once.outbox_event(%s)", event.event_id)["relays"][0]["state"] == "of another cluster"
+    assert relay.taken
+
+
+# ---- retiring a day ----
+
+
+@pytest.fixture
+def yesterday(db):
+    """Yesterday's partition; its day."""
+    day = today(db) - 1
+    db.execute(f"CREATE TABLE once.outbox_d{day} PARTITION OF once.outbox FOR VALUES FROM ({day}) TO ({day + 1})")
+    return day
+
+
+def emit_on(connection, day, aggregate="a"):
+    """What an emit of that day has left."""
+    return run(
+        connection,
+        "INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant,"
+        " payload) VALUES (%s, to_timestamp(%s), gen_random_uuid(), 't', 't', 'thing', %s, '', '{}') RETURNING event_id",
+        day,
+        day * DAY_S + 1,
+        aggregate,
+    )[0][0]
+
+
+def is_there(db, day):
+    return db.value("SELECT to_regclass(%s) IS NOT NULL", f"once.outbox_d{day}")
+
+
+def refuse_to_retire(db, day, *words, code="55006"):
+    with refused(code) as caught:
+        db.execute("SELECT once.retire_outbox(%s)", day)
+    for word in words:
+        assert word in caught.value.diag.message_detail, caught.value.diag.message_detail
+    assert caught.value.diag.message_hint or code != "55006"
+    assert is_there(db, day)
+
+
+def test_a_day_goes_when_every_relay_has_passed_it(db, yesterday):
+    emit_on(db.connect(), yesterday)
+    relays = [Relay(db.connect(), name) for name in ("quick", "slow")]
+    refuse_to_retire(db, yesterday, "'quick'")
+    relays[0].batch()
+    refuse_to_retire(db, yesterday, "'slow'")
+    relays[1].list()
+    relays[1].settle(after_id=99)
+    refuse_to_retire(db, yesterday, "'slow'")
+    relays[1].settle()
+    assert db.value("SELECT once.retire_outbox(%s)", yesterday) == 1
+    assert not is_there(db, yesterday)
+    assert db.value("SELECT once.retire_outbox(%s)", yesterday) == 0
+    emit(db.connect())
+
+
+def test_a_day_stays_while_an_event_of_it_is_parked(db, yesterday):
+    emit_on(db.connect(), yesterday)
+    relay = Relay(db.connect())
+    (event,) = relay.fetch(relay.list())
+    relay.park(parking(event, "dead"))
+    refuse_to_retire(db, yesterday, "1 of its events", "'r'")
+    db.execute("SELECT once.outbox_discard(%s, 'r', 'why')", event.event_id)
+    assert db.value("SELECT once.retire_outbox(%s)", yesterday) == 1
+
+
+def test_a_day_with_events_that_nobody_could_have_published_stays(db, yesterday):
+    emit_on(db.connect(), yesterday)
+    refuse_to_retire(db, yesterday, "no relay")
+    db.execute("DELETE FROM once.outbox")
+    assert db.value("SELECT once.retire_outbox(%s)", yesterday) == 0
+    assert not is_there(db, yesterday)
+
+
+def test_today_and_later_days_stay(db):
+    for day in (today(db), today(db) + 1, 0, -1, None):
+        with refused("22023"):
+            db.execute("SELECT once.retire_outbox(%s)", day)
+    assert is_there(db, today(db))
+
+
+@pytest.mark.parametrize("end", ["open", "prepared"])
+def test_a_day_into_which_a_transaction_may_still_write_stays(db, yesterday, end):
+    relay = Relay(db.connect())
+    writer = db.connect()
+    run(writer, "BEGIN")
+    event = emit_on(writer, yesterday)
+    if end == "prepared":
+        run(writer, f"PREPARE TRANSACTION '{db.name}'")
+    emit(db.connect())
+    relay.batch()  # sees nothing of it, and knows it as running
+    db.execute("SET lock_timeout = '100ms'")
+    refuse_to_retire(db, yesterday, code="55P03")
+    if end == "prepared":
+        db.execute(f"COMMIT PREPARED '{db.name}'")
+    else:
+        run(writer, "COMMIT")
+    refuse_to_retire(db, yesterday, "'r'")
+    assert [row.event_id for row in relay.batch()] == [event]
+    assert db.value("SELECT once.retire_outbox(%s)", yesterday) == 1
+
+
+def test_an_event_that_commits_while_the_retiring_waits_is_not_lost(db, yesterday):
+    """It was not there at the first look."""
+    relay = Relay(db.connect())
+    relay.batch()
+    writer = db.connect(isolation="READ COMMITTED")
+    event = emit_on(writer, yesterday)
+    keeper = db.connect(lock_timeout="20s")
+    pid = keeper.get_backend_pid()
+
+    def retire():
+        with refused("55006"):
+            run(keeper, "SELECT once.retire_outbox(%s)", yesterday)
+
+    def commit():
+        watcher = db.server.connect(db.name)
+        wait_until(
+            lambda: run(watcher, "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", pid), "the keeper to wait"
+        )
+        watcher.close()
+        writer.commit()
+
+    in_threads([retire, commit])
+    assert [row.event_id for row in relay.batch()] == [event]
+
+
+def test_a_day_is_not_retired_under_an_old_snapshot(db, yesterday):
+    keeper = db.connect(isolation="REPEATABLE READ")
+    run(keeper, "SELECT count(*) FROM once.outbox")
+    Relay(db.connect()).batch()
+    with refused("55000"):
+        run(keeper, "SELECT once.retire_outbox(%s)", yesterday)
+
+
+def test_a_late_emit_into_a_retired_day_fails_aloud(db, yesterday):
+    db.execute("SELECT once.retire_outbox(%s)", yesterday)
+    with refused("23514"):
+        emit_on(db.connect(), yesterday)
+
+
+def test_a_keeper_may_retire_a_day_and_decide_nothing(db, yesterday):
+    if not db.rows("SELECT 1 FROM pg_roles WHERE rolname = 'keeper'"):
+        db.execute("CREATE ROLE keeper LOGIN; GRANT once_keeper TO keeper")
+    keeper = db.connect("keeper")
+    assert run(keeper, "SELECT once.retire_outbox(%s)", yesterday) == [(0,)]
+    with refused("42501"):
+        run(keeper, "SELECT once.drop_relay('r', 'why')")

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Parked messages: order within a key, two processes of one consumer, and what operators may do."""
+
+import json
+
+import pytest
+
+from .calls import PRINT, Once, refused, run, uuid7_days_ago
+from .test_receive_many import park, receive_many
+
+
+def due(connection, take=100, skip_dead=False, consumer="mailer", tenant=""):
+    return [row.message_id for row in run(connection, "SELECT * FROM once.message_due(%s, %s, %s, %s)", consumer, tenant, take, skip_dead)]
+
+
+def applied(connection, *ids):
+    return run(connection, "SELECT once.message_applied('mailer', '', %s)", list(ids))[0][0]
+
+
+def states(db):
+    return {row.message_id: (row.state, row.attempts) for row in db.rows("SELECT * FROM once.parked_message ORDER BY position")}
+
+
+def test_a_parked_message_comes_back_whole(db):
+    connection = db.connect()
+    run(
+        connection,
+        "SELECT once.message_park('mailer', '', ARRAY[ROW('m', 'orders', 'k', '{\"h\": \"1\"}', '\\x00ff', %s, 'retrying', 3,"
+        " 0, 'no', '22000')]::once.parked[])",
+        PRINT,
+    )
+    row = run(connection, "SELECT * FROM once.message_due('mailer', '', 10)")[0]
+    assert (row.message_id, row.topic, row.key, row.headers, row.payload, row.fingerprint, row.attempts) == (
+        "m",
+        "orders",
+        "k",
+        {"h": "1"},
+        b"\x00\xff",
+        PRINT,
+        3,
+    )
+
+
+def test_only_the_first_of_a_key_is_due_and_messages_without_a_key_wait_for_nobody(db):
+    connection = db.connect()
+    for message, key in (("a1", "a"), ("a2", "a"), ("free1", None), ("b1", "b"), ("free2", None), ("a3", "a")):
+        park(connection, message, key, "waiting")
+    assert due(connection) == ["a1", "free1", "b1", "free2"]
+    assert due(connection, 2) == ["a1", "free1"]
+    assert applied(connection, "a1", "free1", "nobody") == 2
+    assert due(connection) == ["a2", "b1", "free2"]
+
+
+def test_a_message_keeps_its_place_when_it_fails_again(db):
+    connection = db.connect()
+    park(connection, "first", "k")
+    park(connection, "second", "k", "waiting")
+    park(connection, "first", "k", wait_ms=60_000)
+    assert due(connection) == []
+    park(connection, "first", "k")
+    assert due(connection) == ["first"]
+
+
+def test_messages_parked_together_keep_the_order_of_the_array(db):
+    connection = db.connect()
+    messages = [f"m{n:03}" for n in (5, 3, 9, 1, 7)] * 2
+    run(
+        connection,
+        "SELECT once.message_park('mailer', '', ARRAY(SELECT ROW(m, 't', 'k', NULL, NULL, %s::bytea, 'waiting', 0, 0, NULL,"
+        " NULL)::once.parked FROM unnest(%s::text[]) AS m))",
+        PRINT,
+        messages,
+    )
+    got = []
+    while head := due(connection):
+        got += head
+        applied(connection, *head)
+    assert got == messages[:5]
+
+
+def test_dead_messages_hold_up_their_key_unless_they_are_skipped(db):
+    connection = db.connect()
+    park(connection, "dead", "k", "dead")
+    park(connection, "next", "k", "waiting")
+    park(connection, "after", "k", "waiting")
+    assert due(connection) == [] and due(connection, skip_dead=True) == ["next"]
+
+
+def test_consumers_and_tenants_have_queues_of_their_own(db):
+    connection = db.connect()
+    park(connection, "m", "k", wait_ms=60_000)
+    park(connection, "m", "k", consumer="billing")
+    park(connection, "m", "k", tenant="acme")
+    assert (due(connection), due(connection, consumer="billing"), due(connection, tenant="acme")) == ([], ["m"], ["m"])
+
+
+def test_two_processes_never_take_the_same_message_nor_the_next_of_its_key(db):
+    first, second = (db.connect(isolation="READ COMMITTED", lock_timeout="1s") for _ in range(2))
+    for message, key in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        park(db.connect(), message, key, "waiting")
+    assert due(first, 1) == ["a1"]
+    assert due(second) == ["b1"]
+    applied(first, "a1")
+    assert due(second) == ["b1"]
+    first.commit()
+    assert due(second) == ["a2", "b1"]
+    second.rollback()
+    assert due(first) == ["a2", "b1"]
+
+
+def test_a_process_that_dies_gives_back_what_it_had_taken(db):
+    first = db.connect(isolation="READ COMMITTED")
+    park(db.connect(), "m", "k")
+    assert due(first) == ["m"]
+    assert due(db.connect()) == []
+    first.rollback()
+    assert due(db.connect()) == ["m"]
+
+
+def test_an_applied_message_is_not_parked(db):
+    connection = db.connect()
+    receive_many(connection, ["done"])
+    today = uuid7_days_ago(db, 0)
+    receive_many(connection, [today])
+    assert park(connection, "done", "k") == 0 and park(connection, today) == 0
+    assert states(db) == {}
+
+
+def test_a_message_that_failed_in_its_transaction_is_parked_in_it(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    run(connection, "SAVEPOINT s")
+    assert receive_many(connection, ["m"], ["k"]) == ["process"]
+    run(connection, "ROLLBACK TO s")
+    assert park(connection, "m", "k") == 1
+    connection.commit()
+    assert due(connection) == ["m"]
+    assert run(connection, "SELECT once.receive('mailer', 'm', %s)", PRINT) == [("process",)]
+    applied(connection, "m")
+    connection.commit()
+    assert states(db) == {} and receive_many(connection, ["m"], ["k"]) == ["duplicate"]
+
+
+def test_malformed_ids_can_be_parked_and_named(db):
+    connection = db.connect()
+    for message in ("a\nb", "\u20ac" * 100, "x" * 512):
+        assert park(connection, message, None, "dead") == 1
+        assert db.value("SELECT once.dead_show('mailer', %s)", message)["state"] == "dead"
+        assert db.value("SELECT once.dead_discard('mailer', %s, '', 'why')", message) is True
+    assert states(db) == {}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "(NULL, 't', NULL, NULL, NULL, {print}, 'dead', 0, 0, NULL, NULL)",
+        "('', 't', NULL, NULL, NULL, {print}, 'dead', 0, 0, NULL, NULL)",
+        "(repeat('x', 513), 't', NULL, NULL, NULL, {print}, 'dead', 0, 0, NULL, NULL)",
+        "('m', NULL, NULL, NULL, NULL, {print}, 'dead', 0, 0, NULL, NULL)",
+        "('m', 't', NULL, NULL, NULL, NULL, 'dead', 0, 0, NULL, NULL)",
+        "('m', 't', NULL, NULL, NULL, 'short', 'dead', 0, 0, NULL, NULL)",
+        "('m', 't', NULL, NULL, NULL, {print}, 'bogus', 0, 0, NULL, NULL)",
+        "('m', 't', NULL, NULL, NULL, {print}, NULL, 0, 0, NULL, NULL)",
+    ],
+)
+def test_a_message_that_is_none_is_not_parked(db, message):
+    text = message.replace("{print}", "'0123456789abcdef'")
+    with refused("22023") as caught:
+        db.execute(f"SELECT once.message_park('mailer', '', ARRAY[{text}::once.parked])")
+    assert caught.value.diag.message_hint and "mailer" in caught.value.diag.message_detail
+    assert states(db) == {}
+
+
+def test_nothing_to_park_is_nothing(db):
+    for messages in ("NULL", "ARRAY[]::once.parked[]"):
+        assert db.value(f"SELECT once.message_park('mailer', '', {messages})") == 0
+
+
+def test_consumers_and_tenants_without_a_name_are_refused_at_every_door(db):
+    for consumer, tenant, code in ((None, "", "P4000"), ("", "", "P4000"), ("c" * 256, "", "P4000"), ("c", None, "P4003")):
+        for call in (
+            "message_park(%s, %s, NULL)",
+            "message_due(%s, %s, 1)",
+            "message_applied(%s, %s, NULL)",
+            "message_count(%s, %s)",
+            "message_look(%s, %s, NULL, NULL)",
+            "dead_show(consumer => %s, tenant => %s, message_id => 'm')",
+            "dead_retry(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
+            "dead_discard(consumer => %s, tenant => %s, message_id => 'm', reason => 'why')",
+        ):
+            with refused(code):
+                db.execute(f"SELECT once.{call}", consumer, tenant)
+    for take in (0, None):
+        with refused("22023"):
+            db.execute("SELECT once.message_due('c', '', %s)", take)
+
+
+def test_what_is_parked_is_counted_up_to_a_limit(db):
+    for n in range(5):
+        park(db.connect(), f"m{n}")
+    assert db.value("SELECT once.message_count('mailer')") == 5
+    assert db.value("SELECT once.message_count('mailer', '', 3)") == 3
+    assert db.value("SELECT once.message_count('billing')") == 0
+
+
+def test_a_look_says_what_is_parked_without_touching_the_inbox(db):
+    park(db.connect(), "p", "k", "dead")
+    look = "SELECT array_agg(verdict ORDER BY ordinal) FROM once.message_look('mailer', '', %s, %s, %s)"
+    arguments = (["p", "new", "free", "nokey"], ["k", "k", "f", None])
+    assert db.value(look, *arguments, False) == ["parked", "blocked", "free", "free"]
+    assert db.value(look, *arguments, True) == ["parked", "free", "free", "free"]
+    assert db.value("SELECT count(*) FROM once.intent") == 0
+    with refused("22023"):
+        db.execute(look, ["a"], ["k", "k"], False)
+
+
+# ---- many ----
+
+
+def fill(db, keys, count, state="waiting"):
+    db.execute(
+        "INSERT INTO once.parked_message (consumer, tenant, message_id, topic, key, fingerprint, state, next_at, parked_at,"
+        " updated_at) SELECT 'mailer', '', %s || g, 't', %s || g %% %s, %s, %s, now(), now(), now()"
+        " FROM generate_series(1, %s) AS g",
+        state,
+        state,
+        keys,
+        PRINT,
+        state,
+        count,
+    )
+
+
+def test_thousands_behind_one_dead_message_are_not_looked_at_each_time(db):
+    fill(db, 1, 1, "dead")
+    db.execute("UPDATE once.parked_message SET key = 'waiting0'")
+    fill(db, 1, 10_000)
+    park(db.connect(), "other", "k")
+    park(db.connect(), "nokey", None)
+    connection = db.connect(isolation="READ COMMITTED")
+    assert due(connection) == ["other", "nokey"]
+    count = "SELECT coalesce(sum(idx_tup_fetch), 0) FROM pg_stat_xact_all_tables WHERE relname = 'parked_message'"
+    before = run(connection, count)[0][0]
+    due(connection)
+    assert run(connection, count)[0][0] - before < 700
+
+
+def test_where_much_is_due_the_order_is_the_same(db):
+    """The other way to look for heads, which a short queue does not take."""
+    fill(db, 40, 1000)
+    fill(db, 10, 50, "dead")
+    park(db.connect(), "nokey", None)
+    connection = db.connect()
+    heads = [f"waiting{n}" for n in range(1, 41)] + ["nokey"]
+    assert due(connection) == heads
+    assert due(connection, 3) == heads[:3]
+    db.execute("UPDATE once.parked_message SET state = 'dead' WHERE message_id = 'waiting1'")
+    db.execute("UPDATE once.parked_message SET next_at = now() + interval '1 hour' WHERE message_id = 'waiting2'")
+    assert due(connection) == heads[2:]
+    assert due(connection, skip_dead=True) == heads[2:40] + ["waiting41", "nokey"]
+    first, second = (db.connect(isolation="READ COMMITTED") for _ in range(2))
+    assert due(first, 30) == heads[2:32]
+    assert due(second, 30) == heads[32:]
+
+
+# ---- operators ----
+
+
+def decisions(db):
+    return db.rows("SELECT what, consumer, tenant, subject, from_state, reason, decided_by, error FROM once.parked_decision")
+
+
+def test_a_retried_message_is_due_at_once_with_all_its_attempts_before_it(db):
+    connection = db.connect()
+    park(connection, "m", "k", "dead")
+    assert db.value("SELECT once.dead_retry('mailer', 'm', '', 'fixed')") is True
+    assert due(connection) == ["m"] and states(db) == {"m": ("retrying", 0)}
+    assert decisions(db) == [("retry", "mailer", "", "m", "dead", "fixed", "postgres", "why")]
+    assert db.value("SELECT once.dead_retry('mailer', 'x', '', 'fixed')") is False
+
+
+@pytest.mark.parametrize("uuid", [False, True])
+def test_a_discarded_message_is_a_duplicate_ever_after_and_frees_its_key(db, uuid):
+    connection = db.connect()
+    message = uuid7_days_ago(db, 0) if uuid else "m"
+    park(connection, message, "k", "dead")
+    park(connection, "next", "k", "waiting")
+    assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
+    assert receive_many(connection, [message], ["k"]) == ["duplicate"]
+    assert due(connection) == ["next"]
+    assert [(row.what, row.subject, row.error) for row in decisions(db)] == [("discard", message, "why")]
+    assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is False
+
+
+def test_a_discarded_message_of_a_consumer_under_leases_never_runs_again(db):
+    """An attempt that failed left its intent behind: the discard decides it, too."""
+    once = Once(db.connect())
+    once.claim(scope="mailer", key="m")
+    once.fail(scope="mailer", key="m", fence=1, retryable=True)
+    park(db.connect(), "m", "k", "dead")
+    assert db.value("SELECT once.dead_discard('mailer', 'm', '', 'never')") is True
+    assert once.claim(scope="mailer", key="m").verdict == "replay_success"
+    once.claim(scope="mailer", key="busy")
+    park(db.connect(), "busy", "k", "dead")
+    with refused("P4029"):
+        db.execute("SELECT once.dead_discard('mailer', 'busy', '', 'never')")
+    assert states(db) == {"busy": ("dead", 1)}
+
+
+def test_a_message_that_is_being_received_is_not_discarded(db):
+    busy = db.connect(isolation="READ COMMITTED")
+    park(db.connect(), "m", "k", "dead")
+    Once(busy).receive(message_id="m")
+    with refused("P4029"):
+        db.execute("SELECT once.dead_discard('mailer', 'm', '', 'never')")
+    assert states(db) == {"m": ("dead", 1)}
+
+
+def test_parked_messages_are_listed_and_shown(db):
+    connection = db.connect()
+    park(connection, "m1", "k", "dead")
+    park(connection, "m2", "k", "waiting")
+    park(connection, "m3", None, "retrying", wait_ms=60_000, consumer="billing", tenant="acme")
+    listed = "SELECT consumer, state, message_id, tenant FROM once.dead_list"
+    assert db.rows(f"{listed}()") == [("mailer", "dead", "m1", "")]
+    everything = [
+        ("billing", "retrying", "m3", "acme"),
+        ("mailer", "dead", "m1", ""),
+        ("mailer", "waiting", "m2", ""),
+    ]
+    assert db.rows(f"{listed}(state => NULL)") == everything
+    assert db.rows(f"{listed}(state => NULL, take => 2)") == everything[:2]
+    assert db.rows(f"{listed}('mailer', NULL)") == everything[1:]
+    assert db.rows(f"{listed}('billing', 'dead')") == []
+    with refused("22023"):
+        db.execute(f"{listed}(state => 'pending')")
+    db.execute("SELECT once.dead_retry('mailer', 'm1', '', 'once more')")
+    shown = db.value("SELECT once.dead_show('mailer', 'm1')")
+    assert (shown["payload"], shown["payload_bytes"], shown["key"], shown["state"]) == ("Ym9keQ==", 4, "k", "retrying")
+    assert (shown["error"], shown["sqlstate"], shown["topic"]) == ("why", "22000", "t")
+    assert [(each["what"], each["reason"]) for each in shown["decisions"]] == [("retry", "once more")]
+    assert db.value("SELECT once.dead_show('mailer', 'm1', 'acme')") is None
+    assert json.dumps(shown)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: PostgreSQL
+"""A database with an older contract and data in it becomes one with the present contract: by the command and by the
+script. upgrade/version_N.sql is what version N installed."""
+
+import hashlib
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+from harness.postgres import ROOT, clean_environment
+
+from .calls import PRINT, Once, now_ms, refused, run, uuid7
+from .relaying import Relay
+from .test_receive_many import receive_many
+
+COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
+OLD = pathlib.Path(__file__).parent / "upgrade"
+
+
+def upgrade_script(version):
+    return subprocess.run(
+        ["/usr/bin/python3", ROOT / "tools/contract.py", "upgrade", str(version)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def by_script(db):
+    run(db.connect(), upgrade_script(1))
+
+
+def by_command(db):
+    if not COMMAND.exists():
+        pytest.skip("the command is not built")
+    done = subprocess.run(
+        [str(COMMAND), "init", "--dsn", db.dsn()],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def old(server):
+    """A database at version 1, in use."""
+    database = server.empty_database()
+    run(database.connect(), (OLD / "version_1.sql").read_text())
+    once = Once(database.connect())
+    once.finish(key="done", response_status=201, response_body=b"\x00\xff")
+    once.finish(key=uuid7(now_ms(database)), response_body=b"today's")
+    once.claim(key="running")
+    once.receive(message_id="m")
+    once.emit(topic="t", payload='{"n": 1}', aggregate_type="thing", aggregate_id="a", scope="orders", key="done")
+    yield database
+    database.drop()
+
+
+OBJECTS = """
+    SELECT p.oid::regprocedure::text || md5(p.prosrc || coalesce(p.proconfig::text, '')) || coalesce(p.proacl::text, '')
+           || p.prorettype::regtype
+      FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace
+     UNION ALL
+    SELECT a.attrelid::regclass || '.' || a.attname || format_type(a.atttypid, a.atttypmod) || a.attnotnull
+           || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
+      FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+      LEFT JOIN pg_attrdef AS d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+     WHERE c.relnamespace = 'once'::regnamespace AND a.attnum > 0 AND NOT a.attisdropped
+     UNION ALL
+    SELECT pg_get_indexdef(i.indexrelid) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indrelid
+     WHERE c.relnamespace = 'once'::regnamespace
+     UNION ALL
+    SELECT version || name || checksum FROM once.migration
+     ORDER BY 1"""
+
+
+@pytest.mark.parametrize("way", [by_script, by_command])
+def test_an_old_database_becomes_what_a_new_one_is(old, db, way):
+    way(old)
+    assert old.rows(OBJECTS) == db.rows(OBJECTS)
+    assert old.value("SELECT once.contract_version()") == db.value("SELECT once.contract_version()") == 2
+
+
+@pytest.mark.parametrize("way", [by_script, by_command])
+def test_an_upgrade_keeps_every_answer_and_the_event_that_nobody_could_publish_before(old, way):
+    stored = old.rows("SELECT * FROM once.intent ORDER BY key")
+    emitted = old.rows("SELECT * FROM once.outbox")
+    salt = old.value("SELECT once.salt('t')")
+    way(old)
+    assert old.rows("SELECT * FROM once.intent ORDER BY key") == stored
+    assert old.rows("SELECT * FROM once.outbox") == emitted
+    assert old.value("SELECT once.salt('t')") == salt
+    once = Once(old.connect())
+    assert once.begin(key="done").response_body == b"\x00\xff"
+    assert once.complete(key="running", fence=1) is True
+    assert receive_many(old.connect(), ["m", "n"]) == ["duplicate", "process"]
+    assert [event.event_id for event in Relay(old.connect()).batch()] == [emitted[0].event_id]
+
+
+def test_a_session_that_was_open_during_the_upgrade_goes_on(old):
+    """With the plans and the types that it had."""
+    session = Once(old.connect())
+    session.begin(key="done")
+    event = session.emit(topic="t", payload="{}")
+    by_script(old)
+    assert session.begin(key="done").response_body == b"\x00\xff"
+    assert session.receive(message_id="m2", fingerprint=PRINT) == "process"
+    relay = Relay(old.connect())
+    second = session.emit(topic="t", payload="{}")
+    assert [each.event_id for each in relay.batch()][1:] == [event, second]
+
+
+def test_an_upgrade_that_fails_leaves_the_old_contract(old):
+    before = old.rows(OBJECTS)
+    connection = old.connect()
+    script = upgrade_script(1)
+    with refused("22012"):
+        run(connection, script.replace("\nCOMMIT;", "\nSELECT 1/0;\nCOMMIT;"))
+    connection.rollback()
+    assert old.rows(OBJECTS) == before
+
+
+def test_the_first_migration_is_the_one_that_was_released(db):
+    """Databases remember its checksum."""
+    text = (ROOT / "contract/migrations/0001_tables.sql").read_text()
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    assert f"'{checksum}'" in (OLD / "version_1.sql").read_text()
+    assert db.value("SELECT checksum FROM once.migration WHERE version = 1") == checksum
