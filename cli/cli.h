@@ -89,6 +89,18 @@ typedef enum option_id {
 	OPTION_NGINX,
 	OPTION_MODULE,
 	OPTION_GATEWAY_DIR,
+	OPTION_CONFIG,
+	OPTION_CHECK_CONFIG,
+	OPTION_ONCE,
+	OPTION_LOG_BATCHES,
+	OPTION_RELAY,
+	OPTION_CONSUMER,
+	OPTION_TOPIC,
+	OPTION_FROM,
+	OPTION_STATE,
+	OPTION_TAKE,
+	OPTION_PARKED_REASON,
+	OPTION_PARKED_TENANT,
 	OPTION_MAN,
 	OPTION_MARKDOWN,
 	OPTION_COUNT
@@ -124,6 +136,7 @@ typedef struct option_use {
 typedef enum operand_rule {
 	OPERANDS_NONE,
 	OPERANDS_ONE_OPTIONAL,
+	OPERANDS_WORDS,  /* any number; options may follow them */
 	OPERANDS_COMMAND /* CMD and its arguments, after "--" */
 } operand_rule;
 
@@ -200,6 +213,10 @@ int cli_doctor(const cli_invocation *invocation);
 int cli_version(const cli_invocation *invocation);
 int cli_bench(const cli_invocation *invocation);
 int cli_gateway(const cli_invocation *invocation);
+int cli_relay(const cli_invocation *invocation);
+int cli_consume(const cli_invocation *invocation);
+int cli_outbox(const cli_invocation *invocation);
+int cli_dead(const cli_invocation *invocation);
 int cli_help(const cli_invocation *invocation);
 /* help.c */
 void help_overview(FILE *out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * cli_dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the contract in it, and the gateway before the
- * payments service (services.c), in the foreground or not.
+ * payments service, and a relay and a consumer with NATS between them (services.c), in the foreground or not.
  */
 #include <errno.h>
 #include <poll.h>
@@ -61,6 +61,21 @@ static int init_database(const server *server)
 static const char charge[] = "-H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, "
                              "\"currency\": \"EUR\"}'";
 
+static void print_events(const char *dsn, json_t *events)
+{
+	const char *warehouse = json_string_value(json_object_get(events, "warehouse"));
+
+	if (warehouse == NULL) {
+		return;
+	}
+	printf("Events order.* of this database go through NATS into another, and take from the stock there, each once.\n"
+	       "Place an order as often as you like, and see it shipped:\n\n"
+	       "  psql \"%s\" -f examples/orders/orders.sql -f examples/orders/place.sql\n"
+	       "  psql \"%s\" -c 'TABLE shop.shipment'\n"
+	       "  pgonce outbox list --dsn \"%s\"\n\n",
+	       dsn, warehouse, dsn);
+}
+
 static void print_lines(const char *dsn, json_t *gateway)
 {
 	const char *url = json_string_value(json_object_get(gateway, "url"));
@@ -88,22 +103,25 @@ static void print_place(const server *server, bool running)
 {
 	char *dsn = server_dsn(server, SERVER_DATABASE);
 	json_t *gateway = services_describe(server);
+	json_t *events = services_describe_events(server);
 	pid_t pid = 0;
 
 	running = running && server_is_running(server, &pid);
 	if (server->invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:O}", "running", running, "dsn", dsn, "host",
-		                         server->socket, "database", SERVER_DATABASE, "data", server->data, "log", server->log,
-		                         "pid", (int)pid, "gateway", gateway));
+		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:O, s:O}", "running", running, "dsn", dsn,
+		                         "host", server->socket, "database", SERVER_DATABASE, "data", server->data, "log",
+		                         server->log, "pid", (int)pid, "gateway", gateway, "events", events));
 	} else if (running) {
 		printf("PostgreSQL is running (pid %d), with the contract in database " SERVER_DATABASE
 		       ". Data and log: %s\n\n",
 		       (int)pid, server->home);
 		print_lines(dsn, gateway);
+		print_events(dsn, events);
 	} else {
 		printf("no server is running in %s\n", server->directory);
 	}
 	fflush(stdout);
+	json_decref(events);
 	json_decref(gateway);
 	free(dsn);
 }

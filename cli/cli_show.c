@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* cli_show.c: pgonce show: the story of one intent (once.story), for people. */
-#include <ctype.h>
 #include <inttypes.h>
-#include <openssl/evp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "capture.h"
 #include "connect.h"
+#include "plain.h"
 #include "replay.h"
 
 enum {
-	NAME_COLUMN = 12,
-	TEXT_BYTES_SHOWN = 4096,
-	HEX_BYTES_SHOWN = 256,
-	HEX_BYTES_A_LINE = 16
+	NAME_COLUMN = 12
 };
 
 static const char *text_of(const json_t *story, const char *name)
@@ -22,90 +18,12 @@ static const char *text_of(const json_t *story, const char *name)
 	return json_string_value(json_object_get(story, name));
 }
 
-/* Text from the database, in which no byte may move the cursor or forge a line. */
-static void print_plain(const char *text)
-{
-	for (; *text != '\0'; text++) {
-		putchar((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text);
-	}
-}
-
 static void print_line(const char *name, const char *value)
 {
 	if (value != NULL) {
 		printf("%-*s ", NAME_COLUMN, name);
-		print_plain(value);
+		plain_print(value);
 		putchar('\n');
-	}
-}
-
-/* Text: valid UTF-8 without control characters other than tab and line ends. */
-static bool is_text(const unsigned char *data, size_t length)
-{
-	for (size_t i = 0; i < length; i++) {
-		if ((data[i] < ' ' && data[i] != '\n' && data[i] != '\t' && data[i] != '\r') || data[i] == 0x7f) {
-			return false;
-		}
-	}
-	json_t *checked = json_stringn((const char *)data, length);
-	bool valid = checked != NULL;
-	json_decref(checked);
-	return valid;
-}
-
-static void print_text(const char *prefix, const unsigned char *data, size_t length)
-{
-	size_t shown = length < TEXT_BYTES_SHOWN ? length : TEXT_BYTES_SHOWN;
-	bool at_start = true;
-
-	for (size_t i = 0; i < shown; i++) {
-		if (at_start) {
-			printf("  %s", prefix);
-		}
-		if (data[i] != '\r') {
-			putchar(data[i]);
-		}
-		at_start = data[i] == '\n';
-	}
-	if (!at_start) {
-		putchar('\n');
-	}
-	if (shown < length) {
-		printf("  ... %zu bytes more\n", length - shown);
-	}
-}
-
-static void print_hex(const char *prefix, const unsigned char *data, size_t length)
-{
-	size_t shown = length < HEX_BYTES_SHOWN ? length : HEX_BYTES_SHOWN;
-
-	for (size_t at = 0; at < shown; at += HEX_BYTES_A_LINE) {
-		size_t end = at + HEX_BYTES_A_LINE < shown ? at + HEX_BYTES_A_LINE : shown;
-		printf("  %s%08zx ", prefix, at);
-		for (size_t i = at; i < at + HEX_BYTES_A_LINE; i++) {
-			if (i < end) {
-				printf(" %02x", data[i]);
-			} else {
-				fputs("   ", stdout);
-			}
-		}
-		fputs("  ", stdout);
-		for (size_t i = at; i < end; i++) {
-			putchar(data[i] < 0x7f && isprint(data[i]) ? data[i] : '.');
-		}
-		putchar('\n');
-	}
-	if (shown < length) {
-		printf("  ... %zu bytes more\n", length - shown);
-	}
-}
-
-static void print_bytes(const char *prefix, const unsigned char *data, size_t length)
-{
-	if (is_text(data, length)) {
-		print_text(prefix, data, length);
-	} else {
-		print_hex(prefix, data, length);
 	}
 }
 
@@ -119,10 +37,10 @@ static void print_run(once_bytes body)
 	while (capture_next(body.data, body.length, &offset, &chunk)) {
 		switch (chunk.kind) {
 		case 'o':
-			print_bytes("out| ", chunk.data, chunk.length);
+			plain_bytes("out| ", chunk.data, chunk.length);
 			break;
 		case 'e':
-			print_bytes("err| ", chunk.data, chunk.length);
+			plain_bytes("err| ", chunk.data, chunk.length);
 			break;
 		case 't':
 			capture_counts(&chunk, &out_bytes, &err_bytes);
@@ -138,25 +56,6 @@ static void print_run(once_bytes body)
 	}
 }
 
-/* The bytes of base64 as once.story writes it: padded, without line ends. NULL where it is none. Free it. */
-static unsigned char *decode_base64(const char *text, size_t *length)
-{
-	size_t text_length = strlen(text);
-	unsigned char *bytes = cli_allocate(text_length / 4 * 3 + 1);
-	int decoded = EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)text_length);
-
-	if (decoded < 0) {
-		free(bytes);
-		return NULL;
-	}
-	/* It counts the padding as bytes. */
-	for (size_t i = 0; i < 2 && text_length > i && text[text_length - 1 - i] == '='; i++) {
-		decoded--;
-	}
-	*length = (size_t)decoded;
-	return bytes;
-}
-
 static void print_outcome(const json_t *story)
 {
 	json_t *headers = json_object_get(story, "response_headers");
@@ -170,22 +69,22 @@ static void print_outcome(const json_t *story)
 	print_line("headers", headers_text);
 	if (text_of(story, "result_type") != NULL || text_of(story, "result_id") != NULL) {
 		printf("%-*s ", NAME_COLUMN, "result");
-		print_plain(text_of(story, "result_type") != NULL ? text_of(story, "result_type") : "");
+		plain_print(text_of(story, "result_type") != NULL ? text_of(story, "result_type") : "");
 		putchar(' ');
-		print_plain(text_of(story, "result_id") != NULL ? text_of(story, "result_id") : "");
+		plain_print(text_of(story, "result_id") != NULL ? text_of(story, "result_id") : "");
 		putchar('\n');
 	}
 	print_line("error", text_of(story, "error_code"));
 	print_line("", text_of(story, "error_message"));
 	size_t length = 0;
-	unsigned char *bytes = encoded != NULL ? decode_base64(encoded, &length) : NULL;
+	unsigned char *bytes = encoded != NULL ? plain_decode(encoded, &length) : NULL;
 	if (bytes != NULL) {
 		printf("%-*s %zu bytes\n", NAME_COLUMN, "body", length);
 		once_bytes body = {.data = bytes, .length = length};
 		if (replay_is_run(headers_text, body)) {
 			print_run(body);
 		} else {
-			print_bytes("| ", bytes, length);
+			plain_bytes("| ", bytes, length);
 		}
 	}
 	free(bytes);
@@ -200,11 +99,11 @@ static void print_decisions(const json_t *story)
 	json_array_foreach(json_object_get(story, "decisions"), index, decision)
 	{
 		printf("%-*s ", NAME_COLUMN, index == 0 ? "decisions" : "");
-		print_plain(text_of(decision, "at"));
+		plain_print(text_of(decision, "at"));
 		fputs(" by ", stdout);
-		print_plain(text_of(decision, "by"));
+		plain_print(text_of(decision, "by"));
 		printf(": %s -> %s: ", text_of(decision, "from"), text_of(decision, "to"));
-		print_plain(text_of(decision, "reason"));
+		plain_print(text_of(decision, "reason"));
 		putchar('\n');
 	}
 }
@@ -217,21 +116,21 @@ static void print_events(const json_t *story)
 	json_array_foreach(json_object_get(story, "events"), index, event)
 	{
 		printf("%-*s ", NAME_COLUMN, index == 0 ? "events" : "");
-		print_plain(text_of(event, "at"));
+		plain_print(text_of(event, "at"));
 		putchar(' ');
-		print_plain(text_of(event, "topic"));
+		plain_print(text_of(event, "topic"));
 		fputs(" (", stdout);
-		print_plain(text_of(event, "type"));
+		plain_print(text_of(event, "type"));
 		printf(") %s", text_of(event, "id"));
 		if (text_of(event, "aggregate_id") != NULL) {
 			fputs(" of ", stdout);
-			print_plain(text_of(event, "aggregate_type") != NULL ? text_of(event, "aggregate_type") : "");
+			plain_print(text_of(event, "aggregate_type") != NULL ? text_of(event, "aggregate_type") : "");
 			putchar(' ');
-			print_plain(text_of(event, "aggregate_id"));
+			plain_print(text_of(event, "aggregate_id"));
 		}
 		printf("\n%-*s   ", NAME_COLUMN, "");
 		/* The text of its JSON, so that its numbers stay as they were written. */
-		print_plain(text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
+		plain_print(text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
 		putchar('\n');
 	}
 }
@@ -262,11 +161,11 @@ static const char *explain(const char *verdict)
 static void print_story(const json_t *story)
 {
 	printf("%-*s tenant='", NAME_COLUMN, "intent");
-	print_plain(text_of(story, "tenant"));
+	plain_print(text_of(story, "tenant"));
 	fputs("' scope='", stdout);
-	print_plain(text_of(story, "scope"));
+	plain_print(text_of(story, "scope"));
 	fputs("' key='", stdout);
-	print_plain(text_of(story, "key"));
+	plain_print(text_of(story, "key"));
 	printf("'%s\n", json_is_true(json_object_get(story, "archived")) ? " (archived)" : "");
 	printf("%-*s %s: %s\n", NAME_COLUMN, "state", text_of(story, "state"), explain(text_of(story, "verdict")));
 	printf("%-*s %" JSON_INTEGER_FORMAT ", fence %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, "attempts",

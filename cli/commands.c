@@ -267,6 +267,51 @@ const cli_option cli_options[OPTION_COUNT] = {
                             .argument = "DIR",
                             .help = "where the configuration and nginx's temporary files go; default: a new directory, "
                                     "which is removed at the end"},
+    [OPTION_CONFIG] = {.name = "config",
+                       .letter = 'c',
+                       .kind = KIND_TEXT,
+                       .argument = "FILE",
+                       .help = "the configuration file (docs/configuration.md); default: pgonce.conf"},
+    [OPTION_CHECK_CONFIG] = {.name = "check-config",
+                             .kind = KIND_FLAG,
+                             .help = "read the whole file, say what is wrong, and connect to nothing"},
+    [OPTION_ONCE] = {.name = "once", .kind = KIND_FLAG, .help = "stop when there is nothing left to do, and exit 0"},
+    [OPTION_LOG_BATCHES] = {.name = "verbose", .letter = 'v', .kind = KIND_FLAG, .help = "log each batch"},
+    [OPTION_RELAY] = {.name = "relay",
+                      .letter = 'r',
+                      .kind = KIND_TEXT,
+                      .argument = "NAME",
+                      .help = "the relay; default: all, or the only one"},
+    [OPTION_CONSUMER] = {.name = "consumer",
+                         .kind = KIND_TEXT,
+                         .argument = "NAME",
+                         .help = "the consumer; default: all, or the only one that has the message"},
+    [OPTION_TOPIC] = {.name = "topic", .kind = KIND_TEXT, .argument = "TOPIC", .help = "only events of this topic"},
+    [OPTION_FROM] = {.name = "from",
+                     .kind = KIND_TEXT,
+                     .argument = "TIME",
+                     .help = "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"},
+    [OPTION_STATE] = {.name = "state",
+                      .kind = KIND_CHOICE,
+                      .argument = "STATE",
+                      .choices = "pending|waiting|retrying|dead",
+                      .help = "only what is in this state"},
+    [OPTION_TAKE] = {.name = "limit",
+                     .letter = 'n',
+                     .kind = KIND_NUMBER,
+                     .argument = "N",
+                     .minimum = 1,
+                     .maximum = 1000000,
+                     .help = "list at most N; default: 100"},
+    [OPTION_PARKED_REASON] = {.name = "reason",
+                              .kind = KIND_TEXT,
+                              .argument = "TEXT",
+                              .help = "why; recorded with your role and the time; discard, retry and replay need it"},
+    [OPTION_PARKED_TENANT] = {.name = "tenant",
+                              .letter = 't',
+                              .kind = KIND_TEXT,
+                              .argument = "TENANT",
+                              .help = "the tenant of the message; default: the only one that has the message"},
     [OPTION_MAN] = {.name = "man",
                     .kind = KIND_TEXT,
                     .argument = "DIR",
@@ -422,6 +467,67 @@ USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATE
      {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
+ABOUT(relay_about,
+      "Publishes what once.emit has written: each [relay NAME] section of the configuration file reads the outbox and "
+      "delivers to "
+      "its sink: Kafka, RabbitMQ, NATS JetStream, webhooks, or standard output. Every event whose effect is committed "
+      "is delivered "
+      "at least once, events of one aggregate in order. One process is active for each relay; others stand by and take "
+      "over within "
+      "two seconds. Progress is stored when the sink itself has acknowledged.",
+      "An event that the sink refuses blocks its own aggregate only: it is tried again with backoff, and after the "
+      "last attempt it is dead: "
+      "visible, and retried or discarded with pgonce outbox. A sink that is away is waited for.",
+      "INT and TERM finish what is in flight and stop, a second one stops at once.",
+      "  pgonce relay --config pgonce.conf", "  pgonce relay --config pgonce.conf --check-config");
+USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false},
+     {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
+
+ABOUT(outbox_about,
+      "Shows and mends what the relays have not delivered. list: what waits, by relay and topic with its age, then the "
+      "events that are "
+      "parked: waiting behind another of their aggregate, retrying, or dead, with their error. show EVENT: one event, "
+      "whole. "
+      "retry EVENT: try it again now. discard EVENT: give it up, which frees the rest of its aggregate. replay --from "
+      "TIME: deliver "
+      "again what was emitted since then. What is changed is recorded with who, when and why.",
+      "  pgonce outbox list",
+      "  pgonce outbox retry 0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55 --reason 'the endpoint is mended'",
+      "  pgonce outbox replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
+USES(outbox_uses, {OPTION_RELAY, false}, {OPTION_TOPIC, false}, {OPTION_STATE, false}, {OPTION_FROM, false},
+     {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(outbox_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+
+ABOUT(consume_about,
+      "Applies messages exactly once: each [consume NAME] section of the configuration file takes messages from Kafka, "
+      "RabbitMQ or NATS "
+      "JetStream and calls a SQL function with each that is new, in the transaction that remembers it; only then is it "
+      "acknowledged. "
+      "Redeliveries, duplicates and rebalances change nothing. Where the work is outside the database, an HTTP "
+      "endpoint is called under a "
+      "lease instead, with the intent's key.",
+      "A message whose handler fails is tried again with backoff, and after the last attempt it is dead: pgonce dead "
+      "shows it with its error. "
+      "Later messages of its key wait behind it; all others go on.",
+      "INT and TERM finish the batch at work and stop, a second one stops at once.",
+      "  pgonce consume --config pgonce.conf", "  pgonce consume --config pgonce.conf --check-config");
+USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false},
+     {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
+
+ABOUT(
+    dead_about,
+    "Shows and mends the messages that the consumers could not apply. list: those that are parked: waiting behind "
+    "another of their key, "
+    "retrying, or dead, with their error. show ID: one message, whole. retry ID: try it again now. discard ID: give it "
+    "up, which frees "
+    "the rest of its key; a redelivery of it is a duplicate then. What is changed is recorded with who, when and why.",
+    "  pgonce dead list", "  pgonce dead retry order-17 --consumer stock --reason 'the handler is mended'");
+USES(dead_uses, {OPTION_CONSUMER, false}, {OPTION_PARKED_TENANT, false}, {OPTION_STATE, false},
+     {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(dead_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+
 ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run",
       "  pgonce help --man /usr/local/share/man/man1");
 USES(help_uses, {OPTION_MAN, false}, {OPTION_MARKDOWN, false});
@@ -464,6 +570,42 @@ const cli_command cli_commands[] = {
      .operands = OPERANDS_NONE,
      .exits = gateway_exits,
      .run = cli_gateway},
+    {.name = "relay",
+     .summary = "publish the outbox to Kafka, RabbitMQ, NATS or webhooks",
+     .usage = "[NAME...] [--config FILE] [OPTIONS]",
+     .about = relay_about,
+     .uses = relay_uses,
+     .use_count = COUNT(relay_uses),
+     .operands = OPERANDS_WORDS,
+     .exits = relay_exits,
+     .run = cli_relay},
+    {.name = "outbox",
+     .summary = "events that were not delivered: list, show, retry, discard, replay",
+     .usage = "list | show EVENT | retry EVENT | discard EVENT | replay --from TIME [OPTIONS]",
+     .about = outbox_about,
+     .uses = outbox_uses,
+     .use_count = COUNT(outbox_uses),
+     .operands = OPERANDS_WORDS,
+     .exits = outbox_exits,
+     .run = cli_outbox},
+    {.name = "consume",
+     .summary = "apply messages from Kafka, RabbitMQ or NATS exactly once",
+     .usage = "[NAME...] [--config FILE] [OPTIONS]",
+     .about = consume_about,
+     .uses = consume_uses,
+     .use_count = COUNT(consume_uses),
+     .operands = OPERANDS_WORDS,
+     .exits = consume_exits,
+     .run = cli_consume},
+    {.name = "dead",
+     .summary = "messages that were not applied: list, show, retry, discard",
+     .usage = "list | show ID | retry ID | discard ID [OPTIONS]",
+     .about = dead_about,
+     .uses = dead_uses,
+     .use_count = COUNT(dead_uses),
+     .operands = OPERANDS_WORDS,
+     .exits = dead_exits,
+     .run = cli_dead},
     {.name = "show",
      .summary = "the story of one intent",
      .usage = "--scope S --key K [--tenant T]",
@@ -511,7 +653,7 @@ const cli_command cli_commands[] = {
      .run = cli_version},
     {.name = "help",
      .summary = "print help, man pages, or the reference",
-     .usage = "[COMMAND] [--man DIR | --markdown]",
+     .usage = "[COMMAND] [--man DIR | --markdown [configuration]]",
      .about = help_about,
      .uses = help_uses,
      .use_count = COUNT(help_uses),

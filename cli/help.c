@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "cli.h"
+#include "configuration.h"
 
 enum {
 	WIDTH = 96,
@@ -353,7 +354,12 @@ int cli_help(const cli_invocation *invocation)
 		return write_pages(invocation, invocation->text[OPTION_MAN]);
 	}
 	if (invocation->given[OPTION_MARKDOWN]) {
-		markdown_all(stdout);
+		/* The one document that is not about commands. */
+		if (invocation->operand_count > 0 && strcmp(invocation->operands[0], "configuration") == 0) {
+			configuration_markdown(stdout);
+		} else {
+			markdown_all(stdout);
+		}
 		return CLI_OK;
 	}
 	if (invocation->operand_count == 0) {

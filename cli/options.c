@@ -262,6 +262,8 @@ static int check_whole(cli_invocation *invocation)
 			return usage_error(invocation, "unexpected argument '%s'", invocation->operands[1], "");
 		}
 		break;
+	case OPERANDS_WORDS:
+		break;
 	case OPERANDS_COMMAND:
 		if (invocation->operand_count == 0) {
 			return usage_error(invocation, "no command is given after --", "", "");
@@ -274,6 +276,7 @@ static int check_whole(cli_invocation *invocation)
 int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation *invocation)
 {
 	int result = CLI_OK;
+	int words = 0; /* operands that options follow: kept in order at argv's beginning, which is read already */
 	int i = 1;
 
 	*invocation = (cli_invocation){.command = command};
@@ -289,7 +292,11 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation 
 			break;
 		}
 		if (word[0] != '-' || word[1] == '\0') {
-			break;
+			if (command->operands != OPERANDS_WORDS) {
+				break;
+			}
+			argv[words++] = argv[i];
+			continue;
 		}
 		const char *value = NULL;
 		option_id id = OPTION_COUNT;
@@ -324,8 +331,11 @@ int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation 
 		return result;
 	}
 	/* For a command without operands, options may also follow a stray word; it is an error all the same. */
-	invocation->operands = argv + i;
-	invocation->operand_count = argc - i;
+	for (; words > 0 && i < argc; i++) {
+		argv[words++] = argv[i]; /* after "--" */
+	}
+	invocation->operands = words > 0 ? argv : argv + i;
+	invocation->operand_count = words > 0 ? words : argc - i;
 	return check_whole(invocation);
 }
 

@@ -19,26 +19,32 @@
 
 #include "gateway.h"
 #include "services.h"
+#include "warehouse.h"
 
 enum {
-	PORT_FIRST = 8080,
-	PORT_COUNT = 100,
+	GATEWAY_PORT = 8080,
+	NATS_PORT = 4222,
+	PORT_COUNT = 100, /* so many are tried, from these on */
 	PATIENCE_MS = 10000,
 	WAIT_MS = 10000, /* of a retry for the attempt that is running */
 	PAUSE_MS = 20
 };
 
+/* In the order in which they are started. */
 enum service_index {
 	PAYMENTS,
 	HANDOFF,
 	GATEWAY,
+	NATS,
+	RELAY,
+	CONSUME,
 	SERVICE_COUNT
 };
 
 typedef struct service {
 	const char *name;
-	const char *path;    /* at the gateway; NULL: the gateway itself */
-	const char *program; /* beside this command */
+	const char *path;    /* at the gateway; NULL: it is not behind it */
+	const char *program; /* of an example, beside this command */
 	int end_signal;
 } service;
 
@@ -46,6 +52,9 @@ static const service services[SERVICE_COUNT] = {
     [PAYMENTS] = {.name = "payments", .path = "/payments", .program = "payments-example", .end_signal = SIGTERM},
     [HANDOFF] = {.name = "handoff", .path = "/handoff", .program = "handoff-example", .end_signal = SIGTERM},
     [GATEWAY] = {.name = "gateway", .end_signal = SIGQUIT},
+    [NATS] = {.name = "nats", .end_signal = SIGTERM},
+    [RELAY] = {.name = "relay", .end_signal = SIGTERM},
+    [CONSUME] = {.name = "consume", .end_signal = SIGTERM},
 };
 
 static int fail_errno(const server *server, const char *what, const char *path)
@@ -320,16 +329,16 @@ static bool is_free(int port)
 	return bound;
 }
 
-/* Where the gateway listens, or listened last; 0: nowhere yet. */
-static int kept_port(const server *server)
+/* Where it listens, or listened last, which the file says; 0: nowhere yet. */
+static int kept_port(const server *server, const char *name, int first)
 {
-	char *path = file_of(server, "port", "");
+	char *path = file_of(server, name, "");
 	FILE *file = fopen(path, "re");
 	int port = 0;
 
 	free(path);
 	if (file != NULL) {
-		if (fscanf(file, "%d", &port) != 1 || port < PORT_FIRST || port >= PORT_FIRST + PORT_COUNT) {
+		if (fscanf(file, "%d", &port) != 1 || port < first || port >= first + PORT_COUNT) {
 			port = 0;
 		}
 		fclose(file);
@@ -338,20 +347,19 @@ static int kept_port(const server *server)
 }
 
 /* The one of last time, so that lines that were copied stay true; else the first that is free. */
-static int choose_port(const server *server)
+static int choose_port(const server *server, const char *name, int first)
 {
-	int port = kept_port(server);
+	int port = kept_port(server, name, first);
 	int chosen = port != 0 && is_free(port) ? port : 0;
 
 	for (int i = 0; i < PORT_COUNT && chosen == 0; i++) {
-		chosen = is_free(PORT_FIRST + i) ? PORT_FIRST + i : 0;
+		chosen = is_free(first + i) ? first + i : 0;
 	}
 	if (chosen == 0) {
-		cli_fail(server->invocation, CLI_FAILED, NULL, "no port from %d to %d is free for the gateway", PORT_FIRST,
-		         PORT_FIRST + PORT_COUNT - 1);
+		cli_fail(server->invocation, CLI_FAILED, NULL, "no port from %d to %d is free", first, first + PORT_COUNT - 1);
 		return 0;
 	}
-	char *path = file_of(server, "port", "");
+	char *path = file_of(server, name, "");
 	FILE *file = fopen(path, "we");
 	if (file == NULL || fprintf(file, "%d\n", chosen) < 0 || fclose(file) != 0) {
 		fail_errno(server, "cannot write", path);
@@ -387,7 +395,7 @@ static int start_gateway(gateway *gateway, const server *server)
 {
 	const struct passwd *user = geteuid() == 0 ? getpwuid(server->user) : NULL;
 	const struct group *group = geteuid() == 0 ? getgrgid(server->group) : NULL;
-	int port = choose_port(server);
+	int port = choose_port(server, "port", GATEWAY_PORT);
 
 	if (port == 0) {
 		return CLI_FAILED;
@@ -419,6 +427,125 @@ static int start_gateway(gateway *gateway, const server *server)
 	}
 	free(access_log);
 	free(listen_at);
+	return result;
+}
+
+/* ---- NATS, the relay and the consumer ---- */
+
+/* NATS's server, as an open file; -1: it is not installed. */
+static int open_nats(void)
+{
+	static const char also[] = ":/usr/sbin:/usr/local/sbin:/usr/local/bin";
+	const char *path = getenv("PATH");
+	char *directories = cli_format("%s%s", path == NULL ? "" : path, also);
+	char *rest = NULL;
+	int fd = -1;
+
+	for (char *each = strtok_r(directories, ":", &rest); each != NULL && fd < 0; each = strtok_r(NULL, ":", &rest)) {
+		char *name = cli_format("%s/nats-server", each);
+		fd = each[0] == '/' && access(name, X_OK) == 0 ? open(name, O_RDONLY | O_CLOEXEC) : -1;
+		free(name);
+	}
+	free(directories);
+	return fd;
+}
+
+static char *nats_url(const server *server)
+{
+	return cli_format("nats://127.0.0.1:%d", kept_port(server, "nats.port", NATS_PORT));
+}
+
+/* Where NATS keeps its streams: the server's user's alone. */
+static int make_store(const server *server, const char *path)
+{
+	if ((mkdir(path, 0700) != 0 && errno != EEXIST) ||
+	    (geteuid() == 0 && lchown(path, server->user, server->group) != 0)) {
+		return fail_errno(server, "cannot make directory", path);
+	}
+	return CLI_OK;
+}
+
+static int start_nats(const server *server)
+{
+	int port = choose_port(server, "nats.port", NATS_PORT);
+	struct sockaddr_in address = loopback(port);
+	char *store = file_of(server, "nats", "");
+	int program = open_nats();
+	int result = port == 0 ? CLI_FAILED : make_store(server, store);
+	pid_t pid = result == CLI_OK ? launch(server, &services[NATS]) : -1;
+
+	if (pid == 0) {
+		char *number = cli_format("%d", port);
+		const char *arguments[] = {"nats-server", "-a", "127.0.0.1", "-p", number, "-js", "-sd", store, NULL};
+		server_become_user(server);
+		fexecve(program, (char *const *)(uintptr_t)arguments, environ);
+		_exit(127);
+	}
+	free(store);
+	close(program);
+	return pid < 0 ? CLI_FAILED
+	               : wait_until_it_accepts(server, &services[NATS], pid, (struct sockaddr *)&address, sizeof address);
+}
+
+/* This command itself: pgonce relay, pgonce consume. */
+static int start_job(const server *server, const service *service)
+{
+	char *config = file_of(server, "pgonce.conf", "");
+	int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	pid_t pid = program < 0 ? -1 : launch(server, service);
+
+	if (pid == 0) {
+		const char *arguments[] = {"pgonce", service->name, "--config", config, NULL};
+		server_become_user(server);
+		fexecve(program, (char *const *)(uintptr_t)arguments, environ);
+		_exit(127);
+	}
+	if (program >= 0) {
+		close(program);
+	}
+	free(config);
+	return pid < 0 ? CLI_FAILED : CLI_OK;
+}
+
+/* What the jobs need of the two servers. */
+static int prepare_jobs(const server *server)
+{
+	char *url = nats_url(server);
+	char *config = file_of(server, "pgonce.conf", "");
+	int result = warehouse_make_database(server);
+
+	result = result == CLI_OK ? warehouse_make_stream(server, url) : result;
+	result = result == CLI_OK ? warehouse_write_config(server, config, url) : result;
+	free(config);
+	free(url);
+	return result;
+}
+
+static int start_events(const server *server)
+{
+	bool all_run = true;
+	int nats = open_nats();
+	int result = CLI_OK;
+
+	if (nats < 0) {
+		cli_note(server->invocation, "without the relay and the consumer: nats-server is not installed");
+		return CLI_OK;
+	}
+	close(nats);
+	for (int i = NATS; i < SERVICE_COUNT; i++) {
+		all_run = all_run && is_whole(server, &services[i]);
+	}
+	for (int i = SERVICE_COUNT - 1; i >= NATS && !all_run && result == CLI_OK; i--) {
+		result = stop(server, &services[i]);
+	}
+	if (all_run || result != CLI_OK) {
+		return result;
+	}
+	result = start_nats(server);
+	result = result == CLI_OK ? prepare_jobs(server) : result;
+	for (int i = RELAY; i <= CONSUME && result == CLI_OK; i++) {
+		result = start_job(server, &services[i]);
+	}
 	return result;
 }
 
@@ -454,17 +581,17 @@ static int make_directory(const server *server)
 	return result;
 }
 
-int services_start(const server *server)
+static int start_payments(const server *server)
 {
 	gateway gateway = {.invocation = server->invocation};
 	const char *missing = find_missing(&gateway);
+	int result = CLI_OK;
 
 	if (missing != NULL) {
 		cli_note(server->invocation, "without the gateway and the payments service: %s", missing);
 		return CLI_OK;
 	}
-	int result = make_directory(server);
-	for (int i = 0; i < SERVICE_COUNT && result == CLI_OK; i++) {
+	for (int i = 0; i <= GATEWAY && result == CLI_OK; i++) {
 		if (is_whole(server, &services[i])) {
 			continue;
 		}
@@ -474,6 +601,14 @@ int services_start(const server *server)
 		}
 	}
 	return result;
+}
+
+int services_start(const server *server)
+{
+	int result = make_directory(server);
+
+	result = result == CLI_OK ? start_payments(server) : result;
+	return result == CLI_OK ? start_events(server) : result;
 }
 
 int services_stop(const server *server)
@@ -489,7 +624,7 @@ int services_stop(const server *server)
 
 json_t *services_describe(const server *server)
 {
-	int port = kept_port(server);
+	int port = kept_port(server, "port", GATEWAY_PORT);
 
 	if (port == 0 || !is_running(server, &services[GATEWAY])) {
 		return json_null();
@@ -517,4 +652,28 @@ json_t *services_describe(const server *server)
 	free(status);
 	free(url);
 	return gateway;
+}
+
+json_t *services_describe_events(const server *server)
+{
+	if (!is_running(server, &services[NATS])) {
+		return json_null();
+	}
+	char *url = nats_url(server);
+	char *warehouse = server_dsn(server, WAREHOUSE_DATABASE);
+	char *configuration = file_of(server, "pgonce.conf", "");
+	char *log = file_of(server, "log", "");
+	json_t *events =
+	    json_pack("{s:s, s:s, s:s, s:s, s:s, s:i}", "url", url, "stream", WAREHOUSE_STREAM, "warehouse", warehouse,
+	              "configuration", configuration, "log", log, "pid", (int)leader_of(server, &services[NATS]));
+	for (int i = RELAY; i <= CONSUME; i++) {
+		json_object_set_new(events, services[i].name,
+		                    json_pack("{s:i, s:b}", "pid", (int)leader_of(server, &services[i]), "running",
+		                              is_running(server, &services[i])));
+	}
+	free(log);
+	free(configuration);
+	free(warehouse);
+	free(url);
+	return events;
 }

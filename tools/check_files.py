@@ -52,7 +52,7 @@ def check_c(path, text):
     if str(path).startswith(("tests/", "examples/", "bench/")):
         return
     for number, line in enumerate(text.split("\n"), 1):
-        if re.search(r'"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER(?! EXTENSION pgonce UPDATE)|DROP)\s', line):
+        if re.search(r'(?<!\\)"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER(?! EXTENSION pgonce UPDATE)|DROP)\s', line):
             problem(f"{path}:{number}", "SQL in a C string: its home is a .sql file")
 
 
@@ -77,7 +77,8 @@ def main():
         for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X "):
             if word in text:
                 problem(path, f"holds an unfinished place ({word.strip()})")
-        if path.suffix == ".sql" and any(len(line) > 140 for line in text.split("\n")):
+        # What a version of the contract was, byte for byte.
+        if path.suffix == ".sql" and not str(path).startswith("tests/contract/upgrade/") and any(len(line) > 140 for line in text.split("\n")):
             problem(path, "has lines of more than 140 characters")
     for each in problems:
         print(each)

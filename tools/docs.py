@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Writes the generated documents from what they document, or checks that they are current.
 
-  docs.py --build BUILD            writes docs/sql.md, docs/c.md and docs/command.md
+  docs.py --build BUILD            writes docs/sql.md, docs/c.md, docs/command.md and docs/configuration.md
   docs.py --build BUILD --check    says which differ from what would be written; exit status 1 then
 """
 import argparse
@@ -23,9 +23,12 @@ GROUPS = [
     ("Many at once", ["claim_many", "complete_many", "fail_many", "renew_many", "peek_many"]),
     ("Looking", ["peek", "story", "errors", "contract_version"]),
     ("Fingerprints", ["fingerprint", "salt"]),
-    ("Messages and events", ["receive", "emit"]),
+    ("Messages and events", ["receive", "receive_many", "emit"]),
+    ("Relays: the way out", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked"]),
+    ("Parked events", ["outbox_summary", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_replay"]),
+    ("Parked messages: the way in", ["message_park", "message_due", "message_applied", "message_look", "message_count", "dead_list", "dead_show", "dead_retry", "dead_discard"]),
     ("Locks without a row", ["try_lock", "lock"]),
-    ("Operating", ["resolve", "set_scope", "bind", "any_tenant", "add_days", "retire_day"]),
+    ("Operating", ["resolve", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
 ]
 
 
@@ -101,7 +104,7 @@ def sql_document():
     if public != set(grouped) or len(grouped) != len(set(grouped)):
         sys.exit(f"tools/docs.py: GROUPS and contract/functions differ: {sorted(public ^ set(grouped))}")
     out = [NOTE + "# SQL reference\n",
-           "The contract: functions in schema `once`. Every function takes `tenant` last (default `''`); arguments have no "
+           "The contract: functions in schema `once`. Functions take `tenant` last (default `''`), or after the consumer whose parked messages they are about; arguments have no "
            "prefix, so calls read `once.begin(scope => 'orders', key => $1, fingerprint => $2)`. Functions whose names begin "
            "with an underscore are the contract's own.\n",
            "In PL/pgSQL write `answer := once.begin(...)` and not `SELECT ... INTO answer FROM once.begin(...)`: an assignment "
@@ -130,8 +133,8 @@ def c_document():
     return "\n".join(out)
 
 
-def command_document(build):
-    done = subprocess.run([ROOT / build / "cli/pgonce", "help", "--markdown"], text=True, capture_output=True, check=True)
+def command_document(build, *words):
+    done = subprocess.run([ROOT / build / "cli/pgonce", "help", "--markdown", *words], text=True, capture_output=True, check=True)
     return NOTE + done.stdout
 
 
@@ -141,7 +144,8 @@ def main():
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     stale = 0
-    for name, text in (("sql", sql_document()), ("c", c_document()), ("command", command_document(options.build))):
+    for name, text in (("sql", sql_document()), ("c", c_document()), ("command", command_document(options.build)),
+                       ("configuration", command_document(options.build, "configuration"))):
         path = ROOT / "docs" / f"{name}.md"
         if not options.check:
             path.write_text(text)

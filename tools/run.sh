@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# The main job: starts the private PostgreSQL and the gateway, plays the orders example and the payments example, shows the proof, and leaves everything up.
+# The main job: starts the private PostgreSQL, the gateway, NATS, a relay and a consumer; plays the orders example and the payments example, shows the
+# proof, and leaves everything up.
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}
@@ -11,6 +12,7 @@ status() {
 	"$pgonce" dev --status --json | /usr/bin/python3 -c "import json, sys; status = json.load(sys.stdin); print($1)"
 }
 dsn=$(status 'status["dsn"]')
+warehouse=$(status '(status["events"] or {"warehouse": ""})["warehouse"]')
 gateway=$(status '(status["gateway"] or {"url": ""})["url"]')
 echo
 echo "Playing examples/orders/requests.jsonl: duplicates, retries, conflicting payloads, and clients killed in mid-transaction."
@@ -18,6 +20,20 @@ echo
 psql -X -q -v ON_ERROR_STOP=1 -d "$dsn" -f examples/orders/orders.sql
 "$build/examples/orders-example" --dsn "$dsn" examples/orders/requests.jsonl
 echo
+if [ -n "$warehouse" ]; then
+	# An order is shipped a moment after its COMMIT; orders are counted first, so that those of other runs do no harm.
+	orders=$(psql -X -q -A -t -d "$dsn" -c 'SELECT count(*) FROM orders.customer_order')
+	shipped=0
+	for turn in $(seq 100); do
+		shipped=$(psql -X -q -A -t -d "$warehouse" -c 'SELECT count(DISTINCT order_id) FROM shop.shipment')
+		[ "$shipped" -lt "$orders" ] || break
+		sleep 0.1
+	done
+	echo "Out of one database, through NATS, into another: $orders orders placed, $shipped shipped by the warehouse,"
+	psql -X -q -A -t -d "$warehouse" -c "SELECT count(*) - count(DISTINCT order_id) FROM shop.shipment" | sed 's/$/ of them twice./'
+	[ "$shipped" -ge "$orders" ] || { echo "The others are late: see $(status 'status["events"]["log"]')" >&2; exit 1; }
+	echo
+fi
 if [ -n "$gateway" ]; then
 	echo "Playing examples/payments: a service that knows nothing of retries, behind the gateway; clients and the service are killed."
 	echo
@@ -27,6 +43,10 @@ fi
 echo "All is up. Type next:"
 echo "  psql '$dsn' -c 'SELECT * FROM orders.customer_order'"
 echo "  $pgonce show --dsn '$dsn' --scope orders --key checkout-1003"
+if [ -n "$warehouse" ]; then
+	echo "  psql '$warehouse' -c 'SELECT * FROM shop.shipment'"
+	echo "  $pgonce outbox list --dsn '$dsn'"
+fi
 if [ -n "$gateway" ]; then
 	echo "  curl -i $gateway/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, \"currency\": \"EUR\"}'"
 	echo "  curl $gateway/once/status"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Installs the system packages that are missing, on Debian and Ubuntu. Says what and why; uses sudo only for that. Does nothing where all is there.
-# setup.sh bench-gateway: also what that task needs. It leaves no packaged server running, nor starting with the machine.
+# setup.sh bench-gateway, setup.sh bench-events: also what that task needs. It leaves no packaged server running, nor starting with the machine.
 set -euf
 
 # package: what it is for. "?": left out, with a word, where the system has no such package.
@@ -9,6 +9,10 @@ packages="
 postgresql:the private server of 'make run' and of the tests
 postgresql-contrib:pgbench, for 'make bench'
 libpq-dev:the PostgreSQL client library
+libcurl4-openssl-dev:webhooks
+librdkafka-dev:the Kafka client library
+librabbitmq-dev:the RabbitMQ client library
+libnats-dev:the NATS client library
 libssl-dev:SHA-256
 libjansson-dev:JSON of the command
 pkg-config:finds the libraries
@@ -27,6 +31,12 @@ libcmocka-dev:the C tests
 curl:the tests' HTTP/2 client
 openssl:the tests' certificates
 pgbouncer:the tests behind a transaction pooler
+nats-server:the tests' private NATS
+rabbitmq-server:the tests' private RabbitMQ
+python3-pika:the tests' RabbitMQ client
+default-jre-headless?:runs the tests' private Kafka
+maven?:fetches the tests' private Kafka
+kcat?:the tests' Kafka client
 clang-format:the format check
 clang-tidy:static analysis
 clang:the tests' fuzzer, libFuzzer
@@ -38,11 +48,19 @@ redis-server:where the peer of 'make bench-gateway' keeps its keys
 nodejs:runs the peer of 'make bench-gateway'
 npm:fetches the peer of 'make bench-gateway'
 "
+bench_events_packages="
+nodejs:runs the peer of 'make bench-events'
+npm:fetches the peer of 'make bench-events'
+"
 is_installed() {
 	case $1 in
 	# Often not from the system's packages.
+	default-jre-headless) command -v java >/dev/null 2>&1 && return 0 ;;
+	maven) command -v mvn >/dev/null 2>&1 && return 0 ;;
 	nodejs) command -v node >/dev/null 2>&1 && return 0 ;;
 	npm) command -v npm >/dev/null 2>&1 && return 0 ;;
+	# Each of its kinds does, and only one can be installed.
+	libcurl4-openssl-dev) dpkg-query -W -f '${Status}\n' 'libcurl4-*-dev' 2>/dev/null | grep -q 'ok installed' && return 0 ;;
 	esac
 	dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
 }
@@ -55,8 +73,10 @@ if ! find "$(clang -print-resource-dir 2>/dev/null || echo /nowhere)" -name 'lib
 fi
 if [ "${1:-}" = bench-gateway ]; then
 	packages="$packages$bench_gateway_packages"
+elif [ "${1:-}" = bench-events ]; then
+	packages="$packages$bench_events_packages"
 elif [ $# -gt 0 ]; then
-	echo "setup.sh [bench-gateway]" >&2
+	echo "setup.sh [bench-gateway | bench-events]" >&2
 	exit 2
 fi
 
@@ -103,12 +123,16 @@ if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
 	echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
 fi
 
-# Nor is an nginx on port 80, a Redis or a PgBouncer: those that are new here must neither start now nor with the machine.
+# Nor is an nginx on port 80, a Redis, a PgBouncer or a broker: those that are new here must neither start now nor with the machine.
 # One that was installed before is somebody's, and is left as it is.
 new_services=""
-for name in nginx redis-server pgbouncer; do
+for name in nginx redis-server pgbouncer nats-server rabbitmq-server; do
 	case " $missing " in *" $name "*) new_services="$new_services $name" ;; esac
 done
+# What comes with RabbitMQ: Erlang's port mapper, whose units are epmd's.
+case " $missing " in
+*" rabbitmq-server "*) is_installed erlang-base || new_services="$new_services epmd.socket epmd.service" ;;
+esac
 refusal=/usr/sbin/policy-rc.d
 if [ -n "$new_services" ] && [ ! -e "$refusal" ]; then
 	# What Debian's packages ask before they start a server; gone again at the end.

@@ -13,13 +13,14 @@ BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SECONDS = int(os.environ.get("PGONCE_FUZZ_SECONDS", "60" if os.environ.get("CI") == "true" else "8"))
 HERE = ROOT / "tests/fuzz"
 TARGETS = {
+    "config": ["service/config.c", "service/config_apply.c"],
     "key": ["lib/http/key.c", "lib/http/problem.c", "lib/src/json.c"],
     "headers": ["lib/http/headers.c", "lib/http/buffer.c", "lib/src/json.c"],
     "fingerprint": ["tests/fuzz/stand_ins.c", "lib/src/fingerprint.c", "lib/src/json.c", "lib/src/error.c", "lib/src/names.c"],
 }
 # The library's SQL is generated into the build.
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-g", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Werror",
-         f"-I{ROOT}/include", f"-I{ROOT}/lib/src", f"-I{ROOT}/lib/http", f"-I{BUILD}/lib"]
+         f"-I{ROOT}/include", f"-I{ROOT}/lib/src", f"-I{ROOT}/lib/http", f"-I{ROOT}/service", f"-I{BUILD}/lib"]
 
 
 def find_clang():

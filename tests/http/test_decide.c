@@ -44,7 +44,7 @@ enum {
 	ANY = -1,
 	VERDICTS = ONCE_REPORT_REFUSED + 1,
 	STATES = ONCE_STATE_IN_DOUBT + 1,
-	CODES = ONCE_OVERLOADED + 1,
+	CODES = ONCE_RELAY_OF_ANOTHER_CLUSTER + 1,
 	SAME = HTTP_PROBLEMS /* no problem is said */
 };
 
@@ -177,6 +177,7 @@ static const code_row code_rows[] = {
     {ONCE_NO_MEMORY, HTTP_PROBLEM_UNAVAILABLE, true},
     {ONCE_EFFECT, HTTP_PROBLEM_UNAVAILABLE, false},
     {ONCE_OVERLOADED, HTTP_PROBLEM_UNAVAILABLE, true},
+    {ONCE_RELAY_OF_ANOTHER_CLUSTER, HTTP_PROBLEM_UNAVAILABLE, false},
 };
 
 static void each_error_of_a_claim_has_its_step_and_never_runs(void **state)

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* nats.h: a connection to NATS, out of a section's options. */
+#pragma once
+
+#include <nats/nats.h>
+
+#include "broker.h"
+#include "service.h"
+
+/* A struct that a table belongs to begins with this. */
+typedef struct nats_options {
+	broker_options broker;
+	const char *credentials_file;
+} nats_options;
+
+/* clang-format off */
+#define NATS_OPTION_ROWS \
+	BROKER_OPTION_ROWS("nats://host:4222,host:4222, or tls:// with TLS; a password without a user is a token"), \
+	{.name = "credentials_file", .kind = CONFIG_TEXT, .offset = offsetof(nats_options, credentials_file), \
+	 .help = "a user's .creds file (JWT and key)"}
+/* clang-format on */
+
+/* The section's address and credentials, checked. False: *problem (free it). */
+bool nats_address_read(const config *config, const config_section *section, const nats_options *options,
+                       broker_address **result, char **problem);
+/*
+ * Options for natsConnection_Connect, for the caller to add to and to destroy: servers in turn, TLS with the host's name
+ * checked, credentials, pings each 5 s, connecting within connect_timeout_ms for each server, writing within 2 s, and no
+ * reconnecting (after a loss the caller connects anew and knows by that what is void); a caller that wants otherwise sets
+ * it. False: problem, for people.
+ */
+bool nats_prepare(const broker_address *address, const char *credentials_file, const char *name, int connect_timeout_ms,
+                  natsOptions **result, char problem[BROKER_PROBLEM_BYTES]);
+/*
+ * "cannot connect to nats://h:4222: Authorization Violation": what, where, and what cnats says (this thread's last error, or
+ * the connection's).
+ */
+void nats_problem(const broker_address *address, const char *what, natsStatus status, natsConnection *connection,
+                  char problem[BROKER_PROBLEM_BYTES]);
+/*
+ * An answer of JetStream ({"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}): true and the
+ * text where it is an error; code: its HTTP-like code, 0: none. False: it is none.
+ */
+bool nats_answer_error(const char *data, size_t length, int *code, char problem[BROKER_PROBLEM_BYTES]);

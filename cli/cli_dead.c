@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* cli_dead.c: pgonce dead: messages that the consumers could not apply, for operators. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parked.h"
+#include "plain.h"
+
+enum {
+	NAME_COLUMN = 12,
+	LISTED_STANDARD = 100
+};
+
+/* ---- list */
+
+static void print_message_state(const json_t *row)
+{
+	const char *tenant = parked_text(row, "tenant"), *key = parked_text(row, "key");
+	char *before = cli_format("%s%s%s%s%s", tenant[0] != '\0' ? "tenant " : "", tenant,
+	                          tenant[0] != '\0' && key[0] != '\0' ? ", " : "", key[0] != '\0' ? "key " : "", key);
+
+	parked_print_state(row, before);
+	free(before);
+}
+
+static void print_list(const cli_invocation *invocation, const json_t *list)
+{
+	static const parked_column consumer_columns[] = {{"CONSUMER", "consumer", COLUMN_TEXT},
+	                                                 {"STATE", "state", COLUMN_TEXT},
+	                                                 {"MESSAGES", "messages", COLUMN_NUMBER},
+	                                                 {"OLDEST", "age_ms", COLUMN_AGE},
+	                                                 {NULL, NULL, COLUMN_TEXT}};
+	static const parked_column message_columns[] = {
+	    {"MESSAGE", "message_id", COLUMN_TEXT}, {"STATE", "state", COLUMN_TEXT}, {"AGE", "age_ms", COLUMN_AGE},
+	    {"CONSUMER", "consumer", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT}, {NULL, NULL, COLUMN_TEXT}};
+	const json_t *messages = json_object_get(list, "messages");
+
+	if (json_array_size(json_object_get(list, "consumers")) == 0) {
+		puts(invocation->given[OPTION_CONSUMER] ? "nothing is parked with this consumer"
+		                                        : "nothing is parked: every message that was taken is applied");
+		return;
+	}
+	parked_print_table(json_object_get(list, "consumers"), consumer_columns, NULL);
+	putchar('\n');
+	if (json_array_size(messages) == 0) {
+		puts("no message is in this state");
+	} else {
+		parked_print_table(messages, message_columns, print_message_state);
+	}
+}
+
+static int list_messages(const cli_invocation *invocation, PGconn *connection, const char *operand)
+{
+	int64_t take = invocation->given[OPTION_TAKE] ? invocation->number[OPTION_TAKE] : LISTED_STANDARD;
+	const char *state = parked_option(invocation, OPTION_STATE);
+	char *taken = cli_format("%lld", (long long)take);
+	const char *parameters[] = {parked_option(invocation, OPTION_CONSUMER), state,
+	                            parked_option(invocation, OPTION_PARKED_TENANT), taken};
+	json_t *list = NULL;
+	int result = CLI_OK;
+
+	(void)operand;
+	if (state != NULL && strcmp(state, "pending") == 0) {
+		result = cli_fail(invocation, CLI_USAGE, "pgonce help dead",
+		                  "a message is waiting, retrying or dead, never pending: the broker has it");
+	} else {
+		result = parked_query(invocation, connection, SQL_DEAD_LIST, 4, parameters, "cannot list the messages", &list);
+	}
+	if (result == CLI_OK) {
+		bool cut = (int64_t)json_array_size(json_object_get(list, "messages")) == take;
+		if (invocation->given[OPTION_JSON]) {
+			cli_print_json(json_incref(list));
+		} else {
+			print_list(invocation, list);
+		}
+		if (cut) {
+			cli_note(invocation, "only the first %lld messages are listed; --limit N lists more", (long long)take);
+		}
+	}
+	json_decref(list);
+	free(taken);
+	return result;
+}
+
+/* ---- which one is meant */
+
+/* "stock, audit (tenant 'a')": free it. */
+static char *places_text(const json_t *places)
+{
+	char *text = cli_duplicate("");
+	size_t index = 0;
+	const json_t *place = NULL;
+
+	json_array_foreach(places, index, place)
+	{
+		const char *tenant = parked_text(place, "tenant");
+		char *longer = cli_format("%s%s%s%s%s%s", text, text[0] != '\0' ? ", " : "", parked_text(place, "consumer"),
+		                          tenant[0] != '\0' ? " (tenant '" : "", tenant, tenant[0] != '\0' ? "')" : "");
+		free(text);
+		text = longer;
+	}
+	return text;
+}
+
+/* The consumer and tenant that the options name, or the only ones that have the message parked: {consumer, tenant, state}. */
+static int find_message(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **place)
+{
+	const char *consumer = parked_option(invocation, OPTION_CONSUMER);
+	const char *parameters[] = {id, consumer, parked_option(invocation, OPTION_PARKED_TENANT)};
+	json_t *places = NULL;
+	int result = parked_query(invocation, connection, SQL_DEAD_FIND, 3, parameters, "cannot find the message", &places);
+
+	*place = NULL;
+	if (result == CLI_OK && json_array_size(places) == 0) {
+		result = cli_fail(invocation, CLI_NOT_FOUND,
+		                  "it may have been applied meanwhile; pgonce dead list shows what is parked",
+		                  "no message '%s' is parked%s%s", id, consumer != NULL ? " with consumer " : "",
+		                  consumer != NULL ? consumer : "");
+	} else if (result == CLI_OK && json_array_size(places) > 1) {
+		char *text = places_text(places);
+		result =
+		    cli_fail(invocation, CLI_USAGE, "pgonce help dead",
+		             "message '%s' is parked more than once: say which with --consumer and --tenant: %s", id, text);
+		free(text);
+	} else if (result == CLI_OK) {
+		*place = json_incref(json_array_get(places, 0));
+	}
+	json_decref(places);
+	return result;
+}
+
+/* ---- show */
+
+static void print_payload(const json_t *message)
+{
+	const char *encoded = json_string_value(json_object_get(message, "payload"));
+	size_t length = 0;
+	unsigned char *bytes = encoded != NULL ? plain_decode(encoded, &length) : NULL;
+
+	if (bytes == NULL) {
+		printf("%-*s none\n", NAME_COLUMN, "payload");
+		return;
+	}
+	printf("%-*s %zu bytes\n", NAME_COLUMN, "payload", length);
+	plain_bytes("| ", bytes, length);
+	free(bytes);
+}
+
+static void print_message(const json_t *message)
+{
+	parked_print_member(message, "message", "message_id");
+	parked_print_member(message, "consumer", "consumer");
+	if (parked_text(message, "tenant")[0] != '\0') {
+		parked_print_member(message, "tenant", "tenant");
+	}
+	parked_print_member(message, "topic", "topic");
+	parked_print_member(message, "key", "key");
+	parked_print_member(message, "state", "state");
+	parked_print_member(message, "attempts", "attempts");
+	parked_print_member(message, "next", "next_at");
+	parked_print_member(message, "error", "error");
+	parked_print_member(message, "sqlstate", "sqlstate");
+	parked_print_member(message, "parked", "parked_at");
+	parked_print_member(message, "updated", "updated_at");
+	parked_print_member(message, "headers", "headers");
+	parked_print_decisions(message);
+	print_payload(message);
+}
+
+static int show_message(const cli_invocation *invocation, PGconn *connection, const char *id)
+{
+	json_t *place = NULL, *message = NULL;
+	int result = find_message(invocation, connection, id, &place);
+
+	if (result == CLI_OK) {
+		const char *parameters[] = {parked_text(place, "consumer"), id, parked_text(place, "tenant")};
+		result =
+		    parked_query(invocation, connection, SQL_DEAD_SHOW, 3, parameters, "cannot read the message", &message);
+	}
+	if (result == CLI_OK && !json_is_object(message)) {
+		result = cli_fail(invocation, CLI_NOT_FOUND, "it was applied or discarded just now",
+		                  "message '%s' is not parked any more", id);
+	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
+		cli_print_json(json_incref(message));
+	} else if (result == CLI_OK) {
+		print_message(message);
+	}
+	json_decref(message);
+	json_decref(place);
+	return result;
+}
+
+/* ---- retry, discard */
+
+static int decide(const cli_invocation *invocation, PGconn *connection, const char *id, enum sql_id statement,
+                  const char *what, const char *done)
+{
+	json_t *place = NULL, *answer = NULL;
+	int result = find_message(invocation, connection, id, &place);
+
+	if (result == CLI_OK) {
+		const char *parameters[] = {parked_text(place, "consumer"), id, parked_text(place, "tenant"),
+		                            parked_option(invocation, OPTION_PARKED_REASON)};
+		result = parked_query(invocation, connection, statement, 4, parameters, what, &answer);
+	}
+	if (result == CLI_OK && !json_is_true(answer)) {
+		result = cli_fail(invocation, CLI_REFUSED, "it was applied or discarded just now",
+		                  "message '%s' is not parked any more", id);
+	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
+		cli_print_json(json_pack("{s:s, s:s, s:s, s:s}", "message_id", id, "consumer", parked_text(place, "consumer"),
+		                         "tenant", parked_text(place, "tenant"), "done", invocation->operands[0]));
+	} else if (result == CLI_OK) {
+		fputs("message ", stdout);
+		plain_print(id);
+		fputs(", consumer ", stdout);
+		plain_print(parked_text(place, "consumer"));
+		printf(": %s\n", done);
+	}
+	json_decref(answer);
+	json_decref(place);
+	return result;
+}
+
+static int retry_message(const cli_invocation *invocation, PGconn *connection, const char *id)
+{
+	return decide(invocation, connection, id, SQL_DEAD_RETRY, "cannot retry the message",
+	              "it is tried again now, with all its attempts before it");
+}
+
+static int discard_message(const cli_invocation *invocation, PGconn *connection, const char *id)
+{
+	return decide(invocation, connection, id, SQL_DEAD_DISCARD, "cannot discard the message",
+	              "given up; what waited behind it goes on, and a redelivery of it is a duplicate");
+}
+
+int cli_dead(const cli_invocation *invocation)
+{
+	static const option_id of_list[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_STATE, OPTION_TAKE, OPTION_COUNT};
+	static const option_id of_one[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
+	static const parked_verb verbs[] = {
+	    {.name = "list", .options = of_list, .run = list_messages},
+	    {.name = "show", .operand = "ID", .options = of_one, .run = show_message},
+	    {.name = "retry", .operand = "ID", .needs_reason = true, .options = of_one, .run = retry_message},
+	    {.name = "discard", .operand = "ID", .needs_reason = true, .options = of_one, .run = discard_message},
+	    {.name = NULL}};
+
+	return parked_run(invocation, verbs);
+}

@@ -1,0 +1,397 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* cli_outbox.c: pgonce outbox: what the relays have not delivered, for operators. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parked.h"
+#include "plain.h"
+
+enum {
+	NAME_COLUMN = 12,
+	LISTED_STANDARD = 100
+};
+
+static bool is_parked(const json_t *relay)
+{
+	const char *state = parked_text(relay, "state");
+	return strcmp(state, "waiting") == 0 || strcmp(state, "retrying") == 0 || strcmp(state, "dead") == 0;
+}
+
+/* ---- list */
+
+static void print_event_state(const json_t *row)
+{
+	const char *id = parked_text(row, "aggregate_id");
+	char *aggregate = cli_format("%s%s%s", parked_text(row, "aggregate_type"), id[0] != '\0' ? " " : "", id);
+
+	parked_print_state(row, aggregate);
+	free(aggregate);
+}
+
+static const char *none_listed(const cli_invocation *invocation)
+{
+	return invocation->given[OPTION_STATE] ? "no event is in this state"
+	                                       : "no event is parked: what a relay has passed is delivered";
+}
+
+static void print_list(const cli_invocation *invocation, const json_t *list)
+{
+	static const parked_column relay_columns[] = {{"RELAY", "relay", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT},
+	                                              {"STATE", "state", COLUMN_TEXT},  {"EVENTS", "events", COLUMN_NUMBER},
+	                                              {"OLDEST", "age_ms", COLUMN_AGE}, {NULL, NULL, COLUMN_TEXT}};
+	static const parked_column event_columns[] = {{"EVENT", "event_id", COLUMN_TEXT}, {"STATE", "state", COLUMN_TEXT},
+	                                              {"AGE", "age_ms", COLUMN_AGE},      {"RELAY", "relay", COLUMN_TEXT},
+	                                              {"TOPIC", "topic", COLUMN_TEXT},    {NULL, NULL, COLUMN_TEXT}};
+	const json_t *relays = json_object_get(list, "relays");
+	const json_t *events = json_object_get(list, "events");
+
+	if (json_array_size(relays) == 0) {
+		puts("no relay has run in this database yet: pgonce relay --config FILE");
+		return;
+	}
+	parked_print_table(relays, relay_columns, NULL);
+	putchar('\n');
+	if (json_array_size(events) == 0) {
+		puts(none_listed(invocation));
+	} else {
+		parked_print_table(events, event_columns, print_event_state);
+	}
+}
+
+static int list_events(const cli_invocation *invocation, PGconn *connection, const char *operand)
+{
+	int64_t take = invocation->given[OPTION_TAKE] ? invocation->number[OPTION_TAKE] : LISTED_STANDARD;
+	char *taken = cli_format("%lld", (long long)take);
+	const char *relay = parked_option(invocation, OPTION_RELAY);
+	const char *parameters[] = {relay, parked_option(invocation, OPTION_TOPIC), parked_option(invocation, OPTION_STATE),
+	                            taken};
+	json_t *list = NULL;
+
+	(void)operand;
+	int result = parked_query(invocation, connection, SQL_OUTBOX_LIST, 4, parameters, "cannot list the outbox", &list);
+	if (result == CLI_OK && relay != NULL && json_array_size(json_object_get(list, "relays")) == 0) {
+		result = cli_fail(invocation, CLI_NOT_FOUND, "pgonce outbox list shows all",
+		                  "no relay '%s' has run in this database", relay);
+	} else if (result == CLI_OK) {
+		bool cut = (int64_t)json_array_size(json_object_get(list, "events")) == take;
+		if (invocation->given[OPTION_JSON]) {
+			cli_print_json(json_incref(list));
+		} else {
+			print_list(invocation, list);
+		}
+		if (cut) {
+			cli_note(invocation, "only the first %lld events are listed; --limit N lists more", (long long)take);
+		}
+	}
+	json_decref(list);
+	free(taken);
+	return result;
+}
+
+/* ---- show */
+
+static void print_relay(const json_t *relay, const char *name)
+{
+	const char *state = parked_text(relay, "state");
+
+	printf("%-*s ", NAME_COLUMN, name);
+	plain_print(parked_text(relay, "relay"));
+	fputs(": ", stdout);
+	plain_print(state);
+	fputs(strcmp(state, "passed") == 0    ? " (delivered, discarded, or older than the relay)"
+	      : strcmp(state, "pending") == 0 ? " (the relay has not come to it yet)"
+	                                      : "",
+	      stdout);
+	if (is_parked(relay)) {
+		printf(", %" JSON_INTEGER_FORMAT " attempts", json_integer_value(json_object_get(relay, "attempts")));
+		if (parked_text(relay, "next_at")[0] != '\0') {
+			fputs(", next at ", stdout);
+			plain_print(parked_text(relay, "next_at"));
+		}
+	}
+	putchar('\n');
+	if (parked_text(relay, "error")[0] != '\0') {
+		printf("%-*s   ", NAME_COLUMN, "");
+		plain_print(parked_text(relay, "error"));
+		putchar('\n');
+	}
+}
+
+static void print_event(const json_t *event)
+{
+	size_t index = 0;
+	const json_t *relay = NULL;
+
+	parked_print_member(event, "event", "event_id");
+	parked_print_member(event, "emitted", "created_at");
+	parked_print_member(event, "topic", "topic");
+	parked_print_member(event, "type", "event_type");
+	if (parked_text(event, "tenant")[0] != '\0') {
+		parked_print_member(event, "tenant", "tenant");
+	}
+	parked_print_member(event, "aggregate", "aggregate_type");
+	parked_print_member(event, "", "aggregate_id");
+	parked_print_member(event, "scope", "scope");
+	parked_print_member(event, "key", "key");
+	parked_print_member(event, "traceparent", "traceparent");
+	parked_print_member(event, "headers", "headers");
+	json_array_foreach(json_object_get(event, "relays"), index, relay)
+	{
+		print_relay(relay, index == 0 ? "relays" : "");
+	}
+	parked_print_decisions(event);
+	parked_print_member(event, "payload", "payload");
+}
+
+/* 8-4-4-4-12 hexadecimal digits. */
+static bool is_event_id(const char *text)
+{
+	static const char shape[] = "00000000-0000-0000-0000-000000000000";
+
+	if (strlen(text) != sizeof shape - 1) {
+		return false;
+	}
+	for (size_t i = 0; i < sizeof shape - 1; i++) {
+		if (shape[i] == '-' ? text[i] != '-' : strchr("0123456789abcdefABCDEF", text[i]) == NULL) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* The event as once.outbox_event tells it; to be freed by json_decref. */
+static int find_event(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **event)
+{
+	*event = NULL;
+	if (!is_event_id(id)) {
+		return cli_fail(invocation, CLI_USAGE, "pgonce outbox list", "'%s' is no event's id: it is a UUID", id);
+	}
+	int result = parked_query(invocation, connection, SQL_OUTBOX_EVENT, 1, &id, "cannot read the event", event);
+	if (result == CLI_OK && !json_is_object(*event)) {
+		result = cli_fail(invocation, CLI_NOT_FOUND,
+		                  "check the id and the database; an event in a transaction that is still open does not show, "
+		                  "nor one whose day is retired",
+		                  "there is no event %s", id);
+	}
+	return result;
+}
+
+static int show_event(const cli_invocation *invocation, PGconn *connection, const char *id)
+{
+	json_t *event = NULL;
+	int result = find_event(invocation, connection, id, &event);
+
+	if (result == CLI_OK && invocation->given[OPTION_JSON]) {
+		cli_print_json(json_incref(event));
+	} else if (result == CLI_OK) {
+		print_event(event);
+	}
+	json_decref(event);
+	return result;
+}
+
+/* ---- retry, discard */
+
+/* "orders: passed, audit: dead": free it. */
+static char *relays_text(const json_t *event, bool parked_only)
+{
+	char *text = cli_duplicate("");
+	size_t index = 0;
+	const json_t *relay = NULL;
+
+	json_array_foreach(json_object_get(event, "relays"), index, relay)
+	{
+		if (parked_only && !is_parked(relay)) {
+			continue;
+		}
+		char *longer = cli_format("%s%s%s: %s", text, text[0] != '\0' ? ", " : "", parked_text(relay, "relay"),
+		                          parked_text(relay, "state"));
+		free(text);
+		text = longer;
+	}
+	return text;
+}
+
+/* The relay that --relay names, or the only one that has the event parked. */
+static int choose_relay(const cli_invocation *invocation, const json_t *event, const char *id, const char **chosen)
+{
+	const char *asked = parked_option(invocation, OPTION_RELAY);
+	int parked = 0, known = 0;
+	size_t index = 0;
+	const json_t *relay = NULL;
+	int result = CLI_OK;
+
+	*chosen = NULL;
+	json_array_foreach(json_object_get(event, "relays"), index, relay)
+	{
+		bool meant = asked == NULL || strcmp(asked, parked_text(relay, "relay")) == 0;
+		known += meant;
+		if (meant && is_parked(relay)) {
+			parked++;
+			*chosen = parked_text(relay, "relay");
+		}
+	}
+	char *all = relays_text(event, false), *some = relays_text(event, true);
+	if (parked > 1) {
+		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
+		                  "event %s is parked with several relays (%s): say which with --relay", id, some);
+	} else if (asked != NULL && known == 0) {
+		result = cli_fail(invocation, CLI_NOT_FOUND, "pgonce outbox list", "no relay '%s' takes event %s (%s)", asked,
+		                  id, all[0] != '\0' ? all : "no relay does");
+	} else if (parked == 0) {
+		result = cli_fail(invocation, CLI_REFUSED,
+		                  "only an event that waits, is retried or is dead can be retried or discarded; pgonce outbox "
+		                  "replay delivers again",
+		                  "event %s is not parked%s%s (%s)", id, asked != NULL ? " with relay " : "",
+		                  asked != NULL ? asked : "", all[0] != '\0' ? all : "no relay takes it");
+	}
+	free(all);
+	free(some);
+	return result;
+}
+
+static int decide(const cli_invocation *invocation, PGconn *connection, const char *id, enum sql_id statement,
+                  const char *what, const char *done)
+{
+	const char *relay = NULL;
+	json_t *event = NULL, *answer = NULL;
+	int result = find_event(invocation, connection, id, &event);
+
+	if (result == CLI_OK) {
+		result = choose_relay(invocation, event, id, &relay);
+	}
+	if (result == CLI_OK) {
+		const char *parameters[] = {id, relay, parked_option(invocation, OPTION_PARKED_REASON)};
+		result = parked_query(invocation, connection, statement, 3, parameters, what, &answer);
+	}
+	if (result == CLI_OK && !json_is_true(answer)) {
+		result = cli_fail(invocation, CLI_REFUSED, "pgonce outbox show",
+		                  "event %s is not parked with relay %s any more", id, relay);
+	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
+		cli_print_json(json_pack("{s:s, s:s, s:s}", "event_id", parked_text(event, "event_id"), "relay", relay, "done",
+		                         invocation->operands[0]));
+	} else if (result == CLI_OK) {
+		printf("event %s, relay ", parked_text(event, "event_id"));
+		plain_print(relay);
+		printf(": %s\n", done);
+	}
+	json_decref(answer);
+	json_decref(event);
+	return result;
+}
+
+static int retry_event(const cli_invocation *invocation, PGconn *connection, const char *id)
+{
+	return decide(invocation, connection, id, SQL_OUTBOX_RETRY, "cannot retry the event",
+	              "it is tried again now, with all its attempts before it");
+}
+
+static int discard_event(const cli_invocation *invocation, PGconn *connection, const char *id)
+{
+	return decide(invocation, connection, id, SQL_OUTBOX_DISCARD, "cannot discard the event",
+	              "given up; what waited behind it goes on");
+}
+
+/* ---- replay */
+
+/* The relay that --relay names, or the only one that there is; *relay is to be freed. */
+static int find_relay(const cli_invocation *invocation, PGconn *connection, char **relay)
+{
+	const char *asked = parked_option(invocation, OPTION_RELAY);
+	json_t *relays = NULL;
+	size_t index = 0;
+	const json_t *name = NULL;
+	int result = parked_query(invocation, connection, SQL_OUTBOX_RELAYS, 0, NULL, "cannot list the relays", &relays);
+
+	json_array_foreach(relays, index, name)
+	{
+		if (asked != NULL ? strcmp(asked, json_string_value(name)) == 0 : json_array_size(relays) == 1) {
+			*relay = cli_duplicate(json_string_value(name));
+		}
+	}
+	char *names = json_dumps(relays, 0);
+	if (result == CLI_OK && json_array_size(relays) == 0) {
+		result =
+		    cli_fail(invocation, CLI_NOT_FOUND, "pgonce relay --config FILE", "no relay has run in this database yet");
+	} else if (result == CLI_OK && *relay == NULL && asked != NULL) {
+		result = cli_fail(invocation, CLI_NOT_FOUND, "pgonce outbox list",
+		                  "no relay '%s' has run in this database: there are %s", asked, names);
+	} else if (result == CLI_OK && *relay == NULL) {
+		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
+		                  "there are several relays: say which with --relay: %s", names);
+	}
+	free(names);
+	json_decref(relays);
+	return result;
+}
+
+/* Asked by itself, so that what is no time is told apart from what failed. */
+static int check_time(const cli_invocation *invocation, PGconn *connection, const char *text)
+{
+	PGresult *answer = connect_query(connection, SQL_READ_TIME, 1, &text);
+	const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
+	int result = CLI_OK;
+
+	if (sqlstate != NULL && strncmp(sqlstate, "22", 2) == 0) {
+		result = cli_fail(invocation, CLI_USAGE, "write 2026-01-31 12:00+00, or yesterday",
+		                  "option --from: '%s' is no time", text);
+	} else if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
+		result = cli_report_result(invocation, connection, answer, "cannot read --from");
+	}
+	PQclear(answer);
+	return result;
+}
+
+static int replay_events(const cli_invocation *invocation, PGconn *connection, const char *operand)
+{
+	const char *from = parked_option(invocation, OPTION_FROM);
+	char *relay = NULL;
+	json_t *answer = NULL;
+	int result = CLI_OK;
+
+	(void)operand;
+	if (from == NULL) {
+		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
+		                  "replay needs --from TIME: what was emitted since then is delivered again");
+	} else {
+		result = check_time(invocation, connection, from);
+	}
+	if (result == CLI_OK) {
+		result = find_relay(invocation, connection, &relay);
+	}
+	if (result == CLI_OK) {
+		const char *parameters[] = {relay, from, parked_option(invocation, OPTION_TOPIC),
+		                            parked_option(invocation, OPTION_PARKED_REASON)};
+		result = parked_query(invocation, connection, SQL_OUTBOX_REPLAY, 4, parameters, "cannot replay", &answer);
+	}
+	if (result == CLI_OK && invocation->given[OPTION_JSON]) {
+		cli_print_json(json_incref(answer));
+	} else if (result == CLI_OK) {
+		json_int_t count = json_integer_value(json_object_get(answer, "replayed"));
+		printf("%" JSON_INTEGER_FORMAT " event%s since ", count, count == 1 ? "" : "s");
+		plain_print(parked_text(answer, "from"));
+		fputs(count == 1 ? " is delivered again by relay " : " are delivered again by relay ", stdout);
+		plain_print(relay);
+		putchar('\n');
+	}
+	json_decref(answer);
+	free(relay);
+	return result;
+}
+
+int cli_outbox(const cli_invocation *invocation)
+{
+	static const option_id of_list[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_STATE, OPTION_TAKE, OPTION_COUNT};
+	static const option_id of_show[] = {OPTION_COUNT};
+	static const option_id of_one[] = {OPTION_RELAY, OPTION_COUNT};
+	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_FROM, OPTION_COUNT};
+	static const parked_verb verbs[] = {
+	    {.name = "list", .options = of_list, .run = list_events},
+	    {.name = "show", .operand = "EVENT", .options = of_show, .run = show_event},
+	    {.name = "retry", .operand = "EVENT", .needs_reason = true, .options = of_one, .run = retry_event},
+	    {.name = "discard", .operand = "EVENT", .needs_reason = true, .options = of_one, .run = discard_event},
+	    {.name = "replay", .needs_reason = true, .options = of_replay, .run = replay_events},
+	    {.name = NULL}};
+
+	return parked_run(invocation, verbs);
+}

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* parked.c: see parked.h. */
+#include "parked.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plain.h"
+
+enum {
+	LINE_COLUMNS = 80,
+	NAME_COLUMN = 12,
+	COLUMNS_MAX = 8
+};
+
+/* ---- verbs */
+
+static const parked_verb *find_verb(const parked_verb *verbs, const char *name)
+{
+	for (; verbs->name != NULL; verbs++) {
+		if (strcmp(verbs->name, name) == 0) {
+			return verbs;
+		}
+	}
+	return NULL;
+}
+
+static bool is_known(const parked_verb *verb, option_id id)
+{
+	if (id == OPTION_DSN || id == OPTION_JSON || (verb->needs_reason && id == OPTION_PARKED_REASON)) {
+		return true;
+	}
+	for (const option_id *known = verb->options; *known != OPTION_COUNT; known++) {
+		if (*known == id) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static int check_verb(const cli_invocation *invocation, const parked_verb *verb, const char *hint)
+{
+	const char *reason = parked_option(invocation, OPTION_PARKED_REASON);
+
+	for (int i = 0; i < invocation->command->use_count; i++) {
+		option_id id = invocation->command->uses[i].id;
+		if (invocation->given[id] && !is_known(verb, id)) {
+			return cli_fail(invocation, CLI_USAGE, hint, "%s takes no option --%s", verb->name, cli_options[id].name);
+		}
+	}
+	if (verb->operand != NULL && invocation->operand_count < 2) {
+		return cli_fail(invocation, CLI_USAGE, hint, "%s: which one? Write %s %s", verb->name, verb->name,
+		                verb->operand);
+	}
+	if (invocation->operand_count > (verb->operand != NULL ? 2 : 1)) {
+		return cli_fail(invocation, CLI_USAGE, hint, "unexpected argument '%s'",
+		                invocation->operands[verb->operand != NULL ? 2 : 1]);
+	}
+	if (verb->needs_reason && (reason == NULL || reason[strspn(reason, " \t")] == '\0')) {
+		return cli_fail(invocation, CLI_USAGE, hint,
+		                "%s needs --reason TEXT: it is recorded with your role and the time", verb->name);
+	}
+	return CLI_OK;
+}
+
+int parked_run(const cli_invocation *invocation, const parked_verb *verbs)
+{
+	char *hint = cli_format("pgonce help %s", invocation->command->name);
+	const char *name = invocation->operand_count > 0 ? invocation->operands[0] : "";
+	const parked_verb *verb = find_verb(verbs, name);
+	once_session *session = NULL;
+	char *conninfo = NULL;
+	int result = CLI_OK;
+
+	if (verb == NULL) {
+		result = cli_fail(invocation, CLI_USAGE, hint, "%s%s%s: write pgonce %s %s",
+		                  name[0] != '\0' ? "unknown word '" : "what to do", name, name[0] != '\0' ? "'" : "",
+		                  invocation->command->name, invocation->command->usage);
+	} else {
+		result = check_verb(invocation, verb, hint);
+	}
+	if (verb != NULL && result == CLI_OK && (conninfo = connect_conninfo(invocation)) == NULL) {
+		result = CLI_USAGE;
+	}
+	if (verb != NULL && result == CLI_OK) {
+		result = connect_session(invocation, conninfo, &session);
+	}
+	if (verb != NULL && result == CLI_OK) {
+		result = verb->run(invocation, once_session_connection(session),
+		                   verb->operand != NULL ? invocation->operands[1] : NULL);
+	}
+	once_session_close(session);
+	free(conninfo);
+	free(hint);
+	return result;
+}
+
+const char *parked_option(const cli_invocation *invocation, option_id id)
+{
+	return invocation->given[id] ? invocation->text[id] : NULL;
+}
+
+int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                 const char *const *parameters, const char *what, json_t **json)
+{
+	PGresult *answer = NULL;
+	int result = connect_run(invocation, connection, id, parameter_count, parameters, what, &answer);
+
+	*json = NULL;
+	if (result != CLI_OK) {
+		return result;
+	}
+	/* Numbers larger than a double holds exactly are in texts only. */
+	*json = PQntuples(answer) != 1      ? NULL
+	        : PQgetisnull(answer, 0, 0) ? json_null()
+	                                    : json_loads(PQgetvalue(answer, 0, 0), JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	PQclear(answer);
+	return *json != NULL ? CLI_OK
+	                     : cli_fail(invocation, CLI_FAILED, "pgonce doctor",
+	                                "%s: the contract answered in an unknown form", what);
+}
+
+/* ---- lists */
+
+const char *parked_text(const json_t *object, const char *member)
+{
+	const char *text = json_string_value(json_object_get(object, member));
+	return text != NULL ? text : "";
+}
+
+/* How many columns of a terminal it takes, as far as bytes tell. */
+static int width_of(const char *text)
+{
+	int width = 0;
+
+	for (; *text != '\0'; text++) {
+		width += ((unsigned char)*text & 0xc0) != 0x80;
+	}
+	return width;
+}
+
+/* "3m": the largest unit that is not zero. */
+static void show_duration(int64_t milliseconds, char *text, size_t size)
+{
+	static const struct {
+		int64_t milliseconds;
+		char name;
+	} units[] = {{86400000, 'd'}, {3600000, 'h'}, {60000, 'm'}, {1000, 's'}};
+
+	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+		if (milliseconds >= units[i].milliseconds) {
+			snprintf(text, size, "%" PRId64 "%c", milliseconds / units[i].milliseconds, units[i].name);
+			return;
+		}
+	}
+	snprintf(text, size, "0s");
+}
+
+static const char *show_cell(const json_t *row, const parked_column *column, char *text, size_t size)
+{
+	const json_t *value = json_object_get(row, column->member);
+
+	if (json_is_string(value)) {
+		return json_string_value(value);
+	}
+	if (!json_is_integer(value)) {
+		return "-";
+	}
+	if (column->kind == COLUMN_AGE) {
+		show_duration(json_integer_value(value), text, size);
+	} else {
+		snprintf(text, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+	}
+	return text;
+}
+
+static void print_cell(const char *text, int width, column_kind kind, bool last)
+{
+	int padding = width - width_of(text);
+
+	if (kind != COLUMN_TEXT) {
+		printf("%*s", padding, "");
+	}
+	plain_print(text);
+	if (kind == COLUMN_TEXT && !last) {
+		printf("%*s", padding, "");
+	}
+	fputs(last ? "\n" : "  ", stdout);
+}
+
+void parked_print_table(const json_t *rows, const parked_column *columns, void (*more)(const json_t *row))
+{
+	char text[64];
+	int widths[COLUMNS_MAX];
+	size_t index = 0;
+	const json_t *row = NULL;
+
+	for (int i = 0; columns[i].title != NULL && i < COLUMNS_MAX; i++) {
+		widths[i] = width_of(columns[i].title);
+		json_array_foreach(rows, index, row)
+		{
+			int width = width_of(show_cell(row, &columns[i], text, sizeof text));
+			widths[i] = width > widths[i] ? width : widths[i];
+		}
+	}
+	for (int i = 0; columns[i].title != NULL; i++) {
+		print_cell(columns[i].title, widths[i], columns[i].kind, columns[i + 1].title == NULL);
+	}
+	json_array_foreach(rows, index, row)
+	{
+		for (int i = 0; columns[i].title != NULL; i++) {
+			print_cell(show_cell(row, &columns[i], text, sizeof text), widths[i], columns[i].kind,
+			           columns[i + 1].title == NULL);
+		}
+		if (more != NULL) {
+			more(row);
+		}
+	}
+}
+
+/* At most so many columns of it; it is cut between characters. */
+static void print_cut(const char *text, int columns)
+{
+	char *copy = cli_duplicate(text);
+
+	if (width_of(copy) > columns) {
+		char *at = copy;
+		for (int width = 0; *at != '\0'; at++) {
+			width += ((unsigned char)*at & 0xc0) != 0x80;
+			if (width > columns - 3) {
+				break;
+			}
+		}
+		memcpy(at, "...", 4); /* there is room: what is cut off has more than three characters */
+	}
+	plain_print(copy);
+	free(copy);
+}
+
+void parked_print_state(const json_t *row, const char *before)
+{
+	const json_t *next = json_object_get(row, "next_ms");
+	json_int_t attempts = json_integer_value(json_object_get(row, "attempts"));
+	const char *state = parked_text(row, "state");
+	char when[32] = "", soon[16];
+
+	if (json_is_integer(next) && strcmp(state, "dead") != 0) {
+		show_duration(json_integer_value(next), soon, sizeof soon);
+		snprintf(when, sizeof when, json_integer_value(next) <= 0 ? ", due now" : ", again in %s", soon);
+	}
+	char *line = cli_format("%s%s%" JSON_INTEGER_FORMAT " attempt%s%s%s%s", before, before[0] != '\0' ? "; " : "",
+	                        attempts, attempts == 1 ? "" : "s", when, parked_text(row, "error")[0] != '\0' ? ": " : "",
+	                        parked_text(row, "error"));
+	fputs("  ", stdout);
+	print_cut(line, LINE_COLUMNS - 2);
+	putchar('\n');
+	free(line);
+}
+
+/* ---- one, whole */
+
+void parked_print_member(const json_t *object, const char *name, const char *member)
+{
+	const json_t *value = json_object_get(object, member);
+
+	if (json_is_string(value)) {
+		printf("%-*s ", NAME_COLUMN, name);
+		plain_print(json_string_value(value));
+		putchar('\n');
+	} else if (json_is_integer(value)) {
+		printf("%-*s %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, name, json_integer_value(value));
+	} else if (json_is_object(value) && json_object_size(value) > 0) {
+		char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
+		printf("%-*s ", NAME_COLUMN, name);
+		plain_print(text != NULL ? text : "?");
+		putchar('\n');
+		free(text);
+	}
+}
+
+void parked_print_decisions(const json_t *object)
+{
+	size_t index = 0;
+	const json_t *decision = NULL;
+
+	json_array_foreach(json_object_get(object, "decisions"), index, decision)
+	{
+		const char *relay = parked_text(decision, "relay");
+		printf("%-*s ", NAME_COLUMN, index == 0 ? "decisions" : "");
+		plain_print(parked_text(decision, "at"));
+		fputs(" by ", stdout);
+		plain_print(parked_text(decision, "by"));
+		fputs(": ", stdout);
+		plain_print(parked_text(decision, "what"));
+		fputs(relay[0] != '\0' ? " with " : "", stdout);
+		plain_print(relay);
+		fputs(": ", stdout);
+		plain_print(parked_text(decision, "reason"));
+		putchar('\n');
+	}
+}

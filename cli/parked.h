@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* parked.h: what pgonce outbox and pgonce dead share: verbs (list, show, retry ...), answers that are JSON, lists for people. */
+#pragma once
+
+#include "connect.h"
+
+typedef struct parked_verb {
+	const char *name;
+	const char *operand; /* what it is about, "EVENT"; NULL: nothing */
+	bool needs_reason;
+	const option_id *options; /* besides --dsn, --json and, where it is needed, --reason; ends with OPTION_COUNT */
+	int (*run)(const cli_invocation *invocation, PGconn *connection, const char *operand);
+} parked_verb;
+
+/* Reads the operands, refuses options that this verb does not know, connects, runs. `verbs` ends with name NULL. */
+int parked_run(const cli_invocation *invocation, const parked_verb *verbs);
+
+/* The option's text, or NULL. */
+const char *parked_option(const cli_invocation *invocation, option_id id);
+/* Runs a statement whose answer is one JSON value. CLI_OK, with *json (SQL's NULL is JSON's null), or an exit code after saying what is wrong. */
+int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                 const char *const *parameters, const char *what, json_t **json);
+
+typedef enum column_kind {
+	COLUMN_TEXT,
+	COLUMN_NUMBER,
+	COLUMN_AGE /* milliseconds */
+} column_kind;
+
+typedef struct parked_column {
+	const char *title;
+	const char *member;
+	column_kind kind;
+} parked_column;
+
+/* A table of the rows, an array of objects; the columns end with title NULL. `more` (NULL: none) prints a line below each row. */
+void parked_print_table(const json_t *rows, const parked_column *columns, void (*more)(const json_t *row));
+/* "  10 attempts, again in 3m: the error", as much as fits a line. */
+void parked_print_state(const json_t *row, const char *before);
+/* "name   value"; nothing where the member is null or missing. */
+void parked_print_member(const json_t *object, const char *name, const char *member);
+void parked_print_decisions(const json_t *object);
+const char *parked_text(const json_t *object, const char *member); /* "" where there is none */

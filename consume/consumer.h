@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * consumer.h: what the files of a running consumer share: its state (consumer.c), the batch in one transaction (apply.c), the messages
+ * that wait (parked.c), the way over HTTP (handler_http.c).
+ */
+#pragma once
+
+#include "consume.h"
+#include "database.h"
+#include "message.h"
+#include "settings.h"
+
+typedef struct consumer {
+	const consume_job *job;
+	service service;
+	settings settings;
+	database database;
+	source *source;
+	arena arena;    /* of what is at work now */
+	int64_t parked; /* messages, when they were last counted */
+	int64_t counted_at_ms;
+	int due_take;        /* how many that are due to ask for */
+	int64_t look_due_ms; /* when to look for parked messages that are due */
+	bool full_said;      /* that parked_max is reached */
+	bool away;           /* the broker; said so */
+	bool started;        /* all was well once: from now on what fails is tried again */
+	bool has_turn;       /* on this connection, see take_turn.sql */
+	bool waits_said;     /* that another process has the turn */
+	uint64_t applied, duplicates;
+	/* What leads to the end of the consumer. */
+	consume_result result;
+	char *problem;
+} consumer;
+
+/* ---- consumer.c */
+/* A connection on which everything is as it must be, tried again until there is one. False: stopping, or failed for good. */
+bool consumer_connected(consumer *consumer);
+/* The connection, this process's turn, the source, opened. False: stopping, or failed for good. */
+bool consumer_ready(consumer *consumer);
+/* Waits before another try, the source kept alive; `failures` in a row. False: stopping. */
+bool consumer_pause(consumer *consumer, int failures, const failure *failure);
+void consumer_keep_alive(void *consumer);
+/* Is the payload jsonb, where only the server knows? Outside of a transaction: the answer may be an error. */
+bool consumer_ask(consumer *consumer, message *message, failure *failure);
+/* Was it perhaps our belief that the payload is jsonb that failed, and not the handler? Then it is to be asked: JSON_UNSURE. */
+bool consumer_doubts(message *message, const failure *failure);
+/* Finds the fingerprints, and asks the server where that is needed. Outside of a transaction. */
+bool consumer_prepare_messages(consumer *consumer, message *messages, size_t count, failure *failure);
+
+/* ---- apply.c */
+/*
+ * Applies a batch: all that can be is committed when it returns true, all else parked: acknowledge it. False: stopping, or failed for good;
+ * nothing is known to be done: give it back.
+ */
+bool apply_batch(consumer *consumer, message *messages, size_t count);
+/* The handler for messages in order, in a transaction that is open. */
+bool apply_handle(consumer *consumer, message *const *messages, size_t count, failure *failure);
+
+/* ---- parked.c */
+typedef struct parking {
+	const message *message;
+	const char *state; /* "waiting", "retrying", "dead" */
+	int attempts;
+	int64_t wait_ms;
+	const char *error, *sqlstate; /* NULL: none */
+} parking;
+
+/* What becomes of a message whose attempt has failed: `counted` is whether the attempt counts. Sends to dead_topic what is dead. */
+parking parked_after_failure(consumer *consumer, message *message, const failure *failure, bool counted,
+                             int64_t at_least_ms);
+parking parked_dead(consumer *consumer, message *message, const char *sqlstate, const char *error);
+parking parked_waiting(const message *message, int64_t wait_ms);
+/* Stores them, in a transaction that is open, or as one. */
+bool parked_store(consumer *consumer, const parking *parkings, size_t count, failure *failure);
+/* Counts anew. */
+bool parked_count(consumer *consumer, failure *failure);
+/* Tries those that are due, for a while. False: stopping, or failed for good. */
+bool parked_work(consumer *consumer);
+/* Up to `most` messages that are due, into the arena; in a transaction that is open. */
+bool parked_due(consumer *consumer, int most, message **messages, size_t *count, failure *failure);
+bool parked_applied(consumer *consumer, const message *const *messages, size_t count, failure *failure);
+
+/* ---- handler_http.c */
+/* The whole loop of a consumer with an endpoint, until stopping, idle (with once), or failed for good. */
+void http_work(consumer *consumer);

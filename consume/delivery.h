@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * delivery.h: what the sources share: a message with its place in the broker's order, and lists of them in that order. Each
+ * source has two: what is out (with the caller), and what waits here (given back, or read ahead). Used by source_*.c alone.
+ */
+#pragma once
+
+#include "source.h"
+
+typedef struct delivery {
+	source_message message; /* first: a source_message of fetch is a delivery */
+	struct delivery *previous, *next;
+	uint64_t serial;    /* rises in the order in which they came */
+	int64_t sequence;   /* Kafka's offset, the delivery tag, the stream's sequence */
+	int32_t partition;  /* Kafka's */
+	int64_t touched_ms; /* when the broker was last told that it is at work (NATS) */
+	const char *reply;  /* where it is acknowledged (NATS) */
+	bool is_void;       /* the broker hands it out again */
+	void *owned;        /* the client library's message, of which the rest is borrowed */
+	source_header headers[];
+} delivery;
+
+typedef struct delivery_list {
+	delivery *first, *last;
+	size_t count;
+} delivery_list;
+
+static inline delivery *delivery_of(source_message *message)
+{
+	return (delivery *)message;
+}
+
+/* With room for headers (message.headers points to it) and for text, which *text points to. NULL: no memory. Free it with free(). */
+delivery *delivery_new(size_t header_count, size_t text_bytes, char **text);
+/* Into the list by its serial; where that is the highest, which is the rule, without a search. */
+void delivery_add(delivery_list *list, delivery *delivery);
+void delivery_remove(delivery_list *list, delivery *delivery);
+/* The first, taken off the list; NULL where it is empty. */
+delivery *delivery_take(delivery_list *list);
+/* Says of all that they are void. */
+void delivery_void_all(delivery_list *list);

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * identify.c: what a delivery is called, what it is ordered by, its headers as JSON. Whatever bytes come, the result is something
+ * that the contract takes: a producer's mistake must end as one dead message and not as a loop.
+ */
+#include "message.h"
+
+#include <jansson.h>
+#include <openssl/evp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum {
+	ID_BYTES_MAX = 255,
+	SHOWN_BYTES_MAX = 200 /* of an id or a name in an error */
+};
+#define DERIVED_PREFIX "sha256:"
+#define KEY_HEADER "Pgonce-Key"
+
+bool origin_read(const char *text, origin *origin)
+{
+	*origin = (struct origin){0};
+	if (strncmp(text, "header:", 7) == 0) {
+		*origin = (struct origin){.kind = ORIGIN_HEADER, .name = text + 7};
+		return text[7] != '\0';
+	}
+	if (strncmp(text, "json:", 5) == 0) {
+		*origin = (struct origin){.kind = ORIGIN_POINTER, .name = text + 5};
+		return json_pointer_valid(text + 5);
+	}
+	if (strcmp(text, "coordinates") == 0) {
+		origin->kind = ORIGIN_COORDINATES;
+	} else if (strcmp(text, "key") == 0) {
+		origin->kind = ORIGIN_KEY;
+	} else if (strcmp(text, "none") != 0) {
+		return false;
+	}
+	return true;
+}
+
+/* ---- bytes as text */
+
+typedef struct piece {
+	const void *data;
+	size_t length;
+} piece;
+
+/* prefix and the SHA-256 of the pieces, each with its length before it. */
+static char *hashed(arena *arena, const char *prefix, const piece *pieces, size_t count)
+{
+	unsigned char digest[32] = {0};
+	char hex[2 * sizeof digest + 1];
+	EVP_MD_CTX *context = EVP_MD_CTX_new();
+	bool good = context != NULL && EVP_DigestInit_ex(context, EVP_sha256(), NULL) == 1;
+
+	for (size_t i = 0; i < count && good; i++) {
+		uint64_t length = pieces[i].length;
+		good = EVP_DigestUpdate(context, &length, sizeof length) == 1 &&
+		       (length == 0 || EVP_DigestUpdate(context, pieces[i].data, pieces[i].length) == 1);
+	}
+	if (!good || EVP_DigestFinal_ex(context, digest, NULL) != 1) {
+		abort(); /* without a hash ids would run together */
+	}
+	EVP_MD_CTX_free(context);
+	for (size_t i = 0; i < sizeof digest; i++) {
+		snprintf(hex + 2 * i, 3, "%02x", digest[i]);
+	}
+	return arena_format(arena, "%s%s", prefix, hex);
+}
+
+/* For people: printable ASCII as it is, all else as \xNN. */
+static char *shown(arena *arena, const void *data, size_t length)
+{
+	size_t taken = length < SHOWN_BYTES_MAX ? length : SHOWN_BYTES_MAX;
+	char *text = arena_take(arena, 4 * taken + 4);
+	char *to = text;
+
+	for (size_t i = 0; i < taken; i++) {
+		unsigned char c = ((const unsigned char *)data)[i];
+		if (c >= ' ' && c < 0x7f && c != '\\') {
+			*to++ = (char)c;
+		} else {
+			to += sprintf(to, "\\x%02x", c);
+		}
+	}
+	/* Room for the dots is taken above. */
+	if (taken < length) {
+		to = mempcpy(to, "...", 3);
+	}
+	*to = '\0';
+	return text;
+}
+
+static char *base64(arena *arena, const char *prefix, once_bytes bytes)
+{
+	size_t before = strlen(prefix);
+	char *text = arena_take(arena, before + (bytes.length + 2) / 3 * 4 + 1);
+
+	memcpy(text, prefix, before);
+	EVP_EncodeBlock((unsigned char *)text + before, bytes.data, (int)bytes.length);
+	return text;
+}
+
+/* ---- an id */
+
+static const source_header *last_header(const source_message *delivery, const char *name)
+{
+	for (size_t i = delivery->header_count; i > 0; i--) {
+		if (strcasecmp(delivery->headers[i - 1].name, name) == 0) {
+			return &delivery->headers[i - 1];
+		}
+	}
+	return NULL;
+}
+
+static bool is_plain_id(const void *data, size_t length)
+{
+	for (size_t i = 0; i < length; i++) {
+		unsigned char c = ((const unsigned char *)data)[i];
+		if (c < ' ' || c > '~') {
+			return false;
+		}
+	}
+	return length >= 1 && length <= ID_BYTES_MAX;
+}
+
+static bool begins_with(once_bytes bytes, const char *prefix)
+{
+	return bytes.length >= strlen(prefix) && memcmp(bytes.data, prefix, strlen(prefix)) == 0;
+}
+
+/* An id that the contract does not take, or that could be mistaken for one of ours, is hashed: the message is not lost for it. */
+static const char *id_of_bytes(arena *arena, once_bytes bytes)
+{
+	if (is_plain_id(bytes.data, bytes.length) && !begins_with(bytes, DERIVED_PREFIX) &&
+	    !begins_with(bytes, UNUSABLE_ID_PREFIX)) {
+		return arena_text(arena, bytes.data, bytes.length);
+	}
+	return hashed(arena, DERIVED_PREFIX, &(piece){bytes.data, bytes.length}, 1);
+}
+
+/* The bytes at an origin; data NULL: there are none, and *why says so. */
+static once_bytes bytes_at(const source_message *delivery, const origin *from, arena *arena, const char **why)
+{
+	const source_header *header = NULL;
+	char *value = NULL;
+	size_t length = 0;
+
+	*why = NULL;
+	switch (from->kind) {
+	case ORIGIN_HEADER:
+		header = last_header(delivery, from->name);
+		if (header == NULL || header->value.data == NULL || header->value.length == 0) {
+			*why = arena_format(arena, "its header %s is %s", from->name, header == NULL ? "missing" : "empty");
+			return (once_bytes){0};
+		}
+		return header->value;
+	case ORIGIN_POINTER:
+		switch (json_text_find(delivery->payload, from->name, arena, &value, &length)) {
+		case JSON_FOUND:
+			*why = length == 0 ? arena_format(arena, "%s in its payload is empty", from->name) : NULL;
+			return (once_bytes){.data = length == 0 ? NULL : value, .length = length};
+		case JSON_NOT_THERE:
+			*why = arena_format(arena, "its payload has no %s", from->name);
+			break;
+		case JSON_NOT_PLAIN:
+			*why = arena_format(arena, "%s in its payload is an object or an array", from->name);
+			break;
+		case JSON_NOT_JSON:
+			*why = "its payload is not JSON";
+			break;
+		}
+		return (once_bytes){0};
+	case ORIGIN_COORDINATES:
+		*why = "its broker gives it no coordinates";
+		return (once_bytes){.data = delivery->coordinates,
+		                    .length = delivery->coordinates == NULL ? 0 : strlen(delivery->coordinates)};
+	case ORIGIN_KEY:
+		if (delivery->key.data != NULL && delivery->key.length > 0) {
+			return delivery->key;
+		}
+		header = last_header(delivery, KEY_HEADER);
+		return header != NULL && header->value.length > 0 ? header->value : (once_bytes){0};
+	case ORIGIN_NONE:
+		break;
+	}
+	return (once_bytes){0};
+}
+
+/* A key that is no text still is one: its messages keep their order. */
+static const char *key_of_bytes(arena *arena, once_bytes bytes)
+{
+	if (bytes.data == NULL) {
+		return NULL;
+	}
+	return json_text_is_text(bytes.data, bytes.length) ? arena_text(arena, bytes.data, bytes.length)
+	                                                   : base64(arena, "base64:", bytes);
+}
+
+/* ---- headers */
+
+/* A header's value in JSON: text as a string; bytes that are none as {"base64": "..."}, which no text can look like. */
+static const char *header_json(arena *arena, once_bytes value)
+{
+	if (value.data == NULL) {
+		return "null";
+	}
+	if (json_text_is_text(value.data, value.length)) {
+		return json_text_quote(arena, arena_text(arena, value.data, value.length));
+	}
+	return arena_format(arena, "{\"base64\": \"%s\"}", base64(arena, "", value));
+}
+
+/* An object; of a name that comes twice jsonb keeps the last. A name that is no text is escaped, and *bad. */
+static const char *headers_json(const source_message *delivery, arena *arena, const char **bad)
+{
+	const char **parts = arena_take(arena, (2 * delivery->header_count + 1) * sizeof *parts);
+	size_t size = 3;
+
+	for (size_t i = 0; i < delivery->header_count; i++) {
+		const source_header *header = &delivery->headers[i];
+		const char *name = header->name;
+		if (!json_text_is_text(name, strlen(name))) {
+			name = shown(arena, name, strlen(name));
+			*bad = name;
+		}
+		parts[2 * i] = json_text_quote(arena, name);
+		parts[2 * i + 1] = header_json(arena, header->value);
+		size += strlen(parts[2 * i]) + strlen(parts[2 * i + 1]) + 4;
+	}
+	char *json = arena_take(arena, size);
+	char *to = json;
+	*to++ = '{';
+	for (size_t i = 0; i < delivery->header_count; i++) {
+		to = stpcpy(to, i == 0 ? "" : ", ");
+		to = stpcpy(to, parts[2 * i]);
+		to = stpcpy(to, ": ");
+		to = stpcpy(to, parts[2 * i + 1]);
+	}
+	memcpy(to, "}", sizeof "}");
+	return json;
+}
+
+static once_bytes decoded(arena *arena, const char *text)
+{
+	size_t length = strlen(text);
+	unsigned char *bytes = arena_take(arena, length + 1);
+	int written = EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)length);
+	size_t padding = length >= 2 ? (size_t)(text[length - 1] == '=') + (text[length - 2] == '=') : 0;
+
+	return (once_bytes){.data = bytes, .length = written < 0 ? 0 : (size_t)written - padding};
+}
+
+source_header *message_headers(const char *json, arena *arena, size_t *count)
+{
+	json_t *object = json_loads(json == NULL ? "{}" : json, 0, NULL);
+	source_header *headers = arena_take(arena, (json_object_size(object) + 1) * sizeof *headers);
+	const char *name = NULL;
+	json_t *value = NULL;
+
+	*count = 0;
+	json_object_foreach(object, name, value)
+	{
+		const char *encoded = json_string_value(json_object_get(value, "base64"));
+		const char *text = json_string_value(value);
+		headers[(*count)++] = (source_header){
+		    .name = arena_text(arena, name, strlen(name)),
+		    .value = encoded != NULL ? decoded(arena, encoded)
+		             : text != NULL
+		                 ? (once_bytes){.data = arena_text(arena, text, strlen(text)), .length = strlen(text)}
+		                 : (once_bytes){0},
+		};
+	}
+	json_decref(object);
+	return headers;
+}
+
+/* ---- the whole */
+
+void message_refuse(message *message, arena *arena, const char *code, const char *format, ...)
+{
+	const source_message *delivery = message->delivery;
+	char text[1024];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	message->unusable = arena_text(arena, text, strlen(text));
+	message->unusable_code = arena_text(arena, code, strlen(code)); /* it may be a result's */
+	if (delivery == NULL) {
+		return; /* it has its place already */
+	}
+	const char *id = message->id == NULL ? "" : message->id;
+	const char *coordinates = delivery->coordinates == NULL ? "" : delivery->coordinates;
+	const piece pieces[] = {{id, strlen(id)},
+	                        {coordinates, strlen(coordinates)},
+	                        {message->topic, strlen(message->topic)},
+	                        {message->headers, strlen(message->headers)},
+	                        {delivery->payload.data, delivery->payload.data == NULL ? 0 : delivery->payload.length}};
+	message->id = hashed(arena, UNUSABLE_ID_PREFIX, pieces, sizeof pieces / sizeof pieces[0]);
+}
+
+void message_identify(source_message *delivery, const origin *id, const origin *key, arena *arena, message *message)
+{
+	const char *topic = delivery->topic == NULL ? "" : delivery->topic;
+	const char *why = NULL;
+	const char *ignored = NULL;
+	const char *bad_name = NULL;
+	bool topic_is_text = json_text_is_text(topic, strlen(topic));
+
+	*message = (struct message){.delivery = delivery, .payload = delivery->payload};
+	message->topic = topic_is_text ? topic : shown(arena, topic, strlen(topic));
+	message->json = json_text_check(delivery->payload);
+	message->key = key_of_bytes(arena, bytes_at(delivery, key, arena, &ignored));
+	message->headers = headers_json(delivery, arena, &bad_name);
+	once_bytes bytes = bytes_at(delivery, id, arena, &why);
+	if (bytes.data == NULL) {
+		message_refuse(message, arena, CODE_NO_ID,
+		               "the message has no id: %s; send it with one, or say by `id =` where it is", why);
+		return;
+	}
+	message->id = id_of_bytes(arena, bytes);
+	if (!topic_is_text) {
+		message_refuse(message, arena, CODE_NO_TEXT, "the message's topic is not UTF-8: %s", message->topic);
+	} else if (bad_name != NULL) {
+		message_refuse(message, arena, CODE_NO_TEXT, "the name of one of the message's headers is not UTF-8: %s",
+		               bad_name);
+	}
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * json_text.h: questions to a JSON text, answered without building anything: does PostgreSQL's jsonb take it, and what stands at a
+ * JSON pointer (RFC 6901). Numbers keep their text.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "arena.h"
+#include "pgonce.h"
+
+typedef enum json_answer {
+	JSON_NO,    /* certainly not: no JSON, not UTF-8, or with a \u0000, which jsonb refuses */
+	JSON_YES,   /* certainly, in a database in UTF8 */
+	JSON_UNSURE /* JSON that may be beyond a limit of the server (depth, size of numbers, length): ask the server */
+} json_answer;
+
+json_answer json_text_check(once_bytes text);
+/* Is this UTF-8 without NUL: what a value of PostgreSQL's type text may be? */
+bool json_text_is_text(const void *data, size_t length);
+/* Is it a JSON pointer: "" or a '/' and so on, with no '~' but ~0 and ~1? */
+bool json_pointer_valid(const char *pointer);
+
+typedef enum json_found {
+	JSON_FOUND,     /* a string (decoded), or a number, true, false (as written) */
+	JSON_NOT_THERE, /* no such member, or null */
+	JSON_NOT_PLAIN, /* an object or an array */
+	JSON_NOT_JSON
+} json_found;
+/* As jsonb, the last of members with one name counts. On JSON_FOUND *value and *length are in the arena (with a NUL behind). */
+json_found json_text_find(once_bytes text, const char *pointer, arena *arena, char **value, size_t *length);
+
+/* "..." with what JSON wants escaped, in the arena. The text must be UTF-8. */
+char *json_text_quote(arena *arena, const char *text);

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ and NATS JetStream implement,
+ * a file each (source_*.c). A source hands over messages and acknowledges them once their effects are committed. It knows
+ * nothing of PostgreSQL. A source is used by one thread.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "pgonce.h"
+#include "service.h"
+
+typedef struct source_header {
+	const char *name;
+	once_bytes value;
+} source_header;
+
+/* One delivery. Lives until it is acknowledged or given back, also where it is void meanwhile. */
+typedef struct source_message {
+	const char *topic; /* Kafka's topic, the subject, the routing key */
+	once_bytes key;    /* as the broker has it; data NULL: none */
+	once_bytes payload;
+	const source_header *headers;
+	size_t header_count;
+	/* "orders/3/1071", "ORDERS/1071": the same on each redelivery. NULL: the broker has none (RabbitMQ). */
+	const char *coordinates;
+	void *own; /* the source's own */
+} source_message;
+
+/*
+ * After UNAVAILABLE and LOST, deliveries that are out may be void: the broker hands them out again, here or to another
+ * member. To acknowledge or to give back a void one is harmless and still frees it.
+ */
+typedef enum source_state {
+	SOURCE_OK,          /* messages, or none within the time */
+	SOURCE_UNAVAILABLE, /* the broker cannot be reached, or has no such stream, queue, topic; it is tried again by itself */
+	SOURCE_LOST         /* a rebalance took partitions, the connection was made anew */
+} source_state;
+
+typedef struct source source; /* each source's own */
+
+typedef struct source_class {
+	const char *name;             /* "nats", as `source =` says it */
+	const config_option *options; /* those of this source alone; ends with name NULL */
+	bool has_coordinates;         /* what it hands over has `coordinates` */
+	/*
+	 * Members of one group never hold messages of one key at the same time (Kafka's partitions). Where false, order
+	 * needs one active member.
+	 */
+	bool shares_order;
+	/* As sink_class.open (relay/sink.h). prefetch: how many messages may be out or waiting here, a bound on memory. */
+	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
+	             source **result, char **problem);
+	bool (*check)(const config *config, const config_section *section, char **problem);
+	/*
+	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and not at all for more.
+	 * May be called while earlier ones are out. problem: for people, where the state is not OK.
+	 * most = 0 keeps alive: gives nothing and does not wait; stays in the group, sends heartbeats, says that what is out
+	 * is still at work. To be called every 2 s or oftener while something else keeps the caller busy.
+	 */
+	source_state (*fetch)(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
+	                      char problem[256]);
+	/*
+	 * Their effects are committed: the broker may forget them. All that fetch gave before them are acknowledged or
+	 * given back already, or among them.
+	 */
+	source_state (*acknowledge)(source *source, source_message *const *messages, size_t count, char problem[256]);
+	/*
+	 * Nothing was done with them: the next fetch gives those that are not void again, in the broker's order and before
+	 * what followed. For that order, give back all that is out before the next fetch.
+	 */
+	void (*give_back)(source *source, source_message *const *messages, size_t count);
+	/*
+	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key of the same broker,
+	 * and waits at most timeout_ms. True: the broker has acknowledged it. False: it may or may not have it.
+	 */
+	bool (*publish)(source *source, const char *topic, const source_message *message, const source_header *more,
+	                size_t more_count, int timeout_ms, char problem[256]);
+	void (*close)(source *source);
+} source_class;
+
+extern const source_class source_kafka, source_rabbitmq, source_nats;
+const source_class *source_find(const char *name);
+const source_class *source_at(size_t index);

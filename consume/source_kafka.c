@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * source_kafka.c: messages of Kafka topics, as a member of a consumer group. Offsets are committed by what was acknowledged and by
+ * nothing else, one commit at a time, without waiting for its answer: a commit that gets lost is only a redelivery.
+ *
+ * A partition that a rebalance takes away takes its deliveries along: they are void, and never committed, since the next owner's
+ * offset would be overwritten. Those of partitions that stay are still good.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "delivery.h"
+#include "kafka.h"
+
+enum {
+	COMMIT_MS = 5000, /* so long a commit may take where it is waited for: a partition goes, the end */
+	CHECK_MS = 1000,  /* so long is waited for a sign of life */
+	CHECK_EVERY_MS = 2000,
+	REPEAT_MS = 1000, /* until a commit that failed is tried again */
+	TEXT_BYTES = 64   /* of coordinates, besides the topic's name */
+};
+
+typedef struct settings {
+	kafka_options kafka; /* first */
+	const char *topics, *group;
+} settings;
+
+/* clang-format off */
+static const config_option options[] = {
+	KAFKA_OPTION_ROWS,
+	{.name = "topics", .kind = CONFIG_TEXT, .offset = offsetof(settings, topics), .required = true, .help = "the topics to read, separated by commas; one that begins with ^ is a regular expression"},
+	{.name = "group", .kind = CONFIG_TEXT, .offset = offsetof(settings, group), .help = "the consumer group, whose members share the partitions; default: the section's name"},
+	{0}};
+
+static const kafka_fixed fixed[] = {
+	{"enable.auto.commit", "false", "a message is acknowledged when its effect has committed, not when some time has passed"},
+	{"auto.commit.enable", NULL, "a message is acknowledged when its effect has committed, not when some time has passed"},
+	{"enable.auto.offset.store", "false", "a message is acknowledged when its effect has committed, not when it was read"},
+	{"enable.partition.eof", "false", "the end of a partition is no message"},
+	{"group.id", NULL, "it is the option group"},
+	{0}};
+
+/* Of the producer of dead messages, which is made of the same section. */
+static const char *const producer_properties[][2] = {
+	{"enable.idempotence", "true"},
+	{"message.timeout.ms", "10000"},
+	{"topic.metadata.propagation.max.ms", "3000"}, /* so long a topic may be unknown; librdkafka's own is longer than anyone waits here */
+	{NULL, NULL}};
+
+/* What is not said in the section. */
+static const char *const defaults[][2] = {
+	{"auto.offset.reset", "earliest"},     /* librdkafka's own, latest, skips what was written before the group's first start */
+	{"isolation.level", "read_committed"},
+	{"queued.max.messages.kbytes", "16384"}, /* of each partition */
+	{"queued.min.messages", "10000"},        /* a rebalance waits behind them */
+	{"topic.metadata.refresh.interval.ms", "10000"}, /* by which a topic is noticed that is made later */
+	{NULL, NULL}};
+/* clang-format on */
+
+struct source {
+	const service *service;
+	const config *config;
+	const config_section *section;
+	settings settings;
+	int64_t prefetch;
+	rd_kafka_t *client;
+	kafka_watch watch;
+	rd_kafka_queue_t *answers;                     /* of commits */
+	bool committing;                               /* one is on its way */
+	int64_t commit_at_ms;                          /* not before */
+	rd_kafka_topic_partition_list_t *wanted;       /* to be committed */
+	rd_kafka_topic_partition_list_t *acknowledged; /* of one call */
+	delivery_list out, held;
+	uint64_t serial;
+	int assigned; /* partitions */
+	bool paused, lost;
+	int64_t checked_ms;
+	rd_kafka_message_t *unwrapped; /* memory was out: to go on without it would skip it, by the next one's offset */
+	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
+	rd_kafka_t *producer;               /* of dead messages; NULL: not needed yet */
+	kafka_watch producer_watch;
+};
+
+static void release(delivery *delivery)
+{
+	rd_kafka_message_destroy(delivery->owned);
+	free(delivery);
+}
+
+/* ---- Committing ---- */
+
+static bool is_of(const delivery *delivery, const char *topic, int32_t partition)
+{
+	return delivery->partition == partition && strcmp(delivery->message.topic, topic) == 0;
+}
+
+/* Nothing above what is not acknowledged: the lowest of the partition that is still here, if that is below `offset`. */
+static int64_t lowest(const delivery_list *list, const char *topic, int32_t partition, int64_t offset)
+{
+	for (const delivery *each = list->first; each != NULL; each = each->next) {
+		if (!each->is_void && is_of(each, topic, partition) && each->sequence < offset) {
+			offset = each->sequence;
+		}
+	}
+	return offset;
+}
+
+static void want(rd_kafka_topic_partition_list_t *wanted, const char *topic, int32_t partition, int64_t offset)
+{
+	rd_kafka_topic_partition_t *row = rd_kafka_topic_partition_list_find(wanted, topic, partition);
+
+	if (row == NULL) {
+		row = rd_kafka_topic_partition_list_add(wanted, topic, partition);
+		row->offset = offset;
+	} else if (row->offset < offset) {
+		row->offset = offset;
+	}
+}
+
+/* What was committed and failed is wanted again, but for what has become higher meanwhile or is no longer ours. */
+static void commit_failed(source *source, rd_kafka_event_t *event)
+{
+	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
+	rd_kafka_topic_partition_list_t *failed = rd_kafka_event_topic_partition_list(event);
+	char problem[BROKER_PROBLEM_BYTES], quoted[SERVICE_QUOTE_BYTES];
+
+	kafka_problem(&source->watch, error, problem);
+	service_log(source->service, SERVICE_WARNING, "commit-failed", "problem=%s", service_quote(problem, quoted));
+	for (int i = 0; failed != NULL && i < failed->cnt && source->assigned > 0; i++) {
+		want(source->wanted, failed->elems[i].topic, failed->elems[i].partition, failed->elems[i].offset);
+	}
+	source->commit_at_ms = service_now_ms() + REPEAT_MS;
+}
+
+/* The answer of the commit that is on its way, if it comes within the time. */
+static void take_answer(source *source, int timeout_ms)
+{
+	rd_kafka_event_t *event = source->committing ? rd_kafka_queue_poll(source->answers, timeout_ms) : NULL;
+
+	if (event == NULL) {
+		return;
+	}
+	source->committing = false;
+	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR && error != RD_KAFKA_RESP_ERR__NO_OFFSET) {
+		commit_failed(source, event);
+	}
+	rd_kafka_event_destroy(event);
+}
+
+static void commit(source *source)
+{
+	take_answer(source, 0);
+	if (source->committing || source->wanted->cnt == 0 || service_now_ms() < source->commit_at_ms) {
+		return;
+	}
+	if (rd_kafka_commit_queue(source->client, source->wanted, source->answers, NULL, NULL) ==
+	    RD_KAFKA_RESP_ERR_NO_ERROR) {
+		source->committing = true;
+		rd_kafka_topic_partition_list_destroy(source->wanted);
+		source->wanted = rd_kafka_topic_partition_list_new(16);
+	}
+}
+
+/* As far as that can be had in COMMIT_MS; what cannot is delivered again. */
+static void commit_all(source *source)
+{
+	int64_t until_ms = service_now_ms() + COMMIT_MS;
+
+	source->commit_at_ms = 0;
+	for (int turns = 0; turns < 2; turns++) {
+		commit(source);
+		int64_t left_ms = until_ms - service_now_ms();
+		take_answer(source, left_ms > 0 ? (int)left_ms : 0);
+	}
+}
+
+/* ---- The group's rebalances ---- */
+
+static bool names(const rd_kafka_topic_partition_list_t *partitions, const delivery *delivery)
+{
+	return rd_kafka_topic_partition_list_find(partitions, delivery->message.topic, delivery->partition) != NULL;
+}
+
+static void lose_partitions(source *source, const rd_kafka_topic_partition_list_t *partitions)
+{
+	for (delivery *each = source->held.first, *next; each != NULL; each = next) {
+		next = each->next;
+		if (names(partitions, each)) {
+			delivery_remove(&source->held, each);
+			release(each);
+		}
+	}
+	for (delivery *each = source->out.first; each != NULL; each = each->next) {
+		if (!each->is_void && names(partitions, each)) {
+			each->is_void = true;
+			source->lost = true;
+		}
+	}
+	for (int i = 0; i < partitions->cnt; i++) {
+		rd_kafka_topic_partition_list_del(source->wanted, partitions->elems[i].topic, partitions->elems[i].partition);
+	}
+}
+
+static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
+{
+	if (incremental) {
+		rd_kafka_error_destroy(rd_kafka_incremental_assign(source->client, partitions));
+		source->assigned += partitions->cnt;
+	} else {
+		rd_kafka_assign(source->client, partitions);
+		source->assigned = partitions->cnt;
+	}
+	if (source->paused) {
+		rd_kafka_pause_partitions(source->client, partitions);
+	}
+	if (partitions->cnt > 0) {
+		source->trouble[0] = '\0';
+	}
+}
+
+static void revoke(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
+{
+	if (!rd_kafka_assignment_lost(source->client)) {
+		commit_all(source); /* else the next owner begins before what is done */
+	}
+	lose_partitions(source, partitions);
+	if (incremental) {
+		rd_kafka_error_destroy(rd_kafka_incremental_unassign(source->client, partitions));
+		source->assigned -= partitions->cnt;
+	} else {
+		rd_kafka_assign(source->client, NULL);
+		source->assigned = 0;
+	}
+}
+
+/* Called by the client in our own calls of it. */
+static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_topic_partition_list_t *partitions,
+                      void *opaque)
+{
+	source *source = ((kafka_watch *)opaque)->user;
+	const char *protocol = rd_kafka_rebalance_protocol(client);
+	bool incremental = protocol != NULL && strcmp(protocol, "COOPERATIVE") == 0;
+
+	if (what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS) {
+		assign(source, partitions, incremental);
+	} else {
+		revoke(source, partitions, incremental);
+	}
+	service_log(source->service, SERVICE_INFO, what == RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS ? "assigned" : "revoked",
+	            "partitions=%d now=%d", partitions->cnt, source->assigned);
+}
+
+static void set_paused(source *source, bool paused)
+{
+	rd_kafka_topic_partition_list_t *assigned = NULL;
+
+	if (source->paused == paused || rd_kafka_assignment(source->client, &assigned) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		return;
+	}
+	if (paused) {
+		rd_kafka_pause_partitions(source->client, assigned);
+	} else {
+		rd_kafka_resume_partitions(source->client, assigned);
+	}
+	rd_kafka_topic_partition_list_destroy(assigned);
+	source->paused = paused;
+}
+
+/* ---- Messages ---- */
+
+static void add_headers(delivery *delivery, rd_kafka_headers_t *headers)
+{
+	for (size_t i = 0; i < delivery->message.header_count; i++) {
+		source_header *header = &delivery->headers[i];
+		rd_kafka_header_get_all(headers, i, &header->name, &header->value.data, &header->value.length);
+	}
+}
+
+/* Takes the message over. */
+static bool wrap(source *source, rd_kafka_message_t *message)
+{
+	const char *topic = rd_kafka_topic_name(message->rkt);
+	rd_kafka_headers_t *headers = NULL;
+	size_t text_bytes = strlen(topic) + TEXT_BYTES;
+	char *text;
+
+	if (rd_kafka_message_headers(message, &headers) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		headers = NULL;
+	}
+	delivery *made = delivery_new(headers == NULL ? 0 : rd_kafka_header_cnt(headers), text_bytes, &text);
+	if (made == NULL) {
+		return false;
+	}
+	made->owned = message;
+	made->serial = ++source->serial;
+	made->sequence = message->offset;
+	made->partition = message->partition;
+	made->message.topic = topic;
+	made->message.key = (once_bytes){.data = message->key, .length = message->key_len};
+	made->message.payload = (once_bytes){.data = message->payload, .length = message->len};
+	snprintf(text, text_bytes, "%s/%" PRId32 "/%" PRId64, topic, message->partition, message->offset);
+	made->message.coordinates = text;
+	add_headers(made, headers);
+	delivery_add(&source->held, made);
+	source->trouble[0] = '\0';
+	kafka_watch_clear(&source->watch);
+	return true;
+}
+
+/* librdkafka tells a trouble once; it lasts until partitions are assigned. */
+static void take_error(source *source, const rd_kafka_message_t *message)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+	const char *text = rd_kafka_message_errstr(message);
+
+	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED || message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
+		return; /* what it means comes as a rebalance */
+	}
+	snprintf(source->trouble, sizeof source->trouble, "%s", text != NULL ? text : rd_kafka_err2str(message->err));
+	service_log(source->service, SERVICE_WARNING, "trouble", "problem=%s", service_quote(source->trouble, quoted));
+}
+
+/* The next of the client into `held`, waiting at most timeout_ms. False: there was none. */
+static bool receive(source *source, int timeout_ms)
+{
+	rd_kafka_message_t *message = source->unwrapped;
+
+	source->unwrapped = NULL;
+	message = message == NULL ? rd_kafka_consumer_poll(source->client, timeout_ms) : message;
+	if (message == NULL) {
+		return false;
+	}
+	if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		take_error(source, message);
+		rd_kafka_message_destroy(message);
+		return true;
+	}
+	if (!wrap(source, message)) {
+		source->unwrapped = message;
+		snprintf(source->trouble, sizeof source->trouble, "memory is out");
+		return false;
+	}
+	return true;
+}
+
+/* The group takes whoever does not poll for dead. What comes is kept, up to the bound, and then no more is let come. */
+static void keep_alive(source *source)
+{
+	size_t here = source->out.count + source->held.count;
+
+	for (; here < (size_t)source->prefetch && receive(source, 0); here = source->out.count + source->held.count) {
+	}
+	if (here >= (size_t)source->prefetch) {
+		set_paused(source, true);
+		receive(source, 0);
+	}
+}
+
+static void collect(source *source, size_t most, int timeout_ms)
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+	bool came = true;
+
+	set_paused(source, false);
+	/* At least once, so that rebalances are served however much is here. A turn may bring an error and no message. */
+	do {
+		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
+		came = receive(source, left_ms > 0 ? (int)left_ms : 0);
+	} while (came && source->held.count < most && !source->lost);
+}
+
+/* Is there a trouble that keeps messages from coming? Where a connection failed, the brokers are asked for a sign of life. */
+static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	const struct rd_kafka_metadata *metadata = NULL;
+
+	if (rd_kafka_fatal_error(source->client, problem, BROKER_PROBLEM_BYTES) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		return true; /* another member has this one's group.instance.id, for example: it takes somebody to act, and a start */
+	}
+	problem[0] = '\0';
+	if (source->watch.error != 0 && service_now_ms() - source->checked_ms >= CHECK_EVERY_MS) {
+		if (rd_kafka_metadata(source->client, 0, NULL, &metadata, CHECK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+			kafka_watch_clear(&source->watch);
+			rd_kafka_metadata_destroy(metadata);
+		}
+		source->checked_ms = service_now_ms();
+	}
+	if (source->watch.error != 0) {
+		kafka_watch_problem(&source->watch, problem);
+	} else if (source->assigned == 0 && source->trouble[0] != '\0') {
+		memcpy(problem, source->trouble, BROKER_PROBLEM_BYTES);
+	}
+	return problem[0] != '\0';
+}
+
+static source_state kafka_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
+                                char problem[BROKER_PROBLEM_BYTES])
+{
+	*count = 0;
+	if (most == 0) {
+		keep_alive(source);
+	} else {
+		collect(source, most, timeout_ms);
+	}
+	commit(source);
+	if (source->lost) {
+		source->lost = false;
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the group has given partitions to another member");
+		return SOURCE_LOST;
+	}
+	for (; *count < most && source->held.first != NULL; ++*count) {
+		delivery *each = delivery_take(&source->held);
+		delivery_add(&source->out, each);
+		messages[*count] = &each->message;
+	}
+	return *count == 0 && most > 0 && troubled(source, problem) ? SOURCE_UNAVAILABLE : SOURCE_OK;
+}
+
+static source_state kafka_acknowledge(source *source, source_message *const *messages, size_t count,
+                                      char problem[BROKER_PROBLEM_BYTES])
+{
+	(void)problem;
+	for (size_t i = 0; i < count; i++) {
+		delivery_remove(&source->out, delivery_of(messages[i]));
+	}
+	for (size_t i = count; i > 0; i--) {
+		const delivery *each = delivery_of(messages[i - 1]);
+		const char *topic = each->message.topic;
+		/* The last of each partition is enough: those before it find its row, and what is not done below it counts for all. */
+		if (!each->is_void &&
+		    rd_kafka_topic_partition_list_find(source->acknowledged, topic, each->partition) == NULL) {
+			int64_t offset = lowest(&source->out, topic, each->partition, each->sequence + 1);
+			offset = lowest(&source->held, topic, each->partition, offset);
+			want(source->acknowledged, topic, each->partition, offset);
+			want(source->wanted, topic, each->partition, offset);
+		}
+	}
+	for (size_t i = 0; i < count; i++) {
+		release(delivery_of(messages[i]));
+	}
+	rd_kafka_topic_partition_list_destroy(source->acknowledged);
+	source->acknowledged = rd_kafka_topic_partition_list_new(16);
+	commit(source);
+	return SOURCE_OK;
+}
+
+static void kafka_give_back(source *source, source_message *const *messages, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		delivery_remove(&source->out, each);
+		if (each->is_void) {
+			release(each);
+		} else {
+			delivery_add(&source->held, each);
+		}
+	}
+}
+
+/* ---- Publishing, for dead messages ---- */
+
+typedef struct report {
+	bool came;
+	rd_kafka_resp_err_t error;
+} report;
+
+static void on_report(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque)
+{
+	report *report = message->_private;
+
+	(void)client;
+	(void)opaque;
+	*report = (struct report){.came = true, .error = message->err};
+}
+
+static bool start_producer(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	rd_kafka_conf_t *conf;
+	char *wrong = NULL;
+	bool set = true;
+
+	source->producer_watch = (kafka_watch){.service = source->service};
+	if (!kafka_configure(source->config, source->section, &source->settings.kafka, NULL, &source->producer_watch, &conf,
+	                     &wrong)) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%s", wrong);
+		free(wrong);
+		return false;
+	}
+	for (size_t i = 0; set && producer_properties[i][0] != NULL; i++) {
+		set = rd_kafka_conf_set(conf, producer_properties[i][0], producer_properties[i][1], problem,
+		                        BROKER_PROBLEM_BYTES) == RD_KAFKA_CONF_OK;
+	}
+	rd_kafka_conf_set_dr_msg_cb(conf, on_report);
+	source->producer = set ? rd_kafka_new(RD_KAFKA_PRODUCER, conf, problem, BROKER_PROBLEM_BYTES) : NULL;
+	if (source->producer == NULL) {
+		rd_kafka_conf_destroy(conf);
+	}
+	return source->producer != NULL;
+}
+
+static void add_copies(rd_kafka_headers_t *copy, const source_header *headers, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		rd_kafka_header_add(copy, headers[i].name, -1, headers[i].value.data, (ssize_t)headers[i].value.length);
+	}
+}
+
+/* The report has come, whatever it takes: it lies on the caller's stack. */
+static void wait_for_report(source *source, const report *report, int timeout_ms)
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+
+	while (!report->came && service_now_ms() < until_ms) {
+		rd_kafka_poll(source->producer, 100);
+		receive(source, 0);
+	}
+	if (!report->came) {
+		rd_kafka_purge(source->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
+	}
+	while (!report->came) {
+		rd_kafka_poll(source->producer, 100);
+	}
+}
+
+static bool kafka_publish(source *source, const char *topic, const source_message *message, const source_header *more,
+                          size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	report report = {.came = false};
+
+	if (source->producer == NULL && !start_producer(source, problem)) {
+		return false;
+	}
+	rd_kafka_headers_t *headers = rd_kafka_headers_new(message->header_count + more_count);
+	add_copies(headers, message->headers, message->header_count);
+	add_copies(headers, more, more_count);
+	rd_kafka_resp_err_t error =
+	    rd_kafka_producev(source->producer, RD_KAFKA_V_TOPIC(topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+	                      RD_KAFKA_V_KEY(message->key.data, message->key.length),
+	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)message->payload.data, message->payload.length),
+	                      RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(&report), RD_KAFKA_V_END);
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		wait_for_report(source, &report, timeout_ms);
+		error = report.error;
+	} else {
+		rd_kafka_headers_destroy(headers);
+	}
+	if (error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
+		error = RD_KAFKA_RESP_ERR__MSG_TIMED_OUT; /* wait_for_report's doing */
+	}
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		kafka_problem(&source->producer_watch, error, problem);
+	}
+	return error == RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/* ---- Opening and closing ---- */
+
+static void kafka_close(source *source)
+{
+	if (source->client != NULL) {
+		/* It takes the partitions away, and with that commits what was acknowledged. */
+		rd_kafka_consumer_close(source->client);
+	}
+	for (delivery *each;
+	     (each = delivery_take(&source->out)) != NULL || (each = delivery_take(&source->held)) != NULL;) {
+		release(each);
+	}
+	if (source->unwrapped != NULL) {
+		rd_kafka_message_destroy(source->unwrapped);
+	}
+	if (source->wanted != NULL) {
+		rd_kafka_topic_partition_list_destroy(source->wanted);
+	}
+	if (source->acknowledged != NULL) {
+		rd_kafka_topic_partition_list_destroy(source->acknowledged);
+	}
+	if (source->answers != NULL) {
+		rd_kafka_queue_destroy(source->answers);
+	}
+	if (source->client != NULL) {
+		rd_kafka_destroy(source->client);
+	}
+	if (source->producer != NULL) {
+		rd_kafka_destroy(source->producer);
+	}
+	free(source);
+}
+
+static bool is_said(const config_section *section, const char *property)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		const char *name = section->entries[i].name;
+		if (strncmp(name, "kafka.", 6) == 0 && strcmp(name + 6, property) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool set_defaults(const config *config, const config_section *section, rd_kafka_conf_t *conf, char **problem)
+{
+	char error[512];
+
+	for (size_t i = 0; defaults[i][0] != NULL; i++) {
+		if (!is_said(section, defaults[i][0]) &&
+		    rd_kafka_conf_set(conf, defaults[i][0], defaults[i][1], error, sizeof error) != RD_KAFKA_CONF_OK) {
+			*problem = config_problem(config, section, NULL, "librdkafka refuses it: %s", error);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* The topics of the option, or NULL: there is none. */
+static rd_kafka_topic_partition_list_t *split_topics(const char *text)
+{
+	static const char between[] = ", \t";
+	rd_kafka_topic_partition_list_t *topics = rd_kafka_topic_partition_list_new(4);
+	char name[256];
+
+	for (text += strspn(text, between); *text != '\0'; text += strspn(text, between)) {
+		size_t length = strcspn(text, between);
+		snprintf(name, sizeof name, "%.*s", (int)length, text);
+		rd_kafka_topic_partition_list_add(topics, name, RD_KAFKA_PARTITION_UA);
+		text += length;
+	}
+	if (topics->cnt == 0) {
+		rd_kafka_topic_partition_list_destroy(topics);
+		return NULL;
+	}
+	return topics;
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings, char **problem)
+{
+	if (!config_apply(config, section, options, settings, problem)) {
+		return false;
+	}
+	rd_kafka_topic_partition_list_t *topics = split_topics(settings->topics);
+	if (topics == NULL) {
+		*problem = config_problem(config, section, NULL, "topics: names no topic");
+		return false;
+	}
+	rd_kafka_topic_partition_list_destroy(topics);
+	return true;
+}
+
+static bool check_section(const config *config, const config_section *section, char **problem)
+{
+	settings settings;
+
+	return read_settings(config, section, &settings, problem) &&
+	       kafka_check(config, section, &settings.kafka, fixed, RD_KAFKA_CONSUMER, problem);
+}
+
+static bool start_client(source *source, char **problem)
+{
+	const config *config = source->config;
+	const config_section *section = source->section;
+	const char *group = source->settings.group == NULL ? section->name : source->settings.group;
+	rd_kafka_conf_t *conf;
+	char error[512];
+
+	if (!kafka_configure(config, section, &source->settings.kafka, fixed, &source->watch, &conf, problem)) {
+		return false;
+	}
+	if (!set_defaults(config, section, conf, problem)) {
+		rd_kafka_conf_destroy(conf);
+		return false;
+	}
+	rd_kafka_conf_set_rebalance_cb(conf, rebalance);
+	if (rd_kafka_conf_set(conf, "group.id", group, error, sizeof error) == RD_KAFKA_CONF_OK) {
+		source->client = rd_kafka_new(RD_KAFKA_CONSUMER, conf, error, sizeof error);
+	}
+	if (source->client == NULL) {
+		*problem = config_problem(config, section, NULL, "librdkafka refuses it: %s", error);
+		rd_kafka_conf_destroy(conf);
+		return false;
+	}
+	rd_kafka_poll_set_consumer(source->client);
+	return true;
+}
+
+static bool subscribe(source *source, char **problem)
+{
+	rd_kafka_topic_partition_list_t *topics = split_topics(source->settings.topics);
+	rd_kafka_resp_err_t error = rd_kafka_subscribe(source->client, topics);
+
+	rd_kafka_topic_partition_list_destroy(topics);
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		*problem = config_problem(source->config, source->section, NULL, "topics: librdkafka refuses it: %s",
+		                          rd_kafka_err2str(error));
+	}
+	return error == RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+static bool kafka_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
+                       source **result, char **problem)
+{
+	source *made = calloc(1, sizeof *made);
+
+	if (made == NULL) {
+		*problem = config_problem(config, section, NULL, "memory is out");
+		return false;
+	}
+	*made = (source){.service = service, .config = config, .section = section, .prefetch = prefetch};
+	made->watch = (kafka_watch){.service = service, .user = made};
+	if (!read_settings(config, section, &made->settings, problem) || !start_client(made, problem)) {
+		kafka_close(made);
+		return false;
+	}
+	made->wanted = rd_kafka_topic_partition_list_new(16);
+	made->acknowledged = rd_kafka_topic_partition_list_new(16);
+	made->answers = rd_kafka_queue_new(made->client);
+	if (!subscribe(made, problem)) {
+		kafka_close(made);
+		return false;
+	}
+	*result = made;
+	return true;
+}
+
+const source_class source_kafka = {
+    .name = "kafka",
+    .options = options,
+    .has_coordinates = true,
+    .shares_order = true,
+    .open = kafka_open,
+    .check = check_section,
+    .fetch = kafka_fetch,
+    .acknowledge = kafka_acknowledge,
+    .give_back = kafka_give_back,
+    .publish = kafka_publish,
+    .close = kafka_close,
+};

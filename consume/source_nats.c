@@ -1,0 +1,756 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * source_nats.c: messages of a NATS JetStream stream, by a durable pull consumer with explicit acknowledgement. The library's own
+ * pull subscription is not used: its fetch waits for more than the first message, and it hides what is asked for.
+ *
+ * Order: the server hands out again what was not acknowledged only when its time is up, and meanwhile newer messages: a member that
+ * died would break the order of its keys. So whoever connects first gives back (NAK) all that is out; the server then hands that out
+ * before anything else, in the order in which it was given back. What this process gives back itself waits here.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <nats/nats.h>
+
+#include "delivery.h"
+#include "nats.h"
+
+enum {
+	ASK_MS = 5000,          /* so long a request for messages stands at the server */
+	GRACE_MS = 2000,        /* by which its end may be late, before the server is asked whether it is there at all */
+	ANSWER_MS = 5000,       /* for anything else that is asked of the server */
+	CONNECT_MS = 5000,      /* for each server */
+	GIVE_BACK_MAX = 100000, /* NAKs at a start; where more may be needed, their time is waited for */
+	RETRY_FIRST_MS = 100,
+	RETRY_MOST_MS = 10000
+};
+
+typedef struct settings {
+	nats_options nats; /* first */
+	const char *stream, *durable, *subject;
+	int64_t create, ack_wait_ms, deliver;
+} settings;
+
+/* clang-format off */
+static const config_option options[] = {
+	NATS_OPTION_ROWS,
+	{.name = "stream", .kind = CONFIG_TEXT, .offset = offsetof(settings, stream), .required = true, .help = "the stream to read; it must exist"},
+	{.name = "durable", .kind = CONFIG_TEXT, .offset = offsetof(settings, durable), .help = "the stream's durable consumer, which remembers what was acknowledged; default: the section's name"},
+	{.name = "subject", .kind = CONFIG_TEXT, .offset = offsetof(settings, subject), .help = "only messages of these subjects, with the wildcards of NATS; default: all of the stream"},
+	{.name = "create", .kind = CONFIG_FLAG, .offset = offsetof(settings, create), .standard = "yes", .help = "make the durable consumer where the stream has none"},
+	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(settings, deliver), .choices = "all|new", .standard = "all", .help = "where a durable consumer that is made begins: with the stream's first message, or with those to come"},
+	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "of a durable consumer that is made: after how long the server hands out again what was neither acknowledged nor reported to be at work (pgonce reports it every third of this)"},
+	{0}};
+/* clang-format on */
+
+struct source {
+	const service *service;
+	settings settings;
+	broker_address *address;
+	char *name; /* of the connection, in the server's lists */
+	char *durable;
+	int64_t prefetch;
+	natsConnection *connection; /* NULL: none; then neither of the next two */
+	jsCtx *js;
+	natsSubscription *inbox; /* where messages come in */
+	char *next_subject;      /* where they are asked for */
+	int64_t ack_wait_ms;     /* as the consumer has it */
+	delivery_list out, held;
+	uint64_t serial;
+	size_t asked; /* messages that the standing request may still bring; 0: there is none */
+	int64_t asked_until_ms;
+	int64_t touched_ms; /* when touch_all last looked */
+	bool lost;          /* to be told */
+	int failures;
+	int64_t retry_at_ms;
+	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
+};
+
+/* ---- Losing and making the connection ---- */
+
+static void release(delivery *delivery)
+{
+	natsMsg_Destroy(delivery->owned);
+	free(delivery);
+}
+
+/* Nothing that came by this connection may be acknowledged any more: it is given back by the next one. */
+static void disconnect(source *source)
+{
+	delivery *each;
+
+	while ((each = delivery_take(&source->held)) != NULL) {
+		release(each);
+	}
+	delivery_void_all(&source->out);
+	natsSubscription_Destroy(source->inbox);
+	jsCtx_Destroy(source->js);
+	natsConnection_Destroy(source->connection);
+	source->inbox = NULL;
+	source->js = NULL;
+	source->connection = NULL;
+	source->asked = 0;
+}
+
+/* After a failure: `problem` is set. */
+static void lose(source *source)
+{
+	source->lost = source->lost || source->connection != NULL;
+	disconnect(source);
+	source->failures++;
+	source->retry_at_ms = service_now_ms() + service_backoff_ms(source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
+}
+
+static bool fail(source *source, const char *what, natsStatus status)
+{
+	nats_problem(source->address, what, status, source->connection, source->problem);
+	return false;
+}
+
+static bool fail_stream(source *source, const char *what, jsErrCode code, natsStatus status)
+{
+	const settings *is = &source->settings;
+
+	if (code == JSStreamNotFoundErr) {
+		snprintf(source->problem, sizeof source->problem, "the server has no stream %s: make it (nats stream add %s)",
+		         is->stream, is->stream);
+	} else if (code == JSNotEnabledErr || code == JSNotEnabledForAccountErr || status == NATS_NO_RESPONDERS) {
+		snprintf(source->problem, sizeof source->problem,
+		         "JetStream is not enabled at the server, or not for this account");
+	} else {
+		nats_problem(source->address, what, status, source->connection, source->problem);
+	}
+	return false;
+}
+
+/* A consumer that somebody made differently would break the promise, or read something else. */
+static bool fits(source *source, const jsConsumerConfig *is)
+{
+	const settings *wanted = &source->settings;
+	const char *filter = is->FilterSubject == NULL ? "" : is->FilterSubject;
+	const char *wanted_filter = wanted->subject == NULL ? "" : wanted->subject;
+	char what[BROKER_PROBLEM_BYTES / 2] = "";
+
+	if (is->DeliverSubject != NULL) {
+		snprintf(what, sizeof what, "it pushes, and this is for one that is pulled from");
+	} else if (is->AckPolicy != js_AckExplicit) {
+		snprintf(what, sizeof what, "its acknowledgement policy is not explicit");
+	} else if (is->MaxDeliver > 0) {
+		snprintf(what, sizeof what, "it gives a message up after %" PRId64 " deliveries", is->MaxDeliver);
+	} else if (strcmp(filter, wanted_filter) != 0) {
+		snprintf(what, sizeof what, "its subject is \"%.40s\", not \"%.40s\"", filter, wanted_filter);
+	}
+	if (what[0] != '\0') {
+		snprintf(source->problem, sizeof source->problem,
+		         "the durable consumer %.40s of stream %.40s: %s; change it, or choose another", source->durable,
+		         wanted->stream, what);
+	}
+	return what[0] == '\0';
+}
+
+/* The durable consumer, made where it is missing. */
+static bool find_consumer(source *source, jsConsumerInfo **info)
+{
+	const settings *is = &source->settings;
+	jsErrCode code = 0;
+	natsStatus status = js_GetConsumerInfo(info, source->js, is->stream, source->durable, NULL, &code);
+
+	if (status == NATS_NOT_FOUND && code == JSConsumerNotFoundErr && is->create) {
+		jsConsumerConfig config;
+		jsConsumerConfig_Init(&config);
+		config.Durable = source->durable;
+		config.FilterSubject = is->subject;
+		config.AckPolicy = js_AckExplicit;
+		config.DeliverPolicy = is->deliver == 0 ? js_DeliverAll : js_DeliverNew;
+		config.AckWait = is->ack_wait_ms * 1000000;
+		config.MaxAckPending = source->prefetch;
+		status = js_AddConsumer(info, source->js, is->stream, &config, NULL, &code);
+		if (status == NATS_OK) {
+			service_log(source->service, SERVICE_INFO, "made", "stream=%s consumer=%s", is->stream, source->durable);
+		}
+	} else if (status == NATS_NOT_FOUND && code == JSConsumerNotFoundErr) {
+		snprintf(source->problem, sizeof source->problem,
+		         "stream %.60s has no durable consumer %.60s: make it, or say create = yes", is->stream,
+		         source->durable);
+		return false;
+	}
+	return status == NATS_OK || fail_stream(source, "cannot find or make the consumer at", code, status);
+}
+
+/*
+ * What an earlier connection, of this process or of another, left unacknowledged is handed out again, at once and in order. The server knows
+ * which of the sequences between its two marks that is; the others it ignores. The last one asks for an answer: then all are done.
+ */
+static bool take_back(source *source, const jsConsumerInfo *info)
+{
+	uint64_t first = info->AckFloor.Stream + 1, last = info->Delivered.Stream;
+	char subject[512];
+	natsStatus status = NATS_OK;
+	natsMsg *answer = NULL;
+
+	if (info->NumAckPending == 0 || first > last) {
+		return true;
+	}
+	if (last - first >= GIVE_BACK_MAX) {
+		service_log(source->service, SERVICE_INFO, "waiting", "for=%" PRId64 "ms messages=%" PRId64,
+		            source->ack_wait_ms, info->NumAckPending);
+		return !service_sleep(source->ack_wait_ms + 100);
+	}
+	for (uint64_t sequence = first; sequence <= last && status == NATS_OK; sequence++) {
+		snprintf(subject, sizeof subject, "$JS.ACK.%s.%s.1.%" PRIu64 ".%" PRIu64 ".0.0", source->settings.stream,
+		         source->durable, sequence, info->Delivered.Consumer);
+		status = sequence < last
+		             ? natsConnection_PublishString(source->connection, subject, "-NAK")
+		             : natsConnection_RequestString(&answer, source->connection, subject, "-NAK", ANSWER_MS);
+	}
+	natsMsg_Destroy(answer);
+	return status == NATS_OK || fail(source, "cannot take back what was not acknowledged at", status);
+}
+
+static bool prepare(source *source)
+{
+	jsConsumerInfo *info = NULL;
+	natsInbox *name = NULL;
+	natsStatus status = natsInbox_Create(&name);
+
+	if (status == NATS_OK) {
+		status = natsConnection_SubscribeSync(&source->inbox, source->connection, name);
+	}
+	if (status == NATS_OK) {
+		/* Bounded by what is asked for; the library would drop what is above its own limits. */
+		status = natsSubscription_SetPendingLimits(source->inbox, -1, -1);
+	}
+	natsInbox_Destroy(name);
+	if (status != NATS_OK) {
+		return fail(source, "cannot subscribe at", status);
+	}
+	bool prepared = find_consumer(source, &info) && fits(source, info->Config);
+	if (prepared) {
+		source->ack_wait_ms = info->Config->AckWait / 1000000;
+		prepared = take_back(source, info);
+	}
+	jsConsumerInfo_Destroy(info);
+	return prepared;
+}
+
+static bool connect_to_server(source *source)
+{
+	natsOptions *how = NULL;
+
+	if (!nats_prepare(source->address, source->settings.nats.credentials_file, source->name, CONNECT_MS, &how,
+	                  source->problem)) {
+		return false;
+	}
+	natsStatus status = natsConnection_Connect(&source->connection, how);
+	natsOptions_Destroy(how);
+	if (status != NATS_OK) {
+		source->connection = NULL;
+		return fail(source, "cannot connect to", status);
+	}
+	return true;
+}
+
+static bool reconnect(source *source)
+{
+	jsOptions js_options;
+
+	if (!connect_to_server(source)) {
+		lose(source);
+		return false;
+	}
+	jsOptions_Init(&js_options);
+	js_options.Wait = ANSWER_MS;
+	natsStatus status = natsConnection_JetStream(&source->js, source->connection, &js_options);
+	bool prepared = status == NATS_OK ? prepare(source) : fail(source, "cannot use JetStream at", status);
+	if (!prepared) {
+		lose(source);
+		return false;
+	}
+	source->failures = 0;
+	source->touched_ms = service_now_ms();
+	service_log(source->service, SERVICE_INFO, "connected", "source=nats stream=%s consumer=%s",
+	            source->settings.stream, source->durable);
+	return true;
+}
+
+/* ---- Messages ---- */
+
+/* "$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE...", or with a domain and an account before the stream. Sequence 0: none of these. */
+static void read_reply(delivery *delivery, const char *reply, const char *stream, char *coordinates,
+                       size_t coordinates_bytes)
+{
+	const char *words[16];
+	int count = 0;
+
+	for (const char *at = reply; at != NULL && count < 16; at = strchr(at, '.')) {
+		at += count > 0;
+		words[count++] = at;
+	}
+	int sequence_at = count == 9 ? 5 : 7;
+	delivery->sequence = count > sequence_at ? strtoll(words[sequence_at], NULL, 10) : 0;
+	snprintf(coordinates, coordinates_bytes, "%s/%" PRId64, stream, delivery->sequence);
+}
+
+static void add_headers(delivery *delivery, natsMsg *message, const char *const *names, int name_count)
+{
+	source_header *header = delivery->headers;
+	size_t left = delivery->message.header_count;
+
+	for (int i = 0; i < name_count; i++) {
+		const char **values = NULL;
+		int count = 0;
+		if (natsMsgHeader_Values(message, names[i], &values, &count) != NATS_OK) {
+			continue;
+		}
+		for (int j = 0; j < count && left > 0; j++, left--) {
+			const char *value = values[j] == NULL ? "" : values[j];
+			*header++ = (source_header){.name = names[i], .value = {.data = value, .length = strlen(value)}};
+		}
+		free((void *)values);
+	}
+	delivery->message.header_count -= left;
+}
+
+/* Takes the message over. NULL: no memory. */
+static delivery *wrap(source *source, natsMsg *message)
+{
+	const char **names = NULL;
+	const char *reply = natsMsg_GetReply(message);
+	size_t coordinates_bytes = strlen(source->settings.stream) + 32;
+	size_t header_count = 0;
+	int name_count = 0, value_count;
+	char *text;
+
+	if (natsMsgHeader_Keys(message, &names, &name_count) != NATS_OK) {
+		name_count = 0;
+	}
+	for (int i = 0; i < name_count; i++) {
+		const char **values = NULL;
+		header_count +=
+		    natsMsgHeader_Values(message, names[i], &values, &value_count) == NATS_OK ? (size_t)value_count : 0;
+		free((void *)values);
+	}
+	delivery *made = delivery_new(header_count, coordinates_bytes, &text);
+	if (made != NULL) {
+		made->owned = message;
+		made->reply = reply;
+		made->serial = ++source->serial;
+		made->touched_ms = service_now_ms();
+		made->message.topic = natsMsg_GetSubject(message);
+		made->message.payload = (once_bytes){.data = natsMsg_GetDataLength(message) > 0 ? natsMsg_GetData(message) : "",
+		                                     .length = (size_t)natsMsg_GetDataLength(message)};
+		add_headers(made, message, names, name_count);
+		read_reply(made, reply, source->settings.stream, text, coordinates_bytes);
+		made->message.coordinates = text;
+	} else {
+		natsMsg_Destroy(message);
+	}
+	free((void *)names);
+	return made;
+}
+
+/* One request stands at the server at a time. no_wait with expires: it waits for the first message, and gives what it has. */
+static bool ask(source *source, size_t most)
+{
+	char request[96];
+	size_t here = source->out.count + source->held.count;
+	size_t room = here < (size_t)source->prefetch ? (size_t)source->prefetch - here : 0;
+	size_t batch = most < room ? most : room;
+
+	if (source->asked > 0 || batch == 0) {
+		return true;
+	}
+	snprintf(request, sizeof request, "{\"batch\":%zu,\"no_wait\":true,\"expires\":%" PRId64 "}", batch,
+	         ASK_MS * INT64_C(1000000));
+	natsStatus status = natsConnection_PublishRequestString(source->connection, source->next_subject,
+	                                                        natsSubscription_GetSubject(source->inbox), request);
+	if (status != NATS_OK) {
+		return fail(source, "cannot ask for messages at", status);
+	}
+	source->asked = batch;
+	source->asked_until_ms = service_now_ms() + ASK_MS;
+	return true;
+}
+
+/* A message of the server itself: the request has ended, well or badly. */
+static bool take_status(source *source, const char *status, natsMsg *message)
+{
+	const char *text = NULL;
+
+	source->asked = 0;
+	if (strcmp(status, "404") == 0 || strcmp(status, "408") == 0) {
+		return true;
+	}
+	if (natsMsgHeader_Get(message, "Description", &text) != NATS_OK) {
+		text = "";
+	}
+	snprintf(source->problem, sizeof source->problem, "the server ends the reading of stream %.60s by %.60s: %s %.80s",
+	         source->settings.stream, source->durable, status, text);
+	return false;
+}
+
+/* The next of the inbox into `held`, waiting at most timeout_ms. *came: there was one. False: the connection is of no use any more. */
+static bool receive(source *source, int timeout_ms, bool *came)
+{
+	natsMsg *message = NULL;
+	const char *status_text = NULL;
+	natsStatus status = natsSubscription_NextMsg(&message, source->inbox, timeout_ms);
+
+	*came = status == NATS_OK;
+	if (status == NATS_TIMEOUT) {
+		return true;
+	}
+	if (status == NATS_NO_RESPONDERS) {
+		snprintf(source->problem, sizeof source->problem,
+		         "the server has no stream %.60s with a consumer %.60s (any more)", source->settings.stream,
+		         source->durable);
+		return false;
+	}
+	if (status != NATS_OK) {
+		return fail(source, "lost the connection to", status);
+	}
+	if (natsMsg_GetReply(message) == NULL && natsMsgHeader_Get(message, "Status", &status_text) == NATS_OK) {
+		bool goes_on = take_status(source, status_text, message);
+		natsMsg_Destroy(message);
+		return goes_on;
+	}
+	delivery *made = wrap(source, message);
+	if (made == NULL) {
+		snprintf(source->problem, sizeof source->problem, "memory is out");
+		return false; /* it comes again by the next connection, in its order */
+	}
+	delivery_add(&source->held, made);
+	source->asked -= source->asked > 0;
+	return true;
+}
+
+/* A request whose end is overdue: is the server still there, and the consumer? Of what it does not know it says nothing. */
+static bool answers(source *source)
+{
+	jsConsumerInfo *info = NULL;
+
+	if (source->asked == 0 || service_now_ms() < source->asked_until_ms + GRACE_MS) {
+		return true;
+	}
+	source->asked = 0;
+	bool found = find_consumer(source, &info);
+	jsConsumerInfo_Destroy(info);
+	return found;
+}
+
+/* Tells the server of those whose time has run for a third. */
+static natsStatus touch(source *source, const delivery_list *list, int64_t now_ms)
+{
+	natsStatus status = NATS_OK;
+
+	for (delivery *each = list->first; each != NULL && status == NATS_OK; each = each->next) {
+		if (!each->is_void && now_ms - each->touched_ms >= source->ack_wait_ms / 3) {
+			status = natsConnection_PublishString(source->connection, each->reply, "+WPI");
+			each->touched_ms = now_ms;
+		}
+	}
+	return status;
+}
+
+static bool touch_all(source *source)
+{
+	int64_t now_ms = service_now_ms();
+
+	if (now_ms - source->touched_ms < source->ack_wait_ms / 10) {
+		return true;
+	}
+	source->touched_ms = now_ms;
+	natsStatus status = touch(source, &source->out, now_ms);
+	status = status == NATS_OK ? touch(source, &source->held, now_ms) : status;
+	return status == NATS_OK || fail(source, "cannot report what is at work to", status);
+}
+
+/* What came in is taken out of the library, so that it can be touched. */
+static bool keep_alive(source *source)
+{
+	bool came = true;
+
+	for (size_t i = 0; came && i < (size_t)source->prefetch; i++) {
+		if (!receive(source, 0, &came)) {
+			return false;
+		}
+	}
+	return touch_all(source);
+}
+
+/* Moves up to `most` to the caller. */
+static size_t hand_over(source *source, size_t most, source_message **messages)
+{
+	size_t count = 0;
+
+	for (; count < most && source->held.first != NULL; count++) {
+		delivery *each = delivery_take(&source->held);
+		delivery_add(&source->out, each);
+		messages[count] = &each->message;
+	}
+	return count;
+}
+
+static bool collect(source *source, size_t most, int timeout_ms)
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+	bool came = true;
+
+	while (came && source->held.count < most) {
+		if (!ask(source, most - source->held.count)) {
+			return false;
+		}
+		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
+		if (!receive(source, left_ms > 0 ? (int)left_ms : 0, &came)) {
+			return false;
+		}
+		came = came || (source->held.count == 0 && service_now_ms() < until_ms);
+	}
+	return answers(source);
+}
+
+static source_state unavailable(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t wait_ms = source->retry_at_ms - service_now_ms();
+
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	if (wait_ms > 0 && timeout_ms > 0) {
+		service_sleep(wait_ms < timeout_ms ? wait_ms : timeout_ms);
+	}
+	return SOURCE_UNAVAILABLE;
+}
+
+static source_state nats_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
+                               char problem[BROKER_PROBLEM_BYTES])
+{
+	*count = 0;
+	if (source->connection == NULL && (service_now_ms() < source->retry_at_ms || most == 0 || !reconnect(source))) {
+		return unavailable(source, timeout_ms, problem);
+	}
+	if (source->lost) {
+		source->lost = false;
+		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+		return SOURCE_LOST;
+	}
+	if (!(most == 0 ? keep_alive(source) : touch_all(source) && collect(source, most, timeout_ms))) {
+		lose(source);
+		return unavailable(source, 0, problem);
+	}
+	*count = hand_over(source, most, messages);
+	if (most > 0 && *count == most && !ask(source, most)) {
+		lose(source); /* what was handed over is void: the next call says so */
+	}
+	return SOURCE_OK;
+}
+
+/* An acknowledgement that gets lost is only a redelivery, so none is waited for. */
+static source_state nats_acknowledge(source *source, source_message *const *messages, size_t count,
+                                     char problem[BROKER_PROBLEM_BYTES])
+{
+	natsStatus status = NATS_OK;
+
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		if (!each->is_void && status == NATS_OK) {
+			status = natsConnection_PublishString(source->connection, each->reply, "+ACK");
+		}
+		delivery_remove(&source->out, each);
+		release(each);
+	}
+	if (status == NATS_OK) {
+		return SOURCE_OK;
+	}
+	fail(source, "cannot acknowledge to", status);
+	lose(source);
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	return SOURCE_LOST;
+}
+
+static void nats_give_back(source *source, source_message *const *messages, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		delivery_remove(&source->out, each);
+		if (each->is_void) {
+			release(each);
+		} else {
+			delivery_add(&source->held, each);
+		}
+	}
+}
+
+/* ---- Publishing, for dead messages ---- */
+
+/* A header's value is a line. */
+static natsStatus copy_header(natsMsg *copy, const source_header *header)
+{
+	char *value = strndup(header->value.data == NULL ? "" : header->value.data, header->value.length);
+
+	for (char *at = value; at != NULL && (at = strpbrk(at, "\r\n")) != NULL;) {
+		*at = ' ';
+	}
+	natsStatus status = value == NULL ? NATS_NO_MEMORY : natsMsgHeader_Add(copy, header->name, value);
+	free(value);
+	return status;
+}
+
+static natsStatus copy_headers(natsMsg *copy, const source_header *headers, size_t count)
+{
+	natsStatus status = NATS_OK;
+
+	for (size_t i = 0; i < count && status == NATS_OK; i++) {
+		/* With the message's own Nats-Msg-Id the server would take the copy for the message. */
+		if (strcmp(headers[i].name, "Nats-Msg-Id") != 0) {
+			status = copy_header(copy, &headers[i]);
+		}
+	}
+	return status;
+}
+
+static bool nats_publish(source *source, const char *topic, const source_message *message, const source_header *more,
+                         size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	natsMsg *copy = NULL;
+	jsPubOptions how;
+	jsErrCode code = 0;
+
+	if (source->connection == NULL) {
+		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+		return false;
+	}
+	natsStatus status = natsMsg_Create(&copy, topic, NULL, message->payload.data, (int)message->payload.length);
+	if (status == NATS_OK) {
+		status = copy_headers(copy, message->headers, message->header_count);
+	}
+	if (status == NATS_OK) {
+		status = copy_headers(copy, more, more_count);
+	}
+	if (status == NATS_OK) {
+		jsPubOptions_Init(&how);
+		how.MaxWait = timeout_ms;
+		status = js_PublishMsg(NULL, source->js, copy, &how, &code);
+	}
+	if (status == NATS_NO_RESPONDERS) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream of the server takes messages to %.100s", topic);
+	} else if (status != NATS_OK) {
+		nats_problem(source->address, "cannot publish to", status, source->connection, problem);
+	}
+	natsMsg_Destroy(copy);
+	return status == NATS_OK;
+}
+
+/* ---- Opening and closing ---- */
+
+/* So that another member need not wait for what is here: all that came, given back in its order. */
+static void return_all(source *source)
+{
+	bool came = true;
+
+	while (came && receive(source, 0, &came)) {
+	}
+	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
+		delivery_add(&source->held, each);
+	}
+	for (delivery *each = source->held.first; each != NULL; each = each->next) {
+		if (!each->is_void) {
+			natsConnection_PublishString(source->connection, each->reply, "-NAK");
+		}
+	}
+	natsConnection_FlushTimeout(source->connection, ANSWER_MS);
+}
+
+static void nats_close(source *source)
+{
+	if (source->connection != NULL) {
+		return_all(source);
+	}
+	disconnect(source);
+	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
+		release(each);
+	}
+	broker_address_free(source->address);
+	free(source->next_subject);
+	free(source->name);
+	free(source->durable);
+	free(source);
+}
+
+/* Names become part of subjects. */
+static bool is_name(const char *text)
+{
+	return text[0] != '\0' && strpbrk(text, ".*> \t/\\") == NULL;
+}
+
+static bool check_names(const config *config, const config_section *section, const settings *settings, char **problem)
+{
+	if (!is_name(settings->stream)) {
+		*problem = config_problem(config, section, NULL, "stream: \"%s\" is no name of a stream", settings->stream);
+	} else if (!is_name(settings->durable == NULL ? section->name : settings->durable)) {
+		*problem = config_problem(config, section, NULL,
+		                          "durable: \"%s\" is no name of a consumer: it must not have . * > / or spaces",
+		                          settings->durable == NULL ? section->name : settings->durable);
+	} else {
+		return true;
+	}
+	return false;
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings,
+                          broker_address **address, char **problem)
+{
+	return config_apply(config, section, options, settings, problem) &&
+	       check_names(config, section, settings, problem) &&
+	       nats_address_read(config, section, &settings->nats, address, problem);
+}
+
+static bool nats_check(const config *config, const config_section *section, char **problem)
+{
+	settings settings;
+	broker_address *address = NULL;
+	bool right = read_settings(config, section, &settings, &address, problem);
+
+	broker_address_free(address);
+	return right;
+}
+
+/* Connects at the first fetch. */
+static bool nats_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
+                      source **result, char **problem)
+{
+	source *made = calloc(1, sizeof *made);
+
+	if (made == NULL) {
+		*problem = config_problem(config, section, NULL, "memory is out");
+		return false;
+	}
+	if (!read_settings(config, section, &made->settings, &made->address, problem)) {
+		free(made);
+		return false;
+	}
+	made->service = service;
+	made->prefetch = prefetch;
+	made->durable = strdup(made->settings.durable == NULL ? section->name : made->settings.durable);
+	if (made->durable == NULL || asprintf(&made->name, "pgonce consume %s", section->name) < 0 ||
+	    asprintf(&made->next_subject, "$JS.API.CONSUMER.MSG.NEXT.%s.%s", made->settings.stream, made->durable) < 0) {
+		*problem = config_problem(config, section, NULL, "memory is out");
+		nats_close(made);
+		return false;
+	}
+	*result = made;
+	return true;
+}
+
+const source_class source_nats = {
+    .name = "nats",
+    .options = options,
+    .has_coordinates = true,
+    .open = nats_open,
+    .check = nats_check,
+    .fetch = nats_fetch,
+    .acknowledge = nats_acknowledge,
+    .give_back = nats_give_back,
+    .publish = nats_publish,
+    .close = nats_close,
+};

@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * source_rabbitmq.c: messages of a RabbitMQ queue, with acknowledgements by hand and a bound on what is out. The broker puts what a
+ * lost connection had not acknowledged back to where it was in the queue; what is given back while the connection lives waits here,
+ * since the broker would hand out the following ones first. A connection is served only inside librabbitmq's calls: heartbeats
+ * too, hence fetch's keeping alive.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "amqp_text.h"
+#include "delivery.h"
+#include "rabbitmq.h"
+
+enum {
+	CONNECT_MS = 5000, /* for each host */
+	RETRY_FIRST_MS = 100,
+	RETRY_MOST_MS = 10000,
+	PREFETCH_MOST = UINT16_MAX,
+	PUBLISHER_IDLE_MS = 5000 /* by which the broker has not missed a heartbeat */
+};
+
+typedef struct settings {
+	rabbitmq_options rabbitmq; /* first */
+	const char *queue, *exchange, *bind;
+	int64_t declare, queue_type;
+} settings;
+
+/* clang-format off */
+static const config_option options[] = {
+	RABBITMQ_OPTION_ROWS,
+	{.name = "queue", .kind = CONFIG_TEXT, .offset = offsetof(settings, queue), .required = true, .help = "the queue to read"},
+	{.name = "declare", .kind = CONFIG_FLAG, .offset = offsetof(settings, declare), .standard = "no", .help = "make the queue (durable) where there is none, and bind it as exchange and bind say; otherwise it must exist"},
+	{.name = "queue_type", .kind = CONFIG_CHOICE, .offset = offsetof(settings, queue_type), .choices = "classic|quorum", .standard = "classic", .help = "of a queue that is made"},
+	{.name = "exchange", .kind = CONFIG_TEXT, .offset = offsetof(settings, exchange), .help = "with declare: the exchange that the queue is bound to; it must exist"},
+	{.name = "bind", .kind = CONFIG_TEXT, .offset = offsetof(settings, bind), .standard = "#", .help = "with exchange: the binding keys, separated by commas"},
+	{0}};
+/* clang-format on */
+
+struct source {
+	const service *service;
+	settings settings;
+	broker_address *address;
+	char *name; /* of the connection, in the broker's lists */
+	int64_t prefetch;
+	amqp_connection_state_t connection; /* NULL: none */
+	text_buffer headers;
+	delivery_list out, held;
+	uint64_t serial;
+	bool lost; /* to be told */
+	int failures;
+	int64_t retry_at_ms;
+	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
+	amqp_connection_state_t publisher;  /* of dead messages, with a channel that confirms; NULL: none */
+	int64_t published_ms;
+};
+
+static void release(delivery *delivery)
+{
+	amqp_destroy_envelope(delivery->owned);
+	free(delivery->owned);
+	free(delivery);
+}
+
+/* ---- Losing and making the connection ---- */
+
+static void disconnect(source *source, bool polite)
+{
+	delivery *each;
+
+	while ((each = delivery_take(&source->held)) != NULL) {
+		release(each);
+	}
+	delivery_void_all(&source->out);
+	rabbitmq_close(source->connection, polite);
+	source->connection = NULL;
+}
+
+/* After a failure: `problem` is set. */
+static void lose(source *source)
+{
+	source->lost = source->lost || source->connection != NULL;
+	disconnect(source, false);
+	source->failures++;
+	source->retry_at_ms = service_now_ms() + service_backoff_ms(source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
+}
+
+/* Did the last call of the connection succeed? */
+static bool succeeded(source *source, const char *what)
+{
+	amqp_rpc_reply_t reply = amqp_get_rpc_reply(source->connection);
+
+	if (reply.reply_type != AMQP_RESPONSE_NORMAL) {
+		rabbitmq_reply_problem(what, reply, source->problem);
+	}
+	return reply.reply_type == AMQP_RESPONSE_NORMAL;
+}
+
+static bool bind_queue(source *source)
+{
+	static const char between[] = ", \t";
+	const settings *is = &source->settings;
+
+	for (const char *at = is->bind + strspn(is->bind, between); *at != '\0'; at += strspn(at, between)) {
+		amqp_bytes_t key = {.len = strcspn(at, between), .bytes = (void *)(uintptr_t)at};
+		amqp_queue_bind(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(is->queue),
+		                amqp_cstring_bytes(is->exchange), key, amqp_empty_table);
+		if (!succeeded(source, "cannot bind the queue")) {
+			return false;
+		}
+		at += key.len;
+	}
+	return true;
+}
+
+static bool find_queue(source *source)
+{
+	const settings *is = &source->settings;
+	amqp_table_entry_t type = {
+	    .key = amqp_cstring_bytes("x-queue-type"),
+	    .value = {.kind = AMQP_FIELD_KIND_UTF8,
+	              .value.bytes = amqp_cstring_bytes(is->queue_type == 0 ? "classic" : "quorum")}};
+	amqp_table_t arguments = {.num_entries = 1, .entries = &type};
+
+	amqp_queue_declare(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(is->queue), !is->declare, true, false,
+	                   false, is->declare ? arguments : amqp_empty_table);
+	if (!succeeded(source, is->declare ? "cannot make the queue (one that exists otherwise is taken with declare = no)"
+	                                   : "cannot read the queue (it is made with declare = yes)")) {
+		return false;
+	}
+	return !is->declare || is->exchange == NULL || bind_queue(source);
+}
+
+static bool reconnect(source *source)
+{
+	uint16_t most = (uint16_t)(source->prefetch < PREFETCH_MOST ? source->prefetch : PREFETCH_MOST);
+
+	source->connection = rabbitmq_connect(source->address, source->name, CONNECT_MS, NULL, source->problem);
+	bool prepared = source->connection != NULL && find_queue(source);
+	if (prepared) {
+		amqp_basic_qos(source->connection, RABBITMQ_CHANNEL, 0, most, false);
+		prepared = succeeded(source, "cannot set the prefetch");
+	}
+	if (prepared) {
+		amqp_basic_consume(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue),
+		                   amqp_empty_bytes, false, false, false, amqp_empty_table);
+		prepared = succeeded(source, "cannot read the queue");
+	}
+	if (!prepared) {
+		lose(source);
+		return false;
+	}
+	source->failures = 0;
+	service_log(source->service, SERVICE_INFO, "connected", "source=rabbitmq queue=%s", source->settings.queue);
+	return true;
+}
+
+/* ---- Messages ---- */
+
+/* Takes the envelope over, also where it fails (memory is out). */
+static bool wrap(source *source, amqp_envelope_t *envelope)
+{
+	size_t header_count = amqp_text_headers(&envelope->message.properties, &source->headers);
+	size_t topic_length = envelope->routing_key.len, at = 0;
+	char *text = NULL;
+	delivery *made =
+	    source->headers.failed ? NULL : delivery_new(header_count, topic_length + 1 + source->headers.length, &text);
+	amqp_envelope_t *owned = made == NULL ? NULL : malloc(sizeof *owned);
+
+	if (owned == NULL) {
+		snprintf(source->problem, sizeof source->problem, "memory is out");
+		free(made);
+		amqp_destroy_envelope(envelope);
+		return false;
+	}
+	*owned = *envelope;
+	made->owned = owned;
+	made->serial = ++source->serial;
+	made->sequence = (int64_t)envelope->delivery_tag;
+	memcpy(text, topic_length == 0 ? "" : envelope->routing_key.bytes, topic_length);
+	made->message.topic = text;
+	made->message.payload = (once_bytes){.data = owned->message.body.len == 0 ? "" : owned->message.body.bytes,
+	                                     .length = owned->message.body.len};
+	text_buffer copy = {.data = text + topic_length + 1, .length = source->headers.length};
+	if (copy.length > 0) {
+		memcpy(copy.data, source->headers.data, copy.length);
+	}
+	for (size_t i = 0; i < header_count; i++) {
+		at = amqp_text_pair(&copy, at, &made->headers[i]);
+	}
+	delivery_add(&source->held, made);
+	return true;
+}
+
+/* Something else than a message. False: it is the end of the connection. */
+static bool take_frame(source *source)
+{
+	const struct timeval now = {0};
+	amqp_frame_t frame;
+	int code;
+	bool connection_too;
+	int status = amqp_simple_wait_frame_noblock(source->connection, &frame, &now);
+
+	if (status == AMQP_STATUS_TIMEOUT) {
+		return true;
+	}
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("the connection is lost", status, source->problem);
+		return false;
+	}
+	if (rabbitmq_frame_closes(source->connection, &frame, &code, &connection_too, source->problem)) {
+		return false;
+	}
+	if (frame.frame_type == AMQP_FRAME_METHOD && frame.payload.method.id == AMQP_BASIC_CANCEL_METHOD) {
+		snprintf(source->problem, sizeof source->problem,
+		         "the broker ended the reading of queue %.100s: it was deleted, or its node is gone",
+		         source->settings.queue);
+		return false;
+	}
+	return true; /* connection.blocked, for example, which is for those who publish */
+}
+
+/* The next into `held`, waiting at most timeout_ms. *came: there was something. False: the connection is of no use any more. */
+static bool receive(source *source, int timeout_ms, bool *came)
+{
+	const struct timeval time = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+	amqp_envelope_t envelope;
+
+	*came = true;
+	amqp_rpc_reply_t reply = amqp_consume_message(source->connection, &envelope, &time, 0);
+	if (reply.reply_type == AMQP_RESPONSE_NORMAL) {
+		return wrap(source, &envelope);
+	}
+	if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION) {
+		if (reply.library_error == AMQP_STATUS_TIMEOUT) {
+			*came = false;
+			return true;
+		}
+		if (reply.library_error == AMQP_STATUS_UNEXPECTED_STATE) {
+			return take_frame(source);
+		}
+	}
+	rabbitmq_reply_problem("the connection is lost", reply, source->problem);
+	return false;
+}
+
+static bool collect(source *source, size_t most, int timeout_ms)
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+	bool came = true;
+
+	/* What was decoded is in the messages themselves: the rest of the library's memory may go. */
+	amqp_maybe_release_buffers(source->connection);
+	while (came && source->held.count < most) {
+		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
+		if (!receive(source, left_ms > 0 ? (int)left_ms : 0, &came)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static source_state unavailable(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t wait_ms = source->retry_at_ms - service_now_ms();
+
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	if (wait_ms > 0 && timeout_ms > 0) {
+		service_sleep(wait_ms < timeout_ms ? wait_ms : timeout_ms);
+	}
+	return SOURCE_UNAVAILABLE;
+}
+
+static source_state rabbitmq_fetch(source *source, size_t most, int timeout_ms, source_message **messages,
+                                   size_t *count, char problem[BROKER_PROBLEM_BYTES])
+{
+	*count = 0;
+	if (source->connection == NULL && (service_now_ms() < source->retry_at_ms || most == 0 || !reconnect(source))) {
+		return unavailable(source, timeout_ms, problem);
+	}
+	if (source->lost) {
+		source->lost = false;
+		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+		return SOURCE_LOST;
+	}
+	/* To keep alive all is read: the broker sends no more than the prefetch, and heartbeats are sent where one reads. */
+	if (!collect(source, most == 0 ? SIZE_MAX : most, timeout_ms)) {
+		lose(source);
+		return unavailable(source, 0, problem);
+	}
+	for (; *count < most && source->held.first != NULL; ++*count) {
+		delivery *each = delivery_take(&source->held);
+		delivery_add(&source->out, each);
+		messages[*count] = &each->message;
+	}
+	return SOURCE_OK;
+}
+
+static uint64_t lowest(const delivery_list *list, uint64_t tag)
+{
+	for (const delivery *each = list->first; each != NULL; each = each->next) {
+		if (!each->is_void) {
+			return (uint64_t)each->sequence < tag ? (uint64_t)each->sequence : tag;
+		}
+	}
+	return tag;
+}
+
+/* All up to the highest in one, where nothing below it is still here; else each by itself. */
+static int acknowledge_tags(source *source, const uint64_t *tags, size_t count)
+{
+	uint64_t highest = 0;
+	int status = AMQP_STATUS_OK;
+
+	for (size_t i = 0; i < count; i++) {
+		highest = tags[i] > highest ? tags[i] : highest;
+	}
+	uint64_t below = lowest(&source->out, lowest(&source->held, highest));
+	if (below == highest) {
+		return count == 0 ? status : amqp_basic_ack(source->connection, RABBITMQ_CHANNEL, highest, true);
+	}
+	for (size_t i = 0; i < count && status == AMQP_STATUS_OK; i++) {
+		status = amqp_basic_ack(source->connection, RABBITMQ_CHANNEL, tags[i], false);
+	}
+	return status;
+}
+
+static source_state rabbitmq_acknowledge(source *source, source_message *const *messages, size_t count,
+                                         char problem[BROKER_PROBLEM_BYTES])
+{
+	uint64_t *tags = malloc((count + 1) * sizeof *tags);
+	size_t tag_count = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		if (!each->is_void && tags != NULL) {
+			tags[tag_count++] = (uint64_t)each->sequence;
+		}
+		delivery_remove(&source->out, each);
+		release(each);
+	}
+	int status = tags == NULL ? AMQP_STATUS_NO_MEMORY : acknowledge_tags(source, tags, tag_count);
+	free(tags);
+	if (status == AMQP_STATUS_OK) {
+		return SOURCE_OK;
+	}
+	rabbitmq_status_problem("cannot acknowledge", status, source->problem);
+	lose(source);
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	return SOURCE_LOST;
+}
+
+static void rabbitmq_give_back(source *source, source_message *const *messages, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		delivery_remove(&source->out, each);
+		if (each->is_void) {
+			release(each);
+		} else {
+			delivery_add(&source->held, each);
+		}
+	}
+}
+
+/* ---- Publishing, for dead messages: a connection of its own, since the answers would come between messages ---- */
+
+static void stop_publisher(source *source, bool polite)
+{
+	rabbitmq_close(source->publisher, polite);
+	source->publisher = NULL;
+}
+
+static bool start_publisher(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	if (source->publisher != NULL && service_now_ms() - source->published_ms > PUBLISHER_IDLE_MS) {
+		stop_publisher(source, false);
+	}
+	if (source->publisher != NULL) {
+		return true;
+	}
+	source->publisher = rabbitmq_connect(source->address, source->name, CONNECT_MS, NULL, problem);
+	if (source->publisher == NULL) {
+		return false;
+	}
+	amqp_confirm_select(source->publisher, RABBITMQ_CHANNEL);
+	amqp_rpc_reply_t reply = amqp_get_rpc_reply(source->publisher);
+	if (reply.reply_type != AMQP_RESPONSE_NORMAL) {
+		rabbitmq_reply_problem("cannot publish", reply, problem);
+		stop_publisher(source, false);
+	}
+	return source->publisher != NULL;
+}
+
+/* The broker's answer to the one message that is on its way. False: it is no longer the answer that is to come, or it is a no. */
+static bool take_confirm(source *source, const amqp_frame_t *frame, bool *answered, char problem[BROKER_PROBLEM_BYTES])
+{
+	amqp_method_number_t method = frame->frame_type == AMQP_FRAME_METHOD ? frame->payload.method.id : 0;
+	amqp_message_t returned;
+	int code;
+	bool connection_too;
+
+	if (method == AMQP_BASIC_ACK_METHOD) {
+		*answered = true;
+		return true;
+	}
+	if (method == AMQP_BASIC_RETURN_METHOD) {
+		amqp_read_message(source->publisher, RABBITMQ_CHANNEL, &returned, 0);
+		amqp_destroy_message(&returned);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "there is no such queue");
+		return false;
+	}
+	if (method == AMQP_BASIC_NACK_METHOD) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the broker could not store it (basic.nack)");
+		return false;
+	}
+	return !rabbitmq_frame_closes(source->publisher, frame, &code, &connection_too, problem);
+}
+
+static bool wait_for_confirm(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+	bool answered = false;
+
+	while (!answered) {
+		int64_t left_ms = until_ms - service_now_ms();
+		struct timeval time = {.tv_sec = left_ms / 1000, .tv_usec = left_ms % 1000 * 1000};
+		amqp_frame_t frame;
+		int status =
+		    left_ms <= 0 ? AMQP_STATUS_TIMEOUT : amqp_simple_wait_frame_noblock(source->publisher, &frame, &time);
+		if (status != AMQP_STATUS_OK) {
+			rabbitmq_status_problem("no answer to a message that was published", status, problem);
+			return false;
+		}
+		if (!take_confirm(source, &frame, &answered, problem)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+static amqp_bytes_t bytes_of(once_bytes bytes)
+{
+	return (amqp_bytes_t){.len = bytes.length, .bytes = (void *)(uintptr_t)bytes.data};
+}
+
+static void copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		entries[i].key = amqp_cstring_bytes(headers[i].name);
+		entries[i].value.kind = AMQP_FIELD_KIND_UTF8;
+		entries[i].value.value.bytes = bytes_of(headers[i].value);
+	}
+}
+
+/* `topic` is a queue: the default exchange takes it there, or says that there is none. */
+static bool rabbitmq_publish(source *source, const char *topic, const source_message *message,
+                             const source_header *more, size_t more_count, int timeout_ms,
+                             char problem[BROKER_PROBLEM_BYTES])
+{
+	amqp_table_entry_t *entries = calloc(message->header_count + more_count + 1, sizeof *entries);
+
+	if (entries == NULL || !start_publisher(source, problem)) {
+		free(entries);
+		return false;
+	}
+	copy_headers(entries, message->headers, message->header_count);
+	copy_headers(entries + message->header_count, more, more_count);
+	amqp_basic_properties_t properties = {
+	    ._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
+	    .delivery_mode = AMQP_DELIVERY_PERSISTENT,
+	    .headers = {.num_entries = (int)(message->header_count + more_count), .entries = entries}};
+	int status = amqp_basic_publish(source->publisher, RABBITMQ_CHANNEL, amqp_empty_bytes, amqp_cstring_bytes(topic),
+	                                true, false, &properties, bytes_of(message->payload));
+	free(entries);
+	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, timeout_ms, problem);
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("cannot publish", status, problem);
+	}
+	source->published_ms = service_now_ms();
+	amqp_maybe_release_buffers(source->publisher);
+	if (!published) {
+		stop_publisher(source, false);
+	}
+	return published;
+}
+
+/* ---- Opening and closing ---- */
+
+static void rabbitmq_source_close(source *source)
+{
+	disconnect(source, true);
+	stop_publisher(source, true);
+	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
+		release(each);
+	}
+	text_buffer_free(&source->headers);
+	broker_address_free(source->address);
+	free(source->name);
+	free(source);
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings,
+                          broker_address **address, char **problem)
+{
+	if (!config_apply(config, section, options, settings, problem)) {
+		return false;
+	}
+	if (settings->exchange != NULL && !settings->declare) {
+		*problem = config_problem(config, section, NULL, "exchange: only with declare = yes is the queue bound");
+		return false;
+	}
+	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);
+}
+
+static bool rabbitmq_check(const config *config, const config_section *section, char **problem)
+{
+	settings settings;
+	broker_address *address = NULL;
+	bool right = read_settings(config, section, &settings, &address, problem);
+
+	broker_address_free(address);
+	return right;
+}
+
+/* Connects at the first fetch. */
+static bool rabbitmq_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
+                          source **result, char **problem)
+{
+	source *made = calloc(1, sizeof *made);
+
+	if (made == NULL) {
+		*problem = config_problem(config, section, NULL, "memory is out");
+		return false;
+	}
+	if (!read_settings(config, section, &made->settings, &made->address, problem)) {
+		free(made);
+		return false;
+	}
+	made->service = service;
+	made->prefetch = prefetch;
+	if (asprintf(&made->name, "pgonce consume %s", section->name) < 0) {
+		made->name = NULL;
+		*problem = config_problem(config, section, NULL, "memory is out");
+		rabbitmq_source_close(made);
+		return false;
+	}
+	*result = made;
+	return true;
+}
+
+const source_class source_rabbitmq = {
+    .name = "rabbitmq",
+    .options = options,
+    .open = rabbitmq_open,
+    .check = rabbitmq_check,
+    .fetch = rabbitmq_fetch,
+    .acknowledge = rabbitmq_acknowledge,
+    .give_back = rabbitmq_give_back,
+    .publish = rabbitmq_publish,
+    .close = rabbitmq_source_close,
+};

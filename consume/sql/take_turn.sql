@@ -1,0 +1,4 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- One process at a time is at work for a consumer whose broker does not keep the messages of a key together. The lock is
+-- the session's.
+SELECT pg_try_advisory_lock(hashtextextended('pgonce consume ' || $1::text, hashtext($2::text)))

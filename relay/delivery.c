@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* delivery.c: the sink's side of a pipeline: what is handed over when, and what its answers mean. See pipeline.h. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+#include "pipeline.h"
+
+enum {
+	RESULTS_MAX = 256,
+	PAUSE_FIRST_MS = 100,
+	PAUSE_MOST_MS = 10000,
+	/* A receiver may ask to be left alone for so long, whatever retry_most says. */
+	ASKED_MOST_MS = 3600 * 1000,
+	HANGING_MS = 1000,
+	/* So soon, where only few are left and a usual delivery takes a twentieth of it. */
+	HANGING_FEW_MS = 100,
+	HANGING_FACTOR = 20,
+	HANGING_SHARE = 10,
+	/* With more than this in flight for long and not one answer it is the sink that hangs, and others would only hang too. */
+	HANGING_SILENT_MOST = 100,
+	/* A row that is put off comes due again only after its result must have come. */
+	DEFER_MORE_MS = 2000,
+	TOLD_A_SECOND = 20
+};
+
+/* Memory for events in flight for long; with more of them the chunk waits. */
+#define HELD_BYTES_MAX ((size_t)64 << 20)
+
+void batch_add(batch *batch, event *event)
+{
+	if (batch->count == batch->room) {
+		batch->room = batch->room == 0 ? 1024 : 2 * batch->room;
+		batch->events = memory_array(batch->events, batch->room, sizeof(void *));
+	}
+	event->index = (int)batch->count;
+	batch->events[batch->count++] = event;
+	batch->open++;
+}
+
+static batch *batch_of(pipeline *pipeline, const event *event)
+{
+	return event->index < 0 ? NULL : event->known ? &pipeline->due : &pipeline->chunk;
+}
+
+/* Of events that are in flight for long: they are counted, for what they take of memory. */
+static void held_remove(pipeline *pipeline, const event *event)
+{
+	if (event->deferred) {
+		pipeline->held_bytes -= event->bytes;
+		pipeline->held_count--;
+	}
+}
+
+static void batch_remove(pipeline *pipeline, event *event)
+{
+	batch *batch = batch_of(pipeline, event);
+
+	if (batch != NULL) {
+		batch->events[event->index] = NULL;
+		batch->open--;
+		event->index = -1;
+	}
+	held_remove(pipeline, event);
+}
+
+/* ---- parking */
+
+/* Events that fail come in crowds: so many lines a second, and how many were left out. */
+static void tell_parked(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
+                        const char *error)
+{
+	char topic[SERVICE_QUOTE_BYTES], quoted[SERVICE_QUOTE_BYTES];
+	int64_t second = service_now_ms() / 1000;
+	bool is_dead = strcmp(state, "dead") == 0;
+
+	if (second != pipeline->told_second) {
+		if (pipeline->told_count > TOLD_A_SECOND) {
+			service_log(&pipeline->service, SERVICE_WARNING, "parked", "more=%d", pipeline->told_count - TOLD_A_SECOND);
+		}
+		pipeline->told_second = second;
+		pipeline->told_count = 0;
+	}
+	if (!is_dead && ++pipeline->told_count > TOLD_A_SECOND) {
+		return;
+	}
+	service_log(&pipeline->service, SERVICE_WARNING, is_dead ? "dead" : "parked",
+	            "event_id=%s topic=%s attempts=%d retry_in_ms=%lld error=%s", event->event_id,
+	            service_quote(event->topic, topic), attempts, (long long)wait_ms, service_quote(error, quoted));
+}
+
+static void park(pipeline *pipeline, const event *event, const char *state, int attempts, int64_t wait_ms,
+                 const char *error)
+{
+	settlement_park(&pipeline->settlement, event, state, attempts, wait_ms, error);
+	schedule_mark(pipeline->schedule, event, pipeline->reads);
+	pipeline->parked += event->known ? 0 : 1;
+}
+
+/* Those behind an event that is parked: fresh ones are parked too, the others are already. */
+static void park_behind(pipeline *pipeline, event *first)
+{
+	for (event *at = first, *next = NULL; at != NULL; at = next) {
+		next = at->list_after;
+		if (!at->known) {
+			park(pipeline, at, "waiting", at->attempts, 0, NULL);
+		}
+		batch_remove(pipeline, at);
+		event_free(at);
+	}
+}
+
+static void park_dead(pipeline *pipeline, event *event, const char *error)
+{
+	pipeline->dead++;
+	tell_parked(pipeline, event, "dead", event->attempts, 0, error);
+	park(pipeline, event, "dead", event->attempts, 0, error);
+}
+
+/* ---- events come in */
+
+void delivery_accept(pipeline *pipeline, event *event, batch *batch)
+{
+	event->session = pipeline->session;
+	event->fetch = pipeline->reads;
+	if (event->known && schedule_busy(pipeline->schedule, event)) {
+		event_free(event); /* it, or one before it, is in flight */
+		return;
+	}
+	if (event->blocked || schedule_marked(pipeline->schedule, event)) {
+		if (!event->known) {
+			park(pipeline, event, "waiting", 0, 0, NULL);
+		}
+		event_free(event);
+		return;
+	}
+	const route *route = routes_find(&pipeline->settings.routes, event->topic);
+	if (route == NULL) {
+		/* Parked by a relay with other routes. */
+		park_dead(pipeline, event, "no route of this relay matches its topic");
+		event_free(event);
+		return;
+	}
+	envelope_fill(&pipeline->settings.envelope, event);
+	event->message.destination = route_destination(route, event);
+	batch_add(batch, event);
+	schedule_add(pipeline->schedule, event);
+}
+
+/* ---- sending */
+
+static void out_add(pipeline *pipeline, event *event)
+{
+	event->out_before = NULL;
+	event->out_after = pipeline->out;
+	if (pipeline->out != NULL) {
+		pipeline->out->out_before = event;
+	}
+	pipeline->out = event;
+	pipeline->in_flight++;
+}
+
+static void out_remove(pipeline *pipeline, event *event)
+{
+	*(event->out_before == NULL ? &pipeline->out : &event->out_before->out_after) = event->out_after;
+	if (event->out_after != NULL) {
+		event->out_after->out_before = event->out_before;
+	}
+	pipeline->in_flight--;
+}
+
+void delivery_forget(pipeline *pipeline)
+{
+	while (pipeline->out != NULL) {
+		event *event = pipeline->out;
+		out_remove(pipeline, event);
+		/* Of the present session: it stands in the schedule yet. */
+		if (event->place != EVENT_OUTSIDE) {
+			schedule_remove(pipeline->schedule, event);
+		}
+		event_free(event);
+	}
+}
+
+static size_t room_of(const pipeline *pipeline)
+{
+	bool keeps_order = pipeline->settings.sink->keeps_order;
+
+	if (pipeline->failures > 0) {
+		/* One tries whether the sink is back; where the sink keeps the order, after all before it have their results. */
+		bool busy = keeps_order ? pipeline->in_flight > 0 : pipeline->probe != NULL;
+		return busy ? 0 : 1;
+	}
+	return keeps_order ? SIZE_MAX
+	       : pipeline->in_flight < (size_t)pipeline->settings.in_flight
+	           ? (size_t)pipeline->settings.in_flight - pipeline->in_flight
+	           : 0;
+}
+
+void delivery_send(pipeline *pipeline)
+{
+	int64_t now = service_now_ms();
+
+	pipeline->sink_is_full = false;
+	if (now < pipeline->pause_until_ms || pipeline->is_broken) {
+		return;
+	}
+	for (size_t room = room_of(pipeline); room > 0; room--) {
+		event *event = schedule_next(pipeline->schedule);
+		if (event == NULL) {
+			return;
+		}
+		if (!pipeline->settings.sink->send(pipeline->sink, &event->message)) {
+			schedule_put_back(pipeline->schedule, event);
+			pipeline->sink_is_full = true;
+			return;
+		}
+		event->sent_ms = now;
+		batch_of(pipeline, event)->sent_ms = now;
+		out_add(pipeline, event);
+		pipeline->probe = pipeline->failures > 0 ? event : pipeline->probe;
+	}
+}
+
+/* ---- results */
+
+static void sink_answers(pipeline *pipeline)
+{
+	if (pipeline->failures > 0) {
+		service_log(&pipeline->service, SERVICE_INFO, "available", "after_failures=%d", pipeline->failures);
+	}
+	pipeline->failures = 0;
+	pipeline->pause_until_ms = 0;
+	pipeline->answered_ms = service_now_ms();
+}
+
+static void on_delivered(pipeline *pipeline, event *event)
+{
+	double took_ms = (double)(service_now_ms() - event->sent_ms);
+
+	sink_answers(pipeline);
+	pipeline->latency_ms += (took_ms - pipeline->latency_ms) / 16;
+	pipeline->delivered++;
+	if (event->known) {
+		settlement_delivered(&pipeline->settlement, event);
+		pipeline->parked--;
+	}
+	batch_remove(pipeline, event);
+	schedule_remove(pipeline->schedule, event);
+	event_free(event);
+}
+
+static void on_refused(pipeline *pipeline, event *event, const sink_result *result)
+{
+	const relay_settings *settings = &pipeline->settings;
+	int attempts = event->attempts + 1;
+	int64_t asked_most = settings->retry_most_ms > ASKED_MOST_MS ? settings->retry_most_ms : ASKED_MOST_MS;
+	int64_t wait_ms = result->retry_after_ms >= 0
+	                      ? (result->retry_after_ms < asked_most ? result->retry_after_ms : asked_most)
+	                      : service_backoff_ms(attempts, settings->retry_first_ms, settings->retry_most_ms);
+
+	sink_answers(pipeline);
+	pipeline->refused++;
+	event->attempts = attempts;
+	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+	if (attempts >= settings->attempts) {
+		park_dead(pipeline, event, result->problem);
+	} else {
+		tell_parked(pipeline, event, "retrying", attempts, wait_ms, result->problem);
+		park(pipeline, event, "retrying", attempts, wait_ms, result->problem);
+	}
+	batch_remove(pipeline, event);
+	event_free(event);
+	park_behind(pipeline, behind);
+}
+
+static void on_unavailable(pipeline *pipeline, event *event, const sink_result *result, bool is_probe)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	/* Of many that fail together only the first counts, then those that tried whether the sink is back. */
+	if (pipeline->failures == 0 || is_probe) {
+		pipeline->failures++;
+		int64_t pause_ms = service_backoff_ms(pipeline->failures, PAUSE_FIRST_MS, PAUSE_MOST_MS);
+		pipeline->pause_until_ms = service_now_ms() + pause_ms;
+		if (pipeline->failures == 1) {
+			service_log(&pipeline->service, SERVICE_WARNING, "unavailable",
+			            "sink=%s error=%s; it is tried until it is back", pipeline->settings.sink->name,
+			            service_quote(result->problem, quoted));
+		}
+	}
+	if (!event->known && !schedule_marked(pipeline->schedule, event)) {
+		schedule_put_back(pipeline->schedule, event);
+		return;
+	}
+	/* A parked event is read again when it is due: an operator may decide about it meanwhile. A fresh one stands behind one that was parked. */
+	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+	if (!event->known || event->deferred) {
+		park(pipeline, event, "waiting", event->attempts, 0, event->known ? result->problem : NULL);
+	}
+	batch_remove(pipeline, event);
+	event_free(event);
+	park_behind(pipeline, behind);
+}
+
+static void on_result(pipeline *pipeline, const sink_result *result)
+{
+	event *event = result->message->user;
+	bool is_probe = pipeline->probe == event;
+
+	out_remove(pipeline, event);
+	pipeline->probe = is_probe ? NULL : pipeline->probe;
+	if (event->session != pipeline->session) {
+		/* Of a session that was lost: it was or will be read again. */
+		held_remove(pipeline, event);
+		event_free(event);
+		return;
+	}
+	switch (result->verdict) {
+	case SINK_DELIVERED:
+		on_delivered(pipeline, event);
+		break;
+	case SINK_REFUSED:
+		on_refused(pipeline, event, result);
+		break;
+	case SINK_UNAVAILABLE:
+		if (pipeline->settings.sink == &sink_stdout && !pipeline->is_broken) {
+			pipeline->is_broken = true;
+			pipeline->problem = memory_format("%s; nobody reads the events any more", result->problem);
+		}
+		on_unavailable(pipeline, event, result, is_probe);
+		break;
+	}
+}
+
+void delivery_collect(pipeline *pipeline, int64_t wait_ms)
+{
+	sink_result results[RESULTS_MAX];
+	bool asks = pipeline->in_flight > 0 || pipeline->sink_is_full;
+	size_t count = pipeline->settings.sink->poll(pipeline->sink, asks ? (int)wait_ms : 0, results, RESULTS_MAX);
+
+	for (size_t i = 0; i < count; i++) {
+		on_result(pipeline, &results[i]);
+	}
+	if (!asks && count == 0 && wait_ms > 0) {
+		service_sleep(wait_ms);
+	}
+}
+
+/* ---- what hangs */
+
+static int64_t hanging_ms(const pipeline *pipeline)
+{
+	int64_t usual = (int64_t)(pipeline->latency_ms * HANGING_FACTOR);
+
+	if (pipeline->chunk.open > pipeline->chunk.count / HANGING_SHARE + 1 || usual > HANGING_MS) {
+		return HANGING_MS;
+	}
+	return usual > HANGING_FEW_MS ? usual : HANGING_FEW_MS;
+}
+
+/* The event stays in flight, and a row of it is put off until its result must have come. */
+static void put_off(pipeline *pipeline, event *event)
+{
+	park(pipeline, event, "waiting", event->attempts, pipeline->settings.timeout_ms + DEFER_MORE_MS,
+	     "in flight for long");
+	batch_remove(pipeline, event);
+	event->known = true;
+	event->deferred = true;
+	pipeline->held_bytes += event->bytes;
+	pipeline->held_count++;
+}
+
+bool delivery_detach(pipeline *pipeline)
+{
+	const batch *chunk = &pipeline->chunk;
+	size_t bytes = pipeline->held_bytes;
+
+	if (schedule_has_ready(pipeline->schedule) || service_now_ms() - chunk->sent_ms < hanging_ms(pipeline)) {
+		return false;
+	}
+	if (pipeline->answered_ms < chunk->sent_ms && pipeline->held_count + chunk->open > HANGING_SILENT_MOST) {
+		return false;
+	}
+	for (size_t i = 0; i < chunk->count; i++) {
+		bytes += chunk->events[i] != NULL && chunk->events[i]->place == EVENT_IN_FLIGHT ? chunk->events[i]->bytes : 0;
+	}
+	if (bytes > HELD_BYTES_MAX) {
+		return false;
+	}
+	for (size_t i = 0; i < chunk->count; i++) {
+		event *event = chunk->events[i];
+		if (event == NULL) {
+			continue;
+		}
+		if (event->place == EVENT_IN_FLIGHT) {
+			put_off(pipeline, event);
+			continue;
+		}
+		park(pipeline, event, "waiting", event->attempts, 0, NULL);
+		schedule_remove(pipeline->schedule, event);
+		batch_remove(pipeline, event);
+		event_free(event);
+	}
+	return true;
+}
+
+void delivery_defer(pipeline *pipeline)
+{
+	batch *due = &pipeline->due;
+	int64_t now = service_now_ms();
+
+	for (size_t i = 0; i < due->count; i++) {
+		event *event = due->events[i];
+		if (event == NULL || event->place != EVENT_IN_FLIGHT || now - event->sent_ms < HANGING_MS ||
+		    pipeline->held_bytes + event->bytes > HELD_BYTES_MAX) {
+			continue;
+		}
+		/* Those behind it have rows, and come again after it. */
+		struct event *behind = NULL;
+		while (event->chain_after != NULL && event->chain_after->place == EVENT_BEHIND) {
+			behind = event->chain_after;
+			schedule_remove(pipeline->schedule, behind);
+			batch_remove(pipeline, behind);
+			event_free(behind);
+		}
+		put_off(pipeline, event);
+	}
+}

@@ -1,0 +1,568 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* pipeline.c: the outbox's side of a pipeline, and its life: standing by, taking over, reading, settling, stopping. See pipeline.h. */
+#include "pipeline.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+
+enum {
+	LIST_FIRST = 50000, /* ids listed at a time: 24 bytes each */
+	LIST_MOST = 400000, /* so many, where the backlog is longer: each list costs a pass over it */
+	FETCH_FIRST = 64,   /* events asked for at first; doubled while they are small */
+	DUE_MOST = 500,
+	DUE_HELD_MAX = 10000,
+	DUE_SOON_MS = 100,   /* between two looks for due events, while any are parked */
+	DUE_LATER_MS = 1000, /* and while none are known to be: an operator may have asked for a replay */
+	STANDBY_MS = 500,
+	CONNECT_FIRST_MS = 100,
+	CONNECT_MOST_MS = 2000,
+	STORE_MS = 10000, /* progress over nothing of ours is stored so often */
+	COUNT_MS = 10000, /* parked events are counted so often */
+	CHUNK_WAIT_MS = 20,
+	FULL_WAIT_MS = 100
+};
+
+/* ---- what belongs to a session */
+
+static void batch_forget(batch *batch)
+{
+	free(batch->events);
+	*batch = (struct batch){0};
+}
+
+static void progress_clear(reader_progress *progress)
+{
+	free(progress->seen);
+	free(progress->reading);
+	*progress = (reader_progress){0};
+}
+
+/* The session is over: all that it read is void. What the sink has is freed as its results come. */
+static void forget_session(pipeline *pipeline)
+{
+	event_free_list(schedule_clear(pipeline->schedule));
+	batch_forget(&pipeline->chunk);
+	batch_forget(&pipeline->due);
+	settlement_clear(&pipeline->settlement);
+	progress_clear(&pipeline->progress);
+	pipeline->session++;
+	pipeline->in_chunk = false;
+	pipeline->unstored = false;
+	pipeline->item_count = pipeline->item_next = 0;
+	pipeline->listed_all = false;
+	pipeline->fetch_count = FETCH_FIRST;
+	pipeline->due_at_ms = 0;
+	pipeline->look_wait_ms = 1;
+	pipeline->look_at_ms = 0;
+}
+
+/* ---- settling */
+
+/* The end of a snapshot, "10:20:10,14": what began later it does not see. */
+static uint64_t snapshot_end(const char *snapshot)
+{
+	const char *colon = strchr(snapshot, ':');
+
+	return colon == NULL ? 0 : strtoull(colon + 1, NULL, 10);
+}
+
+static reader_code store(pipeline *pipeline, const char *seen, const char *reading, int64_t after_id, bool fresh)
+{
+	settlement *settlement = &pipeline->settlement;
+	char *parked = settlement_parked(settlement, fresh);
+	reader_code code = reader_settle(pipeline->reader, seen, reading, after_id, settlement->delivered,
+	                                 settlement->delivered_count, parked);
+
+	free(parked);
+	if (code == READER_OK) {
+		settlement_done(settlement, fresh);
+		pipeline->stored_ms = service_now_ms();
+		pipeline->stored_end = snapshot_end(seen);
+	}
+	return code;
+}
+
+/* What became of events that were parked before; the progress stays as it is stored. */
+static reader_code settle_known(pipeline *pipeline)
+{
+	const reader_progress *progress = &pipeline->progress;
+
+	if (!settlement_has_known(&pipeline->settlement)) {
+		return READER_OK;
+	}
+	return store(pipeline, progress->seen, progress->reading, progress->after_id, false);
+}
+
+static void finish_reading(reader_progress *progress)
+{
+	free(progress->seen);
+	progress->seen = progress->reading;
+	progress->reading = NULL;
+	progress->after_id = 0;
+}
+
+static reader_code settle_chunk(pipeline *pipeline)
+{
+	reader_progress *progress = &pipeline->progress;
+	bool is_last = pipeline->listed_all && pipeline->item_next == pipeline->item_count;
+	reader_code code = is_last ? store(pipeline, progress->reading, NULL, 0, true)
+	                           : store(pipeline, progress->seen, progress->reading, pipeline->chunk_end_id, true);
+
+	if (code != READER_OK) {
+		return code;
+	}
+	service_log(&pipeline->service, SERVICE_DEBUG, "batch", "events=%zu took_ms=%lld parked=%lld",
+	            pipeline->chunk.count, (long long)(service_now_ms() - pipeline->chunk_at_ms),
+	            (long long)pipeline->parked);
+	if (is_last) {
+		finish_reading(progress);
+	} else {
+		progress->after_id = pipeline->chunk_end_id;
+	}
+	pipeline->in_chunk = false;
+	pipeline->unstored = false;
+	pipeline->chunk.count = 0;
+	return READER_OK;
+}
+
+/*
+ * Stopping within a chunk: what is done of it is settled, and what is not is parked, so that nothing is delivered again that need not be. Where
+ * nothing is done it is read again.
+ */
+static reader_code settle_part(pipeline *pipeline)
+{
+	batch *chunk = &pipeline->chunk;
+
+	if (chunk->open == chunk->count && !settlement_has_fresh(&pipeline->settlement)) {
+		return settle_known(pipeline);
+	}
+	for (size_t i = 0; i < chunk->count; i++) {
+		if (chunk->events[i] != NULL) {
+			settlement_park(&pipeline->settlement, chunk->events[i], "waiting", chunk->events[i]->attempts, 0, NULL);
+		}
+	}
+	return settle_chunk(pipeline);
+}
+
+/* ---- reading */
+
+/* Lists what there is between the snapshots; *idle: nothing of ours. */
+static reader_code list(pipeline *pipeline, bool flushed, bool *idle)
+{
+	reader_progress *progress = &pipeline->progress;
+	bool goes_on = pipeline->item_count == pipeline->item_room;
+
+	/* A list that was full is followed by a longer one. */
+	if (pipeline->item_room == 0 || (goes_on && pipeline->item_room < LIST_MOST)) {
+		pipeline->item_room = pipeline->item_room == 0 ? LIST_FIRST : 2 * pipeline->item_room;
+		pipeline->items = memory_array(pipeline->items, pipeline->item_room, sizeof *pipeline->items);
+	}
+	pipeline->item_count = pipeline->item_next = 0;
+	reader_code code = reader_list(pipeline->reader, progress->seen, progress->reading, progress->after_id,
+	                               pipeline->item_room, pipeline->items, &pipeline->item_count);
+	if (code != READER_OK) {
+		return code;
+	}
+	pipeline->listed_all = pipeline->item_count < pipeline->item_room;
+	*idle = pipeline->item_count == 0;
+	if (*idle) {
+		finish_reading(progress);
+		pipeline->unstored = true;
+		return READER_OK;
+	}
+	/* What is visible may not be on disk yet (synchronous_commit = off): it is flushed before anybody hears of it. */
+	return flushed ? READER_OK : reader_flush(pipeline->reader);
+}
+
+/* Is there anything new? */
+static reader_code look(pipeline *pipeline, bool *idle)
+{
+	reader_progress *progress = &pipeline->progress;
+	bool changed = true, flushed = true;
+
+	*idle = true;
+	if (progress->reading == NULL) {
+		char *reading = NULL;
+		reader_code code = reader_look(pipeline->reader, progress->seen, &reading, &changed, &flushed);
+		if (code != READER_OK) {
+			return code;
+		}
+		if (!changed) {
+			free(reading);
+			return READER_OK;
+		}
+		progress->reading = reading;
+		progress->after_id = 0;
+	}
+	return list(pipeline, flushed, idle);
+}
+
+static reader_code fetch(pipeline *pipeline)
+{
+	size_t left = pipeline->item_count - pipeline->item_next;
+	size_t count = pipeline->fetch_count < left ? pipeline->fetch_count : left;
+	size_t most = (size_t)pipeline->settings.batch;
+	size_t read = 0;
+	event *first = NULL;
+
+	count = count < most ? count : most;
+	reader_code code = reader_fetch_start(pipeline->reader, pipeline->items + pipeline->item_next, count);
+	if (code == READER_OK) {
+		code = reader_fetch_finish(pipeline->reader, &first, &read);
+	}
+	if (code != READER_OK) {
+		return code;
+	}
+	pipeline->fetch_count = read < count ? read : pipeline->fetch_count >= most / 2 ? most : 2 * pipeline->fetch_count;
+	pipeline->reads++;
+	schedule_forget_marks(pipeline->schedule, pipeline->reads);
+	pipeline->item_next += read;
+	pipeline->chunk_end_id = pipeline->items[pipeline->item_next - 1].id;
+	pipeline->chunk_at_ms = service_now_ms();
+	pipeline->in_chunk = true;
+	for (event *at = first, *next = NULL; at != NULL; at = next) {
+		next = at->list_after;
+		delivery_accept(pipeline, at, &pipeline->chunk);
+	}
+	return READER_OK;
+}
+
+/* Parked events whose time has come. */
+static reader_code read_due(pipeline *pipeline, bool *found)
+{
+	event *first = NULL;
+	reader_code code = settle_known(pipeline);
+
+	if (code == READER_OK) {
+		code = reader_due(pipeline->reader, DUE_MOST, &first);
+	}
+	if (code != READER_OK) {
+		return code;
+	}
+	if (pipeline->due.open == 0) {
+		pipeline->due.count = 0;
+	}
+	pipeline->reads++;
+	size_t open_before = pipeline->due.open;
+	for (event *at = first, *next = NULL; at != NULL; at = next) {
+		next = at->list_after;
+		delivery_accept(pipeline, at, &pipeline->due);
+	}
+	*found = pipeline->due.open > open_before;
+	pipeline->due_at_ms = service_now_ms() + (pipeline->parked > 0 ? DUE_SOON_MS : DUE_LATER_MS);
+	return READER_OK;
+}
+
+/* ---- back-pressure by what is parked */
+
+static reader_code count_parked(pipeline *pipeline)
+{
+	int64_t now = service_now_ms();
+	int64_t most = pipeline->settings.parked_max;
+	int64_t since = now - pipeline->parked_at_ms;
+
+	/* Operators change it too: counted anew from time to time, while it matters. */
+	if (since < (pipeline->is_full ? DUE_LATER_MS : COUNT_MS) ||
+	    (pipeline->parked <= most / 2 && pipeline->parked_at_ms != 0)) {
+		return READER_OK;
+	}
+	pipeline->parked_at_ms = now;
+	return reader_parked(pipeline->reader, most + 1, &pipeline->parked);
+}
+
+static reader_code check_full(pipeline *pipeline)
+{
+	reader_code code = count_parked(pipeline);
+	bool is_full = pipeline->parked > pipeline->settings.parked_max;
+
+	if (code == READER_OK && is_full != pipeline->is_full) {
+		pipeline->is_full = is_full;
+		if (is_full) {
+			service_log(
+			    &pipeline->service, SERVICE_WARNING, "parked_max",
+			    "parked=%lld parked_max=%lld; nothing new is read until fewer are parked: see pgonce outbox list",
+			    (long long)pipeline->parked, (long long)pipeline->settings.parked_max);
+		} else {
+			service_log(&pipeline->service, SERVICE_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
+		}
+	}
+	return code;
+}
+
+/* ---- one step */
+
+/*
+ * The progress over transactions that were not ours is stored now and then, for once.retire_outbox. To store it is a transaction itself: where
+ * there was none but the last of these, nothing is stored, or an idle server would never come to rest.
+ */
+static reader_code store_idle(pipeline *pipeline)
+{
+	if (!pipeline->unstored || service_now_ms() - pipeline->stored_ms < STORE_MS ||
+	    snapshot_end(pipeline->progress.seen) <= pipeline->stored_end + 1) {
+		return READER_OK;
+	}
+	pipeline->unstored = false;
+	return store(pipeline, pipeline->progress.seen, NULL, 0, false);
+}
+
+static bool due_is_due(const pipeline *pipeline)
+{
+	int64_t now = service_now_ms();
+
+	if (now < pipeline->pause_until_ms || (pipeline->failures > 0 && schedule_has_ready(pipeline->schedule)) ||
+	    pipeline->due.count >= DUE_HELD_MAX) {
+		return false;
+	}
+	return now >= pipeline->due_at_ms || (pipeline->due.open == 0 && pipeline->due.count > 0);
+}
+
+/* Reads on where there is no chunk. *wait_ms: until there is more to do here; *idle: nothing is there now. */
+static reader_code read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
+{
+	reader_code code = check_full(pipeline);
+
+	if (code != READER_OK || pipeline->is_full) {
+		*wait_ms = FULL_WAIT_MS;
+		return code;
+	}
+	if (pipeline->item_next < pipeline->item_count) {
+		*wait_ms = 0;
+		return fetch(pipeline);
+	}
+	int64_t now = service_now_ms();
+	if (now < pipeline->look_at_ms) {
+		*wait_ms = pipeline->look_at_ms - now;
+		return READER_OK;
+	}
+	code = look(pipeline, idle);
+	if (code == READER_OK && *idle) {
+		code = store_idle(pipeline);
+	}
+	pipeline->look_wait_ms = !*idle ? 1 : 2 * pipeline->look_wait_ms;
+	if (pipeline->look_wait_ms > pipeline->settings.poll_most_ms) {
+		pipeline->look_wait_ms = pipeline->settings.poll_most_ms;
+	}
+	*wait_ms = *idle ? pipeline->look_wait_ms : 0;
+	pipeline->look_at_ms = service_now_ms() + *wait_ms;
+	return code;
+}
+
+/* One step of the outbox's side. *wait_ms: how long the sink may be waited for before the next; *idle: nothing is left to do now. */
+static reader_code step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
+{
+	bool found = false;
+	reader_code code = READER_OK;
+
+	*idle = false;
+	*wait_ms = 0;
+	delivery_defer(pipeline);
+	if (pipeline->in_chunk && pipeline->chunk.open > 0) {
+		delivery_detach(pipeline);
+	}
+	if (pipeline->in_chunk && pipeline->chunk.open == 0) {
+		return settle_chunk(pipeline);
+	}
+	if (due_is_due(pipeline)) {
+		code = read_due(pipeline, &found);
+		if (code != READER_OK || found) {
+			return code;
+		}
+	}
+	if (pipeline->in_chunk) {
+		*wait_ms = CHUNK_WAIT_MS;
+		return READER_OK;
+	}
+	/* While parked events are delivered one after the other, not each gets a commit of its own. */
+	if (pipeline->due.open == 0 || service_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
+		code = settle_known(pipeline);
+	}
+	if (code == READER_OK) {
+		code = read_on(pipeline, wait_ms, idle);
+	}
+	if (code == READER_OK && *idle && pipeline->call->once) {
+		/* What waited behind what was just settled is due now. */
+		code = read_due(pipeline, &found);
+		*idle = !found && pipeline->in_flight == 0;
+	}
+	return code;
+}
+
+/* ---- a session */
+
+/* Stopping: what is in flight is waited for, at most for `timeout`; nothing new is sent. */
+static reader_code drain(pipeline *pipeline)
+{
+	int64_t until_ms = service_now_ms() + pipeline->settings.timeout_ms;
+
+	while (pipeline->in_flight > 0 && !pipeline->is_broken && service_now_ms() < until_ms) {
+		delivery_collect(pipeline, CHUNK_WAIT_MS);
+	}
+	if (pipeline->in_chunk) {
+		return pipeline->chunk.open == 0 ? settle_chunk(pipeline) : settle_part(pipeline);
+	}
+	reader_code code = settle_known(pipeline);
+	if (code == READER_OK && pipeline->unstored) {
+		code = store(pipeline, pipeline->progress.seen, NULL, 0, false);
+	}
+	return code;
+}
+
+/* Waits, but serves the sink. */
+static void wait(pipeline *pipeline, int64_t milliseconds)
+{
+	int64_t until_ms = service_now_ms() + milliseconds;
+
+	while (!service_stopping() && service_now_ms() < until_ms) {
+		int64_t left_ms = until_ms - service_now_ms();
+		delivery_collect(pipeline, left_ms < CHUNK_WAIT_MS ? left_ms : CHUNK_WAIT_MS);
+	}
+}
+
+/* Becomes the active process of this relay. */
+static reader_code take(pipeline *pipeline)
+{
+	bool stood_by = false;
+	bool taken = false;
+
+	while (!service_stopping()) {
+		progress_clear(&pipeline->progress);
+		reader_code code = reader_take(pipeline->reader, &taken, &pipeline->progress);
+		if (code != READER_OK) {
+			return code;
+		}
+		if (taken) {
+			service_log(&pipeline->service, SERVICE_INFO, stood_by ? "took_over" : "active", "%s", "");
+			return READER_OK;
+		}
+		if (!stood_by) {
+			service_log(&pipeline->service, SERVICE_INFO, "standby", "reason=%s",
+			            "\"another process is active for this relay\"");
+		}
+		stood_by = true;
+		wait(pipeline, STANDBY_MS);
+	}
+	return READER_STOPPED;
+}
+
+/* Works until something ends it: READER_OK is the wished-for end. */
+static reader_code work(pipeline *pipeline)
+{
+	reader_code code = take(pipeline);
+	bool is_done = false;
+
+	pipeline->parked_at_ms = 0;
+	while (code == READER_OK && !service_stopping() && !pipeline->is_broken && !is_done) {
+		int64_t wait_ms = 0;
+		bool idle = false;
+		delivery_send(pipeline);
+		code = step(pipeline, &wait_ms, &idle);
+		if (code == READER_OK) {
+			delivery_send(pipeline);
+			delivery_collect(pipeline, wait_ms);
+		}
+		is_done = pipeline->call->once && idle && pipeline->in_flight == 0;
+	}
+	return code == READER_OK ? drain(pipeline) : code;
+}
+
+/* ---- the relay */
+
+static relay_end end_of(reader_code code)
+{
+	switch (code) {
+	case READER_CONTRACT:
+		return RELAY_CONTRACT;
+	case READER_REFUSED:
+		return RELAY_REFUSED;
+	case READER_POOLER:
+		return RELAY_FAILED;
+	default:
+		return RELAY_STOPPED;
+	}
+}
+
+/* Connects, works, and again, until it ends for good. */
+static relay_end run(pipeline *pipeline)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+	int failures = 0;
+
+	while (!service_stopping()) {
+		reader_code code = reader_connect(pipeline->reader);
+		bool was_connected = code == READER_OK;
+		if (was_connected) {
+			int64_t since_ms = service_now_ms();
+			service_log(&pipeline->service, SERVICE_INFO, "connected", "%s", "");
+			code = work(pipeline);
+			failures = service_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
+			reader_disconnect(pipeline->reader);
+			forget_session(pipeline);
+		}
+		if (pipeline->is_broken) {
+			return RELAY_FAILED;
+		}
+		if (code == READER_OK || code == READER_STOPPED) {
+			return RELAY_STOPPED;
+		}
+		if (end_of(code) != RELAY_STOPPED) {
+			pipeline->problem = memory_copy(reader_problem(pipeline->reader));
+			return end_of(code);
+		}
+		if (pipeline->call->once) {
+			pipeline->problem = memory_copy(reader_problem(pipeline->reader));
+			return RELAY_NO_SERVER;
+		}
+		/* Once for each loss, not for each attempt to mend it. */
+		if (++failures == 1 || was_connected) {
+			service_log(&pipeline->service, SERVICE_WARNING, "lost", "error=%s; it is tried until it is back",
+			            service_quote(reader_problem(pipeline->reader), quoted));
+		}
+		wait(pipeline, service_backoff_ms(failures, CONNECT_FIRST_MS, CONNECT_MOST_MS));
+	}
+	return RELAY_STOPPED;
+}
+
+bool relay_check(const config *config, const config_section *section, char **problem)
+{
+	relay_settings settings = {0};
+
+	if (!relay_settings_read(config, section, &settings, problem)) {
+		return false;
+	}
+	relay_settings_free(&settings);
+	return true;
+}
+
+relay_end relay_run(const config *config, const config_section *section, const relay_call *call, char **problem)
+{
+	pipeline pipeline = {.call = call, .latency_ms = 10, .session = 1};
+
+	pipeline.service = (service){.kind = "relay", .name = section->name};
+	if (!relay_settings_read(config, section, &pipeline.settings, problem)) {
+		return RELAY_FAILED;
+	}
+	if (!pipeline.settings.sink->open(&pipeline.service, config, section, &pipeline.sink, problem)) {
+		relay_settings_free(&pipeline.settings);
+		return RELAY_FAILED;
+	}
+	pipeline.schedule = schedule_new(pipeline.settings.sink->keeps_order);
+	pipeline.reader = reader_new(&pipeline.service, &pipeline.settings, call->conninfo);
+	forget_session(&pipeline);
+	service_log(&pipeline.service, SERVICE_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,
+	            (long long)pipeline.settings.batch);
+	relay_end end = run(&pipeline);
+	service_log(&pipeline.service, end == RELAY_STOPPED ? SERVICE_INFO : SERVICE_ERROR, "stopped",
+	            "delivered=%lld refused=%lld dead=%lld", (long long)pipeline.delivered, (long long)pipeline.refused,
+	            (long long)pipeline.dead);
+	/* The sink first: it refers to the messages. */
+	pipeline.settings.sink->close(pipeline.sink);
+	delivery_forget(&pipeline);
+	schedule_free(pipeline.schedule);
+	reader_free(pipeline.reader);
+	free(pipeline.items);
+	relay_settings_free(&pipeline.settings);
+	*problem = pipeline.problem;
+	return end;
+}

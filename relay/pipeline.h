@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * pipeline.h: one relay at work, inside relay/: what pipeline.c (the outbox's side: reading, settling, taking over) and delivery.c (the sink's
+ * side: sending, results) share. One thread; relay.h is what others call.
+ *
+ *     outbox --list, fetch--> chunk --schedule--> sink --results--> settlement --once.relay_settle--> progress
+ *                  parked events that are due --^
+ *
+ * A chunk is read, delivered, and settled together with the progress behind it. What holds at each step: an event leaves memory only when it is
+ * delivered, or will be parked by the same statement that stores the progress past it. When the session is lost, everything read by it is
+ * void; what the sink still has of it is recognised by its number (event.session) and dropped when its result comes.
+ */
+#pragma once
+
+#include "reader.h"
+#include "relay.h"
+#include "schedule.h"
+#include "settings.h"
+#include "settlement.h"
+
+/* Events that were read together. events[i] NULL: delivered, or parked. */
+typedef struct batch {
+	event **events;
+	size_t count, room;
+	size_t open;     /* not NULL */
+	int64_t sent_ms; /* when the last of them was handed to the sink */
+} batch;
+
+typedef struct pipeline {
+	service service;
+	relay_settings settings;
+	const relay_call *call;
+	reader *reader;
+	sink *sink;
+
+	/* the session's, void without it */
+	unsigned session;
+	reader_progress progress;
+	bool unstored; /* progress is ahead of what is stored, over nothing of ours */
+	int64_t stored_ms;
+	uint64_t stored_end; /* of the snapshot that was stored last */
+	reader_item *items;  /* what is listed between the two snapshots */
+	size_t item_room, item_count, item_next;
+	bool listed_all;
+	size_t fetch_count; /* how many events to ask for: fewer where they are large */
+	uint64_t reads;     /* the number of the last read of events */
+	bool in_chunk;
+	batch chunk;
+	int64_t chunk_end_id; /* the progress when the chunk is done */
+	batch due;            /* parked events that are being delivered */
+	int64_t due_at_ms;
+	int64_t parked; /* how many events are parked, by our own count since parked_at_ms */
+	int64_t parked_at_ms;
+	bool is_full; /* parked_max is reached */
+	schedule *schedule;
+	settlement settlement;
+	int64_t look_wait_ms, look_at_ms;
+
+	/* the sink's, beyond sessions */
+	event *out; /* those that the sink has, a list */
+	size_t in_flight;
+	size_t held_count;
+	size_t held_bytes; /* of events that are in flight for long */
+	bool sink_is_full; /* it did not take the last one */
+	int failures;      /* how often in a row it was away */
+	int64_t pause_until_ms;
+	const event *probe;  /* the one that tries whether it is back */
+	bool is_broken;      /* it will not come back */
+	int64_t answered_ms; /* when it last told of a message */
+	double latency_ms;   /* of deliveries, smoothed */
+
+	/* the log's */
+	int64_t delivered, refused, dead;
+	int64_t told_second;
+	int told_count;
+	int64_t chunk_at_ms;
+	char *problem;
+} pipeline;
+
+void batch_add(batch *batch, event *event);
+
+/* delivery.c */
+/* Hands over what may go; takes results for at most wait_ms. */
+void delivery_send(pipeline *pipeline);
+void delivery_collect(pipeline *pipeline, int64_t wait_ms);
+/* An event fresh from the outbox or due: to the schedule, or, where it must not go now, parked. Consumes it. */
+void delivery_accept(pipeline *pipeline, event *event, batch *batch);
+/*
+ * Is all that is left of the chunk in flight for so long that others should not wait for it? Then it is parked, with what stands behind it, and its
+ * results are settled when they come.
+ */
+bool delivery_detach(pipeline *pipeline);
+/* The same for due events: their rows are put off, so that they are not read again while they are in flight. */
+void delivery_defer(pipeline *pipeline);
+/* After the sink is closed: frees what it still had. */
+void delivery_forget(pipeline *pipeline);

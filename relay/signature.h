@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* signature.h: how a webhook is signed, as www.standardwebhooks.com says (symmetric signatures, v1). */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "pgonce.h"
+
+#define SIGNATURE_KEY_BYTES_MAX 64
+/* "v1," and 32 bytes in base64, of which there may be several; then the NUL. */
+#define SIGNATURE_BYTES_EACH (3 + 44 + 1)
+
+typedef struct signature_key {
+	unsigned char bytes[SIGNATURE_KEY_BYTES_MAX];
+	size_t length;
+} signature_key;
+
+/* "whsec_" and 24 to 64 bytes in base64. False: it is none. */
+bool signature_read_key(const char *text, signature_key *key);
+/*
+ * One signature for each key, separated by spaces, over "id.timestamp.body": the receiver accepts if one of them is right, so that a secret can be
+ * replaced while both hold. `text` has room for count * SIGNATURE_BYTES_EACH. False: out of memory.
+ */
+bool signature_make(const signature_key *keys, size_t count, const char *id, const char *timestamp, once_bytes body,
+                    char *text);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * sink.h: where a relay publishes: the one interface that Kafka, RabbitMQ, NATS JetStream, webhooks and stdout implement, a file each
+ * (sink_*.c). A sink delivers single messages and says of each whether the broker itself acknowledged it. It knows nothing of the outbox, of
+ * order or of retries: that is the pipeline's business. A sink is used by one thread.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config.h"
+#include "pgonce.h"
+#include "service.h"
+
+typedef struct sink_header {
+	const char *name, *value;
+} sink_header;
+
+/* What is sent for one event: the envelope's work (envelope.c). Unchanged and alive until its result is given. */
+typedef struct sink_message {
+	const char *destination;  /* topic, subject, routing key, or URL: from the route */
+	const char *event_id;     /* a UUID: the broker's own deduplication id, where it has one */
+	const char *key;          /* aggregate id; NULL: none */
+	const char *content_type; /* "application/json" */
+	const sink_header *headers;
+	size_t header_count;
+	once_bytes body;
+	int64_t created_ms; /* the event's time, milliseconds since 1970 */
+	void *user;         /* the pipeline's own */
+	void *own;          /* the sink's own, while it has the message */
+} sink_message;
+
+typedef enum sink_verdict {
+	SINK_DELIVERED, /* acknowledged: it survives a crash of the broker, as far as the broker promises that */
+	SINK_REFUSED, /* this message was refused (too large, no such destination, HTTP 4xx/5xx, timed out): counts as an attempt */
+	SINK_UNAVAILABLE /* the sink as a whole cannot be reached: nobody's fault, the same message again later, no attempt counted */
+} sink_verdict;
+
+typedef struct sink_result {
+	sink_message *message;
+	sink_verdict verdict;
+	int64_t retry_after_ms; /* as the receiver asks; -1: it does not say */
+	char problem[256];      /* for people: what the broker said; "" when delivered */
+} sink_result;
+
+typedef struct sink sink; /* each sink's own */
+
+typedef struct sink_class {
+	const char *name;             /* "nats", as `sink =` says it */
+	const config_option *options; /* those of this sink alone; ends with name NULL */
+	/*
+	 * The sink itself keeps the order of messages with one key, also where one of them fails: the pipeline then hands over a whole
+	 * aggregate's messages at once. Where false, as in all sinks so far, it hands over one message of an aggregate at a time.
+	 */
+	bool keeps_order;
+	int64_t
+	    in_flight; /* how many messages it should have at a time at most, where the section does not say (in_flight) */
+	/*
+	 * Reads the section's options and prepares; connects where that tells at once of wrong settings, but a broker that is merely away is no
+	 * failure: it shows as SINK_UNAVAILABLE. False: *problem (free it).
+	 */
+	bool (*open)(const service *service, const config *config, const config_section *section, sink **result,
+	             char **problem);
+	/* The options alone, for --check-config: no connection. */
+	bool (*check)(const config *config, const config_section *section, char **problem);
+	/* Takes a message; never blocks. False: it holds as many as it may; poll first. */
+	bool (*send)(sink *sink, sink_message *message);
+	/*
+	 * Gives results of messages taken, at most `most`, and how many; waits at most timeout_ms for the first one. Each message taken gets exactly
+	 * one result, within the section's `timeout`, whatever happens.
+	 */
+	size_t (*poll)(sink *sink, int timeout_ms, sink_result *results, size_t most);
+	/* Breaks off: messages without a result are forgotten. */
+	void (*close)(sink *sink);
+} sink_class;
+
+extern const sink_class sink_kafka, sink_rabbitmq, sink_nats, sink_webhook, sink_stdout;
+/* By name; NULL where there is none. sink_at(i) lists them, NULL past the end. */
+const sink_class *sink_find(const char *name);
+const sink_class *sink_at(size_t index);

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * sink_kafka.c: the sink of Kafka, by librdkafka's idempotent producer with acks=all. librdkafka sends a message again
+ * itself until `timeout`, and the broker knows the copies by their numbers; nobody else sends one whose result is not known.
+ * When time has run out nothing more is sent of it, and its result is "unavailable". What remains then is that the broker
+ * may have it, or read it yet from a connection that was stuck: the pipeline's next try can be a second one, as
+ * at-least-once has it, and consumers know it by Pgonce-Event-Id.
+ *
+ * keeps_order is false: where one message of a partition fails alone (too large, time ran out), librdkafka goes on with
+ * those behind it, under a new epoch. Its gapless mode would end the producer instead, but is experimental, and knows
+ * nothing of messages that never got into the queue. So the pipeline hands over one message of an aggregate at a time; those
+ * of others fill the batches.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kafka.h"
+#include "sink.h"
+
+#define IN_FLIGHT_MAX 16384
+#define HEADERS_EXTRA 1
+#define UNKNOWN_TOPIC_MS 5000
+#define TIMEOUT_LATE_MS 2000 /* librdkafka looks for messages whose time has run out about once a second */
+#define BACKOFF_FIRST_MS 500
+#define BACKOFF_MOST_MS 10000
+
+typedef struct settings {
+	kafka_options kafka;
+	int64_t timeout_ms; /* the pipeline's option, known by its table */
+} settings;
+
+static const config_option options[] = {KAFKA_OPTION_ROWS, {.name = NULL}};
+static const config_option shared_options[] = {{.name = "timeout",
+                                                .kind = CONFIG_DURATION,
+                                                .offset = offsetof(settings, timeout_ms),
+                                                .minimum = 1,
+                                                .maximum = INT32_MAX, /* as librdkafka has it */
+                                                .standard = "30s"},
+                                               {.name = NULL}};
+
+/* What is known of a message that librdkafka has, and of its result. */
+typedef struct place {
+	sink_message *message;
+	uint64_t order; /* of send */
+	rd_kafka_resp_err_t error;
+	sink_verdict verdict;
+	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
+	struct place *next;
+} place;
+
+struct sink {
+	const config *config;
+	const config_section *section;
+	settings settings;
+	kafka_watch watch;
+	rd_kafka_t *producer; /* NULL: it has to be made anew */
+	place *places;
+	place *unused;
+	place *finished, **finished_end;
+	size_t in_flight; /* librdkafka has them */
+	uint64_t sends, delivered_order;
+	/* where there is no producer: why, and when to try again */
+	char fatal[BROKER_PROBLEM_BYTES];
+	int fatal_count;
+	int64_t again_ms;
+};
+
+/* ---- its properties */
+
+#define EVENT_COULD_BE_LOST "an event could be lost, or stored twice or out of order"
+
+/* watch NULL: only whether it could be. */
+static bool configure(const config *config, const config_section *section, const settings *settings, kafka_watch *watch,
+                      rd_kafka_conf_t **result, char **problem)
+{
+	char timeout[24], unknown_topic[24];
+	/* So that the result is there within `timeout`. */
+	int64_t early_ms = settings->timeout_ms / 2 < TIMEOUT_LATE_MS ? settings->timeout_ms / 2 : TIMEOUT_LATE_MS;
+	int64_t message_ms = settings->timeout_ms - early_ms;
+	const kafka_fixed fixed[] = {
+	    {"enable.idempotence", "true", EVENT_COULD_BE_LOST},
+	    {"acks", "all", EVENT_COULD_BE_LOST},
+	    {"request.required.acks", NULL, EVENT_COULD_BE_LOST ": acks is all"},
+	    {"enable.gapless.guarantee", NULL, "the relay keeps the order itself"},
+	    {"transactional.id", NULL, "the relay makes no transactions"},
+	    {"delivery.report.only.error", NULL, "a delivery would not be known"},
+	    {"message.timeout.ms", timeout, "the option timeout says it"},
+	    {"delivery.timeout.ms", NULL, "the option timeout says it"},
+	    {"topic.metadata.propagation.max.ms", unknown_topic, NULL},
+	    /* As Java's clients and most others do it: an aggregate is in one partition whoever writes. */
+	    {"partitioner", "murmur2_random", NULL},
+	    {"linger.ms", "0", NULL},
+	    {"reconnect.backoff.max.ms", "2000", NULL},
+	    {NULL, NULL, NULL},
+	};
+
+	snprintf(timeout, sizeof timeout, "%lld", (long long)(message_ms < 1 ? 1 : message_ms));
+	snprintf(unknown_topic, sizeof unknown_topic, "%lld",
+	         (long long)(message_ms / 2 < UNKNOWN_TOPIC_MS ? message_ms / 2 : UNKNOWN_TOPIC_MS));
+	return watch == NULL ? kafka_check(config, section, &settings->kafka, fixed, RD_KAFKA_PRODUCER, problem)
+	                     : kafka_configure(config, section, &settings->kafka, fixed, watch, result, problem);
+}
+
+static bool read_settings(const config *config, const config_section *section, settings *settings, char **problem)
+{
+	return config_apply(config, section, options, settings, problem) &&
+	       config_apply(config, section, shared_options, settings, problem);
+}
+
+static bool check(const config *config, const config_section *section, char **problem)
+{
+	settings settings;
+
+	return read_settings(config, section, &settings, problem) &&
+	       configure(config, section, &settings, NULL, NULL, problem);
+}
+
+/* ---- results */
+
+static void finish(sink *sink, place *place, rd_kafka_resp_err_t error, sink_verdict verdict)
+{
+	place->error = error;
+	place->verdict = verdict;
+	place->next = NULL;
+	*sink->finished_end = place;
+	sink->finished_end = &place->next;
+}
+
+/* Of a message that librdkafka or the broker would not take: is it the message's own fault? */
+static bool is_refusal(rd_kafka_resp_err_t error)
+{
+	switch (error) {
+	case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
+	case RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION:
+	case RD_KAFKA_RESP_ERR__INVALID_ARG:
+	case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
+	case RD_KAFKA_RESP_ERR_INVALID_MSG:
+	case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
+	case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION:
+	case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
+	case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+	case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
+	case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+	case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* Called by librdkafka inside of rd_kafka_poll, once for each message that it took. */
+static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, void *opaque)
+{
+	sink *sink = ((kafka_watch *)opaque)->user;
+	place *place = report->_private;
+
+	sink->in_flight--;
+	if (report->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		if (place->order > sink->delivered_order) {
+			sink->delivered_order = place->order;
+		}
+		kafka_watch_clear(&sink->watch);
+		sink->fatal_count = 0;
+		finish(sink, place, report->err, SINK_DELIVERED);
+		return;
+	}
+	if (report->err == RD_KAFKA_RESP_ERR__PURGE_QUEUE || report->err == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
+		/* By librdkafka itself or by producer_free: both only where the producer has ended. */
+		(void)rd_kafka_fatal_error(producer, place->problem, sizeof place->problem);
+	}
+	/*
+	 * Where later ones were delivered, Kafka is there, and it is this message's partition that is not: that counts as an
+	 * attempt.
+	 */
+	bool alone = report->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order;
+	finish(sink, place, report->err, alone || is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
+}
+
+/* ---- the producer */
+
+static bool producer_new(sink *sink, char **problem)
+{
+	rd_kafka_conf_t *conf;
+	char error[512];
+
+	if (!configure(sink->config, sink->section, &sink->settings, &sink->watch, &conf, problem)) {
+		return false;
+	}
+	rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+	sink->producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+	if (sink->producer == NULL) {
+		rd_kafka_conf_destroy(conf);
+		*problem = config_problem(sink->config, sink->section, NULL, "librdkafka: %s", error);
+		return false;
+	}
+	return true;
+}
+
+/* All that it still has becomes results; what is on its way is no longer heard of. */
+static void producer_free(sink *sink)
+{
+	if (sink->producer == NULL) {
+		return;
+	}
+	rd_kafka_purge(sink->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+	for (int64_t until_ms = service_now_ms() + 1000; sink->in_flight > 0 && service_now_ms() < until_ms;) {
+		rd_kafka_poll(sink->producer, 10);
+	}
+	rd_kafka_destroy(sink->producer);
+	sink->producer = NULL;
+}
+
+/*
+ * An idempotent producer ends for good where its promise cannot be kept (the broker forgot its numbers), or where it may not
+ * write at all. Another one takes its place, after a while.
+ */
+static void replace_where_fatal(sink *sink)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+	char *problem = NULL;
+
+	if (sink->producer != NULL &&
+	    rd_kafka_fatal_error(sink->producer, sink->fatal, sizeof sink->fatal) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		sink->again_ms = service_now_ms() + service_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+		service_log(sink->watch.service, SERVICE_WARNING, "sink-unavailable", "sink=kafka action=new-producer error=%s",
+		            service_quote(sink->fatal, quoted));
+		producer_free(sink);
+	}
+	if (sink->producer == NULL && service_now_ms() >= sink->again_ms && !producer_new(sink, &problem)) {
+		snprintf(sink->fatal, sizeof sink->fatal, "%s", problem == NULL ? "memory is out" : problem);
+		sink->again_ms = service_now_ms() + BACKOFF_MOST_MS;
+		free(problem);
+	}
+}
+
+/* ---- the interface */
+
+static void sink_close(sink *sink)
+{
+	if (sink == NULL) {
+		return;
+	}
+	producer_free(sink);
+	free(sink->places);
+	free(sink);
+}
+
+static bool sink_open(const service *service, const config *config, const config_section *section, sink **result,
+                      char **problem)
+{
+	sink *sink = calloc(1, sizeof *sink);
+
+	*problem = NULL;
+	if (sink != NULL) {
+		sink->config = config;
+		sink->section = section;
+		sink->watch = (kafka_watch){.service = service, .user = sink};
+		sink->finished_end = &sink->finished;
+		sink->places = calloc(IN_FLIGHT_MAX, sizeof *sink->places);
+	}
+	if (sink != NULL && sink->places != NULL && read_settings(config, section, &sink->settings, problem) &&
+	    producer_new(sink, problem)) {
+		for (size_t i = 0; i < IN_FLIGHT_MAX; i++) {
+			sink->places[i].next = sink->unused;
+			sink->unused = &sink->places[i];
+		}
+		*result = sink;
+		return true;
+	}
+	if (*problem == NULL) {
+		*problem = config_problem(config, section, NULL, "memory is out");
+	}
+	sink_close(sink);
+	return false;
+}
+
+static rd_kafka_headers_t *headers_of(const sink_message *message)
+{
+	rd_kafka_headers_t *headers = rd_kafka_headers_new(message->header_count + HEADERS_EXTRA);
+
+	if (message->content_type != NULL) {
+		rd_kafka_header_add(headers, "content-type", -1, message->content_type, -1);
+	}
+	for (size_t i = 0; i < message->header_count; i++) {
+		rd_kafka_header_add(headers, message->headers[i].name, -1, message->headers[i].value, -1);
+	}
+	return headers;
+}
+
+static rd_kafka_resp_err_t produce(sink *sink, const sink_message *message, place *place)
+{
+	rd_kafka_headers_t *headers = headers_of(message);
+	size_t key_bytes = message->key == NULL ? 0 : strlen(message->key);
+	rd_kafka_resp_err_t error =
+	    rd_kafka_producev(sink->producer, RD_KAFKA_V_TOPIC(message->destination),
+	                      RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(message->key, key_bytes),
+	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)message->body.data, message->body.length),
+	                      RD_KAFKA_V_TIMESTAMP(message->created_ms), RD_KAFKA_V_HEADERS(headers),
+	                      RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
+
+	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
+		rd_kafka_headers_destroy(headers);
+	}
+	return error;
+}
+
+/* Kafka's own rule; librdkafka would wait for such a topic to appear. */
+static bool topic_fits(const char *topic)
+{
+	size_t length = strlen(topic);
+
+	return length > 0 && length <= 249 && strcmp(topic, ".") != 0 && strcmp(topic, "..") != 0 &&
+	       strspn(topic, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == length;
+}
+
+static bool sink_send(sink *sink, sink_message *message)
+{
+	place *place = sink->unused;
+
+	replace_where_fatal(sink);
+	if (place == NULL) {
+		return false;
+	}
+	place->message = message;
+	place->problem[0] = '\0';
+	place->order = ++sink->sends;
+	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
+	if (sink->producer == NULL) {
+		error = RD_KAFKA_RESP_ERR__FATAL;
+	} else if (topic_fits(message->destination)) {
+		error = produce(sink, message, place);
+	}
+	if (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) {
+		return false;
+	}
+	sink->unused = place->next;
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		sink->in_flight++;
+		return true;
+	}
+	if (error == RD_KAFKA_RESP_ERR__QUEUE_FULL) {
+		snprintf(place->problem, sizeof place->problem,
+		         "%zu bytes are more than kafka.queue.buffering.max.kbytes allows", message->body.length);
+	} else if (error == RD_KAFKA_RESP_ERR__FATAL) {
+		snprintf(place->problem, sizeof place->problem, "%s", sink->fatal);
+	} else if (error == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE) {
+		snprintf(place->problem, sizeof place->problem,
+		         "%zu bytes and headers are more than kafka.message.max.bytes allows", message->body.length);
+	}
+	finish(sink, place, error, error == RD_KAFKA_RESP_ERR__FATAL ? SINK_UNAVAILABLE : SINK_REFUSED);
+	return true;
+}
+
+static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t most)
+{
+	size_t count = 0;
+
+	if (sink->producer != NULL) {
+		rd_kafka_poll(sink->producer, sink->finished == NULL ? timeout_ms : 0);
+	} else if (sink->finished == NULL) {
+		service_sleep(timeout_ms);
+	}
+	replace_where_fatal(sink);
+	while (count < most && sink->finished != NULL) {
+		place *place = sink->finished;
+		sink_result *result = &results[count++];
+		result->message = place->message;
+		result->verdict = place->verdict;
+		result->retry_after_ms = -1;
+		result->problem[0] = '\0';
+		if (place->problem[0] != '\0') {
+			memcpy(result->problem, place->problem, sizeof result->problem);
+		} else if (place->verdict != SINK_DELIVERED) {
+			kafka_problem(&sink->watch, place->error, result->problem);
+		}
+		sink->finished = place->next;
+		if (sink->finished == NULL) {
+			sink->finished_end = &sink->finished;
+		}
+		place->next = sink->unused;
+		sink->unused = place;
+	}
+	return count;
+}
+
+const sink_class sink_kafka = {
+    .name = "kafka",
+    .options = options,
+    .keeps_order = false,
+    .in_flight = 4000,
+    .open = sink_open,
+    .check = check,
+    .send = sink_send,
+    .poll = sink_poll,
+    .close = sink_close,
+};

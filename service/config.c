@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * config.c: the shape of the configuration file: bytes to sections and entries, or a problem that says file and line. Read by hand, since
+ * libinih as it is packaged gives its handler no line numbers, cuts lines at 200 bytes and values at " ;", and ends a line at a NUL.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FILE_BYTES_MAX (1024 * 1024)
+#define LINE_BYTES_MAX 16384
+#define NAME_BYTES_MAX 63
+
+static const char *const kinds[] = {"relay", "consume"};
+static const char name_characters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+
+struct config {
+	char *path;
+	char *text; /* the file, cut into the strings that sections and entries borrow */
+	config_section *sections;
+	size_t section_count;
+	config_entry *entries; /* of all sections, in the file's order */
+	size_t entry_count;
+	size_t *first_entry; /* of each section: pointers would not survive the growing */
+	bool exposed;        /* others than the owner may read the file */
+};
+
+static _Noreturn void out_of_memory(void)
+{
+	static const char text[] = "out of memory while reading the configuration\n";
+	ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
+	(void)written;
+	_exit(1);
+}
+
+static void *grown(void *memory, size_t count, size_t size)
+{
+	void *result = realloc(memory, count * size);
+	if (result == NULL) {
+		out_of_memory();
+	}
+	return result;
+}
+
+static char *duplicate(const char *text)
+{
+	char *copy = strdup(text);
+	if (copy == NULL) {
+		out_of_memory();
+	}
+	return copy;
+}
+
+/* ---- what is wrong */
+
+__attribute__((format(printf, 3, 4))) static char *at_line(const config *config, int line, const char *format, ...)
+{
+	char *text = NULL, *whole = NULL;
+	va_list arguments;
+
+	va_start(arguments, format);
+	int length = vasprintf(&text, format, arguments);
+	va_end(arguments);
+	if (length < 0 || (line > 0 ? asprintf(&whole, "%s:%d: %s", config->path, line, text)
+	                            : asprintf(&whole, "%s: %s", config->path, text)) < 0) {
+		out_of_memory();
+	}
+	free(text);
+	return whole;
+}
+
+char *config_problem(const config *config, const config_section *section, const config_entry *entry, const char *format,
+                     ...)
+{
+	char *text = NULL, *where = NULL;
+	va_list arguments;
+
+	va_start(arguments, format);
+	int length = vasprintf(&text, format, arguments);
+	va_end(arguments);
+	if (length < 0) {
+		out_of_memory();
+	}
+	bool named = section != NULL && section->kind[0] != '\0';
+	if (asprintf(&where, "%s%s%s%s%s%s%s", named ? "[" : "", named ? section->kind : "", named ? " " : "",
+	             named ? section->name : "", named ? "]" : "", named && entry != NULL ? " " : "",
+	             entry != NULL ? entry->name : "") < 0) {
+		out_of_memory();
+	}
+	int line = entry != NULL ? entry->line : section != NULL ? section->line : 0;
+	char *whole = at_line(config, line, "%s%s%s", where, where[0] != '\0' ? ": " : "", text);
+	free(where);
+	free(text);
+	return whole;
+}
+
+/* ---- the bytes */
+
+/* The length of the UTF-8 character that starts here; 0: there is none (RFC 3629: no surrogates, nothing overlong). */
+static size_t utf8_character(const unsigned char *text, size_t length)
+{
+	static const struct {
+		unsigned char first, last, second_first, second_last, length;
+	} forms[] = {
+	    {0x00, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+	    {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
+	    {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+	};
+	for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+		if (text[0] < forms[i].first || text[0] > forms[i].last) {
+			continue;
+		}
+		if (length < forms[i].length ||
+		    (forms[i].length > 1 && (text[1] < forms[i].second_first || text[1] > forms[i].second_last))) {
+			return 0;
+		}
+		for (size_t j = 2; j < forms[i].length; j++) {
+			if (text[j] < 0x80 || text[j] > 0xbf) {
+				return 0;
+			}
+		}
+		return forms[i].length;
+	}
+	return 0;
+}
+
+/* A line as it was read: all of it text, and not too long? */
+static char *check_line(const config *config, int line, const char *text, size_t length)
+{
+	const unsigned char *bytes = (const unsigned char *)text;
+
+	if (length > LINE_BYTES_MAX) {
+		return at_line(config, line, "this line has %zu bytes; at most %d are read", length, LINE_BYTES_MAX);
+	}
+	for (size_t i = 0, step = 0; i < length; i += step) {
+		step = utf8_character(bytes + i, length - i);
+		if (step == 0) {
+			return at_line(config, line, "byte %zu of this line (0x%02x) is no UTF-8: save the file as UTF-8", i + 1,
+			               bytes[i]);
+		}
+		if ((bytes[i] < ' ' && bytes[i] != '\t') || bytes[i] == 0x7f) {
+			return at_line(config, line, "byte %zu of this line (0x%02x) is a control character: remove it", i + 1,
+			               bytes[i]);
+		}
+	}
+	return NULL;
+}
+
+static bool is_blank(char c)
+{
+	return c == ' ' || c == '\t';
+}
+
+/* Without the blanks at both ends; the end is written into the text. */
+static char *trimmed(char *text)
+{
+	while (is_blank(*text)) {
+		text++;
+	}
+	size_t length = strlen(text);
+	while (length > 0 && is_blank(text[length - 1])) {
+		length--;
+	}
+	text[length] = '\0';
+	return text;
+}
+
+/* ---- lines */
+
+static void add_section(config *config, const char *kind, const char *name, int line)
+{
+	config->sections = grown(config->sections, config->section_count + 1, sizeof *config->sections);
+	config->first_entry = grown(config->first_entry, config->section_count + 1, sizeof *config->first_entry);
+	config->first_entry[config->section_count] = config->entry_count;
+	config->sections[config->section_count++] = (config_section){.kind = kind, .name = name, .line = line};
+}
+
+static bool is_kind(const char *word)
+{
+	for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+		if (strcmp(kinds[i], word) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* "[relay orders]" */
+static char *read_section(config *config, int line, char *text)
+{
+	size_t length = strlen(text);
+
+	if (text[length - 1] != ']') {
+		return at_line(config, line, "a section is written [relay NAME] or [consume NAME], on a line of its own");
+	}
+	text[length - 1] = '\0';
+	char *kind = trimmed(text + 1);
+	size_t kind_length = strcspn(kind, " \t");
+	char *name = kind[kind_length] == '\0' ? kind + kind_length : trimmed(kind + kind_length + 1);
+	kind[kind_length] = '\0';
+	if (!is_kind(kind)) {
+		return at_line(config, line, "[%s%s%s]: no such kind of section; there are [relay NAME] and [consume NAME]",
+		               kind, name[0] != '\0' ? " " : "", name);
+	}
+	if (name[0] == '\0') {
+		return at_line(config, line, "[%s] has no name: write [%s NAME]", kind, kind);
+	}
+	if (strspn(name, name_characters) != strlen(name) || strlen(name) > NAME_BYTES_MAX) {
+		return at_line(config, line, "[%s %s]: a name has at most %d letters, digits, and any of - _ .", kind, name,
+		               NAME_BYTES_MAX);
+	}
+	const config_section *other = config_find(config, kind, name);
+	if (other != NULL) {
+		return at_line(config, line, "[%s %s] is there already, in line %d: give one of them another name", kind, name,
+		               other->line);
+	}
+	add_section(config, kind, name, line);
+	return NULL;
+}
+
+/*
+ * A value in double quotes is what stands between them, as it is. Without quotes a " #" or " ;" is refused: half of all INI files mean a comment
+ * by it, half a part of the value.
+ */
+static char *read_value(const config *config, int line, const char *name, char **value)
+{
+	char *text = *value;
+	size_t length = strlen(text);
+
+	if (text[0] == '"') {
+		if (length < 2 || text[length - 1] != '"') {
+			return at_line(config, line, "%s: the value begins with a double quote and does not end with one", name);
+		}
+		text[length - 1] = '\0';
+		*value = text + 1;
+		return NULL;
+	}
+	if (length == 0) {
+		return at_line(config, line, "%s has no value: remove the line, or write \"\" for an empty text", name);
+	}
+	for (size_t i = 0; i < length; i++) {
+		if ((text[i] == '#' || text[i] == ';') && (i == 0 || is_blank(text[i - 1]))) {
+			return at_line(
+			    config, line,
+			    "%s: is what follows '%c' a comment? Comments stand on lines of their own; if it is part of the "
+			    "value, put the value in double quotes",
+			    name, text[i]);
+		}
+	}
+	return NULL;
+}
+
+/* "url = nats://127.0.0.1:4222" */
+static char *read_entry(config *config, int line, char *text)
+{
+	char *equals = strchr(text, '=');
+
+	if (equals == NULL) {
+		return at_line(config, line, "'%s' is neither a [section] nor option = value", text);
+	}
+	*equals = '\0';
+	char *name = trimmed(text);
+	char *value = trimmed(equals + 1);
+	if (name[0] == '\0' || strspn(name, name_characters) != strlen(name) || strlen(name) > NAME_BYTES_MAX) {
+		return at_line(config, line, "'%s' is no name of an option", name);
+	}
+	/* Anything else up there would hold for relays and consumers alike, of which no two have the same options. */
+	if (config->section_count == 1 && strcmp(name, "dsn") != 0) {
+		return at_line(config, line,
+		               "%s: only dsn may stand before the first section; put it into [relay NAME] or [consume NAME]",
+		               name);
+	}
+	char *problem = read_value(config, line, name, &value);
+	if (problem != NULL) {
+		return problem;
+	}
+	config->entries = grown(config->entries, config->entry_count + 1, sizeof *config->entries);
+	config->entries[config->entry_count++] = (config_entry){.name = name, .value = value, .line = line};
+	return NULL;
+}
+
+static char *read_line(config *config, int line, char *text)
+{
+	text = trimmed(text);
+	if (text[0] == '\0' || text[0] == '#' || text[0] == ';') {
+		return NULL;
+	}
+	return text[0] == '[' ? read_section(config, line, text) : read_entry(config, line, text);
+}
+
+static char *read_lines(config *config, size_t length)
+{
+	static const char byte_order_mark[] = "\xef\xbb\xbf";
+	char *at = config->text, *end = config->text + length;
+	char *problem = NULL;
+
+	if (length >= 3 && memcmp(at, byte_order_mark, 3) == 0) {
+		at += 3;
+	}
+	for (int line = 1; at < end && problem == NULL; line++) {
+		char *newline = memchr(at, '\n', (size_t)(end - at));
+		char *line_end = newline != NULL ? newline : end;
+		char *next = newline != NULL ? newline + 1 : end;
+		if (line_end > at && line_end[-1] == '\r') {
+			line_end--;
+		}
+		problem = check_line(config, line, at, (size_t)(line_end - at));
+		if (problem == NULL) {
+			*line_end = '\0';
+			problem = read_line(config, line, at);
+		}
+		at = next;
+	}
+	return problem;
+}
+
+/* ---- the whole */
+
+static config *new_config(const char *path)
+{
+	config *made = grown(NULL, 1, sizeof *made);
+
+	*made = (config){.path = duplicate(path)};
+	add_section(made, "", "", 0);
+	return made;
+}
+
+/* Only now do the entries stay where they are. */
+static void give_sections_their_entries(config *config)
+{
+	for (size_t i = 0; i < config->section_count; i++) {
+		size_t first = config->first_entry[i];
+		size_t end = i + 1 < config->section_count ? config->first_entry[i + 1] : config->entry_count;
+		config->sections[i].entries = end > first ? config->entries + first : NULL;
+		config->sections[i].entry_count = end - first;
+	}
+}
+
+/* Takes made->text. */
+static bool finish(config *made, size_t length, config **result, char **problem)
+{
+	*problem = read_lines(made, length);
+	if (*problem != NULL) {
+		config_free(made);
+		return false;
+	}
+	give_sections_their_entries(made);
+	*result = made;
+	return true;
+}
+
+bool config_parse(const char *path, const char *text, size_t length, config **result, char **problem)
+{
+	config *made = new_config(path);
+
+	*result = NULL;
+	made->text = grown(NULL, length + 1, 1);
+	memcpy(made->text, text, length);
+	made->text[length] = '\0';
+	return finish(made, length, result, problem);
+}
+
+static char *read_whole(config *made, int fd, size_t *length)
+{
+	size_t used = 0;
+
+	for (;;) {
+		made->text = grown(made->text, used + 65536 + 1, 1);
+		ssize_t count = read(fd, made->text + used, 65536);
+		if (count < 0 && errno == EINTR) {
+			continue;
+		}
+		if (count < 0) {
+			return at_line(made, 0, "cannot be read: %s", strerror(errno));
+		}
+		if (count == 0) {
+			break;
+		}
+		used += (size_t)count;
+		if (used > FILE_BYTES_MAX) {
+			return at_line(made, 0, "has more than %d bytes: is this the configuration file?", FILE_BYTES_MAX);
+		}
+	}
+	made->text[used] = '\0';
+	*length = used;
+	return NULL;
+}
+
+bool config_read(const char *path, config **result, char **problem)
+{
+	config *made = new_config(path);
+	struct stat status;
+	size_t length = 0;
+
+	*result = NULL;
+	*problem = NULL;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0) {
+		*problem = at_line(made, 0, "cannot be opened: %s", strerror(errno));
+	} else if (fstat(fd, &status) != 0) {
+		*problem = at_line(made, 0, "cannot be read: %s", strerror(errno));
+	} else if (S_ISDIR(status.st_mode)) {
+		*problem = at_line(made, 0, "is a directory; name the file in it");
+	} else {
+		made->exposed = S_ISREG(status.st_mode) && (status.st_mode & S_IROTH) != 0;
+		*problem = read_whole(made, fd, &length);
+	}
+	if (fd >= 0) {
+		close(fd);
+	}
+	if (*problem != NULL) {
+		config_free(made);
+		return false;
+	}
+	return finish(made, length, result, problem);
+}
+
+void config_free(config *config)
+{
+	if (config == NULL) {
+		return;
+	}
+	free(config->path);
+	free(config->text);
+	free(config->sections);
+	free(config->entries);
+	free(config->first_entry);
+	free(config);
+}
+
+const char *config_path(const config *config)
+{
+	return config->path;
+}
+
+size_t config_section_count(const config *config)
+{
+	return config->section_count;
+}
+
+const config_section *config_section_at(const config *config, size_t index)
+{
+	return index < config->section_count ? &config->sections[index] : NULL;
+}
+
+const config_section *config_find(const config *config, const char *kind, const char *name)
+{
+	for (size_t i = 0; i < config->section_count; i++) {
+		if (strcmp(config->sections[i].kind, kind) == 0 && strcmp(config->sections[i].name, name) == 0) {
+			return &config->sections[i];
+		}
+	}
+	return NULL;
+}
+
+/* ---- secrets that others may read */
+
+/* "...password...", "secret", "header" (bearer tokens); not secret_file and the like: those name a file. */
+static bool is_secret(const config_entry *entry)
+{
+	static const char *const words[] = {"password", "secret", "token", "sasl.jaas"};
+	size_t length = strlen(entry->name);
+
+	if ((length > 5 && strcmp(entry->name + length - 5, "_file") == 0) || strstr(entry->name, "location") != NULL) {
+		return false;
+	}
+	for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+		if (strstr(entry->name, words[i]) != NULL) {
+			return true;
+		}
+	}
+	if (strcmp(entry->name, "dsn") == 0 && strstr(entry->value, "password") != NULL) {
+		return true;
+	}
+	if (strcmp(entry->name, "header") == 0) {
+		return strncasecmp(entry->value, "authorization", 13) == 0;
+	}
+	/* scheme://user:password@host */
+	const char *scheme = strstr(entry->value, "://");
+	const char *at = scheme != NULL ? strchr(scheme, '@') : NULL;
+	const char *colon = scheme != NULL ? strchr(scheme + 3, ':') : NULL;
+	return at != NULL && colon != NULL && colon < at;
+}
+
+char *config_exposed(const config *config)
+{
+	for (size_t i = 0; config->exposed && i < config->section_count; i++) {
+		const config_section *section = &config->sections[i];
+		for (size_t j = 0; j < section->entry_count; j++) {
+			if (is_secret(&section->entries[j])) {
+				return config_problem(config, section, &section->entries[j],
+				                      "this is a secret, and everybody may read the file: chmod o-r %s", config->path);
+			}
+		}
+	}
+	return NULL;
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* service.c: see service.h. The only state of the process that jobs share: the log's level, and the wish to stop. */
+#include "service.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_BYTES 4096
+#define QUOTED_BYTES_MAX 1000
+
+static atomic_int level_shown = SERVICE_INFO;
+static atomic_bool stopping = false;
+static int stop_fd = -1;
+
+/* ---- the log */
+
+void service_log_level(service_level level)
+{
+	atomic_store(&level_shown, (int)level);
+}
+
+void service_log(const service *service, service_level level, const char *event, const char *format, ...)
+{
+	static const char *const names[] = {"error", "warning", "info", "debug"};
+	char line[LINE_BYTES];
+	char zone[32];
+	struct timespec now;
+	struct tm utc;
+	va_list arguments;
+
+	if ((int)level > atomic_load(&level_shown)) {
+		return;
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &utc);
+	strftime(zone, sizeof zone, "%Y-%m-%dT%H:%M:%S", &utc);
+	int length = snprintf(line, sizeof line, "%s.%03ldZ level=%s %s=%s event=%s ", zone, now.tv_nsec / 1000000,
+	                      names[level], service->kind, service->name, event);
+	size_t used = length < 0 ? 0 : (size_t)length < sizeof line - 2 ? (size_t)length : sizeof line - 2;
+	va_start(arguments, format);
+	length = vsnprintf(line + used, sizeof line - 1 - used, format, arguments);
+	va_end(arguments);
+	used += length < 0 ? 0 : (size_t)length < sizeof line - 2 - used ? (size_t)length : sizeof line - 2 - used;
+	while (used > 0 && line[used - 1] == ' ') {
+		used--;
+	}
+	line[used++] = '\n';
+	ssize_t written = write(STDERR_FILENO, line, used);
+	(void)written; /* a log that cannot be written is nobody's reason to stop */
+}
+
+const char *service_quote(const char *text, char buffer[SERVICE_QUOTE_BYTES])
+{
+	size_t used = 0;
+
+	buffer[used++] = '"';
+	for (size_t i = 0; text[i] != '\0' && i < QUOTED_BYTES_MAX; i++) {
+		unsigned char c = (unsigned char)text[i];
+		if (c == '"' || c == '\\') {
+			buffer[used++] = '\\';
+		}
+		buffer[used++] = c < ' ' || c == 0x7f ? ' ' : (char)c;
+	}
+	buffer[used++] = '"';
+	buffer[used] = '\0';
+	return buffer;
+}
+
+/* ---- stopping */
+
+static void on_signal(int signal_number)
+{
+	(void)signal_number;
+	if (service_stopping()) {
+		_exit(128 + signal_number);
+	}
+	service_stop();
+}
+
+bool service_stop_install(void)
+{
+	struct sigaction action = {.sa_handler = on_signal};
+	struct sigaction ignored = {.sa_handler = SIG_IGN};
+
+	stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	sigemptyset(&action.sa_mask);
+	sigemptyset(&ignored.sa_mask);
+	return stop_fd >= 0 && sigaction(SIGTERM, &action, NULL) == 0 && sigaction(SIGINT, &action, NULL) == 0 &&
+	       sigaction(SIGPIPE, &ignored, NULL) == 0;
+}
+
+/* Called by the signal's handler too: only what is safe there. */
+void service_stop(void)
+{
+	const uint64_t one = 1;
+	int saved = errno;
+
+	atomic_store(&stopping, true);
+	if (stop_fd >= 0) {
+		ssize_t written = write(stop_fd, &one, sizeof one);
+		(void)written; /* it is readable already */
+	}
+	errno = saved;
+}
+
+bool service_stopping(void)
+{
+	return atomic_load(&stopping);
+}
+
+int service_stop_fd(void)
+{
+	return stop_fd;
+}
+
+bool service_sleep(int64_t milliseconds)
+{
+	int64_t until = service_now_ms() + milliseconds;
+
+	while (!service_stopping()) {
+		int64_t left = until - service_now_ms();
+		if (left <= 0) {
+			break;
+		}
+		struct pollfd wait = {.fd = stop_fd, .events = POLLIN};
+		(void)poll(&wait, 1, left > 60000 ? 60000 : (int)left);
+	}
+	return service_stopping();
+}
+
+/* ---- time */
+
+int64_t service_now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int64_t service_backoff_ms(int failures, int64_t first_ms, int64_t most_ms)
+{
+	int64_t whole = first_ms;
+	uint64_t random = 0;
+
+	for (int i = 1; i < failures && whole < most_ms; i++) {
+		whole *= 2;
+	}
+	whole = whole < most_ms ? whole : most_ms;
+	if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) {
+		random = (uint64_t)service_now_ms();
+	}
+	return whole / 2 + (int64_t)(random % (uint64_t)(whole - whole / 2 + 1));
+}

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: PostgreSQL
+"""pgonce outbox: what operators see of events that were not delivered, and what they can do. The relays are played by the contract's own functions."""
+import json
+import uuid
+
+import pytest
+
+from .command import Command
+
+
+class Relay:
+    """A relay's session, as the program pgonce relay has one."""
+
+    def __init__(self, db, name, topics=None):
+        self.db, self.name = db, name
+        self.connection = db.connect()
+        self.cursor = self.connection.cursor()
+        self.cursor.execute("SELECT * FROM once.relay_take(%s, %s)", (name, topics))
+        self.seen = self.cursor.fetchone().seen
+
+    def pass_all(self):
+        """Everything so far is done with; gives the events."""
+        self.cursor.execute("SELECT * FROM once.relay_look(%s, %s)", (self.name, self.seen))
+        reading = self.cursor.fetchone().reading
+        self.cursor.execute("SELECT * FROM once.relay_list(%s, %s, %s, 0, 1000)", (self.name, self.seen, reading))
+        listed = self.cursor.fetchall()
+        self.cursor.execute("SELECT once.relay_settle(%s, %s, NULL, 0, NULL, NULL)", (self.name, reading))
+        self.seen = reading
+        return listed
+
+    def park(self, event_id, state, error=None, attempts=3, wait_ms=60000):
+        self.cursor.execute(
+            "SELECT once.relay_settle(%s, %s, NULL, 0, NULL, ARRAY(SELECT ROW(o.id, o.xid, o.day, o.event_id, o.topic, o.tenant, o.aggregate_type,"
+            " o.aggregate_id, %s, %s, %s, %s, false)::once.parking FROM once.outbox AS o WHERE o.event_id = %s))",
+            (self.name, self.seen, state, attempts, wait_ms, error, event_id))
+
+
+@pytest.fixture
+def emit(db):
+    def emit(topic="order.created", aggregate="17", payload='{"id": 7, "amount": 1.10}', **more):
+        named = {"headers": None, **more}
+        return str(db.value("SELECT once.emit(%s, %s, 'order', %s, headers => %s)", topic, payload, aggregate, named["headers"]))
+
+    return emit
+
+
+@pytest.fixture
+def relay(db):
+    return lambda name="orders", topics=None: Relay(db, name, topics)
+
+
+def outbox(pgonce, *words, **named):
+    return pgonce("outbox", *words, **named)
+
+
+def text_of(done, code=0):
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return (done.stdout if code == 0 else done.stderr).decode()
+
+
+def state_of(pgonce, event, relay="orders"):
+    shown = json.loads(text_of(outbox(pgonce, "show", event, "--json")))
+    return {each["relay"]: each["state"] for each in shown["relays"]}[relay]
+
+
+# list
+
+def test_where_no_relay_ran_the_list_says_so(pgonce, emit):
+    emit()
+    assert "no relay has run" in text_of(outbox(pgonce, "list"))
+    assert json.loads(text_of(outbox(pgonce, "list", "--json"))) == {"relays": [], "events": []}
+
+
+def test_where_all_is_delivered_the_list_says_so(pgonce, relay, emit):
+    emit()
+    relay().pass_all()
+    text = text_of(outbox(pgonce, "list"))
+    assert "orders" in text and "idle" in text and "no event is parked" in text
+
+
+def test_the_list_counts_what_waits_and_shows_what_is_parked_the_dead_first(pgonce, relay, emit):
+    played = relay()
+    waiting, retrying, dead = emit(aggregate="1"), emit(aggregate="2"), emit(aggregate="3")
+    played.pass_all()
+    played.park(waiting, "waiting")
+    played.park(retrying, "retrying", "HTTP 500", attempts=1)
+    played.park(dead, "dead", "HTTP 422: no such customer", attempts=10)
+    pending = emit("invoice.sent")
+    listed = json.loads(text_of(outbox(pgonce, "list", "--json")))
+    assert [(row["topic"], row["state"], row["events"]) for row in listed["relays"]] == [
+        ("invoice.sent", "pending", 1), ("order.created", "dead", 1), ("order.created", "retrying", 1), ("order.created", "waiting", 1)]
+    assert [row["event_id"] for row in listed["events"]] == [dead, retrying, waiting]
+    text = text_of(outbox(pgonce, "list"))
+    for part in ("invoice.sent", "order 3; 10 attempts: HTTP 422: no such customer", "order 2; 1 attempt, again in 59s: HTTP 500", dead):
+        assert part in text, text
+    assert pending not in text
+    assert all(len(line) <= 80 for line in text.splitlines()), text
+
+
+def test_the_list_is_narrowed_by_relay_topic_state_and_number(pgonce, relay, emit):
+    orders, audit = relay("orders"), relay("audit")
+    one, two = emit("a"), emit("b")
+    for played in (orders, audit):
+        played.pass_all()
+        played.park(one, "dead")
+        played.park(two, "retrying")
+    pending = emit("a")
+
+    def listed(*words):
+        done = outbox(pgonce, "list", "--json", *words)
+        return [(row["relay"], row["event_id"]) for row in json.loads(text_of(done))["events"]]
+
+    assert listed("--relay", "audit") == [("audit", one), ("audit", two)]
+    assert listed("--topic", "b") == [("audit", two), ("orders", two)]
+    assert listed("--state", "dead") == [("audit", one), ("orders", one)]
+    assert listed("--state", "pending", "--relay", "orders") == [("orders", pending)]
+    assert listed("--limit", "1") == [("audit", one)]
+    assert b"only the first 1" in outbox(pgonce, "list", "--limit", "1").stderr
+    assert "no event is in this state" in text_of(outbox(pgonce, "list", "--state", "waiting"))
+    assert "no relay 'ordres'" in text_of(outbox(pgonce, "list", "--relay", "ordres"), 5)
+
+
+def test_a_long_error_is_cut_in_the_list_and_whole_in_the_event(pgonce, relay, emit):
+    played, event = relay(), emit()
+    played.pass_all()
+    played.park(event, "dead", "é" * 300)
+    assert all(len(line) <= 80 for line in text_of(outbox(pgonce, "list")).splitlines())
+    assert "é" * 300 in text_of(outbox(pgonce, "show", event))
+
+
+# show
+
+def test_show_prints_the_event_whole(pgonce, db, relay, emit):
+    played, audit = relay(), relay("audit", ["other"])
+    event = emit(headers='{"shop": "a"}')
+    played.pass_all()
+    played.park(event, "retrying", "HTTP 500: sorry", attempts=2)
+    text = text_of(outbox(pgonce, "show", event))
+    for part in (event, "order.created", "order", "17", '{"shop":"a"}', '{"id": 7, "amount": 1.10}', "orders: retrying, 2 attempts, next at",
+                 "HTTP 500: sorry"):
+        assert part in text, text
+    assert "audit" not in text
+    shown = json.loads(text_of(outbox(pgonce, "show", event, "--json")))
+    assert json.loads(shown["payload"]) == {"id": 7, "amount": 1.10} and shown["relays"][0]["attempts"] == 2
+    assert "pending" in text_of(outbox(pgonce, "show", emit()))
+    audit.connection.close()
+
+
+def test_stored_text_forges_no_line_and_moves_no_cursor(pgonce, relay, emit):
+    played, event = relay(), emit(aggregate="1\x1b[2J\nrelays forged\u009b2J")
+    played.pass_all()
+    played.park(event, "dead", "\x1b[31mred\nsecond line\x07")
+    for done in (outbox(pgonce, "show", event), outbox(pgonce, "list")):
+        assert done.returncode == 0
+        assert not set(done.stdout) & {0x1b, 0x07} and b"\xc2\x9b" not in done.stdout
+        assert b"\nrelays forged" not in done.stdout and b"\nsecond" not in done.stdout
+
+
+def test_what_is_no_event_is_said(pgonce, relay, emit):
+    relay()
+    assert "is no event's id" in text_of(outbox(pgonce, "show", "17"), 2)
+    for words in (("show",), ("retry", "--reason", "r"), ("discard", "--reason", "r")):
+        done = outbox(pgonce, words[0], str(uuid.uuid4()), *words[1:])
+        assert "there is no event" in text_of(done, 5) and "hint: " in text_of(done, 5)
+    problem = json.loads(outbox(pgonce, "show", str(uuid.uuid4()), "--json").stderr)
+    assert problem["error"]["exit"] == 5
+
+
+# retry and discard
+
+@pytest.mark.parametrize("state", ["waiting", "retrying", "dead"])
+def test_retry_tries_again_now_with_all_attempts(pgonce, db, relay, emit, state):
+    played, event = relay(), emit()
+    played.pass_all()
+    played.park(event, state, "HTTP 500", attempts=9, wait_ms=3600000)
+    assert "tried again now" in text_of(outbox(pgonce, "retry", event, "--reason", "it is mended"))
+    row = db.row("SELECT state, attempts, next_at <= clock_timestamp() AS due FROM once.parked_event")
+    assert row == ("retrying", 0, True)
+    assert db.row("SELECT what, relay, subject, from_state, reason, decided_by FROM once.parked_decision") == \
+        ("retry", "orders", event, state, "it is mended", "postgres")
+    assert "by postgres: retry with orders: it is mended" in text_of(outbox(pgonce, "show", event))
+
+
+def test_discard_gives_up_the_event(pgonce, db, relay, emit):
+    played, event = relay(), emit()
+    played.pass_all()
+    played.park(event, "dead", "HTTP 422")
+    done = outbox(pgonce, "discard", event, "--reason", "the customer is gone", "--json")
+    assert json.loads(text_of(done)) == {"event_id": event, "relay": "orders", "done": "discard"}
+    assert db.value("SELECT count(*) FROM once.parked_event") == 0 and state_of(pgonce, event) == "passed"
+    assert db.row("SELECT what, from_state, error FROM once.parked_decision") == ("discard", "dead", "HTTP 422")
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_what_is_not_parked_is_refused(pgonce, db, relay, emit, verb):
+    played, event = relay(), emit()
+    assert "orders: pending" in text_of(outbox(pgonce, verb, event, "--reason", "r"), 10)
+    played.pass_all()
+    assert "orders: passed" in text_of(outbox(pgonce, verb, event, "--reason", "r"), 10)
+    assert db.value("SELECT count(*) FROM once.parked_decision") == 0
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_with_several_relays_one_must_be_named(pgonce, db, relay, emit, verb):
+    orders, audit = relay("orders"), relay("audit")
+    event = emit()
+    for played in (orders, audit):
+        played.pass_all()
+        played.park(event, "dead")
+    text = text_of(outbox(pgonce, verb, event, "--reason", "r"), 2)
+    assert "audit: dead, orders: dead" in text and "--relay" in text
+    assert "no relay 'ordres'" in text_of(outbox(pgonce, verb, event, "--reason", "r", "--relay", "ordres"), 5)
+    text_of(outbox(pgonce, verb, event, "--reason", "r", "--relay", "audit"))
+    assert db.rows("SELECT relay FROM once.parked_decision") == [("audit",)]
+    assert db.value("SELECT state FROM once.parked_event WHERE relay = 'orders'") == "dead"
+
+
+def test_one_relay_of_several_that_has_it_parked_is_meant(pgonce, db, relay, emit):
+    orders, audit = relay("orders"), relay("audit")
+    event = emit()
+    orders.pass_all()
+    audit.pass_all()
+    audit.park(event, "dead")
+    assert "relay audit" in text_of(outbox(pgonce, "retry", event, "--reason", "r"))
+
+
+# replay
+
+def test_replay_delivers_again_what_was_passed(pgonce, db, relay, emit):
+    played = relay()
+    one, two = emit("a"), emit("b")
+    played.pass_all()
+    assert "0 events" in text_of(outbox(pgonce, "replay", "--from", "tomorrow", "--reason", "r"))
+    done = outbox(pgonce, "replay", "--from", "yesterday", "--topic", "b", "--reason", "the broker lost its disk", "--json")
+    answer = json.loads(text_of(done))
+    assert (answer["relay"], answer["topic"], answer["replayed"]) == ("orders", "b", 1)
+    assert (state_of(pgonce, one), state_of(pgonce, two)) == ("passed", "waiting")
+    assert "1 event since" in text_of(outbox(pgonce, "replay", "--from", "yesterday", "--reason", "r"))
+    assert db.value("SELECT count(*) FROM once.parked_decision WHERE what = 'replay'") == 3
+
+
+def test_replay_must_be_told_from_when_and_by_whom(pgonce, relay):
+    assert "no relay has run" in text_of(outbox(pgonce, "replay", "--from", "yesterday", "--reason", "r"), 5)
+    relay("orders"), relay("audit")
+    assert "needs --from" in text_of(outbox(pgonce, "replay", "--reason", "r"), 2)
+    assert "--relay" in text_of(outbox(pgonce, "replay", "--from", "yesterday", "--reason", "r"), 2)
+    assert "'whenever' is no time" in text_of(outbox(pgonce, "replay", "--from", "whenever", "--relay", "orders", "--reason", "r"), 2)
+    assert outbox(pgonce, "replay", "--from", "yesterday", "--relay", "ordres", "--reason", "r").returncode == 5
+
+
+# the command line
+
+@pytest.mark.parametrize("words, part", [
+    ((), "what to do"), (("lst",), "'lst'"), (("list", "x"), "'x'"), (("show",), "which one"), (("retry",), "which one"),
+    (("list", "--from", "now"), "--from"), (("list", "--reason", "r"), "--reason"), (("replay", "--limit", "1"), "--limit"),
+    (("list", "--state", "done"), "pending|waiting|retrying|dead"), (("list", "--limit", "0"), "out of range")])
+def test_a_wrong_command_line_is_said_before_anything_is_done(pgonce, words, part):
+    text = text_of(outbox(pgonce, *words), 2)
+    assert part in text and "hint: pgonce help outbox" in text
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard", "replay"])
+@pytest.mark.parametrize("reason", [(), ("--reason", " ")], ids=["none", "blank"])
+def test_changes_need_a_reason(pgonce, relay, emit, verb, reason):
+    relay()
+    words = [verb] + ([emit()] if verb != "replay" else ["--from", "yesterday"])
+    assert "needs --reason" in text_of(outbox(pgonce, *words, *reason), 2)
+
+
+def test_without_the_contract_it_says_what_to_do(bare):
+    assert "pgonce init" in text_of(outbox(bare, "list"), 4)
+
+
+def test_who_may_only_read_may_not_decide(db, relay, emit, tmp_path):
+    played, event = relay(), emit()
+    played.pass_all()
+    played.park(event, "dead")
+    db.execute("CREATE ROLE reader_of_outbox LOGIN IN ROLE once_reader")
+    try:
+        reader = Command(db.dsn("reader_of_outbox"), tmp_path)
+        assert event in text_of(outbox(reader, "list"))
+        done = outbox(reader, "retry", event, "--reason", "r")
+        assert done.returncode == 1 and b"42501" in done.stderr
+    finally:
+        db.execute("DROP ROLE reader_of_outbox")

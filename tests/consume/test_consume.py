@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: PostgreSQL
+"""pgonce consume: the command, with a configuration file and a real broker (NATS JetStream)."""
+import json
+import random
+import subprocess
+import time
+
+import pytest
+
+from cli.command import PROGRAM
+from harness.nats import Nats
+from harness.postgres import clean_environment, tied, wait_until
+
+from .script import HANDLER
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with Nats() as server:
+        yield server
+
+
+@pytest.fixture
+def nats(broker):
+    broker.add_stream("ORDERS", "order.>")
+    yield broker
+    broker.delete_stream("ORDERS")
+
+
+@pytest.fixture
+def applied(db):
+    db.execute(HANDLER)
+    return db
+
+
+def fill(nats, count, first=0, **more):
+    nats.publish([(f"order.{n % 7}", json.dumps({"number": n, **more}).encode(),
+                   [("Pgonce-Event-Id", f"id-{n}"), ("Pgonce-Key", f"k{n % 13}")]) for n in range(first, first + count)])
+
+
+def write(tmp_path, nats, dsn, **options):
+    path = tmp_path / "pgonce.conf"
+    lines = {"source": "nats", "url": nats.url, "stream": "ORDERS", "handler": "apply", "retry_first": "5ms", "retry_most": "20ms", **options}
+    path.write_text(f"dsn = {dsn}\n\n[consume stock]\n" + "".join(f"{k} = {v}\n" for k, v in lines.items() if v is not None))
+    path.chmod(0o600)
+    return path
+
+
+def run(*words, **more):
+    return subprocess.run([PROGRAM, "consume", *map(str, words)], capture_output=True, text=True, env=clean_environment(), timeout=60, check=False, **more)
+
+
+def start(path, *words):
+    return subprocess.Popen(tied([PROGRAM, "consume", "--config", path, *words]), env=clean_environment(), stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def each_once_in_order(db, count):
+    assert db.row("SELECT count(*) AS n, count(DISTINCT id) AS ids FROM applied") == (count, count)
+    last = {}
+    for row in db.rows("SELECT id, key FROM applied ORDER BY n"):
+        assert last.get(row.key, -1) < int(row.id[3:])
+        last[row.key] = int(row.id[3:])
+
+
+def test_once_applies_what_is_there_and_ends(applied, nats, tmp_path):
+    fill(nats, 500)
+    done = run("--config", write(tmp_path, nats, applied.dsn()), "--once", "-v")
+    assert done.returncode == 0, done.stderr
+    each_once_in_order(applied, 500)
+    assert "event=started source=nats" in done.stderr and "event=batch" in done.stderr
+    assert applied.row("SELECT topic, key, headers, body FROM applied WHERE id = 'id-8'") == (
+        "order.1", "k8", {"Pgonce-Event-Id": "id-8", "Pgonce-Key": "k8"}, {"number": 8})
+
+
+def test_kill_9_of_the_command_loses_and_repeats_nothing(applied, nats, tmp_path):
+    rng = random.Random(11)
+    path = write(tmp_path, nats, applied.dsn(), batch=20, ack_wait="1s")
+    fill(nats, 3000)
+    kills = 0
+    while applied.value("SELECT count(*) FROM applied") < 3000 and kills < 40:
+        process = start(path)
+        before = applied.value("SELECT count(*) FROM applied")
+        wait_until(lambda: applied.value("SELECT count(*) FROM applied") > before or process.poll() is not None, "progress")
+        time.sleep(rng.random() * 0.05)  # a kill at some point: any will do
+        process.kill()
+        process.communicate()
+        kills += 1
+    assert kills > 3
+    assert run("--config", path, "--once").returncode == 0
+    each_once_in_order(applied, 3000)
+
+
+def test_a_dead_message_is_shown_and_retried_by_the_command(applied, nats, tmp_path):
+    fill(nats, 1, do="fail")
+    fill(nats, 20, first=1)
+    path = write(tmp_path, nats, applied.dsn(), attempts=2)
+    assert run("--config", path, "--once").returncode == 0
+    assert applied.value("SELECT count(*) FROM applied") == 19  # one waits behind it
+    assert applied.row("SELECT message_id, state FROM once.parked_message ORDER BY position LIMIT 1") == ("id-0", "dead")
+
+
+def test_check_config_connects_to_nothing(nats, tmp_path):
+    path = write(tmp_path, nats, "host=/nowhere")
+    done = run("--config", path, "--check-config")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"source": "carrier-pigeon"}, "source: 'carrier-pigeon' is none of kafka, rabbitmq, nats"),
+    ({"handler": None}, "one of handler (a SQL function) and endpoint (an HTTP URL) is required"),
+    ({"endpoint": "http://127.0.0.1/"}, "not both"),
+    ({"handler": None, "endpoint": "ftp://x"}, "endpoint: 'ftp://x' is no URL"),
+    ({"lease": "5s"}, "lease: only with endpoint"),
+    ({"id": "key"}, "id: 'key' is none of header:NAME, json:/pointer, coordinates"),
+    ({"id": "json:order"}, "id: 'json:order' is none of"),
+    ({"id": "json:/a~2"}, "id: 'json:/a~2' is none of"),
+    ({"order_by": "coordinates"}, "order_by: 'coordinates' is none of"),
+    ({"batch": "0"}, "batch"),
+    ({"batch": "5000"}, "batch: is more than prefetch (2000)"),
+    ({"retry_first": "1h"}, "retry_first: is more than retry_most"),
+    ({"on_dead": "ignore"}, "on_dead"),
+    ({"hander": "x"}, "hander"),
+    ({"prepare": "no"}, "prepare: with nats the order of a key is kept by one process at a time"),
+])
+def test_a_wrong_option_is_named_with_its_line(nats, tmp_path, options, words):
+    done = run("--config", write(tmp_path, nats, "dbname=x", **options), "--check-config")
+    assert done.returncode == 2 and words in done.stderr and "pgonce.conf:" in done.stderr, done.stderr
+
+
+def test_sections_are_chosen_by_name(nats, tmp_path):
+    path = write(tmp_path, nats, "dbname=x")
+    done = run("--config", path, "sotck")
+    assert done.returncode == 2 and "no [consume sotck]; its consumers: stock" in done.stderr, done.stderr
+    done = run("--config", tmp_path / "nosuch.conf")
+    assert done.returncode == 2 and "nosuch.conf" in done.stderr
+
+
+def test_no_server_and_no_handler_have_their_exit_codes(applied, nats, tmp_path):
+    done = run("--config", write(tmp_path, nats, "host=/nowhere"), "--once")
+    assert done.returncode == 3, done.stderr
+    done = run("--config", write(tmp_path, nats, applied.dsn(), handler="nosuch"))
+    assert done.returncode == 1 and "[consume stock] there is no function nosuch(once.message)" in done.stderr
+
+
+def test_one_consumer_that_fails_for_good_ends_them_all(applied, nats, tmp_path):
+    path = write(tmp_path, nats, applied.dsn())
+    with open(path, "a") as file:
+        file.write(f"\n[consume other]\nsource = nats\nurl = {nats.url}\nstream = ORDERS\nhandler = nosuch\n")
+    done = run("--config", path)
+    assert done.returncode == 1 and "[consume other] there is no function" in done.stderr
+    assert run("--config", path, "stock", "--once").returncode == 0

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* test_identify.c: ids, keys and headers of deliveries; JSON pointers as RFC 6901 has them; hostile bytes. No server. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "message.h"
+
+static once_bytes bytes(const char *text)
+{
+	return (once_bytes){.data = text, .length = strlen(text)};
+}
+
+/* What stands at the pointer: the text, or in brackets why there is none. */
+static const char *at(arena *arena, const char *text, const char *pointer)
+{
+	static const char *const reasons[] = {
+	    [JSON_NOT_THERE] = "(none)", [JSON_NOT_PLAIN] = "(not plain)", [JSON_NOT_JSON] = "(no JSON)"};
+	char *value = NULL;
+	size_t length = 0;
+	json_found found = json_text_find(bytes(text), pointer, arena, &value, &length);
+
+	if (found != JSON_FOUND) {
+		return reasons[found];
+	}
+	assert_int_equal(strlen(value), length);
+	return value;
+}
+
+/* RFC 6901, 5: the example, and what each pointer gives. */
+static void pointers_of_the_rfc(void **state)
+{
+	static const char document[] =
+	    "{\"foo\": [\"bar\", \"baz\"], \"\": 0, \"a/b\": 1, \"c%d\": 2, \"e^f\": 3, \"g|h\": 4, \"i\\\\j\": 5, "
+	    "\"k\\\"l\": 6, \" \": 7, \"m~n\": 8}";
+	arena arena = {0};
+
+	(void)state;
+	assert_string_equal(at(&arena, document, ""), "(not plain)");
+	assert_string_equal(at(&arena, document, "/foo"), "(not plain)");
+	assert_string_equal(at(&arena, document, "/foo/0"), "bar");
+	assert_string_equal(at(&arena, document, "/"), "0");
+	assert_string_equal(at(&arena, document, "/a~1b"), "1");
+	assert_string_equal(at(&arena, document, "/c%d"), "2");
+	assert_string_equal(at(&arena, document, "/e^f"), "3");
+	assert_string_equal(at(&arena, document, "/g|h"), "4");
+	assert_string_equal(at(&arena, document, "/i\\j"), "5");
+	assert_string_equal(at(&arena, document, "/k\"l"), "6");
+	assert_string_equal(at(&arena, document, "/ "), "7");
+	assert_string_equal(at(&arena, document, "/m~0n"), "8");
+	arena_clear(&arena);
+}
+
+static void pointers_to_what_is_not_there(void **state)
+{
+	arena arena = {0};
+
+	(void)state;
+	assert_string_equal(at(&arena, "{\"a\": [1, 2]}", "/a/2"), "(none)");
+	assert_string_equal(at(&arena, "{\"a\": [1, 2]}", "/a/01"), "(none)");
+	assert_string_equal(at(&arena, "{\"a\": [1, 2]}", "/a/-"), "(none)");
+	assert_string_equal(at(&arena, "{\"a\": [1, 2]}", "/a/99999999999999999999"), "(none)");
+	assert_string_equal(at(&arena, "{\"a\": \"text\"}", "/a/b"), "(none)");
+	assert_string_equal(at(&arena, "{\"a\": null}", "/a"), "(none)");
+	assert_string_equal(at(&arena, "[]", "/0"), "(none)");
+	assert_string_equal(at(&arena, "", "/a"), "(no JSON)");
+	assert_string_equal(at(&arena, "{\"a\": 1", "/a"), "(no JSON)");
+	assert_string_equal(at(&arena, "{\"a\": 1, \"b\": \"\\u0000\"}", "/a"),
+	                    "(no JSON)");                                   /* jsonb would not take it either */
+	assert_string_equal(at(&arena, "{\"a\": 1, \"a\": 2}", "/a"), "2"); /* as jsonb: the last */
+	assert_string_equal(at(&arena, "{\"\\u0061\": \"\\ud83d\\ude00\"}", "/a"), "\xf0\x9f\x98\x80");
+	assert_string_equal(at(&arena, "{\"a\": 1.50e3}", "/a"), "1.50e3");
+	assert_string_equal(at(&arena, " \"whole\" ", ""), "whole");
+	arena_clear(&arena);
+}
+
+static void pointers_that_are_none(void **state)
+{
+	(void)state;
+	assert_true(json_pointer_valid("") && json_pointer_valid("/") && json_pointer_valid("/a~0~1/b"));
+	assert_false(json_pointer_valid("a"));
+	assert_false(json_pointer_valid("/a~"));
+	assert_false(json_pointer_valid("/~2"));
+	assert_false(json_pointer_valid("/\xff"));
+}
+
+static void origins(void **state)
+{
+	origin origin;
+
+	(void)state;
+	assert_true(origin_read("header:X-Id", &origin) && origin.kind == ORIGIN_HEADER);
+	assert_string_equal(origin.name, "X-Id");
+	assert_true(origin_read("json:/a", &origin) && origin.kind == ORIGIN_POINTER);
+	assert_true(origin_read("none", &origin) && origin.kind == ORIGIN_NONE);
+	assert_false(origin_read("header:", &origin));
+	assert_false(origin_read("json:a", &origin));
+	assert_false(origin_read("Header:a", &origin));
+	assert_false(origin_read("", &origin));
+}
+
+/* Every prefix, and every single byte changed, of a text: nothing may be read beyond its end (the sanitizers see it). */
+static void no_text_is_read_beyond_its_end(void **state)
+{
+	static const char text[] =
+	    "{\"a\\u00e9\\ud83d\\ude00\": [1.5e-3, true, null, \"\xf0\x9f\x98\x80\"], \"b\": {\"c\": -0}}";
+	arena arena = {0};
+	char *value = NULL;
+	size_t found = 0;
+
+	(void)state;
+	for (size_t length = 0; length < sizeof text; length++) {
+		char *exact = malloc(length + (length == 0));
+		memcpy(exact, text, length);
+		(void)json_text_check((once_bytes){.data = exact, .length = length});
+		(void)json_text_find((once_bytes){.data = exact, .length = length}, "/b/c", &arena, &value, &found);
+		for (size_t i = 0; i < length; i++) {
+			for (int c = 1; c < 256; c += 7) {
+				exact[i] = (char)c;
+				(void)json_text_check((once_bytes){.data = exact, .length = length});
+				(void)json_text_find((once_bytes){.data = exact, .length = length}, "/b/c", &arena, &value, &found);
+			}
+			exact[i] = text[i];
+		}
+		free(exact);
+		arena_clear(&arena);
+	}
+}
+
+static void whatever_comes_has_an_id_that_the_contract_takes(void **state)
+{
+	const origin id = {.kind = ORIGIN_HEADER, .name = "id"};
+	const origin key = {.kind = ORIGIN_KEY};
+	arena arena = {0};
+	unsigned seed = 1;
+
+	(void)state;
+	for (int round = 0; round < 2000; round++) {
+		char noise[3][64];
+		for (size_t i = 0; i < sizeof noise; i++) {
+			((char *)noise)[i] = (char)(rand_r(&seed) % (round % 3 == 0 ? 128 : 256));
+		}
+		noise[0][20] = noise[1][20] = '\0';
+		const source_header headers[] = {
+		    {.name = noise[0], .value = {.data = noise[1], .length = 40}},
+		    {.name = "ID", .value = {.data = noise[2], .length = (size_t)(rand_r(&seed) % 60)}}};
+		source_message delivery = {.topic = noise[1],
+		                           .key = {.data = noise[0], .length = (size_t)(rand_r(&seed) % 60)},
+		                           .payload = {.data = noise[2], .length = 60},
+		                           .headers = headers,
+		                           .header_count = 2};
+		message message;
+		message_identify(&delivery, &id, &key, &arena, &message);
+		size_t length = strlen(message.id);
+		assert_in_range(length, 1, 255);
+		for (size_t i = 0; i < length; i++) {
+			assert_in_range(message.id[i], ' ', '~');
+		}
+		assert_true(json_text_is_text(message.topic, strlen(message.topic)));
+		assert_true(message.key == NULL || json_text_is_text(message.key, strlen(message.key)));
+		assert_int_equal(json_text_check(bytes(message.headers)), JSON_YES);
+		assert_true(message.unusable == NULL ||
+		            strncmp(message.id, UNUSABLE_ID_PREFIX, strlen(UNUSABLE_ID_PREFIX)) == 0);
+		arena_clear(&arena);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(pointers_of_the_rfc),
+	    cmocka_unit_test(pointers_to_what_is_not_there),
+	    cmocka_unit_test(pointers_that_are_none),
+	    cmocka_unit_test(origins),
+	    cmocka_unit_test(no_text_is_read_beyond_its_end),
+	    cmocka_unit_test(whatever_comes_has_an_id_that_the_contract_takes),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Messages out of Apache Kafka, from a real broker: in order, again when they were not acknowledged, and not again when they were."""
+
+import time
+import uuid
+
+import pytest
+from harness import kafka as harness
+
+from .playing import Refused, Source, headers, payloads
+
+
+@pytest.fixture(scope="module")
+def broker():
+    harness.require()
+    with harness.Kafka(users={"alice": "right"}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker):
+    """Of this test alone."""
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(name)
+    return name
+
+
+def texts(first, last):
+    return [f"m{i}" for i in range(first, last + 1)]
+
+
+def fill(broker, topic, first, last, keys=1):
+    broker.publish(topic, [(f"k{i % keys}", text) for i, text in zip(range(first, last + 1), texts(first, last))])
+
+
+def opened(broker, topics, tmp_path, name="stock", **options):
+    # As fast as a test wants it: a dead member is noticed after its session.
+    fast = {"kafka__session.timeout.ms": 6000, "kafka__heartbeat.interval.ms": 500}
+    given = {"url": f"kafka://{broker.servers}", "topics": topics, "group": "g" + topics[-8:], **fast, **options}
+    return Source(tmp_path, name=name, source="kafka", **given)
+
+
+def numbers(messages):
+    return [int(text[1:]) for text in payloads(messages)]
+
+
+def in_order(messages):
+    """Of each partition, by what was written into it first."""
+    of = {}
+    for message in messages:
+        of.setdefault(message["coordinates"].rpartition("/")[0], []).append(message)
+    return all(numbers(each) == sorted(numbers(each)) for each in of.values())
+
+
+def test_everything_comes_in_the_partitions_order_with_all_that_belongs_to_it(broker, topic, tmp_path):
+    fill(broker, topic, 1, 2500)
+    broker.kcat("-P", "-t", topic, "-K", "|", "-H", "Pgonce-Event-Id=e1", "-H", "two=2", data=b'k|{"a": 1}\n')
+    with opened(broker, topic, tmp_path, prefetch=3000) as source:
+        found = source.collect(2501, most=500)
+        assert payloads(found) == [*texts(1, 2500), '{"a": 1}']
+        last = found[-1]
+        assert (last["topic"], last["key"], last["coordinates"]) == (topic, "k", f"{topic}/0/2500")
+        assert headers(last) == {"Pgonce-Event-Id": "e1", "two": "2"}
+        assert source.acknowledge()["state"] == "ok"
+        source.quiet()
+
+
+def test_a_message_without_key_and_value_is_none_of_text(broker, topic, tmp_path):
+    broker.kcat("-P", "-t", topic, "-Z", "-K", "|", data=b"k|\n")
+    broker.kcat("-P", "-t", topic, data=b"v\n")
+    with opened(broker, topic, tmp_path) as source:
+        assert [(each["key"], each["payload"]) for each in source.collect(2)] == [("k", None), (None, "v")]
+
+
+@pytest.mark.parametrize("way", ["killed", "closed"])
+def test_what_was_acknowledged_never_comes_again_and_the_rest_does(broker, topic, tmp_path, way):
+    fill(broker, topic, 1, 100)
+    with opened(broker, topic, tmp_path) as source:
+        source.acknowledge(source.collect(100)[:60])
+        source.quiet()  # the commit has its time
+        source.kill() if way == "killed" else source.close()
+    with opened(broker, topic, tmp_path) as source:
+        assert payloads(source.collect(40)) == texts(61, 100)
+        source.quiet()
+
+
+def test_nothing_is_committed_over_what_was_given_back(broker, topic, tmp_path):
+    fill(broker, topic, 1, 20)
+    with opened(broker, topic, tmp_path) as source:
+        found = source.collect(20)
+        source.give_back(found[5:10])
+        source.acknowledge(found[:5] + found[10:])
+        source.close()
+    with opened(broker, topic, tmp_path) as source:
+        assert payloads(source.collect(15)) == texts(6, 20)
+
+
+def test_what_is_given_back_comes_again_in_its_order_and_first(broker, topic, tmp_path):
+    fill(broker, topic, 1, 30)
+    with opened(broker, topic, tmp_path) as source:
+        first = source.collect(10, most=10)
+        second = source.collect(10, most=10)
+        source.give_back(second)
+        source.give_back(first)
+        assert payloads(source.collect(30)) == texts(1, 30)
+
+
+def test_a_busy_caller_stays_in_the_group_and_takes_no_more_than_the_prefetch(broker, topic, tmp_path):
+    """With max.poll.interval at its least; without keeping alive the group would give the partition away."""
+    fill(broker, topic, 1, 200)
+    with opened(broker, topic, tmp_path, prefetch=50, **{"kafka__max.poll.interval.ms": 6000}) as source:
+        source.collect(50, most=50)
+        until = time.monotonic() + 9
+        while time.monotonic() < until:
+            assert source.keep_alive() == {"state": "ok", "problem": "", "messages": []}
+            time.sleep(0.5)
+        assert source.acknowledge()["state"] == "ok"
+        assert payloads(source.collect(150, most=50)) == texts(51, 200)
+
+
+def test_a_busy_caller_lets_a_second_member_in(broker, tmp_path):
+    """However much waits: a rebalance is served by keeping alive."""
+    topic = f"full-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    fill(broker, topic, 1, 20000, keys=20)
+    with opened(broker, topic, tmp_path, prefetch=10) as one:
+        one.collect(10, most=10)
+        with opened(broker, topic, tmp_path, name="other") as two:
+            deadline = time.monotonic() + 20
+            while not two.fetch(10)["messages"]:
+                one.keep_alive()
+                assert time.monotonic() < deadline
+
+
+def test_what_was_given_back_is_forgotten_where_a_rebalance_takes_it(broker, tmp_path):
+    topic = f"held-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    fill(broker, topic, 1, 100, keys=20)
+    with opened(broker, topic, tmp_path) as one:
+        one.collect(100)
+        one.give_back()
+        with opened(broker, topic, tmp_path, name="other") as two:
+            by_two, deadline = [], time.monotonic() + 60
+            while not by_two:
+                one.keep_alive()
+                by_two = two.fetch()["messages"]
+                assert time.monotonic() < deadline
+            by_one = one.collect(1)
+            assert not {each["coordinates"] for each in by_one} & {each["coordinates"] for each in by_two}
+
+
+def test_what_was_acknowledged_last_is_committed_at_the_end(broker, topic, tmp_path):
+    """One commit is on its way at a time; the second of two acknowledgements waits for the first one's answer, or for the end."""
+    fill(broker, topic, 1, 30)
+    with opened(broker, topic, tmp_path) as source:
+        found = source.collect(30)
+        # In one write: no time for an answer between them.
+        words = [" ".join(str(each["n"]) for each in part) for part in (found[:10], found[10:20])]
+        source.process.stdin.write("".join(f"ack {each}\n" for each in words).encode())
+        source.close()
+    with opened(broker, topic, tmp_path) as source:
+        assert payloads(source.collect(10)) == texts(21, 30)
+
+
+def test_two_members_share_and_what_the_one_loses_the_other_gets(broker, tmp_path):
+    topic = f"shared-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 4)
+    fill(broker, topic, 1, 400, keys=40)
+    for strategy in ("range,roundrobin", "cooperative-sticky"):
+        rebalance(broker, topic, tmp_path, strategy)
+
+
+def rebalance(broker, topic, tmp_path, strategy):
+    options = {"group": f"g-{strategy[:5]}", "kafka__partition.assignment.strategy": strategy}
+    with opened(broker, topic, tmp_path, **options) as one:
+        held = one.collect(400)
+        done = held[:100]
+        one.acknowledge(done)
+        with opened(broker, topic, tmp_path, name="other", **options) as two:
+            by_two, by_one, lost = [], [], False
+            deadline = time.monotonic() + 60
+            while len({each["coordinates"] for each in done + by_one + by_two}) < 400 or not lost:
+                assert time.monotonic() < deadline, (len(by_one), len(by_two), lost)
+                answer = one.fetch()
+                if answer["state"] == "lost":
+                    # What is void is freed, the rest comes again.
+                    lost = True
+                    one.give_back()
+                elif lost:
+                    by_one += answer["messages"]
+                by_two += two.fetch()["messages"]
+            assert by_two and in_order(by_two) and in_order(by_one)
+            # Nobody holds what the other does, and nothing that was acknowledged came again.
+            assert not {each["coordinates"] for each in by_one} & {each["coordinates"] for each in by_two}
+            assert not {each["coordinates"] for each in done} & {each["coordinates"] for each in by_one + by_two}
+
+
+def test_acknowledging_what_a_rebalance_took_commits_nothing(broker, tmp_path):
+    topic = f"taken-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    fill(broker, topic, 1, 100, keys=20)
+    with opened(broker, topic, tmp_path) as one:
+        one.collect(100)
+        with opened(broker, topic, tmp_path, name="other") as two:
+            deadline = time.monotonic() + 60
+            while one.fetch()["state"] != "lost":
+                two.fetch(1)
+                assert time.monotonic() < deadline
+            void = one.acknowledge()  # its effects are committed; the offsets are the other one's business
+            assert void["state"] == "ok"
+            one.close()
+            two.kill()
+    with opened(broker, topic, tmp_path) as again:
+        assert len(again.collect(100)) == 100
+
+
+def test_a_killed_broker_is_waited_for_and_loses_nothing(tmp_path):
+    harness.require()
+    with harness.Kafka() as broker:
+        broker.create_topic("orders")
+        fill(broker, "orders", 1, 100)
+        with opened(broker, "orders", tmp_path) as source:
+            held = source.collect(100)
+            source.acknowledge(held[:50])
+            source.quiet()
+            broker.kill()
+            assert "onnect" in source.until("unavailable")["problem"]
+            source.give_back()
+            broker.start()
+            found = source.collect(50)
+            assert payloads(found)[-50:] == texts(51, 100)
+            source.acknowledge()
+            source.until("ok")
+            fill(broker, "orders", 101, 110)
+            assert payloads(source.collect(10))[-10:] == texts(101, 110)
+            source.acknowledge()
+            source.close()
+        with opened(broker, "orders", tmp_path) as source:
+            source.quiet(10)
+
+
+def test_a_missing_topic_is_named_and_used_when_it_is_there(broker, tmp_path):
+    name = f"late-{uuid.uuid4().hex[:8]}"
+    with opened(broker, name, tmp_path, **{"kafka__topic.metadata.refresh.interval.ms": 1000}) as source:
+        assert name in source.until("unavailable")["problem"]
+        broker.create_topic(name)
+        fill(broker, name, 1, 3)
+        assert payloads(source.collect(3)) == texts(1, 3)
+
+
+def test_wrong_credentials_are_named(broker, topic, tmp_path):
+    url = f"kafka://{broker.servers_of('SASL_PLAINTEXT')}"
+    with opened(broker, topic, tmp_path, url=url, user="alice", password="wrong") as source:
+        problem = source.until("unavailable")["problem"]
+        assert "uthentication" in problem and "wrong" not in problem, problem
+    fill(broker, topic, 1, 1)
+    with opened(broker, topic, tmp_path, url=url, user="alice", password="right") as source:
+        assert payloads(source.collect(1)) == ["m1"]
+
+
+@pytest.mark.parametrize(
+    "option, said",
+    [
+        ({"kafka__enable.auto.commit": "true"}, "when its effect has committed"),
+        ({"kafka__enable.auto.offset.store": "true"}, "when its effect has committed"),
+        ({"kafka__group.id": "mine"}, "the option group"),
+        ({"kafka__no.such": "1"}, "No such configuration property"),
+        ({"topics": " , "}, "names no topic"),
+    ],
+)
+def test_what_would_break_the_promise_is_refused_at_the_start(broker, tmp_path, option, said):
+    with pytest.raises(Refused, match=said):
+        opened(broker, **{"topics": "orders-x", "tmp_path": tmp_path, **option}).fetch()
+
+
+def test_a_copy_is_published_with_its_headers_and_waited_for(broker, topic, tmp_path):
+    broker.create_topic(f"dead-{topic}")
+    broker.kcat("-P", "-t", topic, "-K", "|", "-H", "Pgonce-Event-Id=e1", data=b"k|bad\n")
+    with opened(broker, topic, tmp_path) as source:
+        message = source.collect(1)[0]
+        assert source.publish(f"dead-{topic}", message)["state"] == "ok"
+        copy, = broker.messages(f"dead-{topic}")
+        assert (copy["key"], copy["payload"], copy["headers"]) == ("k", "bad", {"Pgonce-Event-Id": "e1", "why": "dead"})
+        answer = source.publish(f"nowhere-{topic}", message)
+        assert answer["state"] == "unavailable" and "topic" in answer["problem"], answer

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Messages out of NATS JetStream, from a real server: in order, again when they were not acknowledged, and not again when they were."""
+
+import time
+
+import pytest
+from harness.nats import Nats
+from harness.postgres import wait_until
+
+from .playing import Refused, Source, payloads
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Nats() as server:
+        yield server
+
+
+@pytest.fixture
+def nats(server):
+    """With a stream ORDERS of its own."""
+    server.add_stream("ORDERS", "order.>")
+    yield server
+    server.delete_stream("ORDERS")
+
+
+def texts(first, last):
+    return [f"m{i}" for i in range(first, last + 1)]
+
+
+def fill(nats, first, last):
+    nats.publish([(f"order.{i % 7}", text.encode()) for i, text in zip(range(first, last + 1), texts(first, last))])
+
+
+def opened(nats, tmp_path, **options):
+    return Source(tmp_path, source="nats", **{"url": nats.url, "stream": "ORDERS", **options})
+
+
+def pending(nats):
+    return {each["name"]: each["num_ack_pending"] for each in nats.consumers("ORDERS")}
+
+
+def test_everything_comes_in_the_streams_order_with_all_that_belongs_to_it(nats, tmp_path):
+    fill(nats, 1, 2500)
+    nats.publish([("order.x", b'{"a": 1}', [("Pgonce-Event-Id", "e1"), ("twice", "1"), ("twice", "2")])])
+    with opened(nats, tmp_path, prefetch=3000) as source:
+        found = source.collect(2501, most=500)
+        assert payloads(found) == [*texts(1, 2500), '{"a": 1}']
+        last = found[-1]
+        assert (last["topic"], last["key"], last["coordinates"]) == ("order.x", None, "ORDERS/2501")
+        assert sorted(last["headers"]) == [["Pgonce-Event-Id", "e1"], ["twice", "1"], ["twice", "2"]]
+        assert found[0]["headers"] == []
+        assert source.acknowledge()["state"] == "ok"
+        source.quiet()
+
+
+def test_what_was_acknowledged_never_comes_again(nats, tmp_path):
+    fill(nats, 1, 100)
+    with opened(nats, tmp_path) as source:
+        source.acknowledge(source.collect(100)[:60])
+        source.close()
+    assert pending(nats) == {"stock": 40}
+    with opened(nats, tmp_path) as source:
+        assert payloads(source.collect(40)) == texts(61, 100)
+        source.quiet()
+
+
+@pytest.mark.parametrize("way", ["killed", "closed"])
+def test_what_a_dead_member_had_comes_again_before_anything_newer(nats, tmp_path, way):
+    """Without the giving back at a start the newer ones would come first, and the old ones after ack_wait: 30 s."""
+    fill(nats, 1, 100)
+    with opened(nats, tmp_path) as source:
+        source.acknowledge(source.collect(50, most=50)[:20])
+        wait_until(lambda: nats.consumers("ORDERS")[0]["ack_floor"]["stream_seq"] == 20, "the acknowledgements")
+        source.kill() if way == "killed" else source.close()
+    begun = time.monotonic()
+    with opened(nats, tmp_path) as source:
+        assert payloads(source.collect(80)) == texts(21, 100)
+    assert time.monotonic() - begun < 15
+
+
+def test_where_too_much_may_be_out_its_time_is_waited_for_and_the_order_is_kept_too(nats, tmp_path):
+    """120,000 messages of other subjects lie between what was acknowledged and what was handed out last."""
+    nats.publish([("order.mine", b"m1")])
+    with nats.connect() as client:
+        for i in range(120000):
+            client.publish("order.other", b"-")
+        client.request("order.other", b"-")
+    nats.publish([("order.mine", b"m2")])
+    options = {"subject": "order.mine", "ack_wait": "2s"}
+    with opened(nats, tmp_path, **options) as source:
+        assert payloads(source.collect(2)) == ["m1", "m2"]
+        source.kill()
+    nats.publish([("order.mine", b"m3")])
+    with opened(nats, tmp_path, **options) as source:
+        assert payloads(source.collect(3)) == ["m1", "m2", "m3"]
+
+
+def test_what_is_given_back_comes_again_in_its_order_and_first(nats, tmp_path):
+    fill(nats, 1, 30)
+    with opened(nats, tmp_path) as source:
+        first = source.fetch(10, 2000)["messages"]
+        second = source.fetch(10, 2000)["messages"]
+        source.give_back(second)
+        source.give_back(first)
+        assert payloads(source.collect(30)) == texts(1, 30)
+
+
+@pytest.mark.parametrize("bound", ["its own", "wider"])
+def test_no_more_is_out_than_the_prefetch(nats, tmp_path, bound):
+    """Neither where the consumer is one that somebody made, and allows more."""
+    fill(nats, 1, 100)
+    if bound == "wider":
+        with nats.connect() as client:
+            config = {"durable_name": "stock", "ack_policy": "explicit", "max_ack_pending": 1000}
+            client.api("CONSUMER.DURABLE.CREATE.ORDERS.stock", stream_name="ORDERS", config=config)
+    with opened(nats, tmp_path, prefetch=25) as source:
+        source.collect(25)
+        source.quiet()
+        assert pending(nats) == {"stock": 25}
+        source.acknowledge()
+        assert payloads(source.collect(25)) == texts(26, 50)
+
+
+def test_work_that_takes_longer_than_ack_wait_is_not_handed_out_again(nats, tmp_path):
+    fill(nats, 1, 10)
+    with opened(nats, tmp_path, ack_wait="1s") as source:
+        source.collect(10)
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert source.keep_alive()["state"] == "ok"
+            time.sleep(0.1)
+        assert nats.consumers("ORDERS")[0]["num_redelivered"] == 0
+        source.acknowledge()
+        source.quiet()
+        wait_until(lambda: pending(nats) == {"stock": 0}, "the acknowledgements")
+
+
+def test_only_the_subjects_that_are_asked_for_come(nats, tmp_path):
+    nats.publish([("order.a.1", b"a1"), ("order.b.1", b"b1"), ("order.a.2", b"a2")])
+    with opened(nats, tmp_path, subject="order.a.*") as source:
+        assert payloads(source.collect(2)) == ["a1", "a2"]
+        source.quiet()
+
+
+def test_a_new_consumer_may_begin_with_what_comes(nats, tmp_path):
+    fill(nats, 1, 10)
+    with opened(nats, tmp_path, deliver="new") as source:
+        source.quiet(1)
+        fill(nats, 11, 12)
+        assert payloads(source.collect(2)) == texts(11, 12)
+
+
+def test_a_killed_server_is_waited_for_and_loses_nothing(tmp_path):
+    with Nats() as server:
+        server.add_stream("ORDERS", "order.>")
+        fill(server, 1, 100)
+        with opened(server, tmp_path) as source:
+            held = source.collect(50, most=50)
+            source.acknowledge(held[:10])
+            server.kill()
+            source.until("unavailable", "lost the connection")
+            source.until("unavailable", "cannot connect")
+            server.start()
+            source.until("lost")
+            assert source.acknowledge(held[10:20])["state"] == "ok"  # void: harmless
+            source.give_back()
+            found = payloads(source.collect(80))
+            # The server may have lost the last acknowledgements: they were not waited for. All that is not acknowledged comes, in order.
+            assert found == texts(101 - len(found), 100) and len(found) >= 90
+
+
+def test_a_server_that_hangs_is_noticed_and_goes_on_after(tmp_path):
+    with Nats() as server:
+        server.add_stream("ORDERS", "order.>")
+        fill(server, 1, 20)
+        with opened(server, tmp_path) as source:
+            source.collect(10, most=10)
+            server.pause()
+            source.until("unavailable")
+            server.resume()
+            source.until("lost")
+            source.give_back()
+            assert payloads(source.collect(20)) == texts(1, 20)
+
+
+def test_a_missing_stream_is_named_and_used_when_it_is_there(server, tmp_path):
+    with Source(tmp_path, source="nats", url=server.url, stream="LATE") as source:
+        assert "no stream LATE" in source.until("unavailable")["problem"]
+        server.add_stream("LATE", "late.>")
+        server.publish([("late.1", b"here")])
+        assert payloads(source.collect(1)) == ["here"]
+        server.delete_stream("LATE")
+        source.until("unavailable", "no stream LATE")
+    server_streams = server.connect().api("STREAM.NAMES")["streams"] or []
+    assert "LATE" not in server_streams
+
+
+def test_a_consumer_is_made_only_where_that_is_said(nats, tmp_path):
+    with opened(nats, tmp_path, durable="theirs", create="no") as source:
+        assert "no durable consumer theirs" in source.until("unavailable")["problem"]
+    assert pending(nats) == {}
+
+
+@pytest.mark.parametrize(
+    "config, said",
+    [
+        ({"ack_policy": "none"}, "policy is not explicit"),
+        ({"ack_policy": "explicit", "max_deliver": 3}, "up after 3 deliveries"),
+        ({"ack_policy": "explicit", "deliver_subject": "push.here"}, "it pushes"),
+        ({"ack_policy": "explicit", "filter_subject": "order.1"}, 'subject is "order.1"'),
+    ],
+)
+def test_a_consumer_that_would_break_the_promise_is_refused(nats, tmp_path, config, said):
+    with nats.connect() as client:
+        client.api("CONSUMER.DURABLE.CREATE.ORDERS.stock", stream_name="ORDERS", config={"durable_name": "stock", **config})
+    with opened(nats, tmp_path) as source:
+        assert said in source.until("unavailable")["problem"]
+
+
+def test_wrong_credentials_are_named(tmp_path):
+    with Nats(user="alice", password="right") as server:
+        server.add_stream("ORDERS", "order.>")
+        with opened(server, tmp_path, user="alice", password="wrong") as source:
+            problem = source.until("unavailable")["problem"]
+            assert "uthorization" in problem and "wrong" not in problem, problem
+        with opened(server, tmp_path, user="alice", password="right") as source:
+            source.quiet(1)
+
+
+@pytest.mark.parametrize("option", [{"stream": "a.b"}, {"durable": "a b"}, {"durable": "x>"}])
+def test_names_that_are_none_are_refused_at_the_start(nats, tmp_path, option):
+    with pytest.raises(Refused, match="is no name of"):
+        opened(nats, tmp_path, **option).fetch()
+
+
+def test_a_copy_is_published_with_its_headers_and_waited_for(nats, tmp_path):
+    nats.publish([("order.1", b"bad", [("Nats-Msg-Id", "m1"), ("Pgonce-Event-Id", "e1")])])
+    nats.add_stream("DEAD", "dead.>")
+    try:
+        with opened(nats, tmp_path) as source:
+            message = source.collect(1)[0]
+            assert source.publish("dead.stock", message)["state"] == "ok"
+            copy = nats.messages("DEAD")[0]
+            assert (copy.subject, copy.data) == ("dead.stock", b"bad")
+            assert sorted(copy.headers) == [("Pgonce-Event-Id", "e1"), ("why", "dead")]
+            answer = source.publish("nowhere.stock", message)
+            assert answer["state"] == "unavailable" and "no stream" in answer["problem"]
+    finally:
+        nats.delete_stream("DEAD")

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: PostgreSQL
+"""A private Apache Kafka: one node that is broker and controller (KRaft). Its jars come by Maven (kafka/pom.xml) into a cache, once. Messages are
+read and written with kcat; topics are made with librdkafka's admin calls."""
+
+import ctypes
+import functools
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import uuid
+
+import pytest
+
+from .broker import Broker, accepts, certificates, free_port, program
+from .postgres import PATIENCE_S, clean_environment
+
+POM = pathlib.Path(__file__).parent / "kafka" / "pom.xml"
+FETCH_S = 900  # the first time
+LOG4J = """log4j.rootLogger=WARN, stdout
+log4j.appender.stdout=org.apache.log4j.ConsoleAppender
+log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
+log4j.appender.stdout.layout.ConversionPattern=%d %p %m (%c)%n
+"""
+
+
+@functools.lru_cache(maxsize=None)
+def jars():
+    """(the directory with Kafka's jars, None), or (None, why there is none)."""
+    if shutil.which("java") is None:
+        return None, "there is no java: apt-get install default-jre-headless"
+    if shutil.which("kcat") is None:
+        return None, "there is no kcat to read it with: apt-get install kcat"
+    text = POM.read_text()
+    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "pgonce"
+    directory = cache / f"kafka-{uuid.uuid5(uuid.NAMESPACE_OID, text)}"
+    if directory.exists():
+        return directory, None
+    if shutil.which("mvn") is None:
+        return None, "there is no Maven to fetch Kafka with: apt-get install maven"
+    unfinished = cache / f"unfinished-{os.getpid()}"
+    cache.mkdir(parents=True, exist_ok=True)
+    words = ["mvn", "-q", "-B", "-f", POM, "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False, timeout=FETCH_S, cwd="/tmp", env=clean_environment()
+    )
+    if done.returncode != 0:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        return None, f"Maven could not fetch Kafka:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    try:
+        unfinished.rename(directory)
+    except OSError:  # another run was faster
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return directory, None
+
+
+def require():
+    """Skips the test where Kafka is not to be had, and fails it where CI=true says that nothing may be left out."""
+    problem = jars()[1]
+    if problem is None:
+        return
+    message = f"NOT TESTED, Kafka is not to be had: {problem}"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    print(f"\n{message}", flush=True)
+    pytest.skip(message)
+
+
+class Kafka(Broker):
+    """tls: an SSL listener as well. users: {name: password}; a SASL_PLAINTEXT listener (PLAIN), with tls a SASL_SSL one too. Topics are made by
+    create_topic alone, unless auto_create."""
+
+    name = "kafka"
+
+    def __init__(self, tls=False, users=None, auto_create=False, more=""):
+        super().__init__()
+        self.jars, problem = jars()
+        if problem:
+            raise RuntimeError(problem)
+        listeners = {"PLAINTEXT": free_port(), "CONTROLLER": free_port()}
+        if tls:
+            certificates(self.directory)
+            listeners["SSL"] = free_port()
+        if users:
+            listeners["SASL_PLAINTEXT"] = free_port()
+            if tls:
+                listeners["SASL_SSL"] = free_port()
+        self.ports = listeners
+        lines = [
+            "process.roles=broker,controller",
+            "node.id=1",
+            f"controller.quorum.voters=1@127.0.0.1:{listeners['CONTROLLER']}",
+            "controller.listener.names=CONTROLLER",
+            "inter.broker.listener.name=PLAINTEXT",
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,"
+            + ",".join(f"{name}:{name}" for name in listeners if name != "CONTROLLER"),
+            "listeners=" + ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
+            "advertised.listeners="
+            + ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items() if name != "CONTROLLER"),
+            f"log.dirs={self.directory}/data",
+            f"auto.create.topics.enable={'true' if auto_create else 'false'}",
+            "offsets.topic.num.partitions=1",
+            "offsets.topic.replication.factor=1",
+            "transaction.state.log.num.partitions=1",
+            "transaction.state.log.replication.factor=1",
+            "transaction.state.log.min.isr=1",
+            "group.initial.rebalance.delay.ms=0",
+            "num.network.threads=2",
+            "num.io.threads=2",
+            "log.cleaner.enable=false",
+            "broker.session.timeout.ms=1500",  # after a kill it waits so long for its own former self
+            "broker.heartbeat.interval.ms=300",
+            more,
+        ]
+        if tls:
+            # PEM files; the certificate follows the key in one.
+            pem = (self.directory / "server.key").read_text() + (self.directory / "server.pem").read_text()
+            (self.directory / "keystore.pem").write_text(pem)
+            lines += [
+                "ssl.keystore.type=PEM",
+                f"ssl.keystore.location={self.directory}/keystore.pem",
+                "ssl.truststore.type=PEM",
+                f"ssl.truststore.location={self.directory}/ca.pem",
+                "ssl.client.auth=requested",
+            ]
+        if users:
+            known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
+            login = f"org.apache.kafka.common.security.plain.PlainLoginModule required {known};"
+            lines.append("sasl.enabled.mechanisms=PLAIN")
+            lines += [
+                f"listener.name.{name.lower()}.plain.sasl.jaas.config={login}" for name in listeners if name.startswith("SASL")
+            ]
+        self.properties = self.directory / "server.properties"
+        self.properties.write_text("\n".join(lines) + "\n")
+        (self.directory / "log4j.properties").write_text(LOG4J)
+        self.formatted = False
+
+    @property
+    def servers(self):
+        return f"127.0.0.1:{self.ports['PLAINTEXT']}"
+
+    def servers_of(self, listener):
+        return f"127.0.0.1:{self.ports[listener]}"
+
+    def java(self, main, *words):
+        # C1 only: it starts twice as fast, and a test is over before C2 would pay.
+        options = ["-Xmx384m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true"]
+        log = f"-Dlog4j.configuration=file:{self.directory}/log4j.properties"
+        return [program("java", "default-jre-headless"), *options, log, "-cp", f"{self.jars}/*", main, *map(str, words)]
+
+    def command(self):
+        return self.java("kafka.Kafka", self.properties)
+
+    def start(self, wait=True):
+        if not self.formatted:
+            words = self.java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", self.properties)
+            done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=clean_environment())
+            assert done.returncode == 0, done.stdout + done.stderr
+            self.formatted = True
+        return super().start(wait)
+
+    def is_ready(self):
+        if not accepts(self.ports["PLAINTEXT"]):
+            return False
+        done = self.kcat("-L", "-m", "5", check=False)
+        return done.returncode == 0 and b"broker 1 at" in done.stdout
+
+    def kcat(self, *words, data=None, check=True):
+        done = subprocess.run(
+            [program("kcat", "kcat"), "-b", self.servers, *map(str, words)],
+            input=data,
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
+            env=clean_environment(),
+        )
+        assert not check or done.returncode == 0, done.stderr.decode()
+        return done
+
+    def messages(self, topic, isolation="read_committed"):
+        """All of a topic, each partition's in its order: dicts with partition, offset, key, payload (text), headers ([name, value, ...]), ts."""
+        done = self.kcat("-C", "-t", topic, "-o", "beginning", "-e", "-q", "-J", "-X", f"isolation.level={isolation}")
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        for message in found:
+            flat = message.get("headers") or []
+            message["headers"] = dict(zip(flat[::2], flat[1::2]))
+        return found
+
+    def publish(self, topic, messages):
+        """(key, value) each, of text without a newline or a tab."""
+        data = "".join(f"{key}\t{value}\n" for key, value in messages).encode()
+        self.kcat("-P", "-t", topic, "-K", "\t", data=data)
+
+    def create_topic(self, topic, partitions=1, **settings):
+        """settings: of the topic, "_" for ".": max_message_bytes=1000, ..."""
+        with Admin(self.servers) as admin:
+            admin.create(topic, partitions, {name.replace("_", "."): str(value) for name, value in settings.items()})
+
+
+    def allow(self, user, operation, topic):
+        """For a broker with an authorizer: the user may "write", "describe" or "read" the topic."""
+        with Admin(self.servers) as admin:
+            admin.allow(user, operation, topic)
+
+
+class Admin:
+    """librdkafka by ctypes: making topics would cost a start of Java each."""
+
+    TOPIC, LITERAL, ALLOW, OPERATIONS = 2, 3, 3, {"read": 3, "write": 4, "describe": 8}  # of rdkafka.h
+
+    def __init__(self, servers):
+        self.lib = lib = ctypes.CDLL("librdkafka.so.1")
+        for name in ("conf_new", "new", "NewTopic_new", "queue_new", "queue_poll", "event_CreateTopics_result",
+                     "CreateTopics_result_topics", "topic_result_error_string", "event_error_string", "AclBinding_new",
+                     "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error"):  # fmt: skip
+            getattr(lib, f"rd_kafka_{name}").restype = ctypes.c_void_p
+        self.error = ctypes.create_string_buffer(512)
+        conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
+        assert lib.rd_kafka_conf_set(conf, b"bootstrap.servers", servers.encode(), self.error, 512) == 0, self.error.value
+        self.client = ctypes.c_void_p(lib.rd_kafka_new(0, conf, self.error, 512))
+        assert self.client, self.error.value
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.lib.rd_kafka_destroy(self.client)
+
+    def create(self, topic, partitions, settings):
+        lib = self.lib
+        new = ctypes.c_void_p(lib.rd_kafka_NewTopic_new(topic.encode(), partitions, 1, self.error, ctypes.c_size_t(512)))
+        assert new, self.error.value
+        for name, value in settings.items():
+            assert lib.rd_kafka_NewTopic_set_config(new, name.encode(), value.encode()) == 0
+        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
+        topics = (ctypes.c_void_p * 1)(new)
+        lib.rd_kafka_CreateTopics(self.client, topics, ctypes.c_size_t(1), None, queue)
+        lib.rd_kafka_NewTopic_destroy(new)
+        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
+        assert event, f"no answer to the making of topic {topic}"
+        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
+        result = ctypes.c_void_p(lib.rd_kafka_event_CreateTopics_result(event))
+        count = ctypes.c_size_t()
+        results = lib.rd_kafka_CreateTopics_result_topics(result, ctypes.byref(count))
+        first = ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
+        assert lib.rd_kafka_topic_result_error(first) == 0, ctypes.string_at(lib.rd_kafka_topic_result_error_string(first))
+        lib.rd_kafka_event_destroy(event)
+        lib.rd_kafka_queue_destroy(queue)
+
+    def allow(self, user, operation, topic):
+        lib = self.lib
+        words = (self.TOPIC, topic.encode(), self.LITERAL, f"User:{user}".encode(), b"*", self.OPERATIONS[operation], self.ALLOW)
+        binding = ctypes.c_void_p(lib.rd_kafka_AclBinding_new(*words, self.error, ctypes.c_size_t(512)))
+        assert binding, self.error.value
+        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
+        lib.rd_kafka_CreateAcls(self.client, (ctypes.c_void_p * 1)(binding), ctypes.c_size_t(1), None, queue)
+        lib.rd_kafka_AclBinding_destroy(binding)
+        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
+        assert event, f"no answer to the permission for {user}"
+        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
+        result = ctypes.c_void_p(lib.rd_kafka_event_CreateAcls_result(event))
+        count = ctypes.c_size_t()
+        results = lib.rd_kafka_CreateAcls_result_acls(result, ctypes.byref(count))
+        first = ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
+        assert lib.rd_kafka_acl_result_error(first) is None
+        lib.rd_kafka_event_destroy(event)
+        lib.rd_kafka_queue_destroy(queue)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The sink of RabbitMQ against a real broker, without a relay before it."""
+
+import socket
+import ssl
+import threading
+import time
+import uuid
+
+import pytest
+
+from harness.broker import free_port
+from harness.postgres import PATIENCE_S, wait_until
+from harness.rabbitmq import RabbitMQ
+
+from .sinks import Sink, problem_of
+
+TIMEOUT_S = 3
+BURST = 300
+MOST_BYTES = 5000
+HEARTBEAT_S = 2  # the shorter one of the two sides' is taken
+
+
+@pytest.fixture(scope="module")
+def rabbitmq():
+    with RabbitMQ(tls=True, more=f"max_message_size = {MOST_BYTES}\nheartbeat = {HEARTBEAT_S}") as broker:
+        broker.declare("orders", "shop", ["order.*"])
+        yield broker
+
+
+@pytest.fixture
+def options(rabbitmq):
+    return {"sink": "rabbitmq", "url": rabbitmq.url, "exchange": "shop", "timeout": f"{TIMEOUT_S}s"}
+
+
+@pytest.fixture
+def sink(rabbitmq, tmp_path, options):
+    rabbitmq.take("orders")
+    with Sink(tmp_path / "conf", options) as opened:
+        yield opened
+
+
+def results_of(sink, count):
+    """By event id: exactly one for each."""
+    results = [sink.result() for _ in range(count)]
+    by_id = {result["event_id"]: result for result in results}
+    assert len(by_id) == count, "an event has two results"
+    return by_id
+
+
+def deliver_until(sink, verdict, destination="order.placed", **more):
+    wait_until(lambda: sink.deliver(destination, **more)["verdict"] == verdict, f"a result {verdict}")
+
+
+def test_a_delivered_event_is_in_the_queue_persistent_with_its_body_headers_and_id(rabbitmq, sink):
+    event_id = str(uuid.uuid4())
+    headers = {"Pgonce-Event-Id": event_id, "Pgonce-Key": "größe"}
+    result = sink.deliver("order.placed", '{"total": 1}', event_id=event_id, headers=headers)
+    assert (result["verdict"], result["problem"]) == ("delivered", "")
+    [(method, properties, body)] = rabbitmq.take("orders")
+    assert (method.exchange, method.routing_key, body) == ("shop", "order.placed", b'{"total": 1}')
+    assert properties.headers == headers
+    assert (properties.message_id, properties.content_type, properties.app_id) == (event_id, "application/json", "pgonce")
+    assert properties.delivery_mode == 2 and properties.timestamp is not None
+
+
+def test_without_an_exchange_the_destination_is_a_queue(rabbitmq, tmp_path, options):
+    rabbitmq.take("orders")
+    del options["exchange"]
+    with Sink(tmp_path / "conf", options) as sink:
+        assert sink.deliver("orders")["verdict"] == "delivered"
+    assert len(rabbitmq.take("orders")) == 1
+
+
+def test_an_event_that_no_queue_takes_is_refused_and_others_flow(rabbitmq, sink):
+    """The broker returns it, and then acknowledges it all the same."""
+    bodies = ["x" * size for size in (0, 1, 4000)]
+    refused = [sink.send("nobody.listens", body) for body in bodies]
+    delivered = [sink.send("order.placed", body) for body in bodies]
+    results = results_of(sink, 6)
+    for event_id in refused:
+        assert results[event_id]["verdict"] == "refused" and "unroutable" in results[event_id]["problem"]
+        assert "nobody.listens" in results[event_id]["problem"] and "shop" in results[event_id]["problem"]
+    assert {results[event_id]["verdict"] for event_id in delivered} == {"delivered"}
+    assert [body for _, _, body in rabbitmq.take("orders")] == [body.encode() for body in bodies]
+
+
+def test_a_full_queue_refuses(rabbitmq, sink):
+    rabbitmq.declare("full", "shop", ["full"], x_max_length=1, x_overflow="reject-publish")
+    rabbitmq.take("full")
+    assert sink.deliver("full")["verdict"] == "delivered"
+    result = sink.deliver("full")
+    assert result["verdict"] == "refused" and "nack" in result["problem"]
+    rabbitmq.take("full")
+    assert sink.deliver("full")["verdict"] == "delivered"
+
+
+def test_an_exchange_that_is_missing_is_named(tmp_path, options):
+    with Sink(tmp_path / "conf", {**options, "exchange": "nowhere"}) as sink:
+        for _ in range(2):  # the channel is opened again
+            result = sink.deliver("order.placed")
+            assert result["verdict"] == "refused" and "404" in result["problem"] and "no exchange 'nowhere'" in result["problem"]
+
+
+def test_an_event_that_is_too_large_is_found_among_others_and_alone_refused(rabbitmq, sink):
+    """The broker closes the channel, does not say for which message, and forgets the rest."""
+    deliver_until(sink, "delivered")
+    waiting = {sink.send("order.placed", "x" * (MOST_BYTES + 1 if n == 3 else 10)): n for n in range(8)}
+    large = next(event_id for event_id, n in waiting.items() if n == 3)
+    rounds = 0
+    while waiting:
+        rounds += 1
+        assert rounds <= 3
+        for event_id, result in results_of(sink, len(waiting)).items():
+            if result["verdict"] == "unavailable":
+                assert "message size" in result["problem"]
+                continue
+            assert result["verdict"] == ("refused" if event_id == large else "delivered")
+            del waiting[event_id]
+        for event_id, n in waiting.items():
+            sink.send("order.placed", "x" * (MOST_BYTES + 1 if n == 3 else 10), event_id=event_id)
+    result = sink.deliver("order.placed", "x" * (MOST_BYTES + 1))
+    assert result["verdict"] == "refused" and f"{MOST_BYTES}" in result["problem"]
+
+
+@pytest.mark.parametrize(
+    "case", [{"destination": "x" * 256}, {"headers": {"x" * 256: "y"}}, {"headers": {f"h{n}": "y" * 900 for n in range(60)} | {"big": "z" * 60000}}]
+)
+def test_what_amqp_cannot_carry_is_refused_and_the_connection_lives(sink, case):
+    refused = sink.send(**{"destination": "order.placed", **case})
+    delivered = sink.send("order.placed")
+    results = results_of(sink, 2)
+    assert results[refused]["verdict"] == "refused" and results[refused]["problem"]
+    assert results[delivered]["verdict"] == "delivered"
+
+
+def test_a_killed_broker_makes_events_unavailable_and_none_that_was_confirmed_is_lost(rabbitmq, sink):
+    deliver_until(sink, "delivered", event_id=str(uuid.uuid4()))
+    sent = [sink.send("order.placed", f'{{"n": {n}}}') for n in range(BURST)]
+    first = sink.result()
+    rabbitmq.kill()
+    results = results_of(sink, BURST - 1)
+    results[first["event_id"]] = first
+    rabbitmq.start()
+    assert {result["verdict"] for result in results.values()} <= {"delivered", "unavailable"}
+    delivered = {event_id for event_id, result in results.items() if result["verdict"] == "delivered"}
+    deliver_until(sink, "delivered", event_id=str(uuid.uuid4()))
+    again = [event_id for event_id in sent if event_id not in delivered]
+    for event_id in again:
+        sink.send("order.placed", event_id=event_id)
+    assert {result["verdict"] for result in results_of(sink, len(again)).values()} <= {"delivered"}
+    stored = [properties.message_id for _, properties, _ in rabbitmq.take("orders")]
+    assert set(sent) <= set(stored)
+
+
+def test_a_stuck_broker_makes_an_event_unavailable_within_the_timeout_and_later_all_is_well(rabbitmq, sink):
+    deliver_until(sink, "delivered")
+    rabbitmq.pause()
+    try:
+        start = time.monotonic()
+        result = sink.deliver("order.placed")
+        assert result["verdict"] == "unavailable" and result["problem"]
+        assert time.monotonic() - start < TIMEOUT_S + 1
+    finally:
+        rabbitmq.resume()
+    deliver_until(sink, "delivered")
+
+
+def test_a_stuck_broker_and_more_than_the_connection_holds_blocks_nobody(rabbitmq, tmp_path, options):
+    """librabbitmq blocks in the midst of sending; results come all the same, and closing breaks it off."""
+    with Sink(tmp_path / "conf", {**options, "timeout": "2s"}) as sink:
+        deliver_until(sink, "delivered")
+        rabbitmq.pause()
+        try:
+            count = 3000
+            sent = {sink.send("order.placed", "x" * 4900) for _ in range(count)}
+            results = results_of(sink, count)
+            assert set(results) == sent and {result["verdict"] for result in results.values()} == {"unavailable"}
+            for _ in range(10):
+                sink.send("order.placed", "x" * 4900)
+            start = time.monotonic()
+            sink.say("close")
+            assert sink.process.wait(30) == 0
+            assert time.monotonic() - start < 6
+        finally:
+            rabbitmq.resume()
+
+
+def test_a_broker_short_of_memory_gets_no_events_until_it_has_room(rabbitmq, sink):
+    deliver_until(sink, "delivered")
+    rabbitmq.take("orders")
+    rabbitmq.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    try:
+        start = time.monotonic()
+        # The first tells the broker that somebody publishes, and is in its socket; then it says that it is short of memory.
+        results = [sink.deliver("order.placed") for _ in range(2)]
+        assert [result["verdict"] for result in results] == ["unavailable"] * 2
+        assert time.monotonic() - start < 2 * TIMEOUT_S + 2
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.4")
+    deliver_until(sink, "delivered")
+    stored = {properties.message_id for _, properties, _ in rabbitmq.take("orders")}
+    assert results[1]["event_id"] not in stored, "it was sent although the broker takes nothing"
+
+
+def test_a_closed_connection_is_made_again(rabbitmq, sink):
+    deliver_until(sink, "delivered")
+    rabbitmq.control("close_all_connections", "test")
+    deliver_until(sink, "delivered")
+
+
+def test_heartbeats_keep_an_idle_connection(rabbitmq, sink):
+    """Idle for longer than the broker would wait for a heartbeat; the connection is the same one."""
+    deliver_until(sink, "delivered")
+    before = rabbitmq.control("list_connections", "name", "timeout")
+    assert before.split("\t")[-1].strip() == f"{HEARTBEAT_S}"
+    end = time.monotonic() + 4 * HEARTBEAT_S
+    wait_until(lambda: time.monotonic() > end, "time to pass")
+    assert sink.deliver("order.placed")["verdict"] == "delivered"
+    assert rabbitmq.control("list_connections", "name", "timeout") == before
+
+
+def test_of_several_brokers_one_that_is_there_is_taken(rabbitmq, tmp_path, options):
+    url = f"amqp://guest:guest@127.0.0.1:{free_port()},127.0.0.1:{rabbitmq.port}/%2f"
+    with Sink(tmp_path / "conf", {**options, "url": url}) as sink:
+        deliver_until(sink, "delivered")
+
+
+def test_a_broker_that_is_away_is_said_with_its_address(tmp_path):
+    port = free_port()
+    with Sink(tmp_path / "conf", {"sink": "rabbitmq", "url": f"amqp://127.0.0.1:{port}", "timeout": "2s"}) as sink:
+        result = sink.deliver("orders")
+        assert result["verdict"] == "unavailable" and f"127.0.0.1:{port}: nothing listens" in result["problem"]
+
+
+@pytest.mark.parametrize(
+    "login, said",
+    [
+        ({"url": "amqp://guest:wrong@{host}/%2f"}, "ACCESS_REFUSED"),
+        ({"url": "amqp://{host}/nowhere"}, "vhost nowhere not found"),
+        ({"url": "amqp://{host}/%2f", "user": "guest", "password": "wrong"}, "ACCESS_REFUSED"),
+    ],
+)
+def test_what_the_broker_does_not_let_in_is_said(rabbitmq, tmp_path, options, login, said):
+    login["url"] = login["url"].format(host=f"127.0.0.1:{rabbitmq.port}")
+    with Sink(tmp_path / "conf", {**options, **login}) as sink:
+        result = sink.deliver("order.placed")
+        assert result["verdict"] == "unavailable" and said in result["problem"], result
+        assert "wrong" not in result["problem"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_tls_checks_who_the_broker_is(rabbitmq, tmp_path, options, host):
+    options["url"] = f"amqps://guest:guest@{host}:{rabbitmq.tls_port}"
+    with Sink(tmp_path / "conf", {**options, "ca_file": rabbitmq.directory / "ca.pem"}) as sink:
+        assert sink.deliver("order.placed")["verdict"] == "delivered"
+    for wrong in ({"ca_file": rabbitmq.directory / "other_ca.pem"}, {}):
+        with Sink(tmp_path / "conf", {**options, **wrong}) as sink:
+            result = sink.deliver("order.placed")
+            assert result["verdict"] == "unavailable" and "certificate" in result["problem"], result
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_tls_refuses_a_certificate_of_another_host(rabbitmq, tmp_path, options, host):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(rabbitmq.directory / "stranger.pem", rabbitmq.directory / "stranger.key")
+    heard = []
+
+    def serve(listener):
+        try:
+            client, _ = listener.accept()
+            client.settimeout(PATIENCE_S)
+            with context.wrap_socket(client, server_side=True) as stream:
+                heard.append(stream.recv(8))
+        except OSError:
+            pass
+
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        options["url"] = f"amqps://{host}:{listener.getsockname()[1]}"
+        with Sink(tmp_path / "conf", {**options, "ca_file": rabbitmq.directory / "ca.pem"}) as sink:
+            result = sink.deliver("order.placed")
+            assert result["verdict"] == "unavailable" and "certificate" in result["problem"], result
+        thread.join(PATIENCE_S)
+    assert heard in ([], [b""]), "it went on with a stranger"
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"url": "127.0.0.1"}, "amqp://"),
+        ({"url": "amqp://h/v?heartbeat=1"}, "url"),
+        ({"url": "amqp://h", "ca_file": "/etc/passwd"}, "amqps://"),
+        ({"url": "amqps://h", "certificate_file": "/etc/passwd"}, "belong together"),
+        ({"url": "amqp://a:b@h", "password_file": "/etc/passwd"}, "twice"),
+        ({"url": "amqp://h", "exchange": "x" * 256}, "exchange"),
+    ],
+)
+def test_wrong_options_are_said_before_anything_is_connected(tmp_path, wrong, said):
+    problem = problem_of(tmp_path / "conf", {"sink": "rabbitmq", **wrong})
+    assert problem is not None and said in problem and "[relay played]" in problem, problem
