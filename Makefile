@@ -5,7 +5,7 @@ BUILD := build
 PREFIX ?= /usr/local
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
 
-.PHONY: help run test test-sanitized lint format bench bench-gateway fuzz install test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized lint format bench bench-gateway bench-events fuzz install test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ bench: setup build ## measure against the goals of docs/evidence.md (writes benc
 bench-gateway: setup build ## measure the gateway against plain nginx and a peer (writes bench/gateway.json)
 	@tools/setup.sh bench-gateway
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/gateway.py --json bench/gateway.json
+
+bench-events: setup build ## measure the relay and the consumer against their goals and a peer (writes bench/events.json)
+	@tools/setup.sh bench-events
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/events.py --json bench/events.json
 
 fuzz: setup build ## fuzz the parsers of the HTTP door, a minute each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) tests/fuzz

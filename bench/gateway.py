@@ -17,112 +17,19 @@ import pathlib
 import random
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import time
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-BENCH = ROOT / "bench/gateway"
-PEER = ROOT / ".cache/gateway-peer"
-sys.path.insert(0, str(ROOT / "tests"))
-from harness.postgres import (  # noqa: E402
-    Postgres,
-    children_of,
-    clean_environment,
-    private_directory,
-    tied,
-    unprivileged,
-    wait_until,
-)
+from measure import BUILD, ROOT, SETTINGS, Process, cpu_seconds, fetch_peer, find, free_port, median_row, recycle_wal
 
-SETTINGS = {
-    "shared_buffers": "512MB",
-    "min_wal_size": "2GB",
-    "max_wal_size": "8GB",
-    "synchronous_commit": "on",
-    "statement_timeout": "0",
-    "autovacuum": "on",
-}
+from harness.postgres import Postgres, children_of, clean_environment, private_directory, unprivileged
+
+BENCH = ROOT / "bench/gateway"
 CONNECTIONS = (1, 8, 64, 256)
 REPLAYED = 1000
-BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD") or ROOT / "build")
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def find(program, package):
-    found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
-    return found or sys.exit(f"bench: {program} is not installed: apt-get install {package}")
-
-
-def free_port():
-    """Below what the system gives to clients, so that no connection takes it."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-
-
-def accepts(address):
-    family = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX
-    with socket.socket(family) as probe:
-        try:
-            probe.connect(address)
-            return True
-        except OSError:
-            return False
-
-
-# ---- Processes ----
-
-
-class Process:
-    """A server in the foreground, as the unprivileged user; ended with this program."""
-
-    def __init__(self, name, command, directory, address):
-        self.name, self.directory = name, directory
-        with open(directory / f"{name}.log", "ab") as log:
-            self.process = subprocess.Popen(
-                tied(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory, env=clean_environment(),
-                **unprivileged()[0],
-            )
-        try:
-            wait_until(lambda: self.process.poll() is not None or accepts(address), f"{name} to accept connections")
-            if self.process.poll() is not None:
-                raise TimeoutError(f"{name} has ended")
-        except TimeoutError as late:
-            sys.exit(f"bench: {late}:\n{(directory / f'{name}.log').read_text(errors='replace')[-2000:]}")
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait(30)
-
-    def pids(self):
-        found, queue = [], [self.process.pid]
-        while queue:
-            pid = queue.pop()
-            found.append(pid)
-            queue += children_of(pid)
-        return found
-
-
-def cpu_seconds(pids):
-    """Used by these processes and the children that they have waited for."""
-    ticks = 0
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / TICKS
 
 
 def memory_kb(pid):
@@ -186,25 +93,6 @@ def redis(name, directory, fsync):
     return Process(name, command, directory, str(place / "redis.sock"))
 
 
-def fetch_peer():
-    """The versions that package.json names, into .cache/."""
-    find("npm", "npm")
-    PEER.mkdir(parents=True, exist_ok=True)
-    wanted = (BENCH / "package.json").read_text()
-    kept = PEER / "package.json"
-    if not (PEER / "node_modules").exists() or not kept.exists() or kept.read_text() != wanted:
-        kept.write_text(wanted)
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--silent"], cwd=PEER, check=True)
-    # The server's user must get at it, wherever this tree is.
-    copy = private_directory("pgonce-peer-")
-    shutil.copytree(PEER, copy / "peer", symlinks=True)
-    shutil.copy(BENCH / "peer.js", copy / "peer/peer.js")
-    for path in [copy, *copy.rglob("*")]:
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() else 0o644)
-    return copy
-
-
 # ---- The bench ----
 
 
@@ -215,7 +103,7 @@ class Bench:
         stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
         self.server = stack.enter_context(Postgres(fsync=True, settings=SETTINGS))
         self.database = self.server.new_database()
-        self.recycle_wal()
+        recycle_wal(self.database)
         self.ports, self.processes, self.seeds = {}, {}, {}
         self.start_nginxes()
         if not options.no_peer:
@@ -246,7 +134,7 @@ class Bench:
             self.keep(nginx(name, self.directory, proxy, ("127.0.0.1", self.ports[name]), module if once else None))
 
     def start_peers(self):
-        copy = fetch_peer()
+        copy = fetch_peer(BENCH)
         self.stack.callback(shutil.rmtree, copy, ignore_errors=True)
         for fsync in ("everysec", "always"):
             name = f"peer_{fsync}"
@@ -255,13 +143,6 @@ class Bench:
             command = ["env", "-C", copy / "peer", "NODE_ENV=production", find("node", "nodejs"), "peer.js", port,
                        self.directory / f"redis_{fsync}/redis.sock"]
             self.keep(Process(name, command, self.directory, ("127.0.0.1", port)))
-
-    def recycle_wal(self):
-        """A server that has run for a while has old WAL files to write into. A new one makes each, and stalls all commits."""
-        for _ in range(96):
-            self.database.execute("SELECT pg_logical_emit_message(false, 'bench', '')")
-            self.database.execute("SELECT pg_switch_wal()")
-        self.database.execute("CHECKPOINT")
 
     def load(self, name, connections, *arguments, seconds):
         threads = min(connections, 2)
@@ -386,14 +267,6 @@ def judge(rounds):
         goals.append({"what": what, "connections": connections, "of": [above, below, field],
                       "goal": None if goal is None else f"{sense} {goal}", "measured": round(measured, 3), "met": met})
     return goals
-
-
-def median_row(rows):
-    """The medians of what the rounds measured, also in the parts of a row."""
-    first = rows[0]
-    if isinstance(first, dict):
-        return {name: median_row([row[name] for row in rows]) for name in first}
-    return statistics.median(rows)
 
 
 def show(medians, goals, memory):

@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""The benchmark of the way out and the way in, as ratios within one run: `make bench-events` calls it.
+
+Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka and webhooks, by a peer
+(graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches and one by one. Broker, PostgreSQL, relay and load share
+the machine. In each round every way moves its events, one after the other; printed are medians, a ratio is the median of the rounds' ratios."""
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+from measure import BUILD, ROOT, SETTINGS, cpu_seconds, fetch_peer, find, free_port, median_row, recycle_wal
+
+from harness import kafka as kafka_broker
+from harness.kafka import Kafka
+from harness.nats import Nats
+from harness.postgres import PATIENCE_S, Postgres, children_of, clean_environment, private_directory, tied, wait_until
+
+BENCH = ROOT / "bench/events"
+PAYLOAD_BYTES = 200
+AGGREGATES = 1000  # a hundred or so events of each are in a batch of the backlog
+WEBHOOK_S = 0.020
+RATE = 1000  # events a second, for latencies
+EMIT = """
+    SELECT count(once.emit('bench.moved',
+        jsonb_build_object('number', n, 'text', repeat('x', %s)), 'thing', (n %% %s)::text))
+    FROM generate_series(%s, %s) AS n
+"""
+
+
+def payload_text():
+    """What fills the payload to its size, as PostgreSQL prints it."""
+    return PAYLOAD_BYTES - len('{"text": "", "number": 1000000}')
+
+
+def percentile(values, part):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+
+
+class Broker(Kafka):
+    """With both of Java's compilers: the tests' own starts fast and runs slowly."""
+
+    def java(self, main, *words):
+        return [word for word in super().java(main, *words) if word != "-XX:TieredStopAtLevel=1"]
+
+
+# ---- An endpoint for webhooks that takes its time ----
+
+
+class Endpoint(threading.Thread):
+    """Answers each POST 20 ms after it came."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self.port, self.answered = free_port(), 0
+        self.listening = threading.Event()
+
+    def run(self):
+        asyncio.set_event_loop(self.loop)
+        server = self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", self.port))
+        self.listening.set()
+        with contextlib.suppress(RuntimeError):
+            self.loop.run_forever()
+        server.close()
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                await asyncio.sleep(WEBHOOK_S)
+                self.answered += 1
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    def __enter__(self):
+        self.start()
+        self.listening.wait(PATIENCE_S)
+        return self
+
+    def __exit__(self, *_):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.join(PATIENCE_S)
+
+
+# ---- The bench ----
+
+
+class Bench:
+    def __init__(self, options, stack):
+        self.options, self.stack = options, stack
+        self.directory = private_directory("pgonce-bench-")
+        stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self.server = stack.enter_context(Postgres(fsync=True, settings={**SETTINGS, "max_connections": "100"}))
+        recycle_wal(self.server.new_database())
+        self.nats = stack.enter_context(Nats())
+        problem = kafka_broker.jars()[1]
+        self.kafka = None if problem else stack.enter_context(Broker())
+        if problem:
+            print(f"bench: Kafka is left out: {problem}", file=sys.stderr)
+        self.endpoint = stack.enter_context(Endpoint())
+        self.peer = None
+        if not options.no_peer:
+            self.peer = fetch_peer(BENCH)
+            stack.callback(shutil.rmtree, self.peer, ignore_errors=True)
+        self.streams = 0
+
+    def stream(self):
+        """A new stream and its subject."""
+        self.streams += 1
+        name = f"BENCH{self.streams}"
+        self.nats.add_stream(name, f"{name}.>")
+        return name
+
+    def topic(self):
+        self.streams += 1
+        name = f"bench{self.streams}"
+        self.kafka.create_topic(name, partitions=4)
+        return name
+
+    def sink(self, kind):
+        """(lines of the relay's section, how many have arrived)"""
+        if kind == "nats":
+            name = self.stream()
+            return [f"sink = nats\nurl = {self.nats.url}\nroute = * -> {name}.{{topic}}"], lambda: self.nats.state(name)["messages"]
+        if kind == "kafka":
+            name = self.topic()
+            return [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nin_flight = 4000\nroute = * -> {name}"], lambda: len(self.kafka.messages(name))
+        self.endpoint.answered = 0
+        url = f"http://127.0.0.1:{self.endpoint.port}/"
+        return [f"sink = webhook\nurl = {url}\nallow_plain = yes\nallow_private = yes"], lambda: self.endpoint.answered
+
+    def configure(self, *sections):
+        path = self.directory / "pgonce.conf"
+        path.write_text("\n\n".join(sections) + "\n")
+        return path
+
+    def command(self, job, path, *words):
+        return tied([BUILD / "cli/pgonce", job, "--config", path, *words])
+
+    def run(self, job, path):
+        """The command with --once, to its end; (seconds, its CPU seconds)."""
+        own = os.times()
+        started = time.monotonic()
+        done = subprocess.run(
+            self.command(job, path, "--once"), capture_output=True, text=True, env=clean_environment(), check=False
+        )
+        seconds = time.monotonic() - started
+        if done.returncode != 0:
+            sys.exit(f"bench: pgonce {job} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+        return seconds, sum(os.times()[2:4]) - sum(own[2:4])
+
+    def fill(self, database, first, last):
+        database.execute(EMIT, payload_text(), AGGREGATES, first, last)
+
+    def relay(self, kind, events):
+        """A backlog of events, from the start of the relay to the last acknowledgement stored."""
+        database = self.server.new_database()
+        self.fill(database, 1, events)
+        sink, arrived = self.sink(kind)
+        path = self.configure(f"[relay bench]\ndsn = {database.dsn()}\n" + "\n".join(sink))
+        server = self.server.process.pid
+        before = cpu_seconds([server, *children_of(server)])
+        seconds, cpu = self.run("relay", path)
+        count = arrived()
+        if count != events:
+            sys.exit(f"bench: {count} of {events} events arrived at {kind}")
+        postgres = cpu_seconds([server, *children_of(server)]) - before
+        self.backlog = (database, path)
+        return {"per_second": events / seconds, "relay_us": cpu / events * 1e6, "postgresql_us": postgres / events * 1e6}
+
+    def move_by_peer(self, events):
+        database = self.server.new_database()
+        user_dsn = f"postgresql://postgres@/{database.name}?host={self.server.directory}&port=5432"
+        words = ["env", "-C", self.peer / "peer", "NODE_ENV=production", find("node", "nodejs"), "peer.js"]
+        run = lambda *more: subprocess.run(  # noqa: E731
+            [str(word) for word in (*words, *more)], capture_output=True, text=True, env=clean_environment(), check=True
+        )
+        run("install", user_dsn)
+        database.execute(
+            "SELECT count(graphile_worker.add_job('publish', json_build_object('id', gen_random_uuid(), 'number', n, 'text',"
+            " repeat('x', %s)))) FROM generate_series(1, %s) AS n",
+            payload_text(),
+            events,
+        )
+        database.execute("ANALYZE")
+        name = self.stream()
+        result = json.loads(run("move", user_dsn, self.nats.url, f"{name}.moved", events).stdout)
+        if self.nats.state(name)["messages"] != events:
+            sys.exit("bench: the peer lost events")
+        return {"per_second": events / result["seconds"]}
+
+    # Latencies: the broker's own clock, which is this machine's, against the moment at which COMMIT returned.
+
+    def latency(self, kind):
+        database = self.server.new_database()
+        sink, arrived = self.sink(kind)
+        if kind == "kafka":
+            name = self.topic()
+            self.kafka.create_topic(f"{name}.timed", message_timestamp_type="LogAppendTime")
+            sink = [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nroute = * -> {name}.timed"]
+            arrived = lambda: len(self.kafka.messages(f"{name}.timed"))  # noqa: E731
+        path = self.configure(f"[relay bench]\ndsn = {database.dsn()}\n" + "\n".join(sink))
+        warm = RATE * 2  # connections, caches, Java's compiler
+        events = warm + RATE * self.options.seconds
+        committed = [0.0] * events
+        with open(self.directory / "relay.log", "wb") as log:
+            relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=log, env=clean_environment())
+        try:
+            wait_until(lambda: database.value("SELECT count(*) FROM once.relay") == 1, "the relay to start")
+            self.produce(database, committed, range(warm))
+            wait_until(lambda: arrived() == warm, f"{warm} events at {kind}")
+            self.produce(database, committed, range(warm, events))
+            wait_until(lambda: arrived() == events, f"{events} events at {kind}")
+        finally:
+            relay.terminate()
+            relay.wait(PATIENCE_S)
+        came = self.times_nats(self.streams, events) if kind == "nats" else self.times_kafka(f"{name}.timed")
+        waits = [(came[number] - committed[number]) * 1000 for number in range(warm, events)]
+        return {"p50_ms": statistics.median(waits), "p99_ms": percentile(waits, 0.99), "most_ms": max(waits)}
+
+    def produce(self, database, committed, numbers):
+        """Each event in a transaction of its own, at an even pace, from four connections."""
+        begin = time.monotonic() + 0.1
+
+        def work(part):
+            connection = database.connect()
+            cursor = connection.cursor()
+            for number in numbers[part::4]:
+                wait = begin + (number - numbers[0]) / RATE - time.monotonic()
+                if wait > 0:
+                    time.sleep(wait)
+                cursor.execute(EMIT, (payload_text(), AGGREGATES, number, number))
+                committed[number] = time.time()
+
+        threads = [threading.Thread(target=work, args=(part,)) for part in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def times_nats(self, stream, events):
+        import base64
+
+        came = {}
+        with self.nats.connect() as client:
+            for sequence in range(1, events + 1):
+                raw = client.api(f"STREAM.MSG.GET.BENCH{stream}", seq=sequence)["message"]
+                number = json.loads(base64.b64decode(raw["data"]))["number"]
+                whole, _, fraction = raw["time"].rstrip("Z").partition(".")
+                moment = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.timezone.utc)
+                came[number] = moment.timestamp() + float(f"0.{fraction or 0}")
+        return came
+
+    def times_kafka(self, topic):
+        # Whole milliseconds; the middle of the one that is told.
+        return {json.loads(m["payload"])["number"]: (m["ts"] + 0.5) / 1000 for m in self.kafka.messages(topic)}
+
+    # The way in.
+
+    def consume(self, events, batch):
+        """events that are in a stream, into a table; the rate from the first effect to the last."""
+        source = self.server.new_database()
+        self.fill(source, 1, events)
+        sink, _ = self.sink("nats")
+        stream = f"BENCH{self.streams}"
+        self.run("relay", self.configure(f"[relay bench]\ndsn = {source.dsn()}\n" + "\n".join(sink)))
+        target = self.server.new_database()
+        target.execute("CREATE TABLE applied (number bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())")
+        target.execute(
+            "CREATE FUNCTION apply(message once.message) RETURNS void LANGUAGE sql AS"
+            " $$ INSERT INTO applied (number) VALUES (((message).body ->> 'number')::bigint) $$"
+        )
+        path = self.configure(
+            f"[consume bench]\ndsn = {target.dsn()}\nsource = nats\nurl = {self.nats.url}\nstream = {stream}\n"
+            f"durable = bench\nhandler = apply\nbatch = {batch}"
+        )
+        self.run("consume", path)
+        row = target.row("SELECT count(*), extract(epoch FROM max(at) - min(at))::float8 FROM applied")
+        if row[0] != events:
+            sys.exit(f"bench: {row[0]} of {events} messages were applied")
+        return {"per_second": events / row[1]}
+
+    # What reading costs: the pages that listing 100 new events touches.
+
+    def read_cost(self):
+        found = {}
+        database = self.server.new_database()
+        reader = database.connect()
+        cursor = reader.cursor()
+        cursor.execute("SELECT * FROM once.relay_take('cost', NULL, false)")
+        published = 0
+        for published_rows in (1000, self.options.published):
+            self.fill(database, published + 1, published_rows)
+            published = published_rows
+            for held in (False, True):
+                blocker = database.connect(autocommit=False) if held else None
+                if held:
+                    blocker.cursor().execute("SELECT pg_current_xact_id()")
+                cursor.execute("SELECT pg_current_snapshot()::text")
+                (seen,) = cursor.fetchone()
+                self.fill(database, published + 1, published + 100)
+                published += 100
+                pages, milliseconds = self.list_cost(cursor, seen)
+                name = f"{published_rows} published" + (", one long transaction open" if held else "")
+                found[name] = {"pages": pages, "ms": milliseconds}
+                if held:
+                    blocker.rollback()
+        return found
+
+    @staticmethod
+    def list_cost(cursor, seen):
+        cursor.execute("SELECT pg_current_snapshot()::text")
+        (reading,) = cursor.fetchone()
+        rows = []
+        for _ in range(7):
+            cursor.execute(
+                "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM once.relay_list('cost', %s, %s, 0, 50000)", (seen, reading)
+            )
+            (plan,) = cursor.fetchone()
+            top = plan[0]["Plan"]
+            assert top["Actual Rows"] == 100, top
+            rows.append((top["Shared Hit Blocks"] + top["Shared Read Blocks"], plan[0]["Execution Time"]))
+        return statistics.median(row[0] for row in rows), statistics.median(row[1] for row in rows)
+
+
+# (what, numerator, denominator or None, field, at least or at most, goal)
+GOALS = [
+    ("relay to NATS, events/s", "relay/nats", None, "per_second", ">=", 30000),
+    ("relay to Kafka, events/s", "relay/kafka", None, "per_second", ">=", 30000),
+    ("relay to NATS, above the peer", "relay/nats", "peer/nats", "per_second", ">=", 5),
+    ("relay to Kafka, above the peer", "relay/kafka", "peer/nats", "per_second", ">=", 5),
+    ("commit to NATS at 1,000/s, p99 ms", "latency/nats", None, "p99_ms", "<=", 25),
+    ("commit to Kafka at 1,000/s, p99 ms", "latency/kafka", None, "p99_ms", "<=", 25),
+    ("webhooks to an endpoint of 20 ms, events/s", "relay/webhook", None, "per_second", ">=", 1000),
+    ("consumer, effects/s", "consume/batches", None, "per_second", ">=", 10000),
+    ("consumer, above one by one", "consume/batches", "consume/one by one", "per_second", ">=", 4),
+]
+
+
+def judge(rounds):
+    goals = []
+    for what, above, below, field, sense, goal in GOALS:
+        numerators, denominators = rounds.get(above), rounds.get(below)
+        if not numerators or (below and not denominators):
+            continue
+        values = [n[field] / d[field] for n, d in zip(numerators, denominators)] if below else [n[field] for n in numerators]
+        measured = statistics.median(values)
+        met = measured >= goal if sense == ">=" else measured <= goal
+        goals.append({"what": what, "goal": f"{sense} {goal}", "measured": round(measured, 2), "met": met})
+    return goals
+
+
+def show(medians, goals, cost):
+    print()
+    for way, row in medians.items():
+        print(f"{way:<24}" + ", ".join(f"{name} {value:,.1f}" for name, value in row.items()))
+    print("\nlisting 100 new events:")
+    for name, row in cost.items():
+        print(f"  {name:<52}{row['pages']:>8,.0f} pages {row['ms']:>8.2f} ms")
+    print(f"\n{'goal':<46}{'goal':>10}{'measured':>12}  met")
+    for goal in goals:
+        print(f"{goal['what']:<46}{goal['goal']:>10}{goal['measured']:>12,.1f}  {'yes' if goal['met'] else 'NO'}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--quick", action="store_true", help="one round of few events: to see that it runs")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--events", type=int, default=200000, help="of each relay's backlog; a tenth for the peer and one by one")
+    parser.add_argument("--seconds", type=int, default=10, help="of each measurement of latency")
+    parser.add_argument("--published", type=int, default=1000000, help="rows that are published already, for the cost of reading")
+    parser.add_argument("--only", nargs="+", metavar="WAY", help="relay/nats, latency/kafka, consume/batches ...")
+    parser.add_argument("--no-peer", action="store_true")
+    parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.events, options.seconds, options.published = 1, 5000, 2, 10000
+    with contextlib.ExitStack() as stack:
+        bench = Bench(options, stack)
+        tenth = options.events // 10
+        ways = {
+            "relay/nats": lambda: bench.relay("nats", options.events),
+            "relay/kafka": lambda: bench.relay("kafka", options.events),
+            "relay/webhook": lambda: bench.relay("webhook", tenth),
+            "peer/nats": lambda: bench.move_by_peer(tenth),
+            "latency/nats": lambda: bench.latency("nats"),
+            "latency/kafka": lambda: bench.latency("kafka"),
+            "consume/batches": lambda: bench.consume(options.events // 2, 500),
+            "consume/one by one": lambda: bench.consume(tenth, 1),
+        }
+        ways = {
+            name: way
+            for name, way in ways.items()
+            if (not options.only or name in options.only)
+            and not (name.endswith("kafka") and bench.kafka is None)
+            and not (name.startswith("peer") and options.no_peer)
+        }
+        print(f"bench: PostgreSQL {bench.server.version}, {os.cpu_count()} CPUs, fsync on, {options.rounds} rounds", flush=True)
+        rounds = {name: [] for name in ways}
+        for number in range(options.rounds):
+            for name, way in ways.items():
+                rounds[name].append(way())
+                print(f"bench: round {number + 1}: {name} {rounds[name][-1]}", file=sys.stderr, flush=True)
+        cost = bench.read_cost() if not options.only or "read" in options.only else {}
+    medians = {name: median_row(rows) for name, rows in rounds.items()}
+    goals = judge(rounds)
+    show(medians, goals, cost)
+    if options.json:
+        pathlib.Path(options.json).write_text(
+            json.dumps({"cpus": os.cpu_count(), "rounds": options.rounds, "measured": medians, "reading": cost, "goals": goals}, indent=1)
+            + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
