@@ -24,7 +24,7 @@ if [ -n "$warehouse" ]; then
 	# An order is shipped a moment after its COMMIT; orders are counted first, so that those of other runs do no harm.
 	orders=$(psql -X -q -A -t -d "$dsn" -c 'SELECT count(*) FROM orders.customer_order')
 	shipped=0
-	for turn in $(seq 100); do
+	for _ in $(seq 100); do
 		shipped=$(psql -X -q -A -t -d "$warehouse" -c 'SELECT count(DISTINCT order_id) FROM shop.shipment')
 		[ "$shipped" -lt "$orders" ] || break
 		sleep 0.1
