@@ -603,8 +603,26 @@ static int start_payments(const server *server)
 	return result;
 }
 
+/* Made when an ordinary user ran it. Root writes nothing where that user can exchange what it opens. */
+static bool is_the_servers_users(const server *server)
+{
+	struct stat status;
+	char *path = cli_format("%s/gateway", server->home);
+	bool is_theirs = geteuid() == 0 && server->user != 0 && lstat(path, &status) == 0 && S_ISDIR(status.st_mode) &&
+	                 status.st_uid == server->user;
+
+	free(path);
+	return is_theirs;
+}
+
 int services_start(const server *server)
 {
+	if (is_the_servers_users(server)) {
+		cli_note(server->invocation,
+		         "only the server: the gateway, the relay and the consumer of this directory are an "
+		         "ordinary user's; run pgonce dev as that user");
+		return CLI_OK;
+	}
 	int result = make_directory(server);
 
 	result = result == CLI_OK ? start_payments(server) : result;

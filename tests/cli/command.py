@@ -8,7 +8,7 @@ import subprocess
 from harness.postgres import ROOT, clean_environment
 
 PROGRAM = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
-COMMANDS = ("init", "dev", "run", "gateway", "show", "resolve", "doctor", "bench", "version", "help")
+COMMANDS = ("init", "dev", "run", "gateway", "relay", "outbox", "consume", "dead", "show", "resolve", "doctor", "bench", "version", "help")
 
 
 class Command:

@@ -274,6 +274,7 @@ def test_an_ordinary_users_data_is_served_as_that_user_by_root():
         made.popen = {"cwd": "/", "env": clean_environment()}
         started = made("--detach")
         assert started.returncode == 0, started.stderr
+        assert "run pgonce dev as that user" in started.stderr
         assert os.stat(f"/proc/{made.status()['pid']}").st_uid == user.pw_uid
     finally:
         clean_up(made)
