@@ -59,7 +59,7 @@ def test_what_was_acknowledged_never_comes_again(nats, tmp_path):
     with opened(nats, tmp_path) as source:
         source.acknowledge(source.collect(100)[:60])
         source.close()
-    assert pending(nats) == {"stock": 40}
+    wait_until(lambda: pending(nats) == {"stock": 40}, "the server to have taken the acknowledgements")
     with opened(nats, tmp_path) as source:
         assert payloads(source.collect(40)) == texts(61, 100)
         source.quiet()
@@ -117,7 +117,7 @@ def test_no_more_is_out_than_the_prefetch(nats, tmp_path, bound):
     with opened(nats, tmp_path, prefetch=25) as source:
         source.collect(25)
         source.quiet()
-        assert pending(nats) == {"stock": 25}
+        wait_until(lambda: pending(nats) == {"stock": 25}, "the server to have taken the acknowledgements")
         source.acknowledge()
         assert payloads(source.collect(25)) == texts(26, 50)
 
