@@ -18,8 +18,9 @@
 #include "nats.h"
 
 enum {
-	ASK_MS = 5000,          /* so long a request for messages stands at the server */
-	GRACE_MS = 2000,        /* by which its end may be late, before the server is asked whether it is there at all */
+	ASK_MS = 5000,   /* so long a request for messages stands at the server */
+	GRACE_MS = 2000, /* by which its end may be late, before the server is asked whether it is there at all */
+	PAUSE_MS = 200,
 	ANSWER_MS = 5000,       /* for anything else that is asked of the server */
 	CONNECT_MS = 5000,      /* for each server */
 	GIVE_BACK_MAX = 100000, /* NAKs at a start; where more may be needed, their time is waited for */
@@ -180,6 +181,26 @@ static bool find_consumer(source *source, jsConsumerInfo **info)
 }
 
 /*
+ * A request of an earlier connection may still stand at the server, where that has not noticed its end: it would get what is taken back, and
+ * nobody would have it. It ends by itself; so do those of other members, which order_by = none allows.
+ */
+static bool outwait_requests(source *source, jsConsumerInfo **info)
+{
+	int64_t until_ms = service_now_ms() + ASK_MS + PAUSE_MS;
+	bool found = true;
+
+	while (found && (*info)->NumAckPending > 0 && (*info)->NumWaiting > 0 && service_now_ms() < until_ms) {
+		if (service_sleep(PAUSE_MS)) {
+			return false;
+		}
+		jsConsumerInfo_Destroy(*info);
+		*info = NULL;
+		found = find_consumer(source, info);
+	}
+	return found;
+}
+
+/*
  * What an earlier connection, of this process or of another, left unacknowledged is handed out again, at once and in order. The server knows
  * which of the sequences between its two marks that is; the others it ignores. The last one asks for an answer: then all are done.
  */
@@ -229,7 +250,7 @@ static bool prepare(source *source)
 	bool prepared = find_consumer(source, &info) && fits(source, info->Config);
 	if (prepared) {
 		source->ack_wait_ms = info->Config->AckWait / 1000000;
-		prepared = take_back(source, info);
+		prepared = outwait_requests(source, &info) && take_back(source, info);
 	}
 	jsConsumerInfo_Destroy(info);
 	return prepared;
@@ -646,10 +667,19 @@ static bool nats_publish(source *source, const char *topic, const source_message
 /* So that another member need not wait for what is here: all that came, given back in its order. */
 static void return_all(source *source)
 {
+	jsConsumerInfo *info = NULL;
 	bool came = true;
 
 	while (came && receive(source, 0, &came)) {
 	}
+	/*
+	 * The request that still stands at the server would get what is given back, or put it behind what is newer when it finds that nobody listens. Asking about
+	 * the consumer makes the server forget requests whose asker is gone. What comes in between the next member takes back.
+	 */
+	(void)natsSubscription_Unsubscribe(source->inbox);
+	(void)natsConnection_FlushTimeout(source->connection, ANSWER_MS);
+	(void)js_GetConsumerInfo(&info, source->js, source->settings.stream, source->durable, NULL, NULL);
+	jsConsumerInfo_Destroy(info);
 	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
 		delivery_add(&source->held, each);
 	}

@@ -117,7 +117,7 @@ def test_no_more_is_out_than_the_prefetch(nats, tmp_path, bound):
     with opened(nats, tmp_path, prefetch=25) as source:
         source.collect(25)
         source.quiet()
-        wait_until(lambda: pending(nats) == {"stock": 25}, "the server to have taken the acknowledgements")
+        wait_until(lambda: pending(nats) == {"stock": 25}, "the server to have counted what it gave")
         source.acknowledge()
         assert payloads(source.collect(25)) == texts(26, 50)
 
