@@ -212,12 +212,14 @@ def test_a_closed_connection_is_made_again(rabbitmq, sink):
 def test_heartbeats_keep_an_idle_connection(rabbitmq, sink):
     """Idle for longer than the broker would wait for a heartbeat; the connection is the same one."""
     deliver_until(sink, "delivered")
-    before = rabbitmq.control("list_connections", "name", "timeout")
-    assert before.split("\t")[-1].strip() == f"{HEARTBEAT_S}"
+    before = rabbitmq.control("list_connections", "name", "timeout").splitlines()
+    assert before[-1].split("\t")[-1] == f"{HEARTBEAT_S}"
     end = time.monotonic() + 4 * HEARTBEAT_S
     wait_until(lambda: time.monotonic() > end, "time to pass")
     assert sink.deliver("order.placed")["verdict"] == "delivered"
-    assert rabbitmq.control("list_connections", "name", "timeout") == before
+    # One of an earlier test may have gone meanwhile; none is new.
+    after = rabbitmq.control("list_connections", "name", "timeout").splitlines()
+    assert len(after) > 1 and set(after) <= set(before)
 
 
 def test_of_several_brokers_one_that_is_there_is_taken(rabbitmq, tmp_path, options):
