@@ -139,7 +139,7 @@ class Bench:
             return [f"sink = nats\nurl = {self.nats.url}\nroute = * -> {name}.{{topic}}"], lambda: self.nats.state(name)["messages"]
         if kind == "kafka":
             name = self.topic()
-            return [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nin_flight = 4000\nroute = * -> {name}"], lambda: len(self.kafka.messages(name))
+            return [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nroute = * -> {name}"], lambda: len(self.kafka.messages(name))
         self.endpoint.answered = 0
         url = f"http://127.0.0.1:{self.endpoint.port}/"
         return [f"sink = webhook\nurl = {url}\nallow_plain = yes\nallow_private = yes"], lambda: self.endpoint.answered
