@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: PostgreSQL
 """The benchmark of the way out and the way in, as ratios within one run: `make bench-events` calls it.
 
-Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka and webhooks, by a peer
-(graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches and one by one. Broker, PostgreSQL, relay and load share
+Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka, RabbitMQ, webhooks and standard
+output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches and one by one. Latencies are told for
+each sink, and for webhooks also beside an aggregate that is refused and one that hangs. Broker, PostgreSQL, relay and load share
 the machine. In each round every way moves its events, one after the other; printed are medians, a ratio is the median of the rounds' ratios."""
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import datetime
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -25,6 +28,7 @@ from measure import BUILD, ROOT, SETTINGS, cpu_seconds, fetch_peer, find, free_p
 from harness import kafka as kafka_broker
 from harness.kafka import Kafka
 from harness.nats import Nats
+from harness.rabbitmq import RabbitMQ
 from harness.postgres import PATIENCE_S, Postgres, children_of, clean_environment, private_directory, tied, wait_until
 
 BENCH = ROOT / "bench/events"
@@ -60,13 +64,20 @@ class Broker(Kafka):
 
 
 class Endpoint(threading.Thread):
-    """Answers each POST 20 ms after it came."""
+    """Answers each POST `delay` seconds after it came, and remembers when it came. poisoned: refuses the events of one aggregate and lets those of
+    another hang."""
+
+    REFUSED, HANGING = b"7", b"8"
 
     def __init__(self):
         super().__init__(daemon=True)
         self.loop = asyncio.new_event_loop()
-        self.port, self.answered = free_port(), 0
+        self.port = free_port()
         self.listening = threading.Event()
+        self.reset()
+
+    def reset(self, delay=WEBHOOK_S, poisoned=False):
+        self.delay, self.poisoned, self.answered, self.came = delay, poisoned, 0, {}
 
     def run(self):
         asyncio.set_event_loop(self.loop)
@@ -79,10 +90,18 @@ class Endpoint(threading.Thread):
     async def serve(self, reader, writer):
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
-                await reader.readexactly(length)
-                await asyncio.sleep(WEBHOOK_S)
+                head = await reader.readuntil(b"\r\n\r\n")
+                now = time.time()
+                body = await reader.readexactly(int(re.search(rb"(?i)content-length: *(\d+)", head)[1]))
+                key = re.search(rb"(?i)pgonce-key: *(\d+)", head)[1]
+                if self.poisoned and key == self.REFUSED:
+                    writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
+                    continue
+                if self.poisoned and key == self.HANGING:
+                    await reader.read()     # until it is given up
+                    return
+                self.came.setdefault(int(re.search(rb'"number": (\d+)', body)[1]), now)
+                await asyncio.sleep(self.delay)
                 self.answered += 1
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         writer.close()
@@ -94,6 +113,59 @@ class Endpoint(threading.Thread):
 
     def __exit__(self, *_):
         self.loop.call_soon_threadsafe(self.loop.stop)
+        self.join(PATIENCE_S)
+
+
+# ---- When events came ----
+
+
+class TimedNats:
+    """By the server's own time stamps; what was read is not read again."""
+
+    def __init__(self, nats, stream):
+        self.nats, self.stream, self.came, self.next = nats, stream, {}, 1
+
+    def __call__(self):
+        last = self.nats.state(self.stream)["last_seq"]
+        with self.nats.connect() as client:
+            for sequence in range(self.next, last + 1):
+                raw = client.api(f"STREAM.MSG.GET.{self.stream}", seq=sequence)["message"]
+                whole, _, fraction = raw["time"].rstrip("Z").partition(".")
+                moment = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.timezone.utc)
+                number = json.loads(base64.b64decode(raw["data"]))["number"]
+                self.came.setdefault(number, moment.timestamp() + float(f"0.{fraction or 0}"))
+        self.next = last + 1
+        return self.came
+
+
+class TimedQueue(threading.Thread):
+    """A consumer's own clock: RabbitMQ stamps nothing."""
+
+    def __init__(self, rabbitmq, queue):
+        super().__init__(daemon=True)
+        self.queue, self.came, self.over = queue, {}, False
+        self.connection = rabbitmq.connect()
+
+    def __call__(self):
+        return self.came
+
+    def run(self):
+        channel = self.connection.channel()
+        channel.basic_qos(prefetch_count=1000)
+        for method, _, body in channel.consume(self.queue, inactivity_timeout=0.2):
+            if self.over:
+                break
+            if method is not None:
+                self.came.setdefault(json.loads(body)["number"], time.time())
+                channel.basic_ack(method.delivery_tag)
+        self.connection.close()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over = True
         self.join(PATIENCE_S)
 
 
@@ -112,6 +184,7 @@ class Bench:
         self.kafka = None if problem else stack.enter_context(Broker())
         if problem:
             print(f"bench: Kafka is left out: {problem}", file=sys.stderr)
+        self.rabbitmq = stack.enter_context(RabbitMQ())
         self.endpoint = stack.enter_context(Endpoint())
         self.peer = None
         if not options.no_peer:
@@ -140,7 +213,15 @@ class Bench:
         if kind == "kafka":
             name = self.topic()
             return [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nroute = * -> {name}"], lambda: len(self.kafka.messages(name))
-        self.endpoint.answered = 0
+        if kind == "rabbitmq":
+            self.streams += 1
+            name = f"bench{self.streams}"
+            self.rabbitmq.declare(name)
+            return [f"sink = rabbitmq\nurl = {self.rabbitmq.url}\nroute = * -> {name}"], lambda: self.rabbitmq.count(name)
+        if kind == "stdout":
+            path = self.directory / "stdout"
+            return ["sink = stdout"], lambda: path.read_bytes().count(b"\n")
+        self.endpoint.reset()
         url = f"http://127.0.0.1:{self.endpoint.port}/"
         return [f"sink = webhook\nurl = {url}\nallow_plain = yes\nallow_private = yes"], lambda: self.endpoint.answered
 
@@ -156,9 +237,10 @@ class Bench:
         """The command with --once, to its end; (seconds, its CPU seconds)."""
         own = os.times()
         started = time.monotonic()
-        done = subprocess.run(
-            self.command(job, path, "--once"), capture_output=True, text=True, env=clean_environment(), check=False
-        )
+        with open(self.directory / "stdout", "wb") as out:
+            done = subprocess.run(
+                self.command(job, path, "--once"), stdout=out, stderr=subprocess.PIPE, text=True, env=clean_environment(), check=False
+            )
         seconds = time.monotonic() - started
         if done.returncode != 0:
             sys.exit(f"bench: pgonce {job} failed ({done.returncode}):\n{done.stderr[-2000:]}")
@@ -180,7 +262,6 @@ class Bench:
         if count != events:
             sys.exit(f"bench: {count} of {events} events arrived at {kind}")
         postgres = cpu_seconds([server, *children_of(server)]) - before
-        self.backlog = (database, path)
         return {"per_second": events / seconds, "relay_us": cpu / events * 1e6, "postgresql_us": postgres / events * 1e6}
 
     def move_by_peer(self, events):
@@ -206,32 +287,51 @@ class Bench:
 
     # Latencies: the broker's own clock, which is this machine's, against the moment at which COMMIT returned.
 
-    def latency(self, kind):
+    def latency(self, kind, poisoned=False):
+        """Of the events whose aggregates are well."""
         database = self.server.new_database()
-        sink, arrived = self.sink(kind)
-        if kind == "kafka":
-            name = self.topic()
-            self.kafka.create_topic(f"{name}.timed", message_timestamp_type="LogAppendTime")
-            sink = [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nroute = * -> {name}.timed"]
-            arrived = lambda: len(self.kafka.messages(f"{name}.timed"))  # noqa: E731
+        sink, came = self.timed_sink(kind)
+        if poisoned:
+            self.endpoint.reset(delay=0, poisoned=True)
+            sink.append("timeout = 5s")
         path = self.configure(f"[relay bench]\ndsn = {database.dsn()}\n" + "\n".join(sink))
         warm = RATE * 2  # connections, caches, Java's compiler
         events = warm + RATE * self.options.seconds
         committed = [0.0] * events
+        well = [n for n in range(events) if not poisoned or str(n % AGGREGATES).encode() not in (Endpoint.REFUSED, Endpoint.HANGING)]
         with open(self.directory / "relay.log", "wb") as log:
             relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=log, env=clean_environment())
         try:
             wait_until(lambda: database.value("SELECT count(*) FROM once.relay") == 1, "the relay to start")
             self.produce(database, committed, range(warm))
-            wait_until(lambda: arrived() == warm, f"{warm} events at {kind}")
+            wait_until(lambda: len(came()) >= len([n for n in well if n < warm]), f"the first events at {kind}")
             self.produce(database, committed, range(warm, events))
-            wait_until(lambda: arrived() == events, f"{events} events at {kind}")
+            wait_until(lambda: len(came()) == len(well), f"{len(well)} events at {kind}")
         finally:
             relay.terminate()
             relay.wait(PATIENCE_S)
-        came = self.times_nats(self.streams, events) if kind == "nats" else self.times_kafka(f"{name}.timed")
-        waits = [(came[number] - committed[number]) * 1000 for number in range(warm, events)]
+        arrived = came()
+        waits = [(arrived[number] - committed[number]) * 1000 for number in well if number >= warm]
         return {"p50_ms": statistics.median(waits), "p99_ms": percentile(waits, 0.99), "most_ms": max(waits)}
+
+    def timed_sink(self, kind):
+        """(lines of the relay's section, a function that gives what has come: number to time)"""
+        if kind == "nats":
+            sink, _ = self.sink("nats")
+            return sink, TimedNats(self.nats, f"BENCH{self.streams}")
+        if kind == "kafka":
+            name = self.topic()
+            self.kafka.create_topic(f"{name}.timed", message_timestamp_type="LogAppendTime")
+            # Whole milliseconds; the middle of the one that is told.
+            return [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nroute = * -> {name}.timed"], lambda: {
+                json.loads(m["payload"])["number"]: (m["ts"] + 0.5) / 1000 for m in self.kafka.messages(f"{name}.timed")
+            }
+        if kind == "rabbitmq":
+            sink, _ = self.sink("rabbitmq")
+            return sink, self.stack.enter_context(TimedQueue(self.rabbitmq, f"bench{self.streams}"))
+        sink, _ = self.sink("webhook")
+        self.endpoint.reset(delay=0)
+        return sink, lambda: self.endpoint.came
 
     def produce(self, database, committed, numbers):
         """Each event in a transaction of its own, at an even pace, from four connections."""
@@ -252,23 +352,6 @@ class Bench:
             thread.start()
         for thread in threads:
             thread.join()
-
-    def times_nats(self, stream, events):
-        import base64
-
-        came = {}
-        with self.nats.connect() as client:
-            for sequence in range(1, events + 1):
-                raw = client.api(f"STREAM.MSG.GET.BENCH{stream}", seq=sequence)["message"]
-                number = json.loads(base64.b64decode(raw["data"]))["number"]
-                whole, _, fraction = raw["time"].rstrip("Z").partition(".")
-                moment = datetime.datetime.fromisoformat(whole).replace(tzinfo=datetime.timezone.utc)
-                came[number] = moment.timestamp() + float(f"0.{fraction or 0}")
-        return came
-
-    def times_kafka(self, topic):
-        # Whole milliseconds; the middle of the one that is told.
-        return {json.loads(m["payload"])["number"]: (m["ts"] + 0.5) / 1000 for m in self.kafka.messages(topic)}
 
     # The way in.
 
@@ -303,6 +386,8 @@ class Bench:
         reader = database.connect()
         cursor = reader.cursor()
         cursor.execute("SELECT * FROM once.relay_take('cost', NULL, false)")
+        cursor.execute("LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_analyze = on;"
+                       " SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off; SET client_min_messages = log")
         published = 0
         for published_rows in (1000, self.options.published):
             self.fill(database, published + 1, published_rows)
@@ -317,7 +402,8 @@ class Bench:
                 published += 100
                 pages, milliseconds = self.list_cost(cursor, seen)
                 name = f"{published_rows} published" + (", one long transaction open" if held else "")
-                found[name] = {"pages": pages, "ms": milliseconds}
+                found[name] = {"pages": pages, "ms": milliseconds, "plan": self.list_plan(reader.notices)}
+                reader.notices.clear()
                 if held:
                     blocker.rollback()
         return found
@@ -338,6 +424,13 @@ class Bench:
         return statistics.median(row[0] for row in rows), statistics.median(row[1] for row in rows)
 
 
+    @staticmethod
+    def list_plan(notices):
+        """Of the statement within once.relay_list that reads the outbox, as auto_explain tells it."""
+        plans = [notice for notice in notices if "ORDER BY n.id LIMIT take" in notice]
+        return plans[-1][plans[-1].index("\nLimit") + 1 :].rstrip()
+
+
 # (what, numerator, denominator or None, field, at least or at most, goal)
 GOALS = [
     ("relay to NATS, events/s", "relay/nats", None, "per_second", ">=", 30000),
@@ -346,6 +439,8 @@ GOALS = [
     ("relay to Kafka, above the peer", "relay/kafka", "peer/nats", "per_second", ">=", 5),
     ("commit to NATS at 1,000/s, p99 ms", "latency/nats", None, "p99_ms", "<=", 25),
     ("commit to Kafka at 1,000/s, p99 ms", "latency/kafka", None, "p99_ms", "<=", 25),
+    ("commit to RabbitMQ at 1,000/s, p99 ms", "latency/rabbitmq", None, "p99_ms", "<=", 25),
+    ("commit to webhook at 1,000/s, p99 ms", "latency/webhook", None, "p99_ms", "<=", 25),
     ("webhooks to an endpoint of 20 ms, events/s", "relay/webhook", None, "per_second", ">=", 1000),
     ("consumer, effects/s", "consume/batches", None, "per_second", ">=", 10000),
     ("consumer, above one by one", "consume/batches", "consume/one by one", "per_second", ">=", 4),
@@ -368,10 +463,12 @@ def judge(rounds):
 def show(medians, goals, cost):
     print()
     for way, row in medians.items():
-        print(f"{way:<24}" + ", ".join(f"{name} {value:,.1f}" for name, value in row.items()))
+        print(f"{way:<30}" + ", ".join(f"{name} {value:,.1f}" for name, value in row.items()))
     print("\nlisting 100 new events:")
     for name, row in cost.items():
         print(f"  {name:<52}{row['pages']:>8,.0f} pages {row['ms']:>8.2f} ms")
+    for name, row in list(cost.items())[-1:]:
+        print(f"\nthe plan, with {name}:\n{row['plan']}")
     print(f"\n{'goal':<46}{'goal':>10}{'measured':>12}  met")
     for goal in goals:
         print(f"{goal['what']:<46}{goal['goal']:>10}{goal['measured']:>12,.1f}  {'yes' if goal['met'] else 'NO'}")
@@ -396,10 +493,15 @@ def main():
         ways = {
             "relay/nats": lambda: bench.relay("nats", options.events),
             "relay/kafka": lambda: bench.relay("kafka", options.events),
+            "relay/rabbitmq": lambda: bench.relay("rabbitmq", tenth * 2),
             "relay/webhook": lambda: bench.relay("webhook", tenth),
+            "relay/stdout": lambda: bench.relay("stdout", options.events),
             "peer/nats": lambda: bench.move_by_peer(tenth),
             "latency/nats": lambda: bench.latency("nats"),
             "latency/kafka": lambda: bench.latency("kafka"),
+            "latency/rabbitmq": lambda: bench.latency("rabbitmq"),
+            "latency/webhook": lambda: bench.latency("webhook"),
+            "latency/webhook beside poison": lambda: bench.latency("webhook", poisoned=True),
             "consume/batches": lambda: bench.consume(options.events // 2, 500),
             "consume/one by one": lambda: bench.consume(tenth, 1),
         }
