@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions listed for it. The
--- roles are made where the installer may make roles; where not, a notice says so, and pgonce doctor shows what an
--- administrator has to run. Ends without a role of its own: it is run again at every upgrade.
+-- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions listed for it, and
+-- once_reader and once_admin may read the views, which show all tenants. The roles are made where the installer may make
+-- roles; where not, a notice says so, and pgonce doctor shows what an administrator has to run. Ends without a role of
+-- its own: it is run again at every upgrade.
 
 REVOKE ALL ON ALL TABLES IN SCHEMA once FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM PUBLIC;
+REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
 
 DO $$
 DECLARE
@@ -13,8 +14,10 @@ DECLARE
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock',
                             'errors', 'contract_version', 'receive_many', 'message_park', 'message_due',
-                            'message_applied', 'message_look', 'message_count'];
-    shown text[] := ARRAY['outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];
+                            'message_applied', 'message_look', 'message_count', 'consumer_report'];
+    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];
+    keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
+    kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
     granted record;
     target text;
 BEGIN
@@ -24,13 +27,17 @@ BEGIN
             ('once_tenant', app),
             ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
                 'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
-                'relay_parked']),
+                'relay_parked', 'metrics']),
             ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
                 'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
-                'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release']),
-            ('once_keeper', ARRAY['errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox', 'any_tenant']),
-            ('once_reader', shown || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story', 'any_tenant']),
-            ('once_admin',  app || shown || ARRAY['any_tenant', 'story', 'resolve', 'set_scope', 'bind', 'unbind', 'add_days',
+                'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report',
+                'metrics']),
+            ('once_keeper', kept || ARRAY['counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox',
+                'any_tenant']),
+            ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',
+                'any_tenant']),
+            ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'set_scope', 'bind',
+                'unbind', 'add_days',
                 'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_replay', 'relay_adopt',
                 'drop_relay', 'dead_retry', 'dead_discard'])) AS g (role_name, functions)
     LOOP
@@ -45,14 +52,20 @@ BEGIN
                 WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster made it just now
             END;
         END IF;
-        EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM %I', granted.role_name);
+        EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM %I', granted.role_name);
         EXECUTE format('GRANT USAGE ON SCHEMA once TO %I', granted.role_name);
         FOR target IN
             SELECT format('%I.%I(%s)', 'once', p.proname, pg_get_function_identity_arguments(p.oid))
               FROM pg_catalog.pg_proc AS p
              WHERE p.pronamespace = 'once'::regnamespace AND p.proname = ANY (granted.functions)
         LOOP
-            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', target, granted.role_name);
+            EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %I', target, granted.role_name);
         END LOOP;
+        IF granted.role_name IN ('once_reader', 'once_admin') THEN
+            FOR target IN SELECT format('%I.%I', 'once', c.relname) FROM pg_catalog.pg_class AS c
+                           WHERE c.relnamespace = 'once'::regnamespace AND c.relkind = 'v' LOOP
+                EXECUTE format('GRANT SELECT ON %s TO %I', target, granted.role_name);
+            END LOOP;
+        END IF;
     END LOOP;
 END $$;

@@ -24,9 +24,11 @@ def parts():
     for path in sorted((ROOT / "migrations").glob("[0-9]*.sql")):
         yield "migration", int(path.name[:4]), path.stem, path.read_text()
     code = [path.read_text() for path in sorted((ROOT / "functions").glob("*.sql"))]
+    code.append((ROOT / "drop_views.sql").read_text())
+    code += [path.read_text() for path in sorted((ROOT / "views").glob("*.sql"))]
     code.append((ROOT / "grants.sql").read_text())
-    # Functions are replaced as a whole at each upgrade, so they carry no state and have one checksum.
-    yield "code", 0, "functions and grants", "\n".join(code).replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+    # Functions and views are replaced as a whole at each upgrade, so they carry no state and have one checksum.
+    yield "code", 0, "functions and grants", re.sub(r"^CREATE (FUNCTION|PROCEDURE)", r"CREATE OR REPLACE \1", "\n".join(code), flags=re.M)
     yield "days", 0, "first_days", (ROOT / "first_days.sql").read_text()
 
 
@@ -51,7 +53,7 @@ def script(extension=False):
         # Without this pg_dump would leave the rows of an extension's tables behind. Those that CREATE EXTENSION
         # itself writes (once.migration, once.transition) come back with it.
         for table in ("setting", "scope", "binding", "intent", "intent_d0", "archive", "decision", "outbox", "outbox_id_seq",
-                      "relay", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision"):
+                      "relay", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position"):
             out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
     return PREAMBLE + "\n".join(out)
 

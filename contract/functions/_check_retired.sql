@@ -1,37 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_retired(day): raises 55006 where a day of the outbox is still needed: by a relay that has not passed all of
--- it, by a parked event, or because there are events and nobody to publish them.
-CREATE FUNCTION once._check_retired(day integer) RETURNS void
-LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off
-SET jit = off AS $$
-#variable_conflict use_variable
+-- once._check_retired(day): raises 55006 where a day of the outbox is still needed (once._outbox_needed).
+CREATE FUNCTION once._check_retired(day integer) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
-    why text;
-    hint text;
+    needed record := once._outbox_needed(day);
 BEGIN
-    SELECT format('relay %L has not passed all of it', r.relay), CASE WHEN r.system_identifier <> own
-           THEN 'Its progress is of another cluster: see once.relay_adopt.'
-           ELSE 'Start it, or once.drop_relay, if nobody waits for its events any more.' END
-      INTO why, hint
-      FROM once.relay AS r
-     WHERE EXISTS (SELECT FROM once.outbox AS o
-                    WHERE o.day = day AND (r.system_identifier <> own OR o.xid >= pg_snapshot_xmax(r.seen)))
-        OR EXISTS (SELECT FROM once.outbox AS o
-                    WHERE o.day = day AND o.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x)))
-     ORDER BY r.relay LIMIT 1;
-    IF why IS NULL THEN
-        SELECT format('%s of its events are parked with relay %L', count(*), p.relay),
-               'See once.outbox_list; deliver, retry or discard them.'
-          INTO why, hint
-          FROM once.parked_event AS p WHERE p.day = day GROUP BY p.relay ORDER BY p.relay LIMIT 1;
-    END IF;
-    IF why IS NULL AND NOT EXISTS (SELECT FROM once.relay) AND EXISTS (SELECT FROM once.outbox AS o WHERE o.day = day) THEN
-        why := 'it holds events, and there is no relay that could have published them';
-        hint := 'Start a relay. If nobody shall ever have these events, delete them from once.outbox as its owner.';
-    END IF;
-    IF why IS NOT NULL THEN
+    IF needed.why IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '55006', MESSAGE = format('pgonce: day %s of the outbox is still needed', day),
-            DETAIL = why, HINT = hint;
+            DETAIL = needed.why, HINT = needed.hint;
     END IF;
 END $$;

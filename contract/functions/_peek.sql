@@ -6,7 +6,7 @@ CREATE FUNCTION once._peek(tenant text, scope text, key text, bucket integer,
     OUT response_body bytea,
     OUT result_type text, OUT result_id text, OUT error_code text, OUT error_message text, OUT owner text,
     OUT lease_until timestamptz,
-    OUT attempts integer, OUT created_at timestamptz, OUT completed_at timestamptz)
+    OUT attempts integer, OUT created_at timestamptz, OUT completed_at timestamptz, OUT traceparent text)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
@@ -37,4 +37,5 @@ BEGIN
     attempts := stored.attempts;
     created_at := stored.created_at;
     completed_at := stored.completed_at;
+    traceparent := stored.traceparent;
 END $$;

@@ -6,7 +6,9 @@ DECLARE
 BEGIN
     CASE once._day_state(bucket)
         WHEN 'open' THEN RETURN;
-        WHEN 'closed' THEN PERFORM once._refuse('P4041', tenant, scope, key, 'the key was made on ' || day);
+        WHEN 'closed' THEN
+            PERFORM once._count(scope, 'expired');
+            PERFORM once._refuse('P4041', tenant, scope, key, 'the key was made on ' || day);
         WHEN 'future' THEN PERFORM once._refuse('P4001', tenant, scope, key, 'the key claims to be made on ' || day);
         ELSE PERFORM once._refuse('P4098', tenant, scope, key, 'no partition for ' || day);
     END CASE;

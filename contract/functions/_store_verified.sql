@@ -7,7 +7,11 @@ RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     was timestamptz := clock_timestamp();
+    stored once.intent;
 BEGIN
+    SELECT i.* INTO stored FROM once.intent AS i
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket;
     UPDATE once.intent AS i
        SET state = 'succeeded', updated_at = was, completed_at = was, lease_until = NULL,
            response_status = verified.response_status, response_headers = verified.response_headers,
@@ -16,5 +20,6 @@ BEGIN
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
        AND i.bucket = bucket
        AND i.fence = fence AND i.state = 'processing';
-    PERFORM once._record(tenant, scope, key, fence, 'processing', 'succeeded', 'verify: the effect happened');
+    PERFORM once._record(tenant, scope, key, fence, 'processing', 'succeeded', 'verify: the effect happened',
+        'verify', stored);
 END $$;

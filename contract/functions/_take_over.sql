@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._take_over(verdict, stored, policy, claimant, lease, retention): acts on a verdict that changes the row, which
+-- once._take_over(verdict, stored, policy, claimant, lease, retention, traceparent): acts on a verdict that changes the row, which
 -- the caller holds (once._hold): the claim goes to the next attempt under the next fence, or the intent becomes final, in
 -- doubt, or what its verify function says. Returns the verdict that the attempt is told.
 CREATE FUNCTION once._take_over(verdict text, stored once.intent, policy once.scope, claimant text, lease interval,
-    retention interval) RETURNS text LANGUAGE plpgsql AS $$
+    retention interval, traceparent text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     now timestamptz := clock_timestamp();
@@ -31,12 +31,16 @@ BEGIN
         UPDATE once.intent AS i
            SET state = 'in_doubt', updated_at = now, lease_until = NULL, error_code = 'stale', error_message = reason
          WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
+        PERFORM once._record(stored.tenant, stored.scope, stored.key, stored.fence, stored.state, 'in_doubt', reason,
+            'doubt', stored);
         RETURN 'in_doubt';
     ELSIF verdict = 'abandoned' THEN
         UPDATE once.intent AS i
            SET state = 'failed_final', updated_at = now, completed_at = now, error_code = 'abandoned',
                error_message = concat_ws(': ', format('abandoned after %s attempts', stored.attempts), stored.error_message)
          WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
+        PERFORM once._record(stored.tenant, stored.scope, stored.key, stored.fence, stored.state, 'failed_final',
+            format('abandoned after %s attempts', stored.attempts), 'abandon', stored);
         RETURN 'final_failure';
     END IF;
     UPDATE once.intent AS i
@@ -44,7 +48,9 @@ BEGIN
            completed_at = NULL, lease_until = now + coalesce(lease, policy.lease),
            expires_at = coalesce(now + retention, i.expires_at),
            response_status = NULL, response_headers = NULL, response_body = NULL,
-           result_type = NULL, result_id = NULL, error_code = NULL, error_message = NULL
+           result_type = NULL, result_id = NULL, error_code = NULL, error_message = NULL,
+           traceparent = coalesce(i.traceparent, traceparent)
      WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
+    PERFORM once._record_attempt(stored, 'processing', verified.answer);
     RETURN verdict;
 END $$;

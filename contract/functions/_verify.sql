@@ -6,7 +6,8 @@ CREATE FUNCTION once._verify(policy once.scope, tenant text, scope text,
 DECLARE
     found_out once.verification;
 BEGIN
-    EXECUTE format('SELECT * FROM %s($1, $2, $3)', policy.verify::regproc) INTO found_out USING tenant, scope, key;
+    EXECUTE format('SELECT * FROM %s($1, $2, $3)', (policy.verify || '(text,text,text)')::regprocedure::oid::regproc)
+        INTO found_out USING tenant, scope, key;
     IF found_out.answer IS NULL OR found_out.answer NOT IN ('happened', 'absent', 'unknown') THEN
         found_out.answer := 'unknown';
     END IF;

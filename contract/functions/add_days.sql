@@ -24,7 +24,9 @@ BEGIN
         END IF;
         -- One creator at a time; the others then find the work done.
         PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
-        IF to_regclass('once.intent_d' || day) IS NULL THEN
+        -- A day that the keeper has closed meanwhile stays closed; nobody closes one while this transaction is open.
+        SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR SHARE;
+        IF to_regclass('once.intent_d' || day) IS NULL AND day >= setting.closed_before THEN
             EXECUTE format('CREATE TABLE once.intent_d%s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)', day);
             EXECUTE format('ALTER TABLE once.intent ATTACH PARTITION once.intent_d%s FOR VALUES FROM (%s) TO (%s)', day,
                 day, day + 1);
@@ -46,5 +48,8 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
+    -- Of scopes that were there before anything was counted.
+    PERFORM once._add_counters(p.scope) FROM once.scope AS p
+      WHERE p.scope <> '' AND once._counter('new', p.scope, NULL) IS NULL;
     RETURN made;
 END $$;

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.begin(scope, key, fingerprint, tenant): opens an intent whose effect happens in this transaction.
+-- once.begin(scope, key, fingerprint, tenant, traceparent): opens an intent whose effect happens in this transaction.
 --   proceed  do the effect, then once.finish(...), then COMMIT. ROLLBACK or a crash leaves no trace.
 --   replay   the intent is finished: the stored outcome is in the other columns. Do not do the effect.
 -- once.begun is (verdict, state, response_status, response_headers, response_body, result_type, result_id, error_code,
--- error_message, fence); in PL/pgSQL: answer once.begun := once.begin(...).
+-- error_message, fence, traceparent); in PL/pgSQL: answer once.begun := once.begin(...). Its traceparent is the trace that
+-- the intent was first attempted in, where it is known, else the given one: pass it on to once.finish.
 -- Everything else is raised, because a caller who forgets to look must not do the effect twice: P4002 another request,
 -- P4029 running, P4030 failed for good, P4031 in doubt, P4041 expired, P4000 P4001 P4003 P4098 bad input. Reads only;
 -- never waits. Holds the intent's advisory lock until the transaction ends.
@@ -13,7 +14,8 @@
 -- COMMITTED) sees whatever the last holder committed. The generic plan is forced: for a partitioned table the planner
 -- would otherwise plan each call anew; and without sequential scans, because a plan made while the table was empty would
 -- stay one. Bucket 0 is written as a constant, so that its plan locks one partition and not all.
-CREATE FUNCTION once.begin(scope text, key text, fingerprint bytea, tenant text DEFAULT '') RETURNS once.begun
+CREATE FUNCTION once.begin(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS once.begun
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -24,7 +26,8 @@ BEGIN
     IF bucket > 0 THEN
         SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
                     THEN ROW('replay', 'succeeded', i.response_status, i.response_headers, i.response_body,
-                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence)::once.begun
+                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
+                             i.traceparent)::once.begun
                END AS replay INTO stored
           FROM once.intent AS i
          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
@@ -32,18 +35,23 @@ BEGIN
     ELSIF bucket = 0 THEN
         SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
                     THEN ROW('replay', 'succeeded', i.response_status, i.response_headers, i.response_body,
-                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence)::once.begun
+                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
+                             i.traceparent)::once.begun
                END AS replay INTO stored
           FROM once.intent AS i
          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
            AND i.bucket = 0;
     END IF;
     IF FOUND THEN
-        IF NOT stored.replay IS NULL THEN
+        IF NOT stored.replay IS NULL AND (current_setting('transaction_read_only') = 'on'
+                OR nextval(once._counter('replay', scope, 'once.counted_replay')) IS NOT NULL) THEN
             RETURN stored.replay;
         END IF;
     ELSIF bucket = 0 OR once._is_open(bucket) THEN
-        RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1)::once.begun;
+        IF traceparent IS NOT NULL THEN
+            traceparent := once._trace(traceparent);
+        END IF;
+        RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, traceparent)::once.begun;
     END IF;
-    RETURN once._begin_over(tenant, scope, key, fingerprint);
+    RETURN once._begin_over(tenant, scope, key, fingerprint, traceparent);
 END $$;

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.begin_new(scope, key, fingerprint, tenant): once.begin for pipelines: returns the fence where the effect may go
+-- once.begin_new(scope, key, fingerprint, tenant, traceparent): once.begin for pipelines: returns the fence where the effect may go
 -- on, and raises P4020 where begin would return a replay. Sent first in a pipeline, it stops everything that is queued
--- behind it. Written as begin is, for the same reasons.
-CREATE FUNCTION once.begin_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '') RETURNS integer
+-- behind it. traceparent is taken for the sake of likeness: pass it to once.finish. Written as begin is, for the same reasons.
+CREATE FUNCTION once.begin_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -22,7 +23,7 @@ BEGIN
     IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket)) THEN
         RETURN 1;
     END IF;
-    begun := once._begin_over(tenant, scope, key, fingerprint);
+    begun := once._begin_over(tenant, scope, key, fingerprint, traceparent);
     IF begun.verdict <> 'proceed' THEN
         PERFORM once._refuse('P4020', tenant, scope, key);
     END IF;

@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.claim(scope, key, fingerprint, owner, lease, retention, tenant): claims an intent whose effect is made
+-- once.claim(scope, key, fingerprint, owner, lease, retention, tenant, traceparent): claims an intent whose effect is made
 -- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner says who works, for
--- people; lease and retention default to the scope's.
+-- people; lease and retention default to the scope's. traceparent (W3C) is stored with the intent, unless an earlier attempt
+-- has left its own; a malformed one is ignored. once.claimed is (verdict, fence, state, response_status, response_headers,
+-- response_body, result_type, result_id, error_code, error_message, lease_until, attempts, traceparent): the intent's.
 --   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence.
 --                                                    retryable_failure: earlier attempts certainly had no effect (so they
 --                                                    reported, or the verify function answered 'absent');
@@ -11,30 +13,25 @@
 --   in_doubt, expired                                no attempt may run: see once.resolve
 -- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits.
 CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL,
-    lease interval DEFAULT NULL,
-    retention interval DEFAULT NULL, tenant text DEFAULT '',
-    OUT verdict text, OUT fence integer, OUT state text, OUT response_status integer, OUT response_headers jsonb,
-    OUT response_body bytea,
-    OUT result_type text, OUT result_id text, OUT error_code text, OUT error_message text, OUT lease_until timestamptz,
-    OUT attempts integer)
+    lease interval DEFAULT NULL, retention interval DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL)
+RETURNS once.claimed
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer := once._bucket(key);
+    claimed once.claimed;
 BEGIN
     PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     PERFORM once._check_term('lease', lease, '7 days');
     PERFORM once._check_term('retention', retention, '100 years');
-    SELECT c.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type, result_id,
-        error_code, error_message,
-                    lease_until, attempts
-      FROM once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention) AS c;
-    IF verdict = 'mismatch' THEN
+    claimed := once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention, traceparent);
+    IF claimed.verdict = 'mismatch' THEN
         PERFORM once._refuse('P4002', tenant, scope, key);
-    ELSIF verdict IN ('future', 'missing') THEN
+    ELSIF claimed.verdict IN ('future', 'missing') THEN
         PERFORM once._refuse_day(tenant, scope, key, bucket);
-    ELSIF verdict = 'unknown' THEN
+    ELSIF claimed.verdict = 'unknown' THEN
         PERFORM once._refuse('P4099', tenant, scope, key);
     END IF;
+    RETURN claimed;
 END $$;

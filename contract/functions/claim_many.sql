@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant): once.claim for many intents in one
+-- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[]): once.claim for many intents in one
 -- statement and so one commit. Returns one row per element, in order (ord from 1), with the verdicts of once.claim, and
 -- besides: 'mismatch', and 'invalid' with the SQLSTATE in error_code. A bad element never spoils its neighbours. The
 -- same key twice is one claim: the second finds the first ('processing_active', or 'mismatch'). Raises only for the
@@ -13,16 +13,17 @@
 -- jit: a disabled scan looks expensive enough to be compiled.
 CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL,
     lease interval DEFAULT NULL,
-    retention interval DEFAULT NULL, tenant text DEFAULT '')
+    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_headers jsonb,
     response_body bytea,
-    result_type text, result_id text, error_code text, error_message text, lease_until timestamptz, attempts integer)
+    result_type text, result_id text, error_code text, error_message text, lease_until timestamptz, attempts integer,
+    traceparent text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
-    once._length(fingerprint, 0));
+    once._length(fingerprint, 0), once._length(traceparents, once._length(key, 0)));
     buckets integer[];
     first_bucket integer;
     last_bucket integer;
@@ -31,6 +32,10 @@ DECLARE
     now timestamptz := clock_timestamp();
     today integer := floor(date_part('epoch', now) / 86400);
     today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
+    alike boolean := scope[1] COLLATE "C" = ALL (scope);       -- one scope, as a rule
+    fresh bigint := 0;
+    told text[] := '{}';        -- what else is to be counted, and of which scope
+    told_scopes text[] := '{}';
 BEGIN
     IF lease IS NOT NULL OR retention IS NOT NULL THEN
         PERFORM once._check_term('lease', lease, '7 days');
@@ -55,12 +60,13 @@ BEGIN
                            WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
 
     FOR ord, verdict, fence, state, response_status, response_headers, response_body, result_type, result_id,
-        error_code, error_message, lease_until, attempts IN
+        error_code, error_message, lease_until, attempts, traceparent IN
         WITH element AS MATERIALIZED (
             SELECT u.*, s.fingerprint = u.fingerprint AS same, s.fence, s.state, s.response_status, s.response_headers,
-                   s.response_body, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until, s.attempts
-              FROM unnest(scope, key, fingerprint, buckets, codes, takeable)
-                   WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, ord)
+                   s.response_body, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until, s.attempts,
+                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace
+              FROM unnest(scope, key, fingerprint, buckets, codes, takeable, traceparents)
+                   WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, given, ord)
               -- The range is known when the look-up starts, so that only the leaves of this batch are opened.
               -- LIMIT keeps this a look-up per element: as a join, a plan made on an empty table would read it whole.
               LEFT JOIN LATERAL (SELECT i.* FROM once.intent AS i
@@ -70,10 +76,10 @@ BEGIN
                      ON u.code IS NULL),
         fresh AS (
             INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts,
-                                          state, tenant, scope, key, fingerprint, owner)
+                                          state, tenant, scope, key, fingerprint, owner, traceparent)
             SELECT now, now, now + retention,
                    now + coalesce(lease, p.lease, (SELECT d.lease FROM once.scope AS d WHERE d.scope = '')), e.bucket, 1, 1,
-                   'processing', tenant, e.scope, e.key, e.fingerprint, owner
+                   'processing', tenant, e.scope, e.key, e.fingerprint, owner, e.trace
               FROM element AS e LEFT JOIN once.scope AS p ON p.scope = e.scope COLLATE "C"
              WHERE e.takeable AND e.state IS NULL
             ON CONFLICT DO NOTHING
@@ -83,7 +89,8 @@ BEGIN
                            THEN once._verdict(e.same, e.state, e.lease_until, now, NULL, NULL, NULL) END,
                coalesce(e.fence, 1), coalesce(e.state, 'processing'), e.response_status, e.response_headers,
                e.response_body, e.result_type, e.result_id, e.error_code, e.error_message,
-               coalesce(e.lease_until, f.lease_until), coalesce(e.attempts, 1)
+               coalesce(e.lease_until, f.lease_until), coalesce(e.attempts, 1),
+               CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END
           FROM element AS e LEFT JOIN fresh AS f
             ON e.takeable AND f.scope = e.scope COLLATE "C" AND f.key = e.key COLLATE "C"
          ORDER BY e.ord
@@ -92,11 +99,15 @@ BEGIN
             fence := NULL; state := NULL; attempts := NULL; lease_until := NULL;
             response_status := NULL; response_headers := NULL; response_body := NULL;
             result_type := NULL; result_id := NULL; error_code := NULL; error_message := NULL;
-            IF codes[ord] IS NULL AND (verdict <> 'mismatch') IS NOT FALSE THEN
+            traceparent := NULL;
+            IF codes[ord] IS NULL AND verdict = 'mismatch' THEN
+                told := told || verdict;
+                told_scopes := told_scopes || scope[ord];
+            ELSIF codes[ord] IS NULL THEN
                 SELECT c.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type,
-                                result_id, error_code, error_message, lease_until, attempts
+                                result_id, error_code, error_message, lease_until, attempts, traceparent
                   FROM once._claim(tenant, scope[ord], key[ord], buckets[ord], fingerprint[ord], owner, lease,
-                                   retention) AS c;
+                                   retention, traceparents[ord]) AS c;
             END IF;
             IF codes[ord] IS NOT NULL OR verdict IN ('future', 'missing', 'unknown') THEN
                 error_code := coalesce(codes[ord], CASE verdict WHEN 'future' THEN 'P4001'
@@ -104,7 +115,20 @@ BEGIN
                 SELECT e.message INTO error_message FROM once.errors() AS e WHERE e.code = error_code COLLATE "C";
                 verdict := 'invalid';
             END IF;
+        ELSIF alike AND verdict = 'new_claim' THEN
+            fresh := fresh + 1;
+        ELSE
+            told := told || verdict;
+            told_scopes := told_scopes || scope[ord];
         END IF;
         RETURN NEXT;
     END LOOP;
+    IF fresh > 0 THEN
+        PERFORM once._count(scope[1], 'new_claim', fresh);
+    END IF;
+    IF told <> '{}' THEN
+        PERFORM once._count(t.scope, t.verdict, t.times)
+           FROM (SELECT u.scope, u.verdict, count(*) AS times FROM unnest(told_scopes, told) AS u (scope, verdict)
+                  GROUP BY u.scope, u.verdict OFFSET 0) AS t;
+    END IF;
 END $$;

@@ -1,17 +1,19 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.emit(topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant): appends an event to
+-- once.emit(topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent): appends an event to
 -- the outbox, in the effect's own transaction: it exists if and only if the effect does. Returns its id. event_type
 -- defaults to the topic. With scope and key (the intent that causes it), a second emit of the same event_type is the
 -- same event, and raises P4051 where its payload differs; the id is derived from the intent, so that consumers can tell
 -- a repetition even across attempts. Events of one aggregate are published in order. Raises 22023 for a missing topic
--- or payload, P4098 where the day has no partition. No NOTIFY: its lock serialises commits.
+-- or payload, P4098 where the day has no partition. No NOTIFY: its lock serialises commits. traceparent (W3C): the trace
+-- that the event belongs to, where it is not that of its intent; a malformed one is ignored.
 --
 -- Why it is written so: today's partition keeps an event single by its unique index, so only the days before have to be
 -- looked at, and as a rule they are gone: the plan opens no partition that the comparison of day rules out. Plans are
 -- pinned as in once.begin.
 CREATE FUNCTION once.emit(topic text, payload jsonb, aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL,
     event_type text DEFAULT NULL,
-    scope text DEFAULT NULL, key text DEFAULT NULL, headers jsonb DEFAULT NULL, tenant text DEFAULT '') RETURNS uuid
+    scope text DEFAULT NULL, key text DEFAULT NULL, headers jsonb DEFAULT NULL, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -27,6 +29,9 @@ BEGIN
         AND (scope IS NULL) = (key IS NULL) AND (headers IS NULL OR jsonb_typeof(headers) = 'object')
         AND to_regclass(concat('once.outbox_d', day)) IS NOT NULL) IS NOT TRUE THEN
         PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, day);
+    END IF;
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
     END IF;
     IF key IS NULL THEN
         event_id := gen_random_uuid();
@@ -48,8 +53,9 @@ BEGIN
         END IF;
     END IF;
     INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant, scope,
-        key, headers, payload)
-    VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key, headers, payload)
+        key, traceparent, headers, payload)
+    VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key,
+        traceparent, headers, payload)
     ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where a race was lost: 40001
     IF NOT FOUND THEN
         PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, headers);

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.finish_new(scope, key, fingerprint, outcome..., state, tenant): once.begin_new and once.finish in one call, for
+-- once.finish_new(scope, key, fingerprint, outcome..., state, tenant, traceparent): once.begin_new and once.finish in one call, for
 -- pipelines whose outcome is known before the effect: sent first, it stops everything that is queued behind it where the
 -- effect may not run, and with the effect it commits or vanishes. Returns the fence; raises what these two raise,
 -- P4020 for a replay among it.
@@ -10,7 +10,7 @@ CREATE FUNCTION once.finish_new(scope text, key text, fingerprint bytea, respons
     response_body bytea DEFAULT NULL,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL,
     state text DEFAULT 'succeeded',
-    error_code text DEFAULT NULL, error_message text DEFAULT NULL, tenant text DEFAULT '')
+    error_code text DEFAULT NULL, error_message text DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL)
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -20,6 +20,9 @@ DECLARE
     fence integer;
     body bytea;
 BEGIN
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
     IF bucket > 0 THEN
         PERFORM FROM once.intent AS i
           WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
@@ -32,17 +35,17 @@ BEGIN
     IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket)) AND octet_length(response_body) > 8192 IS NOT TRUE
         AND state IN ('succeeded', 'failed_final', 'failed_retryable') THEN
         INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, response_status, state,
-            tenant, scope, key, fingerprint, result_type, result_id, error_code, error_message, response_headers,
-            response_body)
+            tenant, scope, key, fingerprint, result_type, result_id, error_code, error_message, traceparent,
+            response_headers, response_body)
         VALUES (now, now, now, bucket, 1, 1, response_status, state::once.state, tenant, scope, key, fingerprint,
-            result_type, result_id, error_code, error_message, response_headers, response_body)
+            result_type, result_id, error_code, error_message, traceparent, response_headers, response_body)
         ON CONFLICT DO NOTHING;
-        IF FOUND THEN
+        IF FOUND AND nextval(once._counter('new', scope, 'once.counted_new')) IS NOT NULL THEN
             RETURN 1;
         END IF;
     END IF;
     fence := once.begin_new(scope, key, fingerprint, tenant);
     body := once.finish(scope, key, fingerprint, response_status, response_body, response_headers, result_type,
-        result_id, state, error_code, error_message, tenant);
+        result_id, state, error_code, error_message, tenant, traceparent);
     RETURN fence;
 END $$;

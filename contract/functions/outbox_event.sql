@@ -7,7 +7,6 @@ CREATE FUNCTION once.outbox_event(event_id uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
     event once.outbox;
 BEGIN
     SELECT o.* INTO event
@@ -25,20 +24,7 @@ BEGIN
         'created_at', event.created_at, 'topic', event.topic, 'event_type', event.event_type, 'tenant', event.tenant,
         'aggregate_type', event.aggregate_type, 'aggregate_id', event.aggregate_id, 'scope', event.scope,
         'key', event.key, 'traceparent', event.traceparent, 'headers', event.headers, 'payload', event.payload::text,
-        'relays', (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay,
-                              'state', CASE WHEN p.state IS NOT NULL THEN p.state
-                                            WHEN r.system_identifier <> own THEN 'of another cluster'
-                                            WHEN pg_visible_in_snapshot(event.xid, r.seen)
-                                                 OR (pg_visible_in_snapshot(event.xid, r.reading)
-                                                     AND event.id <= r.after_id) THEN 'passed'
-                                            ELSE 'pending' END,
-                              'attempts', p.attempts,
-                              'next_at', CASE WHEN p.state <> 'dead' AND p.next_at < 'infinity' AND NOT EXISTS (
-                                                  SELECT FROM once.parked_event AS b WHERE b.relay = p.relay
-                                                     AND b.aggregate = p.aggregate AND b.id < p.id) THEN p.next_at END,
-                              'error', p.error, 'parked_at', p.parked_at) ORDER BY r.relay), '[]')
-                     FROM once.relay AS r LEFT JOIN once.parked_event AS p ON p.relay = r.relay AND p.id = event.id
-                    WHERE p.id IS NOT NULL OR r.topics IS NULL OR event.topic COLLATE "C" LIKE ANY (r.topics)),
+        'relays', once._event_relays(event),
         'decisions', (SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'what', d.what,
                                  'relay', d.relay, 'from', d.from_state, 'reason', d.reason, 'error', d.error)
                                                 ORDER BY d.decided_at), '[]')

@@ -6,7 +6,7 @@ RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_st
     response_body bytea,
     result_type text, result_id text, error_code text, error_message text, owner text, lease_until timestamptz,
     attempts integer,
-    created_at timestamptz, completed_at timestamptz)
+    created_at timestamptz, completed_at timestamptz, traceparent text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -19,7 +19,7 @@ BEGIN
         bucket := once._bucket(key[ord]);
         SELECT p.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type, result_id,
             error_code,
-                        error_message, owner, lease_until, attempts, created_at, completed_at
+                        error_message, owner, lease_until, attempts, created_at, completed_at, traceparent
           FROM once._peek(tenant, scope[ord], key[ord], bucket) AS p
          WHERE bucket >= 0 AND length(scope[ord]) BETWEEN 1 AND 255;
         IF NOT FOUND THEN

@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.receive(consumer, message_id, fingerprint, tenant): the inbox, in the consumer's own transaction. 'process':
+-- once.receive(consumer, message_id, fingerprint, tenant, traceparent): the inbox, in the consumer's own transaction. 'process':
 -- apply the message, then COMMIT; 'duplicate': it was applied before, acknowledge it. A message is an intent whose
 -- scope is the consumer. Use the natural business id, never a broker offset. Raises P4050 where the id came with
 -- another payload, P4029 where another transaction is applying it now, P4041 where it is older than what is remembered,
 -- 40001 where isolation above READ COMMITTED met a race.
-CREATE FUNCTION once.receive(consumer text, message_id text, fingerprint bytea, tenant text DEFAULT '') RETURNS text
+CREATE FUNCTION once.receive(consumer text, message_id text, fingerprint bytea, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -13,13 +14,17 @@ DECLARE
     now timestamptz := clock_timestamp();
     stored record;
 BEGIN
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
     IF pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id)) THEN
         IF bucket = 0 OR once._is_open(bucket) OR once._day_state(bucket) = 'open' THEN
             INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
-                scope, key, fingerprint)
-            VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, fingerprint)
+                scope, key, fingerprint, traceparent)
+            VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, fingerprint,
+                traceparent)
             ON CONFLICT DO NOTHING;
-            IF FOUND THEN
+            IF FOUND AND nextval(once._counter('process', consumer, 'once.counted_process')) IS NOT NULL THEN
                 RETURN 'process';
             END IF;
         END IF;
@@ -36,10 +41,12 @@ BEGIN
         END IF;
     END IF;
     IF stored.fingerprint <> fingerprint THEN
+        PERFORM once._count(consumer, 'message_mismatch');
         PERFORM once._refuse('P4050', tenant, consumer, message_id);
     ELSIF stored.state <> 'succeeded' THEN
         PERFORM once._refuse('P4099', tenant, consumer, message_id,
             format('an attempt under a lease left it %s: use claim throughout', stored.state));
     END IF;
+    PERFORM once._count(consumer, 'duplicate');
     RETURN 'duplicate';
 END $$;

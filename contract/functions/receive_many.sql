@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.receive_many(consumer, message_ids[], keys[], fingerprints[], tenant, skip_dead): the inbox for a batch of messages
+-- once.receive_many(consumer, message_ids[], keys[], fingerprints[], tenant, skip_dead, traceparents[]): the inbox for a batch of messages
 -- (see once.receive) in one statement, in the consumer's own transaction. keys: messages with the same key are handled in
 -- order (NULL: in none). One row per element, in order (ordinal from 1):
 --   process    apply it, then COMMIT
@@ -17,13 +17,15 @@
 -- INSERT waits for another transaction. Only where something is out of the ordinary is each element decided by itself.
 -- The settings pin the plans, as in once.claim_many.
 CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[],
-    tenant text DEFAULT '', skip_dead boolean DEFAULT false) RETURNS TABLE (ordinal integer, verdict text, code text)
+    tenant text DEFAULT '', skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL)
+    RETURNS TABLE (ordinal integer, verdict text, code text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     size integer := once._check_batch(tenant, once._length(message_ids, 0),
-        once._length(keys, once._length(message_ids, 0)), once._length(fingerprints, 0));
+        once._length(keys, once._length(message_ids, 0)), once._length(fingerprints, 0),
+        once._length(traceparents, once._length(message_ids, 0)));
     now timestamptz := clock_timestamp();
     today integer := floor(date_part('epoch', now) / 86400);
     today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;
@@ -147,9 +149,11 @@ BEGIN
     END IF;
 
     INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-        fingerprint)
-    SELECT now, now, now, u.bucket, 1, 1, 'succeeded', tenant, consumer, u.id, u.fingerprint
-      FROM unnest(message_ids, fingerprints, buckets, stored, chosen) AS u (id, fingerprint, bucket, stored, chosen)
+        fingerprint, traceparent)
+    SELECT now, now, now, u.bucket, 1, 1, 'succeeded', tenant, consumer, u.id, u.fingerprint,
+           CASE WHEN u.traceparent IS NOT NULL THEN once._trace(u.traceparent) END
+      FROM unnest(message_ids, fingerprints, buckets, stored, chosen, traceparents)
+           AS u (id, fingerprint, bucket, stored, chosen, traceparent)
      WHERE coalesce(u.chosen, u.stored IS NULL)
     ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS entered = ROW_COUNT;
@@ -158,5 +162,12 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: the inbox has changed under its locks',
             DETAIL = format('consumer=%s: %s of %s messages were entered', quote_nullable(left(consumer, 80)), entered, fresh),
             HINT = 'Roll back and receive the batch again.';
+    END IF;
+    PERFORM once._count(consumer, 'process', fresh);
+    IF verdicts IS NULL THEN
+        PERFORM once._count(consumer, 'duplicate', size - fresh);
+    ELSE
+        PERFORM once._count(consumer, 'duplicate', cardinality(array_positions(verdicts, 'duplicate')));
+        PERFORM once._count(consumer, 'message_mismatch', cardinality(array_positions(verdicts, 'P4050')));
     END IF;
 END $$;

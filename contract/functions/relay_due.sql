@@ -3,7 +3,7 @@
 -- whose time has come and before which nothing of their aggregate is parked with this relay (with skip_dead: nothing that
 -- is not dead), the longest due first; and behind each of them those of its aggregate that wait for nothing else, so that
 -- a chain can be worked off in one go. An event without an aggregate waits for no other. attempts: how often it failed
--- before. blocked is false for all.
+-- before. blocked is false for all. traceparent: see once.relay_fetch.
 --
 -- Why it is written so: what waits behind another is never due by its own time (once._promote), so the first statement meets
 -- hardly a row that it does not return, however many wait.
@@ -33,7 +33,11 @@ BEGIN
     followers := (take - cardinality(heads)) / cardinality(heads);      -- of each
     RETURN QUERY
     SELECT o.id, o.xid, o.day, o.event_id, o.topic::text, o.event_type::text, o.aggregate_type::text, o.aggregate_id::text,
-           o.tenant::text, o.scope::text, o.key::text, o.traceparent::text, o.headers, o.payload, o.created_at, c.attempts,
+           o.tenant::text, o.scope::text, o.key::text, coalesce(o.traceparent,
+               (SELECT i.traceparent FROM once.intent AS i
+                 WHERE i.tenant = o.tenant COLLATE "C" AND i.scope = o.scope COLLATE "C" AND i.key = o.key COLLATE "C"
+                   AND i.bucket = once._bucket(o.key) LIMIT 1))::text,
+           o.headers, o.payload, o.created_at, c.attempts,
            false
       FROM unnest(heads) AS h (id)
      CROSS JOIN LATERAL (

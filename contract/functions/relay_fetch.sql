@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.relay_fetch(relay, ids, xids, days, skip_dead): the events that once.relay_list listed, whole, in the order given.
 -- blocked: an earlier event of its aggregate is parked with this relay (with skip_dead: and not dead): it must be parked
--- behind. At most 10,000 at once (22023). An event that is no longer there has no row.
+-- behind. traceparent: the event's own, or else that of its intent. At most
+-- 10,000 at once (22023). An event that is no longer there has no row.
 CREATE FUNCTION once.relay_fetch(relay text, ids bigint[], xids xid8[], days integer[], skip_dead boolean DEFAULT false)
 RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -16,7 +17,11 @@ BEGIN
     SELECT min(d), max(d) INTO first_day, last_day FROM unnest(days) AS d;
     RETURN QUERY
     SELECT o.id, o.xid, o.day, o.event_id, o.topic::text, o.event_type::text, o.aggregate_type::text, o.aggregate_id::text,
-           o.tenant::text, o.scope::text, o.key::text, o.traceparent::text, o.headers, o.payload, o.created_at, 0,
+           o.tenant::text, o.scope::text, o.key::text, coalesce(o.traceparent,
+               (SELECT i.traceparent FROM once.intent AS i
+                 WHERE i.tenant = o.tenant COLLATE "C" AND i.scope = o.scope COLLATE "C" AND i.key = o.key COLLATE "C"
+                   AND i.bucket = once._bucket(o.key) LIMIT 1))::text,
+           o.headers, o.payload, o.created_at, 0,
            any_parked AND o.id > ANY (ARRAY(
                SELECT p.id FROM once.parked_event AS p
                 WHERE p.relay = relay COLLATE "C" AND NOT (skip_dead AND p.state = 'dead')

@@ -17,6 +17,7 @@ DECLARE
     now timestamptz := clock_timestamp();
     stored once.intent;
     source regclass := 'once.intent';
+    changed bigint;
 BEGIN
     PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
     PERFORM once._check_size(tenant, scope, key, response_body);
@@ -56,6 +57,10 @@ BEGIN
       USING as_state::once.state, now, response_status, response_body, response_headers, result_type, result_id,
           error_code, error_message,
             tenant, scope, key, bucket;
-    PERFORM once._record(tenant, scope, key, stored.fence, stored.state, as_state::once.state, reason);
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    IF changed = 0 THEN
+        PERFORM once._refuse('P4070', tenant, scope, key, 'it is being moved to the archive right now');
+    END IF;
+    PERFORM once._record(tenant, scope, key, stored.fence, stored.state, as_state::once.state, reason, 'resolve', stored);
     RETURN stored.state;
 END $$;

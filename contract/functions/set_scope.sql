@@ -21,15 +21,19 @@ BEGIN
     policy.retention := coalesce(retention, policy.retention);
     policy.max_attempts := CASE WHEN max_attempts = 0 THEN NULL ELSE coalesce(max_attempts, policy.max_attempts) END;
     policy.on_stale := coalesce(on_stale, CASE WHEN verify IS NOT NULL THEN 'verify' ELSE policy.on_stale END);
-    policy.verify := CASE WHEN policy.on_stale = 'verify' THEN coalesce((verify || '(text,text,text)')::regprocedure,
-        policy.verify) END;
+    policy.verify := CASE WHEN policy.on_stale = 'verify' THEN coalesce(
+        (SELECT format('%I.%I', n.nspname, p.proname) FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
+          WHERE p.oid = (verify || '(text,text,text)')::regprocedure), policy.verify) END;
     policy.response_bytes_max := coalesce(response_bytes_max, policy.response_bytes_max);
     IF policy.verify IS NOT NULL AND (SELECT p.prorettype <> 'once.verification'::regtype FROM pg_proc AS p
-        WHERE p.oid = policy.verify) THEN
+        WHERE p.oid = (policy.verify || '(text,text,text)')::regprocedure) THEN
         RAISE EXCEPTION USING ERRCODE = '42P13', MESSAGE = format('pgonce: %s does not return once.verification',
             policy.verify);
     END IF;
     DELETE FROM once.scope AS s WHERE s.scope = scope COLLATE "C";
     INSERT INTO once.scope SELECT policy.*;
+    IF scope <> '' THEN
+        PERFORM once._add_counters(scope);      -- from now on it is counted by itself
+    END IF;
     RETURN policy;
 END $$;

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.story(scope, key, tenant): all that is known of one intent as one JSON document: its row (without the fingerprint;
 -- the body as base64), its decisions, its events (a payload as JSON text, because a reader that parses numbers as doubles
--- would show other amounts). NULL where nothing is stored. For people and tools; its members may grow. Raises P4000,
--- P4001, P4003.
+-- would show other amounts) with what each relay has done with them, and all of it as a "timeline": see once._timeline. NULL
+-- where nothing is stored. For people and tools; its members may grow. Raises P4000, P4001, P4003.
 CREATE FUNCTION once.story(scope text, key text, tenant text DEFAULT '') RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET jit = off AS $$
@@ -11,6 +11,9 @@ DECLARE
     bucket integer := once._bucket(key);
     stored once.intent;
     archived boolean := false;
+    expires_at timestamptz;
+    decisions jsonb;
+    events jsonb;
 BEGIN
     PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
     SELECT i.* INTO stored FROM once.intent AS i
@@ -23,6 +26,17 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
+    expires_at := coalesce(stored.expires_at, stored.completed_at + (once._policy(scope)).retention);
+    SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'reason', d.reason, 'fence', d.fence,
+               'from', d.from_state, 'to', d.to_state, 'kind', to_jsonb(d)->'kind', 'before', to_jsonb(d)->'before',
+               'after', to_jsonb(d)->'after') ORDER BY d.decided_at), '[]') INTO decisions
+      FROM once.decision AS d
+     WHERE d.tenant = tenant COLLATE "C" AND d.scope = scope COLLATE "C" AND d.key = key COLLATE "C";
+    SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.event_id, 'topic', o.topic, 'type', o.event_type, 'at', o.created_at,
+               'aggregate_type', o.aggregate_type, 'aggregate_id', o.aggregate_id, 'payload', o.payload::text,
+               'relays', once._event_relays(o)) ORDER BY o.id), '[]') INTO events
+      FROM once.outbox AS o
+     WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C";
     RETURN jsonb_build_object(
         'tenant', tenant, 'scope', scope, 'key', key, 'archived', archived,
         'day', CASE WHEN bucket > 0 THEN (date '1970-01-01' + bucket)::text END,
@@ -30,23 +44,12 @@ BEGIN
             NULL, 'takeover'),
         'fence', stored.fence, 'attempts', stored.attempts, 'owner', stored.owner, 'lease_until', stored.lease_until,
         'created_at', stored.created_at, 'updated_at', stored.updated_at, 'completed_at', stored.completed_at,
-        'expires_at', coalesce(stored.expires_at, stored.completed_at + (once._policy(scope)).retention),
+        'expires_at', expires_at,
         'response_status', stored.response_status, 'response_headers', stored.response_headers,
         'response_body', translate(encode(stored.response_body, 'base64'), E'\n', ''), 'response_bytes',
             octet_length(stored.response_body),
         'result_type', stored.result_type, 'result_id', stored.result_id,
         'error_code', stored.error_code, 'error_message', stored.error_message, 'traceparent', stored.traceparent,
-        'decisions', (SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'reason',
-            d.reason, 'fence', d.fence,
-                                                                   'from', d.from_state, 'to',
-                                                                       d.to_state) ORDER BY d.decided_at), '[]')
-                        FROM once.decision AS d
-                       WHERE d.tenant = tenant COLLATE "C" AND d.scope = scope COLLATE "C" AND d.key = key COLLATE "C"),
-        'events', (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.event_id, 'topic', o.topic, 'type',
-            o.event_type, 'at', o.created_at,
-                                                                'aggregate_type', o.aggregate_type, 'aggregate_id',
-                                                                    o.aggregate_id,
-                                                                'payload', o.payload::text) ORDER BY o.id), '[]')
-                     FROM once.outbox AS o
-                    WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"));
+        'decisions', decisions, 'events', events,
+        'timeline', once._timeline(stored, archived, expires_at, decisions, events));
 END $$;

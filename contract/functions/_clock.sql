@@ -1,0 +1,28 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._clock(): takes a reading of the database's clock and judges it by the last one. A clock that steps back, or leaps
+-- forward by more than the time that passes between readings (three times the longest of late, at least five minutes), is
+-- unsteady; so is one that was never read. A keeper that did not run for a while finds the same, and waits in vain: harmless.
+CREATE FUNCTION once._clock() RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    last once.clock;
+    why text;
+BEGIN
+    INSERT INTO once.clock (read_at, usual, unsteady_since, why) VALUES (now, '1 minute', now, 'it was never read before')
+    ON CONFLICT (only_row) DO NOTHING;
+    SELECT c.* INTO STRICT last FROM once.clock AS c WHERE c.only_row FOR UPDATE;
+    now := clock_timestamp();       -- after the lock: another's reading is behind this one
+    IF now < last.read_at THEN
+        why := format('it stepped back by %s', last.read_at - now);
+    ELSIF now > last.read_at + greatest(interval '5 minutes', 3 * last.usual) THEN
+        why := format('it leapt forward by %s', now - last.read_at);
+    ELSIF now < last.read_at + interval '1 second' THEN
+        RETURN;
+    END IF;
+    UPDATE once.clock AS c
+       SET read_at = now,
+           usual = greatest(least(now - c.read_at, interval '2 hours'), c.usual - (now - c.read_at) / 2, interval '0'),
+           unsteady_since = CASE WHEN why IS NULL THEN c.unsteady_since ELSE now END, why = coalesce(why, c.why)
+     WHERE c.only_row;
+END $$;

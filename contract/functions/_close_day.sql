@@ -1,0 +1,15 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._close_day(day): closes an open day for new intents: see once._keep_close. No scan under its locks. What waits longer
+-- than an instant comes before the lock on the day's table.
+CREATE FUNCTION once._close_day(day integer) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));    -- once.add_days makes it no more
+    UPDATE once.setting AS s SET closed_before = greatest(s.closed_before, day + 1) WHERE s.only_row;
+    PERFORM set_config('lock_timeout', '100ms', true);
+    EXECUTE format('LOCK TABLE once.intent_d%s IN ACCESS EXCLUSIVE MODE', day);
+    EXECUTE format('ALTER TABLE once.intent_d%1$s RENAME TO intent_closed_d%1$s', day);
+    EXECUTE format('CREATE TRIGGER closed BEFORE INSERT ON once.intent_closed_d%s'
+                   ' FOR EACH ROW EXECUTE FUNCTION once._refuse_closed()', day);
+    PERFORM once._next_phase(day, 'doubt');
+END $$;

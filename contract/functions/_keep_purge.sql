@@ -1,0 +1,17 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._keep_purge(): the step 'purge': expired intents of keys without a day, finished ones and such that had no effect.
+-- What is processing or in doubt stays for as long as it is so.
+CREATE FUNCTION once._keep_purge() RETURNS once.kept LANGUAGE plpgsql AS $$
+DECLARE
+    why text := once._clock_held();
+    piece record;
+BEGIN
+    IF why IS NOT NULL THEN
+        RETURN ROW(0, false, NULL, why)::once.kept;
+    END IF;
+    SELECT f.* INTO piece FROM once._forget('purge', ARRAY['intent_d0'],
+        'i.state IN (''succeeded'', ''failed_final'', ''failed_retryable'') AND ' || once._past(), true,
+        once._limits()) AS f;
+    RETURN ROW(piece.done, piece.more, NULL, CASE WHEN piece.done > 0 THEN format('%s intents forgotten', piece.done)
+        END)::once.kept;
+END $$;

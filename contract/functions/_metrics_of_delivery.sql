@@ -1,0 +1,23 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._metrics_of_delivery(): samples for once.metrics: what relays and consumers have still to do.
+CREATE FUNCTION once._metrics_of_delivery() RETURNS TABLE (name text, labels jsonb, value double precision)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH summary AS MATERIALIZED (SELECT s.relay, s.topic, s.state, s.events, s.oldest FROM once.outbox_summary() AS s)
+    SELECT f.name, jsonb_build_object('relay', s.relay, 'topic', coalesce(s.topic, '')), f.value
+      FROM summary AS s
+     CROSS JOIN LATERAL (VALUES ('pgonce_outbox_pending', s.events::double precision),
+                                ('pgonce_outbox_lag_seconds',
+                                 coalesce(greatest(date_part('epoch', clock_timestamp() - s.oldest), 0), 0))) AS f (name, value)
+     WHERE s.state IN ('pending', 'idle')
+     UNION ALL
+    SELECT 'pgonce_outbox_parked', jsonb_build_object('relay', r.relay, 'state', t.state),
+           coalesce((SELECT sum(s.events) FROM summary AS s WHERE s.relay = r.relay AND s.state = t.state), 0)
+      FROM once.relay AS r CROSS JOIN (VALUES ('waiting'), ('retrying'), ('dead')) AS t (state)
+     UNION ALL
+    SELECT 'pgonce_inbox_parked', jsonb_build_object('consumer', c.consumer, 'state', t.state), sum((c.state = t.state)::integer)
+      FROM once.parked_message AS c CROSS JOIN (VALUES ('waiting'), ('retrying'), ('dead')) AS t (state)
+     GROUP BY c.consumer, t.state;
+END $$;

@@ -1,0 +1,7 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._next_phase(day, phase): the retiring of a day enters a phase, or begins it anew.
+CREATE FUNCTION once._next_phase(day integer, phase text) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+BEGIN
+    UPDATE once.closing AS c SET phase = phase, block = 0, moved = 0, held = NULL, held_since = NULL WHERE c.day = day;
+END $$;

@@ -1,0 +1,27 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.keep_take(keeper, lease): makes this keeper the one that works, for the length of the lease; called again it renews
+-- it. False: another keeper works. A lease in a row and not a lock, so that it holds behind a pooler in transaction mode.
+-- Raises 22023 for a bad name or lease. Two keepers at once, one of them past its lease, would do no harm: each step is
+-- safe beside itself.
+CREATE FUNCTION once.keep_take(keeper text, lease interval DEFAULT '60 seconds') RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+BEGIN
+    IF (length(keeper) BETWEEN 1 AND 255 AND lease > '0' AND lease <= '1 day') IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: a keeper has a name of 1 to 255 characters and a lease of'
+            ' at most a day';
+    END IF;
+    -- Who stands by only looks.
+    PERFORM FROM once.keeper AS k WHERE k.keeper <> keeper COLLATE "C" AND k.lease_until > now
+        AND k.lease_until <= now + interval '1 day';
+    IF FOUND THEN
+        RETURN false;
+    END IF;
+    -- A lease that ends later than any could is of a clock that went wrong since.
+    INSERT INTO once.keeper AS k (keeper, lease_until) VALUES (keeper, now + lease)
+    ON CONFLICT (only_row) DO UPDATE SET keeper = excluded.keeper, lease_until = excluded.lease_until
+     WHERE k.keeper = excluded.keeper OR k.lease_until <= now OR k.lease_until > now + interval '1 day';
+    RETURN FOUND;
+END $$;
