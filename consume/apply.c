@@ -65,10 +65,12 @@ static PGresult *receive(batch *batch, message *const *messages, size_t count, f
 	int fingerprints = parameters_array(&given, PARAMETER_BYTEA);
 	parameters_text(&given, settings->tenant);
 	parameters_boolean(&given, settings->on_dead == ON_DEAD_SKIP);
+	int traces = parameters_array(&given, PARAMETER_TEXT);
 	for (size_t i = 0; i < count; i++) {
 		parameters_add_text(&given, ids, messages[i]->id);
 		parameters_add_text(&given, keys, messages[i]->key);
 		parameters_add(&given, fingerprints, messages[i]->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
+		parameters_add_text(&given, traces, messages[i]->traceparent);
 	}
 	PGresult *result = database_query(&batch->consumer->database, SQL_RECEIVE, &given, failure);
 	if (result == NULL) {
@@ -261,6 +263,7 @@ static bool try_part(batch *batch, size_t first, size_t end, failure *failure)
 	size_t applied = batch->applied;
 	size_t duplicates = batch->duplicates;
 	size_t parked = batch->parked;
+	consumer_tally tally = batch->consumer->tally;
 
 	if (!database_run(database, SQL_PART_BEGIN, NULL, failure)) {
 		return nobodys_fault(failure);
@@ -274,6 +277,7 @@ static bool try_part(batch *batch, size_t first, size_t end, failure *failure)
 	batch->applied = applied;
 	batch->duplicates = duplicates;
 	batch->parked = parked;
+	batch->consumer->tally = tally;
 	/* `failure` is the message's: it is kept. */
 	if (!database_run(database, SQL_PART_ROLLBACK, NULL, &ignored) ||
 	    !database_run(database, SQL_PART_END, NULL, &ignored)) {
@@ -283,17 +287,23 @@ static bool try_part(batch *batch, size_t first, size_t end, failure *failure)
 	return split(batch, first, end, failure);
 }
 
+static void count_anew(batch *batch)
+{
+	batch->applied = batch->duplicates = batch->parked = 0;
+	batch->consumer->tally = (consumer_tally){0};
+}
+
 /* A part in a transaction of its own. */
 static bool transact(batch *batch, size_t first, size_t end, failure *failure)
 {
 	database *database = &batch->consumer->database;
 	bool good = database_begin(database, failure);
 
-	batch->applied = batch->duplicates = batch->parked = 0;
+	count_anew(batch);
 	good = good && apply_part(batch, first, end, failure);
 	if (!good && database->in_transaction && is_of_a_message(batch, failure)) {
 		struct failure cause = *failure;
-		batch->applied = batch->duplicates = batch->parked = 0;
+		count_anew(batch);
 		database_rollback(database);
 		good = database_begin(database, failure);
 		if (good) {
@@ -307,11 +317,14 @@ static bool transact(batch *batch, size_t first, size_t end, failure *failure)
 	}
 	if (!good) {
 		database_rollback(database);
+		count_anew(batch);
 		return false;
 	}
 	if (database_commit(database, failure)) {
+		consumer_count(batch->consumer, batch->applied, batch->duplicates);
 		return true;
 	}
+	count_anew(batch);
 	if (failure->kind != FAILURE_FAULT && failure->kind != FAILURE_CANCELED) {
 		return false;
 	}
@@ -347,8 +360,6 @@ bool apply_batch(consumer *consumer, message *messages, size_t count)
 			return false;
 		}
 	}
-	consumer->applied += batch.applied;
-	consumer->duplicates += batch.duplicates;
 	consumer->parked += (int64_t)batch.parked;
 	service_log(&consumer->service, SERVICE_DEBUG, "batch",
 	            "messages=%zu applied=%zu duplicates=%zu parked=%zu ms=%lld", count, batch.applied, batch.duplicates,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "config.h"
+#include "metrics.h"
 #include "service.h"
 
 typedef enum consume_result {
@@ -21,6 +22,7 @@ typedef struct consume_job {
 	const char *conninfo;
 	bool once;        /* end when the source has been idle for 2 s */
 	bool log_batches; /* a line for each */
+	metrics *metrics; /* NULL: not counted */
 } consume_job;
 
 /* The section's options, without any connection. False: *problem (free it). */

@@ -40,6 +40,7 @@ bool consumer_pause(consumer *consumer, int failures, const failure *failure)
 
 	if (failure->kind == FAILURE_CONNECTION) {
 		database_disconnect(&consumer->database);
+		metric_set(consumer->metrics.active, 0);
 		consumer->has_turn = false;
 	} else if (strcmp(failure->sqlstate, CODE_NO_DAY) == 0) {
 		struct failure ignored;
@@ -114,6 +115,71 @@ bool consumer_prepare_messages(consumer *consumer, message *messages, size_t cou
 	return true;
 }
 
+/* ---- counting */
+
+static void add_metrics(consumer_metrics *metrics, struct metrics *to, const char *name)
+{
+	static const char parked[] =
+	    "Messages put aside, each time: waiting behind another of their key, retrying after an "
+	    "attempt that failed, or dead.";
+	const struct {
+		metric **metric;
+		metric_kind kind;
+		const char *name, *help, *state;
+	} all[] = {
+	    {&metrics->messages, METRIC_COUNTER, "pgonce_consume_messages", "Messages taken from the broker.", NULL},
+	    {&metrics->batches, METRIC_COUNTER, "pgonce_consume_batches", "Batches taken from the broker.", NULL},
+	    {&metrics->message_at, METRIC_GAUGE, "pgonce_consume_last_message_timestamp_seconds",
+	     "When a message came last, in seconds since 1970; 0: none yet.", NULL},
+	    {&metrics->applied, METRIC_COUNTER, "pgonce_consume_applied", "Messages applied.", NULL},
+	    {&metrics->duplicates, METRIC_COUNTER, "pgonce_consume_duplicates", "Messages that had been applied before.",
+	     NULL},
+	    {&metrics->mismatches, METRIC_COUNTER, "pgonce_consume_mismatches",
+	     "Messages whose id came before with another payload.", NULL},
+	    {&metrics->waiting, METRIC_COUNTER, "pgonce_consume_parked", parked, "waiting"},
+	    {&metrics->retrying, METRIC_COUNTER, "pgonce_consume_parked", parked, "retrying"},
+	    {&metrics->dead, METRIC_COUNTER, "pgonce_consume_parked", parked, "dead"},
+	    {&metrics->active, METRIC_GAUGE, "pgonce_consume_active",
+	     "1: this process is at work for the consumer; 0: it stands by, or has no connection.", NULL},
+	    {&metrics->source_away, METRIC_GAUGE, "pgonce_consume_source_away", "1: the broker cannot be reached.", NULL},
+	    {&metrics->connects, METRIC_COUNTER, "pgonce_consume_connects",
+	     "Connections made to PostgreSQL, reconnections included.", NULL},
+	};
+
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+		const metric_label labels[] = {{.name = "consumer", .value = name}, {.name = "state", .value = all[i].state}};
+		*all[i].metric = metrics_add(to, all[i].kind, all[i].name, all[i].help, labels, all[i].state == NULL ? 1 : 2);
+	}
+}
+
+void consumer_took(consumer *consumer, size_t count)
+{
+	metric_count(consumer->metrics.batches, 1);
+	metric_count(consumer->metrics.messages, count);
+	metric_set_now(consumer->metrics.message_at);
+}
+
+void consumer_count(consumer *consumer, uint64_t applied, uint64_t duplicates)
+{
+	const consumer_tally *tally = &consumer->tally;
+
+	consumer->applied += applied;
+	consumer->duplicates += duplicates;
+	metric_count(consumer->metrics.applied, applied);
+	metric_count(consumer->metrics.duplicates, duplicates);
+	metric_count(consumer->metrics.mismatches, tally->mismatched);
+	metric_count(consumer->metrics.waiting, tally->waiting);
+	metric_count(consumer->metrics.retrying, tally->retrying);
+	metric_count(consumer->metrics.dead, tally->dead);
+	consumer->tally = (consumer_tally){0};
+}
+
+void consumer_source_away(consumer *consumer, bool away)
+{
+	consumer->away = away;
+	metric_set(consumer->metrics.source_away, away);
+}
+
 /* ---- connecting */
 
 static bool fail(consumer *consumer, consume_result result, char *problem)
@@ -134,6 +200,7 @@ static bool may_receive(consumer *consumer, failure *failure)
 	parameters_array(&given, PARAMETER_BYTEA);
 	parameters_text(&given, consumer->settings.tenant);
 	parameters_boolean(&given, false);
+	parameters_array(&given, PARAMETER_TEXT);
 	return database_run(&consumer->database, SQL_RECEIVE, &given, failure);
 }
 
@@ -181,6 +248,7 @@ bool consumer_connected(consumer *consumer)
 		char *problem = NULL;
 		if (database_connect(&consumer->database, &failure) && check_database(consumer, &problem, &failure)) {
 			consumer->started = true;
+			metric_count(consumer->metrics.connects, 1);
 			service_log(&consumer->service, SERVICE_INFO, "connected", "database=%s parked=%lld",
 			            PQdb(consumer->database.connection), (long long)consumer->parked);
 			break;
@@ -234,6 +302,7 @@ bool consumer_ready(consumer *consumer)
 			return false;
 		}
 		close_source(consumer);
+		metric_set(consumer->metrics.active, 0);
 		if (!consumer->waits_said && consumer->database.connection != NULL) {
 			service_log(&consumer->service, SERVICE_INFO, "standby", "another process is at work for this consumer");
 			consumer->waits_said = true;
@@ -243,12 +312,14 @@ bool consumer_ready(consumer *consumer)
 		}
 	}
 	consumer->waits_said = false;
+	metric_set(consumer->metrics.active, 1);
 	if (consumer->source != NULL) {
 		return true;
 	}
 	char *problem = NULL;
 	if (!consumer->settings.class->open(&consumer->service, consumer->job->config, consumer->job->section,
-	                                    consumer->settings.prefetch, &consumer->source, &problem)) {
+	                                    consumer->settings.prefetch, consumer->settings.key_from.kind != ORIGIN_NONE,
+	                                    &consumer->source, &problem)) {
 		consumer->source = NULL;
 		return fail(consumer, CONSUME_FAILED, problem);
 	}
@@ -267,7 +338,7 @@ static void note_state(consumer *consumer, source_state state, const char *probl
 	} else if (state == SOURCE_OK && consumer->away) {
 		service_log(&consumer->service, SERVICE_INFO, "source_back", "source=%s", consumer->settings.class->name);
 	}
-	consumer->away = state == SOURCE_UNAVAILABLE;
+	consumer_source_away(consumer, state == SOURCE_UNAVAILABLE);
 }
 
 /* So many of the deliveries that their payloads fit into one transaction; at least one. */
@@ -346,11 +417,16 @@ static void loop(consumer *consumer)
 			busy_ms = service_now_ms();
 		}
 		if (count > 0) {
+			consumer_took(consumer, count);
 			work(consumer, deliveries, count);
+			consumer_report(consumer, false);
 		} else if (consumer->job->once && service_now_ms() - busy_ms >= IDLE_MS) {
 			break;
+		} else {
+			consumer_report(consumer, false);
 		}
 	}
+	consumer_report(consumer, true);
 	free(deliveries);
 }
 
@@ -359,6 +435,7 @@ consume_result consume_run(const consume_job *job, char **problem)
 	consumer *consumer = memory_take(sizeof *consumer);
 
 	consumer->job = job;
+	consumer->reported_ms = service_now_ms();
 	consumer->service = (service){.kind = "consume", .name = job->section->name};
 	if (!settings_read(job->config, job->section, &consumer->settings, problem)) {
 		free(consumer);
@@ -369,6 +446,7 @@ consume_result consume_run(const consume_job *job, char **problem)
 	                                .prepares = consumer->settings.prepare != 0,
 	                                .alive = consumer_keep_alive,
 	                                .argument = consumer};
+	add_metrics(&consumer->metrics, job->metrics, job->section->name);
 	if (consumer->settings.id_from.kind == ORIGIN_COORDINATES) {
 		service_log(&consumer->service, SERVICE_WARNING, "id",
 		            "hint=\"id = coordinates: a message that its producer sends twice is applied twice; use an id of "

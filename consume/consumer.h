@@ -10,6 +10,19 @@
 #include "message.h"
 #include "settings.h"
 
+/* What a transaction has put aside: counted when it is committed. */
+typedef struct consumer_tally {
+	uint64_t waiting, retrying, dead, mismatched;
+} consumer_tally;
+
+/* pgonce_consume_*; each NULL where nobody asks. */
+typedef struct consumer_metrics {
+	metric *messages, *batches, *message_at;
+	metric *applied, *duplicates, *mismatches;
+	metric *waiting, *retrying, *dead;
+	metric *active, *source_away, *connects;
+} consumer_metrics;
+
 typedef struct consumer {
 	const consume_job *job;
 	service service;
@@ -26,7 +39,11 @@ typedef struct consumer {
 	bool started;        /* all was well once: from now on what fails is tried again */
 	bool has_turn;       /* on this connection, see take_turn.sql */
 	bool waits_said;     /* that another process has the turn */
+	int64_t reported_ms; /* positions, to once.consumer_report */
+	int report_failures;
 	uint64_t applied, duplicates;
+	consumer_tally tally; /* of the transaction that is open */
+	consumer_metrics metrics;
 	/* What leads to the end of the consumer. */
 	consume_result result;
 	char *problem;
@@ -46,6 +63,19 @@ bool consumer_ask(consumer *consumer, message *message, failure *failure);
 bool consumer_doubts(message *message, const failure *failure);
 /* Finds the fingerprints, and asks the server where that is needed. Outside of a transaction. */
 bool consumer_prepare_messages(consumer *consumer, message *messages, size_t count, failure *failure);
+
+/* ---- counting */
+/* A batch came from the broker. */
+void consumer_took(consumer *consumer, size_t count);
+/* What is committed: so many applied and duplicates, and what the tally says, which is empty then. */
+void consumer_count(consumer *consumer, uint64_t applied, uint64_t duplicates);
+void consumer_source_away(consumer *consumer, bool away);
+
+/*
+ * Tells the database how far the broker's parts are acknowledged, so that the inbox forgets nothing that can come again: every few seconds;
+ * `now`: at once. Outside of a transaction. A failure stops nobody: what is told later says the same.
+ */
+void consumer_report(consumer *consumer, bool now);
 
 /* ---- apply.c */
 /*

@@ -10,9 +10,11 @@
 typedef struct delivery {
 	source_message message; /* first: a source_message of fetch is a delivery */
 	struct delivery *previous, *next;
-	uint64_t serial;    /* rises in the order in which they came */
+	uint64_t serial;    /* rises in the order in which they came, or in which they are in the stream (NATS) */
 	int64_t sequence;   /* Kafka's offset, the delivery tag, the stream's sequence */
+	int64_t nth;        /* of the consumer's deliveries, from 1, repeated ones counted again (NATS) */
 	int32_t partition;  /* Kafka's */
+	int64_t created_ms; /* the broker's time, or its producer's; 0: it says none */
 	int64_t touched_ms; /* when the broker was last told that it is at work (NATS) */
 	const char *reply;  /* where it is acknowledged (NATS) */
 	bool is_void;       /* the broker hands it out again */

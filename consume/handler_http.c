@@ -295,7 +295,8 @@ static once_intent *intents_of(window *window, item *const *items, size_t count)
 	for (size_t i = 0; i < count; i++) {
 		intents[i] = (once_intent){.tenant = window->consumer->settings.tenant,
 		                           .scope = window->consumer->service.name,
-		                           .key = items[i]->message.id};
+		                           .key = items[i]->message.id,
+		                           .traceparent = items[i]->message.traceparent};
 	}
 	return intents;
 }
@@ -337,7 +338,7 @@ static bool took(window *window, item *item, const once_answer *answer, failure 
 	            once_answer_error_message(answer) == NULL ? "" : once_answer_error_message(answer));
 	switch (once_answer_verdict(answer)) {
 	case ONCE_REPLAY_SUCCESS:
-		window->consumer->duplicates++;
+		consumer_count(window->consumer, 0, 1);
 		return forget_parked(window, item, failure);
 	case ONCE_PROCESSING_ACTIVE:
 		park(window, item, parked_waiting(&item->message, ACTIVE_WAIT_MS));
@@ -504,7 +505,7 @@ static bool settle_one(window *window, item *item, const once_answer *answer, fa
 	}
 	window->away = 0;
 	if (item->answer == ANSWER_APPLIED) {
-		window->consumer->applied++;
+		consumer_count(window->consumer, 1, 0);
 		return forget_parked(window, item, failure);
 	}
 	park(window, item,
@@ -593,6 +594,8 @@ static void keep_message(item *item, const message *from)
 	item->message.topic = arena_text(arena, from->topic, strlen(from->topic));
 	item->message.key = from->key == NULL ? NULL : arena_text(arena, from->key, strlen(from->key));
 	item->message.headers = arena_text(arena, from->headers, strlen(from->headers));
+	item->message.traceparent =
+	    from->traceparent == NULL ? NULL : arena_text(arena, from->traceparent, strlen(from->traceparent));
 	item->message.payload.data =
 	    from->payload.data == NULL ? NULL : arena_text(arena, from->payload.data, from->payload.length);
 	item->state = ITEM_READY;
@@ -650,11 +653,14 @@ static source_state take_new(window *window, bool *came)
 	}
 	free(deliveries);
 	if ((state == SOURCE_UNAVAILABLE) != consumer->away) {
-		consumer->away = !consumer->away;
+		consumer_source_away(consumer, !consumer->away);
 		service_log(&consumer->service, consumer->away ? SERVICE_WARNING : SERVICE_INFO,
 		            consumer->away ? "source_away" : "source_back", "problem=%s", service_quote(problem, quoted));
 	}
 	*came = count > 0;
+	if (*came) {
+		consumer_took(consumer, count);
+	}
 	return state;
 }
 
@@ -738,6 +744,7 @@ void http_work(consumer *consumer)
 		}
 		if (round_of(&window, &failure)) {
 			failures = 0;
+			consumer_report(consumer, false);
 		} else if (!consumer_pause(consumer, ++failures, &failure)) {
 			break;
 		}
@@ -749,6 +756,7 @@ void http_work(consumer *consumer)
 		}
 	}
 	acknowledge(&window);
+	consumer_report(consumer, true);
 	drop(&window);
 	free(window.items);
 }

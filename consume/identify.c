@@ -278,6 +278,23 @@ source_header *message_headers(const char *json, arena *arena, size_t *count)
 	return headers;
 }
 
+const char *message_trace(const source_header *headers, size_t count, arena *arena)
+{
+	const char *found = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		if (strcasecmp(headers[i].name, "traceparent") != 0) {
+			continue;
+		}
+		const once_bytes value = headers[i].value;
+		if (found != NULL || value.data == NULL || memchr(value.data, '\0', value.length) != NULL) {
+			return NULL;
+		}
+		found = arena_text(arena, value.data, value.length);
+	}
+	return once_traceparent_valid(found) ? found : NULL;
+}
+
 /* ---- the whole */
 
 void message_refuse(message *message, arena *arena, const char *code, const char *format, ...)
@@ -317,6 +334,7 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 	message->json = json_text_check(delivery->payload);
 	message->key = key_of_bytes(arena, bytes_at(delivery, key, arena, &ignored));
 	message->headers = headers_json(delivery, arena, &bad_name);
+	message->traceparent = message_trace(delivery->headers, delivery->header_count, arena);
 	once_bytes bytes = bytes_at(delivery, id, arena, &why);
 	if (bytes.data == NULL) {
 		message_refuse(message, arena, CODE_NO_ID,

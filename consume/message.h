@@ -31,8 +31,9 @@ typedef struct message {
 	source_message *delivery; /* NULL: it was parked */
 	const char *id;           /* 1 to 255 printable ASCII characters, always */
 	const char *topic;
-	const char *key;     /* NULL: none */
-	const char *headers; /* a JSON object */
+	const char *key;         /* NULL: none */
+	const char *headers;     /* a JSON object */
+	const char *traceparent; /* NULL: none */
 	once_bytes payload;
 	once_fingerprint fingerprint;
 	json_answer json;     /* is the payload jsonb? Never JSON_UNSURE when a handler is called */
@@ -58,5 +59,7 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 /* Marks it as unusable, under an id that only it has: whatever was wrong with its own. */
 __attribute__((format(printf, 4, 5))) void message_refuse(message *message, arena *arena, const char *code,
                                                           const char *format, ...);
+/* The one valid traceparent among its headers (W3C Trace Context); NULL: none, or several. */
+const char *message_trace(const source_header *headers, size_t count, arena *arena);
 /* A message that was parked, as the broker had it (for the dead topic): headers[] and their count. */
 source_header *message_headers(const char *json, arena *arena, size_t *count);

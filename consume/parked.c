@@ -149,6 +149,17 @@ parking parked_waiting(const message *message, int64_t wait_ms)
 
 /* ---- storing and finding */
 
+static void tally(consumer *consumer, const parking *parking)
+{
+	bool is_dead = strcmp(parking->state, "dead") == 0;
+
+	consumer->tally.dead += is_dead;
+	consumer->tally.retrying += strcmp(parking->state, "retrying") == 0;
+	consumer->tally.waiting += strcmp(parking->state, "waiting") == 0;
+	consumer->tally.mismatched +=
+	    is_dead && parking->sqlstate != NULL && strcmp(parking->sqlstate, CODE_REUSED_ID) == 0;
+}
+
 bool parked_store(consumer *consumer, const parking *parkings, size_t count, failure *failure)
 {
 	static const parameter_type types[] = {PARAMETER_TEXT,   PARAMETER_TEXT,  PARAMETER_TEXT, PARAMETER_JSONB,
@@ -179,7 +190,16 @@ bool parked_store(consumer *consumer, const parking *parkings, size_t count, fai
 		parameters_add_text(&given, to++, parkings[i].error);
 		parameters_add_text(&given, to++, parkings[i].sqlstate);
 	}
-	return database_run(&consumer->database, SQL_PARK, &given, failure);
+	if (!database_run(&consumer->database, SQL_PARK, &given, failure)) {
+		return false;
+	}
+	for (size_t i = 0; i < count; i++) {
+		tally(consumer, &parkings[i]);
+	}
+	if (!consumer->database.in_transaction) {
+		consumer_count(consumer, 0, 0);
+	}
+	return true;
 }
 
 bool parked_count(consumer *consumer, failure *failure)
@@ -225,6 +245,9 @@ bool parked_due(consumer *consumer, int most, message **messages, size_t *count,
 		message->headers = PQgetisnull(result, row, 3)
 		                       ? "{}"
 		                       : arena_text(arena, PQgetvalue(result, row, 3), (size_t)PQgetlength(result, row, 3));
+		size_t header_count = 0;
+		const source_header *headers = message_headers(message->headers, arena, &header_count);
+		message->traceparent = message_trace(headers, header_count, arena);
 		message->payload.length = (size_t)PQgetlength(result, row, 4);
 		message->payload.data =
 		    PQgetisnull(result, row, 4) ? NULL : arena_text(arena, PQgetvalue(result, row, 4), message->payload.length);
@@ -266,9 +289,11 @@ static bool receive_parked(consumer *consumer, message *const *messages, size_t 
 	int ids = parameters_array(&given, PARAMETER_TEXT);
 	int fingerprints = parameters_array(&given, PARAMETER_BYTEA);
 	parameters_text(&given, consumer->settings.tenant);
+	int traces = parameters_array(&given, PARAMETER_TEXT);
 	for (size_t i = 0; i < count; i++) {
 		parameters_add_text(&given, ids, messages[i]->id);
 		parameters_add(&given, fingerprints, messages[i]->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
+		parameters_add_text(&given, traces, messages[i]->traceparent);
 	}
 	PGresult *result = database_query(&consumer->database, SQL_RECEIVE_PARKED, &given, failure);
 	for (int i = 0; i < PQntuples(result) && i < (int)count; i++) {
@@ -299,8 +324,7 @@ static bool apply_parked(consumer *consumer, message *const *messages, size_t co
 	    !database_commit(&consumer->database, failure)) {
 		return false;
 	}
-	consumer->applied += handled_count;
-	consumer->duplicates += count - handled_count;
+	consumer_count(consumer, handled_count, count - handled_count);
 	consumer->parked = consumer->parked > (int64_t)count ? consumer->parked - (int64_t)count : 0;
 	return true;
 }

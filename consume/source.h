@@ -41,6 +41,17 @@ typedef enum source_state {
 	SOURCE_LOST         /* a rebalance took partitions, the connection was made anew */
 } source_state;
 
+/*
+ * How far a part of what is read (a partition, a stream, a queue) has been acknowledged, and the broker knows it: nothing of it that is
+ * older than at_ms comes again. In the broker's time, milliseconds since 1970, or SOURCE_AT_END: all that there was, less behind_ms.
+ */
+#define SOURCE_AT_END INT64_MIN
+typedef struct source_position {
+	const char *part; /* until the next call */
+	int64_t at_ms;
+	int64_t behind_ms;
+} source_position;
+
 typedef struct source source; /* each source's own */
 
 typedef struct source_class {
@@ -52,9 +63,12 @@ typedef struct source_class {
 	 * needs one active member.
 	 */
 	bool shares_order;
-	/* As sink_class.open (relay/sink.h). prefetch: how many messages may be out or waiting here, a bound on memory. */
+	/*
+	 * As sink_class.open (relay/sink.h). prefetch: how many messages may be out or waiting here, a bound on memory. ordered:
+	 * the order of keys is to be kept; where the class does not share it, this is the one active member.
+	 */
 	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
-	             source **result, char **problem);
+	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
 	/*
 	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and not at all for more.
@@ -74,6 +88,11 @@ typedef struct source_class {
 	 * what followed. For that order, give back all that is out before the next fetch.
 	 */
 	void (*give_back)(source *source, source_message *const *messages, size_t count);
+	/*
+	 * The positions of at most `most` parts; those of which nothing is known for certain are left out. Returns their number. May wait a
+	 * moment for the broker. NULL: the source knows none.
+	 */
+	size_t (*positions)(source *source, source_position *positions, size_t most);
 	/*
 	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key of the same broker,
 	 * and waits at most timeout_ms. True: the broker has acknowledged it. False: it may or may not have it.

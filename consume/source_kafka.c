@@ -13,13 +13,16 @@
 
 #include "delivery.h"
 #include "kafka.h"
+#include "kafka_progress.h"
 
 enum {
 	COMMIT_MS = 5000, /* so long a commit may take where it is waited for: a partition goes, the end */
 	CHECK_MS = 1000,  /* so long is waited for a sign of life */
 	CHECK_EVERY_MS = 2000,
 	REPEAT_MS = 1000, /* until a commit that failed is tried again */
-	TEXT_BYTES = 64   /* of coordinates, besides the topic's name */
+	TEXT_BYTES = 64,  /* of coordinates, besides the topic's name */
+	ANSWER_MS = 200,  /* so long a look at positions waits for the commit that is on its way */
+	SETTLE_MS = 5000  /* after which what the client knows of a new partition's end is of now */
 };
 
 typedef struct settings {
@@ -74,6 +77,7 @@ struct source {
 	rd_kafka_topic_partition_list_t *acknowledged; /* of one call */
 	delivery_list out, held;
 	uint64_t serial;
+	progress *progress;
 	int assigned; /* partitions */
 	bool paused, lost;
 	int64_t checked_ms;
@@ -146,6 +150,8 @@ static void take_answer(source *source, int timeout_ms)
 	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
 	if (error != RD_KAFKA_RESP_ERR_NO_ERROR && error != RD_KAFKA_RESP_ERR__NO_OFFSET) {
 		commit_failed(source, event);
+	} else {
+		progress_committed(source->progress, rd_kafka_event_topic_partition_list(event));
 	}
 	rd_kafka_event_destroy(event);
 }
@@ -159,6 +165,7 @@ static void commit(source *source)
 	if (rd_kafka_commit_queue(source->client, source->wanted, source->answers, NULL, NULL) ==
 	    RD_KAFKA_RESP_ERR_NO_ERROR) {
 		source->committing = true;
+		progress_sent(source->progress);
 		rd_kafka_topic_partition_list_destroy(source->wanted);
 		source->wanted = rd_kafka_topic_partition_list_new(16);
 	}
@@ -200,6 +207,7 @@ static void lose_partitions(source *source, const rd_kafka_topic_partition_list_
 		}
 	}
 	for (int i = 0; i < partitions->cnt; i++) {
+		progress_forget(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
 		rd_kafka_topic_partition_list_del(source->wanted, partitions->elems[i].topic, partitions->elems[i].partition);
 	}
 }
@@ -212,6 +220,9 @@ static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, 
 	} else {
 		rd_kafka_assign(source->client, partitions);
 		source->assigned = partitions->cnt;
+	}
+	for (int i = 0; i < partitions->cnt; i++) {
+		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
 	}
 	if (source->paused) {
 		rd_kafka_pause_partitions(source->client, partitions);
@@ -298,6 +309,9 @@ static bool wrap(source *source, rd_kafka_message_t *message)
 	made->serial = ++source->serial;
 	made->sequence = message->offset;
 	made->partition = message->partition;
+	rd_kafka_timestamp_type_t kind;
+	int64_t created_ms = rd_kafka_message_timestamp(message, &kind);
+	made->created_ms = kind == RD_KAFKA_TIMESTAMP_NOT_AVAILABLE || created_ms < 0 ? 0 : created_ms;
 	made->message.topic = topic;
 	made->message.key = (once_bytes){.data = message->key, .length = message->key_len};
 	made->message.payload = (once_bytes){.data = message->payload, .length = message->len};
@@ -434,6 +448,10 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 		    rd_kafka_topic_partition_list_find(source->acknowledged, topic, each->partition) == NULL) {
 			int64_t offset = lowest(&source->out, topic, each->partition, each->sequence + 1);
 			offset = lowest(&source->held, topic, each->partition, offset);
+			progress *progress = progress_of(&source->progress, topic, each->partition);
+			if (progress != NULL && offset == each->sequence + 1 && each->created_ms > 0) {
+				progress->acknowledged = each->created_ms;
+			}
 			want(source->acknowledged, topic, each->partition, offset);
 			want(source->wanted, topic, each->partition, offset);
 		}
@@ -445,6 +463,56 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 	source->acknowledged = rd_kafka_topic_partition_list_new(16);
 	commit(source);
 	return SOURCE_OK;
+}
+
+/* Partitions that have been ours for a while, and nothing came of: the group's offset is asked for once. */
+static void ask_committed(source *source)
+{
+	rd_kafka_topic_partition_list_t *unknown = rd_kafka_topic_partition_list_new(16);
+	int64_t now_ms = service_now_ms();
+
+	for (progress *each = source->progress; each != NULL; each = each->next) {
+		if (each->committed < 0 && now_ms - each->since_ms >= SETTLE_MS) {
+			rd_kafka_topic_partition_list_add(unknown, each->topic, each->partition);
+		}
+	}
+	if (unknown->cnt > 0 && rd_kafka_committed(source->client, unknown, CHECK_MS) == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		progress_committed(source->progress, unknown);
+	}
+	rd_kafka_topic_partition_list_destroy(unknown);
+}
+
+/* Has the group all that the partition's end is known to be? An empty partition needs no offset. */
+static bool is_at_end(source *source, const progress *progress)
+{
+	int64_t low, high;
+
+	if (service_now_ms() - progress->since_ms < SETTLE_MS ||
+	    rd_kafka_get_watermark_offsets(source->client, progress->topic, progress->partition, &low, &high) !=
+	        RD_KAFKA_RESP_ERR_NO_ERROR ||
+	    high < 0) {
+		return false;
+	}
+	return progress->committed >= high || low == high;
+}
+
+/*
+ * Only what the group's offset says counts: an acknowledgement whose commit has not arrived comes again. Times are the broker's, or, as the topic
+ * says, of those who sent the messages.
+ */
+static size_t kafka_positions(source *source, source_position *positions, size_t most)
+{
+	size_t count = 0;
+
+	take_answer(source, ANSWER_MS);
+	ask_committed(source);
+	for (const progress *each = source->progress; each != NULL && count < most; each = each->next) {
+		int64_t at_ms = is_at_end(source, each) ? SOURCE_AT_END : each->committed_ms;
+		if (at_ms != 0) {
+			positions[count++] = (source_position){.part = each->part, .at_ms = at_ms};
+		}
+	}
+	return count;
 }
 
 static void kafka_give_back(source *source, source_message *const *messages, size_t count)
@@ -571,6 +639,7 @@ static void kafka_close(source *source)
 	if (source->unwrapped != NULL) {
 		rd_kafka_message_destroy(source->unwrapped);
 	}
+	progress_free(&source->progress);
 	if (source->wanted != NULL) {
 		rd_kafka_topic_partition_list_destroy(source->wanted);
 	}
@@ -698,9 +767,11 @@ static bool subscribe(source *source, char **problem)
 }
 
 static bool kafka_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                       source **result, char **problem)
+                       bool ordered, source **result, char **problem)
 {
 	source *made = calloc(1, sizeof *made);
+
+	(void)ordered; /* a partition's messages come to one member, in order */
 
 	if (made == NULL) {
 		*problem = config_problem(config, section, NULL, "memory is out");
@@ -733,6 +804,7 @@ const source_class source_kafka = {
     .fetch = kafka_fetch,
     .acknowledge = kafka_acknowledge,
     .give_back = kafka_give_back,
+    .positions = kafka_positions,
     .publish = kafka_publish,
     .close = kafka_close,
 };

@@ -5,7 +5,8 @@
  *
  * Order: the server hands out again what was not acknowledged only when its time is up, and meanwhile newer messages: a member that
  * died would break the order of its keys. So whoever connects first gives back (NAK) all that is out; the server then hands that out
- * before anything else, in the order in which it was given back. What this process gives back itself waits here.
+ * before anything else, and it is put in order here. What this process gives back itself waits here. A dead member's request may still
+ * be on its way to the server then. It shows: the consumer counts its deliveries, and one is missing here.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 
 #include "delivery.h"
 #include "nats.h"
+#include "nats_message.h"
 
 enum {
 	ASK_MS = 5000,   /* so long a request for messages stands at the server */
@@ -25,8 +27,16 @@ enum {
 	CONNECT_MS = 5000,      /* for each server */
 	GIVE_BACK_MAX = 100000, /* NAKs at a start; where more may be needed, their time is waited for */
 	RETRY_FIRST_MS = 100,
-	RETRY_MOST_MS = 10000
+	RETRY_MOST_MS = 10000,
+	LOOK_MS = 1000, /* so long is waited for how far the consumer is */
+	SAMPLES = 64,
+	SAMPLE_MS = 500
 };
+
+/* The server's time of a message that was acknowledged. */
+typedef struct sample {
+	int64_t sequence, created_ms, taken_ms;
+} sample;
 
 typedef struct settings {
 	nats_options nats; /* first */
@@ -59,11 +69,17 @@ struct source {
 	char *next_subject;      /* where they are asked for */
 	int64_t ack_wait_ms;     /* as the consumer has it */
 	delivery_list out, held;
-	uint64_t serial;
+	bool ordered;     /* nobody else is to be handed messages */
+	int64_t last_nth; /* of the consumer's deliveries, the last one that came, or that was before this connection */
+	int64_t
+	    taken_back_to; /* what was taken back ends with this sequence, and to_come of it is missing yet; 0: nothing is */
+	size_t to_come;
 	size_t asked; /* messages that the standing request may still bring; 0: there is none */
 	int64_t asked_until_ms;
-	int64_t touched_ms; /* when touch_all last looked */
-	bool lost;          /* to be told */
+	int64_t touched_ms;      /* when touch_all last looked */
+	sample samples[SAMPLES]; /* of what was acknowledged, the latest at sample_count - 1, round and round */
+	size_t sample_count;
+	bool lost; /* to be told */
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
@@ -93,6 +109,7 @@ static void disconnect(source *source)
 	source->js = NULL;
 	source->connection = NULL;
 	source->asked = 0;
+	source->taken_back_to = 0;
 }
 
 /* After a failure: `problem` is set. */
@@ -201,8 +218,9 @@ static bool outwait_requests(source *source, jsConsumerInfo **info)
 }
 
 /*
- * What an earlier connection, of this process or of another, left unacknowledged is handed out again, at once and in order. The server knows
- * which of the sequences between its two marks that is; the others it ignores. The last one asks for an answer: then all are done.
+ * What an earlier connection, of this process or of another, left unacknowledged is handed out again at once. The server knows which of the
+ * sequences between its two marks that is; the others it ignores. The last one asks for an answer: then all are done. As a rule they come in
+ * this order, but what the server could not deliver to a connection that had ended is before them.
  */
 static bool take_back(source *source, const jsConsumerInfo *info)
 {
@@ -213,6 +231,10 @@ static bool take_back(source *source, const jsConsumerInfo *info)
 
 	if (info->NumAckPending == 0 || first > last) {
 		return true;
+	}
+	if (source->ordered) {
+		source->taken_back_to = (int64_t)last;
+		source->to_come = (size_t)info->NumAckPending;
 	}
 	if (last - first >= GIVE_BACK_MAX) {
 		service_log(source->service, SERVICE_INFO, "waiting", "for=%" PRId64 "ms messages=%" PRId64,
@@ -251,6 +273,9 @@ static bool prepare(source *source)
 	if (prepared) {
 		source->ack_wait_ms = info->Config->AckWait / 1000000;
 		prepared = outwait_requests(source, &info) && take_back(source, info);
+	}
+	if (prepared) {
+		source->last_nth = (int64_t)info->Delivered.Consumer;
 	}
 	jsConsumerInfo_Destroy(info);
 	return prepared;
@@ -298,80 +323,6 @@ static bool reconnect(source *source)
 
 /* ---- Messages ---- */
 
-/* "$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE...", or with a domain and an account before the stream. Sequence 0: none of these. */
-static void read_reply(delivery *delivery, const char *reply, const char *stream, char *coordinates,
-                       size_t coordinates_bytes)
-{
-	const char *words[16];
-	int count = 0;
-
-	for (const char *at = reply; at != NULL && count < 16; at = strchr(at, '.')) {
-		at += count > 0;
-		words[count++] = at;
-	}
-	int sequence_at = count == 9 ? 5 : 7;
-	delivery->sequence = count > sequence_at ? strtoll(words[sequence_at], NULL, 10) : 0;
-	snprintf(coordinates, coordinates_bytes, "%s/%" PRId64, stream, delivery->sequence);
-}
-
-static void add_headers(delivery *delivery, natsMsg *message, const char *const *names, int name_count)
-{
-	source_header *header = delivery->headers;
-	size_t left = delivery->message.header_count;
-
-	for (int i = 0; i < name_count; i++) {
-		const char **values = NULL;
-		int count = 0;
-		if (natsMsgHeader_Values(message, names[i], &values, &count) != NATS_OK) {
-			continue;
-		}
-		for (int j = 0; j < count && left > 0; j++, left--) {
-			const char *value = values[j] == NULL ? "" : values[j];
-			*header++ = (source_header){.name = names[i], .value = {.data = value, .length = strlen(value)}};
-		}
-		free((void *)values);
-	}
-	delivery->message.header_count -= left;
-}
-
-/* Takes the message over. NULL: no memory. */
-static delivery *wrap(source *source, natsMsg *message)
-{
-	const char **names = NULL;
-	const char *reply = natsMsg_GetReply(message);
-	size_t coordinates_bytes = strlen(source->settings.stream) + 32;
-	size_t header_count = 0;
-	int name_count = 0, value_count;
-	char *text;
-
-	if (natsMsgHeader_Keys(message, &names, &name_count) != NATS_OK) {
-		name_count = 0;
-	}
-	for (int i = 0; i < name_count; i++) {
-		const char **values = NULL;
-		header_count +=
-		    natsMsgHeader_Values(message, names[i], &values, &value_count) == NATS_OK ? (size_t)value_count : 0;
-		free((void *)values);
-	}
-	delivery *made = delivery_new(header_count, coordinates_bytes, &text);
-	if (made != NULL) {
-		made->owned = message;
-		made->reply = reply;
-		made->serial = ++source->serial;
-		made->touched_ms = service_now_ms();
-		made->message.topic = natsMsg_GetSubject(message);
-		made->message.payload = (once_bytes){.data = natsMsg_GetDataLength(message) > 0 ? natsMsg_GetData(message) : "",
-		                                     .length = (size_t)natsMsg_GetDataLength(message)};
-		add_headers(made, message, names, name_count);
-		read_reply(made, reply, source->settings.stream, text, coordinates_bytes);
-		made->message.coordinates = text;
-	} else {
-		natsMsg_Destroy(message);
-	}
-	free((void *)names);
-	return made;
-}
-
 /* One request stands at the server at a time. no_wait with expires: it waits for the first message, and gives what it has. */
 static bool ask(source *source, size_t most)
 {
@@ -402,6 +353,7 @@ static bool take_status(source *source, const char *status, natsMsg *message)
 
 	source->asked = 0;
 	if (strcmp(status, "404") == 0 || strcmp(status, "408") == 0) {
+		source->taken_back_to = 0; /* there is no more of it: it was acknowledged after all */
 		return true;
 	}
 	if (natsMsgHeader_Get(message, "Description", &text) != NATS_OK) {
@@ -410,6 +362,41 @@ static bool take_status(source *source, const char *status, natsMsg *message)
 	snprintf(source->problem, sizeof source->problem, "the server ends the reading of stream %.60s by %.60s: %s %.80s",
 	         source->settings.stream, source->durable, status, text);
 	return false;
+}
+
+/*
+ * Was somebody else handed messages before this one? A connection that has ended, for example, whose request came to the server late. They
+ * would come again after ack_wait, behind this one: so all is taken back, by a new connection.
+ */
+static bool follows(source *source, const delivery *delivery)
+{
+	if (source->ordered && delivery->nth > source->last_nth + 1) {
+		snprintf(source->problem, sizeof source->problem,
+		         "%" PRId64
+		         " messages of the consumer %.60s of stream %.60s went to another connection: all that is out is "
+		         "taken back",
+		         delivery->nth - source->last_nth - 1, source->durable, source->settings.stream);
+		return false;
+	}
+	source->last_nth = delivery->nth;
+	return true;
+}
+
+/* Is all here that was taken back, so that it is in order? Or as much of it as there may be. */
+static bool is_whole(const source *source)
+{
+	return source->taken_back_to == 0 || source->out.count + source->held.count >= (size_t)source->prefetch;
+}
+
+static void count_taken_back(source *source, const delivery *delivery)
+{
+	if (source->taken_back_to > 0) {
+		source->to_come--;
+		/* The server hands out what is newer only when there is no more of it. */
+		if (source->to_come == 0 || delivery->sequence > source->taken_back_to) {
+			source->taken_back_to = 0;
+		}
+	}
 }
 
 /* The next of the inbox into `held`, waiting at most timeout_ms. *came: there was one. False: the connection is of no use any more. */
@@ -437,14 +424,15 @@ static bool receive(source *source, int timeout_ms, bool *came)
 		natsMsg_Destroy(message);
 		return goes_on;
 	}
-	delivery *made = wrap(source, message);
+	delivery *made = nats_message_wrap(message, source->settings.stream);
 	if (made == NULL) {
 		snprintf(source->problem, sizeof source->problem, "memory is out");
 		return false; /* it comes again by the next connection, in its order */
 	}
 	delivery_add(&source->held, made);
 	source->asked -= source->asked > 0;
-	return true;
+	count_taken_back(source, made);
+	return follows(source, made);
 }
 
 /* A request whose end is overdue: is the server still there, and the consumer? Of what it does not know it says nothing. */
@@ -519,15 +507,16 @@ static bool collect(source *source, size_t most, int timeout_ms)
 	int64_t until_ms = service_now_ms() + timeout_ms;
 	bool came = true;
 
-	while (came && source->held.count < most) {
-		if (!ask(source, most - source->held.count)) {
+	while (came && (source->held.count < most || !is_whole(source))) {
+		bool waits = source->held.count == 0 || !is_whole(source);
+		if (!ask(source, is_whole(source) ? most - source->held.count : source->to_come)) {
 			return false;
 		}
-		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
+		int64_t left_ms = waits ? until_ms - service_now_ms() : 0;
 		if (!receive(source, left_ms > 0 ? (int)left_ms : 0, &came)) {
 			return false;
 		}
-		came = came || (source->held.count == 0 && service_now_ms() < until_ms);
+		came = came || (waits && service_now_ms() < until_ms);
 	}
 	return answers(source);
 }
@@ -559,11 +548,54 @@ static source_state nats_fetch(source *source, size_t most, int timeout_ms, sour
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
-	*count = hand_over(source, most, messages);
+	*count = is_whole(source) ? hand_over(source, most, messages) : 0;
 	if (most > 0 && *count == most && !ask(source, most)) {
 		lose(source); /* what was handed over is void: the next call says so */
 	}
 	return SOURCE_OK;
+}
+
+static void take_sample(source *source, const delivery *delivery)
+{
+	const sample *last = &source->samples[(source->sample_count + SAMPLES - 1) % SAMPLES];
+	int64_t now_ms = service_now_ms();
+
+	if (delivery->created_ms > 0 &&
+	    (source->sample_count == 0 || now_ms - last->taken_ms >= SAMPLE_MS || delivery->sequence < last->sequence)) {
+		source->samples[source->sample_count++ % SAMPLES] =
+		    (sample){.sequence = delivery->sequence, .created_ms = delivery->created_ms, .taken_ms = now_ms};
+	}
+}
+
+/*
+ * Below the consumer's floor all is acknowledged, by whichever member. A stream's times rise with its sequences, so the time of a message at
+ * or below the floor is none that anything is older than which comes again.
+ */
+static size_t nats_positions(source *source, source_position *positions, size_t most)
+{
+	jsConsumerInfo *info = NULL;
+	jsOptions how;
+	int64_t at_ms = 0;
+
+	/* Meanwhile nobody tells the server that what is out is at work. */
+	jsOptions_Init(&how);
+	how.Wait = source->ack_wait_ms / 4 < LOOK_MS ? source->ack_wait_ms / 4 : LOOK_MS;
+	if (source->connection == NULL || most == 0 ||
+	    js_GetConsumerInfo(&info, source->js, source->settings.stream, source->durable, &how, NULL) != NATS_OK) {
+		return 0;
+	}
+	for (size_t i = 0; i < SAMPLES && i < source->sample_count; i++) {
+		const sample *each = &source->samples[i];
+		if ((uint64_t)each->sequence <= info->AckFloor.Stream && each->created_ms > at_ms) {
+			at_ms = each->created_ms;
+		}
+	}
+	if (info->NumPending == 0 && info->NumAckPending == 0) {
+		at_ms = SOURCE_AT_END;
+	}
+	jsConsumerInfo_Destroy(info);
+	positions[0] = (source_position){.part = source->settings.stream, .at_ms = at_ms};
+	return at_ms != 0;
 }
 
 /* An acknowledgement that gets lost is only a redelivery, so none is waited for. */
@@ -576,6 +608,7 @@ static source_state nats_acknowledge(source *source, source_message *const *mess
 		delivery *each = delivery_of(messages[i]);
 		if (!each->is_void && status == NATS_OK) {
 			status = natsConnection_PublishString(source->connection, each->reply, "+ACK");
+			take_sample(source, each);
 		}
 		delivery_remove(&source->out, each);
 		release(each);
@@ -604,32 +637,6 @@ static void nats_give_back(source *source, source_message *const *messages, size
 
 /* ---- Publishing, for dead messages ---- */
 
-/* A header's value is a line. */
-static natsStatus copy_header(natsMsg *copy, const source_header *header)
-{
-	char *value = strndup(header->value.data == NULL ? "" : header->value.data, header->value.length);
-
-	for (char *at = value; at != NULL && (at = strpbrk(at, "\r\n")) != NULL;) {
-		*at = ' ';
-	}
-	natsStatus status = value == NULL ? NATS_NO_MEMORY : natsMsgHeader_Add(copy, header->name, value);
-	free(value);
-	return status;
-}
-
-static natsStatus copy_headers(natsMsg *copy, const source_header *headers, size_t count)
-{
-	natsStatus status = NATS_OK;
-
-	for (size_t i = 0; i < count && status == NATS_OK; i++) {
-		/* With the message's own Nats-Msg-Id the server would take the copy for the message. */
-		if (strcmp(headers[i].name, "Nats-Msg-Id") != 0) {
-			status = copy_header(copy, &headers[i]);
-		}
-	}
-	return status;
-}
-
 static bool nats_publish(source *source, const char *topic, const source_message *message, const source_header *more,
                          size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -641,13 +648,7 @@ static bool nats_publish(source *source, const char *topic, const source_message
 		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
 		return false;
 	}
-	natsStatus status = natsMsg_Create(&copy, topic, NULL, message->payload.data, (int)message->payload.length);
-	if (status == NATS_OK) {
-		status = copy_headers(copy, message->headers, message->header_count);
-	}
-	if (status == NATS_OK) {
-		status = copy_headers(copy, more, more_count);
-	}
+	natsStatus status = nats_message_copy(&copy, topic, message, more, more_count);
 	if (status == NATS_OK) {
 		jsPubOptions_Init(&how);
 		how.MaxWait = timeout_ms;
@@ -747,7 +748,7 @@ static bool nats_check(const config *config, const config_section *section, char
 
 /* Connects at the first fetch. */
 static bool nats_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                      source **result, char **problem)
+                      bool ordered, source **result, char **problem)
 {
 	source *made = calloc(1, sizeof *made);
 
@@ -761,6 +762,7 @@ static bool nats_open(const service *service, const config *config, const config
 	}
 	made->service = service;
 	made->prefetch = prefetch;
+	made->ordered = ordered;
 	made->durable = strdup(made->settings.durable == NULL ? section->name : made->settings.durable);
 	if (made->durable == NULL || asprintf(&made->name, "pgonce consume %s", section->name) < 0 ||
 	    asprintf(&made->next_subject, "$JS.API.CONSUMER.MSG.NEXT.%s.%s", made->settings.stream, made->durable) < 0) {
@@ -781,6 +783,7 @@ const source_class source_nats = {
     .fetch = nats_fetch,
     .acknowledge = nats_acknowledge,
     .give_back = nats_give_back,
+    .positions = nats_positions,
     .publish = nats_publish,
     .close = nats_close,
 };

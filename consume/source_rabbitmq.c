@@ -19,7 +19,8 @@ enum {
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
 	PREFETCH_MOST = UINT16_MAX,
-	PUBLISHER_IDLE_MS = 5000 /* by which the broker has not missed a heartbeat */
+	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
+	OTHERS_MS = 3600 * 1000   /* so long another member may have a message: the broker's consumer_timeout, twice */
 };
 
 typedef struct settings {
@@ -49,7 +50,8 @@ struct source {
 	text_buffer headers;
 	delivery_list out, held;
 	uint64_t serial;
-	bool lost; /* to be told */
+	int64_t acknowledged_ms; /* the time of the last message that was, all before it too; 0: none said one */
+	bool lost;               /* to be told */
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
@@ -179,6 +181,9 @@ static bool wrap(source *source, amqp_envelope_t *envelope)
 	made->owned = owned;
 	made->serial = ++source->serial;
 	made->sequence = (int64_t)envelope->delivery_tag;
+	if ((envelope->message.properties._flags & AMQP_BASIC_TIMESTAMP_FLAG) != 0) {
+		made->created_ms = (int64_t)envelope->message.properties.timestamp * 1000;
+	}
 	memcpy(text, topic_length == 0 ? "" : envelope->routing_key.bytes, topic_length);
 	made->message.topic = text;
 	made->message.payload = (once_bytes){.data = owned->message.body.len == 0 ? "" : owned->message.body.bytes,
@@ -338,7 +343,11 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 		if (!each->is_void && tags != NULL) {
 			tags[tag_count++] = (uint64_t)each->sequence;
 		}
+		bool is_next = source->out.first == each;
 		delivery_remove(&source->out, each);
+		if (is_next && !each->is_void && each->created_ms > 0) {
+			source->acknowledged_ms = each->created_ms;
+		}
 		release(each);
 	}
 	int status = tags == NULL ? AMQP_STATUS_NO_MEMORY : acknowledge_tags(source, tags, tag_count);
@@ -350,6 +359,35 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 	lose(source);
 	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
 	return SOURCE_LOST;
+}
+
+/*
+ * The question goes behind the acknowledgements on the same channel, so the broker has those when it answers. Of what other members have out it
+ * tells nothing: where there are several, only an empty queue says something, since no member may keep a message for longer than consumer_timeout.
+ * Where messages wait: all is applied that is older than the last acknowledged one, in the time of those who sent them.
+ */
+static size_t rabbitmq_positions(source *source, source_position *positions, size_t most)
+{
+	source_position position = {.part = source->settings.queue};
+
+	if (source->connection == NULL || most == 0) {
+		return 0;
+	}
+	const amqp_queue_declare_ok_t *queue =
+	    amqp_queue_declare(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue), true, true,
+	                       false, false, amqp_empty_table);
+	if (!succeeded(source, "cannot ask about the queue")) {
+		lose(source);
+		return 0;
+	}
+	if (queue->message_count == 0 && source->out.count == 0 && source->held.count == 0) {
+		position.at_ms = SOURCE_AT_END;
+		position.behind_ms = queue->consumer_count > 1 ? OTHERS_MS : 0;
+	} else if (queue->consumer_count == 1) {
+		position.at_ms = source->acknowledged_ms;
+	}
+	positions[0] = position;
+	return position.at_ms != 0;
 }
 
 static void rabbitmq_give_back(source *source, source_message *const *messages, size_t count)
@@ -527,9 +565,11 @@ static bool rabbitmq_check(const config *config, const config_section *section, 
 
 /* Connects at the first fetch. */
 static bool rabbitmq_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                          source **result, char **problem)
+                          bool ordered, source **result, char **problem)
 {
 	source *made = calloc(1, sizeof *made);
+
+	(void)ordered; /* the queue has one active consumer, and hands out what comes again first */
 
 	if (made == NULL) {
 		*problem = config_problem(config, section, NULL, "memory is out");
@@ -559,6 +599,7 @@ const source_class source_rabbitmq = {
     .fetch = rabbitmq_fetch,
     .acknowledge = rabbitmq_acknowledge,
     .give_back = rabbitmq_give_back,
+    .positions = rabbitmq_positions,
     .publish = rabbitmq_publish,
     .close = rabbitmq_source_close,
 };

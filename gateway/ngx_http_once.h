@@ -101,6 +101,10 @@ typedef struct gate_bytes {
 	size_t room;
 } gate_bytes;
 
+enum {
+	GATE_TRACE_BYTES = 56 /* a traceparent, and a NUL */
+};
+
 /* An answer to send: stored, or a problem. Its memory is its owner's. */
 typedef struct gate_reply {
 	ngx_uint_t status;
@@ -125,6 +129,8 @@ typedef struct gate_attempt {
 
 	once_intent intent; /* points into names */
 	u_char *names;
+	char
+	    trace[GATE_TRACE_BYTES]; /* the intent's traceparent, as the claim told it; "": none, or not for this request */
 	once_fingerprint fingerprint;
 	once_hash *hash;
 	ngx_chain_t *piece; /* of the body: the next to hash, */

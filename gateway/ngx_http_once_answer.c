@@ -65,7 +65,8 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 	    push_header(r, "Once-Fence", "once-fence", fence) != NGX_OK) {
 		return NGX_ERROR;
 	}
-	return NGX_OK;
+	/* Of a retry that runs, this is the first attempt's; its own goes on in the header of its own. */
+	return attempt->trace[0] == '\0' ? NGX_OK : push_header(r, "Once-Traceparent", "once-traceparent", attempt->trace);
 }
 
 /* Here and not earlier, so that a mirror's subrequest does not get the fence. */

@@ -160,6 +160,21 @@ static void decide(gate_attempt *attempt, const once_answer *answer)
 	gate_attempt_resume(attempt);
 }
 
+/*
+ * What is stored with the intent, for who has shown that he sent its request: a mismatch must learn nothing of it. Checked, since it
+ * becomes a header and any SQL may have stored it.
+ */
+static void remember_trace(gate_attempt *attempt, const once_answer *answer)
+{
+	const char *trace =
+	    answer == NULL || once_answer_verdict(answer) == ONCE_MISMATCHED ? NULL : once_answer_traceparent(answer);
+
+	attempt->trace[0] = '\0';
+	if (once_traceparent_valid(trace)) {
+		ngx_cpystrn((u_char *)attempt->trace, (u_char *)(uintptr_t)trace, sizeof(attempt->trace));
+	}
+}
+
 static void on_claimed(void *argument, const once_answer *answer, const once_error *error)
 {
 	gate_attempt *attempt = argument;
@@ -168,6 +183,7 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 	if (attempt->started != 0) {
 		attempt->waited_ms = ngx_current_msec - attempt->started;
 	}
+	remember_trace(attempt, answer);
 	if (error != NULL) {
 		gate_claim_failed(attempt, error, once_error_code(error));
 		return;

@@ -172,6 +172,20 @@ static void set_status(ngx_http_request_t *r, ngx_uint_t status)
 	}
 }
 
+/* With whose trace the effect is found that this answer is about. */
+static ngx_int_t push_trace(ngx_http_request_t *r)
+{
+	static const http_text name = {.data = "Idempotency-Traceparent", .length = 23};
+	const gate_attempt *attempt = gate_attempt_of(r);
+	http_text value;
+
+	if (attempt == NULL || attempt->trace[0] == '\0') {
+		return NGX_OK;
+	}
+	value = (http_text){.data = attempt->trace, .length = ngx_strlen(attempt->trace)};
+	return push(r, name, value) == NULL ? NGX_ERROR : NGX_OK;
+}
+
 ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply)
 {
 	static const http_text marker = {.data = "Idempotency-Replayed", .length = 20}, yes = {.data = "true", .length = 4};
@@ -198,6 +212,9 @@ ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply)
 		}
 	}
 	if ((reply->replayed && push(r, marker, yes) == NULL) || (reply->problem && push(r, cache, never) == NULL)) {
+		return NGX_ERROR;
+	}
+	if ((reply->replayed || reply->problem) && push_trace(r) != NGX_OK) {
 		return NGX_ERROR;
 	}
 	return reply->retry_after == 0 ? NGX_OK : set_number(r, "Retry-After", reply->retry_after);

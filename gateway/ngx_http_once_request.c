@@ -176,17 +176,44 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 	return NGX_OK;
 }
 
+/*
+ * W3C Trace Context, section 3.2: a request has one traceparent; of several, or of a malformed one, nothing is taken. NULL: none. It goes on
+ * to the upstream as it is, whatever it is.
+ */
+static const ngx_str_t *find_trace(ngx_http_request_t *r)
+{
+	static const ngx_str_t name = ngx_string("traceparent");
+	const ngx_str_t *line_value = NULL;
+
+	for (ngx_list_part_t *part = &r->headers_in.headers.part; part != NULL; part = part->next) {
+		ngx_table_elt_t *header = part->elts;
+
+		for (ngx_uint_t i = 0; i < part->nelts; i++) {
+			if (header[i].key.len != name.len || ngx_strncasecmp(header[i].key.data, name.data, name.len) != 0) {
+				continue;
+			}
+			if (line_value != NULL) {
+				return NULL;
+			}
+			line_value = &header[i].value;
+		}
+	}
+	return line_value == NULL || line_value->len != GATE_TRACE_BYTES - 1 ? NULL : line_value;
+}
+
 /* The attempt's own copies: it may outlive the request. */
 static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location, const found *names)
 {
 	gate_attempt *attempt = gate_attempt_new(r, location);
+	const ngx_str_t *trace = find_trace(r);
 	u_char *p;
 
 	if (attempt == NULL) {
 		return NULL;
 	}
 	attempt->stage = GATE_DONE;
-	attempt->names = ngx_alloc(names->tenant.len + names->scope.len + names->key_length + 3, r->connection->log);
+	attempt->names =
+	    ngx_alloc(names->tenant.len + names->scope.len + names->key_length + 3 + GATE_TRACE_BYTES, r->connection->log);
 	if (attempt->names == NULL) {
 		return NULL;
 	}
@@ -199,7 +226,11 @@ static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location
 	*p++ = '\0';
 	attempt->intent.key = (const char *)p;
 	p = ngx_cpymem(p, names->key, names->key_length);
-	*p = '\0';
+	*p++ = '\0';
+	if (trace != NULL) {
+		attempt->intent.traceparent = (const char *)p;
+		*ngx_cpymem(p, trace->data, trace->len) = '\0';
+	}
 	return attempt;
 }
 

@@ -28,7 +28,8 @@ typedef enum which {
 	SCOPE,
 	STATE,
 	STEP,
-	REPORT
+	REPORT,
+	TRACE
 } which;
 
 static const char *name_of(const gate_attempt *attempt, uintptr_t data)
@@ -42,6 +43,8 @@ static const char *name_of(const gate_attempt *attempt, uintptr_t data)
 		return once_state_name(attempt->state);
 	case STEP:
 		return attempt->stage >= GATE_DECIDED ? http_step_name(attempt->step) : "";
+	case TRACE:
+		return attempt->trace;
 	case REPORT:
 		return attempt->reported ? http_report_name(attempt->report) : "";
 	default:
@@ -76,10 +79,11 @@ ngx_int_t gate_variables_add(ngx_conf_t *cf)
 	static const struct {
 		ngx_str_t name;
 		which data;
-	} variables[] = {{ngx_string("once_verdict"), VERDICT}, {ngx_string("once_key"), KEY},
-	                 {ngx_string("once_fence"), FENCE},     {ngx_string("once_replay"), REPLAY},
-	                 {ngx_string("once_scope"), SCOPE},     {ngx_string("once_state"), STATE},
-	                 {ngx_string("once_step"), STEP},       {ngx_string("once_report"), REPORT}};
+	} variables[] = {{ngx_string("once_verdict"), VERDICT},  {ngx_string("once_key"), KEY},
+	                 {ngx_string("once_fence"), FENCE},      {ngx_string("once_replay"), REPLAY},
+	                 {ngx_string("once_scope"), SCOPE},      {ngx_string("once_state"), STATE},
+	                 {ngx_string("once_step"), STEP},        {ngx_string("once_report"), REPORT},
+	                 {ngx_string("once_traceparent"), TRACE}};
 
 	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
 		ngx_str_t name = variables[i].name;

@@ -97,12 +97,24 @@ ONCE_API once_code once_code_of_sqlstate(const char *sqlstate);
 
 /* ---- Values ------------------------------------------------------------------------------------------------- */
 
-/* The name of an intent. tenant NULL is "". All three are borrowed. */
+/*
+ * The name of an intent, and the trace of this attempt at it. tenant NULL is "". All are borrowed. Use designated
+ * initialisers, or zero-initialise it: later versions append members.
+ */
 typedef struct once_intent {
 	const char *tenant;
 	const char *scope;
 	const char *key;
+	/*
+	 * W3C Trace Context's header of the same name, or NULL. Stored with the first attempt at the intent; once_answer_traceparent
+	 * gives it back to every later one. Read by begin, finish, claim, execute, execute_statements, receive_intent and the
+	 * batcher's claim, by nothing else. A malformed one counts as none (W3C Trace Context section 3.2.2.3), never as an error.
+	 */
+	const char *traceparent;
 } once_intent;
+
+/* Is it a traceparent that is stored: version 00, lower case, neither identifier all zero? NULL is none. */
+ONCE_API bool once_traceparent_valid(const char *traceparent);
 
 typedef struct once_bytes {
 	const void *data; /* NULL is SQL's NULL; an empty value has a non-NULL pointer and length 0. */
@@ -182,6 +194,11 @@ ONCE_API const char *once_answer_lease_until(
     const once_answer *answer); /* as PostgreSQL prints it, in the session's time zone */
 ONCE_API const char *once_answer_created_at(const once_answer *answer);
 ONCE_API const char *once_answer_completed_at(const once_answer *answer);
+/*
+ * The intent's: of its first attempt that had one, not of this attempt, so that one trace finds them all. NULL with
+ * MISMATCHED, whose caller must not learn it.
+ */
+ONCE_API const char *once_answer_traceparent(const once_answer *answer);
 /* Is this attempt to do the work? True for PROCEED, NEW_CLAIM, and the two takeovers of a claim. */
 ONCE_API bool once_answer_may_run(const once_answer *answer);
 
@@ -284,14 +301,20 @@ ONCE_API ONCE_MUST_CHECK once_code once_peek(once_session *session, const once_i
 ONCE_API ONCE_MUST_CHECK once_code once_receive(once_session *session, const char *tenant, const char *consumer,
                                                 const char *message_id, const once_fingerprint *fingerprint,
                                                 bool *process, once_error **error);
+/* once_receive for a message that comes with a trace: its scope is the consumer, its key the message's id. */
+ONCE_API ONCE_MUST_CHECK once_code once_receive_intent(once_session *session, const once_intent *message,
+                                                       const once_fingerprint *fingerprint, bool *process,
+                                                       once_error **error);
 
+/* Zero-initialise it; later versions append members. */
 typedef struct once_event {
 	const char *topic;
 	const char *payload;        /* JSON text */
 	const char *aggregate_type; /* NULL: none; so all below */
 	const char *aggregate_id;
-	const char *event_type; /* NULL: the topic */
-	const char *headers;    /* a JSON object as text */
+	const char *event_type;  /* NULL: the topic */
+	const char *headers;     /* a JSON object as text */
+	const char *traceparent; /* NULL: that of the intent which caused it */
 } once_event;
 /*
  * cause NULL: no intent (then only tenant matters, and two emits are two events). event_id takes 36 characters and

@@ -95,6 +95,7 @@ static void park(pipeline *pipeline, const event *event, const char *state, int 
 	settlement_park(&pipeline->settlement, event, state, attempts, wait_ms, error);
 	schedule_mark(pipeline->schedule, event, pipeline->reads);
 	pipeline->parked += event->known ? 0 : 1;
+	metric_count(pipeline->metrics.parked, event->known ? 0 : 1);
 }
 
 /* Those behind an event that is parked: fresh ones are parked too, the others are already. */
@@ -113,6 +114,7 @@ static void park_behind(pipeline *pipeline, event *first)
 static void park_dead(pipeline *pipeline, event *event, const char *error)
 {
 	pipeline->dead++;
+	metric_count(pipeline->metrics.dead, 1);
 	tell_parked(pipeline, event, "dead", event->attempts, 0, error);
 	park(pipeline, event, "dead", event->attempts, 0, error);
 }
@@ -158,6 +160,7 @@ static void out_add(pipeline *pipeline, event *event)
 	}
 	pipeline->out = event;
 	pipeline->in_flight++;
+	metric_set(pipeline->metrics.in_flight, (double)pipeline->in_flight);
 }
 
 static void out_remove(pipeline *pipeline, event *event)
@@ -167,6 +170,7 @@ static void out_remove(pipeline *pipeline, event *event)
 		event->out_after->out_before = event->out_before;
 	}
 	pipeline->in_flight--;
+	metric_set(pipeline->metrics.in_flight, (double)pipeline->in_flight);
 }
 
 void delivery_forget(pipeline *pipeline)
@@ -230,6 +234,7 @@ static void sink_answers(pipeline *pipeline)
 		service_log(&pipeline->service, SERVICE_INFO, "available", "after_failures=%d", pipeline->failures);
 	}
 	pipeline->failures = 0;
+	metric_set(pipeline->metrics.sink_away, 0);
 	pipeline->pause_until_ms = 0;
 	pipeline->answered_ms = service_now_ms();
 }
@@ -241,6 +246,7 @@ static void on_delivered(pipeline *pipeline, event *event)
 	sink_answers(pipeline);
 	pipeline->latency_ms += (took_ms - pipeline->latency_ms) / 16;
 	pipeline->delivered++;
+	metric_count(pipeline->metrics.delivered, 1);
 	if (event->known) {
 		settlement_delivered(&pipeline->settlement, event);
 		pipeline->parked--;
@@ -261,6 +267,7 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 
 	sink_answers(pipeline);
 	pipeline->refused++;
+	metric_count(pipeline->metrics.refused, 1);
 	event->attempts = attempts;
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
 	if (attempts >= settings->attempts) {
@@ -281,6 +288,7 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 	/* Of many that fail together only the first counts, then those that tried whether the sink is back. */
 	if (pipeline->failures == 0 || is_probe) {
 		pipeline->failures++;
+		metric_set(pipeline->metrics.sink_away, 1);
 		int64_t pause_ms = service_backoff_ms(pipeline->failures, PAUSE_FIRST_MS, PAUSE_MOST_MS);
 		pipeline->pause_until_ms = service_now_ms() + pause_ms;
 		if (pipeline->failures == 1) {

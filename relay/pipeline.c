@@ -113,6 +113,8 @@ static reader_code settle_chunk(pipeline *pipeline)
 	if (code != READER_OK) {
 		return code;
 	}
+	metric_count(pipeline->metrics.batches, 1);
+	metric_set_now(pipeline->metrics.batch_at);
 	service_log(&pipeline->service, SERVICE_DEBUG, "batch", "events=%zu took_ms=%lld parked=%lld",
 	            pipeline->chunk.count, (long long)(service_now_ms() - pipeline->chunk_at_ms),
 	            (long long)pipeline->parked);
@@ -453,6 +455,7 @@ static reader_code work(pipeline *pipeline)
 	bool is_done = false;
 
 	pipeline->parked_at_ms = 0;
+	metric_set(pipeline->metrics.active, code == READER_OK);
 	while (code == READER_OK && !service_stopping() && !pipeline->is_broken && !is_done) {
 		int64_t wait_ms = 0;
 		bool idle = false;
@@ -495,7 +498,9 @@ static relay_end run(pipeline *pipeline)
 		if (was_connected) {
 			int64_t since_ms = service_now_ms();
 			service_log(&pipeline->service, SERVICE_INFO, "connected", "%s", "");
+			metric_count(pipeline->metrics.connects, 1);
 			code = work(pipeline);
+			metric_set(pipeline->metrics.active, 0);
 			failures = service_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
 			reader_disconnect(pipeline->reader);
 			forget_session(pipeline);
@@ -535,6 +540,34 @@ bool relay_check(const config *config, const config_section *section, char **pro
 	return true;
 }
 
+static void add_metrics(relay_metrics *metrics, struct metrics *to, const char *name)
+{
+	const struct {
+		metric **metric;
+		metric_kind kind;
+		const char *name, *help;
+	} all[] = {
+	    {&metrics->delivered, METRIC_COUNTER, "pgonce_relay_delivered", "Events that the sink has acknowledged."},
+	    {&metrics->refused, METRIC_COUNTER, "pgonce_relay_refused", "Attempts that the sink has refused."},
+	    {&metrics->parked, METRIC_COUNTER, "pgonce_relay_parked",
+	     "Events put aside, to be tried again or because they wait behind such a one."},
+	    {&metrics->dead, METRIC_COUNTER, "pgonce_relay_dead", "Events given up after their last attempt."},
+	    {&metrics->batches, METRIC_COUNTER, "pgonce_relay_batches", "Batches read, delivered and settled."},
+	    {&metrics->batch_at, METRIC_GAUGE, "pgonce_relay_last_batch_timestamp_seconds",
+	     "When a batch was settled last, in seconds since 1970; 0: none yet."},
+	    {&metrics->in_flight, METRIC_GAUGE, "pgonce_relay_in_flight", "Events that the sink has not answered for yet."},
+	    {&metrics->active, METRIC_GAUGE, "pgonce_relay_active",
+	     "1: this process is at work for the relay; 0: it stands by, or has no connection."},
+	    {&metrics->sink_away, METRIC_GAUGE, "pgonce_relay_sink_away", "1: the sink cannot be reached."},
+	    {&metrics->connects, METRIC_COUNTER, "pgonce_relay_connects",
+	     "Connections made to PostgreSQL, reconnections included."},
+	};
+
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+		*all[i].metric = metrics_add_labelled(to, all[i].kind, all[i].name, all[i].help, "relay", name);
+	}
+}
+
 relay_end relay_run(const config *config, const config_section *section, const relay_call *call, char **problem)
 {
 	pipeline pipeline = {.call = call, .latency_ms = 10, .session = 1};
@@ -549,6 +582,7 @@ relay_end relay_run(const config *config, const config_section *section, const r
 	}
 	pipeline.schedule = schedule_new(pipeline.settings.sink->keeps_order);
 	pipeline.reader = reader_new(&pipeline.service, &pipeline.settings, call->conninfo);
+	add_metrics(&pipeline.metrics, call->metrics, section->name);
 	forget_session(&pipeline);
 	service_log(&pipeline.service, SERVICE_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,
 	            (long long)pipeline.settings.batch);

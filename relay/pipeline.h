@@ -26,6 +26,14 @@ typedef struct batch {
 	int64_t sent_ms; /* when the last of them was handed to the sink */
 } batch;
 
+/* pgonce_relay_*; each NULL where nobody asks. */
+typedef struct relay_metrics {
+	metric *delivered, *refused, *parked, *dead;
+	metric *batches, *batch_at;
+	metric *in_flight, *active, *sink_away;
+	metric *connects;
+} relay_metrics;
+
 typedef struct pipeline {
 	service service;
 	relay_settings settings;
@@ -69,7 +77,8 @@ typedef struct pipeline {
 	int64_t answered_ms; /* when it last told of a message */
 	double latency_ms;   /* of deliveries, smoothed */
 
-	/* the log's */
+	/* the operators' */
+	relay_metrics metrics;
 	int64_t delivered, refused, dead;
 	int64_t told_second;
 	int told_count;

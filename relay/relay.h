@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config.h"
+#include "metrics.h"
 #include "pgonce.h"
 #include "service.h"
 
@@ -17,6 +18,7 @@ typedef enum relay_end {
 typedef struct relay_call {
 	const char *conninfo; /* of the database */
 	bool once;            /* end when there is nothing to do now */
+	metrics *metrics;     /* NULL: not counted */
 } relay_call;
 
 /* What a section may say besides its sink's options; docs/configuration.md is made from it. */

@@ -91,6 +91,7 @@ static const char *const never[] = {
     "x-sendfile",
     /* The gateway's own. */
     "idempotency-replayed",
+    "idempotency-traceparent",
     "idempotency-key",
     "once-*",
 };
@@ -136,14 +137,18 @@ bool http_header_kept(http_text name, const http_text *allowed, size_t count)
 
 bool http_header_reserved(http_text name)
 {
-	static const char replayed[] = "idempotency-replayed";
-	char dashed[sizeof replayed - 1];
+	static const char *const markers[] = {"idempotency-replayed", "idempotency-traceparent"};
+	char dashed[sizeof "idempotency-traceparent"];
 	size_t length = name.length < sizeof dashed ? name.length : sizeof dashed;
 	for (size_t i = 0; i < length; i++) {
 		dashed[i] = name.data[i] == '_' ? '-' : name.data[i];
 	}
-	return (length >= 5 && strncasecmp(dashed, "once-", 5) == 0) ||
-	       (name.length == sizeof dashed && strncasecmp(dashed, replayed, sizeof dashed) == 0);
+	for (size_t i = 0; i < sizeof markers / sizeof markers[0]; i++) {
+		if (length == strlen(markers[i]) && strncasecmp(dashed, markers[i], length) == 0) {
+			return true;
+		}
+	}
+	return length >= 5 && strncasecmp(dashed, "once-", 5) == 0;
 }
 
 /* ---- Writing ---- */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "buffer.h"
+#include "openmetrics.h"
 
 /* ---- Counting ---- */
 
@@ -286,59 +286,38 @@ bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
 
 /* ---- OpenMetrics ---- */
 
-static void family(buffer *out, const char *type, const char *name, const char *help)
-{
-	buffer_format(out, "# TYPE %s %s\n", name, type);
-	buffer_format(out, "# HELP %s %s\n", name, help);
-}
-
 static void gauge(buffer *out, const char *name, const char *help, uint64_t number)
 {
-	family(out, "gauge", name, help);
+	openmetrics_family(out, "gauge", name, help);
 	buffer_format(out, "%s %" PRIu64 "\n", name, number);
 }
 
 static void counter(buffer *out, const char *name, const char *help, const uint64_t *number)
 {
-	family(out, "counter", name, help);
+	openmetrics_family(out, "counter", name, help);
 	buffer_format(out, "%s_total %" PRIu64 "\n", name, get(number));
 }
 
 static void counter_pair(buffer *out, const char *name, const char *help, const uint64_t numbers[2])
 {
-	family(out, "counter", name, help);
+	openmetrics_family(out, "counter", name, help);
 	for (int i = 0; i < 2; i++) {
 		buffer_format(out, "%s_total{connection=\"%s\"} %" PRIu64 "\n", name, connection_names[i], get(&numbers[i]));
 	}
 }
 
-/* OpenMetrics escapes these three and nothing else; a byte outside ASCII might not be UTF-8, so it becomes '?'. */
-static void write_label(buffer *out, http_text text)
-{
-	for (size_t i = 0; i < text.length; i++) {
-		char c = text.data[i];
-		if (c == '\n') {
-			buffer_text(out, "\\n");
-		} else if (c == '"' || c == '\\') {
-			char escaped[2] = {'\\', c};
-			buffer_add(out, escaped, 2);
-		} else {
-			buffer_add(out, c >= ' ' && c <= '~' ? &c : "?", 1);
-		}
-	}
-}
-
 static void openmetrics_decisions(const http_metrics *metrics, buffer *out)
 {
-	family(out, "counter", "pgonce_decisions",
-	       "What was done with requests: a step, or the problem that refused them. One that waits is decided again.");
+	openmetrics_family(
+	    out, "counter", "pgonce_decisions",
+	    "What was done with requests: a step, or the problem that refused them. One that waits is decided again.");
 	for (size_t row = 0; row < HTTP_METRICS_SCOPES_MAX; row++) {
 		for (size_t i = 0; scope_shown(metrics, row) && i < HTTP_METRICS_DECISIONS; i++) {
 			if (decision_name(i) == NULL) {
 				continue;
 			}
 			buffer_text(out, "pgonce_decisions_total{scope=\"");
-			write_label(out, scope_name(metrics, row));
+			openmetrics_label(out, scope_name(metrics, row));
 			buffer_format(out, "\",decision=\"%s\"} %" PRIu64 "\n", decision_name(i),
 			              get(&metrics->scopes[row].decisions[i]));
 		}
@@ -347,7 +326,7 @@ static void openmetrics_decisions(const http_metrics *metrics, buffer *out)
 
 static void openmetrics_reports(const http_metrics *metrics, buffer *out)
 {
-	family(out, "counter", "pgonce_reports", "How attempts ended.");
+	openmetrics_family(out, "counter", "pgonce_reports", "How attempts ended.");
 	for (int i = 0; i < HTTP_REPORTS; i++) {
 		buffer_format(out, "pgonce_reports_total{report=\"%s\"} %" PRIu64 "\n", http_report_name((http_report)i),
 		              get(&metrics->reports[i]));
@@ -359,7 +338,7 @@ static void openmetrics_reports(const http_metrics *metrics, buffer *out)
 
 static void openmetrics_database(const http_metrics *metrics, const gauges *sum, buffer *out)
 {
-	family(out, "gauge", "pgonce_connections", "Connections to the database.");
+	openmetrics_family(out, "gauge", "pgonce_connections", "Connections to the database.");
 	for (int i = 0; i < 2; i++) {
 		buffer_format(out, "pgonce_connections{connection=\"%s\"} %" PRIu64 "\n", connection_names[i],
 		              sum->connected[i]);
@@ -374,7 +353,7 @@ static void openmetrics_database(const http_metrics *metrics, const gauges *sum,
 	counter(out, "pgonce_timeouts", "Batches and operations given up.", &metrics->timeouts);
 	gauge(out, "pgonce_pending_operations", "Operations that wait for the database.", sum->pending);
 	gauge(out, "pgonce_pending_bytes", "Their size.", sum->pending_bytes);
-	family(out, "histogram", "pgonce_database_seconds", "Batches by the time from sending to answer.");
+	openmetrics_family(out, "histogram", "pgonce_database_seconds", "Batches by the time from sending to answer.");
 	buffer_text(out, "# UNIT pgonce_database_seconds seconds\n");
 	uint64_t count = 0;
 	for (int i = 0; i < ONCE_LATENCY_BUCKETS; i++) {

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- In the caller's transaction.
 SELECT verdict, fence, state, response_status, response_headers::text, response_body, result_type, result_id,
-    error_code, error_message
-  FROM once.begin($1::text, $2::text, $3::bytea, $4::text)
+    error_code, error_message, traceparent
+  FROM once.begin($1::text, $2::text, $3::bytea, $4::text, traceparent => $5::text)

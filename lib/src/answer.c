@@ -30,6 +30,7 @@ static const char *const column_names[ANSWER_COLUMNS] = {
     [COLUMN_LEASE_UNTIL] = "lease_until",
     [COLUMN_CREATED_AT] = "created_at",
     [COLUMN_COMPLETED_AT] = "completed_at",
+    [COLUMN_TRACEPARENT] = "traceparent",
 };
 
 void answer_find_columns(const PGresult *result, answer_columns *columns)
@@ -79,6 +80,7 @@ void answer_read(once_answer *answer, const PGresult *result, const answer_colum
 	answer->lease_until = find_text(result, columns, row, COLUMN_LEASE_UNTIL);
 	answer->created_at = find_text(result, columns, row, COLUMN_CREATED_AT);
 	answer->completed_at = find_text(result, columns, row, COLUMN_COMPLETED_AT);
+	answer->traceparent = find_text(result, columns, row, COLUMN_TRACEPARENT);
 }
 
 once_code error_of_shape(once_error **error)
@@ -149,12 +151,13 @@ static size_t text_size(const char *text)
 	return text == NULL ? 0 : strlen(text) + 1;
 }
 
-once_code answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once_answer **answer,
-                            once_error **error)
+once_code answer_of_outcome(const once_intent *intent, const once_outcome *outcome, once_state state, int fence,
+                            once_answer **answer, once_error **error)
 {
+	const char *traceparent = traceparent_or_null(intent->traceparent);
 	size_t size = outcome->response_body.length + 1 + text_size(outcome->response_headers) +
 	              text_size(outcome->result_type) + text_size(outcome->result_id) + text_size(outcome->error_code) +
-	              text_size(outcome->error_message);
+	              text_size(outcome->error_message) + text_size(traceparent);
 	once_answer *made = calloc(1, sizeof *made);
 	char *storage = malloc(size);
 	if (made == NULL || storage == NULL) {
@@ -172,6 +175,7 @@ once_code answer_of_outcome(const once_outcome *outcome, once_state state, int f
 	made->result_id = place_text(&storage, outcome->result_id);
 	made->error_code = place_text(&storage, outcome->error_code);
 	made->error_message = place_text(&storage, outcome->error_message);
+	made->traceparent = place_text(&storage, traceparent);
 	if (outcome->response_body.data != NULL) {
 		memcpy(storage, outcome->response_body.data, outcome->response_body.length);
 		storage[outcome->response_body.length] = '\0';
@@ -281,3 +285,4 @@ ANSWER_TEXT(owner)
 ANSWER_TEXT(lease_until)
 ANSWER_TEXT(created_at)
 ANSWER_TEXT(completed_at)
+ANSWER_TEXT(traceparent)

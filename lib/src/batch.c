@@ -18,6 +18,7 @@
 
 ELEMENT(scope_at, once_intent, bytes_of_text(at->scope))
 ELEMENT(key_at, once_intent, bytes_of_text(at->key))
+ELEMENT(trace_at, once_intent, bytes_of_text(traceparent_or_null(at->traceparent)))
 ELEMENT(fingerprint_at, once_fingerprint, ((once_bytes){.data = at->bytes, .length = ONCE_FINGERPRINT_BYTES}))
 ELEMENT(fence_at, int, bytes_of_int(*at, false, scratch))
 ELEMENT(status_at, once_outcome, bytes_of_int(at->response_status, at->response_status == 0, scratch))
@@ -75,6 +76,7 @@ once_code once_claim_many(once_session *session, const char *tenant, size_t coun
 	call_add_bigint(&call, lease_ms, lease_ms == 0);
 	call_add_bigint(&call, retention_ms, retention_ms == 0);
 	call_add_text(&call, text_or_empty(tenant));
+	call_add_array(&call, TYPE_TEXT, count, trace_at, intents);
 	return run_for_answers(session, &call, count, answers, error);
 }
 

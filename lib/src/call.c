@@ -86,6 +86,11 @@ void call_add_text(call *call, const char *text)
 	add(call, text, text == NULL ? 0 : strlen(text), FORMAT_TEXT);
 }
 
+void call_add_trace(call *call, const char *traceparent)
+{
+	call_add_text(call, traceparent_or_null(traceparent));
+}
+
 void call_add_bytes(call *call, once_bytes bytes)
 {
 	add(call, bytes.data, bytes.length, FORMAT_BINARY);

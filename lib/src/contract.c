@@ -42,6 +42,14 @@ static void add_tenant(call *call, const char *tenant)
 	call_add_text(call, text_or_empty(tenant));
 }
 
+void begin_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint)
+{
+	start_for_intent(call, SQL_BEGIN, intent);
+	call_add_fingerprint(call, fingerprint);
+	add_tenant(call, intent->tenant);
+	call_add_trace(call, intent->traceparent);
+}
+
 once_code once_begin(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
                      once_answer **answer, once_error **error)
 {
@@ -50,9 +58,7 @@ once_code once_begin(once_session *session, const once_intent *intent, const onc
 		return code;
 	}
 	call call;
-	start_for_intent(&call, SQL_BEGIN, intent);
-	call_add_fingerprint(&call, fingerprint);
-	add_tenant(&call, intent->tenant);
+	begin_fill(&call, intent, fingerprint);
 	return run_for_answer(session, &call, answer, error);
 }
 
@@ -70,6 +76,7 @@ void finish_fill(call *call, const once_intent *intent, const once_fingerprint *
 	call_add_text(call, outcome->error_code);
 	call_add_text(call, outcome->error_message);
 	add_tenant(call, intent->tenant);
+	call_add_trace(call, intent->traceparent);
 }
 
 once_code once_finish(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
@@ -104,6 +111,7 @@ once_code once_claim(once_session *session, const once_intent *intent, const onc
 	call_add_bigint(&call, lease_ms, lease_ms == 0);
 	call_add_bigint(&call, retention_ms, retention_ms == 0);
 	add_tenant(&call, intent->tenant);
+	call_add_trace(&call, intent->traceparent);
 	return run_for_answer(session, &call, answer, error);
 }
 
@@ -194,19 +202,25 @@ once_code once_peek(once_session *session, const once_intent *intent, once_answe
 	return run_for_answer(session, &call, answer, error);
 }
 
+once_code once_receive_intent(once_session *session, const once_intent *message, const once_fingerprint *fingerprint,
+                              bool *process, once_error **error)
+{
+	if (session == NULL || message == NULL || process == NULL) {
+		return error_usage(error, "session, message and process must not be NULL");
+	}
+	call call;
+	start_for_intent(&call, SQL_RECEIVE, message);
+	call_add_fingerprint(&call, fingerprint);
+	add_tenant(&call, message->tenant);
+	call_add_trace(&call, message->traceparent);
+	return run_for_bool(session, &call, process, error);
+}
+
 once_code once_receive(once_session *session, const char *tenant, const char *consumer, const char *message_id,
                        const once_fingerprint *fingerprint, bool *process, once_error **error)
 {
-	if (session == NULL || process == NULL) {
-		return error_usage(error, "session and process must not be NULL");
-	}
-	call call;
-	call_start(&call, SQL_RECEIVE);
-	call_add_text(&call, consumer);
-	call_add_text(&call, message_id);
-	call_add_fingerprint(&call, fingerprint);
-	add_tenant(&call, tenant);
-	return run_for_bool(session, &call, process, error);
+	const once_intent message = {.tenant = tenant, .scope = consumer, .key = message_id};
+	return once_receive_intent(session, &message, fingerprint, process, error);
 }
 
 once_code once_emit(once_session *session, const char *tenant, const once_intent *cause, const once_event *event,
@@ -227,6 +241,7 @@ once_code once_emit(once_session *session, const char *tenant, const once_intent
 	call_add_text(&call, cause == NULL ? NULL : cause->key);
 	call_add_text(&call, event->headers);
 	add_tenant(&call, tenant);
+	call_add_trace(&call, event->traceparent);
 	once_code code = call_run(session, &call, &result, error);
 	if (code != ONCE_OK) {
 		return code;

@@ -96,15 +96,6 @@ static once_code next_is_good(once_session *session, once_error **error)
 	return code;
 }
 
-static void fill_begin(call *begin, enum sql_id id, const execution *run)
-{
-	call_start(begin, id);
-	call_add_text(begin, run->intent->scope);
-	call_add_text(begin, run->intent->key);
-	call_add_fingerprint(begin, run->fingerprint);
-	call_add_text(begin, text_or_empty(run->intent->tenant));
-}
-
 /*
  * BEGIN, once.begin and the savepoint in one round trip. A replay leaves the transaction open for the caller to
  * roll back.
@@ -118,7 +109,7 @@ static once_code open_transaction(execution *run, once_answer **answer, once_err
 	if (code != ONCE_OK) {
 		return code;
 	}
-	fill_begin(&begin, SQL_BEGIN, run);
+	begin_fill(&begin, run->intent, run->fingerprint);
 	if (PQenterPipelineMode(session->connection) != 1) {
 		return error_of_connection(error, session->connection);
 	}
@@ -228,7 +219,7 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 	switch (done) {
 	case ONCE_EFFECT_DONE:
 		/* Made before the commit: afterwards nothing may fail. */
-		code = answer_of_outcome(&outcome, ONCE_STATE_SUCCEEDED, fence, answer, error);
+		code = answer_of_outcome(run->intent, &outcome, ONCE_STATE_SUCCEEDED, fence, answer, error);
 		if (code == ONCE_OK) {
 			code = close_transaction(run, ONCE_STATE_SUCCEEDED, &outcome, error);
 			if (code != ONCE_OK) {
@@ -266,7 +257,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	PGresult *begun = NULL;
 	call begin;
 	once_answer *fresh = NULL;
-	once_code code = answer_of_outcome(run->outcome, ONCE_STATE_SUCCEEDED, 0, &fresh, error);
+	once_code code = answer_of_outcome(run->intent, run->outcome, ONCE_STATE_SUCCEEDED, 0, &fresh, error);
 	if (code == ONCE_OK) {
 		code = call_prepare(session, SQL_FINISH_NEW, error);
 	}
@@ -322,7 +313,7 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	/* finish_new has compared the fingerprint; a second round trip reads what it found. */
 	error_discard(error);
 	rollback(session);
-	fill_begin(&begin, SQL_BEGIN, run);
+	begin_fill(&begin, run->intent, run->fingerprint);
 	PGresult *stored = NULL;
 	code = call_run(session, &begin, &stored, error);
 	return code == ONCE_OK ? answer_of_result(stored, answer, error) : code;

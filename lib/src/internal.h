@@ -12,13 +12,13 @@
 
 /* The contract that the SQL in lib/sql/ is written for. */
 enum {
-	CONTRACT_VERSION = 2
+	CONTRACT_VERSION = 4
 };
 
 enum {
 	SESSION_TENANT_MAX = 255,
 	SALT_BYTES = 32,
-	CALL_PARAMETERS_MAX = 12
+	CALL_PARAMETERS_MAX = 13
 };
 
 struct once_session {
@@ -70,6 +70,7 @@ struct once_answer {
 	const char *lease_until;
 	const char *created_at;
 	const char *completed_at;
+	const char *traceparent;
 	once_bytes salt;
 };
 
@@ -89,6 +90,7 @@ typedef enum answer_column {
 	COLUMN_LEASE_UNTIL,
 	COLUMN_CREATED_AT,
 	COLUMN_COMPLETED_AT,
+	COLUMN_TRACEPARENT,
 	ANSWER_COLUMNS
 } answer_column;
 /* The places of a result's columns, found once for all its rows; -1 where it does not have one. */
@@ -101,9 +103,9 @@ void answer_read(once_answer *answer, const PGresult *result, const answer_colum
 /* Takes the result over, also when it fails. The answer reads row 0; a result without rows is ONCE_CONTRACT. */
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
-/* A fresh outcome, copied. */
-once_code answer_of_outcome(const once_outcome *outcome, once_state state, int fence, once_answer **answer,
-                            once_error **error);
+/* A fresh outcome of the intent, copied. */
+once_code answer_of_outcome(const once_intent *intent, const once_outcome *outcome, once_state state, int fence,
+                            once_answer **answer, once_error **error);
 
 void answer_set_fence(once_answer *answer, int fence);
 
@@ -135,7 +137,8 @@ once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8]);
 once_bytes bytes_of_failure(once_failure failure, unsigned char scratch[8]);
 
 void call_start(call *call, enum sql_id id);
-void call_add_text(call *call, const char *text); /* NULL is NULL */
+void call_add_text(call *call, const char *text);         /* NULL is NULL */
+void call_add_trace(call *call, const char *traceparent); /* a malformed one is NULL */
 void call_add_bytes(call *call, once_bytes bytes);
 void call_add_fingerprint(call *call, const once_fingerprint *fingerprint);
 void call_add_int(call *call, int32_t number, bool null);
@@ -164,7 +167,15 @@ once_code check_intent(const once_session *session, const once_intent *intent, o
 int32_t result_int(const PGresult *result, int row, int column);
 bool result_bool(const PGresult *result, int row, int column);
 
+/* ---- trace.c ---- */
+enum {
+	TRACEPARENT_BYTES = 55
+};
+/* The same where it is valid, else NULL: what is malformed must neither be stored nor spoil a batch. */
+const char *traceparent_or_null(const char *traceparent);
+
 /* ---- contract.c ---- */
+void begin_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint);
 void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state,
                  const once_outcome *outcome);
 

@@ -107,10 +107,12 @@ static once_operation *operation_copy(const once_operation *wanted)
 {
 	const once_outcome *from = &wanted->outcome;
 	const char *tenant = text_or_empty(wanted->intent.tenant);
+	/* Only a claim is an attempt; elsewhere the member is not read, so a caller need not have set it. */
+	const char *traceparent = wanted->kind == KIND_CLAIM ? traceparent_or_null(wanted->intent.traceparent) : NULL;
 	size_t bytes = sizeof *wanted + text_bytes(tenant) + text_bytes(wanted->intent.scope) +
 	               text_bytes(wanted->intent.key) + text_bytes(wanted->owner) + text_bytes(from->response_headers) +
 	               text_bytes(from->result_type) + text_bytes(from->result_id) + text_bytes(from->error_code) +
-	               text_bytes(from->error_message) + from->response_body.length + 1;
+	               text_bytes(from->error_message) + text_bytes(traceparent) + from->response_body.length + 1;
 	once_operation *made = malloc(bytes);
 	if (made == NULL) {
 		return NULL;
@@ -121,6 +123,7 @@ static once_operation *operation_copy(const once_operation *wanted)
 	made->intent.tenant = place_text(&at, tenant);
 	made->intent.scope = place_text(&at, wanted->intent.scope);
 	made->intent.key = place_text(&at, wanted->intent.key);
+	made->intent.traceparent = place_text(&at, traceparent);
 	made->owner = place_owner(&at, wanted->owner);
 	made->outcome.response_headers = place_text(&at, from->response_headers);
 	made->outcome.result_type = place_text(&at, from->result_type);

@@ -181,6 +181,7 @@ void batch_fill(once_batcher *batcher, int connection)
 
 ELEMENT(scope_at, bytes_of_text(at->intent.scope))
 ELEMENT(key_at, bytes_of_text(at->intent.key))
+ELEMENT(trace_at, bytes_of_text(at->intent.traceparent))
 ELEMENT(fingerprint_at, ((once_bytes){.data = at->fingerprint.bytes, .length = ONCE_FINGERPRINT_BYTES}))
 ELEMENT(fence_at, bytes_of_int(at->fence, false, scratch))
 ELEMENT(failure_at, bytes_of_failure(at->failure, scratch))
@@ -267,6 +268,9 @@ static void fill_call(call *call, const group *group, once_operation *const *at,
 		break;
 	}
 	call_add_text(call, at[0]->intent.tenant);
+	if (group->kind == KIND_CLAIM) {
+		call_add_array(call, TYPE_TEXT, count, trace_at, at);
+	}
 }
 
 /* False where the connection has to be given up. */

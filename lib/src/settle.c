@@ -103,7 +103,8 @@ static void adopt(once_operation *operation, const once_answer *answer)
 	                       .state = ONCE_STATE_PROCESSING,
 	                       .fence = answer->fence,
 	                       .attempts = answer->attempts,
-	                       .lease_until = answer->lease_until};
+	                       .lease_until = answer->lease_until,
+	                       .traceparent = answer->traceparent};
 	operation->batcher->statistics.resolved_claims++;
 	/* Its lease has been running since. Without memory for this it is merely shorter. */
 	operation_spawn(operation, KIND_RENEW, answer->fence);
@@ -138,7 +139,8 @@ static void settle_question(once_operation *operation, const once_answer *answer
 		                      .state = answer->state,
 		                      .fence = answer->fence,
 		                      .attempts = answer->attempts,
-		                      .lease_until = answer->lease_until};
+		                      .lease_until = answer->lease_until,
+		                      .traceparent = answer->traceparent};
 		operation_end(operation, &active, NULL);
 	} else if (nobody && answer->verdict != ONCE_ABSENT && answer->verdict != ONCE_PROCESSING_STALE &&
 	           answer->verdict != ONCE_RETRYABLE_FAILURE) {

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* nats_message.h: a message of JetStream as a delivery, and back as a message to publish. Used by source_nats.c alone. */
+#pragma once
+
+#include <nats/nats.h>
+
+#include "delivery.h"
+
+/* Takes the message over: natsMsg_Destroy(delivery->owned) and free(delivery) end it. NULL: no memory. */
+delivery *nats_message_wrap(natsMsg *message, const char *stream);
+/* *copy: to be destroyed by the caller, also after a failure. */
+natsStatus nats_message_copy(natsMsg **copy, const char *topic, const source_message *message,
+                             const source_header *more, size_t more_count);

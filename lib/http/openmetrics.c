@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* openmetrics.c: see openmetrics.h. The format's own rules, and nobody's figures. */
+#include "openmetrics.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WHOLE_MAX 9007199254740992.0 /* 2^53 */
+
+/* How many bytes a character of UTF-8 (RFC 3629) has, where one stands at the start of text; 0: none does. */
+static size_t character_length(const unsigned char *text, size_t length)
+{
+	size_t wanted = text[0] < 0x80                       ? 1
+	                : text[0] >= 0xc2 && text[0] <= 0xdf ? 2
+	                : (text[0] & 0xf0) == 0xe0           ? 3
+	                : text[0] >= 0xf0 && text[0] <= 0xf4 ? 4
+	                                                     : 0;
+	if (wanted == 0 || wanted > length) {
+		return 0;
+	}
+	for (size_t i = 1; i < wanted; i++) {
+		if ((text[i] & 0xc0) != 0x80) {
+			return 0;
+		}
+	}
+	/* Longer than need be, a surrogate, or beyond U+10FFFF. */
+	if ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] > 0x9f) ||
+	    (text[0] == 0xf0 && text[1] < 0x90) || (text[0] == 0xf4 && text[1] > 0x8f)) {
+		return 0;
+	}
+	return wanted;
+}
+
+void openmetrics_label(buffer *out, http_text text)
+{
+	for (size_t i = 0; i < text.length;) {
+		unsigned char c = (unsigned char)text.data[i];
+		size_t length = character_length((const unsigned char *)text.data + i, text.length - i);
+		if (c == '\n') {
+			buffer_text(out, "\\n");
+		} else if (c == '"' || c == '\\') {
+			char escaped[2] = {'\\', (char)c};
+			buffer_add(out, escaped, 2);
+		} else if (length == 0 || c < ' ' || c == 0x7f) {
+			buffer_text(out, "?");
+		} else {
+			buffer_add(out, text.data + i, length);
+		}
+		i += length == 0 ? 1 : length;
+	}
+}
+
+void openmetrics_family(buffer *out, const char *type, const char *name, const char *help)
+{
+	buffer_text(out, "# TYPE ");
+	buffer_text(out, name);
+	buffer_text(out, " ");
+	buffer_text(out, type);
+	buffer_text(out, "\n# HELP ");
+	buffer_text(out, name);
+	buffer_text(out, " ");
+	openmetrics_label(out, (http_text){.data = help, .length = strlen(help)}); /* escaped by the same rules */
+	buffer_text(out, "\n");
+}
+
+void openmetrics_number(buffer *out, double number)
+{
+	if (isnan(number)) {
+		buffer_text(out, "NaN");
+	} else if (isinf(number)) {
+		buffer_text(out, number > 0 ? "+Inf" : "-Inf");
+	} else if (fabs(number) < WHOLE_MAX && number == (double)(int64_t)number) {
+		buffer_format(out, "%.0f", number);
+	} else {
+		char text[32];
+		snprintf(text, sizeof text, "%.15g", number);
+		buffer_format(out, strtod(text, NULL) == number ? "%.15g" : "%.17g", number);
+	}
+}
