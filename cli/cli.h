@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli.h: what every file of the command shares: the shape of the command table (commands.c), a parsed command line
+ * cli.h: what every file of the command shares: the shape of the tables of commands (commands.c) and options (option_table.c), a parsed command line
  * (options.c), and the ways to speak to the caller (report.c).
  */
 #pragma once
@@ -60,6 +60,7 @@ typedef enum option_id {
 	OPTION_INPUT,
 	OPTION_OUTPUT_MAX,
 	OPTION_VERBOSE,
+	OPTION_TRACEPARENT,
 	OPTION_AS,
 	OPTION_REASON,
 	OPTION_STATUS,
@@ -93,6 +94,10 @@ typedef enum option_id {
 	OPTION_CHECK_CONFIG,
 	OPTION_ONCE,
 	OPTION_LOG_BATCHES,
+	OPTION_METRICS,
+	OPTION_ONE_ROUND,
+	OPTION_INTERVAL,
+	OPTION_KEEPER_NAME,
 	OPTION_RELAY,
 	OPTION_CONSUMER,
 	OPTION_TOPIC,
@@ -101,6 +106,35 @@ typedef enum option_id {
 	OPTION_TAKE,
 	OPTION_PARKED_REASON,
 	OPTION_PARKED_TENANT,
+	OPTION_FIND_TENANT,
+	OPTION_FIND_SCOPE,
+	OPTION_INTENT_STATE,
+	OPTION_RESULT,
+	OPTION_RESULT_ID,
+	OPTION_EVENT,
+	OPTION_TRACE,
+	OPTION_OWNER,
+	OPTION_SINCE,
+	OPTION_UNTIL,
+	OPTION_LONGER_THAN,
+	OPTION_RECOVER_ONCE,
+	OPTION_RECOVER_DRY_RUN,
+	OPTION_REFRESH,
+	OPTION_SNAPSHOT,
+	OPTION_NO_COLOR,
+	OPTION_RATE,
+	OPTION_PLAN_RETENTION,
+	OPTION_PLAN_BODY,
+	OPTION_PLAN_HEADERS,
+	OPTION_PLAN_KEY,
+	OPTION_SCOPE_BYTES,
+	OPTION_TENANT_BYTES,
+	OPTION_EVENTS_PER_INTENT,
+	OPTION_EVENT_BYTES,
+	OPTION_LEASED,
+	OPTION_SAME_TRANSACTION,
+	OPTION_TRANSACTION_MAX,
+	OPTION_HELD_MAX,
 	OPTION_MAN,
 	OPTION_MARKDOWN,
 	OPTION_COUNT
@@ -208,11 +242,18 @@ int cli_init(const cli_invocation *invocation);
 int cli_dev(const cli_invocation *invocation);
 int cli_run(const cli_invocation *invocation);
 int cli_show(const cli_invocation *invocation);
+int cli_find(const cli_invocation *invocation);
+int cli_stuck(const cli_invocation *invocation);
+int cli_in_doubt(const cli_invocation *invocation);
 int cli_resolve(const cli_invocation *invocation);
+int cli_recover(const cli_invocation *invocation);
+int cli_top(const cli_invocation *invocation);
 int cli_doctor(const cli_invocation *invocation);
+int cli_plan(const cli_invocation *invocation);
 int cli_version(const cli_invocation *invocation);
 int cli_bench(const cli_invocation *invocation);
 int cli_gateway(const cli_invocation *invocation);
+int cli_keep(const cli_invocation *invocation);
 int cli_relay(const cli_invocation *invocation);
 int cli_consume(const cli_invocation *invocation);
 int cli_outbox(const cli_invocation *invocation);

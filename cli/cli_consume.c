@@ -10,7 +10,8 @@ static int run(const config *config, const config_section *section, const job_op
 	                         .section = section,
 	                         .conninfo = options->conninfo,
 	                         .once = options->once,
-	                         .log_batches = options->log_batches};
+	                         .log_batches = options->log_batches,
+	                         .metrics = options->metrics};
 
 	switch (consume_run(&job, problem)) {
 	case CONSUME_STOPPED:

@@ -142,7 +142,7 @@ static void print_payload(const json_t *message)
 		return;
 	}
 	printf("%-*s %zu bytes\n", NAME_COLUMN, "payload", length);
-	plain_bytes("| ", bytes, length);
+	plain_bytes(stdout, "| ", bytes, length);
 	free(bytes);
 }
 

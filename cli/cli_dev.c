@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * cli_dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the contract in it, and the gateway before the
- * payments service, and a relay and a consumer with NATS between them (services.c), in the foreground or not.
+ * payments service, the keeper, and a relay and a consumer with NATS between them (services.c), in the foreground or not.
  */
 #include <errno.h>
 #include <poll.h>
@@ -76,6 +76,17 @@ static void print_events(const char *dsn, json_t *events)
 	       dsn, warehouse, dsn);
 }
 
+static void print_keeper(json_t *keeper)
+{
+	const char *metrics = json_string_value(json_object_get(keeper, "metrics"));
+
+	if (metrics != NULL) {
+		printf("A keeper retires what has passed, and serves the metrics of the database:\n\n"
+		       "  curl %s\n\n",
+		       metrics);
+	}
+}
+
 static void print_lines(const char *dsn, json_t *gateway)
 {
 	const char *url = json_string_value(json_object_get(gateway, "url"));
@@ -104,23 +115,26 @@ static void print_place(const server *server, bool running)
 	char *dsn = server_dsn(server, SERVER_DATABASE);
 	json_t *gateway = services_describe(server);
 	json_t *events = services_describe_events(server);
+	json_t *keeper = services_describe_keeper(server);
 	pid_t pid = 0;
 
 	running = running && server_is_running(server, &pid);
 	if (server->invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:O, s:O}", "running", running, "dsn", dsn,
+		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:O, s:O, s:O}", "running", running, "dsn", dsn,
 		                         "host", server->socket, "database", SERVER_DATABASE, "data", server->data, "log",
-		                         server->log, "pid", (int)pid, "gateway", gateway, "events", events));
+		                         server->log, "pid", (int)pid, "gateway", gateway, "keeper", keeper, "events", events));
 	} else if (running) {
 		printf("PostgreSQL is running (pid %d), with the contract in database " SERVER_DATABASE
 		       ". Data and log: %s\n\n",
 		       (int)pid, server->home);
 		print_lines(dsn, gateway);
 		print_events(dsn, events);
+		print_keeper(keeper);
 	} else {
 		printf("no server is running in %s\n", server->directory);
 	}
 	fflush(stdout);
+	json_decref(keeper);
 	json_decref(events);
 	json_decref(gateway);
 	free(dsn);

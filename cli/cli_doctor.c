@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* cli_doctor.c: pgonce doctor: runs the checks of sql/doctor_*.sql and a few that only a client can make, and says what to do. */
+/*
+ * cli_doctor.c: pgonce doctor: runs the checks of sql/doctor_*.sql, and those that only a client can make (pooling.c), and says
+ * what to do. Changes nothing.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "connect.h"
 #include "install.h"
+#include "pooling.h"
+
+#define TRANSACTION_MAX_MS (INT64_C(5) * 60 * 1000)
+#define HELD_MAX INT64_C(5000000)
 
 typedef struct checkup {
 	const cli_invocation *invocation;
@@ -13,87 +20,149 @@ typedef struct checkup {
 	json_t *rows; /* with --json */
 	int warned;
 	int failed;
+	int skipped;
 } checkup;
+
+/* A file of checks. Where this role may not look, or the contract is too old for it, all of them are skipped: hence their names. */
+typedef struct section {
+	enum sql_id id;
+	const char *checks; /* separated by '|' */
+	bool needs_contract;
+} section;
+
+static const section sections[] = {
+    {SQL_DOCTOR_SERVER, "server version|writable|encoding|clock", false},
+    {SQL_DOCTOR_SETTINGS,
+     "default isolation|synchronous_commit|fsync|max_locks_per_transaction|connections|autovacuum|"
+     "idle in transaction timeout",
+     false},
+    {SQL_DOCTOR_ACTIVITY,
+     "long transactions|idle in transaction|prepared transactions|replication slots|standby feedback|wraparound",
+     false},
+    {SQL_DOCTOR_OWNER, "one owner|roles|grants|closed to PUBLIC|closed tables", true},
+    {SQL_DOCTOR_STORAGE,
+     "collation|fillfactor|autovacuum of partitions|dead rows|invalid indexes|primary keys|pending detach", true},
+    {SQL_DOCTOR_DAYS, "partitions|days ahead", true},
+    {SQL_DOCTOR_CLOSING, "closing days|consumers behind", true},
+    {SQL_DOCTOR_KEEPER, "keeper|keeper steps|keeper clock|retention held", true},
+    {SQL_DOCTOR_RELAYS,
+     "relays of another cluster|relays running|relays behind|dead events|messages behind|dead messages", true},
+    {SQL_DOCTOR_SWEPT, "stale intents|in doubt", true},
+    {SQL_DOCTOR_SCOPES, "keys of each attempt|keys too coarse", true},
+};
 
 static void note(checkup *checkup, const char *check, const char *level, const char *found, const char *advice)
 {
 	bool well = strcmp(level, "ok") == 0;
 
-	checkup->warned += strcmp(level, "warn") == 0;
-	checkup->failed += strcmp(level, "fail") == 0;
+	checkup->warned += strcmp(level, "warning") == 0;
+	checkup->failed += strcmp(level, "failed") == 0;
+	checkup->skipped += strcmp(level, "skipped") == 0;
 	if (checkup->rows != NULL) {
 		json_t *row = json_pack("{s:s, s:s, s:s}", "check", check, "level", level, "found", found);
 		json_object_set_new(row, "advice", well ? json_null() : json_string(advice));
 		json_array_append_new(checkup->rows, row);
 		return;
 	}
-	printf("%-4s  %-26s %s\n", level, check, found);
+	printf("%-7s  %-27s %s\n", level, check, found);
 	if (!well) {
-		printf("      %-26s -> %s\n", "", advice);
+		printf("         %-27s -> %s\n", "", advice);
 	}
 }
 
-/* Runs one file of checks. What this role may not look at is a warning, not a failure. */
-static void run_checks(checkup *checkup, enum sql_id id, int parameter_count, const char *const *parameters)
+/* Each check for a program, all in one line for people. */
+static void skip(checkup *checkup, const section *section, const char *found, const char *advice)
 {
-	PGresult *rows = connect_query(checkup->connection, id, parameter_count, parameters);
+	char *names = cli_duplicate(section->checks);
+	char *rest = names;
 
-	if (PQresultStatus(rows) != PGRES_TUPLES_OK) {
-		const char *sqlstate = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
-		const char *message = PQresultErrorField(rows, PG_DIAG_MESSAGE_PRIMARY);
-		bool forbidden = sqlstate != NULL && strcmp(sqlstate, "42501") == 0;
-		char *found = cli_format("%s (SQLSTATE %s)", message != NULL ? message : "no answer",
-		                         sqlstate != NULL ? sqlstate : "none");
-		note(checkup, sql_queries[id].name, forbidden ? "warn" : "fail", found,
-		     "run pgonce doctor as the owner of the contract");
-		free(found);
+	for (char *name = strtok_r(names, "|", &rest); name != NULL; name = strtok_r(NULL, "|", &rest)) {
+		if (checkup->rows != NULL) {
+			note(checkup, name, "skipped", found, advice);
+		} else {
+			printf("%s%s", name == names ? "skipped  " : ", ", name);
+			checkup->skipped++;
+		}
+	}
+	if (checkup->rows == NULL) {
+		printf(": %s\n         %-27s -> %s\n", found, "", advice);
+	}
+	free(names);
+}
+
+/* The server refused to run a section. Whether that is a finding depends on why. */
+static void explain(checkup *checkup, const section *section, const PGresult *rows)
+{
+	const char *sqlstate = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
+	const char *message = PQresultErrorField(rows, PG_DIAG_MESSAGE_PRIMARY);
+
+	sqlstate = sqlstate != NULL ? sqlstate : "";
+	if (strcmp(sqlstate, "42501") == 0) {
+		skip(checkup, section, message, "run pgonce doctor as the owner of the contract");
+	} else if (strcmp(sqlstate, "42P01") == 0 || strcmp(sqlstate, "42883") == 0 || strcmp(sqlstate, "42703") == 0 ||
+	           strcmp(sqlstate, "3F000") == 0) {
+		skip(checkup, section, "the contract here does not have it", "upgrade the contract: pgonce init");
 	} else {
+		char *found = cli_format("%s (SQLSTATE %s)", message != NULL ? message : "no answer",
+		                         sqlstate[0] != '\0' ? sqlstate : "none");
+		char *first = cli_duplicate(section->checks);
+		first[strcspn(first, "|")] = '\0';
+		note(checkup, first, "failed", found, "what was to be looked at could not be read: see the server's log");
+		free(first);
+		free(found);
+	}
+}
+
+static PGresult *run_section(const checkup *checkup, const section *section)
+{
+	const cli_invocation *invocation = checkup->invocation;
+	struct timespec now;
+	char first[48];
+	char second[48];
+	const char *parameters[] = {first, second};
+	int parameter_count = 0;
+
+	if (section->id == SQL_DOCTOR_SERVER) {
+		clock_gettime(CLOCK_REALTIME, &now);
+		snprintf(first, sizeof first, "%lld.%09ld", (long long)now.tv_sec, now.tv_nsec);
+		parameter_count = 1;
+	} else if (section->id == SQL_DOCTOR_ACTIVITY) {
+		int64_t open_ms =
+		    invocation->given[OPTION_TRANSACTION_MAX] ? invocation->number[OPTION_TRANSACTION_MAX] : TRANSACTION_MAX_MS;
+		int64_t held = invocation->given[OPTION_HELD_MAX] ? invocation->number[OPTION_HELD_MAX] : HELD_MAX;
+		snprintf(first, sizeof first, "%lld.%03lld", (long long)(open_ms / 1000), (long long)(open_ms % 1000));
+		snprintf(second, sizeof second, "%lld", (long long)held);
+		parameter_count = 2;
+	}
+	return connect_query(checkup->connection, section->id, parameter_count, parameters);
+}
+
+static void run_sections(checkup *checkup, bool of_contract)
+{
+	for (size_t i = 0; i < sizeof sections / sizeof sections[0]; i++) {
+		if (sections[i].needs_contract != of_contract) {
+			continue;
+		}
+		PGresult *rows = run_section(checkup, &sections[i]);
+		if (PQresultStatus(rows) != PGRES_TUPLES_OK) {
+			explain(checkup, &sections[i], rows);
+		}
 		for (int row = 0; row < PQntuples(rows); row++) {
 			note(checkup, PQgetvalue(rows, row, 0), PQgetvalue(rows, row, 1), PQgetvalue(rows, row, 2),
 			     PQgetvalue(rows, row, 3));
 		}
+		PQclear(rows);
 	}
-	PQclear(rows);
 }
 
-static void check_server(checkup *checkup)
+static void check_pooling(checkup *checkup, const char *conninfo)
 {
-	struct timespec now;
-	char clock[48];
-	const char *parameter = clock;
+	pooling_mode mode = pooling_of(checkup->connection, conninfo);
+	bool prepared = pooling_keeps_prepared(checkup->connection);
 
-	clock_gettime(CLOCK_REALTIME, &now);
-	snprintf(clock, sizeof clock, "%lld.%09ld", (long long)now.tv_sec, now.tv_nsec);
-	run_checks(checkup, SQL_DOCTOR_SERVER, 1, &parameter);
-}
-
-static bool works(PGresult *result)
-{
-	bool good = PQresultStatus(result) == PGRES_TUPLES_OK || PQresultStatus(result) == PGRES_COMMAND_OK;
-
-	PQclear(result);
-	return good;
-}
-
-/* A pooler hands out process numbers of its own; what it pools by shows in what it refuses. */
-static void check_pooling(checkup *checkup)
-{
-	PGconn *connection = checkup->connection;
-	PGresult *answer = connect_query(connection, SQL_BACKEND_PID, 0, NULL);
-	bool pooled =
-	    PQresultStatus(answer) == PGRES_TUPLES_OK && atoi(PQgetvalue(answer, 0, 0)) != PQbackendPID(connection);
-
-	PQclear(answer);
-	bool transactions = works(connect_query(connection, SQL_BEGIN_TRANSACTION, 0, NULL)) &&
-	                    works(connect_query(connection, SQL_ROLLBACK, 0, NULL));
-	note(checkup, "pooling", transactions ? "ok" : "fail",
-	     !transactions ? "statement pooling: transactions are refused"
-	     : pooled      ? "behind a pooler, which keeps transactions whole"
-	                   : "a direct connection",
+	note(checkup, "pooling", mode == POOLING_STATEMENT ? "failed" : "ok", pooling_text(mode),
 	     "set pool_mode = transaction (or session) for this database");
-	bool prepared = works(PQprepare(connection, "pgonce_doctor", sql_queries[SQL_BACKEND_PID].text, 0, NULL)) &&
-	                works(PQexecPrepared(connection, "pgonce_doctor", 0, NULL, NULL, NULL, 0));
-	note(checkup, "prepared statements", prepared ? "ok" : "warn",
+	note(checkup, "prepared statements", prepared ? "ok" : "warning",
 	     prepared ? "work here" : "do not last on this connection",
 	     "turn off prepared statements in your driver, or set max_prepared_statements in PgBouncer 1.21 or later");
 }
@@ -105,12 +174,12 @@ static bool check_contract(checkup *checkup)
 	bool there = false;
 
 	if (install_inspect(checkup->invocation, checkup->connection, &state) != CLI_OK) {
-		note(checkup, "contract", "fail", "it could not be looked for", "see the message above");
+		note(checkup, "contract", "failed", "it could not be looked for", "see the message above");
 		return false;
 	}
 	switch (state.status) {
 	case INSTALL_ABSENT:
-		note(checkup, "contract", "fail", "not installed", install_hint(state.status));
+		note(checkup, "contract", "failed", "not installed", install_hint(state.status));
 		break;
 	case INSTALL_CURRENT: {
 		char *found =
@@ -121,18 +190,18 @@ static bool check_contract(checkup *checkup)
 		break;
 	}
 	case INSTALL_UNREADABLE:
-		note(checkup, "contract", "warn", state.detail, install_hint(state.status));
+		note(checkup, "contract", "skipped", state.detail, install_hint(state.status));
 		there = true;
 		break;
 	case INSTALL_EXTENSION:
 	case INSTALL_BEHIND:
 	case INSTALL_AHEAD:
 	case INSTALL_TAMPERED:
-		note(checkup, "contract", "fail", state.detail, install_hint(state.status));
+		note(checkup, "contract", "failed", state.detail, install_hint(state.status));
 		there = true;
 		break;
 	case INSTALL_FOREIGN:
-		note(checkup, "contract", "fail", state.detail, install_hint(state.status));
+		note(checkup, "contract", "failed", state.detail, install_hint(state.status));
 		break;
 	}
 	return there;
@@ -145,18 +214,18 @@ int cli_doctor(const cli_invocation *invocation)
 	int result = conninfo == NULL ? CLI_USAGE : connect_plain(invocation, conninfo, &checkup.connection);
 
 	if (result == CLI_OK) {
-		check_server(&checkup);
-		check_pooling(&checkup);
+		run_sections(&checkup, false);
+		check_pooling(&checkup, conninfo);
 		if (check_contract(&checkup)) {
-			run_checks(&checkup, SQL_DOCTOR_OWNER, 0, NULL);
-			run_checks(&checkup, SQL_DOCTOR_TABLES, 0, NULL);
+			run_sections(&checkup, true);
 		}
 		result = checkup.failed > 0 ? CLI_FAILED : CLI_OK;
 		if (checkup.rows != NULL) {
-			cli_print_json(json_pack("{s:b, s:i, s:i, s:O}", "well", checkup.failed == 0, "warnings", checkup.warned,
-			                         "failures", checkup.failed, "checks", checkup.rows));
+			cli_print_json(json_pack("{s:b, s:i, s:i, s:i, s:O}", "well", checkup.failed == 0, "warnings",
+			                         checkup.warned, "failures", checkup.failed, "skipped", checkup.skipped, "checks",
+			                         checkup.rows));
 		} else {
-			printf("\n%d to repair, %d to mind\n", checkup.failed, checkup.warned);
+			printf("\n%d to repair, %d to mind, %d skipped\n", checkup.failed, checkup.warned, checkup.skipped);
 		}
 	}
 	json_decref(checkup.rows);

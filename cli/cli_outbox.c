@@ -143,27 +143,11 @@ static void print_event(const json_t *event)
 	parked_print_member(event, "payload", "payload");
 }
 
-/* 8-4-4-4-12 hexadecimal digits. */
-static bool is_event_id(const char *text)
-{
-	static const char shape[] = "00000000-0000-0000-0000-000000000000";
-
-	if (strlen(text) != sizeof shape - 1) {
-		return false;
-	}
-	for (size_t i = 0; i < sizeof shape - 1; i++) {
-		if (shape[i] == '-' ? text[i] != '-' : strchr("0123456789abcdefABCDEF", text[i]) == NULL) {
-			return false;
-		}
-	}
-	return true;
-}
-
 /* The event as once.outbox_event tells it; to be freed by json_decref. */
 static int find_event(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **event)
 {
 	*event = NULL;
-	if (!is_event_id(id)) {
+	if (!parked_is_uuid(id)) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce outbox list", "'%s' is no event's id: it is a UUID", id);
 	}
 	int result = parked_query(invocation, connection, SQL_OUTBOX_EVENT, 1, &id, "cannot read the event", event);
@@ -325,23 +309,6 @@ static int find_relay(const cli_invocation *invocation, PGconn *connection, char
 	return result;
 }
 
-/* Asked by itself, so that what is no time is told apart from what failed. */
-static int check_time(const cli_invocation *invocation, PGconn *connection, const char *text)
-{
-	PGresult *answer = connect_query(connection, SQL_READ_TIME, 1, &text);
-	const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
-	int result = CLI_OK;
-
-	if (sqlstate != NULL && strncmp(sqlstate, "22", 2) == 0) {
-		result = cli_fail(invocation, CLI_USAGE, "write 2026-01-31 12:00+00, or yesterday",
-		                  "option --from: '%s' is no time", text);
-	} else if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
-		result = cli_report_result(invocation, connection, answer, "cannot read --from");
-	}
-	PQclear(answer);
-	return result;
-}
-
 static int replay_events(const cli_invocation *invocation, PGconn *connection, const char *operand)
 {
 	const char *from = parked_option(invocation, OPTION_FROM);
@@ -354,7 +321,7 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
 		                  "replay needs --from TIME: what was emitted since then is delivered again");
 	} else {
-		result = check_time(invocation, connection, from);
+		result = parked_check_time(invocation, connection, OPTION_FROM, "write 2026-01-31 12:00+00, or yesterday");
 	}
 	if (result == CLI_OK) {
 		result = find_relay(invocation, connection, &relay);

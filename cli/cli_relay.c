@@ -5,7 +5,7 @@
 
 static int run(const config *config, const config_section *section, const job_options *options, char **problem)
 {
-	const relay_call call = {.conninfo = options->conninfo, .once = options->once};
+	const relay_call call = {.conninfo = options->conninfo, .once = options->once, .metrics = options->metrics};
 
 	switch (relay_run(config, section, &call, problem)) {
 	case RELAY_STOPPED:

@@ -1,14 +1,28 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* cli_resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry run rolls back. */
+/*
+ * cli_resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry run rolls back. It never guesses:
+ * without --as it tells what is known and what would fit, and changes nothing.
+ */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "buffer.h"
-#include "connect.h"
+#include "parked.h"
+#include "plain.h"
+#include "story.h"
 
 enum {
-	BODY_BYTES_MAX = 64 * 1024 * 1024
+	BODY_BYTES_MAX = 64 * 1024 * 1024,
+	REASON_BYTES_MAX = 4096
 };
+
+/* What the scope's verify function says. */
+typedef struct opinion {
+	bool asked;      /* there is such a function, and it answered */
+	char answer[16]; /* happened, absent, unknown; "" where it was not asked */
+	char *problem;   /* why it did not answer; NULL */
+} opinion;
 
 static once_state state_of_word(const char *word)
 {
@@ -22,66 +36,261 @@ static once_state state_of_word(const char *word)
 	return ONCE_STATE_NONE; /* the command line was checked against these words */
 }
 
-/* P4070 says that it is refused; that there is nothing to decide on has an exit code of its own. */
-static int check_exists(const cli_invocation *invocation, once_session *session, const once_intent *intent)
-{
-	once_answer *peek = NULL;
-	once_error *error = NULL;
+/* ---- what would fit */
 
-	if (once_peek(session, intent, &peek, &error) != ONCE_OK) {
-		return cli_report_error(invocation, error);
-	}
-	bool absent = once_answer_verdict(peek) == ONCE_ABSENT || once_answer_verdict(peek) == ONCE_EXPIRED_KEY;
-	once_answer_free(peek);
-	if (!absent) {
-		return CLI_OK;
-	}
-	char *detail = cli_intent_text(intent);
-	cli_report(invocation, &(cli_problem){.exit_code = CLI_NOT_FOUND,
-	                                      .message = "there is no such intent: nothing was decided",
-	                                      .detail = detail,
-	                                      .hint = "check the spelling, --tenant and the database"});
-	free(detail);
-	return CLI_NOT_FOUND;
+static bool is_decidable(const json_t *told)
+{
+	const char *verdict = parked_text(told, "verdict");
+
+	return strcmp(verdict, "processing_stale") == 0 || strcmp(verdict, "in_doubt") == 0 ||
+	       strcmp(verdict, "retryable_failure") == 0;
 }
 
-static void print_decision(const cli_invocation *invocation, const once_intent *intent, once_state before)
+/* A verify function that fails is told, and is no failure of this command. */
+static void ask_verify(PGconn *connection, const once_intent *intent, opinion *opinion)
+{
+	const char *parameters[] = {intent->scope, intent->key, intent->tenant};
+	PGresult *answer = connect_query(connection, SQL_VERIFY, 3, parameters);
+
+	if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
+		const char *message = PQresultErrorField(answer, PG_DIAG_MESSAGE_PRIMARY);
+		opinion->problem = cli_duplicate(message != NULL ? message : PQerrorMessage(connection));
+	} else if (PQntuples(answer) == 1 && !PQgetisnull(answer, 0, 0)) {
+		opinion->asked = true;
+		snprintf(opinion->answer, sizeof opinion->answer, "%s", PQgetvalue(answer, 0, 0));
+	}
+	PQclear(answer);
+}
+
+/* The one decision that fits what is known; NULL: none does. */
+static const char *fitting(const opinion *opinion)
+{
+	return strcmp(opinion->answer, "happened") == 0 ? "succeeded"
+	       : strcmp(opinion->answer, "absent") == 0 ? "failed_retryable"
+	                                                : NULL;
+}
+
+static void tell_opinion(const opinion *opinion)
+{
+	static const struct {
+		const char *answer;
+		const char *meaning;
+	} meanings[] = {
+	    {"happened", "the effect happened"},
+	    {"absent", "the effect did not happen"},
+	    {"unknown", "it cannot tell"},
+	};
+
+	if (opinion->problem != NULL) {
+		fputs("verify       no answer: ", stdout);
+		plain_print(opinion->problem);
+		putchar('\n');
+	} else if (!opinion->asked) {
+		puts("verify       the scope has no verify function that could be asked");
+	}
+	for (size_t i = 0; opinion->asked && i < sizeof meanings / sizeof meanings[0]; i++) {
+		if (strcmp(opinion->answer, meanings[i].answer) == 0) {
+			printf("verify       the scope's verify function says: %s: %s\n", opinion->answer, meanings[i].meaning);
+		}
+	}
+}
+
+/* Nothing is decided: the story, what verify says, and what to type. */
+static int explain(const cli_invocation *invocation, PGconn *connection, const once_intent *intent, const story *story)
+{
+	opinion opinion = {.asked = false};
+	bool decidable = is_decidable(story->told);
+
+	if (decidable) {
+		ask_verify(connection, intent, &opinion);
+	}
+	const char *fits = fitting(&opinion);
+	if (invocation->given[OPTION_JSON]) {
+		json_t *known = json_pack("{s:b, s:s?, s:s?, s:s?}", "decidable", decidable, "verify",
+		                          opinion.asked ? opinion.answer : NULL, "verify_error", opinion.problem, "fits", fits);
+		char *text = json_dumps(known, JSON_PRESERVE_ORDER);
+		/* The story's own text, so that no number in it changes. */
+		printf("{\"known\": %s, \"story\": %s}\n", text != NULL ? text : "null", story->document);
+		free(text);
+		json_decref(known);
+	} else {
+		story_tell(stdout, story->told);
+		char *command =
+		    story_command("resolve", intent->tenant == NULL ? "" : intent->tenant, intent->scope, intent->key);
+		if (decidable) {
+			putchar('\n');
+			tell_opinion(&opinion);
+			fputs("to decide    ", stdout);
+			plain_print(command);
+			printf(" --as %s --reason '...'\n", fits != NULL ? fits : "STATE");
+		}
+		free(command);
+	}
+	fflush(stdout);
+	free(opinion.problem);
+	if (!decidable) {
+		return cli_fail(invocation, CLI_REFUSED, "only an intent in doubt, stale, or failed retryably can be decided",
+		                "there is nothing to decide: the intent is %s", parked_text(story->told, "verdict"));
+	}
+	return cli_fail(invocation, CLI_USAGE,
+	                "--as succeeded: the effect happened; failed_retryable: it did not, the next attempt may run; "
+	                "failed_final: it did not and shall not",
+	                "nothing was decided: say which with --as%s%s", fits != NULL ? "; what fits is " : "",
+	                fits != NULL ? fits : "");
+}
+
+/* ---- the decision */
+
+static void tell_side(const char *name, const json_t *told)
+{
+	const json_t *status = json_object_get(told, "response_status");
+	const json_t *bytes = json_object_get(told, "response_bytes");
+
+	printf("  %-8s %s, fence %" JSON_INTEGER_FORMAT, name, parked_text(told, "state"),
+	       json_integer_value(json_object_get(told, "fence")));
+	if (json_is_integer(status)) {
+		printf(", status %" JSON_INTEGER_FORMAT, json_integer_value(status));
+	}
+	if (json_is_integer(bytes)) {
+		printf(", a body of %" JSON_INTEGER_FORMAT " bytes", json_integer_value(bytes));
+	}
+	if (!json_is_integer(status) && !json_is_integer(bytes)) {
+		fputs(", no answer stored", stdout);
+	}
+	putchar('\n');
+}
+
+static const char *following(once_state state)
+{
+	switch (state) {
+	case ONCE_STATE_SUCCEEDED:
+		return "every later attempt gets this outcome, and nothing is run again";
+	case ONCE_STATE_FAILED_RETRYABLE:
+		return "the next attempt runs the effect again";
+	case ONCE_STATE_FAILED_FINAL:
+		return "every later attempt gets this failure, and nothing is run again";
+	default:
+		return "";
+	}
+}
+
+static json_t *side(const json_t *told)
+{
+	json_t *object = json_object();
+	const char *const members[] = {"state", "fence", "attempts", "response_status", "response_bytes"};
+
+	for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+		json_object_set(object, members[i], json_object_get(told, members[i]));
+	}
+	return object;
+}
+
+static void print_decision(const cli_invocation *invocation, const once_intent *intent, const char *reason,
+                           const opinion *opinion, const json_t *before, const json_t *after)
 {
 	bool dry_run = invocation->given[OPTION_DRY_RUN];
-	const char *after = invocation->text[OPTION_AS];
+	const char *as = invocation->text[OPTION_AS];
+	const char *follows = following(state_of_word(as));
+	const char *fits = fitting(opinion);
 
 	if (invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:b}", "tenant", intent->tenant, "scope",
-		                         intent->scope, "key", intent->key, "from", once_state_name(before), "to", after,
-		                         "reason", invocation->text[OPTION_REASON], "dry_run", dry_run));
+		cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:s, s:s?}", "tenant", intent->tenant,
+		                         "scope", intent->scope, "key", intent->key, "from", parked_text(before, "state"), "to",
+		                         as, "reason", reason, "dry_run", dry_run, "before", side(before), "after", side(after),
+		                         "follows", follows, "verify", opinion->asked ? opinion->answer : NULL));
 		return;
 	}
 	char *named = cli_intent_text(intent);
-	printf("%s: %s -> %s%s\n", named, once_state_name(before), after, dry_run ? " (dry run: nothing was changed)" : "");
+	plain_print(named);
+	printf(": %s -> %s%s\n", parked_text(before, "state"), as, dry_run ? " (dry run: nothing was changed)" : "");
 	free(named);
+	tell_side("before", before);
+	tell_side("after", after);
+	printf("  follows  %s; the attempt of fence %" JSON_INTEGER_FORMAT " can report no more\n", follows,
+	       json_integer_value(json_object_get(before, "fence")));
+	if (dry_run && opinion->asked) {
+		printf("  verify   the scope's verify function says: %s%s\n", opinion->answer,
+		       fits != NULL && strcmp(fits, as) != 0 &&
+		               !(strcmp(fits, "failed_retryable") == 0 && strcmp(as, "failed_final") == 0)
+		           ? ", which is not what you are about to decide"
+		           : "");
+	}
 }
 
 static int decide(const cli_invocation *invocation, once_session *session, const once_intent *intent,
-                  const once_outcome *outcome)
+                  const char *reason, const once_outcome *outcome, const json_t *before)
 {
 	PGconn *connection = once_session_connection(session);
-	once_state before = ONCE_STATE_NONE;
+	bool dry_run = invocation->given[OPTION_DRY_RUN];
+	once_state was = ONCE_STATE_NONE;
 	once_error *error = NULL;
-	int result = connect_run(invocation, connection, SQL_BEGIN_TRANSACTION, 0, NULL, "cannot begin", NULL);
+	opinion opinion = {.asked = false};
+	story after = {.document = NULL};
 
-	if (result != CLI_OK) {
-		return result;
+	if (dry_run) {
+		ask_verify(connection, intent, &opinion);
 	}
-	if (once_resolve(session, intent, state_of_word(invocation->text[OPTION_AS]), invocation->text[OPTION_REASON],
-	                 outcome, &before, &error) != ONCE_OK) {
-		return cli_report_error(invocation, error);
+	int result = connect_run(invocation, connection, SQL_BEGIN_TRANSACTION, 0, NULL, "cannot begin", NULL);
+	if (result == CLI_OK && once_resolve(session, intent, state_of_word(invocation->text[OPTION_AS]), reason, outcome,
+	                                     &was, &error) != ONCE_OK) {
+		result = cli_report_error(invocation, error);
 	}
-	result = connect_run(invocation, connection, invocation->given[OPTION_DRY_RUN] ? SQL_ROLLBACK : SQL_COMMIT, 0, NULL,
-	                     "the decision may or may not be stored, look with pgonce show", NULL);
 	if (result == CLI_OK) {
-		print_decision(invocation, intent, before);
+		result = story_ask(invocation, connection, intent, &after);
 	}
+	if (result == CLI_OK) {
+		result = connect_run(invocation, connection, dry_run ? SQL_ROLLBACK : SQL_COMMIT, 0, NULL,
+		                     "the decision may or may not be stored, look with pgonce show", NULL);
+	}
+	if (result == CLI_OK) {
+		print_decision(invocation, intent, reason, &opinion, before, after.told);
+	}
+	story_free(&after);
+	free(opinion.problem);
 	return result;
+}
+
+/* ---- the command line */
+
+/* --reason, or what somebody at the terminal answers. NULL after saying that it is missing; free it. */
+static char *find_reason(const cli_invocation *invocation, const once_intent *intent)
+{
+	char line[REASON_BYTES_MAX];
+
+	if (invocation->given[OPTION_REASON]) {
+		return cli_duplicate(invocation->text[OPTION_REASON]);
+	}
+	if (isatty(STDIN_FILENO) && isatty(STDERR_FILENO) && !invocation->given[OPTION_BODY]) {
+		char *named = cli_intent_text(intent);
+		fprintf(stderr, "%s -> %s\nWhy? (recorded with your role and the time) ", named, invocation->text[OPTION_AS]);
+		free(named);
+		if (fgets(line, sizeof line, stdin) != NULL) {
+			line[strcspn(line, "\r\n")] = '\0';
+			if (line[strspn(line, " \t")] != '\0') {
+				return cli_duplicate(line);
+			}
+		} else {
+			fputc('\n', stderr);
+		}
+	}
+	cli_fail(invocation, CLI_USAGE, "pgonce help resolve",
+	         "option --reason TEXT is required: it is recorded with your role and the time; nothing was decided");
+	return NULL;
+}
+
+static int read_body(const cli_invocation *invocation, buffer *body, once_outcome *outcome)
+{
+	if (!invocation->given[OPTION_BODY]) {
+		return CLI_OK;
+	}
+	int problem = buffer_read_file(body, invocation->text[OPTION_BODY]);
+	if (problem != 0) {
+		return cli_fail(invocation, CLI_USAGE, NULL, "option --body: cannot read %s: %s", invocation->text[OPTION_BODY],
+		                strerror(problem));
+	}
+	outcome->response_body =
+	    (once_bytes){.data = body->data != NULL ? (const void *)body->data : "", .length = body->length};
+	return CLI_OK;
 }
 
 int cli_resolve(const cli_invocation *invocation)
@@ -90,30 +299,34 @@ int cli_resolve(const cli_invocation *invocation)
 	once_outcome outcome = {.response_status = (int)invocation->number[OPTION_STATUS]};
 	buffer body = {.bytes_max = BODY_BYTES_MAX};
 	once_session *session = NULL;
-	int result = CLI_USAGE;
+	story story = {.document = NULL};
+	char *reason = NULL, *conninfo = NULL;
+	int result = read_body(invocation, &body, &outcome);
 
-	if (invocation->given[OPTION_BODY]) {
-		int problem = buffer_read_file(&body, invocation->text[OPTION_BODY]);
-		if (problem != 0) {
-			buffer_free(&body);
-			return cli_fail(invocation, CLI_USAGE, NULL, "option --body: cannot read %s: %s",
-			                invocation->text[OPTION_BODY], strerror(problem));
-		}
-		outcome.response_body =
-		    (once_bytes){.data = body.data != NULL ? (const void *)body.data : "", .length = body.length};
+	/* Asked for before a connection is made: nothing waits in the database while somebody thinks. */
+	if (result == CLI_OK && invocation->given[OPTION_AS] && (reason = find_reason(invocation, &intent)) == NULL) {
+		result = CLI_USAGE;
 	}
-	char *conninfo = connect_conninfo(invocation);
-	if (conninfo != NULL) {
+	if (result == CLI_OK && (conninfo = connect_conninfo(invocation)) == NULL) {
+		result = CLI_USAGE;
+	}
+	if (result == CLI_OK) {
 		result = connect_session(invocation, conninfo, &session);
 	}
 	if (result == CLI_OK) {
-		result = check_exists(invocation, session, &intent);
+		result = story_ask(invocation, once_session_connection(session), &intent, &story);
 	}
-	if (result == CLI_OK) {
-		result = decide(invocation, session, &intent, &outcome);
+	if (result == CLI_OK && story.told == NULL) {
+		result = story_absent(invocation, session, &intent);
+	} else if (result == CLI_OK && !invocation->given[OPTION_AS]) {
+		result = explain(invocation, once_session_connection(session), &intent, &story);
+	} else if (result == CLI_OK) {
+		result = decide(invocation, session, &intent, reason, &outcome, story.told);
 	}
+	story_free(&story);
 	once_session_close(session);
 	free(conninfo);
+	free(reason);
 	buffer_free(&body);
 	return result;
 }

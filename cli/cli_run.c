@@ -183,10 +183,10 @@ static void tell(const run *run, const char *what, once_state state)
 	const cli_invocation *invocation = run->invocation;
 
 	if (invocation->given[OPTION_JSON]) {
-		json_t *json = json_pack("{s:{s:s, s:s, s:s, s:i, s:i, s:i}}", "run", "what", what, "verdict",
+		json_t *json = json_pack("{s:{s:s, s:s, s:s, s:i, s:i, s:i, s:s?}}", "run", "what", what, "verdict",
 		                         once_verdict_name(once_answer_verdict(run->claim)), "state", once_state_name(state),
 		                         "exit_status", run->exit_status, "fence", once_answer_fence(run->claim), "attempts",
-		                         once_answer_attempts(run->claim));
+		                         once_answer_attempts(run->claim), "traceparent", once_answer_traceparent(run->claim));
 		json_dumpf(json, stderr, JSON_COMPACT | JSON_PRESERVE_ORDER);
 		fputc('\n', stderr);
 		json_decref(json);
@@ -230,8 +230,20 @@ static void release(run *run)
 	}
 }
 
+/* The trace of this call: what is malformed is not stored (W3C Trace Context, section 3.2.2.3), and no reason to run nothing. */
+static void take_trace(run *run)
+{
+	bool given = run->invocation->given[OPTION_TRACEPARENT];
+
+	run->intent.traceparent = given ? run->invocation->text[OPTION_TRACEPARENT] : getenv("TRACEPARENT");
+	if (given && !once_traceparent_valid(run->intent.traceparent)) {
+		cli_note(run->invocation, "--traceparent is none of version 00 (00-32 hex digits-16-2) and is not stored");
+	}
+}
+
 static void export_intent(const run *run)
 {
+	const char *stored = once_answer_traceparent(run->claim);
 	char number[12];
 
 	setenv("PGONCE_TENANT", run->intent.tenant, 1);
@@ -241,6 +253,15 @@ static void export_intent(const run *run)
 	setenv("PGONCE_FENCE", number, 1);
 	snprintf(number, sizeof number, "%d", once_answer_attempts(run->claim));
 	setenv("PGONCE_ATTEMPT", number, 1);
+	if (run->invocation->given[OPTION_TRACEPARENT]) {
+		setenv("TRACEPARENT", run->intent.traceparent, 1);
+	}
+	/* Not one that was inherited from a pgonce further out. */
+	if (stored != NULL) {
+		setenv("PGONCE_TRACEPARENT", stored, 1);
+	} else {
+		unsetenv("PGONCE_TRACEPARENT");
+	}
 }
 
 /* One try to store the outcome. */
@@ -443,6 +464,7 @@ int cli_run(const cli_invocation *invocation)
 	run run = {.invocation = invocation, .intent = cli_intent(invocation), .input = -1, .signals = {.fd = -1}};
 	int result = CLI_USAGE;
 
+	take_trace(&run);
 	run.conninfo = connect_conninfo(invocation);
 	if (run.conninfo != NULL) {
 		result = connect_session(invocation, run.conninfo, &run.session);

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * commands.c: the command table: every command, option and exit code, as data. Parsing (options.c), help, man pages and
- * docs/command.md (help.c) are made from it and from nothing else.
+ * commands.c: the command table: every command and exit code, as data. With the options (option_table.c) it is all that parsing
+ * (options.c), help, man pages and docs/command.md (help.c) are made from.
  */
 #include "cli.h"
-
-#define HOURS_MS (INT64_C(60) * 60 * 1000)
-#define DAYS_MS (24 * HOURS_MS)
 
 const exit_code exit_codes[] = {
     {.code = CLI_OK, .shown = "0", .meaning = "done"},
@@ -18,7 +15,9 @@ const exit_code exit_codes[] = {
     {.code = CLI_REFUSED,
      .shown = "10",
      .meaning = "the contract refused the call (scope, key, tenant, size, decision)"},
-    {.code = CLI_ACTIVE, .shown = "11", .meaning = "another attempt of this intent is running (P4029)"},
+    {.code = CLI_ACTIVE,
+     .shown = "11",
+     .meaning = "another attempt of this intent is running (P4029); another keeper is at work"},
     {.code = CLI_IN_DOUBT, .shown = "12", .meaning = "the intent is in doubt (P4031): decide with pgonce resolve"},
     {.code = CLI_MISMATCH, .shown = "13", .meaning = "the key was first used with another command or input (P4002)"},
     {.code = CLI_EXPIRED,
@@ -35,289 +34,6 @@ const exit_code exit_codes[] = {
     {.code = CLI_SIGNAL_BASE, .shown = "128+n", .meaning = "CMD was killed by signal n"},
 };
 const int exit_code_count = (int)(sizeof exit_codes / sizeof exit_codes[0]);
-
-const cli_option cli_options[OPTION_COUNT] = {
-    [OPTION_DSN] =
-        {.name = "dsn",
-         .letter = 'd',
-         .kind = KIND_TEXT,
-         .argument = "CONNINFO",
-         .help = "which database, as libpq says it (\"host=... dbname=...\" or postgresql://...); default: libpq's "
-                 "environment variables (PGHOST, PGDATABASE, PGUSER, PGSERVICE ...)"},
-    [OPTION_JSON] = {.name = "json",
-                     .letter = 'j',
-                     .kind = KIND_FLAG,
-                     .help = "print JSON; messages on stderr become one JSON object per line"},
-    [OPTION_HELP] = {.name = "help", .letter = 'h', .kind = KIND_FLAG, .help = "print this help"},
-    [OPTION_TENANT] = {.name = "tenant",
-                       .letter = 't',
-                       .kind = KIND_TEXT,
-                       .argument = "TENANT",
-                       .help = "the tenant of the intent; default: the empty one"},
-    [OPTION_SCOPE] = {.name = "scope",
-                      .letter = 's',
-                      .kind = KIND_TEXT,
-                      .argument = "SCOPE",
-                      .help = "the kind of operation, for example nightly-invoices"},
-    [OPTION_KEY] = {.name = "key",
-                    .letter = 'k',
-                    .kind = KIND_TEXT,
-                    .argument = "KEY",
-                    .help =
-                        "names the intent in its scope, for example 2026-01-31; 1 to 255 printable ASCII characters"},
-    [OPTION_PRINT] = {.name = "print",
-                      .kind = KIND_FLAG,
-                      .help = "print the SQL of a new installation, for those who review it, and connect to nothing"},
-    [OPTION_DIR] = {.name = "dir",
-                    .kind = KIND_TEXT,
-                    .argument = "DIR",
-                    .help = "where the private PostgreSQL lives; default: .pgonce"},
-    [OPTION_DETACH] = {.name = "detach", .kind = KIND_FLAG, .help = "start, print, and leave the server running"},
-    [OPTION_STOP] = {.name = "stop", .kind = KIND_FLAG, .help = "stop the server; its data stays"},
-    [OPTION_STATUS_OF_SERVER] = {.name = "status",
-                                 .kind = KIND_FLAG,
-                                 .help = "say whether the server runs, and where (3: it does not)"},
-    [OPTION_LEASE] = {.name = "lease",
-                      .kind = KIND_DURATION,
-                      .argument = "DURATION",
-                      .minimum = 100,
-                      .maximum = 7 * DAYS_MS,
-                      .help =
-                          "how long the claim holds without a sign of life; it is renewed at a third of that while CMD "
-                          "runs; default: the scope's policy (60s unless set)"},
-    [OPTION_TTL] = {.name = "ttl",
-                    .kind = KIND_DURATION,
-                    .argument = "DURATION",
-                    .minimum = 1,
-                    .maximum = 36500 * DAYS_MS,
-                    .help = "how long the outcome is remembered; default: the scope's policy (7d unless set)"},
-    [OPTION_RETRY_FAILED] =
-        {.name = "retry-failed",
-         .kind = KIND_FLAG,
-         .help = "if CMD fails, let the next call run it again; without it a failure is final and is replayed"},
-    [OPTION_INPUT] = {.name = "input",
-                      .kind = KIND_TEXT,
-                      .argument = "FILE",
-                      .help = "standard input of CMD (\"-\": that of pgonce), covered by the fingerprint; without it "
-                              "CMD reads /dev/null"},
-    [OPTION_OUTPUT_MAX] =
-        {.name = "output-max",
-         .kind = KIND_BYTES,
-         .argument = "BYTES",
-         .minimum = 64,
-         .maximum = INT64_C(64) * 1024 * 1024,
-         .help = "how much output is stored for replays (k, M allowed); more is passed on, but a replay gives only "
-                 "a note of it; default: 1M, never above the scope's response_bytes_max"},
-    [OPTION_VERBOSE] = {.name = "verbose",
-                        .letter = 'v',
-                        .kind = KIND_FLAG,
-                        .help = "say on stderr what was decided (run, replayed), also when all is well"},
-    [OPTION_AS] = {.name = "as",
-                   .kind = KIND_CHOICE,
-                   .argument = "STATE",
-                   .choices = "succeeded|failed_retryable|failed_final",
-                   .help = "succeeded: the effect happened; failed_retryable: it did not, the next attempt may run; "
-                           "failed_final: it did "
-                           "not and shall not"},
-    [OPTION_REASON] = {.name = "reason",
-                       .kind = KIND_TEXT,
-                       .argument = "TEXT",
-                       .help = "why; recorded with your role and the time"},
-    [OPTION_STATUS] = {.name = "status",
-                       .kind = KIND_NUMBER,
-                       .argument = "N",
-                       .minimum = 0,
-                       .maximum = 999,
-                       .help = "the status that replays answer (an exit status, an HTTP status); 0 and default: none"},
-    [OPTION_BODY] = {.name = "body",
-                     .kind = KIND_TEXT,
-                     .argument = "FILE",
-                     .help = "the body that replays answer; \"-\" reads standard input"},
-    [OPTION_DRY_RUN] = {.name = "dry-run", .kind = KIND_FLAG, .help = "decide, say what would change, and roll back"},
-    [OPTION_CLIENTS] = {.name = "clients",
-                        .letter = 'c',
-                        .kind = KIND_NUMBER,
-                        .argument = "N",
-                        .minimum = 1,
-                        .maximum = 256,
-                        .help = "connections at once; default: 4"},
-    [OPTION_SECONDS] = {.name = "seconds",
-                        .kind = KIND_NUMBER,
-                        .argument = "N",
-                        .minimum = 1,
-                        .maximum = 3600,
-                        .help = "how long each measurement lasts; default: 5"},
-    [OPTION_LISTEN] = {.name = "listen",
-                       .letter = 'l',
-                       .kind = KIND_TEXT,
-                       .argument = "ADDRESS",
-                       .help = "ADDRESS:PORT or unix:/PATH; default: 127.0.0.1:8080"},
-    [OPTION_UPSTREAM] = {.name = "upstream",
-                         .letter = 'u',
-                         .kind = KIND_TEXT,
-                         .argument = "URL",
-                         .help = "the service: http://HOST:PORT, https://HOST:PORT or http://unix:/PATH"},
-    [OPTION_GATEWAY_SCOPE] = {.name = "scope",
-                              .letter = 's',
-                              .kind = KIND_TEXT,
-                              .argument = "SCOPE",
-                              .help = "the scope of its intents, for example payments; default: /"},
-    [OPTION_REQUIRED] =
-        {.name = "required",
-         .letter = 'r',
-         .kind = KIND_FLAG,
-         .help = "refuse a POST or PATCH without a key (400); without it such a request passes unprotected"},
-    [OPTION_TENANT_FROM] =
-        {.name = "tenant",
-         .letter = 't',
-         .kind = KIND_TEXT,
-         .argument = "VARIABLE",
-         .help = "whose keys these are: a variable of nginx (http_x_tenant, remote_user, ssl_client_s_dn), "
-                 "or none: all callers are one; default: none, on addresses of this machine only"},
-    [OPTION_KEY_FROM] = {.name = "key-from",
-                         .kind = KIND_TEXT,
-                         .argument = "VARIABLE",
-                         .help =
-                             "where the key is: a variable of nginx, for example http_webhook_id; default: the header "
-                             "Idempotency-Key"},
-    [OPTION_STRICT] = {.name = "strict",
-                       .kind = KIND_FLAG,
-                       .help = "take a key only as the draft says, in double quotes; without it a bare key too"},
-    [OPTION_GATEWAY_LEASE] = {.name = "lease",
-                              .kind = KIND_DURATION,
-                              .argument = "DURATION",
-                              .minimum = 1000,
-                              .maximum = 7 * DAYS_MS,
-                              .help =
-                                  "how long a claim holds should the gateway be lost; it is renewed while the service "
-                                  "works; default: 30s"},
-    [OPTION_RETENTION] = {.name = "retention",
-                          .kind = KIND_DURATION,
-                          .argument = "DURATION",
-                          .minimum = 1000,
-                          .maximum = 3650 * DAYS_MS,
-                          .help = "how long an outcome is remembered; default: the scope's policy (7d unless set)"},
-    [OPTION_WAIT] = {.name = "wait",
-                     .kind = KIND_DURATION,
-                     .argument = "DURATION",
-                     .minimum = 0,
-                     .maximum = 10 * 60 * 1000,
-                     .help = "how long an attempt waits for another one of its intent that is running; default: not at "
-                             "all (409)"},
-    [OPTION_TIMEOUT] = {.name = "timeout",
-                        .kind = KIND_DURATION,
-                        .argument = "DURATION",
-                        .minimum = 100,
-                        .maximum = HOURS_MS,
-                        .help = "how long the service may be silent; then its intent is in doubt (504); default: 60s"},
-    [OPTION_IN_DOUBT] = {.name = "in-doubt",
-                         .kind = KIND_CHOICE,
-                         .argument = "WHAT",
-                         .choices = "hold|retry",
-                         .help = "hold: an intent in doubt stays so until it is decided (409); retry: the service is "
-                                 "idempotent itself, so run it again; default: hold"},
-    [OPTION_FAIL] = {.name = "fail",
-                     .kind = KIND_CHOICE,
-                     .argument = "HOW",
-                     .choices = "closed|open",
-                     .help = "without the database, closed: refuse (503); open: pass unprotected; default: closed"},
-    [OPTION_BODY_MAX] = {.name = "body-max",
-                         .kind = KIND_BYTES,
-                         .argument = "BYTES",
-                         .minimum = 1,
-                         .maximum = INT64_C(1024) * 1024 * 1024,
-                         .help = "the largest request body (k, M allowed); default: 1M"},
-    [OPTION_RESPONSE_MAX] = {.name = "response-max",
-                             .kind = KIND_BYTES,
-                             .argument = "BYTES",
-                             .minimum = 1,
-                             .maximum = INT64_C(512) * 1024 * 1024,
-                             .help =
-                                 "the largest answer that is kept; a larger one is passed on and cannot be replayed; "
-                                 "default: 1M"},
-    [OPTION_PREPARE] = {.name = "prepare",
-                        .kind = KIND_FLAG,
-                        .help =
-                            "use prepared statements, which cost PostgreSQL far less; not behind a pooler that moves a "
-                            "session between connections"},
-    [OPTION_WORKERS] = {.name = "workers",
-                        .kind = KIND_NUMBER,
-                        .argument = "N",
-                        .minimum = 1,
-                        .maximum = 64,
-                        .help = "nginx's worker processes; default: 1, whose batches are the fullest"},
-    [OPTION_USER] = {.name = "user",
-                     .kind = KIND_TEXT,
-                     .argument = "NAME",
-                     .help = "started by root: whom the workers run as; default: www-data, else nginx, else nobody"},
-    [OPTION_PRINT_CONFIG] = {.name = "print-config",
-                             .kind = KIND_FLAG,
-                             .help = "print nginx's configuration, to start your own from, and run nothing"},
-    [OPTION_NGINX] = {.name = "nginx",
-                      .kind = KIND_TEXT,
-                      .argument = "FILE",
-                      .help = "the program nginx; default: found in PATH, else in /usr/sbin"},
-    [OPTION_MODULE] = {.name = "module",
-                       .kind = KIND_TEXT,
-                       .argument = "FILE",
-                       .help =
-                           "ngx_http_once_module.so; default: found beside this command, else among nginx's modules"},
-    [OPTION_GATEWAY_DIR] = {.name = "dir",
-                            .kind = KIND_TEXT,
-                            .argument = "DIR",
-                            .help = "where the configuration and nginx's temporary files go; default: a new directory, "
-                                    "which is removed at the end"},
-    [OPTION_CONFIG] = {.name = "config",
-                       .letter = 'c',
-                       .kind = KIND_TEXT,
-                       .argument = "FILE",
-                       .help = "the configuration file (docs/configuration.md); default: pgonce.conf"},
-    [OPTION_CHECK_CONFIG] = {.name = "check-config",
-                             .kind = KIND_FLAG,
-                             .help = "read the whole file, say what is wrong, and connect to nothing"},
-    [OPTION_ONCE] = {.name = "once", .kind = KIND_FLAG, .help = "stop when there is nothing left to do, and exit 0"},
-    [OPTION_LOG_BATCHES] = {.name = "verbose", .letter = 'v', .kind = KIND_FLAG, .help = "log each batch"},
-    [OPTION_RELAY] = {.name = "relay",
-                      .letter = 'r',
-                      .kind = KIND_TEXT,
-                      .argument = "NAME",
-                      .help = "the relay; default: all, or the only one"},
-    [OPTION_CONSUMER] = {.name = "consumer",
-                         .kind = KIND_TEXT,
-                         .argument = "NAME",
-                         .help = "the consumer; default: all, or the only one that has the message"},
-    [OPTION_TOPIC] = {.name = "topic", .kind = KIND_TEXT, .argument = "TOPIC", .help = "only events of this topic"},
-    [OPTION_FROM] = {.name = "from",
-                     .kind = KIND_TEXT,
-                     .argument = "TIME",
-                     .help = "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"},
-    [OPTION_STATE] = {.name = "state",
-                      .kind = KIND_CHOICE,
-                      .argument = "STATE",
-                      .choices = "pending|waiting|retrying|dead",
-                      .help = "only what is in this state"},
-    [OPTION_TAKE] = {.name = "limit",
-                     .letter = 'n',
-                     .kind = KIND_NUMBER,
-                     .argument = "N",
-                     .minimum = 1,
-                     .maximum = 1000000,
-                     .help = "list at most N; default: 100"},
-    [OPTION_PARKED_REASON] = {.name = "reason",
-                              .kind = KIND_TEXT,
-                              .argument = "TEXT",
-                              .help = "why; recorded with your role and the time; discard, retry and replay need it"},
-    [OPTION_PARKED_TENANT] = {.name = "tenant",
-                              .letter = 't',
-                              .kind = KIND_TEXT,
-                              .argument = "TENANT",
-                              .help = "the tenant of the message; default: the only one that has the message"},
-    [OPTION_MAN] = {.name = "man",
-                    .kind = KIND_TEXT,
-                    .argument = "DIR",
-                    .help = "write the man pages into this directory"},
-    [OPTION_MARKDOWN] = {.name = "markdown", .kind = KIND_FLAG, .help = "print docs/command.md"},
-};
 
 #define ABOUT(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
 #define USES(name, ...) static const option_use name[] = {__VA_ARGS__}
@@ -380,7 +96,9 @@ ABOUT(run_about,
       "the working directory are not part of it. The same key with another fingerprint is a mismatch (13).",
       "HUP, INT, QUIT, TERM, USR1 and USR2 are passed on to CMD. CMD finds PGONCE_TENANT, PGONCE_SCOPE, PGONCE_KEY, "
       "PGONCE_FENCE and "
-      "PGONCE_ATTEMPT in its environment. Output that its children write after CMD has ended is waited for one second. "
+      "PGONCE_ATTEMPT in its environment, the trace of this call as TRACEPARENT, and that of the intent's first "
+      "attempt, by which pgonce find finds "
+      "it, as PGONCE_TRACEPARENT. Output that its children write after CMD has ended is waited for one second. "
       "The exit "
       "status is CMD's own where it ran or is replayed; the codes below are pgonce's, and come with a line on stderr "
       "that starts "
@@ -393,40 +111,113 @@ ABOUT(run_about,
       "  pgonce run --scope import --key file-17 --input file-17.csv --lease 5m -- ./import");
 USES(run_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_LEASE, false},
      {OPTION_TTL, false}, {OPTION_RETRY_FAILED, false}, {OPTION_INPUT, false}, {OPTION_OUTPUT_MAX, false},
-     {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_TRACEPARENT, false}, {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(run_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_ACTIVE, CLI_IN_DOUBT, CLI_MISMATCH, CLI_EXPIRED,
       CLI_LEASE_LOST, CLI_OUTCOME_UNKNOWN, CLI_NOT_EXECUTABLE, CLI_COMMAND_NOT_FOUND, CLI_SIGNAL_BASE);
 
 ABOUT(show_about,
       "Tells the story of one intent: its state, attempts, owner and lease, its outcome (a body that is text is shown "
       "as text, "
-      "another as the beginning of a hex dump), what operators decided about it, and the events that it emitted.",
+      "another as the beginning of a hex dump), and a timeline: when it was created, each takeover, what operators, "
+      "verify functions and the keeper decided (who, why), its outcome, and its events with what each relay has done "
+      "with them. Times are the database's. --json prints the whole document of once.story.",
       "  pgonce show --scope invoices --key 2026-01");
 USES(show_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
 EXITS(show_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+
+ABOUT(find_about,
+      ("Finds intents by their marks, newest first: what they made (--result), the event they emitted, their trace, "
+       "who ran them, where and when. All marks that are given must fit. A customer says \"I was charged twice\": ask "
+       "for the charge, the order or the customer's trace, and see how many intents there were. Two intents: the "
+       "caller used two keys. One: pgonce show tells what each attempt did."),
+      "  pgonce find --result charge:ch_17", "  pgonce find --scope payments --tenant acme --since 2h",
+      "  pgonce find --trace 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+USES(find_uses, {OPTION_RESULT, false}, {OPTION_RESULT_ID, false}, {OPTION_EVENT, false}, {OPTION_TRACE, false},
+     {OPTION_FIND_TENANT, false}, {OPTION_FIND_SCOPE, false}, {OPTION_INTENT_STATE, false}, {OPTION_OWNER, false},
+     {OPTION_SINCE, false}, {OPTION_UNTIL, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(find_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+
+ABOUT(stuck_about,
+      "Lists what does not come to an end: stale intents (their lease passed without a word), attempts that run "
+      "unusually long, intents that were retried often, and counts events and messages that are parked. With each "
+      "comes what to type next. Changes nothing.",
+      "  pgonce stuck", "  pgonce stuck --scope payments --longer-than 1m");
+USES(stuck_uses, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false}, {OPTION_LONGER_THAN, false},
+     {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(stuck_exits, CLI_NO_SERVER, CLI_CONTRACT);
+
+ABOUT(in_doubt_about,
+      "Lists the intents of which nobody knows whether their effect happened, oldest first, with what to type next. "
+      "No attempt of them runs until it is decided. Changes nothing.",
+      "  pgonce in-doubt");
+USES(in_doubt_uses, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false}, {OPTION_TAKE, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
+EXITS(in_doubt_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(resolve_about,
       "Decides about an intent that is in doubt, stale (its lease passed) or failed retryably, once you have found out "
       "whether "
       "its effect happened. Raises the fence, so that the old attempt can report no more. Recorded with who, when and "
       "why.",
+      "It does not guess: without --as it tells the story, asks the scope's verify function where there is one, says "
+      "which decision would fit, and changes nothing (2). With --dry-run it shows what is before and after, and what "
+      "would follow. At a terminal it asks for a reason that is not given.",
       "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 "
       "--body answer.json",
       "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'");
-USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_AS, true},
-     {OPTION_REASON, true}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false},
+USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_AS, false},
+     {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false},
      {OPTION_JSON, false});
 EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
-ABOUT(doctor_about, "Looks at the installation and says, check by check, what is well, what to mind, and what to do: "
-                    "the server's version, the "
-                    "contract (installed, current, unchanged, of one owner, granted), partitions, settings that do not "
-                    "fit, the connection "
-                    "(clock, pooling), vacuum. Changes nothing. Run it as the owner of the contract: other roles may "
-                    "not see everything.");
-USES(doctor_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
+ABOUT(recover_about,
+      ("Goes through the stale intents, those whose attempt let its lease pass, and judges each by its scope's policy "
+       "and verify function: it succeeded, it is safe to retry, it is in doubt, or it is given up because its attempts "
+       "are used up. Prints each decision with its reason, and counts. A short transaction for each few; it may be "
+       "interrupted anywhere and run again. pgonce keep does the same all the time."),
+      "Exits with 12 where it left an intent in doubt: pgonce in-doubt lists what to decide.",
+      "  pgonce recover --once --dry-run", "  pgonce recover --once --scope payments");
+USES(recover_uses, {OPTION_RECOVER_ONCE, false}, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false},
+     {OPTION_RECOVER_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_IN_DOUBT);
+
+ABOUT(top_about,
+      "Shows what the contract does, live: for each scope how many attempts are new, replayed, refused because another "
+      "is running, failed, or a mismatch, how many intents run, are stale and in doubt; the attempts that run longest, "
+      "one of them with its story; what relays have still to deliver; the largest partitions; when the keeper last "
+      "succeeded. Reads only. A connection that is lost is made anew.",
+      "Keys: up and down choose an intent, Enter opens its story, b goes back, s sorts, t shows totals, f filters by "
+      "scope, p pauses, r asks now, h helps, q quits. It works at 80x24 and without colour (NO_COLOR, TERM=dumb).",
+      "  pgonce top", "  pgonce top --interval 500ms", "  pgonce top --once --json");
+USES(top_uses, {OPTION_REFRESH, false}, {OPTION_SNAPSHOT, false}, {OPTION_NO_COLOR, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
+EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
+
+ABOUT(
+    doctor_about,
+    "Looks at the installation and says, check by check, what is well and what is not, and what to do: the server and "
+    "its settings, the clock, the way in (poolers), the contract (version, owner, grants), partitions, indexes and "
+    "vacuum, what holds back cleaning (transactions, slots, standbys), the keeper, relays and consumers, and keys that "
+    "look wrong (made anew for each attempt, or too coarse). Changes nothing.",
+    "A failed check wants repair, and makes the exit status 1; a warning does not. What this role may not look at is "
+    "skipped: the owner of the contract, with pg_monitor, sees everything.",
+    "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
+USES(doctor_uses, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(doctor_exits, CLI_NO_SERVER);
+
+ABOUT(
+    plan_about,
+    "Says what so many intents a second will need: rows and bytes per day and in all, WAL, the index that should stay "
+    "in memory, partitions, and what a longer retention costs. Arithmetic from PostgreSQL's page layout, which a test "
+    "holds against measured tables to within 15%; it connects to nothing.",
+    "  pgonce plan --rate 10000 --retention 7d --body 2kB",
+    "  pgonce plan --rate 500 --retention 30d --body 600 --headers 120 --key uuidv4 --leased");
+USES(plan_uses, {OPTION_RATE, true}, {OPTION_PLAN_RETENTION, false}, {OPTION_PLAN_BODY, false},
+     {OPTION_PLAN_HEADERS, false}, {OPTION_PLAN_KEY, false}, {OPTION_SCOPE_BYTES, false}, {OPTION_TENANT_BYTES, false},
+     {OPTION_EVENTS_PER_INTENT, false}, {OPTION_EVENT_BYTES, false}, {OPTION_LEASED, false},
+     {OPTION_SAME_TRANSACTION, false}, {OPTION_JSON, false});
+EXITS(plan_exits, 0);
 
 ABOUT(
     version_about,
@@ -467,6 +258,23 @@ USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATE
      {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
+ABOUT(
+    keep_about,
+    "Keeps the database in order, so that nobody has to: makes the partitions of the days to come, retires those that "
+    "have passed, moves what has to outlive them to the archive, deletes what has expired, recovers stale intents by "
+    "their scope's policy, and drops the outbox's days that every relay has passed. It works in short pieces with "
+    "pauses between them, in rounds; a step that fails is noted and tried again, and holds up no other.",
+    "One keeper works at a time, by a lease in the database; others stand by and take over. Killed at any moment, the "
+    "next one goes on. It works through a pooler in transaction mode. The role needs once_keeper; one that is also a "
+    "member of the contract's owner detaches partitions CONCURRENTLY, others with a short exclusive lock.",
+    "--metrics serves what the database has to tell (counts per scope, backlogs, sizes, days ahead, how the steps "
+    "fared) and what the process has done. INT and TERM stop it at once and give the lease back. With --once: exit 11 "
+    "where another keeper is at work.",
+    "  pgonce keep --metrics 127.0.0.1:9187", "  pgonce keep --once");
+USES(keep_uses, {OPTION_ONE_ROUND, false}, {OPTION_METRICS, false}, {OPTION_INTERVAL, false},
+     {OPTION_KEEPER_NAME, false}, {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+EXITS(keep_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_ACTIVE);
+
 ABOUT(relay_about,
       "Publishes what once.emit has written: each [relay NAME] section of the configuration file reads the outbox and "
       "delivers to "
@@ -480,7 +288,7 @@ ABOUT(relay_about,
       "visible, and retried or discarded with pgonce outbox. A sink that is away is waited for.",
       "INT and TERM finish what is in flight and stop, a second one stops at once.",
       "  pgonce relay --config pgonce.conf", "  pgonce relay --config pgonce.conf --check-config");
-USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false},
+USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false}, {OPTION_METRICS, false},
      {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
@@ -512,7 +320,7 @@ ABOUT(consume_about,
       "Later messages of its key wait behind it; all others go on.",
       "INT and TERM finish the batch at work and stop, a second one stops at once.",
       "  pgonce consume --config pgonce.conf", "  pgonce consume --config pgonce.conf --check-config");
-USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false},
+USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false}, {OPTION_METRICS, false},
      {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
@@ -570,6 +378,15 @@ const cli_command cli_commands[] = {
      .operands = OPERANDS_NONE,
      .exits = gateway_exits,
      .run = cli_gateway},
+    {.name = "keep",
+     .summary = "keep the database in order: retention, recovery, metrics",
+     .usage = "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]",
+     .about = keep_about,
+     .uses = keep_uses,
+     .use_count = COUNT(keep_uses),
+     .operands = OPERANDS_NONE,
+     .exits = keep_exits,
+     .run = cli_keep},
     {.name = "relay",
      .summary = "publish the outbox to Kafka, RabbitMQ, NATS or webhooks",
      .usage = "[NAME...] [--config FILE] [OPTIONS]",
@@ -615,24 +432,78 @@ const cli_command cli_commands[] = {
      .operands = OPERANDS_NONE,
      .exits = show_exits,
      .run = cli_show},
+    {.name = "find",
+     .summary = "find intents by result, event, trace, tenant, time, state",
+     .usage = "[--result TYPE:ID] [--event UUID] [--trace TRACE] [OPTIONS]",
+     .about = find_about,
+     .uses = find_uses,
+     .use_count = COUNT(find_uses),
+     .operands = OPERANDS_NONE,
+     .exits = find_exits,
+     .run = cli_find},
+    {.name = "stuck",
+     .summary = "what does not come to an end, and what to type",
+     .usage = "[--scope S] [--tenant T] [--longer-than DURATION]",
+     .about = stuck_about,
+     .uses = stuck_uses,
+     .use_count = COUNT(stuck_uses),
+     .operands = OPERANDS_NONE,
+     .exits = stuck_exits,
+     .run = cli_stuck},
+    {.name = "in-doubt",
+     .summary = "intents of which nobody knows whether their effect happened",
+     .usage = "[--scope S] [--tenant T]",
+     .about = in_doubt_about,
+     .uses = in_doubt_uses,
+     .use_count = COUNT(in_doubt_uses),
+     .operands = OPERANDS_NONE,
+     .exits = in_doubt_exits,
+     .run = cli_in_doubt},
     {.name = "resolve",
      .summary = "decide about an intent that is stale or in doubt",
-     .usage = "--scope S --key K --as STATE --reason TEXT [OPTIONS]",
+     .usage = "--scope S --key K [--as STATE --reason TEXT] [OPTIONS]",
      .about = resolve_about,
      .uses = resolve_uses,
      .use_count = COUNT(resolve_uses),
      .operands = OPERANDS_NONE,
      .exits = resolve_exits,
      .run = cli_resolve},
+    {.name = "recover",
+     .summary = "judge all stale intents once, by policy and verify function",
+     .usage = "--once [--scope S] [--dry-run]",
+     .about = recover_about,
+     .uses = recover_uses,
+     .use_count = COUNT(recover_uses),
+     .operands = OPERANDS_NONE,
+     .exits = recover_exits,
+     .run = cli_recover},
+    {.name = "top",
+     .summary = "what the contract does, live in a terminal",
+     .usage = "[--interval DURATION] [--once [--json]]",
+     .about = top_about,
+     .uses = top_uses,
+     .use_count = COUNT(top_uses),
+     .operands = OPERANDS_NONE,
+     .exits = top_exits,
+     .run = cli_top},
     {.name = "doctor",
      .summary = "check the installation, and say what to do",
-     .usage = "[--dsn CONNINFO]",
+     .usage = "[--transaction-max DURATION] [--held-max N]",
      .about = doctor_about,
      .uses = doctor_uses,
      .use_count = COUNT(doctor_uses),
      .operands = OPERANDS_NONE,
      .exits = doctor_exits,
      .run = cli_doctor},
+    {.name = "plan",
+     .summary = "what a rate of intents will need: disk, WAL, memory",
+     .usage = "--rate N [OPTIONS]",
+     .about = plan_about,
+     .uses = plan_uses,
+     .use_count = COUNT(plan_uses),
+     .operands = OPERANDS_NONE,
+     .exits = plan_exits,
+     .run = cli_plan},
     {.name = "bench",
      .summary = "measure what the contract costs in a database",
      .usage = "[--clients N] [--seconds N]",

@@ -160,20 +160,50 @@ static void *run_job(void *argument)
 	return NULL;
 }
 
-static int run_all(const cli_invocation *invocation, job *jobs, size_t count)
+int jobs_metrics_start(const cli_invocation *invocation, const char *kind, const metrics_source *source,
+                       jobs_metrics *result)
+{
+	const service service = {.kind = kind, .name = "*"};
+	const char *address = invocation->text[OPTION_METRICS];
+	char *problem = NULL;
+
+	*result = (jobs_metrics){0};
+	if (!invocation->given[OPTION_METRICS]) {
+		return CLI_OK;
+	}
+	if (!metrics_address_is_good(address)) {
+		return cli_fail(invocation, CLI_USAGE, "127.0.0.1:9187 or [::1]:9187",
+		                "option --metrics: '%s' is no ADDRESS:PORT (numbers, or localhost)", address);
+	}
+	result->metrics = metrics_new();
+	result->server = metrics_server_start(address, result->metrics, source, &problem);
+	if (result->server == NULL) {
+		int failed = cli_fail(invocation, CLI_FAILED, NULL, "%s", problem == NULL ? "out of memory" : problem);
+		free(problem);
+		jobs_metrics_stop(result);
+		return failed;
+	}
+	service_log(&service, SERVICE_INFO, "metrics", "address=%s", metrics_server_address(result->server));
+	return CLI_OK;
+}
+
+void jobs_metrics_stop(jobs_metrics *metrics)
+{
+	metrics_server_stop(metrics->server);
+	metrics_free(metrics->metrics);
+	*metrics = (jobs_metrics){0};
+}
+
+/* Starts each in a thread, and waits until all have ended. */
+static int run_threads(const cli_invocation *invocation, job *jobs, size_t count, metrics *metrics)
 {
 	int result = CLI_OK;
 
-	if (!service_stop_install()) {
-		return cli_fail(invocation, CLI_FAILED, NULL, "cannot prepare for signals: %m");
-	}
-	if (invocation->given[OPTION_LOG_BATCHES]) {
-		service_log_level(SERVICE_DEBUG);
-	}
 	for (size_t i = 0; i < count && result == CLI_OK; i++) {
 		jobs[i].options = (job_options){.conninfo = jobs[i].conninfo,
 		                                .once = invocation->given[OPTION_ONCE],
-		                                .log_batches = invocation->given[OPTION_LOG_BATCHES]};
+		                                .log_batches = invocation->given[OPTION_LOG_BATCHES],
+		                                .metrics = metrics};
 		int failed = pthread_create(&jobs[i].thread, NULL, run_job, &jobs[i]);
 		jobs[i].started = failed == 0;
 		if (failed != 0) {
@@ -187,6 +217,25 @@ static int run_all(const cli_invocation *invocation, job *jobs, size_t count)
 			pthread_join(jobs[i].thread, NULL);
 		}
 	}
+	return result;
+}
+
+static int run_all(const cli_invocation *invocation, const job_kind *kind, job *jobs, size_t count)
+{
+	jobs_metrics metrics;
+
+	if (!service_stop_install()) {
+		return cli_fail(invocation, CLI_FAILED, NULL, "cannot prepare for signals: %m");
+	}
+	if (invocation->given[OPTION_LOG_BATCHES]) {
+		service_log_level(SERVICE_DEBUG);
+	}
+	int result = jobs_metrics_start(invocation, kind->kind, NULL, &metrics);
+	if (result != CLI_OK) {
+		return result;
+	}
+	result = run_threads(invocation, jobs, count, metrics.metrics);
+	jobs_metrics_stop(&metrics);
 	for (size_t i = 0; i < count; i++) {
 		if (jobs[i].started && jobs[i].exit_code != CLI_OK && result == CLI_OK) {
 			result = cli_fail(invocation, jobs[i].exit_code, NULL, "[%s %s] %s", jobs[i].kind->kind,
@@ -229,7 +278,7 @@ int jobs_run(const cli_invocation *invocation, const job_kind *kind)
 	if (result == CLI_OK && invocation->given[OPTION_CHECK_CONFIG]) {
 		cli_note(invocation, "%s: %zu of its %s can be run", path, count, kind->plural);
 	} else if (result == CLI_OK) {
-		result = run_all(invocation, jobs, count);
+		result = run_all(invocation, kind, jobs, count);
 	}
 	for (size_t i = 0; i < count; i++) {
 		free(jobs[i].conninfo);

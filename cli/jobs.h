@@ -7,11 +7,13 @@
 
 #include "cli.h"
 #include "config.h"
+#include "metrics_server.h"
 
 typedef struct job_options {
 	const char *conninfo;
 	bool once;        /* --once */
 	bool log_batches; /* --log-batches */
+	metrics *metrics; /* NULL: nobody asks for any */
 } job_options;
 
 typedef struct job_kind {
@@ -25,6 +27,18 @@ typedef struct job_kind {
 	 */
 	int (*run)(const config *config, const config_section *section, const job_options *options, char **problem);
 } job_kind;
+
+/*
+ * --metrics: a registry, and a server for it and what `source` says (NULL: nothing); both NULL where it is not asked for. CLI_OK, or a
+ * code after saying why not. Ended by jobs_metrics_stop.
+ */
+typedef struct jobs_metrics {
+	metrics *metrics;
+	metrics_server *server;
+} jobs_metrics;
+int jobs_metrics_start(const cli_invocation *invocation, const char *kind, const metrics_source *source,
+                       jobs_metrics *result);
+void jobs_metrics_stop(jobs_metrics *metrics);
 
 /* Reads the file, runs those sections of the kind that the operands name (all, without operands). The process's exit code. */
 int jobs_run(const cli_invocation *invocation, const job_kind *kind);

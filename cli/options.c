@@ -132,7 +132,8 @@ bool cli_parse_duration(const char *text, int64_t *milliseconds)
 
 bool cli_parse_bytes(const char *text, int64_t *bytes)
 {
-	static const unit units[] = {{"", 1}, {"k", 1024}, {"K", 1024}, {"M", 1024 * 1024}, {NULL, 0}};
+	static const unit units[] = {{"", 1},      {"k", 1024},        {"K", 1024},         {"kB", 1024},
+	                             {"KB", 1024}, {"M", 1024 * 1024}, {"MB", 1024 * 1024}, {NULL, 0}};
 	return parse_with_units(text, units, bytes);
 }
 

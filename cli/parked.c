@@ -121,6 +121,37 @@ int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_
 	                                "%s: the contract answered in an unknown form", what);
 }
 
+bool parked_is_uuid(const char *text)
+{
+	static const char shape[] = "00000000-0000-0000-0000-000000000000";
+
+	if (strlen(text) != sizeof shape - 1) {
+		return false;
+	}
+	for (size_t i = 0; i < sizeof shape - 1; i++) {
+		if (shape[i] == '-' ? text[i] != '-' : strchr("0123456789abcdefABCDEF", text[i]) == NULL) {
+			return false;
+		}
+	}
+	return true;
+}
+
+int parked_check_time(const cli_invocation *invocation, PGconn *connection, option_id id, const char *hint)
+{
+	const char *text = invocation->text[id];
+	PGresult *answer = connect_query(connection, SQL_READ_TIME, 1, &text);
+	const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
+	int result = CLI_OK;
+
+	if (sqlstate != NULL && strncmp(sqlstate, "22", 2) == 0) {
+		result = cli_fail(invocation, CLI_USAGE, hint, "option --%s: '%s' is no time", cli_options[id].name, text);
+	} else if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
+		result = cli_report_result(invocation, connection, answer, "cannot read a time");
+	}
+	PQclear(answer);
+	return result;
+}
+
 /* ---- lists */
 
 const char *parked_text(const json_t *object, const char *member)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* parked.h: what pgonce outbox and pgonce dead share: verbs (list, show, retry ...), answers that are JSON, lists for people. */
+/* parked.h: what commands for operators share: verbs (list, show, retry ...), answers that are JSON, lists for people. */
 #pragma once
 
 #include "connect.h"
@@ -20,6 +20,11 @@ const char *parked_option(const cli_invocation *invocation, option_id id);
 /* Runs a statement whose answer is one JSON value. CLI_OK, with *json (SQL's NULL is JSON's null), or an exit code after saying what is wrong. */
 int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
                  const char *const *parameters, const char *what, json_t **json);
+
+/* 8-4-4-4-12 hexadecimal digits? */
+bool parked_is_uuid(const char *text);
+/* Can the server read the option as a time? Asked by itself, so that what is no time is told apart from what failed. CLI_OK, or after saying. */
+int parked_check_time(const cli_invocation *invocation, PGconn *connection, option_id id, const char *hint);
 
 typedef enum column_kind {
 	COLUMN_TEXT,

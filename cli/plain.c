@@ -15,15 +15,20 @@ enum {
 	HEX_BYTES_A_LINE = 16
 };
 
-void plain_print(const char *text)
+void plain_write(FILE *out, const char *text)
 {
 	for (; *text != '\0'; text++) {
 		unsigned char c = (unsigned char)*text;
 		/* U+0080 to U+009F are control characters too. */
 		bool two = c == 0xc2 && (unsigned char)text[1] >= 0x80 && (unsigned char)text[1] <= 0x9f;
-		putchar(c < ' ' || c == 0x7f || two ? '?' : c);
+		putc(c < ' ' || c == 0x7f || two ? '?' : c, out);
 		text += two;
 	}
+}
+
+void plain_print(const char *text)
+{
+	plain_write(stdout, text);
 }
 
 /* Text: valid UTF-8 without control characters other than tab and line ends. */
@@ -40,59 +45,59 @@ static bool is_text(const unsigned char *data, size_t length)
 	return valid;
 }
 
-static void print_text(const char *prefix, const unsigned char *data, size_t length)
+static void print_text(FILE *out, const char *prefix, const unsigned char *data, size_t length)
 {
 	size_t shown = length < TEXT_BYTES_SHOWN ? length : TEXT_BYTES_SHOWN;
 	bool at_start = true;
 
 	for (size_t i = 0; i < shown; i++) {
 		if (at_start) {
-			printf("  %s", prefix);
+			fprintf(out, "  %s", prefix);
 		}
 		if (data[i] != '\r') {
-			putchar(data[i]);
+			putc(data[i], out);
 		}
 		at_start = data[i] == '\n';
 	}
 	if (!at_start) {
-		putchar('\n');
+		putc('\n', out);
 	}
 	if (shown < length) {
-		printf("  ... %zu bytes more\n", length - shown);
+		fprintf(out, "  ... %zu bytes more\n", length - shown);
 	}
 }
 
-static void print_hex(const char *prefix, const unsigned char *data, size_t length)
+static void print_hex(FILE *out, const char *prefix, const unsigned char *data, size_t length)
 {
 	size_t shown = length < HEX_BYTES_SHOWN ? length : HEX_BYTES_SHOWN;
 
 	for (size_t at = 0; at < shown; at += HEX_BYTES_A_LINE) {
 		size_t end = at + HEX_BYTES_A_LINE < shown ? at + HEX_BYTES_A_LINE : shown;
-		printf("  %s%08zx ", prefix, at);
+		fprintf(out, "  %s%08zx ", prefix, at);
 		for (size_t i = at; i < at + HEX_BYTES_A_LINE; i++) {
 			if (i < end) {
-				printf(" %02x", data[i]);
+				fprintf(out, " %02x", data[i]);
 			} else {
-				fputs("   ", stdout);
+				fputs("   ", out);
 			}
 		}
-		fputs("  ", stdout);
+		fputs("  ", out);
 		for (size_t i = at; i < end; i++) {
-			putchar(data[i] < 0x7f && isprint(data[i]) ? data[i] : '.');
+			putc(data[i] < 0x7f && isprint(data[i]) ? data[i] : '.', out);
 		}
-		putchar('\n');
+		putc('\n', out);
 	}
 	if (shown < length) {
-		printf("  ... %zu bytes more\n", length - shown);
+		fprintf(out, "  ... %zu bytes more\n", length - shown);
 	}
 }
 
-void plain_bytes(const char *prefix, const unsigned char *data, size_t length)
+void plain_bytes(FILE *out, const char *prefix, const unsigned char *data, size_t length)
 {
 	if (is_text(data, length)) {
-		print_text(prefix, data, length);
+		print_text(out, prefix, data, length);
 	} else {
-		print_hex(prefix, data, length);
+		print_hex(out, prefix, data, length);
 	}
 }
 

@@ -24,6 +24,8 @@
 enum {
 	GATEWAY_PORT = 8080,
 	NATS_PORT = 4222,
+	METRICS_PORT = 9187,
+	PORTS = 65535,
 	PORT_COUNT = 100, /* so many are tried, from these on */
 	PATIENCE_MS = 10000,
 	WAIT_MS = 10000, /* of a retry for the attempt that is running */
@@ -35,6 +37,7 @@ enum service_index {
 	PAYMENTS,
 	HANDOFF,
 	GATEWAY,
+	KEEP,
 	NATS,
 	RELAY,
 	CONSUME,
@@ -52,6 +55,7 @@ static const service services[SERVICE_COUNT] = {
     [PAYMENTS] = {.name = "payments", .path = "/payments", .program = "payments-example", .end_signal = SIGTERM},
     [HANDOFF] = {.name = "handoff", .path = "/handoff", .program = "handoff-example", .end_signal = SIGTERM},
     [GATEWAY] = {.name = "gateway", .end_signal = SIGQUIT},
+    [KEEP] = {.name = "keep", .end_signal = SIGTERM},
     [NATS] = {.name = "nats", .end_signal = SIGTERM},
     [RELAY] = {.name = "relay", .end_signal = SIGTERM},
     [CONSUME] = {.name = "consume", .end_signal = SIGTERM},
@@ -330,7 +334,7 @@ static bool is_free(int port)
 }
 
 /* Where it listens, or listened last, which the file says; 0: nowhere yet. */
-static int kept_port(const server *server, const char *name, int first)
+static int kept_port(const server *server, const char *name, int first, int count)
 {
 	char *path = file_of(server, name, "");
 	FILE *file = fopen(path, "re");
@@ -338,7 +342,7 @@ static int kept_port(const server *server, const char *name, int first)
 
 	free(path);
 	if (file != NULL) {
-		if (fscanf(file, "%d", &port) != 1 || port < first || port >= first + PORT_COUNT) {
+		if (fscanf(file, "%d", &port) != 1 || port < first || port >= first + count) {
 			port = 0;
 		}
 		fclose(file);
@@ -349,7 +353,7 @@ static int kept_port(const server *server, const char *name, int first)
 /* The one of last time, so that lines that were copied stay true; else the first that is free. */
 static int choose_port(const server *server, const char *name, int first)
 {
-	int port = kept_port(server, name, first);
+	int port = kept_port(server, name, first, PORT_COUNT);
 	int chosen = port != 0 && is_free(port) ? port : 0;
 
 	for (int i = 0; i < PORT_COUNT && chosen == 0; i++) {
@@ -452,7 +456,7 @@ static int open_nats(void)
 
 static char *nats_url(const server *server)
 {
-	return cli_format("nats://127.0.0.1:%d", kept_port(server, "nats.port", NATS_PORT));
+	return cli_format("nats://127.0.0.1:%d", kept_port(server, "nats.port", NATS_PORT, PORT_COUNT));
 }
 
 /* Where NATS keeps its streams: the server's user's alone. */
@@ -507,6 +511,86 @@ static int start_job(const server *server, const service *service)
 	return pid < 0 ? CLI_FAILED : CLI_OK;
 }
 
+/* The port that the keeper says it serves metrics at, in the log from that place on; 0: it has not said so. */
+static int told_port(const char *log, long from)
+{
+	FILE *file = fopen(log, "re");
+	char line[512];
+	int port = 0;
+
+	if (file == NULL) {
+		return 0;
+	}
+	if (fseek(file, from, SEEK_SET) == 0) {
+		while (port == 0 && fgets(line, sizeof line, file) != NULL) {
+			const char *told = strstr(line, " event=metrics address=127.0.0.1:");
+			port = told != NULL && strstr(line, " keep=") != NULL && strchr(told, '\n') != NULL
+			           ? atoi(strrchr(told, ':') + 1)
+			           : 0;
+		}
+	}
+	fclose(file);
+	return port;
+}
+
+/* With its metrics at that port, 0: any. The port; 0: it has ended, or says nothing. */
+static int try_keeper(const server *server, int port)
+{
+	char *log = file_of(server, "log", "");
+	struct stat status = {0};
+	long from = stat(log, &status) == 0 ? (long)status.st_size : 0;
+	int program = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	pid_t pid = program < 0 ? -1 : launch(server, &services[KEEP]);
+	int told = 0;
+
+	if (pid == 0) {
+		char *dsn = server_dsn(server, SERVER_DATABASE);
+		char *metrics = cli_format("127.0.0.1:%d", port);
+		const char *arguments[] = {"pgonce", "keep", "--dsn", dsn, "--metrics", metrics, NULL};
+		server_become_user(server);
+		fexecve(program, (char *const *)(uintptr_t)arguments, environ);
+		_exit(127);
+	}
+	if (program >= 0) {
+		close(program);
+	}
+	for (int waited_ms = 0; pid > 0 && waited_ms < PATIENCE_MS && told == 0; waited_ms += PAUSE_MS) {
+		if (waitpid(pid, NULL, WNOHANG) == pid) {
+			break;
+		}
+		pause_briefly();
+		told = told_port(log, from);
+	}
+	free(log);
+	return told;
+}
+
+/* At the port of last time, or the usual one; where somebody else has that, at any. What it says tells, so that no other's port is taken for its own. */
+static int start_keeper(const server *server)
+{
+	int port = kept_port(server, "metrics.port", 1, PORTS);
+	char *path = file_of(server, "metrics.port", "");
+	int result = is_whole(server, &services[KEEP]) ? CLI_OK : stop(server, &services[KEEP]);
+
+	if (result == CLI_OK && !is_whole(server, &services[KEEP])) {
+		port = try_keeper(server, port == 0 ? METRICS_PORT : port);
+		if (port == 0) {
+			result = stop(server, &services[KEEP]);
+			port = result == CLI_OK ? try_keeper(server, 0) : 0;
+		}
+		FILE *file = port == 0 ? NULL : fopen(path, "we");
+		if (port == 0) {
+			char *hint = cli_format("the reason is in %s/gateway/log", server->home);
+			result = cli_fail(server->invocation, CLI_FAILED, hint, "keep did not start");
+			free(hint);
+		} else if (file == NULL || fprintf(file, "%d\n", port) < 0 || fclose(file) != 0) {
+			result = fail_errno(server, "cannot write", path);
+		}
+	}
+	free(path);
+	return result;
+}
+
 /* What the jobs need of the two servers. */
 static int prepare_jobs(const server *server)
 {
@@ -557,7 +641,7 @@ static const char *find_missing(gateway *gateway)
 	for (int i = 0; i < GATEWAY; i++) {
 		int program = open_program(&services[i]);
 		if (program < 0) {
-			return "the example services were not built (libmicrohttpd was not there)";
+			return "the example services are not beside this command";
 		}
 		close(program);
 	}
@@ -625,6 +709,7 @@ int services_start(const server *server)
 	}
 	int result = make_directory(server);
 
+	result = result == CLI_OK ? start_keeper(server) : result;
 	result = result == CLI_OK ? start_payments(server) : result;
 	return result == CLI_OK ? start_events(server) : result;
 }
@@ -642,7 +727,7 @@ int services_stop(const server *server)
 
 json_t *services_describe(const server *server)
 {
-	int port = kept_port(server, "port", GATEWAY_PORT);
+	int port = kept_port(server, "port", GATEWAY_PORT, PORT_COUNT);
 
 	if (port == 0 || !is_running(server, &services[GATEWAY])) {
 		return json_null();
@@ -670,6 +755,17 @@ json_t *services_describe(const server *server)
 	free(status);
 	free(url);
 	return gateway;
+}
+
+json_t *services_describe_keeper(const server *server)
+{
+	if (!is_running(server, &services[KEEP])) {
+		return json_null();
+	}
+	char *url = cli_format("http://127.0.0.1:%d/metrics", kept_port(server, "metrics.port", 1, PORTS));
+	json_t *keeper = json_pack("{s:s, s:i}", "metrics", url, "pid", (int)leader_of(server, &services[KEEP]));
+	free(url);
+	return keeper;
 }
 
 json_t *services_describe_events(const server *server)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * services.h: what pgonce dev runs besides the server: two example services and the gateway before them; NATS, a relay and a
+ * services.h: what pgonce dev runs besides the server: the keeper; two example services and the gateway before them; NATS, a relay and a
  * consumer. Each is found again by a lock that its processes hold, so a stale number misleads nobody. For cli_dev.c, which holds the server's lock meanwhile.
  */
 #pragma once
@@ -13,5 +13,7 @@ int services_start(const server *server);
 int services_stop(const server *server);
 /* {"url": ...} of the running gateway and what is behind it; JSON null where it does not run. */
 json_t *services_describe(const server *server);
+/* {"metrics": URL, "pid": N} of the keeper; JSON null where it does not run. */
+json_t *services_describe_keeper(const server *server);
 /* {"url": ...} of NATS, of the relay to it and the consumer from it; JSON null where they do not run. */
 json_t *services_describe_events(const server *server);

@@ -6,40 +6,57 @@ WITH owners AS (
     UNION SELECT pg_get_userbyid(p.proowner) FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = to_regnamespace('once')
     UNION SELECT pg_get_userbyid(n.nspowner) FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'once'
 ), roles AS (
-    SELECT wanted.role_name, r.oid, wanted.function_name
-      FROM (VALUES ('once_app', 'begin'), ('once_tenant', 'begin'), ('once_relay', 'add_days'), ('once_keeper',
-          'retire_day'),
-                   ('once_reader', 'story'), ('once_admin', 'resolve')) AS wanted (role_name, function_name)
+    SELECT wanted.role_name, r.oid, wanted.functions
+      FROM (VALUES
+          ('once_app', ARRAY['begin', 'finish', 'claim', 'claim_many', 'complete', 'fail', 'renew', 'release', 'peek', 'receive', 'emit',
+              'errors', 'any_tenant']),
+          ('once_tenant', ARRAY['begin', 'finish', 'claim', 'complete', 'fail', 'renew', 'release', 'peek', 'errors']),
+          ('once_relay', ARRAY['relay_take', 'relay_fetch', 'relay_settle', 'relay_due', 'add_days', 'errors']),
+          ('once_consumer', ARRAY['receive', 'receive_many', 'message_park', 'message_due', 'errors']),
+          ('once_keeper', ARRAY['add_days', 'retire_day', 'retire_outbox', 'errors']),
+          ('once_reader', ARRAY['story', 'peek', 'outbox_summary', 'dead_list', 'errors']),
+          ('once_admin', ARRAY['resolve', 'set_scope', 'bind', 'story', 'outbox_retry', 'dead_retry', 'errors']))
+          AS wanted (role_name, functions)
       LEFT JOIN pg_catalog.pg_roles AS r ON r.rolname = wanted.role_name
-), open_tables AS (
-    SELECT c.oid::regclass::text AS name
+), lacking AS (
+    SELECT r.role_name, f.name
+      FROM roles AS r, unnest(r.functions) AS f (name)
+     WHERE r.oid IS NOT NULL
+       AND NOT (has_schema_privilege(r.oid, to_regnamespace('once')::oid, 'usage')
+                AND EXISTS (SELECT FROM pg_catalog.pg_proc AS p
+                             WHERE p.pronamespace = to_regnamespace('once') AND p.proname = f.name
+                               AND has_function_privilege(r.oid, p.oid, 'execute')))
+), opened AS (
+    SELECT c.oid::regclass::text AS name, a.grantee, a.privilege_type, c.relkind
       FROM pg_catalog.pg_class AS c, LATERAL aclexplode(c.relacl) AS a
-     WHERE c.relnamespace = to_regnamespace('once') AND c.relkind IN ('r', 'p', 'v', 'S') AND a.grantee = 0
-), open_functions AS (
-    SELECT p.oid::regprocedure::text AS name
+     WHERE c.relnamespace = to_regnamespace('once') AND c.relkind IN ('r', 'p', 'v', 'S') AND a.grantee <> c.relowner
+    UNION ALL
+    SELECT p.oid::regprocedure::text, a.grantee, a.privilege_type, 'f'
       FROM pg_catalog.pg_proc AS p, LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
      WHERE p.pronamespace = to_regnamespace('once') AND a.grantee = 0
 )
-SELECT 'one owner', CASE count(*) WHEN 1 THEN 'ok' ELSE 'fail' END, string_agg(owner, ', ' ORDER BY owner),
+SELECT 'one owner', CASE count(*) WHEN 1 THEN 'ok' ELSE 'failed' END, string_agg(owner, ', ' ORDER BY owner),
        'give everything in schema once to one role (ALTER ... OWNER TO): its functions run with their owner''s rights'
   FROM owners
 UNION ALL
-SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warn' END,
+SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warning' END,
        coalesce('missing: ' || string_agg(role_name, ', ' ORDER BY role_name) FILTER (WHERE oid IS NULL), 'all there'),
        'have an administrator run CREATE ROLE name NOLOGIN for each, then run pgonce init again; or grant functions one by one'
   FROM roles
 UNION ALL
-SELECT 'grants', CASE WHEN count(*) FILTER (WHERE NOT granted) = 0 THEN 'ok' ELSE 'fail' END,
-       coalesce('not granted: ' || string_agg(role_name, ', ' ORDER BY role_name) FILTER (WHERE NOT granted),
-           'as installed'),
+SELECT 'grants', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
+       coalesce('not granted: '
+           || left(string_agg(format('%s to %s', name, role_name), ', ' ORDER BY role_name, name), 200), 'as installed'),
        'run pgonce init as the owner of the contract'
-  FROM (SELECT r.role_name, EXISTS (SELECT FROM pg_catalog.pg_proc AS p
-                                     WHERE p.pronamespace = to_regnamespace('once') AND p.proname = r.function_name
-                                       AND has_function_privilege(r.oid, p.oid, 'execute'))
-                            AND has_schema_privilege(r.oid, 'once', 'usage') AS granted
-          FROM roles AS r WHERE r.oid IS NOT NULL) AS checked
+  FROM lacking
 UNION ALL
-SELECT 'closed to PUBLIC', CASE count(*) WHEN 0 THEN 'ok' ELSE 'fail' END,
-       coalesce('open: ' || left(string_agg(name, ', ' ORDER BY name), 200), 'yes'),
+SELECT 'closed to PUBLIC', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
+       coalesce('open: ' || left(string_agg(DISTINCT name, ', '), 200), 'yes'),
        'REVOKE ALL ON these FROM PUBLIC; pgonce init does it for functions'
-  FROM (SELECT name FROM open_tables UNION ALL SELECT name FROM open_functions) AS opened
+  FROM opened WHERE grantee = 0
+UNION ALL
+SELECT 'closed tables', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(privilege_type <> 'SELECT') THEN 'failed' ELSE 'warning' END,
+       coalesce('open: ' || left(string_agg(DISTINCT format('%s (%s to %s)', name, privilege_type, pg_get_userbyid(grantee)), ', '), 200),
+           'nobody but the owner touches a table'),
+       'REVOKE ALL ON these FROM the roles: they see every tenant, and what they write no function has checked'
+  FROM opened WHERE grantee <> 0 AND relkind IN ('r', 'p')

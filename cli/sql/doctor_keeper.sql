@@ -1,0 +1,39 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- pgonce doctor: the keeper. By functions that once_reader and once_keeper may call.
+WITH status AS (
+    SELECT s.step, s.ord, s.last_started, s.last_success, s.last_error, s.last_error_at,
+           coalesce(s.last_error_at > coalesce(s.last_success, '-infinity'), false) AS failing
+      FROM once.keeper_status() AS s
+), lease AS (
+    SELECT max(l.keeper) AS keeper, max(l.lease_until) AS lease_until, max(l.last_round) AS last_round FROM once.keeper_lease() AS l
+), held AS (
+    SELECT h.what, h.name, h.since, h.hint FROM once.retention_held() AS h
+)
+-- A keeper by pg_cron or --once holds no lease between its rounds: what counts is when it last was through.
+SELECT 'keeper', CASE WHEN max(s.last_success) IS NULL AND lease.keeper IS NULL THEN 'warning'
+            WHEN max(s.last_success) < clock_timestamp() - interval '1 day' THEN 'failed'
+            WHEN coalesce(max(s.last_success), '-infinity') < clock_timestamp() - interval '1 hour'
+                AND lease.lease_until < clock_timestamp()
+                THEN 'warning' ELSE 'ok' END,
+       CASE WHEN max(s.last_success) IS NULL AND lease.keeper IS NULL THEN 'none ever ran here'
+            ELSE format('%s, last done %s', coalesce(lease.keeper, 'nobody'), coalesce(to_char(max(s.last_success) AT TIME ZONE 'UTC',
+                'YYYY-MM-DD HH24:MI:SS "UTC"'), 'never')) END,
+       'start pgonce keep (or schedule CALL once.keep() with pg_cron): without it no day is made or retired, and nothing stale recovered'
+  FROM lease LEFT JOIN status AS s ON true
+ GROUP BY lease.keeper, lease.lease_until
+UNION ALL
+SELECT 'keeper steps', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
+       coalesce(left(string_agg(format('%s: %s', step, last_error), '; ' ORDER BY ord), 250), 'none is failing'),
+       'the message says what is in its way; the keeper tries again each round'
+  FROM status WHERE failing
+UNION ALL
+SELECT 'keeper clock', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(hint, ' '), 250), 'steady'),
+       'the server''s clock jumped: nothing is forgotten until it has been steady for once.setting.clock_settle. Look at its NTP'
+  FROM held WHERE what = 'clock' AND since IS NOT NULL
+UNION ALL
+SELECT 'retention held', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(format('%s %s since %s', what, name, to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')), '; '
+           ORDER BY since), 250), 'by nothing'),
+       coalesce(left(string_agg(DISTINCT hint, ' '), 250), 'what is named holds it: nothing that could still be redelivered is forgotten')
+  FROM held WHERE what <> 'clock' AND since < clock_timestamp() - interval '1 hour'

@@ -1,0 +1,50 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- pgonce doctor: relays and consumers. Reads tables of the contract, so only its owner can run it.
+WITH relays AS (
+    SELECT r.relay, r.system_identifier <> (SELECT c.system_identifier FROM pg_control_system() AS c) AS foreign_cluster,
+           EXISTS (SELECT FROM pg_catalog.pg_locks AS l
+                    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+                      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
+                      AND (l.classid::bigint << 32) | l.objid::bigint = once._relay_lock(r.relay)) AS running
+      FROM once.relay AS r
+), undelivered AS (
+    SELECT u.relay, sum(u.events) FILTER (WHERE u.state <> 'dead') AS waiting, sum(u.events) FILTER (WHERE u.state = 'dead') AS dead,
+           extract(epoch FROM clock_timestamp() - min(u.oldest) FILTER (WHERE u.state <> 'dead')) AS oldest_s
+      FROM once.outbox_summary() AS u GROUP BY u.relay
+), messages AS (
+    SELECT m.consumer, count(*) FILTER (WHERE m.state <> 'dead') AS waiting, count(*) FILTER (WHERE m.state = 'dead') AS dead,
+           extract(epoch FROM clock_timestamp() - min(m.parked_at) FILTER (WHERE m.state <> 'dead')) AS oldest_s
+      FROM once.parked_message AS m GROUP BY m.consumer
+)
+SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
+       coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
+       'this database was restored into a new cluster: once.relay_adopt(relay, from, reason) says from when to publish, once.drop_relay '
+           || 'forgets it'
+  FROM relays WHERE foreign_cluster
+UNION ALL
+SELECT 'relays running', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce('nobody works for ' || string_agg(relay, ', ' ORDER BY relay), 'each that there is'),
+       'start pgonce relay for it; a relay that is not needed any more keeps the outbox for ever: once.drop_relay(relay, reason)'
+  FROM relays WHERE NOT running AND NOT foreign_cluster
+UNION ALL
+SELECT 'relays behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(format('%s: %s events, the oldest %s s old', relay, waiting, round(oldest_s)), '; ' ORDER BY oldest_s DESC),
+           200), 'none'),
+       'pgonce outbox list says which topics; the relay''s log says what its sink answers'
+  FROM undelivered WHERE oldest_s > 300
+UNION ALL
+SELECT 'dead events', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(format('%s: %s', relay, dead), ', ' ORDER BY relay), 200), 'none'),
+       'pgonce outbox list --state dead; each keeps its aggregate waiting until pgonce outbox retry or discard'
+  FROM undelivered WHERE dead > 0
+UNION ALL
+SELECT 'messages behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(format('%s: %s messages, the oldest parked for %s s', consumer, waiting, round(oldest_s)), '; '
+           ORDER BY oldest_s DESC), 200), 'none'),
+       'pgonce dead list says which and why; see that pgonce consume runs'
+  FROM messages WHERE oldest_s > 300
+UNION ALL
+SELECT 'dead messages', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(format('%s: %s', consumer, dead), ', ' ORDER BY consumer), 200), 'none'),
+       'pgonce dead list --state dead; mend the cause, then pgonce dead retry or discard'
+  FROM messages WHERE dead > 0

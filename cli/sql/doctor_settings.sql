@@ -1,0 +1,46 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- pgonce doctor: settings of the server, as they are for this role and database. Any role may look.
+WITH leaves AS (
+    -- Not by regclass: that needs the right to use the schema.
+    SELECT count(*) AS number FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
+     WHERE c.relnamespace = to_regnamespace('once') AND c.relname = 'intent'
+), used AS (
+    SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS allowed,
+           (SELECT sum(d.numbackends) FROM pg_catalog.pg_stat_database AS d WHERE d.datid <> 0) AS taken
+)
+SELECT 'default isolation', CASE current_setting('default_transaction_isolation') WHEN 'read committed'
+    THEN 'ok' ELSE 'warning' END,
+       current_setting('default_transaction_isolation'),
+       'right, but under a higher level every race ends in 40001: retry the whole transaction, or set read committed for these roles'
+UNION ALL
+SELECT 'synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'warning' ELSE 'ok' END,
+    current_setting('synchronous_commit'),
+       'with off a crash can lose outcomes that were already answered: set it on for the roles that finish and complete'
+UNION ALL
+SELECT 'fsync', CASE WHEN current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean
+    THEN 'ok' ELSE 'warning' END,
+       format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
+       'with either off a crash of the machine can lose or damage outcomes: only for tests'
+UNION ALL
+-- A look-up by a generic plan locks every partition and its index; the table of locks has this many places per connection.
+SELECT 'max_locks_per_transaction',
+       CASE WHEN current_setting('max_locks_per_transaction')::int < greatest(64, 2 * number) THEN 'warning' ELSE 'ok' END,
+       format('%s, for %s partitions of intents', current_setting('max_locks_per_transaction'), number),
+       format('a look-up locks each partition and its index: set max_locks_per_transaction = %s, which needs a restart; or keep '
+           || 'fewer days (once.setting.horizon_days)', greatest(64, 2 * number))
+  FROM leaves
+UNION ALL
+SELECT 'connections', CASE WHEN taken > 0.9 * allowed THEN 'warning' ELSE 'ok' END,
+       format('%s of %s are taken', taken, allowed),
+       'put a pooler in transaction mode before the server (PgBouncer), or raise max_connections: nobody gets in when all are taken'
+  FROM used
+UNION ALL
+SELECT 'autovacuum', CASE WHEN current_setting('autovacuum')::boolean AND current_setting('track_counts')::boolean
+    THEN 'ok' ELSE 'warning' END,
+       format('autovacuum %s, track_counts %s', current_setting('autovacuum'), current_setting('track_counts')),
+       'set both on: leased intents are updated, and purged ones leave dead rows'
+UNION ALL
+SELECT 'idle in transaction timeout', CASE current_setting('idle_in_transaction_session_timeout') WHEN '0' THEN 'warning' ELSE 'ok' END,
+       current_setting('idle_in_transaction_session_timeout'),
+       'a client that hangs or vanishes in a transaction keeps its intent locked: ALTER ROLE app SET '
+           || 'idle_in_transaction_session_timeout = ''1min'''

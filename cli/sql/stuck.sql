@@ -1,0 +1,38 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- What does not come to an end. $1 scope, $2 tenant (each NULL: all), $3 how long an attempt may run before it is listed, $4 how
+-- many of each.
+SELECT json_build_object(
+    'stale', (SELECT coalesce(json_agg(to_jsonb(s) || jsonb_build_object(
+                  'age_ms', floor(extract(epoch FROM clock_timestamp() - s.created_at) * 1000)::bigint,
+                  'stale_ms', floor(extract(epoch FROM clock_timestamp() - s.lease_until) * 1000)::bigint)
+                  ORDER BY s.lease_until), '[]'::json)
+                FROM (SELECT v.tenant, v.scope, v.key, v.fence, v.attempts, v.owner, v.created_at, v.lease_until, v.on_stale
+                        FROM once.stuck AS v
+                       WHERE ($1::text IS NULL OR v.scope = $1) AND ($2::text IS NULL OR v.tenant = $2)
+                       ORDER BY v.lease_until LIMIT $4::integer) AS s),
+    'active', (SELECT coalesce(json_agg(to_jsonb(a) || jsonb_build_object(
+                  'age_ms', floor(extract(epoch FROM clock_timestamp() - a.created_at) * 1000)::bigint,
+                  'lease_ms', floor(extract(epoch FROM a.lease_until - clock_timestamp()) * 1000)::bigint)
+                  ORDER BY a.created_at), '[]'::json)
+                 FROM (SELECT f.tenant, f.scope, f.key, f.fence, f.attempts, f.owner, f.created_at, f.lease_until
+                         FROM once.find(tenant => $2, scope => $1, state => 'processing',
+                                        until => clock_timestamp() - $3::interval, take => 100000) AS f
+                        WHERE f.lease_until > clock_timestamp()
+                        ORDER BY f.created_at LIMIT $4::integer) AS a),
+    'retried', (SELECT coalesce(json_agg(to_jsonb(r) || jsonb_build_object(
+                  'age_ms', floor(extract(epoch FROM clock_timestamp() - r.created_at) * 1000)::bigint)
+                  ORDER BY r.attempts DESC, r.created_at), '[]'::json)
+                  FROM (SELECT v.tenant, v.scope, v.key, v.state, v.fence, v.attempts, v.owner, v.created_at
+                          FROM once.retried AS v
+                         WHERE ($1 IS NULL OR v.scope = $1) AND ($2 IS NULL OR v.tenant = $2) AND v.attempts >= 3
+                           AND v.state NOT IN ('succeeded', 'failed_final')
+                         ORDER BY v.attempts DESC, v.created_at LIMIT $4::integer) AS r),
+    'events', (SELECT coalesce(json_agg(json_build_object('relay', o.relay, 'topic', o.topic, 'state', o.state, 'events', o.events,
+                  'age_ms', floor(extract(epoch FROM clock_timestamp() - o.oldest) * 1000)::bigint)
+                  ORDER BY o.relay, o.topic, o.state), '[]'::json)
+                 FROM once.outbox_summary() AS o WHERE o.state IN ('waiting', 'retrying', 'dead', 'of another cluster')),
+    'messages', (SELECT coalesce(json_agg(json_build_object('consumer', m.consumer, 'state', m.state, 'messages', m.messages,
+                  'age_ms', floor(extract(epoch FROM clock_timestamp() - m.oldest) * 1000)::bigint)
+                  ORDER BY m.consumer, m.state), '[]'::json)
+                   FROM (SELECT d.consumer, d.state, count(*) AS messages, min(d.parked_at) AS oldest
+                           FROM once.dead_list(NULL, NULL, 2147483647) AS d GROUP BY d.consumer, d.state) AS m))

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * collect.c: once.metrics() as a source of metrics. One question at a time, and none within a second of the last: scrapes that come together
+ * share an answer, or its absence.
+ */
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "keeper.h"
+#include "session.h"
+
+enum {
+	FRESH_MS = 1000,
+	CONNECT_MS = 5000,
+	ASK_MS = 5000,
+	LABELS_MAX = 16
+};
+
+struct keeper_collector {
+	service service;
+	pthread_mutex_t lock;
+	keeper_session session;
+	PGresult *rows; /* NULL: the database could not be asked */
+	int64_t asked_ms;
+	bool has_asked;
+	bool failing; /* said so */
+};
+
+keeper_collector *keeper_collector_new(const service *service, const char *conninfo)
+{
+	keeper_collector *made = calloc(1, sizeof *made);
+
+	if (made != NULL && pthread_mutex_init(&made->lock, NULL) != 0) {
+		free(made);
+		made = NULL;
+	}
+	if (made != NULL) {
+		made->service = *service;
+		made->session.conninfo = conninfo;
+	}
+	return made;
+}
+
+void keeper_collector_free(keeper_collector *collector)
+{
+	if (collector != NULL) {
+		PQclear(collector->rows);
+		keeper_session_close(&collector->session);
+		pthread_mutex_destroy(&collector->lock);
+		free(collector);
+	}
+}
+
+/* ---- asking */
+
+static session_code ask(keeper_collector *collector)
+{
+	keeper_session *session = &collector->session;
+	bool was_open = session->connection != NULL;
+	session_code code = was_open ? SESSION_OK : keeper_session_open(session, CONNECT_MS);
+
+	if (code == SESSION_OK) {
+		code = keeper_session_ask(session, SQL_METRICS, NULL, 0, ASK_MS, &collector->rows);
+	}
+	/* The connection may have been lost since the last scrape, however long ago that was. */
+	if (code == SESSION_LOST && was_open && keeper_session_open(session, CONNECT_MS) == SESSION_OK) {
+		code = keeper_session_ask(session, SQL_METRICS, NULL, 0, ASK_MS, &collector->rows);
+	}
+	return code;
+}
+
+static void refresh(keeper_collector *collector)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	if (collector->has_asked && service_now_ms() - collector->asked_ms < FRESH_MS) {
+		return;
+	}
+	PQclear(collector->rows);
+	collector->rows = NULL;
+	session_code code = ask(collector);
+	collector->has_asked = true;
+	collector->asked_ms = service_now_ms();
+	if (code != SESSION_OK && !collector->failing && code != SESSION_STOPPED) {
+		service_log(&collector->service, SERVICE_WARNING, "metrics_failed", "sqlstate=%s problem=%s",
+		            collector->session.sqlstate, service_quote(collector->session.problem, quoted));
+	}
+	collector->failing = code != SESSION_OK;
+}
+
+/* ---- what it says */
+
+/* A flat object of texts. How many; -1: it is none. The texts are json's own. */
+static int labels_of(const json_t *json, metric_label labels[LABELS_MAX])
+{
+	const char *name;
+	json_t *value;
+	int count = 0;
+
+	if (!json_is_object(json) || json_object_size(json) > LABELS_MAX) {
+		return -1;
+	}
+	json_object_foreach((json_t *)(uintptr_t)json, name, value)
+	{
+		if (!json_is_string(value)) {
+			return -1;
+		}
+		labels[count++] = (metric_label){.name = name, .value = json_string_value(value)};
+	}
+	return count;
+}
+
+static double number_of(const char *text)
+{
+	return strcmp(text, "Infinity") == 0    ? INFINITY
+	       : strcmp(text, "-Infinity") == 0 ? -INFINITY
+	       : strcmp(text, "NaN") == 0       ? NAN
+	                                        : strtod(text, NULL);
+}
+
+static void add_row(metrics *metrics, const PGresult *rows, int row)
+{
+	metric_label labels[LABELS_MAX];
+	const char *text = PQgetisnull(rows, row, 3) ? "{}" : PQgetvalue(rows, row, 3);
+	metric_kind kind = strcmp(PQgetvalue(rows, row, 1), "counter") == 0 ? METRIC_COUNTER : METRIC_GAUGE;
+	json_t *json = json_loads(text, 0, NULL);
+	int count = labels_of(json, labels);
+
+	if (count >= 0 && !PQgetisnull(rows, row, 4)) {
+		metric_set(
+		    metrics_add(metrics, kind, PQgetvalue(rows, row, 0), PQgetvalue(rows, row, 2), labels, (size_t)count),
+		    number_of(PQgetvalue(rows, row, 4)));
+	}
+	json_decref(json);
+}
+
+metrics *keeper_collect(void *argument)
+{
+	keeper_collector *collector = argument;
+	metrics *metrics = metrics_new();
+
+	pthread_mutex_lock(&collector->lock);
+	refresh(collector);
+	metric_set(metrics_add(metrics, METRIC_GAUGE, "pgonce_up", "1: the database has answered this scrape.", NULL, 0),
+	           collector->rows != NULL);
+	for (int row = 0; row < PQntuples(collector->rows); row++) {
+		add_row(metrics, collector->rows, row);
+	}
+	pthread_mutex_unlock(&collector->lock);
+	return metrics;
+}

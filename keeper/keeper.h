@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * keeper.h: what the command calls of the keeper: it runs the contract's steps (once.keep_step) piece by piece, in rounds, while it holds the
+ * lease. What a step does, and whether it may, the contract decides.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "metrics.h"
+#include "service.h"
+
+typedef enum keeper_end {
+	KEEPER_STOPPED,   /* as asked; or with `once`: the round is done */
+	KEEPER_NO_SERVER, /* with `once` only: PostgreSQL could not be reached, or was lost */
+	KEEPER_CONTRACT,  /* the contract is missing, too old, too new, or the role may not use it */
+	KEEPER_HELD,      /* with `once` only: another keeper has the lease */
+	KEEPER_FAILED     /* with `once` only: a step failed; the others were done */
+} keeper_end;
+
+typedef struct keeper_call {
+	const char *conninfo;
+	const char *name;    /* NULL: the machine's name; the process is told apart from others of the name in any case */
+	bool once;           /* one round, without pauses */
+	int64_t interval_ms; /* between rounds that had nothing left to do */
+	metrics *metrics;    /* NULL: not counted */
+} keeper_call;
+
+/* Until service_stop, or until it cannot go on: then *problem (free it) says why. Blocks; call service_stop_install before. */
+keeper_end keeper_run(const keeper_call *call, char **problem);
+
+/* The database's own metrics (once.metrics), over a connection of their own: a metrics_source. */
+typedef struct keeper_collector keeper_collector;
+keeper_collector *keeper_collector_new(const service *service, const char *conninfo); /* NULL: no memory */
+void keeper_collector_free(keeper_collector *collector);
+/* Never NULL but out of memory: without the database it has pgonce_up 0 alone. Takes some seconds at most. */
+metrics *keeper_collect(void *collector);

@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- Which contract is it?
+SELECT once.contract_version()
