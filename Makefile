@@ -4,8 +4,11 @@ PYTHON := /usr/bin/python3
 BUILD := build
 PREFIX ?= /usr/local
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
+# How many run the tests beside each other; 1: without pytest-xdist.
+PYTEST_WORKERS ?= 2
+WORKERS := $(if $(filter 1,$(PYTEST_WORKERS)),,-n $(PYTEST_WORKERS) --dist loadgroup)
 
-.PHONY: help run test test-sanitized lint format bench bench-gateway bench-events fuzz install test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized lint format bench bench-gateway bench-events bench-keeper fuzz install test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +20,7 @@ stop: ## stop what `make run` left up
 	@$(BUILD)/cli/pgonce dev --stop
 
 test: setup build build-sanitized ## build with warnings as errors and run every test, on private servers
-	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized $(PYTEST) tests
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized $(PYTEST) $(WORKERS) tests
 
 test-sanitized: setup build ## the gateway's tests on an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt)
 	@ninja -C $(BUILD) --quiet gateway/nginx-sanitized
@@ -39,6 +42,9 @@ bench-gateway: setup build ## measure the gateway against plain nginx and a peer
 bench-events: setup build ## measure the relay and the consumer against their goals and a peer (writes bench/events.json)
 	@tools/setup.sh bench-events
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/events.py --json bench/events.json
+
+bench-keeper: setup build ## measure retirement, and claims among many stored intents (PGONCE_BENCH_ROWS; writes bench/keeper.json)
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/keeper.py --json bench/keeper.json
 
 fuzz: setup build ## fuzz the parsers of the HTTP door, a minute each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) tests/fuzz

@@ -8,6 +8,12 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".c", ".h", ".sql", ".py", ".sh", ".build", ".txt", ".jsonl"}
+# Functions that catch errors, and so start a subtransaction, with the reason.
+MAY_CATCH = {
+    "lock": "a wait that ends is an answer",
+    "keep": "a step of the keeper that fails must not stop the others",
+    "_ask": "a verify function that raises must not stop the recovery of the others",
+}
 problems = []
 
 
@@ -28,7 +34,7 @@ def check_head(path, text):
 
 
 def check_function(path, text):
-    names = set(re.findall(r"^CREATE FUNCTION once\.(\w+)\(", text, re.M))
+    names = set(re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) once\.(\w+)\(", text, re.M))
     # bind and unbind, and the three forms of fingerprint, are one thing each.
     if len(names) != 1 and names != {"bind", "unbind"}:
         problem(path, f"holds {sorted(names)}: one function per file")
@@ -36,10 +42,10 @@ def check_function(path, text):
         problem(path, "is not named after its function")
     if not re.search(r"^-- once\.", text, re.M):
         problem(path, "has no block comment that begins with the function's name")
-    for body in re.findall(r"CREATE FUNCTION.*?(?=^CREATE FUNCTION|\Z)", text, re.S | re.M):
+    for body in re.findall(r"CREATE (?:FUNCTION|PROCEDURE).*?(?=^CREATE FUNCTION|\Z)", text, re.S | re.M):
         if "SECURITY DEFINER" in body and "SET search_path = pg_catalog, pg_temp" not in body:
             problem(path, "SECURITY DEFINER without a fixed search_path")
-        if re.search(r"\bEXCEPTION\s+WHEN\b", body) and path.stem not in ("lock",):
+        if re.search(r"\bEXCEPTION\s+WHEN\b", body) and path.stem not in MAY_CATCH:
             problem(path, "an EXCEPTION block starts a subtransaction")
     # A comparison of a key column that is not of collation "C" misses the index.
     for column in ("tenant", "scope", "key"):

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Writes the generated documents from what they document, or checks that they are current.
 
-  docs.py --build BUILD            writes docs/sql.md, docs/c.md, docs/command.md and docs/configuration.md
+  docs.py --build BUILD            writes docs/sql.md, docs/c.md, docs/command.md, docs/configuration.md and docs/metrics.md
   docs.py --build BUILD --check    says which differ from what would be written; exit status 1 then
 """
 import argparse
@@ -21,14 +21,17 @@ GROUPS = [
     ("Same transaction: the effect is in this database", ["begin", "finish", "begin_new", "finish_new"]),
     ("Leased: the effect is elsewhere", ["claim", "complete", "fail", "renew", "release"]),
     ("Many at once", ["claim_many", "complete_many", "fail_many", "renew_many", "peek_many"]),
-    ("Looking", ["peek", "story", "errors", "contract_version"]),
+    ("Looking", ["peek", "story", "find", "errors", "contract_version"]),
     ("Fingerprints", ["fingerprint", "salt"]),
     ("Messages and events", ["receive", "receive_many", "emit"]),
     ("Relays: the way out", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked"]),
     ("Parked events", ["outbox_summary", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_replay"]),
     ("Parked messages: the way in", ["message_park", "message_due", "message_applied", "message_look", "message_count", "dead_list", "dead_show", "dead_retry", "dead_discard"]),
     ("Locks without a row", ["try_lock", "lock"]),
-    ("Operating", ["resolve", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
+    ("Keeping", ["keep", "keep_steps", "keep_take", "keep_step", "keep_failed", "keep_release", "keeper_status", "keeper_lease", "recover", "retention_held",
+                 "consumer_report", "set_keeping"]),
+    ("Seeing", ["counts", "metrics", "top"]),
+    ("Operating", ["verify", "resolve", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
 ]
 
 
@@ -57,7 +60,7 @@ def function(name):
         if not line.startswith("--"):
             break
         comment.append(line)
-    signatures = re.findall(r"^CREATE FUNCTION (once\.\w+\(.*?)\s*(?:LANGUAGE|SECURITY)\b", text, re.M | re.S)
+    signatures = re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) (once\.\w+\(.*?)\s*(?:LANGUAGE|SECURITY)\b", text, re.M | re.S)
     signature = "\n".join(re.sub(r"\s+", " ", each).strip() for each in signatures)
     signature = re.sub(r"\( ", "(", signature)
     wrapped = []
@@ -75,6 +78,14 @@ def function(name):
     return f"### once.{name}\n\n```sql\n" + "\n".join(wrapped) + f"\n```\n\n{body[:1].upper() + body[1:]}\n"
 
 
+def view(path):
+    text = path.read_text()
+    comment = [line for line in text.split("\n")[1:] if line.startswith("--")]
+    columns = re.sub(r"\s+", " ", re.search(r"CREATE VIEW once\.\w+ \(([^)]*)\)", text).group(1))
+    body = re.sub(r"^once\.\w+:\s*", "", paragraphs(comment))
+    return f"### once.{path.stem}\n\n{body[:1].upper() + body[1:]}\n\nColumns: `{columns}`.\n"
+
+
 def sqlstates():
     text = (CONTRACT / "functions/errors.sql").read_text()
     rows = re.findall(r"\('(P\d{4})', '(\w+)', (true|false), '((?:[^']|'')*)',\s*'((?:[^']|'')*)'\)", text)
@@ -85,8 +96,8 @@ def sqlstates():
 
 
 def transitions():
-    text = (CONTRACT / "migrations/0001_tables.sql").read_text()
-    rows = re.findall(r"^    \((NULL|'\w+'),\s+'(\w+)',\s+'(\w+)',\s+'((?:[^']|'')*)'\)", text, re.M)
+    text = "\n".join(path.read_text() for path in sorted((CONTRACT / "migrations").glob("[0-9]*.sql")))
+    rows = re.findall(r"^    \((NULL|'\w+'),\s+'(\w+)',\s+'(\w+)',\s+'((?:[^']|'')*)'\)[,;]$", text, re.M)
     out = ["| from | by | to | when |", "| --- | --- | --- | --- |"]
     for source, event, target, guard in rows:
         out.append(f"| {'(no row)' if source == 'NULL' else source.strip(chr(39))} | {event} | {target} | {guard} |".replace("''", "'"))
@@ -115,6 +126,8 @@ def sql_document():
     for title, names in GROUPS:
         out.append(f"## {title}\n")
         out += [function(name) for name in names]
+    out.append("## Views\n\nFor people who write SQL; they show all tenants, and `once_reader` and `once_admin` may read them. Columns may be added.\n")
+    out += [view(path) for path in sorted((CONTRACT / "views").glob("*.sql"))]
     out.append("## Roles\n\n" + ", ".join(f"`{name}`" for name in roles()) + ". Nobody but the owner touches a table; "
                "[security.md](security.md) says who may call what.\n")
     return "\n".join(out)
@@ -133,6 +146,43 @@ def c_document():
     return "\n".join(out)
 
 
+SQL_METRIC = re.compile(r"\('(pgonce_\w+)', '(counter|gauge)', ((?:'(?:[^']|'')*'\s*)+)\)")
+C_METRIC = re.compile(r'METRIC_(COUNTER|GAUGE),\s*"(pgonce_\w+)",\s*((?:"(?:[^"\\]|\\.)*"\s*)+|\w+)')
+
+
+def sql_metrics():
+    text = (ROOT / "contract/functions/_metric_names.sql").read_text()
+    for name, kind, help_text in SQL_METRIC.findall(text):
+        yield name, kind, "".join(re.findall(r"'((?:[^']|'')*)'", help_text)).replace("''", "'")
+
+
+def c_metrics(path):
+    """From the tables in the sources; a help text may stand before its table."""
+    text, seen = (ROOT / path).read_text(), set()
+    for kind, name, help_text in C_METRIC.findall(text):
+        if not help_text.startswith('"'):
+            help_text = re.search(rf"static const char {help_text}\[\] =\s*((?:\"(?:[^\"\\]|\\.)*\"\s*)+);", text)[1]
+        if name not in seen:
+            seen.add(name)
+            yield name, kind.lower(), "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', help_text))
+
+
+def metrics_document():
+    out = [NOTE, "# Metrics\n", "What `--metrics` of `pgonce keep`, `pgonce relay` and `pgonce consume` serves at `/metrics`, and what it means. The gateway's are in "
+           "[gateway.md](gateway.md).\n"]
+    for title, rows in (
+        ("The database's own: once.metrics(), served by pgonce keep",
+         [("pgonce_up", "gauge", "1: the database has answered this scrape."), *sql_metrics()]),
+        ("pgonce keep", list(c_metrics("keeper/keeper.c"))),
+        ("pgonce relay: one each, with the label relay", list(c_metrics("relay/pipeline.c"))),
+        ("pgonce consume: one each, with the label consumer", list(c_metrics("consume/consumer.c"))),
+    ):
+        out.append(f"## {title}\n\n| metric | |\n| --- | --- |")
+        out += [f"| `{name}{'_total' if kind == 'counter' else ''}` | {help_text} |" for name, kind, help_text in rows]
+        out.append("")
+    return "\n".join(out)
+
+
 def command_document(build, *words):
     done = subprocess.run([ROOT / build / "cli/pgonce", "help", "--markdown", *words], text=True, capture_output=True, check=True)
     return NOTE + done.stdout
@@ -145,7 +195,7 @@ def main():
     options = parser.parse_args()
     stale = 0
     for name, text in (("sql", sql_document()), ("c", c_document()), ("command", command_document(options.build)),
-                       ("configuration", command_document(options.build, "configuration"))):
+                       ("configuration", command_document(options.build, "configuration")), ("metrics", metrics_document())):
         path = ROOT / "docs" / f"{name}.md"
         if not options.check:
             path.write_text(text)

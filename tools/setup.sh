@@ -23,9 +23,10 @@ meson:the build
 ninja-build:the build
 nginx:the gateway's server
 nginx-dev?:the build of the gateway's module
-libmicrohttpd-dev:the example services
+libmicrohttpd-dev:the metrics of pgonce keep, relay and consume, and the example services
 python3:build steps and tests
 python3-pytest:the tests
+python3-pytest-xdist:runs the tests on both cores
 python3-psycopg2:the tests' PostgreSQL client
 libcmocka-dev:the C tests
 curl:the tests' HTTP/2 client
@@ -37,6 +38,7 @@ python3-pika:the tests' RabbitMQ client
 default-jre-headless?:runs the tests' private Kafka
 maven?:fetches the tests' private Kafka
 kcat?:the tests' Kafka client
+prometheus:the tests' private Prometheus, and promtool
 clang-format:the format check
 clang-tidy:static analysis
 clang:the tests' fuzzer, libFuzzer
@@ -123,10 +125,10 @@ if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
 	echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
 fi
 
-# Nor is an nginx on port 80, a Redis, a PgBouncer or a broker: those that are new here must neither start now nor with the machine.
+# Nor is an nginx on port 80, a Redis, a PgBouncer, a Prometheus or a broker: those that are new here must neither start now nor with the machine.
 # One that was installed before is somebody's, and is left as it is.
 new_services=""
-for name in nginx redis-server pgbouncer nats-server rabbitmq-server; do
+for name in nginx redis-server pgbouncer nats-server rabbitmq-server prometheus; do
 	case " $missing " in *" $name "*) new_services="$new_services $name" ;; esac
 done
 # What comes with RabbitMQ: Erlang's port mapper, whose units are epmd's.
