@@ -7,11 +7,37 @@ import signal
 import pytest
 
 from harness.postgres import Postgres
+from harness.workers import Turns
 
 
 # A run in the background of a shell ignores these, and every program that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+# Files that never run beside each other. Those that start a Kafka or a RabbitMQ: each wants a core to start; their tests take long, so they come
+# first. Those of pgonce dev: it takes the first free port from 8080, and finds it again after a stop.
+GROUPS = {
+    "brokers": ("relay/test_sink_kafka", "relay/test_sink_rabbitmq", "consume/test_source_kafka", "consume/test_source_rabbitmq",
+                "end_to_end/test_million", "end_to_end/test_orders"),
+    "dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments"),
+}  # fmt: skip
+GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: measures time; no other worker's test runs meanwhile")
+    config.pluginmanager.register(Turns(), "turns")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """With several workers the tests of a file stay together, in order, with what they share."""
+    here = config.rootpath / "tests"
+    for item in items:
+        file = item.path.relative_to(here).with_suffix("").as_posix() if item.path.is_relative_to(here) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(GROUP_OF.get(file, file)))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] != "brokers")
 
 
 @pytest.fixture(scope="session")

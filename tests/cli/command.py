@@ -8,7 +8,29 @@ import subprocess
 from harness.postgres import ROOT, clean_environment
 
 PROGRAM = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
-COMMANDS = ("init", "dev", "run", "gateway", "relay", "outbox", "consume", "dead", "show", "resolve", "doctor", "bench", "version", "help")
+COMMANDS = (
+    "init",
+    "dev",
+    "run",
+    "gateway",
+    "keep",
+    "relay",
+    "outbox",
+    "consume",
+    "dead",
+    "show",
+    "find",
+    "stuck",
+    "in-doubt",
+    "resolve",
+    "recover",
+    "top",
+    "doctor",
+    "plan",
+    "bench",
+    "version",
+    "help",
+)
 
 
 class Command:
@@ -19,7 +41,7 @@ class Command:
         self.cwd = cwd
 
     def words(self, name, *arguments):
-        database = ["--dsn", self.dsn] if self.dsn and name not in ("help", "dev") else []
+        database = ["--dsn", self.dsn] if self.dsn and name not in ("help", "dev", "plan") else []
         return [str(PROGRAM), name, *database, *map(str, arguments)]
 
     def environment(self, extra):

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import tempfile
+import urllib.request
 
 import psycopg2
 import pytest
@@ -279,3 +280,18 @@ def test_an_ordinary_users_data_is_served_as_that_user_by_root():
     finally:
         clean_up(made)
         shutil.rmtree(parent)
+
+
+def test_a_keeper_runs_beside_the_server_and_serves_metrics(dev):
+    assert dev("--detach").returncode == 0
+    keeper = dev.status()["keeper"]
+    with urllib.request.urlopen(keeper["metrics"], timeout=60) as answer:
+        assert "pgonce_keeper_rounds_total" in answer.read().decode()
+    wait_until(lambda: dev.value("SELECT count(*) FROM once.keeper_status() WHERE last_success IS NOT NULL") == 13, "a round")
+    os.kill(keeper["pid"], signal.SIGKILL)
+    wait_until(lambda: not is_running(keeper["pid"]), "its end")
+    assert dev("--detach").returncode == 0
+    again = dev.status()["keeper"]
+    assert again["pid"] != keeper["pid"]
+    assert dev("--stop").returncode == 0
+    assert dev.status()["keeper"] is None and not is_running(again["pid"])

@@ -9,63 +9,78 @@ from harness.pgbouncer import PgBouncer
 from .command import Command
 
 
-def checks(pgonce, expected):
-    done = pgonce("doctor", "--json")
+def checks(pgonce, expected, *arguments):
+    done = pgonce("doctor", "--json", *arguments)
     assert done.returncode == expected, done
     return {row["check"]: row for row in json.loads(done.stdout)["checks"]}
 
 
+def not_ok(found):
+    return {name: row["level"] for name, row in found.items() if row["level"] != "ok"}
+
+
+# What is to be said of the tests' server, and of a database that no keeper ever saw.
+OF_THE_TESTS = {"autovacuum": "warning", "fsync": "warning", "idle in transaction timeout": "warning", "keeper": "warning"}
+
+
 def test_a_fresh_installation_is_well(pgonce):
-    found = checks(pgonce, 0)
-    # The tests' server runs without these two, which doctor is right to mention.
-    assert {name for name, row in found.items() if row["level"] != "ok"} == {"autovacuum", "fsync"}
+    assert not_ok(checks(pgonce, 0)) == OF_THE_TESTS
     text = pgonce("doctor").stdout.decode()
-    assert "0 to repair" in text
+    assert "0 to repair, 4 to mind, 0 skipped" in text
 
 
-@pytest.mark.parametrize("harm, check, level", [
-    ("ALTER TABLE once.intent OWNER TO other_owner", "one owner", "fail"),
-    ("GRANT SELECT ON once.intent TO PUBLIC", "closed to PUBLIC", "fail"),
-    ("GRANT EXECUTE ON FUNCTION once.resolve TO PUBLIC", "closed to PUBLIC", "fail"),
-    ("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM once_app", "grants", "fail"),
-    ("DO $$ BEGIN EXECUTE format('DROP TABLE once.intent_d%s', current_date - date '1970-01-01'); END $$", "partitions", "fail"),
-    ("DO $$ BEGIN EXECUTE format('DROP TABLE once.outbox_d%s', current_date - date '1970-01-01' + 2); END $$", "partitions", "warn"),
-    ("ALTER TABLE once.intent_d0 RESET (fillfactor)", "fillfactor", "warn"),
-    ("ALTER TABLE once.intent_d0 SET (autovacuum_enabled = off)", "vacuum", "warn"),
-    ("UPDATE once.migration SET checksum = 'x' WHERE version = 0", "contract", "fail"),
-    ("UPDATE once.migration SET checksum = 'x' WHERE version = 1", "contract", "fail"),
-    ("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$", "synchronous_commit", "warn"),
-    ("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = ''serializable''', current_database()); END $$",
-     "default isolation", "warn"),
-    ("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$", "writable", "fail"),
-])
-def test_each_harm_is_found_and_said_what_to_do(pgonce, db, harm, check, level):
-    db.execute("DO $$ BEGIN CREATE ROLE other_owner; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-    db.execute(harm)
-    row = checks(pgonce, 1 if level == "fail" else 0)[check]
-    assert row["level"] == level and row["advice"]
+def test_each_finding_says_what_to_do(pgonce):
+    for row in checks(pgonce, 0).values():
+        assert row["found"]
+        assert (row["advice"] is None) == (row["level"] == "ok")
 
 
 def test_a_missing_contract_is_found(bare):
     row = checks(bare, 1)["contract"]
-    assert row["level"] == "fail" and "pgonce init" in row["advice"]
+    assert row["level"] == "failed" and "pgonce init" in row["advice"]
 
 
-def test_a_role_without_rights_gets_what_it_may_see(db, tmp_path):
+def test_what_a_role_may_not_look_at_is_skipped_and_never_fails(db, pgonce, tmp_path):
+    everything = checks(pgonce, 0)
     db.execute("CREATE ROLE stranger_of_doctor LOGIN")
     try:
         found = checks(Command(db.dsn("stranger_of_doctor"), tmp_path), 0)
-        assert found["contract"]["level"] == "warn" and found["one owner"]["level"] == "ok"
-        assert found["doctor_tables"]["level"] == "warn"
+        assert set(found) == set(everything)
+        levels = {name: row["level"] for name, row in found.items()}
+        assert levels["contract"] == levels["partitions"] == levels["keeper"] == levels["long transactions"] == "skipped"
+        assert levels["one owner"] == levels["collation"] == levels["max_locks_per_transaction"] == "ok"
+        assert {name for name, level in levels.items() if level == "warning"} == set(OF_THE_TESTS) - {"keeper"}
+        db.execute("GRANT once_reader, pg_monitor TO stranger_of_doctor")
+        found = checks(Command(db.dsn("stranger_of_doctor"), tmp_path), 0)
+        assert found["keeper"]["level"] == "warning" and found["long transactions"]["level"] == "ok"
+        assert found["partitions"]["level"] == "skipped"
     finally:
+        db.execute("DROP OWNED BY stranger_of_doctor")
         db.execute("DROP ROLE stranger_of_doctor")
 
 
-def test_a_pooler_is_noticed(server, db, tmp_path):
+def test_checks_of_a_later_contract_are_skipped(pgonce, db):
+    db.execute("DROP FUNCTION once.keeper_status")
+    found = checks(pgonce, 0)
+    assert found["keeper"]["level"] == "skipped" and "pgonce init" in found["keeper"]["advice"]
+
+
+@pytest.mark.parametrize("mode, level, said", [
+    ("transaction", "ok", "transaction mode"), ("session", "ok", "session mode"), ("statement", "failed", "statement pooling")])
+def test_a_pooler_is_told_by_its_mode(server, db, tmp_path, mode, level, said):
+    with PgBouncer(server, mode=mode) as bouncer:
+        command = Command(f"host={bouncer.directory} port=5432 dbname={db.name} user=postgres", tmp_path)
+        row = checks(command, 1 if level == "failed" else 0)["pooling"]
+        assert row["level"] == level and said in row["found"]
+
+
+def test_a_direct_connection_is_told_from_a_pooler(pgonce):
+    assert checks(pgonce, 0)["pooling"]["found"] == "a direct connection"
+
+
+def test_a_run_works_through_a_pooler(server, db, tmp_path):
     with PgBouncer(server) as bouncer:
         command = Command(f"host={bouncer.directory} port=5432 dbname={db.name} user=postgres", tmp_path)
-        assert "pooler" in checks(command, 0)["pooling"]["found"]
-        # And all that a run needs works through it.
         assert command.run("pooled", "echo", "hello").stdout == b"hello\n"
         assert command.run("pooled", "echo", "hello").stdout == b"hello\n"
         assert command("init").returncode == 0

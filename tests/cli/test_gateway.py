@@ -139,7 +139,7 @@ def test_without_the_contract_nothing_is_started(bare):
 @needs_module
 def test_a_module_of_another_nginx_is_told_with_a_remedy(pgonce, tmp_path):
     (tmp_path / "other.so").write_bytes(b"this is no module")
-    done = pgonce("gateway", *UPSTREAM, "--module", tmp_path / "other.so")
+    done = pgonce("gateway", *UPSTREAM, "--listen", f"unix:{tmp_path}/s", "--module", tmp_path / "other.so")
     assert done.returncode == 1 and b"nginx does not take the configuration: dlopen()" in done.stderr and b"hint: " in done.stderr
 
 

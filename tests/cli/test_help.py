@@ -8,13 +8,13 @@ import pytest
 
 from .command import COMMANDS, PROGRAM, Command
 
-NEEDS = {"run": ("--scope", "s", "--key", "k", "--", "true"), "show": ("--scope", "s", "--key", "k"),
+NEEDS = {"top": ("--once",), "recover": ("--once",), "run": ("--scope", "s", "--key", "k", "--", "true"), "show": ("--scope", "s", "--key", "k"),
          "resolve": ("--scope", "s", "--key", "k", "--as", "succeeded", "--reason", "r"), "gateway": ("--upstream", "http://127.0.0.1:3000")}
 
 
 def test_the_overview_lists_every_command(offline):
     text = offline("help").stdout.decode()
-    assert re.findall(r"^  (\w+) ", text, re.M) == list(COMMANDS)
+    assert re.findall(r"^  ([\w-]+) ", text, re.M) == list(COMMANDS)
     bare = subprocess.run([PROGRAM], capture_output=True, check=False)
     assert (bare.returncode, bare.stdout, bare.stderr.decode()) == (2, b"", text)
 
@@ -70,7 +70,7 @@ def test_a_wrong_command_line_is_one_clear_line_and_status_2(arguments, said):
     assert said in first and hint.startswith("hint: pgonce help")
 
 
-@pytest.mark.parametrize("name", ["init", "run", "show", "resolve", "doctor", "bench", "version"])
+@pytest.mark.parametrize("name", ["init", "run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "doctor", "bench", "version"])
 def test_without_a_server_one_line_says_which_address_was_tried(tmp_path, name):
     for dsn, address in ((f"host={tmp_path} dbname=x", f"{tmp_path}/.s.PGSQL.5432"), ("host=127.0.0.1 port=1 dbname=x", 'server at "127.0.0.1", port 1')):
         done = Command(dsn, tmp_path)(name, *NEEDS.get(name, ()))
@@ -80,14 +80,14 @@ def test_without_a_server_one_line_says_which_address_was_tried(tmp_path, name):
     assert told["exit"] == 3 and "127.0.0.1" in told["message"] and told["hint"]
 
 
-@pytest.mark.parametrize("name", ["run", "show", "resolve", "bench"])
+@pytest.mark.parametrize("name", ["run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "bench"])
 def test_without_the_contract_the_command_names_init(bare, name):
     done = bare(name, *NEEDS.get(name, ()))
     assert done.returncode == 4
     assert b"pgonce init" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["run", "show", "resolve", "bench"])
+@pytest.mark.parametrize("name", ["run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "bench"])
 def test_a_contract_that_is_too_new_is_refused(pgonce, db, name):
     db.execute("INSERT INTO once.migration (version, name, checksum, pgonce) VALUES (99, '0099_later', 'x', '9.0.0')")
     done = pgonce(name, *NEEDS.get(name, ()))

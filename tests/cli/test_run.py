@@ -147,6 +147,7 @@ def test_death_by_a_signal_is_recorded_and_replayed(pgonce, db):
     assert (row.state, row.error_code, row.response_status) == ("failed_final", "signal", 143)
 
 
+@pytest.mark.alone
 def test_a_killed_pgonce_is_taken_over_when_its_lease_has_passed(pgonce, db, tmp_path):
     script = tmp_path / "job"
     script.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\n[ $PGONCE_ATTEMPT = 1 ] && exec sleep 60\necho attempt $PGONCE_ATTEMPT fence $PGONCE_FENCE\n")
@@ -165,6 +166,7 @@ def test_a_killed_pgonce_is_taken_over_when_its_lease_has_passed(pgonce, db, tmp
     assert pgonce.run("takeover", script).stdout == done.stdout
 
 
+@pytest.mark.alone
 def test_the_lease_is_renewed_while_the_command_runs(pgonce, db, tmp_path):
     process = pgonce.start_run("renewed", "sh", "-c", f"touch {tmp_path}/ready; sleep 2; echo done", options=["--lease", "600ms"])
     wait_until((tmp_path / "ready").exists, "CMD to start")
@@ -174,6 +176,7 @@ def test_the_lease_is_renewed_while_the_command_runs(pgonce, db, tmp_path):
     assert peek(db, "renewed").fence == 1
 
 
+@pytest.mark.alone
 def test_the_scopes_lease_is_taken_where_none_is_given(pgonce, db, tmp_path):
     db.execute("SELECT once.set_scope('jobs', lease => '900 milliseconds')")
     process = pgonce.start_run("policy", "sh", "-c", "sleep 2; echo done")
@@ -190,6 +193,7 @@ def take_over(db, key):
     assert row.verdict == "processing_stale"
 
 
+@pytest.mark.alone
 def test_a_lost_lease_stops_the_command_and_records_nothing(pgonce, db, tmp_path):
     process = pgonce.start_run("lost", "sh", "-c", f"trap 'echo told; exit 0' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done",
                                options=["--lease", "1500ms"])
@@ -250,6 +254,7 @@ def test_a_reader_that_goes_away_does_not_stop_the_command(pgonce, db):
     assert pgonce.run("closed", "sh", "-c", "seq 1 30000").stdout.count(b"\n") == 30000
 
 
+@pytest.mark.alone
 def test_children_that_stay_behind_do_not_hold_up_the_outcome(pgonce):
     started = time.monotonic()
     process = pgonce.start_run("daemon", "sh", "-c", "sleep 30 & echo started")
@@ -353,3 +358,33 @@ def test_closed_standard_streams_do_no_harm(pgonce):
     subprocess.run(["sh", "-c", shlex.join(words) + " <&- >&- 2>&-"], env=pgonce.environment(None), check=True)
     done = pgonce.run("streams", "sh", "-c", "echo out; echo err >&2")
     assert (done.stdout, done.stderr) == (b"out\n", b"err\n")
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+LATER = "00-11111111111111111111111111111111-2222222222222222-00"
+TELL = ("sh", "-c", 'printf "%s %s" "${TRACEPARENT-none}" "${PGONCE_TRACEPARENT-none}"; exit ${CODE-0}')
+
+
+def test_the_trace_of_a_call_is_stored_and_given_to_cmd(pgonce, db):
+    assert pgonce.run("traced", *TELL, env={"TRACEPARENT": TRACE}).stdout.decode() == f"{TRACE} {TRACE}"
+    assert peek(db, "traced").traceparent == TRACE
+    given = pgonce.run("traced by option", *TELL, options=("--traceparent", TRACE), env={"TRACEPARENT": LATER})
+    assert given.stdout.decode() == f"{TRACE} {TRACE}" and peek(db, "traced by option").traceparent == TRACE
+    again = pgonce.run("traced by option", *TELL, options=("--json",), env={"TRACEPARENT": LATER})
+    assert again.stdout == given.stdout and json.loads(again.stderr)["run"]["traceparent"] == TRACE
+
+
+def test_a_retry_keeps_its_own_trace_and_finds_the_first_attempts(pgonce, db):
+    options = ("--retry-failed",)
+    assert pgonce.run("traced retry", *TELL, options=options, env={"TRACEPARENT": TRACE, "CODE": "3"}).returncode == 3
+    retry = pgonce.run("traced retry", *TELL, options=options, env={"TRACEPARENT": LATER, "PGONCE_TRACEPARENT": "stale"})
+    assert retry.stdout.decode() == f"{LATER} {TRACE}" and peek(db, "traced retry").traceparent == TRACE
+
+
+@pytest.mark.parametrize("bad", ["", "nonsense", TRACE.upper()])
+def test_a_malformed_trace_is_given_to_cmd_as_it_is_and_not_stored(pgonce, db, bad):
+    by_environment = pgonce.run(f"bad {bad}", *TELL, env={"TRACEPARENT": bad, "PGONCE_TRACEPARENT": "stale"})
+    assert by_environment.stdout.decode() == f"{bad} none" and by_environment.stderr == b""
+    by_option = pgonce.run(f"bad option {bad}", *TELL, options=("--traceparent", bad))
+    assert by_option.stdout.decode() == f"{bad} none" and b"is not stored" in by_option.stderr and by_option.returncode == 0
+    assert peek(db, f"bad {bad}").traceparent is None

@@ -7,6 +7,7 @@
  *     ack N...                 {"state", "problem"}        also: ack all
  *     back N...                {"state"}                   also: back all
  *     publish TOPIC N          {"state", "problem"}
+ *     positions                {"state", "positions": [[part, milliseconds or null at the end, behind_ms], ...]}
  *     close                    closes the source and ends; the end of input does so, too
  */
 #include <jansson.h>
@@ -70,7 +71,11 @@ static void fetch(const source_class *class, source *source, size_t most, int ti
 	size_t count = 0;
 	source_state state = class->fetch(source, most, timeout_ms, messages, &count, problem);
 
-	for (size_t i = 0; i < count && given < OUT_MOST; i++, given++) {
+	if (given + count > OUT_MOST) {
+		fprintf(stderr, "more than %d messages\n", OUT_MOST);
+		exit(2);
+	}
+	for (size_t i = 0; i < count; i++, given++) {
 		out[given] = messages[i];
 		json_array_append_new(list, describe(messages[i], given));
 	}
@@ -128,6 +133,23 @@ static void publish(const source_class *class, source *source, const char *topic
 	answer(published ? SOURCE_OK : SOURCE_UNAVAILABLE, problem, NULL);
 }
 
+static void positions(const source_class *class, source *source)
+{
+	static source_position list[100];
+	json_t *found = json_array();
+	size_t count = class->positions(source, list, 100);
+
+	for (size_t i = 0; i < count; i++) {
+		json_t *at = list[i].at_ms == SOURCE_AT_END ? json_null() : json_integer(list[i].at_ms);
+		json_array_append_new(found, json_pack("[s, o, I]", list[i].part, at, (json_int_t)list[i].behind_ms));
+	}
+	json_t *line = json_pack("{s:s, s:o}", "state", "ok", "positions", found);
+	json_dumpf(line, stdout, JSON_COMPACT);
+	putchar('\n');
+	fflush(stdout);
+	json_decref(line);
+}
+
 static void obey(const source_class *class, source *source, char *line)
 {
 	char topic[256];
@@ -142,6 +164,8 @@ static void obey(const source_class *class, source *source, char *line)
 		hand_back(class, source, line + 5, false);
 	} else if (sscanf(line, "publish %255s %zu", topic, &number) == 2 && number < given && out[number] != NULL) {
 		publish(class, source, topic, number);
+	} else if (strcmp(line, "positions") == 0) {
+		positions(class, source);
 	} else {
 		fprintf(stderr, "not a command: %s\n", line);
 		exit(2);
@@ -162,11 +186,14 @@ int main(int argc, char **argv)
 	const config_section *section = config_find(config, "consume", argv[2]);
 	const service service = {.kind = "consume", .name = argv[2]};
 	const source_class *class = NULL;
+	bool ordered = true;
 	for (size_t i = 0; section != NULL && i < section->entry_count; i++) {
+		ordered = ordered &&
+		          (strcmp(section->entries[i].name, "order_by") != 0 || strcmp(section->entries[i].value, "none") != 0);
 		class = strcmp(section->entries[i].name, "source") == 0 ? source_find(section->entries[i].value) : class;
 	}
 	if (class == NULL || !class->check(config, section, &problem) ||
-	    !class->open(&service, config, section, strtoll(argv[3], NULL, 10), &source, &problem)) {
+	    !class->open(&service, config, section, strtoll(argv[3], NULL, 10), ordered, &source, &problem)) {
 		fprintf(stderr, "%s\n", problem == NULL ? "no such section, or no such source" : problem);
 		return 2;
 	}

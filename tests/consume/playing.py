@@ -68,14 +68,16 @@ class Source:
         return found
 
     def until(self, state, word="", patience_s=PATIENCE_S):
-        """Fetches until that state, with that word in its problem. What comes meanwhile is given back."""
-        deadline, answer = time.monotonic() + patience_s, None
+        """Fetches until that state, with that word in its problem. What comes meanwhile is given back then: earlier, it would come again at
+        once, and again."""
+        deadline, answer, came = time.monotonic() + patience_s, None, []
         while time.monotonic() < deadline:
             answer = self.fetch()
+            came += answer["messages"]
             if answer["state"] == state and word in answer.get("problem", ""):
+                if came:
+                    self.give_back(came)
                 return answer
-            if answer["messages"]:
-                self.give_back()
         raise AssertionError(f"not {state} {word!r} within {patience_s} s but {answer}\n{self.log.read_text()[-3000:]}")
 
     def quiet(self, turns=3):
@@ -95,6 +97,19 @@ class Source:
 
     def publish(self, topic, message):
         return self.tell(f"publish {topic} {message['n']}")
+
+    def positions(self):
+        """{part: (milliseconds, or None at the end, how far behind that)}"""
+        return {part: (at_ms, behind_ms) for part, at_ms, behind_ms in self.tell("positions")["positions"]}
+
+    def until_at(self, part, expected, patience_s=PATIENCE_S):
+        """Waits until the position of the part fits, the source kept alive."""
+        deadline = time.monotonic() + patience_s
+        while not expected(found := self.positions().get(part)):
+            assert time.monotonic() < deadline, f"{part} is at {found}\n{self.log.read_text()[-3000:]}"
+            self.keep_alive()
+            time.sleep(0.05)
+        return found
 
     def close(self):
         """Ends it properly."""

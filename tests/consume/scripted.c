@@ -105,8 +105,9 @@ static void read_more(source *source)
 }
 
 static bool script_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                        source **result, char **problem)
+                        bool ordered, source **result, char **problem)
 {
+	(void)ordered;
 	source *source = calloc(1, sizeof *source);
 	size_t index = 0;
 

@@ -40,6 +40,7 @@ def test_failing_messages_are_found_in_a_batch_and_the_rest_is_applied(applied):
     assert applied.value("SELECT count(*) FROM once.intent WHERE scope = 'stock'") == 495
 
 
+@pytest.mark.alone
 def test_attempts_back_off(applied):
     with Script([message(1, body={"do": "fail"})]) as script, Consumer(
             script, applied.dsn(), config=script.config(attempts=4, retry_first="200ms", retry_most="400ms")) as consumer:

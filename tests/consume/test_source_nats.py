@@ -65,6 +65,7 @@ def test_what_was_acknowledged_never_comes_again(nats, tmp_path):
         source.quiet()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["killed", "closed"])
 def test_what_a_dead_member_had_comes_again_before_anything_newer(nats, tmp_path, way):
     """Without the giving back at a start the newer ones would come first, and the old ones after ack_wait: 30 s."""
@@ -77,6 +78,42 @@ def test_what_a_dead_member_had_comes_again_before_anything_newer(nats, tmp_path
     with opened(nats, tmp_path) as source:
         assert payloads(source.collect(80)) == texts(21, 100)
     assert time.monotonic() - begun < 15
+
+
+def test_what_a_dead_member_had_comes_in_order_whatever_the_server_took_back_first(nats, tmp_path):
+    """As when the server finds that the last messages could not be delivered, before the others are taken back."""
+    fill(nats, 1, 10)
+    with opened(nats, tmp_path) as source:
+        source.acknowledge(source.collect(10))
+        source.close()
+    fill(nats, 11, 40)
+    with nats.connect() as dead:
+        dead.publish("$JS.API.CONSUMER.MSG.NEXT.ORDERS.stock", b'{"batch": 30}', reply=f"{dead.inbox}.early")
+        replies = [dead.next(60).reply for _ in range(30)]
+        for reply in replies[20:]:
+            dead.publish(reply, b"-NAK")
+        wait_until(lambda: nats.consumers("ORDERS")[0]["num_ack_pending"] == 30, "the messages to be out")
+        fill(nats, 41, 45)
+    with opened(nats, tmp_path) as source:
+        assert payloads(source.collect(35, most=5)) == texts(11, 45)
+
+
+def test_what_a_dead_members_late_request_took_comes_before_anything_newer(nats, tmp_path):
+    """A member was killed, and its request reaches the server after the next one has taken back what was out."""
+    fill(nats, 1, 10)
+    with opened(nats, tmp_path) as source:
+        source.acknowledge(source.collect(10))
+        with nats.connect() as dead:
+            dead.publish("$JS.API.CONSUMER.MSG.NEXT.ORDERS.stock", b'{"batch": 5, "expires": 60000000000}', reply=f"{dead.inbox}.late")
+            wait_until(lambda: nats.consumers("ORDERS")[0]["num_waiting"] >= 1, "the late request to stand")
+            fill(nats, 11, 30)
+            wait_until(lambda: nats.consumers("ORDERS")[0]["num_ack_pending"] >= 5, "messages to go to the dead member")
+        found = []
+        while payloads(found)[-1:] != ["m30"]:
+            answer = source.fetch()
+            # What was out when it lost the others is void, and comes again.
+            found = [] if answer["state"] == "lost" else found + answer["messages"]
+        assert payloads(found) == texts(11, 30)
 
 
 def test_where_too_much_may_be_out_its_time_is_waited_for_and_the_order_is_kept_too(nats, tmp_path):
@@ -250,3 +287,21 @@ def test_a_copy_is_published_with_its_headers_and_waited_for(nats, tmp_path):
             assert answer["state"] == "unavailable" and "no stream" in answer["problem"]
     finally:
         nats.delete_stream("DEAD")
+
+
+def test_a_position_is_the_time_below_which_nothing_comes_again(nats, tmp_path):
+    fill(nats, 1, 3)
+    after_3 = time.time() * 1000
+    fill(nats, 4, 10)
+    with opened(nats, tmp_path) as source:
+        found = source.collect(10)
+        source.acknowledge(found[4:8])  # in between nothing is: no position
+        wait_until(lambda: pending(nats) == {"stock": 6}, "the server to have taken the acknowledgements")
+        assert source.positions() == {}
+        source.acknowledge(found[:3])
+        at_ms, _ = source.until_at("ORDERS", lambda position: position is not None)
+        assert 0 < at_ms <= after_3
+        source.acknowledge()
+        assert source.until_at("ORDERS", lambda position: position[0] is None) == (None, 0)
+        fill(nats, 11, 11)
+        assert source.until_at("ORDERS", lambda position: position[0] is not None)[0] <= time.time() * 1000

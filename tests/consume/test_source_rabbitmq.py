@@ -235,3 +235,25 @@ def test_a_copy_is_published_with_its_headers_and_waited_for(broker, queue, tmp_
         answer = source.publish("nowhere", message)
         assert answer["state"] == "unavailable" and "no such queue" in answer["problem"]
         assert source.publish("dead", message)["state"] == "ok"
+
+
+def test_a_position_is_the_time_below_which_nothing_comes_again(broker, queue, tmp_path):
+    connection = broker.connect()
+    channel = connection.channel()
+    for second in range(1, 5):
+        channel.basic_publish("", queue, f"m{second}".encode(), pika.BasicProperties(timestamp=1000 + second))
+    connection.close()
+    with opened(broker, queue, tmp_path) as source:
+        found = source.collect(4)
+        assert source.positions() == {}  # nothing is known yet
+        source.acknowledge(found[2:3])  # not the next: the two before it may come again
+        assert source.positions() == {}
+        source.acknowledge(found[:1])
+        assert source.positions() == {queue: (1001000, 0)}
+        with opened(broker, queue, tmp_path, name="other") as other:
+            other.quiet(1)
+            assert source.positions() == {}  # what the other member has out is not known
+            source.acknowledge()
+            assert source.until_at(queue, lambda position: position is not None) == (None, 3600000)
+            other.close()
+        assert source.until_at(queue, lambda position: position == (None, 0))

@@ -190,22 +190,22 @@ BROKEN = {
         [lambda db: outbox.test_no_decision_without_a_reason(db, " \t")],
     ),
     "a day goes though a relay is behind": (
-        replace("_check_retired", "o.xid >= pg_snapshot_xmax(r.seen)", "false"),
+        replace("_outbox_needed", "o.xid >= pg_snapshot_xmax(r.seen)", "false"),
         [with_yesterday(outbox.test_a_day_goes_when_every_relay_has_passed_it)],
     ),
     "a day goes though a relay has not seen all of it": (
-        replace("_check_retired", "o.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x))", "false"),
+        replace("_outbox_needed", "o.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x))", "false"),
         [
             with_yesterday(outbox.test_a_day_into_which_a_transaction_may_still_write_stays, "open"),
             with_yesterday(outbox.test_a_day_into_which_a_transaction_may_still_write_stays, "prepared"),
         ],
     ),
     "a day goes with its parked events": (
-        replace("_check_retired", "WHERE p.day = day GROUP BY", "WHERE false GROUP BY"),
+        replace("_outbox_needed", "WHERE p.day = day GROUP BY", "WHERE false GROUP BY"),
         [with_yesterday(outbox.test_a_day_stays_while_an_event_of_it_is_parked)],
     ),
     "a day goes though nobody reads": (
-        replace("_check_retired", "NOT EXISTS (SELECT FROM once.relay)", "false"),
+        replace("_outbox_needed", "NOT EXISTS (SELECT FROM once.relay)", "false"),
         [with_yesterday(outbox.test_a_day_with_events_that_nobody_could_have_published_stays)],
     ),
     "a day is looked at before its lock only": (

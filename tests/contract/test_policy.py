@@ -104,7 +104,7 @@ def test_in_doubt_lets_no_attempt_run_until_it_is_resolved(db):
         once.begin(key="k")
     assert once.resolve(key="k", as_state="failed_retryable", reason="the provider has no such payment") == "in_doubt"
     assert once.begin(key="k").verdict == "proceed"
-    decision = db.row("SELECT * FROM once.decision")
+    decision = db.row("SELECT * FROM once.decision WHERE kind = 'resolve'")
     assert (decision.decided_by, decision.reason, decision.from_state, decision.to_state) == (
         "postgres",
         "the provider has no such payment",

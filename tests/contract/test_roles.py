@@ -9,6 +9,9 @@ import pytest
 
 from .calls import PRINT, Once, code_of, refused, uuid7_days_ago
 
+KEEPING = {"keep_steps", "keeper_status", "keeper_lease", "retention_held"}
+KEPT = KEEPING | {"keep", "keep_take", "keep_release", "keep_step", "keep_failed", "recover"}
+SEEING = {"counts", "metrics", "find", "top"}
 GRANTED = {
     "once_app": {
         "begin",
@@ -41,6 +44,7 @@ GRANTED = {
         "message_applied",
         "message_look",
         "message_count",
+        "consumer_report",
     },
     "once_relay": {
         "errors",
@@ -55,6 +59,7 @@ GRANTED = {
         "relay_due",
         "relay_settle",
         "relay_parked",
+        "metrics",
     },
     "once_consumer": {
         "errors",
@@ -75,9 +80,14 @@ GRANTED = {
         "renew_many",
         "peek_many",
         "release",
+        "consumer_report",
+        "metrics",
     },
-    "once_keeper": {"errors", "contract_version", "add_days", "retire_day", "retire_outbox", "any_tenant"},
-    "once_reader": {
+    "once_keeper": KEPT
+    | {"errors", "contract_version", "add_days", "retire_day", "retire_outbox", "any_tenant", "counts", "metrics"},
+    "once_reader": KEEPING
+    | SEEING
+    | {
         "errors",
         "contract_version",
         "peek",
@@ -92,8 +102,10 @@ GRANTED = {
     },
 }
 GRANTED["once_tenant"] = GRANTED["once_app"] - {"any_tenant"}
-GRANTED["once_admin"] = GRANTED["once_app"] | {
+GRANTED["once_admin"] = GRANTED["once_app"] | KEPT | SEEING | {
+    "set_keeping",
     "story",
+    "verify",
     "resolve",
     "set_scope",
     "bind",
@@ -145,7 +157,9 @@ TENANT_CALLS = {
     "peek": "once.peek('s', 'k', %(tenant)s)",
     "peek_many": "once.peek_many(ARRAY['s'], ARRAY['k'], %(tenant)s)",
     "story": "once.story('s', 'k', %(tenant)s)",
+    "verify": "once.verify('s', 'k', %(tenant)s)",
     "resolve": "once.resolve('s', 'k', 'succeeded', 'why', tenant => %(tenant)s)",
+    "find": "once.find(%(tenant)s)",
     "salt": "once.salt(%(tenant)s)",
     "fingerprint": (
         "once.fingerprint('{}'::jsonb, %(tenant)s) AS a, once.fingerprint('a'::bytea, %(tenant)s) AS b,"
@@ -162,6 +176,7 @@ TENANT_CALLS = {
     "message_applied": "once.message_applied('s', %(tenant)s, ARRAY['k'])",
     "message_look": "once.message_look('s', %(tenant)s, ARRAY['k'], ARRAY['a'])",
     "message_count": "once.message_count('s', %(tenant)s)",
+    "consumer_report": "once.consumer_report('s', now(), %(tenant)s)",
     "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
     "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
     "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",
@@ -198,7 +213,7 @@ def test_no_role_but_the_owner_can_touch_any_table(db, login):
         row.name
         for row in db.rows(
             "SELECT c.oid::regclass::text AS name FROM pg_class AS c "
-            "WHERE c.relnamespace = 'once'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"
+            "WHERE c.relnamespace = 'once'::regnamespace AND c.relkind IN ('r', 'p', 'm', 'f')"
         )
     ]
     assert len(tables) > 15
@@ -229,6 +244,28 @@ def test_no_role_but_the_owner_can_touch_any_table(db, login):
             run(connection, f"SELECT nextval('{sequence.name}')")
     with refused("42501"):
         run(connection, "CREATE TABLE once.mine ()")
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_only_readers_and_administrators_read_the_views_and_nobody_writes_through_them(db, login):
+    make_logins(db)
+    connection = db.connect(login)
+    views = [
+        row.name
+        for row in db.rows(
+            "SELECT c.oid::regclass::text AS name FROM pg_class AS c WHERE c.relnamespace = 'once'::regnamespace"
+            " AND c.relkind = 'v'"
+        )
+    ]
+    assert len(views) >= 5
+    for view in views:
+        if LOGINS[login] in ("once_reader", "once_admin"):
+            run(connection, f"SELECT * FROM {view}")
+        else:
+            with refused("42501"):
+                run(connection, f"SELECT 1 FROM {view}")
+        with refused("42501", "55000"):
+            run(connection, f"DELETE FROM {view}")
 
 
 @pytest.mark.parametrize("login", LOGINS)
@@ -284,7 +321,7 @@ def tenant_functions(db):
         row.proname
         for row in db.rows(
             "SELECT DISTINCT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~"
-            " '^_' AND 'tenant' = ANY (p.proargnames) AND p.proname NOT IN ('bind', 'unbind')"
+            " '^_' AND 'tenant' = ANY (p.proargnames) AND p.proname NOT IN ('bind', 'unbind', 'recover', 'retention_held')"
         )
     }
 
@@ -296,7 +333,7 @@ def test_every_function_that_takes_a_tenant_is_tried_here(db):
 def grant_everything_tenant_bound(db):
     """Even a bound role that was granted more than once_tenant stays bound."""
     db.execute(
-        "GRANT EXECUTE ON FUNCTION once.story(text, text, text), once.resolve(text, text, text, text, integer, bytea,"
+        "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, bytea,"
         " jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
         " TO bound, bound_elsewhere"
     )
@@ -423,7 +460,8 @@ def test_every_security_definer_function_has_a_fixed_search_path_with_pg_temp_la
 def test_every_function_that_a_role_may_call_has_a_fixed_search_path(db):
     for row in db.rows(
         "SELECT p.oid::regprocedure::text AS name, coalesce(p.proconfig, '{}') AS settings FROM pg_proc AS p "
-        "WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~ '^_'"
+        # A procedure that commits may have no settings: once.keep names the schema of everything instead.
+        "WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~ '^_' AND p.prokind = 'f'"
     ):
         assert "search_path=pg_catalog, pg_temp" in row.settings, row.name
 
@@ -570,6 +608,14 @@ ATTACKED = {
     "any_tenant": ["once.any_tenant()"],
     "errors": ["once.errors()"],
     "contract_version": ["once.contract_version()"],
+    "counts": ["once.counts()"],
+    "metrics": ["once.metrics()"],
+    "top": ["once.top()"],
+    "find": [
+        "once.find()",
+        "once.find('', trace => '0af7651916cd43dd8448eb211c80319c')",
+        "once.find(event => pg_catalog.gen_random_uuid())",
+    ],
     "try_lock": ["once.try_lock('r')"],
     "lock": ["once.lock('r', '1 s')"],
     "receive_many": [
@@ -603,6 +649,22 @@ ATTACKED = {
     "drop_relay": ["once.drop_relay('r', 'why')"],
     "retire_outbox": ["once.retire_outbox(19000)", "once.retire_outbox(99999)"],
     "dead_list": ["once.dead_list()", "once.dead_list('s', NULL, 5)"],
+    "keep_take": ["once.keep_take('k')"],
+    "keep_step": [
+        f"once.keep_step('k', '{step}')"
+        for step in (
+            *("days", "clock", "close", "doubt", "move", "detach", "drop"),
+            *("outbox", "purge", "sweep", "archive", "dead", "decisions"),
+        )
+    ],
+    "keep_failed": ["once.keep_failed('k', 'days', '40001', 'why')"],
+    "keep_release": ["once.keep_release('k')"],
+    "keep_steps": ["once.keep_steps()"],
+    "keeper_status": ["once.keeper_status()"],
+    "keeper_lease": ["once.keeper_lease()"],
+    "retention_held": ["once.retention_held()"],
+    "recover": ["once.recover()"],
+    "set_keeping": ["once.set_keeping(clock_settle => '0')"],
 }
 
 
@@ -612,7 +674,7 @@ def attack(db):
     plant_shadows(db)
     for row in db.rows(
         "SELECT p.oid::regprocedure::text AS name FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND"
-        " p.proname !~ '^_'"
+        " p.proname !~ '^_' AND p.prokind = 'f'"
     ):
         db.execute(f"GRANT EXECUTE ON FUNCTION {row.name} TO attacker")
     values = {"print": PRINT, "today": uuid7_days_ago(db, 0), "expired": uuid7_days_ago(db, 100)}
@@ -633,7 +695,9 @@ def test_every_function_that_a_role_may_call_is_attacked_here(db):
     assert {
         row.proname
         for row in db.rows(
+            # once.keep, a procedure, has its caller's rights and no others.
             "SELECT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~ '^_'"
+            " AND p.prokind = 'f'"
         )
     } == set(ATTACKED)
 

@@ -3,7 +3,7 @@
 
 import psycopg2
 
-from .calls import Once, let_lease_pass
+from .calls import Once, let_lease_pass, run
 
 STATES = (None, "processing", "succeeded", "failed_retryable", "failed_final", "in_doubt")
 
@@ -50,9 +50,12 @@ EVENTS = (
         ("resolve", lambda once, key, s=s: once.resolve(key=key, as_state=s))
         for s in ("succeeded", "failed_retryable", "failed_final")
     ),
+    ("recover", lambda once, key: run(once.connection, "SELECT * FROM once.recover()")),
     ("peek", lambda once, key: once.peek(key=key)),
     ("peek", lambda once, key: once.story(key=key)),
 )
+# What closes days is tried in test_buckets.py and test_keeping.py.
+KEEPER = {"retire_day", "keep_step"}
 POLICIES = (
     "max_attempts => 0, on_stale => 'takeover'",
     "max_attempts => 1, on_stale => 'takeover'",
@@ -108,13 +111,13 @@ def test_the_changes_of_state_are_exactly_those_of_the_table(db):
     observed = walk(db)
     assert observed - allowed == set(), "changes that the table does not allow"
     assert {
-        row for row in allowed - observed if row[1] != "retire_day"
+        row for row in allowed - observed if row[1] not in KEEPER
     } == set(), "changes of the table that nothing makes"
 
 
 def test_the_table_names_known_events_and_every_state(db):
     events = {row.event for row in db.rows("SELECT event FROM once.transition")}
-    assert events <= {event for event, _ in EVENTS} | {"retire_day"}
+    assert events <= {event for event, _ in EVENTS} | KEEPER
     words = [row.word for row in db.rows("SELECT unnest(enum_range(NULL::once.state))::text AS word")]
     assert words == [state for state in STATES if state]
     reached = {row.to_state for row in db.rows("SELECT to_state FROM once.transition")}

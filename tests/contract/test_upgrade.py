@@ -11,7 +11,7 @@ import pytest
 
 from harness.postgres import ROOT, clean_environment
 
-from .calls import PRINT, Once, now_ms, refused, run, uuid7
+from .calls import PRINT, Once, let_lease_pass, now_ms, refused, run, uuid7
 from .relaying import Relay
 from .test_receive_many import receive_many
 
@@ -29,7 +29,7 @@ def upgrade_script(version):
 
 
 def by_script(db):
-    run(db.connect(), upgrade_script(1))
+    run(db.connect(), upgrade_script(db.contract))
 
 
 def by_command(db):
@@ -46,11 +46,12 @@ def by_command(db):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def old(server):
-    """A database at version 1, in use."""
+@pytest.fixture(params=[1, 2], ids=["version 1", "version 2"])
+def old(server, request):
+    """A database at an older version, in use."""
     database = server.empty_database()
-    run(database.connect(), (OLD / "version_1.sql").read_text())
+    database.contract = request.param
+    run(database.connect(), (OLD / f"version_{request.param}.sql").read_text())
     once = Once(database.connect())
     once.finish(key="done", response_status=201, response_body=b"\x00\xff")
     once.finish(key=uuid7(now_ms(database)), response_body=b"today's")
@@ -83,7 +84,7 @@ OBJECTS = """
 def test_an_old_database_becomes_what_a_new_one_is(old, db, way):
     way(old)
     assert old.rows(OBJECTS) == db.rows(OBJECTS)
-    assert old.value("SELECT once.contract_version()") == db.value("SELECT once.contract_version()") == 2
+    assert old.value("SELECT once.contract_version()") == db.value("SELECT once.contract_version()") == 4
 
 
 @pytest.mark.parametrize("way", [by_script, by_command])
@@ -118,16 +119,30 @@ def test_a_session_that_was_open_during_the_upgrade_goes_on(old):
 def test_an_upgrade_that_fails_leaves_the_old_contract(old):
     before = old.rows(OBJECTS)
     connection = old.connect()
-    script = upgrade_script(1)
+    script = upgrade_script(old.contract)
     with refused("22012"):
         run(connection, script.replace("\nCOMMIT;", "\nSELECT 1/0;\nCOMMIT;"))
     connection.rollback()
     assert old.rows(OBJECTS) == before
 
 
-def test_the_first_migration_is_the_one_that_was_released(db):
+def test_a_verify_function_that_was_set_before_is_still_asked(old):
+    """It was a regprocedure, and is a name since."""
+    old.execute(
+        "CREATE FUNCTION public.\"Did It\"(text, text, text) RETURNS once.verification LANGUAGE sql AS"
+        " $$ SELECT 'happened', 200, NULL::jsonb, 'yes'::bytea, NULL, NULL $$"
+    )
+    old.execute("""SELECT once.set_scope('orders', verify => 'public."Did It"')""")
+    by_script(old)
+    assert old.value("SELECT verify FROM once.scope WHERE scope = 'orders'") == 'public."Did It"'
+    let_lease_pass(old, "running")
+    assert Once(old.connect()).claim(key="running").response_body == b"yes"
+
+
+@pytest.mark.parametrize("version, name", [(1, "0001_tables"), (2, "0002_delivery")])
+def test_an_earlier_migration_is_the_one_that_was_released(db, version, name):
     """Databases remember its checksum."""
-    text = (ROOT / "contract/migrations/0001_tables.sql").read_text()
+    text = (ROOT / f"contract/migrations/{name}.sql").read_text()
     checksum = hashlib.sha256(text.encode()).hexdigest()
-    assert f"'{checksum}'" in (OLD / "version_1.sql").read_text()
-    assert db.value("SELECT checksum FROM once.migration WHERE version = 1") == checksum
+    assert f"'{checksum}'" in (OLD / f"version_{version}.sql").read_text()
+    assert db.value("SELECT checksum FROM once.migration WHERE version = %s", version) == checksum

@@ -106,6 +106,7 @@ def open_broker(kind):
     if kind == "rabbitmq":
         broker = RabbitMQ().start()
         broker.declare("orders")
+        broker.keep()
         return broker, ["sink = rabbitmq", f"url = {broker.url}", "route = order.* -> orders"], [
             "source = rabbitmq", f"url = {broker.url}", "queue = orders",
         ]  # fmt: skip

@@ -13,6 +13,7 @@ import tempfile
 
 import pytest
 
+from harness.broker import accepts
 from harness.client import http1
 from harness.nginx import BUILD, MODULE, Nginx
 from harness.postgres import clean_environment, private_directory, tied, unprivileged, wait_until
@@ -38,7 +39,7 @@ class Service:
         with open(self.directory / "log", "wb") as log:
             self.process = subprocess.Popen(tied([self.directory / "service", "--listen", f"unix:{self.socket}", "--dsn", db.dsn()]), stdout=log,
                                             stderr=log, env=clean_environment(), cwd="/", **unprivileged()[0])
-        wait_until(lambda: self.process.poll() is not None or self.socket.exists(), "the service to listen")
+        wait_until(lambda: self.process.poll() is not None or accepts(self.socket), "the service to listen")
         assert self.process.poll() is None, self.log()
 
     def log(self):

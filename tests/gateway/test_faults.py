@@ -15,6 +15,7 @@ from harness.upstream import Answer
 from .door import Door, assert_problem, assert_replays, at_once, new_key, same_answer
 from .load import Load
 
+pytestmark = pytest.mark.alone  # leases of a second, and bounds for every answer
 LEASE_S = 1
 TIMEOUT_S = 1  # of the database
 CONFIG = """

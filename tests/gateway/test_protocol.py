@@ -453,6 +453,7 @@ def test_a_client_that_waits_for_100_continue_gets_it(door):
 # ---- While the original runs.
 
 
+@pytest.mark.alone
 def test_a_duplicate_of_a_running_attempt_is_told_so_at_once_and_when_to_come_back(door, protocol):
     key, hold = new_key(), threading.Event()
     door.upstream.script(key, Answer(hold=hold))

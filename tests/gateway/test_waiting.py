@@ -4,10 +4,12 @@
 import threading
 import time
 
+import pytest
 from harness.upstream import Answer
 
 from .door import assert_problem, assert_replays, at_once, new_key, same_answer
 
+pytestmark = pytest.mark.alone  # patience and leases of a second
 CONFIG = """
     once_tenant $http_x_tenant;
     once required;

@@ -15,27 +15,36 @@ import tempfile
 from .postgres import PATIENCE_S, clean_environment, is_running, tied, wait_until
 
 FIRST_PORT, LAST_PORT = 20000, 32000  # below those that the kernel gives to outgoing connections: free still after a restart
-given_ports = set()
+given_ports = {}  # and what holds each: a name among the machine's abstract sockets, which ends with this process
 
 
 def free_port():
+    """A port that nobody listens at, nor is given to another worker of the tests, nor to another run of them."""
     for _ in range(1000):
-        port = random.randint(FIRST_PORT, LAST_PORT)
+        port = random.SystemRandom().randint(FIRST_PORT, LAST_PORT)
         if port in given_ports:
             continue
-        with socket.socket() as probe:
-            try:
+        claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claim.bind(f"\0pgonce-port-{port}")
+            with socket.socket() as probe:
                 probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        given_ports.add(port)
+        except OSError:
+            claim.close()
+            continue
+        given_ports[port] = claim
         return port
     raise RuntimeError(f"no free port between {FIRST_PORT} and {LAST_PORT}")
 
 
-def accepts(port):
+def accepts(where):
+    """Does somebody take connections at this port of 127.0.0.1, or at the unix socket of this path? That its file exists does not say so: a
+    server listens a moment after it has made it."""
+    is_port = isinstance(where, int)
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        with socket.socket(socket.AF_INET if is_port else socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            probe.connect(("127.0.0.1", where) if is_port else str(where))
         return True
     except OSError:
         return False

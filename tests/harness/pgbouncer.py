@@ -9,6 +9,7 @@ import subprocess
 import psycopg2
 import psycopg2.extras
 
+from .broker import accepts
 from .postgres import PATIENCE_S, PORT, clean_environment, private_directory, tied, unprivileged, wait_until
 
 PROGRAM = shutil.which("pgbouncer") or ("/usr/sbin/pgbouncer" if os.path.exists("/usr/sbin/pgbouncer") else None)
@@ -17,7 +18,7 @@ PROGRAM = shutil.which("pgbouncer") or ("/usr/sbin/pgbouncer" if os.path.exists(
 class PgBouncer:
     """server_connections: few, so that clients really share them."""
 
-    def __init__(self, server, users=("postgres",), server_connections=4):
+    def __init__(self, server, users=("postgres",), server_connections=4, mode="transaction"):
         if PROGRAM is None:
             raise RuntimeError("pgbouncer is not installed: apt-get install pgbouncer")
         self.directory = private_directory("pgonce-bouncer-")
@@ -26,7 +27,7 @@ class PgBouncer:
         (self.directory / "ini").write_text(
             f"[databases]\n* = host={server.directory} port={PORT}\n[pgbouncer]\nunix_socket_dir ="
             f" {self.directory}\nlisten_port = {PORT}\nauth_type = trust\nauth_file = {self.directory}/users\npool_mode"
-            f" = transaction\ndefault_pool_size = {server_connections}\nmax_client_conn = 200\nquery_wait_timeout ="
+            f" = {mode}\ndefault_pool_size = {server_connections}\nmax_client_conn = 200\nquery_wait_timeout ="
             " 30\n"
         )
         os.chmod(self.directory / "users", 0o644)
@@ -42,7 +43,7 @@ class PgBouncer:
             )
         socket_path = self.directory / f".s.PGSQL.{PORT}"
         try:
-            wait_until(lambda: self.process.poll() is not None or socket_path.exists(), "PgBouncer's socket")
+            wait_until(lambda: self.process.poll() is not None or accepts(socket_path), "PgBouncer to take connections")
             if self.process.poll() is not None:
                 raise RuntimeError(f"PgBouncer did not start:\n{self.log.read_text()}")
         except Exception:

@@ -71,8 +71,8 @@ class RabbitMQ(Broker):
             "RABBITMQ_CONF_ENV_FILE": str(self.directory / "env"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{loopback} -start_epmd false +S 2:2",
             "RABBITMQ_CTL_ERL_ARGS": loopback,
-            "RABBITMQ_CTL_DIST_PORT_MIN": "20000",
-            "RABBITMQ_CTL_DIST_PORT_MAX": "32000",
+            "RABBITMQ_CTL_DIST_PORT_MIN": "19000",  # none that free_port gives
+            "RABBITMQ_CTL_DIST_PORT_MAX": "19999",
             "ERL_EPMD_PORT": str(self.epmd_port),
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "ERL_CRASH_DUMP": "/dev/null",
@@ -144,6 +144,10 @@ class RabbitMQ(Broker):
         for key in routing_keys:
             channel.queue_bind(queue, exchange, key)
         connection.close()
+
+    def keep(self):
+        """Returns when what was declared is on disk: the server writes its tables after it has answered, and a SIGKILL loses what it has not."""
+        self.control("eval", "dumped = mnesia:dump_log().")
 
     def take(self, queue, most=1_000_000):
         """The messages that are in the queue now: (method, properties, body) each; they are gone from it."""

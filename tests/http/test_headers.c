@@ -38,6 +38,7 @@ static void credentials_framing_and_hop_by_hop_headers_are_never_kept_whatever_t
 	                                    "X-Accel-Redirect",
 	                                    "X-Accel-Expires",
 	                                    "Idempotency-Replayed",
+	                                    "Idempotency-Traceparent",
 	                                    "Idempotency-Key",
 	                                    "Once-Key",
 	                                    "once-fence",
@@ -93,6 +94,7 @@ static void a_client_may_not_send_what_the_gateway_says_to_the_upstream_in_any_s
 	                                       "Once_Key",
 	                                       "once_scope",
 	                                       "Idempotency-Replayed",
+	                                       "Idempotency-Traceparent",
 	                                       "idempotency_replayed",
 	                                       "Idempotency_Replayed"};
 	static const char *const free_names[] = {"",
@@ -103,6 +105,8 @@ static void a_client_may_not_send_what_the_gateway_says_to_the_upstream_in_any_s
 	                                         "Idempotency-Key",
 	                                         "Idempotency-Replaye",
 	                                         "Idempotency-Replayed2",
+	                                         "Idempotency-Traceparents",
+	                                         "Idempotency-Trace",
 	                                         "Content-Type"};
 	for (size_t i = 0; i < COUNT(reserved); i++) {
 		assert_true(http_header_reserved(text_of(reserved[i])));

@@ -170,7 +170,9 @@ static parameter array_at(const parameter *array, int index)
 static void copy_text(char out[FAKE_NAME], parameter from)
 {
 	assert_true(from.length < FAKE_NAME);
-	memcpy(out, from.data, from.length);
+	if (from.length > 0) {
+		memcpy(out, from.data, from.length);
+	}
 	out[from.length] = '\0';
 }
 
@@ -226,9 +228,9 @@ static element element_at(const statement *given, int index)
 #define CLAIM_COLUMNS                                                                                                  \
 	"iord", "tverdict", "ifence", "tstate", "iresponse_status", "tresponse_headers", "yresponse_body", "tresult_type", \
 	    "tresult_id", "terror_code", "terror_message"
-static const char *const claim_columns[] = {CLAIM_COLUMNS, "tlease_until", "iattempts"};
-static const char *const peek_columns[] = {CLAIM_COLUMNS, "towner",      "tlease_until",
-                                           "iattempts",   "tcreated_at", "tcompleted_at"};
+static const char *const claim_columns[] = {CLAIM_COLUMNS, "tlease_until", "iattempts", "ttraceparent"};
+static const char *const peek_columns[] = {CLAIM_COLUMNS, "towner",        "tlease_until", "iattempts",
+                                           "tcreated_at", "tcompleted_at", "ttraceparent"};
 
 /* The eleven columns that claims and peeks have in common. */
 static void put_answer(fake_connection *to, int ord, const char *verdict, const fake_intent *intent,
@@ -277,6 +279,15 @@ static const char *verdict_of_state(const fake_intent *intent)
 	}
 }
 
+static void put_trace(fake_connection *to, const fake_intent *intent)
+{
+	if (intent == NULL || intent->trace[0] == '\0') {
+		put_null(to);
+	} else {
+		put_text(to, intent->trace);
+	}
+}
+
 static void claim(fake *fake, fake_connection *to, const statement *given, int index, const char *tenant)
 {
 	element named = element_at(given, index);
@@ -291,6 +302,7 @@ static void claim(fake *fake, fake_connection *to, const statement *given, int i
 		intent = add_intent(fake, tenant, named.scope, named.key);
 		memcpy(intent->fingerprint, fingerprint.data, sizeof intent->fingerprint);
 		copy_text(intent->owner, given->parameters[3]);
+		copy_text(intent->trace, array_at(&given->parameters[7], index));
 		intent->granted++;
 	} else if (intent->hidden) {
 		verdict = "processing_active";
@@ -313,6 +325,7 @@ static void claim(fake *fake, fake_connection *to, const statement *given, int i
 	put_answer(to, index + 1, verdict, intent, code);
 	put_null(to);
 	put_int(to, intent == NULL ? 0 : intent->attempts);
+	put_trace(to, intent);
 }
 
 static void peek(fake *fake, fake_connection *to, const statement *given, int index, const char *tenant)
@@ -330,6 +343,7 @@ static void peek(fake *fake, fake_connection *to, const statement *given, int in
 	put_int(to, intent == NULL ? 0 : intent->attempts);
 	put_text(to, "2026-01-01");
 	put_null(to);
+	put_trace(to, intent);
 }
 
 /* Finds the element's intent, if this fence still holds it. */
@@ -376,7 +390,7 @@ static void answer_reports(fake *fake, fake_connection *to, const statement *giv
 
 static void answer_claims(fake *fake, fake_connection *to, const statement *given, const char *tenant, bool claims)
 {
-	int columns = claims ? 13 : 16;
+	int columns = claims ? 14 : 17;
 	send_columns(to, claims ? claim_columns : peek_columns, columns);
 	for (int i = 0; i < array_count(&given->parameters[0]); i++) {
 		size_t at = start(to, 'D');
@@ -462,7 +476,7 @@ static void execute(fake *fake, fake_connection *to, const statement *given)
 		send_complete(to);
 		return;
 	}
-	copy_text(tenant, given->parameters[given->count - 1]);
+	copy_text(tenant, given->parameters[strstr(text, "claim_many") != NULL ? 6 : given->count - 1]);
 	if (fake->refused_tenant[0] != '\0' && strcmp(fake->refused_tenant, tenant) == 0) {
 		send_error(to, "P4003", "pgonce: the fingerprint is missing or the tenant is refused");
 		return;

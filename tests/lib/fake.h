@@ -37,6 +37,7 @@ typedef struct fake_intent {
 	char scope[FAKE_NAME];
 	char key[FAKE_NAME];
 	char owner[FAKE_NAME];
+	char trace[FAKE_NAME];
 	unsigned char fingerprint[ONCE_FINGERPRINT_BYTES];
 	int fence;
 	int attempts;
@@ -158,10 +159,12 @@ typedef struct seen {
 	int fence;
 	bool may_run;
 	bool salt;
+	char trace[56];
 } seen;
 
 void note(void *seen, const once_answer *answer, const once_error *error);
-/* On the intent (tenant '', scope 's', key), for note. */
+/* On the intent (tenant '', scope 's', key), for note. Claims come with FAKE_TRACE; that of the key "b" with bytes that are no text. */
+#define FAKE_TRACE "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 once_operation *submit_claim(fake *fake, const char *key, seen *seen);
 once_operation *submit_complete(fake *fake, const char *key, int fence, seen *seen);
 once_operation *submit_release(fake *fake, const char *key, int fence, seen *seen);

@@ -167,6 +167,8 @@ void note(void *argument, const once_answer *answer, const once_error *error)
 		seen->fence = once_answer_fence(answer);
 		seen->may_run = once_answer_may_run(answer);
 		seen->salt = once_answer_salt(answer).data != NULL;
+		snprintf(seen->trace, sizeof seen->trace, "%s",
+		         once_answer_traceparent(answer) == NULL ? "" : once_answer_traceparent(answer));
 	}
 }
 
@@ -175,8 +177,9 @@ once_operation *submit_claim(fake *fake, const char *key, seen *seen)
 	once_operation *operation = NULL;
 	once_error *error = NULL;
 	const once_fingerprint fingerprint = {{1}};
-	assert_ok(once_batcher_claim(fake->batcher, &(once_intent){.scope = "s", .key = key}, &fingerprint, "me", 0, 0,
-	                             note, seen, &operation, &error),
+	const once_intent intent = {
+	    .scope = "s", .key = key, .traceparent = strcmp(key, "b") == 0 ? "00-\xff\xfe" : FAKE_TRACE};
+	assert_ok(once_batcher_claim(fake->batcher, &intent, &fingerprint, "me", 0, 0, note, seen, &operation, &error),
 	          error);
 	return operation;
 }

@@ -52,6 +52,7 @@ static void a_claim_lost_at_any_step_is_granted_once(void **state)
 				assert_int_equal(claimed[i].verdict, ONCE_NEW_CLAIM);
 				assert_int_equal(claimed[i].fence, 1);
 				assert_true(claimed[i].may_run);
+				assert_string_equal(claimed[i].trace, i == 1 ? "" : FAKE_TRACE);
 			}
 			assert_int_equal(fake_find(&rig, "a")->granted, 1);
 			assert_int_equal(fake_find(&rig, "c")->granted, 1);

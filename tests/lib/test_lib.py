@@ -13,7 +13,7 @@ from harness.proxy import Proxy, hang_up
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
-C_TESTS = ["json", "names", "contract", "execute", "memory", "batcher", "batcher_loss", "batcher_memory", "batcher_server"]
+C_TESTS = ["json", "names", "contract", "trace", "execute", "memory", "batcher", "batcher_loss", "batcher_memory", "batcher_server"]
 
 
 def run(command, **environment):
@@ -112,12 +112,12 @@ def test_a_lost_commit_stays_unknown_while_the_database_answers_with_errors(serv
     """The effect's own commit takes once.begin away, so that the library reconnects and cannot ask."""
     played.execute("""
         CREATE FUNCTION take_away() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN ALTER FUNCTION once.begin(text, text, bytea, text) RENAME TO begin_away; RETURN NULL; END $$;
+        BEGIN ALTER FUNCTION once.begin(text, text, bytea, text, text) RENAME TO begin_away; RETURN NULL; END $$;
         CREATE TRIGGER take_away AFTER INSERT ON play_effect FOR EACH ROW EXECUTE FUNCTION take_away()""")
     with Proxy(server) as proxy:
         proxy.lose_answer("COMMIT")
         assert play(proxy, played, "effect", "k") == "error outcome_unknown retriable=1 outcome_unknown=1"
-        played.execute("ALTER FUNCTION once.begin_away(text, text, bytea, text) RENAME TO begin")
+        played.execute("ALTER FUNCTION once.begin_away(text, text, bytea, text, text) RENAME TO begin")
         assert play(proxy, played, "effect", "k") == "ok replay answer"
     assert played.value("SELECT count(*) FROM play_effect") == 1
 

@@ -187,6 +187,7 @@ def test_a_connection_lost_at_any_step_costs_at_most_a_batch(db, server, tmp_pat
     assert parked(db) == []
 
 
+@pytest.mark.alone
 def test_of_two_processes_one_is_active_and_the_other_takes_over(db, tmp_path):
     connection = db.connect()
     (tmp_path / "a").mkdir()

@@ -157,6 +157,7 @@ def test_a_request_that_was_given_up_and_repeated_is_stored_once(kafka, tmp_path
     assert len(stored) == len(set(stored)) == 6
 
 
+@pytest.mark.alone
 def test_a_broker_that_is_away_makes_events_unavailable_in_time_and_none_that_was_acknowledged_is_lost(kafka, sink):
     kafka.create_topic("away")
     sent = [send(sink, "away") for _ in range(BURST)]
@@ -177,6 +178,7 @@ def test_a_broker_that_is_away_makes_events_unavailable_in_time_and_none_that_wa
     assert set(stored_in(kafka, "away")) == {*sent, late}
 
 
+@pytest.mark.alone
 def test_a_stuck_broker_makes_an_event_unavailable_within_the_timeout_and_later_all_is_well(kafka, sink):
     assert sink.deliver("orders")["verdict"] == "delivered"
     kafka.pause()
@@ -190,6 +192,7 @@ def test_a_stuck_broker_makes_an_event_unavailable_within_the_timeout_and_later_
     wait_until(lambda: sink.deliver("orders")["verdict"] == "delivered", "the broker's return")
 
 
+@pytest.mark.alone
 def test_closing_while_the_broker_is_stuck_does_not_wait_for_it(kafka, tmp_path, options):
     with Sink(tmp_path / "conf", {**options, "timeout": "60s"}) as sink:
         assert sink.deliver("orders")["verdict"] == "delivered"

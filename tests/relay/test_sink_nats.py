@@ -152,6 +152,7 @@ def test_a_killed_server_makes_events_unavailable_and_none_is_lost(nats, tmp_pat
     assert sorted(stored) == sorted(sent), "each is stored once: Nats-Msg-Id"
 
 
+@pytest.mark.alone
 def test_a_stuck_server_makes_an_event_unavailable_within_the_timeout_and_later_all_is_well(nats, sink):
     assert sink.deliver("shop.orders")["verdict"] == "delivered"
     nats.pause()
@@ -167,6 +168,7 @@ def test_a_stuck_server_makes_an_event_unavailable_within_the_timeout_and_later_
     assert [message.subject for message in nats.messages("SHOP")].count("shop.stuck") == 1
 
 
+@pytest.mark.alone
 def test_closing_while_the_server_is_stuck_does_not_wait_for_it(nats, tmp_path, options):
     with Sink(tmp_path / "conf", {**options, "timeout": "60s"}) as sink:
         assert sink.deliver("shop.orders")["verdict"] == "delivered"

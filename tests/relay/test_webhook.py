@@ -305,6 +305,7 @@ def test_a_receiver_that_asks_for_a_second_is_not_called_before(db, tmp_path, ho
     assert second.at - first.at >= 1
 
 
+@pytest.mark.alone
 def test_calls_of_twenty_milliseconds_do_not_wait_for_each_other(db, tmp_path, hook):
     """One after the other they would take 40 s."""
     hook.script = always(Answer(delay=0.02))

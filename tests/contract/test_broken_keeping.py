@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Each guarantee of keeping taken out on purpose: the tests must notice. As test_broken_on_purpose.py."""
+
+import psycopg2
+import pytest
+
+from . import test_keep_days as days
+from . import test_keep_rest as rest
+from .calls import Once, let_lease_pass, mutate
+from .keeping import Keeper, settled
+
+
+def replace(function, old, new):
+    return lambda db: mutate(db, function, old, new)
+
+
+def both(*mutations):
+    return lambda db: [each(db) for each in mutations]
+
+
+def no_clock(function):
+    return replace(function, "once._clock_held()", "NULL::text")
+
+
+def late(phase):
+    return lambda db: days.test_a_late_retry_is_answered_or_refused_and_never_runs(db, phase)
+
+
+def unsteady(moved):
+    return lambda db: rest.test_nothing_is_forgotten_by_an_unsteady_clock(db, moved)
+
+
+# what is taken out: (how, the checks that must fail then)
+BROKEN = {
+    "a day is not looked through before it is closed": (
+        replace("_keep_close", "EXIT WHEN why IS NOT NULL", "why := NULL"),
+        [days.test_an_attempt_under_a_lease_holds_its_day_open],
+    ),
+    "closing raises no limit": (
+        replace("_close_day", "greatest(s.closed_before, day + 1)", "s.closed_before"),
+        [late("closed"), lambda db: days.test_a_day_that_is_closed_is_never_made_again(db, "detached")],
+    ),
+    "a closed day takes what passed the gate before": (
+        replace("_refuse_closed", "RAISE EXCEPTION USING", "RETURN NEW; RAISE EXCEPTION USING"),
+        [days.test_an_attempt_that_found_the_day_open_and_inserts_after_it_was_closed_is_to_try_again],
+    ),
+    "a lease does not hold a closed day": (
+        replace("_keep_closed", "piece.through THEN", "piece.through OR piece.held IS NOT NULL THEN"),
+        [days.test_an_attempt_that_renews_its_lease_in_a_closed_day_holds_it_there],
+    ),
+    "a stale attempt is not put in doubt": (
+        replace("_outlive", "i.lease_until <= $1 FOR UPDATE", "false FOR UPDATE"),
+        [lambda db: days.test_a_stale_attempt_of_the_day_may_report_until_its_row_is_moved(db, "dropped")],
+    ),
+    "doubt is not recorded": (
+        replace("_outlive", "PERFORM once._record(", "PERFORM concat("),
+        [lambda db: days.test_a_stale_attempt_of_the_day_may_report_until_its_row_is_moved(db, "doubted")],
+    ),
+    "nothing outlives its day": (
+        replace("_outlive", "IF moving THEN", "IF false THEN"),
+        [
+            late("dropped"),
+            lambda db: days.test_a_decision_is_taken_in_every_phase_and_kept(db, "open"),
+            lambda db: days.test_a_keeper_that_is_killed_in_a_step_leaves_it_to_the_next(db, "move"),
+        ],
+    ),
+    "what is moved stays where it was": (
+        replace("_outlive", "DELETE FROM %1$s AS i WHERE i.ctid = ANY (ARRAY(SELECT f.address FROM free AS f)) RETURNING i.*",
+                "SELECT i.* FROM %1$s AS i WHERE i.ctid = ANY (ARRAY(SELECT f.address FROM free AS f))"),
+        [late("moved")],
+    ),
+    "everything outlives its day": (
+        replace("_outlive", "AND NOT %s", "AND (true OR %s)"),
+        [late("dropped")],
+    ),
+    "a row that is being decided on is left behind": (
+        replace("_outlive", "IF held IS NULL THEN", "IF false THEN"),
+        [days.test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it],
+    ),
+    "moving waits for who decides": (
+        replace("_outlive", "AND %3$s FOR UPDATE SKIP LOCKED", "AND %3$s FOR UPDATE"),
+        [days.test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it],
+    ),
+    "one pass, and no last look": (
+        both(
+            replace("_keep_closed", "c.moved > 0", "false"),
+            replace("_keep_closed", "phase <> 'doubt') AS w", "phase = 'move') AS w"),
+        ),
+        [
+            days.test_what_becomes_worth_keeping_behind_the_mover_is_moved_too,
+            days.test_the_last_look_finds_what_was_stored_after_the_last_pass,
+        ],
+    ),
+    "an interrupted detaching is begun anew": (
+        replace("_keep_detach", "IF pending THEN", "IF false THEN"),
+        [lambda db: days.test_a_concurrent_detaching_that_was_interrupted_is_finished(db, "plainly")],
+    ),
+    "a failed archive is skipped": (
+        replace("_keep_closed", "WHEN phase = 'doubt' THEN 'move'", "WHEN phase = 'doubt' THEN 'detach'"),
+        [days.test_a_full_disk_at_the_archive_stops_the_move_only],
+    ),
+    "keepers need no lease": (
+        replace("_keep_begin", "AND k.lease_until > now", ""),
+        [rest.test_one_keeper_works_at_a_time_until_its_lease_passes_or_it_lets_go],
+    ),
+    "a lease is taken from its holder": (
+        both(
+            replace("keep_take", "IF FOUND THEN RETURN false", "IF false THEN RETURN false"),
+            replace("keep_take", "k.lease_until <= now OR", "true OR"),
+        ),
+        [rest.test_one_keeper_works_at_a_time_until_its_lease_passes_or_it_lets_go],
+    ),
+    "any snapshot will do": (
+        replace("_keep_begin", "current_setting('transaction_isolation') <> 'read committed'", "false"),
+        [rest.test_a_step_is_refused_that_does_not_exist_or_above_read_committed],
+    ),
+    "the first reading of the clock is trusted": (
+        replace("_clock", "'1 minute', now, 'it was", "'1 minute', '-infinity', 'it was"),
+        [unsteady("never read")],
+    ),
+    "a leap of the clock is trusted": (replace("_clock", "3 * last.usual", "interval '1 year'"), [unsteady("forward")]),
+    "a step back of the clock is trusted": (replace("_clock", "now < last.read_at THEN", "false THEN"), [unsteady("back")]),
+    "what is usual of the clock is not learnt": (
+        replace("_clock", "3 * last.usual", "interval '0'"),
+        [rest.test_a_keeper_that_comes_by_seldom_but_regularly_finds_a_steady_clock],
+    ),
+    **{
+        f"the step {step} does not look at the clock": (no_clock(f"_keep_{step}"), [unsteady("never read")])
+        for step in ("close", "closed", "outbox", "purge", "archive", "dead", "decisions")
+    },
+    "relays hold nothing": (
+        replace("_backlog", "WHERE o.day = day AND (", "WHERE false AND ("),
+        [rest.test_what_a_relay_has_still_to_deliver_holds_everything_that_is_not_older],
+    ),
+    "parked events hold nothing": (
+        replace("_backlog", "WHERE p.relay = relay.relay", "WHERE false"),
+        [rest.test_a_parked_event_holds_too_and_a_relay_of_another_cluster_everything],
+    ),
+    "a relay of another cluster holds nothing": (
+        replace("_backlog", "needed_from := '-infinity'", "needed_from := NULL"),
+        [rest.test_a_parked_event_holds_too_and_a_relay_of_another_cluster_everything],
+    ),
+    "a backlog does not keep days open": (
+        replace("_keep_close", "once._needed(due)", "NULL"),
+        [
+            rest.test_what_a_relay_has_still_to_deliver_holds_everything_that_is_not_older,
+            rest.test_what_a_consumer_may_get_again_is_not_forgotten_for_it,
+        ],
+    ),
+    "consumers hold nothing": (
+        replace("_past", "c.\"position\" <= i.created_at + $4", "false"),
+        [
+            rest.test_what_a_consumer_may_get_again_is_not_forgotten_for_it,
+            rest.test_a_row_that_a_consumer_needs_outlives_its_closed_day,
+        ],
+    ),
+    "a consumer of another tenant holds": (
+        replace("_past", "AND c.tenant = i.tenant", ""),
+        [rest.test_what_a_consumer_may_get_again_is_not_forgotten_for_it],
+    ),
+    "each report of a consumer is written": (
+        replace("consumer_report", "WHERE excluded.\"position\" < c.\"position\" OR", "WHERE true OR"),
+        [rest.test_a_report_of_a_consumer_writes_only_where_it_moved],
+    ),
+    "what runs or is in doubt is purged": (
+        replace("_keep_purge", "i.state IN (''succeeded'', ''failed_final'', ''failed_retryable'')", "true"),
+        [rest.test_only_what_is_expired_and_finished_is_purged],
+    ),
+    "retention is not looked at": (
+        replace("_past", "<= $1) AND", "IS NOT NULL) AND"),
+        [rest.test_only_what_is_expired_and_finished_is_purged],
+    ),
+    "purging disturbs attempts": (
+        replace("_keep_purge", "once._past(), true,", "once._past(), false,"),
+        [rest.test_purging_goes_piece_by_piece_and_disturbs_nobody],
+    ),
+    "a full batch that could not delete all goes on": (
+        replace("_forget", "due < 500 OR gone = 0", "gone < 500"),
+        [rest.test_purging_goes_piece_by_piece_and_disturbs_nobody],
+    ),
+    "verify is not asked": (
+        replace("_recover", "on_stale = 'verify' THEN", "on_stale = 'never' THEN"),
+        [rest.test_each_stale_intent_is_judged_by_its_scope],
+    ),
+    "a verify function that raises stops the others": (
+        replace("_ask", "WHEN OTHERS THEN", "WHEN division_by_zero THEN"),
+        [rest.test_each_stale_intent_is_judged_by_its_scope],
+    ),
+    "used-up attempts are not abandoned": (
+        replace("_recover_one", "(stored.attempts >= policy.max_attempts) IS TRUE", "false"),
+        [rest.test_each_stale_intent_is_judged_by_its_scope],
+    ),
+    "recovery is not recorded": (
+        replace("_recover_one", "PERFORM once._record(", "PERFORM concat("),
+        [rest.test_each_stale_intent_is_judged_by_its_scope],
+    ),
+    "recovery does not look again before it stores": (
+        replace(
+            "_hold", "AND i.fence = fence AND i.state = state AND i.lease_until IS NOT DISTINCT FROM lease_until", ""
+        ),
+        [rest.test_an_attempt_may_report_while_its_verify_function_is_asked_and_keeps_the_last_word],
+    ),
+    "recovery takes no lock": (
+        replace("_recover", "IF pg_try_advisory_xact_lock(", "IF 0 <> (SELECT 1) + 0 * abs("),
+        [rest.test_an_intent_that_is_being_taken_over_is_left_out],
+    ),
+    "recovery begins each block anew": (
+        replace("_recover", "AND i.ctid > $1 AND", "AND $1 IS NOT NULL AND"),
+        [rest.test_recovery_comes_to_an_end_with_very_many_that_stay_stale],
+    ),
+    "slow verify functions are all asked in one call": (
+        replace("_recover", "interval '250 milliseconds'", "interval '1 hour'"),
+        [rest.test_slow_verify_functions_are_asked_a_few_at_a_time_and_all_in_the_end],
+    ),
+    "the sweep recovers nothing": (
+        replace("_keep_sweep", "IF place.place IS NOT NULL THEN", "IF false THEN"),
+        [rest.test_the_sweep_recovers_and_counts_what_is_left],
+    ),
+    "the outbox forgets at once": (
+        replace("_keep_outbox", "+ keeps", "+ 0 * keeps"),
+        [rest.test_a_day_of_the_outbox_goes_when_all_have_passed_it_and_its_retention_too],
+    ),
+    "the archive forgets what is in doubt": (
+        replace("_keep_archive", "i.state IN (''succeeded'', ''failed_final'', ''failed_retryable'')", "true"),
+        [rest.test_the_archive_forgets_what_has_expired_and_drops_empty_months_and_keeps_doubt],
+    ),
+    "dead letters stay dead": (
+        replace("_keep_dead", "p.state = 'dead' AND p.updated_at < before", "false"),
+        [rest.test_dead_letters_are_given_up_after_their_retention_and_what_waits_behind_goes_on],
+    ),
+    "decisions of what is in doubt are forgotten": (
+        replace("_keep_decisions", "o.state = ''in_doubt''", "false"),
+        [rest.test_decisions_are_forgotten_after_their_retention_but_not_of_what_is_in_doubt],
+    ),
+    "a failing step stops the round": (
+        replace("keep", "WHEN OTHERS THEN", "WHEN division_by_zero THEN"),
+        [rest.test_a_call_of_keep_does_a_whole_round_and_goes_on_after_a_failing_step],
+    ),
+}
+
+
+def does_its_plain_work(db):
+    """What is taken out must be that guarantee, and not the function as a whole: each still runs."""
+    keep = Keeper(db.connect())
+    for number in range(2):
+        once = Once(db.connect())
+        once.finish(key=f"plain {number}")
+        once.claim(key=f"stale {number}")
+        let_lease_pass(db, f"stale {number}")
+    db.execute("SELECT * FROM once.recover()")
+    keep.round()
+    db.execute("DELETE FROM once.intent; DELETE FROM once.decision; DELETE FROM once.clock; DELETE FROM once.keeper_step")
+    db.execute("DELETE FROM once.keeper")
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_tests_notice_when(server, broken):
+    mutation, checks = BROKEN[broken]
+    assert checks
+    for check in checks:
+        db = server.new_database()
+        try:
+            mutation(db)
+            settled(db, horizon_days=30)
+            does_its_plain_work(db)
+            with pytest.raises((AssertionError, psycopg2.Error, pytest.fail.Exception, TypeError, LookupError)):
+                check(db)
+        finally:
+            db.drop()

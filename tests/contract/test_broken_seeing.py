@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What operators are promised to see, taken out of the contract in a scratch database, and the tests that notice."""
+
+import psycopg2
+import pytest
+
+from . import test_seeing as seeing
+from . import test_seeing_traces as traces
+from .test_broken_on_purpose import does_its_plain_work, replace, run_sql
+
+
+def with_a_policy(check):
+    def apply(db):
+        db.execute("SELECT once.set_scope('orders')")
+        check(db, "orders")
+
+    return apply
+
+
+def malformed(db):
+    traces.test_a_malformed_trace_is_as_good_as_none(db, traces.MALFORMED[-3])
+
+
+COUNTED = "AND nextval(once._counter('{}', {}, 'once.counted_{}')) IS NOT NULL"
+
+# what is taken out: (how, the checks that must fail then)
+BROKEN = {
+    "new intents are not counted": (
+        replace("finish", COUNTED.format("new", "scope", "new"), ""),
+        [with_a_policy(seeing.test_intents_of_the_same_transaction_are_counted_too)],
+    ),
+    "new claims are not counted": (
+        replace("_claim", COUNTED.format("new", "scope", "new"), ""),
+        [with_a_policy(seeing.test_claims_are_counted_by_what_they_were_told), seeing.test_a_count_outlives_the_rollback_of_what_was_told],
+    ),
+    "a scope is not counted by itself": (
+        replace("set_scope", "PERFORM once._add_counters(scope);", ""),
+        [with_a_policy(seeing.test_claims_are_counted_by_what_they_were_told)],
+    ),
+    "a batch counts only what is new": (
+        replace("claim_many", "IF told <> '{}' THEN", "IF false THEN"),
+        [with_a_policy(seeing.test_a_batch_counts_as_single_claims_do)],
+    ),
+    "messages are not counted": (
+        replace("receive", COUNTED.format("process", "consumer", "process"), ""),
+        [seeing.test_messages_are_counted_by_their_consumer],
+    ),
+    "a replay counts whatever the transaction may": (
+        replace("begin", "current_setting('transaction_read_only') = 'on' OR", ""),
+        [seeing.test_a_replay_in_a_read_only_transaction_is_answered_and_not_counted],
+    ),
+    "a takeover forgets the trace": (
+        replace("_take_over", "coalesce(i.traceparent, traceparent)", "traceparent"),
+        [traces.test_a_takeover_keeps_the_trace_and_gives_one_to_an_intent_that_had_none],
+    ),
+    "an event has no trace but its own": (
+        replace("relay_fetch", "coalesce(o.traceparent,", "nullif(o.traceparent,"),
+        [traces.test_an_event_carries_its_own_trace_or_that_of_its_intent],
+    ),
+    "any trace is taken": (
+        replace("_trace", "THEN traceparent END", "THEN traceparent ELSE traceparent END"),
+        [malformed],
+    ),
+    "takeovers are not recorded": (
+        replace("_record_attempt", "IF before.state = 'processing' THEN", "IF false THEN"),
+        [seeing.test_a_takeover_is_recorded_with_what_was_before_and_after],
+    ),
+    "every retry is recorded": (
+        replace("_record_attempt", "ELSIF next_fence <= 3", "ELSIF true"),
+        [seeing.test_of_many_retries_ever_fewer_are_recorded],
+    ),
+    "what was before is not recorded": (
+        replace("_record", "once._facts(before)", "NULL"),
+        [seeing.test_what_was_decided_says_what_the_intent_was_and_has_become],
+    ),
+    "top counts nothing": (
+        run_sql("CREATE OR REPLACE FUNCTION once.top() RETURNS TABLE (scope text, in_flight bigint, stale bigint, in_doubt bigint,"
+                " oldest_seconds double precision) LANGUAGE sql AS 'SELECT NULL::text, 0::bigint, 0::bigint, 0::bigint, 0::float8'"),
+        [seeing.test_the_views_show_what_needs_a_hand],
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_tests_notice_when(server, broken):
+    mutation, checks = BROKEN[broken]
+    for check in checks:
+        db = server.new_database()
+        try:
+            mutation(db)
+            does_its_plain_work(db)
+            with pytest.raises((AssertionError, TypeError, psycopg2.Error, pytest.fail.Exception)):
+                check(db)
+        finally:
+            db.drop()

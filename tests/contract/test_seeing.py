@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What operators see: attempts are counted by what they were told, and once.metrics, once.find and the views tell what is so."""
+
+import pytest
+
+from .calls import OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, refused, retire, run, shorten_horizon, uuid7_days_ago
+from .relaying import Relay, emit
+
+
+def counted(db, scope="orders"):
+    return {row.verdict: row.count for row in db.rows("SELECT * FROM once.counts() WHERE scope = %s AND count > 0", scope)}
+
+
+@pytest.fixture(params=["orders", ""], ids=["with a policy", "without"])
+def scope(db, request):
+    """The scope that attempts on 'orders' are counted under."""
+    if request.param:
+        db.execute("SELECT once.set_scope('orders')")
+    return request.param
+
+
+def test_claims_are_counted_by_what_they_were_told(db, scope):
+    once = Once(db.connect())
+    shorten_horizon(db)
+    retire(db, 2)
+    once.claim(key="k")
+    once.claim(key="k")
+    let_lease_pass(db, "k")
+    once.claim(key="k")
+    once.fail(key="k", fence=2, retryable=True)
+    once.claim(key="k")
+    once.complete(key="k", fence=3)
+    once.claim(key="k")
+    assert code_of(lambda: once.claim(key="k", fingerprint=OTHER_PRINT)) == "P4002"
+    once.claim(key="final")
+    once.fail(key="final", fence=1, retryable=False)
+    once.claim(key="final")
+    once.claim(key="doubt")
+    once.fail(key="doubt", fence=1, retryable=None)
+    once.claim(key="doubt")
+    once.claim(key=uuid7_days_ago(db, 2))
+    assert counted(db, scope) == {
+        "new": 3,
+        "active": 1,
+        "stale": 1,
+        "retryable": 1,
+        "replay": 1,
+        "mismatch": 1,
+        "final": 1,
+        "in_doubt": 1,
+        "expired": 1,
+    }
+
+
+def test_intents_of_the_same_transaction_are_counted_too(db, scope):
+    connection, other = db.connect(), db.connect()
+    once = Once(connection)
+    shorten_horizon(db)
+    retire(db, 2)
+    run(connection, "BEGIN")
+    once.begin(key="k")
+    assert code_of(lambda: Once(other).begin(key="k")) == "P4029"
+    once.finish(key="k")
+    run(connection, "COMMIT")
+    once.begin(key="k")
+    assert code_of(lambda: once.begin_new(key="k")) == "P4020"
+    assert code_of(lambda: once.begin(key="k", fingerprint=OTHER_PRINT)) == "P4002"
+    once.finish_new(key="n")
+    assert code_of(lambda: once.finish_new(key="n")) == "P4020"
+    once.finish(key="f", state="failed_retryable")
+    once.begin(key="f")
+    once.finish(key="f", state="failed_final")
+    assert code_of(lambda: once.begin(key="f")) == "P4030"
+    assert code_of(lambda: once.begin(key=uuid7_days_ago(db, 2))) == "P4041"
+    assert counted(db, scope) == {
+        "new": 3,
+        "active": 1,
+        "replay": 3,
+        "mismatch": 1,
+        "retryable": 1,
+        "final": 1,
+        "expired": 1,
+    }
+
+
+def test_a_batch_counts_as_single_claims_do(db, scope):
+    once = Once(db.connect())
+    keys = [f"k{n}" for n in range(100)]
+    once.claim_many(key=keys)
+    once.complete_many(key=keys[:40], fence=[1] * 40)
+    once.claim_many(key=keys + ["new", "\n"])
+    once.claim_many(key=keys[:2], fingerprint=[OTHER_PRINT] * 2)
+    let_lease_pass(db, "k99")
+    once.claim_many(scope=["orders", "another"], key=["k99", "k99"])
+    expected = {"new": 101, "replay": 40, "active": 60, "mismatch": 2, "stale": 1}
+    if scope == "":
+        expected["new"] += 1
+    assert counted(db, scope) == expected
+
+
+def test_messages_are_counted_by_their_consumer(db):
+    db.execute("SELECT once.set_scope('mailer')")
+    once = Once(db.connect())
+    for _ in range(3):
+        once.receive(message_id="m")
+    assert code_of(lambda: once.receive(message_id="m", fingerprint=OTHER_PRINT)) == "P4050"
+    batch = "SELECT * FROM once.receive_many('mailer', %s, NULL, %s::bytea[])"
+    run(once.connection, batch, ["m", "n", "o"], [PRINT] * 3)
+    run(once.connection, batch, ["m", "n", "p", "p"], [OTHER_PRINT, PRINT, PRINT, PRINT])
+    assert counted(db, "mailer") == {"process": 4, "duplicate": 5, "message_mismatch": 2}
+    assert metrics(db, "pgonce_inbox") == {
+        (("consumer", "mailer"), ("verdict", "process")): 4,
+        (("consumer", "mailer"), ("verdict", "duplicate")): 5,
+        (("consumer", "mailer"), ("verdict", "mismatch")): 2,
+    }
+
+
+def metrics(db, name):
+    return {
+        tuple(sorted(row.labels.items())): row.value for row in db.rows("SELECT * FROM once.metrics() WHERE name = %s", name)
+    }
+
+
+def test_a_count_outlives_the_rollback_of_what_was_told(db):
+    once = Once(db.connect())
+    run(once.connection, "BEGIN")
+    once.claim(key="k")
+    run(once.connection, "ROLLBACK")
+    once.claim(key="k")
+    assert counted(db, "") == {"new": 2}
+
+
+def test_counters_survive_a_vacuum_and_a_change_of_policy(db):
+    once = Once(db.connect())
+    db.execute("SELECT once.set_scope('orders')")
+    once.claim(key="k")
+    db.execute("SELECT once.set_scope('orders', lease => '5 s')")
+    db.execute("VACUUM FULL")
+    assert counted(db) == {"new": 1}
+
+
+def test_a_scope_named_by_an_enemy_is_counted_by_itself(db):
+    names = ['a"; DROP TABLE once.scope; --', "x" * 255, "x" * 254 + "y", "é", "new", "\\"]
+    once = Once(db.connect())
+    for turn, name in enumerate(names, 1):
+        db.execute("SELECT once.set_scope(%s)", name)
+        for n in range(turn):
+            once.claim(scope=name, key=f"k{n}")
+    assert [counted(db, name) for name in names] == [{"new": turn} for turn in range(1, len(names) + 1)]
+    assert counted(db, "") == {}
+
+
+def test_a_replay_in_a_read_only_transaction_is_answered_and_not_counted(db):
+    Once(db.connect()).finish(key="k")
+    connection = db.connect(isolation="READ COMMITTED")
+    run(connection, "SET TRANSACTION READ ONLY")
+    assert Once(connection).begin(key="k").verdict == "replay"
+    assert code_of(lambda: Once(connection).begin(key="k", fingerprint=OTHER_PRINT)) == "P4002"
+    assert counted(db, "") == {"new": 1}
+
+
+def test_metrics_are_sorted_and_typed_and_each_sample_comes_once(db):
+    Relay(db.connect())
+    emit(db.connect())
+    rows = db.rows("SELECT * FROM once.metrics()")
+    assert [row.name for row in rows] == sorted(row.name for row in rows)
+    assert len({(row.name, str(row.labels)) for row in rows}) == len(rows)
+    assert {row.kind for row in rows} == {"counter", "gauge"}
+    assert all(row.name.startswith("pgonce_") and row.help for row in rows)
+    assert metrics(db, "pgonce_outbox_pending") == {(("relay", "r"), ("topic", "t")): 1}
+    assert metrics(db, "pgonce_contract_version") == {(): db.value("SELECT once.contract_version()")}
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def some(db):
+    """Intents of all sorts; finds their keys."""
+    once = Once(db.connect())
+    shorten_horizon(db)
+    old = uuid7_days_ago(db, 2)
+    once.finish(key=old, result_type="order", result_id="o-old")
+    retire(db, 2)
+    once.claim(key="running", owner="worker 7", traceparent=TRACE)
+    once.finish(key="done", result_type="order", result_id="o-1")
+    once.finish(key="theirs", tenant="theirs", result_type="order", result_id="o-1")
+    once.claim(key="elsewhere", scope="other")
+    once.emit(topic="t", payload="{}", scope="orders", key="done", traceparent=TRACE)
+
+    def find(query):
+        return {
+            "archived" if row.key == old else row.key
+            for row in db.rows(f"SELECT f.* FROM once.find({query}) AS f")
+        }
+
+    return find
+
+
+@pytest.mark.parametrize(
+    "query, keys",
+    [
+        ("", {"archived", "running", "done", "theirs", "elsewhere"}),
+        ("tenant => 'theirs'", {"theirs"}),
+        ("tenant => '', scope => 'orders'", {"archived", "running", "done"}),
+        ("state => 'processing'", {"running", "elsewhere"}),
+        ("result_type => 'order', result_id => 'o-1'", {"done", "theirs"}),
+        ("result_id => 'o-old'", {"archived"}),
+        ("owner => 'worker 7'", {"running"}),
+        (f"trace => '{TRACE}'", {"running", "done"}),
+        ("trace => '0af7651916cd43dd8448eb211c80319c'", {"running", "done"}),
+        ("trace => '1af7651916cd43dd8448eb211c80319c'", set()),
+        ("event => (SELECT event_id FROM once.outbox)", {"done"}),
+        ("event => (SELECT event_id FROM once.outbox), state => 'processing'", set()),
+        ("event => gen_random_uuid()", set()),
+        ("since => clock_timestamp()", set()),
+        ("until => clock_timestamp() - interval '1 hour'", set()),
+        ("until => clock_timestamp(), take => 0", set()),
+    ],
+)
+def test_find_finds_by_what_is_known(some, query, keys):
+    assert some(query) == keys
+
+
+def test_find_gives_the_newest_first_and_no_more_than_asked(db):
+    once = Once(db.connect())
+    for key in "abcd":
+        once.finish(key=key)
+    assert [row.key for row in db.rows("SELECT * FROM once.find(take => 3)")] == ["d", "c", "b"]
+
+
+@pytest.mark.parametrize("query", ["state => 'running'", "trace => 'rubbish'", "take => -1", "take => NULL"])
+def test_find_refuses_what_it_cannot_look_for(db, query):
+    with refused("22023"):
+        db.execute(f"SELECT * FROM once.find({query})")
+
+
+def test_the_views_show_what_needs_a_hand(db):
+    once = Once(db.connect())
+    db.execute("SELECT once.set_scope('careful', on_stale => 'in_doubt')")
+    once.claim(key="stuck", owner="w")
+    once.claim(scope="careful", key="doubt")
+    once.fail(scope="careful", key="doubt", fence=1, retryable=None, error_code="timeout")
+    once.claim(key="again")
+    once.fail(key="again", fence=1, retryable=True)
+    once.claim(key="again")
+    assert db.rows("SELECT * FROM once.stuck") == []
+    let_lease_pass(db, "stuck")
+    stuck = db.rows("SELECT * FROM once.stuck")
+    assert [(row.key, row.owner, row.on_stale) for row in stuck] == [("stuck", "w", "takeover")]
+    assert [(row.key, row.error_code) for row in db.rows("SELECT * FROM once.in_doubt")] == [("doubt", "timeout")]
+    assert [(row.key, row.attempts) for row in db.rows("SELECT * FROM once.retried")] == [("again", 2)]
+    stats = {row.scope: row for row in db.rows("SELECT * FROM once.scope_stats")}
+    assert (stats["careful"].new, stats["careful"].on_stale, stats[""].new) == (1, "in_doubt", 2)
+    top = {row.scope: row for row in db.rows("SELECT * FROM once.top()")}
+    assert (top["orders"].in_flight, top["orders"].stale, top["careful"].in_doubt) == (1, 1, 1)
+
+
+def test_the_backlog_of_a_relay_is_a_view(db):
+    relay = Relay(db.connect())
+    emit(db.connect())
+    pending = db.rows("SELECT * FROM once.outbox_pending")
+    assert [(row.relay, row.topic, row.state, row.events) for row in pending] == [("r", "t", "pending", 1)]
+    assert relay.taken
+
+
+def decisions(db, key):
+    return db.rows("SELECT * FROM once.decision WHERE key = %s ORDER BY decided_at", key)
+
+
+def test_a_takeover_is_recorded_with_what_was_before_and_after(db):
+    once = Once(db.connect())
+    once.claim(key="k", owner="first")
+    let_lease_pass(db, "k")
+    once.claim(key="k", owner="second")
+    [entry] = decisions(db, "k")
+    assert (entry.kind, entry.fence, entry.from_state, entry.to_state) == ("takeover", 2, "processing", "processing")
+    assert (entry.before["owner"], entry.before["fence"]) == ("first", 1)
+    assert (entry.after["owner"], entry.after["fence"]) == ("second", 2)
+    assert entry.reason == "attempt 1 ended without a word" and entry.decided_by
+
+
+def test_a_takeover_by_a_transaction_is_recorded_too(db):
+    once = Once(db.connect())
+    once.claim(key="k", owner="first")
+    let_lease_pass(db, "k")
+    once.begin(key="k")
+    once.finish(key="k", response_status=201)
+    [entry] = decisions(db, "k")
+    assert (entry.kind, entry.from_state, entry.to_state) == ("takeover", "processing", "succeeded")
+    assert (entry.before["owner"], entry.after["response_status"]) == ("first", 201)
+
+
+def test_of_many_retries_ever_fewer_are_recorded(db):
+    once = Once(db.connect())
+    for fence in range(1, 36):
+        assert once.claim(key="k").fence == fence
+        once.fail(key="k", fence=fence, retryable=True, error_code="busy")
+    entries = decisions(db, "k")
+    assert [entry.fence for entry in entries] == [2, 3, 4, 8, 16, 32]
+    assert {entry.kind for entry in entries} == {"retry"} and entries[0].before["error_code"] == "busy"
+
+
+def test_what_was_decided_says_what_the_intent_was_and_has_become(db):
+    once = Once(db.connect())
+    db.execute("SELECT once.set_scope('orders', on_stale => 'in_doubt', max_attempts => 1)")
+    once.claim(key="k")
+    let_lease_pass(db, "k")
+    assert once.claim(key="k").verdict == "in_doubt"
+    once.resolve(key="k", as_state="succeeded", reason="seen on the statement", result_id="o-1")
+    once.claim(key="f")
+    once.fail(key="f", fence=1, retryable=True)
+    once.claim(key="f")
+    told = [(entry.kind, entry.before["state"], entry.after["state"]) for entry in decisions(db, "k")]
+    assert told == [("doubt", "processing", "in_doubt"), ("resolve", "in_doubt", "succeeded")]
+    assert decisions(db, "k")[1].after["result_id"] == "o-1"
+    assert [(entry.kind, entry.after["state"]) for entry in decisions(db, "f")] == [("abandon", "failed_final")]
+
+
+def test_what_verify_found_is_recorded_with_before_and_after(db):
+    db.execute(
+        "CREATE FUNCTION public.look(tenant text, scope text, key text) RETURNS once.verification LANGUAGE sql AS $$"
+        " SELECT ROW('happened', 201, NULL, NULL, 'order', 'o-9')::once.verification $$"
+    )
+    db.execute("SELECT once.set_scope('orders', verify => 'public.look')")
+    once = Once(db.connect())
+    once.claim(key="k")
+    let_lease_pass(db, "k")
+    assert once.claim(key="k").verdict == "replay_success"
+    [entry] = decisions(db, "k")
+    assert (entry.kind, entry.before["state"], entry.after["state"], entry.after["result_id"]) == (
+        "verify",
+        "processing",
+        "succeeded",
+        "o-9",
+    )

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The metrics of pgonce relay and pgonce consume: what they count, read as a scraper reads it; and the little server that answers."""
+
+import contextlib
+import json
+import socket
+import subprocess
+
+import pytest
+from consume.script import HANDLER
+from harness import openmetrics
+from harness.broker import free_port
+from harness.nats import Nats
+from harness.nginx import BUILD
+from harness.postgres import clean_environment, tied, wait_until
+from harness.scrape import address_in, ask, figure, scrape
+from harness.webhook import Answer, Webhook, per_event
+from relay.running import PROGRAM, Relay, emit, webhook
+
+LOCAL = "127.0.0.1:0"
+
+
+@pytest.fixture
+def endpoint():
+    with Webhook() as webhook_server:
+        yield webhook_server
+
+
+@contextlib.contextmanager
+def running(tmp_path, db, address=LOCAL, **options):
+    with Relay(tmp_path, db.dsn(), arguments=("--metrics", address), **options) as relay:
+        relay.until("started")  # it answers a moment before, and has nothing to tell then
+        yield relay, address_in(relay.err.read_text())
+
+
+def test_what_the_registry_writes_is_openmetrics():
+    text = subprocess.run([BUILD / "tests/service/test_metrics", "sample"], capture_output=True, check=True, timeout=60).stdout.decode()
+    families = openmetrics.read(text)
+    assert families["pgonce_jobs"].samples == {("_total", (("kind", 'a"b\\c\nd'),)): 3}
+    assert families["pgonce_depth"].samples == {("", (("topic", "ä?"),)): 1e-9}
+
+
+# ---- the server
+
+
+def test_get_and_head_are_answered_and_nothing_else(tmp_path, db):
+    with running(tmp_path, db) as (relay, address):
+        assert ask(address, "/health")[::2] == (200, "ok\n")
+        status, headers, text = ask(address, "/metrics", "HEAD")
+        assert (status, text) == (200, "") and int(headers["Content-Length"]) > 100
+        assert ask(address, "/metrics?x=1")[0] == 200
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            status, headers, _ = ask(address, "/metrics", method, b"x" * 100000)
+            assert (status, headers["Allow"]) == (405, "GET, HEAD")
+        assert ask(address, "/")[0] == 404
+        assert ask(address, "/metrics/")[0] == 404
+        assert relay.stop() == 0
+
+
+@pytest.mark.parametrize("given, host", [("[::1]:0", "::1"), ("localhost:0", "127.0.0.1")])
+def test_other_addresses_of_this_machine(tmp_path, db, given, host):
+    if host == "::1":
+        try:
+            socket.create_server((host, 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("no IPv6 here")
+    with running(tmp_path, db, given) as (relay, address):
+        assert address[0] == host
+        assert scrape(address)["pgonce_relay_batches"]
+
+
+def test_connections_that_say_nothing_are_bounded_and_keep_nobody_out_for_good(tmp_path, db):
+    with running(tmp_path, db) as (relay, address):
+        silent = [socket.create_connection(address) for _ in range(100)]
+
+        def answered():
+            try:
+                return ask(address, "/health")[0] == 200
+            except OSError:
+                return False
+
+        wait_until(answered, "an answer, when the silent ones are shown out")
+        for each in silent:
+            each.close()
+        assert relay.stop() == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:", ":9187", "127.0.0.1:99999", "::1:9187", "[127.0.0.1]:1", "example.com:9187",
+                                     "127.0.0.1:x", "unix:/tmp/x", "*:9187"])
+@pytest.mark.parametrize("command", ["relay", "consume"])
+def test_an_address_that_is_none_is_refused_before_anything_starts(tmp_path, address, command):
+    (tmp_path / "c").write_text(f"dsn = dbname=x\n[relay r]\nsink = stdout\n[consume r]\nsource = nats\nurl = nats://127.0.0.1:1\n"
+                                "stream = S\nhandler = apply\n")
+    done = subprocess.run([PROGRAM, command, "--config", tmp_path / "c", "--metrics", address], capture_output=True, text=True,
+                          env=clean_environment(), timeout=60, check=False)
+    assert done.returncode == 2 and f"--metrics: '{address}' is no ADDRESS:PORT" in done.stderr, done.stderr
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path, db):
+    with socket.create_server(("127.0.0.1", free_port())) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        relay = Relay(tmp_path, db.dsn(), arguments=("--metrics", address)).start()
+        assert relay.wait() == 1
+    assert f"cannot serve metrics at {address}: Address already in use" in relay.err.read_text()
+
+
+# ---- what is counted
+
+
+def test_a_relay_counts_what_became_of_its_events(tmp_path, db, endpoint):
+    endpoint.script = per_event(Answer(500), Answer(200))
+    with running(tmp_path, db, **webhook(endpoint, retry_first="5ms", retry_most="10ms")) as (_, address):
+        emit(db.connect(), 10)
+        wait_until(lambda: figure(scrape(address), "pgonce_relay_delivered", relay="r") == 10, "all to be delivered")
+        read = scrape(address)
+        assert figure(read, "pgonce_relay_refused", relay="r") == 10
+        assert figure(read, "pgonce_relay_parked", relay="r") == 10
+        assert figure(read, "pgonce_relay_dead", relay="r") == 0
+        assert figure(read, "pgonce_relay_in_flight", relay="r") == 0
+        assert figure(read, "pgonce_relay_active", relay="r") == 1
+        assert figure(read, "pgonce_relay_batches", relay="r") >= 1
+        assert figure(read, "pgonce_relay_last_batch_timestamp_seconds", relay="r") > 1.7e9
+        assert figure(read, "pgonce_relay_sink_away", relay="r") == 0
+
+
+def test_a_relay_tells_of_a_sink_that_is_away_and_of_events_that_died(tmp_path, db, endpoint):
+    endpoint.script = per_event(Answer(500))
+    with running(tmp_path, db, **webhook(endpoint, attempts=1)) as (_, address):
+        emit(db.connect(), 3)
+        wait_until(lambda: figure(scrape(address), "pgonce_relay_dead", relay="r") == 3, "three to die")
+        endpoint.refuse()
+        emit(db.connect(), 1)
+        wait_until(lambda: figure(scrape(address), "pgonce_relay_sink_away", relay="r") == 1, "the sink to be away")
+        endpoint.accept()
+        wait_until(lambda: figure(scrape(address), "pgonce_relay_sink_away", relay="r") == 0, "the sink to be back")
+
+
+def test_of_two_processes_one_is_active_and_a_lost_connection_is_counted(tmp_path, db):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with running(tmp_path / "a", db) as (first, at_first):
+        wait_until(lambda: figure(scrape(at_first), "pgonce_relay_active", relay="r") == 1, "the first to be active")
+        with running(tmp_path / "b", db) as (second, at_second):
+            second.until("standby")
+            assert figure(scrape(at_second), "pgonce_relay_active", relay="r") == 0
+            first.kill()
+            wait_until(lambda: figure(scrape(at_second), "pgonce_relay_active", relay="r") == 1, "the second to take over")
+            db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            wait_until(lambda: figure(scrape(at_second), "pgonce_relay_connects", relay="r") == 2, "it to connect anew")
+
+
+def test_a_consumer_counts_what_became_of_its_messages(tmp_path, db):
+    """Of three: one is applied, comes again, comes with another payload, and one fails for good."""
+    db.execute(HANDLER)
+    with Nats() as nats:
+        nats.add_stream("ORDERS", "order.>")
+        config = tmp_path / "pgonce.conf"
+        config.write_text(f"dsn = {db.dsn()}\n[consume stock]\nsource = nats\nurl = {nats.url}\nstream = ORDERS\nhandler = apply\n"
+                          "retry_first = 5ms\nretry_most = 10ms\nattempts = 3\n")
+        log = tmp_path / "log"
+        process = subprocess.Popen(tied([PROGRAM, "consume", "--config", config, "--metrics", LOCAL]), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=open(log, "wb"), env=clean_environment())
+        try:
+            wait_until(lambda: address_in(log.read_text()), "the address")
+            address = address_in(log.read_text())
+
+            def sent(number, identity, **more):
+                nats.publish([("order.x", json.dumps({"number": number, **more}).encode(), [("Pgonce-Event-Id", identity), ("Pgonce-Key", identity)])])
+
+            def counted(name, **labels):
+                return figure(scrape(address), f"pgonce_consume_{name}", consumer="stock", **labels)
+
+            sent(1, "a")
+            wait_until(lambda: counted("applied") == 1, "the first to be applied")
+            sent(1, "a")
+            wait_until(lambda: counted("duplicates") == 1, "the second to be a duplicate")
+            sent(2, "a")
+            wait_until(lambda: counted("mismatches") == 1, "the third to be refused")
+            assert counted("parked", state="dead") == 1
+            sent(3, "b", do="fail")
+            wait_until(lambda: counted("parked", state="dead") == 2, "the poison to be dead")
+            read = scrape(address)
+            assert figure(read, "pgonce_consume_parked", consumer="stock", state="retrying") == 2
+            assert figure(read, "pgonce_consume_applied", consumer="stock") == 1
+            assert figure(read, "pgonce_consume_messages", consumer="stock") >= 4
+            assert figure(read, "pgonce_consume_active", consumer="stock") == 1
+            assert figure(read, "pgonce_consume_connects", consumer="stock") == 1
+            assert figure(read, "pgonce_consume_last_message_timestamp_seconds", consumer="stock") > 1.7e9
+            process.terminate()
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait(60)
