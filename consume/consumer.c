@@ -174,8 +174,20 @@ void consumer_count(consumer *consumer, uint64_t applied, uint64_t duplicates)
 	consumer->tally = (consumer_tally){0};
 }
 
-void consumer_source_away(consumer *consumer, bool away)
+void consumer_note_source(consumer *consumer, source_state state, const char *problem)
 {
+	char quoted[SERVICE_QUOTE_BYTES];
+	const bool away = state == SOURCE_UNAVAILABLE;
+
+	/* Another problem is said as well: a broker that is there again may have lost its queue. */
+	if (away && (!consumer->away || strcmp(problem, consumer->away_problem) != 0)) {
+		service_log(&consumer->service, SERVICE_WARNING, "source_away", "problem=%s", service_quote(problem, quoted));
+		snprintf(consumer->away_problem, sizeof consumer->away_problem, "%s", problem);
+	} else if (state == SOURCE_LOST) {
+		service_log(&consumer->service, SERVICE_INFO, "source_lost", "problem=%s", service_quote(problem, quoted));
+	} else if (state == SOURCE_OK && consumer->away) {
+		service_log(&consumer->service, SERVICE_INFO, "source_back", "source=%s", consumer->settings.class->name);
+	}
 	consumer->away = away;
 	metric_set(consumer->metrics.source_away, away);
 }
@@ -327,20 +339,6 @@ bool consumer_ready(consumer *consumer)
 	return true;
 }
 
-static void note_state(consumer *consumer, source_state state, const char *problem)
-{
-	char quoted[SERVICE_QUOTE_BYTES];
-
-	if (state == SOURCE_UNAVAILABLE && !consumer->away) {
-		service_log(&consumer->service, SERVICE_WARNING, "source_away", "problem=%s", service_quote(problem, quoted));
-	} else if (state == SOURCE_LOST) {
-		service_log(&consumer->service, SERVICE_INFO, "source_lost", "problem=%s", service_quote(problem, quoted));
-	} else if (state == SOURCE_OK && consumer->away) {
-		service_log(&consumer->service, SERVICE_INFO, "source_back", "source=%s", consumer->settings.class->name);
-	}
-	consumer_source_away(consumer, state == SOURCE_UNAVAILABLE);
-}
-
 /* So many of the deliveries that their payloads fit into one transaction; at least one. */
 static size_t fitting(source_message *const *deliveries, size_t count)
 {
@@ -374,7 +372,8 @@ static void work(consumer *consumer, source_message *const *deliveries, size_t c
 			settings->class->give_back(consumer->source, deliveries + done, count - done);
 			return;
 		}
-		note_state(consumer, settings->class->acknowledge(consumer->source, deliveries + done, size, problem), problem);
+		consumer_note_source(consumer, settings->class->acknowledge(consumer->source, deliveries + done, size, problem),
+		                     problem);
 		done += size;
 	}
 }
@@ -412,7 +411,7 @@ static void loop(consumer *consumer)
 		int wait_ms = consumer->parked > 0 ? FETCH_MS / 2 : FETCH_MS;
 		source_state state = consumer->settings.class->fetch(consumer->source, (size_t)consumer->settings.batch,
 		                                                     wait_ms, deliveries, &count, problem);
-		note_state(consumer, state, problem);
+		consumer_note_source(consumer, state, problem);
 		if (count > 0 || state != SOURCE_OK) {
 			busy_ms = service_now_ms();
 		}

@@ -36,6 +36,7 @@ typedef struct consumer {
 	int64_t look_due_ms; /* when to look for parked messages that are due */
 	bool full_said;      /* that parked_max is reached */
 	bool away;           /* the broker; said so */
+	char away_problem[256];
 	bool started;        /* all was well once: from now on what fails is tried again */
 	bool has_turn;       /* on this connection, see take_turn.sql */
 	bool waits_said;     /* that another process has the turn */
@@ -69,7 +70,8 @@ bool consumer_prepare_messages(consumer *consumer, message *messages, size_t cou
 void consumer_took(consumer *consumer, size_t count);
 /* What is committed: so many applied and duplicates, and what the tally says, which is empty then. */
 void consumer_count(consumer *consumer, uint64_t applied, uint64_t duplicates);
-void consumer_source_away(consumer *consumer, bool away);
+/* What the source said: to the log, where that is news, and to the metrics. */
+void consumer_note_source(consumer *consumer, source_state state, const char *problem);
 
 /*
  * Tells the database how far the broker's parts are acknowledged, so that the inbox forgets nothing that can come again: every few seconds;

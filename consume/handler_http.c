@@ -643,7 +643,6 @@ static source_state take_new(window *window, bool *came)
 	source_message **deliveries = memory_take((most + 1) * sizeof(source_message *));
 	size_t count = 0;
 	char problem[256] = "";
-	char quoted[SERVICE_QUOTE_BYTES];
 
 	source_state state = settings->class->fetch(consumer->source, most, window->count == 0 && most > 0 ? FETCH_MS : 0,
 	                                            deliveries, &count, problem);
@@ -652,11 +651,7 @@ static source_state take_new(window *window, bool *came)
 		message_identify(deliveries[i], &settings->id_from, &settings->key_from, &item->arena, &item->message);
 	}
 	free(deliveries);
-	if ((state == SOURCE_UNAVAILABLE) != consumer->away) {
-		consumer_source_away(consumer, !consumer->away);
-		service_log(&consumer->service, consumer->away ? SERVICE_WARNING : SERVICE_INFO,
-		            consumer->away ? "source_away" : "source_back", "problem=%s", service_quote(problem, quoted));
-	}
+	consumer_note_source(consumer, state, problem);
 	*came = count > 0;
 	if (*came) {
 		consumer_took(consumer, count);

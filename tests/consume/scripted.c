@@ -3,7 +3,7 @@
  * scripted.c: a source for tests that needs no broker: messages are the lines of a file (JSON), what is acknowledged goes to another
  * file, so that a process that is killed finds what was not. Takes the place of consume/sources.c.
  *     {"topic": "t", "key": "k", "payload": "...", "headers": {"name": "value"}, "coordinates": "t/1"}
- * payload64, key64 and values {"base64": ...} are bytes. {"control": "lost"} voids what is out, {"control": "away"} is a broker that is away
+ * payload64, key64 and values {"base64": ...} are bytes. {"control": "lost"} voids what is out, {"control": "away"} (with or without a "problem") is a broker that is away
  * once, {"control": "void"} takes what is fetched next away while it is out: it comes again.
  */
 #include <errno.h>
@@ -216,7 +216,8 @@ static source_state script_fetch(source *source, size_t most, int timeout_ms, so
 		source->lines[i].place = DONE;
 		source->voids = source->voids || strcmp(control, "void") == 0;
 		if (strcmp(control, "away") == 0) {
-			snprintf(problem, 256, "away, as the script says");
+			const char *said = json_string_value(json_object_get(source->lines[i].json, "problem"));
+			snprintf(problem, 256, "%s", said != NULL ? said : "away, as the script says");
 			return SOURCE_UNAVAILABLE;
 		}
 		if (strcmp(control, "lost") == 0) {

@@ -347,6 +347,13 @@ def test_once_ends_when_the_source_is_idle(applied):
         assert script.acknowledged() == [0]
 
 
+def test_another_problem_of_a_broker_that_is_away_is_said_too(applied):
+    gone = {"control": "away", "problem": "it has no queue orders"}
+    with Script([{"control": "away"}, gone, gone, {"control": "away"}, message(1)]) as script:
+        log = consume(script, applied.dsn())
+    assert log.count("event=source_away") == 3 and log.count("no queue orders") == 1 and log.count("event=source_back") == 1
+
+
 def test_a_broker_that_is_away_is_said_once_and_waited_for(applied):
     with Script([{"control": "away"}, {"control": "away"}, message(1), {"control": "lost"}, message(2)]) as script:
         log = consume(script, applied.dsn())
