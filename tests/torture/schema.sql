@@ -117,14 +117,14 @@ $$;
 CREATE FUNCTION torture.verify(tenant text, scope text, key text) RETURNS once.verification LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    found once.verification;
+    verified once.verification;
 BEGIN
     PERFORM torture.pass(tenant, scope, key, (once.peek(scope, key, tenant)).fence);
-    SELECT l.body INTO found.response_body FROM torture.ledger AS l
+    SELECT l.body INTO verified.response_body FROM torture.ledger AS l
      WHERE l.tenant = tenant AND l.scope = scope AND l.key = key ORDER BY l.position LIMIT 1;
-    found.answer := CASE WHEN FOUND THEN 'happened' ELSE 'absent' END;
-    found.response_status := CASE WHEN FOUND THEN 201 END;
-    RETURN found;
+    verified.answer := CASE WHEN FOUND THEN 'happened' ELSE 'absent' END;
+    verified.response_status := CASE WHEN FOUND THEN 201 END;
+    RETURN verified;
 END $$;
 
 -- The scopes. Leases are short, so that faults outlast them. Two scopes forget soon: 'brief' has keys without a day, whose promise
