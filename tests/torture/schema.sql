@@ -82,7 +82,7 @@ BEGIN
     INSERT INTO torture.effect (tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, body)
     VALUES (tenant, scope, key, payload, (said ->> 'i')::integer, attempt, door, fence, name, step, events, body);
     FOR nth IN 1 .. events LOOP
-        PERFORM once.emit('order.' || CASE nth WHEN 1 THEN 'done' ELSE 'checked' END,
+        PERFORM once.emit('torture.' || CASE nth WHEN 1 THEN 'done' ELSE 'checked' END,
             jsonb_build_object('tenant', tenant, 'scope', scope, 'key', key, 'aggregate', name, 'step', step, 'nth', nth),
             'account', name, scope => CASE WHEN caused THEN scope END, key => CASE WHEN caused THEN key END, tenant => tenant);
     END LOOP;

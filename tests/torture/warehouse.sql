@@ -1,23 +1,23 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The database into which the torture's events go, beside the contract: each message that is applied leaves a row, and nothing
 -- keeps it single but the inbox.
-CREATE SCHEMA warehouse;
-GRANT USAGE ON SCHEMA warehouse TO once_consumer;
+CREATE SCHEMA torture;
+GRANT USAGE ON SCHEMA torture TO once_consumer;
 
-CREATE TABLE warehouse.applied (
+CREATE TABLE torture.applied (
     position   bigint GENERATED ALWAYS AS IDENTITY,
     at         timestamptz NOT NULL DEFAULT clock_timestamp(),
     message_id text NOT NULL,
     key        text,
     body       jsonb
 );
-GRANT SELECT, INSERT ON warehouse.applied TO once_consumer;
+GRANT SELECT, INSERT ON torture.applied TO once_consumer;
 
--- warehouse.apply(message): the handler. One message in 200 fails at first, so that it is parked, and those behind it wait.
-CREATE FUNCTION warehouse.apply(message once.message) RETURNS void LANGUAGE plpgsql AS $$
+-- torture.apply(message): the handler. One message in 200 fails at first, so that it is parked, and those behind it wait.
+CREATE FUNCTION torture.apply(message once.message) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF random() < 0.005 THEN
         RAISE EXCEPTION 'not now';
     END IF;
-    INSERT INTO warehouse.applied (message_id, key, body) VALUES ((message).id, (message).key, (message).body);
+    INSERT INTO torture.applied (message_id, key, body) VALUES ((message).id, (message).key, (message).body);
 END $$;
