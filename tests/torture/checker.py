@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Decides from the log of a run and from what the databases hold whether every promise was kept. Pure functions: check(history, facts)
+gives a list of violations, each with the rule, the intent's name, and why. The log has what the clients saw, the facts what there is.
+
+An intent is what its name says, (tenant, scope, key), whoever attempted it: a conflicting payload or tenant is an attempt as any other.
+Rules judge what is certain only. What the log cannot tell (an attempt without an answer) counts for the system, never against it."""
+
+import collections
+import dataclasses
+
+NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
+SERVICE_RETURNS_S = 60
+FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
+
+
+@dataclasses.dataclass(frozen=True)
+class Violation:
+    rule: str
+    name: tuple  # (tenant, scope, key), or ("aggregate", which), or ("door", which)
+    text: str
+
+
+class Attempt:
+    """One try, from its beginning to its answer, if there was one."""
+
+    def __init__(self, intent, record):
+        self.intent = intent
+        self.number, self.attempt = record["intent"], record["attempt"]
+        self.began = record["t"]
+        self.client = record.get("client")
+        self.late = bool(record.get("late"))
+        self.name = (record.get("tenant", intent["tenant"]), intent["scope"], intent["key"])
+        self.payload = record.get("payload", intent["payload"])
+        self.answer = None
+
+    @property
+    def verdict(self):
+        return self.answer["verdict"] if self.answer else None
+
+    @property
+    def ended(self):
+        return self.answer["t"] if self.answer else None
+
+    def said(self):
+        """What an acknowledgement consists of."""
+        return self.answer.get("status"), self.answer.get("body")
+
+    def __str__(self):
+        return f"attempt {self.number}/{self.attempt}"
+
+
+class Case:
+    """All that is known of one intent."""
+
+    def __init__(self, name):
+        self.name = name
+        self.attempts, self.effects = [], []
+        self.stored = None
+
+    @property
+    def acknowledged(self):
+        return [a for a in self.attempts if a.verdict == "acknowledged"]
+
+    @property
+    def at_most(self):
+        return any(a.intent.get("at_most") for a in self.attempts)
+
+    @property
+    def direct(self):
+        """A message that a client published itself; its effect is the consumer's."""
+        return any(a.intent["door"] == "message" for a in self.attempts)
+
+    @property
+    def forget_after_s(self):
+        given = [a.intent.get("forget_after_s") for a in self.attempts]
+        return min((s for s in given if s is not None), default=None)
+
+    def may_be_forgotten(self, t):
+        """Its retention may have passed by then."""
+        if self.forget_after_s is None or t is None:
+            return self.forget_after_s is not None
+        ends = [a.ended if a.ended is not None else a.began for a in self.attempts if not a.late]
+        return t > min(ends, default=0) + self.forget_after_s - FORGET_SLACK_S
+
+
+class Story:
+    """The log and the facts, put together by intent. `facts` is a dict as facts.json has it, or None: the log alone."""
+
+    def __init__(self, history, facts):
+        self.facts = facts or {}
+        self.intents, self.attempts, self.faults, self.phases = {}, {}, [], []
+        self.cases = {}
+        for record in history.records:
+            kind = record["kind"]
+            if kind == "intent":
+                self.intents[record["intent"]] = record
+            elif kind == "attempt":
+                attempt = Attempt(self.intents[record["intent"]], record)
+                self.attempts[attempt.number, attempt.attempt] = attempt
+                self.case(attempt.name).attempts.append(attempt)
+            elif kind == "answer":
+                self.attempts[record["intent"], record["attempt"]].answer = record
+            elif kind == "fault":
+                self.faults.append(record)
+            elif kind == "phase":
+                self.phases.append(record)
+        for row in self.rows("effects") + self.rows("ledger"):
+            self.case(name_of(row)).effects.append(row)
+        for row in self.rows("intents"):
+            self.case(name_of(row)).stored = row
+        self.sent = {(*name_of(row), row["nth"]): row for row in self.rows("events")}
+        self.applied = self.rows("applied")
+
+    def rows(self, what):
+        return self.facts.get(what) or []
+
+    def case(self, name):
+        if name not in self.cases:
+            self.cases[name] = Case(name)
+        return self.cases[name]
+
+    def phase(self, name):
+        """When it was reached; None: not yet."""
+        return next((record["t"] for record in self.phases if record["phase"] == name), None)
+
+    def had_fault(self, kind):
+        return any(record["fault"] == kind for record in self.faults)
+
+
+def name_of(row):
+    return row["tenant"], row["scope"], row["key"]
+
+
+def succeeded(answer):
+    """An HTTP status, an exit status, or none at all."""
+    status = answer.get("status")
+    return status is None or status == 0 or 200 <= status < 400
+
+
+RULES = {}  # name: (rule, whether it can be judged while the run goes on)
+
+
+def rule(online):
+    def add(function):
+        RULES[function.__name__] = (function, online)
+        return function
+
+    return add
+
+
+# Effects.
+
+
+@rule(online=True)
+def at_most_one(story):
+    """Promise 1: at most one effect of any intent, however it was answered."""
+    for case in story.cases.values():
+        if len(case.effects) > 1:
+            by = ", ".join(f"attempt {row.get('intent')}/{row.get('attempt')} by {row.get('door')}" for row in case.effects)
+            yield case.name, f"{len(case.effects)} effects: {by}"
+
+
+@rule(online=True)
+def one_effect_per_acknowledged(story):
+    """Promise 2: an acknowledged success has its effect; an acknowledged failure has none; and it is the effect of that request."""
+    for case in story.cases.values():
+        if case.direct:
+            continue
+        for attempt in case.acknowledged:
+            if not succeeded(attempt.answer):
+                if case.effects:
+                    yield case.name, f"{attempt} was answered with a failure, and there is an effect"
+            elif not case.effects:
+                yield case.name, f"{attempt} was acknowledged, and there is no effect"
+            elif all(row["payload"] != attempt.payload for row in case.effects):
+                yield case.name, f"{attempt} was acknowledged, and the effect is of another request: {case.effects[0]['payload']!r}"
+
+
+@rule(online=True)
+def none_for_refused(story):
+    """An attempt that was told that it did nothing did nothing."""
+    for case in story.cases.values():
+        for row in case.effects:
+            attempt = story.attempts.get((row.get("intent"), row.get("attempt")))
+            if attempt is None:
+                yield case.name, f"an effect of nobody's attempt: {row}"
+            elif attempt.verdict in NO_EFFECT:
+                yield case.name, f"{attempt} was answered {attempt.verdict} ({attempt.answer.get('code')}), and has an effect"
+            elif attempt.name != case.name:
+                yield case.name, f"the effect of {attempt}, which is one of {attempt.name}"
+            elif attempt.payload != row["payload"]:
+                yield case.name, f"{attempt} has an effect that it did not ask for: {row['payload']!r}"
+
+
+# Answers.
+
+
+@rule(online=True)
+def same_bytes(story):
+    """Promise 2: every acknowledgement is the same status and bytes, of one request, and is what is stored."""
+    for case in story.cases.values():
+        first = None
+        for attempt in case.acknowledged:
+            if first is None:
+                first = attempt
+            elif attempt.payload != first.payload:
+                yield case.name, f"{attempt} and {first} were both acknowledged, and asked for different things"
+            elif not case.direct and attempt.said() != first.said():
+                yield case.name, f"{attempt} was told {attempt.said()}, {first} {first.said()}"
+        row = case.stored
+        if first is None or row is None or case.direct:
+            continue
+        if row["state"] is None:
+            if not case.may_be_forgotten(story.facts.get("t")):
+                yield case.name, f"{first} was acknowledged, and nothing is stored of it"
+        elif row["state"] != ("succeeded" if succeeded(first.answer) else "failed_final"):
+            yield case.name, f"{first} was acknowledged with {first.said()[0]}, and the intent is {row['state']}"
+        elif (row["status"], row["body"]) != first.said():
+            yield case.name, f"{first} was told {first.said()}, and stored is {(row['status'], row['body'])}"
+
+
+@rule(online=True)
+def tenants_apart(story):
+    """No answer's bytes, of which each execution makes its own, are told to anybody who asked for another intent."""
+    told = {}
+    for case in story.cases.values():
+        for attempt in case.attempts:
+            body = (attempt.answer or {}).get("body")
+            if not body or attempt.verdict != "acknowledged":
+                continue
+            other = told.setdefault(body, attempt)
+            if other.name != case.name:
+                yield case.name, f"{attempt} was told the answer of {other}, one of {other.name}"
+
+
+@rule(online=True)
+def expired_never_reopens(story):
+    """Promise 7: after "too late" nothing runs: no attempt that began later has an effect or an acknowledgement."""
+    for case in story.cases.values():
+        ends = [a.ended for a in case.attempts if a.verdict == "expired"]
+        if not ends:
+            continue
+        for attempt in case.attempts:
+            if attempt.began <= min(ends):
+                continue
+            if attempt.verdict == "acknowledged":
+                yield case.name, f"{attempt} was acknowledged after the key was told to be expired"
+            if any((row.get("intent"), row.get("attempt")) == (attempt.number, attempt.attempt) for row in case.effects):
+                yield case.name, f"{attempt} has an effect after the key was told to be expired"
+
+
+# Events and messages.
+
+
+@rule(online=False)
+def event_iff_effect(story):
+    """Promise 3: an effect has exactly its events, and there is no event without its effect."""
+    arrived = {(*name_of(row), row["nth"]) for row in story.applied if not row["direct"]}
+    for case in story.cases.values():
+        for row in case.effects:
+            for nth in range(1, (row.get("events") or 0) + 1):
+                if (*case.name, nth) not in story.sent and (*case.name, nth) not in arrived:
+                    yield case.name, f"the effect has no event {nth}"
+    for key in sorted({*story.sent, *arrived}):
+        case = story.cases.get(key[:3])
+        if case is None or all(key[3] > (row.get("events") or 0) for row in case.effects):
+            yield key[:3], f"event {key[3]} is of no effect"
+
+
+@rule(online=True)
+def order_per_aggregate(story):
+    """The consumer applies the events of an aggregate in the order of its steps and leaves none out."""
+    expected = collections.defaultdict(set)
+    for row in story.rows("effects"):
+        for nth in range(1, (row.get("events") or 0) + 1):
+            expected[row["aggregate"]].add((row["step"], nth))
+    before = {aggregate: dict(zip(sorted(places)[1:], sorted(places))) for aggregate, places in expected.items()}
+    highest, seen = {}, set()
+    for row in story.applied:
+        if row["direct"]:
+            continue
+        aggregate, place = row["aggregate"], (row["step"], row["nth"])
+        if (aggregate, place) in seen:
+            continue  # a second time: consumer_exactly_once says so
+        seen.add((aggregate, place))
+        last = highest.get(aggregate)
+        if last is not None and place < last:
+            yield ("aggregate", aggregate), f"step {place} was applied after step {last}"
+        else:
+            previous = before.get(aggregate, {}).get(place)
+            if previous is not None and (aggregate, previous) not in seen:
+                yield ("aggregate", aggregate), f"step {place} was applied before step {previous}"
+            highest[aggregate] = place
+    taken = collections.Counter((row["aggregate"], row["step"]) for row in story.rows("effects") if row.get("step") is not None)
+    for (aggregate, step), count in taken.items():
+        if count > 1:
+            yield ("aggregate", aggregate), f"step {step} was taken by {count} effects"
+
+
+@rule(online=True)
+def consumer_exactly_once(story):
+    """Promise 4: no message is applied twice."""
+    counted = collections.Counter(row["message_id"] for row in story.applied)
+    counted_places = collections.Counter((*name_of(row), row["nth"]) for row in story.applied if not row["direct"])
+    for row in story.applied:
+        if counted.pop(row["message_id"], 0) > 1:
+            yield name_of(row), f"message {row['message_id']} was applied more than once"
+        elif not row["direct"] and counted_places.pop((*name_of(row), row["nth"]), 0) > 1:
+            yield name_of(row), f"event {row['nth']} was applied more than once, under several message ids"
+    for row in story.applied:
+        if row["direct"] and name_of(row) not in story.cases:
+            yield name_of(row), f"message {row['message_id']} was published by nobody"
+
+
+@rule(online=False)
+def nothing_lost(story):
+    """Promise 3: every event and every message that the broker took has arrived in the end; nothing waits, nothing was given up."""
+    arrived = {(*name_of(row), row["nth"]) for row in story.applied if not row["direct"]}
+    direct = {name_of(row) for row in story.applied if row["direct"]}
+    for case in story.cases.values():
+        for row in case.effects:
+            for nth in range(1, (row.get("events") or 0) + 1):
+                if (*case.name, nth) not in arrived:
+                    yield case.name, f"event {nth} never arrived"
+        if case.direct and case.acknowledged and case.name not in direct:
+            yield case.name, "the broker took the message, and it never arrived"
+    for what in ("parked_events", "parked_messages", "dead"):
+        for row in story.rows(what):
+            yield ("", what, row.get("text", "")), f"{what}: {row}"
+
+
+# What is known in the end.
+
+
+@rule(online=False)
+def nothing_in_doubt(story):
+    """Promise 5: in doubt is only what nobody can know: some attempt at it that began before the doubt has no definite answer."""
+    for case in story.cases.values():
+        if case.stored is None or case.stored["state"] != "in_doubt":
+            continue
+        if not case.at_most:
+            yield case.name, "it is in doubt, in a scope where that can always be found out"
+            continue
+        first = min((a.ended for a in case.attempts if a.verdict == "in_doubt"), default=None)
+        if not any(leaves_doubt(a) and (first is None or a.began < first) for a in case.attempts):
+            yield case.name, "it is in doubt, and every attempt at it has a definite answer"
+
+
+def leaves_doubt(attempt):
+    """Nobody knows how it ended. Who is told "in doubt" met what another left; only a command may have been in doubt about itself."""
+    return attempt.verdict in (None, "unknown") or (attempt.verdict == "in_doubt" and attempt.intent["door"] == "run")
+
+
+@rule(online=False)
+def nothing_stuck(story):
+    """No intent is left running when nobody works at it."""
+    for row in story.rows("stuck"):
+        yield name_of(row), f"it runs for ever: its lease ended {row['now'] - row['lease_until']:.0f} s ago"
+    for case in story.cases.values():
+        row = case.stored
+        if row is None or row["state"] != "processing":
+            continue
+        held = row["lease_until"] is not None and row["lease_until"] > story.facts["now"]
+        if not (held and story.had_fault("clock")):  # a lease taken while the clock was ahead lasts until then
+            yield case.name, f"it still runs, under a lease until {row['lease_until']} (now {story.facts['now']})"
+
+
+@rule(online=False)
+def all_answered(story):
+    """Whoever goes on asking is answered in the end: with the outcome, with a refusal, or that it is in doubt."""
+    if story.phase("finished") is None:
+        return
+    for case in story.cases.values():
+        if not case.attempts or case.direct or any(a.verdict in ("acknowledged", "refused", "expired") for a in case.attempts):
+            continue
+        row = case.stored
+        if any(a.verdict == "in_doubt" for a in case.attempts) or (row and row["state"] in ("in_doubt", "processing")):
+            continue  # other rules judge these
+        if all(a.verdict == "mismatch" for a in case.attempts):
+            yield case.name, "every attempt was told that the key is another request's, and there is none"
+        elif not all(a.payload != a.intent["payload"] or a.name[0] != a.intent["tenant"] for a in case.attempts):
+            last = case.attempts[-1]
+            yield case.name, f"{len(case.attempts)} attempts, and none was answered; the last: {last.verdict} ({(last.answer or {}).get('code')})"
+
+
+@rule(online=False)
+def service_returns(story):
+    """After all is healed every door that is used acknowledges something within a minute."""
+    healed = story.phase("healed")
+    if healed is None:
+        return
+    for door, first, answered in returns(story, healed):
+        if answered is None or answered - max(healed, first) > SERVICE_RETURNS_S:
+            after = "never" if answered is None else f"after {answered - max(healed, first):.0f} s"
+            yield ("door", door), f"it acknowledged {after}, from when all was healed"
+
+
+def returns(story, since):
+    """For each door: (door, the first attempt that was open after `since`, the first acknowledgement after it)."""
+    first, answered = {}, {}
+    for attempt in story.attempts.values():
+        door = attempt.intent["door"]
+        if attempt.ended is not None and attempt.ended < since:
+            continue
+        if attempt.began >= since:
+            first[door] = min(first.get(door, attempt.began), attempt.began)
+        if attempt.verdict == "acknowledged":
+            answered[door] = min(answered.get(door, attempt.ended), attempt.ended)
+    # A door of which all is in doubt or refused by then has nothing to acknowledge.
+    owed = {a.intent["door"] for a in story.attempts.values() if a.began >= since and a.verdict in (None, "unknown", "busy", "failed", "acknowledged")}
+    return [(door, first[door], answered.get(door)) for door in sorted(first) if door in owed]
+
+
+def check(history, facts, online=False):
+    """All violations, by rule. online: the run goes on, and only what can't change any more is judged. The log must have been read before
+    the facts then."""
+    story = Story(history, facts)
+    found = []
+    for name, (judge, while_running) in RULES.items():
+        if while_running or not online:
+            found += [Violation(name, who, text) for who, text in judge(story)]
+    return found

@@ -1,0 +1,517 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The judge is judged: for each rule a run that keeps it, and one for each way to break it, which exactly that rule notices."""
+
+import base64
+
+import pytest
+
+from . import checker
+
+
+class Run:
+    """A made-up run that keeps every promise. Its methods add to the log and to what the databases hold; the tests break something."""
+
+    def __init__(self):
+        self.records, self.t = [], 0.0
+        self.facts = {
+            **{what: [] for what in ("effects", "ledger", "events", "applied", "intents", "stuck", "parked_events", "parked_messages", "dead")},
+            "now": 1000.0,
+            "t": 1000.0,
+        }
+        self.phase("started")
+
+    def log(self, kind, **fields):
+        self.t += 1.0
+        self.records.append({"t": self.t, "kind": kind, **fields})
+        return self.records[-1]
+
+    def phase(self, phase):
+        self.log("phase", phase=phase)
+
+    def intent(self, number=1, key=None, door="sql", **fields):
+        record = {"intent": number, "door": door, "mode": "transaction", "tenant": "a", "scope": "s", "key": key or f"k{number}", "uuid7": False,
+                  "payload": f"pay {number}", "aggregate": None, "forget_after_s": None, **fields}  # fmt: skip
+        self.log("intent", **record)
+        return record
+
+    def begin(self, intent, attempt=1, **fields):
+        self.log("attempt", intent=intent["intent"], attempt=attempt, client="c", **fields)
+
+    def end(self, intent, attempt=1, verdict="acknowledged", code="00000", **fields):
+        if verdict == "acknowledged":
+            fields = {"status": 201, "body": answer_of(intent), **fields}
+        self.log("answer", intent=intent["intent"], attempt=attempt, verdict=verdict, code=code, **fields)
+
+    def attempt(self, intent, attempt=1, verdict="acknowledged", begin=(), **fields):
+        self.begin(intent, attempt, **dict(begin))
+        self.end(intent, attempt, verdict, **fields)
+
+    def effect(self, intent, attempt=1, table="effects", **fields):
+        row = {"tenant": intent["tenant"], "scope": intent["scope"], "key": intent["key"], "payload": intent["payload"], "intent": intent["intent"],
+               "attempt": attempt, "door": intent["door"], "at": self.t, "aggregate": None, "step": None, "events": 0, **fields}  # fmt: skip
+        self.facts[table].append(row)
+        return row
+
+    def stored(self, intent, state="succeeded", **fields):
+        answered = {"status": 201, "body": answer_of(intent)} if state == "succeeded" else {"status": None, "body": None}
+        row = {"tenant": intent["tenant"], "scope": intent["scope"], "key": intent["key"], "state": state, "fence": 1, "attempts": 1,
+               "lease_until": None, "archived": False, "error_code": None, **answered, **fields}  # fmt: skip
+        self.facts["intents"].append(row)
+        return row
+
+    def done(self, number=1, **fields):
+        """An intent with everything that belongs to it."""
+        intent = self.intent(number, **fields)
+        self.attempt(intent)
+        self.effect(intent)
+        self.stored(intent)
+        return intent
+
+    def event(self, effect, nth=1):
+        """It is emitted and arrives."""
+        name = {field: effect[field] for field in ("tenant", "scope", "key", "aggregate", "step")}
+        self.facts["events"].append({"event_id": f"{effect['key']}/{nth}", "nth": nth, **name})
+        self.arrive(self.facts["events"][-1])
+
+    def arrive(self, event, **fields):
+        applied = self.facts["applied"]
+        applied.append({"position": len(applied) + 1, "message_id": event["event_id"], "direct": False,
+                        **{k: v for k, v in event.items() if k != "event_id"}, **fields})  # fmt: skip
+
+    def ordered(self, count=3, events=1):
+        """Intents of one aggregate, each with its step and its events."""
+        for number in range(1, count + 1):
+            intent = self.done(number, aggregate="g", events=events)
+            self.facts["effects"][-1].update(aggregate="g", step=number, events=events)
+            for nth in range(1, events + 1):
+                self.event(self.facts["effects"][-1], nth)
+            assert intent
+
+    def message(self, number=9, verdict="acknowledged"):
+        intent = self.intent(number, key=f"m{number}", door="message", scope="messages", mode="inbox")
+        self.attempt(intent, verdict=verdict)
+        return intent
+
+    def message_arrives(self, intent):
+        self.arrive({"event_id": intent["key"], "tenant": "a", "scope": "messages", "key": intent["key"], "aggregate": None, "step": None, "nth": 1},
+                    direct=True)  # fmt: skip
+
+    def check(self, online=False):
+        return checker.check(self, self.facts, online)
+
+    def broken(self, online=False):
+        return {violation.rule for violation in self.check(online)}
+
+
+def answer_of(intent):
+    return base64.b64encode(f"answer {intent['intent']}".encode()).decode()
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+def test_a_run_that_keeps_everything_is_clean(run):
+    """All that is allowed, at once: nothing of it may be taken for a violation."""
+    run.ordered(count=4, events=2)
+    lost = run.intent(10)
+    run.attempt(lost, verdict="unknown", code="08006")
+    run.attempt(lost, 2, verdict="busy", code="P4029")
+    run.attempt(lost, 3, replayed=True)
+    run.attempt(lost, 4, verdict="mismatch", code="P4002", begin={"payload": "other"}.items())
+    run.effect(lost)
+    run.stored(lost)
+    for doubt, table in ((run.intent(11, door="http", at_most=True), None), (run.intent(12, door="run", at_most=True), "ledger")):
+        run.begin(doubt)
+        run.attempt(doubt, 2, verdict="in_doubt", code="P4031")
+        run.stored(doubt, "in_doubt")
+        if table:
+            run.effect(doubt, table=table)
+    other = run.intent(13)  # the same key, of two tenants
+    run.attempt(other)
+    run.effect(other)
+    run.stored(other)
+    run.attempt(other, 2, begin={"tenant": "b"}.items(), body="b3RoZXI=")
+    run.effect(other, 2, tenant="b")
+    run.stored(other, tenant="b", body="b3RoZXI=")
+    failed = run.intent(14, final=True)
+    for attempt in (1, 2):
+        run.attempt(failed, attempt, status=422)
+    run.stored(failed, "failed_final", status=422, body=answer_of(failed))
+    late = run.intent(15, uuid7=True)
+    run.attempt(late, verdict="expired", code="P4041")
+    run.stored(late, None)
+    gone = run.intent(16, forget_after_s=30)
+    run.attempt(gone)
+    run.effect(gone)
+    run.stored(gone, None)
+    sent = run.message()
+    run.message_arrives(sent)
+    run.message(8, verdict="unknown")
+    run.phase("healed")
+    after = run.intent(20)
+    run.attempt(after)
+    run.effect(after)
+    run.stored(after)
+    run.phase("finished")
+    assert run.check() == []
+    assert run.check(online=True) == []
+
+
+# Effects.
+
+
+def test_two_effects_of_one_intent(run):
+    intent = run.done()
+    run.effect(intent, 1, table="ledger")
+    assert run.broken() == run.broken(online=True) == {"at_most_one"}
+
+
+def test_two_effects_of_an_intent_that_nobody_was_told_of(run):
+    intent = run.intent(at_most=True)
+    run.begin(intent)
+    run.attempt(intent, 2, verdict="in_doubt")
+    run.stored(intent, "in_doubt")
+    run.effect(intent, 1)
+    run.effect(intent, 1)
+    assert run.broken() == {"at_most_one"}
+
+
+def test_an_acknowledged_intent_without_its_effect(run):
+    run.done()
+    run.facts["effects"].clear()
+    assert run.broken() == run.broken(online=True) == {"one_effect_per_acknowledged"}
+
+
+def test_a_final_failure_with_an_effect(run):
+    intent = run.intent(final=True)
+    run.attempt(intent, status=422)
+    run.stored(intent, "failed_final", status=422, body=answer_of(intent))
+    assert run.broken() == set()
+    run.effect(intent)
+    assert run.broken() == {"one_effect_per_acknowledged"}
+
+
+def test_the_effect_of_another_request(run):
+    intent = run.done()
+    run.attempt(intent, 2, verdict="unknown", begin={"payload": "other"}.items())
+    run.facts["effects"][0].update(payload="other", attempt=2)
+    assert run.broken() == {"one_effect_per_acknowledged"}
+
+
+@pytest.mark.parametrize("verdict", checker.NO_EFFECT)
+def test_an_effect_of_an_attempt_that_was_refused(run, verdict):
+    intent = run.intent()
+    run.attempt(intent, verdict=verdict)
+    if verdict != "expired":
+        run.attempt(intent, 2)
+        run.stored(intent)
+    run.effect(intent, 1)
+    assert run.broken() == {"none_for_refused"}
+
+
+def test_an_effect_of_nobody(run):
+    intent = run.done()
+    run.facts["effects"][0]["attempt"] = 7
+    assert intent and run.broken() == {"none_for_refused"}
+
+
+def test_an_effect_in_another_tenants_name(run):
+    intent = run.done()
+    run.attempt(intent, 2, begin={"tenant": "b"}.items(), body="b3RoZXI=")
+    run.stored(intent, tenant="b", body="b3RoZXI=")
+    run.effect(intent, 1, tenant="b")
+    assert run.broken() == {"none_for_refused"}
+
+
+def test_an_effect_that_was_not_asked_for(run):
+    intent = run.intent(at_most=True)
+    run.attempt(intent, verdict="unknown")
+    run.effect(intent, payload="made up")
+    run.stored(intent, "in_doubt")
+    assert run.broken() == {"none_for_refused"}
+
+
+# Answers.
+
+
+def test_a_replay_with_other_bytes(run):
+    intent = run.done()
+    run.attempt(intent, 2, body="b3RoZXI=")
+    assert run.broken() == run.broken(online=True) == {"same_bytes"}
+
+
+def test_a_replay_with_another_status(run):
+    intent = run.done()
+    run.attempt(intent, 2, status=200)
+    assert run.broken() == {"same_bytes"}
+
+
+def test_an_answer_that_is_not_what_is_stored(run):
+    run.done()
+    run.facts["intents"][0]["body"] = "b3RoZXI="
+    assert run.broken() == {"same_bytes"}
+
+
+@pytest.mark.parametrize("state", ["in_doubt", "failed_final", "failed_retryable"])
+def test_an_answer_that_was_taken_back(run, state):
+    intent = run.intent(at_most=True)
+    run.begin(intent, 2)
+    run.attempt(intent)
+    run.effect(intent)
+    run.stored(intent, state)
+    assert run.broken() == {"same_bytes"}
+
+
+def test_an_answer_that_is_forgotten_before_its_time(run):
+    run.done(forget_after_s=None)
+    run.facts["intents"][0]["state"] = None
+    assert run.broken() == {"same_bytes"}
+    run.records[1]["forget_after_s"] = 5000
+    assert run.broken() == {"same_bytes"}
+    run.records[1]["forget_after_s"] = 50
+    assert run.broken() == set()
+
+
+def test_two_requests_under_one_key_both_acknowledged(run):
+    intent = run.done()
+    run.attempt(intent, 2, begin={"payload": "other"}.items())
+    assert "same_bytes" in run.broken()
+
+
+def test_the_answer_of_another_tenants_intent(run):
+    intent = run.done()
+    run.attempt(intent, 2, begin={"tenant": "b"}.items())
+    run.effect(intent, 2, tenant="b")
+    run.stored(intent, tenant="b")
+    assert run.broken() == run.broken(online=True) == {"tenants_apart"}
+
+
+@pytest.mark.parametrize("verdict", ["acknowledged", "unknown"])
+def test_an_expired_key_that_runs_again(run, verdict):
+    intent = run.intent(uuid7=True, at_most=True)
+    run.attempt(intent, verdict="expired")
+    run.attempt(intent, 2, verdict=verdict)
+    run.effect(intent, 2)
+    run.stored(intent, "succeeded" if verdict == "acknowledged" else "in_doubt")
+    assert run.broken() == {"expired_never_reopens"}
+
+
+def test_an_attempt_that_was_at_work_when_the_key_expired_for_another(run):
+    intent = run.intent(uuid7=True)
+    run.begin(intent, 1)
+    run.attempt(intent, 2, verdict="expired")
+    run.end(intent, 1)
+    run.effect(intent, 1)
+    run.stored(intent)
+    assert run.broken() == set()
+
+
+# Events and messages.
+
+
+def test_an_effect_without_its_event(run):
+    run.ordered()
+    lost = run.facts["events"].pop()
+    run.facts["applied"].pop()
+    assert lost and run.broken() == {"event_iff_effect", "nothing_lost"}
+    assert run.broken(online=True) == set()
+
+
+def test_an_effect_with_one_of_its_two_events(run):
+    run.ordered(events=2)
+    run.facts["events"].pop()
+    run.facts["applied"].pop()
+    assert run.broken() == {"event_iff_effect", "nothing_lost"}
+
+
+def test_an_event_without_its_effect(run):
+    run.ordered()
+    intent = run.intent(30)
+    run.attempt(intent, verdict="failed")
+    run.event({**run.effect(intent), "aggregate": "h", "step": 1})
+    assert run.broken() == {"none_for_refused", "event_iff_effect"}
+    run.facts["effects"].pop()
+    assert run.broken() == {"event_iff_effect", "all_answered"} - {"all_answered"}
+
+
+def test_an_event_that_only_arrived_and_whose_row_is_retired_already(run):
+    run.ordered()
+    run.facts["events"].clear()
+    assert run.broken() == set()
+
+
+def test_events_of_an_aggregate_out_of_order(run):
+    run.ordered()
+    applied = run.facts["applied"]
+    applied[0], applied[1] = applied[1], applied[0]
+    assert run.broken() == run.broken(online=True) == {"order_per_aggregate"}
+
+
+def test_two_events_of_one_effect_out_of_order(run):
+    run.ordered(events=2)
+    applied = run.facts["applied"]
+    applied[0], applied[1] = applied[1], applied[0]
+    assert run.broken() == {"order_per_aggregate"}
+
+
+def test_an_event_that_was_left_out(run):
+    run.ordered()
+    del run.facts["applied"][1]
+    assert run.broken(online=True) == {"order_per_aggregate"}
+    assert run.broken() == {"order_per_aggregate", "nothing_lost"}
+
+
+def test_an_event_that_never_arrives(run):
+    run.ordered()
+    run.facts["applied"].pop()
+    assert run.broken(online=True) == set()  # it may still come
+    assert run.broken() == {"nothing_lost"}
+
+
+def test_a_step_that_two_effects_took(run):
+    run.ordered()
+    for row in run.facts["effects"][1], run.facts["events"][1], run.facts["applied"][1]:
+        row["step"] = 1
+    assert run.broken() == {"order_per_aggregate"}
+
+
+def test_an_event_that_is_applied_twice(run):
+    run.ordered()
+    run.arrive(run.facts["events"][0])
+    assert run.broken() == run.broken(online=True) == {"consumer_exactly_once"}
+
+
+def test_an_event_that_is_applied_under_two_ids(run):
+    run.ordered()
+    run.arrive({**run.facts["events"][0], "event_id": "another"})
+    assert run.broken() == {"consumer_exactly_once"}
+
+
+def test_a_published_message_that_is_applied_twice(run):
+    sent = run.message()
+    run.message_arrives(sent)
+    run.message_arrives(sent)
+    assert run.broken() == {"consumer_exactly_once"}
+
+
+def test_a_message_of_nobody(run):
+    run.message_arrives({"key": "m5"})
+    assert run.broken() == {"consumer_exactly_once"}
+
+
+def test_a_message_that_the_broker_took_and_that_never_arrives(run):
+    run.message()
+    assert run.broken() == {"nothing_lost"}
+    assert run.broken(online=True) == set()
+
+
+@pytest.mark.parametrize("what", ["parked_events", "parked_messages", "dead"])
+def test_what_is_given_up(run, what):
+    run.facts[what].append({"text": "message 7 of orders"})
+    assert run.broken() == {"nothing_lost"}
+
+
+# What is known in the end.
+
+
+@pytest.mark.parametrize("verdict", ["busy", "failed"])
+def test_a_doubt_without_a_reason(run, verdict):
+    intent = run.intent(at_most=True)
+    run.attempt(intent, verdict=verdict)
+    run.attempt(intent, 2, verdict="in_doubt")
+    run.stored(intent, "in_doubt")
+    assert run.broken() == {"nothing_in_doubt"}
+
+
+def test_a_doubt_whose_only_reason_came_after_it(run):
+    intent = run.intent(at_most=True)
+    run.attempt(intent, verdict="failed")
+    run.attempt(intent, 2, verdict="in_doubt")
+    run.begin(intent, 3)
+    run.stored(intent, "in_doubt")
+    assert run.broken() == {"nothing_in_doubt"}
+
+
+def test_a_doubt_that_the_attempt_itself_was_told_of(run):
+    """Its own work may have been what nobody knows the end of: a command that was killed, a service that broke off."""
+    intent = run.intent(at_most=True, door="run")
+    run.attempt(intent, verdict="in_doubt", code="exit 77")
+    run.stored(intent, "in_doubt")
+    assert run.broken() == set()
+
+
+def test_a_doubt_where_it_can_be_found_out(run):
+    intent = run.intent()
+    run.begin(intent)
+    run.stored(intent, "in_doubt")
+    assert run.broken() == {"nothing_in_doubt"}
+
+
+def test_an_intent_that_runs_for_ever(run):
+    intent = run.intent()
+    run.begin(intent)
+    run.stored(intent, "processing", lease_until=900.0)
+    assert run.broken() == {"nothing_stuck"}
+    run.facts["intents"].clear()
+    run.facts["stuck"].append({"tenant": "a", "scope": "s", "key": "k1", "lease_until": 900.0, "now": 1000.0})
+    assert run.broken() == {"nothing_stuck"}
+
+
+def test_a_lease_from_a_clock_that_was_ahead(run):
+    intent = run.intent()
+    run.begin(intent)
+    run.stored(intent, "processing", lease_until=90000.0)
+    assert run.broken() == {"nothing_stuck"}
+    run.log("fault", fault="clock", target="primary", action="begin", detail={})
+    assert run.broken() == set()
+
+
+@pytest.mark.parametrize("verdict", ["unknown", "failed", "busy", None])
+def test_an_intent_that_is_never_answered(run, verdict):
+    intent = run.intent()
+    run.begin(intent)
+    if verdict:
+        run.end(intent, verdict=verdict)
+    assert run.broken() == set()
+    run.phase("finished")
+    assert run.broken() == {"all_answered"}
+
+
+def test_a_key_that_is_another_requests_which_nobody_made(run):
+    intent = run.intent()
+    run.attempt(intent, verdict="mismatch")
+    run.phase("finished")
+    assert run.broken() == {"all_answered"}
+
+
+def test_a_door_that_stays_shut(run):
+    run.done()
+    run.phase("healed")
+    intent = run.intent(2, door="http")
+    run.attempt(intent, verdict="unknown")
+    assert run.broken() == {"service_returns"}
+    run.t += checker.SERVICE_RETURNS_S
+    run.attempt(intent, 2)
+    run.effect(intent, 2)
+    run.stored(intent)
+    assert run.broken() == {"service_returns"}
+
+
+def test_a_door_that_is_used_late_or_only_for_what_is_refused(run):
+    run.phase("healed")
+    run.t += 10 * checker.SERVICE_RETURNS_S
+    run.done(door="lib")
+    refused = run.intent(2, door="http", at_most=True)
+    run.begin(refused)
+    run.records[-1]["t"] = 0.5  # before all was healed
+    run.attempt(refused, 2, verdict="in_doubt")
+    run.stored(refused, "in_doubt")
+    assert run.broken() == set()
+
+
+def test_every_rule_was_broken_by_a_test():
+    """The tests above name each rule."""
+    text = open(__file__, encoding="utf-8").read()
+    assert [name for name in checker.RULES if f'"{name}"' not in text] == []
