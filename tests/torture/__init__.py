@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The whole system under faults, and a judge of what it promised: docs/torture.md."""

@@ -342,7 +342,7 @@ def nothing_in_doubt(story):
             yield case.name, "it is in doubt, in a scope where that can always be found out"
             continue
         first = min((a.ended for a in case.attempts if a.verdict == "in_doubt"), default=None)
-        if not any(leaves_doubt(a) and (first is None or a.began < first) for a in case.attempts):
+        if not any(leaves_doubt(a) and (first is None or a.began <= first) for a in case.attempts):
             yield case.name, "it is in doubt, and every attempt at it has a definite answer"
 
 
