@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: PostgreSQL
-# Builds the nginx module against Debian's nginx-dev: build.sh OUTPUT WORK_DIRECTORY ARCHIVE... -- LIBRARY_OPTION...
-# meson calls it. configure runs only when its input changed; make rebuilds only what changed.
+# Builds the nginx module against Debian's nginx-dev: build.sh OUTPUT WORK_DIRECTORY ARCHIVE... -- LIBRARY_OPTION... -- COMPILER_OPTION... -- LINKER_OPTION...
+# meson calls it; the last two are the hardening that all of pgonce is built with. configure runs only when its input changed; make rebuilds only what changed.
 set -euo pipefail
 
 output=$(realpath -m "$1")
@@ -13,7 +13,15 @@ while [ "$1" != "--" ]; do
 	shift
 done
 shift
-libraries="$*"
+words=("" "" "")
+for list in 0 1 2; do
+	while [ $# -gt 0 ] && [ "$1" != "--" ]; do
+		words[list]+="$1 "
+		shift
+	done
+	[ $# -eq 0 ] || shift
+done
+libraries=${words[0]}
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 source=/usr/share/nginx/src
@@ -24,7 +32,9 @@ PGONCE_INCLUDES="$root/include $root/lib/http $(pkg-config --cflags-only-I libpq
 PGONCE_HEADERS="$root/include/pgonce.h $(echo "$root"/lib/http/*.h)"
 PGONCE_ARCHIVES="${archives[*]}"
 PGONCE_LIBRARIES="-Wl,--exclude-libs,ALL -Wl,--version-script=$here/exports.map $libraries"
-export PGONCE_INCLUDES PGONCE_HEADERS PGONCE_ARCHIVES PGONCE_LIBRARIES
+PGONCE_COMPILER="-g -O2 -fPIC -Wformat -Werror=format-security -Wshadow -Wstrict-prototypes -Wmissing-prototypes ${words[1]}"
+PGONCE_LINKER="-fPIC ${words[2]}"
+export PGONCE_INCLUDES PGONCE_HEADERS PGONCE_ARCHIVES PGONCE_LIBRARIES PGONCE_COMPILER PGONCE_LINKER
 
 mkdir -p "$work"
 stamp=$(cat "$here/config" "$here/build.sh" "$source/conf_flags" <(env | grep ^PGONCE_ | sort) <(nginx -v 2>&1) | sha256sum)
@@ -36,8 +46,7 @@ if [ "$stamp" != "$(cat "$work/stamp" 2>/dev/null)" ]; then
 	(
 		cd "$work/nginx"
 		./configure "${NGX_CONF_FLAGS[@]}" --add-dynamic-module="$here" \
-			--with-cc-opt='-g -O2 -fstack-protector-strong -Wformat -Werror=format-security -fPIC -D_FORTIFY_SOURCE=2 -Wshadow -Wstrict-prototypes -Wmissing-prototypes' \
-			--with-ld-opt='-Wl,-z,relro -Wl,-z,now -fPIC'
+			--with-cc-opt="$PGONCE_COMPILER" --with-ld-opt="$PGONCE_LINKER"
 	) >"$work/configure.log" 2>&1 || { tail -30 "$work/configure.log"; exit 1; }
 	echo "$stamp" >"$work/stamp"
 fi
