@@ -69,11 +69,11 @@ def require():
 
 class Kafka(Broker):
     """tls: an SSL listener as well. users: {name: password}; a SASL_PLAINTEXT listener (PLAIN), with tls a SASL_SSL one too. Topics are made by
-    create_topic alone, unless auto_create."""
+    create_topic alone, unless auto_create. ways: {NAME: port}; a plain listener for each (in ports), which tells its clients to come to that port."""
 
     name = "kafka"
 
-    def __init__(self, tls=False, users=None, auto_create=False, more=""):
+    def __init__(self, tls=False, users=None, auto_create=False, more="", ways=None):
         super().__init__()
         self.jars, problem = jars()
         if problem:
@@ -86,6 +86,10 @@ class Kafka(Broker):
             listeners["SASL_PLAINTEXT"] = free_port()
             if tls:
                 listeners["SASL_SSL"] = free_port()
+        for name in ways or ():
+            listeners[name] = free_port()
+        advertised = {**listeners, **(ways or {})}
+        protocols = {name: "PLAINTEXT" if name in (*(ways or ()), "CONTROLLER") else name for name in listeners}
         self.ports = listeners
         lines = [
             "process.roles=broker,controller",
@@ -93,11 +97,10 @@ class Kafka(Broker):
             f"controller.quorum.voters=1@127.0.0.1:{listeners['CONTROLLER']}",
             "controller.listener.names=CONTROLLER",
             "inter.broker.listener.name=PLAINTEXT",
-            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,"
-            + ",".join(f"{name}:{name}" for name in listeners if name != "CONTROLLER"),
+            "listener.security.protocol.map=" + ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
             "listeners=" + ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items()),
             "advertised.listeners="
-            + ",".join(f"{name}://127.0.0.1:{port}" for name, port in listeners.items() if name != "CONTROLLER"),
+            + ",".join(f"{name}://127.0.0.1:{port}" for name, port in advertised.items() if name != "CONTROLLER"),
             f"log.dirs={self.directory}/data",
             f"auto.create.topics.enable={'true' if auto_create else 'false'}",
             "offsets.topic.num.partitions=1",

@@ -47,7 +47,7 @@ class Refused(Exception):
 
 class Nginx:
     """main: what belongs at the top level; http: inside http {}; server: inside its one server {}. In all of them @dir@ is the private
-    directory. module False: plain nginx, without the module. Sockets h1, h2 and tls in the directory take HTTP/1, HTTP/2 with prior
+    directory. module False: plain nginx, without the module; a path: that one. Sockets h1, h2 and tls in the directory take HTTP/1, HTTP/2 with prior
     knowledge, and both over TLS."""
 
     def __init__(self, server="", http="", main="", workers=2, module=True):
@@ -77,7 +77,7 @@ class Nginx:
         """Writes the configuration, with other parts where they are given; reload() makes nginx read it."""
         self.server = self.server if server is None else server
         self.http = self.http if http is None else http
-        load = "" if BUILT_IN or not self.module else f"load_module {MODULE};"
+        load = "" if BUILT_IN or not self.module else f"load_module {MODULE if self.module is True else self.module};"
         temporary = "".join(
             f"{kind}_temp_path {self.directory}/{kind};\n"
             for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -137,7 +137,8 @@ class Nginx:
             raise Refused(done.stderr + done.stdout)
         return done.stderr
 
-    def start(self):
+    def start(self, wait=True):
+        """wait False: returns before it takes connections."""
         with open(self.directory / "output", "ab") as output:
             self.process = subprocess.Popen(
                 tied(self.command()),
@@ -154,7 +155,8 @@ class Nginx:
                 raise Refused(f"nginx did not start (status {self.process.returncode}):\n{self.log_tail()}")
             return len(self.worker_pids()) >= self.workers and answers(self.h1)
 
-        wait_until(ready, "nginx to accept connections")
+        if wait:
+            wait_until(ready, "nginx to accept connections")
         return self
 
     def worker_pids(self):

@@ -145,8 +145,11 @@ def install_script():
 
 
 class Postgres:
-    def __init__(self, bindir=None, fsync=False, settings=None):
+    """environment: variables that its processes have besides. copy_of: another one, of which it begins as a copy instead of an empty cluster."""
+
+    def __init__(self, bindir=None, fsync=False, settings=None, environment=None, copy_of=None):
         self.bindir = pathlib.Path(bindir or find_bindir())
+        self.environment = {**clean_environment(), **(environment or {})}
         self.settings = {**SETTINGS, "fsync": "on" if fsync else "off", **(settings or {})}
         self.process = None
         self.directory = private_directory("pgonce-")
@@ -155,7 +158,11 @@ class Postgres:
         self.databases = 0
         self.template = None
         atexit.register(self.destroy)
-        self._initdb()
+        if copy_of is None:
+            self._initdb()
+        else:
+            self.copy(copy_of)
+        self.configure()
 
     def __enter__(self):
         self.start()
@@ -194,6 +201,24 @@ class Postgres:
                 break
         else:
             raise RuntimeError(f"{self.bindir}/initdb failed:\n{done.stdout}{done.stderr}")
+
+    def copy(self, server):
+        """The data of a server that runs; what was there is gone."""
+        shutil.rmtree(self.data, ignore_errors=True)
+        done = subprocess.run(
+            [str(self.bindir / "pg_basebackup"), "-D", str(self.data), "-d", server.dsn(), "-c", "fast", "-X", "stream", "--no-sync"],
+            capture_output=True,
+            text=True,
+            env=clean_environment(),
+            cwd="/tmp",
+            check=False,
+            timeout=PATIENCE_S,
+            **unprivileged()[0],
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"pg_basebackup failed:\n{done.stdout}{done.stderr}")
+
+    def configure(self):
         lines = [
             f"{name} = '{value}'"
             for name, value in {**self.settings, "unix_socket_directories": self.directory}.items()
@@ -201,18 +226,20 @@ class Postgres:
         with open(self.data / "postgresql.conf", "a", encoding="utf-8") as conf:
             conf.write("\n" + "\n".join(lines) + "\n")
 
-    def start(self):
+    def start(self, wait=True):
+        """wait False: returns before it takes connections."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
                 tied([self.bindir / "postgres", "-D", self.data, "-p", PORT]),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
-                env=clean_environment(),
+                env=self.environment,
                 cwd="/tmp",
                 **unprivileged()[0],
             )
-        self.wait_ready()
+        if wait:
+            self.wait_ready()
         return self
 
     def wait_ready(self):

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The whole system on one machine: PostgreSQL with a synchronous standby, a second one for the consumer, the gateway and two upstreams, relay,
+broker, consumer, keeper; each pair joined by a link (links.py) that can be broken."""
+
+import atexit
+import pathlib
+import shutil
+import sys
+import threading
+import time
+
+import psycopg2
+
+from harness import kafka as kafka_harness
+from harness.broker import free_port
+from harness.kafka import Kafka
+from harness.nats import Nats
+from harness.nginx import BUILD
+from harness.postgres import install_script, wait_until
+from harness.rabbitmq import RabbitMQ
+
+from .links import Links
+from .processes import Broker, Gateway, Job, Node, short_directory
+
+HERE = pathlib.Path(__file__).parent
+PATIENCE_S = 120  # a start, on a machine that has much to do
+SHIM = BUILD / "tests/torture/torture_shim.so"
+REPLICA = "torture_standby"
+
+# So that whoever is gone is noticed within seconds, as docs/operations.md advises; and that short runs see checkpoints.
+NODE = {
+    "max_connections": "150",
+    "autovacuum": "on",
+    "wal_level": "replica",
+    "max_wal_senders": "8",
+    "wal_keep_size": "1GB",
+    "max_wal_size": "4GB",
+    "checkpoint_timeout": "30s",
+    "wal_sender_timeout": "4s",
+    "wal_receiver_timeout": "4s",
+    "wal_receiver_status_interval": "1s",
+    "wal_retrieve_retry_interval": "300ms",
+    "hot_standby": "on",
+    "idle_in_transaction_session_timeout": "8s",
+    "client_connection_check_interval": "1s",
+    "statement_timeout": "20s",
+    "lock_timeout": "15s",
+    "log_line_prefix": "%m [%p] %a ",
+    "restart_after_crash": "on",
+}
+CLIENT = "connect_timeout=3 tcp_user_timeout=3000 keepalives_idle=2 keepalives_interval=1 keepalives_count=2 sslmode=disable gssencmode=disable"
+# Who comes through which link to a database, and to which one.
+USERS = {
+    "client-pg": "torture_client",
+    "run-pg": "torture_run",
+    "gateway-pg": "torture_gateway",
+    "handoff-pg": "torture_handoff",
+    "naive-ledger": "torture_ledger",
+    "relay-pg": "torture_relay",
+    "keeper-pg": "torture_keeper",
+    "consumer-pg": "torture_consumer",
+}
+ROLES = {
+    "once_app": ["torture_client", "torture_run", "torture_gateway", "torture_handoff", "torture_ledger"],
+    "once_relay": ["torture_relay"],
+    "once_keeper": ["torture_keeper"],
+    "once_consumer": ["torture_consumer"],
+}
+PRIMARY_LINKS = [name for name in USERS if name != "consumer-pg"] + ["standby-primary"]
+LINKS = [*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker"]
+BROKERS = ("nats", "rabbitmq", "kafka")
+GATEWAY = """
+    once_database "{dsn}";
+    once_timeout 2s;
+    send_timeout 10s;
+    upstream naive {{ server 127.0.0.1:{naive}; keepalive 8; }}
+    upstream handoff {{ server 127.0.0.1:{handoff}; keepalive 8; }}
+    proxy_http_version 1.1;
+    proxy_set_header Connection "";
+    proxy_connect_timeout 2s;
+    proxy_send_timeout 4s;
+    proxy_read_timeout 4s;
+"""
+LOCATIONS = """
+    once_tenant $http_x_tenant;
+    once_lease 3s;
+    once_wait 1s;
+    location /naive { once required; once_scope naive; proxy_pass http://naive; }
+    location /handoff { once required; once_scope handoff; proxy_pass http://handoff; }
+"""
+
+
+class NotNow(Exception):
+    """A fault that cannot be done as things are; the text says why."""
+
+
+class System:
+    """mutation: an object that may have contract(sql) -> sql, which is installed instead, and build, where the programs are instead."""
+
+    def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None):
+        self.seed, self.directory, self.kind, self.seconds, self.mutation = seed, pathlib.Path(directory), broker, seconds, mutation
+        self.build = pathlib.Path(getattr(mutation, "build", None) or BUILD)
+        self.program = self.build / "cli/pgonce"
+        self.links = None
+        self.processes = []  # in the order of their start
+        self.extra = []  # of the workload: with name, pid, kill(), pause(), resume()
+        self.ended = []  # (when, name, status) of those that ended by themselves
+        self.problems = []  # of the tending thread
+        self.primary = self.standby = self.warehouse = self.broker = self.gateway = None
+        self.naive = self.handoff = self.relay = self.consumer = self.keeper = None
+        self.sockets = None
+        self.begun = time.monotonic()
+        self.tending = threading.Event()
+        self.over = threading.Event()
+        self.tender = None
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.destroy()
+            raise
+
+    def __exit__(self, *_):
+        self.destroy()
+
+    # What the workload asks.
+
+    def dsn(self, link, user=None, dbname=None):
+        """Through a link to a database."""
+        database = dbname or ("warehouse" if link == "consumer-pg" else "torture")
+        port = self.links[link].port
+        return f"hostaddr=127.0.0.1 port={port} dbname={database} user={user or USERS[link]} application_name={link} {CLIENT}"
+
+    @property
+    def gateway_address(self):
+        return self.links["client-gateway"].address
+
+    @property
+    def handoff_dsn(self):
+        return self.dsn("handoff-pg")
+
+    def direct_dsn(self):
+        """The primary's, as its superuser, through no link."""
+        return self.primary.server.dsn("torture") + " connect_timeout=5"
+
+    def warehouse_dsn(self):
+        return self.warehouse.server.dsn("warehouse") + " connect_timeout=5"
+
+    # Starting.
+
+    def start(self):
+        atexit.register(self.destroy)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.sockets = short_directory()
+        self._broker()  # it takes longest
+        self.primary = self._node("postgres-a")
+        self.warehouse = self._node("postgres-w")
+        for node in (self.primary, self.warehouse):
+            self._begin(node)
+        self._wait([self.primary, self.warehouse])
+        self._databases()
+        self._links()
+        self.standby = self._node("postgres-b", copy_of=self.primary.server)
+        self._follow(self.standby)
+        self._begin(self.standby)
+        self._wait([self.broker])
+        self._topics()
+        self._jobs()
+        self._wait(self.processes)
+        connection = self.primary.connect()
+        connection.cursor().execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({REPLICA})'")
+        connection.cursor().execute("SELECT pg_reload_conf()")
+        connection.close()
+        wait_until(self.in_sync, "the standby", PATIENCE_S)
+        self.tender = threading.Thread(target=self._tend, name="tender")
+        self.tender.start()
+        self.tending.set()
+        return self
+
+    def _node(self, name, copy_of=None):
+        return Node(name, self.directory / f"{name}.log", SHIM, NODE, copy_of)
+
+    def _begin(self, process):
+        self.processes.append(process)
+        process.start()
+
+    def _wait(self, processes):
+        for process in processes:
+            try:
+                wait_until(process.is_ready, process.name, PATIENCE_S)
+            except TimeoutError as late:
+                raise TimeoutError(f"{late}\n{process.tail()}") from late
+
+    def _broker(self):
+        ports = {name: free_port() for name in LINKS}
+        if self.kind == "nats":
+            harness, destination = Nats(), "torture.direct"
+            targets = dict.fromkeys(("relay-broker", "consumer-broker", "client-broker"), harness.port)
+        elif self.kind == "rabbitmq":
+            harness, destination = RabbitMQ(), "torture"
+            targets = dict.fromkeys(("relay-broker", "consumer-broker", "client-broker"), harness.port)
+        else:
+            assert self.kind == "kafka", self.kind
+            assert kafka_harness.jars()[1] is None, kafka_harness.jars()[1]
+            # A client of Kafka goes where the broker says that it is: to its link, each.
+            ways = {"RELAY": "relay-broker", "CONSUMER": "consumer-broker", "CLIENT": "client-broker"}
+            harness, destination = Kafka(ways={name: ports[link] for name, link in ways.items()}), "torture"
+            targets = {link: harness.ports[name] for name, link in ways.items()}
+        self.ports, self.targets = ports, targets
+        self.broker = Broker(harness, destination, self.directory)
+        self._begin(self.broker)
+
+    def _databases(self):
+        contract = install_script()
+        if hasattr(self.mutation, "contract"):
+            contract = self.mutation.contract(contract)
+        for node, name, script in ((self.primary, "torture", "schema.sql"), (self.warehouse, "warehouse", "warehouse.sql")):
+            connection = node.connect()
+            connection.cursor().execute(f"CREATE DATABASE {name}")
+            connection.close()
+            with node.connect(name) as connection, connection.cursor() as cursor:
+                cursor.execute("SET statement_timeout = 0")
+                cursor.execute(contract)
+                for group, roles in ROLES.items():
+                    for role in roles:
+                        cursor.execute(f"CREATE ROLE {role} LOGIN IN ROLE {group}")
+                # What a leap of the clock leaves alone, and how soon a steady one is believed again.
+                cursor.execute("SELECT once.set_keeping(clock_settle => '25 seconds')")
+                cursor.execute((HERE / script).read_text())
+            connection.close()
+
+    def _links(self):
+        self.links = Links(self.seed, self.directory / "links.log")
+        self.targets["client-gateway"] = self.sockets / "none"  # until it is there
+        self.targets["gateway-naive"], self.targets["gateway-handoff"] = self.sockets / "naive", self.sockets / "handoff"
+        self.targets["consumer-pg"] = self.warehouse.socket
+        for name in PRIMARY_LINKS:
+            self.targets[name] = self.primary.socket
+        for name in LINKS:
+            self.links.add(name, self.ports[name], self.targets[name])
+
+    def _follow(self, node):
+        """It becomes the standby of whoever is primary, through its link; and as a primary it waits for its standby."""
+        port = self.links["standby-primary"].port
+        node.become_standby(f"host=127.0.0.1 port={port} user=postgres application_name={REPLICA} {CLIENT}", f"FIRST 1 ({REPLICA})")
+
+    def _topics(self):
+        harness = self.broker.harness
+        if self.kind == "nats":
+            harness.add_stream("TORTURE", "torture.>")
+        elif self.kind == "rabbitmq":
+            harness.declare("torture")
+            harness.keep()
+        else:
+            harness.create_topic("torture", 4)
+
+    def _config(self):
+        out, into = ("127.0.0.1:%d" % self.links[name].port for name in ("relay-broker", "consumer-broker"))
+        if self.kind == "nats":
+            sink = ["sink = nats", f"url = nats://{out}", "route = torture.* -> {topic}"]
+            source = ["source = nats", f"url = nats://{into}", "stream = TORTURE", "subject = torture.>", "ack_wait = 5s"]
+        elif self.kind == "rabbitmq":
+            sink = ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", "route = torture.* -> torture"]
+            source = ["source = rabbitmq", f"url = amqp://guest:guest@{into}/%2f", "queue = torture"]
+        else:
+            sink = ["sink = kafka", f"url = kafka://{out}", "route = torture.* -> torture"]
+            source = ["source = kafka", f"url = kafka://{into}", "topics = torture"]
+            source += ["kafka.session.timeout.ms = 6000", "kafka.heartbeat.interval.ms = 1000"]
+        quick = ["retry_first = 100ms", "retry_most = 1s", "attempts = 1000", "on_dead = block"]
+        path = self.directory / "pgonce.conf"
+        lines = ["[relay torture]", f"dsn = {self.dsn('relay-pg')}", *sink, *quick, "timeout = 4s", "batch = 200", ""]
+        lines += ["[consume warehouse]", f"dsn = {self.dsn('consumer-pg')}", *source, "handler = torture.apply", *quick, "batch = 50", ""]
+        path.write_text("\n".join(lines))
+        path.chmod(0o600)
+        return path
+
+    def _job(self, name, words, listens=None):
+        job = Job(name, words, self.directory / f"{name}.log", cwd=HERE.parent, listens=listens)
+        self._begin(job)
+        return job
+
+    def _jobs(self):
+        config = self._config()
+        upstream = [sys.executable, "-m", "torture.upstream"]
+        if (HERE / "upstream.py").exists():  # TEMPORARY
+          self.naive = self._job("naive", [*upstream, "naive", self.sockets / "naive", self.dsn("naive-ledger")], self.sockets / "naive")
+          self.handoff = self._job("handoff", [*upstream, "handoff", self.sockets / "handoff", self.handoff_dsn], self.sockets / "handoff")
+        ports = {name: self.links[f"gateway-{name}"].port for name in ("naive", "handoff")}
+        module = self.build / "gateway/ngx_http_once_module.so"
+        http = GATEWAY.format(dsn=self.dsn("gateway-pg"), **ports)
+        self.gateway = Gateway("gateway", self.directory, server=LOCATIONS, http=http, workers=2, module=module)
+        self._begin(self.gateway)
+        self.links["client-gateway"].target(self.gateway.nginx.h1)
+        self.relay = self._job("relay", [self.program, "relay", "--config", config])
+        self.consumer = self._job("consume", [self.program, "consume", "--config", config])
+        self.keeper = self._job("keep", [self.program, "keep", "--dsn", self.dsn("keeper-pg"), "--name", "torture", "--interval", "1s"])
+
+    # Tending: what should run and does not is started again.
+
+    def _tend(self):
+        while not self.over.wait(0.1):
+            if not self.tending.is_set():
+                continue
+            for process in list(self.processes):
+                try:
+                    status = process.tend()
+                    if status:
+                        self.ended.append((round(time.monotonic() - self.begun, 3), process.name, status))
+                except Exception as problem:  # pylint: disable=broad-except
+                    self.problems.append(f"{process.name}: {problem!r}")
+
+    # The standby.
+
+    def in_sync(self):
+        """Has the standby everything that the primary has committed until now?"""
+        try:
+            lsn = self.primary.value("SELECT pg_current_wal_flush_lsn()::text")
+            return self.primary.value(
+                """SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'
+                                     AND sync_state = 'sync' AND flush_lsn >= %s::pg_lsn)""", REPLICA, lsn)  # fmt: skip
+        except psycopg2.Error:
+            return False
+
+    def failover(self, patience_s=5):
+        """As a careful manager does it: only to a standby that has all that was committed so far, also what committed while its wait for the
+        standby was interrupted; the old primary dead for certain; then the standby promoted, and everybody led to it. NotNow where it may
+        not be. The old one remains to be rebuilt: rebuild()."""
+        if not (self.primary.is_running() and self.standby.is_running()) or self.primary.stopped or self.standby.stopped:
+            raise NotNow("one of the two is down")
+        try:
+            wait_until(self.in_sync, "the standby", patience_s)
+        except TimeoutError:
+            raise NotNow("the standby is not in sync") from None
+        old, new = self.primary, self.standby
+        old.kill()
+        self.primary, self.standby = new, old
+        for name in PRIMARY_LINKS:
+            self.links[name].target(new.socket)
+
+        def promoted():
+            try:
+                return new.value("SELECT NOT pg_is_in_recovery() OR pg_promote(false)")
+            except psycopg2.Error:
+                return False
+
+        wait_until(promoted, "the promotion", PATIENCE_S)
+
+    def rebuild(self):
+        """The standby anew, as a copy of the primary."""
+        with self.standby.lock:
+            self.standby.kill()
+            self.standby.shim.true()
+            self.standby.server.copy(self.primary.server)
+            self.standby.server.configure()
+            self._follow(self.standby)
+            self.standby.wanted = True
+
+    # The end of all faults.
+
+    def heal(self, patience_s=PATIENCE_S):
+        """All links whole, all processes at work, clocks true, disks free, the standby in sync."""
+        self.links.whole()
+        for node in (self.primary, self.standby, self.warehouse):
+            node.shim.true()
+        for process in [*self.processes, *self.extra]:
+            process.resume()
+        for process in self.processes:
+            if process is not self.standby:
+                process.wanted = True
+        wait_until(self.primary.is_ready, f"the primary\n{self.primary.tail()}", patience_s)
+        wait_until(lambda: not self.primary.value("SELECT pg_is_in_recovery()"), "the end of the primary's recovery", patience_s)
+        if not self.standby.wanted:
+            self.rebuild()
+        try:
+            wait_until(self.in_sync, "the standby", patience_s / 4)
+        except TimeoutError:
+            self.rebuild()
+        for process in self.processes:
+            wait_until(process.is_ready, f"{process.name} after the faults", patience_s)
+        wait_until(self.in_sync, "the standby after the faults", patience_s)
+        assert not self.problems, self.problems
+
+    def destroy(self):
+        """Ends every process, and removes what is not in the system's directory."""
+        atexit.unregister(self.destroy)
+        self.over.set()
+        if self.tender is not None:
+            self.tender.join()
+        for process in reversed(self.processes):
+            process.destroy()
+        self.processes.clear()
+        if self.links is not None:
+            self.links.destroy()
+            self.links = None
+        if self.sockets is not None:
+            shutil.rmtree(self.sockets, ignore_errors=True)
+            self.sockets = None
