@@ -104,8 +104,9 @@ class Story:
                 self.faults.append(record)
             elif kind == "phase":
                 self.phases.append(record)
-        for row in self.rows("effects") + self.rows("ledger"):
-            self.case(name_of(row)).effects.append(row)
+        for table in ("effects", "ledger"):
+            for row in self.rows(table):
+                self.case(name_of(row)).effects.append({**row, "table": table})
         for row in self.rows("intents"):
             self.case(name_of(row)).stored = row
         self.sent = {(*name_of(row), row["nth"]): row for row in self.rows("events")}
@@ -190,6 +191,24 @@ def none_for_refused(story):
                 yield case.name, f"the effect of {attempt}, which is one of {attempt.name}"
             elif attempt.payload != row["payload"]:
                 yield case.name, f"{attempt} has an effect that it did not ask for: {row['payload']!r}"
+
+
+@rule(online=False)
+def under_its_fence(story):
+    """Fences: an effect that commits with its outcome was made under the fence that is stored. Who was taken over had none."""
+    for case in story.cases.values():
+        for row in case.effects:
+            if row.get("fence") is not None and row["table"] == "effects" and case.stored and case.stored["state"] is not None:
+                if row["fence"] != case.stored["fence"]:
+                    yield case.name, f"the effect was made under fence {row['fence']}, and the intent is at {case.stored['fence']}"
+
+
+@rule(online=True)
+def told_at_once(story):
+    """Who comes second in the same transaction learns it before its work and not after it, having waited for the first."""
+    for attempt in story.attempts.values():
+        if attempt.intent["mode"] == "transaction" and attempt.answer and attempt.answer.get("code") == "P4010":
+            yield attempt.name, f"{attempt} was let in beside another, and refused at its end"
 
 
 # Answers.

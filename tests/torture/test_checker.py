@@ -233,6 +233,30 @@ def test_an_effect_that_was_not_asked_for(run):
     assert run.broken() == {"none_for_refused"}
 
 
+def test_an_effect_under_a_fence_that_was_lost(run):
+    intent = run.done(mode="leased")
+    run.facts["effects"][0]["fence"] = 1
+    run.facts["intents"][0]["fence"] = 2
+    assert intent and run.broken() == {"under_its_fence"}
+    run.facts["effects"][0]["fence"] = 2
+    assert run.broken() == set()
+
+
+def test_an_effect_elsewhere_that_verify_found_under_a_later_fence(run):
+    intent = run.done(mode="leased")
+    run.facts["ledger"] = [{**run.facts["effects"].pop(), "fence": 1}]
+    run.facts["intents"][0]["fence"] = 2
+    assert intent and run.broken() == set()
+
+
+def test_a_second_attempt_that_is_refused_only_at_its_end(run):
+    intent = run.done()
+    run.attempt(intent, 2, verdict="failed", code="P4010")
+    assert run.broken() == {"told_at_once"}
+    run.records[1]["mode"] = "leased"  # it lost its lease
+    assert run.broken() == set()
+
+
 # Answers.
 
 

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: PostgreSQL
+"""python3 -m torture: `make torture` and `make torture-selftest`. Exit status: 0 all held, 1 a violation, 2 the harness itself failed."""
+
+import argparse
+import pathlib
+import random
+import sys
+
+from . import mutations, selftest, shrink
+from .run import Plan, run
+from .seeds import SEEDS_FILE, read_seeds
+
+
+def words(text):
+    """A list from the command line: None where it is empty, () for none."""
+    return None if not text or text == "all" else () if text == "none" else tuple(text.replace(",", " ").split())
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="torture", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of everything that is random; a new one where none is given")
+    parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
+    parser.add_argument("--faults", type=words, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
+    parser.add_argument("--doors", type=words, metavar="LIST", help="of the workload, by commas: sql, lib, http, run, message (all)")
+    parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka"), default="nats")
+    parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")
+    parser.add_argument("--shrink", type=float, default=0, metavar="MINUTES", help="after a violation look for a smaller run that shows it")
+    parser.add_argument("--mutation", choices=sorted(mutations.MUTATIONS), help="break the system in this way")
+    parser.add_argument("--selftest", action="store_true", help="each mutation must be found, and nothing without one")
+    parser.add_argument("--seeds", action="store_true", help=f"run what {SEEDS_FILE.name} lists")
+    return parser.parse_args()
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def one(plan, given):
+    result = run(plan, given.keep, say)
+    say(result.text())
+    if result.status == 1 and given.shrink:
+        rule = result.violations[0].rule
+        kinds = sorted({record["fault"] for record in result.history.records if record["kind"] == "fault"})
+        best = shrink.shrink(plan, kinds, rule, lambda smaller: run(smaller).rules, given.shrink, say)
+        say(f"the smallest run found that breaks {rule}: {best.command()}")
+    return result.status
+
+
+def main():
+    given = arguments()
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
+    say(f"seed {seed}")
+    if given.selftest:
+        return selftest.main(seed, given, say)
+    if given.seeds:
+        return max((one(plan, given) for plan in read_seeds()), default=0)
+    plan = Plan(seed, round(60 * given.minutes), given.broker, given.faults, given.doors)
+    if given.mutation:
+        plan = selftest.plan_of(mutations.MUTATIONS[given.mutation], plan)
+    if given.keep:
+        pathlib.Path(given.keep).mkdir(parents=True, exist_ok=True)
+    return one(plan, given)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

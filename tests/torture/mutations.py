@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The system with one guarantee taken out, eight times: what the checker must notice. A mutation of the contract replaces a piece of its
+text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
+
+Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
+is refused at its end, but the primary key still keeps the effect single. So select_then_insert takes the key out, too."""
+
+import dataclasses
+import hashlib
+import pathlib
+import re
+import shutil
+import subprocess
+
+from harness.postgres import ROOT
+
+PARTS = ("lib", "include", "gateway", "relay", "consume", "keeper", "broker", "service", "cli", "contract", "tests/torture")
+LEFT_OUT = {".git", ".pgonce", "build", "build-sanitized", "build-threads", "build-coverage"}
+LOCKS = "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))"
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    name: str
+    what: str  # is wrong then
+    rules: tuple  # of which the checker must find one broken
+    doors: tuple  # where it shows
+    faults: tuple  # that bring it out
+    functions: tuple = ()  # (function of the contract, old, new)
+    files: tuple = ()  # (C file, old, new)
+    target: str = ""  # what is built of them
+    script: str = ""  # SQL that follows the contract
+    broker: str = "nats"
+    build: pathlib.Path = None  # where the programs are, once it is prepared
+
+    def contract(self, text):
+        """The contract's text with the mutation in it."""
+        for function, old, new in self.functions:
+            text = replace_in_function(text, function, old, new)
+        return text + self.script
+
+    def prepared(self, build, cache):
+        """Ready to be run: with its programs, if it has some of its own. build: the ordinary programs; cache: where to keep its own."""
+        return dataclasses.replace(self, build=overlay(self, pathlib.Path(build), pathlib.Path(cache)) if self.files else None)
+
+
+def replace(text, old, new, where):
+    """However it is wrapped; fails where the piece is not there, so that no mutation can quietly do nothing."""
+    pattern = r"\s+".join(map(re.escape, old.split()))
+    if not re.search(pattern, text):
+        raise LookupError(f"{where} does not contain {old!r}")
+    return re.sub(pattern, lambda _: new, text)
+
+
+def replace_in_function(text, function, old, new):
+    found = re.search(rf"^CREATE (?:OR REPLACE )?FUNCTION once\.{re.escape(function)}\(.*?^(?:END )?\$\$;", text, re.M | re.S)
+    if found is None:
+        raise LookupError(f"the contract has no function once.{function}")
+    return text[: found.start()] + replace(found.group(), old, new, f"once.{function}") + text[found.end() :]
+
+
+def overlay(mutation, build, cache):
+    """A directory like the ordinary build's, with this mutation's program in place of the ordinary one. Kept for the next time."""
+    target = build / mutation.target
+    stamp = hashlib.sha256(repr((mutation.files, sorted((str(path), path.stat().st_mtime_ns) for path in sources()))).encode()).hexdigest()[:16]
+    kept = cache / f"{mutation.name}-{stamp}"
+    if not (kept / mutation.target).exists():
+        for old in cache.glob(f"{mutation.name}-*"):
+            shutil.rmtree(old)
+        made = compile_mutant(mutation, cache / f"{mutation.name}-{stamp}-tree")
+        for program in (path for folder in ("cli", "gateway", "tests/torture") for path in (build / folder).glob("*") if path.is_file()):
+            linked = kept / program.relative_to(build)
+            linked.parent.mkdir(parents=True, exist_ok=True)
+            linked.symlink_to(program)
+        (kept / mutation.target).unlink()
+        shutil.copy2(made, kept / target.relative_to(build))
+        shutil.rmtree(cache / f"{mutation.name}-{stamp}-tree")
+    return kept
+
+
+def sources():
+    """What programs are made of."""
+    return [path for folder in PARTS for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in (".c", ".h", ".build", ".sql")]
+
+
+def compile_mutant(mutation, tree):
+    """The mutated program, built in a copy of the tree."""
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda folder, names: LEFT_OUT.intersection(names) if folder == str(ROOT) else ())
+    for file, old, new in mutation.files:
+        (tree / file).write_text(replace((tree / file).read_text(), old, new, file))
+    run(["meson", "setup", "mutant"], tree)
+    run(["ninja", "-C", "mutant", mutation.target], tree)
+    return tree / "mutant" / mutation.target
+
+
+def run(command, directory):
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+
+
+MUTATIONS = {
+    mutation.name: mutation
+    for mutation in (
+        Mutation(
+            "no_advisory_lock",
+            "attempts at one intent are not kept apart by their lock",
+            rules=("told_at_once", "at_most_one"),
+            doors=("sql", "lib"),
+            faults=("delay:client-pg",),
+            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_begin_over", "_check_finish", "_claim")),
+        ),
+        Mutation(
+            "no_fence_check",
+            "reports are taken under any fence",
+            rules=("under_its_fence", "at_most_one", "same_bytes"),
+            doors=("sql/leased", "lib/leased", "http/handoff"),
+            faults=("pause", "cut:client-pg", "half_open:client-pg"),
+            functions=(("_report", "AND i.fence = fence AND ", "AND "),),
+        ),
+        Mutation(
+            "select_then_insert",
+            "an attempt looks whether there is an outcome, and stores one in the end, and nothing else keeps it single",
+            rules=("at_most_one",),
+            doors=("sql", "lib"),
+            faults=("delay:client-pg",),
+            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_begin_over", "_check_finish", "_claim")),
+            script="\nALTER TABLE once.intent DROP CONSTRAINT intent_pkey;\n",
+        ),
+        Mutation(
+            "completion_before_commit",
+            "the library says that it is done when the outcome is written, whatever COMMIT says",
+            rules=("one_effect_per_acknowledged", "same_bytes"),
+            doors=("lib",),
+            faults=("cut:client-pg", "loss:client-pg", "delay:client-pg", "kill:primary"),
+            files=(
+                (
+                    "lib/src/execute.c",
+                    "code = command_send(session, \"COMMIT\", error); } code = sync_pipeline(session, code, error); if (code == ONCE_OK) {"
+                    " code = next_is_good(session, error); } if (code == ONCE_OK) { code = next_is_good(session, error); }"
+                    " /* Any answer of the server settles it; only silence does not. */",
+                    "} code = sync_pipeline(session, code, error); if (code == ONCE_OK) { code = next_is_good(session, error); }"
+                    " leave_pipeline(session); PQclear(PQexec(session->connection, \"COMMIT\"));",
+                ),
+            ),
+            target="tests/torture/torture_client",
+        ),
+        Mutation(
+            "answer_before_store",
+            "the gateway passes the service's answer on and stores it afterwards",
+            rules=("same_bytes",),
+            doors=("http",),
+            faults=("kill:gateway*", "delay:gateway-pg", "cut:gateway-pg"),
+            files=(
+                ("gateway/ngx_http_once_report.c", "if (attempt->request == NULL || !claims_success(attempt)", "if (1 || !claims_success(attempt)"),
+                (
+                    "gateway/ngx_http_once_report.c",
+                    "ask(attempt); return; } send_report(attempt); }",
+                    "ask(attempt); return; } gate_event_init(&attempt->timer, on_retry); ngx_add_timer(&attempt->timer, 1); }",
+                ),
+            ),
+            target="gateway/ngx_http_once_module.so",
+        ),
+        Mutation(
+            "relay_by_sequence",
+            "the relay takes the events whose numbers are above the highest that it has published",
+            rules=("order_per_aggregate", "nothing_lost"),
+            doors=("sql", "lib"),
+            faults=("delay:client-pg",),
+            functions=(
+                (
+                    "relay_list",
+                    "above bigint := coalesce(after_id, 0);",
+                    "above bigint := greatest(coalesce(after_id, 0), (SELECT max(o.id) FROM once.outbox AS o WHERE pg_visible_in_snapshot(o.xid, before)));",
+                ),
+            ),
+        ),
+        Mutation(
+            "ack_before_commit",
+            "the consumer acknowledges a message whatever its COMMIT says",
+            rules=("order_per_aggregate", "nothing_lost"),
+            doors=("sql", "lib", "message"),
+            faults=("cut:consumer-pg", "loss:consumer-pg", "delay:consumer-pg", "kill:warehouse"),
+            files=(("consume/database.c", "PQclear(result); return committed; }", "PQclear(result); return committed || true; }"),),
+            target="cli/pgonce",
+        ),
+        Mutation(
+            "retention_by_wall_clock",
+            "what the clock says is believed at once",
+            rules=("at_most_one", "same_bytes"),
+            doors=("sql", "lib"),
+            faults=("clock",),
+            functions=(("_clock_held", "RETURN format('the clock is not steady yet: %s at %s', coalesce(clock.why, 'it was never read'), clock.unsteady_since);",
+                        "RETURN NULL;"),),
+        ),
+    )
+}  # fmt: skip

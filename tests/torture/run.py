@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: PostgreSQL
+"""One run of the torture harness, from the start of the system to the judgement. Owns the order of things; what they are is elsewhere."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import threading
+import time
+import traceback
+
+from harness.postgres import private_directory
+
+from . import checker, facts as facts_of, history, report
+from .nemesis import Nemesis
+from .system import System
+from .workload import Workload
+
+FINISH_PATIENCE_S = 240
+LOOK_S = 3  # between two looks at a run that is to stop when it is broken
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What is to be run. Two runs of one plan make the same intents and the same faults, at nearly the same times."""
+
+    seed: int
+    seconds: int
+    broker: str = "nats"
+    faults: tuple = None  # kinds, or kind:target; None: all; (): none
+    doors: tuple = None  # None: all
+    scale: float = 1  # so many times the usual number of faults
+    mutation: object = None
+    until: tuple = None  # rules: the run ends as soon as one of them is seen to be broken
+
+    def command(self):
+        """That repeats it."""
+        words = [f"SEED={self.seed}", f"MINUTES={self.seconds / 60:g}", f"BROKER={self.broker}"]
+        words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
+        words += [f"DOORS={','.join(self.doors)}"] if self.doors is not None else []
+        return f"make torture {' '.join(words)}"
+
+
+@dataclasses.dataclass
+class Result:
+    plan: Plan
+    violations: list
+    history: history.History = None
+    facts: dict = None
+    problem: str = None  # of the harness itself
+    seconds: float = 0.0  # all in all
+
+    @property
+    def rules(self):
+        return {violation.rule for violation in self.violations}
+
+    @property
+    def figures(self):
+        return report.Figures(self.history, self.facts, self.violations)
+
+    @property
+    def status(self):
+        return 2 if self.problem else 1 if self.violations else 0
+
+    def text(self):
+        plan = self.plan
+        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}",
+                                self.figures)] if self.history else []  # fmt: skip
+        shown = set()
+        for violation in self.violations:
+            if violation.rule in shown:
+                continue
+            shown.add(violation.rule)
+            alike = sum(other.rule == violation.rule for other in self.violations)
+            lines += ["", f"VIOLATION of {violation.rule} ({alike} in all): {violation.name}: {violation.text}"]
+            lines += [f"  {line}" for line in report.timeline(violation, self.history, self.facts)]
+        if self.problem:
+            lines += ["", "the harness failed:", self.problem]
+        if self.status:
+            lines += ["", f"repeat with: {plan.command()}"]
+        return "\n".join(lines)
+
+
+class Watch:
+    """Looks at a run from time to time whether it is broken already."""
+
+    def __init__(self, system, path, rules):
+        self.system, self.path, self.rules = system, path, set(rules)
+        self.broken, self.ended = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+
+    def look(self):
+        while not self.ended.wait(LOOK_S) and not self.broken.is_set():
+            log = history.read(self.path)  # before the facts: what it has must be there then
+            try:
+                found = facts_of.collect(self.system, online=True)
+            except Exception:  # pylint: disable=broad-except
+                continue  # the database is away just now
+            if any(violation.rule in self.rules for violation in checker.check(log, as_dict(found), online=True)):
+                self.broken.set()
+
+    def close(self):
+        self.ended.set()
+        self.thread.join()
+
+
+def as_dict(facts):
+    """Facts as facts.json has them."""
+    return facts if isinstance(facts, dict) else dict(vars(facts))
+
+
+def run(plan, keep=None, say=lambda text: None):
+    """Runs a plan. keep: a directory for the log, the facts, and the logs of all processes; else they are removed, unless something is wrong."""
+    directory = pathlib.Path(keep) if keep else private_directory("pgonce-torture-")
+    directory.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    result = Result(plan, [])
+    try:
+        judge(plan, directory, result, say)
+    except Exception:  # pylint: disable=broad-except
+        result.problem = traceback.format_exc()
+    result.seconds = time.monotonic() - begun
+    if result.status:
+        (directory / "report.txt").write_text(result.text() + "\n", encoding="utf-8")
+    if not keep and (not result.status or plan.mutation):
+        shutil.rmtree(directory, ignore_errors=True)
+    elif result.status:
+        say(f"kept: {directory}")
+    return result
+
+
+def judge(plan, directory, result, say):
+    """Fills the result; raises where the harness itself fails."""
+    system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation)
+    path = directory / "history.jsonl"
+    recorder = history.Recorder(path)
+    workload, watch = None, None
+    try:
+        system.start()
+        recorder.phase("started")
+        workload = Workload(system, recorder, plan.seed, doors=plan.doors)
+        workload.start()
+        say(f"runs, in {directory}")
+        watch = Watch(system, path, plan.until) if plan.until else None
+        Nemesis(system, recorder, plan.seed, plan.faults, scale=plan.scale).run(plan.seconds, until=watch.broken.is_set if watch else None)
+        system.heal()
+        recorder.phase("healed")
+        say("healed")
+        if watch is None or not watch.broken.is_set():
+            workload.finish(FINISH_PATIENCE_S)
+            recorder.phase("finished")
+            say("finished")
+            result.facts = as_dict(facts_of.collect(system))
+        else:
+            workload.stop()
+            log = history.read(path)
+            result.facts, result.history = as_dict(facts_of.collect(system, online=True)), log
+            result.violations = checker.check(log, result.facts, online=True)
+            return
+        result.history = history.read(path)
+        (directory / "facts.json").write_text(json.dumps(result.facts, default=str), encoding="utf-8")
+        result.violations = checker.check(result.history, result.facts)
+    except Exception:
+        say("the harness failed; the last words of its processes:")
+        for name in sorted(os.listdir(directory)):
+            if name.endswith(".log"):
+                say(f"--- {name}\n" + (directory / name).read_text(errors="replace")[-2000:])
+        raise
+    finally:
+        if watch is not None:
+            watch.close()
+        if workload is not None:
+            workload.stop()
+        recorder.close()
+        system.destroy()
