@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import threading
+import time
 
 import psycopg2
 
@@ -30,6 +31,9 @@ from harness.postgres import (
 )
 
 
+RESTART_S = 0.5
+
+
 def send(pid, number):
     try:
         os.kill(pid, number)
@@ -46,6 +50,7 @@ class Process:
         self.process = None
         self.lock = threading.RLock()  # nemesis and tending thread
         self.stopped = set()  # pids that pause() stopped
+        self.begun = 0  # when it was launched last
 
     @property
     def pid(self):
@@ -64,6 +69,7 @@ class Process:
         with self.lock:
             self.wanted = True
             if not self.is_running():
+                self.begun = time.monotonic()
                 self.launch()
 
     def launch(self):
@@ -73,14 +79,20 @@ class Process:
         return self.is_running()
 
     def tend(self):
-        """Starts it where it should run and does not. The status with which it ended; None: there was nothing to do."""
-        with self.lock:
-            if not self.wanted or self.is_running():
+        """Starts it where it should run and does not, a second after its last start at the soonest. The status with which it ended by itself; None:
+        it did not."""
+        if not self.lock.acquire(blocking=False):
+            return None  # somebody is at it
+        try:
+            if not self.wanted or self.is_running() or time.monotonic() < self.begun + RESTART_S:
                 return None
-            status = self.process.returncode if self.process is not None else 0
+            status = self.process.returncode if self.process is not None else None
             self.process = None
+            self.begun = time.monotonic()
             self.launch()
             return status
+        finally:
+            self.lock.release()
 
     def kill(self):
         """SIGKILL to all of it: nothing is tidied up."""
@@ -121,6 +133,12 @@ class Process:
             for pid in self.pids():
                 send(pid, signal.SIGSTOP)
                 self.stopped.add(pid)
+
+    def pause_one(self, pid):
+        """One of pids(), until SIGCONT."""
+        with self.lock:
+            send(pid, signal.SIGSTOP)
+            self.stopped.add(pid)
 
     def resume(self):
         with self.lock:
@@ -192,6 +210,7 @@ class Node(Process):
             LD_PRELOAD=str(shim), PGONCE_SHIM=str(self.shim.path), PGONCE_SHIM_DIRECTORY=str(self.server.data)
         )
         self.orphans = set()
+        self.is_former = False  # a primary in whose place there is another: it must not start as it is
 
     @property
     def socket(self):
@@ -213,8 +232,8 @@ class Node(Process):
 
     def launch(self):
         self.orphans = {pid for pid in self.orphans if is_running(pid)}
-        if self.orphans:
-            return  # again at the next tending
+        if self.orphans or self.is_former:
+            return  # not yet: it is tended again
         # Nobody of it lives: what a killed one left would only name another's process.
         for left in (self.server.data / "postmaster.pid", pathlib.Path(f"{self.socket}.lock")):
             left.unlink(missing_ok=True)

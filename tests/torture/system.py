@@ -5,6 +5,7 @@ broker, consumer, keeper; each pair joined by a link (links.py) that can be brok
 import atexit
 import pathlib
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -67,7 +68,7 @@ ROLES = {
     "once_consumer": ["torture_consumer"],
 }
 PRIMARY_LINKS = [name for name in USERS if name != "consumer-pg"] + ["standby-primary"]
-LINKS = [*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker"]
+LINKS = (*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker")
 BROKERS = ("nats", "rabbitmq", "kafka")
 GATEWAY = """
     once_database "{dsn}";
@@ -84,9 +85,8 @@ GATEWAY = """
 LOCATIONS = """
     once_tenant $http_x_tenant;
     once_lease 3s;
-    once_wait 1s;
     location /naive { once required; once_scope naive; proxy_pass http://naive; }
-    location /handoff { once required; once_scope handoff; proxy_pass http://handoff; }
+    location /handoff { once required; once_scope handoff; once_in_doubt retry; once_wait 2s; proxy_pass http://handoff; }
 """
 
 
@@ -98,7 +98,7 @@ class System:
     """mutation: an object that may have contract(sql) -> sql, which is installed instead, and build, where the programs are instead."""
 
     def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None):
-        self.seed, self.directory, self.kind, self.seconds, self.mutation = seed, pathlib.Path(directory), broker, seconds, mutation
+        self.seed, self.directory, self.broker_kind, self.seconds, self.mutation = seed, pathlib.Path(directory), broker, seconds, mutation
         self.build = pathlib.Path(getattr(mutation, "build", None) or BUILD)
         self.program = self.build / "cli/pgonce"
         self.links = None
@@ -106,13 +106,14 @@ class System:
         self.extra = []  # of the workload: with name, pid, kill(), pause(), resume()
         self.ended = []  # (when, name, status) of those that ended by themselves
         self.problems = []  # of the tending thread
+        self.notes = []  # what was unusual, for a reader
         self.primary = self.standby = self.warehouse = self.broker = self.gateway = None
         self.naive = self.handoff = self.relay = self.consumer = self.keeper = None
         self.sockets = None
         self.begun = time.monotonic()
-        self.tending = threading.Event()
         self.over = threading.Event()
-        self.tender = None
+        self.must_rebuild = threading.Event()  # the standby is a former primary
+        self.threads = []
 
     def __enter__(self):
         try:
@@ -158,24 +159,24 @@ class System:
         self.warehouse = self._node("postgres-w")
         for node in (self.primary, self.warehouse):
             self._begin(node)
-        self._wait([self.primary, self.warehouse])
+        self._await(self.primary, self.warehouse)
         self._databases()
         self._links()
         self.standby = self._node("postgres-b", copy_of=self.primary.server)
         self._follow(self.standby)
         self._begin(self.standby)
-        self._wait([self.broker])
+        self._await(self.broker)
         self._topics()
         self._jobs()
-        self._wait(self.processes)
+        self._await(*self.processes)
         connection = self.primary.connect()
         connection.cursor().execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({REPLICA})'")
         connection.cursor().execute("SELECT pg_reload_conf()")
         connection.close()
         wait_until(self.in_sync, "the standby", PATIENCE_S)
-        self.tender = threading.Thread(target=self._tend, name="tender")
-        self.tender.start()
-        self.tending.set()
+        self.threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in (self._tend, self._make_standby)]
+        for thread in self.threads:
+            thread.start()
         return self
 
     def _node(self, name, copy_of=None):
@@ -185,23 +186,23 @@ class System:
         self.processes.append(process)
         process.start()
 
-    def _wait(self, processes):
+    def _await(self, *processes, patience_s=PATIENCE_S):
         for process in processes:
             try:
-                wait_until(process.is_ready, process.name, PATIENCE_S)
+                wait_until(process.is_ready, process.name, patience_s)
             except TimeoutError as late:
                 raise TimeoutError(f"{late}\n{process.tail()}") from late
 
     def _broker(self):
         ports = {name: free_port() for name in LINKS}
-        if self.kind == "nats":
+        if self.broker_kind == "nats":
             harness, destination = Nats(), "torture.direct"
             targets = dict.fromkeys(("relay-broker", "consumer-broker", "client-broker"), harness.port)
-        elif self.kind == "rabbitmq":
+        elif self.broker_kind == "rabbitmq":
             harness, destination = RabbitMQ(), "torture"
             targets = dict.fromkeys(("relay-broker", "consumer-broker", "client-broker"), harness.port)
         else:
-            assert self.kind == "kafka", self.kind
+            assert self.broker_kind == "kafka", self.broker_kind
             assert kafka_harness.jars()[1] is None, kafka_harness.jars()[1]
             # A client of Kafka goes where the broker says that it is: to its link, each.
             ways = {"RELAY": "relay-broker", "CONSUMER": "consumer-broker", "CLIENT": "client-broker"}
@@ -226,7 +227,8 @@ class System:
                     for role in roles:
                         cursor.execute(f"CREATE ROLE {role} LOGIN IN ROLE {group}")
                 # What a leap of the clock leaves alone, and how soon a steady one is believed again.
-                cursor.execute("SELECT once.set_keeping(clock_settle => '25 seconds')")
+                cursor.execute("SELECT once.set_keeping(horizon_days => 4, clock_settle => '25 seconds')")
+                cursor.execute("SELECT once.add_days()")
                 cursor.execute((HERE / script).read_text())
             connection.close()
 
@@ -247,9 +249,9 @@ class System:
 
     def _topics(self):
         harness = self.broker.harness
-        if self.kind == "nats":
+        if self.broker_kind == "nats":
             harness.add_stream("TORTURE", "torture.>")
-        elif self.kind == "rabbitmq":
+        elif self.broker_kind == "rabbitmq":
             harness.declare("torture")
             harness.keep()
         else:
@@ -257,10 +259,10 @@ class System:
 
     def _config(self):
         out, into = ("127.0.0.1:%d" % self.links[name].port for name in ("relay-broker", "consumer-broker"))
-        if self.kind == "nats":
+        if self.broker_kind == "nats":
             sink = ["sink = nats", f"url = nats://{out}", "route = torture.* -> {topic}"]
             source = ["source = nats", f"url = nats://{into}", "stream = TORTURE", "subject = torture.>", "ack_wait = 5s"]
-        elif self.kind == "rabbitmq":
+        elif self.broker_kind == "rabbitmq":
             sink = ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", "route = torture.* -> torture"]
             source = ["source = rabbitmq", f"url = amqp://guest:guest@{into}/%2f", "queue = torture"]
         else:
@@ -300,12 +302,10 @@ class System:
 
     def _tend(self):
         while not self.over.wait(0.1):
-            if not self.tending.is_set():
-                continue
             for process in list(self.processes):
                 try:
                     status = process.tend()
-                    if status:
+                    if status is not None:
                         self.ended.append((round(time.monotonic() - self.begun, 3), process.name, status))
                 except Exception as problem:  # pylint: disable=broad-except
                     self.problems.append(f"{process.name}: {problem!r}")
@@ -333,6 +333,7 @@ class System:
         except TimeoutError:
             raise NotNow("the standby is not in sync") from None
         old, new = self.primary, self.standby
+        old.is_former = True
         old.kill()
         self.primary, self.standby = new, old
         for name in PRIMARY_LINKS:
@@ -346,15 +347,27 @@ class System:
 
         wait_until(promoted, "the promotion", PATIENCE_S)
 
-    def rebuild(self):
-        """The standby anew, as a copy of the primary."""
-        with self.standby.lock:
-            self.standby.kill()
-            self.standby.shim.true()
-            self.standby.server.copy(self.primary.server)
-            self.standby.server.configure()
-            self._follow(self.standby)
-            self.standby.wanted = True
+    def _make_standby(self):
+        """Where the standby is a former primary, it is made anew, as a copy of the primary; again and again while that fails, since both have faults."""
+        while not self.over.is_set():
+            if not self.must_rebuild.wait(0.2):
+                continue
+            try:
+                self._rebuild()
+                self.must_rebuild.clear()
+            except (RuntimeError, OSError, subprocess.SubprocessError) as problem:
+                self.notes.append(f"{self.standby.name} could not be made anew yet: {problem}")
+                self.over.wait(0.5)
+
+    def _rebuild(self):
+        standby = self.standby
+        with standby.lock:
+            standby.kill()
+            standby.shim.true()
+            standby.server.copy(self.primary.server)
+            standby.server.configure()
+            self._follow(standby)
+            standby.is_former, standby.wanted = False, True
 
     # The end of all faults.
 
@@ -366,18 +379,17 @@ class System:
         for process in [*self.processes, *self.extra]:
             process.resume()
         for process in self.processes:
-            if process is not self.standby:
-                process.wanted = True
-        wait_until(self.primary.is_ready, f"the primary\n{self.primary.tail()}", patience_s)
-        wait_until(lambda: not self.primary.value("SELECT pg_is_in_recovery()"), "the end of the primary's recovery", patience_s)
-        if not self.standby.wanted:
-            self.rebuild()
+            process.wanted = True
+        if self.standby.is_former:
+            self.must_rebuild.set()
+        self._await(self.primary, patience_s=patience_s)
         try:
-            wait_until(self.in_sync, "the standby", patience_s / 4)
+            wait_until(self.in_sync, "the standby", patience_s / 2)
         except TimeoutError:
-            self.rebuild()
+            self.notes.append(f"the standby did not come back by itself:\n{self.standby.tail()}")
+            self.must_rebuild.set()
         for process in self.processes:
-            wait_until(process.is_ready, f"{process.name} after the faults", patience_s)
+            self._await(process, patience_s=patience_s)
         wait_until(self.in_sync, "the standby after the faults", patience_s)
         assert not self.problems, self.problems
 
@@ -385,8 +397,9 @@ class System:
         """Ends every process, and removes what is not in the system's directory."""
         atexit.unregister(self.destroy)
         self.over.set()
-        if self.tender is not None:
-            self.tender.join()
+        for thread in self.threads:
+            thread.join()
+        self.threads = []
         for process in reversed(self.processes):
             process.destroy()
         self.processes.clear()

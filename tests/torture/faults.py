@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What goes wrong in the torture: one table of the kinds of faults, each with its targets, its weight, what it does, how it is undone, and how long
+it lasts. A target is the name of a process or of a link; which processes stand behind `primary` and `standby` changes with a failover."""
+
+import contextlib
+import dataclasses
+import fnmatch
+import math
+import signal
+
+import psycopg2
+
+from .processes import send
+from .system import LINKS, NotNow
+
+JOBS = ("gateway", "naive", "handoff", "relay", "broker", "consume", "keep")
+NODES = ("primary", "standby", "warehouse")
+CLIENT = "client"  # one of the workload's processes
+PARTS = ("backend", "postmaster", "worker")
+LEAP_MOST_S = 18 * 3600  # never more than one midnight: the workload's horizon is a day
+
+
+def process_of(system, target, pick=0):
+    """Of the system; or, by a pattern, of the workload."""
+    if target in NODES:
+        return getattr(system, target)
+    for each in system.processes:
+        if each.name == target:
+            return each
+    found = [each for each in list(system.extra) if target == CLIENT or fnmatch.fnmatch(each.name, target)]
+    if not found:
+        raise NotNow(f"there is no {target}")
+    return found[pick % len(found)]
+
+
+def parts_of(target):
+    """primary-backend: a part of a process. lib-1 has none: it is a name."""
+    name, _, part = target.rpartition("-")
+    return (name, part) if part in PARTS else (target, "")
+
+
+# What a kind does. Each gets the system, the target and the drawn parameters, and is a context: what follows the yield undoes it.
+# What is yielded is noted in the history.
+
+
+@contextlib.contextmanager
+def kill(system, target, pick):
+    """A process with all that belongs to it, or a part of one: NAME-backend, NAME-postmaster, NAME-worker."""
+    name, part = parts_of(target)
+    process = process_of(system, name, pick)
+    if part == "backend":
+        yield process.kill_backend(pick)
+        return
+    if part == "worker":
+        yield process.kill_worker(pick)
+        return
+    if part == "postmaster":
+        process.kill_postmaster()
+    else:
+        process.kill()
+    yield process.name
+    process.wanted = True
+
+
+@contextlib.contextmanager
+def pause(system, target, pick):
+    name, part = parts_of(target)
+    process = process_of(system, name, pick)
+    if not part:
+        process.pause()
+        yield process.name
+        process.resume()
+        return
+    pids = process.pids()[1:]
+    if not pids:
+        raise NotNow("there is none")
+    pid = pids[pick % len(pids)]
+    process.pause_one(pid)
+    yield f"{process.name} {pid}"
+    send(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def failover(system, target):
+    """The primary dies, the standby takes its place; the end is when the former one begins to be made anew, as a standby."""
+    del target
+    system.failover()
+    yield f"to {system.primary.name}"
+    system.must_rebuild.set()
+
+
+@contextlib.contextmanager
+def cut(system, target):
+    system.links[target].cut()
+    yield None
+    system.links[target].whole()
+
+
+@contextlib.contextmanager
+def delay(system, target, ms, jitter):
+    system.links[target].delay(ms, jitter)
+    yield f"{ms} ms and up to {jitter} more"
+    system.links[target].whole()
+
+
+@contextlib.contextmanager
+def loss(system, target, p):
+    system.links[target].lossy(p)
+    yield f"{100 * p:.0f} %"
+    system.links[target].whole()
+
+
+@contextlib.contextmanager
+def half_open(system, target, direction):
+    system.links[target].half_open(direction)
+    yield direction
+    system.links[target].whole()
+
+
+@contextlib.contextmanager
+def disk_full(system, target):
+    node = process_of(system, target)
+    node.shim.set_full(True)
+    yield node.name
+    node.shim.set_full(False)
+
+
+@contextlib.contextmanager
+def clock(system, target, ahead_s):
+    node = process_of(system, target)
+    node.shim.set_clock(ahead_s)
+    yield f"{node.name} {ahead_s:+.1f} s"
+    node.shim.set_clock(0)
+
+
+@contextlib.contextmanager
+def reload(system, target):
+    process_of(system, target).reload()
+    yield None
+
+
+@contextlib.contextmanager
+def restart(system, target):
+    """Ended as a service manager does it, and started again when it has ended, at the end of the fault at the soonest."""
+    process = process_of(system, target)
+    process.wanted = False
+    if process.is_running():
+        process.end()
+    yield None
+    process.wanted = True
+
+
+@contextlib.contextmanager
+def terminate(system, target, pick, how, share):
+    """Sessions of a PostgreSQL are ended, or what they do is cancelled."""
+    query = f"""SELECT count(pg_{how}_backend(pid)) FROM pg_stat_activity
+                 WHERE backend_type IN ('client backend', 'walsender') AND pid <> pg_backend_pid()
+                   AND mod(hashint8(pid # %s) & 1023, 1024) < %s * 1024"""
+    try:
+        count = process_of(system, target).value(query, pick, share)
+    except psycopg2.Error as problem:
+        raise NotNow(str(problem).strip()) from None
+    yield f"{how}: {count}"
+
+
+# How they are drawn.
+
+
+def nothing(_):
+    return {}
+
+
+def a_pick(draw):
+    return {"pick": draw.randrange(1 << 30)}
+
+
+def a_clock(draw):
+    """What the product promises something for (docs/torture.md): a little, or so far forward that the keeper sees it, and not beyond the horizon."""
+    how = draw.random()
+    if how < 0.6:
+        return {"ahead_s": round(draw.choice((-1, 1)) * draw.uniform(0.3, 3), 3)}
+    return {"ahead_s": round(math.exp(draw.uniform(math.log(700), math.log(LEAP_MOST_S))), 3)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """do: the context above. least, most: how long it lasts, in seconds; 0: it is over at once."""
+
+    kind: str
+    do: object
+    targets: tuple
+    weight: int
+    least: float
+    most: float
+    draw: object = nothing
+
+
+TABLE = (
+    Fault("kill", kill, (*NODES, *JOBS, "primary-postmaster", "warehouse-postmaster", "primary-backend", "primary-backend", "warehouse-backend",
+                         "gateway-worker", CLIENT, CLIENT), 6, 0.2, 3, a_pick),
+    Fault("pause", pause, (*NODES, *JOBS, "primary-backend", "primary-backend", "gateway-worker", CLIENT, CLIENT), 5, 0.3, 8, a_pick),
+    Fault("failover", failover, ("primary",), 2, 0.2, 2),
+    Fault("cut", cut, LINKS, 3, 0.3, 4),
+    Fault("delay", delay, LINKS, 2, 2, 8, lambda draw: {"ms": draw.choice((5, 50, 300)), "jitter": draw.choice((5, 50, 300))}),
+    Fault("loss", loss, LINKS, 3, 2, 6, lambda draw: {"p": draw.choice((0.01, 0.05, 0.2))}),
+    Fault("half_open", half_open, LINKS, 4, 1, 6, lambda draw: {"direction": draw.choice(("up", "down", "both"))}),
+    Fault("disk_full", disk_full, ("primary", "warehouse"), 1, 0.5, 3),
+    Fault("clock", clock, ("primary", "warehouse"), 2, 2, 10, a_clock),
+    Fault("reload", reload, ("gateway", "gateway", "primary", "warehouse"), 1, 0, 0),
+    Fault("restart", restart, ("broker", "consume", "relay", "keep", "gateway", "standby", "primary"), 2, 0, 2),
+    Fault("terminate", terminate, ("primary", "primary", "warehouse"), 2, 0, 0, lambda draw: {
+        **a_pick(draw), "how": draw.choice(("terminate", "cancel")), "share": draw.choice((0.1, 0.5, 1))}),
+)  # fmt: skip
+KINDS = tuple(fault.kind for fault in TABLE)
+BY_KIND = {fault.kind: fault for fault in TABLE}
