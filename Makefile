@@ -6,9 +6,10 @@ PREFIX ?= /usr/local
 PYTEST := $(PYTHON) -m pytest -q -p no:cacheprovider
 # How many run the tests beside each other; 1: without pytest-xdist.
 PYTEST_WORKERS ?= 2
+TORTURE := PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) -m torture
 WORKERS := $(if $(filter 1,$(PYTEST_WORKERS)),,-n $(PYTEST_WORKERS) --dist loadgroup)
 
-.PHONY: help run test test-sanitized lint format bench bench-gateway bench-events bench-keeper fuzz install test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized lint format bench bench-gateway bench-events bench-keeper fuzz install torture torture-selftest test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,13 @@ bench-keeper: setup build ## measure retirement, and claims among many stored in
 
 fuzz: setup build ## fuzz the parsers of the HTTP door, a minute each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) tests/fuzz
+
+torture: setup build ## the whole system under faults, and a judge of its promises (SEED, MINUTES, FAULTS, BROKER, DOORS, SHRINK, KEEP: docs/torture.md)
+	cd tests && $(TORTURE) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),2) --broker $(or $(BROKER),nats) \
+		$(if $(FAULTS),--faults $(FAULTS)) $(if $(DOORS),--doors $(DOORS)) $(if $(SHRINK),--shrink $(SHRINK)) $(if $(KEEP),--keep $(abspath $(KEEP)))
+
+torture-selftest: setup build ## eight times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
+	cd tests && $(TORTURE) --selftest $(if $(SEED),--seed $(SEED)) $(if $(MUTATION),--mutation $(MUTATION))
 
 test-matrix: setup ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
 	$(PYTHON) tools/matrix.py

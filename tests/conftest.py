@@ -2,6 +2,8 @@
 """The fixtures that all Python tests share: one private server for the run, a fresh database with the contract for
 each test."""
 
+import os
+import random
 import signal
 
 import pytest
@@ -15,11 +17,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
+# What the torture draws everything from: new for each run, and the same for all of its workers, which inherit it.
+TORTURE_SEED = os.environ.setdefault("PGONCE_TORTURE_SEED", str(random.SystemRandom().randrange(1 << 32)))
+
 # Files that never run beside each other. Those that start a Kafka or a RabbitMQ: each wants a core to start; their tests take long, so they come
 # first. Those of pgonce dev: it takes the first free port from 8080, and finds it again after a stop.
 GROUPS = {
     "brokers": ("relay/test_sink_kafka", "relay/test_sink_rabbitmq", "consume/test_source_kafka", "consume/test_source_rabbitmq",
-                "end_to_end/test_million", "end_to_end/test_orders"),
+                "end_to_end/test_million", "end_to_end/test_orders", "torture/test_torture"),
     "dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments"),
 }  # fmt: skip
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
@@ -63,4 +68,4 @@ def connect(db):
 def pytest_report_header():
     from harness.postgres import find_bindir
 
-    return f"PostgreSQL server: {find_bindir()}"
+    return [f"PostgreSQL server: {find_bindir()}", f"torture: PGONCE_TORTURE_SEED={TORTURE_SEED}"]
