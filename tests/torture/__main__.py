@@ -7,20 +7,25 @@ import random
 import sys
 
 from . import mutations, selftest, shrink
+from .nemesis import kinds_of
 from .run import Plan, run
 from .seeds import SEEDS_FILE, read_seeds
 
 
 def words(text):
-    """A list from the command line: None where it is empty, () for none."""
-    return None if not text or text == "all" else () if text == "none" else tuple(text.replace(",", " ").split())
+    """A list from the command line; None for all."""
+    return None if text in ("", "all") else tuple(text.split(","))
+
+
+def kinds(text):
+    return None if text in ("", "all") else kinds_of(text)
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
     parser.add_argument("--seed", type=int, help="of everything that is random; a new one where none is given")
     parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
-    parser.add_argument("--faults", type=words, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
+    parser.add_argument("--faults", type=kinds, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
     parser.add_argument("--doors", type=words, metavar="LIST", help="of the workload, by commas: sql, lib, http, run, message (all)")
     parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka"), default="nats")
     parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")

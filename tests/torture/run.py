@@ -13,7 +13,7 @@ import traceback
 from harness.postgres import private_directory
 
 from . import checker, facts as facts_of, history, report
-from .nemesis import Nemesis
+from .nemesis import KINDS, Nemesis
 from .system import System
 from .workload import Workload
 
@@ -144,7 +144,8 @@ def judge(plan, directory, result, say):
         workload.start()
         say(f"runs, in {directory}")
         watch = Watch(system, path, plan.until) if plan.until else None
-        Nemesis(system, recorder, plan.seed, plan.faults, scale=plan.scale).run(plan.seconds, until=watch.broken.is_set if watch else None)
+        nemesis = Nemesis(system, recorder, plan.seed, KINDS if plan.faults is None else plan.faults, plan.scale)
+        nemesis.run(plan.seconds, until=watch.broken.is_set if watch else None)
         system.heal()
         recorder.phase("healed")
         say("healed")
