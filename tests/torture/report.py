@@ -22,6 +22,7 @@ class Figures:
         self.replays = sum(bool(attempt.answer and attempt.answer.get("replayed")) for attempt in attempts)
         self.doors = collections.Counter(intent["door"] for intent in story.intents.values())
         self.faults = collections.Counter(record["fault"] for record in story.faults if record["action"] == "begin")
+        self.faults.subtract(record["fault"] for record in story.faults if not_done(record))
         self.effects = len(story.rows("effects")) + len(story.rows("ledger"))
         self.applied = len(story.applied)
         self.in_doubt = sum(1 for case in story.cases.values() if case.stored and case.stored["state"] == "in_doubt")
@@ -62,7 +63,12 @@ class Figures:
 
 
 def counted(counter):
-    return ", ".join(f"{name} {count}" for name, count in counter.most_common())
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common() if count)
+
+
+def not_done(record):
+    """The end of a fault that could not be done as things were."""
+    return record["action"] == "end" and str(record.get("detail")).startswith("not now")
 
 
 def recoveries(story):
@@ -74,7 +80,7 @@ def recoveries(story):
         if attempt.verdict == "acknowledged":
             by_door[attempt.intent["door"]].append(attempt.ended)
     for record in story.faults:
-        if record["action"] != "end":
+        if record["action"] != "end" or not_done(record):
             continue
         for door, times in by_door.items():
             first = min((t for t in times if t >= record["t"]), default=None)

@@ -27,6 +27,8 @@ def broken_run():
     run.log("fault", fault="pause", target="gateway", action="end")
     run.attempt(intent, 2, replayed=True)
     run.log("fault", fault="kill", target="broker", action="begin")
+    run.log("fault", fault="failover", target="primary", action="begin")
+    run.log("fault", fault="failover", target="primary", action="end", detail="not now: the standby is not in sync")
     run.done(21)
     run.effect(intent, 2)
     return run
