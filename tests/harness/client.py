@@ -73,14 +73,14 @@ class Shared:
 
 
 class Http1:
-    """One connection. Use it in a with statement, or close it."""
+    """One connection to a unix socket's path, or to (host, port). Use it in a with statement, or close it."""
 
     def __init__(self, path, timeout=PATIENCE_S, receive_buffer=None):
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket = socket.socket(socket.AF_INET if isinstance(path, tuple) else socket.AF_UNIX, socket.SOCK_STREAM)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout)
-        self.socket.connect(str(path))
+        self.socket.connect(path if isinstance(path, tuple) else str(path))
         self.shared = Shared(self.socket)
 
     def __enter__(self):

@@ -40,9 +40,9 @@ def parse_headers(block):
 class Client:
     """One connection. A request's answer, and messages of a subscription, as they come."""
 
-    def __init__(self, port, tls=None, **login):
+    def __init__(self, port, tls=None, timeout=PATIENCE_S, **login):
         """login: user and pass, or auth_token. tls: an ssl.SSLContext."""
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.stream = self.socket.makefile("rb")
         info = self.line()
         assert info.startswith(b"INFO "), info
@@ -165,14 +165,14 @@ class Nats(Broker):
             answer = client.request("$JS.API.INFO", timeout=5)
             return answer.header("Status") is None
 
-    def connect(self):
+    def connect(self, timeout=PATIENCE_S):
         context = None
         if self.tls:
             context = ssl.create_default_context(cafile=self.directory / "ca.pem")
             context.check_hostname = False
             context.load_cert_chain(self.directory / "client.pem", self.directory / "client.key")
         login = {"auth_token": self.token} if self.token else {"user": self.user, "pass": self.password} if self.user else {}
-        return Client(self.port, context, **login)
+        return Client(self.port, context, timeout, **login)
 
     def add_stream(self, name, *subjects, **settings):
         """settings: as JetStream's stream configuration names them: max_msgs, discard, max_msg_size, duplicate_window (ns), ..."""

@@ -117,7 +117,7 @@ class RabbitMQ(Broker):
         assert done.returncode == 0, f"rabbitmqctl {words}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def connect(self):
+    def connect(self, timeout=PATIENCE_S):
         """A pika.BlockingConnection, on the TLS listener where there is one."""
         context = None
         if self.tls_port:
@@ -128,8 +128,9 @@ class RabbitMQ(Broker):
                 self.tls_port or self.port,
                 credentials=pika.PlainCredentials("guest", "guest"),
                 ssl_options=context,
-                socket_timeout=10,
-                blocked_connection_timeout=PATIENCE_S,
+                socket_timeout=min(10, timeout),
+                stack_timeout=min(15, timeout),
+                blocked_connection_timeout=timeout,
             )
         )
 
@@ -169,9 +170,9 @@ class RabbitMQ(Broker):
         connection.close()
         return count
 
-    def publish(self, queue, messages):
+    def publish(self, queue, messages, timeout=PATIENCE_S):
         """(body) or (body, pika.BasicProperties) each, through the default exchange; returns when they are stored."""
-        connection = self.connect()
+        connection = self.connect(timeout)
         channel = connection.channel()
         channel.confirm_delivery()
         for message in messages:

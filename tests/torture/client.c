@@ -365,7 +365,7 @@ static void leased(attempt *attempt)
 		int fence = once_answer_fence(answer);
 		pause_ms(client.before_ms);
 		if (strcmp(attempt->end, "effect") != 0) {
-			fail(attempt, fence, "retryable");
+			fail(attempt, fence, "as ordered");
 		} else if (strcmp(client.mode, "fenced") == 0) {
 			do_fenced(attempt, fence);
 		} else {

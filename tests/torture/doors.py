@@ -54,15 +54,19 @@ class Orders:
     retry: bool = False
     leave: str = None
     isolation: str = "READ COMMITTED"
+    pipeline: bool = False  # with libpgonce: all statements in one round trip
 
 
 @dataclasses.dataclass
 class Answer:
+    """loose: nothing was done, but a claim may have been left behind."""
+
     verdict: str
     code: str = ""
     status: int = None
     body: bytes = None
     replayed: bool = None
+    loose: bool = False
 
 
 class Left(Exception):
@@ -399,7 +403,7 @@ class HttpDoor:
     def attempt(self, intent, number, payload, orders):
         said = {"attempt": number, "before_s": orders.before_s, "after_s": orders.after_s, "retry": orders.retry, "leave": orders.leave}
         headers = [
-            ("Idempotency-Key", quoted(intent.key)), ("X-Tenant", intent.tenant.encode()), ("Content-Type", "application/json"),
+            ("Idempotency-Key", quoted(intent.key).encode()), ("X-Tenant", intent.tenant.encode()), ("Content-Type", "application/json"),
             ("X-Orders", json.dumps(said)),
         ]  # fmt: skip
         fresh = self.connection is None
@@ -433,7 +437,7 @@ class HttpDoor:
         if response.header("Content-Type") == "application/problem+json":
             problem = json.loads(response.body)["type"].rpartition(":")[2]
         if problem is not None:
-            return Answer(PROBLEMS.get(problem, "unknown"), f"{response.status} {problem}", response.status, None)
+            return Answer(PROBLEMS.get(problem, "unknown"), f"{response.status} {problem}", response.status, loose=problem == "unavailable")
         if response.status == 503 and response.header("X-Done") == "no":
             return Answer("failed", "503 upstream", response.status)
         if response.status >= 500 or response.status in (400, 408, 413, 429, 499):
@@ -507,9 +511,7 @@ class LibDoor:
 
     def attempt_many(self, each, orders):
         """Attempts of one tenant, scope and mode, in one go."""
-        mode = {"doubtful": "batch"}.get(each[0][0].mode, each[0][0].mode)
-        if mode == "transaction":
-            mode = "statements" if orders.leave == "statements" else "execute"
+        mode = {"doubtful": "batch", "transaction": "statements" if orders.pipeline else "execute"}.get(each[0][0].mode, each[0][0].mode)
         lines = [f"{mode}\t{len(each)}\t{int(orders.before_s * 1000)}\t{int(orders.after_s * 1000)}\t{orders.isolation.lower()}"]
         for intent, number, payload in each:
             end = "retry" if orders.retry else "final" if intent.final else "effect"
@@ -594,4 +596,4 @@ class RunDoor:
             return Answer("acknowledged", str(status), status, out)
         if not own and status == 75:
             return Answer("failed", "retryable")
-        return Answer(RUN_VERDICTS.get(status, "unknown") if own else "unknown", str(status))
+        return Answer(RUN_VERDICTS.get(status, "unknown") if own else "unknown", str(status), loose=status == 3)

@@ -9,7 +9,7 @@ CREATE TABLE torture.aggregate (
     id   text PRIMARY KEY,
     step integer NOT NULL DEFAULT 0
 ) WITH (fillfactor = 20);
-INSERT INTO torture.aggregate (id) SELECT 'a' || n FROM generate_series(1, 80) AS n;
+INSERT INTO torture.aggregate (id) SELECT 'a' || n FROM generate_series(1, 81) AS n;
 GRANT SELECT, UPDATE ON torture.aggregate TO once_app;
 
 -- The effects that commit together with their outcome, and emit events.

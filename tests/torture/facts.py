@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What there is when all is over: a dict of lists of plain dicts, read from the databases straight and by nobody's word but theirs."""
+
+import base64
+import struct
+
+import psycopg2
+import psycopg2.extras
+
+from . import history
+
+LEASE_S = 4
+MANY = 2000  # intents that are asked about at once
+STATEMENT_S = 60
+
+EFFECTS = """
+    SELECT tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, date_part('epoch', at) AS at
+    FROM torture.effect ORDER BY position"""
+LEDGER = "SELECT tenant, scope, key, payload, intent, attempt, door, fence, date_part('epoch', at) AS at FROM torture.ledger ORDER BY position"
+EVENTS = """
+    SELECT event_id::text, payload ->> 'tenant' AS tenant, payload ->> 'scope' AS scope, payload ->> 'key' AS key,
+           payload ->> 'aggregate' AS aggregate, (payload ->> 'step')::integer AS step, (payload ->> 'nth')::integer AS nth
+    FROM once.outbox ORDER BY id"""
+APPLIED = """
+    SELECT position, message_id, body ->> 'tenant' AS tenant, body ->> 'scope' AS scope, body ->> 'key' AS key, body ->> 'aggregate' AS aggregate,
+           (body ->> 'step')::integer AS step, (body ->> 'nth')::integer AS nth, coalesce((body ->> 'direct')::boolean, false) AS direct
+    FROM torture.applied ORDER BY position"""
+STUCK = """
+    SELECT tenant, scope, key, date_part('epoch', lease_until) AS lease_until, date_part('epoch', clock_timestamp()) AS now
+    FROM once.intent WHERE state = 'processing' AND lease_until < clock_timestamp() - make_interval(secs => %s)"""
+DECISIONS = "SELECT tenant, scope, key, d::text AS text FROM once.decision AS d ORDER BY decided_at"
+PEEK = """
+    SELECT ord, verdict, fence, state, attempts, date_part('epoch', lease_until) AS lease_until, response_status AS status, response_body AS body,
+           error_code
+    FROM once.peek_many(%s, %s, %s)"""
+
+
+class Database:
+    def __init__(self, dsn):
+        self.connection = psycopg2.connect(dsn, cursor_factory=psycopg2.extras.RealDictCursor)
+        self.connection.set_session(autocommit=True)
+        self.rows(f"SET statement_timeout = '{STATEMENT_S}s'")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.connection.close()
+
+    def rows(self, query, *values):
+        with self.connection.cursor() as cursor:
+            cursor.execute(query, values or None)
+            return [dict(row) for row in cursor.fetchall()] if cursor.description else []
+
+    def value(self, query, *values):
+        return next(iter(self.rows(query, *values)[0].values()))
+
+
+def collect(system, online=False):
+    """All of it. online: only what is cheap, while the run goes on; psycopg2.Error where a database is away."""
+    with Database(system.direct_dsn()) as shop, Database(system.warehouse_dsn()) as warehouse:
+        # The consumer's before the shop's: what has arrived there was committed here.
+        found = {"applied": warehouse.rows(APPLIED)}
+        found["events"] = shop.rows(EVENTS)
+        found["effects"] = shop.rows(EFFECTS)
+        path = system.directory / "history.jsonl"
+        found["ledger"] = shop.rows(LEDGER) + file_ledger(system.directory / "ledger.txt", path)
+        if online:
+            return found
+        found["intents"] = intents(shop, history.read(path))
+        found["stuck"] = shop.rows(STUCK, 2 * LEASE_S)
+        found["decisions"] = shop.rows(DECISIONS)
+        found["events_pending"] = shop.rows("SELECT * FROM once.outbox_summary() WHERE state <> 'idle'")
+        found["parked_events"] = shop.rows("SELECT relay, state, p::text AS text FROM once.parked_event AS p")
+        found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
+        found["dead"] = [row for row in found["parked_events"] + found["parked_messages"] if row["state"] == "dead"]
+        found["in_doubt"] = [row for row in found["intents"] if row["state"] == "in_doubt"]
+        found["now"] = shop.value("SELECT date_part('epoch', clock_timestamp())")
+        found["t"] = system.recorder.now()
+        return found
+
+
+def intents(shop, log):
+    """What is stored of every name in the history."""
+    names = {}
+    for record in log.of("intent"):
+        if record["door"] != "message":
+            names.setdefault(record["tenant"], set()).add((record["scope"], record["key"]))
+    archived = {(row["tenant"], row["scope"], row["key"]) for row in shop.rows("SELECT tenant, scope, key FROM once.archive")}
+    found = []
+    for tenant, each in names.items():
+        each = sorted(each)
+        for at in range(0, len(each), MANY):
+            some = each[at : at + MANY]
+            scopes, keys = [scope for scope, _ in some], [key for _, key in some]
+            for row in shop.rows(PEEK, scopes, keys, tenant):
+                scope, key = some[row.pop("ord") - 1]
+                verdict = row.pop("verdict")
+                if verdict in ("absent", "expired", "invalid"):
+                    row["state"] = None
+                if scope == "jobs" and row["body"] is not None:
+                    row["status"], row["body"] = said_by_job(bytes(row["body"]))
+                row["body"] = None if row["body"] is None else base64.b64encode(bytes(row["body"])).decode()
+                found.append({"tenant": tenant, "scope": scope, "key": key, **row, "archived": (tenant, scope, key) in archived})
+    return found
+
+
+def said_by_job(stored):
+    """(exit status, standard output) of what pgonce run stores: see docs/command.md."""
+    at, out, status = 0, b"", None
+    while at < len(stored):
+        kind, size = struct.unpack_from(">cI", stored, at)
+        data, at = stored[at + 5 : at + 5 + size], at + 5 + size
+        if kind == b"o":
+            out += data
+        elif kind == b"x":
+            status = data[0]
+    return status, out
+
+
+def file_ledger(path, log):
+    """The lines that jobs wrote: fence, attempt, nonce, payload."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    known = {record["payload"]: record for record in history.read(log).of("intent") if record["door"] == "run"}
+    other = {(record["intent"], record["attempt"]): record for record in history.read(log).of("attempt") if "payload" in record}
+    by_number = {record["intent"]: record for record in known.values()}
+    for (number, _), record in other.items():
+        if number in by_number:
+            known.setdefault(record["payload"], by_number[number])
+    rows = []
+    for line in lines:
+        fence, attempt, _, payload = line.split(" ", 3)
+        intent = known[payload]
+        names = {name: intent[name] for name in ("tenant", "scope", "key", "intent")}
+        rows.append({**names, "payload": payload, "attempt": int(attempt), "door": "run", "fence": int(fence), "at": None})
+    return rows
