@@ -81,11 +81,11 @@ def pause(system, target, pick):
 
 
 @contextlib.contextmanager
-def failover(system, target):
+def failover(system, target, fenced):
     """The primary dies, the standby takes its place; the end is when the former one begins to be made anew, as a standby."""
     del target
-    system.failover()
-    yield f"to {system.primary.name}"
+    system.failover(fenced)
+    yield f"to {system.primary.name}{', the other one fenced before' if fenced else ''}"
     system.must_rebuild.set()
 
 
@@ -144,8 +144,10 @@ def restart(system, target):
     """Ended as a service manager does it, and started again when it has ended, at the end of the fault at the soonest."""
     process = process_of(system, target)
     process.wanted = False
-    if process.is_running():
-        process.end()
+    with process.lock:
+        if process.is_running():
+            process.is_told_to_end = True
+            process.end()
     yield None
     process.wanted = True
 
@@ -199,7 +201,7 @@ TABLE = (
     Fault("kill", kill, (*NODES, *JOBS, "primary-postmaster", "warehouse-postmaster", "primary-backend", "primary-backend", "warehouse-backend",
                          "gateway-worker", CLIENT, CLIENT), 6, 0.2, 3, a_pick),
     Fault("pause", pause, (*NODES, *JOBS, "primary-backend", "primary-backend", "gateway-worker", CLIENT, CLIENT), 5, 0.3, 8, a_pick),
-    Fault("failover", failover, ("primary",), 2, 0.2, 2),
+    Fault("failover", failover, ("primary",), 2, 0.2, 2, lambda draw: {"fenced": draw.random() < 0.5}),
     Fault("cut", cut, LINKS, 3, 0.3, 4),
     Fault("delay", delay, LINKS, 2, 2, 8, lambda draw: {"ms": draw.choice((5, 50, 300)), "jitter": draw.choice((5, 50, 300))}),
     Fault("loss", loss, LINKS, 3, 2, 6, lambda draw: {"p": draw.choice((0.01, 0.05, 0.2))}),

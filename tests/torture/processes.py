@@ -51,6 +51,7 @@ class Process:
         self.lock = threading.RLock()  # nemesis and tending thread
         self.stopped = set()  # pids that pause() stopped
         self.begun = 0  # when it was launched last
+        self.is_told_to_end = False
 
     @property
     def pid(self):
@@ -87,6 +88,8 @@ class Process:
             if not self.wanted or self.is_running() or time.monotonic() < self.begun + RESTART_S:
                 return None
             status = self.process.returncode if self.process is not None else None
+            if self.is_told_to_end:
+                status, self.is_told_to_end = None, False
             self.process = None
             self.begun = time.monotonic()
             self.launch()
@@ -296,12 +299,12 @@ class Node(Process):
         finally:
             connection.close()
 
-    def become_standby(self, conninfo, names):
-        """At its next start. names: synchronous_standby_names once it is a primary itself."""
+    def become_standby(self, conninfo):
+        """At its next start. As a primary it will wait for nobody, until it has a standby itself."""
         (self.server.data / "standby.signal").touch()
         self.own(self.server.data / "standby.signal")
         with open(self.server.data / "postgresql.auto.conf", "a", encoding="utf-8") as conf:
-            conf.write(f"primary_conninfo = '{conninfo}'\nsynchronous_standby_names = '{names}'\n")
+            conf.write(f"primary_conninfo = '{conninfo}'\nsynchronous_standby_names = ''\n")
 
     @staticmethod
     def own(path):

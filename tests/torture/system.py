@@ -24,6 +24,7 @@ from .links import Links
 from .processes import Broker, Gateway, Job, Node, short_directory
 
 HERE = pathlib.Path(__file__).parent
+SURELY_SYNCHRONOUS_S = 10  # longer than a fault stops a process
 PATIENCE_S = 120  # a start, on a machine that has much to do
 SHIM = BUILD / "tests/torture/torture_shim.so"
 REPLICA = "torture_standby"
@@ -113,6 +114,7 @@ class System:
         self.begun = time.monotonic()
         self.over = threading.Event()
         self.must_rebuild = threading.Event()  # the standby is a former primary
+        self.synchronous_since = None  # when commits began to wait for the standby
         self.threads = []
 
     def __enter__(self):
@@ -169,12 +171,10 @@ class System:
         self._topics()
         self._jobs()
         self._await(*self.processes)
-        connection = self.primary.connect()
-        connection.cursor().execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({REPLICA})'")
-        connection.cursor().execute("SELECT pg_reload_conf()")
-        connection.close()
+        wait_until(lambda: self._follows("async"), "the standby", PATIENCE_S)
+        self._wait_for_standby()
         wait_until(self.in_sync, "the standby", PATIENCE_S)
-        self.threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in (self._tend, self._make_standby)]
+        self.threads = [threading.Thread(target=each, name=each.__name__, daemon=True) for each in (self._tend, self._keep_standby)]
         for thread in self.threads:
             thread.start()
         return self
@@ -243,9 +243,9 @@ class System:
             self.links.add(name, self.ports[name], self.targets[name])
 
     def _follow(self, node):
-        """It becomes the standby of whoever is primary, through its link; and as a primary it waits for its standby."""
+        """It becomes the standby of whoever is primary, through its link."""
         port = self.links["standby-primary"].port
-        node.become_standby(f"host=127.0.0.1 port={port} user=postgres application_name={REPLICA} {CLIENT}", f"FIRST 1 ({REPLICA})")
+        node.become_standby(f"host=127.0.0.1 port={port} user=postgres application_name={REPLICA} {CLIENT}")
 
     def _topics(self):
         harness = self.broker.harness
@@ -285,9 +285,8 @@ class System:
     def _jobs(self):
         config = self._config()
         upstream = [sys.executable, "-m", "torture.upstream"]
-        if (HERE / "upstream.py").exists():  # TEMPORARY
-          self.naive = self._job("naive", [*upstream, "naive", self.sockets / "naive", self.dsn("naive-ledger")], self.sockets / "naive")
-          self.handoff = self._job("handoff", [*upstream, "handoff", self.sockets / "handoff", self.handoff_dsn], self.sockets / "handoff")
+        self.naive = self._job("naive", [*upstream, "naive", self.sockets / "naive", self.dsn("naive-ledger")], self.sockets / "naive")
+        self.handoff = self._job("handoff", [*upstream, "handoff", self.sockets / "handoff", self.handoff_dsn], self.sockets / "handoff")
         ports = {name: self.links[f"gateway-{name}"].port for name in ("naive", "handoff")}
         module = self.build / "gateway/ngx_http_once_module.so"
         http = GATEWAY.format(dsn=self.dsn("gateway-pg"), **ports)
@@ -313,31 +312,46 @@ class System:
     # The standby.
 
     def in_sync(self):
-        """Has the standby everything that the primary has committed until now?"""
+        """Do commits wait for the standby, and has it everything that was committed until now?"""
+        return self.synchronous_since is not None and self._follows("sync")
+
+    def _follows(self, *states):
         try:
             lsn = self.primary.value("SELECT pg_current_wal_flush_lsn()::text")
             return self.primary.value(
                 """SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = %s AND state = 'streaming'
-                                     AND sync_state = 'sync' AND flush_lsn >= %s::pg_lsn)""", REPLICA, lsn)  # fmt: skip
+                                     AND sync_state = ANY (%s) AND flush_lsn >= %s::pg_lsn)""", REPLICA, list(states), lsn)  # fmt: skip
         except psycopg2.Error:
             return False
 
-    def failover(self, patience_s=5):
-        """As a careful manager does it: only to a standby that has all that was committed so far, also what committed while its wait for the
-        standby was interrupted; the old primary dead for certain; then the standby promoted, and everybody led to it. NotNow where it may
-        not be. The old one remains to be rebuilt: rebuild()."""
-        if not (self.primary.is_running() and self.standby.is_running()) or self.primary.stopped or self.standby.stopped:
-            raise NotNow("one of the two is down")
-        try:
-            wait_until(self.in_sync, "the standby", patience_s)
-        except TimeoutError:
-            raise NotNow("the standby is not in sync") from None
+    def failover(self, fenced):
+        """As a careful manager does it: the old primary dead for certain, then the standby promoted, and everybody led to it; only to a standby that
+        has everything, for which commits wait. fenced: first nobody reaches the old primary, then the standby gets all of it. Otherwise
+        it dies in the midst of its work, which asks for more: commits have waited for long enough that each of its processes knows that they must (one
+        may have been stopped), and what was committed when its wait was interrupted has reached the standby, too. NotNow where this is not so.
+        The old one stays dead until must_rebuild is set."""
         old, new = self.primary, self.standby
+        if not (old.is_running() and new.is_running()) or old.stopped or new.stopped:
+            raise NotNow("one of the two is down")
+        if self.synchronous_since is None or time.monotonic() < self.synchronous_since + SURELY_SYNCHRONOUS_S:
+            raise NotNow("commits do not wait for the standby for long enough")
+        if fenced:
+            for name in PRIMARY_LINKS:
+                if name != "standby-primary":
+                    self.links[name].cut()
+        try:
+            wait_until(self.in_sync, "the standby", 3)
+        except TimeoutError:
+            if fenced:
+                for name in PRIMARY_LINKS:
+                    self.links[name].whole()
+            raise NotNow("the standby is not in sync") from None
         old.is_former = True
         old.kill()
-        self.primary, self.standby = new, old
+        self.primary, self.standby, self.synchronous_since = new, old, None
         for name in PRIMARY_LINKS:
             self.links[name].target(new.socket)
+            self.links[name].whole()
 
         def promoted():
             try:
@@ -347,17 +361,29 @@ class System:
 
         wait_until(promoted, "the promotion", PATIENCE_S)
 
-    def _make_standby(self):
-        """Where the standby is a former primary, it is made anew, as a copy of the primary; again and again while that fails, since both have faults."""
-        while not self.over.is_set():
-            if not self.must_rebuild.wait(0.2):
-                continue
+    def _keep_standby(self):
+        """Where the standby is a former primary, it is made anew, as a copy of the primary; and when a standby follows, commits begin to wait for it.
+        Again and again where that fails, since both have faults."""
+        while not self.over.wait(0.2):
             try:
-                self._rebuild()
-                self.must_rebuild.clear()
-            except (RuntimeError, OSError, subprocess.SubprocessError) as problem:
-                self.notes.append(f"{self.standby.name} could not be made anew yet: {problem}")
+                if self.must_rebuild.is_set():
+                    self._rebuild()
+                    self.must_rebuild.clear()
+                elif self.synchronous_since is None and not self.standby.is_former and self._follows("async", "sync"):
+                    self._wait_for_standby()
+            except (RuntimeError, OSError, subprocess.SubprocessError, psycopg2.Error) as problem:
+                self.notes.append(f"the standby {self.standby.name}: {str(problem).splitlines()[0]}")
                 self.over.wait(0.5)
+
+    def _wait_for_standby(self):
+        """From now on commits do."""
+        connection = self.primary.connect(connect_timeout=2)
+        try:
+            connection.cursor().execute(f"ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 ({REPLICA})'")
+            connection.cursor().execute("SELECT pg_reload_conf()")
+        finally:
+            connection.close()
+        self.synchronous_since = time.monotonic()
 
     def _rebuild(self):
         standby = self.standby
