@@ -245,6 +245,11 @@ static bool may_run(attempt *attempt, const once_answer *answer)
 	case ONCE_MISMATCHED:
 		say_short(attempt, "mismatch", "mismatch");
 		return false;
+	case ONCE_INVALID: {
+		const char *state = once_answer_error_code(answer);
+		say_short(attempt, once_code_of_sqlstate(state) == ONCE_PARTITION_MISSING ? "failed" : "refused", state);
+		return false;
+	}
 	default:
 		say_short(attempt, "unknown", once_verdict_name(once_answer_verdict(answer)));
 		return false;
