@@ -46,7 +46,7 @@ class Plan:
 class Result:
     plan: Plan
     violations: list
-    history: object = None
+    history: object = None  # a History
     facts: dict = None
     problem: str = None  # of the harness itself
     seconds: float = 0.0  # all in all

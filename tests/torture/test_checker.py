@@ -449,6 +449,14 @@ def test_a_doubt_without_a_reason(run, verdict):
     assert run.broken() == {"nothing_in_doubt"}
 
 
+def test_a_doubt_that_a_claim_left_behind_may_have_made(run):
+    intent = run.intent(at_most=True)
+    run.attempt(intent, verdict="failed", loose=True)
+    run.attempt(intent, 2, verdict="in_doubt")
+    run.stored(intent, "in_doubt")
+    assert run.broken() == set()
+
+
 def test_a_doubt_whose_only_reason_came_after_it(run):
     intent = run.intent(at_most=True)
     run.attempt(intent, verdict="failed")
