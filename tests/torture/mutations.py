@@ -14,7 +14,11 @@ import subprocess
 
 from harness.postgres import ROOT
 
-PARTS = ("lib", "include", "gateway", "relay", "consume", "keeper", "broker", "service", "cli", "contract", "tests/torture")  # what programs are made of
+PARTS = {  # what a program is made of
+    "gateway/ngx_http_once_module.so": ("lib", "include", "gateway"),
+    "cli/pgonce": ("lib", "include", "relay", "consume", "keeper", "broker", "service", "cli", "contract"),
+    "tests/torture/torture_client": ("lib", "include", "tests/torture"),
+}
 LEFT_OUT = {".git", ".pgonce", "build", "build-sanitized", "build-threads", "build-coverage"}
 LOCKS = "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))"
 
@@ -62,7 +66,7 @@ def replace_in_function(text, function, old, new):
 def overlay(mutation, build, cache):
     """A directory like the ordinary build's, with this mutation's program in place of the ordinary one. Kept for the next time."""
     target = build / mutation.target
-    stamp = hashlib.sha256(repr((mutation.files, [(str(path), path.read_bytes()) for path in sources()])).encode()).hexdigest()[:16]
+    stamp = hashlib.sha256(repr((mutation.files, [(str(path), path.read_bytes()) for path in sources(mutation.target)])).encode()).hexdigest()[:16]
     kept = cache / f"{mutation.name}-{stamp}"
     if not (kept / mutation.target).exists():
         for old in cache.glob(f"{mutation.name}-*"):
@@ -78,9 +82,8 @@ def overlay(mutation, build, cache):
     return kept
 
 
-def sources():
-    """What programs are made of."""
-    return sorted(path for folder in PARTS for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in (".c", ".h", ".build", ".sql"))
+def sources(target):
+    return sorted(path for folder in PARTS[target] for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in (".c", ".h", ".build", ".sql"))
 
 
 def compile_mutant(mutation, tree):

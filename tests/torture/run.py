@@ -36,6 +36,8 @@ class Plan:
 
     def command(self):
         """That repeats it."""
+        if self.mutation is not None:
+            return f"make torture-selftest SEED={self.seed} MUTATION={self.mutation.name}"
         words = [f"SEED={self.seed}", f"MINUTES={self.seconds / 60:g}", f"BROKER={self.broker}"]
         words += [f"FAULTS={','.join(self.faults) or 'none'}"] if self.faults is not None else []
         words += [f"DOORS={','.join(self.doors)}"] if self.doors is not None else []
@@ -135,10 +137,10 @@ def judge(plan, directory, result, say):
     """Fills the result; raises where the harness itself fails."""
     system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation)
     path = directory / "history.jsonl"
-    recorder = history.Recorder(path)
-    workload, watch = None, None
+    recorder, workload, watch = None, None, None
     try:
         system.start()
+        recorder = history.Recorder(path)
         recorder.phase("started")
         workload = Workload(system, recorder, plan.seed, doors=plan.doors)
         workload.start()
@@ -174,5 +176,6 @@ def judge(plan, directory, result, say):
             watch.close()
         if workload is not None:
             workload.stop()
-        recorder.close()
+        if recorder is not None:
+            recorder.close()
         system.destroy()
