@@ -200,14 +200,13 @@ def none_for_refused(story):
                 yield case.name, f"{attempt} has an effect that it did not ask for: {row['payload']!r}"
 
 
-@rule(online=False)
+@rule(online=True)
 def under_its_fence(story):
     """Fences: an effect that commits with its outcome was made under the fence that is stored. Who was taken over had none."""
-    for case in story.cases.values():
-        for row in case.effects:
-            if row.get("fence") is not None and row["table"] == "effects" and case.stored and case.stored["state"] is not None:
-                if row["fence"] != case.stored["fence"]:
-                    yield case.name, f"the effect was made under fence {row['fence']}, and the intent is at {case.stored['fence']}"
+    for stored in story.rows("fences"):
+        for row in story.case(name_of(stored)).effects:
+            if row.get("fence") is not None and row["table"] == "effects" and row["fence"] != stored["fence"]:
+                yield name_of(stored), f"the effect was made under fence {row['fence']}, and the intent is at {stored['fence']}"
 
 
 @rule(online=True)

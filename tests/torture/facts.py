@@ -28,6 +28,8 @@ APPLIED = """
 STUCK = """
     SELECT tenant, scope, key, date_part('epoch', lease_until) AS lease_until, date_part('epoch', clock_timestamp()) AS now
     FROM once.intent WHERE state = 'processing' AND lease_until < clock_timestamp() - make_interval(secs => %s)"""
+# Outcomes that commit with their effect, under a fence: final from then on.
+FENCES = "SELECT tenant, scope, key, fence FROM once.intent WHERE scope IN ('fenced', 'handoff') AND state = 'succeeded'"
 DECISIONS = "SELECT tenant, scope, key, d::text AS text FROM once.decision AS d ORDER BY decided_at"
 PEEK = """
     SELECT ord, verdict, fence, state, attempts, date_part('epoch', lease_until) AS lease_until, response_status AS status, response_body AS body,
@@ -63,6 +65,7 @@ def collect(system, online=False):
         found = {"applied": warehouse.rows(APPLIED)}
         found["events"] = shop.rows(EVENTS)
         found["effects"] = shop.rows(EFFECTS)
+        found["fences"] = shop.rows(FENCES)
         path = system.directory / "history.jsonl"
         found["ledger"] = shop.rows(LEDGER) + file_ledger(system.directory / "ledger.txt", path)
         if online:

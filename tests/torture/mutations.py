@@ -116,9 +116,9 @@ MUTATIONS = {
         Mutation(
             "no_fence_check",
             "reports are taken under any fence",
-            rules=("under_its_fence", "at_most_one", "same_bytes"),
-            doors=("sql/leased", "lib/leased", "http/handoff"),
-            faults=("pause", "cut:client-pg", "half_open:client-pg"),
+            rules=("under_its_fence", "at_most_one"),
+            doors=("sql/fenced", "lib/fenced", "http/handoff"),
+            faults=("pause:client", "pause:handoff", "pause:gateway*", "half_open:client-pg", "half_open:handoff-pg"),
             functions=(("_report", "AND i.fence = fence AND ", "AND "),),
         ),
         Mutation(

@@ -234,18 +234,18 @@ def test_an_effect_that_was_not_asked_for(run):
 
 
 def test_an_effect_under_a_fence_that_was_lost(run):
-    intent = run.done(mode="leased")
+    intent = run.done(mode="fenced")
     run.facts["effects"][0]["fence"] = 1
-    run.facts["intents"][0]["fence"] = 2
-    assert intent and run.broken() == {"under_its_fence"}
+    run.facts["fences"] = [{"tenant": "a", "scope": "s", "key": "k1", "fence": 2}]
+    assert intent and run.broken() == run.broken(online=True) == {"under_its_fence"}
     run.facts["effects"][0]["fence"] = 2
     assert run.broken() == set()
 
 
 def test_an_effect_elsewhere_that_verify_found_under_a_later_fence(run):
-    intent = run.done(mode="leased")
+    intent = run.done(mode="verified")
     run.facts["ledger"] = [{**run.facts["effects"].pop(), "fence": 1}]
-    run.facts["intents"][0]["fence"] = 2
+    run.facts["fences"] = [{"tenant": "a", "scope": "s", "key": "k1", "fence": 2}]
     assert intent and run.broken() == set()
 
 
