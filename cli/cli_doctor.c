@@ -9,6 +9,7 @@
 
 #include "connect.h"
 #include "install.h"
+#include "plain.h"
 #include "pooling.h"
 
 #define TRANSACTION_MAX_MS (INT64_C(5) * 60 * 1000)
@@ -64,9 +65,14 @@ static void note(checkup *checkup, const char *check, const char *level, const c
 		json_array_append_new(checkup->rows, row);
 		return;
 	}
-	printf("%-7s  %-27s %s\n", level, check, found);
+	/* Names of scopes, consumers and relays are in it, which others choose. */
+	printf("%-7s  %-27s ", level, check);
+	plain_print(found);
+	putchar('\n');
 	if (!well) {
-		printf("         %-27s -> %s\n", "", advice);
+		printf("         %-27s -> ", "");
+		plain_print(advice);
+		putchar('\n');
 	}
 }
 
@@ -167,6 +173,38 @@ static void check_pooling(checkup *checkup, const char *conninfo)
 	     "turn off prepared statements in your driver, or set max_prepared_statements in PgBouncer 1.21 or later");
 }
 
+/* Of this connection, which stands for those of the same connection string. A peer that is this machine needs no TLS. */
+static void check_encryption(checkup *checkup)
+{
+	const char *address = PQhostaddr(checkup->connection);
+	const char *verified = "disable";
+	PQconninfoOption *options = PQconninfo(checkup->connection);
+	char *found = NULL;
+	bool well = true;
+
+	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++) {
+		if (strcmp(option->keyword, "sslmode") == 0 && option->val != NULL) {
+			verified = option->val;
+		}
+	}
+	if (address == NULL || address[0] == '\0' || address[0] == '/') {
+		found = cli_duplicate("a unix socket");
+	} else if (strncmp(address, "127.", 4) == 0 || strcmp(address, "::1") == 0) {
+		found = cli_duplicate("loopback");
+	} else if (!PQsslInUse(checkup->connection)) {
+		found = cli_format("none: everything crosses the network to %s in clear", address);
+		well = false;
+	} else {
+		well = strcmp(verified, "verify-full") == 0 || strcmp(verified, "verify-ca") == 0;
+		found = cli_format("%s, sslmode=%s%s", PQsslAttribute(checkup->connection, "protocol"), verified,
+		                   well ? "" : ": nobody has looked whose server this is");
+	}
+	note(checkup, "encryption", well ? "ok" : "warning", found,
+	     "sslmode=verify-full and sslrootcert in every connection string");
+	free(found);
+	PQconninfoFree(options);
+}
+
 /* Returns whether there is a contract whose tables can be looked at. */
 static bool check_contract(checkup *checkup)
 {
@@ -216,6 +254,7 @@ int cli_doctor(const cli_invocation *invocation)
 	if (result == CLI_OK) {
 		run_sections(&checkup, false);
 		check_pooling(&checkup, conninfo);
+		check_encryption(&checkup);
 		if (check_contract(&checkup)) {
 			run_sections(&checkup, true);
 		}

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "config.h"
 #include "connect.h"
 
 typedef struct standard {
@@ -59,7 +60,7 @@ char *connect_conninfo(const cli_invocation *invocation)
 
 	if (options == NULL) {
 		cli_fail(invocation, CLI_USAGE, "pgonce help, and the PostgreSQL manual: Connection Strings",
-		         "option --dsn: %s", problem == NULL ? "out of memory" : problem);
+		         "option --dsn: %s", config_conninfo_fault(dsn, problem));
 		PQfreemem(problem);
 		return NULL;
 	}

@@ -114,7 +114,7 @@ static char *conninfo_of(const cli_invocation *invocation, const config *config,
 	bool is_name = strchr(entry->value, '=') == NULL && strstr(entry->value, "://") == NULL;
 	PQconninfoOption *options = is_name ? NULL : PQconninfoParse(entry->value, &wrong);
 	if (options == NULL && !is_name) {
-		char *problem = config_problem(config, in, entry, "dsn: %s", wrong == NULL ? "out of memory" : wrong);
+		char *problem = config_problem(config, in, entry, "dsn: %s", config_conninfo_fault(entry->value, wrong));
 		cli_fail(invocation, CLI_USAGE, "the PostgreSQL manual: Connection Strings", "%s", problem);
 		free(problem);
 		PQfreemem(wrong);

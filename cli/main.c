@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* main.c: finds the command in the table, reads its options, runs it. */
 #include <fcntl.h>
+#include <libpq-fe.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,9 +22,33 @@ static void open_standard_streams(void)
 	}
 }
 
+/*
+ * Every user of the machine can read the arguments of a process: a connection string with a password is overwritten where it stands. Returns the
+ * copy that is used from now on, NULL where there is nothing to hide. Free it.
+ */
+static char *hide_password(cli_invocation *invocation)
+{
+	const char *shown = invocation->given[OPTION_DSN] ? invocation->text[OPTION_DSN] : "";
+	PQconninfoOption *options = PQconninfoParse(shown, NULL);
+	bool is_secret = false;
+	char *copy = NULL;
+
+	for (PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++) {
+		is_secret = is_secret || (strstr(option->keyword, "password") != NULL && option->val != NULL);
+	}
+	PQconninfoFree(options);
+	if (is_secret) {
+		copy = cli_duplicate(shown);
+		memset((char *)(uintptr_t)shown, 'x', strlen(shown));
+		invocation->text[OPTION_DSN] = copy;
+	}
+	return copy;
+}
+
 int main(int argc, char **argv)
 {
 	cli_invocation invocation;
+	char *hidden = NULL;
 
 	open_standard_streams();
 	if (argc < 2) {
@@ -46,12 +72,14 @@ int main(int argc, char **argv)
 	if (result != CLI_OK) {
 		return result;
 	}
+	hidden = hide_password(&invocation);
 	if (invocation.given[OPTION_HELP]) {
 		help_command(stdout, command);
 		result = CLI_OK;
 	} else {
 		result = command->run(&invocation);
 	}
+	free(hidden);
 	/* A full disk or a closed pipe must not look like success. */
 	if (fflush(stdout) != 0 && result == CLI_OK) {
 		return cli_fail(&invocation, CLI_FAILED, NULL, "cannot write to standard output: %m");

@@ -175,8 +175,8 @@ static bool check_dsn(const config *config, const config_section *section, const
 		PQconninfoFree(options);
 		return true;
 	}
-	*problem = config_problem(config, section, entry_of(section, "dsn"), "%.*s",
-	                          wrong == NULL ? 13 : (int)strcspn(wrong, "\n"), wrong == NULL ? "out of memory" : wrong);
+	const char *fault = config_conninfo_fault(settings->dsn, wrong);
+	*problem = config_problem(config, section, entry_of(section, "dsn"), "%.*s", (int)strcspn(fault, "\n"), fault);
 	PQfreemem(wrong);
 	return false;
 }

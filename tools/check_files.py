@@ -33,6 +33,12 @@ def check_head(path, text):
             problem(path, "no SPDX line in its first three lines")
 
 
+def check_literals(path, text):
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.lstrip().startswith("--") and any("\\" in literal for literal in re.findall(r"(?<![eE\w])'[^']*'", line)):
+            problem(f"{path}:{number}", "a backslash in a literal means another thing where standard_conforming_strings is off: write E'...'")
+
+
 def check_function(path, text):
     names = set(re.findall(r"^CREATE (?:FUNCTION|PROCEDURE) once\.(\w+)\(", text, re.M))
     # bind and unbind, and the three forms of fingerprint, are one thing each.
@@ -74,6 +80,8 @@ def main():
             continue
         text = (ROOT / path).read_text()
         check_head(path, text)
+        if path.suffix == ".sql" and path.parts[0] not in ("tests", "bench", "examples"):
+            check_literals(path, text)
         if str(path).startswith("contract/functions/"):
             check_function(path, text)
         if path.suffix in (".c", ".h"):

@@ -13,7 +13,7 @@ WITH parents AS (
       LEFT JOIN pg_catalog.pg_stat_all_tables AS s ON s.relid = c.oid
      WHERE i.inhparent IN (SELECT p.oid FROM parents AS p)
 ), intents AS (
-    SELECT l.* FROM leaves AS l WHERE l.relname LIKE 'intent\_d%'
+    SELECT l.* FROM leaves AS l WHERE l.relname LIKE E'intent\\_d%'
 ), broken AS (
     SELECT format('%s on %s', x.indexrelid::regclass, x.indrelid::regclass) AS name
       FROM pg_catalog.pg_index AS x JOIN pg_catalog.pg_class AS c ON c.oid = x.indrelid

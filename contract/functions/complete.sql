@@ -16,7 +16,7 @@ DECLARE
     bucket integer := once._bucket(key);
     reported text;
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
     PERFORM once._check_size(tenant, scope, key, response_body);
     reported := once._report(tenant, scope, key, bucket, fence, 'succeeded', response_status, response_body,
         response_headers, result_type,

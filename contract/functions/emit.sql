@@ -22,7 +22,7 @@ DECLARE
     day integer := floor(date_part('epoch', now) / 86400);
     kind text := coalesce(event_type, topic);
     bucket integer := once._enter(tenant, coalesce(scope, 'none'), coalesce(key, 'none'),
-        '\x00000000000000000000000000000000', false);
+        E'\\x00000000000000000000000000000000', false);
     event_id uuid;
 BEGIN
     IF (topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND payload IS NOT NULL
@@ -38,7 +38,7 @@ BEGIN
     ELSE
         -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique.
         event_id := encode(overlay(substring(sha256(convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
-            FROM 1 FOR 16) PLACING '\x800080' FROM 7), 'hex')::uuid;
+            FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
         -- Under the event's own lock, so that no INSERT waits for another transaction; a fresh statement then looks.
         IF NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779)) THEN
             PERFORM once._refuse('P4029', tenant, scope, key, format('another transaction is emitting its event %s',

@@ -17,7 +17,7 @@ DECLARE
         THEN 'failed_final' ELSE 'in_doubt' END;
     reported text;
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
     PERFORM once._check_size(tenant, scope, key, response_body);
     reported := once._report(tenant, scope, key, bucket, fence, next_state, response_status, response_body,
         response_headers, NULL, NULL,

@@ -15,7 +15,7 @@ SET enable_seqscan = off AS $$
 DECLARE
     bucket integer := once._bucket(key);
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
     SELECT p.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type, result_id,
         error_code, error_message,
                     owner, lease_until, attempts, created_at, completed_at, traceparent

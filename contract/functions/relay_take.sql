@@ -20,7 +20,7 @@ BEGIN
         PERFORM once._refuse_relay('22023', relay, 'a relay has a name of 1 to 63 characters');
     ELSIF cardinality(topics) = 0
           OR EXISTS (SELECT FROM unnest(topics) AS t (pattern)
-                      WHERE (t.pattern <> '' AND t.pattern COLLATE "C" !~ '(^|[^\\])(\\\\)*\\$') IS NOT TRUE) THEN
+                      WHERE (t.pattern <> '' AND t.pattern COLLATE "C" !~ E'(^|[^\\\\])(\\\\\\\\)*\\\\$') IS NOT TRUE) THEN
         PERFORM once._refuse_relay('22023', relay, 'topics is a list of LIKE patterns',
             'Leave it out (NULL) to take all topics. No pattern may be empty, NULL, or end in a lone backslash.');
     END IF;

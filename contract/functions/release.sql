@@ -11,7 +11,7 @@ DECLARE
     bucket integer := once._bucket(key);
     now timestamptz := clock_timestamp();
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
     UPDATE once.intent AS i
        SET state = 'failed_retryable', attempts = i.attempts - 1, lease_until = NULL, updated_at = now,
            completed_at = now,

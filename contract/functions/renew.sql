@@ -10,7 +10,7 @@ SET enable_seqscan = off AS $$
 DECLARE
     bucket integer := once._bucket(key);
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
     PERFORM once._check_term('lease', lease, '7 days');
     RETURN once._renew(tenant, scope, key, bucket, fence, lease);
 END $$;

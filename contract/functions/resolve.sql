@@ -19,7 +19,7 @@ DECLARE
     source regclass := 'once.intent';
     changed bigint;
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
     PERFORM once._check_size(tenant, scope, key, response_body);
     IF (btrim(reason) <> '') IS NOT TRUE THEN
         PERFORM once._refuse('P4070', tenant, scope, key, 'the reason is missing');

@@ -7,7 +7,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     policy once.scope := once._policy(scope);
 BEGIN
-    PERFORM once._check(tenant, scope, key, once._bucket(key), '\x00000000000000000000000000000000');
+    PERFORM once._check(tenant, scope, key, once._bucket(key), E'\\x00000000000000000000000000000000');
     IF policy.verify IS NULL THEN
         RETURN NULL;
     END IF;

@@ -190,15 +190,7 @@ static once_code check_open(const char *conninfo, const once_loop *loop, const o
 	if (options != NULL && !options_are_sane(options)) {
 		return error_usage(error, "the times of a batcher are 0 to 7 days");
 	}
-	char *message = NULL;
-	PQconninfoOption *parsed = PQconninfoParse(text_or_empty(conninfo), &message);
-	once_code code = ONCE_OK;
-	if (parsed == NULL) {
-		code = message == NULL ? error_no_memory(error) : error_usage(error, message);
-		PQfreemem(message);
-	}
-	PQconninfoFree(parsed);
-	return code;
+	return error_of_conninfo(error, text_or_empty(conninfo));
 }
 
 static void destroy(once_batcher *batcher)

@@ -153,6 +153,26 @@ once_code error_usage(once_error **error, const char *message)
 	return error_make(error, ONCE_USAGE, NULL, false, message, NULL, "See the comment of this function in pgonce.h.");
 }
 
+once_code error_of_conninfo(once_error **error, const char *conninfo)
+{
+	char *said = NULL;
+	PQconninfoOption *parsed = PQconninfoParse(conninfo, &said);
+	once_code code = ONCE_OK;
+
+	if (parsed == NULL && said == NULL) {
+		code = error_no_memory(error);
+	} else if (parsed == NULL) {
+		/* libpq quotes the word that it stumbled over. */
+		bool may_hold_password = strstr(conninfo, "pass") != NULL || strchr(conninfo, '@') != NULL;
+		code = error_usage(error, may_hold_password ? "libpq cannot read this connection string, which is not "
+		                                              "repeated here since it may hold a password"
+		                                            : said);
+	}
+	PQfreemem(said);
+	PQconninfoFree(parsed);
+	return code;
+}
+
 once_code error_no_memory(once_error **error)
 {
 	if (error != NULL) {

@@ -37,6 +37,8 @@ struct once_session {
 once_code error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown,
                      const char *message, const char *detail, const char *hint);
 once_code error_usage(once_error **error, const char *message);
+/* Can libpq read it? The error repeats nothing of a string that may hold a password. */
+once_code error_of_conninfo(once_error **error, const char *conninfo);
 once_code error_no_memory(once_error **error);
 /*
  * From a result of the server; or from the connection where the result says nothing (NULL, or the connection is

@@ -35,6 +35,10 @@ once_code once_session_open(const char *conninfo, once_session **session, once_e
 	if (session == NULL) {
 		return error_usage(error, "session must not be NULL");
 	}
+	once_code readable = error_of_conninfo(error, text_or_empty(conninfo));
+	if (readable != ONCE_OK) {
+		return readable;
+	}
 	PGconn *connection = PQconnectdb(text_or_empty(conninfo));
 	if (PQstatus(connection) != CONNECTION_OK) {
 		once_code code = connection == NULL ? error_no_memory(error) : error_of_connection(error, connection);
