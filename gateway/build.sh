@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: PostgreSQL
 # Builds the nginx module against Debian's nginx-dev: build.sh OUTPUT WORK_DIRECTORY ARCHIVE... -- LIBRARY_OPTION... -- COMPILER_OPTION... -- LINKER_OPTION...
+# PGONCE_COVERAGE=1: branches are counted (tools/coverage.py), and the module's allocations can be made to fail (tests/gateway/faults.c).
 # meson calls it; the last two are the hardening that all of pgonce is built with. configure runs only when its input changed; make rebuilds only what changed.
 set -euo pipefail
 
@@ -34,7 +35,16 @@ PGONCE_ARCHIVES="${archives[*]}"
 PGONCE_LIBRARIES="-Wl,--exclude-libs,ALL -Wl,--version-script=$here/exports.map $libraries"
 PGONCE_COMPILER="-g -O2 -fPIC -Wformat -Werror=format-security -Wshadow -Wstrict-prototypes -Wmissing-prototypes ${words[1]}"
 PGONCE_LINKER="-fPIC ${words[2]}"
-export PGONCE_INCLUDES PGONCE_HEADERS PGONCE_ARCHIVES PGONCE_LIBRARIES PGONCE_COMPILER PGONCE_LINKER
+PGONCE_TEST_SOURCES=""
+if [ -n "${PGONCE_COVERAGE:-}" ]; then
+	PGONCE_COMPILER="$PGONCE_COMPILER -O0 -U_FORTIFY_SOURCE --coverage" PGONCE_LINKER="$PGONCE_LINKER --coverage"
+	PGONCE_TEST_SOURCES="$root/tests/gateway/faults.c"
+	wrapped=$(sed -n 's/^FAULT([^,]*, \([a-z_]*\),.*/\1/p' "$PGONCE_TEST_SOURCES")
+	for name in $wrapped; do
+		PGONCE_LIBRARIES="$PGONCE_LIBRARIES -Wl,--wrap=$name"
+	done
+fi
+export PGONCE_INCLUDES PGONCE_HEADERS PGONCE_ARCHIVES PGONCE_LIBRARIES PGONCE_COMPILER PGONCE_LINKER PGONCE_TEST_SOURCES
 
 mkdir -p "$work"
 stamp=$(cat "$here/config" "$here/build.sh" "$source/conf_flags" <(env | grep ^PGONCE_ | sort) <(nginx -v 2>&1) | sha256sum)

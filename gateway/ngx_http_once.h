@@ -138,6 +138,7 @@ typedef struct gate_attempt {
 	ngx_array_t *print_values;
 	gate_bytes whole_body; /* once_canonical_json */
 	ngx_event_t post;
+	ngx_uint_t reading; /* the phase that reads the body is on the stack */
 
 	once_operation *operation; /* the one under way; NULL: none */
 	ngx_event_t timer;         /* of the wait, or of the next renewal, or of the next try to report */

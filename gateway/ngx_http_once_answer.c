@@ -171,17 +171,16 @@ static void unhold(gate_attempt *attempt)
 	}
 }
 
-/* The headers to store, as JSON. */
-static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
+/* The headers to store. NGX_ERROR: no memory for one of them. */
+static ngx_int_t collect_headers(gate_attempt *attempt, ngx_http_request_t *r, ngx_array_t *headers)
 {
 	ngx_array_t *list = attempt->location->headers;
 	const http_text *allowed = list == NULL ? NULL : list->elts;
 	http_text type = {.data = "Content-Type", .length = 12};
-	ngx_array_t headers;
 	http_header *header;
 
-	if (ngx_array_init(&headers, r->pool, 16, sizeof(http_header)) != NGX_OK) {
-		return;
+	if (ngx_array_init(headers, r->pool, 16, sizeof(http_header)) != NGX_OK) {
+		return NGX_ERROR;
 	}
 	if (r->headers_out.content_type.len > 0 && http_header_kept(type, allowed, list == NULL ? 0 : list->nelts)) {
 		ngx_str_t value = r->headers_out.content_type;
@@ -189,15 +188,15 @@ static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
 		if (charset_apart(&r->headers_out)) {
 			value.data = ngx_pnalloc(r->pool, value.len + r->headers_out.charset.len + sizeof("; charset="));
 			if (value.data == NULL) {
-				return;
+				return NGX_ERROR;
 			}
 			value.len = (size_t)(ngx_sprintf(value.data, "%V; charset=%V", &r->headers_out.content_type,
 			                                 &r->headers_out.charset) -
 			                     value.data);
 		}
-		header = ngx_array_push(&headers);
+		header = ngx_array_push(headers);
 		if (header == NULL) {
-			return;
+			return NGX_ERROR;
 		}
 		*header = (http_header){.name = type, .value = {.data = (const char *)value.data, .length = value.len}};
 	}
@@ -205,9 +204,9 @@ static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
 	if (r->headers_out.last_modified == NULL && r->headers_out.last_modified_time != -1) {
 		u_char *time = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
 
-		header = time == NULL ? NULL : ngx_array_push(&headers);
+		header = time == NULL ? NULL : ngx_array_push(headers);
 		if (header == NULL) {
-			return;
+			return NGX_ERROR;
 		}
 		*header = (http_header){.name = {.data = "Last-Modified", .length = 13}, .value = {.data = (char *)time}};
 		header->value.length = (size_t)(ngx_http_time(time, r->headers_out.last_modified_time) - time);
@@ -221,15 +220,24 @@ static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
 			if (element[i].hash == 0 || !http_header_kept(name, allowed, list == NULL ? 0 : list->nelts)) {
 				continue;
 			}
-			header = ngx_array_push(&headers);
+			header = ngx_array_push(headers);
 			if (header == NULL) {
-				return;
+				return NGX_ERROR;
 			}
 			*header = (http_header){
 			    .name = name, .value = {.data = (const char *)element[i].value.data, .length = element[i].value.len}};
 		}
 	}
-	if (!http_headers_encode(headers.elts, headers.nelts, &attempt->headers)) {
+	return NGX_OK;
+}
+
+/* As JSON. */
+static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	ngx_array_t headers;
+
+	if (collect_headers(attempt, r, &headers) != NGX_OK ||
+	    !http_headers_encode(headers.elts, headers.nelts, &attempt->headers)) {
 		attempt->headers = NULL;
 		attempt->ending.too_large = true; /* done, and not to be replayed without them */
 	}

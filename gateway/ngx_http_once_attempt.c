@@ -153,12 +153,16 @@ void gate_attempt_resume(gate_attempt *attempt)
 {
 	ngx_http_request_t *r = attempt->request;
 	ngx_connection_t *c = r->connection;
+	ngx_uint_t nested = attempt->reading;
 
 	ngx_http_set_log_request(c->log, r);
 	r->read_event_handler = ngx_http_block_reading;
 	r->write_event_handler = ngx_http_core_run_phases;
 	ngx_http_core_run_phases(r);
-	ngx_http_run_posted_requests(c);
+	/* One that is terminated is freed there; a phase on the stack still has it, and nginx does this after that. */
+	if (!nested) {
+		ngx_http_run_posted_requests(c);
+	}
 }
 
 void gate_attempt_refuse(gate_attempt *attempt, http_problem problem, const char *detail)

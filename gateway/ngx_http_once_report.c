@@ -104,15 +104,10 @@ static void replace_success(gate_attempt *attempt)
 }
 
 /* The report was refused: what is stored is the answer. A service that completed its own intent has put it there. */
-static void on_asked(void *argument, const once_answer *answer, const once_error *error)
+static void take_stored(gate_attempt *attempt, const once_answer *answer)
 {
-	gate_attempt *attempt = argument;
-	once_verdict verdict = error == NULL ? once_answer_verdict(answer) : ONCE_VERDICT_NONE;
+	once_verdict verdict = answer == NULL ? ONCE_VERDICT_NONE : once_answer_verdict(answer);
 
-	attempt->operation = NULL;
-	if (error != NULL) {
-		gate_attempt_log(attempt, "ask_failed", error);
-	}
 	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
 		gate_reply_free(&attempt->reply);
 		if ((verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED) &&
@@ -127,6 +122,22 @@ static void on_asked(void *argument, const once_answer *answer, const once_error
 	finish(attempt);
 }
 
+static void on_asked(void *argument, const once_answer *answer, const once_error *error)
+{
+	gate_attempt *attempt = argument;
+
+	attempt->operation = NULL;
+	if (error != NULL) {
+		gate_attempt_log(attempt, "ask_failed", error);
+	}
+	take_stored(attempt, error == NULL ? answer : NULL);
+}
+
+static void on_unasked(ngx_event_t *event)
+{
+	take_stored(gate_attempt_at(event, timer), NULL);
+}
+
 static void ask(gate_attempt *attempt)
 {
 	once_error *error = NULL;
@@ -137,7 +148,11 @@ static void ask(gate_attempt *attempt)
 	}
 	if (once_batcher_peek(gate_batcher(), &attempt->intent, on_asked, attempt, &attempt->operation, &error) !=
 	    ONCE_OK) {
-		on_asked(attempt, NULL, error);
+		/* In a turn of its own: a filter may be on the stack. */
+		attempt->operation = NULL;
+		gate_attempt_log(attempt, "ask_failed", error);
+		gate_event_init(&attempt->timer, on_unasked);
+		ngx_add_timer(&attempt->timer, 1);
 		once_error_free(error);
 	}
 }
@@ -153,11 +168,13 @@ static void on_retry(ngx_event_t *event)
 {
 	gate_attempt *attempt = gate_attempt_at(event, timer);
 
-	/* The client waits for the first try only. */
+	/* The client waits for the first try only. Its request may end here, and an attempt that has no timer would be freed with it. */
 	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
 		replace_success(attempt);
-		gate_report_ready(attempt);
 		attempt->report_tries++;
+		ngx_add_timer(&attempt->timer, 1);
+		gate_report_ready(attempt);
+		return;
 	}
 	if (attempt->report_lost || is_late(attempt)) {
 		gate_attempt_log(attempt, "report_given_up", NULL);

@@ -583,7 +583,9 @@ static ngx_int_t read_body(ngx_http_request_t *r, gate_attempt *attempt)
 		return refuse_early(r, attempt, HTTP_PROBLEM_BODY_TOO_LARGE, NULL);
 	}
 	attempt->stage = GATE_READING;
+	attempt->reading = 1;
 	rc = ngx_http_read_client_request_body(r, on_body);
+	attempt->reading = 0;
 	if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
 		attempt->stage = GATE_DONE;
 		return rc;
