@@ -46,13 +46,14 @@ class Refused(Exception):
 
 
 class Nginx:
-    """main: what belongs at the top level; http: inside http {}; server: inside its one server {}. In all of them @dir@ is the private
-    directory. module False: plain nginx, without the module; a path: that one. Sockets h1, h2 and tls in the directory take HTTP/1, HTTP/2 with prior
+    """main: what belongs at the top level; events: inside events {}; http: inside http {}; server: inside its one server {}. In all
+    of them but events @dir@ is the private directory. module False: plain nginx, without the module; a path: that one. Sockets h1, h2
+    and tls in the directory take HTTP/1, HTTP/2 with prior
     knowledge, and both over TLS."""
 
-    def __init__(self, server="", http="", main="", workers=2, module=True):
+    def __init__(self, server="", http="", main="", workers=2, module=True, events=""):
         self.directory = private_directory("pgonce-nginx-")
-        self.server, self.http, self.main, self.workers, self.module = server, http, main, workers, module
+        self.server, self.http, self.main, self.workers, self.module, self.events = server, http, main, workers, module, events
         self.process = None
         self.killed = set()
         self.retired = set()  # by a reload; their title says so a little later
@@ -91,7 +92,7 @@ class Nginx:
             error_log {self.error_log} info;
             worker_shutdown_timeout 20s;
             {self.main}
-            events {{ worker_connections 2048; }}
+            events {{ worker_connections 2048; {self.events} }}
             http {{
                 {LOG_FORMAT if self.module else PLAIN_FORMAT}
                 access_log {self.access_log} test;

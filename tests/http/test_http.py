@@ -12,7 +12,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
-C_TESTS = ["key", "problem", "headers", "decide", "metrics", "hash"]
+C_TESTS = ["key", "problem", "headers", "decide", "metrics", "openmetrics", "hash"]
 
 
 def run(build, name, *arguments):

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: PostgreSQL
+"""nginx leads a request elsewhere after it has left, or answers in another's place: the request runs once, what is stored is the service's own
+answer, and only what is whole is replayed."""
+
+import pytest
+
+from harness.postgres import wait_until
+from harness.upstream import Answer
+
+from .door import assert_problem, assert_replays, new_key, same_answer
+
+CONFIG = """
+    once_tenant $http_x_tenant;
+    once required;
+    once_scope pay;
+    set $fallback @again;
+    location /page { error_page 500 502 504 /page.html; proxy_read_timeout 500ms; proxy_pass http://app; }
+    location = /page.html { internal; once off; alias @dir@/certificate.pem; }
+    location /page-refused { error_page 502 /page.html; proxy_pass http://away; }
+    location /again { error_page 502 = $fallback; proxy_pass http://app; }
+    location /again-allowed { error_page 502 = $fallback; once_in_doubt retry; proxy_pass http://app; }
+    location /again-refused { error_page 502 = $fallback; proxy_pass http://away; }
+    location @again { proxy_pass http://app; }
+    location /accelerated { proxy_pass http://app; }
+    location /file { internal; once off; alias @dir@/certificate.pem; }
+    location /some-headers { once_headers X-*; proxy_pass http://app; }
+    location /tried { try_files /nothing @again; }
+    location /upgraded { proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; proxy_pass http://app; }
+    location /argument { once_key $arg_key; proxy_pass http://app; }
+    location /argument-maybe { once on; once_key $arg_key; proxy_pass http://app; }
+    location /own { default_type text/plain; return 200 "own"; }
+    location /scoped { once_scope $arg_scope; proxy_pass http://app; }
+    location /peek { once_peek on; error_page 403 = @again; limit_except POST { deny all; } proxy_pass http://app; }
+    location /peek-denied { once_peek on; error_page 403 =200 /page.html; deny all; proxy_pass http://app; }
+"""
+HTTP = "upstream away { server unix:@dir@/nobody; }"
+
+
+def test_a_file_in_place_of_no_answer_leaves_doubt_and_is_not_replayed(door):
+    key = new_key()
+    door.upstream.script(key, Answer(close=True))
+    answer = door.attempt(key, "/page")
+    assert answer.status == 502 and b"CERTIFICATE" in answer.body
+    door.wait_state(key, "in_doubt")
+    assert_problem(door.attempt(key, "/page"), 409, "in-doubt")
+    assert door.count(key) == 1
+
+
+def test_a_file_in_place_of_a_service_that_was_not_reached_leaves_the_key_free(door):
+    key = new_key()
+    for _ in range(2):
+        assert door.attempt(key, "/page-refused").status == 502
+        door.wait_state(key, "failed_retryable")
+    assert door.count(key) == 0
+
+
+def test_a_fallback_does_not_run_a_request_again_that_has_left(door):
+    """A named location that a variable names is not seen by nginx -t."""
+    key = new_key()
+    door.upstream.script(key, Answer(close=True), Answer())
+    assert door.attempt(key, "/again").status == 502
+    assert door.count(key) == 1
+    door.wait_state(key, "in_doubt")
+    assert "error_page would run the request again" in door.nginx.log()
+
+
+def test_a_fallback_may_run_it_again_where_the_service_is_idempotent_itself(door):
+    key = new_key()
+    door.upstream.script(key, Answer(close=True), Answer())
+    assert door.attempt(key, "/again-allowed").status == 201
+    assert door.count(key) == 2
+
+
+def test_a_fallback_runs_what_never_left(door):
+    key = new_key()
+    assert door.attempt(key, "/again-refused").status in (201, 502)
+    assert door.count(key) <= 1
+
+
+def test_a_file_that_the_service_names_is_the_answer_with_its_time(door):
+    key = new_key()
+    door.upstream.script(key, Answer(200, headers=(("X-Accel-Redirect", "/file"), ("X-Own", "1"))))
+    first = door.attempt(key, "/accelerated")
+    assert first.status == 200 and b"CERTIFICATE" in first.body and first.header("Last-Modified")
+    again = assert_replays(door, key, first, "/accelerated")
+    assert again.header("Last-Modified") == first.header("Last-Modified")
+
+
+def test_a_file_that_the_service_names_and_that_is_missing_is_no_success(door):
+    key = new_key()
+    door.upstream.script(key, Answer(200, headers=(("X-Accel-Redirect", "/nowhere"),)))
+    first = door.attempt(key, "/accelerated")
+    assert first.status >= 400
+    assert door.state(key) != "succeeded"
+    door.attempt(key, "/accelerated")
+    assert door.count(key) == 1
+
+
+def test_headers_that_are_not_listed_are_not_replayed(door):
+    key = new_key()
+    door.upstream.script(key, Answer(headers=(("Content-Type", "text/plain"), ("X-One", "1"), ("Location", "/there"))))
+    first = door.attempt(key, "/some-headers")
+    assert (first.header("Location"), first.header("Content-Type")) == ("/there", "text/plain")
+    again = assert_replays(door, key, first, "/some-headers")
+    assert again.header("X-One") == "1" and again.header("Location") is None and again.header("Content-Type") is None
+
+
+def test_a_location_that_is_found_by_try_files_is_protected(door):
+    key = new_key()
+    assert_replays(door, key, door.attempt(key, "/tried"), "/tried")
+    assert door.count(key) == 1
+
+
+def test_a_protocol_switch_passes_and_is_not_replayed(door):
+    key = new_key()
+    door.upstream.script(key, Answer(101, headers=(("Upgrade", "test"), ("Connection", "upgrade")), body=b"hello", framing="close"))
+    connection = door.send(key, "/upgraded", headers=[("Upgrade", "test")], close=False)
+    with connection:
+        assert connection.socket.recv(4096).startswith(b"HTTP/1.1 101 ")
+    wait_until(lambda: door.state(key) != "processing", "the end of the attempt")
+    again = door.attempt(key, "/upgraded", headers=[("Upgrade", "test")])
+    assert again.status == 409 and again.problem in ("too-large", "in-doubt")
+    assert door.count(key) == 1
+
+
+@pytest.mark.parametrize("status", [204, 205, 304])
+@pytest.mark.parametrize("protocol", ["HTTP/1.1", "HTTP/2"])
+def test_an_answer_without_a_body_is_replayed_without_one(door, status, protocol):
+    key = new_key()
+    door.upstream.script(key, Answer(status, headers=(("X-One", "1"),), body=b""))
+    first = door.attempt(key, "/page", protocol=protocol)
+    assert first.status == status and first.body == b""
+    if status != 304:
+        again = assert_replays(door, key, first, "/page", protocol=protocol)
+        assert again.header("X-One") == "1"
+
+
+def test_a_key_may_come_in_an_argument(door):
+    key = new_key()
+    first = door.attempt(key, f"/argument?key={key}", value="-")
+    assert_replays(door, key, first, f"/argument?key={key}", value="-")
+    assert_problem(door.attempt(new_key(), "/argument", value="-"), 400, "key-missing")
+    assert door.attempt(new_key(), "/argument-maybe", value="-").status == 201
+
+
+def test_a_scope_that_a_request_gives_must_be_one(door):
+    key = new_key()
+    for scope in ("", "a" * 256, "%01"):
+        assert door.attempt(key, f"/scoped?scope={scope}").status == 500 or scope == "%01"
+    first = door.attempt(key, "/scoped?scope=ok")
+    assert_replays(door, key, first, "/scoped?scope=ok")
+    assert "once_scope gave no valid name" in door.nginx.log()
+
+
+def test_what_nginx_answers_itself_is_not_protected(door):
+    key = new_key()
+    first, again = (door.attempt(key, "/own") for _ in range(2))
+    assert same_answer(first, again) and not again.replayed and door.stored(key) is None
+
+
+def test_a_refusal_of_the_access_phase_is_no_attempt_also_where_the_key_was_looked_up(door):
+    key = new_key()
+    assert door.attempt(key, "/peek-denied").body.startswith(b"-----BEGIN CERTIFICATE")
+    assert door.stored(key) is None and door.count(key) == 0
+    first = door.attempt(key, "/peek")
+    assert_replays(door, key, first, "/peek")
+
+
+def test_many_headers_pass_where_reserved_ones_are_taken_out(door):
+    """More than nginx keeps in one part of its list."""
+    key = new_key()
+    headers = [("Once-Fence", "9")] + [(f"X-Header-{n}", str(n)) for n in range(50)] + [("once_tenant", "other")]
+    assert door.attempt(key, "/page", headers=headers).status == 201
+    request = door.upstream.only(key)
+    assert [request.header(f"X-Header-{n}") for n in range(50)] == [str(n) for n in range(50)]
+    assert request.all("Once-Fence") == ["1"] and request.header("Once-Tenant") == "acme"
+
+
+@pytest.mark.parametrize("key", ["%", " a b ", "\xe9 10% ~", "plain"])
+def test_the_service_reads_the_key_of_a_hand_off_whatever_its_characters(door, key):
+    """What a header cannot bear is percent-encoded."""
+    import urllib.parse
+
+    unique = key + new_key() + key
+    assert door.attempt(unique, f"/argument?key={urllib.parse.quote(unique)}", headers=[], value="-").status in (201, 400)
+    for request in door.upstream.seen(unique):
+        assert urllib.parse.unquote(request.header("Once-Key")).strip()
