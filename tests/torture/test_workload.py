@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The clients of the torture are honest and stubborn: without faults every intent is acknowledged with one effect; every door retries; a
+client that dies leaves what the contract says, and claims to know nothing that it was not told.
+
+Seen to fail: with `failed` for a lost COMMIT (the retry's replay then follows a denied effect), without the gate in schema.sql (the
+zombie of a verified effect makes a second one), with a fresh key for each retry."""
+
+import collections
+import json
+import threading
+import time
+
+import pytest
+
+from harness.nginx import BUILD
+from harness.postgres import wait_until
+
+from . import doors, history
+from .doors import Intent, LibDoor, Orders, RunDoor, SqlDoor
+from .run import Plan, run
+from .workload import GROUPS, HTTP, LIB, SQL, Workload
+
+CLIENT = BUILD / "tests/torture/torture_client"
+PROGRAM = BUILD / "cli/pgonce"
+SCHEMA = (doors.pathlib.Path(__file__).parent / "schema.sql").read_text()
+LEASE_S = 0.5
+
+
+# A run without faults.
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The result of a run without faults: its history and its facts."""
+    result = run(Plan(20, 12, "nats", faults=()), keep=tmp_path_factory.mktemp("calm"))
+    assert result.status == 0, result.text()
+    return result
+
+
+def ends(calm):
+    """(the record of each intent, the verdicts of its own payload's attempts, its effects)"""
+    verdicts, effects = collections.defaultdict(list), collections.defaultdict(list)
+    others = {(record["intent"], record["attempt"]) for record in calm.history.of("attempt") if "payload" in record}
+    for (number, attempt), answer in calm.history.answers.items():
+        if (number, attempt) not in others:
+            verdicts[number].append(answer["verdict"])
+    for row in calm.facts["effects"] + calm.facts["ledger"]:
+        effects[row["intent"]].append(row)
+    return [(record, verdicts[number], effects[number]) for number, record in calm.history.intents.items()]
+
+
+def test_without_faults_every_intent_is_acknowledged_with_one_effect(calm):
+    checked = 0
+    for record, verdicts, effects in ends(calm):
+        if not record["key"].isascii():
+            assert set(verdicts) <= {"refused"} and verdicts and not effects, record
+        elif record["door"] == "message":
+            assert "acknowledged" in verdicts, record
+        elif record.get("at_most") and "in_doubt" in verdicts:
+            assert len(effects) <= 1, record
+        else:
+            assert "acknowledged" in verdicts, (record, verdicts)
+            assert len(effects) == (0 if record.get("final") else 1), (record, effects)
+            checked += 1
+    assert checked > 100
+
+
+def test_every_door_and_mode_is_used_and_acknowledges(calm):
+    said = collections.Counter((record["door"], record["mode"], record["scope"]) for record, verdicts, _ in ends(calm) if "acknowledged" in verdicts)
+    expected = {(door, kind.mode, kind.scope) for door, (kinds, *_) in GROUPS.items() for kind in kinds}
+    assert set(said) == expected, expected - set(said)
+
+
+def test_every_door_retries_and_duplicates_are_replayed(calm):
+    tries, same, at_once = collections.Counter(), collections.Counter(), collections.Counter()
+    log, running = calm.history, {}
+    told = collections.defaultdict(set)
+    for record in log.records:
+        if record["kind"] == "attempt" and "payload" not in record:
+            tries[log.intents[record["intent"]]["door"]] += record["attempt"] > 1
+            running[record["intent"]] = running.get(record["intent"], 0) + 1
+            at_once[log.intents[record["intent"]]["door"]] += running[record["intent"]] > 1
+        elif record["kind"] == "answer" and "attempt" in record:
+            running[record["intent"]] = max(0, running.get(record["intent"], 0) - 1)
+            if record["verdict"] == "acknowledged" and record.get("body") is not None:
+                same[log.intents[record["intent"]]["door"]] += bool(told[record["intent"]])
+                told[record["intent"]].add(record["body"])
+    for door in GROUPS:
+        assert tries[door] > 3, (door, tries)
+        assert door == "message" or same[door] > 0, (door, same)
+    assert all(len(bodies) == 1 for bodies in told.values())
+    for door in ("sql", "lib", "http"):
+        assert at_once[door] > 0, at_once
+
+
+def test_conflicting_payloads_are_refused_and_leave_nothing(calm):
+    others = {record["payload"]: record for record in calm.history.of("attempt") if "payload" in record}
+    refused = collections.Counter()
+    for record in others.values():
+        answer = calm.history.answers[record["intent"], record["attempt"]]
+        assert answer["verdict"] in ("mismatch", "busy", "expired"), answer
+        refused[calm.history.intents[record["intent"]]["door"]] += answer["verdict"] == "mismatch"
+    assert all(refused[door] > 0 for door in ("sql", "lib", "http")), refused
+    assert not [row for row in calm.facts["effects"] + calm.facts["ledger"] if row["payload"] in others]
+
+
+def test_another_tenants_same_key_is_another_intent(calm):
+    by_key = collections.defaultdict(list)
+    bodies = collections.defaultdict(set)
+    for (number, _), answer in calm.history.answers.items():
+        if answer["verdict"] == "acknowledged":
+            bodies[number].add(answer.get("body"))
+    for record, _, _ in ends(calm):
+        by_key[record["scope"], record["key"]].append(record)
+    twins = [records for records in by_key.values() if len(records) > 1]
+    assert twins and all(len({record["tenant"] for record in records}) == len(records) for records in twins)
+    assert any(all(bodies[record["intent"]] for record in records) for records in twins)
+    for records in twins:
+        told = [body for record in records for body in bodies[record["intent"]]]
+        assert len(told) == len(set(told))
+
+
+def test_stored_failures_are_answered_again_and_have_no_effect(calm):
+    finals = [(record, effects) for record, verdicts, effects in ends(calm) if record.get("final") and "acknowledged" in verdicts]
+    assert len({record["door"] for record, _ in finals}) >= 3
+    assert not any(effects for _, effects in finals)
+
+
+def test_what_is_published_twice_is_applied_once(calm):
+    published = collections.Counter(record["intent"] for record in calm.history.of("attempt"))
+    twice = {record["key"] for record, *_ in ends(calm) if record["door"] == "message" and published[record["intent"]] > 1}
+    applied = collections.Counter(row["message_id"] for row in calm.facts["applied"])
+    assert twice and all(applied[key] == 1 for key in twice)
+    assert any(not row["direct"] for row in calm.facts["applied"])
+
+
+# The seed.
+
+
+class NoRecorder:
+    """Numbers, and nothing else."""
+
+    def __init__(self):
+        self.drawn, self.last = [], 0
+
+    def number(self):
+        self.last += 1
+        return self.last
+
+    def intent(self, *fields, **more):
+        self.drawn.append((fields, more))
+
+
+def drawn(seed, monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    recorder = NoRecorder()
+    workload = Workload(type("System", (), {})(), recorder, seed)
+    for group in workload.groups.values():
+        for _ in range(60):
+            group.place()
+    return recorder.drawn
+
+
+def test_a_seed_draws_the_same_intents_again_and_another_seed_others(monkeypatch):
+    assert drawn(1, monkeypatch) == drawn(1, monkeypatch) != drawn(2, monkeypatch)
+
+
+def test_keys_are_of_all_kinds_and_no_two_alike(monkeypatch):
+    fields = [fields for fields, _ in drawn(1, monkeypatch)]
+    keys = collections.Counter((tenant, scope, key) for _, _, _, tenant, scope, key, _ in fields)
+    assert max(keys.values()) == 1
+    texts = [key for _, _, key in keys]
+    assert any(len(key) == 255 for key in texts) and any(not key.isascii() for key in texts)
+    days = {int(key.replace("-", "")[:12], 16) // 86_400_000 for _, scope, key in keys if scope == "aged"}
+    assert days == {1_800_000_000 // 86_400 - 2, 1_800_000_000 // 86_400 - 3}
+
+
+def test_doors_can_be_chosen():
+    system = type("System", (), {})()
+    assert set(Workload(system, NoRecorder(), 1).groups) == set(GROUPS)
+    few = Workload(system, NoRecorder(), 1, doors=["sql/fenced", "http"]).groups
+    assert {name: tuple(group.kinds) for name, group in few.items()} == {
+        "sql": tuple(kind for kind in SQL if kind.scope == "fenced"), "http": HTTP,
+    }  # fmt: skip
+    assert few["http"].rate > GROUPS["http"][2]
+    assert any(kind.scope == "fenced" for kind in LIB)
+
+
+# Each door alone, and what it claims to know.
+
+
+@pytest.fixture
+def shop(db):
+    db.execute(SCHEMA)
+    for scope in ("accounts", "fenced", "verified", "doubtful", "jobs"):
+        db.execute("SELECT once.set_scope(%s, lease => make_interval(secs => %s))", scope, LEASE_S)
+    return db
+
+
+@pytest.fixture(scope="module")
+def watch():
+    return doors.Watch()
+
+
+def an_intent(mode, scope, number=1, final=False, tenant="söder & cie"):
+    payload = {"i": number, "tenant": tenant, "key": f"key {number}", "final": final, "aggregate": "a1", "events": 2, "caused": False}
+    return Intent(number, "", mode, tenant, scope, f"key {number}", json.dumps(payload), final)
+
+
+def effects(db):
+    return [(row.intent, row.attempt) for row in db.rows("SELECT intent, attempt FROM torture.effect UNION ALL SELECT intent, attempt FROM torture.ledger")]
+
+
+class Clients:
+    """A door of each kind, and attempts in their order."""
+
+    def __init__(self, shop, watch, directory):
+        self.ledger = directory / "ledger"
+        self.sql = SqlDoor(shop.dsn(), watch)
+        self.lib = LibDoor("lib", CLIENT, shop.dsn(), directory / "lib.log")
+        self.run = RunDoor("run", PROGRAM, shop.dsn(), self.ledger)
+        self.attempts = 0
+
+    def attempt(self, door, intent, payload=None, **orders):
+        self.attempts += 1
+        return getattr(self, door).attempt(intent, self.attempts, payload or intent.payload, Orders(**orders))
+
+    def insist(self, door, intent, verdict="acknowledged", patience_s=20):
+        """Attempts it until that is the answer."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            answer = self.attempt(door, intent)
+            if answer.verdict == verdict:
+                return answer
+            assert answer.verdict in ("busy", "failed", "unknown", "in_doubt") and time.monotonic() < deadline, answer
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def clients(shop, watch, tmp_path):
+    each = Clients(shop, watch, tmp_path)
+    yield each
+    for door in (each.sql, each.lib, each.run):
+        door.close()
+
+
+MODES = [("transaction", "accounts"), ("fenced", "fenced"), ("verified", "verified"), ("doubtful", "doubtful")]
+
+
+@pytest.mark.parametrize("mode, scope", MODES)
+@pytest.mark.parametrize("door, other", [("sql", "lib"), ("lib", "sql")])
+def test_what_one_door_did_the_other_replays(shop, clients, door, other, mode, scope):
+    intent = an_intent(mode, scope)
+    first, again = clients.attempt(door, intent), clients.attempt(other, intent)
+    assert first.verdict == again.verdict == "acknowledged" and again.replayed and not first.replayed
+    assert first.body and (first.status, first.body) == (again.status, again.body) and first.status == 201
+    conflict = clients.attempt(other, intent, intent.payload.replace("false", "true", 1))
+    assert conflict.verdict == "mismatch"
+    assert len(effects(shop)) == 1
+
+
+@pytest.mark.parametrize("mode, scope", MODES)
+@pytest.mark.parametrize("door", ["sql", "lib"])
+def test_a_failure_for_good_is_stored_and_one_for_now_is_not(shop, clients, door, mode, scope):
+    final = an_intent(mode, scope, 1, final=True)
+    first, again = clients.attempt(door, final), clients.attempt(door, final)
+    assert (first.verdict, first.status, first.body) == (again.verdict, again.status, again.body) == ("acknowledged", 422, again.body) and again.body
+    passing = an_intent(mode, scope, 2)
+    assert clients.attempt(door, passing, retry=True).verdict == "failed"
+    assert effects(shop) == []
+    assert clients.attempt(door, passing).verdict == "acknowledged"
+    assert len(effects(shop)) == 1
+
+
+@pytest.mark.parametrize("mode, scope, steps, end", [
+    ("transaction", "accounts", ("begun", "finished"), "acknowledged"),
+    ("fenced", "fenced", ("claimed", "written"), "acknowledged"),
+    ("verified", "verified", ("claimed", "written", "done"), "acknowledged"),
+    ("doubtful", "doubtful", ("claimed", "done"), "in_doubt"),
+])  # fmt: skip
+def test_who_dies_in_the_middle_does_not_know_and_the_next_finds_out(shop, clients, mode, scope, steps, end):
+    for number, step in enumerate(steps, 1):
+        intent = an_intent(mode, scope, number)
+        assert clients.attempt("sql", intent, leave=step).verdict == "unknown"
+        done = (number, clients.attempts) in effects(shop)
+        assert done == (step == "done")
+        clients.insist("sql", intent, end)
+        assert [each for each, _ in effects(shop)].count(number) == (1 if end == "acknowledged" or done else 0)
+
+
+def test_a_connection_that_is_lost_in_commit_is_unknown_and_before_it_failed(shop, clients):
+    shop.execute("CREATE FUNCTION torture.die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'")
+    shop.execute("CREATE CONSTRAINT TRIGGER die AFTER INSERT ON torture.effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torture.die()")
+    intent = an_intent("transaction", "accounts")
+    assert clients.attempt("sql", intent).verdict == "unknown"
+    shop.execute("DROP TRIGGER die ON torture.effect")
+    shop.execute("CREATE TRIGGER die AFTER INSERT ON torture.effect FOR EACH ROW EXECUTE FUNCTION torture.die()")
+    assert clients.attempt("sql", intent).verdict == "failed"
+    shop.execute("DROP TRIGGER die ON torture.effect")
+    assert clients.attempt("sql", intent).verdict == "acknowledged"
+
+
+@pytest.mark.parametrize("mode, scope", [("fenced", "fenced"), ("verified", "verified")])
+@pytest.mark.parametrize("door", ["sql", "lib"])
+def test_who_was_taken_over_has_no_effect_any_more(shop, watch, clients, tmp_path, door, mode, scope):
+    intent = an_intent(mode, scope)
+    slow = Clients(shop, watch, tmp_path)
+    slow.attempts = 100
+    answers = []
+    zombie = threading.Thread(target=lambda: answers.append(slow.attempt(door, intent, before_s=4 * LEASE_S)))
+    zombie.start()
+    wait_until(lambda: shop.rows("SELECT FROM once.intent"), "the first claim")
+    assert clients.insist("sql", intent).verdict == "acknowledged"
+    zombie.join()
+    getattr(slow, door).close()
+    assert answers[0].verdict in ("failed", "unknown"), answers
+    assert len(effects(shop)) == 1 and effects(shop)[0][1] < 100
+
+
+def test_a_killed_caller_of_the_library_is_unknown_and_the_next_is_another_process(shop, clients):
+    intent = an_intent("fenced", "fenced")
+    clients.attempt("lib", an_intent("fenced", "fenced", 9))
+    killer = threading.Thread(target=lambda: (wait_until(lambda: shop.rows("SELECT FROM once.intent WHERE key = 'key 1'"), "a claim"), clients.lib.target.kill()))
+    killer.start()
+    first = clients.lib.target.pid
+    assert clients.attempt("lib", intent, before_s=8).verdict == "unknown"
+    killer.join()
+    assert clients.insist("lib", intent).verdict == "acknowledged"
+    assert clients.lib.target.pid not in (None, first)
+    assert len(effects(shop)) == 2
+
+
+def test_a_batch_has_an_answer_for_each(shop, clients):
+    intents = [an_intent("doubtful", "doubtful", number, final=number == 2) for number in range(1, 6)]
+    clients.attempt("lib", intents[3])
+    answers = clients.lib.attempt_many([(intent, 10, intent.payload) for intent in intents], Orders())
+    assert [(answer.verdict, answer.status) for answer in answers] == [("acknowledged", 422 if n == 2 else 201) for n in range(1, 6)]
+    assert [answer.replayed for answer in answers] == [False, False, False, True, False]
+    assert sorted(effects(shop)) == [(1, 10), (3, 10), (4, 1), (5, 10)]
+
+
+def test_a_job_is_run_once_and_replayed(shop, clients):
+    intent = an_intent("job", "jobs")
+    assert clients.attempt("run", intent, retry=True).verdict == "failed"
+    first, again = clients.attempt("run", intent), clients.attempt("run", intent)
+    assert (first.verdict, first.status, first.body) == (again.verdict, again.status, again.body) == ("acknowledged", 0, again.body) and again.body
+    assert clients.attempt("run", intent, intent.payload + " ").verdict == "mismatch"
+    final = an_intent("job", "jobs", 2, final=True)
+    assert [clients.attempt("run", final).status for _ in range(2)] == [7, 7]
+    lines = clients.ledger.read_text().splitlines()
+    assert len(lines) == 1 and lines[0].split(" ", 3)[3] == intent.payload
+    assert shop.value("SELECT count(*) FROM once.intent WHERE state = 'failed_final'") == 1
+
+
+def test_a_killed_job_is_in_doubt(shop, clients):
+    intent = an_intent("job", "jobs")
+    killer = threading.Thread(target=lambda: (wait_until(lambda: clients.ledger.exists(), "the effect"), clients.run.target.kill()))
+    killer.start()
+    assert clients.attempt("run", intent, after_s=3).verdict == "unknown"
+    killer.join()
+    wait_until(lambda: shop.rows("SELECT FROM once.intent WHERE lease_until < clock_timestamp()"), "the end of its lease")
+    assert clients.attempt("run", intent).verdict == "in_doubt"
+    assert len(clients.ledger.read_text().splitlines()) == 1
+
+
+def test_a_conversation_that_is_not_answered_ends(shop, watch):
+    """A server that accepts, and is silent."""
+    session = doors.Session(shop.dsn(), watch)
+    begun = time.monotonic()
+    with pytest.raises(doors.psycopg2.Error):
+        with session.within(0.5):
+            session.row("SELECT pg_sleep(30)")
+    assert time.monotonic() - begun < 15
+    with session.within(5):
+        assert session.value("SELECT 1") == 1
+    session.close()
+
+
+def test_histories_of_a_run_can_be_read(calm):
+    assert isinstance(calm.history, history.History)
+    phases = [record["phase"] for record in calm.history.of("phase")]
+    assert phases == ["started", "healed", "drained", "finished"]
