@@ -592,8 +592,9 @@ class RunDoor:
             process.communicate()
             return Answer("unknown", "no end")
         status, own = process.returncode, b"pgonce run:" in err
-        if not own and status in (0, 7):
+        # These three are none of its own; where it has something to remark besides, they are the command's nevertheless.
+        if status in (0, 7):
             return Answer("acknowledged", str(status), status, out)
-        if not own and status == 75:
+        if status == 75:
             return Answer("failed", "retryable")
         return Answer(RUN_VERDICTS.get(status, "unknown") if own else "unknown", str(status), loose=status == 3)

@@ -309,7 +309,7 @@ def test_who_was_taken_over_has_no_effect_any_more(shop, watch, clients, tmp_pat
     answers = []
     zombie = threading.Thread(target=lambda: answers.append(slow.attempt(door, intent, before_s=4 * LEASE_S)))
     zombie.start()
-    wait_until(lambda: shop.rows("SELECT FROM once.intent"), "the first claim")
+    wait_until(lambda: shop.rows("SELECT 1 FROM once.intent"), "the first claim")
     assert clients.insist("sql", intent).verdict == "acknowledged"
     zombie.join()
     getattr(slow, door).close()
@@ -320,7 +320,7 @@ def test_who_was_taken_over_has_no_effect_any_more(shop, watch, clients, tmp_pat
 def test_a_killed_caller_of_the_library_is_unknown_and_the_next_is_another_process(shop, clients):
     intent = an_intent("fenced", "fenced")
     clients.attempt("lib", an_intent("fenced", "fenced", 9))
-    killer = threading.Thread(target=lambda: (wait_until(lambda: shop.rows("SELECT FROM once.intent WHERE key = 'key 1'"), "a claim"), clients.lib.target.kill()))
+    killer = threading.Thread(target=lambda: (wait_until(lambda: shop.rows("SELECT 1 FROM once.intent WHERE key = 'key 1'"), "a claim"), clients.lib.target.kill()))
     killer.start()
     first = clients.lib.target.pid
     assert clients.attempt("lib", intent, before_s=8).verdict == "unknown"
@@ -354,11 +354,11 @@ def test_a_job_is_run_once_and_replayed(shop, clients):
 
 def test_a_killed_job_is_in_doubt(shop, clients):
     intent = an_intent("job", "jobs")
-    killer = threading.Thread(target=lambda: (wait_until(lambda: clients.ledger.exists(), "the effect"), clients.run.target.kill()))
+    killer = threading.Thread(target=lambda: (wait_until(lambda: clients.ledger.exists() and clients.ledger.read_text(), "the effect"), clients.run.target.kill()))
     killer.start()
     assert clients.attempt("run", intent, after_s=3).verdict == "unknown"
     killer.join()
-    wait_until(lambda: shop.rows("SELECT FROM once.intent WHERE lease_until < clock_timestamp()"), "the end of its lease")
+    wait_until(lambda: shop.rows("SELECT 1 FROM once.intent WHERE lease_until < clock_timestamp()"), "the end of its lease")
     assert clients.attempt("run", intent).verdict == "in_doubt"
     assert len(clients.ledger.read_text().splitlines()) == 1
 
