@@ -51,7 +51,10 @@ def accepts(where):
 
 
 def are_stopped(pid):
-    states = [path.read_text().rpartition(")")[2].split()[0] for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+    try:
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False  # a thread ended meanwhile: asked again
     return bool(states) and set(states) == {"T"}
 
 

@@ -15,7 +15,7 @@ import time
 
 import psycopg2
 
-from harness.broker import accepts
+from harness.broker import accepts, are_stopped
 from harness.nginx import Nginx, answers
 from harness.postgres import (
     PATIENCE_S,
@@ -39,6 +39,12 @@ def send(pid, number):
         os.kill(pid, number)
     except ProcessLookupError:
         pass
+
+
+def hold(pid):
+    """Stops it, and returns when it has stopped: from then on it makes no more processes. A signal takes its time."""
+    send(pid, signal.SIGSTOP)
+    wait_until(lambda: not is_running(pid) or are_stopped(pid), f"process {pid} to stop")
 
 
 class Process:
@@ -101,10 +107,9 @@ class Process:
         """SIGKILL to all of it: nothing is tidied up."""
         with self.lock:
             self.wanted = False
+            for pid in self.pids()[:1]:
+                hold(pid)
             pids = self.pids()
-            for pid in pids[:1]:
-                send(pid, signal.SIGSTOP)  # it makes no more of them
-            pids += [pid for pid in self.pids() if pid not in pids]
             for number in (signal.SIGSTOP, signal.SIGKILL):  # all at one moment: none sees the others die
                 for pid in pids:
                     send(pid, number)
@@ -133,9 +138,12 @@ class Process:
     def pause(self):
         """Everything stays open, nothing is answered."""
         with self.lock:
-            for pid in self.pids():
-                send(pid, signal.SIGSTOP)
+            for pid in self.pids()[:1]:
                 self.stopped.add(pid)
+                hold(pid)
+            for pid in self.pids():
+                self.stopped.add(pid)
+                send(pid, signal.SIGSTOP)
 
     def pause_one(self, pid):
         """One of pids(), until SIGCONT."""

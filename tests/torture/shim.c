@@ -26,7 +26,7 @@ struct control {
 
 static struct control nothing;
 static struct control *control = &nothing;
-static const char *directory;
+static char directory[4096]; /* a copy: PostgreSQL overwrites its environment with its title */
 
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
 static ssize_t (*real_write)(int, const void *, size_t);
@@ -59,7 +59,9 @@ __attribute__((constructor)) static void begin(void)
 	*(void **)&real_writev = next("writev");
 	*(void **)&real_posix_fallocate = next("posix_fallocate");
 	*(void **)&real_fallocate = next("fallocate");
-	directory = getenv("PGONCE_SHIM_DIRECTORY");
+	if (getenv("PGONCE_SHIM_DIRECTORY") != NULL) {
+		snprintf(directory, sizeof directory, "%s", getenv("PGONCE_SHIM_DIRECTORY"));
+	}
 	if (file >= 0) {
 		void *mapped = mmap(NULL, sizeof(struct control), PROT_READ, MAP_SHARED, file, 0);
 
@@ -128,7 +130,7 @@ static bool has_no_room(int file)
 	char name[64];
 	char path[4096];
 
-	if (control->is_full == 0 || directory == NULL) {
+	if (control->is_full == 0 || directory[0] == '\0') {
 		return false;
 	}
 	snprintf(name, sizeof name, "/proc/self/fd/%d", file);

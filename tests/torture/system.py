@@ -324,7 +324,7 @@ class System:
         except psycopg2.Error:
             return False
 
-    def failover(self, fenced):
+    def failover(self, fenced, patience_s=3):
         """As a careful manager does it: the old primary dead for certain, then the standby promoted, and everybody led to it; only to a standby that
         has everything, for which commits wait. fenced: first nobody reaches the old primary, then the standby gets all of it. Otherwise
         it dies in the midst of its work, which asks for more: commits have waited for long enough that each of its processes knows that they must (one
@@ -340,7 +340,7 @@ class System:
                 if name != "standby-primary":
                     self.links[name].cut()
         try:
-            wait_until(self.in_sync, "the standby", 3)
+            wait_until(self.in_sync, "the standby", patience_s)
         except TimeoutError:
             if fenced:
                 for name in PRIMARY_LINKS:
