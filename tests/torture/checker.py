@@ -232,8 +232,13 @@ def same_bytes(story):
                 yield case.name, f"{attempt} and {first} were both acknowledged, and asked for different things"
             elif not case.direct and attempt.said() != first.said():
                 yield case.name, f"{attempt} was told {attempt.said()}, {first} {first.said()}"
+        if first is None or case.direct:
+            continue
+        for attempt in case.attempts:
+            if attempt.began > first.ended and attempt.verdict in ("in_doubt", "expired") and not case.may_be_forgotten(attempt.ended):
+                yield case.name, f"{attempt} was told {attempt.verdict} after {first} was acknowledged"
         row = case.stored
-        if first is None or row is None or case.direct:
+        if row is None:
             continue
         if row["state"] is None:
             if not case.may_be_forgotten(story.facts.get("t")):

@@ -7,6 +7,7 @@ import textwrap
 
 from . import checker
 
+AFTERWARDS_S = 5
 RECOVERY_TELLS_S = 60  # an acknowledgement that comes later than this after a fault's end is said to be none
 
 
@@ -148,21 +149,17 @@ def concerned(violation, story):
 
 
 def meanwhile(faults, begin, end):
-    """The faults of which any part lies between."""
-    open_at = {}
+    """The faults of which any part lies between, or a little later: what happened to an answer may show afterwards."""
+    started = collections.defaultdict(list)
     for record in faults:
         which = record["fault"], record["target"]
         if record["action"] == "begin":
-            open_at[which] = record
-            if begin <= record["t"] <= end:
-                yield record
-        else:
-            started = open_at.pop(which, None)
-            if started is not None and started["t"] < begin and record["t"] >= begin:
-                yield started
-            if begin <= record["t"] and (started is None or started["t"] <= end):
-                yield record
-    yield from (record for record in open_at.values() if record["t"] < begin)
+            started[which].append(record)
+        elif started[which]:
+            first = started[which].pop(0)
+            if record["t"] >= begin and first["t"] <= end + AFTERWARDS_S:
+                yield from (first, record)
+    yield from (record for records in started.values() for record in records if record["t"] <= end + AFTERWARDS_S)
 
 
 def rows_of(names, violation, story):

@@ -278,6 +278,15 @@ def test_an_answer_that_is_not_what_is_stored(run):
     assert run.broken() == {"same_bytes"}
 
 
+@pytest.mark.parametrize("verdict", ["in_doubt", "expired"])
+def test_a_later_attempt_that_is_told_something_else(run, verdict):
+    intent = run.done()
+    run.attempt(intent, 2, verdict=verdict)
+    assert run.broken() == run.broken(online=True) == {"same_bytes"}
+    run.records[1]["forget_after_s"] = -100  # its retention has passed
+    assert run.broken() == set()
+
+
 @pytest.mark.parametrize("state", ["in_doubt", "failed_final", "failed_retryable"])
 def test_an_answer_that_was_taken_back(run, state):
     intent = run.intent(at_most=True)

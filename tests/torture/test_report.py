@@ -26,6 +26,7 @@ def broken_run():
     run.log("fault", fault="kill", target="relay", action="end")
     run.log("fault", fault="pause", target="gateway", action="end")
     run.attempt(intent, 2, replayed=True)
+    run.t += 10
     run.log("fault", fault="kill", target="broker", action="begin")
     run.log("fault", fault="failover", target="primary", action="begin")
     run.log("fault", fault="failover", target="primary", action="end", detail="not now: the standby is not in sync")
