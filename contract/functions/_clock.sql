@@ -22,7 +22,9 @@ BEGIN
     END IF;
     UPDATE once.clock AS c
        SET read_at = now,
-           usual = greatest(least(now - c.read_at, interval '2 hours'), c.usual - (now - c.read_at) / 2, interval '0'),
+           -- What a step back took says nothing of the time between readings.
+           usual = CASE WHEN now < c.read_at THEN c.usual
+                        ELSE greatest(least(now - c.read_at, interval '2 hours'), c.usual - (now - c.read_at) / 2) END,
            unsteady_since = CASE WHEN why IS NULL THEN c.unsteady_since ELSE now END, why = coalesce(why, c.why)
      WHERE c.only_row;
 END $$;

@@ -120,6 +120,10 @@ BROKEN = {
     ),
     "a leap of the clock is trusted": (replace("_clock", "3 * last.usual", "interval '1 year'"), [unsteady("forward")]),
     "a step back of the clock is trusted": (replace("_clock", "now < last.read_at THEN", "false THEN"), [unsteady("back")]),
+    "a step back makes long leaps usual": (
+        replace("_clock", "WHEN now < c.read_at THEN c.usual", "WHEN false THEN c.usual"),
+        [rest.test_a_clock_that_stepped_back_is_trusted_with_no_longer_leaps],
+    ),
     "what is usual of the clock is not learnt": (
         replace("_clock", "3 * last.usual", "interval '0'"),
         [rest.test_a_keeper_that_comes_by_seldom_but_regularly_finds_a_steady_clock],

@@ -117,6 +117,19 @@ def test_a_keeper_that_comes_by_seldom_but_regularly_finds_a_steady_clock(db):
     assert keep.step("clock").detail is None
 
 
+def test_a_clock_that_stepped_back_is_trusted_with_no_longer_leaps(db):
+    keep = keeper(db)
+    kept = finished(db, 1, expired=True)
+    db.execute("SELECT once.set_keeping(clock_settle => '1 hour')")
+    keep.step("clock")
+    db.execute("UPDATE once.clock SET read_at = clock_timestamp() + interval '4 days'")
+    keep.step("clock")
+    # An hour and more of steady readings later it leaps by a day.
+    db.execute("UPDATE once.clock SET unsteady_since = '-infinity', read_at = clock_timestamp() - interval '1 day'")
+    keep.round()
+    assert keys(db) == {kept} and [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["clock"]
+
+
 # ---- what may still be redelivered ----
 
 

@@ -26,7 +26,7 @@ SEEDS = 4
 HORIZON_DAYS = 2
 SETTLE_S = HOUR
 # A leap that is longer than any pause between readings can make usual (once._clock).
-LEAP_S = 3 * DAY + HOUR
+LEAP_S = 6 * HOUR + 60
 SCOPES = {"takeover": "takeover", "doubtful": "in_doubt"}
 REFUSALS = {"P4001": "future", "P4098": "missing", "P4041": "expired", "P4029": "processing_active", "P4031": "in_doubt",
             "P4030": "final_failure"}  # fmt: skip
@@ -291,6 +291,7 @@ class Model:
         for step in steps:
             for _ in range(self.random.choice((1, 3, 8))):
                 crashes, more = self.random.random() < 0.08, False
+                before = self.read_at, self.unsteady_since
                 self.keeper_works()
                 run(connection, "BEGIN")
                 try:
@@ -301,10 +302,13 @@ class Model:
                 except psycopg2.Error as error:
                     self.tell(step, error.pgcode, error)
                     run(connection, "ROLLBACK")
+                    self.read_at, self.unsteady_since = before
                     if error.pgcode != "55000":  # its lease has passed
                         raise
                     return
                 run(connection, "ROLLBACK" if crashes else "COMMIT")
+                if crashes:
+                    self.read_at, self.unsteady_since = before  # its reading is lost with it
                 if piece.command and not crashes and self.random.random() < 0.7:
                     run(connection, piece.command)
                 if crashes or not more:
