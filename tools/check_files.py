@@ -74,6 +74,15 @@ def check_document(path, text):
             problem(path, f"links to {target}, which is not there")
 
 
+def check_claims(path, text):
+    """A test that a document names, tests/x.py::test_y, is there."""
+    for file, _, name in re.findall(r"`(tests/[\w/]+(?:\.\w+)?)(::(\w+))?`", text):
+        if not (ROOT / file).exists():
+            problem(path, f"names {file}, which is not there")
+        elif name and not re.search(rf"\b{name}\(", (ROOT / file).read_text()):
+            problem(path, f"names {file}::{name}, which is not there")
+
+
 def main():
     for path in listed():
         if path.name == "LICENSE" or path.suffix in (".png", ".json"):
@@ -88,6 +97,7 @@ def main():
             check_c(path, text)
         if path.suffix == ".md":
             check_document(path, text)
+            check_claims(path, text)
         for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X "):
             if word in text:
                 problem(path, f"holds an unfinished place ({word.strip()})")

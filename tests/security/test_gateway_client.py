@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gateway.door import BODY, Door, assert_problem, new_key
+from gateway.door import Door, assert_problem, new_key
 from harness.client import Http1
 from harness.postgres import PATIENCE_S
 from harness.upstream import Answer, Upstream
@@ -18,8 +18,6 @@ CONFIG = """
     location /pay { proxy_pass http://app; }
     location /kind { once_scope kind-$http_x_kind; proxy_pass http://app; }
     location /clear { once_scope kind-$http_x_kind; once_log_keys clear; proxy_pass http://app; }
-    location = /status { once off; once_status json; }
-    location = /metrics { once off; once_status openmetrics; }
 """
 
 
@@ -122,15 +120,6 @@ def test_a_scope_or_key_that_a_client_chooses_adds_no_field_to_a_line_of_the_log
         said = line.split("once: ", 1)[1].split(", client:")[0]
         names = [word.split("=", 1)[0] for word in said.split(" ")]
         assert len(names) == len(set(names)), line
-
-
-def test_the_status_page_and_the_metrics_name_no_key_no_tenant_and_no_body(door):
-    key, tenant = new_key(), "tenant" + new_key()
-    for body in (BODY, b"other"):
-        door.attempt(key, tenant=tenant, body=body)
-    for target in ("/status", "/metrics"):
-        page = door.attempt(new_key(), target, method="GET").body.decode()
-        assert "pay" in page and key not in page and tenant not in page and "amount" not in page
 
 
 def test_a_method_that_a_header_claims_is_not_the_requests_method(door):
