@@ -2,14 +2,16 @@
 """The clients of the torture are honest and stubborn: without faults every intent is acknowledged with one effect; every door retries; a
 client that dies leaves what the contract says, and claims to know nothing that it was not told.
 
-Seen to fail: with `failed` for a lost COMMIT (the retry's replay then follows a denied effect), without the gate in schema.sql (the
-zombie of a verified effect makes a second one), with a fresh key for each retry."""
+Seen to fail: with `failed` for a COMMIT without an answer (doors.Session.commit), and without the gate of schema.sql, where the zombie of a
+verified effect makes a second one."""
 
 import collections
 import json
+import pathlib
 import threading
 import time
 
+import psycopg2
 import pytest
 
 from harness.nginx import BUILD
@@ -22,7 +24,7 @@ from .workload import GROUPS, HTTP, LIB, SQL, Workload
 
 CLIENT = BUILD / "tests/torture/torture_client"
 PROGRAM = BUILD / "cli/pgonce"
-SCHEMA = (doors.pathlib.Path(__file__).parent / "schema.sql").read_text()
+SCHEMA = (pathlib.Path(__file__).parent / "schema.sql").read_text()
 LEASE_S = 0.5
 
 
@@ -367,7 +369,7 @@ def test_a_conversation_that_is_not_answered_ends(shop, watch):
     """A server that accepts, and is silent."""
     session = doors.Session(shop.dsn(), watch)
     begun = time.monotonic()
-    with pytest.raises(doors.psycopg2.Error):
+    with pytest.raises(psycopg2.Error):
         with session.within(0.5):
             session.row("SELECT pg_sleep(30)")
     assert time.monotonic() - begun < 15

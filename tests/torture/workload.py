@@ -417,7 +417,8 @@ class Workload:
         self.settled(deadline)
         draw = random.Random(f"{self.seed}/late")
         late = [number for number, state in sorted(self.states.items()) if state.done and self.intents[number].gone_s is None]
-        for number in draw.sample(late, min(LATE, len(late))):
+        aged = [number for number in late if self.intents[number].scope == "aged"]  # whose days are retired by now
+        for number in draw.sample(late, min(LATE, len(late))) + draw.sample(aged, min(LATE // 4, len(aged))):
             self.groups[self.intents[number].door].push(draw.uniform(0, 1), [self.intents[number]], late=True, left=5)
         self.settled(deadline)
         self.drain(deadline)
