@@ -47,8 +47,8 @@ bench-events: setup build ## measure the relay and the consumer against their go
 bench-keeper: setup build ## measure retirement, and claims among many stored intents (PGONCE_BENCH_ROWS; writes bench/keeper.json)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/keeper.py --json bench/keeper.json
 
-fuzz: setup build ## fuzz the parsers of the HTTP door, a minute each (PGONCE_FUZZ_SECONDS)
-	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) tests/fuzz
+fuzz: setup build ## fuzz every parser of outside input, a minute of a CPU each (PGONCE_FUZZ_SECONDS)
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) -rA tests/fuzz
 
 torture: setup build ## the whole system under faults, and a judge of its promises (SEED, MINUTES, FAULTS, BROKER, DOORS, SHRINK, KEEP: docs/torture.md)
 	cd tests && $(TORTURE) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),2) --broker $(or $(BROKER),nats) \

@@ -5,6 +5,7 @@
  */
 #include "broker.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,7 +39,10 @@ static char *decoded(const char *text, size_t length)
 	char *result = malloc(length + 1);
 	size_t used = 0;
 
-	for (size_t i = 0; result != NULL && i < length; i++) {
+	if (result == NULL) {
+		return NULL;
+	}
+	for (size_t i = 0; i < length; i++) {
 		char c = text[i];
 		if (c == '%') {
 			int high = i + 2 < length ? hex_digit(text[i + 1]) : -1;
@@ -52,10 +56,19 @@ static char *decoded(const char *text, size_t length)
 		}
 		result[used++] = c;
 	}
-	if (result != NULL) {
-		result[used] = '\0';
-	}
+	result[used] = '\0';
 	return result;
+}
+
+/* What may stand in brackets: an IPv6 address, perhaps with a zone. */
+static bool is_six(const char *name, size_t length)
+{
+	for (size_t i = 0; i < length; i++) {
+		if (!isalnum((unsigned char)name[i]) && strchr(":.%-_", name[i]) == NULL) {
+			return false;
+		}
+	}
+	return memchr(name, ':', length) != NULL;
 }
 
 /* "host", "host:port", "[::1]:port". False: it is none of them. */
@@ -74,6 +87,9 @@ static bool host_read(const char *text, size_t length, int standard_port, broker
 		name = text + 1;
 		name_length = (size_t)(bracket - name);
 		colon = bracket + 1 < end ? bracket + 1 : NULL;
+		if (!is_six(name, name_length)) {
+			return false;
+		}
 	} else {
 		colon = memchr(text, ':', length);
 		name_length = colon == NULL ? length : (size_t)(colon - text);

@@ -138,7 +138,10 @@ bool nats_answer_error(const char *data, size_t length, int *code, char problem[
 		snprintf(problem, BROKER_PROBLEM_BYTES, "what answers there is not JetStream: %.*s",
 		         (int)(length < 60 ? length : 60), data);
 	} else if (json_object_get(answer, "error") == NULL) {
-		wrong = false;
+		/* Whoever else listens there may answer with JSON of its own. */
+		wrong = !json_is_string(json_object_get(answer, "stream")) ||
+		        json_integer_value(json_object_get(answer, "seq")) <= 0;
+		snprintf(problem, BROKER_PROBLEM_BYTES, "what answers there is not JetStream: it names no stream and sequence");
 	} else if (json_unpack(answer, "{s:{s?i,s?i,s?s}}", "error", "code", code, "err_code", &specific, "description",
 	                       &text) == 0) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%s (JetStream error %d, %d)", text == NULL ? "refused" : text, *code,

@@ -38,7 +38,7 @@ bool nats_prepare(const broker_address *address, const char *credentials_file, c
 void nats_problem(const broker_address *address, const char *what, natsStatus status, natsConnection *connection,
                   char problem[BROKER_PROBLEM_BYTES]);
 /*
- * An answer of JetStream ({"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}): true and the
- * text where it is an error; code: its HTTP-like code, 0: none. False: it is none.
+ * The answer to a message that was published. False: JetStream stored it ({"stream":"SHOP","seq":7}). True and the text where it is an error
+ * ({"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}; code: its HTTP-like code, 0: none) or not JetStream's at all.
  */
 bool nats_answer_error(const char *data, size_t length, int *code, char problem[BROKER_PROBLEM_BYTES]);

@@ -6,6 +6,7 @@
 
 #include "config.h"
 #include "connect.h"
+#include "conninfo.h"
 
 typedef struct standard {
 	const char *keyword;
@@ -32,47 +33,16 @@ static const char *standard_of(const char *keyword)
 	return NULL;
 }
 
-/* key='value', with the quoting of libpq's connection strings. */
-static void add_setting(char **conninfo, const char *keyword, const char *value)
-{
-	char *quoted = cli_allocate(2 * strlen(value) + 1);
-	char *to = quoted;
-
-	for (const char *from = value; *from != '\0'; from++) {
-		if (*from == '\'' || *from == '\\') {
-			*to++ = '\\';
-		}
-		*to++ = *from;
-	}
-	char *longer = cli_format("%s%s='%s' ", *conninfo, keyword, quoted);
-	free(*conninfo);
-	free(quoted);
-	*conninfo = longer;
-}
-
 char *connect_conninfo(const cli_invocation *invocation)
 {
-	const char *dsn = invocation->given[OPTION_DSN] ? invocation->text[OPTION_DSN] : "";
-	/* libpq reads a string without '=' and '://' as a database's name only in PQconnectdbParams; people expect it here too. */
-	bool is_name = dsn[0] != '\0' && strchr(dsn, '=') == NULL && strstr(dsn, "://") == NULL;
-	char *problem = NULL;
-	PQconninfoOption *options = PQconninfoParse(is_name ? "" : dsn, &problem);
+	char problem[CONNINFO_PROBLEM_BYTES];
+	char *conninfo =
+	    conninfo_settled(invocation->given[OPTION_DSN] ? invocation->text[OPTION_DSN] : "", standard_of, problem);
 
-	if (options == NULL) {
+	if (conninfo == NULL) {
 		cli_fail(invocation, CLI_USAGE, "pgonce help, and the PostgreSQL manual: Connection Strings",
-		         "option --dsn: %s", config_conninfo_fault(dsn, problem));
-		PQfreemem(problem);
-		return NULL;
+		         "option --dsn: %s", problem);
 	}
-	char *conninfo = cli_duplicate("");
-	for (PQconninfoOption *option = options; option->keyword != NULL; option++) {
-		const char *value = is_name && strcmp(option->keyword, "dbname") == 0 ? dsn : option->val;
-		value = value != NULL ? value : standard_of(option->keyword);
-		if (value != NULL) {
-			add_setting(&conninfo, option->keyword, value);
-		}
-	}
-	PQconninfoFree(options);
 	return conninfo;
 }
 

@@ -99,7 +99,7 @@ static void judge_migrations(const PGresult *rows, install_state *state)
 		const contract_part *part = part_of_row(version);
 		if (version == 0) {
 			copy_text(state->release, sizeof state->release, release);
-			state->code_current = strcmp(checksum, part->checksum) == 0;
+			state->code_current = part != NULL && strcmp(checksum, part->checksum) == 0;
 			continue;
 		}
 		state->contract_version = version;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "connect.h"
+#include "conninfo.h"
 #include "jobs.h"
 #include "service.h"
 
@@ -102,7 +103,7 @@ static char *conninfo_of(const cli_invocation *invocation, const config *config,
 	const config_section *in = section;
 	const config_entry *entry = dsn_entry(section);
 	cli_invocation own = *invocation;
-	char *wrong = NULL;
+	char wrong[CONNINFO_PROBLEM_BYTES];
 
 	if (entry == NULL) {
 		in = config_find(config, "", "");
@@ -111,16 +112,12 @@ static char *conninfo_of(const cli_invocation *invocation, const config *config,
 	if (entry == NULL) {
 		return connect_conninfo(invocation);
 	}
-	bool is_name = strchr(entry->value, '=') == NULL && strstr(entry->value, "://") == NULL;
-	PQconninfoOption *options = is_name ? NULL : PQconninfoParse(entry->value, &wrong);
-	if (options == NULL && !is_name) {
-		char *problem = config_problem(config, in, entry, "dsn: %s", config_conninfo_fault(entry->value, wrong));
+	if (!conninfo_good(entry->value, wrong)) {
+		char *problem = config_problem(config, in, entry, "dsn: %s", wrong);
 		cli_fail(invocation, CLI_USAGE, "the PostgreSQL manual: Connection Strings", "%s", problem);
 		free(problem);
-		PQfreemem(wrong);
 		return NULL;
 	}
-	PQconninfoFree(options);
 	own.given[OPTION_DSN] = true;
 	own.text[OPTION_DSN] = entry->value;
 	return connect_conninfo(&own);

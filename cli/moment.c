@@ -17,13 +17,26 @@ enum {
 	FRACTION_DIGITS = 6
 };
 
+/* sscanf alone takes signs and spaces for digits. */
+static bool has_form(const char *text)
+{
+	static const char form[] = "0000-00-00T00:00:00";
+
+	for (size_t i = 0; i < sizeof form - 1; i++) {
+		if (form[i] == '0' ? text[i] < '0' || text[i] > '9' : text[i] != form[i]) {
+			return false;
+		}
+	}
+	return strspn(text + SECONDS_LENGTH, "0123456789.:+-") == strlen(text + SECONDS_LENGTH);
+}
+
 bool moment_parse(const char *text, int64_t *microseconds)
 {
 	struct tm parts = {.tm_isdst = 0};
 	int64_t fraction = 0;
 	int hours = 0, minutes = 0, read = 0;
 
-	if (text == NULL ||
+	if (text == NULL || !has_form(text) ||
 	    sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &parts.tm_year, &parts.tm_mon, &parts.tm_mday, &parts.tm_hour,
 	           &parts.tm_min, &parts.tm_sec, &read) != 6 ||
 	    read != SECONDS_LENGTH) {
@@ -57,7 +70,7 @@ void moment_span(int64_t microseconds, char *text, size_t size)
 		int64_t part; /* of the unit below */
 		const char *part_name;
 	} units[] = {{86400, "d", 3600, "h"}, {3600, "h", 60, "m"}, {60, "m", 1, "s"}};
-	int64_t span = microseconds < 0 ? -microseconds : microseconds;
+	int64_t span = microseconds >= 0 ? microseconds : microseconds == INT64_MIN ? INT64_MAX : -microseconds;
 
 	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
 		int64_t seconds = span / SECOND_US;

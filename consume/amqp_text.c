@@ -24,6 +24,9 @@ void text_buffer_free(text_buffer *buffer)
 
 static void append(text_buffer *buffer, const void *data, size_t length)
 {
+	if (length == 0) {
+		return; /* there may be no memory yet */
+	}
 	if (buffer->length + length > buffer->size) {
 		size_t size = buffer->size == 0 ? SIZE_FIRST : buffer->size;
 		while (size < buffer->length + length) {

@@ -251,7 +251,10 @@ static once_bytes decoded(arena *arena, const char *text)
 	int written = EVP_DecodeBlock(bytes, (const unsigned char *)text, (int)length);
 	size_t padding = length >= 2 ? (size_t)(text[length - 1] == '=') + (text[length - 2] == '=') : 0;
 
-	return (once_bytes){.data = bytes, .length = written < 0 ? 0 : (size_t)written - padding};
+	size_t used = written < (int)padding ? 0 : (size_t)written - padding;
+
+	bytes[used] = '\0'; /* who sends it on as a header takes it for a text */
+	return (once_bytes){.data = bytes, .length = used};
 }
 
 source_header *message_headers(const char *json, arena *arena, size_t *count)

@@ -27,6 +27,15 @@ static void read_reply(delivery *delivery, const char *reply, const char *stream
 	snprintf(coordinates, coordinates_bytes, "%s/%" PRId64, stream, delivery->sequence);
 }
 
+bool nats_message_has_place(natsMsg *message)
+{
+	delivery read;
+	char coordinates[1];
+
+	read_reply(&read, natsMsg_GetReply(message), "", coordinates, sizeof coordinates);
+	return read.sequence > 0 && read.nth > 0;
+}
+
 static void add_headers(delivery *delivery, natsMsg *message, const char *const *names, int name_count)
 {
 	source_header *header = delivery->headers;

@@ -6,6 +6,11 @@
 
 #include "delivery.h"
 
+/*
+ * Does it say where in a stream it stands, which is also where it is acknowledged? Somebody else's who publishes to where we listen does not: without a
+ * place it would be taken for every other one that has none.
+ */
+bool nats_message_has_place(natsMsg *message);
 /* Takes the message over: natsMsg_Destroy(delivery->owned) and free(delivery) end it. NULL: no memory. */
 delivery *nats_message_wrap(natsMsg *message, const char *stream);
 /* *copy: to be destroyed by the caller, also after a failure. */

@@ -424,6 +424,10 @@ static bool receive(source *source, int timeout_ms, bool *came)
 		natsMsg_Destroy(message);
 		return goes_on;
 	}
+	if (!nats_message_has_place(message)) {
+		natsMsg_Destroy(message);
+		return true;
+	}
 	delivery *made = nats_message_wrap(message, source->settings.stream);
 	if (made == NULL) {
 		snprintf(source->problem, sizeof source->problem, "memory is out");

@@ -126,6 +126,9 @@ static void read_headers(event *event, const PGresult *result, int column)
 	}
 	size_t count = get_u32(at + 12) / 2;
 	at += ARRAY_HEAD_BYTES;
+	if (count > (size_t)(end - at) / 8) {
+		return; /* each text has its length before it */
+	}
 	sink_header *headers = event_get(event, count * sizeof *headers);
 	for (size_t i = 0; i < count; i++) {
 		const char *texts[2] = {"", ""};

@@ -2,10 +2,10 @@
 /* settings.c: see settings.h. */
 #include "settings.h"
 
-#include <libpq-fe.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "conninfo.h"
 #include "memory.h"
 
 enum {
@@ -164,20 +164,12 @@ static bool read_source(const config *config, const config_section *section, rel
 static bool check_dsn(const config *config, const config_section *section, const relay_settings *settings,
                       char **problem)
 {
-	char *wrong = NULL;
+	char wrong[CONNINFO_PROBLEM_BYTES];
 
-	/* Without either sign it is a database's name. */
-	if (settings->dsn == NULL || (strchr(settings->dsn, '=') == NULL && strstr(settings->dsn, "://") == NULL)) {
+	if (settings->dsn == NULL || conninfo_good(settings->dsn, wrong)) {
 		return true;
 	}
-	PQconninfoOption *options = PQconninfoParse(settings->dsn, &wrong);
-	if (options != NULL) {
-		PQconninfoFree(options);
-		return true;
-	}
-	const char *fault = config_conninfo_fault(settings->dsn, wrong);
-	*problem = config_problem(config, section, entry_of(section, "dsn"), "%.*s", (int)strcspn(fault, "\n"), fault);
-	PQfreemem(wrong);
+	*problem = config_problem(config, section, entry_of(section, "dsn"), "%s", wrong);
 	return false;
 }
 

@@ -489,16 +489,6 @@ static bool is_secret(const config_entry *entry)
 	return at != NULL && colon != NULL && colon < at;
 }
 
-const char *config_conninfo_fault(const char *conninfo, const char *said)
-{
-	if (said == NULL) {
-		return "out of memory";
-	}
-	return strstr(conninfo, "pass") != NULL || strchr(conninfo, '@') != NULL
-	           ? "libpq cannot read this connection string, which is not repeated here since it may hold a password"
-	           : said;
-}
-
 char *config_exposed(const config *config)
 {
 	for (size_t i = 0; config->exposed && i < config->section_count; i++) {

@@ -83,11 +83,6 @@ bool config_apply(const config *config, const config_section *section, const con
  */
 bool config_known(const config *config, const config_section *section, const config_option *const *tables,
                   size_t table_count, char **problem);
-/*
- * What libpq says of a connection string that it cannot read; or, where the string may hold a password, a sentence that repeats nothing of it:
- * libpq quotes the word that it stumbled over.
- */
-const char *config_conninfo_fault(const char *conninfo, const char *said);
 /* A problem with an entry or section of the config, worded like all others: "pgonce.conf:12: [relay orders] url: ...". Free it. */
 __attribute__((format(printf, 4, 5))) char *config_problem(const config *config, const config_section *section,
                                                            const config_entry *entry, const char *format, ...);

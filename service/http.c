@@ -373,7 +373,11 @@ bool http_start(http_client *client, http_call *call)
 
 /* ---- results */
 
-static void keep_answer(slot *slot)
+/* gcc's analyzer loses sight of what belongs to the call: http_call_clear frees it. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+/* False: it has no status that HTTP knows (RFC 9110, section 15): libcurl takes a line like "HTTP/2 1" for an answer. */
+static bool keep_answer(slot *slot)
 {
 	http_call *call = slot->call;
 	curl_off_t seconds = 0;
@@ -381,6 +385,9 @@ static void keep_answer(slot *slot)
 	const char *type = NULL;
 
 	curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &status);
+	if (status < 100 || status > 999) {
+		return false;
+	}
 	call->status = (int)status;
 	/* libcurl makes seconds of a date; 0 is its word for none, and a time that is past says no more. */
 	if (curl_easy_getinfo(slot->easy, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0) {
@@ -389,15 +396,16 @@ static void keep_answer(slot *slot)
 	if (curl_easy_getinfo(slot->easy, CURLINFO_CONTENT_TYPE, &type) == CURLE_OK && type != NULL) {
 		call->content_type = strdup(type);
 	}
+	return true;
 }
+#pragma GCC diagnostic pop
 
 /* The transfer is over: what does that mean for the request? */
 static void settle(slot *slot, CURLcode code)
 {
 	http_call *call = slot->call;
 
-	if ((code == CURLE_OK || slot->overlong) && slot->head_ended) {
-		keep_answer(slot);
+	if ((code == CURLE_OK || slot->overlong) && slot->head_ended && keep_answer(slot)) {
 		finish(slot, HTTP_ANSWERED);
 		return;
 	}
@@ -411,7 +419,8 @@ static void settle(slot *slot, CURLcode code)
 	if (slot->no_memory) {
 		text = "out of memory while reading the answer";
 	} else if (code == CURLE_ABORTED_BY_CALLBACK || code == CURLE_OK) {
-		text = "the connection broke before a whole answer came";
+		text = code == CURLE_OK && slot->head_ended ? "what came is no answer of HTTP"
+		                                            : "the connection broke before a whole answer came";
 	}
 	snprintf(call->problem, sizeof call->problem, "%s", text);
 	/* It may quote what the other side sent, and will be stored as text. */

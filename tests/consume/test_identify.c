@@ -170,6 +170,30 @@ static void whatever_comes_has_an_id_that_the_contract_takes(void **state)
 	}
 }
 
+/* Bytes that are no text come back from JSON as they were, and end: who sends them on as a header takes them for a text. */
+static void a_header_of_bytes_ends_where_its_bytes_end(void **state)
+{
+	static const char *const values[] = {"\xff", "\xff\xfe", "\xff\xfe\xfd", "\xff\xfe\xfd\xfc"};
+	const origin id = {.kind = ORIGIN_HEADER, .name = "id"};
+	arena arena = {0};
+
+	(void)state;
+	for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+		const source_header headers[] = {{.name = "id", .value = bytes("1")},
+		                                 {.name = "raw", .value = bytes(values[i])}};
+		source_message delivery = {.topic = "t", .headers = headers, .header_count = 2};
+		message message;
+		size_t count = 0;
+		message_identify(&delivery, &id, &id, &arena, &message);
+		const source_header *again = message_headers(message.headers, &arena, &count);
+		assert_int_equal(count, 2);
+		const source_header *raw = strcmp(again[0].name, "raw") == 0 ? &again[0] : &again[1];
+		assert_int_equal(raw->value.length, strlen(values[i]));
+		assert_string_equal(raw->value.data, values[i]);
+		arena_clear(&arena);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -178,6 +202,7 @@ int main(void)
 	    cmocka_unit_test(pointers_that_are_none),
 	    cmocka_unit_test(origins),
 	    cmocka_unit_test(no_text_is_read_beyond_its_end),
+	    cmocka_unit_test(a_header_of_bytes_ends_where_its_bytes_end),
 	    cmocka_unit_test(whatever_comes_has_an_id_that_the_contract_takes),
 	};
 

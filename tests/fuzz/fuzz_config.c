@@ -5,12 +5,9 @@
  * runs it. Input: the file.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "config.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "fuzz.h"
 
 typedef struct values {
 	const char *text;
@@ -47,13 +44,6 @@ static const config_option table[] = {
     {.name = "kafka.", .kind = CONFIG_PREFIX},
     {.name = NULL}};
 static const config_option *const tables[] = {table};
-
-static void must(bool good)
-{
-	if (!good) {
-		abort();
-	}
-}
 
 static void check_problem(char *problem)
 {

@@ -6,21 +6,11 @@
  * type, each ended by a line feed, and the body.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#include "fuzz.h"
 #include "pgonce.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
 static const unsigned char salt[ONCE_SALT_BYTES] = {1, 2, 3};
-
-static void must(bool good)
-{
-	if (!good) {
-		abort();
-	}
-}
 
 typedef struct request {
 	char *parts[3];

@@ -5,20 +5,10 @@
  * tests/fuzz/test_fuzz.py builds and runs it. Input: 'j' and a JSON text; or 'h' and, for each header, the lengths of
  * name and value in a byte each and the two.
  */
-#include <stdlib.h>
-#include <string.h>
 
+#include "fuzz.h"
 #include "http.h"
 #include "internal.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool good)
-{
-	if (!good) {
-		abort();
-	}
-}
 
 static bool can_be_sent(const http_header *header)
 {

@@ -4,20 +4,10 @@
  * it is the same key when it is quoted again; what strict mode takes, lenient mode takes alike; what begins with a quote is
  * a string or nothing. tests/fuzz/test_fuzz.py builds and runs it. Input: a byte (the limit), then the value.
  */
-#include <stdlib.h>
-#include <string.h>
 
+#include "fuzz.h"
 #include "http.h"
 #include "internal.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void must(bool good)
-{
-	if (!good) {
-		abort();
-	}
-}
 
 static void check_key(const char *key, size_t length, size_t length_max)
 {

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Fuzz targets, and what runs them."""
