@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from harness.postgres import Postgres
+from harness.sanitizers import Reports
 from harness.workers import Turns
 
 
@@ -33,6 +34,8 @@ GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time; no other worker's test runs meanwhile")
     config.pluginmanager.register(Turns(), "turns")
+    if os.environ.get("PGONCE_SANITIZED") == "yes":
+        config.pluginmanager.register(Reports(), "reports")
 
 
 @pytest.hookimpl(tryfirst=True)
