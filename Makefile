@@ -9,7 +9,7 @@ PYTEST_WORKERS ?= 2
 TORTURE := PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) -m torture
 WORKERS := $(if $(filter 1,$(PYTEST_WORKERS)),,-n $(PYTEST_WORKERS) --dist loadgroup)
 
-.PHONY: help run test test-sanitized lint format bench bench-gateway bench-events bench-keeper fuzz install torture torture-selftest test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper fuzz install torture torture-selftest test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,12 +23,27 @@ stop: ## stop what `make run` left up
 test: setup build build-sanitized ## build with warnings as errors and run every test, on private servers
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized $(PYTEST) $(WORKERS) tests
 
-test-sanitized: setup build ## the gateway's tests on an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt)
+test-sanitized: setup build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD) --quiet gateway/nginx-sanitized
-	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) tests/gateway
+	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-sanitized PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized \
+		PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
+
+THREADED := tests/relay/test_flight.py tests/relay/test_pipeline.py tests/service tests/consume/test_http.py tests/keeper tests/cli/test_run.py
+test-threads: setup build ## the programs with threads under ThreadSanitizer (TESTS)
+	@test -f $(BUILD)-threads/build.ninja || meson setup $(BUILD)-threads -Db_sanitize=thread -Db_lundef=false \
+		>$(BUILD)-threads.log 2>&1 || { cat $(BUILD)-threads.log; exit 1; }
+	@rm -f $(BUILD)-threads.log
+	@ninja -C $(BUILD)-threads --quiet
+	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-threads PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-threads $(PYTEST) $(or $(TESTS),$(THREADED))
+
+test-valgrind: setup build ## libpgonce's C tests under valgrind
+	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_VALGRIND=all $(PYTEST) tests/lib/test_valgrind.py
 
 lint: setup build ## format, static analysis, SQL, shell, Python, generated documents
 	@tools/lint.sh $(BUILD)
+
+lint-deep: setup build ## the static analysis alone, as deep as clang's analyzer goes by itself
+	PGONCE_ANALYZER_STATES=225000 $(PYTHON) tools/analyze.py $(BUILD)
 
 format: setup ## format the C files in place
 	@tools/lint.sh --format
@@ -82,4 +97,4 @@ build-sanitized:
 	@ninja -C $(BUILD)-sanitized --quiet
 
 clean: ## remove what was built (not .pgonce, which holds data)
-	rm -rf $(BUILD) $(BUILD)-sanitized
+	rm -rf $(BUILD) $(BUILD)-sanitized $(BUILD)-threads

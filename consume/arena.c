@@ -37,7 +37,10 @@ void *memory_grow(void *memory, size_t bytes)
 
 void *memory_take(size_t bytes)
 {
-	return memset(memory_grow(NULL, bytes), 0, bytes);
+	void *taken = memory_grow(NULL, bytes);
+
+	memset(taken, 0, bytes);
+	return taken;
 }
 
 void *arena_take(arena *arena, size_t bytes)

@@ -40,22 +40,7 @@ if [ -n "$format" ]; then
 else
 	echo "skip  format: clang-format 14 is not here, and other versions lay code out differently"
 fi
-tidy_files=$(printf '%s\n' "$c_files" | grep '\.c$' | grep -v -e '^tests/' -e '^gateway/')
-# shellcheck disable=SC2086
-check "static analysis (clang-tidy)" sh -c "printf '%s\n' \"\$@\" | xargs -P 2 -n 8 clang-tidy --quiet -p $build --warnings-as-errors='*'" tidy $tidy_files
-# The module is compiled by nginx's own build, where its headers are.
-nginx=$build/gateway/ngx_http_once_module.so.p/nginx
-if [ -d "$nginx/objs" ]; then
-	set --
-	for folder in src/core src/event src/event/modules src/os/unix objs src/http src/http/modules src/http/v2; do
-		set -- "$@" "-I$nginx/$folder"
-	done
-	# shellcheck disable=SC2046
-	check "static analysis of the module (clang-tidy)" clang-tidy --quiet --warnings-as-errors='*' $(git ls-files 'gateway/*.c') -- \
-		-std=gnu11 -D_GNU_SOURCE -Iinclude -Ilib/http "-I$(pg_config --includedir)" "$@"
-else
-	echo "skip  static analysis of the module: it is not built here"
-fi
+check "static analysis (clang-tidy, gcc -fanalyzer)" /usr/bin/python3 tools/analyze.py "$build"
 # shellcheck disable=SC2046
 check "shell (shellcheck)" shellcheck -x $(git ls-files '*.sh' .ci/run)
 # shellcheck disable=SC2046

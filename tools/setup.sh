@@ -42,6 +42,7 @@ prometheus:the tests' private Prometheus, and promtool
 clang-format:the format check
 clang-tidy:static analysis
 clang:the tests' fuzzer, libFuzzer
+valgrind:the library's tests in memory checked by value
 shellcheck:the shell check
 "
 bench_gateway_packages="

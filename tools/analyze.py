@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""Static analysis of every C file outside of tests/: clang-tidy (with clang's analyzer) and gcc -fanalyzer, as many at once as there are processors,
+the largest files first, the nginx module's among the others, so that no processor waits for another's last file.
+
+Clang's analyzer is nearly all of clang-tidy's time, and most of that goes into few large functions, whose paths it follows until it has seen 225,000
+states. PGONCE_ANALYZER_STATES bounds them (75,000 by default, as clang's own quick mode has it, with all else as thorough as ever; `make lint-deep`
+says 225,000). What is behind the bound gcc's analyzer follows by rules of its own.
+
+    analyze.py BUILD [FILE...]
+
+A file that passed is not analysed again by the same build directory until it, a header that it reads, or the rules change: what passed is kept under
+BUILD/analyzed by the hash of all of these."""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NGINX_FOLDERS = ["src/core", "src/event", "src/event/modules", "src/os/unix", "objs", "src/http", "src/http/modules", "src/http/v2"]
+STATES = os.environ.get("PGONCE_ANALYZER_STATES", "75000")
+# gcc's own, which clang 14 does not take.
+GCC_ONLY = {"-ftrivial-auto-var-init=zero"}
+
+
+def output_of(command, directory=ROOT):
+    return subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory, check=False)
+
+
+class File:
+    """What is analysed with which arguments of the compiler. Those of the module are not in the build's list: nginx's own build compiles it."""
+
+    def __init__(self, path, directory, arguments):
+        self.path, self.directory, self.arguments = path, directory, arguments
+
+    def preprocessed(self):
+        done = subprocess.run(["gcc", *self.arguments, "-E", "-P", self.path], cwd=self.directory, stdout=subprocess.PIPE, check=True)
+        return done.stdout
+
+    def tidy(self):
+        arguments = [word for word in self.arguments if word not in GCC_ONLY]
+        bound = ["-Xclang", "-analyzer-config", "-Xclang", f"max-nodes={STATES}"]
+        return output_of(["clang-tidy", "--quiet", "--warnings-as-errors=*", self.path, "--", *arguments, *bound])
+
+    def gcc(self):
+        return output_of(["gcc", *self.arguments, "-fanalyzer", "-Werror", "-c", self.path, "-o", "/dev/null"], self.directory)
+
+
+def absolute(arguments, directory):
+    """Include folders as seen from anywhere."""
+    return [f"-I{(directory / word[2:]).resolve()}" if word.startswith("-I") else word for word in arguments]
+
+
+def listed(build):
+    """The files of the build's list, each once."""
+    files = {}
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        directory = pathlib.Path(entry["directory"])
+        path = (directory / entry["file"]).resolve()
+        words = shlex.split(entry["command"])[1:]
+        skip = {index for index, word in enumerate(words) if word in ("-o", "-MF", "-MQ", "-c")}
+        kept = [word for index, word in enumerate(words) if index not in skip and index - 1 not in skip and word not in ("-MD", "--coverage")]
+        if path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / "tests"):
+            files.setdefault(path, File(path, directory, absolute(kept, directory)))
+    return files
+
+
+def module(build):
+    nginx = build / "gateway/ngx_http_once_module.so.p/nginx"
+    if not (nginx / "objs").is_dir():
+        print("skip  static analysis of the module: it is not built here")
+        return {}
+    libpq = output_of(["pg_config", "--includedir"]).stdout.strip()
+    arguments = ["-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT}/include", f"-I{ROOT}/lib/http", f"-I{libpq}", "-O2"]
+    arguments += [f"-isystem{(nginx / folder).resolve()}" for folder in NGINX_FOLDERS]
+    return {path: File(path, ROOT, arguments) for path in (ROOT / "gateway").glob("*.c")}
+
+
+def rules():
+    versions = output_of(["clang-tidy", "--version"]).stdout + output_of(["gcc", "--version"]).stdout
+    return hashlib.sha256((versions + (ROOT / ".clang-tidy").read_text(encoding="utf-8") + STATES + pathlib.Path(__file__).read_text(encoding="utf-8")).encode())
+
+
+def analyze(file, passed, rules_hash):
+    """What is wrong with it ("" where nothing is), and the seconds that it took."""
+    start = time.monotonic()
+    digest = rules_hash.copy()
+    digest.update(" ".join(file.arguments).encode() + file.preprocessed() + file.path.read_bytes())
+    mark = passed / digest.hexdigest()
+    if mark.exists():
+        return "", time.monotonic() - start
+    done = [file.tidy(), file.gcc()]
+    wrong = "".join(each.stdout for each in done if each.returncode != 0)
+    if not wrong:
+        mark.touch()
+    return wrong, time.monotonic() - start
+
+
+def main(build, names):
+    passed = build / "analyzed"
+    passed.mkdir(exist_ok=True)
+    files = {**module(build), **listed(build)}
+    chosen = [file for path, file in files.items() if not names or str(path.relative_to(ROOT)) in names]
+    chosen.sort(key=lambda file: -file.path.stat().st_size)
+    rules_hash, bad, slowest = rules(), 0, []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for file, (wrong, seconds) in zip(chosen, pool.map(lambda file: analyze(file, passed, rules_hash), chosen)):
+            slowest.append((seconds, file.path.relative_to(ROOT)))
+            if wrong:
+                print(wrong)
+                bad += 1
+    print(f"{len(chosen)} files; the slowest: " + ", ".join(f"{path} {seconds:.1f} s" for seconds, path in sorted(slowest, reverse=True)[:5]))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]))
