@@ -28,6 +28,6 @@ def test_under_faults_every_promise_holds(broker, capfd):
     held(Plan(int(os.environ["PGONCE_TORTURE_SEED"]), SECONDS, broker), capfd)
 
 
-@pytest.mark.parametrize("plan", read_seeds(), ids=lambda plan: f"{plan.seed}-{plan.broker}")
+@pytest.mark.parametrize("plan", [pytest.param(plan, id=f"{plan.seed}-{plan.broker}") for plan in read_seeds()])
 def test_what_once_failed_holds(plan, capfd):
     held(plan, capfd)
