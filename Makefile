@@ -9,7 +9,7 @@ PYTEST_WORKERS ?= 2
 TORTURE := PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) -m torture
 WORKERS := $(if $(filter 1,$(PYTEST_WORKERS)),,-n $(PYTEST_WORKERS) --dist loadgroup)
 
-.PHONY: help run test test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper fuzz install torture torture-selftest test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-threads: setup build ## the programs with threads under ThreadSanitizer (TE
 
 test-valgrind: setup build ## libpgonce's C tests under valgrind
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_VALGRIND=all $(PYTEST) tests/lib/test_valgrind.py
+
+coverage: setup ## count the branches of the library and the gateway that their tests take (tools/coverage.py)
+	@tools/coverage.py $(BUILD)-coverage
 
 lint: setup build ## format, static analysis, SQL, shell, Python, generated documents
 	@tools/lint.sh $(BUILD)
@@ -97,4 +100,4 @@ build-sanitized:
 	@ninja -C $(BUILD)-sanitized --quiet
 
 clean: ## remove what was built (not .pgonce, which holds data)
-	rm -rf $(BUILD) $(BUILD)-sanitized $(BUILD)-threads
+	rm -rf $(BUILD) $(BUILD)-sanitized $(BUILD)-threads $(BUILD)-coverage

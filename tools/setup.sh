@@ -43,6 +43,7 @@ clang-format:the format check
 clang-tidy:static analysis
 clang:the tests' fuzzer, libFuzzer
 valgrind:the library's tests in memory checked by value
+gcovr:counts the branches that the tests take
 shellcheck:the shell check
 "
 bench_gateway_packages="

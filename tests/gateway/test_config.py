@@ -37,7 +37,7 @@ def refusal(nginx, *args, **options):
 
 HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age"}
 GOOD = {
-    "once_database": ["postgresql://app@%2Fnowhere/none", "host=127.0.0.1", "hostaddr=127.0.0.1 host=db.example"],
+    "once_database": ["postgresql://app@%2Fnowhere/none", "host=127.0.0.1", "hostaddr=127.0.0.1 host=db.example", "host=@abstract", "dbname=none"],
     "once_timeout": ["1s", "500ms"],
     "once_prepare": ["on", "off"],
     "once_batch_max": ["1", "65536"],
@@ -46,7 +46,7 @@ GOOD = {
     "once": ["off", "on", "required"],
     "once_scope": ["payments", "$server_name", "pay-$arg_kind"],
     "once_tenant": ["none", "$http_x_tenant", "t-$remote_user"],
-    "once_key": ["$http_webhook_id", "$arg_key"],
+    "once_key": ["$http_webhook_id", "$arg_key", "fixed", "$http_x-$arg_key", "$http_x.y"],
     "once_key_syntax": ["lenient", "strict"],
     "once_key_length": ["1", "255"],
     "once_methods": ["POST", "POST PUT PATCH DELETE"],
@@ -55,12 +55,12 @@ GOOD = {
     "once_wait": ["0", "5s"],
     "once_body_max": ["0", "10m"],
     "once_response_max": ["1", "512m"],
-    "once_headers": ["Location", "X-* content-type"],
+    "once_headers": ["Location", "X-* content-type", "X_Under X.Dot x-9"],
     "once_store": ["2xx", "2xx 3xx 4xx 5xx"],
     "once_in_doubt": ["hold", "retry"],
     "once_fail": ["closed", "open"],
     "once_fingerprint": ["body", "method target content_type body $http_x_version"],
-    "once_canonical_json": ["on", "off"],
+    "once_canonical_json": ["on", "off", "on; once_body_max 64m"],
     "once_peek": ["on", "off"],
     "once_handoff": ["on", "off"],
     "once_log_keys": ["hash", "clear"],
@@ -144,12 +144,18 @@ def test_a_directive_that_comes_twice_is_refused(nginx, name):
     assert "duplicate" in refusal(nginx, location=f"{name} {value}; {name} {value};", once="once on; once_scope x;" + ("" if name == "once_tenant" else "once_tenant none;"))
 
 
+def test_a_database_and_a_status_page_that_come_twice_are_refused(nginx):
+    assert "duplicate" in refusal(nginx, database=DATABASE + DATABASE)
+    assert "duplicate" in refusal(nginx, server="location = /status { once_status; once_status json; }")
+
+
 def test_a_database_that_a_file_names_is_read_from_it(nginx):
     path = nginx.directory / "conninfo"
-    path.write_text("host=/nowhere dbname=none\n")
-    path.chmod(0o644)
-    check(nginx, database=f"once_database {path};")
-    for content in ("", "x" * 5000, "nonsense"):
+    path.touch(0o644)
+    for end in ("", "\n", "\r\n", " \n"):
+        path.write_text("host=/nowhere dbname=none" + end)
+        check(nginx, database=f"once_database {path};")
+    for content in ("", "\n", "x" * 5000, "host=/nowhere\0dbname=none", "nonsense"):
         path.write_text(content)
         assert "once_database" in refusal(nginx, database=f"once_database {path};")
 
@@ -160,7 +166,8 @@ def test_a_refused_connection_string_is_not_repeated_since_it_may_hold_a_passwor
 
 def test_a_host_name_that_would_have_to_be_looked_up_is_warned_of(nginx):
     assert "[warn]" in check(nginx, database='once_database "host=db.example dbname=none";')
-    for harmless in ("host=/run/postgresql", "host=10.0.0.1", "host=::1", "host=db.example hostaddr=10.0.0.1"):
+    assert "[warn]" in check(nginx, database="once_database \"host=db.example hostaddr=''\";")
+    for harmless in ("host=/run/postgresql", "host=''", "host=@abstract", "host=10.0.0.1", "host=::1", "host=db.example hostaddr=10.0.0.1"):
         assert "[warn]" not in check(nginx, database=f'once_database "{harmless}";')
 
 

@@ -148,6 +148,8 @@ def once_only(door, key, first, *args, **options):
     assert door.count(key) <= 1
     final = settled(door, key, *args, **options)
     assert door.count(key) <= 1
+    if first is not None and not first.whole:
+        first = None
     if first is not None and first.status == 201:
         # Whole, or not at all: what could not be kept with all of its headers is not replayed.
         replay = final.status == 201 and final.replayed and final.body == first.body

@@ -2,6 +2,8 @@
 """nginx leads a request elsewhere after it has left, or answers in another's place: the request runs once, what is stored is the service's own
 answer, and only what is whole is replayed."""
 
+import json
+
 import pytest
 
 from harness.postgres import wait_until
@@ -28,6 +30,9 @@ CONFIG = """
     location /upgraded { proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; proxy_pass http://app; }
     location /argument { once_key $arg_key; proxy_pass http://app; }
     location /argument-maybe { once on; once_key $arg_key; proxy_pass http://app; }
+    location /small { client_max_body_size 10k; once_body_max 16m; proxy_pass http://app; }
+    location /large { once_response_max 64k; proxy_pass http://app; }
+    location /canonical { once_canonical_json on; once_body_max 8m; proxy_pass http://app; }
     location /own { default_type text/plain; return 200 "own"; }
     location /scoped { once_scope $arg_scope; proxy_pass http://app; }
     location /peek { once_peek on; error_page 403 = @again; limit_except POST { deny all; } proxy_pass http://app; }
@@ -150,6 +155,97 @@ def test_a_scope_that_a_request_gives_must_be_one(door):
     first = door.attempt(key, "/scoped?scope=ok")
     assert_replays(door, key, first, "/scoped?scope=ok")
     assert "once_scope gave no valid name" in door.nginx.log()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_nginx_refuses_is_no_attempt(door, chunked):
+    key = new_key()
+    assert door.attempt(key, "/small", body=bytes(200_000), chunked=chunked).status == 413
+    assert door.stored(key) is None and door.count(key) == 0
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+def test_an_answer_that_passes_and_is_cut_leaves_doubt(door, framing):
+    key = new_key()
+    door.upstream.script(key, Answer(body=bytes(300_000), framing=framing, cut=200_000))
+    answer = door.attempt(key, "/large")
+    assert answer.status == 201 and not answer.whole
+    door.wait_state(key, "in_doubt")
+    assert_problem(door.attempt(key, "/large"), 409, "in-doubt")
+    assert door.count(key) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b'{"b": 1}', b'["' + b"x" * 1_500_000 + b'"]'], ids=["empty", "small", "large"])
+def test_a_request_is_the_same_by_its_canonical_body_whatever_its_size(door, body):
+    """One that is too large to be sorted is compared as it is."""
+    key = new_key()
+    first = door.attempt(key, "/canonical", body=body)
+    assert_replays(door, key, first, "/canonical", body=body)
+    assert_problem(door.attempt(key, "/canonical", body=b'{"b": 2}'), 422, "mismatch")
+
+
+def test_a_request_needs_no_type(door):
+    key = new_key()
+    ask = [("X-Test", key), ("X-Tenant", "acme"), ("Idempotency-Key", f'"{key}"')]
+    first, again = (door.nginx.ask("POST", "/page", ask, b"x") for _ in range(2))
+    assert first.status == 201 and again.replayed and same_answer(first, again)
+    assert_problem(door.attempt(key, "/page", body=b"x"), 422, "mismatch")
+
+
+def test_a_client_that_leaves_while_its_body_is_hashed_leaves_nothing(door):
+    """A large body takes several turns of the loop; where in them it leaves is chance."""
+    body = bytes(15_000_000)
+    for _ in range(3):
+        key = new_key()
+        connection = door.send(key, "/page", body=body)
+        connection.close()
+        wait_until(lambda: door.state(key) != "processing", "the end of the attempt")
+        assert door.count(key) <= 1
+
+
+STORED = {
+    "a type with parameters": (201, {"Content-Type": 'text/plain; format=flowed;   charset="utf-8"'}, 201),
+    "a type that ends early": (201, {"Content-Type": "text/plain; char"}, 201),
+    "a charset that is empty": (201, {"Content-Type": "text/plain; charset="}, 201),
+    "a charset that is open": (201, {"Content-Type": 'text/plain; charset="'}, 201),
+    "a type with spaces at its end": (201, {"Content-Type": "text/plain;   "}, 201),
+    "a status without a body": (304, {}, 304),
+    "a status that is none": (101, {}, 409),
+    "no status": (None, {}, 409),
+    "headers that cannot be sent": (201, {"X-Bad": "a\nb"}, 409),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_what_somebody_else_stored_is_replayed_if_it_can_be_sent(door, name):
+    status, headers, expected = STORED[name]
+    key = new_key()
+    door.attempt(key, "/page")
+    door.database.execute("UPDATE once.intent SET response_status = %s, response_headers = %s, response_body = '' WHERE key = %s",
+                          status, json.dumps(headers), key)  # fmt: skip
+    answer = door.attempt(key, "/page")
+    assert answer.status == expected and answer.replayed == (expected != 409), answer
+    if "Content-Type" in headers:
+        assert answer.header("Content-Type").startswith("text/plain")
+    assert door.count(key) == 1
+
+
+@pytest.mark.parametrize("stage", ["claim", "peek"])
+def test_a_client_that_leaves_while_the_database_is_silent_leaves_nothing(door, stage):
+    """And the answer that comes too late is no attempt's any more."""
+    key = new_key()
+    blocker = door.database.connect(autocommit=False)
+    blocker.cursor().execute("LOCK TABLE once.intent IN ACCESS EXCLUSIVE MODE")
+    try:
+        connection = door.send(key, "/page" if stage == "claim" else "/peek")
+        blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: door.database.value(blocked) > 0, "the gateway's statement to wait")
+        connection.close()
+    finally:
+        blocker.rollback()
+        blocker.close()
+    wait_until(lambda: door.state(key) in (None, "failed_retryable"), "the claim to be given back")
+    assert door.count(key) == 0
 
 
 def test_what_nginx_answers_itself_is_not_protected(door):

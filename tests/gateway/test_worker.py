@@ -99,6 +99,11 @@ def test_nginx_runs_with_the_module_and_without_http(tmp_path):
         nginx.destroy()
 
 
+def test_without_a_database_the_status_page_has_nothing_to_show():
+    with Nginx(server="location = /status { once_status; }", workers=1) as nginx:
+        assert nginx.ask("GET", "/status").status == 503
+
+
 @pytest.mark.parametrize("method", ["HEAD", "GET", "POST"])
 def test_the_status_page_answers_those_who_only_look(database, upstream, method):
     with Door(database, upstream, CONFIG, workers=1) as door:

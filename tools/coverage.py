@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""Which branches of the library and of the gateway the tests take: coverage.py [--no-run] BUILD_DIRECTORY. Builds both with counters, in a
+directory of their own, runs their tests, prints a table, and fails where less than WANTED of the branches of either was taken."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+WANTED = 90  # of a hundred branches, in each part
+PARTS = {"the library": "lib/", "the gateway": "gateway/"}
+TESTS = ["tests/lib/test_lib.py", "tests/http", "tests/gateway"]
+# The C tests run once, here without sanitizers; what looks at the built files, or runs other tests again, takes no branch more.
+LEFT_OUT = "not sanitized and not installed_library and not shared_library and not header_compiles and not without_its_guarantee"
+
+# Lines whose branches are not counted: what they match, and why nothing of ours could take them.
+EXCLUDED = {
+    r"ngx_log_error\(": "nginx's macro compares the log's level",
+    r"ngx_(post_event|delete_posted_event)\(": "nginx's macros write debug messages, and ask whether an event was posted before",
+    r"ngx_buf_(size|in_memory)\(": "nginx's macros tell buffers in memory, in a file, and of neither kind",
+    r"ngx_del_conn\)|c->(read|write)->active\)": "only where nginx has no epoll, and Debian's on Linux has",
+    r"charset_apart\(|out->charset\.len": "only a content handler that nginx does not bring sets the charset apart from the type",
+    r"pass_trailers": "only of gRPC, which nginx -t refuses here",
+    r"\bmetrics != NULL\)": "no request comes before its worker has counters, and none after",
+    r"ngx_process != NGX_PROCESS": "a cache manager, a kind of process that starts no module",
+    r"report_tries < 1000000": "more than a report is tried before it is given up",
+    r"left_ms > INT_MAX": "a wait of 24 days",
+    r"getrandom\(|nanosleep\(": "the kernel has no entropy yet; a signal with a handler comes during a pause",
+}  # fmt: skip
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], check=True, **options)
+
+
+def build(directory):
+    """Without optimisation, since that merges branches, and therefore without what fortification needs."""
+    if not (directory / "build.ninja").exists():
+        run("meson", "setup", directory, "-Db_coverage=true", "-Dbuildtype=debug", "-Dwerror=false", "-Dc_args=-U_FORTIFY_SOURCE",
+            cwd=ROOT, stdout=subprocess.DEVNULL)  # fmt: skip
+    listed = run("meson", "introspect", "--targets", directory, cwd=ROOT, stdout=subprocess.PIPE).stdout
+    targets = [
+        pathlib.Path(file).relative_to(directory)
+        for target in json.loads(listed)
+        for file in target["filename"]
+        if re.search(r"/tests/(lib|http)/|ngx_http_once_module\.so$", file)
+    ]
+    run("ninja", "-C", directory, "--quiet", *targets)
+
+
+def clear(directory):
+    """Empty counters that everybody may write: nginx's workers are another user's where these tests run as root."""
+    for notes in directory.rglob("*.gcno"):
+        counters = notes.with_suffix(".gcda")
+        counters.write_bytes(b"")
+        counters.chmod(0o666)
+        notes.parent.chmod(0o777)
+
+
+def test(directory):
+    environment = os.environ | {"PGONCE_BUILD": str(directory), "PGONCE_BUILD_SANITIZED": str(directory)}
+    workers = os.environ.get("PYTEST_WORKERS", "2")
+    beside = [] if workers == "1" else ["-n", workers, "--dist", "loadgroup"]
+    command = ["/usr/bin/python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", *beside, "-k", LEFT_OUT, *TESTS]
+    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+
+
+def count(directory):
+    """{file: (branches, taken, lines, run)}. gcov needs the directory that the compiler ran in: nginx's make has its own."""
+    found = {}
+    nginx = directory / "gateway/ngx_http_once_module.so.p/nginx"
+    for place, objects, source in ((directory, ("lib", "tests"), "lib"), (nginx, ("objs/addon",), "gateway")):
+        summary = directory / f"coverage-{source}.json"
+        excluded = f".*(?:{'|'.join(EXCLUDED)})"
+        run("gcovr", "--root", ROOT, "--object-directory", place, "--filter", f"{ROOT}/{source}/", "--json-summary", summary,
+            "--exclude-branches-by-pattern", excluded, *objects, cwd=place, stdout=subprocess.DEVNULL)  # fmt: skip
+        for file in json.loads(summary.read_text())["files"]:
+            found[file["filename"]] = [file[name] for name in ("branch_total", "branch_covered", "line_total", "line_covered")]
+    return found
+
+
+def share(taken, total):
+    return f"{taken:6d} of {total:5d}  {100 * taken / total:5.1f} %" if total else f"{'':24s}"
+
+
+def report(found):
+    """Prints the table. Returns the parts that have too little."""
+    few = []
+    print(f"{'':40s}{'branches':^24s}   {'lines':^24s}")
+    for name, prefix in PARTS.items():
+        sums = [0, 0, 0, 0]
+        for file, numbers in sorted(found.items()):
+            if file.startswith(prefix):
+                branches, taken, lines, ran = numbers
+                print(f"{file:40s}{share(taken, branches)}   {share(ran, lines)}")
+                sums = [sums[i] + numbers[i] for i in range(4)]
+        print(f"{name:40s}{share(sums[1], sums[0])}   {share(sums[3], sums[2])}\n")
+        if sums[0] == 0 or 100 * sums[1] < WANTED * sums[0]:
+            few.append(name)
+    return few
+
+
+def main():
+    words = [word for word in sys.argv[1:] if word != "--no-run"]
+    if len(words) != 1:
+        sys.exit(__doc__)
+    directory = pathlib.Path(words[0]).resolve()
+    if "--no-run" not in sys.argv:
+        build(directory)
+        clear(directory)
+        failed = test(directory)
+        if failed:
+            sys.exit(failed)
+    few = report(count(directory))
+    if few:
+        sys.exit(f"fewer than {WANTED} % of the branches of {' and of '.join(few)} are taken: see docs/evidence.md, Coverage")
+
+
+if __name__ == "__main__":
+    main()
