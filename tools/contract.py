@@ -97,7 +97,10 @@ def main():
     elif sys.argv[1:] == ["extension"]:
         print('\\echo Use "CREATE EXTENSION pgonce" to load this file. \\quit\n' + script(extension=True))
     elif len(sys.argv) == 3 and sys.argv[1] == "embed":
-        pathlib.Path(sys.argv[2]).write_text(embed())
+        out, text = pathlib.Path(sys.argv[2]), embed()
+        # The build asks each time: what has not changed keeps its date, and the command is not linked anew under whoever runs it.
+        if not out.exists() or out.read_text() != text:
+            out.write_text(text)
     else:
         sys.exit(__doc__)
 
