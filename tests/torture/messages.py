@@ -27,7 +27,9 @@ class MessageDoor:
         try:
             self.publish(intent.key, body.encode())
         except (OSError, AssertionError, ValueError, subprocess.SubprocessError, pika.exceptions.AMQPError) as lost:
-            return Answer("unknown", lost.__class__.__name__)
+            # Exactly these: nobody was there. A connection that is lost later is of another class.
+            refused = type(lost) in (ConnectionRefusedError, pika.exceptions.AMQPConnectionError)
+            return Answer("failed" if refused else "unknown", lost.__class__.__name__)
         return Answer("acknowledged", "confirmed")
 
     def to_nats(self, name, body):
