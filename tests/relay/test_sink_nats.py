@@ -121,13 +121,14 @@ def test_a_destination_that_never_answers_does_not_hold_up_others_for_ever(nats,
     assert "no answer" in result["problem"]
 
 
-def test_what_answers_and_is_no_stream_is_not_believed(nats, sink):
+@pytest.mark.parametrize("answer", [b"thanks", b'{"ok": true}', b'{"stream": "SHOP"}', b'{"stream": "SHOP", "seq": 0}'])
+def test_what_answers_and_is_no_stream_is_not_believed(nats, sink, answer):
     with nats.connect() as client:
         client.subscribe("fake")
         client.request("$JS.API.INFO")  # the subscription is there
         event_id = sink.send("fake")
         message = client.next()
-        client.publish(message.reply, b"thanks")
+        client.publish(message.reply, answer)
         result = sink.result()
         assert (result["event_id"], result["verdict"]) == (event_id, "refused") and "not JetStream" in result["problem"]
 
