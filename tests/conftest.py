@@ -35,7 +35,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time; no other worker's test runs meanwhile")
     config.pluginmanager.register(Turns(), "turns")
     if os.environ.get("PGONCE_SANITIZED") == "yes":
-        config.pluginmanager.register(Reports(), "reports")
+        config.pluginmanager.register(Reports(), "sanitizers")
 
 
 @pytest.hookimpl(tryfirst=True)
