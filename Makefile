@@ -75,6 +75,10 @@ torture: setup build ## the whole system under faults, and a judge of its promis
 torture-selftest: setup build ## eight times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
 	cd tests && $(TORTURE) --selftest $(if $(SEED),--seed $(SEED)) $(if $(MUTATION),--mutation $(MUTATION))
 
+.PHONY: model
+model: setup ## search the model of the protocol within larger bounds too, and its mutations (some minutes)
+	$(PYTHON) model/check.py --large
+
 test-matrix: setup ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
 	$(PYTHON) tools/matrix.py
 

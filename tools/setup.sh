@@ -38,6 +38,7 @@ python3-pika:the tests' RabbitMQ client
 default-jre-headless?:runs the tests' private Kafka
 maven?:fetches the tests' private Kafka
 kcat?:the tests' Kafka client
+spin:searches the model of the protocol
 prometheus:the tests' private Prometheus, and promtool
 clang-format:the format check
 clang-tidy:static analysis

@@ -7,7 +7,7 @@
 CREATE FUNCTION once._keep_close() RETURNS once.kept LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + interval '100 milliseconds';
-    today integer := floor(date_part('epoch', clock_timestamp()) / 86400);
+    today integer := floor(date_part('epoch', once._steady_now()) / 86400);
     due integer := (SELECT d FROM once._days('once.intent', 'intent_d') AS d LIMIT 1);
     why text;
     leaf text := 'intent_d' || due;

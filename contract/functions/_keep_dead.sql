@@ -5,7 +5,7 @@ CREATE FUNCTION once._keep_dead() RETURNS once.kept LANGUAGE plpgsql AS $$
 DECLARE
     why text := once._clock_held();
     keeps interval := (SELECT s.dead_retention FROM once.setting AS s WHERE s.only_row);
-    before timestamptz := clock_timestamp() - keeps;
+    before timestamptz := once._steady_now() - keeps;
     reason text := format('dead for longer than %s', keeps);
     event once.parked_event;
     message once.parked_message;

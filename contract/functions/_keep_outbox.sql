@@ -8,7 +8,7 @@ DECLARE
     due integer := (SELECT d FROM once._days('once.outbox', 'outbox_d') AS d LIMIT 1);
     keeps interval := (SELECT s.outbox_retention FROM once.setting AS s WHERE s.only_row);
 BEGIN
-    IF (clock_timestamp() >= to_timestamp((due + 1) * 86400.0) + keeps) IS NOT TRUE THEN
+    IF (once._steady_now() >= to_timestamp((due + 1) * 86400.0) + keeps) IS NOT TRUE THEN
         RETURN ROW(0, false, NULL, NULL)::once.kept;
     END IF;
     why := coalesce(why, (once._outbox_needed(due)).why);

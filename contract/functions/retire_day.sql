@@ -44,6 +44,7 @@ BEGIN
         EXECUTE format('LOCK TABLE once.intent, %s IN ACCESS EXCLUSIVE MODE', leaf);
         PERFORM once._archive_month(bucket);
         limits := once._limits();
+        limits.now := clock_timestamp();        -- somebody has decided about the day, and no keeper reads the clock for it
         WHILE block < once._blocks(leaf) LOOP
             SELECT o.* INTO piece FROM once._outlive(leaf, block, block + once._stride(), true, limits) AS o;
             IF piece.held IS NOT NULL THEN

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * The way out and the way in: events of committed effects, the relay that publishes them, a broker that delivers at least
+ * once, and a consumer that applies them. Each `atomic` is one statement, named before it. See docs/model.md.
+ */
+#ifndef EVENTS
+#define EVENTS 2                /* transactions that emit one event each; their ids are taken in the order 0, 1, ... */
+#endif
+#ifndef FAULTS
+#define FAULTS 1                /* so often something fails or is gone; then no more, and all has to arrive */
+#endif
+#include "transitions.pml"
+
+/* ---- the producers' database ---- */
+
+bit visible[EVENTS];            /* committed */
+bit rolled_back[EVENTS];
+bit begun[EVENTS];              /* the event has its id; in the order of ids */
+byte next_id;
+bit seen[EVENTS];               /* the snapshot that the relay has stored: what it saw (once.relay.seen) */
+byte published_up_to;           /* mutation: the sequence instead of the snapshot */
+
+/* ---- the broker ---- */
+
+bit sent[EVENTS];               /* published at least once */
+bit waiting[EVENTS];            /* to be delivered, and not acknowledged by the consumer */
+byte duplicates = 1;            /* so many messages the broker brings again by itself */
+byte faults = FAULTS;
+
+/* ---- the consumer's database ---- */
+
+mtype inbox[EVENTS] = none;     /* once.intent, scope = the consumer, key = the message's id */
+byte applied[EVENTS];
+bit receiving[EVENTS];          /* the advisory lock of once.receive */
+
+/* A transaction that emits. */
+proctype producer()
+{
+	byte me;
+
+	atomic { me = next_id; next_id++; begun[me] = 1 }               /* once.emit: the id, in the open transaction */
+	atomic {
+		if
+		:: visible[me] = 1                                      /* COMMIT: in any order */
+		:: rolled_back[me] = 1                                  /* ROLLBACK, or a crash */
+		fi
+	}
+}
+
+/* Another one like it takes over from it whenever it is gone: so its memory is lost at any moment. */
+proctype relay()
+{
+	bit batch[EVENTS];
+	byte n;
+
+end:	do
+	:: atomic {                                                     /* once.relay_look, once.relay_list: S2 minus S1 */
+		for (n : 0 .. EVENTS - 1) {
+#ifdef RELAY_BY_SEQUENCE
+			batch[n] = visible[n] && n >= published_up_to
+#else
+			batch[n] = visible[n] && !seen[n]
+#endif
+		};
+		n = 0
+	   };
+		do
+		:: n < EVENTS && batch[n] ->
+			atomic {                                        /* the sink's acknowledgement, or none: then again, later */
+				if
+				:: sent[n] = 1; waiting[n] = 1
+				:: faults > 0 -> faults--; goto lost
+				fi
+			};
+			n++
+		:: n < EVENTS && !batch[n] -> n++
+		:: n == EVENTS -> break
+		od;
+		if
+		:: atomic {                                             /* once.relay_settle: S2 becomes S1 */
+			for (n : 0 .. EVENTS - 1) {
+				if
+				:: batch[n] -> seen[n] = 1; published_up_to = n + 1
+				:: else
+				fi
+			}
+		   }
+		:: atomic { faults > 0 -> faults-- }                     /* it is gone before that is committed */
+		fi;
+lost:		atomic {
+			for (n : 0 .. EVENTS - 1) { batch[n] = 0 };
+			n = 0
+		}
+	od
+}
+
+/* A broker that brings again what was not acknowledged, and now and then what was. */
+proctype broker()
+{
+	byte n;
+end:	do
+	:: atomic {
+		duplicates > 0 ->
+		n = 0;
+		do
+		:: n < EVENTS - 1 -> n++
+		:: sent[n] -> break
+		:: !sent[n] && n == EVENTS - 1 -> break
+		od;
+		if
+		:: sent[n] -> duplicates--; waiting[n] = 1
+		:: else
+		fi;
+		n = 0
+	   }
+	od
+}
+
+/* Of several consumers, each with a transaction of its own. */
+proctype consumer()
+{
+	byte n;
+	bit to_apply;
+
+end:	do
+	:: atomic {                                                     /* a delivery */
+		if
+		:: waiting[0] -> n = 0
+		:: waiting[1] -> n = 1
+		fi
+	   };
+#ifdef ACK_BEFORE_COMMIT
+		waiting[n] = 0;
+#endif
+		atomic { to_apply = (inbox[n] == none && !receiving[n]); receiving[n] = receiving[n] || to_apply }      /* once.receive */
+		if
+		:: !to_apply && inbox[n] == none -> goto again                  /* P4029: another one is applying it */
+		:: !to_apply && inbox[n] != none                                /* 'duplicate': only to be acknowledged */
+		:: atomic {                                                     /* 'process'; the effect; COMMIT */
+			to_apply ->
+			change(inbox[n], receive, succeeded);
+			inbox[n] = succeeded;
+			receiving[n] = 0;
+			applied[n]++;
+			assert(applied[n] <= 1);                        /* 1, 4: a message's effect is applied once */
+			assert(visible[n])                              /* 3: an event exists only where its effect committed */
+		   }
+		:: atomic { to_apply && faults > 0 -> faults--; receiving[n] = 0; goto again }          /* the consumer, or its transaction, is gone */
+		fi;
+		waiting[n] = 0;                                                 /* the acknowledgement to the broker */
+again:		atomic { n = 0; to_apply = 0 }
+	od
+}
+
+/* 3, 4: every event of a committed effect is published and applied in the end. */
+ltl delivered { <> [] ((!visible[0] || applied[0] == 1) && (!visible[1] || applied[1] == 1)) }
+
+init
+{
+	atomic { run producer(); run producer(); run relay(); run broker(); run consumer(); run consumer() }
+}
