@@ -171,7 +171,10 @@ event *row_event(const PGresult *result)
 	size_t payload = length > 0 ? (size_t)length - 1 : 0;
 	event->payload = (once_bytes){
 	    .data = event_copy(event, PQgetvalue(result, 0, COLUMN_PAYLOAD) + (length > 0), payload), .length = payload};
-	event->created_us = row_int8(result, 0, COLUMN_CREATED_AT) + EPOCH_US;
+	/* "infinity" is the largest number. */
+	if (__builtin_add_overflow(row_int8(result, 0, COLUMN_CREATED_AT), EPOCH_US, &event->created_us)) {
+		event->created_us = INT64_MAX;
+	}
 	event->attempts = row_int4(result, 0, COLUMN_ATTEMPTS);
 	event->blocked = row_bool(result, 0, COLUMN_BLOCKED);
 	return event;
