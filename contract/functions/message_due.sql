@@ -22,6 +22,16 @@ BEGIN
     IF (take > 0) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: take is how many messages to take, at least 1';
     END IF;
+    -- A clock that was ahead has stepped back: the waits that it began mean nothing any more. The longest is looked at.
+    IF (SELECT p.updated_at FROM once.parked_message AS p
+         WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C" AND p.state <> 'dead' AND p.next_at > now
+         ORDER BY p.next_at DESC LIMIT 1) > now + interval '1 second' THEN
+        UPDATE once.parked_message AS p SET next_at = now, updated_at = now
+         WHERE p.ctid = ANY (ARRAY(SELECT e.ctid FROM once.parked_message AS e
+                                    WHERE e.consumer = consumer COLLATE "C" AND e.tenant = tenant COLLATE "C"
+                                      AND e.state <> 'dead' AND e.next_at > now AND e.updated_at > now + interval '1 second'
+                                      FOR UPDATE SKIP LOCKED));
+    END IF;
     SELECT count(*) INTO due
       FROM (SELECT FROM once.parked_message AS p
              WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C" AND p.state <> 'dead'

@@ -19,6 +19,16 @@ BEGIN
     IF (take > 0) IS NOT TRUE THEN
         PERFORM once._refuse_relay('22023', relay, 'take is how many events to take, at least 1');
     END IF;
+    -- A clock that was ahead has stepped back: the waits that it began mean nothing any more. The longest is looked at.
+    IF (SELECT p.updated_at FROM once.parked_event AS p
+         WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at > now AND p.next_at < 'infinity'
+         ORDER BY p.next_at DESC LIMIT 1) > now + interval '1 second' THEN
+        UPDATE once.parked_event AS p SET next_at = now, updated_at = now
+         WHERE p.ctid = ANY (ARRAY(SELECT e.ctid FROM once.parked_event AS e
+                                    WHERE e.relay = relay COLLATE "C" AND e.state <> 'dead' AND e.next_at > now
+                                      AND e.next_at < 'infinity' AND e.updated_at > now + interval '1 second'
+                                      FOR UPDATE SKIP LOCKED));
+    END IF;
     SELECT array_agg(h.id) INTO heads
       FROM (SELECT p.id FROM once.parked_event AS p
              WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at <= now

@@ -155,6 +155,14 @@ BROKEN = {
         replace("relay_due", "AND p.id <= ALL (", "AND 0 <= ALL ("),
         [outbox.test_a_dead_event_blocks_its_aggregate_until_it_is_decided_on_or_where_dead_ones_are_skipped],
     ),
+    "the waits of a clock that was ahead are waited for": (
+        replace("relay_due", "> now + interval '1 second' THEN", "IS NULL THEN"),
+        [outbox.test_a_wait_that_began_by_a_clock_that_was_ahead_ends_when_it_has_stepped_back],
+    ),
+    "a message's wait of a clock that was ahead is waited for": (
+        replace("message_due", "> now + interval '1 second' THEN", "IS NULL THEN"),
+        [parked.test_a_wait_that_began_by_a_clock_that_was_ahead_ends_when_it_has_stepped_back],
+    ),
     "a chain has gaps": (
         replace("relay_due", "WHERE f.free", ""),
         [outbox.test_a_chain_is_given_whole_when_its_head_is_due_and_stops_at_what_waits_for_something_else],

@@ -137,6 +137,14 @@ def test_a_retry_comes_when_its_time_has_come_by_the_databases_clock(db):
     wait_until(relay.due, "the retry to be due")
 
 
+def test_a_wait_that_began_by_a_clock_that_was_ahead_ends_when_it_has_stepped_back(db):
+    relay, (first, second, third) = emitted(db, "a", "a", "b")
+    relay.park(parking(first, wait_ms=500), parking(second, "waiting", 0))
+    db.execute("UPDATE once.parked_event SET updated_at = updated_at + interval '18 hours', next_at = next_at + interval '18 hours'")
+    relay.park(parking(third, wait_ms=60_000))
+    assert ids(relay.due()) == [first.id, second.id]
+
+
 def test_what_was_parked_twice_is_parked_once_with_the_last_word(db):
     relay, (first,) = emitted(db, "a")
     relay.park(parking(first, attempts=1), parking(first, attempts=2))

@@ -61,6 +61,15 @@ def test_a_message_keeps_its_place_when_it_fails_again(db):
     assert due(connection) == ["first"]
 
 
+def test_a_wait_that_began_by_a_clock_that_was_ahead_ends_when_it_has_stepped_back(db):
+    connection = db.connect()
+    park(connection, "first", "k", wait_ms=500)
+    park(connection, "second", "k", "waiting")
+    db.execute("UPDATE once.parked_message SET updated_at = updated_at + interval '18 hours', next_at = next_at + interval '18 hours'")
+    park(connection, "other", "l", wait_ms=60_000)
+    assert due(connection) == ["first"]
+
+
 def test_messages_parked_together_keep_the_order_of_the_array(db):
     connection = db.connect()
     messages = [f"m{n:03}" for n in (5, 3, 9, 1, 7)] * 2
