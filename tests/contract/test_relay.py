@@ -475,6 +475,8 @@ def test_with_a_synchronous_standby_nothing_counts_as_flushed_before_relay_flush
     try:
         db.execute("SELECT pg_reload_conf()")
         wait_until(lambda: run(relay.connection, "SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+        # What the server itself writes when its settings are read anew is on disk, too: nothing but the standby's name speaks against it.
+        wait_until(lambda: db.value("SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"), "the log to be on disk")
         assert not relay.look().flushed
     finally:
         db.execute("SET synchronous_commit = local")
