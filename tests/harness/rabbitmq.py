@@ -8,6 +8,7 @@ import ssl
 import subprocess
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from .broker import Broker, accepts, certificates, free_port, program
 from .postgres import PATIENCE_S, clean_environment, wait_until
@@ -93,7 +94,7 @@ class RabbitMQ(Broker):
         try:
             self.connect().close()
             return True
-        except (pika.exceptions.AMQPError, OSError):
+        except (pika.exceptions.AMQPError, AMQPConnectorException, OSError):
             return False
 
     def destroy(self):

@@ -6,6 +6,7 @@ import subprocess
 
 import pika
 import pika.exceptions
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from .doors import Answer
 
@@ -26,7 +27,7 @@ class MessageDoor:
         body = json.dumps({"direct": True, "i": intent.number, "tenant": intent.tenant, "scope": intent.scope, "key": intent.key, "payload": payload})
         try:
             self.publish(intent.key, body.encode())
-        except (OSError, AssertionError, ValueError, subprocess.SubprocessError, pika.exceptions.AMQPError) as lost:
+        except (OSError, AssertionError, ValueError, subprocess.SubprocessError, pika.exceptions.AMQPError, AMQPConnectorException) as lost:
             # Exactly these: nobody was there. A connection that is lost later is of another class.
             refused = type(lost) in (ConnectionRefusedError, pika.exceptions.AMQPConnectionError)
             return Answer("failed" if refused else "unknown", lost.__class__.__name__)

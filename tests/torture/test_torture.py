@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The whole system under faults keeps its promises: where CI=true with each broker, else a short run with one; and every run that once failed.
-PGONCE_TORTURE_SEED repeats a run, PGONCE_TORTURE_SECONDS says how long each is."""
+"""The whole system under faults keeps its promises, with a new seed each time; and so does every run that once failed.
+PGONCE_TORTURE_SEED repeats a run, PGONCE_TORTURE_SECONDS says how long each is (60 where CI=true, else 15), PGONCE_TORTURE_BROKERS with which brokers
+(nats,rabbitmq,kafka; nats alone by itself: it is back soonest, so most of the time is spent under faults)."""
 
 import os
 
@@ -9,9 +10,8 @@ import pytest
 from .run import Plan, run
 from .seeds import read_seeds
 
-IN_CI = os.environ.get("CI") == "true"
-BROKERS = ("nats", "rabbitmq", "kafka")
-SECONDS = int(os.environ.get("PGONCE_TORTURE_SECONDS", 100 if IN_CI else 15))
+SECONDS = int(os.environ.get("PGONCE_TORTURE_SECONDS", 60 if os.environ.get("CI") == "true" else 15))
+BROKERS = os.environ.get("PGONCE_TORTURE_BROKERS", "nats").split(",")
 
 
 def held(plan, capfd):
@@ -23,7 +23,7 @@ def held(plan, capfd):
     assert figures.verdicts["acknowledged"] > 0 and figures.effects > 0 and figures.applied > 0, "nothing happened"
 
 
-@pytest.mark.parametrize("broker", BROKERS if IN_CI else BROKERS[:1])
+@pytest.mark.parametrize("broker", BROKERS)
 def test_under_faults_every_promise_holds(broker, capfd):
     held(Plan(int(os.environ["PGONCE_TORTURE_SEED"]), SECONDS, broker), capfd)
 
