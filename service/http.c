@@ -374,8 +374,10 @@ bool http_start(http_client *client, http_call *call)
 /* ---- results */
 
 /* gcc's analyzer loses sight of what belongs to the call: http_call_clear frees it. */
+#ifndef __clang__
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
+#endif
 /* False: it has no status that HTTP knows (RFC 9110, section 15): libcurl takes a line like "HTTP/2 1" for an answer. */
 static bool keep_answer(slot *slot)
 {
@@ -398,7 +400,9 @@ static bool keep_answer(slot *slot)
 	}
 	return true;
 }
+#ifndef __clang__
 #pragma GCC diagnostic pop
+#endif
 
 /* The transfer is over: what does that mean for the request? */
 static void settle(slot *slot, CURLcode code)

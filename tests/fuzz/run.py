@@ -76,7 +76,7 @@ class Target:
     """One that runs. libFuzzer ends by itself on SIGUSR1, and prints what it did."""
 
     def __init__(self, name, folder):
-        self.name, self.folder, self.asked, self.still = name, folder, 0, False
+        self.name, self.folder, self.asked, self.spent, self.still = name, folder, 0, 0, False
         program = build(name, folder)
         (folder / f"{name}.finds").mkdir()
         self.log = open(folder / f"{name}.log", "w+", encoding="utf-8", errors="replace")

@@ -137,6 +137,7 @@ class Link:
     def __init__(self, proxy, client, server):
         self.proxy, self.client, self.server = proxy, client, server
         self.swallowing = None
+        self.muted = False  # nothing of the server's reaches the client any more
 
     def cut(self, rule=None):
         hang_up(self.client)
@@ -152,6 +153,7 @@ class Link:
                 rule = self.proxy.take("frontend", kind, body)
                 if rule and rule.action == "swallow":
                     self.swallowing = rule  # before the server can answer
+                self.muted = self.muted or (rule is not None and rule.action == "forward")  # else a quick server's answer would pass
                 self.proxy.open["frontend"].wait()
                 if not rule or rule.action != "drop":
                     self.server.sendall(raw)
@@ -183,7 +185,7 @@ class Link:
                 elif self.swallowing:
                     if kind == READY_FOR_QUERY:
                         self.cut(self.swallowing)
-                else:
+                elif not self.muted:
                     self.client.sendall(raw)
         except OSError:
             self.cut(self.swallowing)
