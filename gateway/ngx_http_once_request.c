@@ -728,5 +728,6 @@ ngx_int_t gate_request_peek(ngx_http_request_t *r)
 		return NGX_DECLINED;
 	}
 	attempt->stage = GATE_PEEKING;
+	r->read_event_handler = ngx_http_test_reading; /* who left is not run for */
 	return NGX_AGAIN;
 }

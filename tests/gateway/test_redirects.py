@@ -230,6 +230,9 @@ def test_what_somebody_else_stored_is_replayed_if_it_can_be_sent(door, name):
     assert door.count(key) == 1
 
 
+LEFT = "client prematurely closed connection"
+
+
 @pytest.mark.parametrize("stage", ["claim", "peek"])
 def test_a_client_that_leaves_while_the_database_is_silent_leaves_nothing(door, stage):
     """And the answer that comes too late is no attempt's any more."""
@@ -240,11 +243,17 @@ def test_a_client_that_leaves_while_the_database_is_silent_leaves_nothing(door, 
         connection = door.send(key, "/page" if stage == "claim" else "/peek")
         blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
         wait_until(lambda: door.database.value(blocked) > 0, "the gateway's statement to wait")
+        seen = door.nginx.log().count(LEFT)
         connection.close()
+        wait_until(lambda: door.nginx.log().count(LEFT) > seen, "nginx to see that the client left")
     finally:
         blocker.rollback()
         blocker.close()
-    wait_until(lambda: door.state(key) in (None, "failed_retryable"), "the claim to be given back")
+    if stage == "claim":
+        wait_until(lambda: door.state(key) == "failed_retryable", "the claim to be given back")
+    else:
+        assert door.attempt(new_key(), "/peek").status == 201  # what is asked after it is answered after it
+        assert door.state(key) is None
     assert door.count(key) == 0
 
 
