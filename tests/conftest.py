@@ -38,14 +38,22 @@ def pytest_configure(config):
         config.pluginmanager.register(Reports(), "sanitizers")
 
 
+def group_of(item):
+    return item.get_closest_marker("xdist_group").args[0]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """With several workers the tests of a file stay together, in order, with what they share."""
+    """With several workers the tests of a file stay together, in order, with what they share. What waits for the others to end comes after what
+    takes minutes, so that little waits for it."""
     here = config.rootpath / "tests"
+    alone = set()
     for item in items:
         file = item.path.relative_to(here).with_suffix("").as_posix() if item.path.is_relative_to(here) else item.path.stem
         item.add_marker(pytest.mark.xdist_group(GROUP_OF.get(file, file)))
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group").args[0] != "brokers")
+        if item.get_closest_marker("alone"):
+            alone.add(group_of(item))
+    items.sort(key=lambda item: (group_of(item) != "brokers", group_of(item) in alone))
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,11 @@
  * CONNINFO. An order is a line and one line for each of its attempts, an answer a line for each attempt; fields are separated by
  * tabs:
  *
- *   MODE COUNT BEFORE_MS AFTER_MS ISOLATION      execute, statements, fenced, verified, batch
+ *   MODE COUNT BEFORE_MS AFTER_MS LEAVE ISOLATION      execute, statements, fenced, verified, batch
  *   ATTEMPT END TENANT SCOPE KEY PAYLOAD         END: effect, final (a stored failure), retry (a retryable one)
  *   INDEX VERDICT CODE STATUS REPLAYED BODY      in any order; BODY in hexadecimal, - for none
+ *
+ * LEAVE: the step at which the process is gone, as if it had been killed: begun, claimed, written, done; - for none.
  *
  * Like every caller of torture it says "failed" only of an attempt that certainly had no effect and left no claim.
  */
@@ -39,8 +41,16 @@ static struct {
 	const char *mode;
 	long before_ms;
 	long after_ms;
+	const char *leave;
 	const char *isolation;
 } client;
+
+static void leave_at(const char *step)
+{
+	if (strcmp(client.leave, step) == 0) {
+		_Exit(EXIT_FAILURE);
+	}
+}
 
 static void pause_ms(long ms)
 {
@@ -152,6 +162,7 @@ static once_effect_result run_effect(PGconn *connection, void *argument, once_ou
 {
 	doing *doing = argument;
 
+	leave_at("begun");
 	pause_ms(client.before_ms);
 	if (strcmp(doing->attempt->end, "retry") == 0) {
 		return ONCE_EFFECT_ABORT;
@@ -169,6 +180,7 @@ static once_effect_result run_effect(PGconn *connection, void *argument, once_ou
 	outcome->response_status = 201;
 	outcome->response_body = body_of(doing->result);
 	pause_ms(client.after_ms);
+	leave_at("written");
 	return ONCE_EFFECT_DONE;
 }
 
@@ -324,7 +336,11 @@ static void do_fenced(attempt *attempt, int fence)
 	if (code != ONCE_OK) {
 		command(connection, "ROLLBACK");
 		say_error(attempt, code, error, code != ONCE_COMPLETION_REFUSED);
-	} else if (!command(connection, "COMMIT")) {
+		PQclear(result);
+		return;
+	}
+	leave_at("written");
+	if (!command(connection, "COMMIT")) {
 		say_short(attempt, "unknown", "commit");
 	} else {
 		say(attempt, "acknowledged", "", 201, false, outcome.response_body);
@@ -345,6 +361,7 @@ static void do_verified(attempt *attempt, int fence)
 	PGresult *result = effect(connection, attempt, fence, WRITE_GATED);
 	if (has_row(result)) {
 		const once_outcome outcome = {.response_status = 201, .response_body = body_of(result)};
+		leave_at("done");
 		pause_ms(client.after_ms);
 		complete(attempt, fence, &outcome);
 	} else if (PQresultErrorField(result, PG_DIAG_SQLSTATE) != NULL && PQstatus(connection) == CONNECTION_OK) {
@@ -368,6 +385,7 @@ static void leased(attempt *attempt)
 	}
 	if (may_run(attempt, answer)) {
 		int fence = once_answer_fence(answer);
+		leave_at("claimed");
 		pause_ms(client.before_ms);
 		if (strcmp(attempt->end, "effect") != 0) {
 			fail(attempt, fence, "as ordered");
@@ -410,6 +428,7 @@ static void batch(attempt *attempts, size_t count)
 		say_error(&attempts[0], code, error, true);
 		return;
 	}
+	leave_at("claimed");
 	pause_ms(client.before_ms);
 	for (size_t i = 0; i < count; i++) {
 		const once_answer *answer = once_answers_at(claims, i);
@@ -435,6 +454,7 @@ static void batch(attempt *attempts, size_t count)
 		}
 	}
 	once_answers_free(claims);
+	leave_at("done");
 	pause_ms(client.after_ms);
 
 	for (size_t i = 0; i < dones; i++) {
@@ -570,16 +590,17 @@ int main(int argc, char **argv)
 	}
 	client.conninfo = argv[1];
 	while (getline(&head, &head_size, stdin) > 0) {
-		const char *fields[5];
+		const char *fields[6];
 		attempt attempts[MANY] = {{.number = NULL}};
-		if (!split(head, fields, 5)) {
+		if (!split(head, fields, 6)) {
 			return 2;
 		}
 		client.mode = fields[0];
 		size_t count = (size_t)strtoul(fields[1], NULL, 10);
 		client.before_ms = strtol(fields[2], NULL, 10);
 		client.after_ms = strtol(fields[3], NULL, 10);
-		client.isolation = fields[4];
+		client.leave = fields[4];
+		client.isolation = fields[5];
 		if (count < 1 || count > MANY) {
 			return 2;
 		}

@@ -512,7 +512,8 @@ class LibDoor:
     def attempt_many(self, each, orders):
         """Attempts of one tenant, scope and mode, in one go."""
         mode = {"doubtful": "batch", "transaction": "statements" if orders.pipeline else "execute"}.get(each[0][0].mode, each[0][0].mode)
-        lines = [f"{mode}\t{len(each)}\t{int(orders.before_s * 1000)}\t{int(orders.after_s * 1000)}\t{orders.isolation.lower()}"]
+        pauses = f"{int(orders.before_s * 1000)}\t{int(orders.after_s * 1000)}"
+        lines = [f"{mode}\t{len(each)}\t{pauses}\t{orders.leave or '-'}\t{orders.isolation.lower()}"]
         for intent, number, payload in each:
             end = "retry" if orders.retry else "final" if intent.final else "effect"
             lines.append(f"{number}\t{end}\t{intent.tenant}\t{intent.scope}\t{intent.key}\t{payload}")
@@ -551,11 +552,13 @@ class LibDoor:
 # What it does is one write of one line, and then its answer. Orders of an attempt come by the environment, which is no part of
 # what makes two calls the same request.
 JOB = """
+[ "$TORTURE_LEAVE" != claimed ] || { kill -9 "$PPID"; exit; }
 [ -z "$TORTURE_BEFORE" ] || sleep "$TORTURE_BEFORE"
 [ -z "$TORTURE_RETRY" ] || exit 75
 [ "$2" != final ] || { cat /proc/sys/kernel/random/uuid; exit 7; }
 read -r nonce < /proc/sys/kernel/random/uuid
 printf '%s %s %s %s\\n' "$PGONCE_FENCE" "$TORTURE_ATTEMPT" "$nonce" "$1" >> "$TORTURE_LEDGER" || exit 75
+[ "$TORTURE_LEAVE" != done ] || { kill -9 "$PPID"; exit; }
 [ -z "$TORTURE_AFTER" ] || sleep "$TORTURE_AFTER"
 echo "$nonce"
 """
@@ -583,6 +586,7 @@ class RunDoor:
         more = {
             "TORTURE_LEDGER": str(self.ledger), "TORTURE_ATTEMPT": str(number), "TORTURE_RETRY": "1" if orders.retry and not intent.final else "",
             "TORTURE_BEFORE": str(orders.before_s or ""), "TORTURE_AFTER": str(orders.after_s or ""),
+            "TORTURE_LEAVE": orders.leave or "",
         }  # fmt: skip
         process = self.target.spawn(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, more=more)
         try:

@@ -274,20 +274,32 @@ def test_a_failure_for_good_is_stored_and_one_for_now_is_not(shop, clients, door
     assert len(effects(shop)) == 1
 
 
-@pytest.mark.parametrize("mode, scope, steps, end", [
-    ("transaction", "accounts", ("begun", "finished"), "acknowledged"),
-    ("fenced", "fenced", ("claimed", "written"), "acknowledged"),
-    ("verified", "verified", ("claimed", "written", "done"), "acknowledged"),
-    ("doubtful", "doubtful", ("claimed", "done"), "in_doubt"),
+@pytest.mark.parametrize("door, mode, scope, steps, end", [
+    ("sql", "transaction", "accounts", ("begun", "finished"), "acknowledged"),
+    ("sql", "fenced", "fenced", ("claimed", "written"), "acknowledged"),
+    ("sql", "verified", "verified", ("claimed", "written", "done"), "acknowledged"),
+    ("sql", "doubtful", "doubtful", ("claimed", "done"), "in_doubt"),
+    ("lib", "transaction", "accounts", ("begun", "written"), "acknowledged"),
+    ("lib", "fenced", "fenced", ("claimed", "written"), "acknowledged"),
+    ("lib", "verified", "verified", ("claimed", "done"), "acknowledged"),
+    ("lib", "doubtful", "doubtful", ("claimed", "done"), "in_doubt"),
 ])  # fmt: skip
-def test_who_dies_in_the_middle_does_not_know_and_the_next_finds_out(shop, clients, mode, scope, steps, end):
+def test_who_dies_in_the_middle_does_not_know_and_the_next_finds_out(shop, clients, door, mode, scope, steps, end):
     for number, step in enumerate(steps, 1):
         intent = an_intent(mode, scope, number)
-        assert clients.attempt("sql", intent, leave=step).verdict == "unknown"
+        assert clients.attempt(door, intent, leave=step).verdict == "unknown"
         done = (number, clients.attempts) in effects(shop)
         assert done == (step == "done")
-        clients.insist("sql", intent, end)
+        clients.insist(door, intent, end)
         assert [each for each, _ in effects(shop)].count(number) == (1 if end == "acknowledged" or done else 0)
+
+
+@pytest.mark.parametrize("step, lines", [("claimed", 0), ("done", 1)])
+def test_a_job_whose_runner_dies_is_in_doubt(clients, step, lines):
+    intent = an_intent("job", "jobs")
+    assert clients.attempt("run", intent, leave=step).verdict == "unknown"
+    clients.insist("run", intent, "in_doubt")
+    assert len(clients.ledger.read_text().splitlines() if clients.ledger.exists() else []) == lines
 
 
 def test_a_connection_that_is_lost_in_commit_is_unknown_and_before_it_failed(shop, clients):
