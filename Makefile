@@ -25,6 +25,8 @@ test: setup build build-sanitized ## build with warnings as errors and run every
 
 test-sanitized: setup build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD) --quiet gateway/nginx-sanitized
+	@# What pgonce dev loads into the system's nginx, which takes no sanitized module; the gateway's own tests have an nginx of theirs.
+	@cp $(BUILD)/gateway/ngx_http_once_module.so $(BUILD)-sanitized/gateway/
 	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-sanitized PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized \
 		PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
 

@@ -195,6 +195,8 @@ int main(int argc, char **argv)
 	if (class == NULL || !class->check(config, section, &problem) ||
 	    !class->open(&service, config, section, strtoll(argv[3], NULL, 10), ordered, &source, &problem)) {
 		fprintf(stderr, "%s\n", problem == NULL ? "no such section, or no such source" : problem);
+		free(problem);
+		config_free(config);
 		return 2;
 	}
 	free(problem);
