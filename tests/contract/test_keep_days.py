@@ -156,6 +156,8 @@ def test_the_last_look_finds_what_was_stored_after_the_last_pass(db):
     keep.retire("detached")
     table = f"once.intent_closed_d{old_day(db)}"
     db.execute(f"UPDATE {table} SET state = 'succeeded', response_body = 'late', completed_at = clock_timestamp()")
+    for look in (once.begin, once.claim, once.peek):
+        assert look(key=key).response_body == b"late"  # also before that look
     keep.retire()
     assert once.begin(key=key).response_body == b"late"
 
@@ -380,6 +382,55 @@ def test_a_full_disk_at_the_archive_stops_the_move_only(db):
     db.execute("DROP TRIGGER is_full ON once.archive")
     keep.retire()
     assert where(db, kept)[0].startswith("once.archive_") and phase_of(db) == []
+
+
+@pytest.mark.parametrize("door", ["begin", "claim", "peek", "receive"])
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("phase", [phase for phase in PHASES if phase not in ("open", "dropped")])
+def test_a_snapshot_from_before_the_end_of_a_day_is_not_told_that_an_owed_answer_is_expired(db, phase, level, door):
+    keep = keeper(db)
+    key = old_key(db, 1)
+    Once(db.connect()).receive(message_id=key) if door == "receive" else Once(db.connect()).finish(key=key, response_body=b"kept")
+    keep.retire(phase)
+    old = db.connect(isolation=level)
+    run(old, "SELECT 1 FROM pg_class LIMIT 1")
+    keep.retire()
+
+    def answer(once):
+        return once.receive(message_id=key) == "duplicate" if door == "receive" else getattr(once, door)(key=key).response_body == b"kept"
+
+    run(old, "SAVEPOINT a")
+    answers = []
+    code = code_of(lambda: answers.append(answer(Once(old))))
+    assert answers == [True] if PHASES[phase] >= PHASES["moved"] else code == "40001"
+    assert answer(Once(db.connect()))
+    if door != "receive":
+        run(old, "ROLLBACK TO a")
+        assert code_of(lambda: Once(old).begin(key=old_key(db, 2))) in ("P4041", "40001")
+
+
+def test_a_snapshot_that_waits_for_the_drop_of_its_day_is_to_try_again(db):
+    keep = keeper(db)
+    key = old_key(db)
+    once = Once(db.connect())
+    once.claim(key=key)
+    once.fail(key=key, fence=1, retryable=True)
+    keep.retire("detached")
+    db.execute(f"UPDATE once.intent_closed_d{old_day(db)} SET state = 'succeeded', response_body = 'late', completed_at = clock_timestamp()")
+    old = db.connect(isolation="REPEATABLE READ")
+    run(old, "SELECT 1 FROM pg_class LIMIT 1")
+    assert keep.step("drop").done == 1  # moved
+    keep.connection.autocommit = False
+    while run(keep.connection, "SELECT to_regclass(%s) IS NOT NULL AS there", f"once.intent_closed_d{old_day(db)}")[0].there:
+        keep.connection.commit()
+        keep.step("drop")
+
+    def commit_when_it_waits():
+        wait_until(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'") == 1, "the attempt to wait")
+        keep.connection.commit()
+
+    assert in_threads([lambda: code_of(lambda: Once(old).begin(key=key)), commit_when_it_waits])[0] == "40001"
+    assert once.begin(key=key).response_body == b"late"
 
 
 def test_a_transaction_with_an_old_snapshot_never_runs_in_a_closed_day(db):
