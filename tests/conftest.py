@@ -33,6 +33,7 @@ GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time; no other worker's test runs meanwhile")
+    config.addinivalue_line("markers", "plain(why): skipped where the programs are built with a sanitizer")
     config.pluginmanager.register(Turns(), "turns")
     if os.environ.get("PGONCE_SANITIZED") == "yes":
         config.pluginmanager.register(Reports(), "sanitizers")
@@ -53,6 +54,8 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(pytest.mark.xdist_group(GROUP_OF.get(file, file)))
         if item.get_closest_marker("alone"):
             alone.add(group_of(item))
+        if (plain := item.get_closest_marker("plain")) and os.environ.get("PGONCE_SANITIZED") == "yes":
+            item.add_marker(pytest.mark.skip(reason=plain.args[0]))
     items.sort(key=lambda item: (group_of(item) != "brokers", group_of(item) in alone))
 
 

@@ -25,6 +25,8 @@ int main(int argc, char **argv)
 	const config_section *section = config_find(config, "consume", argv[2]);
 	if (section == NULL || !consume_check(config, section, &problem)) {
 		fprintf(stderr, "play_consumer: %s\n", problem == NULL ? "no such section" : problem);
+		free(problem);
+		config_free(config);
 		return 2;
 	}
 	const consume_job job = {.config = config, .section = section, .conninfo = argv[3], .once = once};

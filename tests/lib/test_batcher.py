@@ -125,6 +125,7 @@ def test_a_server_that_stops_for_a_while_and_goes_on_gives_no_intent_to_two():
         assert stored(db) == (20000, 20000)
 
 
+@pytest.mark.plain("a sanitized library is for programs that are sanitized")
 def test_the_example_of_the_documentation_builds_and_charges_each_customer_once(db, tmp_path):
     page = (ROOT / "docs/evented.md").read_text()
     source = tmp_path / "example.c"

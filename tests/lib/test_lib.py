@@ -29,6 +29,7 @@ def test_the_c_tests_pass(db, build, name):
     assert done.returncode == 0, done.stdout[-6000:]
 
 
+@pytest.mark.plain("it replaces malloc, as the sanitizer does")
 def test_the_batcher_survives_each_allocation_of_libpq_failing_in_turn():
     done = run([BUILD / "tests/lib/test_batcher_memory"], LD_PRELOAD=str(BUILD / "tests/lib/fail_libpq.so"))
     assert done.returncode == 0, done.stdout[-6000:]
@@ -170,6 +171,7 @@ def test_the_shared_library_shows_the_functions_of_the_header_and_nothing_else()
     assert shown == declared
 
 
+@pytest.mark.plain("a sanitized library is for programs that are sanitized")
 def test_a_program_builds_against_the_installed_library(tmp_path):
     done = run(["meson", "install", "--no-rebuild", "-C", BUILD, "--destdir", tmp_path])
     assert done.returncode == 0, done.stdout

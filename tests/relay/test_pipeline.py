@@ -284,6 +284,7 @@ def test_memory_does_not_grow_with_the_backlog(db, tmp_path, endpoint):
         relay.process.kill()
 
 
+@pytest.mark.plain("it bounds memory")
 def test_large_events_pass_in_bounded_memory(db, tmp_path):
     """200 MB, of which a batch would be all."""
     emit(db.connect(), 500, aggregate="(i % 3)::text", payload="jsonb_build_object('n', i)")
