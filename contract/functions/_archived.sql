@@ -17,8 +17,7 @@ BEGIN
     leaf := to_regclass('once.intent_closed_d' || bucket);          -- it sees what was dropped after the snapshot; tables do not
     IF leaf IS NOT NULL THEN
         BEGIN
-            EXECUTE format('SELECT i.* FROM once.%I AS i WHERE i.tenant = $1 AND i.scope = $2 AND i.key = $3',
-                           'intent_closed_d' || bucket)
+            EXECUTE format('SELECT * FROM once.%I WHERE tenant = $1 AND scope = $2 AND key = $3', 'intent_closed_d' || bucket)
                INTO kept USING tenant, scope, key;
             RETURN kept;
         EXCEPTION WHEN undefined_table THEN

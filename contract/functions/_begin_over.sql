@@ -62,6 +62,9 @@ BEGIN
         WHEN 'processing_active' THEN PERFORM once._refuse('P4029', tenant, scope, key, format('its lease ends at %s',
             stored.lease_until));
         WHEN 'retryable_failure', 'processing_stale', 'verify' THEN
+            IF once._day_state(bucket) = 'closed' THEN
+                PERFORM once._refuse_outdated(tenant, scope, key, bucket);
+            END IF;
             PERFORM once._refuse_day(tenant, scope, key, bucket);       -- of a closed day: it may not run again
             IF NOT locked THEN
                 PERFORM once._count(scope, 'active');

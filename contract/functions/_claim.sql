@@ -51,6 +51,9 @@ BEGIN
        OR (answer.verdict = 'in_doubt' AND stored.state = 'processing') THEN
         -- Once more: what was looked at since has locked the day's table, so that it is not being closed now.
         day := once._day_state(bucket);
+        IF day = 'closed' THEN
+            PERFORM once._refuse_outdated(tenant, scope, key, bucket);
+        END IF;
         IF day <> 'open' THEN
             answer.verdict := CASE day WHEN 'closed' THEN 'expired' ELSE day END;
             PERFORM once._count(scope, answer.verdict);

@@ -409,6 +409,26 @@ def test_a_snapshot_from_before_the_end_of_a_day_is_not_told_that_an_owed_answer
         assert code_of(lambda: Once(old).begin(key=old_key(db, 2))) in ("P4041", "40001")
 
 
+@pytest.mark.parametrize("door", ["begin", "claim"])
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("phase", ["closed", "doubted"])
+def test_a_snapshot_from_before_an_answer_was_stored_in_a_closed_day_is_to_try_again(db, phase, level, door):
+    keep = keeper(db)
+    key = old_key(db)
+    once = Once(db.connect())
+    once.claim(key=key)
+    once.fail(key=key, fence=1, retryable=True)
+    keep.retire(phase)
+    old, none, late = (db.connect(isolation=level) for _ in range(3))
+    for connection in (old, none):
+        run(connection, "SELECT 1 FROM pg_class LIMIT 1")
+    assert code_at(door, Once(none), key) == "P4041"
+    none.rollback()
+    once.resolve(key=key, as_state="succeeded", response_body=b"it did")
+    assert code_at(door, Once(old), key) == "40001"
+    assert getattr(Once(late), door)(key=key).response_body == b"it did"
+
+
 def test_a_snapshot_that_waits_for_the_drop_of_its_day_is_to_try_again(db):
     keep = keeper(db)
     key = old_key(db)
