@@ -115,6 +115,7 @@ class System:
         self.over = threading.Event()
         self.must_rebuild = threading.Event()  # the standby is a former primary
         self.synchronous_since = None  # when commits began to wait for the standby
+        self.promoting = threading.Event()  # the primary is not known to be one yet
         self.threads = []
 
     def __enter__(self):
@@ -349,6 +350,7 @@ class System:
         old.is_former = True
         old.kill()
         self.primary, self.standby, self.synchronous_since = new, old, None
+        self.promoting.set()
         for name in PRIMARY_LINKS:
             self.links[name].target(new.socket)
             self.links[name].whole()
@@ -361,12 +363,21 @@ class System:
 
         wait_until(promoted, "the promotion", PATIENCE_S)
 
+    def _promote(self):
+        """A promotion may fail (its disk is full, it is killed), and leaves a standby then."""
+        if self.primary.value("SELECT NOT pg_is_in_recovery()"):
+            self.promoting.clear()
+        else:
+            self.primary.value("SELECT pg_promote(false)")
+
     def _keep_standby(self):
-        """Where the standby is a former primary, it is made anew, as a copy of the primary; and when a standby follows, commits begin to wait for it.
-        Again and again where that fails, since both have faults."""
+        """Sees to it that the primary is promoted; where the standby is a former primary, it is made anew, as a copy of the primary; and when a standby
+        follows, commits begin to wait for it. Again and again where that fails, since both have faults."""
         while not self.over.wait(0.2):
             try:
-                if self.must_rebuild.is_set():
+                if self.promoting.is_set():
+                    self._promote()
+                elif self.must_rebuild.is_set():
                     self._rebuild()
                     self.must_rebuild.clear()
                 elif self.synchronous_since is None and not self.standby.is_former and self._follows("async", "sync"):
@@ -409,6 +420,7 @@ class System:
         if self.standby.is_former:
             self.must_rebuild.set()
         self._await(self.primary, patience_s=patience_s)
+        wait_until(lambda: not self.promoting.is_set(), "the end of the promotion", patience_s)
         try:
             wait_until(self.in_sync, "the standby", patience_s / 2)
         except TimeoutError:

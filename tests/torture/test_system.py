@@ -5,6 +5,7 @@ disks are as they are said to be; a failover loses nothing that was acknowledged
 Broken on purpose and seen to fail: a failover that does not ask whether the standby has everything, a shim that ignores its file, a tending thread
 that does nothing, a former primary that starts as it is."""
 
+import re
 import threading
 import time
 
@@ -123,6 +124,24 @@ def test_a_failover_loses_nothing_that_was_acknowledged(system, writers, fenced)
     rows = noted(system)
     acknowledged = {each for writer in writers for each in writer.acknowledged}
     assert acknowledged <= set(rows) and len(rows) == len(set(rows))
+
+
+def test_a_promotion_that_fails_is_tried_again(system, writers, monkeypatch):
+    may_fail_over(system)
+    new = system.standby
+    plain, filled = new.value, []
+
+    def fill_the_disk_first(query, *values, **options):
+        if "pg_promote" in query and not filled:
+            filled.append(new.shim.set_full(True))
+        return plain(query, *values, **options)
+
+    monkeypatch.setattr(new, "value", fill_the_disk_first)
+    with done(system, "failover", "primary", fenced=True):
+        wait_until(lambda: re.search("could not (write|create|link).*No space left", new.tail()), "the promotion to fail", PATIENCE_S)
+        new.shim.set_full(False)
+        more_is_acknowledged(writers)
+    wait_until(system.in_sync, "the former primary as a standby", PATIENCE_S)
 
 
 def test_there_is_no_failover_to_a_standby_that_lacks_something(system, writers):
