@@ -295,7 +295,9 @@ int cli_gateway(const cli_invocation *invocation)
 			         module != NULL ? module : "modules/ngx_http_once_module.so");
 		}
 		gateway_print(&gateway, stdout);
-		return CLI_OK;
+	} else if (result == CLI_OK) {
+		result = serve(&gateway);
 	}
-	return result == CLI_OK ? serve(&gateway) : result;
+	free(gateway.group);
+	return result;
 }

@@ -43,7 +43,7 @@ typedef struct gateway {
 	int64_t response_bytes_max;
 	int workers;              /* 0: one */
 	const char *user;         /* whom root's workers run as; NULL: not root */
-	const char *group;        /* NULL: the user's */
+	char *group;              /* NULL: the user's; of whoever has set it */
 	const char *access_log;   /* a file; NULL: none */
 	bool json;                /* the access log's lines are JSON */
 	char directory[PATH_MAX]; /* private, absolute; holds the configuration and what nginx writes */

@@ -40,7 +40,7 @@ CONFIG = """
 TRACE = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 LIMIT = 400  # allocations of one request
 
-pytestmark = pytest.mark.skipif(BUILT_IN or b"PGONCE_FAULTS" not in (MODULE.read_bytes() if MODULE.exists() else b""),
+pytestmark = pytest.mark.skipif(bool(BUILT_IN) or b"PGONCE_FAULTS" not in (MODULE.read_bytes() if MODULE.exists() else b""),
                                 reason="only with the module that tools/coverage.py builds")  # fmt: skip
 
 
