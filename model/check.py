@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Searches the model of the protocol with spin: every state of each configuration, and of each mutation until it is caught.
+"""Searches the model of the protocol with spin: every state of each configuration for a violated assertion, every run of some for one that is
+not as a formula says, and each mutation until an assertion, and a formula, has caught it.
 
     model/check.py [--large] [NAME ...]     prints what was searched; 1 where something was found that should not be, or was not that should
 
@@ -9,10 +10,10 @@ import argparse
 import dataclasses
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE_S = 1800
@@ -24,7 +25,6 @@ class Configuration:
     says: str
     defines: str
     file: str = "intent.pml"
-    ltl: str = ""  # a formula, searched with weak fairness; else the assertions, and that nothing gets stuck
 
     def flags(self):
         return [f"-D{define}" for define in self.defines.split()]
@@ -48,15 +48,19 @@ SMALL = (
     Configuration("naive", "the gateway; a service that knows nothing of it; stale is in doubt", f"GATEWAYS=1 {OUTSIDE}"),
     Configuration("retention", "a day is retired under attempts in transactions, and the clock leaps", "TRANSACTIONS=1 TRIES=1 RETENTION"),
     Configuration("retention_leased", "the same under leased attempts", "LEASED=1 TRIES=2 RETENTION"),
-    Configuration("delivery", "two events, a relay, a broker, two consumers", "", "delivery.pml", "delivered"),
+    Configuration("delivery", "two events, a relay, a broker, two consumers", "", "delivery.pml"),
+    Configuration("recovery_ends", "recovery, and failures that cease", f"LEASED=1 {OUTSIDE} RECOVERY FAULTS=2"),
+    Configuration("verify_ends", "the same with a verify function", "LEASED=1 UNFENCED=1 ON_STALE=verify RECOVERY FAULTS=2"),
+    Configuration("used_up_ends", "the same with a single attempt allowed", "LEASED=1 UNFENCED=1 ON_STALE=verify MAX_ATTEMPTS=1 RECOVERY FAULTS=2"),
 )
 # What is searched by hand, with `make model`.
 LARGE = (
-    Configuration("transactions_3", "three attempts in the effect's transaction", "TRANSACTIONS=3"),
-    Configuration("fenced_2_2", "leased attempts with one more try", "LEASED=2"),
-    Configuration("delivery_faults", "events, and three faults", "FAULTS=3", "delivery.pml", "delivered"),
+    Configuration("transactions_2_3", "one more try in the effect's transaction", "TRANSACTIONS=2 TRIES=3"),
+    Configuration("transactions_3", "three attempts in the effect's transaction, and a failure", "TRANSACTIONS=3 TRIES=1 FAULTS=1"),
+    Configuration("fenced_2_3", "leased attempts with two more tries", "LEASED=2 TRIES=3"),
     Configuration("outside_2_2", "with an effect outside, and one more try", f"LEASED=2 {OUTSIDE}"),
-    Configuration("gateways_2", "two requests through the gateway at once", "GATEWAYS=2 TRIES=1"),
+    Configuration("gateways_2", "two requests through the gateway at once, and two failures", "GATEWAYS=2 TRIES=1 FAULTS=2"),
+    Configuration("delivery_faults", "events, and two faults", "FAULTS=2", "delivery.pml"),
     Configuration("retention_mixed", "a day is retired under attempts of both kinds", "TRANSACTIONS=1 LEASED=1 TRIES=1 RETENTION"),
 )
 
@@ -65,9 +69,8 @@ LARGE = (
 class Mutation:
     name: str
     defines: str
-    caught_by: str  # in the violated assertion, or the formula
+    caught_by: str = ""  # in the violated assertion; nothing where only a formula sees it
     file: str = "intent.pml"
-    ltl: str = ""
     flags = Configuration.flags
 
 
@@ -77,11 +80,38 @@ MUTATIONS = (
     Mutation("select_then_insert", "TRANSACTIONS=2 TRIES=1 SELECT_THEN_INSERT NO_ADVISORY_LOCK", "effects"),
     Mutation("completion_before_commit", "LEASED=1 COMPLETION_BEFORE_COMMIT", "effects"),
     Mutation("answer_before_store", f"GATEWAYS=1 {OUTSIDE} ANSWER_BEFORE_STORE", "row"),
-    Mutation("relay_by_sequence", "RELAY_BY_SEQUENCE", "acceptance", "delivery.pml", "delivered"),
-    Mutation("ack_before_commit", "ACK_BEFORE_COMMIT", "acceptance", "delivery.pml", "delivered"),
+    Mutation("relay_by_sequence", "RELAY_BY_SEQUENCE", file="delivery.pml"),
+    Mutation("ack_before_commit", "ACK_BEFORE_COMMIT", file="delivery.pml"),
+    Mutation("retention_by_wall_clock", "TRANSACTIONS=1 TRIES=1 RETENTION RETENTION_BY_WALL_CLOCK", "over"),
+    # and what the torture harness does not take out
     Mutation("dishonest_verify", "LEASED=2 TRIES=1 UNFENCED=1 ON_STALE=verify DISHONEST_VERIFY=1", "effects"),
     Mutation("clock_read_twice", "TRANSACTIONS=1 TRIES=1 RETENTION CLOCK_READ_TWICE", "over"),
-    Mutation("retention_by_wall_clock", "TRANSACTIONS=1 TRIES=1 RETENTION RETENTION_BY_WALL_CLOCK", "over"),
+    Mutation("late_is_new", "TRANSACTIONS=1 TRIES=2 RETENTION LATE_IS_NEW", "forgotten"),
+    Mutation("silence_is_failure", f"GATEWAYS=1 {OUTSIDE} SILENCE_IS_FAILURE", "effect_body"),
+    Mutation("no_recovery", f"LEASED=1 {OUTSIDE} FAULTS=1"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Formula:
+    name: str  # ltl NAME { ... } in the model
+    property: str  # of design.md, section 7
+    within: str  # the configurations in which it is searched
+    broken_by: str  # the mutations that it is seen to fail by, with every assertion left out
+    live: bool = False  # that something happens in the end: searched for endless runs, with weak fairness
+
+
+FORMULAS = (
+    Formula("once", "1", "collision fenced outside mixed_in_doubt", "no_advisory_lock dishonest_verify"),
+    Formula("lasting", "1", "transactions fenced mixed_verify", "completion_before_commit"),
+    Formula("kept", "2", "fenced mixed handoff naive retention", "answer_before_store"),
+    Formula("same", "2", "transactions handoff", "select_then_insert"),
+    Formula("undone", "5", "outside handoff naive", "silence_is_failure"),
+    Formula("unguessed", "5", "mixed_in_doubt mixed_verify operator recovery used_up", "no_fence_check"),
+    Formula("ends", "5", "recovery_ends verify_ends used_up_ends", "no_recovery", live=True),
+    Formula("closed", "7", "retention retention_leased", "late_is_new"),
+    Formula("owed", "7", "retention retention_leased", "retention_by_wall_clock clock_read_twice"),
+    Formula("delivered", "3, 4", "delivery", "relay_by_sequence ack_before_commit", live=True),
 )
 
 
@@ -91,7 +121,8 @@ class Found:
     violated: str  # the assertion, or the kind of error
     states: int
     depth: int
-    seconds: float
+    seconds: float  # of a CPU
+    megabytes: float
     unreached: dict  # by process, the lines that no state reached
     directory: pathlib.Path
     lines: list
@@ -117,19 +148,39 @@ def run(command, directory):
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
-def search(configuration, directory, shortest=False):
-    """Everything that can happen in this configuration; until something is wrong, or with shortest until the shortest way to it is known."""
+# How a search is compiled, and run.
+ASSERTIONS = ["-DSAFETY", "-DNOCLAIM"], []
+NEVER_WRONG = ["-DSAFETY"], ["-N"]
+IN_THE_END = ["-DNFAIR=3"], ["-a", "-f", "-N"]
+
+
+def search(configuration, directory, formulas=(), alone=False, shortest=False):
+    """Everything that can happen in this configuration; until something is wrong, or with shortest until the shortest way to it is known. What is
+    asked of it is its assertions, and that nothing gets stuck; or each of the formulas, all of one kind, and alone without the assertions."""
     directory = pathlib.Path(directory)
     text, origin = flatten(configuration.file)
     (directory / "model.pml").write_text("\n".join(text))
-    made = run(["spin", *configuration.flags(), "-a", "model.pml"], directory)
+    made = run(["spin", *configuration.flags(), *(["-DNO_ASSERTIONS"] if alone else []), "-a", "model.pml"], directory)
     assert made.returncode == 0 and (directory / "pan.c").exists(), made.stdout + made.stderr
-    options = ["-DNFAIR=3"] if configuration.ltl else ["-DSAFETY", "-DNOCLAIM"]
-    built = run(["cc", "-O1", "-w", "-DVECTORSZ=2048", "-DCOLLAPSE", *options, *(["-DREACH"] if shortest else []), "-o", "pan", "pan.c"], directory)
+    compiled, options = (IN_THE_END if formulas[0].live else NEVER_WRONG) if formulas else ASSERTIONS
+    large = configuration in LARGE
+    # What is small is searched sooner than an optimizing compiler is done with it.
+    compiled = ["-O2" if large else "-O0", "-w", "-DVECTORSZ=2048", "-DCOLLAPSE", *compiled, *(["-DREACH"] if shortest else [])]
+    built = run(["cc", *compiled, "-o", "pan", "pan.c"], directory)
     assert built.returncode == 0, built.stderr
-    began = time.monotonic()
-    found = run(["./pan", "-m1000000", "-w22", *(["-i"] if shortest else []), *(["-a", "-f", "-N", configuration.ltl] if configuration.ltl else [])], directory)
-    return read(found.stdout + found.stderr, origin, time.monotonic() - began, directory)
+    command = ["./pan", *(["-m10000000", "-w25"] if large else ["-m1000000", "-w20"]), *(["-i"] if shortest else []), *options]
+    found = [pan([*command, *([formula.name] if formula else [])], origin, directory) for formula in formulas or [None]]
+    for formula, each in zip(formulas, found):
+        each.violated = f"ltl {formula.name}" if alone and each.errors else each.violated
+    return found
+
+
+def pan(command, origin, directory):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    found = run(command, directory)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return read(found.stdout + found.stderr, origin, seconds, directory)
 
 
 def read(output, origin, seconds, directory):
@@ -137,17 +188,22 @@ def read(output, origin, seconds, directory):
     summary = re.search(r"depth reached (\d+), errors: (\d+)\s+(\d+) states, stored", output)
     assert summary, output
     wrong = re.search(r"pan:\d+: (.*?) \(at depth", output)
-    parts = re.split(r"unreached in (?:proctype|init|claim) ?", output)[1:]
+    memory = re.search(r"([\d.]+)\s+total actual memory usage", output) or re.search(r"([\d.]+)\s+memory usage \(Mbyte\)", output)
     unreached = {}
-    for part in parts:
-        process = part.split()[0]
-        if process.startswith("delivered") or process.startswith("answered"):
-            continue
+    for process, part in re.findall(r"unreached in (?:proctype )?(\w+|init)\n(.*?)(?=unreached in|\Z)", output, re.S):
         for line, statement in re.findall(r"model\.pml:(\d+), state \d+, \"(.*)\"", part):
             if statement not in ("-end-", "(gone[me])") and not statement.startswith("assert"):
                 unreached.setdefault(process, set()).add(origin[int(line) - 1])
-    return Found(int(summary[2]), wrong[1] if wrong else "", int(summary[3]), int(summary[1]), seconds, unreached, directory, origin,
+    return Found(int(summary[2]), wrong[1] if wrong else "", int(summary[3]), int(summary[1]), seconds, float(memory[1]), unreached, directory, origin,
                  "search depth too small" in output or "out of memory" in output)  # fmt: skip
+
+
+def formulas_within(configuration):
+    return [formula for formula in FORMULAS if configuration.name in formula.within.split()]
+
+
+def formulas_broken_by(mutation):
+    return [formula for formula in FORMULAS if mutation.name in formula.broken_by.split()]
 
 
 def never_reached(searched):
@@ -164,25 +220,45 @@ def main():
     arguments.add_argument("--large", action="store_true", help="larger bounds: minutes, and some gigabytes of memory")
     arguments.add_argument("name", nargs="*")
     given = arguments.parse_args()
-    wrong, searched = 0, []
-    print(f"{'configuration':<24} {'states':>12} {'depth':>9} {'seconds':>8}  found")
-    for each in (*SMALL, *(LARGE if given.large else ()), *MUTATIONS):
-        if given.name and each.name not in given.name:
-            continue
-        with tempfile.TemporaryDirectory(prefix="pgonce-model-") as directory:
-            found = search(each, directory)
-        expected = getattr(each, "caught_by", "")
-        held = not found.truncated and (expected in found.violated and found.errors > 0 if expected else found.errors == 0)
+    totals, wrong = {}, 0
+    print(f"{'searched':<34} {'states':>12} {'depth':>9} {'CPU s':>8} {'MB':>7}  found")
+
+    def tell(what, name, found, expected=None):
+        """One line, and the sums. expected: in what has to be violated; None where nothing may be."""
+        nonlocal wrong
+        held = not found.truncated and (found.errors == 0 if expected is None else found.errors > 0 and expected in found.violated)
         wrong += not held
-        if each in SMALL:
-            searched.append(found)
-        print(f"{each.name:<24} {found.states:>12,} {found.depth:>9,} {found.seconds:>8.1f}  {found.violated or 'nothing'}{'' if held else '   WRONG'}")
+        totals.setdefault(what, []).append(found)
+        print(f"{name:<34} {found.states:>12,} {found.depth:>9,} {found.seconds:>8.1f} {found.megabytes:>7,.0f}  {found.violated[:100] or 'nothing'}{'' if held else '   WRONG'}")
         sys.stdout.flush()
-    if len(searched) == len(SMALL):
-        missed = never_reached(searched)
-        print(f"steps that no small configuration reaches: {len(missed)}")
+        return found
+
+    chosen = [each for each in (*SMALL, *(LARGE if given.large else ()), *MUTATIONS) if not given.name or each.name in given.name]
+    with tempfile.TemporaryDirectory(prefix="pgonce-model-") as directory:
+        for each in chosen:
+            if each not in MUTATIONS:
+                what = "configurations" if each in SMALL else "larger configurations"
+                tell(what, each.name, search(each, directory)[0])
+                formulas = formulas_within(each)
+                for formula, found in zip(formulas, search(each, directory, formulas) if formulas else ()):
+                    tell("formulas", f"{each.name}: {formula.name}", found)
+                continue
+            if each.caught_by:
+                tell("mutations, by an assertion", each.name, search(each, directory)[0], each.caught_by)
+            for formula in formulas_broken_by(each):
+                tell("mutations, by a formula alone", f"{each.name}: {formula.name}", search(each, directory, [formula], alone=True)[0], "")
+    print(f"\n{'in all':<34} {'states':>12} {'deepest':>9} {'CPU s':>8} {'MB':>7}  searches")
+    for what, found in totals.items():
+        print(
+            f"{what:<34} {sum(each.states for each in found):>12,} {max(each.depth for each in found):>9,} {sum(each.seconds for each in found):>8.1f} "
+            f"{max(each.megabytes for each in found):>7,.0f}  {len(found)}"
+        )
+    if len(totals.get("configurations", ())) == len(SMALL):
+        missed = never_reached(totals["configurations"])
+        print(f"\nsteps that no small configuration reaches: {len(missed)}")
         for step in sorted(missed):
             print(" ", *step)
+    print("\nas it should be" if not wrong else f"\nWRONG: {wrong}")
     return 1 if wrong else 0
 
 

@@ -68,8 +68,7 @@ inline acknowledge(k, state_, body_)
 	assert(forgotten[k] || (row[k].state == state_ && row[k].body == body_));      /* 2: it is stored before it is sent */
 	assert(told[k] == 0 || (told[k] == body_ && told_state[k] == state_));         /* 2: every later attempt gets the same */
 	assert(forgotten[k] || (state_ == succeeded) == (effects[k] == 1));            /* 1: and it is true */
-	told[k] = body_;
-	told_state[k] = state_
+	d_step { told[k] = body_; told_state[k] = state_ }
 }
 
 /* A client is told that its execution certainly had no effect. */
@@ -194,13 +193,11 @@ end:
 		}
 	   }
 	:: d_step {                                             /* it fails, is killed, or finds its client gone; the server crashes */
-		tx[t].status == committing || tx[t].status == open || tx[t].status == deserted ->
-#ifdef LIVENESS
+		tx[t].status == deserted || ((tx[t].status == committing || tx[t].status == open) && fault_is_left) ->
 		if
 		:: tx[t].status == deserted
-		:: else -> faults > 0; faults--
+		:: else -> count_fault
 		fi;
-#endif
 #ifdef RETENTION
 		if
 		:: day_shut == t + 1 -> day_shut = 0

@@ -48,8 +48,13 @@ mtype = { new_claim, replay_success, processing_active, processing_stale, retrya
 
 bit gone[CLIENTS + GATEWAYS];   /* the client is to be gone: see nemesis */
 bit busy[CLIENTS + GATEWAYS];
-#ifdef LIVENESS
-byte faults = LIVENESS;         /* so many, and then no more */
+#ifdef FAULTS
+byte faults = FAULTS;           /* so often something fails or is gone; then no more, and all has to end */
+#define fault_is_left (faults > 0)
+#define count_fault faults--
+#else
+#define fault_is_left true      /* at any moment, for ever */
+#define count_fault skip
 #endif
 #ifdef RETENTION
 byte day_shut;                  /* the transaction, counted from 1, that holds the day's table in ACCESS EXCLUSIVE mode */
@@ -88,6 +93,11 @@ byte day_shut;                  /* the transaction, counted from 1, that holds t
 
 #ifndef DISHONEST_VERIFY
 #define DISHONEST_VERIFY 0
+#endif
+#ifdef SILENCE_IS_FAILURE
+#define no_answer none
+#else
+#define no_answer in_doubt
 #endif
 
 /* pg_try_advisory_xact_lock */
@@ -576,7 +586,8 @@ proctype gateway(byte me)
 		/* its answer; or none, or a part of one, or too late: nobody knows what it did */
 		if
 		:: atomic { outcome == in_doubt && response[me] == execution -> outcome = succeeded; response[me] = 0 }
-		:: skip
+		:: atomic { outcome == in_doubt -> outcome = no_answer }
+		:: outcome == none
 		fi;
 #ifdef ANSWER_BEFORE_STORE
 		if
@@ -724,20 +735,14 @@ end:	atomic {
 
 /* ---- what just happens ---- */
 
-#ifdef LIVENESS
-#define lease_may_pass (at_work[0] == 0)        /* a worker that lives renews its lease in time */
-#else
-#define lease_may_pass true
-#endif
-
 /* A lease passes: at any moment after it was given, and nothing may depend on when. */
 proctype world()
 {
 	byte k;
 end:	do
-	:: atomic { row[0].state == processing && !row[0].passed && lease_may_pass -> row[0].passed = 1 }
+	:: atomic { row[0].state == processing && !row[0].passed -> row[0].passed = 1 }
 #if KEYS > 1
-	:: atomic { row[1].state == processing && !row[1].passed && lease_may_pass -> row[1].passed = 1 }
+	:: atomic { row[1].state == processing && !row[1].passed -> row[1].passed = 1 }
 #endif
 	od
 }
@@ -746,13 +751,11 @@ end:	do
 proctype nemesis(byte who)
 {
 end:	do
-#ifdef LIVENESS
-	:: atomic { busy[who] && !gone[who] && faults > 0 -> faults--; gone[who] = 1 }
-#else
-	:: atomic { busy[who] && !gone[who] -> gone[who] = 1 }
-#endif
+	:: atomic { busy[who] && !gone[who] && fault_is_left -> count_fault; gone[who] = 1 }
 	od
 }
+
+#include "formulas.pml"
 
 init
 {

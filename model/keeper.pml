@@ -63,12 +63,7 @@ end:	do
 			tx[KEEPER].status == open && row[0].archived && row[0].state != in_doubt && past(0, ahead) && clock_is_trusted &&
 			row_lock[0] == 0 && advisory[0] == 0 ->
 			assert(over[0]);                        /* 7 */
-			row[0].state = none;
-			row[0].archived = 0;
-			row[0].body = 0;
-			row[0].fence = 0;
-			row[0].attempts = 0;
-			forgotten[0] = 1;
+			forget(0);
 			roll_back(KEEPER)
 		   }
 		:: atomic {                                     /* once.retire_day, by somebody who has looked at the clock: its lock */

@@ -17,7 +17,11 @@ bit unsteady;                   /* once._clock_held: it has not gone steadily fo
 #else
 #define clock_is_trusted (!unsteady)
 #endif
+#ifdef LATE_IS_NEW
+#define day_closed false
+#else
 #define day_closed (phase != look)
+#endif
 #define day_gone (phase == dropped)
 #define can_look (day_shut == 0)                                /* else it waits for an ACCESS EXCLUSIVE lock */
 #define past(k, ahead) (over[k] || (ahead))                     /* once._past, by a clock that is ahead or not */
@@ -33,6 +37,20 @@ inline count_inside()
 	n = 0
 }
 
+/* A row is deleted, or goes with its table. */
+inline forget(k)
+{
+	d_step {
+		row[k].state = none;
+		row[k].fence = 0;
+		row[k].attempts = 0;
+		row[k].body = 0;
+		row[k].passed = 0;
+		row[k].archived = 0;
+		forgotten[k] = 1
+	}
+}
+
 /* The day's table is gone, and with it what was not moved. */
 inline day_dropped(k)
 {
@@ -42,12 +60,7 @@ inline day_dropped(k)
 		/* 7: what goes had no effect, or its retention has passed */
 		assert(row[k].state == none || row[k].state == failed_retryable ||
 		       ((row[k].state == succeeded || row[k].state == failed_final) && over[k]));
-		row[k].state = none;
-		row[k].fence = 0;
-		row[k].attempts = 0;
-		row[k].body = 0;
-		row[k].passed = 0;
-		forgotten[k] = 1
+		forget(k)
 	:: else
 	fi
 }

@@ -68,7 +68,7 @@ def main():
         sys.exit(f"{__doc__}\n\nNAME: {' '.join(everything)}")
     chosen = everything[sys.argv[1]]
     with tempfile.TemporaryDirectory(prefix="pgonce-model-") as directory:
-        found = check.search(chosen, directory, shortest=True)
+        found = check.search(chosen, directory, shortest=True)[0]
         if not found.errors:
             print(f"{chosen.name}: nothing is wrong in any of {found.states:,} states")
             return

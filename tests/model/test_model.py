@@ -32,18 +32,43 @@ def searched():
 
 @pytest.mark.parametrize("configuration", check.SMALL, ids=lambda each: each.name)
 def test_nothing_goes_wrong_in_any_state(configuration, searched, tmp_path):
-    found = check.search(configuration, tmp_path)
+    found = check.search(configuration, tmp_path)[0]
     print(f"{found.states:,} states, depth {found.depth:,}, {found.seconds:.1f} s")
     assert found.errors == 0, found.violated
     assert not found.truncated
     searched[configuration.name] = found
 
 
-@pytest.mark.parametrize("mutation", check.MUTATIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("configuration", filter(check.formulas_within, check.SMALL), ids=lambda each: each.name)
+def test_every_run_is_as_the_formulas_say(configuration, tmp_path):
+    formulas = check.formulas_within(configuration)
+    for formula, found in zip(formulas, check.search(configuration, tmp_path, formulas)):
+        print(f"{formula.name}: {found.states:,} states, depth {found.depth:,}, {found.seconds:.1f} s")
+        assert found.errors == 0, (formula.name, found.violated)
+        assert not found.truncated
+
+
+@pytest.mark.parametrize("mutation", [each for each in check.MUTATIONS if each.caught_by], ids=lambda each: each.name)
 def test_the_mutation_is_caught(mutation, tmp_path):
-    found = check.search(mutation, tmp_path)
+    found = check.search(mutation, tmp_path)[0]
     assert found.errors > 0
     assert mutation.caught_by in found.violated
+
+
+BROKEN = [(mutation, formula) for mutation in check.MUTATIONS for formula in check.formulas_broken_by(mutation)]
+
+
+@pytest.mark.parametrize("mutation, formula", BROKEN, ids=lambda each: each.name)
+def test_the_formula_is_seen_to_fail_with_no_assertion_to_help_it(mutation, formula, tmp_path):
+    assert check.search(mutation, tmp_path, [formula], alone=True)[0].errors > 0
+
+
+def test_every_formula_is_searched_and_seen_to_fail():
+    stated = {name for file in check.HERE.glob("*.pml") for name in re.findall(r"^ltl (\w+)", file.read_text(), re.M)}
+    assert {formula.name for formula in check.FORMULAS} == stated
+    assert {name for formula in check.FORMULAS for name in formula.within.split()} <= {each.name for each in check.SMALL}
+    assert {formula for _, formula in BROKEN} == set(check.FORMULAS)
+    assert all(mutation.caught_by or check.formulas_broken_by(mutation) for mutation in check.MUTATIONS)
 
 
 # An operator in the model knows the truth, and never finds that a reported failure was a success.
