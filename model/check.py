@@ -59,12 +59,12 @@ SMALL = (
 # What is searched by hand, with `make model`.
 LARGE = (
     Configuration("transactions_2_3", "one more try in the effect's transaction", "TRANSACTIONS=2 TRIES=3"),
-    Configuration("transactions_3", "three attempts in the effect's transaction, and a failure", "TRANSACTIONS=3 TRIES=1 FAULTS=1"),
+    Configuration("transactions_3", "three attempts in the effect's transaction, and two failures", "TRANSACTIONS=3 TRIES=1 FAULTS=2"),
     Configuration("fenced_2_3", "leased attempts with two more tries", "LEASED=2 TRIES=3"),
     Configuration("outside_2_2", "with an effect outside, and one more try", f"LEASED=2 {OUTSIDE}"),
     Configuration("gateways_2", "two requests through the gateway at once, and two failures", "GATEWAYS=2 TRIES=1 FAULTS=2"),
-    Configuration("delivery_faults", "events, and two faults", "FAULTS=2", "delivery.pml"),
-    Configuration("retention_mixed", "a day is retired under attempts of both kinds", f"TRANSACTIONS=1 LEASED=1 TRIES=1 {RETENTION}"),
+    Configuration("delivery_faults", "events, and three faults", "FAULTS=3", "delivery.pml"),
+    Configuration("retention_mixed", "a day is retired under attempts of both kinds, and a failure", f"TRANSACTIONS=1 LEASED=1 TRIES=1 {RETENTION} FAULTS=1"),
 )
 
 

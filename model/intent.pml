@@ -64,7 +64,6 @@ byte day_shut;                  /* the transaction, counted from 1, that holds t
 #else
 #define day_open true
 #define day_closed false
-#define day_gone false
 #define can_look true
 #include "database.pml"
 #endif
@@ -101,9 +100,12 @@ byte day_shut;                  /* the transaction, counted from 1, that holds t
 #define no_answer in_doubt
 #endif
 
-/* A snapshot that has the day closed, but not what became of its table since: what went to the archive it shows nowhere. */
+/*
+ * A snapshot that has the day closed, but not what became of the row since: a report that was stored; or its way to the archive, which
+ * the snapshot shows nowhere once the day's table is gone.
+ */
 #ifdef OLD_SNAPSHOT_IS_REFUSED
-#define snapshot_is_too_old (repeatable_read && day_gone && !was_gone)
+#define snapshot_is_too_old (repeatable_read && tx[me].outdated)
 #else
 #define snapshot_is_too_old false
 #endif
@@ -158,7 +160,7 @@ inline clear(to_)
 proctype transaction(byte me)
 {
 	byte tries, execution;
-	bit locked, held, repeatable_read, was_closed, was_gone, to_be_found;
+	bit locked, held, repeatable_read, was_closed, to_be_found;
 	mtype answer;
 	Row seen;
 
@@ -171,7 +173,6 @@ proctype transaction(byte me)
 			start(me, KEY_OF(me));
 			copy(seen, KEY_OF(me));
 			was_closed = day_closed;
-			was_gone = day_gone;
 			if
 			:: repeatable_read = 0
 			:: repeatable_read = 1
@@ -244,7 +245,7 @@ proctype transaction(byte me)
 				roll_back(me);
 				goto come_again
 			:: day_closed && !(repeatable_read && !was_closed) && !snapshot_is_too_old ->   /* P4041 */
-				assert(!to_be_found);
+				assert(!to_be_found || forgotten[KEY_OF(me)]);          /* since it looked, and rightly: see owed */
 				roll_back(me);
 				goto ended
 			:: else
@@ -348,7 +349,7 @@ proctype transaction(byte me)
 		fi
 		} unless { gone[me] };
 come_again:
-ended:		atomic { leave(me, KEY_OF(me)); busy[me] = 0; locked = 0; held = 0; repeatable_read = 0; was_closed = 0; was_gone = 0; to_be_found = 0; answer = 0; execution = 0; clear(seen) }
+ended:		atomic { leave(me, KEY_OF(me)); busy[me] = 0; locked = 0; held = 0; repeatable_read = 0; was_closed = 0; to_be_found = 0; answer = 0; execution = 0; clear(seen) }
 	:: tries >= TRIES_OF(me) -> break
 	od
 }

@@ -68,6 +68,10 @@ def test_every_formula_is_searched_and_seen_to_fail():
     assert {formula.name for formula in check.FORMULAS} == stated
     assert {name for formula in check.FORMULAS for name in formula.within.split()} <= {each.name for each in check.SMALL}
     assert {formula for _, formula in BROKEN} == set(check.FORMULAS)
+    documented = (check.HERE.parent / "docs" / "model.md").read_text()
+    for formula in check.FORMULAS:
+        within, broken_by = (", ".join(names.split()) for names in (formula.within, formula.broken_by))
+        assert re.search(rf"^\| `{formula.name}` \| {formula.property} \| .* \| {within} \| {broken_by} \|$", documented, re.M), formula.name
     assert all(mutation.caught_by or check.formulas_broken_by(mutation) for mutation in check.MUTATIONS)
 
 
