@@ -68,7 +68,8 @@ def main():
         sys.exit(f"{__doc__}\n\nNAME: {' '.join(everything)}")
     chosen = everything[sys.argv[1]]
     with tempfile.TemporaryDirectory(prefix="pgonce-model-") as directory:
-        found = check.search(chosen, directory, shortest=True)[0]
+        by_formula = check.formulas_broken_by(chosen)[:1] if not getattr(chosen, "caught_by", "") else []
+        found = check.search(chosen, directory, by_formula, shortest=True)[0]
         if not found.errors:
             print(f"{chosen.name}: nothing is wrong in any of {found.states:,} states")
             return
