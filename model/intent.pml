@@ -102,12 +102,12 @@ byte day_shut;                  /* the transaction, counted from 1, that holds t
 
 /*
  * A snapshot that has the day closed, but not what became of the row since: a report that was stored; or its way to the archive, which
- * the snapshot shows nowhere once the day's table is gone.
+ * the snapshot shows nowhere once the day's table is gone. once._archived and once._refuse_outdated.
  */
-#ifdef OLD_SNAPSHOT_IS_REFUSED
-#define snapshot_is_too_old (repeatable_read && tx[me].outdated)
-#else
+#ifdef OLD_SNAPSHOT
 #define snapshot_is_too_old false
+#else
+#define snapshot_is_too_old (repeatable_read && tx[me].outdated)
 #endif
 
 /* pg_try_advisory_xact_lock */
