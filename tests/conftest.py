@@ -13,9 +13,10 @@ from harness.sanitizers import Reports
 from harness.workers import Turns
 
 
-# A run in the background of a shell ignores these, and every program that a test starts would inherit that.
+# A run in the background of a shell, or with nohup, ignores these, and every program that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # What the torture draws everything from: new for each run, and the same for all of its workers, which inherit it.

@@ -145,6 +145,7 @@ def test_a_caller_that_is_busy_keeps_the_connection_by_keeping_alive(tmp_path):
 def test_a_killed_broker_is_waited_for_and_loses_nothing(tmp_path):
     with RabbitMQ() as broker:
         broker.declare("durable")
+        broker.keep()
         fill(broker, "durable", 1, 100)
         with opened(broker, "durable", tmp_path, prefetch=50) as source:
             held = source.collect(50)

@@ -191,9 +191,9 @@ class Kafka(Broker):
         return found
 
     def publish(self, topic, messages):
-        """(key, value) each, of text without a newline or a tab."""
+        """(key, value) each, of text without a newline or a tab; they are in that order in their partitions, also where a batch has to be sent again."""
         data = "".join(f"{key}\t{value}\n" for key, value in messages).encode()
-        self.kcat("-P", "-t", topic, "-K", "\t", data=data)
+        self.kcat("-P", "-X", "enable.idempotence=true", "-t", topic, "-K", "\t", data=data)
 
     def create_topic(self, topic, partitions=1, **settings):
         """settings: of the topic, "_" for ".": max_message_bytes=1000, ..."""

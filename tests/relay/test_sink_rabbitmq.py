@@ -135,6 +135,7 @@ def test_what_amqp_cannot_carry_is_refused_and_the_connection_lives(sink, case):
 
 
 def test_a_killed_broker_makes_events_unavailable_and_none_that_was_confirmed_is_lost(rabbitmq, sink):
+    rabbitmq.keep()
     deliver_until(sink, "delivered", event_id=str(uuid.uuid4()))
     sent = [sink.send("order.placed", f'{{"n": {n}}}') for n in range(BURST)]
     first = sink.result()
