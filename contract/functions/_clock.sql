@@ -22,8 +22,8 @@ BEGIN
     END IF;
     UPDATE once.clock AS c
        SET read_at = now,
-           -- What a step back took says nothing of the time between readings.
-           usual = CASE WHEN now < c.read_at THEN c.usual
+           -- What a step back took says nothing of the time between readings; nor does the leap that it puts right, which was learnt.
+           usual = CASE WHEN now < c.read_at THEN interval '1 minute'
                         ELSE greatest(least(now - c.read_at, interval '2 hours'), c.usual - (now - c.read_at) / 2) END,
            unsteady_since = CASE WHEN why IS NULL THEN c.unsteady_since ELSE now END, why = coalesce(why, c.why)
      WHERE c.only_row;

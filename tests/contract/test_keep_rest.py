@@ -130,6 +130,20 @@ def test_a_clock_that_stepped_back_is_trusted_with_no_longer_leaps(db):
     assert keys(db) == {kept} and [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["clock"]
 
 
+def test_a_leap_that_was_put_right_makes_no_other_one_usual(db):
+    """The torture found it: a clock that leapt and stepped back, and leapt again."""
+    keep = keeper(db)
+    kept = finished(db, 1, expired=True)
+    db.execute("SELECT once.set_keeping(clock_settle => '1 hour')")
+    keep.step("clock")
+    for moved in ("- interval '3 hours'", "+ interval '3 hours'"):
+        db.execute(f"UPDATE once.clock SET read_at = clock_timestamp() {moved}")
+        keep.step("clock")
+    db.execute("UPDATE once.clock SET unsteady_since = '-infinity', read_at = clock_timestamp() - interval '2 hours'")
+    keep.round()
+    assert keys(db) == {kept} and [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["clock"]
+
+
 # ---- what may still be redelivered ----
 
 
