@@ -9,7 +9,7 @@ PYTEST_WORKERS ?= 2
 TORTURE := PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) -m torture
 WORKERS := $(if $(filter 1,$(PYTEST_WORKERS)),,-n $(PYTEST_WORKERS) --dist loadgroup)
 
-.PHONY: help run test test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest test-matrix setup build build-sanitized docs clean stop
+.PHONY: help run test test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest model test-matrix setup build build-sanitized docs clean stop
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,7 +77,6 @@ torture: setup build ## the whole system under faults, and a judge of its promis
 torture-selftest: setup build ## eight times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
 	cd tests && $(TORTURE) --selftest $(if $(SEED),--seed $(SEED)) $(if $(MUTATION),--mutation $(MUTATION))
 
-.PHONY: model
 model: setup ## search the model of the protocol within larger bounds too, and its mutations (some minutes)
 	$(PYTHON) model/check.py --large
 

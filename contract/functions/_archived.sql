@@ -26,7 +26,7 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM once.closing AS c WHERE c.day = bucket) THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: the day of this key was retired just now',
-            HINT = 'Retry the transaction.';
+            DETAIL = format('tenant=%L scope=%L key=%L', tenant, scope, key), HINT = 'Retry the transaction.';
     END IF;
     RETURN kept;
 END $$;

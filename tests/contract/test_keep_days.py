@@ -449,7 +449,13 @@ def test_a_snapshot_that_waits_for_the_drop_of_its_day_is_to_try_again(db):
         wait_until(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation'") == 1, "the attempt to wait")
         keep.connection.commit()
 
-    assert in_threads([lambda: code_of(lambda: Once(old).begin(key=key)), commit_when_it_waits])[0] == "40001"
+    def attempt():
+        with refused("40001") as raised:
+            Once(old).begin(key=key)
+        return raised.value.diag
+
+    told = in_threads([attempt, commit_when_it_waits])[0]
+    assert key in told.message_detail and told.message_hint
     assert once.begin(key=key).response_body == b"late"
 
 
