@@ -71,14 +71,13 @@ static char *hashed(arena *arena, const char *prefix, const piece *pieces, size_
 	return arena_format(arena, "%s%s", prefix, hex);
 }
 
-/* For people: printable ASCII as it is, all else as \xNN. */
-static char *shown(arena *arena, const void *data, size_t length)
+/* Printable ASCII as it is, but a backslash and all else as \xNN: two texts differ when what they were made of does. */
+static char *escaped(arena *arena, const void *data, size_t length)
 {
-	size_t taken = length < SHOWN_BYTES_MAX ? length : SHOWN_BYTES_MAX;
-	char *text = arena_take(arena, 4 * taken + 4);
+	char *text = arena_take(arena, 4 * length + 1);
 	char *to = text;
 
-	for (size_t i = 0; i < taken; i++) {
+	for (size_t i = 0; i < length; i++) {
 		unsigned char c = ((const unsigned char *)data)[i];
 		if (c >= ' ' && c < 0x7f && c != '\\') {
 			*to++ = (char)c;
@@ -86,12 +85,15 @@ static char *shown(arena *arena, const void *data, size_t length)
 			to += sprintf(to, "\\x%02x", c);
 		}
 	}
-	/* Room for the dots is taken above. */
-	if (taken < length) {
-		to = mempcpy(to, "...", 3);
-	}
 	*to = '\0';
 	return text;
+}
+
+/* For people: not all of what is long. */
+static char *shown(arena *arena, const void *data, size_t length)
+{
+	return length <= SHOWN_BYTES_MAX ? escaped(arena, data, length)
+	                                 : arena_format(arena, "%s...", escaped(arena, data, SHOWN_BYTES_MAX));
 }
 
 static char *base64(arena *arena, const char *prefix, once_bytes bytes)
@@ -214,19 +216,29 @@ static const char *header_json(arena *arena, once_bytes value)
 	return arena_format(arena, "{\"base64\": \"%s\"}", base64(arena, "", value));
 }
 
-/* An object; of a name that comes twice jsonb keeps the last. A name that is no text is escaped, and *bad. */
-static const char *headers_json(const source_message *delivery, arena *arena, const char **bad)
+static const char *bad_name(const source_message *delivery)
+{
+	for (size_t i = 0; i < delivery->header_count; i++) {
+		const char *name = delivery->headers[i].name;
+		if (!json_text_is_text(name, strlen(name))) {
+			return name;
+		}
+	}
+	return NULL;
+}
+
+/*
+ * An object; of a name that comes twice jsonb keeps the last. Where a name is no text every name is escaped: were it that one alone,
+ * it could become the name of another header, and hide its value.
+ */
+static const char *headers_json(const source_message *delivery, bool names_are_text, arena *arena)
 {
 	const char **parts = arena_take(arena, (2 * delivery->header_count + 1) * sizeof *parts);
 	size_t size = 3;
 
 	for (size_t i = 0; i < delivery->header_count; i++) {
 		const source_header *header = &delivery->headers[i];
-		const char *name = header->name;
-		if (!json_text_is_text(name, strlen(name))) {
-			name = shown(arena, name, strlen(name));
-			*bad = name;
-		}
+		const char *name = names_are_text ? header->name : escaped(arena, header->name, strlen(header->name));
 		parts[2 * i] = json_text_quote(arena, name);
 		parts[2 * i + 1] = header_json(arena, header->value);
 		size += strlen(parts[2 * i]) + strlen(parts[2 * i + 1]) + 4;
@@ -316,9 +328,10 @@ void message_refuse(message *message, arena *arena, const char *code, const char
 	}
 	const char *id = message->id == NULL ? "" : message->id;
 	const char *coordinates = delivery->coordinates == NULL ? "" : delivery->coordinates;
+	const char *topic = delivery->topic == NULL ? "" : delivery->topic; /* whole, not as it is shown */
 	const piece pieces[] = {{id, strlen(id)},
 	                        {coordinates, strlen(coordinates)},
-	                        {message->topic, strlen(message->topic)},
+	                        {topic, strlen(topic)},
 	                        {message->headers, strlen(message->headers)},
 	                        {delivery->payload.data, delivery->payload.data == NULL ? 0 : delivery->payload.length}};
 	message->id = hashed(arena, UNUSABLE_ID_PREFIX, pieces, sizeof pieces / sizeof pieces[0]);
@@ -329,14 +342,14 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 	const char *topic = delivery->topic == NULL ? "" : delivery->topic;
 	const char *why = NULL;
 	const char *ignored = NULL;
-	const char *bad_name = NULL;
+	const char *bad = bad_name(delivery);
 	bool topic_is_text = json_text_is_text(topic, strlen(topic));
 
 	*message = (struct message){.delivery = delivery, .payload = delivery->payload};
 	message->topic = topic_is_text ? topic : shown(arena, topic, strlen(topic));
 	message->json = json_text_check(delivery->payload);
 	message->key = key_of_bytes(arena, bytes_at(delivery, key, arena, &ignored));
-	message->headers = headers_json(delivery, arena, &bad_name);
+	message->headers = headers_json(delivery, bad == NULL, arena);
 	message->traceparent = message_trace(delivery->headers, delivery->header_count, arena);
 	once_bytes bytes = bytes_at(delivery, id, arena, &why);
 	if (bytes.data == NULL) {
@@ -347,8 +360,8 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 	message->id = id_of_bytes(arena, bytes);
 	if (!topic_is_text) {
 		message_refuse(message, arena, CODE_NO_TEXT, "the message's topic is not UTF-8: %s", message->topic);
-	} else if (bad_name != NULL) {
+	} else if (bad != NULL) {
 		message_refuse(message, arena, CODE_NO_TEXT, "the name of one of the message's headers is not UTF-8: %s",
-		               bad_name);
+		               shown(arena, bad, strlen(bad)));
 	}
 }

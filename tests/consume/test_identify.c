@@ -194,6 +194,52 @@ static void a_header_of_bytes_ends_where_its_bytes_end(void **state)
 	}
 }
 
+/* Such a message is parked: a header with a name that is no text is not lost for it, nor another that is called what it is shown as. */
+static void no_header_is_hidden_by_the_name_of_another(void **state)
+{
+	const origin id = {.kind = ORIGIN_HEADER, .name = "id"};
+	const source_header headers[] = {{.name = "id", .value = bytes("1")},
+	                                 {.name = "a\\xff", .value = bytes("text")},
+	                                 {.name = "a\xff", .value = bytes("none")},
+	                                 {.name = "a\xfe", .value = bytes("another")}};
+	source_message delivery = {.topic = "t", .headers = headers, .header_count = 4};
+	arena arena = {0};
+	message message;
+
+	(void)state;
+	message_identify(&delivery, &id, &id, &arena, &message);
+	assert_string_equal(message.unusable, "the name of one of the message's headers is not UTF-8: a\\xff");
+	assert_string_equal(
+	    message.headers,
+	    "{\"id\": \"1\", \"a\\\\x5cxff\": \"text\", \"a\\\\xff\": \"none\", \"a\\\\xfe\": \"another\"}");
+	arena_clear(&arena);
+}
+
+/* Of a long topic that is no text an error shows the beginning; what is told apart is the whole. */
+static void topics_that_are_no_text_are_told_apart_by_their_last_byte(void **state)
+{
+	const origin id = {.kind = ORIGIN_HEADER, .name = "id"};
+	char topics[2][302];
+	char first[256];
+	arena arena = {0};
+
+	(void)state;
+	for (size_t i = 0; i < 2; i++) {
+		memset(topics[i], '\xff', 300);
+		memcpy(topics[i] + 300, i == 0 ? "a" : "b", 2);
+		source_message delivery = {.topic = topics[i], .coordinates = NULL};
+		message message;
+		message_identify(&delivery, &id, &id, &arena, &message);
+		assert_non_null(message.unusable);
+		if (i == 0) {
+			strcpy(first, message.id);
+		} else {
+			assert_string_not_equal(first, message.id);
+		}
+		arena_clear(&arena);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -203,6 +249,8 @@ int main(void)
 	    cmocka_unit_test(origins),
 	    cmocka_unit_test(no_text_is_read_beyond_its_end),
 	    cmocka_unit_test(a_header_of_bytes_ends_where_its_bytes_end),
+	    cmocka_unit_test(no_header_is_hidden_by_the_name_of_another),
+	    cmocka_unit_test(topics_that_are_no_text_are_told_apart_by_their_last_byte),
 	    cmocka_unit_test(whatever_comes_has_an_id_that_the_contract_takes),
 	};
 
