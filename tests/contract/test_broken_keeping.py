@@ -128,6 +128,10 @@ BROKEN = {
         replace("_clock", "WHEN now < c.read_at THEN interval '1 minute'", "WHEN now < c.read_at THEN c.usual"),
         [rest.test_a_leap_that_was_put_right_makes_no_other_one_usual],
     ),
+    "a leap on top of a leap is believed": (
+        replace("_clock", "WHEN now > c.read_at + interval '5 minutes' AND", "WHEN false AND"),
+        [rest.test_a_leap_on_top_of_a_leap_does_not_end_the_wait_for_the_first],
+    ),
     "what is usual of the clock is not learnt": (
         replace("_clock", "3 * last.usual", "interval '0'"),
         [rest.test_a_keeper_that_comes_by_seldom_but_regularly_finds_a_steady_clock],
