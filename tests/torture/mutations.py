@@ -159,7 +159,7 @@ MUTATIONS = {
                 (
                     "gateway/ngx_http_once_report.c",
                     "ask(attempt); return; } send_report(attempt); }",
-                    "ask(attempt); return; } gate_event_init(&attempt->timer, on_retry); ngx_add_timer(&attempt->timer, 1); }",
+                    "ask(attempt); return; } gate_event_init(&attempt->timer, on_retry); ngx_add_timer(&attempt->timer, 50); }",
                 ),
             ),
             target="gateway/ngx_http_once_module.so",

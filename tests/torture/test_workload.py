@@ -8,6 +8,7 @@ verified effect makes a second one."""
 import collections
 import json
 import pathlib
+import random
 import threading
 import time
 
@@ -186,6 +187,23 @@ def test_doors_can_be_chosen():
     }  # fmt: skip
     assert few["http"].rate > GROUPS["http"][2]
     assert any(kind.scope == "fenced" for kind in LIB)
+
+
+def test_slow_intents_are_attempted_again_while_they_are_at_work():
+    workload = Workload(type("System", (), {})(), NoRecorder(), 1, doors=["sql/fenced"])
+    group = workload.groups["sql"]
+    for _ in range(400):
+        group.place()
+    jobs = {}
+    for job in group.jobs:
+        jobs.setdefault(job.intents[0].number, []).append(job)
+    slow = [number for number in jobs if workload.is_slow(workload.intents[number])]
+    assert 2 <= len(slow) <= 20
+    for number, its in jobs.items():
+        again = max(job.due for job in its) - min(job.due for job in its)
+        assert (again > 3) == (number in slow)
+        waits = workload.orders(workload.intents[number], its[0], random.Random(number)).before_s
+        assert (waits > 3) == (number in slow)
 
 
 # Each door alone, and what it claims to know.

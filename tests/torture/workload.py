@@ -29,6 +29,7 @@ TENANTS = ("acme", "söder & cie", "zeta/1")
 AGGREGATES = 27  # of each tenant: an event's aggregate is the tenant's
 DAY_MS = 86_400_000
 DRAIN_QUIET_S = 1.0
+SLOW = 0.02  # of the intents
 LATE = 120  # finished intents that are attempted once more at the very end
 PRINTABLE = string.ascii_letters + string.digits + " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
@@ -175,10 +176,15 @@ class Group:
         intents = self.register([self.draw(kind, tenant) for _ in range(count)])
         for _ in range(draw.choices((1, 2, 3), (78, 15, 7))[0]):
             heapq.heappush(self.jobs, Job(time.monotonic() + draw.choice((0, 0, 0.01, 0.3)), next(self.orders), intents))
+        placed = [intents]
         if count == 1 and draw.random() < 0.06 and self.name != "message":
             other = draw.choice([each for each in TENANTS if each != tenant])
             twin = self.register([self.draw(kind, other, intents[0].key)])
             heapq.heappush(self.jobs, Job(time.monotonic() + draw.choice((0, 0.2)), next(self.orders), twin))
+            placed.append(twin)
+        for each in placed:
+            if self.workload.is_slow(each[0]):
+                heapq.heappush(self.jobs, Job(time.monotonic() + LEASE_S, next(self.orders), each))
 
     def draw(self, kind, tenant, key=None):
         draw = self.random
@@ -349,6 +355,10 @@ class Workload:
         self.settle(intent, "given up")
         return True
 
+    def is_slow(self, intent):
+        """Its attempts last about as long as a lease: who comes next takes over, and is still at work when this one, which does not know, reports."""
+        return intent.door in ("sql", "lib") and random.Random(f"{self.seed}/{intent.number}/slow").random() < SLOW
+
     def orders(self, intent, job, draw):
         orders = Orders(isolation=draw.choices(("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"), (60, 20, 20))[0])
         if self.hastening or job.tries > 8:
@@ -357,8 +367,8 @@ class Workload:
             orders.before_s = round(draw.uniform(0.02, 0.5), 3)
         if draw.random() < 0.12:
             orders.after_s = round(draw.uniform(0.02, 0.5), 3)
-        if draw.random() < 0.02 and intent.door in ("sql", "lib"):
-            orders.before_s = LEASE_S + 1  # whoever comes next takes over, and this one does not know
+        if self.is_slow(intent):
+            orders.before_s = round(LEASE_S * draw.uniform(0.9, 1.6), 3)
         if draw.random() < 0.06 and not intent.final:
             orders.retry = True
         if draw.random() < self.leave:
