@@ -30,13 +30,14 @@ test-sanitized: setup build build-sanitized ## every test on programs and an ngi
 	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-sanitized PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized \
 		PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
 
-THREADED := tests/relay/test_flight.py tests/relay/test_pipeline.py tests/service tests/consume/test_http.py tests/keeper tests/cli/test_run.py
+THREADED := tests/lib tests/http tests/service tests/relay tests/consume tests/keeper tests/cli
 test-threads: setup build ## the programs with threads under ThreadSanitizer (TESTS)
 	@test -f $(BUILD)-threads/build.ninja || meson setup $(BUILD)-threads -Db_sanitize=thread -Db_lundef=false \
 		>$(BUILD)-threads.log 2>&1 || { cat $(BUILD)-threads.log; exit 1; }
 	@rm -f $(BUILD)-threads.log
 	@ninja -C $(BUILD)-threads --quiet
-	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-threads PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-threads $(PYTEST) $(or $(TESTS),$(THREADED))
+	@cp $(BUILD)/gateway/ngx_http_once_module.so $(BUILD)-threads/gateway/
+	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-threads PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-threads $(PYTEST) $(WORKERS) $(or $(TESTS),$(THREADED))
 
 test-valgrind: setup build ## libpgonce's C tests under valgrind
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_VALGRIND=all $(PYTEST) tests/lib/test_valgrind.py
