@@ -10,6 +10,7 @@ import dataclasses
 
 NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
 SERVICE_RETURNS_S = 120
+FAULT_LASTS_S = 10  # what it did to a connection may be noticed so much later
 FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
 
 
@@ -90,6 +91,7 @@ class Story:
         self.facts = facts or {}
         self.intents, self.attempts, self.faults, self.phases = {}, {}, [], []
         self.cases = {}
+        self.given_up = set()  # intents whose clients asked for a while only, since their keys are soon forgotten
         for record in history.records:
             kind = record["kind"]
             if kind == "intent":
@@ -100,6 +102,8 @@ class Story:
                 self.case(attempt.name).attempts.append(attempt)
             elif kind == "answer":
                 self.attempts[record["intent"], record["attempt"]].answer = record
+            elif kind == "given_up":
+                self.given_up.add(record["intent"])
             elif kind == "fault":
                 self.faults.append(record)
             elif kind == "phase":
@@ -372,8 +376,23 @@ def nothing_in_doubt(story):
             yield case.name, "it is in doubt, in a scope where that can always be found out"
             continue
         first = min((a.ended for a in case.attempts if a.verdict == "in_doubt"), default=None)
-        if not any(leaves_doubt(a) and (first is None or a.began <= first) for a in case.attempts):
+        early = [a for a in case.attempts if first is None or a.began <= first]
+        # A report that came late lifts a doubt, and the next attempt leaves another: more were let in than could have been before the first.
+        lifted = (case.stored["fence"] or 0) > sum(was_let_in(a) for a in early)
+        if not any(leaves_doubt(a) for a in (case.attempts if lifted else early)) and not lost_by_the_gateway(story, case):
             yield case.name, "it is in doubt, and every attempt at it has a definite answer"
+
+
+def was_let_in(attempt):
+    """It ran, and failed; not: it met no database."""
+    return attempt.verdict == "failed" and not attempt.answer["code"].startswith(("connect", "lost", "08", "25", "40", "53", "55", "57"))
+
+
+def lost_by_the_gateway(story, case):
+    """A claim whose answer was lost is not told from one that took over from a lost attempt; so the gateway puts it in doubt. Only a fault loses one."""
+    return case.stored["error_code"] == "gateway_lost" and any(
+        a.verdict == "in_doubt" and any(a.began - FAULT_LASTS_S <= fault["t"] <= a.ended for fault in story.faults) for a in case.attempts
+    )
 
 
 def leaves_doubt(attempt):
@@ -407,6 +426,8 @@ def all_answered(story):
         if not case.attempts or case.direct or any(a.verdict in ("acknowledged", "refused", "expired") for a in case.attempts):
             continue
         row = case.stored
+        if all(a.number in story.given_up for a in case.attempts):
+            continue
         if any(a.verdict == "in_doubt" for a in case.attempts) or (row and row["state"] in ("in_doubt", "processing")):
             continue  # other rules judge these
         if all(a.verdict == "mismatch" for a in case.attempts):

@@ -318,10 +318,9 @@ class SqlDoor:
         leave_at(orders, "claimed")
         time.sleep(orders.before_s)
         if orders.retry:
-            if number % 2:
+            # What was put in doubt meanwhile is not released; that it failed is believed.
+            if number % 2 or not self.report(RELEASE, *name, fence, intent.tenant)["release"]:
                 self.report(FAIL, *name, fence, True, None, None, intent.tenant)
-            else:
-                self.report(RELEASE, *name, fence, intent.tenant)
             return Answer("failed", "retryable")
         if intent.final:
             body = failure_body()

@@ -475,6 +475,29 @@ def test_a_doubt_whose_only_reason_came_after_it(run):
     assert run.broken() == {"nothing_in_doubt"}
 
 
+@pytest.mark.parametrize("fence, code, broken", [(2, "503 upstream", set()), (1, "503 upstream", {"nothing_in_doubt"}), (1, "lost", set())])
+def test_a_doubt_that_was_lifted_by_a_late_report_and_left_again(run, fence, code, broken):
+    intent = run.intent(at_most=True)
+    run.attempt(intent, verdict="failed", code=code)
+    run.attempt(intent, 2, verdict="in_doubt")
+    run.begin(intent, 3)
+    run.stored(intent, "in_doubt", fence=fence)
+    assert run.broken() == broken
+
+
+@pytest.mark.parametrize("error, fault, broken", [("gateway_lost", True, set()), ("gateway_lost", False, {"nothing_in_doubt"}),
+                                                  ("stale", True, {"nothing_in_doubt"})])  # fmt: skip
+def test_a_doubt_of_the_gateways_whose_claims_answer_was_lost(run, error, fault, broken):
+    intent = run.intent(at_most=True, door="http")
+    run.attempt(intent, verdict="failed", code="503 upstream")
+    run.begin(intent, 2)
+    if fault:
+        run.log("fault", fault="failover", target="primary", action="begin")
+    run.end(intent, 2, verdict="in_doubt", code="409 in-doubt")
+    run.stored(intent, "in_doubt", error_code=error, fence=2)
+    assert run.broken() == broken
+
+
 def test_a_doubt_that_the_attempt_itself_was_told_of(run):
     """Its own work may have been what nobody knows the end of: a command that was killed, a service that broke off."""
     intent = run.intent(at_most=True, door="run")
@@ -518,6 +541,16 @@ def test_an_intent_that_is_never_answered(run, verdict):
     assert run.broken() == set()
     run.phase("finished")
     assert run.broken() == {"all_answered"}
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+def test_an_intent_whose_client_asked_for_a_while_only(run, given_up):
+    intent = run.intent(forget_after_s=45)
+    run.attempt(intent, verdict="failed", code="lost")
+    if given_up:
+        run.log("given_up", intent=1)
+    run.phase("finished")
+    assert run.broken() == (set() if given_up else {"all_answered"})
 
 
 def test_a_key_that_is_another_requests_which_nobody_made(run):

@@ -352,7 +352,8 @@ class Workload:
         began = self.states[intent.number].began
         if intent.gone_s is None or began is None or time.monotonic() < began + intent.gone_s:
             return False
-        self.settle(intent, "given up")
+        if self.settle(intent, "given up"):
+            self.recorder.record("given_up", intent=intent.number)
         return True
 
     def is_slow(self, intent):
