@@ -13,15 +13,16 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: a keeper has a name of 1 to 255 characters and a lease of'
             ' at most a day';
     END IF;
-    -- Who stands by only looks.
+    -- Who stands by only looks. A lease that ends later than any could, or whose holder began a round well after now, is of a
+    -- clock that was ahead: nobody waits for it.
     PERFORM FROM once.keeper AS k WHERE k.keeper <> keeper COLLATE "C" AND k.lease_until > now
-        AND k.lease_until <= now + interval '1 day';
+        AND k.lease_until <= now + interval '1 day' AND (k.last_round > now + interval '1 minute') IS NOT TRUE;
     IF FOUND THEN
         RETURN false;
     END IF;
-    -- A lease that ends later than any could is of a clock that went wrong since.
     INSERT INTO once.keeper AS k (keeper, lease_until) VALUES (keeper, now + lease)
     ON CONFLICT (only_row) DO UPDATE SET keeper = excluded.keeper, lease_until = excluded.lease_until
-     WHERE k.keeper = excluded.keeper OR k.lease_until <= now OR k.lease_until > now + interval '1 day';
+     WHERE k.keeper = excluded.keeper OR k.lease_until <= now OR k.lease_until > now + interval '1 day'
+        OR k.last_round > now + interval '1 minute';
     RETURN FOUND;
 END $$;
