@@ -317,15 +317,18 @@ class SqlDoor:
             return Answer({"processing_active": "busy"}.get(verdict, verdict), verdict)
         leave_at(orders, "claimed")
         time.sleep(orders.before_s)
-        if orders.retry:
-            # What was put in doubt meanwhile is not released; that it failed is believed.
-            if number % 2 or not self.report(RELEASE, *name, fence, intent.tenant)["release"]:
-                self.report(FAIL, *name, fence, True, None, None, intent.tenant)
-            return Answer("failed", "retryable")
-        if intent.final:
-            body = failure_body()
-            self.report(FAIL, *name, fence, False, 422, body, intent.tenant)
-            return Answer("acknowledged", verdict, 422, body, False)
+        try:
+            if orders.retry:
+                # What was put in doubt meanwhile is not released; that it failed is believed.
+                if number % 2 or not self.report(RELEASE, *name, fence, intent.tenant)["release"]:
+                    self.report(FAIL, *name, fence, True, None, None, intent.tenant)
+                return Answer("failed", "retryable")
+            if intent.final:
+                body = failure_body()
+                self.report(FAIL, *name, fence, False, 422, body, intent.tenant)
+                return Answer("acknowledged", verdict, 422, body, False)
+        except psycopg2.Error as refused:
+            return Answer("failed", refused.pgcode or "lost", loose=refused.pgcode != "P4011")
         try:
             body = self.effect(intent, number, payload.decode(), orders, fence)
         except psycopg2.Error as error:
@@ -366,7 +369,9 @@ class SqlDoor:
                 self.session.open()
                 return self.session.row(query, *values)
             except psycopg2.Error as error:
-                if is_definite(error) and error.pgcode not in ("40001", "40P01", "57014", "55P03"):
+                if error.pgcode == "25006":
+                    self.session.close()  # of a primary that is none any more
+                elif is_definite(error) and error.pgcode not in ("40001", "40P01", "57014", "55P03"):
                     raise
                 if time.monotonic() > self.session.deadline - 1:
                     raise Uncertain(error) from error

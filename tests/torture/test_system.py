@@ -131,14 +131,20 @@ def test_a_promotion_that_fails_is_tried_again(system, writers, monkeypatch):
     new = system.standby
     plain, filled = new.value, []
 
-    def fill_the_disk_first(query, *values, **options):
+    def has_failed():
+        return re.search("could not (write|create|link).*No space left", new.tail())
+
+    def with_a_full_disk(query, *values, **options):
+        """Until it has failed. Two ask for a promotion, and one of them until there has been one."""
         if "pg_promote" in query and not filled:
             filled.append(new.shim.set_full(True))
+        elif has_failed():
+            new.shim.set_full(False)
         return plain(query, *values, **options)
 
-    monkeypatch.setattr(new, "value", fill_the_disk_first)
+    monkeypatch.setattr(new, "value", with_a_full_disk)
     with done(system, "failover", "primary", fenced=True):
-        wait_until(lambda: re.search("could not (write|create|link).*No space left", new.tail()), "the promotion to fail", PATIENCE_S)
+        wait_until(has_failed, "the promotion to fail", PATIENCE_S)
         new.shim.set_full(False)
         more_is_acknowledged(writers)
     wait_until(system.in_sync, "the former primary as a standby", PATIENCE_S)
