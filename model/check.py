@@ -106,14 +106,16 @@ class Formula:
 FORMULAS = (
     Formula("once", "1", "transactions collision fenced outside mixed_in_doubt", "no_advisory_lock dishonest_verify"),
     Formula("lasting", "1", "transactions fenced mixed_verify used_up operator", "completion_before_commit"),
+    Formula("barren", "1", "transactions mixed_verify used_up operator", "no_fence_check dishonest_verify"),
     Formula("kept", "2", "fenced mixed handoff naive retention retention_replay", "answer_before_store"),
     Formula("same", "2", "transactions handoff naive", "select_then_insert"),
     Formula("undone", "5", "outside handoff naive", "silence_is_failure"),
-    Formula("unguessed", "5", "mixed_in_doubt mixed_verify operator recovery used_up naive", "no_fence_check"),
+    Formula("unguessed", "5", "mixed_in_doubt mixed_verify operator recovery used_up naive", "no_fence_check completion_before_commit"),
     Formula("ends", "5", "recovery_ends verify_ends used_up_ends", "no_recovery", live=True),
     Formula("closed", "7", "retention retention_leased retention_replay", "late_is_new"),
+    Formula("spent", "7", "retention retention_leased retention_replay", "late_is_new"),
     Formula("owed", "7", "retention retention_leased retention_replay", "retention_by_wall_clock clock_read_twice"),
-    Formula("delivered", "3, 4", "delivery", "relay_by_sequence ack_before_commit", live=True),
+    Formula("delivered", "3, 4", "delivery delivery_faults", "relay_by_sequence ack_before_commit", live=True),
 )
 
 

@@ -12,11 +12,11 @@
 /* 1: An intent has at most one committed effect. */
 ltl once { [] (effects[0] <= 1) }
 
-/* 1: An answer is true, and stays true: success has its effect; what failed for good never gets one. */
-ltl lasting {
-	[] ((told_state[0] == succeeded -> [] (effects[0] == 1)) &&
-	    (told_state[0] == failed_final -> [] (effects[0] == 0)))
-}
+/* 1: An answer is true, and stays true: success has its effect, and one; */
+ltl lasting { [] (told_state[0] == succeeded -> [] (effects[0] == 1)) }
+
+/* 1: and what was answered as failed for good never gets one. */
+ltl barren { [] (told_state[0] == failed_final -> [] (effects[0] == 0)) }
 
 /* 2: What is answered is stored by then, and stays so, in the day or in the archive, until it is forgotten. */
 ltl kept { [] (answered -> holds_until(stored_as_answered, forgotten[0])) }
@@ -34,8 +34,11 @@ ltl undone { [] (never_happens(1) && never_happens(2) && never_happens(3) && nev
 #define truth_known ((row[0].state == succeeded && effects[0] == 1) || (failed && effects[0] == 0))
 ltl unguessed { [] (open_question -> holds_until(open_question, truth_known)) }
 
-/* 7: What was forgotten is never opened again: no row, and no effect that it did not have. */
-ltl closed { [] (forgotten[0] -> ([] (row[0].state == none) && (effects[0] == 0 -> [] (effects[0] == 0)))) }
+/* 7: What was forgotten is never opened again: no row comes of it, */
+ltl closed { [] (forgotten[0] -> [] (row[0].state == none)) }
+
+/* 7: and no effect that it did not have. */
+ltl spent { [] ((forgotten[0] && effects[0] == 0) -> [] (effects[0] == 0)) }
 
 /* 7: What has answered, or has had its effect, is not forgotten before its retention has passed. */
 ltl owed { [] ((answered || effects[0] > 0) -> holds_until(!forgotten[0], over[0])) }
