@@ -91,6 +91,7 @@ class Story:
         self.facts = facts or {}
         self.intents, self.attempts, self.faults, self.phases = {}, {}, [], []
         self.cases = {}
+        self.decided = []  # by the operator
         self.given_up = set()  # intents whose clients asked for a while only, since their keys are soon forgotten
         for record in history.records:
             kind = record["kind"]
@@ -102,6 +103,8 @@ class Story:
                 self.case(attempt.name).attempts.append(attempt)
             elif kind == "answer":
                 self.attempts[record["intent"], record["attempt"]].answer = record
+            elif kind == "decided":
+                self.decided.append(record)
             elif kind == "given_up":
                 self.given_up.add(record["intent"])
             elif kind == "fault":
@@ -381,6 +384,19 @@ def nothing_in_doubt(story):
         lifted = (case.stored["fence"] or 0) > sum(was_let_in(a) for a in early)
         if not any(leaves_doubt(a) for a in (case.attempts if lifted else early)) and not lost_by_the_gateway(story, case):
             yield case.name, "it is in doubt, and every attempt at it has a definite answer"
+
+
+@rule(online=True)
+def decided_for_good(story):
+    """Promise 5: what an operator has decided is stored, and nobody is told "in doubt" any more."""
+    for record in story.decided:
+        case = story.case(name_of(story.intents[record["intent"]]))
+        row = case.stored
+        if row is not None and (row["state"], row["body"]) != ("succeeded", record["body"]):
+            yield case.name, f"an operator decided that it succeeded with {record['body']}, and stored is {(row['state'], row['body'])}"
+        for attempt in case.attempts:
+            if attempt.began > record["t"] and attempt.verdict == "in_doubt":
+                yield case.name, f"{attempt} was told in_doubt after an operator's decision"
 
 
 def was_let_in(attempt):

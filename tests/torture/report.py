@@ -27,6 +27,7 @@ class Figures:
         self.effects = len(story.rows("effects")) + len(story.rows("ledger"))
         self.applied = len(story.applied)
         self.in_doubt = sum(1 for case in story.cases.values() if case.stored and case.stored["state"] == "in_doubt")
+        self.decided = len(story.decided)
         self.held = sum(1 for case in story.cases.values() if case.stored and case.stored["state"] == "processing")
         self.duplicates = sum(len(case.effects) - 1 for case in story.cases.values() if len(case.effects) > 1)
         self.losses = sum(violation.rule == "nothing_lost" for violation in violations)
@@ -52,7 +53,7 @@ class Figures:
         yield "faults", f"{sum(self.faults.values())} ({counted(self.faults)})"
         yield "duplicates", str(self.duplicates)
         yield "losses", str(self.losses)
-        yield "in doubt", f"{self.in_doubt}" + (f", held by a lease of a clock that was ahead {self.held}" if self.held else "")
+        yield "in doubt", f"{self.in_doubt}, decided by the operator {self.decided}" + (f", held by a lease of a clock that was ahead {self.held}" if self.held else "")
         slowest = self.slowest()
         if slowest:
             middle = sorted(seconds for seconds, _, _ in self.recoveries)[len(self.recoveries) // 2]
@@ -121,6 +122,8 @@ def line_of(record):
         return f"{at}    attempt {record['intent']}/{record['attempt']} ends: {said}{body}"
     if record["kind"] == "fault":
         return f"{at}  fault {record['fault']} {record['target']} {record['action']} {record.get('detail') or ''}".rstrip()
+    if record["kind"] == "decided":
+        return f"{at}    the operator decides that intent {record['intent']} succeeded: {body_text(record['body'])}"
     return f"{at}  {record['kind']} {record.get('phase', '')}"
 
 
@@ -129,7 +132,7 @@ def timeline(violation, history, facts):
     story = checker.Story(history, facts)
     names = concerned(violation, story)
     numbers = {attempt.number for attempt in story.attempts.values() if attempt.name in names}
-    own = [r for r in history.records if r["kind"] in ("intent", "attempt", "answer") and r["intent"] in numbers]
+    own = [r for r in history.records if r["kind"] in ("intent", "attempt", "answer", "decided") and r["intent"] in numbers]
     if not own:
         return [f"{what}: {row}" for what, row in rows_of(names, violation, story)]
     begin, end = min(r["t"] for r in own), max(r["t"] for r in own)

@@ -513,6 +513,35 @@ def test_a_doubt_where_it_can_be_found_out(run):
     assert run.broken() == {"nothing_in_doubt"}
 
 
+def decided(run, **stored):
+    """Nobody knows how it ended; an operator does."""
+    intent = run.intent(at_most=True)
+    run.begin(intent)
+    run.effect(intent, table="ledger")
+    run.attempt(intent, 2, verdict="in_doubt")
+    run.log("decided", intent=1, body=answer_of(intent))
+    run.stored(intent, **stored)
+    return intent
+
+
+def test_what_an_operator_has_decided_is_the_answer(run):
+    intent = decided(run)
+    run.attempt(intent, 3, replayed=True)
+    assert run.broken() == set()
+
+
+@pytest.mark.parametrize("stored", [{"state": "in_doubt"}, {"body": base64.b64encode(b"a late report's").decode()}])
+def test_a_decision_that_did_not_last(run, stored):
+    decided(run, **stored)
+    assert run.broken() == {"decided_for_good"}
+
+
+def test_a_doubt_after_an_operator_has_decided(run):
+    intent = decided(run)
+    run.attempt(intent, 3, verdict="in_doubt")
+    assert run.broken() == run.broken(online=True) == {"decided_for_good"}
+
+
 def test_an_intent_that_runs_for_ever(run):
     intent = run.intent()
     run.begin(intent)

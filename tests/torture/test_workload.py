@@ -5,7 +5,9 @@ client that dies leaves what the contract says, and claims to know nothing that 
 Seen to fail: with `failed` for a COMMIT without an answer (doors.Session.commit), and without the gate of schema.sql, where the zombie of a
 verified effect makes a second one."""
 
+import base64
 import collections
+import contextlib
 import json
 import pathlib
 import random
@@ -18,7 +20,7 @@ import pytest
 from harness.nginx import BUILD
 from harness.postgres import wait_until
 
-from . import doors, history
+from . import decisions, doors, history
 from .doors import Intent, LibDoor, Orders, RunDoor, SqlDoor
 from .run import Plan, run
 from .workload import GROUPS, HTTP, LIB, SQL, Workload
@@ -393,6 +395,74 @@ def test_a_killed_job_is_in_doubt(shop, clients):
     wait_until(lambda: shop.rows("SELECT 1 FROM once.intent WHERE lease_until < clock_timestamp()"), "the end of its lease")
     assert clients.attempt("run", intent).verdict == "in_doubt"
     assert len(clients.ledger.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("door, other", [("sql", "lib"), ("lib", "sql")])
+def test_an_operator_decides_what_the_ledger_shows_and_each_door_tells_it(shop, clients, door, other):
+    intent = an_intent("doubtful", "doubtful")
+    clients.attempt(door, intent, leave="done")
+    clients.insist(door, intent, "in_doubt")
+    with contextlib.closing(psycopg2.connect(shop.dsn())) as connection:
+        body = decisions.decide(connection, intent)
+        assert decisions.decide(connection, intent) is None  # it is decided
+    told = [clients.attempt(each, intent) for each in (door, other)]
+    assert body and [(answer.verdict, answer.status, answer.body, answer.replayed) for answer in told] == [("acknowledged", 201, body, True)] * 2
+    assert len(effects(shop)) == 1
+
+
+def test_an_operator_leaves_in_doubt_what_the_ledger_does_not_show(shop, clients):
+    intent = an_intent("doubtful", "doubtful")
+    clients.attempt("sql", intent, leave="claimed")
+    clients.insist("sql", intent, "in_doubt")
+    with contextlib.closing(psycopg2.connect(shop.dsn())) as connection:
+        assert decisions.decide(connection, intent) is None
+    assert clients.attempt("sql", intent).verdict == "in_doubt"
+
+
+@pytest.mark.parametrize("door", ["sql", "lib"])
+def test_who_reports_after_an_operator_has_decided_is_refused_and_told_the_same(shop, watch, clients, tmp_path, door):
+    intent = an_intent("doubtful", "doubtful")
+    slow = Clients(shop, watch, tmp_path)
+    answers = []
+    zombie = threading.Thread(target=lambda: answers.append(slow.attempt(door, intent, after_s=6 * LEASE_S)))
+    zombie.start()
+    wait_until(lambda: effects(shop), "the effect")
+    clients.insist("sql", intent, "in_doubt")
+    with contextlib.closing(psycopg2.connect(shop.dsn())) as connection:
+        body = decisions.decide(connection, intent)
+    zombie.join()
+    getattr(slow, door).close()
+    assert answers[0].verdict == "unknown", answers
+    told = clients.attempt(door, intent)
+    assert body and (told.verdict, told.body, told.replayed) == ("acknowledged", body, True)
+    assert len(effects(shop)) == 1
+
+
+def test_what_an_operator_has_decided_is_written_down_and_attempted_again(shop, clients, tmp_path, monkeypatch):
+    monkeypatch.setattr(decisions, "SHARE", 1)
+    known, unknown = an_intent("doubtful", "doubtful", 1), an_intent("doubtful", "doubtful", 2)
+    clients.attempt("sql", known, leave="done")
+    clients.attempt("sql", unknown, leave="claimed")
+    for intent in (known, unknown):
+        clients.insist("sql", intent, "in_doubt")
+    away, again, problems = [True], [], []
+
+    class System:  # its database is away at first
+        @staticmethod
+        def direct_dsn():
+            return shop.dsn() if not away or away.pop() is None else "host=/nowhere"
+
+    recorder = history.Recorder(tmp_path / "history.jsonl")
+    operator = decisions.Operator(System, recorder, 1, again.append, problems)
+    operator.start()
+    for intent in (known, unknown, an_intent("fenced", "fenced", 3), known):
+        operator.ask(intent)
+    wait_until(operator.is_idle, "the operator")
+    operator.stop()
+    recorder.close()
+    stored = shop.value("SELECT response_body FROM once.intent WHERE key = 'key 1'")
+    assert [(record["intent"], base64.b64decode(record["body"])) for record in history.read(tmp_path / "history.jsonl").of("decided")] == [(1, bytes(stored))]
+    assert again == [known] and not problems and not operator.is_alive()
 
 
 def test_a_conversation_that_is_not_answered_ends(shop, watch):

@@ -19,6 +19,7 @@ import traceback
 import psycopg2
 
 from . import doors
+from .decisions import Operator
 from .doors import Intent, Orders
 from .messages import MessageDoor
 
@@ -245,6 +246,7 @@ class Workload:
         self.over = threading.Event()
         self.problems = []
         self.watch = None
+        self.operator = Operator(system, recorder, seed, self.decided, self.problems)
         wanted = [name for name in GROUPS if any(self.wants(name, kind) for kind in GROUPS[name][0])]
         usual, left = (sum(GROUPS[name][2] for name in names) for names in (GROUPS, wanted))
         self.groups = {name: Group(self, name, usual / left) for name in wanted}
@@ -256,6 +258,7 @@ class Workload:
         """Begins to place intents, and goes on until finish()."""
         self.watch = doors.Watch()
         self.placing = True
+        self.operator.start()
         for group in self.groups.values():
             group.start()
         if any(kind.scope == "aged" for group in self.groups.values() for kind in group.kinds):
@@ -391,14 +394,19 @@ class Workload:
                 pause = min(2.0, 0.05 * 2 ** min(job.tries, 6)) * draw.uniform(0.5, 1)
                 self.elsewhere(group, intent, draw).push(pause, [intent], tries=job.tries + 1)
         elif verdict == "in_doubt":
-            # Its attempt may still report, and it alone.
+            # Its attempt may still report, and it alone; or an operator decides.
             state.doubts += 1
+            self.operator.ask(intent)
             if state.doubts >= 3:
                 self.settle(intent, "in_doubt")
             elif state.done is None:
                 group.push(2.5, [intent], tries=job.tries + 1)
         elif self.settle(intent, verdict) and verdict == "acknowledged" and not self.hastening:
             self.pester(group, intent, draw)
+
+    def decided(self, intent):
+        """It has an answer now, whatever its clients were told."""
+        self.groups[intent.door].push(0.1, [intent], late=True, left=5)
 
     def elsewhere(self, group, intent, draw):
         """Attempts in SQL and with libpgonce are the same to the contract: the next may come by either door."""
@@ -455,7 +463,7 @@ class Workload:
 
     def settled(self, deadline):
         """Until nothing is to be attempted any more, or the patience is over: then the checker says what that means."""
-        while time.monotonic() < deadline and not self.problems and not all(group.is_idle() for group in self.groups.values()):
+        while time.monotonic() < deadline and not self.problems and not (self.operator.is_idle() and all(group.is_idle() for group in self.groups.values())):
             for group in self.groups.values():
                 group.hurry()
             time.sleep(0.1)
@@ -470,6 +478,8 @@ class Workload:
         for group in self.groups.values():
             for worker in group.workers:
                 worker.join(3 * doors.PATIENCE_S)
+        if self.operator.is_alive():
+            self.operator.stop()
 
     def drain(self, deadline):
         """Until every event and every message has been applied. Some are delivered once more first, and what is published last tells that
