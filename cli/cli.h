@@ -65,6 +65,8 @@ typedef enum option_id {
 	OPTION_REASON,
 	OPTION_STATUS,
 	OPTION_BODY,
+	OPTION_HEADERS,
+	OPTION_RESOLVED_RESULT,
 	OPTION_DRY_RUN,
 	OPTION_CLIENTS,
 	OPTION_SECONDS,
@@ -212,6 +214,8 @@ bool cli_parse_duration(const char *text, int64_t *milliseconds);
 /* "65536", "64k", "1M". */
 bool cli_parse_bytes(const char *text, int64_t *bytes);
 once_intent cli_intent(const cli_invocation *invocation);
+/* TYPE:ID of an option that is given: a pointer to the ID, and *type, which the caller frees. NULL after saying what is wrong. */
+const char *cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type);
 
 /* report.c: messages for people go to stderr, one line each; with --json they are one JSON object each. */
 typedef struct cli_problem {

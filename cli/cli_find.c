@@ -85,16 +85,13 @@ static int read_result(const cli_invocation *invocation, marks *marks)
 		return cli_fail(invocation, CLI_USAGE, "pgonce help find", "only one of --result and --result-id");
 	}
 	if (invocation->given[OPTION_RESULT]) {
-		const char *text = invocation->text[OPTION_RESULT];
-		const char *colon = strchr(text, ':');
-		if (colon == NULL || colon == text || colon[1] == '\0') {
-			return cli_fail(invocation, CLI_USAGE, "--result order:17, or --result-id 17 for a result of any type",
-			                "option --result: '%s' is no TYPE:ID", text);
+		char *type = NULL;
+		marks->parameters[4] = cli_result(invocation, OPTION_RESULT,
+		                                  "--result order:17, or --result-id 17 for a result of any type", &type);
+		if (marks->parameters[4] == NULL) {
+			return CLI_USAGE;
 		}
-		char *type = cli_duplicate(text);
-		type[colon - text] = '\0';
 		marks->parameters[3] = keep(marks, type);
-		marks->parameters[4] = colon + 1;
 	} else if (invocation->given[OPTION_RESULT_ID]) {
 		marks->parameters[4] = invocation->text[OPTION_RESULT_ID];
 	}

@@ -12,6 +12,9 @@
 #include "plain.h"
 #include "story.h"
 
+/* Of a header's name, RFC 9110 5.6.2. */
+#define TOKEN "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
 enum {
 	BODY_BYTES_MAX = 64 * 1024 * 1024,
 	REASON_BYTES_MAX = 4096
@@ -293,6 +296,61 @@ static int read_body(const cli_invocation *invocation, buffer *body, once_outcom
 	return CLI_OK;
 }
 
+/* A text that one header's line can carry. */
+static bool is_header_text(const json_t *value)
+{
+	const char *text = json_string_value(value);
+
+	return text != NULL && strpbrk(text, "\r\n") == NULL;
+}
+
+/* Headers as SQL that is written by hand stores them: {"Link": ["a", "b"], "Content-Type": "text/plain"}. */
+static bool are_headers(json_t *headers)
+{
+	const char *name;
+	json_t *value;
+	size_t i;
+	json_t *each;
+
+	json_object_foreach(headers, name, value)
+	{
+		if (name[0] == '\0' || name[strspn(name, TOKEN)] != '\0' ||
+		    !(is_header_text(value) || (json_is_array(value) && json_array_size(value) > 0))) {
+			return false;
+		}
+		json_array_foreach(value, i, each)
+		{
+			if (!is_header_text(each)) {
+				return false;
+			}
+		}
+	}
+	return json_is_object(headers);
+}
+
+/* --headers and --result. *type is what the caller frees. */
+static int read_rest(const cli_invocation *invocation, once_outcome *outcome, char **type)
+{
+	if (invocation->given[OPTION_RESOLVED_RESULT]) {
+		outcome->result_id = cli_result(invocation, OPTION_RESOLVED_RESULT, "--result charge:17", type);
+		outcome->result_type = *type;
+		if (outcome->result_id == NULL) {
+			return CLI_USAGE;
+		}
+	}
+	if (invocation->given[OPTION_HEADERS]) {
+		outcome->response_headers = invocation->text[OPTION_HEADERS];
+		json_t *headers = json_loads(outcome->response_headers, JSON_REJECT_DUPLICATES, NULL);
+		bool good = are_headers(headers);
+		json_decref(headers);
+		if (!good) {
+			return cli_fail(invocation, CLI_USAGE, "--headers '{\"Content-Type\": \"application/json\"}'",
+			                "option --headers: no JSON object of header names, each with a text or an array of texts");
+		}
+	}
+	return CLI_OK;
+}
+
 int cli_resolve(const cli_invocation *invocation)
 {
 	once_intent intent = cli_intent(invocation);
@@ -300,9 +358,12 @@ int cli_resolve(const cli_invocation *invocation)
 	buffer body = {.bytes_max = BODY_BYTES_MAX};
 	once_session *session = NULL;
 	story story = {.document = NULL};
-	char *reason = NULL, *conninfo = NULL;
-	int result = read_body(invocation, &body, &outcome);
+	char *reason = NULL, *conninfo = NULL, *result_type = NULL;
+	int result = read_rest(invocation, &outcome, &result_type);
 
+	if (result == CLI_OK) {
+		result = read_body(invocation, &body, &outcome);
+	}
 	/* Asked for before a connection is made: nothing waits in the database while somebody thinks. */
 	if (result == CLI_OK && invocation->given[OPTION_AS] && (reason = find_reason(invocation, &intent)) == NULL) {
 		result = CLI_USAGE;
@@ -327,6 +388,7 @@ int cli_resolve(const cli_invocation *invocation)
 	once_session_close(session);
 	free(conninfo);
 	free(reason);
+	free(result_type);
 	buffer_free(&body);
 	return result;
 }

@@ -71,11 +71,17 @@ int cli_version(const cli_invocation *invocation)
 		if (result == CLI_OK && in_json) {
 			json_object_set_new(json, "server", json_string(PQparameterStatus(connection, "server_version")));
 			json_object_set_new(json, "database", json_string(state.database));
-			json_object_set_new(json, "database_contract", json_integer(state.contract_version));
+			json_object_set_new(json, "database_contract",
+			                    state.status == INSTALL_UNREADABLE ? json_null()
+			                                                       : json_integer(state.contract_version));
 			json_object_set_new(json, "database_contract_status", json_string(describe(&state)));
 		} else if (result == CLI_OK) {
-			printf("PostgreSQL %s, database %s: contract %d, %s\n", PQparameterStatus(connection, "server_version"),
-			       state.database, state.contract_version, describe(&state));
+			char number[16] = "";
+			if (state.status != INSTALL_UNREADABLE) {
+				snprintf(number, sizeof number, " %d,", state.contract_version);
+			}
+			printf("PostgreSQL %s, database %s: contract%s %s\n", PQparameterStatus(connection, "server_version"),
+			       state.database, number, describe(&state));
 		}
 		PQfinish(connection);
 		free(conninfo);

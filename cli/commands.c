@@ -163,12 +163,12 @@ ABOUT(resolve_about,
       "It does not guess: without --as it tells the story, asks the scope's verify function where there is one, says "
       "which decision would fit, and changes nothing (2). With --dry-run it shows what is before and after, and what "
       "would follow. At a terminal it asks for a reason that is not given.",
-      "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 "
-      "--body answer.json",
+      "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 \\\n"
+      "      --body answer.json --headers '{\"Content-Type\": \"application/json\"}' --result charge:17",
       "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'");
 USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_AS, false},
-     {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false},
-     {OPTION_JSON, false});
+     {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_HEADERS, false},
+     {OPTION_RESOLVED_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(recover_about,

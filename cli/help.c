@@ -291,8 +291,9 @@ static void markdown_option(FILE *out, option_id id, bool required)
 	if (option->letter != 0) {
 		fprintf(out, "`-%c`, ", option->letter);
 	}
-	fprintf(out, "`--%s%s%s` | ", option->name, option->argument != NULL ? " " : "",
-	        option->argument != NULL ? option->argument : "");
+	fprintf(out, "`--%s%s", option->name, option->argument != NULL ? " " : "");
+	markdown_cell(out, option->argument != NULL ? option->argument : "");
+	fputs("` | ", out);
 	markdown_cell(out, help);
 	fputs(" |\n", out);
 	free(help);

@@ -110,6 +110,16 @@ const cli_option cli_options[OPTION_COUNT] = {
                      .kind = KIND_TEXT,
                      .argument = "FILE",
                      .help = "the body that replays answer; \"-\" reads standard input"},
+    [OPTION_HEADERS] = {.name = "headers",
+                        .kind = KIND_TEXT,
+                        .argument = "JSON",
+                        .help = "the HTTP headers that replays answer, an object: '{\"Content-Type\": "
+                                "\"application/json\"}'"},
+    [OPTION_RESOLVED_RESULT] = {.name = "result",
+                                .kind = KIND_TEXT,
+                                .argument = "TYPE:ID",
+                                .help = "what the effect made (result_type, result_id), for example charge:17; pgonce "
+                                        "find looks for it"},
     [OPTION_DRY_RUN] = {.name = "dry-run", .kind = KIND_FLAG, .help = "decide, say what would change, and roll back"},
     [OPTION_CLIENTS] = {.name = "clients",
                         .letter = 'c',

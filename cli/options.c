@@ -346,3 +346,17 @@ once_intent cli_intent(const cli_invocation *invocation)
 	                     .scope = invocation->text[OPTION_SCOPE],
 	                     .key = invocation->text[OPTION_KEY]};
 }
+
+const char *cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type)
+{
+	const char *text = invocation->text[id];
+	const char *colon = strchr(text, ':');
+
+	if (colon == NULL || colon == text || colon[1] == '\0') {
+		cli_fail(invocation, CLI_USAGE, hint, "option --%s: '%s' is no TYPE:ID", cli_options[id].name, text);
+		return NULL;
+	}
+	*type = cli_duplicate(text);
+	(*type)[colon - text] = '\0';
+	return colon + 1;
+}

@@ -244,7 +244,9 @@ int cli_report_result(const cli_invocation *invocation, PGconn *connection, PGre
 	char *message = cli_format("%s: %s", what, primary != NULL ? primary : PQerrorMessage(connection));
 
 	if (hint == NULL && sqlstate != NULL && strcmp(sqlstate, "42501") == 0) {
-		hint = "connect as the owner of the database or of the contract";
+		hint =
+		    "grant the role what docs/operations.md, Roles, says (once_reader to look), or connect as the contract's "
+		    "owner";
 	}
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code,
 	                                      .sqlstate = sqlstate,

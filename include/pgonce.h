@@ -68,7 +68,7 @@ typedef enum once_code {
 	ONCE_DEADLINE =
 	    21, /* The caller's deadline passed; nothing was committed unless the outcome is unknown. Retry: yes. */
 	ONCE_DATABASE = 22, /* Any other error of the server: see the SQLSTATE. */
-	ONCE_CONTRACT = 23, /* The contract is missing, too old or too new: run pgonce init. Retry: no. */
+	ONCE_CONTRACT = 23, /* The contract is missing or too old: run pgonce init. Retry: no. */
 	ONCE_USAGE = 24,    /* The call itself is wrong (a NULL that must not be, a session in a wrong state). Retry: no. */
 	ONCE_NO_MEMORY = 25, /* Retry: yes. */
 	ONCE_EFFECT = 26, /* The caller's effect callback gave up; everything was rolled back. Retry: the caller knows. */
@@ -237,8 +237,8 @@ ONCE_API PGconn *once_session_connection(
  */
 ONCE_API void once_session_prepare(once_session *session, bool prepare);
 /*
- * Compares the contract in the database with the library's. Errors: ONCE_CONTRACT (missing, too old, too new),
- * ONCE_CONNECTION.
+ * Whether the contract in the database is the library's or a later one, which keeps all that this one has. Errors:
+ * ONCE_CONTRACT (missing, too old), ONCE_CONNECTION.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, once_error **error);
 

@@ -288,7 +288,7 @@ session_code keeper_session_command(keeper_session *session, const char *command
 
 /* ---- opening */
 
-/* The contract must be there, and be the one that this command speaks. */
+/* The contract must be there, and not be older than what this command speaks. */
 static session_code check_contract(keeper_session *session, int64_t timeout_ms)
 {
 	PGresult *result = NULL;
@@ -302,13 +302,12 @@ static session_code check_contract(keeper_session *session, int64_t timeout_ms)
 	}
 	int version = atoi(PQgetvalue(result, 0, 0));
 	PQclear(result);
-	if (version == once_contract_version()) {
+	if (version >= once_contract_version()) {
 		return SESSION_OK;
 	}
 	snprintf(session->problem, sizeof session->problem,
-	         "the contract in the database has version %d, this command speaks version %d; %s", version,
-	         once_contract_version(),
-	         version < once_contract_version() ? "upgrade it: run pgonce init" : "upgrade the command");
+	         "the contract in the database has version %d, this command needs version %d; upgrade it: run pgonce init",
+	         version, once_contract_version());
 	session->sqlstate[0] = '\0';
 	return SESSION_CONTRACT;
 }

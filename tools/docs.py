@@ -52,6 +52,11 @@ def paragraphs(comment):
     return "\n".join(out).strip()
 
 
+def sentence(text):
+    """With a capital, unless it begins with a name."""
+    return text if text.startswith("once.") else text[:1].upper() + text[1:]
+
+
 def function(name):
     text = (CONTRACT / "functions" / f"{name}.sql").read_text()
     lines = text.split("\n")
@@ -75,7 +80,7 @@ def function(name):
     body = paragraphs(comment)
     # "once.begin(...): text" repeats the signature: the text is what counts.
     body = re.sub(r"^once\.\w+\([^)]*\):\s*", "", body)
-    return f"### once.{name}\n\n```sql\n" + "\n".join(wrapped) + f"\n```\n\n{body[:1].upper() + body[1:]}\n"
+    return f"### once.{name}\n\n```sql\n" + "\n".join(wrapped) + f"\n```\n\n{sentence(body)}\n"
 
 
 def view(path):
@@ -83,7 +88,7 @@ def view(path):
     comment = [line for line in text.split("\n")[1:] if line.startswith("--")]
     columns = re.sub(r"\s+", " ", re.search(r"CREATE VIEW once\.\w+ \(([^)]*)\)", text).group(1))
     body = re.sub(r"^once\.\w+:\s*", "", paragraphs(comment))
-    return f"### once.{path.stem}\n\n{body[:1].upper() + body[1:]}\n\nColumns: `{columns}`.\n"
+    return f"### once.{path.stem}\n\n{sentence(body)}\n\nColumns: `{columns}`.\n"
 
 
 def sqlstates():

@@ -3,7 +3,8 @@
 -- fence was offered.
 CREATE FUNCTION once._where_is(tenant text, scope text, key text, bucket integer,
     fence integer) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT coalesce((SELECT format('the intent is %s under fence %s, the attempt has fence %s', i.state, i.fence, fence)
+    SELECT coalesce((SELECT format('the intent is %s under fence %s, the attempt has fence %s', i.state, i.fence,
+            _where_is.fence)
         FROM once.intent AS i
                       WHERE i.tenant = _where_is.tenant COLLATE "C" AND i.scope = _where_is.scope COLLATE "C"
                         AND i.key = _where_is.key COLLATE "C" AND i.bucket = _where_is.bucket),

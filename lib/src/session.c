@@ -98,15 +98,14 @@ void once_session_prepare(once_session *session, bool prepare)
 
 bool contract_version_fits(int version, once_error **error)
 {
-	if (version == CONTRACT_VERSION) {
+	/* A newer contract keeps every function of this one: so it is upgraded first, and what speaks to it when there is time. */
+	if (version >= CONTRACT_VERSION) {
 		return true;
 	}
 	char message[160];
-	snprintf(message, sizeof message, "the contract in the database has version %d, this library speaks version %d",
+	snprintf(message, sizeof message, "the contract in the database has version %d, this library needs version %d",
 	         version, CONTRACT_VERSION);
-	error_make(error, ONCE_CONTRACT, NULL, false, message, NULL,
-	           version < CONTRACT_VERSION ? "Upgrade it: run pgonce init."
-	                                      : "Upgrade the library: the contract is newer.");
+	error_make(error, ONCE_CONTRACT, NULL, false, message, NULL, "Upgrade it: run pgonce init.");
 	return false;
 }
 

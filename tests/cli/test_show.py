@@ -2,6 +2,8 @@
 """pgonce show and pgonce resolve."""
 import json
 
+import pytest
+
 from .command import Command
 
 
@@ -80,6 +82,30 @@ def test_resolve_stores_the_outcome(pgonce, db, tmp_path):
     row = db.row("SELECT * FROM once.peek('jobs', 'outcome')")
     assert (row.state, row.response_status, row.response_body) == ("succeeded", 201, b"\0answer")
     assert resolve(pgonce, "outcome", "succeeded", "--reason", "seen", "--body", tmp_path / "missing").returncode == 2
+
+
+def test_resolve_stores_headers_and_a_result_that_find_finds(pgonce, db):
+    stale(db, "whole")
+    headers = {"Content-Type": "application/json", "Link": ["</a>", "</b>"]}
+    done = resolve(pgonce, "whole", "succeeded", "--reason", "seen", "--status", "201", "--headers", json.dumps(headers), "--result", "charge:ch:17")
+    assert done.returncode == 0, done.stderr
+    row = db.row("SELECT * FROM once.peek('jobs', 'whole')")
+    assert (row.response_headers, row.result_type, row.result_id) == (headers, "charge", "ch:17")
+    found = pgonce("find", "--result", "charge:ch:17")
+    assert found.returncode == 0 and b"whole" in found.stdout
+
+
+@pytest.mark.parametrize("option, value", [
+    ("--result", "17"), ("--result", ":17"), ("--result", "charge:"), ("--headers", "no json"), ("--headers", "[]"), ("--headers", "null"),
+    ("--headers", '{"A": 1}'), ("--headers", '{"A": null}'), ("--headers", '{"A": []}'), ("--headers", '{"A": ["b", 1]}'), ("--headers", '{"A": {"b": "c"}}'),
+    ("--headers", '{"A": "b\\r\\nX: y"}'), ("--headers", '{"A": ["b\\n"]}'), ("--headers", '{"A b": "c"}'), ("--headers", '{"": "c"}'),
+    ("--headers", '{"A": "b", "A": "c"}'), ("--headers", ""),
+])  # fmt: skip
+def test_resolve_takes_no_headers_and_no_result_that_could_not_be_sent_or_found(pgonce, db, option, value):
+    stale(db, "bad")
+    done = resolve(pgonce, "bad", "succeeded", "--reason", "seen", option, value)
+    assert done.returncode == 2 and option.encode() in done.stderr and b"hint: " in done.stderr
+    assert db.value("SELECT state FROM once.peek('jobs', 'bad')") == "processing"
 
 
 def test_resolve_refuses_what_cannot_be_decided(pgonce, db):

@@ -450,6 +450,13 @@ def test_without_the_contract_or_with_another_one_it_says_what_to_do(server):
         database.drop()
 
 
+def test_a_newer_contract_is_kept(db):
+    """So that the contract can be upgraded before the keeper."""
+    db.execute("INSERT INTO once.migration (version, name, checksum, pgonce) SELECT once.contract_version() + 1, 'later', repeat('0', 64), '9.0.0'")
+    done = run("--dsn", db.dsn(), "--once")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_role_without_the_right_is_told_which_one(db, tmp_path):
     role = f"stranger_{db.name}"
     db.execute(f"CREATE ROLE {role} LOGIN")

@@ -416,13 +416,13 @@ static void a_long_owner_keeps_what_makes_it_unique(void **state)
 
 /* ---- The contract, statements, salts ---- */
 
-static void another_contract_is_said_to_be_one(void **state)
+static void an_older_contract_is_said_to_be_one(void **state)
 {
 	bool missing = *state != NULL;
 	seen claimed = {0};
 	seen later = {0};
 	fake_open(&rig, NULL);
-	rig.version = missing ? rig.version : rig.version + 1;
+	rig.version = missing ? rig.version : rig.version - 1;
 	snprintf(rig.missing, sizeof rig.missing, "%s", missing ? "contract_version" : "");
 	submit_claim(&rig, "k", &claimed);
 	fake_turn(&rig);
@@ -433,6 +433,18 @@ static void another_contract_is_said_to_be_one(void **state)
 	submit_claim(&rig, "k", &later);
 	fake_pass(&rig, 3000);
 	assert_int_equal(later.verdict, ONCE_NEW_CLAIM);
+	fake_close(&rig);
+}
+
+static void a_newer_contract_is_spoken_to(void **state)
+{
+	(void)state;
+	seen claimed = {0};
+	fake_open(&rig, NULL);
+	rig.version++;
+	submit_claim(&rig, "k", &claimed);
+	fake_turn(&rig);
+	assert_int_equal(claimed.verdict, ONCE_NEW_CLAIM);
 	fake_close(&rig);
 }
 
@@ -694,8 +706,9 @@ int main(void)
 	    cmocka_unit_test(a_malformed_element_is_an_error_of_its_own),
 	    cmocka_unit_test(what_would_spoil_a_batch_is_refused_when_it_is_submitted),
 	    cmocka_unit_test(a_long_owner_keeps_what_makes_it_unique),
-	    cmocka_unit_test(another_contract_is_said_to_be_one),
-	    cmocka_unit_test_prestate(another_contract_is_said_to_be_one, &yes),
+	    cmocka_unit_test(an_older_contract_is_said_to_be_one),
+	    cmocka_unit_test_prestate(an_older_contract_is_said_to_be_one, &yes),
+	    cmocka_unit_test(a_newer_contract_is_spoken_to),
 	    cmocka_unit_test(statements_are_prepared_with_the_check_if_wanted),
 	    cmocka_unit_test(a_pooler_that_forgets_statements_gets_plain_ones),
 	    cmocka_unit_test(salts_are_fetched_once_and_remembered),

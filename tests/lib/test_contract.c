@@ -65,6 +65,23 @@ static void the_library_and_the_database_speak_one_version(void **state)
 	assert_int_equal(query_int(session, "SELECT once.contract_version()"), once_contract_version());
 }
 
+/* So that the contract can be upgraded first. */
+static void a_newer_contract_is_spoken_to_and_an_older_one_is_not(void **state)
+{
+	(void)state;
+	once_error *error = NULL;
+	run_sql(session, "BEGIN");
+	run_sql(session, "INSERT INTO once.migration (version, name, checksum, pgonce) "
+	                 "SELECT once.contract_version() + 1, '9999_later', repeat('0', 64), '9.0.0'");
+	assert_ok(once_session_check(session, &error), error);
+	run_sql(session, "DELETE FROM once.migration WHERE version >= once.contract_version() - 1");
+	assert_int_equal(once_session_check(session, &error), ONCE_CONTRACT);
+	assert_non_null(strstr(once_error_message(error), "this library needs version"));
+	assert_non_null(strstr(once_error_hint(error), "pgonce init"));
+	once_error_free(error);
+	run_sql(session, "ROLLBACK");
+}
+
 static void a_fingerprint_made_here_is_the_one_made_there(void **state)
 {
 	(void)state;
@@ -387,6 +404,7 @@ int main(void)
 	    cmocka_unit_test(the_states_of_c_are_those_of_the_database_in_their_order),
 	    cmocka_unit_test(the_codes_of_c_are_those_of_the_database),
 	    cmocka_unit_test(the_library_and_the_database_speak_one_version),
+	    cmocka_unit_test(a_newer_contract_is_spoken_to_and_an_older_one_is_not),
 	    cmocka_unit_test(a_fingerprint_made_here_is_the_one_made_there),
 	    cmocka_unit_test(requests_differ_in_each_part_and_not_in_json_spelling),
 	    cmocka_unit_test(a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte),

@@ -294,7 +294,7 @@ typedef struct strange {
 
 static const strange forms[] = {
     {"session_check", "contract_version", "integer", "SELECT 1", ONCE_CONTRACT},
-    {"session_check", "contract_version", "integer", "SELECT 99", ONCE_CONTRACT},
+    {"session_check", "contract_version", "integer", "SELECT 3", ONCE_CONTRACT},
     {"session_check", "contract_version", "bigint", "SELECT 4::bigint", ONCE_CONTRACT},
     {"session_check", "contract_version", "integer", "SELECT (1 / (random() * 0))::int", ONCE_DATABASE},
     {"peek", "peek", PEEK_ROW, "SELECT 'a new word', " RESULT_PEEK, ONCE_CONTRACT},
