@@ -519,7 +519,8 @@ proctype leased(byte me)
 		/* once.complete, once.fail or once.release */
 		if
 		:: outcome == succeeded -> once_report(me, complete, succeeded, fence, execution, verdict)
-		:: outcome == none -> once_report(me, release, failed_retryable, fence, 0, verdict)
+		:: outcome == none && verdict != processing_stale -> once_report(me, release, failed_retryable, fence, 0, verdict)
+		:: outcome == none && verdict == processing_stale -> once_report(me, renew, processing, fence, 0, verdict)   /* stale, as it was found */
 		:: else -> once_report(me, fail, outcome, fence, (outcome == in_doubt -> 0 : execution), verdict)
 		fi;
 		atomic {
@@ -611,7 +612,8 @@ proctype gateway(byte me)
 		if
 		:: outcome == succeeded -> once_report(me, complete, succeeded, fence, execution, verdict)
 		:: outcome == in_doubt -> once_report(me, fail, in_doubt, fence, 0, verdict)
-		:: outcome == none -> once_report(me, release, failed_retryable, fence, 0, verdict)
+		:: outcome == none && verdict != processing_stale -> once_report(me, release, failed_retryable, fence, 0, verdict)
+		:: outcome == none && verdict == processing_stale -> once_report(me, renew, processing, fence, 0, verdict)   /* stale, as it was found */
 		fi;
 		/* The answer to the client. Where the report was refused, what is stored is the answer (once.peek). */
 		atomic {

@@ -46,9 +46,10 @@ BEGIN
     UPDATE once.intent AS i
        SET state = 'processing', fence = i.fence + 1, attempts = i.attempts + 1, owner = claimant, updated_at = now,
            completed_at = NULL, lease_until = now + coalesce(lease, policy.lease),
-           expires_at = coalesce(now + retention, i.expires_at),
+           expires_at = coalesce(i.created_at + retention, i.expires_at),
            response_status = NULL, response_headers = NULL, response_body = NULL,
-           result_type = NULL, result_id = NULL, error_code = NULL, error_message = NULL,
+           result_type = NULL, result_id = NULL, error_message = NULL,
+           error_code = CASE WHEN verdict = 'processing_stale' THEN 'stale' END,    -- see once.release
            traceparent = coalesce(i.traceparent, traceparent)
      WHERE i.tenant = stored.tenant AND i.scope = stored.scope AND i.key = stored.key AND i.bucket = stored.bucket;
     PERFORM once._record_attempt(stored, 'processing', verified.answer);

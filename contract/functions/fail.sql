@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.fail(scope, key, fence, retryable, error..., outcome..., tenant): stores that a claimed intent failed. retryable
--- true: certainly no effect, the next attempt may run; false: failed for good, retries get this outcome; NULL: nobody
--- knows whether the effect happened: in doubt. Returns as once.complete does. Raises P4011 where the fence is lost or
+-- true: certainly no effect, the next attempt may run (whoever took over from an attempt that fell silent, processing_stale,
+-- says so of that one as well); false: failed for good, retries get this outcome; NULL: nobody knows whether the effect
+-- happened: in doubt. Returns as once.complete does. Raises P4011 where the fence is lost or
 -- the intent is finished otherwise; P4060, P4000 P4001 P4003.
 CREATE FUNCTION once.fail(scope text, key text, fence integer, retryable boolean, error_code text DEFAULT NULL,
     error_message text DEFAULT NULL,

@@ -26,7 +26,7 @@ BEGIN
             RETURN NULL;
         END IF;
     END IF;
-    expires_at := coalesce(stored.expires_at, stored.completed_at + (once._policy(scope)).retention);
+    expires_at := stored.completed_at + coalesce(stored.expires_at - stored.created_at, (once._policy(scope)).retention);
     SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'reason', d.reason, 'fence', d.fence,
                'from', d.from_state, 'to', d.to_state, 'kind', to_jsonb(d)->'kind', 'before', to_jsonb(d)->'before',
                'after', to_jsonb(d)->'after') ORDER BY d.decided_at), '[]') INTO decisions

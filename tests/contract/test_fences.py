@@ -60,6 +60,42 @@ def test_an_attempt_that_lost_its_lease_cannot_release(db):
     assert row_of(db) == before
 
 
+def test_a_released_takeover_leaves_the_silent_attempt_as_unknown_as_it_was(db):
+    """Its own work never started; that of the one before it may have."""
+    once = Once(db.connect())
+    zombie, successor = lost_lease(db)
+    assert once.release(key="k", fence=successor) is True
+    assert (once.peek(key="k").state, row_of(db).attempts) == ("processing", 1)
+    again = once.claim(key="k")
+    assert (again.verdict, again.fence, again.attempts) == ("processing_stale", successor + 1, 2)
+    assert once.release(key="k", fence=again.fence) is True
+    assert once.claim_many(key=["k"])[0].verdict == "processing_stale"  # however often
+    with refused("P4010"):
+        once.complete(key="k", fence=zombie)
+
+
+def test_a_released_takeover_is_in_doubt_where_the_attempts_are_used_up(db):
+    once = Once(db.connect())
+    db.execute("SELECT once.set_scope('orders', max_attempts => 1)")
+    once.claim(key="k")
+    let_lease_pass(db, "k")
+    db.execute("SELECT once.set_scope('orders', max_attempts => 2)")
+    assert once.release(key="k", fence=once.claim(key="k").fence) is True
+    db.execute("SELECT once.set_scope('orders', max_attempts => 1)")
+    assert once.claim(key="k").verdict == "in_doubt"
+
+
+def test_an_attempt_after_a_released_takeover_that_reports_ends_the_doubt(db):
+    once = Once(db.connect())
+    _, successor = lost_lease(db)
+    once.release(key="k", fence=successor)
+    once.fail(key="k", fence=once.claim(key="k").fence, retryable=True)
+    again = once.claim(key="k")
+    assert again.verdict == "retryable_failure"
+    assert once.release(key="k", fence=again.fence) is True
+    assert once.claim(key="k").verdict == "retryable_failure"
+
+
 def test_a_release_and_a_new_claim_shut_out_the_zombie(db):
     once = Once(db.connect())
     zombie = once.claim(key="k").fence

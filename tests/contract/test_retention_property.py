@@ -68,7 +68,7 @@ class Intent:
     lease_until: float = 0.0
     body: bytes = None
     completed_at: float = 0.0
-    expires_at: float = None  # None: by the scope's retention
+    term: float = None  # for how long its outcome is kept; None: the scope's retention
     forgettable: bool = False  # a keeper has worked when its retention had passed
     was_stale: bool = False  # a keeper, or an attempt, has seen that its lease had passed
     was_closed: bool = False
@@ -123,7 +123,7 @@ class Model:
                 intent.forgettable = True
 
     def expiry(self, intent):
-        return intent.expires_at if intent.expires_at is not None else intent.completed_at + self.retention[intent.scope]
+        return intent.completed_at + (self.retention[intent.scope] if intent.term is None else intent.term)
 
     def closed(self, intent):
         before = self.db.value("SELECT closed_before FROM once.setting")
@@ -204,8 +204,8 @@ class Model:
             intent.state, intent.fence, intent.lease_until = "processing", row.fence, now + lease
             intent.forgettable = intent.was_stale = False
             if verdict == "new_claim":
-                intent.expires_at = None
-            intent.expires_at = now + retention if retention else intent.expires_at
+                intent.term = None
+            intent.term = retention or intent.term
         elif verdict == "in_doubt":
             intent.state = "in_doubt"
 
@@ -233,7 +233,7 @@ class Model:
         if committed:
             intent.reopened += intent.state in ("succeeded", "failed_final")
             if intent.state == "absent" or intent.forgettable:
-                intent.expires_at = None
+                intent.term = None
             intent.state, intent.body, intent.completed_at, intent.forgettable = "succeeded", body, now, False
             intent.fence += 1
             intent.effects += 1
@@ -385,12 +385,20 @@ def replace(function, old, new):
     return lambda db: mutate(db, function, old, new)
 
 
+def both(*mutations):
+    return lambda db: [mutation(db) for mutation in mutations]
+
+
 # Each guarantee taken out: some seed must notice.
 MUTATIONS = {
-    "retention is not looked at": replace("_past", "<= $1 AND", "<= $1 + 1000 * $4 AND"),
+    "retention is not looked at": replace("_past", "$2) <= $1) AND", "$2) <= $1 + 1000 * $4) AND"),
     "what is in doubt does not go to the archive": replace("_outlive", "i.state = ''in_doubt'' OR", ""),
     "the archive is not asked": replace("_archived", "WHERE a.tenant", "WHERE false AND a.tenant"),
-    "what is in doubt is purged": replace("_keep_purge", "i.state IN (''succeeded'', ''failed_final'', ''failed_retryable'') AND", "i.state <> ''processing'' AND"),
+    # which its state says, and that it was never completed
+    "what is in doubt is purged": both(
+        replace("_keep_purge", "i.state IN (''succeeded'', ''failed_final'', ''failed_retryable'') AND", "i.state <> ''processing'' AND"),
+        replace("_past", "i.completed_at +", "i.updated_at +"),
+    ),
     "a closed day is made again": replace("_close_day", "closed_before = greatest(s.closed_before, day + 1)", "closed_before = s.closed_before"),
     "the clock is always trusted": replace("_clock_held", "settle = interval '0' OR", "true OR"),
     "an attempt at work does not hold its day": replace("_outlive", "i.state = ''processing'' LIMIT 1", "false LIMIT 1"),
