@@ -84,7 +84,7 @@ model: setup ## search the model of the protocol within larger bounds too, and i
 test-matrix: setup ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
 	$(PYTHON) tools/matrix.py
 
-install: build ## install the command, the library, the man pages and the extension's files (PREFIX, DESTDIR)
+install: build ## install the command, the library, the nginx module, the man pages and the extension's files (PREFIX, DESTDIR)
 	meson configure $(BUILD) --prefix=$(PREFIX)
 	meson install -C $(BUILD)
 

@@ -248,7 +248,7 @@ ABOUT(gateway_about,
       "INT, TERM and QUIT finish what is at work and stop, a second one stops at once; HUP reads the configuration "
       "again.",
       "  pgonce gateway --listen 127.0.0.1:8080 --upstream http://127.0.0.1:3000 --scope payments --required",
-      "  pgonce gateway --listen '*:8080' --upstream http://unix:/run/app.sock --tenant http_x_tenant --wait 10s");
+      "  pgonce gateway --listen '*:8080' --upstream http://unix:/run/app.sock --tenant ssl_client_s_dn --wait 10s");
 USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATEWAY_SCOPE, false},
      {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_KEY_FROM, false}, {OPTION_STRICT, false},
      {OPTION_WAIT, false}, {OPTION_GATEWAY_LEASE, false}, {OPTION_RETENTION, false}, {OPTION_TIMEOUT, false},
@@ -268,7 +268,8 @@ ABOUT(
     "next one goes on. It works through a pooler in transaction mode. The role needs once_keeper; one that is also a "
     "member of the contract's owner detaches partitions CONCURRENTLY, others with a short exclusive lock.",
     "--metrics serves what the database has to tell (counts per scope, backlogs, sizes, days ahead, how the steps "
-    "fared) and what the process has done. INT and TERM stop it at once and give the lease back. With --once: exit 11 "
+    "fared) and what the process has done. INT and TERM stop it at once and give the lease back; one that was killed "
+    "keeps it for three times --interval, at least a minute (once.keeper_lease). With --once: exit 11 "
     "where another keeper is at work.",
     "  pgonce keep --metrics 127.0.0.1:9187", "  pgonce keep --once");
 USES(keep_uses, {OPTION_ONE_ROUND, false}, {OPTION_METRICS, false}, {OPTION_INTERVAL, false},

@@ -163,7 +163,7 @@ int gateway_validate(const gateway *gateway)
 		}
 	}
 	if (!is_variable(gateway->tenant)) {
-		return refuse(gateway, "tenant", gateway->tenant, "the name of a variable of nginx (http_x_tenant), or none");
+		return refuse(gateway, "tenant", gateway->tenant, "the name of a variable of nginx (ssl_client_s_dn), or none");
 	}
 	if (gateway->key != NULL && !is_variable(gateway->key)) {
 		return refuse(gateway, "key-from", gateway->key, "the name of a variable of nginx (http_webhook_id)");

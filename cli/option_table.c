@@ -154,13 +154,14 @@ const cli_option cli_options[OPTION_COUNT] = {
          .letter = 'r',
          .kind = KIND_FLAG,
          .help = "refuse a POST or PATCH without a key (400); without it such a request passes unprotected"},
-    [OPTION_TENANT_FROM] =
-        {.name = "tenant",
-         .letter = 't',
-         .kind = KIND_TEXT,
-         .argument = "VARIABLE",
-         .help = "whose keys these are: a variable of nginx (http_x_tenant, remote_user, ssl_client_s_dn), "
-                 "or none: all callers are one; default: none, on addresses of this machine only"},
+    [OPTION_TENANT_FROM] = {.name = "tenant",
+                            .letter = 't',
+                            .kind = KIND_TEXT,
+                            .argument = "VARIABLE",
+                            .help = "whose keys these are: a variable of nginx that the client cannot choose "
+                                    "(ssl_client_s_dn, or a header that a "
+                                    "proxy before this one sets: http_x_tenant), "
+                                    "or none: all callers are one; default: none, on addresses of this machine only"},
     [OPTION_KEY_FROM] = {.name = "key-from",
                          .kind = KIND_TEXT,
                          .argument = "VARIABLE",

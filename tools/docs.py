@@ -174,7 +174,7 @@ def c_metrics(path):
 
 def metrics_document():
     out = [NOTE, "# Metrics\n", "What `--metrics` of `pgonce keep`, `pgonce relay` and `pgonce consume` serves at `/metrics`, and what it means. The gateway's are in "
-           "[gateway.md](gateway.md).\n"]
+           "[gateway.md](gateway.md#metrics).\n"]
     for title, rows in (
         ("The database's own: once.metrics(), served by pgonce keep",
          [("pgonce_up", "gauge", "1: the database has answered this scrape."), *sql_metrics()]),

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.keep(seconds): one round of the keeper's steps, for pg_cron and the like: CALL once.keep(). Works for about this many
 -- seconds at most and goes on where it stopped when it is called again. Each piece of work is a transaction of its own, so it
--- cannot be called within one. Does nothing where another keeper holds the lease. A step that fails is noted
+-- cannot be called within one. Does nothing where another keeper holds the lease, and does
+-- not say so: see once.keeper_lease. A step that fails is noted
 -- (once.keeper_status) and does not stop the others. Call it at least once an hour: after a longer gap the clock counts as
 -- unsteady for a while.
 -- Not SECURITY DEFINER and without settings, since such a procedure could not commit: it calls public functions only.
