@@ -3,7 +3,8 @@
 -- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner says who works, for
 -- people; lease and retention (for how long its outcome is kept, from when it is there) default to the scope's. traceparent
 -- (W3C) is stored with the intent, unless an earlier attempt has left its own; a malformed one is ignored. once.claimed is
--- (verdict, fence, state, response_status, response_headers, response_body, result_type, result_id, error_code, error_message, lease_until, attempts, traceparent): the intent's.
+-- (verdict, fence, state, response_status, response_headers, response_body, result_type, result_id, error_code,
+-- error_message, lease_until, attempts, traceparent): the intent's.
 --   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence.
 --                                                    retryable_failure: earlier attempts certainly had no effect (so they
 --                                                    reported, or the verify function answered 'absent');
