@@ -59,7 +59,12 @@ def test_what_set_scope_leaves_out_stays_or_comes_from_the_default(db):
     [
         ("lease => '0'", ("23514",)),
         ("lease => '8 days'", ("23514",)),
+        ("lease => '-12 months 361 days'", ("23514",)),  # as if a month had 30 days, it is one day
+        ("lease => '1 month -22 days -12 hours'", ("23514",)),
         ("retention => '-1 day'", ("23514",)),
+        ("retention => '-12 months 361 days'", ("23514",)),
+        ("retention => '101 years'", ("23514",)),
+        ("retention => '300000 years'", ("23514",)),
         ("max_attempts => -1", ("23514",)),
         ("on_stale => 'guess'", ("23514",)),
         ("on_stale => 'verify'", ("23514", "22023")),
