@@ -2,10 +2,29 @@
 -- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions listed for it, and
 -- once_reader and once_admin may read the views, which show all tenants. The roles are made where the installer may make
 -- roles; where not, a notice says so, and pgonce doctor shows what an administrator has to run. Ends without a role of
--- its own: it is run again at every upgrade.
+-- its own: it is run again at every upgrade, and takes back what anybody else was given meanwhile.
 
-REVOKE ALL ON ALL TABLES IN SCHEMA once FROM PUBLIC;
+-- First from everybody but the owner: PUBLIC may execute any new function, and default privileges (ALTER DEFAULT PRIVILEGES)
+-- may have opened everything to anybody when it was made.
 REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
+DO $$
+DECLARE
+    opened record;
+BEGIN
+    PERFORM once._close(c.oid::regclass) FROM pg_catalog.pg_class AS c
+      WHERE c.relnamespace = 'once'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S');
+    FOR opened IN
+        SELECT DISTINCT o.name, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE format('%I', pg_get_userbyid(a.grantee)) END AS grantee
+          FROM (SELECT format('ROUTINE %s', p.oid::regprocedure) AS name, p.proowner AS owner, p.proacl AS acl
+                  FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace
+                 UNION ALL
+                SELECT 'SCHEMA once', n.nspowner, n.nspacl FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'once') AS o
+         CROSS JOIN LATERAL aclexplode(o.acl) AS a
+         WHERE a.grantee <> o.owner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', opened.name, opened.grantee);
+    END LOOP;
+END $$;
 
 DO $$
 DECLARE
@@ -52,7 +71,6 @@ BEGIN
                 WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster made it just now
             END;
         END IF;
-        EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM %I', granted.role_name);
         EXECUTE format('GRANT USAGE ON SCHEMA once TO %I', granted.role_name);
         FOR target IN
             SELECT format('%I.%I(%s)', 'once', p.proname, pg_get_function_identity_arguments(p.oid))

@@ -33,7 +33,7 @@ WITH owners AS (
     UNION ALL
     SELECT p.oid::regprocedure::text, a.grantee, a.privilege_type, 'f'
       FROM pg_catalog.pg_proc AS p, LATERAL aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
-     WHERE p.pronamespace = to_regnamespace('once') AND a.grantee = 0
+     WHERE p.pronamespace = to_regnamespace('once') AND a.grantee <> p.proowner
 )
 SELECT 'one owner', CASE count(*) WHEN 1 THEN 'ok' ELSE 'failed' END, string_agg(owner, ', ' ORDER BY owner),
        'give everything in schema once to one role (ALTER ... OWNER TO): its functions run with their owner''s rights'
@@ -41,7 +41,8 @@ SELECT 'one owner', CASE count(*) WHEN 1 THEN 'ok' ELSE 'failed' END, string_agg
 UNION ALL
 SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warning' END,
        coalesce('missing: ' || string_agg(role_name, ', ' ORDER BY role_name) FILTER (WHERE oid IS NULL), 'all there'),
-       'have an administrator run CREATE ROLE name NOLOGIN for each, then run pgonce init again; or grant functions one by one'
+       'have an administrator run CREATE ROLE name NOLOGIN for each, then run pgonce init again; or grant functions one by one, after'
+       || ' every init that replaces them'
   FROM roles
 UNION ALL
 SELECT 'grants', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
@@ -60,3 +61,11 @@ SELECT 'closed tables', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(privilege_
            'nobody but the owner touches a table'),
        'REVOKE ALL ON these FROM the roles: they see every tenant, and what they write no function has checked'
   FROM opened WHERE grantee <> 0 AND relkind IN ('r', 'p')
+UNION ALL
+-- Functions without a leading underscore may have been granted one by one, on purpose; nobody has a use for the others.
+SELECT 'closed functions', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(name ~ '^once[.]_') THEN 'failed' ELSE 'warning' END,
+       coalesce('open: ' || left(string_agg(DISTINCT format('%s to %s', name, pg_get_userbyid(grantee)), ', '), 200),
+           'only the roles of the contract may execute a function'),
+       format('REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM %s: grant it once_app, or what it needs, instead; pgonce init does so, too,'
+              || ' whenever it replaces the functions', string_agg(DISTINCT quote_ident(pg_get_userbyid(grantee)), ', '))
+  FROM opened WHERE grantee <> 0 AND relkind = 'f' AND grantee NOT IN (SELECT r.oid FROM roles AS r WHERE r.oid IS NOT NULL)

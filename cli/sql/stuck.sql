@@ -4,9 +4,9 @@
 SELECT json_build_object(
     'stale', (SELECT coalesce(json_agg(to_jsonb(s) || jsonb_build_object(
                   'age_ms', floor(extract(epoch FROM clock_timestamp() - s.created_at) * 1000)::bigint,
-                  'stale_ms', floor(extract(epoch FROM clock_timestamp() - s.lease_until) * 1000)::bigint)
+                  'stale_ms', floor(extract(epoch FROM s.stale_for) * 1000)::bigint) - 'stale_for'
                   ORDER BY s.lease_until), '[]'::json)
-                FROM (SELECT v.tenant, v.scope, v.key, v.fence, v.attempts, v.owner, v.created_at, v.lease_until, v.on_stale
+                FROM (SELECT v.tenant, v.scope, v.key, v.fence, v.attempts, v.owner, v.created_at, v.lease_until, v.on_stale, v.stale_for
                         FROM once.stuck AS v
                        WHERE ($1::text IS NULL OR v.scope = $1) AND ($2::text IS NULL OR v.tenant = $2)
                        ORDER BY v.lease_until LIMIT $4::integer) AS s),
@@ -17,7 +17,7 @@ SELECT json_build_object(
                  FROM (SELECT f.tenant, f.scope, f.key, f.fence, f.attempts, f.owner, f.created_at, f.lease_until
                          FROM once.find(tenant => $2, scope => $1, state => 'processing',
                                         until => clock_timestamp() - $3::interval, take => 100000) AS f
-                        WHERE f.lease_until > clock_timestamp()
+                        WHERE f.lease_until > clock_timestamp() AND f.lease_until <= clock_timestamp() + interval '8 days'
                         ORDER BY f.created_at LIMIT $4::integer) AS a),
     'retried', (SELECT coalesce(json_agg(to_jsonb(r) || jsonb_build_object(
                   'age_ms', floor(extract(epoch FROM clock_timestamp() - r.created_at) * 1000)::bigint)

@@ -14,6 +14,7 @@ BEGIN
         IF to_regclass(format('once.%I', counter.name)) IS NULL THEN
             PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));   -- one creator at a time
             EXECUTE format('CREATE %s SEQUENCE IF NOT EXISTS once.%I', kind, counter.name);
+            PERFORM once._close(format('once.%I', counter.name)::regclass);
             EXECUTE format('COMMENT ON SEQUENCE once.%I IS %L', counter.name, 'counts for the scope ' || quote_literal(scope));
         END IF;
     END LOOP;

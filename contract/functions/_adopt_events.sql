@@ -2,7 +2,9 @@
 -- once._adopt_events(): gives the events that came with a restore from another cluster an xid that every snapshot of this
 -- one has seen. Theirs would mean nothing here, or, once this cluster has counted so far, something wrong. An event that
 -- can be read, though no transaction that could have written it has ended, is such a one. Both searches are by index, so
--- that a call that finds nothing costs nothing. What is parked follows its event.
+-- that a call that finds nothing costs nothing. What is parked follows its event. Logical replication brings no sequences:
+-- those that number events and parked messages go on behind what is there, since an event with the number of one that is
+-- parked would be taken for it. That looks at every number, once for a relay.
 CREATE FUNCTION once._adopt_events() RETURNS bigint
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -25,5 +27,12 @@ BEGIN
         UPDATE once.outbox AS o SET xid = '3' FROM foreign_event AS f
          WHERE o.day = f.day AND o.xid = f.xid AND o.id = f.id RETURNING 1)
     SELECT count(*) INTO adopted FROM changed;
+    -- Only forwards: others may be counting.
+    PERFORM setval('once.outbox_id_seq', n.last)
+       FROM (SELECT greatest((SELECT max(o.id) FROM once.outbox AS o), (SELECT max(p.id) FROM once.parked_event AS p)) AS last) AS n
+      WHERE n.last >= (SELECT s.last_value + s.is_called::integer FROM once.outbox_id_seq AS s);
+    PERFORM setval('once.parked_message_position_seq', n.last)
+       FROM (SELECT max(p."position") AS last FROM once.parked_message AS p) AS n
+      WHERE n.last >= (SELECT s.last_value + s.is_called::integer FROM once.parked_message_position_seq AS s);
     RETURN adopted;
 END $$;

@@ -12,6 +12,12 @@ BEGIN
                                 quote_nullable(left(key, 80))),
             HINT = 'topic and event_type: 1 to 255 characters; scope and key: both or neither; headers: a JSON object.';
     END IF;
+    -- What the index that keeps an event single holds.
+    IF key IS NOT NULL AND octet_length(concat(tenant, scope, key, kind)) > 2600 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: the names of an event are too long together',
+            DETAIL = format('they have %s bytes', octet_length(concat(tenant, scope, key, kind))),
+            HINT = 'tenant, scope, key and event_type: at most 2600 bytes together.';
+    END IF;
     IF to_regclass('once.outbox_d' || day) IS NULL THEN
         PERFORM once._refuse('P4098', tenant, scope, key, 'no outbox partition for ' || (date '1970-01-01' + day));
     END IF;

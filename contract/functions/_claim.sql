@@ -36,7 +36,7 @@ BEGIN
     SELECT i.* INTO stored FROM once.intent AS i
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
        AND i.bucket = bucket;
-    IF NOT FOUND AND day = 'closed' THEN
+    IF NOT FOUND AND day IN ('closed', 'missing') THEN
         stored := once._archived(tenant, scope, key, bucket);
     END IF;
     IF stored.state IS NULL THEN

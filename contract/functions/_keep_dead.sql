@@ -19,7 +19,9 @@ BEGIN
                   ORDER BY p.relay, p.id LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
         done := done + once.outbox_discard(event.event_id, event.relay, reason)::integer;
     END LOOP;
+    -- Without those that once.dead_discard refuses since their day is not open.
     FOR message IN SELECT p.* FROM once.parked_message AS p WHERE p.state = 'dead' AND p.updated_at < before
+                      AND once._day_state(once._bucket(p.message_id)) IN ('open', 'closed')
                     ORDER BY p.position LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
         -- One that is just being received, or worked on under a lease, has its turn later.
         IF pg_try_advisory_xact_lock(once._lock_id(message.tenant, message.consumer, message.message_id))

@@ -28,6 +28,7 @@ BEGIN
         SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR SHARE;
         IF to_regclass('once.intent_d' || day) IS NULL AND day >= setting.closed_before THEN
             EXECUTE format('CREATE TABLE once.intent_d%s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)', day);
+            PERFORM once._close(('once.intent_d' || day)::regclass);
             EXECUTE format('ALTER TABLE once.intent ATTACH PARTITION once.intent_d%s FOR VALUES FROM (%s) TO (%s)', day,
                 day, day + 1);
             EXECUTE format('COMMENT ON TABLE once.intent_d%s IS %L', day,
@@ -40,6 +41,7 @@ BEGIN
             PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
             IF to_regclass('once.outbox_d' || day) IS NULL THEN
                 EXECUTE format('CREATE TABLE once.outbox_d%s (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY)', day);
+                PERFORM once._close(('once.outbox_d' || day)::regclass);
                 EXECUTE format('ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d%s FOR VALUES FROM (%s) TO (%s)',
                     day, day, day + 1);
                 EXECUTE format('COMMENT ON TABLE once.outbox_d%s IS %L', day,

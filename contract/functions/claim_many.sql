@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[]): once.claim for many intents in one
 -- statement and so one commit. Returns one row per element, in order (ord from 1), with the verdicts of once.claim, and
--- besides: 'mismatch', and 'invalid' with the SQLSTATE in error_code. A bad element never spoils its neighbours. The
--- same key twice is one claim: the second finds the first ('processing_active', or 'mismatch'). Raises only for the
--- batch as a whole (22023, P4003).
+-- besides: 'mismatch', and 'invalid' with the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope
+-- has a verify function that raises when it is asked about a stale attempt: that is the whole batch's error. The same key twice
+-- is one claim: the second finds the first ('processing_active', or 'mismatch'). Raises otherwise only for the batch as a whole
+-- (22023, P4003).
 --
 -- Two statements for the whole batch, however large, and only for what is left one call each. The first checks and
 -- locks; the locks are taken before the statement that inserts, so no insert ever waits for another transaction. The

@@ -3,7 +3,8 @@
 -- entered in the inbox, so that it is a duplicate should the broker deliver it again. Messages of its key that are parked
 -- behind it go on. Recorded in once.parked_decision. False where it is not parked. Waits while an attempt at it is under
 -- way, and is false where that succeeded. Raises 22023 for a missing reason, P4029 where another transaction is receiving it,
--- P4000 for the consumer, P4003 for the tenant.
+-- P4000 for the consumer, P4003 for the tenant; and, as once.receive would, P4098 or P4001 where the id is a UUIDv7 whose day
+-- has no partition or has not begun: nothing could keep it from being applied then.
 CREATE FUNCTION once.dead_discard(consumer text, message_id text, tenant text, reason text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -27,6 +28,8 @@ BEGIN
         IF known = 'P4029' OR EXISTS (SELECT FROM once.peek(consumer, message_id, tenant) AS i
                                        WHERE i.verdict = 'processing_active') THEN
             PERFORM once._refuse('P4029', tenant, consumer, message_id);
+        ELSIF known IN ('P4001', 'P4098') THEN
+            PERFORM once._refuse_day(tenant, consumer, message_id, bucket);
         ELSIF known = 'P4099' THEN
             -- A consumer under leases left it unfinished: nobody shall take it up again.
             PERFORM once.resolve(consumer, message_id, 'succeeded', reason, tenant => tenant)

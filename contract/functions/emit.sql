@@ -4,12 +4,13 @@
 -- defaults to the topic. With scope and key (the intent that causes it), a second emit of the same event_type is the
 -- same event, and raises P4051 where its payload differs; the id is derived from the intent, so that consumers can tell
 -- a repetition even across attempts. Events of one aggregate are published in order. Raises 22023 for a missing topic
--- or payload, P4098 where the day has no partition. No NOTIFY: its lock serialises commits. traceparent (W3C): the trace
--- that the event belongs to, where it is not that of its intent; a malformed one is ignored.
+-- or payload, and where tenant, scope, key and event_type have more than 2600 bytes together; P4098 where the day has no
+-- partition. No NOTIFY: its lock serialises commits. traceparent (W3C): the trace that the event belongs to, where it is not
+-- that of its intent; a malformed one is ignored.
 --
--- Why it is written so: today's partition keeps an event single by its unique index, so only the days before have to be
--- looked at, and as a rule they are gone: the plan opens no partition that the comparison of day rules out. Plans are
--- pinned as in once.begin.
+-- Why it is written so: today's partition keeps an event single by its unique index, so only the other days have to be
+-- looked at: those before, which as a rule are gone, and those after, where the clock has stepped back. The plan opens no
+-- partition that the comparisons of day rule out. Plans are pinned as in once.begin.
 CREATE FUNCTION once.emit(topic text, payload jsonb, aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL,
     event_type text DEFAULT NULL,
     scope text DEFAULT NULL, key text DEFAULT NULL, headers jsonb DEFAULT NULL, tenant text DEFAULT '',
@@ -46,7 +47,7 @@ BEGIN
         END IF;
         PERFORM FROM once.outbox AS o
           WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
-            AND o.event_type = kind COLLATE "C" AND o.day < day;
+            AND o.event_type = kind COLLATE "C" AND (o.day < day OR o.day > day);
         IF FOUND THEN
             PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, headers);
             RETURN event_id;

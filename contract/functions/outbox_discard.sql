@@ -12,7 +12,7 @@ DECLARE
     discarded boolean := false;
 BEGIN
     PERFORM once._reason(reason);
-    FOR place IN SELECT p.relay FROM once.parked_event AS p
+    FOR place IN SELECT DISTINCT p.relay FROM once.parked_event AS p
                   WHERE relay IS NULL AND p.event_id = event_id ORDER BY p.relay LOOP
         discarded := once.outbox_discard(event_id, place.relay, reason) OR discarded;
     END LOOP;
@@ -20,13 +20,14 @@ BEGIN
         RETURN discarded;
     END IF;
     PERFORM once._relay_row(relay);
-    DELETE FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C" AND p.event_id = event_id
-    RETURNING p.* INTO before;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    PERFORM once._promote(before.relay, ARRAY[before.aggregate]);
-    INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
-    VALUES (session_user, reason, 'discard', before.relay, before.tenant, before.event_id, before.state, before.error);
-    RETURN true;
+    -- As a rule one; but an event that came twice into the outbox is parked twice.
+    FOR before IN SELECT p.* FROM once.parked_event AS p
+                   WHERE p.relay = relay COLLATE "C" AND p.event_id = event_id ORDER BY p.id FOR UPDATE LOOP
+        DELETE FROM once.parked_event AS p WHERE p.relay = before.relay AND p.id = before.id;
+        PERFORM once._promote(before.relay, ARRAY[before.aggregate]);
+        INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
+        VALUES (session_user, reason, 'discard', before.relay, before.tenant, before.event_id, before.state, before.error);
+        discarded := true;
+    END LOOP;
+    RETURN discarded;
 END $$;

@@ -13,7 +13,7 @@ DECLARE
     retried boolean := false;
 BEGIN
     PERFORM once._reason(reason);
-    FOR place IN SELECT p.relay FROM once.parked_event AS p
+    FOR place IN SELECT DISTINCT p.relay FROM once.parked_event AS p
                   WHERE relay IS NULL AND p.event_id = event_id ORDER BY p.relay LOOP
         retried := once.outbox_retry(event_id, place.relay, reason) OR retried;
     END LOOP;
@@ -21,13 +21,14 @@ BEGIN
         RETURN retried;
     END IF;
     PERFORM once._relay_row(relay);
-    SELECT p.* INTO before FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C" AND p.event_id = event_id;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
-    UPDATE once.parked_event AS p SET state = 'retrying', attempts = 0, next_at = now, updated_at = now
-     WHERE p.relay = before.relay AND p.id = before.id;
-    INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
-    VALUES (session_user, reason, 'retry', before.relay, before.tenant, before.event_id, before.state, before.error);
-    RETURN true;
+    -- As a rule one; but an event that came twice into the outbox is parked twice.
+    FOR before IN SELECT p.* FROM once.parked_event AS p
+                   WHERE p.relay = relay COLLATE "C" AND p.event_id = event_id ORDER BY p.id FOR UPDATE LOOP
+        UPDATE once.parked_event AS p SET state = 'retrying', attempts = 0, next_at = now, updated_at = now
+         WHERE p.relay = before.relay AND p.id = before.id;
+        INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
+        VALUES (session_user, reason, 'retry', before.relay, before.tenant, before.event_id, before.state, before.error);
+        retried := true;
+    END LOOP;
+    RETURN retried;
 END $$;

@@ -2,7 +2,8 @@
 -- once.resolve(scope, key, as_state, reason, outcome..., tenant): an operator's decision on an intent that is in doubt,
 -- stale, or failed retryably: as_state is 'succeeded' (the effect happened; give its outcome), 'failed_retryable' (it
 -- did not; the next attempt may run) or 'failed_final' (it did not and shall not). Raises the fence, so that a zombie
--- of the old attempt is shut out; recorded in once.decision with who and why. Returns the state before. Raises P4070
+-- of the old attempt is shut out; recorded in once.decision with who and why. Returns the state before. A lease that ends in
+-- more than 8 days, longer than any lease is, was taken while the clock was ahead, and counts as passed. Raises P4070
 -- where the intent is running, finished or unknown, or the reason is missing; P4060, P4000, P4001, P4003.
 CREATE FUNCTION once.resolve(scope text, key text, as_state text, reason text, response_status integer DEFAULT NULL,
     response_body bytea DEFAULT NULL,
@@ -38,7 +39,7 @@ BEGIN
     END IF;
     IF stored.state IS NULL THEN
         PERFORM once._refuse('P4070', tenant, scope, key, 'there is no such intent');
-    ELSIF stored.state = 'processing' AND stored.lease_until > now THEN
+    ELSIF stored.state = 'processing' AND once._is_live(stored.lease_until, now) THEN
         PERFORM once._refuse('P4070', tenant, scope, key, format('an attempt is running: its lease ends at %s',
             stored.lease_until));
     ELSIF NOT EXISTS (SELECT FROM once.transition AS t WHERE t.from_state = stored.state AND t.event = 'resolve'

@@ -8,7 +8,7 @@
 --   dead_retention      dead events and messages are given up after it, and their decisions forgotten
 --   decision_retention  entries of once.decision are forgotten after it; never those of an intent that is in doubt
 --   outbox_retention    days of the outbox stay at least so long after they are over
--- Raises 23514 or 22023 for a value out of range.
+-- Raises 23514 or 22023 for a value out of range; no retention is longer than 100 years.
 CREATE FUNCTION once.set_keeping(horizon_days integer DEFAULT NULL, days_ahead integer DEFAULT NULL,
     clock_skew interval DEFAULT NULL, clock_settle interval DEFAULT NULL, dead_retention interval DEFAULT NULL,
     decision_retention interval DEFAULT NULL, outbox_retention interval DEFAULT NULL) RETURNS once.setting

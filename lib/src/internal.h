@@ -12,7 +12,7 @@
 
 /* The contract that the SQL in lib/sql/ is written for. */
 enum {
-	CONTRACT_VERSION = 4
+	CONTRACT_VERSION = 5
 };
 
 enum {

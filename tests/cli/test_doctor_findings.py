@@ -43,6 +43,7 @@ HARMS = {
         ("one owner", "failed", "ALTER TABLE once.intent OWNER TO other_owner"),
         ("closed to PUBLIC", "failed", "GRANT EXECUTE ON FUNCTION once.resolve TO PUBLIC"),
         ("closed tables", "failed", "GRANT INSERT ON once.decision TO other_owner"),
+        ("closed functions", "warning", "GRANT EXECUTE ON FUNCTION once.resolve TO other_owner"),
         ("grants", "failed", "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM once_app"),
         ("contract", "failed", "UPDATE once.migration SET checksum = 'x' WHERE version = 0"),
         ("max_locks_per_transaction", "warning", "SELECT once.add_days(40)"),
@@ -53,6 +54,7 @@ HARMS = {
     "storage and what waits": [
         ("closed to PUBLIC", "failed", "GRANT SELECT ON once.intent TO PUBLIC"),
         ("closed tables", "warning", "GRANT SELECT ON once.intent TO other_owner"),
+        ("closed functions", "failed", 'CREATE ROLE "other one"; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once TO "other one"'),
         ("grants", "failed", "REVOKE ALL ON FUNCTION once.retire_day FROM once_keeper"),
         ("contract", "failed", "UPDATE once.migration SET checksum = 'x' WHERE version = 1"),
         ("fillfactor", "warning", "ALTER TABLE once.intent_d0 RESET (fillfactor)"),
@@ -95,6 +97,16 @@ def test_each_harm_is_found_and_said_what_to_do(pgonce, db, group):
     found = checks(pgonce, 1)
     for check, level, _ in HARMS[group]:
         assert found[check]["level"] == level and found[check]["advice"], found[check]
+
+
+def test_what_others_may_execute_is_taken_back_by_what_the_finding_says(pgonce, db):
+    db.execute("""DO $$ BEGIN CREATE ROLE "Acme's own"; EXCEPTION WHEN duplicate_object THEN NULL; END $$""")
+    db.execute("""GRANT EXECUTE ON FUNCTION once.any_tenant, once.salt TO "Acme's own" """)
+    found = checks(pgonce, 0)["closed functions"]
+    assert (found["level"], found["found"]) == ("warning", "open: once.any_tenant() to Acme's own, once.salt(text) to Acme's own"), found
+    db.execute(found["advice"].partition(": ")[0])
+    found = checks(pgonce, 0)
+    assert found["closed functions"]["level"] == "ok" and found["grants"]["level"] == "ok", found
 
 
 def test_warnings_do_not_fail(pgonce, db):

@@ -5,9 +5,12 @@ lease pass."""
 import concurrent.futures
 import contextlib
 import re
+import subprocess
 
 import psycopg2
 import pytest
+
+from harness.postgres import ROOT
 
 PRINT = bytes(range(32))  # a fingerprint: any 16 to 64 bytes
 OTHER_PRINT = bytes(range(1, 33))
@@ -89,6 +92,15 @@ def run(connection, query, *values):
     with connection.cursor() as cursor:
         cursor.execute(query, values or None)
         return cursor.fetchall() if cursor.description else []
+
+
+def upgrade_script(version):
+    return subprocess.run(
+        ["/usr/bin/python3", ROOT / "tools/contract.py", "upgrade", str(version)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
 
 def make_effect(connection, key, attempt=None):

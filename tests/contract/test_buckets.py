@@ -251,6 +251,22 @@ def test_an_intent_in_doubt_survives_its_day_and_can_be_resolved(db):
     assert once.begin(key=key).response_body == b"it did"
 
 
+def test_a_late_report_on_an_archived_intent_is_told_what_became_of_it(db):
+    def prepare(once, key):
+        once.claim(key=key)
+        let_lease_pass(db, key)
+
+    key = retired_day(db, prepare)
+    once = Once(db.connect())
+    for report in (lambda: once.complete(key=key, fence=1), lambda: once.fail(key=key, fence=1, retryable=True)):
+        with refused("P4010", "P4011") as told:
+            report()
+        assert "the intent is in_doubt under fence 1, its day is retired; the attempt has fence 1" in told.value.diag.message_detail
+    with refused("P4010") as told:
+        once.complete(key="none", fence=1)
+    assert "no such intent" in told.value.diag.message_detail
+
+
 @pytest.mark.parametrize("door", ["begin", "begin_new", "finish", "finish_new", "claim", "claim_many"])
 def test_an_archived_intent_that_is_decided_as_not_happened_does_not_run_in_its_closed_day(db, door):
     def doubtful(once, key):

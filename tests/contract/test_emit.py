@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """The outbox: an event exists if and only if its effect committed, and one intent emits one event of a type."""
 
+import random
+
 import pytest
 
 from .calls import Once, in_threads, refused, run
@@ -71,6 +73,34 @@ def test_the_same_event_again_on_another_day_is_the_same_event(db):
     with refused("P4051"):
         once.emit(**{**EVENT, "payload": '{"id": 8}'})
     assert len(events(db)) == 1
+
+
+def test_the_same_event_again_after_the_clock_has_stepped_back_a_day_is_the_same_event(db):
+    event_id = Once(db.connect()).emit(**EVENT)
+    db.execute("UPDATE once.outbox SET day = day + 1")
+    once = Once(db.connect())
+    assert once.emit(**EVENT) == event_id
+    with refused("P4051"):
+        once.emit(**{**EVENT, "payload": '{"id": 8}'})
+    assert len(events(db)) == 1
+
+
+def test_names_that_no_index_takes_together_are_refused_with_the_bound(db):
+    once = Once(db.connect())
+    letters = [chr(n) for n in range(0x10000, 0x20000)]  # of four bytes each
+    tenant, scope, kind = ("".join(random.Random(n).choices(letters, k=255)) for n in range(3))
+
+    def emit(kind):
+        return once.emit(topic="t", payload="{}", event_type=kind, scope=scope, key="k", tenant=tenant)
+
+    def report(part):
+        run(db.connect(), "SELECT once.consumer_report(%s, now(), %s, %s)", scope, tenant, part)
+
+    for call in (emit, report):
+        with refused("22023") as told:
+            call(kind)
+        assert "2600" in told.value.diag.message_hint
+        call(kind[:139])
 
 
 def test_an_events_id_is_the_same_across_attempts(db):

@@ -13,6 +13,7 @@ from harness.postgres import wait_until
 from .calls import Once, code_of, in_threads, let_lease_pass, refused, retire, run
 from .keeping import PHASES, STEPS, Keeper, finished, keeper, old_day, old_key, phase_of, settled, where
 from .test_buckets import DOORS, code_at
+from .test_receive_many import receive_many
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -407,6 +408,47 @@ def test_a_snapshot_from_before_the_end_of_a_day_is_not_told_that_an_owed_answer
     if door != "receive":
         run(old, "ROLLBACK TO a")
         assert code_of(lambda: Once(old).begin(key=old_key(db, 2))) in ("P4041", "40001")
+
+
+ASKED = {
+    "peek": lambda once, key: once.peek(key=key),
+    "peek_many": lambda once, key: once.peek_many(key=[key]),
+    "story": lambda once, key: once.story(key=key),
+    "begin": lambda once, key: once.begin(key=key),
+    "claim": lambda once, key: once.claim(key=key),
+    "claim_many": lambda once, key: once.claim_many(key=[key]),
+    "finish": lambda once, key: once.finish(key=key),
+    "resolve": lambda once, key: once.resolve(key=key, as_state="succeeded"),
+    "receive": lambda once, key: once.receive(consumer="orders", message_id=key),
+    "receive_many": lambda once, key: receive_many(once.connection, [key], consumer="orders"),
+}
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("way", ["by the keeper", "by hand"])
+def test_a_snapshot_from_before_the_whole_retirement_of_a_day_is_to_try_again_at_every_door(db, way, level):
+    keep = keeper(db)
+    key = old_key(db, 1)
+    Once(db.connect()).finish(key=key, response_body=b"kept")
+    old = db.connect(isolation=level)
+    run(old, "SELECT 1 FROM pg_class LIMIT 1")
+    keep.retire() if way == "by the keeper" else db.execute("SELECT once.retire_day(%s)", old_day(db))
+    for door, call in ASKED.items():
+        run(old, "SAVEPOINT a")
+        assert (door, code_of(lambda: call(Once(old), key))) == (door, "40001")
+        run(old, "ROLLBACK TO a")
+    old.rollback()
+    assert Once(old).begin(key=key).response_body == b"kept"
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_a_day_that_never_was_is_missing_under_every_snapshot(db, level):
+    db.execute(f"DROP TABLE once.intent_d{old_day(db)}")
+    connection = db.connect(isolation=level)
+    for door, code in (("begin", "P4098"), ("claim", "P4098"), ("receive", "P4098"), ("peek", None), ("story", None)):
+        run(connection, "SAVEPOINT a")
+        assert (door, code_of(lambda: ASKED[door](Once(connection), old_key(db, 1)))) == (door, code)
+        run(connection, "ROLLBACK TO a")
 
 
 @pytest.mark.parametrize("door", ["begin", "claim"])

@@ -623,8 +623,23 @@ def test_settings_of_keeping_are_checked_and_what_is_left_out_stays(db):
     assert (after.horizon_days, after.days_ahead, after.clock_skew) == (9, before.days_ahead, before.clock_skew)
     assert after.dead_retention.days == 30 and after.salt is None
     assert db.value("SELECT salt FROM once.setting") == before.salt
-    for wrong in ("horizon_days => 0", "clock_settle => '-1 s'", "dead_retention => '0'", "clock_skew => '1 day'"):
-        assert code_of(lambda: db.execute(f"SELECT once.set_keeping({wrong})")) == "23514"
+    signs = ("clock_settle => '-12 months 361 days'", "clock_skew => '-1 month 30 days 1 hour'")
+    terms = [
+        f"{name} => '{term}'"
+        for name in ("dead_retention", "decision_retention", "outbox_retention")
+        for term in ("300000 years", "36001 days", "-12 months 361 days", "-1 day")
+    ]
+    for wrong in ("horizon_days => 0", "clock_settle => '-1 s'", "dead_retention => '0'", "clock_skew => '1 day'", *signs, *terms):
+        assert code_of(lambda: db.execute(f"SELECT once.set_keeping({wrong})")) == "23514", wrong
+
+
+def test_the_longest_terms_stop_no_step_of_the_keeper(db):
+    longest = ", ".join(f"{name} => '100 years'" for name in ("dead_retention", "decision_retention", "outbox_retention"))
+    db.execute(f"SELECT once.set_keeping({longest})")
+    db.execute("SELECT once.set_scope('forever', retention => '100 years')")
+    plain(db, "plain")
+    keeper(db).round()
+    assert db.rows("SELECT step FROM once.keeper_step WHERE last_error IS NOT NULL") == []
 
 
 def test_a_verify_function_is_kept_by_its_name(db):

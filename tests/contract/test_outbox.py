@@ -6,6 +6,7 @@ import pytest
 from harness.postgres import wait_until
 
 from .calls import in_threads, refused, run, today
+from .keeping import keeper
 from .relaying import Relay, emit, ids, parked, parking
 
 DAY_S = 86_400
@@ -338,6 +339,31 @@ def test_a_decision_without_a_relay_is_one_for_all_relays_that_have_the_event_pa
         ("discard", "a"),
         ("discard", "b"),
     ]
+
+
+def twice(db, *states):
+    """An event that came twice into the outbox, and is parked twice, in these states."""
+    relay, (event, other) = emitted(db, "a", "b")
+    relay.park(parking(event, states[0]), parking(other, states[1]))
+    db.execute("UPDATE once.parked_event SET event_id = %s WHERE id = %s", event.event_id, other.id)
+    return relay, event
+
+
+@pytest.mark.parametrize("named", ["'r'", "NULL"])
+def test_a_decision_is_one_for_each_time_that_the_event_is_parked(db, named):
+    relay, event = twice(db, "dead", "dead")
+    assert db.value(f"SELECT once.outbox_retry(%s, {named}, 'why')", event.event_id) is True
+    assert len(relay.due()) == 2
+    assert db.value(f"SELECT once.outbox_discard(%s, {named}, 'why')", event.event_id) is True
+    assert relay.due() == [] and parked(db) == {}
+    assert [row.what for row in decisions(db)] == ["retry", "retry", "discard", "discard"]
+
+
+def test_a_dead_event_that_is_parked_twice_is_given_up_by_the_keeper(db):
+    twice(db, "dead", "dead")
+    db.execute("UPDATE once.parked_event SET updated_at = now() - interval '91 days'")
+    assert keeper(db).work("dead")
+    assert parked(db) == {}
 
 
 def test_a_discarded_event_frees_its_aggregate(db):

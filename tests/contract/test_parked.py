@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from .calls import PRINT, Once, refused, run, uuid7_days_ago
+from .calls import PRINT, Once, refused, run, today, uuid7_days_ago
+from .keeping import keeper
 from .test_receive_many import park, receive_many
 
 
@@ -313,6 +314,25 @@ def test_a_discarded_message_of_a_consumer_under_leases_never_runs_again(db):
     with refused("P4029"):
         db.execute("SELECT once.dead_discard('mailer', 'busy', '', 'never')")
     assert states(db) == {"busy": ("dead", 1)}
+
+
+@pytest.mark.parametrize("days, code", [(0, "P4098"), (-3, "P4001")])
+def test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_remembered(db, days, code):
+    message = uuid7_days_ago(db, days)
+    park(db.connect(), message, "k", "dead")
+    park(db.connect(), "plain", "k", "dead")
+    db.execute(f"DROP TABLE once.intent_d{today(db)}")
+    with refused(code) as told:
+        db.execute("SELECT once.dead_discard('mailer', %s, '', 'never')", message)
+    assert message in told.value.diag.message_detail and told.value.diag.message_hint
+    # The keeper goes round it.
+    db.execute("UPDATE once.parked_message SET updated_at = now() - interval '91 days'")
+    keeper(db).work("dead")
+    assert states(db) == {message: ("dead", 1)}
+    if days == 0:
+        db.execute("SELECT once.add_days()")
+        assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
+        assert receive_many(db.connect(), [message], ["k"]) == ["duplicate"]
 
 
 def test_a_message_that_is_being_received_is_not_discarded(db):

@@ -59,7 +59,12 @@ def test_what_set_scope_leaves_out_stays_or_comes_from_the_default(db):
     [
         ("lease => '0'", ("23514",)),
         ("lease => '8 days'", ("23514",)),
+        ("lease => '-12 months 361 days'", ("23514",)),  # as if a month had 30 days, it is one day
+        ("lease => '1 month -22 days -12 hours'", ("23514",)),
         ("retention => '-1 day'", ("23514",)),
+        ("retention => '-12 months 361 days'", ("23514",)),
+        ("retention => '101 years'", ("23514",)),
+        ("retention => '300000 years'", ("23514",)),
         ("max_attempts => -1", ("23514",)),
         ("on_stale => 'guess'", ("23514",)),
         ("on_stale => 'verify'", ("23514", "22023")),
@@ -251,6 +256,19 @@ def test_an_operator_cannot_decide_what_is_running_finished_or_unknown(db, state
         assert code_of(lambda: once.resolve(key="k", as_state=as_state)) == "P4070"
     assert db.rows("SELECT * FROM once.intent") == before
     assert db.value("SELECT count(*) FROM once.decision") == 0
+
+
+def test_a_lease_that_was_taken_while_the_clock_was_ahead_is_listed_and_decided_as_one_that_has_passed(db):
+    once = Once(db.connect())
+    for key, lease in (("ahead", "1 second"), ("longest", "7 days")):
+        once.claim(key=key, lease=lease)
+    db.execute("UPDATE once.intent SET lease_until = lease_until + interval '1 year', updated_at = now() + interval '1 year' WHERE key = 'ahead'")
+    assert db.rows("SELECT key, stale_for::text FROM once.stuck") == [("ahead", "00:00:00")]
+    assert db.rows("SELECT in_flight, stale FROM once.top()") == [(1, 1)]
+    assert code_of(lambda: once.resolve(key="longest", as_state="succeeded")) == "P4070"
+    assert once.resolve(key="ahead", as_state="failed_retryable") == "processing"
+    assert code_of(lambda: once.complete(key="ahead", fence=1)) == "P4010"
+    assert once.claim(key="ahead").verdict == "retryable_failure"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from harness.postgres import Postgres, wait_until
 
 from .calls import code_of, refused, run
 from .relaying import Relay, emit, ids, parked, parking
+from .test_receive_many import park
 
 
 def listed(relay):
@@ -601,6 +602,54 @@ def test_what_was_parked_stays_parked_with_an_adopted_relay(db):
     become_another_cluster(db)
     db.execute("SELECT once.relay_adopt('r', 'restored')")
     assert [row.event_id for row in Relay(db.connect()).due()] == [event.event_id]
+
+
+def of_old(db):
+    """A parked event and a parked message that came by logical replication, which brings no sequences."""
+    relay = Relay(db.connect())
+    event = emit(db.connect(), "a")
+    (listed_event,) = relay.fetch(relay.list())
+    relay.park(parking(listed_event))
+    park(db.connect(), "m1", key="k", state="waiting")
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    become_another_cluster(db)
+    for sequence in ("outbox_id_seq", "parked_message_position_seq"):
+        db.execute(f"SELECT setval('once.{sequence}', 1, false)")
+    return event
+
+
+def test_after_adoption_what_is_new_takes_no_number_that_something_of_old_has(db):
+    old = of_old(db)
+    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    relay = Relay(db.connect())
+    new = emit(db.connect(), "b")
+    (event,) = relay.fetch(relay.list())
+    relay.park(parking(event))
+    assert {row.event_id for row in relay.due()} == {old, new}
+    park(db.connect(), "m2", key="k", state="waiting")
+    assert [row.message_id for row in db.rows('SELECT message_id FROM once.parked_message ORDER BY "position"')] == ["m1", "m2"]
+    assert db.value('SELECT count(DISTINCT "position") FROM once.parked_message') == 2
+
+
+def test_a_new_relay_in_a_replicated_database_meets_no_two_events_of_one_number(db):
+    old = of_old(db)
+    db.execute("DELETE FROM once.relay")
+    relay = Relay(db.connect())
+    new = emit(db.connect(), "b")
+    rows = relay.list()
+    assert len({row.id for row in rows}) == 2
+    assert [row.event_id for row in relay.fetch(rows)] == [old, new]
+
+
+def test_sequences_that_are_ahead_stay_where_they_are(db):
+    relay = Relay(db.connect())
+    event = emit(db.connect())
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    become_another_cluster(db)
+    db.execute("SELECT setval('once.outbox_id_seq', 1000)")
+    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    assert emit(db.connect()) != event
+    assert db.value("SELECT max(id) FROM once.outbox") == 1001
 
 
 def test_after_pg_upgrade_the_xids_go_on_and_so_does_the_relay(db):

@@ -7,7 +7,7 @@ import re
 import psycopg2
 import pytest
 
-from .calls import PRINT, Once, code_of, refused, uuid7_days_ago
+from .calls import PRINT, Once, code_of, refused, retire, shorten_horizon, upgrade_script, uuid7_days_ago
 
 KEEPING = {"keep_steps", "keeper_status", "keeper_lease", "retention_held"}
 KEPT = KEEPING | {"keep", "keep_take", "keep_release", "keep_step", "keep_failed", "recover"}
@@ -244,6 +244,67 @@ def test_no_role_but_the_owner_can_touch_any_table(db, login):
             run(connection, f"SELECT nextval('{sequence.name}')")
     with refused("42501"):
         run(connection, "CREATE TABLE once.mine ()")
+
+
+def strangers(db):
+    """What anybody holds in the schema who is neither the owner nor a role that the contract grants it to."""
+    return {
+        tuple(row)
+        for row in db.rows(
+            "SELECT o.name, a.grantee::regrole::text, a.privilege_type FROM ("
+            "SELECT c.oid::regclass::text AS name, c.relowner AS owner, c.relacl AS acl, c.relkind::text AS kind FROM pg_class AS c"
+            " WHERE c.relnamespace = 'once'::regnamespace UNION ALL "
+            "SELECT p.oid::regprocedure::text, p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)), 'function' FROM pg_proc AS p"
+            " WHERE p.pronamespace = 'once'::regnamespace UNION ALL "
+            "SELECT n.nspname, n.nspowner, n.nspacl, 'schema' FROM pg_namespace AS n WHERE n.nspname = 'once') AS o,"
+            " aclexplode(o.acl) AS a WHERE a.grantee <> o.owner AND NOT (a.grantee <> 0 AND a.grantee::regrole::text ~ '^once_' AND"
+            " (o.kind, a.privilege_type) IN (('v', 'SELECT'), ('function', 'EXECUTE'), ('schema', 'USAGE')))"
+        )
+    }
+
+
+def open_by_default(db):
+    """As an administrator does who wants a role to use whatever will be made."""
+    db.execute("DO $$ BEGIN CREATE ROLE acme LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    for kind in ("TABLES", "SEQUENCES", "FUNCTIONS", "SCHEMAS", "TYPES"):
+        db.execute(f"ALTER DEFAULT PRIVILEGES GRANT ALL ON {kind} TO acme WITH GRANT OPTION")
+    db.execute("ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO PUBLIC")
+    db.execute("ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO once_reader")
+
+
+def test_default_privileges_open_nothing_that_an_installation_makes(server, db):  # db: the roles are there
+    fresh = server.empty_database()
+    open_by_default(fresh)
+    fresh.install()
+    assert strangers(fresh) == set()
+    connection = fresh.connect("acme")
+    for statement in ("SELECT salt FROM once.setting", "DELETE FROM once.intent", "SELECT once.any_tenant()"):
+        with refused("42501"):
+            run(connection, statement)
+    make_logins(fresh)
+    assert Once(fresh.connect("app")).claim(key="k").verdict == "new_claim"
+    run(fresh.connect("reader"), "SELECT * FROM once.stuck")
+    fresh.drop()
+
+
+def test_default_privileges_open_nothing_that_is_made_later(db):
+    open_by_default(db)
+    old = uuid7_days_ago(db, 3)
+    Once(db.connect()).finish(key=old)
+    assert db.value("SELECT once.add_days(5)") == 6
+    db.execute("SELECT once.set_scope('orders', retention => '20 days')")
+    shorten_horizon(db)
+    assert retire(db, 3) == 1
+    assert db.value("SELECT count(*) FROM once.archive") == 1
+    assert strangers(db) == set()
+
+
+def test_an_installation_that_is_run_again_takes_back_what_strangers_hold(db):
+    """And leaves a schema that works: the views are made anew, and default privileges would open them."""
+    open_by_default(db)
+    db.execute("GRANT SELECT ON once.intent TO acme; GRANT EXECUTE ON FUNCTION once.resolve TO acme; GRANT USAGE ON SCHEMA once TO acme")
+    db.execute(upgrade_script(db.value("SELECT once.contract_version()")))
+    assert strangers(db) == set()
 
 
 @pytest.mark.parametrize("login", LOGINS)

@@ -11,21 +11,12 @@ import pytest
 
 from harness.postgres import ROOT, clean_environment
 
-from .calls import PRINT, Once, let_lease_pass, now_ms, refused, run, uuid7
+from .calls import PRINT, Once, let_lease_pass, now_ms, refused, run, upgrade_script, uuid7
 from .relaying import Relay
 from .test_receive_many import receive_many
 
 COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
 OLD = pathlib.Path(__file__).parent / "upgrade"
-
-
-def upgrade_script(version):
-    return subprocess.run(
-        ["/usr/bin/python3", ROOT / "tools/contract.py", "upgrade", str(version)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
 
 
 def by_script(db):
@@ -46,7 +37,7 @@ def by_command(db):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(params=[1, 2], ids=["version 1", "version 2"])
+@pytest.fixture(params=[1, 2, 4], ids=["version 1", "version 2", "version 4"])
 def old(server, request):
     """A database at an older version, in use."""
     database = server.empty_database()
@@ -84,7 +75,7 @@ OBJECTS = """
 def test_an_old_database_becomes_what_a_new_one_is(old, db, way):
     way(old)
     assert old.rows(OBJECTS) == db.rows(OBJECTS)
-    assert old.value("SELECT once.contract_version()") == db.value("SELECT once.contract_version()") == 4
+    assert old.value("SELECT once.contract_version()") == db.value("SELECT once.contract_version()") == 5
 
 
 @pytest.mark.parametrize("way", [by_script, by_command])
@@ -139,10 +130,38 @@ def test_a_verify_function_that_was_set_before_is_still_asked(old):
     assert Once(old.connect()).claim(key="running").response_body == b"yes"
 
 
-@pytest.mark.parametrize("version, name", [(1, "0001_tables"), (2, "0002_delivery")])
+@pytest.mark.parametrize("version, name", [(1, "0001_tables"), (2, "0002_delivery"), (4, "0003_keeping"), (4, "0004_seeing")])
 def test_an_earlier_migration_is_the_one_that_was_released(db, version, name):
     """Databases remember its checksum."""
     text = (ROOT / f"contract/migrations/{name}.sql").read_text()
     checksum = hashlib.sha256(text.encode()).hexdigest()
     assert f"'{checksum}'" in (OLD / f"version_{version}.sql").read_text()
-    assert db.value("SELECT checksum FROM once.migration WHERE version = %s", version) == checksum
+    assert db.value("SELECT checksum FROM once.migration WHERE name = %s", name) == checksum
+
+
+def test_terms_beyond_the_bounds_are_brought_within_them(server):
+    """They stopped the keeper, or ended before they began."""
+    old = server.empty_database()
+    run(old.connect(), (OLD / "version_4.sql").read_text())
+    for scope, lease, retention in (
+        ("forever", "7 days", "300000 years"),
+        ("past", "-12 months 361 days", "-12 months 361 days"),
+        ("far", "-12 months 367 days", "-1200 months 72000 days"),
+        ("odd", "1 month -27 days", "99 years 300 days"),
+    ):
+        old.execute("SELECT once.set_scope(%s, lease => %s, retention => %s)", scope, lease, retention)
+    old.execute("SELECT once.set_keeping(dead_retention => '300000 years', decision_retention => '-1 month 31 days', outbox_retention => '0',"
+                " clock_settle => '-12 months 361 days', clock_skew => '-1 month 30 days 1 hour')")
+    old.execute(upgrade_script(4))
+    assert old.rows("SELECT clock_settle::text, clock_skew::text FROM once.setting") == [("01:00:00", "00:05:00")]
+    assert old.rows("SELECT scope, lease::text, retention::text FROM once.scope ORDER BY scope") == [
+        ("", "00:01:00", "7 days"),
+        ("far", "-1 years +367 days", "-100 years +72000 days"),
+        ("forever", "7 days", "100 years"),
+        ("odd", "1 mon -27 days", "99 years 300 days"),
+        ("past", "00:01:00", "7 days"),
+    ]
+    assert old.rows("SELECT dead_retention::text, decision_retention::text, outbox_retention::text FROM once.setting") == [
+        ("100 years", "400 days", "00:00:00")
+    ]
+    old.drop()

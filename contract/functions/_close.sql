@@ -1,0 +1,18 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._close(made): takes from everybody but its owner whatever they hold on a table, a view or a sequence. To be called for
+-- each that is made: default privileges (ALTER DEFAULT PRIVILEGES) may have given it to strangers, and to roles of the
+-- contract, at its making.
+CREATE FUNCTION once._close(made regclass) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    grantee text;
+BEGIN
+    FOR grantee IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE format('%I', pg_get_userbyid(a.grantee)) END
+          FROM pg_class AS c
+         CROSS JOIN LATERAL (SELECT c.relacl AS acl UNION ALL SELECT t.attacl FROM pg_attribute AS t WHERE t.attrelid = c.oid) AS o
+         CROSS JOIN LATERAL aclexplode(o.acl) AS a
+         WHERE c.oid = made AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', made, grantee);
+    END LOOP;
+END $$;
