@@ -257,6 +257,28 @@ def test_where_our_own_reading_of_json_is_wrong_the_server_is_asked(applied):
     assert applied.row("SELECT message_id, attempts FROM once.parked_message") == ("id-1", 2)
 
 
+def test_a_batch_of_which_all_fail_as_a_wrong_cast_does_is_asked_about_once(applied):
+    """Asking about one message after another would cost a try of the whole batch for each."""
+    with Script([message(n, key=f"k{n}", body={"do": "fail", "code": "22P02"}) for n in range(60)]) as script:
+        log = consume(script, applied.dsn(), attempts=1000, retry_first="1h", retry_most="1h")
+    assert log.count("event=retrying") == 60
+    assert applied.row("SELECT count(*), min(attempts), max(attempts) FROM once.parked_message WHERE state = 'retrying'") == (60, 1, 1)
+
+
+def test_the_wish_to_stop_is_heard_before_a_batch_is_tried_again(applied):
+    applied.execute("""CREATE SEQUENCE calls; CREATE FUNCTION waits(m once.message) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN PERFORM nextval('calls'); PERFORM pg_advisory_xact_lock(7); RAISE SQLSTATE '22P02'; END $$""")
+    connection = applied.connect()
+    with Script([message(1)]) as script, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(7)")
+        with Consumer(script, applied.dsn(), config=script.config(handler="waits")) as consumer:
+            wait_until(lambda: applied.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1, "the handler to wait")
+            consumer.process.terminate()
+            cursor.execute("SELECT pg_advisory_unlock(7)")
+            assert consumer.ends() == 0 and script.acknowledged() == []
+    assert applied.value("SELECT last_value FROM calls") == 1
+
+
 # ---- the dead topic, back-pressure
 
 
