@@ -330,7 +330,8 @@ static bool transact(batch *batch, size_t first, size_t end, failure *failure)
 		return true;
 	}
 	count_anew(batch);
-	if (failure->kind != FAILURE_FAULT && failure->kind != FAILURE_CANCELED) {
+	/* Where it is everybody, what parks a message does not commit either. */
+	if (!is_of_a_message(batch, failure)) {
 		return false;
 	}
 	if (end - first == 1) {

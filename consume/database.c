@@ -90,6 +90,20 @@ void failure_of_result(const database *database, const PGresult *result, failure
 	}
 }
 
+/*
+ * What a handler says, or a deferred trigger of its work at COMMIT: as an error it ends the statement and no more, whatever its SQLSTATE; one
+ * that a foreign server has ended for raises that server's. What ends the connection, or keeps us from it, is FATAL.
+ */
+static void believe_only_the_server(enum sql_id id, const PGresult *result, failure *failure)
+{
+	const char *severity = result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+	if ((id == SQL_HANDLE || id == SQL_COMMIT) && failure->kind == FAILURE_CONNECTION && severity != NULL &&
+	    strcmp(severity, "ERROR") == 0) {
+		failure->kind = FAILURE_PASSING;
+	}
+}
+
 void failure_of_error(const once_error *error, failure *failure)
 {
 	const char *sqlstate = once_error_sqlstate(error);
@@ -266,6 +280,9 @@ PGresult *database_query(database *database, enum sql_id id, parameters *paramet
 	}
 	if (!is_good(result)) {
 		failure_of_result(database, result, failure);
+		if (PQstatus(database->connection) == CONNECTION_OK) {
+			believe_only_the_server(id, result, failure);
+		}
 		PQclear(result);
 		result = NULL;
 	}

@@ -279,6 +279,26 @@ def test_the_wish_to_stop_is_heard_before_a_batch_is_tried_again(applied):
     assert applied.value("SELECT last_value FROM calls") == 1
 
 
+@pytest.mark.parametrize("code", ["08001", "28000", "3D000", "53300", "57P03", "25006"])
+def test_a_handler_that_raises_what_a_lost_connection_says_is_found_and_stops_no_other(applied, code):
+    """As a foreign table does whose server is away."""
+    with Script([message(n, key=f"k{n}", body={"do": "fail", "code": code} if n == 4 else None) for n in range(6)]) as script:
+        log = consume(script, applied.dsn(), attempts=1, retry_first="1h", retry_most="1h")
+    assert ids(applied) == [f"id-{n}" for n in range(6) if n != 4]
+    assert applied.row("SELECT message_id, state, attempts, sqlstate FROM once.parked_message") == ("id-4", "retrying", 0, code)
+    assert log.count("event=connected ") == 1
+
+
+def test_a_lost_connection_that_only_the_commit_meets_is_found_too(applied):
+    applied.execute("""CREATE FUNCTION away() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN IF NEW.id = 'id-4' THEN RAISE SQLSTATE '08001'; END IF; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER later AFTER INSERT ON applied DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION away()""")
+    with Script([message(n, key=f"k{n}") for n in range(6)]) as script:
+        consume(script, applied.dsn(), attempts=1, retry_first="1h", retry_most="1h")
+    assert ids(applied) == [f"id-{n}" for n in range(6) if n != 4]
+    assert applied.row("SELECT message_id, state, attempts, sqlstate FROM once.parked_message") == ("id-4", "retrying", 0, "08001")
+
+
 # ---- the dead topic, back-pressure
 
 
