@@ -299,6 +299,13 @@ def test_a_lost_connection_that_only_the_commit_meets_is_found_too(applied):
     assert applied.row("SELECT message_id, state, attempts, sqlstate FROM once.parked_message") == ("id-4", "retrying", 0, "08001")
 
 
+@pytest.mark.parametrize("code", ["P4029", "P4041", "P4050"])
+def test_a_handler_that_raises_a_code_of_the_contract_has_all_its_attempts(applied, code):
+    with Script([message(1, body={"do": "fail", "code": code})]) as script:
+        consume(script, applied.dsn(), attempts=4, until=dead(applied))
+    assert applied.row("SELECT attempts, sqlstate FROM once.parked_message") == (4, code)
+
+
 # ---- the dead topic, back-pressure
 
 
@@ -330,6 +337,14 @@ def test_a_dead_topic_that_is_away_loses_nothing_and_stops_nobody(applied):
             wait_until(dead(applied, 2), "both to be dead")
             assert consumer.stop() == 0
         assert sorted(json.loads(line)["headers"]["Pgonce-Dead-Sqlstate"] for line in (graves / "file").read_text().splitlines()) == ["P0001", "P4001"]
+
+
+def test_the_waits_for_a_dead_topic_that_is_away_grow_also_where_no_handler_can_have_the_message(applied):
+    with Script([message(1, id=None)]) as script, Consumer(
+            script, applied.dsn(), config=script.config(dead_topic="graves", retry_first="1ms", retry_most="1h")) as consumer:
+        wait_until(lambda: applied.value("SELECT max(attempts) FROM once.parked_message") == 5, "the fifth try", 20)
+        assert consumer.stop() == 0
+    assert applied.row("SELECT state, sqlstate FROM once.parked_message") == ("retrying", "P4001")
 
 
 def test_with_parked_max_parked_no_more_are_taken_from_the_broker(applied):
