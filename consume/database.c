@@ -12,7 +12,7 @@
 #include "arena.h"
 #include "json_text.h"
 
-#define ALIVE_MS 1000
+#define ALIVE_MS 250 /* less than a third of the least time that a broker waits for a sign of life (NATS: ack_wait) */
 #define HANDLER_PLACE "pgonce_handler"
 
 /* ---- what went wrong */

@@ -129,6 +129,16 @@ def test_a_wrong_option_is_named_with_its_line(nats, tmp_path, options, words):
     assert done.returncode == 2 and words in done.stderr and "pgonce.conf:" in done.stderr, done.stderr
 
 
+def test_a_handler_that_takes_longer_than_the_least_ack_wait_has_its_message_once(applied, nats, tmp_path):
+    applied.execute("""CREATE FUNCTION slow(m once.message) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_sleep(3); INSERT INTO applied (id) VALUES (m.id); END $$""")
+    fill(nats, 1)
+    done = run("--config", write(tmp_path, nats, applied.dsn(), handler="slow", ack_wait="1s"), "--once")
+    assert done.returncode == 0 and "applied=1 duplicates=0" in done.stderr, done.stderr
+    consumer, = nats.consumers("ORDERS")
+    assert consumer["delivered"]["consumer_seq"] == 1
+
+
 def test_sections_are_chosen_by_name(nats, tmp_path):
     path = write(tmp_path, nats, "dbname=x")
     done = run("--config", path, "sotck")
