@@ -129,6 +129,18 @@ def test_a_wrong_option_is_named_with_its_line(nats, tmp_path, options, words):
     assert done.returncode == 2 and words in done.stderr and "pgonce.conf:" in done.stderr, done.stderr
 
 
+def test_a_message_with_the_status_header_of_the_server_is_a_message_like_any_other(applied, nats, tmp_path):
+    """NATS's library takes one with 503 and no payload for the server's own answer, that nobody is there."""
+    statuses = ("503", "404", "408", "409", "100")
+    nats.publish([("order.1", b"", [("Status", status), ("Pgonce-Event-Id", f"id-{status}")]) for status in statuses])
+    fill(nats, 1)
+    done = run("--config", write(tmp_path, nats, applied.dsn()), "--once")
+    assert done.returncode == 0, done.stderr
+    assert [row.id for row in applied.rows("SELECT id FROM applied ORDER BY n")] == [*(f"id-{status}" for status in statuses), "id-0"]
+    assert done.stderr.count("event=connected source=nats") == 1
+    assert nats.consumers("ORDERS")[0]["num_ack_pending"] == 0
+
+
 def test_a_handler_that_takes_longer_than_the_least_ack_wait_has_its_message_once(applied, nats, tmp_path):
     applied.execute("""CREATE FUNCTION slow(m once.message) RETURNS void LANGUAGE plpgsql AS $$
         BEGIN PERFORM pg_sleep(3); INSERT INTO applied (id) VALUES (m.id); END $$""")
