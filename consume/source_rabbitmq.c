@@ -609,6 +609,16 @@ static void rabbitmq_source_close(source *source)
 	free(source);
 }
 
+static bool is_given(const config_section *section, const char *name)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static bool read_settings(const config *config, const config_section *section, settings *settings,
                           broker_address **address, char **problem)
 {
@@ -617,6 +627,14 @@ static bool read_settings(const config *config, const config_section *section, s
 	}
 	if (settings->exchange != NULL && !settings->declare) {
 		*problem = config_problem(config, section, NULL, "exchange: only with declare = yes is the queue bound");
+		return false;
+	}
+	if (settings->exchange == NULL && is_given(section, "bind")) {
+		*problem = config_problem(config, section, NULL, "bind: only with exchange is the queue bound");
+		return false;
+	}
+	if (!settings->declare && is_given(section, "queue_type")) {
+		*problem = config_problem(config, section, NULL, "queue_type: only with declare = yes is the queue made");
 		return false;
 	}
 	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);

@@ -414,6 +414,14 @@ def test_once_without_a_server_ends(tmp_path):
     assert Relay(tmp_path, f"host={tmp_path} dbname=none").once() == 3
 
 
+def test_two_relays_cannot_both_have_standard_output(tmp_path):
+    relay = Relay(tmp_path, "dbname=none")
+    relay.config.write_text("dsn = dbname=none\n[relay a]\nsink = stdout\n[relay b]\nsink = stdout\n")
+    assert relay.start("--check-config").wait() == 2
+    assert "[relay a] and [relay b] cannot both have standard output" in relay.err.read_text()
+    assert relay.start("--check-config", "b").wait() == 0
+
+
 def test_the_first_signal_does_not_kill_relays_that_are_stopping_by_themselves(db, endpoint, tmp_path):
     """One has failed for good, the other waits for the answer to a call: that may not be made again for want of patience."""
     endpoint.script = always(Answer(hang=True))
@@ -447,6 +455,7 @@ def test_the_first_signal_does_not_kill_relays_that_are_stopping_by_themselves(d
     ({"route": "a -> {what}"}, "{topic}"),
     ({"bach": "10"}, "batch"),
     ({"ce_source": "a b"}, "URI reference"),
+    ({"retry_first": "5m", "retry_most": "1s"}, "retry_first is at most retry_most"),
 ])
 def test_a_wrong_configuration_is_told_before_anything_is_connected(tmp_path, options, said):
     relay = Relay(tmp_path, "dbname=none", **options)
