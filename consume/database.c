@@ -91,8 +91,8 @@ void failure_of_result(const database *database, const PGresult *result, failure
 }
 
 /*
- * What a handler says, or a deferred trigger of its work at COMMIT: as an error it ends the statement and no more, whatever its SQLSTATE; one
- * that a foreign server has ended for raises that server's. What ends the connection, or keeps us from it, is FATAL.
+ * An ERROR of a handler, or of a deferred trigger at COMMIT, ends the statement and no more, whatever its SQLSTATE: postgres_fdw raises 08001
+ * where the foreign server is away, and anybody may RAISE 25006. What ends our own connection is FATAL.
  */
 static void believe_only_the_server(enum sql_id id, const PGresult *result, failure *failure)
 {
