@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* cli_relay.c: pgonce relay: runs the relays of the configuration file, a thread each (jobs.c). */
+#include <string.h>
+
 #include "jobs.h"
 #include "relay.h"
 
@@ -22,9 +24,20 @@ static int run(const config *config, const config_section *section, const job_op
 	return CLI_FAILED;
 }
 
+static const char *takes(const config_section *section)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, "sink") == 0 && strcmp(section->entries[i].value, "stdout") == 0) {
+			return "standard output";
+		}
+	}
+	return NULL;
+}
+
 int cli_relay(const cli_invocation *invocation)
 {
-	static const job_kind kind = {.kind = "relay", .plural = "relays", .check = relay_check, .run = run};
+	static const job_kind kind = {
+	    .kind = "relay", .plural = "relays", .check = relay_check, .takes = takes, .run = run};
 
 	return jobs_run(invocation, &kind);
 }

@@ -125,6 +125,23 @@ static char *conninfo_of(const cli_invocation *invocation, const config *config,
 
 /* ---- checking and running */
 
+/* Two that take the same: each alone is right. */
+static int check_takers(const cli_invocation *invocation, const job *jobs, size_t count)
+{
+	const config_section *taker = NULL;
+
+	for (size_t i = 0; i < count; i++) {
+		const char *taken = jobs[i].kind->takes == NULL ? NULL : jobs[i].kind->takes(jobs[i].section);
+		if (taken != NULL && taker != NULL) {
+			return cli_fail(invocation, CLI_USAGE, "name one of them: pgonce relay NAME",
+			                "[%s %s] and [%s %s] cannot both have %s", jobs[i].kind->kind, taker->name,
+			                jobs[i].kind->kind, jobs[i].section->name, taken);
+		}
+		taker = taken != NULL ? jobs[i].section : taker;
+	}
+	return CLI_OK;
+}
+
 static int check_all(const cli_invocation *invocation, job *jobs, size_t count)
 {
 	int result = CLI_OK;
@@ -139,7 +156,7 @@ static int check_all(const cli_invocation *invocation, job *jobs, size_t count)
 		jobs[i].conninfo = conninfo_of(invocation, jobs[i].config, jobs[i].section);
 		result = jobs[i].conninfo == NULL ? CLI_USAGE : result;
 	}
-	return result;
+	return result == CLI_OK ? check_takers(invocation, jobs, count) : result;
 }
 
 static void *run_job(void *argument)

@@ -21,6 +21,8 @@ typedef struct job_kind {
 	const char *plural; /* "relays" */
 	/* The options alone. False: *problem (free it). */
 	bool (*check)(const config *config, const config_section *section, char **problem);
+	/* What only one job of a process can have, and this one takes ("standard output"); NULL: nothing of that kind. */
+	const char *(*takes)(const config_section *section);
 	/*
 	 * The job itself, until service_stopping or for good, in a thread of its own. The exit code: CLI_OK when it stopped as asked; else
 	 * *problem (free it), and all jobs of the process are stopped.

@@ -18,6 +18,7 @@ enum {
 typedef struct batch {
 	consumer *consumer;
 	message *messages;
+	size_t count;
 	bool isolating; /* failures that are nobody's fault are laid to single messages too, uncounted */
 	bool ask_again; /* a payload was not jsonb against our belief: ask the server, then again */
 	int active_tries;
@@ -235,6 +236,10 @@ static bool park_failed(batch *batch, size_t at, failure *failure)
 	message *message = &batch->messages[at];
 
 	if (consumer_doubts(message, failure)) {
+		/* All of them at once: each by itself would cost a try of the whole batch. */
+		for (size_t i = 0; i < batch->count; i++) {
+			(void)consumer_doubts(&batch->messages[i], failure);
+		}
 		batch->ask_again = true;
 		failure->kind = FAILURE_PASSING;
 		return false;
@@ -325,7 +330,8 @@ static bool transact(batch *batch, size_t first, size_t end, failure *failure)
 		return true;
 	}
 	count_anew(batch);
-	if (failure->kind != FAILURE_FAULT && failure->kind != FAILURE_CANCELED) {
+	/* Where it is everybody, what parks a message does not commit either. */
+	if (!is_of_a_message(batch, failure)) {
 		return false;
 	}
 	if (end - first == 1) {
@@ -337,7 +343,7 @@ static bool transact(batch *batch, size_t first, size_t end, failure *failure)
 
 bool apply_batch(consumer *consumer, message *messages, size_t count)
 {
-	batch batch = {.consumer = consumer, .messages = messages};
+	batch batch = {.consumer = consumer, .messages = messages, .count = count};
 	int64_t started_ms = service_now_ms();
 
 	for (int failures = 0;;) {
@@ -351,6 +357,9 @@ bool apply_batch(consumer *consumer, message *messages, size_t count)
 			break;
 		}
 		database_rollback(&consumer->database);
+		if (batch.ask_again && service_stopping()) {
+			return false;
+		}
 		if (batch.ask_again) {
 			continue;
 		}

@@ -12,7 +12,7 @@
 enum {
 	BACKOFF_FIRST_MS = 100,
 	BACKOFF_MOST_MS = 10000,
-	ALIVE_MS = 1000,
+	ALIVE_MS = 250, /* see database.c */
 	FETCH_MS = 250, /* the wish to stop is heard in between */
 	TURN_MS = 1000,
 	IDLE_MS = 2000, /* with `once` */

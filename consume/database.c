@@ -12,7 +12,7 @@
 #include "arena.h"
 #include "json_text.h"
 
-#define ALIVE_MS 1000
+#define ALIVE_MS 250 /* less than a third of the least time that a broker waits for a sign of life (NATS: ack_wait) */
 #define HANDLER_PLACE "pgonce_handler"
 
 /* ---- what went wrong */
@@ -87,6 +87,20 @@ void failure_of_result(const database *database, const PGresult *result, failure
 			snprintf(failure->text + used, sizeof failure->text - used, "%s%s", parts[i].title, more);
 			cut(failure->text, sizeof failure->text - 1);
 		}
+	}
+}
+
+/*
+ * An ERROR of a handler, or of a deferred trigger at COMMIT, ends the statement and no more, whatever its SQLSTATE: postgres_fdw raises 08001
+ * where the foreign server is away, and anybody may RAISE 25006. What ends our own connection is FATAL.
+ */
+static void believe_only_the_server(enum sql_id id, const PGresult *result, failure *failure)
+{
+	const char *severity = result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_SEVERITY_NONLOCALIZED);
+
+	if ((id == SQL_HANDLE || id == SQL_COMMIT) && failure->kind == FAILURE_CONNECTION && severity != NULL &&
+	    strcmp(severity, "ERROR") == 0) {
+		failure->kind = FAILURE_PASSING;
 	}
 }
 
@@ -266,6 +280,9 @@ PGresult *database_query(database *database, enum sql_id id, parameters *paramet
 	}
 	if (!is_good(result)) {
 		failure_of_result(database, result, failure);
+		if (PQstatus(database->connection) == CONNECTION_OK) {
+			believe_only_the_server(id, result, failure);
+		}
 		PQclear(result);
 		result = NULL;
 	}

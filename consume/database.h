@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * database.h: a consumer's connection: its statements (sql/), its transactions, and what a failure means. Waits for answers without going
- * deaf: while PostgreSQL works, `alive` is called each second, so that the broker does not take us for dead.
+ * deaf: while PostgreSQL works, `alive` is called four times a second, so that the broker does not take us for dead.
  */
 #pragma once
 

@@ -495,10 +495,30 @@ static bool release(window *window, item *item, failure *failure)
 	return true;
 }
 
+/* The answer's body is more than the scope stores: the outcome is what counts, and is reported again without it. */
+static bool drop_body(window *window, item *item, const once_answer *answer)
+{
+	const char *code = once_answer_error_code(answer);
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	if (code == NULL || strcmp(code, CODE_TOO_LARGE) != 0 || item->call.response_length == 0) {
+		return false;
+	}
+	service_log(
+	    &window->consumer->service, SERVICE_WARNING, "answer_dropped",
+	    "message=%s bytes=%zu hint=\"its scope stores less: set_scope's response_bytes_max, or response_max here\"",
+	    service_quote(item->message.id, quoted), item->call.response_length);
+	item->call.response_length = 0;
+	return true;
+}
+
 static bool settle_one(window *window, item *item, const once_answer *answer, failure *failure)
 {
 	int64_t wait_ms = item->call.retry_after_ms;
 
+	if (drop_body(window, item, answer)) {
+		return true;
+	}
 	if (!is_taken(answer)) {
 		park(window, item, parked_waiting(&item->message, ACTIVE_WAIT_MS));
 		return true;

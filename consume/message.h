@@ -52,7 +52,8 @@ typedef struct message {
 #define CODE_NO_TEXT "22021" /* character_not_in_repertoire */
 #define CODE_REUSED_ID "P4050"
 #define CODE_EXPIRED "P4041"
-#define CODE_NO_DAY "P4098" /* no fault of the message: a partition is missing */
+#define CODE_TOO_LARGE "P4060" /* no fault of the message: the answer to its call */
+#define CODE_NO_DAY "P4098"    /* no fault of the message: a partition is missing */
 
 /* Everything but the fingerprint. Never fails: what cannot be used is said in `unusable`. */
 void message_identify(source_message *delivery, const origin *id, const origin *key, arena *arena, message *message);

@@ -100,14 +100,17 @@ static parking die(consumer *consumer, message *message, parking parking)
 	    consumer->settings.dead_topic != NULL && (message->sent || send_dead(consumer, message, &parking, problem));
 	if (consumer->settings.dead_topic != NULL && !message->sent) {
 		parking.state = "retrying";
-		parking.wait_ms = service_backoff_ms(parking.attempts > 0 ? parking.attempts : 1,
-		                                     consumer->settings.retry_first_ms, consumer->settings.retry_most_ms);
+		/* For a message that no handler can have, this is what its attempts are: the waits grow. */
+		parking.attempts = parking.attempts > message->attempts ? parking.attempts : message->attempts + 1;
+		parking.wait_ms =
+		    service_backoff_ms(parking.attempts, consumer->settings.retry_first_ms, consumer->settings.retry_most_ms);
 		parking.error = arena_format(&consumer->arena, "%s (dead, but not yet sent to %s: %s)", parking.error,
 		                             consumer->settings.dead_topic, problem);
 		service_log(&consumer->service, SERVICE_WARNING, "dead_topic", "problem=%s", service_quote(problem, quoted));
 	}
 	service_log(&consumer->service, SERVICE_ERROR, parking.state, "message=%s sqlstate=%s attempts=%d",
-	            service_quote(message->id, quoted), parking.sqlstate, parking.attempts);
+	            service_quote(message->id, quoted), parking.sqlstate == NULL ? "none" : parking.sqlstate,
+	            parking.attempts);
 	return parking;
 }
 
@@ -132,7 +135,8 @@ parking parked_after_failure(consumer *consumer, message *message, const failure
 	    service_backoff_ms(attempts > 0 ? attempts : 1, settings->retry_first_ms, settings->retry_most_ms);
 	parking.wait_ms = parking.wait_ms > at_least_ms ? parking.wait_ms : at_least_ms;
 	service_log(&consumer->service, SERVICE_WARNING, "retrying", "message=%s sqlstate=%s attempts=%d wait_ms=%lld",
-	            service_quote(message->id, quoted), failure->sqlstate, attempts, (long long)parking.wait_ms);
+	            service_quote(message->id, quoted), parking.sqlstate == NULL ? "none" : parking.sqlstate, attempts,
+	            (long long)parking.wait_ms);
 	return parking;
 }
 
@@ -303,15 +307,16 @@ static bool receive_parked(consumer *consumer, message *const *messages, size_t 
 	return result != NULL;
 }
 
-/* All of them, in the transaction that is open, and COMMIT. */
-static bool apply_parked(consumer *consumer, message *const *messages, size_t count, failure *failure)
+/* All of them, in the transaction that is open, and COMMIT. *refused: what failed is the inbox, not the handler. */
+static bool apply_parked(consumer *consumer, message *const *messages, size_t count, bool *refused, failure *failure)
 {
 	bool *process = arena_take(&consumer->arena, count * sizeof *process);
 	message **handled = arena_take(&consumer->arena, count * sizeof(message *));
 	size_t handled_count = 0;
 
 	memset(process, 0, count * sizeof *process);
-	if (!receive_parked(consumer, messages, count, process, failure)) {
+	*refused = !receive_parked(consumer, messages, count, process, failure);
+	if (*refused) {
 		return false;
 	}
 	for (size_t i = 0; i < count; i++) {
@@ -329,14 +334,18 @@ static bool apply_parked(consumer *consumer, message *const *messages, size_t co
 	return true;
 }
 
-/* After its transaction is rolled back: when it is to be tried again, in a transaction of its own. */
-static bool park_again(consumer *consumer, message *message, failure *failure)
+/*
+ * After its transaction is rolled back: when it is to be tried again, in a transaction of its own. A handler may raise any SQLSTATE, so the
+ * contract's codes mean something only where the inbox `refused`.
+ */
+static bool park_again(consumer *consumer, message *message, bool refused, failure *failure)
 {
 	parking parking;
 
-	if (strcmp(failure->sqlstate, "P4029") == 0) {
+	if (refused && strcmp(failure->sqlstate, "P4029") == 0) {
 		parking = parked_waiting(message, ACTIVE_WAIT_MS);
-	} else if (strcmp(failure->sqlstate, CODE_REUSED_ID) == 0 || strcmp(failure->sqlstate, CODE_EXPIRED) == 0) {
+	} else if (refused &&
+	           (strcmp(failure->sqlstate, CODE_REUSED_ID) == 0 || strcmp(failure->sqlstate, CODE_EXPIRED) == 0)) {
 		parking = parked_dead(consumer, message, failure->sqlstate, failure->text);
 	} else {
 		parking = parked_after_failure(consumer, message, failure, failure->kind != FAILURE_PASSING, 0);
@@ -355,6 +364,7 @@ static bool try_one(consumer *consumer, message *message, failure *failure)
 {
 	database *database = &consumer->database;
 	struct message *const one = message;
+	bool refused = false;
 
 	if (message->unusable != NULL) {
 		parking parking = parked_dead(consumer, message, message->unusable_code, message->unusable);
@@ -363,7 +373,7 @@ static bool try_one(consumer *consumer, message *message, failure *failure)
 	if (!consumer_ask(consumer, message, failure) || !database_begin(database, failure)) {
 		return false;
 	}
-	bool applied = apply_parked(consumer, &one, 1, failure);
+	bool applied = apply_parked(consumer, &one, 1, &refused, failure);
 	if (!applied && failure->kind != FAILURE_CONNECTION && consumer_doubts(message, failure)) {
 		struct failure first = *failure;
 		database_rollback(database);
@@ -371,7 +381,7 @@ static bool try_one(consumer *consumer, message *message, failure *failure)
 			return false;
 		}
 		if (message->json == JSON_NO) {
-			applied = database_begin(database, failure) && apply_parked(consumer, &one, 1, failure);
+			applied = database_begin(database, failure) && apply_parked(consumer, &one, 1, &refused, failure);
 		} else {
 			*failure = first;
 		}
@@ -380,7 +390,7 @@ static bool try_one(consumer *consumer, message *message, failure *failure)
 		return true;
 	}
 	database_rollback(database);
-	return failure->kind != FAILURE_CONNECTION && park_again(consumer, message, failure);
+	return failure->kind != FAILURE_CONNECTION && park_again(consumer, message, refused, failure);
 }
 
 /* May they go together: is each one known to be fit for a handler, and are they small? */
@@ -416,8 +426,9 @@ static turn take_turn(consumer *consumer, failure *failure)
 		return database_commit(database, failure) ? TURN_NONE : TURN_FAILED;
 	}
 	message **list = arena_take(&consumer->arena, count * sizeof(message *));
+	bool refused = false;
 	bool together = fit_together(messages, count, list);
-	if (together && apply_parked(consumer, list, count, failure)) {
+	if (together && apply_parked(consumer, list, count, &refused, failure)) {
 		consumer->due_take = consumer->due_take < TOGETHER_MAX / 2 ? 2 * consumer->due_take : TOGETHER_MAX;
 		return TURN_TAKEN;
 	}

@@ -2,9 +2,13 @@
 /* settings.c: the options of a consumer, and what must hold between them. */
 #include "settings.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "http.h"
 
 #define AT(member) offsetof(settings, member)
 
@@ -209,6 +213,37 @@ static bool check_source(const config *config, const config_section *section, se
 	       settings->class->check(config, section, problem);
 }
 
+static bool check_file(const config *config, const config_section *section, const char *name, const char *path,
+                       char **problem)
+{
+	return path == NULL || access(path, R_OK) == 0 ||
+	       refuse(problem, config_problem(config, section, entry_of(section, name), "%s: cannot read %s: %s", name,
+	                                      path, strerror(errno)));
+}
+
+static bool check_endpoint(const config *config, const config_section *section, const settings *settings,
+                           char **problem)
+{
+	const http_settings http = {.allow_plain = true};
+	/* What is before an @ may be a password. */
+	const char *at = strrchr(settings->endpoint, '@');
+
+	if (http_check_url(&http, settings->endpoint)[0] != '\0') {
+		return refuse(problem, config_problem(config, section, entry_of(section, "endpoint"),
+		                                      "endpoint: '%s' is no URL: http://HOST/PATH or https://HOST/PATH",
+		                                      at == NULL ? settings->endpoint : at + 1));
+	}
+	if ((settings->certificate_file == NULL) != (settings->key_file == NULL)) {
+		const char *given = settings->key_file == NULL ? "endpoint_certificate_file" : "endpoint_key_file";
+		return refuse(problem,
+		              config_problem(config, section, entry_of(section, given),
+		                             "endpoint_certificate_file and endpoint_key_file belong together: give both"));
+	}
+	return check_file(config, section, "endpoint_ca_file", settings->ca_file, problem) &&
+	       check_file(config, section, "endpoint_certificate_file", settings->certificate_file, problem) &&
+	       check_file(config, section, "endpoint_key_file", settings->key_file, problem);
+}
+
 /* Exactly one of the two, and nothing that is only the other's. */
 static bool check_way(const config *config, const config_section *section, const settings *settings, char **problem)
 {
@@ -221,11 +256,8 @@ static bool check_way(const config *config, const config_section *section, const
 		                             "one of handler (a SQL function) and endpoint (an HTTP URL) is required%s",
 		                             has_handler ? ", not both" : ""));
 	}
-	if (has_endpoint && strncmp(settings->endpoint, "http://", 7) != 0 &&
-	    strncmp(settings->endpoint, "https://", 8) != 0) {
-		return refuse(problem,
-		              config_problem(config, section, entry_of(section, "endpoint"),
-		                             "endpoint: '%s' is no URL: http://... or https://...", settings->endpoint));
+	if (has_endpoint && !check_endpoint(config, section, settings, problem)) {
+		return false;
 	}
 	for (const config_option *option = consume_options; option->name != NULL; option++) {
 		const config_entry *entry = entry_of(section, option->name);

@@ -17,6 +17,7 @@
 
 #include "delivery.h"
 #include "nats.h"
+#include "nats_inbox.h"
 #include "nats_message.h"
 
 enum {
@@ -65,9 +66,9 @@ struct source {
 	int64_t prefetch;
 	natsConnection *connection; /* NULL: none; then neither of the next two */
 	jsCtx *js;
-	natsSubscription *inbox; /* where messages come in */
-	char *next_subject;      /* where they are asked for */
-	int64_t ack_wait_ms;     /* as the consumer has it */
+	nats_inbox *inbox;   /* where messages come in */
+	char *next_subject;  /* where they are asked for */
+	int64_t ack_wait_ms; /* as the consumer has it */
 	delivery_list out, held;
 	bool ordered;     /* nobody else is to be handed messages */
 	int64_t last_nth; /* of the consumer's deliveries, the last one that came, or that was before this connection */
@@ -79,8 +80,9 @@ struct source {
 	int64_t touched_ms;      /* when touch_all last looked */
 	sample samples[SAMPLES]; /* of what was acknowledged, the latest at sample_count - 1, round and round */
 	size_t sample_count;
-	bool lost; /* to be told */
-	int failures;
+	bool lost;            /* to be told */
+	int failures;         /* of connections, in a row */
+	int64_t steady_at_ms; /* from when on the connection counts as one that lasts; a message proves it earlier */
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
 };
@@ -102,12 +104,13 @@ static void disconnect(source *source)
 		release(each);
 	}
 	delivery_void_all(&source->out);
-	natsSubscription_Destroy(source->inbox);
+	nats_inbox_close(source->inbox);
 	jsCtx_Destroy(source->js);
 	natsConnection_Destroy(source->connection);
 	source->inbox = NULL;
 	source->js = NULL;
 	source->connection = NULL;
+	source->steady_at_ms = INT64_MAX;
 	source->asked = 0;
 	source->taken_back_to = 0;
 }
@@ -116,6 +119,10 @@ static void disconnect(source *source)
 static void lose(source *source)
 {
 	source->lost = source->lost || source->connection != NULL;
+	/* One that is lost soon after it was made has mended nothing: the waits grow on. */
+	if (source->connection != NULL && source->steady_at_ms <= service_now_ms()) {
+		source->failures = 0;
+	}
 	disconnect(source);
 	source->failures++;
 	source->retry_at_ms = service_now_ms() + service_backoff_ms(source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
@@ -255,18 +262,10 @@ static bool take_back(source *source, const jsConsumerInfo *info)
 static bool prepare(source *source)
 {
 	jsConsumerInfo *info = NULL;
-	natsInbox *name = NULL;
-	natsStatus status = natsInbox_Create(&name);
+	natsStatus status = NATS_OK;
 
-	if (status == NATS_OK) {
-		status = natsConnection_SubscribeSync(&source->inbox, source->connection, name);
-	}
-	if (status == NATS_OK) {
-		/* Bounded by what is asked for; the library would drop what is above its own limits. */
-		status = natsSubscription_SetPendingLimits(source->inbox, -1, -1);
-	}
-	natsInbox_Destroy(name);
-	if (status != NATS_OK) {
+	source->inbox = nats_inbox_open(source->connection, &status);
+	if (source->inbox == NULL) {
 		return fail(source, "cannot subscribe at", status);
 	}
 	bool prepared = find_consumer(source, &info) && fits(source, info->Config);
@@ -314,8 +313,8 @@ static bool reconnect(source *source)
 		lose(source);
 		return false;
 	}
-	source->failures = 0;
 	source->touched_ms = service_now_ms();
+	source->steady_at_ms = source->touched_ms + RETRY_MOST_MS;
 	service_log(source->service, SERVICE_INFO, "connected", "source=nats stream=%s consumer=%s",
 	            source->settings.stream, source->durable);
 	return true;
@@ -337,7 +336,7 @@ static bool ask(source *source, size_t most)
 	snprintf(request, sizeof request, "{\"batch\":%zu,\"no_wait\":true,\"expires\":%" PRId64 "}", batch,
 	         ASK_MS * INT64_C(1000000));
 	natsStatus status = natsConnection_PublishRequestString(source->connection, source->next_subject,
-	                                                        natsSubscription_GetSubject(source->inbox), request);
+	                                                        nats_inbox_subject(source->inbox), request);
 	if (status != NATS_OK) {
 		return fail(source, "cannot ask for messages at", status);
 	}
@@ -355,6 +354,12 @@ static bool take_status(source *source, const char *status, natsMsg *message)
 	if (strcmp(status, "404") == 0 || strcmp(status, "408") == 0) {
 		source->taken_back_to = 0; /* there is no more of it: it was acknowledged after all */
 		return true;
+	}
+	if (strcmp(status, "503") == 0) {
+		snprintf(source->problem, sizeof source->problem,
+		         "the server has no stream %.60s with a consumer %.60s (any more)", source->settings.stream,
+		         source->durable);
+		return false;
 	}
 	if (natsMsgHeader_Get(message, "Description", &text) != NATS_OK) {
 		text = "";
@@ -404,17 +409,11 @@ static bool receive(source *source, int timeout_ms, bool *came)
 {
 	natsMsg *message = NULL;
 	const char *status_text = NULL;
-	natsStatus status = natsSubscription_NextMsg(&message, source->inbox, timeout_ms);
+	natsStatus status = nats_inbox_take(source->inbox, timeout_ms, &message);
 
 	*came = status == NATS_OK;
 	if (status == NATS_TIMEOUT) {
 		return true;
-	}
-	if (status == NATS_NO_RESPONDERS) {
-		snprintf(source->problem, sizeof source->problem,
-		         "the server has no stream %.60s with a consumer %.60s (any more)", source->settings.stream,
-		         source->durable);
-		return false;
 	}
 	if (status != NATS_OK) {
 		return fail(source, "lost the connection to", status);
@@ -436,7 +435,11 @@ static bool receive(source *source, int timeout_ms, bool *came)
 	delivery_add(&source->held, made);
 	source->asked -= source->asked > 0;
 	count_taken_back(source, made);
-	return follows(source, made);
+	if (!follows(source, made)) {
+		return false;
+	}
+	source->failures = 0;
+	return true;
 }
 
 /* A request whose end is overdue: is the server still there, and the consumer? Of what it does not know it says nothing. */
@@ -675,16 +678,16 @@ static void return_all(source *source)
 	jsConsumerInfo *info = NULL;
 	bool came = true;
 
-	while (came && receive(source, 0, &came)) {
-	}
 	/*
 	 * The request that still stands at the server would get what is given back, or put it behind what is newer when it finds that nobody listens. Asking about
 	 * the consumer makes the server forget requests whose asker is gone. What comes in between the next member takes back.
 	 */
-	(void)natsSubscription_Unsubscribe(source->inbox);
+	nats_inbox_end(source->inbox, ANSWER_MS);
 	(void)natsConnection_FlushTimeout(source->connection, ANSWER_MS);
 	(void)js_GetConsumerInfo(&info, source->js, source->settings.stream, source->durable, NULL, NULL);
 	jsConsumerInfo_Destroy(info);
+	while (came && receive(source, 0, &came)) {
+	}
 	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
 		delivery_add(&source->held, each);
 	}

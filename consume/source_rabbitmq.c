@@ -6,9 +6,12 @@
  * too, hence fetch's keeping alive.
  */
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #include "amqp_text.h"
 #include "delivery.h"
@@ -20,6 +23,7 @@ enum {
 	RETRY_MOST_MS = 10000,
 	PREFETCH_MOST = UINT16_MAX,
 	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
+	AHEAD_S = 86400,          /* by which a producer's clock may be ahead of ours */
 	OTHERS_MS = 3600 * 1000   /* so long another member may have a message: the broker's consumer_timeout, twice */
 };
 
@@ -161,6 +165,14 @@ static bool reconnect(source *source)
 
 /* ---- Messages ---- */
 
+/* A producer's timestamp, in seconds. One in other units, or of a clock that is wrong, would let the inbox forget too soon: 0, none. */
+static int64_t milliseconds_of(uint64_t timestamp)
+{
+	uint64_t latest = (uint64_t)time(NULL) + AHEAD_S;
+
+	return timestamp <= latest ? (int64_t)timestamp * 1000 : 0;
+}
+
 /* Takes the envelope over, also where it fails (memory is out). */
 static bool wrap(source *source, amqp_envelope_t *envelope)
 {
@@ -182,7 +194,7 @@ static bool wrap(source *source, amqp_envelope_t *envelope)
 	made->serial = ++source->serial;
 	made->sequence = (int64_t)envelope->delivery_tag;
 	if ((envelope->message.properties._flags & AMQP_BASIC_TIMESTAMP_FLAG) != 0) {
-		made->created_ms = (int64_t)envelope->message.properties.timestamp * 1000;
+		made->created_ms = milliseconds_of(envelope->message.properties.timestamp);
 	}
 	memcpy(text, topic_length == 0 ? "" : envelope->routing_key.bytes, topic_length);
 	made->message.topic = text;
@@ -493,6 +505,63 @@ static void copy_headers(amqp_table_entry_t *entries, const source_header *heade
 	}
 }
 
+/*
+ * librabbitmq sends without a limit of time, and a broker that is short of memory reads nothing, while the caller's transaction is open: the
+ * connection is broken off from outside.
+ */
+typedef struct guard {
+	int descriptor;
+	struct timespec until;
+	pthread_mutex_t mutex;
+	pthread_cond_t ended;
+	bool is_sent;
+} guard;
+
+static void *break_off_late(void *argument)
+{
+	guard *guard = argument;
+	int waited = 0;
+
+	pthread_mutex_lock(&guard->mutex);
+	while (!guard->is_sent && waited == 0) {
+		waited = pthread_cond_timedwait(&guard->ended, &guard->mutex, &guard->until);
+	}
+	if (!guard->is_sent) {
+		shutdown(guard->descriptor, SHUT_RDWR);
+	}
+	pthread_mutex_unlock(&guard->mutex);
+	return NULL;
+}
+
+/* amqp_basic_publish, within timeout_ms. */
+static int send_within(source *source, const char *topic, const amqp_basic_properties_t *properties, once_bytes payload,
+                       int timeout_ms)
+{
+	guard guard = {.descriptor = amqp_get_sockfd(source->publisher), .mutex = PTHREAD_MUTEX_INITIALIZER};
+	pthread_condattr_t monotonic;
+	pthread_t thread;
+
+	clock_gettime(CLOCK_MONOTONIC, &guard.until);
+	guard.until.tv_sec += timeout_ms / 1000 + 1; /* at least that long */
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&guard.ended, &monotonic);
+	pthread_condattr_destroy(&monotonic);
+	int status = AMQP_STATUS_NO_MEMORY;
+	if (pthread_create(&thread, NULL, break_off_late, &guard) == 0) {
+		status = amqp_basic_publish(source->publisher, RABBITMQ_CHANNEL, amqp_empty_bytes, amqp_cstring_bytes(topic),
+		                            true, false, properties, bytes_of(payload));
+		pthread_mutex_lock(&guard.mutex);
+		guard.is_sent = true;
+		pthread_cond_signal(&guard.ended);
+		pthread_mutex_unlock(&guard.mutex);
+		pthread_join(thread, NULL);
+	}
+	pthread_cond_destroy(&guard.ended);
+	pthread_mutex_destroy(&guard.mutex);
+	return status;
+}
+
 /* `topic` is a queue: the default exchange takes it there, or says that there is none. */
 static bool rabbitmq_publish(source *source, const char *topic, const source_message *message,
                              const source_header *more, size_t more_count, int timeout_ms,
@@ -510,12 +579,12 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
 	    ._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
 	    .delivery_mode = AMQP_DELIVERY_PERSISTENT,
 	    .headers = {.num_entries = (int)(message->header_count + more_count), .entries = entries}};
-	int status = amqp_basic_publish(source->publisher, RABBITMQ_CHANNEL, amqp_empty_bytes, amqp_cstring_bytes(topic),
-	                                true, false, &properties, bytes_of(message->payload));
+	int status = send_within(source, topic, &properties, message->payload, timeout_ms);
 	free(entries);
 	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, timeout_ms, problem);
 	if (status != AMQP_STATUS_OK) {
-		rabbitmq_status_problem("cannot publish", status, problem);
+		rabbitmq_status_problem("cannot publish (a broker that is short of memory or disk takes nothing)", status,
+		                        problem);
 	}
 	source->published_ms = service_now_ms();
 	amqp_maybe_release_buffers(source->publisher);
@@ -540,6 +609,16 @@ static void rabbitmq_source_close(source *source)
 	free(source);
 }
 
+static bool is_given(const config_section *section, const char *name)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
 static bool read_settings(const config *config, const config_section *section, settings *settings,
                           broker_address **address, char **problem)
 {
@@ -548,6 +627,14 @@ static bool read_settings(const config *config, const config_section *section, s
 	}
 	if (settings->exchange != NULL && !settings->declare) {
 		*problem = config_problem(config, section, NULL, "exchange: only with declare = yes is the queue bound");
+		return false;
+	}
+	if (settings->exchange == NULL && is_given(section, "bind")) {
+		*problem = config_problem(config, section, NULL, "bind: only with exchange is the queue bound");
+		return false;
+	}
+	if (!settings->declare && is_given(section, "queue_type")) {
+		*problem = config_problem(config, section, NULL, "queue_type: only with declare = yes is the queue made");
 		return false;
 	}
 	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);

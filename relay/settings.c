@@ -173,6 +173,18 @@ static bool check_dsn(const config *config, const config_section *section, const
 	return false;
 }
 
+static bool check_waits(const config *config, const config_section *section, const relay_settings *settings,
+                        char **problem)
+{
+	if (settings->retry_first_ms <= settings->retry_most_ms) {
+		return true;
+	}
+	const config_entry *entry = entry_of(section, "retry_first");
+	*problem = config_problem(config, section, entry != NULL ? entry : entry_of(section, "retry_most"),
+	                          "the first wait is longer than the longest: retry_first is at most retry_most");
+	return false;
+}
+
 bool relay_settings_read(const config *config, const config_section *section, relay_settings *result, char **problem)
 {
 	relay_settings settings = {.name = section->name};
@@ -188,7 +200,7 @@ bool relay_settings_read(const config *config, const config_section *section, re
 	const config_option *tables[] = {relay_options, settings.sink->options};
 	const config_entry *url = strcmp(settings.sink->name, "webhook") == 0 ? entry_of(section, "url") : NULL;
 	bool good = config_known(config, section, tables, 2, problem) && check_dsn(config, section, &settings, problem) &&
-	            read_source(config, section, &settings, problem) &&
+	            check_waits(config, section, &settings, problem) && read_source(config, section, &settings, problem) &&
 	            routes_read(config, section, url == NULL ? "{topic}" : url->value, &settings.routes, problem) &&
 	            settings.sink->check(config, section, problem);
 	if (!good) {

@@ -3,11 +3,13 @@
  * sink_webhook.c: each event as an HTTP POST, signed as www.standardwebhooks.com says. Calls run in parallel (service/http.c); what an answer means
  * for the event is decided here.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "http.h"
 #include "settings.h"
@@ -324,6 +326,21 @@ static void close_sink(sink *sink)
 	free(sink);
 }
 
+/* NULL, or what is wrong. */
+static char *check_files(const sink *sink, const config *config, const config_section *section)
+{
+	static const char *const names[] = {"ca_file", "certificate_file", "key_file"};
+	const char *const paths[] = {sink->ca_file, sink->certificate_file, sink->key_file};
+
+	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+		if (paths[i] != NULL && access(paths[i], R_OK) != 0) {
+			return config_problem(config, section, find_entry(section, names[i]), "cannot read %s: %s", paths[i],
+			                      strerror(errno));
+		}
+	}
+	return NULL;
+}
+
 static bool read_options(const config *config, const config_section *section, sink **result, char **problem)
 {
 	sink *made = calloc(1, sizeof *made);
@@ -347,6 +364,9 @@ static bool read_options(const config *config, const config_section *section, si
 		*problem = config_problem(config, section,
 		                          find_entry(section, made->key_file == NULL ? "certificate_file" : "key_file"),
 		                          "certificate_file and key_file are given together, or neither is");
+	}
+	if (*problem == NULL) {
+		*problem = check_files(made, config, section);
 	}
 	if (*problem != NULL) {
 		close_sink(made);

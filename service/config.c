@@ -257,18 +257,26 @@ static char *read_value(const config *config, int line, const char *name, char *
 	return NULL;
 }
 
+/* Of what is no entry: the rest may be a password, written as another format has it ("password: hunter2"). */
+static const char *first_word(char *text)
+{
+	text[strcspn(text, " \t:")] = '\0';
+	return text;
+}
+
 /* "url = nats://127.0.0.1:4222" */
 static char *read_entry(config *config, int line, char *text)
 {
 	char *equals = strchr(text, '=');
 
 	if (equals == NULL) {
-		return at_line(config, line, "'%s' is neither a [section] nor option = value", text);
+		return at_line(config, line, "'%s' is neither a [section] nor option = value", first_word(text));
 	}
 	*equals = '\0';
 	char *name = trimmed(text);
 	char *value = trimmed(equals + 1);
 	if (name[0] == '\0' || strspn(name, name_characters) != strlen(name) || strlen(name) > NAME_BYTES_MAX) {
+		name[strcspn(name, ":")] = '\0'; /* "password: a=b" */
 		return at_line(config, line, "'%s' is no name of an option", name);
 	}
 	/* Anything else up there would hold for relays and consumers alike, of which no two have the same options. */

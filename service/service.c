@@ -20,6 +20,7 @@
 
 static atomic_int level_shown = SERVICE_INFO;
 static atomic_bool stopping = false;
+static atomic_int signals = 0; /* apart from `stopping`, which a job that has failed sets too */
 static int stop_fd = -1;
 
 /* ---- the log */
@@ -80,8 +81,7 @@ const char *service_quote(const char *text, char buffer[SERVICE_QUOTE_BYTES])
 
 static void on_signal(int signal_number)
 {
-	(void)signal_number;
-	if (service_stopping()) {
+	if (atomic_fetch_add(&signals, 1) > 0) {
 		_exit(128 + signal_number);
 	}
 	service_stop();

@@ -101,6 +101,9 @@ def test_a_dead_message_is_shown_and_retried_by_the_command(applied, nats, tmp_p
     assert applied.row("SELECT message_id, state FROM once.parked_message ORDER BY position LIMIT 1") == ("id-0", "dead")
 
 
+RABBITMQ = {"source": "rabbitmq", "url": "amqp://127.0.0.1:1", "stream": None, "queue": "q"}
+
+
 def test_check_config_connects_to_nothing(nats, tmp_path):
     path = write(tmp_path, nats, "host=/nowhere")
     done = run("--config", path, "--check-config")
@@ -112,6 +115,11 @@ def test_check_config_connects_to_nothing(nats, tmp_path):
     ({"handler": None}, "one of handler (a SQL function) and endpoint (an HTTP URL) is required"),
     ({"endpoint": "http://127.0.0.1/"}, "not both"),
     ({"handler": None, "endpoint": "ftp://x"}, "endpoint: 'ftp://x' is no URL"),
+    *[({"handler": None, "endpoint": url}, f"endpoint: '{url}' is no URL") for url in ("http://", "http://h:99999/x", "http://h/x y")],
+    ({"handler": None, "endpoint": "https://h/", "endpoint_ca_file": "/nowhere"}, "endpoint_ca_file: cannot read /nowhere: No such file"),
+    ({"handler": None, "endpoint": "https://h/", "endpoint_key_file": "/nowhere"}, "endpoint_key_file belong together: give both"),
+    ({**RABBITMQ, "bind": "x"}, "bind: only with exchange is the queue bound"),
+    ({**RABBITMQ, "queue_type": "quorum"}, "queue_type: only with declare = yes is the queue made"),
     ({"lease": "5s"}, "lease: only with endpoint"),
     ({"id": "key"}, "id: 'key' is none of header:NAME, json:/pointer, coordinates"),
     ({"id": "json:order"}, "id: 'json:order' is none of"),
@@ -127,6 +135,33 @@ def test_check_config_connects_to_nothing(nats, tmp_path):
 def test_a_wrong_option_is_named_with_its_line(nats, tmp_path, options, words):
     done = run("--config", write(tmp_path, nats, "dbname=x", **options), "--check-config")
     assert done.returncode == 2 and words in done.stderr and "pgonce.conf:" in done.stderr, done.stderr
+
+
+def test_the_password_of_an_endpoint_that_is_no_url_is_not_told(nats, tmp_path):
+    done = run("--config", write(tmp_path, nats, "dbname=x", handler=None, endpoint="user:hunter2@host/x y"), "--check-config")
+    assert done.returncode == 2 and "'host/x y' is no URL" in done.stderr and "hunter2" not in done.stderr, done.stderr
+
+
+def test_a_message_with_the_status_header_of_the_server_is_a_message_like_any_other(applied, nats, tmp_path):
+    """NATS's library takes one with 503 and no payload for the server's own answer, that nobody is there."""
+    statuses = ("503", "404", "408", "409", "100")
+    nats.publish([("order.1", b"", [("Status", status), ("Pgonce-Event-Id", f"id-{status}")]) for status in statuses])
+    fill(nats, 1)
+    done = run("--config", write(tmp_path, nats, applied.dsn()), "--once")
+    assert done.returncode == 0, done.stderr
+    assert [row.id for row in applied.rows("SELECT id FROM applied ORDER BY n")] == [*(f"id-{status}" for status in statuses), "id-0"]
+    assert done.stderr.count("event=connected source=nats") == 1
+    assert nats.consumers("ORDERS")[0]["num_ack_pending"] == 0
+
+
+def test_a_handler_that_takes_longer_than_the_least_ack_wait_has_its_message_once(applied, nats, tmp_path):
+    applied.execute("""CREATE FUNCTION slow(m once.message) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN PERFORM pg_sleep(3); INSERT INTO applied (id) VALUES (m.id); END $$""")
+    fill(nats, 1)
+    done = run("--config", write(tmp_path, nats, applied.dsn(), handler="slow", ack_wait="1s"), "--once")
+    assert done.returncode == 0 and "applied=1 duplicates=0" in done.stderr, done.stderr
+    consumer, = nats.consumers("ORDERS")
+    assert consumer["delivered"]["consumer_seq"] == 1
 
 
 def test_sections_are_chosen_by_name(nats, tmp_path):

@@ -122,6 +122,18 @@ def test_an_endpoint_that_is_away_costs_no_attempt(db, hook):
     assert len(hook.requests) == 5
 
 
+@pytest.mark.parametrize("status", [200, 500])
+def test_an_answer_that_is_larger_than_its_scope_stores_is_stored_without_its_body(db, hook, status):
+    db.execute("SELECT once.set_scope('stock', response_bytes_max => 8192)")
+    hook.script = lambda request: Answer(status if by_number(request) == 1 else 200, (), b"x" * (20000 if by_number(request) == 1 else 3))
+    with Script([message(n, key=f"k{n}") for n in range(1, 4)]) as script:
+        log = consume(script, db.dsn(), attempts=1, **http(hook, lease="1s"))
+    assert sorted(map(by_number, hook.requests)) == [1, 2, 3]
+    assert state(db, 1) == ("succeeded" if status == 200 else "failed_retryable", 1, status)
+    assert db.rows("SELECT state FROM once.parked_message") == ([] if status == 200 else [("dead",)])
+    assert log.count("event=answer_dropped message=\"id-1\" bytes=20000") == 1
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_not_now_costs_no_attempt_and_is_heeded(db, hook, status):
     times = []

@@ -257,6 +257,55 @@ def test_where_our_own_reading_of_json_is_wrong_the_server_is_asked(applied):
     assert applied.row("SELECT message_id, attempts FROM once.parked_message") == ("id-1", 2)
 
 
+def test_a_batch_of_which_all_fail_as_a_wrong_cast_does_is_asked_about_once(applied):
+    """Asking about one message after another would cost a try of the whole batch for each."""
+    with Script([message(n, key=f"k{n}", body={"do": "fail", "code": "22P02"}) for n in range(60)]) as script:
+        log = consume(script, applied.dsn(), attempts=1000, retry_first="1h", retry_most="1h")
+    assert log.count("event=retrying") == 60
+    assert applied.row("SELECT count(*), min(attempts), max(attempts) FROM once.parked_message WHERE state = 'retrying'") == (60, 1, 1)
+
+
+def test_the_wish_to_stop_is_heard_before_a_batch_is_tried_again(applied):
+    applied.execute("""CREATE SEQUENCE calls; CREATE FUNCTION waits(m once.message) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN PERFORM nextval('calls'); PERFORM pg_advisory_xact_lock(7); RAISE SQLSTATE '22P02'; END $$""")
+    connection = applied.connect()
+    with Script([message(1)]) as script, connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_lock(7)")
+        with Consumer(script, applied.dsn(), config=script.config(handler="waits")) as consumer:
+            wait_until(lambda: applied.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1, "the handler to wait")
+            consumer.process.terminate()
+            cursor.execute("SELECT pg_advisory_unlock(7)")
+            assert consumer.ends() == 0 and script.acknowledged() == []
+    assert applied.value("SELECT last_value FROM calls") == 1
+
+
+@pytest.mark.parametrize("code", ["08001", "28000", "3D000", "53300", "57P03", "25006"])
+def test_a_handler_that_raises_what_a_lost_connection_says_is_found_and_stops_no_other(applied, code):
+    """As a foreign table does whose server is away."""
+    with Script([message(n, key=f"k{n}", body={"do": "fail", "code": code} if n == 4 else None) for n in range(6)]) as script:
+        log = consume(script, applied.dsn(), attempts=1, retry_first="1h", retry_most="1h")
+    assert ids(applied) == [f"id-{n}" for n in range(6) if n != 4]
+    assert applied.row("SELECT message_id, state, attempts, sqlstate FROM once.parked_message") == ("id-4", "retrying", 0, code)
+    assert log.count("event=connected ") == 1
+
+
+def test_a_lost_connection_that_only_the_commit_meets_is_found_too(applied):
+    applied.execute("""CREATE FUNCTION away() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN IF NEW.id = 'id-4' THEN RAISE SQLSTATE '08001'; END IF; RETURN NULL; END $$;
+        CREATE CONSTRAINT TRIGGER later AFTER INSERT ON applied DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION away()""")
+    with Script([message(n, key=f"k{n}") for n in range(6)]) as script:
+        consume(script, applied.dsn(), attempts=1, retry_first="1h", retry_most="1h")
+    assert ids(applied) == [f"id-{n}" for n in range(6) if n != 4]
+    assert applied.row("SELECT message_id, state, attempts, sqlstate FROM once.parked_message") == ("id-4", "retrying", 0, "08001")
+
+
+@pytest.mark.parametrize("code", ["P4029", "P4041", "P4050"])
+def test_a_handler_that_raises_a_code_of_the_contract_has_all_its_attempts(applied, code):
+    with Script([message(1, body={"do": "fail", "code": code})]) as script:
+        consume(script, applied.dsn(), attempts=4, until=dead(applied))
+    assert applied.row("SELECT attempts, sqlstate FROM once.parked_message") == (4, code)
+
+
 # ---- the dead topic, back-pressure
 
 
@@ -288,6 +337,14 @@ def test_a_dead_topic_that_is_away_loses_nothing_and_stops_nobody(applied):
             wait_until(dead(applied, 2), "both to be dead")
             assert consumer.stop() == 0
         assert sorted(json.loads(line)["headers"]["Pgonce-Dead-Sqlstate"] for line in (graves / "file").read_text().splitlines()) == ["P0001", "P4001"]
+
+
+def test_the_waits_for_a_dead_topic_that_is_away_grow_also_where_no_handler_can_have_the_message(applied):
+    with Script([message(1, id=None)]) as script, Consumer(
+            script, applied.dsn(), config=script.config(dead_topic="graves", retry_first="1ms", retry_most="1h")) as consumer:
+        wait_until(lambda: applied.value("SELECT max(attempts) FROM once.parked_message") == 5, "the fifth try", 20)
+        assert consumer.stop() == 0
+    assert applied.row("SELECT state, sqlstate FROM once.parked_message") == ("retrying", "P4001")
 
 
 def test_with_parked_max_parked_no_more_are_taken_from_the_broker(applied):

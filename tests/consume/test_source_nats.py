@@ -289,6 +289,20 @@ def test_a_copy_is_published_with_its_headers_and_waited_for(nats, tmp_path):
         nats.delete_stream("DEAD")
 
 
+def test_connections_that_are_made_and_of_no_use_come_ever_more_rarely(nats, tmp_path):
+    """The server ends each reading at once, since the consumer takes requests for one message only."""
+    config = {"durable_name": "stock", "ack_policy": "explicit", "max_batch": 1}
+    with nats.connect() as client:
+        client.api("CONSUMER.DURABLE.CREATE.ORDERS.stock", stream_name="ORDERS", config=config)
+    fill(nats, 1, 3)
+    with opened(nats, tmp_path) as source:
+        source.until("unavailable", "409 ")
+        started = time.monotonic()
+        while source.log.read_text().count("event=connected") < 6:
+            source.fetch()
+        assert time.monotonic() - started >= 1.5  # at least the half of 100, 200, 400, 800 and 1600 ms
+
+
 def test_a_position_is_the_time_below_which_nothing_comes_again(nats, tmp_path):
     fill(nats, 1, 3)
     after_3 = time.time() * 1000

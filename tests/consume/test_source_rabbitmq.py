@@ -258,3 +258,25 @@ def test_a_position_is_the_time_below_which_nothing_comes_again(broker, queue, t
             assert source.until_at(queue, lambda position: position is not None) == (None, 3600000)
             other.close()
         assert source.until_at(queue, lambda position: position == (None, 0))
+
+
+@pytest.mark.parametrize("timestamp", [1_700_000_000_000, 2**62 + 12345, 2**64 - 1, pytest.param(int(time.time()) + 3 * 86400, id="in three days")])
+def test_a_timestamp_of_the_future_or_in_other_units_is_none(broker, queue, tmp_path, timestamp):
+    """By it the inbox would forget what can come again."""
+    broker.publish(queue, [(b"one", pika.BasicProperties(timestamp=timestamp)), b"two", b"three"])
+    with opened(broker, queue, tmp_path, prefetch=1) as source:
+        assert source.acknowledge(source.collect(1))["state"] == "ok"
+        assert source.positions() == {}
+        source.close()
+
+
+@pytest.mark.alone
+def test_a_broker_that_reads_nothing_holds_a_copy_up_for_a_limited_time(queue, tmp_path):
+    with RabbitMQ() as broker:
+        broker.declare("q")
+        broker.publish("q", [b"x" * 12_000_000])
+        with opened(broker, "q", tmp_path) as source:
+            message, = source.collect(1)
+            broker.control("set_vm_memory_high_watermark", "0.0000001")
+            answer = source.tell(f"publish q {message['n']}", 30)
+            assert answer["state"] == "unavailable" and "short of memory" in answer["problem"]

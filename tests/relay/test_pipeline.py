@@ -3,6 +3,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -413,6 +414,39 @@ def test_once_without_a_server_ends(tmp_path):
     assert Relay(tmp_path, f"host={tmp_path} dbname=none").once() == 3
 
 
+def test_two_relays_cannot_both_have_standard_output(tmp_path):
+    relay = Relay(tmp_path, "dbname=none")
+    relay.config.write_text("dsn = dbname=none\n[relay a]\nsink = stdout\n[relay b]\nsink = stdout\n")
+    assert relay.start("--check-config").wait() == 2
+    assert "[relay a] and [relay b] cannot both have standard output" in relay.err.read_text()
+    assert relay.start("--check-config", "b").wait() == 0
+
+
+def test_the_first_signal_does_not_kill_relays_that_are_stopping_by_themselves(db, endpoint, tmp_path):
+    """One has failed for good, the other waits for the answer to a call: that may not be made again for want of patience."""
+    endpoint.script = always(Answer(hang=True))
+    emit(db.connect(), 1)
+    relay = Relay(tmp_path, db.dsn())
+    relay.config.write_text(f"dsn = {db.dsn()}\n[relay a]\nsink = webhook\nroute = order.created -> {endpoint.url}\n"
+                            "allow_private = yes\nallow_plain = yes\n[relay b]\nsink = stdout\nroute = x -> x\n")
+    unread, written = os.pipe()
+    with open(relay.err, "ab") as err:
+        relay.process = subprocess.Popen(tied([PROGRAM, "relay", "--config", relay.config]), stdin=subprocess.DEVNULL, stdout=written, stderr=err,
+                                         env=clean_environment(), start_new_session=True)
+    try:
+        os.close(written)
+        endpoint.wait(1)
+        os.close(unread)
+        emit(db.connect(), 1, topic="x")
+        relay.until("failed")
+        relay.process.send_signal(signal.SIGTERM)
+        endpoint.release(Answer())
+        assert relay.wait() == 1
+    finally:
+        relay.__exit__()
+    assert db.value("SELECT count(*) FROM once.parked_event") == 0 and len(endpoint.requests) == 1
+
+
 @pytest.mark.parametrize("options, said", [
     ({"sink": "telegraph"}, "there is no sink 'telegraph'"),
     ({"batch": "0"}, "batch"),
@@ -421,6 +455,7 @@ def test_once_without_a_server_ends(tmp_path):
     ({"route": "a -> {what}"}, "{topic}"),
     ({"bach": "10"}, "batch"),
     ({"ce_source": "a b"}, "URI reference"),
+    ({"retry_first": "5m", "retry_most": "1s"}, "retry_first is at most retry_most"),
 ])
 def test_a_wrong_configuration_is_told_before_anything_is_connected(tmp_path, options, said):
     relay = Relay(tmp_path, "dbname=none", **options)

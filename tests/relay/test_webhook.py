@@ -246,6 +246,7 @@ def test_closing_forgets_what_is_in_flight(hook, sink):
     ({"header": "webhook-id: x"}, "set by pgonce itself"),
     ({"certificate_file": "x"}, "certificate_file: certificate_file and key_file are given together"),
     ({"key_file": "x"}, "key_file: certificate_file and key_file"),
+    ({"ca_file": "/nowhere"}, "ca_file: cannot read /nowhere: No such file"),
     ({"allow_private": "maybe"}, "allow_private: 'maybe': write yes or no")])
 def test_a_wrong_configuration_is_refused_with_its_line(tmp_path, options, problem):
     named = {"sink": "webhook", "url": "https://h/", **options}

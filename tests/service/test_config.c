@@ -178,6 +178,8 @@ static void test_a_file_that_is_wrong_is_refused_with_its_line(void **state)
 		const char *text, *problem;
 	} cases[] = {
 	    {"x\n", "f.conf:1: 'x' is neither a [section] nor option = value"},
+	    {"password: hunter2\n", "f.conf:1: 'password' is neither a [section] nor option = value"},
+	    {"password: hunter2=\n", "f.conf:1: 'password' is no name of an option"},
 	    {"\n\n= 1", "f.conf:3: '' is no name of an option"},
 	    {"a b = 1", "f.conf:1: 'a b' is no name of an option"},
 	    {"batch = 1", "f.conf:1: batch: only dsn may stand before the first section"},
