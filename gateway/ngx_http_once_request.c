@@ -177,6 +177,43 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 }
 
 /*
+ * Before the access phase, which may yet say whose request it is. Variables keep their values, a map's for one: what is found here
+ * is forgotten, so that it is found anew once the request may pass.
+ */
+static ngx_int_t find_names_early(ngx_http_request_t *r, const gate_location *location, found *names)
+{
+	ngx_http_core_main_conf_t *core = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+	size_t bytes = core->variables.nelts * sizeof(ngx_http_variable_value_t);
+	ngx_http_variable_value_t *kept = ngx_palloc(r->pool, bytes);
+	ngx_int_t rc;
+
+	if (kept == NULL) {
+		return NGX_ERROR;
+	}
+	ngx_memcpy(kept, r->variables, bytes);
+	rc = find_names(r, location, names);
+	ngx_memcpy(r->variables, kept, bytes);
+	return rc;
+}
+
+static ngx_uint_t is_text(const char *text, const void *data, size_t length)
+{
+	return ngx_strlen(text) == length && ngx_memcmp(text, data, length) == 0;
+}
+
+/* After the access phase: does the request still name what was looked up? */
+static ngx_uint_t is_still_named(ngx_http_request_t *r, const gate_attempt *attempt)
+{
+	const once_intent *intent = &attempt->intent;
+	found names;
+
+	return find_names(r, attempt->location, &names) == NGX_OK &&
+	       is_text(intent->tenant, names.tenant.data, names.tenant.len) &&
+	       is_text(intent->scope, names.scope.data, names.scope.len) &&
+	       is_text(intent->key, names.key, names.key_length);
+}
+
+/*
  * W3C Trace Context, section 3.2: a request has one traceparent; of several, or of a malformed one, nothing is taken. NULL: none. It goes on
  * to the upstream as it is, whatever it is.
  */
@@ -664,11 +701,12 @@ ngx_int_t gate_request_handler(ngx_http_request_t *r)
 	}
 	switch (attempt->stage) {
 	case GATE_PEEKED:
-		if (location != attempt->location || !is_protected(r, location)) {
-			attempt->stage = GATE_DONE; /* an error page of the access phase */
-			return first_entry(r, location);
+		if (location == attempt->location && is_protected(r, location) && is_still_named(r, attempt)) {
+			return read_body(r, attempt);
 		}
-		return read_body(r, attempt);
+		/* An error page of the access phase; or that phase found out whose request it is. */
+		attempt->stage = GATE_DONE;
+		return first_entry(r, location);
 	case GATE_DECIDED:
 		if (attempt->step == HTTP_RUN && r->content_handler == NULL) {
 			return NGX_DECLINED; /* on the way, as by try_files, to a location that has one */
@@ -715,7 +753,7 @@ ngx_int_t gate_request_peek(ngx_http_request_t *r)
 		return attempt->stage == GATE_PEEKING ? NGX_AGAIN : NGX_DECLINED;
 	}
 	/* What is wrong with the key is said after the access phase. */
-	if (find_names(r, location, &names) != NGX_OK) {
+	if (find_names_early(r, location, &names) != NGX_OK) {
 		return NGX_DECLINED;
 	}
 	attempt = open_attempt(r, location, &names);
