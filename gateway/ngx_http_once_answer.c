@@ -85,10 +85,10 @@ ngx_int_t gate_answer_content(ngx_http_request_t *r)
 	attempt->stage = GATE_RUNNING;
 	/*
 	 * nginx sends PUT and DELETE again after an error, since they should be idempotent. Here they are sent once: as far as it can
-	 * see, this is a POST; the name goes on to the upstream.
+	 * see, this is a PATCH, which no cache can be told to answer, unlike a POST; the name goes on to the upstream.
 	 */
 	if (!attempt->policy.doubt_retries) {
-		r->method = NGX_HTTP_POST;
+		r->method = NGX_HTTP_PATCH;
 	}
 	/* The content handler sets its own; whoever waited for the client to leave must not end the request now. */
 	r->read_event_handler = ngx_http_block_reading;

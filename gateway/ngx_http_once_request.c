@@ -558,6 +558,19 @@ static ngx_int_t send_decided(ngx_http_request_t *r, gate_attempt *attempt)
 	return NGX_DONE;
 }
 
+/*
+ * nginx refused the body, and an error page leads to a protected location; nothing else comes here while a body is read. What there
+ * is of the body is not the request, so nothing may run with it.
+ */
+static ngx_int_t body_refused(ngx_http_request_t *r, gate_attempt *attempt)
+{
+	if (attempt->status == 0) {
+		/* With "=" before its page, nginx forgets which status it was. */
+		attempt->status = r->err_status >= NGX_HTTP_BAD_REQUEST ? (int)r->err_status : NGX_HTTP_BAD_REQUEST;
+	}
+	return attempt->status;
+}
+
 static void on_unwanted_body(ngx_http_request_t *r)
 {
 	r->write_event_handler = ngx_http_request_empty_handler;
@@ -574,10 +587,11 @@ static ngx_int_t refuse_early(ngx_http_request_t *r, gate_attempt *attempt, http
 	gate_attempt_log(attempt, "refuse", NULL);
 #if (NGX_HTTP_V2)
 	if (r->stream != NULL && !r->stream->in_closed) {
-		ngx_int_t rc = ngx_http_read_client_request_body(r, on_unwanted_body);
+		ngx_int_t rc;
 
+		attempt->stage = GATE_READING;
+		rc = ngx_http_read_client_request_body(r, on_unwanted_body);
 		if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-			attempt->stage = GATE_DONE;
 			return rc;
 		}
 		ngx_http_finalize_request(r, NGX_DONE);
@@ -624,7 +638,7 @@ static ngx_int_t read_body(ngx_http_request_t *r, gate_attempt *attempt)
 	rc = ngx_http_read_client_request_body(r, on_body);
 	attempt->reading = 0;
 	if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-		attempt->stage = GATE_DONE;
+		attempt->status = (int)rc;
 		return rc;
 	}
 	/* Undoes what the reader counted; it may free the request. */
@@ -707,6 +721,8 @@ ngx_int_t gate_request_handler(ngx_http_request_t *r)
 		/* An error page of the access phase; or that phase found out whose request it is. */
 		attempt->stage = GATE_DONE;
 		return first_entry(r, location);
+	case GATE_READING:
+		return is_protected(r, location) ? body_refused(r, attempt) : NGX_DECLINED;
 	case GATE_DECIDED:
 		if (attempt->step == HTTP_RUN && r->content_handler == NULL) {
 			return NGX_DECLINED; /* on the way, as by try_files, to a location that has one */
