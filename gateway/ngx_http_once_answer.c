@@ -268,6 +268,7 @@ static void strip_markers(ngx_http_request_t *r)
 static ngx_int_t filter_header(ngx_http_request_t *r)
 {
 	gate_attempt *attempt = r == r->main ? gate_attempt_of(r) : NULL;
+	ngx_int_t rc;
 
 	if (attempt != NULL && (attempt->step == HTTP_RUN || attempt->step == HTTP_PASS)) {
 		strip_markers(r);
@@ -289,7 +290,13 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 		attempt->ending.too_large = true;
 		attempt->stage = GATE_STREAMING;
 		attempt->header_sent = 1;
-		return next_header(r);
+		rc = next_header(r);
+		if (rc == NGX_ERROR) {
+			/* Also without a client, the end of the answer counts. */
+			attempt->client_gone = 1;
+			rc = NGX_OK;
+		}
+		return rc;
 	}
 	encode_headers(attempt, r);
 	attempt->stage = GATE_HOLDING;

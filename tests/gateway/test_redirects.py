@@ -3,15 +3,17 @@
 answer, and only what is whole is replayed."""
 
 import json
+import subprocess
+import threading
 import time
 
 import pytest
 
-from harness.client import Http1
-from harness.postgres import wait_until
+from harness.client import CURL, Http1, curl_words
+from harness.postgres import clean_environment, wait_until
 from harness.upstream import Answer
 
-from .door import assert_problem, assert_replays, new_key, same_answer
+from .door import BODY, assert_problem, assert_replays, new_key, same_answer
 
 CONFIG = """
     once_tenant $http_x_tenant;
@@ -228,6 +230,31 @@ def test_a_cache_of_another_method_answers_no_protected_request(door, method):
     for key, answer in zip(keys, (first, second)):
         assert door.upstream.only(key).method == method
         assert_replays(door, key, answer, target, method=method)
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+@pytest.mark.parametrize("protocol", ["HTTP/1.1", "HTTP/2"])
+def test_a_client_that_leaves_before_an_answer_over_the_limit_leaves_no_doubt(door, framing, protocol):
+    """The upstream is heard to its end, and the intent is known to be done."""
+    key, hold = new_key(), threading.Event()
+    door.upstream.script(key, Answer(body=bytes(300_000), framing=framing, hold=hold))
+    if protocol == "HTTP/2":
+        words = [CURL, *curl_words(door.nginx.h2, "POST", "/large", door.headers_of(key), BODY, False)]
+        client = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment())
+        client.stdin.write(BODY)
+        client.stdin.close()
+        door.upstream.wait(key)
+        client.kill()
+        client.wait()
+    else:
+        connection = door.send(key, "/large")
+        door.upstream.wait(key)
+        connection.close()
+    time.sleep(0.3)
+    hold.set()
+    door.wait_state(key, "succeeded")
+    assert_problem(door.attempt(key, "/large"), 409, "too-large")
+    assert door.count(key) == 1
 
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])
