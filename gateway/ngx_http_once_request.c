@@ -301,7 +301,7 @@ static once_code start_hash(gate_attempt *attempt, uint64_t body_bytes, once_err
 	if (r->headers_in.content_type != NULL) {
 		type = terminated(r->pool, &r->headers_in.content_type->value);
 	}
-	if (method == NULL || target == NULL || type == NULL ||
+	if (method == NULL || target == NULL || type == NULL || gate_batcher() == NULL ||
 	    !once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		return ONCE_NO_MEMORY;
 	}
@@ -536,6 +536,10 @@ static void find_salt(gate_attempt *attempt)
 	unsigned char salt[ONCE_SALT_BYTES];
 	once_error *error = NULL;
 
+	if (gate_batcher() == NULL) {
+		give_up(attempt, NULL); /* the worker ends, and with it what the look-up asked */
+		return;
+	}
 	if (once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		hash_start(attempt);
 		return;
