@@ -9,7 +9,7 @@ enum {
 	TURN_BYTES = 256 * 1024,           /* hashed in one turn of the event loop */
 	PAGE_BYTES = 64 * 1024,            /* read from a file at once */
 	CANONICAL_BYTES_MAX = 1024 * 1024, /* parsing more would stop the worker for too long */
-	NAME_BYTES_MAX = 255,
+	NAME_CHARACTERS_MAX = 255,
 	GUARD_MS = 10 * 1000,
 	SHORT_NAME = 64
 };
@@ -102,14 +102,26 @@ static ngx_uint_t count_lines(ngx_http_request_t *r, const ngx_str_t *name)
 	return lines;
 }
 
+/* What PostgreSQL takes as well: ngx_utf8_length counts bytes where a text is not UTF-8, and nginx's decoder takes surrogates. */
 static ngx_uint_t is_clean(const ngx_str_t *text)
 {
-	for (size_t i = 0; i < text->len; i++) {
-		if (text->data[i] < 0x20 || text->data[i] == 0x7f) {
+	u_char *at = text->data, *end = text->data + text->len;
+	size_t characters = 0;
+
+	while (at < end) {
+		uint32_t c = *at;
+
+		if (c < 0x80) {
+			at++;
+		} else {
+			c = c >= 0xf8 ? UINT32_MAX : ngx_utf8_decode(&at, (size_t)(end - at));
+		}
+		if (c < 0x20 || c == 0x7f || (c >= 0xd800 && c <= 0xdfff) || c > 0x10ffff) {
 			return 0;
 		}
+		characters++;
 	}
-	return ngx_utf8_length(text->data, text->len) <= NAME_BYTES_MAX;
+	return characters <= NAME_CHARACTERS_MAX;
 }
 
 typedef struct found {

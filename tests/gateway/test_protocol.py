@@ -322,6 +322,24 @@ def test_an_empty_tenant_is_refused_where_one_is_expected(door, protocol, tenant
     assert door.count(key) == 0
 
 
+@pytest.mark.parametrize("character", ["a", "\u00e9", "\u20ac", "\U0001f511"], ids=["1", "2", "3", "4"])
+def test_a_tenant_has_up_to_255_characters_of_up_to_4_bytes(door, protocol, character):
+    key, tenant = new_key(), character * 255
+    first = door.attempt(key, tenant=tenant.encode(), protocol=protocol)
+    assert first.status == 201
+    assert_replays(door, key, first, tenant=tenant.encode(), protocol=protocol)
+    assert door.state(key, tenant=tenant) == "succeeded"
+    assert_problem(door.attempt(key, tenant=(tenant + character).encode(), protocol=protocol), 400, "tenant-missing")
+
+
+@pytest.mark.parametrize("tenant", [b"\xff\xfe", b"a\x80", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x94"])
+def test_a_tenant_that_is_not_utf_8_is_refused(door, protocol, tenant):
+    """Overlong forms, surrogates and what is beyond Unicode are not either (RFC 3629, section 3)."""
+    key = new_key()
+    assert_problem(door.attempt(key, tenant=tenant, protocol=protocol), 400, "tenant-missing")
+    assert door.count(key) == 0
+
+
 def test_a_location_with_no_tenants_has_one_caller(door, protocol):
     key = new_key()
     first = door.attempt(key, "/alone", tenant="a", protocol=protocol)
