@@ -388,6 +388,11 @@ static char *init_main(ngx_conf_t *cf, void *main)
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "once_timeout must not be 0: every request would fail");
 		return NGX_CONF_ERROR;
 	}
+	if (conf->timeout_ms > GATE_LONGEST_MS || conf->batch_age_ms > GATE_LONGEST_MS) {
+		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%s must be at most 7d",
+		                   conf->timeout_ms > GATE_LONGEST_MS ? "once_timeout" : "once_batch_age");
+		return NGX_CONF_ERROR;
+	}
 	return NGX_CONF_OK;
 }
 
