@@ -26,6 +26,7 @@ CONFIG = """
     location /off { once off; proxy_pass http://app; }
     location /methods { once required; once_scope methods; once_methods POST PUT DELETE; proxy_next_upstream off; proxy_pass http://app; }
     location /webhook { once required; once_scope webhook; once_key $http_webhook_id; proxy_pass http://app; }
+    location /braces { once required; once_scope braces; once_key ${http_webhook_id}; proxy_pass http://app; }
     location /named/by/itself { once required; proxy_pass http://app; }
     location /alone { once required; once_scope alone; once_tenant none; proxy_pass http://app; }
     location /success { once required; once_scope success; once_store 2xx 3xx; proxy_pass http://app; }
@@ -286,6 +287,15 @@ def test_the_key_can_come_from_another_header(door, protocol):
     assert first.status == 201
     assert_replays(door, key, first, "/webhook", value="-", headers=webhook, protocol=protocol)
     assert_problem(door.attempt(key, "/webhook", protocol=protocol), 400, "key-missing")
+
+
+def test_a_key_that_comes_in_two_headers_is_refused_however_the_variable_is_written(door, protocol):
+    key = new_key()
+    webhook = [("Webhook-Id", key), ("Webhook-Id", "other")]
+    for target in ("/webhook", "/braces"):
+        assert_problem(door.attempt(key, target, value="-", headers=webhook, protocol=protocol), 400, "key-repeated")
+    first = door.attempt(key, "/braces", value="-", headers=webhook[:1], protocol=protocol)
+    assert_replays(door, key, first, "/braces", value="-", headers=webhook[:1], protocol=protocol)
 
 
 # ---- Whose key it is.
