@@ -39,6 +39,8 @@ CONFIG = """
     location /verified { once required; once_scope verified; proxy_pass http://app; }
     location /big-body { once required; once_scope big-body; once_body_max 10k; proxy_pass http://app; }
     location /big-answer { once required; once_scope big-answer; once_response_max 10k; proxy_pass http://app; }
+    location /peeked { once required; once_scope peeked; once_peek on; add_header X-Replay $once_replay always; proxy_pass http://app; }
+    location /expiring { once required; once_scope expiring; expires 1h; proxy_pass http://app; }
     location /seen { once required; once_scope seen; add_header X-Verdict $once_verdict; proxy_pass http://app; }
 """
 
@@ -680,6 +682,16 @@ def test_headers_of_one_caller_reach_the_caller_that_they_are_for(door, protocol
     assert door.attempt(key, protocol=protocol).all("Set-Cookie") == []
 
 
+def test_what_a_location_says_of_caching_stands_in_a_replay_once(door, protocol):
+    key = new_key()
+    said = (("Cache-Control", "max-age=5"), ("Cache-Control", "private"), ("Expires", "Thu, 01 Jan 1970 00:00:01 GMT"))
+    door.upstream.script(key, Answer(201, headers=said))
+    first = door.attempt(key, "/expiring", protocol=protocol)
+    assert first.all("Cache-Control") == ["max-age=3600"] and len(first.all("Expires")) == 1
+    again = assert_replays(door, key, first, "/expiring", protocol=protocol)
+    assert again.all("Cache-Control") == ["max-age=3600"] and len(again.all("Expires")) == 1
+
+
 def test_a_header_that_comes_twice_is_replayed_twice_and_in_its_order(door, protocol):
     key = new_key()
     links = (("Link", "<a>"), ("X-Other", "1"), ("Link", "<b>"), ("Link", "<a>"))
@@ -958,6 +970,14 @@ def test_variables_say_what_was_decided(door):
     lines = [line for line in door.nginx.access().splitlines() if key in line]
     verdicts = sorted(line[line.index("verdict="):line.index(" key=")] for line in lines)
     assert verdicts == ["verdict=new_claim fence=1", "verdict=replay_success fence="]
+
+
+def test_a_mismatch_is_no_replay_also_where_the_key_was_looked_up(door, protocol):
+    key = new_key()
+    assert door.attempt(key, "/peeked", protocol=protocol).header("X-Replay") is None
+    assert door.attempt(key, "/peeked", protocol=protocol).header("X-Replay") == "1"
+    mismatch = assert_problem(door.attempt(key, "/peeked", body=b"other", protocol=protocol), 422, "mismatch")
+    assert mismatch.header("X-Replay") is None
 
 
 def test_the_service_behind_is_told_the_intents_name_and_fence(door, protocol):
