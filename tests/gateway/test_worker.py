@@ -138,6 +138,22 @@ def test_a_worker_that_is_stopped_at_once_ends_what_it_asked_the_database_for(da
         assert not door.nginx.bad_lines()
 
 
+UNREACHABLE = {
+    "no socket": ("host=/nowhere/at/all password=hush", "No such file or directory"),
+    "no role": ("@dsn@ user=no_such_role password=hush", 'role "no_such_role" does not exist'),
+}
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_the_log_says_why_a_database_cannot_be_reached_and_no_password(database, upstream, name):
+    dsn, reason = UNREACHABLE[name]
+    with Door(database, upstream, CONFIG, "once_timeout 700ms;", dsn=dsn.replace("@dsn@", database.dsn()), workers=1) as door:
+        answer = assert_problem(door.attempt(new_key()), 503, "unavailable")
+        assert reason.encode() not in answer.body
+        line = next(line for line in door.nginx.log().splitlines() if "event=claim_failed" in line)
+        assert "the last connection failed: " in line and reason in line and "hush" not in door.nginx.log()
+
+
 def test_an_answer_whose_report_the_database_refuses_for_good_is_not_given_and_the_lease_is_let_go(database, upstream):
     """No retry could help, so it is not repeated: the key is in the hands of whoever reads the log."""
     database.execute("""
