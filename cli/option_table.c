@@ -219,7 +219,7 @@ const cli_option cli_options[OPTION_COUNT] = {
                              .kind = KIND_BYTES,
                              .argument = "BYTES",
                              .minimum = 1,
-                             .maximum = INT64_C(512) * 1024 * 1024,
+                             .maximum = INT64_C(64) * 1024 * 1024,
                              .help =
                                  "the largest answer that is kept; a larger one is passed on and cannot be replayed; "
                                  "default: 1M"},

@@ -17,6 +17,10 @@ extern ngx_module_t ngx_http_once_module;
 
 /* ---- configuration ---- */
 
+enum {
+	GATE_LONGEST_MS = 7 * 24 * 3600 * 1000 /* the contract's longest lease, and the batcher's longest time */
+};
+
 typedef enum gate_mode {
 	GATE_OFF = 0,
 	GATE_ON = 1, /* where a key is sent */

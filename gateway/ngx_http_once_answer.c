@@ -85,10 +85,10 @@ ngx_int_t gate_answer_content(ngx_http_request_t *r)
 	attempt->stage = GATE_RUNNING;
 	/*
 	 * nginx sends PUT and DELETE again after an error, since they should be idempotent. Here they are sent once: as far as it can
-	 * see, this is a POST; the name goes on to the upstream.
+	 * see, this is a PATCH, which no cache can be told to answer, unlike a POST; the name goes on to the upstream.
 	 */
 	if (!attempt->policy.doubt_retries) {
-		r->method = NGX_HTTP_POST;
+		r->method = NGX_HTTP_PATCH;
 	}
 	/* The content handler sets its own; whoever waited for the client to leave must not end the request now. */
 	r->read_event_handler = ngx_http_block_reading;
@@ -268,6 +268,7 @@ static void strip_markers(ngx_http_request_t *r)
 static ngx_int_t filter_header(ngx_http_request_t *r)
 {
 	gate_attempt *attempt = r == r->main ? gate_attempt_of(r) : NULL;
+	ngx_int_t rc;
 
 	if (attempt != NULL && (attempt->step == HTTP_RUN || attempt->step == HTTP_PASS)) {
 		strip_markers(r);
@@ -289,7 +290,13 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 		attempt->ending.too_large = true;
 		attempt->stage = GATE_STREAMING;
 		attempt->header_sent = 1;
-		return next_header(r);
+		rc = next_header(r);
+		if (rc == NGX_ERROR) {
+			/* Also without a client, the end of the answer counts. */
+			attempt->client_gone = 1;
+			rc = NGX_OK;
+		}
+		return rc;
 	}
 	encode_headers(attempt, r);
 	attempt->stage = GATE_HOLDING;

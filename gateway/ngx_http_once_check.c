@@ -49,8 +49,13 @@ static char *check_values(ngx_conf_t *cf, const gate_location *location, const n
 	if (location->lease_ms < 1000) {
 		REFUSE(cf, core, "once_lease must be at least 1s: it is renewed after a third of it");
 	}
-	if (location->response_bytes_max > 512 * 1024 * 1024 || location->response_bytes_max == 0) {
-		REFUSE(cf, core, "once_response_max must be between 1 and 512m: an answer is held in memory");
+	if (location->lease_ms > GATE_LONGEST_MS) {
+		REFUSE(cf, core, "once_lease must be at most 7d: the database grants no longer one");
+	}
+	if (location->response_bytes_max > 64 * 1024 * 1024 || location->response_bytes_max == 0) {
+		REFUSE(cf, core,
+		       "once_response_max must be between 1 and 64m: an answer is held in memory, and no scope stores a larger "
+		       "one");
 	}
 	if (location->canonical_json && location->body_bytes_max > 64 * 1024 * 1024) {
 		REFUSE(cf, core, "once_canonical_json needs once_body_max of at most 64m: the body is sorted in memory");

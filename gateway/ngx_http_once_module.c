@@ -388,6 +388,11 @@ static char *init_main(ngx_conf_t *cf, void *main)
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "once_timeout must not be 0: every request would fail");
 		return NGX_CONF_ERROR;
 	}
+	if (conf->timeout_ms > GATE_LONGEST_MS || conf->batch_age_ms > GATE_LONGEST_MS) {
+		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "%s must be at most 7d",
+		                   conf->timeout_ms > GATE_LONGEST_MS ? "once_timeout" : "once_batch_age");
+		return NGX_CONF_ERROR;
+	}
 	return NGX_CONF_OK;
 }
 
@@ -411,6 +416,7 @@ static void *create_location(ngx_conf_t *cf)
 static ngx_int_t find_key_header(ngx_conf_t *cf, gate_location *conf)
 {
 	static ngx_str_t text = ngx_string("$http_idempotency_key");
+	ngx_str_t name;
 
 	if (conf->key == NULL) {
 		conf->key = compile(cf, &text);
@@ -419,20 +425,26 @@ static ngx_int_t find_key_header(ngx_conf_t *cf, gate_location *conf)
 		}
 	}
 	ngx_str_null(&conf->key_header);
-	if (conf->key->value.len > 6 && ngx_strncasecmp(conf->key->value.data, (u_char *)"$http_", 6) == 0) {
-		for (size_t i = 6; i < conf->key->value.len; i++) {
-			u_char c = conf->key->value.data[i];
+	name = conf->key->value;
+	if (name.len > 2 && name.data[1] == '{' && name.data[name.len - 1] == '}') {
+		/* ${name} */
+		name.data++;
+		name.len -= 2;
+	}
+	if (conf->key->value.data[0] == '$' && name.len > 6 && ngx_strncasecmp(name.data + 1, (u_char *)"http_", 5) == 0) {
+		for (size_t i = 6; i < name.len; i++) {
+			u_char c = name.data[i];
 
 			if (!isalnum(c) && c != '_') {
 				return NGX_OK;
 			}
 		}
-		conf->key_header.len = conf->key->value.len - 6;
+		conf->key_header.len = name.len - 6;
 		conf->key_header.data = ngx_pnalloc(cf->pool, conf->key_header.len);
 		if (conf->key_header.data == NULL) {
 			return NGX_ERROR;
 		}
-		ngx_strlow(conf->key_header.data, conf->key->value.data + 6, conf->key_header.len);
+		ngx_strlow(conf->key_header.data, name.data + 6, conf->key_header.len);
 	}
 	return NGX_OK;
 }

@@ -97,6 +97,32 @@ static void set_type(ngx_http_request_t *r, http_text value)
 	}
 }
 
+/* There may be several: an array in older versions of nginx, a list of its own since 1.23. */
+static ngx_int_t add_cache_control(ngx_http_request_t *r, ngx_table_elt_t *element)
+{
+#if (nginx_version >= 1023000)
+	ngx_table_elt_t **last = &r->headers_out.cache_control;
+
+	while (*last != NULL) {
+		last = &(*last)->next;
+	}
+	*last = element;
+#else
+	ngx_array_t *all = &r->headers_out.cache_control;
+	ngx_table_elt_t **slot;
+
+	if (all->elts == NULL && ngx_array_init(all, r->pool, 1, sizeof(ngx_table_elt_t *)) != NGX_OK) {
+		return NGX_ERROR;
+	}
+	slot = ngx_array_push(all);
+	if (slot == NULL) {
+		return NGX_ERROR;
+	}
+	*slot = element;
+#endif
+	return NGX_OK;
+}
+
 /* Some headers have a second place, where nginx's own filters look: gzip must see that a body is compressed. */
 static ngx_int_t set_header(ngx_http_request_t *r, const http_header *header)
 {
@@ -122,6 +148,8 @@ static ngx_int_t set_header(ngx_http_request_t *r, const http_header *header)
 		r->headers_out.last_modified_time = ngx_parse_http_time(element->value.data, element->value.len);
 	} else if (is_named(header->name, "expires")) {
 		r->headers_out.expires = element;
+	} else if (is_named(header->name, "cache-control")) {
+		return add_cache_control(r, element);
 	}
 	return NGX_OK;
 }
@@ -195,6 +223,7 @@ ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply)
 		return NGX_ERROR;
 	}
 	ngx_http_clean_header(r);
+	ngx_memzero(&r->headers_out.cache_control, sizeof(r->headers_out.cache_control)); /* which that leaves */
 	r->err_status = 0;
 	r->allow_ranges = 0;
 	r->disable_not_modified = 1;

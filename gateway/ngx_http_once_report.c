@@ -109,9 +109,15 @@ static void take_stored(gate_attempt *attempt, const once_answer *answer)
 	once_verdict verdict = answer == NULL ? ONCE_VERDICT_NONE : once_answer_verdict(answer);
 
 	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
+		ngx_uint_t stored = verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED;
+
 		gate_reply_free(&attempt->reply);
-		if ((verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED) &&
-		    gate_reply_stored(&attempt->reply, answer) == NGX_OK) {
+		if (stored && attempt->header_sent && attempt->ending.complete) {
+			/* Too large to hold, and nearly all of it has gone: it ends as it began, for the intent is known to be done. */
+			finish(attempt);
+			return;
+		}
+		if (stored && gate_reply_stored(&attempt->reply, answer) == NGX_OK) {
 			attempt->reply.replayed = 0; /* this attempt's own effect */
 			attempt->status = (int)attempt->reply.status;
 			attempt->replaced = 1;

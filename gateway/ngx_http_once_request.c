@@ -9,7 +9,7 @@ enum {
 	TURN_BYTES = 256 * 1024,           /* hashed in one turn of the event loop */
 	PAGE_BYTES = 64 * 1024,            /* read from a file at once */
 	CANONICAL_BYTES_MAX = 1024 * 1024, /* parsing more would stop the worker for too long */
-	NAME_BYTES_MAX = 255,
+	NAME_CHARACTERS_MAX = 255,
 	GUARD_MS = 10 * 1000,
 	SHORT_NAME = 64
 };
@@ -102,14 +102,26 @@ static ngx_uint_t count_lines(ngx_http_request_t *r, const ngx_str_t *name)
 	return lines;
 }
 
+/* What PostgreSQL takes as well: ngx_utf8_length counts bytes where a text is not UTF-8, and nginx's decoder takes surrogates. */
 static ngx_uint_t is_clean(const ngx_str_t *text)
 {
-	for (size_t i = 0; i < text->len; i++) {
-		if (text->data[i] < 0x20 || text->data[i] == 0x7f) {
+	u_char *at = text->data, *end = text->data + text->len;
+	size_t characters = 0;
+
+	while (at < end) {
+		uint32_t c = *at;
+
+		if (c < 0x80) {
+			at++;
+		} else {
+			c = c >= 0xf8 ? UINT32_MAX : ngx_utf8_decode(&at, (size_t)(end - at));
+		}
+		if (c < 0x20 || c == 0x7f || (c >= 0xd800 && c <= 0xdfff) || c > 0x10ffff) {
 			return 0;
 		}
+		characters++;
 	}
-	return ngx_utf8_length(text->data, text->len) <= NAME_BYTES_MAX;
+	return characters <= NAME_CHARACTERS_MAX;
 }
 
 typedef struct found {
@@ -174,6 +186,43 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 		}
 	}
 	return NGX_OK;
+}
+
+/*
+ * Before the access phase, which may yet say whose request it is. Variables keep their values, a map's for one: what is found here
+ * is forgotten, so that it is found anew once the request may pass.
+ */
+static ngx_int_t find_names_early(ngx_http_request_t *r, const gate_location *location, found *names)
+{
+	ngx_http_core_main_conf_t *core = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+	size_t bytes = core->variables.nelts * sizeof(ngx_http_variable_value_t);
+	ngx_http_variable_value_t *kept = ngx_palloc(r->pool, bytes);
+	ngx_int_t rc;
+
+	if (kept == NULL) {
+		return NGX_ERROR;
+	}
+	ngx_memcpy(kept, r->variables, bytes);
+	rc = find_names(r, location, names);
+	ngx_memcpy(r->variables, kept, bytes);
+	return rc;
+}
+
+static ngx_uint_t is_text(const char *text, const void *data, size_t length)
+{
+	return ngx_strlen(text) == length && ngx_memcmp(text, data, length) == 0;
+}
+
+/* After the access phase: does the request still name what was looked up? */
+static ngx_uint_t is_still_named(ngx_http_request_t *r, const gate_attempt *attempt)
+{
+	const once_intent *intent = &attempt->intent;
+	found names;
+
+	return find_names(r, attempt->location, &names) == NGX_OK &&
+	       is_text(intent->tenant, names.tenant.data, names.tenant.len) &&
+	       is_text(intent->scope, names.scope.data, names.scope.len) &&
+	       is_text(intent->key, names.key, names.key_length);
 }
 
 /*
@@ -264,7 +313,7 @@ static once_code start_hash(gate_attempt *attempt, uint64_t body_bytes, once_err
 	if (r->headers_in.content_type != NULL) {
 		type = terminated(r->pool, &r->headers_in.content_type->value);
 	}
-	if (method == NULL || target == NULL || type == NULL ||
+	if (method == NULL || target == NULL || type == NULL || gate_batcher() == NULL ||
 	    !once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		return ONCE_NO_MEMORY;
 	}
@@ -499,6 +548,10 @@ static void find_salt(gate_attempt *attempt)
 	unsigned char salt[ONCE_SALT_BYTES];
 	once_error *error = NULL;
 
+	if (gate_batcher() == NULL) {
+		give_up(attempt, NULL); /* the worker ends, and with it what the look-up asked */
+		return;
+	}
 	if (once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		hash_start(attempt);
 		return;
@@ -521,6 +574,19 @@ static ngx_int_t send_decided(ngx_http_request_t *r, gate_attempt *attempt)
 	return NGX_DONE;
 }
 
+/*
+ * nginx refused the body, and an error page leads to a protected location; nothing else comes here while a body is read. What there
+ * is of the body is not the request, so nothing may run with it.
+ */
+static ngx_int_t body_refused(ngx_http_request_t *r, gate_attempt *attempt)
+{
+	if (attempt->status == 0) {
+		/* With "=" before its page, nginx forgets which status it was. */
+		attempt->status = r->err_status >= NGX_HTTP_BAD_REQUEST ? (int)r->err_status : NGX_HTTP_BAD_REQUEST;
+	}
+	return attempt->status;
+}
+
 static void on_unwanted_body(ngx_http_request_t *r)
 {
 	r->write_event_handler = ngx_http_request_empty_handler;
@@ -537,10 +603,11 @@ static ngx_int_t refuse_early(ngx_http_request_t *r, gate_attempt *attempt, http
 	gate_attempt_log(attempt, "refuse", NULL);
 #if (NGX_HTTP_V2)
 	if (r->stream != NULL && !r->stream->in_closed) {
-		ngx_int_t rc = ngx_http_read_client_request_body(r, on_unwanted_body);
+		ngx_int_t rc;
 
+		attempt->stage = GATE_READING;
+		rc = ngx_http_read_client_request_body(r, on_unwanted_body);
 		if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-			attempt->stage = GATE_DONE;
 			return rc;
 		}
 		ngx_http_finalize_request(r, NGX_DONE);
@@ -587,7 +654,7 @@ static ngx_int_t read_body(ngx_http_request_t *r, gate_attempt *attempt)
 	rc = ngx_http_read_client_request_body(r, on_body);
 	attempt->reading = 0;
 	if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-		attempt->stage = GATE_DONE;
+		attempt->status = (int)rc;
 		return rc;
 	}
 	/* Undoes what the reader counted; it may free the request. */
@@ -664,11 +731,14 @@ ngx_int_t gate_request_handler(ngx_http_request_t *r)
 	}
 	switch (attempt->stage) {
 	case GATE_PEEKED:
-		if (location != attempt->location || !is_protected(r, location)) {
-			attempt->stage = GATE_DONE; /* an error page of the access phase */
-			return first_entry(r, location);
+		if (location == attempt->location && is_protected(r, location) && is_still_named(r, attempt)) {
+			return read_body(r, attempt);
 		}
-		return read_body(r, attempt);
+		/* An error page of the access phase; or that phase found out whose request it is. */
+		attempt->stage = GATE_DONE;
+		return first_entry(r, location);
+	case GATE_READING:
+		return is_protected(r, location) ? body_refused(r, attempt) : NGX_DECLINED;
 	case GATE_DECIDED:
 		if (attempt->step == HTTP_RUN && r->content_handler == NULL) {
 			return NGX_DECLINED; /* on the way, as by try_files, to a location that has one */
@@ -715,7 +785,7 @@ ngx_int_t gate_request_peek(ngx_http_request_t *r)
 		return attempt->stage == GATE_PEEKING ? NGX_AGAIN : NGX_DECLINED;
 	}
 	/* What is wrong with the key is said after the access phase. */
-	if (find_names(r, location, &names) != NGX_OK) {
+	if (find_names_early(r, location, &names) != NGX_OK) {
 		return NGX_DECLINED;
 	}
 	attempt = open_attempt(r, location, &names);

@@ -55,18 +55,54 @@ void buffer_format(buffer *buffer, const char *format, ...)
 	buffer_add(buffer, text, (size_t)length);
 }
 
+static void add_json_byte(buffer *buffer, char byte)
+{
+	if (byte == '"' || byte == '\\') {
+		char escaped[2] = {'\\', byte};
+		buffer_add(buffer, escaped, 2);
+	} else if (byte >= ' ' && byte <= '~') {
+		buffer_add(buffer, &byte, 1);
+	} else {
+		buffer_format(buffer, "\\u%04x", (unsigned char)byte);
+	}
+}
+
 void buffer_json(buffer *buffer, http_text text)
 {
 	buffer_add(buffer, "\"", 1);
 	for (size_t i = 0; i < text.length; i++) {
-		unsigned char c = (unsigned char)text.data[i];
-		if (c == '"' || c == '\\') {
-			char escaped[2] = {'\\', (char)c};
-			buffer_add(buffer, escaped, 2);
-		} else if (c >= ' ' && c <= '~') {
-			buffer_add(buffer, &text.data[i], 1);
+		add_json_byte(buffer, text.data[i]);
+	}
+	buffer_add(buffer, "\"", 1);
+}
+
+/* The bytes of the character beyond ASCII that begins here, as RFC 3629 defines them; 0: none does. */
+static size_t character_bytes(const unsigned char *at, size_t left)
+{
+	size_t bytes = *at >= 0xF0 ? 4 : *at >= 0xE0 ? 3 : 2;
+	unsigned char low = *at == 0xE0 ? 0xA0 : *at == 0xF0 ? 0x90 : 0x80;
+	unsigned char high = *at == 0xED ? 0x9F : *at == 0xF4 ? 0x8F : 0xBF;
+	if (*at < 0xC2 || *at > 0xF4 || left < bytes || at[1] < low || at[1] > high) {
+		return 0;
+	}
+	for (size_t i = 2; i < bytes; i++) {
+		if (at[i] < 0x80 || at[i] > 0xBF) {
+			return 0;
+		}
+	}
+	return bytes;
+}
+
+void buffer_json_utf8(buffer *buffer, http_text text)
+{
+	buffer_add(buffer, "\"", 1);
+	for (size_t i = 0; i < text.length;) {
+		size_t bytes = character_bytes((const unsigned char *)&text.data[i], text.length - i);
+		if (bytes == 0) {
+			add_json_byte(buffer, text.data[i++]);
 		} else {
-			buffer_format(buffer, "\\u%04x", c);
+			buffer_add(buffer, &text.data[i], bytes);
+			i += bytes;
 		}
 	}
 	buffer_add(buffer, "\"", 1);

@@ -20,5 +20,7 @@ void buffer_text(buffer *buffer, const char *text);
 __attribute__((format(printf, 2, 3))) void buffer_format(buffer *buffer, const char *format, ...);
 /* A JSON string with its quotes. ASCII out: any byte outside printable ASCII is \u00xx. */
 void buffer_json(buffer *buffer, http_text text);
+/* The same, but what is valid UTF-8 beyond ASCII stays as it is. */
+void buffer_json_utf8(buffer *buffer, http_text text);
 /* Terminates the text and hands it over. NULL, and nothing to free, where something failed. */
 char *buffer_take(buffer *buffer, size_t *length);

@@ -69,6 +69,9 @@ static uint64_t hash_of(http_text name)
 static void write_name(http_metrics_scope *scope, http_text name)
 {
 	size_t length = name.length < HTTP_METRICS_SCOPE_BYTES - 1 ? name.length : HTTP_METRICS_SCOPE_BYTES - 1;
+	while (length > 0 && length < name.length && ((unsigned char)name.data[length] & 0xC0) == 0x80) {
+		length--; /* no half of a character */
+	}
 	memcpy(scope->name, name.data, length);
 	__atomic_store_n(&scope->ready, 1, __ATOMIC_RELEASE);
 }
@@ -238,7 +241,7 @@ static void json_scopes(const http_metrics *metrics, buffer *out)
 		}
 		buffer_text(out, first_scope ? "" : ",");
 		first_scope = false;
-		buffer_json(out, scope_name(metrics, row));
+		buffer_json_utf8(out, scope_name(metrics, row));
 		for (size_t i = 0; i < HTTP_METRICS_DECISIONS; i++) {
 			if (decision_name(i) != NULL) {
 				buffer_format(out, "%s\"%s\":%" PRIu64, i == 0 ? ":{" : ",", decision_name(i),

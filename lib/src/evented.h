@@ -17,7 +17,7 @@ enum {
 	    200, /* of the caller's; what makes it unique comes behind, and all of it fits into the contract's 255 */
 	SALTS_SETS = 64,
 	SALTS_WAYS = 4,
-	SALT_TENANT_MAX = 255,
+	SALT_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
 	CAUSE_BYTES_MAX = 240,
 	/* Reports are tried on for so many operation timeouts after their submitters were told that it is too late. */
 	BACKGROUND_TIMEOUTS = 9

@@ -408,7 +408,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	once_error *own = NULL;
 	once_error **failure = error == NULL ? &own : error;
 	int64_t start = now_ms();
-	int64_t deadline = start + options.deadline_ms;
+	int64_t deadline = options.deadline_ms > INT64_MAX - start ? INT64_MAX : start + options.deadline_ms;
 	/* An earlier attempt's COMMIT is unanswered: until begin has spoken, the outcome is unknown. */
 	bool in_doubt = false;
 	/* A connection of ours was lost: its backend may live on for a moment, and "active" may mean ourselves. */

@@ -16,7 +16,7 @@ enum {
 };
 
 enum {
-	SESSION_TENANT_MAX = 255,
+	SESSION_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
 	SALT_BYTES = 32,
 	CALL_PARAMETERS_MAX = 13
 };

@@ -287,12 +287,13 @@ void operation_expire(once_operation *operation)
 	void *argument = operation->argument;
 	once_error *error = NULL;
 	if (done != NULL) {
-		char message[96];
-		const wire *wire = &batcher->wires[wire_of(operation)];
-		snprintf(message, sizeof message, "the database has not answered within %lld ms",
-		         (long long)batcher->options.operation_timeout_ms);
-		error_make(&error, code, NULL, unknown, message, wire->connection == NULL ? wire->cause : NULL,
-		           "Try again, with the same key.");
+		char message[96 + CAUSE_BYTES_MAX];
+		/* Empty where the connection is good: libpq's own words, which name a server and a role, never a password. */
+		const char *cause = batcher->wires[wire_of(operation)].cause;
+		snprintf(message, sizeof message, "the database has not answered within %lld ms%s%s",
+		         (long long)batcher->options.operation_timeout_ms,
+		         cause[0] == '\0' ? "" : "; the last connection failed: ", cause);
+		error_make(&error, code, NULL, unknown, message, NULL, "Try again, with the same key.");
 	}
 	if (lives) {
 		operation_move_to_background(operation);

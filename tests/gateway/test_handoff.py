@@ -19,6 +19,7 @@ CONFIG = """
     location /pay { once_handoff on; proxy_pass http://app; }
     location /patient { once_handoff on; once_wait 10s; proxy_pass http://app; }
     location /silent { once_handoff off; proxy_pass http://app; }
+    location /large { once_handoff on; once_response_max 64k; proxy_pass http://app; }
     location /doubt { once_handoff on; proxy_read_timeout 500ms; proxy_pass http://app; }
 """
 
@@ -134,6 +135,18 @@ def test_a_service_that_answers_other_than_it_stored_does_not_split_the_answers(
     assert again.replayed and (again.status, again.body) == (201, b'{"payment": 1}')
     assert same_answer(first, again)
     assert charged(door, key) == 1
+
+
+@pytest.mark.parametrize("protocol", ["HTTP/1.1", "HTTP/2"])
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+def test_an_answer_over_the_limit_comes_whole_though_the_service_stored_a_small_one(door, protocol, framing):
+    key = new_key()
+    serve(door, key, then=Answer(201, body=bytes(300_000), framing=framing))
+    first = door.attempt(key, "/large", protocol=protocol)
+    assert first.whole and first.body == bytes(300_000)
+    again = door.attempt(key, "/large", protocol=protocol)
+    assert again.replayed and again.body == b'{"payment": 1}'
+    assert charged(door, key) == door.count(key) == 1
 
 
 def test_a_service_that_completes_and_then_says_5xx_has_still_completed(door):

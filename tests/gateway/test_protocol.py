@@ -26,6 +26,7 @@ CONFIG = """
     location /off { once off; proxy_pass http://app; }
     location /methods { once required; once_scope methods; once_methods POST PUT DELETE; proxy_next_upstream off; proxy_pass http://app; }
     location /webhook { once required; once_scope webhook; once_key $http_webhook_id; proxy_pass http://app; }
+    location /braces { once required; once_scope braces; once_key ${http_webhook_id}; proxy_pass http://app; }
     location /named/by/itself { once required; proxy_pass http://app; }
     location /alone { once required; once_scope alone; once_tenant none; proxy_pass http://app; }
     location /success { once required; once_scope success; once_store 2xx 3xx; proxy_pass http://app; }
@@ -38,6 +39,8 @@ CONFIG = """
     location /verified { once required; once_scope verified; proxy_pass http://app; }
     location /big-body { once required; once_scope big-body; once_body_max 10k; proxy_pass http://app; }
     location /big-answer { once required; once_scope big-answer; once_response_max 10k; proxy_pass http://app; }
+    location /peeked { once required; once_scope peeked; once_peek on; add_header X-Replay $once_replay always; proxy_pass http://app; }
+    location /expiring { once required; once_scope expiring; expires 1h; proxy_pass http://app; }
     location /seen { once required; once_scope seen; add_header X-Verdict $once_verdict; proxy_pass http://app; }
 """
 
@@ -288,6 +291,15 @@ def test_the_key_can_come_from_another_header(door, protocol):
     assert_problem(door.attempt(key, "/webhook", protocol=protocol), 400, "key-missing")
 
 
+def test_a_key_that_comes_in_two_headers_is_refused_however_the_variable_is_written(door, protocol):
+    key = new_key()
+    webhook = [("Webhook-Id", key), ("Webhook-Id", "other")]
+    for target in ("/webhook", "/braces"):
+        assert_problem(door.attempt(key, target, value="-", headers=webhook, protocol=protocol), 400, "key-repeated")
+    first = door.attempt(key, "/braces", value="-", headers=webhook[:1], protocol=protocol)
+    assert_replays(door, key, first, "/braces", value="-", headers=webhook[:1], protocol=protocol)
+
+
 # ---- Whose key it is.
 
 
@@ -317,6 +329,24 @@ def test_a_key_means_one_intent_for_each_tenant(door, protocol):
 
 @pytest.mark.parametrize("tenant", [None, "", "  "])
 def test_an_empty_tenant_is_refused_where_one_is_expected(door, protocol, tenant):
+    key = new_key()
+    assert_problem(door.attempt(key, tenant=tenant, protocol=protocol), 400, "tenant-missing")
+    assert door.count(key) == 0
+
+
+@pytest.mark.parametrize("character", ["a", "\u00e9", "\u20ac", "\U0001f511"], ids=["1", "2", "3", "4"])
+def test_a_tenant_has_up_to_255_characters_of_up_to_4_bytes(door, protocol, character):
+    key, tenant = new_key(), character * 255
+    first = door.attempt(key, tenant=tenant.encode(), protocol=protocol)
+    assert first.status == 201
+    assert_replays(door, key, first, tenant=tenant.encode(), protocol=protocol)
+    assert door.state(key, tenant=tenant) == "succeeded"
+    assert_problem(door.attempt(key, tenant=(tenant + character).encode(), protocol=protocol), 400, "tenant-missing")
+
+
+@pytest.mark.parametrize("tenant", [b"\xff\xfe", b"a\x80", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x94"])
+def test_a_tenant_that_is_not_utf_8_is_refused(door, protocol, tenant):
+    """Overlong forms, surrogates and what is beyond Unicode are not either (RFC 3629, section 3)."""
     key = new_key()
     assert_problem(door.attempt(key, tenant=tenant, protocol=protocol), 400, "tenant-missing")
     assert door.count(key) == 0
@@ -652,6 +682,16 @@ def test_headers_of_one_caller_reach_the_caller_that_they_are_for(door, protocol
     assert door.attempt(key, protocol=protocol).all("Set-Cookie") == []
 
 
+def test_what_a_location_says_of_caching_stands_in_a_replay_once(door, protocol):
+    key = new_key()
+    said = (("Cache-Control", "max-age=5"), ("Cache-Control", "private"), ("Expires", "Thu, 01 Jan 1970 00:00:01 GMT"))
+    door.upstream.script(key, Answer(201, headers=said))
+    first = door.attempt(key, "/expiring", protocol=protocol)
+    assert first.all("Cache-Control") == ["max-age=3600"] and len(first.all("Expires")) == 1
+    again = assert_replays(door, key, first, "/expiring", protocol=protocol)
+    assert again.all("Cache-Control") == ["max-age=3600"] and len(again.all("Expires")) == 1
+
+
 def test_a_header_that_comes_twice_is_replayed_twice_and_in_its_order(door, protocol):
     key = new_key()
     links = (("Link", "<a>"), ("X-Other", "1"), ("Link", "<b>"), ("Link", "<a>"))
@@ -930,6 +970,14 @@ def test_variables_say_what_was_decided(door):
     lines = [line for line in door.nginx.access().splitlines() if key in line]
     verdicts = sorted(line[line.index("verdict="):line.index(" key=")] for line in lines)
     assert verdicts == ["verdict=new_claim fence=1", "verdict=replay_success fence="]
+
+
+def test_a_mismatch_is_no_replay_also_where_the_key_was_looked_up(door, protocol):
+    key = new_key()
+    assert door.attempt(key, "/peeked", protocol=protocol).header("X-Replay") is None
+    assert door.attempt(key, "/peeked", protocol=protocol).header("X-Replay") == "1"
+    mismatch = assert_problem(door.attempt(key, "/peeked", body=b"other", protocol=protocol), 422, "mismatch")
+    assert mismatch.header("X-Replay") is None
 
 
 def test_the_service_behind_is_told_the_intents_name_and_fence(door, protocol):

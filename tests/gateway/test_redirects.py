@@ -3,13 +3,17 @@
 answer, and only what is whole is replayed."""
 
 import json
+import subprocess
+import threading
+import time
 
 import pytest
 
-from harness.postgres import wait_until
+from harness.client import CURL, Http1, curl_words
+from harness.postgres import clean_environment, wait_until
 from harness.upstream import Answer
 
-from .door import assert_problem, assert_replays, new_key, same_answer
+from .door import BODY, assert_problem, assert_replays, new_key, same_answer
 
 CONFIG = """
     once_tenant $http_x_tenant;
@@ -31,14 +35,22 @@ CONFIG = """
     location /argument { once_key $arg_key; proxy_pass http://app; }
     location /argument-maybe { once on; once_key $arg_key; proxy_pass http://app; }
     location /small { client_max_body_size 10k; once_body_max 16m; proxy_pass http://app; }
+    location /small-page { client_max_body_size 10k; error_page 400 413 /page.html; proxy_pass http://app; }
+    location /small-again { client_max_body_size 10k; error_page 400 413 = @any; proxy_pass http://app; }
+    location /small-away { client_max_body_size 10k; error_page 400 413 = @away; proxy_pass http://app; }
+    location /small-tried { client_max_body_size 10k; error_page 400 413 = @tried; proxy_pass http://app; }
+    location @any { client_max_body_size 0; proxy_pass http://app; }
+    location @tried { try_files /nothing @any; }
+    location @away { once off; proxy_pass http://app; }
     location /large { once_response_max 64k; proxy_pass http://app; }
+    location /cached { once_methods PUT PATCH DELETE; proxy_cache answers; proxy_cache_methods POST; proxy_cache_valid any 1h; proxy_pass http://app; }
     location /canonical { once_canonical_json on; once_body_max 8m; proxy_pass http://app; }
     location /own { default_type text/plain; return 200 "own"; }
     location /scoped { once_scope $arg_scope; proxy_pass http://app; }
     location /peek { once_peek on; error_page 403 = @again; limit_except POST { deny all; } proxy_pass http://app; }
     location /peek-denied { once_peek on; error_page 403 =200 /page.html; deny all; proxy_pass http://app; }
 """
-HTTP = "upstream away { server unix:@dir@/nobody; }"
+HTTP = "upstream away { server unix:@dir@/nobody; } proxy_cache_path @dir@/cache keys_zone=answers:1m;"
 
 
 def test_a_file_in_place_of_no_answer_leaves_doubt_and_is_not_replayed(door):
@@ -162,6 +174,87 @@ def test_a_body_that_nginx_refuses_is_no_attempt(door, chunked):
     key = new_key()
     assert door.attempt(key, "/small", body=bytes(200_000), chunked=chunked).status == 413
     assert door.stored(key) is None and door.count(key) == 0
+
+
+REFUSED_BODIES = {"large": b"4e20\r\n" + bytes(20000) + b"\r\n0\r\n\r\n", "malformed": b"zz\r\n"}
+
+
+def send_refused_body(door, key, target, what, later):
+    """later: nginx refuses it while it waits for the body, not as it begins to read."""
+    connection = Http1(door.nginx.h1, timeout=6)
+    headers = door.headers_of(key) + [("Transfer-Encoding", "chunked"), ("Connection", "close")]
+    head = Http1.bytes_of("POST", target, headers)
+    if later:
+        connection.socket.sendall(head)
+        time.sleep(0.3)
+        connection.socket.sendall(REFUSED_BODIES[what])
+    else:
+        connection.socket.sendall(head + REFUSED_BODIES[what])
+    with connection:
+        return connection.receive()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
+@pytest.mark.parametrize("what", REFUSED_BODIES)
+def test_a_page_for_a_body_that_nginx_refuses_is_shown(door, what, later):
+    key = new_key()
+    answer = send_refused_body(door, key, "/small-page", what, later)
+    assert answer.status == {"large": 413, "malformed": 400}[what] and b"CERTIFICATE" in answer.body
+    assert door.stored(key) is None and door.count(key) == 0
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
+@pytest.mark.parametrize("what", REFUSED_BODIES)
+@pytest.mark.parametrize("target", ["/small-again", "/small-tried"])
+def test_a_fallback_runs_no_protected_request_whose_body_nginx_refuses(door, target, what, later):
+    """What came of the body is nothing that a retry could be compared with."""
+    key = new_key()
+    for _ in range(2):
+        answer = send_refused_body(door, key, target, what, later)
+        assert answer.status in (400, 413) and not answer.replayed
+    assert door.stored(key) is None and door.count(key) == 0
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at-once", "later"])
+def test_a_fallback_that_is_not_protected_has_a_refused_body_as_it_would_without_the_module(door, later):
+    key = new_key()
+    assert send_refused_body(door, key, "/small-away", "large", later).status == 201
+    assert door.stored(key) is None and door.count(key) == 1
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+def test_a_cache_of_another_method_answers_no_protected_request(door, method):
+    target, keys = f"/cached/{method}", [new_key(), new_key()]
+    first, second = (door.attempt(key, target, method=method) for key in keys)
+    assert [door.count(key) for key in keys] == [1, 1] and not same_answer(first, second)
+    for key, answer in zip(keys, (first, second)):
+        assert door.upstream.only(key).method == method
+        assert_replays(door, key, answer, target, method=method)
+
+
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+@pytest.mark.parametrize("protocol", ["HTTP/1.1", "HTTP/2"])
+def test_a_client_that_leaves_before_an_answer_over_the_limit_leaves_no_doubt(door, framing, protocol):
+    """The upstream is heard to its end, and the intent is known to be done."""
+    key, hold = new_key(), threading.Event()
+    door.upstream.script(key, Answer(body=bytes(300_000), framing=framing, hold=hold))
+    if protocol == "HTTP/2":
+        words = [CURL, *curl_words(door.nginx.h2, "POST", "/large", door.headers_of(key), BODY, False)]
+        client = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=clean_environment())
+        client.stdin.write(BODY)
+        client.stdin.close()
+        door.upstream.wait(key)
+        client.kill()
+        client.wait()
+    else:
+        connection = door.send(key, "/large")
+        door.upstream.wait(key)
+        connection.close()
+    time.sleep(0.3)
+    hold.set()
+    door.wait_state(key, "succeeded")
+    assert_problem(door.attempt(key, "/large"), 409, "too-large")
+    assert door.count(key) == 1
 
 
 @pytest.mark.parametrize("framing", ["chunked", "length"])

@@ -24,8 +24,24 @@ CONFIG = """
     }
     location /denied { once_tenant $http_x_tenant; deny all; proxy_pass http://app; }
     location /clear { once_tenant $http_x_tenant; once_log_keys clear; proxy_pass http://app; }
+    set $who nobody;
+    location /asked { once_tenant $who; auth_request /auth; auth_request_set $who $upstream_http_x_user; proxy_pass http://app; }
+    location /asked-and-peeked {
+        once_tenant $who; once_peek on; auth_request /auth; auth_request_set $who $upstream_http_x_user; proxy_pass http://app;
+    }
+    location /mapped-and-peeked {
+        once_tenant $of_the_map; once_peek on; auth_request /auth; auth_request_set $who $upstream_http_x_user; proxy_pass http://app;
+    }
+    location /scoped-and-peeked {
+        once_tenant none; once_scope pay-$who; once_peek on; auth_request /auth; auth_request_set $who $upstream_http_x_user;
+        proxy_pass http://app;
+    }
+    location = /auth {
+        internal; once off; proxy_pass_request_body off; proxy_set_header Content-Length ""; proxy_set_header X-Test auth-$http_x_caller;
+        proxy_pass http://app;
+    }
 """
-HTTP = "underscores_in_headers on;"
+HTTP = "underscores_in_headers on; map $who $of_the_map { default of-$who; }"
 
 
 @pytest.fixture(params=PROTOCOLS)
@@ -137,6 +153,19 @@ def test_a_replay_is_only_for_who_is_authorised_now(door, protocol):
     assert_replays(door, key, first, "/user", headers=basic("ann"), protocol=protocol)
     other = door.attempt(key, "/user", headers=basic("bob"), protocol=protocol)
     assert other.status == 201 and not same_answer(first, other)
+
+
+@pytest.mark.parametrize("target", ["/asked", "/asked-and-peeked", "/mapped-and-peeked", "/scoped-and-peeked"])
+def test_whose_request_it_is_counts_as_the_access_phase_has_found_it(door, target):
+    """A look before the access phase sees the caller of nobody, or of the last one."""
+    key = new_key()
+    for who in ("ann", "bob"):
+        door.upstream.script("auth-" + who, Answer(200, headers=(("X-User", who),), body=b""))
+    ann, bob = (door.attempt(key, target, tenant=None, headers=[("X-Caller", who)]) for who in ("ann", "bob"))
+    assert (ann.status, bob.status) == (201, 201)
+    assert not bob.replayed and not same_answer(ann, bob) and door.count(key) == 2
+    for who, first in (("ann", ann), ("bob", bob)):
+        assert_replays(door, key, first, target, tenant=None, headers=[("X-Caller", who)])
 
 
 def test_a_request_that_is_denied_claims_nothing(door, protocol):

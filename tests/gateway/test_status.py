@@ -16,6 +16,7 @@ CONFIG = """
     once_tenant $http_x_tenant;
     location /pay { once required; once_scope pay; once_wait 10s; proxy_pass http://app; }
     location /other { once required; once_scope "a \\"quoted\\" \\\\ scope"; proxy_pass http://app; }
+    location /abroad { once required; once_scope "zahlung-\u00e9-\u20ac-\U0001f511"; proxy_pass http://app; }
     location /refused { once required; once_scope refused; proxy_pass http://unix:@dir@/nobody:; }
     location = /status { once_status; }
     location = /status.json { once_status json; }
@@ -158,6 +159,11 @@ def test_reconnects_are_counted(door):
 def test_a_scopes_name_is_escaped_in_both_pages(door):
     assert door.attempt(new_key(), "/other").status == 201
     assert decisions(door, 'a "quoted" \\ scope')["run"] >= 1
+
+
+def test_a_scopes_name_has_its_characters_in_both_pages(door):
+    assert door.attempt(new_key(), "/abroad").status == 201
+    assert decisions(door, "zahlung-\u00e9-\u20ac-\U0001f511")["run"] >= 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 import re
 import signal
 import subprocess
+import threading
 
 import pytest
 
@@ -112,6 +113,47 @@ def test_the_status_page_answers_those_who_only_look(database, upstream, method)
         assert (answer.body == b"") == (method == "HEAD")
 
 
+@pytest.mark.parametrize("location", ["once_peek on;", "once_wait 20s;", "once_fail open; once_peek on;"])
+def test_a_worker_that_is_stopped_at_once_ends_what_it_asked_the_database_for(database, upstream, location):
+    """What waits for an answer goes on without one, while there is no batcher any more."""
+    config = f"once_tenant none; once required; once_scope pay; location /pay {{ {location} proxy_pass http://app; }}"
+    with Door(database, upstream, config, workers=1) as door:
+        key, hold = new_key(), threading.Event()
+        door.upstream.script(key, Answer(hold=hold))
+        door.attempt(new_key())
+        if "wait" in location:
+            door.start(key)
+            door.upstream.wait(key)
+        blocker = door.database.connect(autocommit=False)
+        try:
+            blocker.cursor().execute("LOCK TABLE once.intent IN ACCESS EXCLUSIVE MODE")
+            connection = door.send(key)
+            wait_until(lambda: door.database.value("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0, "a statement to wait")
+            door.nginx.stop(graceful=False)
+            connection.close()
+        finally:
+            hold.set()
+            blocker.rollback()
+            blocker.close()
+        assert not door.nginx.bad_lines()
+
+
+UNREACHABLE = {
+    "no socket": ("host=/nowhere/at/all password=hush", "No such file or directory"),
+    "no role": ("@dsn@ user=no_such_role password=hush", 'role "no_such_role" does not exist'),
+}
+
+
+@pytest.mark.parametrize("name", UNREACHABLE)
+def test_the_log_says_why_a_database_cannot_be_reached_and_no_password(database, upstream, name):
+    dsn, reason = UNREACHABLE[name]
+    with Door(database, upstream, CONFIG, "once_timeout 700ms;", dsn=dsn.replace("@dsn@", database.dsn()), workers=1) as door:
+        answer = assert_problem(door.attempt(new_key()), 503, "unavailable")
+        assert reason.encode() not in answer.body
+        line = next(line for line in door.nginx.log().splitlines() if "event=claim_failed" in line)
+        assert "the last connection failed: " in line and reason in line and "hush" not in door.nginx.log()
+
+
 def test_an_answer_whose_report_the_database_refuses_for_good_is_not_given_and_the_lease_is_let_go(database, upstream):
     """No retry could help, so it is not repeated: the key is in the hands of whoever reads the log."""
     database.execute("""
@@ -128,8 +170,6 @@ def test_an_answer_whose_report_the_database_refuses_for_good_is_not_given_and_t
 
 
 def test_a_renewal_that_the_database_refuses_is_tried_again(database, upstream):
-    import threading
-
     with Door(database, upstream, CONFIG.replace("once_scope pay;", "once_scope pay; once_lease 1s;"), workers=1) as door:
         hold, key = threading.Event(), new_key()
         door.upstream.script(key, Answer(hold=hold))

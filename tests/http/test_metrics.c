@@ -212,6 +212,28 @@ static void the_longest_names_fit(void **state)
 	drop_metrics(metrics);
 }
 
+static void a_name_keeps_its_characters_and_is_valid_json_whatever_its_bytes(void **state)
+{
+	(void)state;
+	http_metrics *metrics = new_metrics();
+	char name[300], *text = NULL;
+	size_t length = 0;
+	/* Cut, it ends between two characters. */
+	memset(name, 'a', sizeof name);
+	memcpy(name + HTTP_METRICS_SCOPE_BYTES - 3, "\xe2\x82\xac", 3);
+	http_metrics_scope_row(metrics, (http_text){name, sizeof name});
+	http_metrics_scope_row(metrics, text_of("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x94\x91"));
+	http_metrics_scope_row(metrics, text_of("\xff \xc3 \xc0\xaf \xed\xa0\x80 \xf4\x90\x80\x80 \xe2\x82"));
+	assert_true(http_metrics_json(metrics, &text, &length));
+	assert_non_null(strstr(text, "aaa\":{"));
+	assert_non_null(strstr(text, "\"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x94\x91\":{"));
+	assert_non_null(strstr(
+	    text,
+	    "\"\\u00ff \\u00c3 \\u00c0\\u00af \\u00ed\\u00a0\\u0080 \\u00f4\\u0090\\u0080\\u0080 \\u00e2\\u0082\":{"));
+	free(text);
+	drop_metrics(metrics);
+}
+
 static void out_of_range_counts_nothing(void **state)
 {
 	(void)state;
@@ -305,6 +327,7 @@ int main(int count, char **arguments)
 	    cmocka_unit_test(a_reload_keeps_what_was_counted_and_another_layout_does_not),
 	    cmocka_unit_test(scopes_beyond_the_table_are_counted_together),
 	    cmocka_unit_test(the_longest_names_fit),
+	    cmocka_unit_test(a_name_keeps_its_characters_and_is_valid_json_whatever_its_bytes),
 	    cmocka_unit_test(out_of_range_counts_nothing),
 	    cmocka_unit_test(processes_that_count_at_once_lose_nothing_and_share_rows),
 	    cmocka_unit_test(without_memory_there_is_no_text_and_nothing_leaks),

@@ -101,6 +101,23 @@ static void a_fingerprint_made_here_is_the_one_made_there(void **state)
 	assert_code(ONCE_DATABASE, once_fingerprint_json(session, NULL, "{", &json, &error), error);
 }
 
+static void a_tenant_has_255_characters_of_any_size(void **state)
+{
+	(void)state;
+	once_error *error = NULL;
+	static const char *const characters[] = {"a", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x94\x91"};
+	for (size_t i = 0; i < sizeof characters / sizeof characters[0]; i++) {
+		char tenant[255 * 4 + 1] = "";
+		for (int n = 0; n < 255; n++) {
+			strcat(tenant, characters[i]);
+		}
+		once_fingerprint once, again;
+		assert_ok(once_fingerprint_bytes(session, tenant, bytes_of("x"), &once, &error), error);
+		assert_ok(once_fingerprint_bytes(session, tenant, bytes_of("x"), &again, &error), error);
+		assert_memory_equal(once.bytes, again.bytes, ONCE_FINGERPRINT_BYTES);
+	}
+}
+
 static void requests_differ_in_each_part_and_not_in_json_spelling(void **state)
 {
 	(void)state;
@@ -406,6 +423,7 @@ int main(void)
 	    cmocka_unit_test(the_library_and_the_database_speak_one_version),
 	    cmocka_unit_test(a_newer_contract_is_spoken_to_and_an_older_one_is_not),
 	    cmocka_unit_test(a_fingerprint_made_here_is_the_one_made_there),
+	    cmocka_unit_test(a_tenant_has_255_characters_of_any_size),
 	    cmocka_unit_test(requests_differ_in_each_part_and_not_in_json_spelling),
 	    cmocka_unit_test(a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte),
 	    cmocka_unit_test(a_claim_lives_from_lease_to_outcome),

@@ -160,6 +160,21 @@ static void an_effect_that_asks_for_it_runs_again_until_the_deadline(void **stat
 	assert_int_equal(effects(), 1);
 }
 
+static void the_longest_deadline_is_no_deadline(void **state)
+{
+	(void)state;
+	setup_tables();
+	once_error *error = NULL;
+	once_answer *answer = NULL;
+	once_intent intent = {.scope = "x", .key = "forever"};
+	script script = {.fail_runs = 1, .ends = ONCE_EFFECT_RETRY};
+	assert_ok(once_execute(session, &intent, &fingerprint, play, &script,
+	                       &(once_options){.backoff_ms = 1, .deadline_ms = INT64_MAX}, &answer, &error),
+	          error);
+	assert_int_equal(script.runs, 2);
+	once_answer_free(answer);
+}
+
 static void a_statement_that_fails_for_good_is_reported_with_its_sqlstate(void **state)
 {
 	(void)state;
@@ -336,6 +351,7 @@ int main(void)
 	    cmocka_unit_test(a_final_failure_after_a_failed_statement_is_recorded_all_the_same),
 	    cmocka_unit_test(an_aborted_effect_leaves_no_trace),
 	    cmocka_unit_test(an_effect_that_asks_for_it_runs_again_until_the_deadline),
+	    cmocka_unit_test(the_longest_deadline_is_no_deadline),
 	    cmocka_unit_test(a_statement_that_fails_for_good_is_reported_with_its_sqlstate),
 	    cmocka_unit_test(a_serialization_failure_is_retried),
 	    cmocka_unit_test(a_running_attempt_is_reported_or_waited_for),
