@@ -159,16 +159,17 @@ natsStatus nats_inbox_take(nats_inbox *inbox, int timeout_ms, natsMsg **message)
 	int64_t until_ms = service_now_ms() + timeout_ms;
 	natsStatus status = NATS_OK;
 
+	*message = NULL;
 	pthread_mutex_lock(&inbox->mutex);
-	while ((*message = take_first(inbox)) == NULL && status == NATS_OK) {
+	while (status == NATS_OK && *message == NULL) {
 		int64_t left_ms = until_ms - service_now_ms();
-		if (inbox->no_memory) {
+		if (natsConnection_IsClosed(inbox->connection)) {
+			status = NATS_CONNECTION_CLOSED; /* what came by it is void */
+		} else if ((*message = take_first(inbox)) == NULL && inbox->no_memory) {
 			status = NATS_NO_MEMORY;
-		} else if (natsConnection_IsClosed(inbox->connection)) {
-			status = NATS_CONNECTION_CLOSED;
-		} else if (left_ms <= 0) {
+		} else if (*message == NULL && left_ms <= 0) {
 			status = NATS_TIMEOUT;
-		} else {
+		} else if (*message == NULL) {
 			wait_a_moment(inbox, left_ms);
 		}
 	}
