@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.set_keeping(horizon_days, days_ahead, clock_skew, clock_settle, dead_retention, decision_retention,
--- outbox_retention): what holds for the whole installation, returned as it is then. What is left out (NULL) stays.
---   horizon_days        past days whose UUIDv7 keys are taken; later ones are expired. What is closed stays closed
---   days_ahead          days whose partitions are made in advance
---   clock_skew          how far in the future a UUIDv7 key may be
---   clock_settle        how long the database's clock must go steadily before anything is forgotten
---   dead_retention      dead events and messages are given up after it, and their decisions forgotten
---   decision_retention  entries of once.decision are forgotten after it; never those of an intent that is in doubt
---   outbox_retention    days of the outbox stay at least so long after they are over
+-- outbox_retention): what holds for the whole installation, returned as it is then. What is left out (NULL) stays; as
+-- installed in brackets.
+--   horizon_days        (7) past days whose UUIDv7 keys are taken; later ones are expired. What is closed stays closed
+--   days_ahead          (2) days whose partitions are made in advance
+--   clock_skew          (5 minutes) how far in the future the day of a UUIDv7 key may begin
+--   clock_settle        (1 hour) how long the database's clock must go steadily before anything is forgotten
+--   dead_retention      (90 days) dead events and messages are given up after it, and their decisions forgotten
+--   decision_retention  (400 days) entries of once.decision are forgotten after it; never those of an intent that is in doubt
+--   outbox_retention    (1 day) days of the outbox stay at least so long after they are over
 -- Raises 23514 or 22023 for a value out of range; no retention is longer than 100 years.
 CREATE FUNCTION once.set_keeping(horizon_days integer DEFAULT NULL, days_ahead integer DEFAULT NULL,
     clock_skew interval DEFAULT NULL, clock_settle interval DEFAULT NULL, dead_retention interval DEFAULT NULL,
