@@ -64,7 +64,8 @@ const config_option relay_options[] = {
      .minimum = 1,
      .maximum = 1000000,
      .standard = "10",
-     .help = "how often an event is tried before it is dead; a sink that is away does not count"},
+     .help = "how often an event is tried before it is dead; a sink that is away as a whole does not count, one of a "
+             "webhook's several hosts does (docs/events.md)"},
     {.name = "retry_first",
      .kind = CONFIG_DURATION,
      .offset = AT(retry_first_ms),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """A database with an older contract and data in it becomes one with the present contract: by the command and by the
-script. upgrade/version_N.sql is what version N installed."""
+script. upgrade/version_N.sql is what version N installed. No database ever stayed at version 3: it came with 4."""
 
 import hashlib
 import os

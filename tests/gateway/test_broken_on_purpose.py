@@ -5,6 +5,7 @@ without its guarantee proves nothing."""
 import pytest
 
 from contract.calls import mutate
+from harness.postgres import Postgres
 from harness.upstream import Upstream
 
 from . import test_faults as faults
@@ -120,3 +121,12 @@ def test_without_its_guarantee_the_test_fails(fresh, case):
             assert door.attempt("plain", value='"plain"').status == 201
             with pytest.raises((AssertionError, TimeoutError, KeyError)):
                 getattr(module, name)(door=door, **arguments)
+
+
+def test_where_it_fails_open_the_test_of_what_passes_without_the_database_fails():
+    config, http = setting("once_scope pay;", "once_scope pay; once_fail open;")(faults.CONFIG, faults.HTTP, None)
+    with Postgres() as mortal, Upstream() as service, Door(mortal.new_database(), service, config, http) as door:
+        with pytest.raises(AssertionError):
+            faults.test_while_postgresql_is_down_nothing_runs_and_every_request_is_answered_soon(mortal, door)
+        assert mortal.process is None  # it failed for what passed, not before
+        assert len(service.requests) > 1
