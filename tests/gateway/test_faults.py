@@ -27,6 +27,7 @@ CONFIG = """
     location /patient { once_lease 60s; proxy_pass http://app; }
     location /wait { once_wait 10s; proxy_pass http://app; }
     location /again { once_in_doubt retry; proxy_pass http://app; }
+    location /unread { once_response_max 1k; send_timeout 4s; proxy_pass http://app; }
     location /open { once_fail open; proxy_pass http://app; }
 """
 HTTP = "once_timeout 1s;"
@@ -81,6 +82,22 @@ def proxied(server, db, service):
         with Door(db, service, CONFIG, HTTP, dsn=proxy.dsn(db.name)) as running:
             running.proxy = proxy
             yield running
+
+
+# ---- Clients.
+
+
+def test_an_answer_over_the_limit_that_its_client_does_not_read_is_in_doubt(door):
+    """nginx breaks it off before its end is seen; one within the limit is stored, whatever its client does."""
+    key = new_key()
+    door.upstream.script(key, Answer(200, body=b"x" * 20_000_000))
+    connection = door.send(key, "/unread")
+    try:
+        door.wait_state(key, "in_doubt")
+    finally:
+        connection.close()
+    assert_problem(door.attempt(key, "/unread"), 409, "in-doubt")
+    assert door.count(key) == 1
 
 
 # ---- Workers.
