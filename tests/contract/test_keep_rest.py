@@ -180,7 +180,10 @@ def test_what_a_relay_has_still_to_deliver_holds_everything_that_is_not_older(db
     emit(db.connect())
     plain(db, "later")
     db.execute("UPDATE once.outbox SET created_at = created_at - interval '8 days'")
-    db.execute("UPDATE once.intent SET created_at = created_at - interval '9 days' WHERE key = 'older'")
+    db.execute(
+        "UPDATE once.intent SET created_at = created_at - age, completed_at = completed_at - age, expires_at = expires_at - age"
+        "  FROM CAST('9 days' AS interval) AS age WHERE key = 'older'"
+    )
     keep.round()
     assert keys(db) == {kept, "later"} and phase_of(db) == []
     held = db.row("SELECT * FROM once.retention_held()")
