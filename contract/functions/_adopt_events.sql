@@ -34,5 +34,8 @@ BEGIN
     PERFORM setval('once.parked_message_position_seq', n.last)
        FROM (SELECT max(p."position") AS last FROM once.parked_message AS p) AS n
       WHERE n.last >= (SELECT s.last_value + s.is_called::integer FROM once.parked_message_position_seq AS s);
+    PERFORM setval('once.outbox_day_seq', 256 * n.last)
+       FROM (SELECT max(o.day) AS last FROM once.outbox AS o) AS n
+      WHERE 256 * n.last > (SELECT s.last_value FROM once.outbox_day_seq AS s);
     RETURN adopted;
 END $$;

@@ -47,3 +47,13 @@ ALTER TABLE once.scope
         AND timestamp '2001-02-01' + lease <= '2001-02-08'),
     ADD CONSTRAINT retention_is_at_most_100_years CHECK (retention <= '100 years'
         AND timestamp '2001-02-01' + retention > '2001-02-01' AND timestamp '2001-02-01' + retention <= '2101-02-01');
+
+-- The latest day on which an intent's event may have been emitted, times 256: where it is today's, once.emit has not to look
+-- into the partitions of the days to come. nextval alone moves it on: that never goes back, whoever does it at once, and a
+-- crash adds 32 at most, as each attempt that moves it at the same time adds one. Hence the 256.
+DO $$
+BEGIN
+    EXECUTE format('CREATE SEQUENCE once.outbox_day_seq MINVALUE 0 START WITH %s',
+        256 * greatest(floor(date_part('epoch', clock_timestamp()) / 86400)::integer, (SELECT max(o.day) FROM once.outbox AS o)));
+END $$;
+COMMENT ON SEQUENCE once.outbox_day_seq IS 'the latest day of which there may be events, times 256';

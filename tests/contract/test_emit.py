@@ -3,9 +3,10 @@
 
 import random
 
+import psycopg2
 import pytest
 
-from .calls import Once, in_threads, refused, run
+from .calls import Once, in_threads, mutate, refused, run
 
 EVENT = dict(
     topic="order.created",
@@ -75,14 +76,57 @@ def test_the_same_event_again_on_another_day_is_the_same_event(db):
     assert len(events(db)) == 1
 
 
-def test_the_same_event_again_after_the_clock_has_stepped_back_a_day_is_the_same_event(db):
-    event_id = Once(db.connect()).emit(**EVENT)
-    db.execute("UPDATE once.outbox SET day = day + 1")
+def on_another_day(db, days, call):
+    """What it returns while the clock of once.emit is so many days ahead."""
+    ahead = f"clock_timestamp() + interval '{days} days'"
+    mutate(db, "emit", "clock_timestamp()", ahead)
+    try:
+        return call()
+    finally:
+        mutate(db, "emit", ahead, "clock_timestamp()")
+
+
+@pytest.mark.parametrize("days", [1, 2])
+@pytest.mark.parametrize("before", [True, False], ids=["in use before", "not in use before"])
+def test_the_same_event_again_after_the_clock_has_stepped_back_is_the_same_event(db, before, days):
+    if before:
+        db.execute("SELECT nextval('once.outbox_day_seq')")  # as whoever emitted first today has left it
+    event_id = on_another_day(db, days, lambda: Once(db.connect()).emit(**EVENT))
     once = Once(db.connect())
     assert once.emit(**EVENT) == event_id
     with refused("P4051"):
         once.emit(**{**EVENT, "payload": '{"id": 8}'})
     assert len(events(db)) == 1
+    # What is new is emitted today, and found again.
+    other = {**EVENT, "key": "other"}
+    assert once.emit(**other) == once.emit(**other)
+    assert len(events(db)) == 2
+
+
+def last_day(db):
+    """Of the sequence that says whether there may be events of later days; and today."""
+    return db.row("SELECT last_value / 256 AS last, floor(date_part('epoch', now()) / 86400)::integer AS today FROM once.outbox_day_seq")
+
+
+def test_the_days_to_come_are_looked_at_only_after_they_were_in_use(db):
+    mutate(db, "_emitted_later", "RETURN EXISTS (", "RAISE EXCEPTION 'looked'; RETURN EXISTS (")
+    db.execute("SELECT setval('once.outbox_day_seq', 256 * floor(date_part('epoch', now()) / 86400)::integer)")
+    Once(db.connect()).emit(**EVENT)
+    db.execute("SELECT nextval('once.outbox_day_seq') FROM generate_series(1, 255)")  # what crashes and crowds add
+    Once(db.connect()).emit(**{**EVENT, "key": "other"})
+    assert last_day(db).last == last_day(db).today
+    db.execute("SELECT nextval('once.outbox_day_seq')")
+    with pytest.raises(psycopg2.Error, match="looked"):
+        Once(db.connect()).emit(**EVENT)
+
+
+def test_who_emits_first_after_idle_days_says_so_though_it_rolls_back(db):
+    db.execute("SELECT setval('once.outbox_day_seq', 256 * (floor(date_part('epoch', now()) / 86400)::integer - 100) + 40)")
+    connection = db.connect()
+    run(connection, "BEGIN")
+    Once(connection).emit(**EVENT)
+    run(connection, "ROLLBACK")
+    assert last_day(db).last == last_day(db).today
 
 
 def test_names_that_no_index_takes_together_are_refused_with_the_bound(db):

@@ -613,7 +613,7 @@ def of_old(db):
     park(db.connect(), "m1", key="k", state="waiting")
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
     become_another_cluster(db)
-    for sequence in ("outbox_id_seq", "parked_message_position_seq"):
+    for sequence in ("outbox_id_seq", "parked_message_position_seq", "outbox_day_seq"):
         db.execute(f"SELECT setval('once.{sequence}', 1, false)")
     return event
 
@@ -629,6 +629,13 @@ def test_after_adoption_what_is_new_takes_no_number_that_something_of_old_has(db
     park(db.connect(), "m2", key="k", state="waiting")
     assert [row.message_id for row in db.rows('SELECT message_id FROM once.parked_message ORDER BY "position"')] == ["m1", "m2"]
     assert db.value('SELECT count(DISTINCT "position") FROM once.parked_message') == 2
+
+
+def test_after_adoption_the_days_of_old_events_are_known(db):
+    of_old(db)
+    db.execute("UPDATE once.outbox SET day = day + 1")
+    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    assert db.value("SELECT last_value = 256 * (SELECT max(day) FROM once.outbox) FROM once.outbox_day_seq")
 
 
 def test_a_new_relay_in_a_replicated_database_meets_no_two_events_of_one_number(db):
