@@ -2,8 +2,6 @@
 /* rabbitmq.c: see rabbitmq.h. */
 #include "rabbitmq.h"
 
-#include <amqp_ssl_socket.h>
-#include <amqp_tcp_socket.h>
 #include <arpa/inet.h>
 #include <openssl/ssl.h>
 #include <stdatomic.h>

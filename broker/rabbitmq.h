@@ -2,10 +2,8 @@
 /* rabbitmq.h: a connection to RabbitMQ, out of a section's options, and what a broken one said. */
 #pragma once
 
-#include <amqp.h>
-#include <amqp_framing.h>
-
 #include "broker.h"
+#include "librabbitmq.h"
 #include "service.h"
 
 #define RABBITMQ_CHANNEL 1

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,7 +27,9 @@ enum {
 	UNIX_PATH_MAX_BYTES = 107, /* sockaddr_un */
 	SCOPE_MAX_BYTES = 255,     /* as the contract */
 	VARIABLE_MAX_BYTES = 100,
-	TIMEOUT_S = 60
+	TIMEOUT_S = 60,
+	CONNECTIONS_MAX = 4096,
+	FILES_BESIDES = 64 /* logs, sockets, the database's connections, what nginx opens itself */
 };
 
 static bool consists_of(const char *text, size_t length, const char *characters, size_t length_max)
@@ -222,6 +225,24 @@ static void put_path(FILE *out, const char *indent, const char *name, const gate
 	free(path);
 }
 
+/*
+ * As many connections as files may be open: nginx raises its limit (1,024 for most users) as far as the system lets it, and
+ * warns where it has more connections than that.
+ */
+static void put_connections(FILE *out)
+{
+	const rlim_t wanted = CONNECTIONS_MAX + FILES_BESIDES;
+	struct rlimit limit = {.rlim_cur = wanted, .rlim_max = wanted};
+
+	getrlimit(RLIMIT_NOFILE, &limit);
+	rlim_t files = limit.rlim_max > wanted ? wanted : limit.rlim_max;
+	if (limit.rlim_cur < files) {
+		fprintf(out, "worker_rlimit_nofile %llu;\n", (unsigned long long)files);
+	}
+	fprintf(out, "\nevents {\n    worker_connections %llu;\n}\n\n",
+	        (unsigned long long)(files > 2 * FILES_BESIDES ? files - FILES_BESIDES : FILES_BESIDES));
+}
+
 static void put_main(const gateway *gateway, FILE *out)
 {
 	fputs("# Written by pgonce at each start.\nload_module ", out);
@@ -240,7 +261,7 @@ static void put_main(const gateway *gateway, FILE *out)
 	    gateway->workers != 0 ? gateway->workers : 1, TIMEOUT_S + 10);
 	put_path(out, "", "pid", gateway, "nginx.pid");
 	put_path(out, "", "lock_file", gateway, "nginx.lock");
-	fputs("\nevents {\n    worker_connections 4096;\n}\n\n", out);
+	put_connections(out);
 }
 
 /* The path without its query, where secrets may be. */

@@ -56,7 +56,7 @@ static int ask(const gateway *gateway, const char *const *arguments, buffer *sai
 
 static char *ask_version(const gateway *gateway)
 {
-	const char *arguments[] = {"nginx", "-V", NULL};
+	const char *arguments[] = {gateway->program, "-V", NULL};
 	buffer said = {.bytes_max = ANSWER_BYTES_MAX};
 
 	ask(gateway, arguments, &said);
@@ -271,8 +271,8 @@ int nginx_test(const gateway *gateway)
 {
 	char *configuration = cli_format("%s/nginx.conf", gateway->directory);
 	bool option = has_error_log_option(gateway);
-	const char *arguments[] = {"nginx",  "-t", "-p", gateway->directory, "-c", configuration, option ? "-e" : NULL,
-	                           "stderr", NULL};
+	const char *arguments[] = {gateway->program,     "-t",     "-p", gateway->directory, "-c", configuration,
+	                           option ? "-e" : NULL, "stderr", NULL};
 	buffer said = {.bytes_max = ANSWER_BYTES_MAX};
 	int result = CLI_OK;
 
@@ -299,14 +299,16 @@ int nginx_test(const gateway *gateway)
 
 /* ---- The process ---- */
 
+/* By its full path: with a bare name nginx could not execute itself again for an upgrade of its program (SIGUSR2). */
 void nginx_become(const gateway *gateway)
 {
 	char *configuration = cli_format("%s/nginx.conf", gateway->directory);
 
 	if (has_error_log_option(gateway)) {
-		execl(gateway->program, "nginx", "-p", gateway->directory, "-c", configuration, "-e", "stderr", (char *)NULL);
+		execl(gateway->program, gateway->program, "-p", gateway->directory, "-c", configuration, "-e", "stderr",
+		      (char *)NULL);
 	} else {
-		execl(gateway->program, "nginx", "-p", gateway->directory, "-c", configuration, (char *)NULL);
+		execl(gateway->program, gateway->program, "-p", gateway->directory, "-c", configuration, (char *)NULL);
 	}
 	free(configuration);
 }

@@ -65,13 +65,17 @@ static int as_user(const server *server, server_task *task)
 	return WEXITSTATUS(status);
 }
 
-/* Runs a program of the server as its user, output to the log. Its exit status. */
-static int run_program(const server *server, const char *name, const char *const *arguments)
+/*
+ * Runs arguments[0], a program of the server, as its user, output to the log. Its exit status. It is called by its full path:
+ * from a bare name PostgreSQL's programs look for themselves, and for each other, in PATH, where most packages do not put them.
+ */
+static int run_program(const server *server, const char *arguments[])
 {
-	char *path = cli_format("%s/%s", server->bindir, name);
+	char *path = cli_format("%s/%s", server->bindir, arguments[0]);
 	int status = 0;
 	pid_t pid = fork();
 
+	arguments[0] = path;
 	if (pid == 0) {
 		/* Not in the terminal's process group: Ctrl-C is pgonce's to handle, which stops the server in order. */
 		setsid();
@@ -145,7 +149,7 @@ static int version_of(const char *bindir)
 	pid_t pid = fork();
 	if (pid == 0) {
 		dup2(ends[1], STDOUT_FILENO);
-		execl(path, "postgres", "--version", (char *)NULL);
+		execl(path, path, "--version", (char *)NULL);
 		_exit(127);
 	}
 	close(ends[1]);
@@ -194,23 +198,59 @@ static bool ask_pg_config(char bindir[PATH_MAX])
 	return found && has_programs(bindir);
 }
 
-/* The newest of /usr/lib/postgresql/N/bin, or the one of the version wanted (0: any). */
-static bool search_packages(char bindir[PATH_MAX], int wanted)
+/* Where packages put a server's programs. */
+static const char *const places[] = {
+    "/usr/lib/postgresql/*/bin",        /* Debian, Ubuntu */
+    "/usr/pgsql-*/bin",                 /* PostgreSQL's own packages for Fedora and RHEL */
+    "/usr/lib/postgresql[0-9]*/bin",    /* openSUSE */
+    "/usr/libexec/postgresql[0-9]*",    /* Alpine */
+    "/usr/lib64/postgresql-[0-9]*/bin", /* Gentoo */
+    "/usr/local/pgsql/bin",             /* built from source */
+    "/usr/local/bin",
+    "/usr/bin",
+};
+
+enum {
+	PLACE_COUNT = sizeof places / sizeof places[0]
+};
+
+/* The newest version that is installed in one of the places, or the one that is wanted (0: any). */
+static bool search_places(char bindir[PATH_MAX], int wanted)
 {
-	glob_t found = {.gl_pathc = 0};
 	int newest = 0;
 
-	if (glob("/usr/lib/postgresql/*/bin", 0, NULL, &found) == 0) {
-		for (size_t i = 0; i < found.gl_pathc; i++) {
-			int version = atoi(found.gl_pathv[i] + strlen("/usr/lib/postgresql/"));
-			if (version > newest && (wanted == 0 || version == wanted) && has_programs(found.gl_pathv[i])) {
-				newest = version;
-				set_path(bindir, found.gl_pathv[i], NULL);
+	for (size_t place = 0; place < PLACE_COUNT; place++) {
+		glob_t found = {.gl_pathc = 0};
+		if (glob(places[place], 0, NULL, &found) == 0) {
+			for (size_t i = 0; i < found.gl_pathc; i++) {
+				int version = has_programs(found.gl_pathv[i]) ? version_of(found.gl_pathv[i]) : 0;
+				if (version > newest && (wanted == 0 || version == wanted)) {
+					newest = version;
+					set_path(bindir, found.gl_pathv[i], NULL);
+				}
 			}
 		}
+		globfree(&found);
 	}
-	globfree(&found);
 	return newest != 0;
+}
+
+static int fail_no_programs(const server *server)
+{
+	char *searched = cli_duplicate("what pg_config --bindir names");
+
+	for (size_t i = 0; i < PLACE_COUNT; i++) {
+		char *longer = cli_format("%s, %s", searched, places[i]);
+		free(searched);
+		searched = longer;
+	}
+	int result =
+	    cli_fail(server->invocation, CLI_FAILED,
+	             "install it (Debian, Ubuntu: apt install postgresql), or set PGONCE_PG_BINDIR to the directory "
+	             "that holds postgres, initdb and pg_ctl",
+	             "no PostgreSQL server is installed here; searched: %s", searched);
+	free(searched);
+	return result;
 }
 
 static int find_programs(server *server)
@@ -224,13 +264,11 @@ static int find_programs(server *server)
 			                "PGONCE_PG_BINDIR: there is no PostgreSQL server in %s", chosen);
 		}
 		set_path(server->bindir, chosen, NULL);
-	} else if (!ask_pg_config(server->bindir) && !search_packages(server->bindir, 0)) {
-		return cli_fail(server->invocation, CLI_FAILED,
-		                "install it (Debian, Ubuntu: apt install postgresql), or set PGONCE_PG_BINDIR",
-		                "no PostgreSQL server is installed here");
+	} else if (!ask_pg_config(server->bindir) && !search_places(server->bindir, 0)) {
+		return fail_no_programs(server);
 	}
 	int version = version_of(server->bindir);
-	if (cluster == 0 || version == cluster || (chosen == NULL && search_packages(server->bindir, cluster))) {
+	if (cluster == 0 || version == cluster || (chosen == NULL && search_places(server->bindir, cluster))) {
 		return CLI_OK;
 	}
 	char *hint = cli_format("install PostgreSQL %d again, or move %s away to start anew", cluster, server->data);
@@ -565,7 +603,7 @@ static int make_cluster(server *server)
 	} else {
 		result = make_private(server, new_data);
 	}
-	if (result == CLI_OK && run_program(server, "initdb", arguments) != 0) {
+	if (result == CLI_OK && run_program(server, arguments) != 0) {
 		result = fail_log(server, "initdb failed");
 	}
 	set_path(data, server->data, NULL);
@@ -636,7 +674,7 @@ int server_start(server *server, bool *reused)
 	}
 	snprintf(seconds, sizeof seconds, "%d", START_SECONDS);
 	const char *arguments[] = {"pg_ctl", "start", "-D", "data", "-l", "log", "-w", "-s", "-t", seconds, NULL};
-	if (result == CLI_OK && run_program(server, "pg_ctl", arguments) != 0) {
+	if (result == CLI_OK && run_program(server, arguments) != 0) {
 		result = fail_log(server, "the server did not start");
 	}
 	return result;
@@ -652,7 +690,7 @@ int server_stop(server *server)
 	int result = find_programs(server);
 	snprintf(seconds, sizeof seconds, "%d", START_SECONDS);
 	const char *arguments[] = {"pg_ctl", "stop", "-D", "data", "-m", "fast", "-w", "-s", "-t", seconds, NULL};
-	if (result == CLI_OK && run_program(server, "pg_ctl", arguments) != 0) {
+	if (result == CLI_OK && run_program(server, arguments) != 0) {
 		result = fail_log(server, "the server did not stop");
 	}
 	return result;

@@ -17,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "built.h"
 #include "gateway.h"
 #include "services.h"
 #include "warehouse.h"
@@ -598,7 +599,9 @@ static int prepare_jobs(const server *server)
 	char *config = file_of(server, "pgonce.conf", "");
 	int result = warehouse_make_database(server);
 
-	result = result == CLI_OK ? warehouse_make_stream(server, url) : result;
+	if (result == CLI_OK && BROKER_WITH_NATS) {
+		result = warehouse_make_stream(server, url);
+	}
 	result = result == CLI_OK ? warehouse_write_config(server, config, url) : result;
 	free(config);
 	free(url);
@@ -611,11 +614,14 @@ static int start_events(const server *server)
 	int nats = open_nats();
 	int result = CLI_OK;
 
-	if (nats < 0) {
-		cli_note(server->invocation, "without the relay and the consumer: nats-server is not installed");
+	if (nats >= 0) {
+		close(nats);
+	}
+	if (nats < 0 || broker_left_out("nats") != NULL) {
+		cli_note(server->invocation, "without the relay and the consumer: %s",
+		         nats < 0 ? "nats-server is not installed" : "this pgonce was built without NATS (libnats)");
 		return CLI_OK;
 	}
-	close(nats);
 	for (int i = NATS; i < SERVICE_COUNT; i++) {
 		all_run = all_run && is_whole(server, &services[i]);
 	}

@@ -2,6 +2,7 @@
 /* terminal.c: see terminal.h. */
 #include "terminal.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -197,6 +198,7 @@ static bool fill(int wait_ms)
 		terminal.input_length -= terminal.input_at;
 		terminal.input_at = 0;
 	}
+	assert(terminal.input_length <= INPUT_BYTES);
 	ssize_t got = read(STDIN_FILENO, terminal.input + terminal.input_length, INPUT_BYTES - terminal.input_length);
 	terminal.input_length += got > 0 ? (size_t)got : 0;
 	return got > 0;

@@ -13,7 +13,7 @@
 
 /* The database; what is there already stays. CLI_OK, or after saying. */
 int warehouse_make_database(const server *server);
-/* The stream, of all subjects order.>; one that is there stays. CLI_OK, or after saying. */
+/* The stream, of all subjects order.>; one that is there stays. CLI_OK, or after saying. In stream.c: only in a build with NATS. */
 int warehouse_make_stream(const server *server, const char *url);
 /* Writes the configuration. CLI_OK, or after saying. */
 int warehouse_write_config(const server *server, const char *path, const char *url);

@@ -2,9 +2,7 @@
 /* amqp_text.h: a message's AMQP properties and headers, of whatever type, as text. For source_rabbitmq.c. */
 #pragma once
 
-#include <amqp.h>
-#include <amqp_framing.h>
-
+#include "librabbitmq.h"
 #include "source.h"
 
 /* Reused from message to message; text_buffer_free at the end. */

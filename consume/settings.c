@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "built.h"
 #include "http.h"
 
 #define AT(member) offsetof(settings, member)
@@ -200,6 +201,14 @@ static char *source_names(void)
 
 static bool check_source(const config *config, const config_section *section, settings *settings, char **problem)
 {
+	const char *library = broker_left_out(settings->source);
+
+	if (library != NULL) {
+		*problem = config_problem(config, section, entry_of(section, "source"),
+		                          "this pgonce was built without %s: install %s and build it again", settings->source,
+		                          library);
+		return false;
+	}
 	settings->class = source_find(settings->source);
 	if (settings->class == NULL) {
 		char *names = source_names();

@@ -4,11 +4,19 @@
 
 #include <string.h>
 
-static const source_class *const sources[] = {&source_kafka, &source_rabbitmq, &source_nats};
+#include "built.h"
+
+static const source_class *const sources[] = {BUILT_KAFKA(source_kafka), BUILT_RABBITMQ(source_rabbitmq),
+                                              BUILT_NATS(source_nats)};
 
 const source_class *source_at(size_t index)
 {
-	return index < sizeof sources / sizeof sources[0] ? sources[index] : NULL;
+	for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+		if (sources[i] != NULL && index-- == 0) {
+			return sources[i];
+		}
+	}
+	return NULL;
 }
 
 const source_class *source_find(const char *name)

@@ -20,10 +20,11 @@ unset MAKEFLAGS MFLAGS
 mkdir -p "$work"
 
 fetch() {
-	local apt=(-o "Dir::Etc::sourcelist=$work/apt/deb-src.sources" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$work/apt/lists"
+	local apt=(-o Dir::Etc::sourcelist=- -o "Dir::Etc::sourceparts=$work/apt" -o "Dir::State::lists=$work/apt/lists"
 		-o "Dir::Cache=$work/apt/cache" -o APT::Sandbox::User=root)
 	mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial"
-	sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian*.sources >"$work/apt/deb-src.sources"
+	sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/{debian,ubuntu}*.sources >"$work/apt/deb-src.sources" 2>/dev/null || true
+	sed -n 's/^deb /deb-src /p' /etc/apt/sources.list >"$work/apt/deb-src.list" 2>/dev/null || true
 	apt-get "${apt[@]}" -q update
 	(cd "$work/apt" && apt-get "${apt[@]}" -q source --download-only --tar-only nginx)
 	# Debian's patches are welcome, and nothing here depends on them: a mirror may have replaced them since its list was made.

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "built.h"
 #include "conninfo.h"
 #include "memory.h"
 
@@ -134,6 +135,13 @@ static bool find_sink(const config *config, const config_section *section, relay
 	settings->sink = sink_find(settings->sink_name);
 	if (settings->sink != NULL) {
 		return true;
+	}
+	const char *library = broker_left_out(settings->sink_name);
+	if (library != NULL) {
+		*problem = config_problem(config, section, entry_of(section, "sink"),
+		                          "this pgonce was built without %s: install %s and build it again",
+		                          settings->sink_name, library);
+		return false;
 	}
 	char *names = memory_copy("");
 	for (size_t i = 0; sink_at(i) != NULL; i++) {

@@ -4,11 +4,19 @@
 
 #include <string.h>
 
-static const sink_class *const sinks[] = {&sink_kafka, &sink_nats, &sink_rabbitmq, &sink_stdout, &sink_webhook};
+#include "built.h"
+
+static const sink_class *const sinks[] = {BUILT_KAFKA(sink_kafka), BUILT_NATS(sink_nats), BUILT_RABBITMQ(sink_rabbitmq),
+                                          &sink_stdout, &sink_webhook};
 
 const sink_class *sink_at(size_t index)
 {
-	return index < sizeof sinks / sizeof sinks[0] ? sinks[index] : NULL;
+	for (size_t i = 0; i < sizeof sinks / sizeof sinks[0]; i++) {
+		if (sinks[i] != NULL && index-- == 0) {
+			return sinks[i];
+		}
+	}
+	return NULL;
 }
 
 const sink_class *sink_find(const char *name)

@@ -22,18 +22,30 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # What the torture draws everything from: new for each run, and the same for all of its workers, which inherit it.
 TORTURE_SEED = os.environ.setdefault("PGONCE_TORTURE_SEED", str(random.SystemRandom().randrange(1 << 32)))
 
-# Files that never run beside each other. Those that start a Kafka or a RabbitMQ: each wants a core to start; their tests take long, so they come
-# first. Those of pgonce dev: it takes the first free port from 8080, and finds it again after a stop.
-GROUPS = {
-    "brokers": ("relay/test_sink_kafka", "relay/test_sink_rabbitmq", "consume/test_source_kafka", "consume/test_source_rabbitmq",
-                "end_to_end/test_million", "end_to_end/test_orders", "torture/test_torture"),
-    "dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments"),
-}  # fmt: skip
+# Files that never run beside each other: pgonce dev takes the first free port from 8080, and finds it again after a stop.
+GROUPS = {"dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments")}
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
+# What takes minutes comes first, so that little waits for it in the end.
+LONG = (
+    "dev", "torture/test_torture", "model/test_model", "contract/test_retention_property", "end_to_end/test_orders",
+    "consume/test_source_rabbitmq", "consume/test_source_kafka", "contract/test_broken_on_purpose", "relay/test_sink_rabbitmq", "torture/test_workload",
+    "relay/test_sink_kafka", "end_to_end/test_million", "cli/test_doctor_findings", "contract/test_crash",
+)  # fmt: skip
+
+
+# Of memory for each worker: its PostgreSQL, whose files are in memory, too, and what its tests start besides.
+WORKER_BYTES = 1 << 30
+
+
+def pytest_xdist_auto_num_workers(config):
+    """-n auto. Tests wait more than they compute."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(3 * len(os.sched_getaffinity(0)), memory // WORKER_BYTES))
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "alone: measures time; no other worker's test runs meanwhile")
+    config.addinivalue_line("markers", "alone: measures time; comes last, beside little else")
+    config.addinivalue_line("markers", "long: not in `make check`, which is to be over soon")
     config.addinivalue_line("markers", "plain(why): skipped where the programs are built with a sanitizer")
     config.pluginmanager.register(Turns(), "turns")
     if os.environ.get("PGONCE_SANITIZED") == "yes":
@@ -46,18 +58,18 @@ def group_of(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """With several workers the tests of a file stay together, in order, with what they share. What waits for the others to end comes after what
-    takes minutes, so that little waits for it."""
+    """With several workers the tests of a file stay together, in order, with what they share; those that measure time are two groups at the end."""
     here = config.rootpath / "tests"
-    alone = set()
     for item in items:
         file = item.path.relative_to(here).with_suffix("").as_posix() if item.path.is_relative_to(here) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(GROUP_OF.get(file, file)))
+        group = GROUP_OF.get(file, file)
         if item.get_closest_marker("alone"):
-            alone.add(group_of(item))
+            group = "alone/gateway" if file.startswith("gateway/") else "alone/rest"
+        item.add_marker(pytest.mark.xdist_group(group))
         if (plain := item.get_closest_marker("plain")) and os.environ.get("PGONCE_SANITIZED") == "yes":
             item.add_marker(pytest.mark.skip(reason=plain.args[0]))
-    items.sort(key=lambda item: (group_of(item) != "brokers", group_of(item) in alone))
+    place = {group: number for number, group in enumerate(LONG)}
+    items.sort(key=lambda item: (group_of(item).startswith("alone/"), place.get(group_of(item), len(LONG))))
 
 
 @pytest.fixture(scope="session")

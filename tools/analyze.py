@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Static analysis of every C file outside of tests/: clang-tidy (with clang's analyzer) and gcc -fanalyzer, as many at once as there are processors,
-the largest files first, the nginx module's among the others, so that no processor waits for another's last file.
+the largest files first, so that no processor waits for another's last file.
 
 Clang's analyzer is nearly all of clang-tidy's time, and most of that goes into few large functions, whose paths it follows until it has seen 225,000
 states. PGONCE_ANALYZER_STATES bounds them (75,000 by default, as clang's own quick mode has it, with all else as thorough as ever; `make lint-deep`
@@ -23,7 +23,6 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NGINX_FOLDERS = ["src/core", "src/event", "src/event/modules", "src/os/unix", "objs", "src/http", "src/http/modules", "src/http/v2"]
 STATES = os.environ.get("PGONCE_ANALYZER_STATES", "75000")
 # gcc's own, which clang 14 does not take.
 GCC_ONLY = {"-ftrivial-auto-var-init=zero"}
@@ -34,7 +33,7 @@ def output_of(command, directory=ROOT):
 
 
 class File:
-    """What is analysed with which arguments of the compiler. Those of the module are not in the build's list: nginx's own build compiles it."""
+    """What is analysed, with which arguments of the compiler."""
 
     def __init__(self, path, directory, arguments):
         self.path, self.directory, self.arguments = path, directory, arguments
@@ -71,17 +70,6 @@ def listed(build):
     return files
 
 
-def module(build):
-    nginx = build / "gateway/ngx_http_once_module.so.p/nginx"
-    if not (nginx / "objs").is_dir():
-        print("skip  static analysis of the module: it is not built here")
-        return {}
-    libpq = output_of(["pg_config", "--includedir"]).stdout.strip()
-    arguments = ["-std=gnu11", "-D_GNU_SOURCE", f"-I{ROOT}/include", f"-I{ROOT}/lib/http", f"-I{libpq}", "-O2"]
-    arguments += [f"-isystem{(nginx / folder).resolve()}" for folder in NGINX_FOLDERS]
-    return {path: File(path, ROOT, arguments) for path in (ROOT / "gateway").glob("*.c")}
-
-
 def rules():
     versions = output_of(["clang-tidy", "--version"]).stdout + output_of(["gcc", "--version"]).stdout
     return hashlib.sha256((versions + (ROOT / ".clang-tidy").read_text(encoding="utf-8") + STATES + pathlib.Path(__file__).read_text(encoding="utf-8")).encode())
@@ -105,7 +93,7 @@ def analyze(file, passed, rules_hash):
 def main(build, names):
     passed = build / "analyzed"
     passed.mkdir(exist_ok=True)
-    files = {**module(build), **listed(build)}
+    files = listed(build)
     chosen = [file for path, file in files.items() if not names or str(path.relative_to(ROOT)) in names]
     chosen.sort(key=lambda file: -file.path.stat().st_size)
     rules_hash, bad, slowest = rules(), 0, []

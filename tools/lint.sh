@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# Static checks. lint.sh BUILD runs them all; lint.sh --format formats the C files in place. Every check runs; the exit status says whether one failed.
+# Static checks. lint.sh runs them all; lint.sh --format formats the C files in place. Every check runs; the exit status says whether one failed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -20,7 +20,6 @@ if [ "${1:-}" = "--format" ]; then
 	exec "$format" -i $c_files
 fi
 
-build=${1:-build}
 failed=0
 check() {
 	name=$1
@@ -40,6 +39,10 @@ if [ -n "$format" ]; then
 else
 	echo "skip  format: clang-format 14 is not here, and other versions lay code out differently"
 fi
+# Here, and nowhere else, a warning is an error. What gcc makes of it is what the other checks look at.
+build=build-werror
+check "no warning (gcc)" env CC=gcc tools/build.sh "$build" -Dwerror=true
+check "no warning (clang)" env CC=clang tools/build.sh "$build-clang" -Dwerror=true -Dsbom=false
 check "static analysis (clang-tidy, gcc -fanalyzer)" /usr/bin/python3 tools/analyze.py "$build"
 # shellcheck disable=SC2046
 check "shell (shellcheck)" shellcheck -x $(git ls-files '*.sh' .ci/run)

@@ -1,167 +1,206 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# Installs the system packages that are missing, on Debian and Ubuntu. Says what and why; uses sudo only for that. Does nothing where all is there.
-# setup.sh bench-gateway, setup.sh bench-events: also what that task needs. It leaves no packaged server running, nor starting with the machine.
+# Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events. On Debian and Ubuntu it
+# installs the packages that are missing: it says which and what for, and uses sudo for that alone. Elsewhere it names what is missing.
+# Packaged servers that it brings are neither started nor set to start with the machine.
 set -euf
 
-# package: what it is for. "?": left out, with a word, where the system has no such package.
-packages="
-postgresql:the private server of 'make run' and of the tests
-postgresql-contrib:pgbench, for 'make bench'
-libpq-dev:the PostgreSQL client library
-libcurl4-openssl-dev:webhooks
-librdkafka-dev:the Kafka client library
-librabbitmq-dev:the RabbitMQ client library
-libnats-dev:the NATS client library
-libssl-dev:SHA-256
-libjansson-dev:JSON of the command
-pkg-config:finds the libraries
-gcc:the compiler, and the sanitizers that the tests use
-g++:checks that pgonce.h compiles as C++
-make:the tasks, and nginx's own build of its modules
-meson:the build
-ninja-build:the build
-nginx:the gateway's server
-nginx-dev?:the build of the gateway's module
-libmicrohttpd-dev:the metrics of pgonce keep, relay and consume, and the example services
-python3:build steps and tests
-python3-pytest:the tests
-python3-pytest-xdist:runs the tests on both cores
-python3-psycopg2:the tests' PostgreSQL client
-libcmocka-dev:the C tests
-curl:the tests' HTTP/2 client
-openssl:the tests' certificates
-pgbouncer:the tests behind a transaction pooler
-nats-server:the tests' private NATS
-rabbitmq-server:the tests' private RabbitMQ
-python3-pika:the tests' RabbitMQ client
-default-jre-headless?:runs the tests' private Kafka
-maven?:fetches the tests' private Kafka
-kcat?:the tests' Kafka client
-spin:searches the model of the protocol
-prometheus:the tests' private Prometheus, and promtool
-clang-format:the format check
-clang-tidy:static analysis
-clang:the tests' fuzzer, libFuzzer
-valgrind:the library's tests in memory checked by value
-gcovr:counts the branches that the tests take
-shellcheck:the shell check
+# package: tasks: how to tell that it is here: what it is for
+#   tasks   run, and build, are part of test, lint and the benchmarks. With "?" the task goes on without it where the system has no such package.
+#   tell    program P, library L (of pkg-config), file F, module M (of Python), server (of PostgreSQL)
+table="
+gcc:run build:program gcc:the compiler
+libc6-dev:run build:file /usr/include/stdlib.h:the C library
+pkg-config:run build:program pkg-config:finds the libraries
+meson:run build:program meson:the build
+ninja-build:run build:program ninja:the build
+python3:run build:program python3:build steps, and the clients of the examples
+libpq-dev:run build:library libpq:the PostgreSQL client library
+libssl-dev:run build:library libcrypto:SHA-256, and TLS to RabbitMQ
+libjansson-dev:run build:library jansson:JSON
+libcurl4-openssl-dev:run build:library libcurl:webhooks, and handlers that are HTTP services
+libmicrohttpd-dev:run build:library libmicrohttpd:the metrics of keep, relay and consume, and the example services
+nginx-dev:run? build?:file /usr/share/nginx/src/configure:the source of nginx for modules, for the gateway
+libnats-dev:run? build?:library libnats:the NATS client library
+librdkafka-dev:build?:library rdkafka:the Kafka client library
+librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
+postgresql:run test bench:server:the private PostgreSQL
+nginx:run test bench:program nginx:the gateway's server
+nats-server:run? test:program nats-server:the private NATS
+g++:test:program g++:checks that pgonce.h compiles as C++
+libcmocka-dev:test lint:library cmocka:the C tests
+python3-pytest:test:module pytest:the tests
+python3-pytest-xdist:test:module xdist:runs tests beside each other
+python3-psycopg2:test bench:module psycopg2:the tests' PostgreSQL client
+curl:run test bench:program curl:asks the gateway; the tests' HTTP/2 client
+openssl:test:program openssl:the tests' certificates
+pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
+rabbitmq-server:test:program rabbitmq-server:the tests' private RabbitMQ
+python3-pika:test:module pika:the tests' RabbitMQ client
+default-jre-headless:test?:program java:runs the tests' private Kafka
+maven:test?:program mvn:fetches the tests' private Kafka
+kcat:test?:program kcat:the tests' Kafka client
+spin:test:program spin:searches the model of the protocol
+prometheus:test:program promtool:the tests' private Prometheus
+clang:test lint:program clang:the tests' fuzzer, and the second compiler
+libclang-rt-dev:test?:file /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a:the fuzzer's runtime
+valgrind:test:program valgrind:the library's tests in memory checked by value
+gcovr:test:program gcovr:counts the branches that the tests take
+clang-format:lint:program clang-format:the format check
+clang-tidy:lint:program clang-tidy:static analysis
+shellcheck:lint:program shellcheck:the shell check
+postgresql-contrib:bench:file /usr/lib/postgresql/*/bin/pgbench:pgbench
+wrk:bench-gateway:program wrk:the load of 'make bench-gateway'
+redis-server:bench-gateway:program redis-server:where the peer of 'make bench-gateway' keeps its keys
+nodejs:bench-gateway bench-events:program node:runs the peers
+npm:bench-gateway bench-events:program npm:fetches the peers
 "
-bench_gateway_packages="
-wrk:the load of 'make bench-gateway'
-redis-server:where the peer of 'make bench-gateway' keeps its keys
-nodejs:runs the peer of 'make bench-gateway'
-npm:fetches the peer of 'make bench-gateway'
-"
-bench_events_packages="
-nodejs:runs the peer of 'make bench-events'
-npm:fetches the peer of 'make bench-events'
-"
-is_installed() {
+servers="nginx redis-server pgbouncer nats-server rabbitmq-server prometheus"
+
+usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events"
+task=${1:?$usage}
+case $task in
+run | build) tasks=$task ;;
+test | lint | bench) tasks="build $task" ;;
+bench-gateway | bench-events) tasks="build bench $task" ;;
+*) echo "$usage" >&2 && exit 2 ;;
+esac
+PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
+
+field() {
+	printf '%s\n' "$table" | awk -F: -v package="$1" -v number="$2" '$1 == package { print $number }'
+}
+
+a_file_is() {
+	set +f
+	# shellcheck disable=SC2086  # a pattern, and one word
+	ls -d $1 >/dev/null 2>&1
+	found=$?
+	set -f
+	return $found
+}
+
+is_here() {
+	rest=${1#* }
 	case $1 in
-	# Often not from the system's packages.
-	default-jre-headless) command -v java >/dev/null 2>&1 && return 0 ;;
-	maven) command -v mvn >/dev/null 2>&1 && return 0 ;;
-	nodejs) command -v node >/dev/null 2>&1 && return 0 ;;
-	npm) command -v npm >/dev/null 2>&1 && return 0 ;;
-	# Each of its kinds does, and only one can be installed.
-	libcurl4-openssl-dev) dpkg-query -W -f '${Status}\n' 'libcurl4-*-dev' 2>/dev/null | grep -q 'ok installed' && return 0 ;;
+	"program "*) command -v "$rest" >/dev/null 2>&1 ;;
+	"library "*) pkg-config --exists "$rest" 2>/dev/null ;;
+	"module "*) /usr/bin/python3 -c "import $rest" 2>/dev/null ;;
+	"file "*) a_file_is "$rest" ;;
+	server)
+		[ -x "$(pg_config --bindir 2>/dev/null)/initdb" ] || [ -x "${PGONCE_PG_BINDIR:-}/initdb" ] ||
+			a_file_is '/usr/lib/postgresql/*/bin/initdb' || a_file_is '/usr/pgsql-*/bin/initdb' || command -v initdb >/dev/null 2>&1
+		;;
 	esac
-	dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
 }
 
-# libFuzzer's runtime is a package of its own since clang 14.0.6, named after the version; before, clang brings it.
-if ! find "$(clang -print-resource-dir 2>/dev/null || echo /nowhere)" -name 'libclang_rt.fuzzer*.a' 2>/dev/null | grep -q .; then
-	version=$(apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9][0-9]*\)$/\1/p' | head -1)
-	[ -z "$version" ] || packages="${packages}libclang-rt-$version-dev?:the fuzzer's runtime
-"
-fi
-if [ "${1:-}" = bench-gateway ]; then
-	packages="$packages$bench_gateway_packages"
-elif [ "${1:-}" = bench-events ]; then
-	packages="$packages$bench_events_packages"
-elif [ $# -gt 0 ]; then
-	echo "setup.sh [bench-gateway | bench-events]" >&2
-	exit 2
-fi
-
-# Does this system lack the package? Not to be known before its lists have been fetched once.
-is_unknown() {
-	find /var/lib/apt/lists -name '*_Packages*' 2>/dev/null | grep -q . && ! apt-cache show "$1" >/dev/null 2>&1
-}
-
+# What is missing, in two lists: without the second the task goes on.
 missing=""
 optional=""
-for entry in $(printf '%s\n' "$packages" | sed 's/:.*//'); do
-	name=${entry%\?}
-	if is_installed "$name"; then
-		continue
-	fi
-	if [ "$name" = "$entry" ]; then
-		missing="$missing $name"
-	elif ! is_unknown "$name"; then
-		optional="$optional $name"
-	fi
+for package in $(printf '%s\n' "$table" | cut -d: -f1); do
+	for each in $tasks; do
+		case " $(field "$package" 2) " in
+		*" $each "*) is_here "$(field "$package" 3)" || missing="$missing $package" ;;
+		*" $each? "*) is_here "$(field "$package" 3)" || optional="$optional $package" ;;
+		*) continue ;;
+		esac
+		break
+	done
 done
-missing=$(printf '%s' "$missing$optional" | sed 's/^ *//')
-[ -z "$missing" ] && exit 0
+[ -n "$missing$optional" ] || exit 0
+
+name_them() {
+	for package in $1; do
+		printf '  %-22s %s\n' "$package" "$(field "$package" 4)"
+	done
+}
 
 if ! command -v apt-get >/dev/null 2>&1; then
-	printf 'pgonce needs these packages, and this system has no apt-get to install them with:\n%s\n' "$packages" >&2
-	exit 1
-fi
-echo "pgonce needs these system packages; installing them with apt-get:"
-for name in $missing; do
-	printf '%s\n' "$packages" | awk -F: -v name="$name" '{ sub(/\?$/, "", $1) } $1 == name {printf "  %-20s %s\n", $1, $2}'
-done
-as_root=""
-if [ "$(id -u)" -ne 0 ]; then
-	if ! command -v sudo >/dev/null 2>&1; then
-		echo "Not root, and sudo is not there. Have an administrator run: apt-get install $missing" >&2
-		exit 1
+	say() {
+		for package in $1; do
+			printf '  %-34s %s\n' "$(field "$package" 3 | sed 's/^server$/a PostgreSQL server, 13 or later/')" "$(field "$package" 4)"
+		done
+	}
+	if [ -n "$missing" ]; then
+		echo "'make $task' needs what is missing here. There is no apt-get to install it with; please install:" >&2
+		say "$missing" >&2
 	fi
-	as_root="sudo"
-fi
-# The packaged cluster is not wanted: every server here is private and started by what needs it.
-$as_root mkdir -p /etc/postgresql-common
-if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
-	echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+	if [ -n "$optional" ]; then
+		echo "Left out, since this is not here:" >&2
+		say "$optional" >&2
+	fi
+	[ -z "$missing" ]
+	exit
 fi
 
-# Nor is an nginx on port 80, a Redis, a PgBouncer, a Prometheus or a broker: those that are new here must neither start now nor with the machine.
-# One that was installed before is somebody's, and is left as it is.
-new_services=""
-for name in nginx redis-server pgbouncer nats-server rabbitmq-server prometheus; do
-	case " $missing " in *" $name "*) new_services="$new_services $name" ;; esac
+# The fuzzer's runtime is a package named after clang's version.
+runtime() {
+	version=$(apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9][0-9]*\)$/\1/p' | head -1)
+	echo "libclang-rt-${version:-0}-dev"
+}
+
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+	as_root="sudo"
+	if ! command -v sudo >/dev/null 2>&1; then
+		echo "'make $task' needs packages that are missing, and this user is not root and has no sudo. Have an administrator run:" >&2
+		echo "  apt-get install --no-install-recommends$missing$optional" >&2
+		exit 1
+	fi
+fi
+echo "'make $task' needs these system packages; installing them with apt-get:"
+name_them "$missing $optional"
+if [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mmin -1440 2>/dev/null)" ] && apt-cache show $missing >/dev/null 2>&1; then
+	: # the lists are of today
+else
+	$as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+fi
+install=$missing
+for package in $optional; do
+	[ "$package" != libclang-rt-dev ] || package=$(runtime)
+	if apt-cache show "$package" >/dev/null 2>&1; then
+		install="$install $package"
+	else
+		echo "There is no package $package here: what needs it is left out."
+	fi
 done
-# What comes with RabbitMQ: Erlang's port mapper, whose units are epmd's.
-case " $missing " in
-*" rabbitmq-server "*) is_installed erlang-base || new_services="$new_services epmd.socket epmd.service" ;;
+[ -n "$install" ] || exit 0
+
+# No packaged cluster: every server here is private, and started by what needs it.
+if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+	$as_root mkdir -p /etc/postgresql-common
+	echo "create_main_cluster = false" | $as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
+fi
+# Nor another server on its usual port. One that was here before is somebody's, and is left as it is.
+new_servers=""
+for name in $servers; do
+	case " $install " in *" $name "*) new_servers="$new_servers $name" ;; esac
+done
+# What comes with RabbitMQ: Erlang's port mapper.
+case " $install " in
+*" rabbitmq-server "*) command -v epmd >/dev/null 2>&1 || new_servers="$new_servers epmd.socket epmd.service" ;;
 esac
 refusal=/usr/sbin/policy-rc.d
-if [ -n "$new_services" ] && [ ! -e "$refusal" ]; then
+if [ -n "$new_servers" ] && [ ! -e "$refusal" ]; then
 	# What Debian's packages ask before they start a server; gone again at the end.
 	trap '$as_root rm -f "$refusal"' EXIT
 	trap 'exit 1' INT TERM
 	printf '#!/bin/sh\nexit 101\n' | $as_root tee "$refusal" >/dev/null
 	$as_root chmod 755 "$refusal"
 fi
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
-for name in $optional; do
-	if is_unknown "$name"; then
-		echo "There is no package $name here: what needs it is left out."
-		missing=$(printf '%s\n' "$missing" | tr ' ' '\n' | grep -vx "$name" | tr '\n' ' ')
-	fi
-done
+log=$(mktemp)
 # shellcheck disable=SC2086  # a list of words
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
-for name in $new_services; do
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $install >"$log" 2>&1 || {
+	cat "$log" >&2
+	rm -f "$log"
+	exit 1
+}
+rm -f "$log"
+for name in $new_servers; do
 	if command -v systemctl >/dev/null 2>&1; then
 		$as_root systemctl disable "$name" >/dev/null 2>&1 || true
 	elif command -v update-rc.d >/dev/null 2>&1; then
 		$as_root update-rc.d "$name" disable >/dev/null 2>&1 || true
 	fi
 done
-if [ -n "$new_services" ]; then
-	echo "Installed, but neither started nor set to start with the machine:$new_services"
-fi
+[ -z "$new_servers" ] || echo "Installed, but neither started nor set to start with the machine:$new_servers"

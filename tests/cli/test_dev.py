@@ -14,7 +14,7 @@ import urllib.request
 import psycopg2
 import pytest
 
-from harness.postgres import clean_environment, is_running, private_directory, unprivileged, wait_until
+from harness.postgres import clean_environment, in_memory, is_running, private_directory, unprivileged, wait_until
 
 from .command import PROGRAM
 
@@ -85,7 +85,8 @@ def clean_up(dev):
 def dev(request):
     if request.param and os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    parent = private_directory("pgonce-dev-") if request.param or os.geteuid() != 0 else pathlib.Path(tempfile.mkdtemp(prefix="pgonce-dev-", dir="/tmp"))
+    made_for_it = request.param or os.geteuid() != 0
+    parent = private_directory("pgonce-dev-", in_memory()) if made_for_it else pathlib.Path(tempfile.mkdtemp(prefix="pgonce-dev-", dir=in_memory()))
     if not request.param:
         parent.chmod(0o755)
     made = Dev(parent / ".pgonce", request.param)
@@ -255,6 +256,37 @@ def test_without_server_programs_it_says_what_to_install(tmp_path):
         assert done.returncode == 1
         told, hint = done.stderr.splitlines()[-2:]
         assert "PGONCE_PG_BINDIR" in told and hint.startswith("hint: ")
+    finally:
+        clean_up(made)
+
+
+def test_postgresqls_programs_need_not_be_in_path(dev):
+    """Where Debian's packages put them, and a stranger's shell does not look."""
+    path = "/usr/bin:/bin"
+    if shutil.which("initdb", path=path):
+        pytest.skip("this system's packages put PostgreSQL's programs into PATH")
+    dev.popen["env"] = {**dev.popen["env"], "PATH": path}
+    started = dev("--detach")
+    assert started.returncode == 0, started.stderr + pathlib.Path(dev.directory / "log").read_text(errors="replace")
+    assert dev.value("SELECT once.contract_version()") >= 1
+    assert dev("--stop").returncode == 0
+
+
+def test_where_there_is_no_postgresql_it_says_where_it_searched(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can hide this system's PostgreSQL from a program")
+    made = Dev(tmp_path / ".pgonce")
+    hide = "for place in /usr/lib/postgresql /usr/local/bin; do [ ! -d $place ] || mount -t tmpfs none $place; done"
+    try:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", f'{hide}; PATH=/nowhere exec "$@"', "sh", *made.words("--detach")],
+            capture_output=True, text=True, check=False, timeout=60, env=clean_environment(),
+        )  # fmt: skip
+        assert done.returncode == 1
+        told, hint = done.stderr.splitlines()[-2:]
+        for place in ("pg_config --bindir", "/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin"):
+            assert place in told
+        assert "apt install postgresql" in hint and "PGONCE_PG_BINDIR" in hint
     finally:
         clean_up(made)
 

@@ -10,7 +10,7 @@ import tempfile
 
 import psycopg2
 import pytest
-from harness.postgres import ROOT, is_running, private_directory, wait_until
+from harness.postgres import ROOT, in_memory, is_running, private_directory, wait_until
 
 from .command import PROGRAM
 from .test_dev import Dev, clean_up
@@ -28,7 +28,7 @@ def dev(request):
     other = getattr(request, "param", False)
     if other and os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    parent = private_directory("pgonce-dev-") if other else pathlib.Path(tempfile.mkdtemp(prefix="pgonce-dev-", dir="/tmp"))
+    parent = private_directory("pgonce-dev-", in_memory()) if other else pathlib.Path(tempfile.mkdtemp(prefix="pgonce-dev-", dir=in_memory()))
     parent.chmod(0o755)
     made = Dev(parent / ".pgonce", other)
     yield made

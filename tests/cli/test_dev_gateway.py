@@ -15,7 +15,7 @@ import urllib.request
 import pytest
 
 from harness.nginx import BUILD, MODULE
-from harness.postgres import is_running, private_directory, wait_until
+from harness.postgres import in_memory, is_running, private_directory, wait_until
 
 from .command import PROGRAM
 from .test_dev import Dev, clean_up
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not all(path.exists() for path in NEEDED.values(
 def dev(request):
     if request.param and os.geteuid() != 0:
         pytest.skip("only root can become another user")
-    parent = private_directory("pgonce-dev-") if request.param else pathlib.Path(tempfile.mkdtemp(prefix="pgonce-dev-", dir="/tmp"))
+    parent = private_directory("pgonce-dev-", in_memory()) if request.param else pathlib.Path(tempfile.mkdtemp(prefix="pgonce-dev-", dir=in_memory()))
     parent.chmod(0o755)
     made = Dev(parent / ".pgonce", request.param)
     if request.param:

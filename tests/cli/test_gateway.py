@@ -153,11 +153,12 @@ class Gateway:
         self.directory = private_directory("pgonce-gw-")
         self.socket = self.directory / "listen.sock"
         self.upstream, self.dsn = upstream, dsn
+        self.before = []
         self.process = None
 
     def words(self, *options):
         user = unprivileged()[1]
-        return [str(PROGRAM), "gateway", "--dsn", self.dsn, "--listen", f"unix:{self.socket}", "--upstream", f"http://unix:{self.upstream.path}",
+        return [*self.before, str(PROGRAM), "gateway", "--dsn", self.dsn, "--listen", f"unix:{self.socket}", "--upstream", f"http://unix:{self.upstream.path}",
                 "--required", *(["--user", user.pw_name] if user else []), *options]
 
     def start(self, *options):
@@ -214,6 +215,17 @@ def gateway(db, upstream):
     made = Gateway(db.dsn(), upstream)
     yield made
     made.close()
+
+
+@needs_module
+@pytest.mark.parametrize("files", [1024, 256])
+def test_where_few_files_may_be_open_nginx_has_fewer_connections_and_nothing_to_warn_of(files, gateway):
+    """1,024 is what an ordinary user has on most machines."""
+    gateway.before = ["prlimit", f"--nofile={files}:{files}", "--"]
+    gateway.start()
+    assert gateway.post("few-files").status == 201
+    status, _, err = gateway.end()
+    assert status == 0 and b"worker_connections exceed" not in err
 
 
 @needs_module

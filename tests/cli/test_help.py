@@ -8,8 +8,8 @@ import pytest
 
 from .command import COMMANDS, PROGRAM, Command
 
-NEEDS = {"top": ("--once",), "recover": ("--once",), "run": ("--scope", "s", "--key", "k", "--", "true"), "show": ("--scope", "s", "--key", "k"),
-         "resolve": ("--scope", "s", "--key", "k", "--as", "succeeded", "--reason", "r"), "gateway": ("--upstream", "http://127.0.0.1:3000")}
+NEEDS = {"bench": ("--seconds", "1"), "top": ("--once",), "recover": ("--once",), "run": ("--scope", "s", "--key", "k", "--", "true"),
+         "show": ("--scope", "s", "--key", "k"), "resolve": ("--scope", "s", "--key", "k", "--as", "succeeded", "--reason", "r"), "gateway": ("--upstream", "http://127.0.0.1:3000")}
 
 
 def test_the_overview_lists_every_command(offline):

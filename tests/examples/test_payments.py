@@ -16,7 +16,7 @@ import pytest
 from harness.broker import accepts
 from harness.client import http1
 from harness.nginx import BUILD, MODULE, Nginx
-from harness.postgres import clean_environment, private_directory, tied, unprivileged, wait_until
+from harness.postgres import clean_environment, in_memory, private_directory, tied, unprivileged, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHARGE = {"order": "A-17", "amount": 1999, "currency": "EUR"}
@@ -206,7 +206,7 @@ def test_the_play_shows_one_charge_per_intent(payments):
     if not MODULE.exists():
         pytest.skip(f"{MODULE} is not built (nginx-dev)")
     del payments  # only to skip where it is not built
-    parent = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-play-", dir="/tmp"))
+    parent = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-play-", dir=in_memory()))
     parent.chmod(0o755)
     pgonce = str(BUILD / "cli/pgonce")
     try:

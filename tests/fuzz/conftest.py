@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The targets start when the tests have been collected, and run beside all of them; the tests of this folder come last and only look at what became of
-them. So a minute each, as .ci/run asks for, costs the run what nobody else wanted of the machine."""
+"""The targets start when the tests have been collected, and run beside all of them; the tests of this folder come after all but those that measure time,
+and only look at what became of them. So a minute each, as .ci/run asks for, costs the run what nobody else wanted of the machine."""
 import os
 import pathlib
 import shutil
@@ -54,7 +54,9 @@ background = Background()
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     chosen = [item for item in items if item.path.parent == HERE and "fuzzing" in getattr(item, "fixturenames", ())]
-    items[:] = [item for item in items if item not in set(chosen)] + chosen
+    alone = [item for item in items if item.get_closest_marker("alone")]
+    others = set(chosen) | set(alone)
+    items[:] = [item for item in items if item not in others] + chosen + alone
     if chosen and background.starts and not config.option.collectonly:
         background.start()
 

@@ -4,10 +4,8 @@ Writes NAME.json into the folder when a target is over: its exit status, the sec
 
     run.py FOLDER SECONDS AT_ONCE PARENT [NAME...]
 
-Ends with the process PARENT. SIGTERM ends it and what it started. While a test that measures time has the machine for itself (harness/workers.py) the
-targets stand still."""
+Ends with the process PARENT. SIGTERM ends it and what it started."""
 
-import fcntl
 import json
 import os
 import pathlib
@@ -15,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -76,7 +73,7 @@ class Target:
     """One that runs. libFuzzer ends by itself on SIGUSR1, and prints what it did."""
 
     def __init__(self, name, folder):
-        self.name, self.folder, self.asked, self.spent, self.still = name, folder, 0, 0, False
+        self.name, self.folder, self.asked, self.spent = name, folder, 0, 0
         program = build(name, folder)
         (folder / f"{name}.finds").mkdir()
         self.log = open(folder / f"{name}.log", "w+", encoding="utf-8", errors="replace")
@@ -87,11 +84,6 @@ class Target:
     def cpu_s(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def hold(self, still):
-        if still != self.still:
-            self.process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
-            self.still = still
 
     def is_over(self, seconds):
         if self.process.poll() is not None:
@@ -125,26 +117,8 @@ def tell(folder, name, told):
     (folder / f"{name}.part").rename(folder / f"{name}.json")
 
 
-class Room:
-    """Is a test alone just now?"""
-
-    def __init__(self):
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-        self.path = pathlib.Path(tempfile.gettempdir()) / f"pgonce-{run}-room" if run else None
-
-    def is_taken(self):
-        if self.path is None or not self.path.exists():
-            return False
-        with open(self.path, encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-
 def run(folder, seconds, at_once, parent, names):
-    waiting, running, room = list(names), [], Room()
+    waiting, running = list(names), []
     try:
         while (waiting or running) and is_there(parent):
             while waiting and len(running) < at_once:
@@ -154,9 +128,7 @@ def run(folder, seconds, at_once, parent, names):
                 except (AssertionError, OSError) as problem:
                     tell(folder, name, {"returncode": None, "cpu_s": 0, "executed": 0, "text": str(problem), "inputs": {}})
             time.sleep(0.25)
-            taken = room.is_taken()
             for target in list(running):
-                target.hold(taken)
                 if target.is_over(seconds):
                     target.tell()
                     running.remove(target)

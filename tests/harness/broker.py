@@ -77,14 +77,14 @@ def certificates(directory):
     for ca in ("ca", "other_ca"):
         openssl(
             directory, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{ca}.key", "-out", f"{ca}.pem",
-            "-days", "2", "-subj", f"/CN=pgonce {ca}",
+            "-days", "2", "-subj", f"/CN=pgonce {ca}", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )  # fmt: skip
     for name, subject, names in (
         ("server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost"),
         ("client", "/CN=alice", "DNS:alice"),
         ("stranger", "/CN=stranger.example", "DNS:stranger.example"),
     ):
-        (directory / "extensions").write_text(f"subjectAltName={names}\n")
+        (directory / "extensions").write_text(f"subjectAltName={names}\nsubjectKeyIdentifier=hash\nauthorityKeyIdentifier=keyid\n")
         openssl(
             directory, "req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr",
             "-subj", subject,

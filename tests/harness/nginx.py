@@ -92,7 +92,7 @@ class Nginx:
             error_log {self.error_log} info;
             worker_shutdown_timeout 20s;
             {self.main}
-            events {{ worker_connections 2048; {self.events} }}
+            events {{ worker_connections 512; {self.events} }}
             http {{
                 {LOG_FORMAT if self.module else PLAIN_FORMAT}
                 access_log {self.access_log} test;

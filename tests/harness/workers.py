@@ -30,25 +30,23 @@ class Lock:
 
 
 class Turns:
-    """A test marked `alone` waits until no other runs, and none begins before it has ended: what it measures is not its neighbour's load.
-    Who wants to begin passes the gate first, so that the one that waits for all others is not passed by them."""
+    """A test marked `alone` waits until none of the others runs: what it measures is not its neighbour's load. They come last (tests/conftest.py), in
+    two rows beside each other, since they wait more than they compute."""
 
     def __init__(self):
-        self.gate = self.room = None
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            self.gate, self.room = Lock("gate"), Lock("room")
+        self.room = Lock("room") if "PYTEST_XDIST_WORKER" in os.environ else None
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item):
         if self.room is None:
             yield
             return
-        self.gate.alone()
         if item.get_closest_marker("alone"):
             self.room.alone()
-        else:
-            self.room.shared()
-        self.gate.free()
+            self.room.free()
+            yield
+            return
+        self.room.shared()
         try:
             yield
         finally:
@@ -56,5 +54,4 @@ class Turns:
 
     def pytest_unconfigure(self):
         if self.room is not None:
-            self.gate.remove()
             self.room.remove()

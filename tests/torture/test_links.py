@@ -114,7 +114,10 @@ def test_a_whole_link_carries_bytes_and_ends_in_both_directions(links, tmp_path)
 def test_a_server_that_is_away_is_seen_as_away(links, server):
     server.close()
     link = links.add("a-b", free_port(), server.where)
-    assert is_reset(connect(link))
+    try:
+        assert is_reset(connect(link))
+    except ConnectionResetError:
+        pass  # so soon that the connection was not made yet
 
 
 def test_a_cut_link_resets_what_is_open_and_refuses_what_is_new_until_it_is_whole(link, server):

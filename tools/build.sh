@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-License-Identifier: PostgreSQL
+# Builds: build.sh DIRECTORY [MESON_OPTION...] [-- TARGET...]. Configures the directory with these options where that was not done yet, and again, with
+# those that it has, where a library that decides what is built has come or gone since.
+set -eu
+cd "$(dirname "$0")/.."
+directory=$1
+shift
+options=""
+while [ $# -gt 0 ] && [ "$1" != "--" ]; do
+	options="$options $1"
+	shift
+done
+[ $# -eq 0 ] || shift
+
+what_is_here() {
+	for library in libpq libcrypto jansson libcurl libmicrohttpd rdkafka librabbitmq libssl libnats cmocka; do
+		echo "$library $(pkg-config --modversion "$library" 2>/dev/null || echo no)"
+	done
+	ls -d /usr/share/nginx/src/configure 2>/dev/null || echo "no nginx"
+}
+again=""
+if [ -f "$directory/build.ninja" ]; then
+	[ "$(what_is_here)" = "$(cat "$directory/what_was_here" 2>/dev/null)" ] || again=--reconfigure
+fi
+if [ ! -f "$directory/build.ninja" ] || [ -n "$again" ]; then
+	# shellcheck disable=SC2086  # lists of words
+	meson setup $again "$directory" $options >"$directory.log" 2>&1 || {
+		cat "$directory.log"
+		exit 1
+	}
+	mv "$directory.log" "$directory/configured.log"
+	what_is_here >"$directory/what_was_here"
+fi
+exec ninja -C "$directory" --quiet "$@"
