@@ -32,7 +32,7 @@ test: setup-test build build-sanitized ## every test, on private servers (TESTS:
 	$(TESTED) $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
 
 check: setup-test build build-sanitized ## after each edit: the tests of the contract, the library and the gateway, without the long ones
-	$(TESTED) $(PYTEST) $(WORKERS) -m "not long" $(or $(TESTS),$(CHECKED))
+	$(TESTED) $(PYTEST) $(WORKERS) -m "not long and not alone" $(or $(TESTS),$(CHECKED))
 
 test-sanitized: setup-test build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD)-sanitized --quiet

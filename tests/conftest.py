@@ -25,11 +25,13 @@ TORTURE_SEED = os.environ.setdefault("PGONCE_TORTURE_SEED", str(random.SystemRan
 # Files that never run beside each other: pgonce dev takes the first free port from 8080, and finds it again after a stop.
 GROUPS = {"dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments")}
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
-# What takes minutes comes first, so that little waits for it in the end.
+# What takes long comes first, so that little waits for it in the end; and it is not in `make check`.
 LONG = (
     "dev", "torture/test_torture", "model/test_model", "contract/test_retention_property", "end_to_end/test_orders",
     "consume/test_source_rabbitmq", "consume/test_source_kafka", "contract/test_broken_on_purpose", "relay/test_sink_rabbitmq", "torture/test_workload",
-    "relay/test_sink_kafka", "end_to_end/test_million", "cli/test_doctor_findings", "contract/test_crash",
+    "relay/test_sink_kafka", "end_to_end/test_million", "cli/test_doctor_findings", "contract/test_crash", "lib/test_batcher", "build/test_options",
+    "contract/test_plans", "contract/test_broken_keeping", "contract/test_broken_delivery", "gateway/test_broken_on_purpose", "contract/test_transitions",
+    "contract/test_upgrade", "contract/test_relay_cost", "contract/test_install", "lib/test_valgrind", "contract/test_broken_seeing",
 )  # fmt: skip
 
 
@@ -45,7 +47,7 @@ def pytest_xdist_auto_num_workers(config):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time; comes last, beside little else")
-    config.addinivalue_line("markers", "long: not in `make check`, which is to be over soon")
+    config.addinivalue_line("markers", "long: not in `make check`, which is to be over soon; set for the files in LONG")
     config.addinivalue_line("markers", "plain(why): skipped where the programs are built with a sanitizer")
     config.pluginmanager.register(Turns(), "turns")
     if os.environ.get("PGONCE_SANITIZED") == "yes":
@@ -58,14 +60,16 @@ def group_of(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """With several workers the tests of a file stay together, in order, with what they share; those that measure time are two groups at the end."""
+    """With several workers the tests of a file stay together, in order, with what they share; those that measure time come at the end."""
     here = config.rootpath / "tests"
     for item in items:
         file = item.path.relative_to(here).with_suffix("").as_posix() if item.path.is_relative_to(here) else item.path.stem
         group = GROUP_OF.get(file, file)
         if item.get_closest_marker("alone"):
-            group = "alone/gateway" if file.startswith("gateway/") else "alone/rest"
+            group = f"alone/{file}"
         item.add_marker(pytest.mark.xdist_group(group))
+        if group in LONG:
+            item.add_marker(pytest.mark.long)
         if (plain := item.get_closest_marker("plain")) and os.environ.get("PGONCE_SANITIZED") == "yes":
             item.add_marker(pytest.mark.skip(reason=plain.args[0]))
     place = {group: number for number, group in enumerate(LONG)}

@@ -30,8 +30,8 @@ class Lock:
 
 
 class Turns:
-    """A test marked `alone` waits until none of the others runs: what it measures is not its neighbour's load. They come last (tests/conftest.py), in
-    two rows beside each other, since they wait more than they compute."""
+    """A test marked `alone` waits until none of the others runs: what it measures is not its neighbour's load. They come last (tests/conftest.py), and
+    beside each other, since they wait and hardly compute."""
 
     def __init__(self):
         self.room = Lock("room") if "PYTEST_XDIST_WORKER" in os.environ else None
