@@ -26,7 +26,7 @@ run: ## start a private PostgreSQL and the gateway, play the examples, show the 
 	@tools/run.sh build-run
 
 stop: ## stop what `make run` left up
-	@build-run/cli/pgonce dev --stop
+	@[ ! -x build-run/cli/pgonce ] || build-run/cli/pgonce dev --stop
 
 test: setup-test build build-sanitized ## every test, on private servers (TESTS: some of them; DURATIONS=20: and the slowest)
 	$(TESTED) $(PYTEST) $(WORKERS) $(or $(TESTS),tests)

@@ -169,7 +169,7 @@ static bool fits(source *source, const jsConsumerConfig *is)
 	}
 	if (what[0] != '\0') {
 		snprintf(source->problem, sizeof source->problem,
-		         "the durable consumer %.40s of stream %.40s: %s; change it, or choose another", source->durable,
+		         "the durable consumer %.40s of stream %.40s: %.110s; change it, or choose another", source->durable,
 		         wanted->stream, what);
 	}
 	return what[0] == '\0';

@@ -21,10 +21,11 @@ const source_class *source_at(size_t index)
 
 const source_class *source_find(const char *name)
 {
-	for (size_t i = 0; source_at(i) != NULL; i++) {
-		if (strcmp(source_at(i)->name, name) == 0) {
-			return source_at(i);
-		}
+	size_t i = 0;
+	const source_class *each = source_at(i);
+
+	while (each != NULL && strcmp(each->name, name) != 0) {
+		each = source_at(++i);
 	}
-	return NULL;
+	return each;
 }

@@ -1,13 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: PostgreSQL
-# Builds a whole nginx from Debian's source with the module inside, for tests: sanitized.sh OUTPUT WORK_DIRECTORY ARCHIVE... -- LIBRARY_OPTION...
+# Builds a whole nginx from Debian's source with the module inside, for tests: sanitized.sh SOURCE OUTPUT WORK_DIRECTORY ARCHIVE... -- LIBRARY_OPTION...
 # AddressSanitizer and UBSan watch it, and NGX_DEBUG_PALLOC makes each allocation of a pool its own, so that they see those too.
 # The source comes from apt, whose lists for it are kept in the work directory; PGONCE_NGINX_SOURCE names an unpacked one instead.
 set -euo pipefail
 
-output=$(realpath -m "$1")
-work=$(realpath -m "$2")
-shift 2
+conf_flags=$1/conf_flags
+output=$(realpath -m "$2")
+work=$(realpath -m "$3")
+shift 3
 archives=()
 while [ "$1" != "--" ]; do
 	archives+=("$(realpath "$1")")
@@ -52,8 +53,8 @@ stamp=$(cat "$here/config" "$here/sanitized.sh" <(env | grep ^PGONCE_ | sort) | 
 if [ "$stamp" != "$(cat "$work/stamp" 2>/dev/null)" ]; then
 	rm -rf "$work/nginx"
 	cp -r "$source" "$work/nginx"
-	# shellcheck disable=SC1091
-	. /usr/share/nginx/src/conf_flags
+	# shellcheck disable=SC1090,SC1091
+	. "$conf_flags"
 	(
 		cd "$work/nginx"
 		./configure "${NGX_CONF_FLAGS[@]}" --add-module="$here" \

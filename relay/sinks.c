@@ -21,10 +21,11 @@ const sink_class *sink_at(size_t index)
 
 const sink_class *sink_find(const char *name)
 {
-	for (size_t i = 0; sink_at(i) != NULL; i++) {
-		if (strcmp(sink_at(i)->name, name) == 0) {
-			return sink_at(i);
-		}
+	size_t i = 0;
+	const sink_class *each = sink_at(i);
+
+	while (each != NULL && strcmp(each->name, name) != 0) {
+		each = sink_at(++i);
 	}
-	return NULL;
+	return each;
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "address.h"
@@ -77,11 +78,44 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 }
 
 /* libcurl takes a connection that ends within the head for the end of the answer. */
+/*
+ * Seconds, or a date (RFC 9110, section 10.2.3), as milliseconds from now. -1: neither, or no time to come. Not by
+ * CURLINFO_RETRY_AFTER: newer versions of libcurl make six hours of whatever is longer.
+ */
+static int64_t read_retry_after(const char *value)
+{
+	char *end = NULL;
+
+	long long seconds = strtoll(value, &end, 10);
+	if (end == value || *end != '\0') {
+		time_t date = curl_getdate(value, NULL);
+		seconds = date == -1 ? 0 : (long long)date - (long long)time(NULL);
+	}
+	if (seconds <= 0) {
+		return -1;
+	}
+	return seconds < INT64_MAX / 1000 ? (int64_t)seconds * 1000 : INT64_MAX;
+}
+
 static size_t on_header(char *data, size_t size, size_t count, void *user)
 {
+	static const char name[] = "Retry-After:";
 	slot *slot = user;
 	size_t length = size * count;
+	char line[128];
 
+	if (length > strlen(name) && length < sizeof line && strncasecmp(data, name, strlen(name)) == 0) {
+		memcpy(line, data, length);
+		line[length] = '\0';
+		char *value = line + strlen(name);
+		value += strspn(value, " \t");
+		for (char *end = value + strlen(value); end > value && strchr(" \t\r\n", end[-1]) != NULL;) {
+			*--end = '\0';
+		}
+		slot->call->retry_after_ms = read_retry_after(value);
+	} else if (length > 5 && strncmp(data, "HTTP/", 5) == 0) {
+		slot->call->retry_after_ms = -1; /* of an answer before this one: 100, 103 */
+	}
 	slot->head_ended = length <= 2 && length > 0 && data[length - 1] == '\n';
 	return length;
 }
@@ -382,7 +416,6 @@ bool http_start(http_client *client, http_call *call)
 static bool keep_answer(slot *slot)
 {
 	http_call *call = slot->call;
-	curl_off_t seconds = 0;
 	long status = 0;
 	const char *type = NULL;
 
@@ -391,10 +424,6 @@ static bool keep_answer(slot *slot)
 		return false;
 	}
 	call->status = (int)status;
-	/* libcurl makes seconds of a date; 0 is its word for none, and a time that is past says no more. */
-	if (curl_easy_getinfo(slot->easy, CURLINFO_RETRY_AFTER, &seconds) == CURLE_OK && seconds > 0) {
-		call->retry_after_ms = seconds < INT64_MAX / 1000 ? seconds * 1000 : INT64_MAX;
-	}
 	if (curl_easy_getinfo(slot->easy, CURLINFO_CONTENT_TYPE, &type) == CURLE_OK && type != NULL) {
 		call->content_type = strdup(type);
 	}
@@ -413,6 +442,7 @@ static void settle(slot *slot, CURLcode code)
 		finish(slot, HTTP_ANSWERED);
 		return;
 	}
+	call->retry_after_ms = -1;
 	if (!slot->asked && !slot->opened && slot->refused_address) {
 		snprintf(call->problem, sizeof call->problem, "the address %s is not public; allow_private = yes allows it",
 		         slot->address);

@@ -48,7 +48,7 @@ class File:
         return output_of(["clang-tidy", "--quiet", "--warnings-as-errors=*", self.path, "--", *arguments, *bound])
 
     def gcc(self):
-        return output_of(["gcc", *self.arguments, "-fanalyzer", "-Werror", "-c", self.path, "-o", "/dev/null"], self.directory)
+        return output_of(["gcc", *self.arguments, "-fanalyzer", "-Werror", "-fdiagnostics-color=never", "-c", self.path, "-o", "/dev/null"], self.directory)
 
 
 def absolute(arguments, directory):

@@ -13,11 +13,16 @@ while [ $# -gt 0 ] && [ "$1" != "--" ]; do
 done
 [ $# -eq 0 ] || shift
 
+# Where the system has no source of nginx for modules, setup.sh has put one.
+unpacked=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx
+nginx=""
+[ -e /usr/share/nginx/src/configure ] || [ ! -e "$unpacked/src/configure" ] || nginx=-Dnginx_source=$unpacked/src
+
 what_is_here() {
 	for library in libpq libcrypto jansson libcurl libmicrohttpd rdkafka librabbitmq libssl libnats cmocka; do
 		echo "$library $(pkg-config --modversion "$library" 2>/dev/null || echo no)"
 	done
-	ls -d /usr/share/nginx/src/configure 2>/dev/null || echo "no nginx"
+	ls /usr/share/nginx/src/configure 2>/dev/null || cat "$unpacked/version" 2>/dev/null || echo "no nginx"
 }
 again=""
 if [ -f "$directory/build.ninja" ]; then
@@ -25,7 +30,7 @@ if [ -f "$directory/build.ninja" ]; then
 fi
 if [ ! -f "$directory/build.ninja" ] || [ -n "$again" ]; then
 	# shellcheck disable=SC2086  # lists of words
-	meson setup $again "$directory" $options >"$directory.log" 2>&1 || {
+	meson setup $again "$directory" $nginx $options >"$directory.log" 2>&1 || {
 		cat "$directory.log"
 		exit 1
 	}

@@ -40,7 +40,7 @@ else
 	echo "skip  format: clang-format 14 is not here, and other versions lay code out differently"
 fi
 # Here, and nowhere else, a warning is an error. What gcc makes of it is what the other checks look at.
-build=build-werror
+build="build-werror"
 check "no warning (gcc)" env CC=gcc tools/build.sh "$build" -Dwerror=true
 check "no warning (clang)" env CC=clang tools/build.sh "$build-clang" -Dwerror=true -Dsbom=false
 check "static analysis (clang-tidy, gcc -fanalyzer)" /usr/bin/python3 tools/analyze.py "$build"

@@ -20,7 +20,8 @@ libssl-dev:run build:library libcrypto:SHA-256, and TLS to RabbitMQ
 libjansson-dev:run build:library jansson:JSON
 libcurl4-openssl-dev:run build:library libcurl:webhooks, and handlers that are HTTP services
 libmicrohttpd-dev:run build:library libmicrohttpd:the metrics of keep, relay and consume, and the example services
-nginx-dev:run? build?:file /usr/share/nginx/src/configure:the source of nginx for modules, for the gateway
+libpcre2-dev:run? build?:library libpcre2-8:what nginx's headers include
+zlib1g-dev:run? build?:library zlib:what nginx's headers include
 libnats-dev:run? build?:library libnats:the NATS client library
 librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
@@ -107,7 +108,36 @@ for package in $(printf '%s\n' "$table" | cut -d: -f1); do
 		break
 	done
 done
-[ -n "$missing$optional" ] || exit 0
+
+# The source of nginx for modules, for the gateway. Its package brings a hundred others, for building packages; so it is unpacked, not installed.
+unpack_nginx_source() {
+	to=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx # meson wants it outside of this tree
+	wanted=$(dpkg-query -W -f '${Version}' nginx 2>/dev/null || true)
+	if [ -e /usr/share/nginx/src/configure ] || { [ -e "$to/version" ] && [ "$wanted" = "$(cat "$to/version")" ]; }; then
+		return
+	fi
+	work=$(mktemp -d)
+	chmod 755 "$work"
+	if (
+		cd "$work"
+		set +f
+		apt-get download -qq "nginx-dev=$wanted" || apt-get download -qq nginx-dev
+		dpkg-deb -x nginx-dev_*.deb files
+	) >/dev/null 2>&1; then
+		rm -rf "$to"
+		mkdir -p "$to"
+		cp -r "$work/files/usr/share/nginx/src" "$to/"
+		echo "$wanted" >"$to/version"
+	else
+		echo "There is no package nginx-dev here: the gateway is left out."
+	fi
+	rm -rf "$work"
+}
+done_with_it() {
+	! command -v apt-get >/dev/null 2>&1 || unpack_nginx_source
+	exit 0
+}
+[ -n "$missing$optional" ] || done_with_it
 
 name_them() {
 	for package in $1; do
@@ -150,6 +180,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 echo "'make $task' needs these system packages; installing them with apt-get:"
 name_them "$missing $optional"
+# shellcheck disable=SC2086  # a list of words
 if [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mmin -1440 2>/dev/null)" ] && apt-cache show $missing >/dev/null 2>&1; then
 	: # the lists are of today
 else
@@ -164,7 +195,7 @@ for package in $optional; do
 		echo "There is no package $package here: what needs it is left out."
 	fi
 done
-[ -n "$install" ] || exit 0
+[ -n "$install" ] || done_with_it
 
 # No packaged cluster: every server here is private, and started by what needs it.
 if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
@@ -204,3 +235,4 @@ for name in $new_servers; do
 	fi
 done
 [ -z "$new_servers" ] || echo "Installed, but neither started nor set to start with the machine:$new_servers"
+unpack_nginx_source

@@ -40,7 +40,7 @@ def test_the_library_and_the_gateway_need_libpq_and_openssl_alone(tmp_path):
     assert "pgonce" in targets and not targets & {"relay", "consume", "broker", "payments-example"}
     run("ninja", "-C", tmp_path / "build", env=environment)
     assert not (tmp_path / "build/cli").exists()
-    (library,) = (tmp_path / "build/lib").glob("libpgonce.so.*.*.*")
+    library = tmp_path / "build/lib/libpgonce.so"
     assert needed(library) <= {"libpq", "libcrypto", "libc"}
     module = tmp_path / "build/gateway/ngx_http_once_module.so"
     assert not module.exists() or needed(module) <= {"libpq", "libcrypto", "libc"}

@@ -232,7 +232,7 @@ def test_a_handler_is_found_by_schema_by_search_path_and_quoted(db, handler, pat
     ("other", "only other(text): a handler takes one argument, of type once.message"),
     ("commits", "is a procedure"),
     ("many", "returns a set"),
-    ("a b c", "cannot be looked up"),
+    ("a b c", "cannot be looked up|there is no function a b c"),  # before PostgreSQL 16, and since
     ("other(once.message); DROP TABLE seen; --", "o"),
     ("forbidden", "may not execute forbidden: GRANT EXECUTE"),
 ])
@@ -241,7 +241,7 @@ def test_a_handler_that_is_none_is_refused_at_the_start(db, handler, words):
     try:
         with Script([message(1)]) as script:
             done = subprocess.run([PROGRAM, script.config(handler=handler), "stock", db.dsn(user="stock_user")], capture_output=True, text=True, timeout=30)
-            assert done.returncode == 1 and words in done.stderr, done.stderr
+            assert done.returncode == 1 and any(each in done.stderr for each in words.split("|")), done.stderr
             assert script.acknowledged() == []
         assert db.value("SELECT count(*) FROM seen") == 0
     finally:

@@ -5,6 +5,7 @@ PGONCE_BUILD says where the module was built. PGONCE_NGINX names an nginx that h
 sanitizers, say). As root it runs as the user that the private PostgreSQL runs as."""
 
 import atexit
+import functools
 import os
 import pathlib
 import re
@@ -102,8 +103,7 @@ class Nginx:
                 {self.http}
                 server {{
                     listen unix:{self.h1} default_server;
-                    listen unix:{self.h2} http2;
-                    listen unix:{self.tls} ssl http2;
+                    {self.listen_http2()}
                     ssl_certificate {self.directory}/certificate.pem;
                     ssl_certificate_key {self.directory}/key.pem;
                     {self.server}
@@ -111,6 +111,12 @@ class Nginx:
             }}
             """
         self.conf.write_text(text.replace("@dir@", str(self.directory)))
+
+    def listen_http2(self):
+        """Since 1.25.1 HTTP/2 is a directive of its own, and nginx warns of the older way."""
+        if version() >= (1, 25, 1):
+            return f"http2 on; listen unix:{self.h2}; listen unix:{self.tls} ssl;"
+        return f"listen unix:{self.h2} http2; listen unix:{self.tls} ssl http2;"
 
     def command(self, *more):
         return [PROGRAM, "-p", self.directory, "-c", self.conf, "-e", self.error_log, *more]
@@ -243,6 +249,13 @@ class Nginx:
             return http2(self.tls, method, target, headers, body, tls=True, **options)
         assert protocol == "HTTP/2"
         return http2(self.h2, method, target, headers, body, **options)
+
+
+@functools.lru_cache(maxsize=None)
+def version():
+    """(1, 22, 1)."""
+    said = subprocess.run([PROGRAM, "-v"], capture_output=True, text=True, check=True).stderr
+    return tuple(map(int, re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", said).groups()))
 
 
 def title(pid):
