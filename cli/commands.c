@@ -54,20 +54,21 @@ ABOUT(init_about,
 USES(init_uses, {OPTION_PRINT, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(init_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
-ABOUT(dev_about,
-      "Starts a private PostgreSQL in DIR with the contract in database \"app\": a unix socket in DIR/run that only "
-      "its owner (and "
-      "root) can reach, no port, no password. Data is kept between runs. It stays in the foreground and stops "
-      "everything on "
-      "Ctrl-C; what was left running is used as it is.",
-      "Where nginx and its module are there, a gateway listens on a free port of 127.0.0.1 (8080 or above), before a "
-      "payments service that knows nothing of retries and one that uses the hand-off; the lines to try are printed.",
-      "Server programs are taken from PGONCE_PG_BINDIR, else from pg_config --bindir, else the newest "
-      "/usr/lib/postgresql/*/bin. "
-      "PostgreSQL does not run as root: started by root, it runs as user postgres, else nobody; where that user cannot "
-      "reach DIR, the "
-      "data lives in /var/tmp, with a link from DIR.",
-      "  pgonce dev", "  pgonce dev --detach", "  pgonce dev --stop");
+ABOUT(
+    dev_about,
+    "Starts a private PostgreSQL in DIR with the contract in database \"app\": a unix socket in DIR/run that only "
+    "its owner (and "
+    "root) can reach, no port, no password. Data is kept between runs. It stays in the foreground and stops "
+    "everything on "
+    "Ctrl-C; what was left running is used as it is.",
+    "Where nginx and its module are there, a gateway listens on a free port of 127.0.0.1 (8080 or above), before a "
+    "payments service that knows nothing of retries and one that uses the hand-off; the lines to try are printed.",
+    "Server programs are taken from PGONCE_PG_BINDIR, else from pg_config --bindir, else the newest where packages put "
+    "them (/usr/lib/postgresql/*/bin on Debian); PATH need not name them. "
+    "PostgreSQL does not run as root: started by root, it runs as user postgres, else nobody; where that user cannot "
+    "reach DIR, the "
+    "data lives in /var/tmp, with a link from DIR.",
+    "  pgonce dev", "  pgonce dev --detach", "  pgonce dev --stop");
 USES(dev_uses, {OPTION_DIR, false}, {OPTION_DETACH, false}, {OPTION_STOP, false}, {OPTION_STATUS_OF_SERVER, false},
      {OPTION_JSON, false});
 EXITS(dev_exits, CLI_NO_SERVER, CLI_CONTRACT);

@@ -75,7 +75,6 @@ static int run_program(const server *server, const char *arguments[])
 	int status = 0;
 	pid_t pid = fork();
 
-	arguments[0] = path;
 	if (pid == 0) {
 		/* Not in the terminal's process group: Ctrl-C is pgonce's to handle, which stops the server in order. */
 		setsid();
@@ -97,6 +96,7 @@ static int run_program(const server *server, const char *arguments[])
 		unsetenv("PGOPTIONS");
 		unsetenv("PGPORT");
 		unsetenv("PGHOST");
+		arguments[0] = path;
 		execv(path, (char *const *)(uintptr_t)arguments); /* execv changes nothing; its type is older than const */
 		_exit(127);
 	}

@@ -171,7 +171,8 @@ static void a_commit_that_fails_is_no_answer(void **state)
 	}
 	assert_int_equal(seen[4].code, ONCE_DATABASE);
 	assert_string_equal(seen[4].sqlstate, "23514");
-	assert_int_equal(counted(loop).connects, 2);
+	/* Once for each wire; that of the reports, which has nothing to do, may not be done with it. */
+	assert_in_range(counted(loop).connects, 1, 2);
 	assert_int_equal(counted(loop).failed_transactions, 3);
 	run_sql(session, "DROP TRIGGER spoil ON once.intent");
 	once_poll_close(loop);
