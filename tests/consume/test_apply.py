@@ -249,13 +249,13 @@ def test_a_handler_that_is_none_is_refused_at_the_start(db, handler, words):
 
 
 def test_a_role_that_may_not_receive_is_told_so_at_the_start(db):
-    db.execute(HANDLER + "CREATE ROLE nobody_in_particular LOGIN")
+    db.execute(HANDLER + "CREATE ROLE not_a_consumer LOGIN")
     try:
         with Script([message(1)]) as script:
-            done = subprocess.run([PROGRAM, script.config(), "stock", db.dsn(user="nobody_in_particular")], capture_output=True, text=True, timeout=30)
+            done = subprocess.run([PROGRAM, script.config(), "stock", db.dsn(user="not_a_consumer")], capture_output=True, text=True, timeout=30)
             assert done.returncode in (1, 3) and "permission denied" in done.stderr, done.stderr
     finally:
-        db.execute("DROP ROLE nobody_in_particular")
+        db.execute("DROP ROLE not_a_consumer")
 
 
 def test_a_function_that_commits_is_that_messages_failure(db):
