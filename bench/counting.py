@@ -20,12 +20,12 @@ from harness.postgres import Postgres  # noqa: E402
 
 GOAL = 0.05
 WARM_UP, CALLS = 15, 40
-BEGIN = "SELECT once.begin('counted', $1, {fingerprint})"
-FINISH = f"SELECT once.finish('counted', $1, {{fingerprint}}, 201, {BODY}) IS NULL"
+START = "SELECT once.start('counted', $1, {fingerprint})"
+FINISH = f"SELECT once.finish('counted', $1, {{fingerprint}}, 201, response_body => {BODY}) IS NULL"
 CASES = {
     "claim": ["SELECT verdict FROM once.claim('counted', $1, {fingerprint}, 'bench')"],
-    "begin and finish": ["BEGIN", BEGIN, FINISH, "COMMIT"],
-    "replay": ["SELECT once.begin('counted', {replayed_key}, {fingerprint})"],
+    "start and finish": ["BEGIN", START, FINISH, "COMMIT"],
+    "replay": ["SELECT once.start('counted', {replayed_key}, {fingerprint})"],
     "receive": ["SELECT once.receive('counted', $1, {fingerprint})"],
 }
 COUNTED = re.compile(r"nextval\(once\._counter\([^()]*\)\) IS NOT NULL|PERFORM once\._count\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?=\s*(?:FROM|;))")
@@ -54,8 +54,8 @@ class Side:
 
     def __init__(self, database, words):
         replayed = uuid7(0)
-        database.execute(f"SELECT once.begin('counted', %s, {FINGERPRINT})", replayed)
-        database.execute(f"SELECT once.finish('counted', %s, {FINGERPRINT}, 201, {BODY})", replayed)
+        database.execute(f"SELECT once.start('counted', %s, {FINGERPRINT})", replayed)
+        database.execute(f"SELECT once.finish_new('counted', %s, {FINGERPRINT}, 201, response_body => {BODY})", replayed)
         self.statements = [text_of(word, f"'{replayed}'") for word in words]
         self.backend = Backend(database.dsn("bench"))
         self.work(WARM_UP)

@@ -29,9 +29,9 @@ REQUEST = """('{"customer": "ada", "cart": "' || $1 || '", "total": 12.50}')::js
 BODY = "'\\x0011223344556677889900112233445566778899'::bytea"
 
 # What runs for one call, each word a statement: a file of bench/, or SQL. The key of the call is $1.
-BEGIN = "SELECT once.begin('b', $1, {fingerprint})"
-BEGIN_NEW = "SELECT once.begin_new('b', $1, {fingerprint})"
-FINISH = f"SELECT once.finish('b', $1, {{fingerprint}}, 201, {BODY}) IS NULL"
+START = "SELECT once.start('b', $1, {fingerprint})"
+START_NEW = "SELECT once.start_new('b', $1, {fingerprint})"
+FINISH = f"SELECT once.finish('b', $1, {{fingerprint}}, 201, response_body => {BODY}) IS NULL"
 FINISH_NEW = FINISH.replace("finish", "finish_new")
 EMIT = "SELECT once.emit('order.placed', {request}, 'order', $1, scope => 'orders', key => $1)"
 EMIT_ALONE = "SELECT once.emit('order.placed', {request}, 'order', $1)"
@@ -41,9 +41,9 @@ EFFECT = [
 ]
 CASES = {
     "SELECT 1": ["scripts/select_1.sql"],
-    "begin": [BEGIN],
-    "begin_new": [BEGIN_NEW],
-    "finish": [FINISH],
+    "start": [START],
+    "start_new": [START_NEW],
+    "start and finish": ["BEGIN", START, FINISH, "COMMIT"],
     "finish_new": [FINISH_NEW],
     "emit": [EMIT],
     "emit, no intent": [EMIT_ALONE],
@@ -51,7 +51,7 @@ CASES = {
     "receive": ["SELECT once.receive('consumer', $1, {fingerprint})"],
     "claim and complete": [
         "SELECT once.claim('leased', $1, {fingerprint}, 'bench')",
-        "SELECT once.complete('leased', $1, 1, 201, {fingerprint})",
+        "SELECT once.complete('leased', $1, 1, 201, response_body => {fingerprint})",
     ],
     "plain bare": ["scripts/plain_bare.sql"],
     "plain place": ["scripts/plain_place.sql"],
@@ -59,7 +59,7 @@ CASES = {
     "place": ["scripts/place.sql"],
     "seed000": ["scripts/seed000.sql"],
     "steps bare": ["BEGIN", *EFFECT, "COMMIT"],
-    "steps once": ["BEGIN", BEGIN_NEW, *EFFECT, FINISH, "COMMIT"],
+    "steps once": ["BEGIN", START_NEW, *EFFECT, FINISH, "COMMIT"],
     "steps, pipelined": ["BEGIN", FINISH_NEW, *EFFECT, "COMMIT"],
 }
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- orders.place and orders.place_bare (examples/orders/orders.sql) with an event table of the plainest kind in place of
--- once.emit: two INSERTs are the whole effect. It shows begin and finish against the cheapest work that they may have
+-- once.emit: two INSERTs are the whole effect. It shows start and finish against the cheapest work that they may have
 -- to protect.
 
 CREATE SCHEMA plain;
@@ -15,20 +15,20 @@ CREATE TABLE plain.event (
 
 CREATE FUNCTION plain.place(key text, request jsonb, fingerprint bytea) RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
-    begun  record;
+    started  record;
     placed orders.customer_order;
     answer jsonb;
 BEGIN
-    begun := once.begin('plain', key, fingerprint);
-    IF begun.verdict = 'replay' THEN
-        RETURN begun.response_body;
+    started := once.start('plain', key, fingerprint);
+    IF started.verdict = 'replay' THEN
+        RETURN started.response_body;
     END IF;
     INSERT INTO orders.customer_order (customer, cart, total)
     VALUES (request ->> 'customer', request ->> 'cart', (request ->> 'total')::numeric)
     RETURNING * INTO placed;
     answer := orders.describe(placed);
     INSERT INTO plain.event (topic, order_id, payload) VALUES ('order.placed', placed.order_id, answer);
-    RETURN once.finish('plain', key, fingerprint, 201, convert_to(answer::text, 'UTF8'));
+    RETURN once.finish('plain', key, fingerprint, 201, response_json => answer);
 END $$;
 
 CREATE FUNCTION plain.place_bare(request jsonb) RETURNS bytea LANGUAGE plpgsql AS $$
@@ -44,13 +44,13 @@ BEGIN
     RETURN convert_to(answer::text, 'UTF8');
 END $$;
 
--- begin and finish around no effect at all, for the WAL and the dead tuples of an intent.
+-- start and finish around no effect at all, for the WAL and the dead tuples of an intent.
 CREATE FUNCTION plain.nothing(key text, fingerprint bytea) RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
-    begun record;
+    started record;
 BEGIN
-    begun := once.begin('nothing', key, fingerprint);
-    RETURN once.finish('nothing', key, fingerprint, 201, fingerprint);
+    started := once.start('nothing', key, fingerprint);
+    RETURN once.finish('nothing', key, fingerprint, 201, response_body => fingerprint);
 END $$;
 
 -- The arrays of a batch: `count` keys from one pair of random numbers, and `count` times the same.
@@ -67,8 +67,8 @@ DECLARE
     key text;
 BEGIN
     FOREACH key IN ARRAY keys LOOP
-        PERFORM once.finish('replay', key, fingerprint, 201,
-                            convert_to(jsonb_build_object('cart', key, 'total', 12.50)::text, 'UTF8'));
+        PERFORM once.finish_new('replay', key, fingerprint, 201,
+                                response_json => jsonb_build_object('cart', key, 'total', 12.50));
     END LOOP;
 END $$;
 

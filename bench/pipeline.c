@@ -3,7 +3,7 @@
  * pipeline.c: the benchmark's client: how many order transactions per second reach the server from a client, one after
  * the other on each connection. bench/run.py calls it; the statements of the effect are files, the same in each way:
  *   bare      BEGIN, the statements, COMMIT, in one round trip (libpq's pipeline mode)
- *   once      once_execute_statements: begin, the statements, finish, COMMIT, in one round trip
+ *   once      once_execute_statements: start, the statements, finish, COMMIT, in one round trip
  *   stepwise  the same as `once`, each statement a round trip of its own
  */
 #include <stdbool.h>
@@ -132,7 +132,7 @@ static bool run_stepwise(once_session *session, const bench *bench, const transa
 	once_error *error = NULL;
 
 	bool good = is_good(connection, PQexecParams(connection, "BEGIN", 0, NULL, NULL, NULL, NULL, 0));
-	once_code code = once_begin(session, &intent, &fingerprint, &answer, &error);
+	once_code code = once_start(session, &intent, &fingerprint, &answer, &error);
 	once_answer_free(answer);
 	for (int i = 0; good && code == ONCE_OK && i < bench->statement_count; i++) {
 		good =

@@ -240,11 +240,11 @@ def judge(rounds, traces):
                 }
             )
     for kind in ("v7", "v4"):
-        dead = traces[f"begin_finish/{kind}"]["dead_tuples"]
+        dead = traces[f"start_finish/{kind}"]["dead_tuples"]
         goals.append(
             {
-                "what": f"dead tuples of begin and finish, UUID{kind}",
-                "of": [f"begin_finish/{kind}"],
+                "what": f"dead tuples of start and finish, UUID{kind}",
+                "of": [f"start_finish/{kind}"],
                 "goal": "0",
                 "measured": dead,
                 "met": dead == 0,
@@ -300,7 +300,7 @@ def main():
                 rounds[name].append(measure())
             print(f"bench: round {number + 1} of {options.rounds} is done", file=sys.stderr, flush=True)
         traces = {
-            f"{name}/{kind}": bench.traces(name, kind) for name in ("begin_finish", "leased") for kind in ("v7", "v4")
+            f"{name}/{kind}": bench.traces(name, kind) for name in ("start_finish", "leased") for kind in ("v7", "v4")
         }
         traces["leased_64/v7"] = bench.traces("leased_many", "v7", count=64, transactions=100)
         leaves = bench.database.value("SELECT count(*) FROM pg_inherits WHERE inhparent = 'once.intent'::regclass")

@@ -197,7 +197,7 @@ static bool turn_batch(client *client)
 static const measurement measurements[] = {
     {.name = "bare", .title = "order transaction, bare", .intents = 1, .turn = turn_bare},
     {.name = "execute",
-     .title = "order transaction, begin and finish",
+     .title = "order transaction, start and finish",
      .intents = 1,
      .turn = turn_execute,
      .against = "bare"},

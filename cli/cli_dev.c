@@ -103,8 +103,9 @@ static void print_lines(const char *dsn, json_t *gateway)
 	       "Every answer is the same, and there is one charge:\n\n"
 	       "  curl '%s/payments?order=A-17'\n"
 	       "  pgonce show --dsn \"%s\" --scope payments --key pay-1\n\n"
-	       "With -H 'X-Behave: delay_ms=5000' the service is slow, with 'X-Behave: status=500' it fails, and with\n"
-	       "'X-Behave: die' it dies after the charge and before the answer. At %s/handoff is\n"
+	       "With -H 'X-Behave: delay_ms=5000' the service is slow. With 'X-Behave: status=503' it does nothing, and a\n"
+	       "retry runs; a 500 leaves the key in doubt, since it may have charged. With 'X-Behave: die' it dies after\n"
+	       "the charge and before the answer. At %s/handoff is\n"
 	       "one that still answers then: it completes the intent in the transaction of its charge. What the\n"
 	       "gateway has decided is counted at %s/once/status.\n\n",
 	       url, url, charge, url, dsn, url, url);

@@ -47,7 +47,8 @@ static const section sections[] = {
     {SQL_DOCTOR_CLOSING, "closing days|consumers behind", true},
     {SQL_DOCTOR_KEEPER, "keeper|keeper steps|keeper clock|retention held", true},
     {SQL_DOCTOR_RELAYS,
-     "relays of another cluster|relays running|relays behind|dead events|messages behind|dead messages", true},
+     "relays of another cluster|relays running|relays behind|dead events|messages behind|dead messages|relay flush",
+     true},
     {SQL_DOCTOR_SWEPT, "stale intents|in doubt", true},
     {SQL_DOCTOR_SCOPES, "keys of each attempt|keys too coarse", true},
 };

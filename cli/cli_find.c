@@ -12,7 +12,7 @@ enum {
 	LISTED_STANDARD = 100,
 	TRACE_DIGITS = 32,
 	TRACEPARENT_LENGTH = 55, /* 00-32-16-2 */
-	PARAMETERS = 13
+	PARAMETERS = 11
 };
 
 /* What the options say, as the statement's parameters; what is made here is freed with the marks. */
@@ -63,20 +63,13 @@ static char *read_trace(const char *text)
 	return trace;
 }
 
-/* A span ("2h": so long ago) in parameter `index`, or a time in the one after it. */
 static int read_when(const cli_invocation *invocation, PGconn *connection, option_id id, marks *marks, int index)
 {
-	int64_t milliseconds = 0;
+	char *when = NULL;
+	int result = parked_read_time(invocation, connection, id, true, &when);
 
-	if (!invocation->given[id]) {
-		return CLI_OK;
-	}
-	if (cli_parse_duration(invocation->text[id], &milliseconds)) {
-		marks->parameters[index] = keep(marks, cli_format("%lld milliseconds", (long long)milliseconds));
-		return CLI_OK;
-	}
-	marks->parameters[index + 1] = invocation->text[id];
-	return parked_check_time(invocation, connection, id, "write 2h, 7d, or 2026-01-31 12:00+00");
+	marks->parameters[index] = keep(marks, when);
+	return result;
 }
 
 static int read_result(const cli_invocation *invocation, marks *marks)
@@ -107,7 +100,7 @@ static int read_marks(const cli_invocation *invocation, marks *marks)
 	marks->parameters[2] = parked_option(invocation, OPTION_INTENT_STATE);
 	marks->parameters[5] = parked_option(invocation, OPTION_EVENT);
 	marks->parameters[7] = parked_option(invocation, OPTION_OWNER);
-	marks->parameters[12] = keep(marks, cli_format("%lld", (long long)take));
+	marks->parameters[10] = keep(marks, cli_format("%lld", (long long)take));
 	if (marks->parameters[5] != NULL && !parked_is_uuid(marks->parameters[5])) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce outbox list shows events and their ids",
 		                "option --event: '%s' is no event's id: it is a UUID", marks->parameters[5]);
@@ -198,7 +191,7 @@ int cli_find(const cli_invocation *invocation)
 		result = read_when(invocation, connection, OPTION_SINCE, &marks, 8);
 	}
 	if (result == CLI_OK) {
-		result = read_when(invocation, connection, OPTION_UNTIL, &marks, 10);
+		result = read_when(invocation, connection, OPTION_UNTIL, &marks, 9);
 	}
 	if (result == CLI_OK) {
 		result = parked_query(invocation, connection, SQL_FIND, PARAMETERS, marks.parameters, "cannot find", &found);
@@ -213,8 +206,8 @@ int cli_find(const cli_invocation *invocation)
 		                  "leave a mark out, or check the database; what a transaction that is still open does is not "
 		                  "seen, and a result is only found where the outcome names it (result_type, result_id)",
 		                  "no intent has all these marks, in database %s", PQdb(connection));
-	} else if (result == CLI_OK && strtoull(marks.parameters[12], NULL, 10) == json_array_size(found)) {
-		cli_note(invocation, "only the newest %s are listed; --limit N lists more", marks.parameters[12]);
+	} else if (result == CLI_OK && strtoull(marks.parameters[10], NULL, 10) == json_array_size(found)) {
+		cli_note(invocation, "only the newest %s are listed; --limit N lists more", marks.parameters[10]);
 	}
 	json_decref(found);
 	once_session_close(session);

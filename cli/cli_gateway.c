@@ -20,6 +20,10 @@
 #include "connect.h"
 #include "gateway.h"
 
+enum {
+	CHECK_TIMEOUT_S = 2 /* a database that is away must not keep the gateway from starting */
+};
+
 static const char *text_of(const cli_invocation *invocation, option_id id)
 {
 	return invocation->given[id] ? invocation->text[id] : NULL;
@@ -39,6 +43,7 @@ static void read_settings(const cli_invocation *invocation, gateway *gateway)
 	    .prepare = invocation->given[OPTION_PREPARE],
 	    .tenant = invocation->given[OPTION_TENANT_FROM] ? invocation->text[OPTION_TENANT_FROM] : "none",
 	    .key = text_of(invocation, OPTION_KEY_FROM),
+	    .on_5xx = text_of(invocation, OPTION_ON_5XX),
 	    .in_doubt = text_of(invocation, OPTION_IN_DOUBT),
 	    .fail = text_of(invocation, OPTION_FAIL),
 	    .lease_ms = invocation->number[OPTION_GATEWAY_LEASE],
@@ -236,13 +241,31 @@ static int run(const gateway *gateway)
 	return result;
 }
 
-/* Is the contract where the gateway will look for it? Said now, and not request by request. */
+/*
+ * Is the contract where the gateway will look for it? Said now, and not request by request. A database that is away is nobody's mistake: the
+ * gateway starts closed, and opens when it is there. One that refuses us (its name, a role, a password) is one.
+ */
 static int check_contract(const cli_invocation *invocation, const char *conninfo)
 {
+	char *soon = cli_format("%s connect_timeout='%d'", conninfo, CHECK_TIMEOUT_S);
 	once_session *session = NULL;
-	int result = connect_session(invocation, conninfo, &session);
+	once_error *error = NULL;
+	int result = CLI_OK;
 
+	if (once_session_open(soon, &session, &error) != ONCE_OK) {
+		PGPing answer = cli_exit_of_code(once_error_code(error)) == CLI_NO_SERVER ? PQping(soon) : PQPING_OK;
+		if (answer == PQPING_NO_RESPONSE || answer == PQPING_REJECT) {
+			cli_note(invocation,
+			         "starting closed: every request with a key gets 503 until the database is there, and /once/ready "
+			         "says so: %s",
+			         once_error_message(error));
+			once_error_free(error);
+		} else {
+			result = cli_report_error(invocation, error);
+		}
+	}
 	once_session_close(session);
+	free(soon);
 	return result;
 }
 

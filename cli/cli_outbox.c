@@ -311,17 +311,16 @@ static int find_relay(const cli_invocation *invocation, PGconn *connection, char
 
 static int replay_events(const cli_invocation *invocation, PGconn *connection, const char *operand)
 {
-	const char *from = parked_option(invocation, OPTION_FROM);
-	char *relay = NULL;
+	char *relay = NULL, *from = NULL;
 	json_t *answer = NULL;
 	int result = CLI_OK;
 
 	(void)operand;
-	if (from == NULL) {
+	if (!invocation->given[OPTION_FROM]) {
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
 		                  "replay needs --from TIME: what was emitted since then is delivered again");
 	} else {
-		result = parked_check_time(invocation, connection, OPTION_FROM, "write 2026-01-31 12:00+00, or yesterday");
+		result = parked_read_time(invocation, connection, OPTION_FROM, false, &from);
 	}
 	if (result == CLI_OK) {
 		result = find_relay(invocation, connection, &relay);
@@ -342,6 +341,7 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 		putchar('\n');
 	}
 	json_decref(answer);
+	free(from);
 	free(relay);
 	return result;
 }

@@ -153,9 +153,10 @@ static void print_longer(const model_input *input, const model_intent *one)
 static void print_plan(const model_input *input, const model_intent *one, const model_total *all)
 {
 	bool dated = input->keys == MODEL_KEYS_DATED;
+	double locks = 2 * all->partitions + 4 * (2 + MODEL_DAYS_AHEAD); /* as sql/doctor_settings.sql wants them */
 
 	printf("One intent (%s, %s keys)\n",
-	       input->leased ? "leased: claim and complete" : "begin and finish in one transaction",
+	       input->leased ? "leased: claim and complete" : "start and finish in one transaction",
 	       dated ? "UUIDv7" : "random");
 	print_size("table", one->heap_bytes, one->toasted ? "the body is beside it, in TOAST" : "");
 	print_size("TOAST", one->toast_bytes, "");
@@ -178,7 +179,7 @@ static void print_plan(const model_input *input, const model_intent *one, const 
 	print_size("index that should stay in memory", all->hot_index_bytes,
 	           dated ? "keys of the last hour" : "all of it: a random key falls anywhere");
 	printf("  %-34s %10.0f   a look-up locks each and its index: max_locks_per_transaction at least %.0f\n",
-	       "partitions of intents", all->partitions, all->partitions * 2 > 64 ? all->partitions * 2 : 64);
+	       "partitions of intents", all->partitions, locks > 64 ? locks : 64);
 	print_longer(input, one);
 	printf(
 	    "\nBodies are counted as incompressible; page images at a checkpoint each %d s; a traceparent adds 56 bytes\n"

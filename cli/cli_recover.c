@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_recover.c: pgonce recover --once: goes through all stale intents (once.recover), a short transaction for each piece, and tells each
+ * cli_recover.c: pgonce recover --once: goes through all stale intents, or all in doubt (once.recover), a short transaction for each piece, and tells each
  * decision. The contract decides; this file only asks for the next piece until there is none.
  */
 #include <inttypes.h>
@@ -85,12 +85,13 @@ static int recover_piece(recovery *recovery)
 	bool dry_run = invocation->given[OPTION_RECOVER_DRY_RUN];
 	char *take = cli_format("%d", PIECE);
 	const char *parameters[] = {take, parked_option(invocation, OPTION_FIND_SCOPE),
-	                            parked_option(invocation, OPTION_FIND_TENANT), recovery->after};
+	                            parked_option(invocation, OPTION_FIND_TENANT), recovery->after,
+	                            invocation->given[OPTION_RECOVER_IN_DOUBT] ? "true" : "false"};
 	PGresult *rows = NULL;
 	int result = connect_run(invocation, recovery->connection, SQL_BEGIN_TRANSACTION, 0, NULL, "cannot begin", NULL);
 
 	if (result == CLI_OK) {
-		result = connect_run(invocation, recovery->connection, SQL_RECOVER, 4, parameters, "cannot recover", &rows);
+		result = connect_run(invocation, recovery->connection, SQL_RECOVER, 5, parameters, "cannot recover", &rows);
 	}
 	if (result == CLI_OK) {
 		result = connect_run(invocation, recovery->connection, dry_run ? SQL_ROLLBACK : SQL_COMMIT, 0, NULL,
@@ -120,9 +121,10 @@ static int recover_piece(recovery *recovery)
 static void tell_summary(recovery *recovery)
 {
 	bool dry_run = recovery->invocation->given[OPTION_RECOVER_DRY_RUN];
+	bool in_doubt = recovery->invocation->given[OPTION_RECOVER_IN_DOUBT];
 
 	if (recovery->decisions != NULL) {
-		json_t *summary = json_pack("{s:I}", "stale", (json_int_t)recovery->seen);
+		json_t *summary = json_pack("{s:I}", in_doubt ? "judged" : "stale", (json_int_t)recovery->seen);
 		for (int i = 0; i < KINDS; i++) {
 			json_object_set_new(summary, recovery->tallies[i].decided, json_integer(recovery->tallies[i].count));
 		}
@@ -131,10 +133,11 @@ static void tell_summary(recovery *recovery)
 		return;
 	}
 	if (recovery->seen == 0) {
-		puts("nothing is stale");
+		puts(in_doubt ? "nothing is in doubt" : "nothing is stale");
 		return;
 	}
-	printf("%" PRId64 " stale%s:\n", recovery->seen, dry_run ? " (dry run: nothing was changed)" : "");
+	printf("%" PRId64 " %s%s:\n", recovery->seen, in_doubt ? "in doubt" : "stale",
+	       dry_run ? " (dry run: nothing was changed)" : "");
 	for (int i = 0; i < KINDS; i++) {
 		if (recovery->tallies[i].count > 0) {
 			printf("  %6" PRId64 "  %-9s  %s\n", recovery->tallies[i].count, recovery->tallies[i].decided,
@@ -150,7 +153,7 @@ int cli_recover(const cli_invocation *invocation)
 {
 	recovery recovery = {.invocation = invocation,
 	                     .tallies = {{.decided = "succeeded", .meaning = "verified: the effect happened"},
-	                                 {.decided = "retry", .meaning = "the next attempt takes it over"},
+	                                 {.decided = "retry", .meaning = "the next attempt runs"},
 	                                 {.decided = "in_doubt", .meaning = "find out, then decide: pgonce in-doubt"},
 	                                 {.decided = "abandoned", .meaning = "its attempts are used up; failed for good"}}};
 	once_session *session = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * cli_resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry run rolls back. It never guesses:
- * without --as it tells what is known and what would fit, and changes nothing.
+ * without --as it tells what is known and what would fit, and changes nothing. With --all: see resolve_many.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "buffer.h"
 #include "parked.h"
 #include "plain.h"
+#include "resolve_many.h"
 #include "story.h"
 
 /* Of a header's name, RFC 9110 5.6.2. */
@@ -256,7 +257,7 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 /* ---- the command line */
 
 /* --reason, or what somebody at the terminal answers. NULL after saying that it is missing; free it. */
-static char *find_reason(const cli_invocation *invocation, const once_intent *intent)
+static char *find_reason(const cli_invocation *invocation)
 {
 	char line[REASON_BYTES_MAX];
 
@@ -264,7 +265,8 @@ static char *find_reason(const cli_invocation *invocation, const once_intent *in
 		return cli_duplicate(invocation->text[OPTION_REASON]);
 	}
 	if (isatty(STDIN_FILENO) && isatty(STDERR_FILENO) && !invocation->given[OPTION_BODY]) {
-		char *named = cli_intent_text(intent);
+		once_intent intent = cli_intent(invocation);
+		char *named = invocation->given[OPTION_ALL] ? resolve_many_named(invocation) : cli_intent_text(&intent);
 		fprintf(stderr, "%s -> %s\nWhy? (recorded with your role and the time) ", named, invocation->text[OPTION_AS]);
 		free(named);
 		if (fgets(line, sizeof line, stdin) != NULL) {
@@ -351,21 +353,71 @@ static int read_rest(const cli_invocation *invocation, once_outcome *outcome, ch
 	return CLI_OK;
 }
 
-int cli_resolve(const cli_invocation *invocation)
+/* One intent, by its key, or all in doubt: whoever forgets the key must not decide about all. */
+static int check_which(const cli_invocation *invocation)
+{
+	const option_id of_one[] = {OPTION_KEY, OPTION_RESOLVED_RESULT},
+	                of_all[] = {OPTION_ERROR, OPTION_SINCE, OPTION_DOUBT_UNTIL};
+	bool all = invocation->given[OPTION_ALL];
+	const char *hint = "pgonce help resolve";
+
+	if (!all && !invocation->given[OPTION_KEY]) {
+		return cli_fail(invocation, CLI_USAGE, hint,
+		                "option --key KEY is required; or --all, for all intents of the scope that are in doubt");
+	}
+	for (size_t i = 0; i < sizeof of_one / sizeof of_one[0]; i++) {
+		if (all && invocation->given[of_one[i]]) {
+			return cli_fail(invocation, CLI_USAGE, hint, "option --%s is of one intent: not with --all",
+			                cli_options[of_one[i]].name);
+		}
+	}
+	for (size_t i = 0; i < sizeof of_all / sizeof of_all[0]; i++) {
+		if (!all && invocation->given[of_all[i]]) {
+			return cli_fail(invocation, CLI_USAGE, hint, "option --%s needs --all", cli_options[of_all[i]].name);
+		}
+	}
+	return all && !invocation->given[OPTION_AS]
+	           ? cli_fail(invocation, CLI_USAGE,
+	                      "pgonce in-doubt lists them, pgonce recover --once --in-doubt asks the verify function",
+	                      "nothing was decided: say what became of them with --as")
+	           : CLI_OK;
+}
+
+static int resolve_one(const cli_invocation *invocation, once_session *session, const char *reason,
+                       const once_outcome *outcome)
 {
 	once_intent intent = cli_intent(invocation);
+	PGconn *connection = once_session_connection(session);
+	story story = {.document = NULL};
+	int result = story_ask(invocation, connection, &intent, &story);
+
+	if (result == CLI_OK && story.told == NULL) {
+		result = story_absent(invocation, session, &intent);
+	} else if (result == CLI_OK && !invocation->given[OPTION_AS]) {
+		result = explain(invocation, connection, &intent, &story);
+	} else if (result == CLI_OK) {
+		result = decide(invocation, session, &intent, reason, outcome, story.told);
+	}
+	story_free(&story);
+	return result;
+}
+
+int cli_resolve(const cli_invocation *invocation)
+{
 	once_outcome outcome = {.response_status = (int)invocation->number[OPTION_STATUS]};
 	buffer body = {.bytes_max = BODY_BYTES_MAX};
 	once_session *session = NULL;
-	story story = {.document = NULL};
 	char *reason = NULL, *conninfo = NULL, *result_type = NULL;
-	int result = read_rest(invocation, &outcome, &result_type);
+	int result = check_which(invocation);
 
+	if (result == CLI_OK) {
+		result = read_rest(invocation, &outcome, &result_type);
+	}
 	if (result == CLI_OK) {
 		result = read_body(invocation, &body, &outcome);
 	}
 	/* Asked for before a connection is made: nothing waits in the database while somebody thinks. */
-	if (result == CLI_OK && invocation->given[OPTION_AS] && (reason = find_reason(invocation, &intent)) == NULL) {
+	if (result == CLI_OK && invocation->given[OPTION_AS] && (reason = find_reason(invocation)) == NULL) {
 		result = CLI_USAGE;
 	}
 	if (result == CLI_OK && (conninfo = connect_conninfo(invocation)) == NULL) {
@@ -374,17 +426,11 @@ int cli_resolve(const cli_invocation *invocation)
 	if (result == CLI_OK) {
 		result = connect_session(invocation, conninfo, &session);
 	}
-	if (result == CLI_OK) {
-		result = story_ask(invocation, once_session_connection(session), &intent, &story);
-	}
-	if (result == CLI_OK && story.told == NULL) {
-		result = story_absent(invocation, session, &intent);
-	} else if (result == CLI_OK && !invocation->given[OPTION_AS]) {
-		result = explain(invocation, once_session_connection(session), &intent, &story);
+	if (result == CLI_OK && invocation->given[OPTION_ALL]) {
+		result = resolve_many(invocation, once_session_connection(session), reason, &outcome);
 	} else if (result == CLI_OK) {
-		result = decide(invocation, session, &intent, reason, &outcome, story.told);
+		result = resolve_one(invocation, session, reason, &outcome);
 	}
-	story_free(&story);
 	once_session_close(session);
 	free(conninfo);
 	free(reason);

@@ -171,7 +171,8 @@ int cli_in_doubt(const cli_invocation *invocation)
 
 	if (result == CLI_OK && !invocation->given[OPTION_JSON] &&
 	    !print_section(rows, "in doubt: nobody knows whether the effect happened; no attempt runs until it is decided",
-	                   columns, print_to_resolve, NULL)) {
+	                   columns, print_to_resolve,
+	                   "ask about all of them: pgonce recover --once --in-doubt; decide: pgonce resolve --all")) {
 		puts("nothing is in doubt");
 	}
 	if (result == CLI_OK) {

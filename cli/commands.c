@@ -164,23 +164,36 @@ ABOUT(resolve_about,
       "It does not guess: without --as it tells the story, asks the scope's verify function where there is one, says "
       "which decision would fit, and changes nothing (2). With --dry-run it shows what is before and after, and what "
       "would follow. At a terminal it asks for a reason that is not given.",
+      "After an outage: --all decides about all intents of the scope that are in doubt, narrowed by --tenant, --error, "
+      "--since and --until; with --dry-run it counts them and changes nothing. A short transaction for each few; one "
+      "that somebody else decides about, or that is just reported, is skipped and counted. Interrupted anywhere, start "
+      "it again.",
       "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 \\\n"
       "      --body answer.json --headers '{\"Content-Type\": \"application/json\"}' --result charge:17",
-      "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'");
-USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_AS, false},
+      "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'",
+      "  pgonce resolve --scope payments --all --since '2026-01-31 12:00+00' --until '2026-01-31 12:20+00' \\\n"
+      "      --as failed_retryable --reason 'the provider was down and took nothing' --dry-run");
+USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, false}, {OPTION_ALL, false}, {OPTION_TENANT, false},
+     {OPTION_ERROR, false}, {OPTION_SINCE, false}, {OPTION_DOUBT_UNTIL, false}, {OPTION_AS, false},
      {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_HEADERS, false},
      {OPTION_RESOLVED_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
-ABOUT(recover_about,
-      ("Goes through the stale intents, those whose attempt let its lease pass, and judges each by its scope's policy "
-       "and verify function: it succeeded, it is safe to retry, it is in doubt, or it is given up because its attempts "
-       "are used up. Prints each decision with its reason, and counts. A short transaction for each few; it may be "
-       "interrupted anywhere and run again. pgonce keep does the same all the time."),
-      "Exits with 12 where it left an intent in doubt: pgonce in-doubt lists what to decide.",
-      "  pgonce recover --once --dry-run", "  pgonce recover --once --scope payments");
-USES(recover_uses, {OPTION_RECOVER_ONCE, false}, {OPTION_FIND_SCOPE, false}, {OPTION_FIND_TENANT, false},
-     {OPTION_RECOVER_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+ABOUT(
+    recover_about,
+    ("Goes through the stale intents, those whose attempt let its lease pass, and judges each by its scope's policy "
+     "and verify function: it succeeded, it is safe to retry, it is in doubt, or it is given up because its attempts "
+     "are used up. Prints each decision with its reason, and counts. A short transaction for each few; it may be "
+     "interrupted anywhere and run again. pgonce keep does the same all the time."),
+    ("With --in-doubt it goes through what is in doubt instead, and asks the scope's verify function: what happened "
+     "has "
+     "succeeded, with the answer that it gives; what did not may run again; of what it does not know, nothing changes. "
+     "The keeper leaves that to you: a verify function that does not know would be asked for ever."),
+    "Exits with 12 where it left an intent in doubt: pgonce in-doubt lists what to decide.",
+    "  pgonce recover --once --dry-run", "  pgonce recover --once --scope payments",
+    "  pgonce recover --once --in-doubt");
+USES(recover_uses, {OPTION_RECOVER_ONCE, false}, {OPTION_RECOVER_IN_DOUBT, false}, {OPTION_FIND_SCOPE, false},
+     {OPTION_FIND_TENANT, false}, {OPTION_RECOVER_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(recover_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(top_about,
@@ -228,7 +241,7 @@ USES(version_uses, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(version_exits, CLI_NO_SERVER);
 
 ABOUT(bench_about, "Measures what the contract costs in this database, from this machine: an order transaction (two "
-                   "inserts) bare and with begin and "
+                   "inserts) bare and with start and "
                    "finish, both pipelined; replays against \"select 1\"; claim and complete one by one and in batches "
                    "of 64. It works in a "
                    "schema of its own, which it drops afterwards, and removes its intents where the role may.");
@@ -242,7 +255,9 @@ ABOUT(gateway_about,
       "Idempotency-Replayed: true. docs/gateway.md has the rules. For TLS, more services or limits, take "
       "--print-config as the "
       "beginning of an nginx configuration of your own.",
-      "The contract must be in the database (pgonce init). The access log, with a verdict for each request, goes to "
+      "The contract must be in the database (pgonce init). Without the database it starts closed, and answers 503 "
+      "until that is "
+      "there; /once/ready says 200 or 503. The access log, with a verdict for each request, goes to "
       "standard "
       "output, nginx's messages to standard error. /once/status, for this machine only, counts verdicts, batches and "
       "latencies.",
@@ -253,10 +268,10 @@ ABOUT(gateway_about,
 USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATEWAY_SCOPE, false},
      {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_KEY_FROM, false}, {OPTION_STRICT, false},
      {OPTION_WAIT, false}, {OPTION_GATEWAY_LEASE, false}, {OPTION_RETENTION, false}, {OPTION_TIMEOUT, false},
-     {OPTION_IN_DOUBT, false}, {OPTION_FAIL, false}, {OPTION_BODY_MAX, false}, {OPTION_RESPONSE_MAX, false},
-     {OPTION_PREPARE, false}, {OPTION_WORKERS, false}, {OPTION_USER, false}, {OPTION_PRINT_CONFIG, false},
-     {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_GATEWAY_DIR, false}, {OPTION_DSN, false},
-     {OPTION_JSON, false});
+     {OPTION_ON_5XX, false}, {OPTION_IN_DOUBT, false}, {OPTION_FAIL, false}, {OPTION_BODY_MAX, false},
+     {OPTION_RESPONSE_MAX, false}, {OPTION_PREPARE, false}, {OPTION_WORKERS, false}, {OPTION_USER, false},
+     {OPTION_PRINT_CONFIG, false}, {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_GATEWAY_DIR, false},
+     {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(
@@ -462,8 +477,8 @@ const cli_command cli_commands[] = {
      .exits = in_doubt_exits,
      .run = cli_in_doubt},
     {.name = "resolve",
-     .summary = "decide about an intent that is stale or in doubt",
-     .usage = "--scope S --key K [--as STATE --reason TEXT] [OPTIONS]",
+     .summary = "decide about an intent that is stale or in doubt, or about all in doubt",
+     .usage = "--scope S (--key K | --all) [--as STATE --reason TEXT] [OPTIONS]",
      .about = resolve_about,
      .uses = resolve_uses,
      .use_count = COUNT(resolve_uses),
@@ -471,8 +486,8 @@ const cli_command cli_commands[] = {
      .exits = resolve_exits,
      .run = cli_resolve},
     {.name = "recover",
-     .summary = "judge all stale intents once, by policy and verify function",
-     .usage = "--once [--scope S] [--dry-run]",
+     .summary = "judge all stale intents, or all in doubt, by policy and verify function",
+     .usage = "--once [--in-doubt] [--scope S] [--dry-run]",
      .about = recover_about,
      .uses = recover_uses,
      .use_count = COUNT(recover_uses),

@@ -272,7 +272,7 @@ static void put_log_format(bool json, FILE *out)
 	    {"method", "$request_method"}, {"uri", "$uri"},
 	    {"status", "$status"},         {"verdict", "$once_verdict"},
 	    {"fence", "$once_fence"},      {"upstream", "$upstream_status"},
-	    {"seconds", "$request_time"},
+	    {"seconds", "$request_time"},  {"request", "$request_id"},
 	};
 
 	fprintf(out, "    log_format once escape=%s '%s", json ? "json" : "default", json ? "{" : "");
@@ -355,6 +355,9 @@ static void put_once(const gateway *gateway, const gateway_route *route, FILE *o
 	put_duration(out, "once_lease", gateway->lease_ms);
 	put_duration(out, "once_retention", gateway->retention_ms);
 	put_duration(out, "once_wait", gateway->wait_ms);
+	if (gateway->on_5xx != NULL) {
+		fprintf(out, "            once_on_5xx %s;\n", gateway->on_5xx);
+	}
 	if (gateway->in_doubt != NULL) {
 		fprintf(out, "            once_in_doubt %s;\n", gateway->in_doubt);
 	}
@@ -417,7 +420,12 @@ void gateway_print(const gateway *gateway, FILE *out)
 		put_proxy(gateway, i, out);
 		fputs("        }\n\n", out);
 	}
-	fputs("        # JSON, or OpenMetrics text for who asks for that. Only for this machine.\n"
+	fputs("        # For who distributes requests: 200 with the database, 503 without.\n"
+	      "        location = /once/ready {\n"
+	      "            once_status ready;\n"
+	      "            access_log off;\n"
+	      "        }\n\n"
+	      "        # JSON, or OpenMetrics text for who asks for that. Only for this machine.\n"
 	      "        location = /once/status {\n"
 	      "            once_status;\n"
 	      "            access_log off;\n"

@@ -33,6 +33,7 @@ typedef struct gateway {
 	bool prepare;
 	const char *tenant; /* a variable of nginx, or "none" */
 	const char *key;    /* a variable */
+	const char *on_5xx;
 	const char *in_doubt;
 	const char *fail;
 	int64_t lease_ms;

@@ -21,7 +21,7 @@ typedef struct model_input {
 	double owner_bytes; /* of leased intents */
 	double events_per_intent;
 	double event_bytes; /* of an event's payload */
-	bool leased;        /* claim and complete, in two transactions; else begin and finish, in one */
+	bool leased;        /* claim and complete, in two transactions; else start and finish, in one */
 	model_keys keys;
 } model_input;
 

@@ -136,19 +136,33 @@ bool parked_is_uuid(const char *text)
 	return true;
 }
 
-int parked_check_time(const cli_invocation *invocation, PGconn *connection, option_id id, const char *hint)
+int parked_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when)
 {
 	const char *text = invocation->text[id];
-	PGresult *answer = connect_query(connection, SQL_READ_TIME, 1, &text);
+	int64_t milliseconds = 0;
+
+	*when = NULL;
+	if (!invocation->given[id]) {
+		return CLI_OK;
+	}
+	char *span =
+	    spans && cli_parse_duration(text, &milliseconds) ? cli_format("%" PRId64 " milliseconds", milliseconds) : NULL;
+	const char *parameters[] = {span == NULL ? text : NULL, span};
+	PGresult *answer = connect_query(connection, SQL_READ_TIME, 2, parameters);
 	const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
 	int result = CLI_OK;
 
 	if (sqlstate != NULL && strncmp(sqlstate, "22", 2) == 0) {
-		result = cli_fail(invocation, CLI_USAGE, hint, "option --%s: '%s' is no time", cli_options[id].name, text);
+		result = cli_fail(invocation, CLI_USAGE,
+		                  spans ? "write 2h, 7d, or 2026-01-31 12:00+00" : "write 2026-01-31 12:00+00, or yesterday",
+		                  "option --%s: '%s' is no time", cli_options[id].name, text);
 	} else if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
 		result = cli_report_result(invocation, connection, answer, "cannot read a time");
+	} else {
+		*when = cli_duplicate(PQgetvalue(answer, 0, 0));
 	}
 	PQclear(answer);
+	free(span);
 	return result;
 }
 

@@ -23,8 +23,11 @@ int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_
 
 /* 8-4-4-4-12 hexadecimal digits? */
 bool parked_is_uuid(const char *text);
-/* Can the server read the option as a time? Asked by itself, so that what is no time is told apart from what failed. CLI_OK, or after saying. */
-int parked_check_time(const cli_invocation *invocation, PGconn *connection, option_id id, const char *hint);
+/*
+ * The option as the server reads a time, or, with `spans`, as so long ago ("2h"). Asked by itself, so that what is no time is told apart from what
+ * failed. CLI_OK, with *when (NULL where the option is not given; free it), or after saying what is wrong.
+ */
+int parked_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when);
 
 typedef enum column_kind {
 	COLUMN_TEXT,

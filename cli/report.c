@@ -193,6 +193,7 @@ int cli_exit_of_code(once_code code)
 	case ONCE_KEY_MALFORMED:
 	case ONCE_REFUSED:
 	case ONCE_COMPLETION_REFUSED:
+	case ONCE_NOT_STARTED:
 	case ONCE_FAILURE_REFUSED:
 	case ONCE_ALREADY_FINISHED:
 	case ONCE_FINAL_FAILURE:

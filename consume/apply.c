@@ -38,7 +38,7 @@ bool apply_handle(consumer *consumer, message *const *messages, size_t count, fa
 	int are_json = parameters_array(&given, PARAMETER_BOOLEAN);
 
 	for (size_t i = 0; i < count; i++) {
-		parameters_add_text(&given, ids, messages[i]->id);
+		parameters_add_text(&given, ids, message_own_id(messages[i]));
 		parameters_add_text(&given, topics, messages[i]->topic);
 		parameters_add_text(&given, keys, messages[i]->key);
 		parameters_add_text(&given, headers, messages[i]->headers);
@@ -97,11 +97,7 @@ typedef enum decision {
 static decision decide_invalid(batch *batch, message *message, const char *code, parking *parking, failure *failure)
 {
 	if (strcmp(code, CODE_EXPIRED) == 0) {
-		message_refuse(
-		    message, &batch->consumer->arena, code,
-		    "the message's id %s is older than what is remembered: it cannot be known whether it was applied",
-		    message->id);
-		*parking = parked_dead(batch->consumer, message, message->unusable_code, message->unusable);
+		*parking = parked_dead(batch->consumer, message, CODE_EXPIRED, EXPIRED_ID);
 		return DECIDE_PARK;
 	}
 	if (strcmp(code, "P4001") != 0 && strcmp(code, "P4099") != 0) {

@@ -216,6 +216,28 @@ static bool may_receive(consumer *consumer, failure *failure)
 	return database_run(&consumer->database, SQL_RECEIVE, &given, failure);
 }
 
+/* The same message under another id would be applied again. *problem (free it) where the inbox holds ids of the other kind. */
+static bool keeps_its_ids(consumer *consumer, char **problem, failure *failure)
+{
+	bool opaque = consumer->settings.ids == IDS_OPAQUE;
+	const char *other = opaque ? "uuidv7" : "opaque";
+	parameters given = {0};
+
+	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->settings.tenant);
+	parameters_text(&given, other);
+	PGresult *result = database_query(&consumer->database, SQL_IS_INBOX_OF, &given, failure);
+	bool changed = result != NULL && result_is_true(result, 0, 0);
+	if (changed && asprintf(problem,
+	                        "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
+	                        "them again. Set ids = %s",
+	                        other, other) < 0) {
+		*problem = NULL;
+	}
+	PQclear(result);
+	return result != NULL && !changed;
+}
+
 /* On a new connection. False: *failure, and *problem where trying again will not help (free it). */
 static bool check_database(consumer *consumer, char **problem, failure *failure)
 {
@@ -226,10 +248,11 @@ static bool check_database(consumer *consumer, char **problem, failure *failure)
 			return false;
 		}
 	}
-	if (parked_count(consumer, failure) && (consumer->settings.endpoint != NULL || may_receive(consumer, failure))) {
+	if (parked_count(consumer, failure) && (consumer->settings.endpoint != NULL || may_receive(consumer, failure)) &&
+	    keeps_its_ids(consumer, problem, failure)) {
 		return true;
 	}
-	if (failure->kind == FAILURE_FAULT &&
+	if (*problem == NULL && failure->kind == FAILURE_FAULT &&
 	    asprintf(problem, "PostgreSQL refuses: %s (%s)", failure->text, failure->sqlstate) < 0) {
 		*problem = NULL;
 	}
@@ -451,11 +474,13 @@ consume_result consume_run(const consume_job *job, char **problem)
 		            "hint=\"id = coordinates: a message that its producer sends twice is applied twice; use an id of "
 		            "its own\"");
 	}
+	service_job(1);
 	if (consumer->settings.endpoint != NULL) {
 		http_work(consumer);
 	} else {
 		loop(consumer);
 	}
+	service_job(-1);
 	close_source(consumer);
 	database_disconnect(&consumer->database);
 	service_log(&consumer->service, SERVICE_INFO, "stopped", "applied=%llu duplicates=%llu",

@@ -97,6 +97,10 @@ typedef struct parking {
 	const char *error, *sqlstate; /* NULL: none */
 } parking;
 
+#define EXPIRED_ID                                                                                                     \
+	"its id is older than what is remembered: it cannot be known whether it was applied. Discard it, or apply it by "  \
+	"hand; a consumer with ids = opaque takes ids of any age"
+
 /* What becomes of a message whose attempt has failed: `counted` is whether the attempt counts. Sends to dead_topic what is dead. */
 parking parked_after_failure(consumer *consumer, message *message, const failure *failure, bool counted,
                              int64_t at_least_ms);

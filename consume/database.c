@@ -177,11 +177,17 @@ bool database_connect(database *database, failure *failure)
 		return false;
 	}
 	once_session_prepare(database->session, database->prepares);
+	database->is_there = true;
+	service_database(1);
 	return true;
 }
 
 void database_disconnect(database *database)
 {
+	if (database->is_there) {
+		database->is_there = false;
+		service_database(-1);
+	}
 	once_session_close(database->session);
 	PQfinish(database->connection);
 	database->session = NULL;

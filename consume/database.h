@@ -38,6 +38,7 @@ typedef struct database {
 	once_session *session;
 	bool prepared[SQL_COUNT];
 	bool in_transaction;
+	bool is_there;     /* counted as a database of this process: service_database */
 	char *handle_text; /* sql/handle.sql with the handler's name; NULL: none */
 } database;
 

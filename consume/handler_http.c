@@ -357,8 +357,7 @@ static bool took(window *window, item *item, const once_answer *answer, failure 
 		refuse(window, item, CODE_REUSED_ID, "its id came before with another payload: its producer reuses ids");
 		return true;
 	case ONCE_EXPIRED_KEY:
-		refuse(window, item, CODE_EXPIRED,
-		       "its id is older than what is remembered: it cannot be known whether it was applied");
+		park(window, item, parked_dead(window->consumer, &item->message, CODE_EXPIRED, EXPIRED_ID));
 		return true;
 	default:
 		break;

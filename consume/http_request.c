@@ -97,7 +97,7 @@ void http_request_make(const message *message, const char *url, arena *arena, ht
 		}
 	}
 	headers[used++] = (http_header){.name = "Idempotency-Key", .value = structured(arena, message->id)};
-	headers[used++] = (http_header){.name = "Pgonce-Message-Id", .value = message->id};
+	headers[used++] = (http_header){.name = "Pgonce-Message-Id", .value = message_own_id(message)};
 	if (is_value(message->topic, strlen(message->topic))) {
 		headers[used++] = (http_header){.name = "Pgonce-Message-Topic", .value = message->topic};
 	}
@@ -118,6 +118,7 @@ answer_kind http_request_result(const http_call *call, failure *failure)
 	switch (call->result) {
 	case HTTP_UNSENT:
 	case HTTP_FORBIDDEN:
+	case HTTP_WITHHELD:
 		return ANSWER_UNSENT;
 	case HTTP_UNKNOWN:
 		return ANSWER_FAILED;

@@ -5,6 +5,7 @@
  */
 #include "message.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <openssl/evp.h>
 #include <stdarg.h>
@@ -15,6 +16,9 @@
 
 enum {
 	ID_BYTES_MAX = 255,
+	UUID_BYTES_MAX = 45, /* urn:uuid: and 36 */
+	UUID_DIGITS = 32,
+	UUID_VERSION_DIGIT = 13,
 	SHOWN_BYTES_MAX = 200 /* of an id or a name in an error */
 };
 #define DERIVED_PREFIX "sha256:"
@@ -134,14 +138,44 @@ static bool begins_with(once_bytes bytes, const char *prefix)
 	return bytes.length >= strlen(prefix) && memcmp(bytes.data, prefix, strlen(prefix)) == 0;
 }
 
-/* An id that the contract does not take, or that could be mistaken for one of ours, is hashed: the message is not lost for it. */
-static const char *id_of_bytes(arena *arena, once_bytes bytes)
+/* All that once._bucket takes for a UUIDv7, in any spelling, and some that it does not: it looks at more than the version. */
+static bool may_be_uuidv7(once_bytes id)
 {
-	if (is_plain_id(bytes.data, bytes.length) && !begins_with(bytes, DERIVED_PREFIX) &&
-	    !begins_with(bytes, UNUSABLE_ID_PREFIX)) {
-		return arena_text(arena, bytes.data, bytes.length);
+	static const char urn[] = "urn:uuid:";
+	const char *at = id.data;
+	size_t digits = 0;
+	bool version_7 = false;
+
+	if (id.length > UUID_BYTES_MAX) {
+		return false;
 	}
-	return hashed(arena, DERIVED_PREFIX, &(piece){bytes.data, bytes.length}, 1);
+	for (size_t i = id.length >= strlen(urn) && strncasecmp(at, urn, strlen(urn)) == 0 ? strlen(urn) : 0; i < id.length;
+	     i++) {
+		if (isxdigit((unsigned char)at[i])) {
+			digits++;
+			version_7 = version_7 || (digits == UUID_VERSION_DIGIT && at[i] == '7');
+		} else if (strchr("-{}", at[i]) == NULL) {
+			return false;
+		}
+	}
+	return digits == UUID_DIGITS && version_7;
+}
+
+/* An id that the contract does not take, or that could be mistaken for one of ours, is hashed: the message is not lost for it. */
+static const char *id_of_bytes(arena *arena, once_bytes bytes, bool opaque)
+{
+	if (!is_plain_id(bytes.data, bytes.length) || begins_with(bytes, DERIVED_PREFIX) ||
+	    begins_with(bytes, UNUSABLE_ID_PREFIX) || begins_with(bytes, OPAQUE_ID_PREFIX)) {
+		return hashed(arena, DERIVED_PREFIX, &(piece){bytes.data, bytes.length}, 1);
+	}
+	return arena_format(arena, "%s%.*s", opaque && may_be_uuidv7(bytes) ? OPAQUE_ID_PREFIX : "", (int)bytes.length,
+	                    (const char *)bytes.data);
+}
+
+const char *message_own_id(const message *message)
+{
+	return message->id +
+	       (strncmp(message->id, OPAQUE_ID_PREFIX, strlen(OPAQUE_ID_PREFIX)) == 0 ? strlen(OPAQUE_ID_PREFIX) : 0);
 }
 
 /* The bytes at an origin; data NULL: there are none, and *why says so. */
@@ -357,7 +391,7 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 		               "the message has no id: %s; send it with one, or say by `id =` where it is", why);
 		return;
 	}
-	message->id = id_of_bytes(arena, bytes);
+	message->id = id_of_bytes(arena, bytes, id->opaque);
 	if (!topic_is_text) {
 		message_refuse(message, arena, CODE_NO_TEXT, "the message's topic is not UTF-8: %s", message->topic);
 	} else if (bad != NULL) {

@@ -22,6 +22,7 @@ typedef enum origin_kind {
 typedef struct origin {
 	origin_kind kind;
 	const char *name; /* of the header; the pointer */
+	bool opaque;      /* of ids: a UUIDv7 among them has no birthday, see OPAQUE_ID_PREFIX */
 } origin;
 
 /* "header:NAME", "json:/pointer", "coordinates", "key", "none". False: it is none of these. */
@@ -29,7 +30,7 @@ bool origin_read(const char *text, origin *origin);
 
 typedef struct message {
 	source_message *delivery; /* NULL: it was parked */
-	const char *id;           /* 1 to 255 printable ASCII characters, always */
+	const char *id;           /* in the inbox: 1 to 255 printable ASCII characters, always */
 	const char *topic;
 	const char *key;         /* NULL: none */
 	const char *headers;     /* a JSON object */
@@ -46,6 +47,11 @@ typedef struct message {
 
 /* An id that begins so is of a message that no handler gets. */
 #define UNUSABLE_ID_PREFIX "pgonce:unusable:"
+/*
+ * What stands in the inbox before an opaque id that the contract might take for a UUIDv7: as a key without a birthday it is never too old
+ * to be applied. once.consumer_ids knows it as well.
+ */
+#define OPAQUE_ID_PREFIX "pgonce:id:"
 
 /* SQLSTATEs of what is wrong with a message itself. */
 #define CODE_NO_ID "P4001"
@@ -57,6 +63,8 @@ typedef struct message {
 
 /* Everything but the fingerprint. Never fails: what cannot be used is said in `unusable`. */
 void message_identify(source_message *delivery, const origin *id, const origin *key, arena *arena, message *message);
+/* The id as its producer knows it, without OPAQUE_ID_PREFIX. */
+const char *message_own_id(const message *message);
 /* Marks it as unusable, under an id that only it has: whatever was wrong with its own. */
 __attribute__((format(printf, 4, 5))) void message_refuse(message *message, arena *arena, const char *code,
                                                           const char *format, ...);

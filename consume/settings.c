@@ -45,6 +45,15 @@ const config_option consume_options[] = {
              "coordinates (its place in the broker's log: no protection from a producer that sends twice). A message "
              "without one is "
              "dead at once; one that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},
+    {.name = "ids",
+     .kind = CONFIG_CHOICE,
+     .offset = AT(ids),
+     .choices = "opaque|uuidv7",
+     .standard = "opaque",
+     .help =
+         "opaque: an id is only a name, and a message of any age is applied; uuidv7: an id that is a UUIDv7 carries "
+         "its day, which is forgotten as a whole, and a message of a forgotten day is dead. Not to be changed while "
+         "the inbox remembers messages"},
     {.name = "order_by",
      .kind = CONFIG_TEXT,
      .offset = AT(order_by),
@@ -287,6 +296,7 @@ static bool check_origins(const config *config, const config_section *section, s
 		              config_problem(config, section, entry_of(section, "id"),
 		                             "id: '%s' is none of header:NAME, json:/pointer, coordinates", settings->id));
 	}
+	settings->id_from.opaque = settings->ids == IDS_OPAQUE;
 	if (!origin_read(settings->order_by, &settings->key_from) || settings->key_from.kind == ORIGIN_COORDINATES) {
 		return refuse(problem, config_problem(config, section, entry_of(section, "order_by"),
 		                                      "order_by: '%s' is none of key, header:NAME, json:/pointer, none",

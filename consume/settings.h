@@ -11,9 +11,14 @@ typedef enum on_dead {
 	ON_DEAD_SKIP
 } on_dead;
 
+typedef enum ids {
+	IDS_OPAQUE,
+	IDS_UUIDV7 /* a UUIDv7 has its birthday */
+} ids;
+
 typedef struct settings {
 	const char *dsn, *source, *handler, *endpoint, *id, *order_by, *tenant, *dead_topic;
-	int64_t batch, prefetch, attempts, retry_first_ms, retry_most_ms, on_dead, parked_max, prepare;
+	int64_t batch, prefetch, attempts, retry_first_ms, retry_most_ms, on_dead, parked_max, prepare, ids;
 	/* of endpoint */
 	int64_t lease_ms, timeout_ms, in_flight, response_max;
 	const char *ca_file, *certificate_file, *key_file;

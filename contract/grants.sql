@@ -29,11 +29,14 @@ END $$;
 DO $$
 DECLARE
     -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see once.bind.
-    app text[] := ARRAY['begin', 'begin_new', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many', 'fail',
+    app text[] := ARRAY['start', 'start_new', 'try_start', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many',
+    'fail',
     'fail_many', 'renew', 'renew_many',
-                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'receive', 'emit', 'try_lock', 'lock',
+                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
+                            'receive', 'emit', 'try_lock', 'lock',
                             'errors', 'contract_version', 'receive_many', 'message_park', 'message_due',
-                            'message_applied', 'message_look', 'message_count', 'consumer_report'];
+                            'message_applied', 'message_look', 'message_count', 'consumer_report',
+                            'consumer_ids'];
     shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];
     keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
@@ -50,13 +53,13 @@ BEGIN
             ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
                 'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
                 'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report',
-                'metrics']),
+                'consumer_ids', 'metrics']),
             ('once_keeper', kept || ARRAY['counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox',
                 'any_tenant']),
             ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',
                 'any_tenant']),
-            ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'set_scope', 'bind',
-                'unbind', 'add_days',
+            ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'resolve_many',
+                'set_scope', 'bind', 'unbind', 'add_days',
                 'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_replay', 'relay_adopt',
                 'drop_relay', 'dead_retry', 'dead_discard'])) AS g (role_name, functions)
     LOOP

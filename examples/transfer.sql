@@ -56,13 +56,13 @@ CREATE OR REPLACE FUNCTION bank.transfer(key text, payer text, payee text, amoun
     wait interval DEFAULT '5 seconds') RETURNS bytea LANGUAGE plpgsql AS $$
 DECLARE
     fingerprint bytea := once.fingerprint(jsonb_build_array(payer, payee, amount));
-    begun       record;
+    started       record;
     funds       numeric;
     answer      jsonb;
 BEGIN
-    begun := once.begin('transfers', key, fingerprint);
-    IF begun.verdict = 'replay' THEN
-        RETURN begun.response_body;
+    started := once.start('transfers', key, fingerprint);
+    IF started.verdict = 'replay' THEN
+        RETURN started.response_body;
     END IF;
     IF (payer <> '' AND payee <> '' AND payer <> payee
         AND amount > 0 AND amount < 1e15 AND amount = round(amount, 2)) IS NOT TRUE THEN
@@ -86,7 +86,7 @@ BEGIN
     PERFORM bank.book(payer, payee, amount, key);
     answer := jsonb_build_object('transfer', key, 'from', payer, 'to', payee, 'amount', amount);
     PERFORM once.emit('transfer.booked', answer, 'account', payer, scope => 'transfers', key => key);
-    RETURN once.finish('transfers', key, fingerprint, 201, convert_to(answer::text, 'UTF8'));
+    RETURN once.finish('transfers', key, fingerprint, 201, response_json => answer);
 END $$;
 
 -- bank.close_day(account, day): writes down what an account held when a past day (in UTC) ended, and returns it. NULL

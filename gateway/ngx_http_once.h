@@ -65,6 +65,7 @@ typedef struct gate_location {
 	size_t response_bytes_max;
 	ngx_array_t *headers; /* of http_text; NULL: lib/http's list */
 	ngx_uint_t stored;
+	ngx_uint_t server_errors; /* an http_effect */
 	ngx_uint_t doubt_retries;
 	ngx_uint_t fails_open;
 	ngx_uint_t print;
@@ -158,6 +159,8 @@ typedef struct gate_attempt {
 	int fence; /* 0: this attempt holds nothing */
 	ngx_http_handler_pt content;
 	once_operation *renewal;
+	void *
+	    *ran_in; /* loc_conf of the location that passed the request on: an error of nginx is in place of its answer */
 	ngx_uint_t redirected;
 	ngx_uint_t accelerated; /* by X-Accel-Redirect: the upstream's own wish */
 	http_ending ending;
@@ -186,6 +189,7 @@ ngx_int_t gate_locations_check(ngx_conf_t *cf, gate_main *conf);
 
 /* ---- _variables.c ---- */
 ngx_int_t gate_variables_add(ngx_conf_t *cf);
+http_text gate_request_id(ngx_http_request_t *r);
 
 /* ---- _database.c: one batcher per worker ---- */
 ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf);
@@ -235,8 +239,8 @@ void gate_renew_stop(gate_attempt *attempt);
 
 /* ---- _replay.c: stored answers and problems ---- */
 ngx_int_t gate_reply_stored(gate_reply *reply, const once_answer *answer); /* NGX_DECLINED: nothing is stored */
-ngx_int_t gate_reply_problem(gate_reply *reply, const gate_location *location, http_problem problem,
-                             const char *detail);
+/* The problem in place of an answer. status 0: its own. */
+ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail);
 void gate_reply_free(gate_reply *reply);
 ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply);                  /* fills headers_out */
 ngx_int_t gate_reply_body(ngx_http_request_t *r, gate_bytes *body, ngx_chain_t *out); /* borrows it */
@@ -244,6 +248,7 @@ ngx_int_t gate_reply_send(ngx_http_request_t *r, gate_reply *reply);            
 /* ---- _status.c: counters in shared memory, and the page that shows them ---- */
 ngx_int_t gate_status_zone(ngx_conf_t *cf, gate_main *conf);
 ngx_int_t gate_status_handler(ngx_http_request_t *r);
+ngx_int_t gate_ready_handler(ngx_http_request_t *r);
 void gate_status_start(gate_main *conf);
 void gate_status_stop(void);
 void gate_count_step(const char *scope, http_step step, http_problem problem);

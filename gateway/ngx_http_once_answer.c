@@ -83,6 +83,7 @@ ngx_int_t gate_answer_content(ngx_http_request_t *r)
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
 	attempt->stage = GATE_RUNNING;
+	attempt->ran_in = r->loc_conf;
 	/*
 	 * nginx sends PUT and DELETE again after an error, since they should be idempotent. Here they are sent once: as far as it can
 	 * see, this is a PATCH, which no cache can be told to answer, unlike a POST; the name goes on to the upstream.
@@ -111,6 +112,34 @@ ngx_uint_t gate_request_sent(ngx_http_request_t *r)
 	return 0;
 }
 
+/* What the answer's headers say of the effect. Two lines, or another word than the three, say nothing. */
+static http_effect effect_said(ngx_http_request_t *r, ngx_list_t *headers)
+{
+	static ngx_str_t name = ngx_string(HTTP_EFFECT_HEADER);
+	http_effect effect = HTTP_EFFECT_UNSAID;
+	ngx_uint_t lines = 0;
+
+	for (ngx_list_part_t *part = &headers->part; part != NULL; part = part->next) {
+		ngx_table_elt_t *header = part->elts;
+
+		for (ngx_uint_t i = 0; i < part->nelts; i++) {
+			if (header[i].hash == 0 || header[i].key.len != name.len ||
+			    ngx_strncasecmp(header[i].key.data, name.data, name.len) != 0) {
+				continue;
+			}
+			effect = http_effect_parse(
+			    (http_text){.data = (const char *)header[i].value.data, .length = header[i].value.len});
+			if (effect == HTTP_EFFECT_UNSAID || lines++ > 0) {
+				ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+				              "once: the service's header Once-Effect is ignored: it must come once, and say none, "
+				              "done or unknown");
+				return HTTP_EFFECT_UNSAID;
+			}
+		}
+	}
+	return effect;
+}
+
 /* The phases run again after the content handler did: X-Accel-Redirect, or an error_page. */
 ngx_int_t gate_answer_redirected(gate_attempt *attempt)
 {
@@ -121,17 +150,19 @@ ngx_int_t gate_answer_redirected(gate_attempt *attempt)
 	if (u != NULL && u->headers_in.x_accel_redirect != NULL &&
 	    !(u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT)) {
 		attempt->accelerated = 1;
+		attempt->ending.effect = effect_said(r, &u->headers_in.headers);
 		return NGX_DECLINED;
 	}
-	attempt->redirected = 1;
 	/* A fallback that gets the request itself again could run it a second time. */
 	if (attempt->ending.request_sent && !(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) && r->content_handler != NULL &&
 	    !attempt->policy.doubt_retries) {
 		ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
 		              "once: error_page would run the request again in \"%V\": answered without it", &r->uri);
 		r->content_handler = NULL;
+		attempt->ran_in = r->loc_conf;
 		return NGX_HTTP_BAD_GATEWAY;
 	}
+	attempt->redirected = 1;
 	return NGX_DECLINED;
 }
 
@@ -154,6 +185,9 @@ static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 		/* A content handler of its own, as a script's: it is the service. */
 		ending->from_upstream = true;
 		ending->request_sent = true;
+	}
+	if (!attempt->accelerated) {
+		ending->effect = effect_said(r, &r->headers_out.headers);
 	}
 	attempt->status = ending->status;
 }
@@ -250,7 +284,7 @@ static ngx_uint_t cannot_hold(ngx_http_request_t *r)
 	       (r->upstream != NULL && (r->upstream->upgrade || r->upstream->conf->pass_trailers));
 }
 
-/* Only the gateway says that an answer is a replay. */
+/* Only the gateway says that an answer is a replay, and Once-Effect is for it alone. */
 static void strip_markers(ngx_http_request_t *r)
 {
 	for (ngx_list_part_t *part = &r->headers_out.headers.part; part != NULL; part = part->next) {
@@ -267,13 +301,17 @@ static void strip_markers(ngx_http_request_t *r)
 
 static ngx_int_t filter_header(ngx_http_request_t *r)
 {
+	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 	gate_attempt *attempt = r == r->main ? gate_attempt_of(r) : NULL;
 	ngx_int_t rc;
 
-	if (attempt != NULL && (attempt->step == HTTP_RUN || attempt->step == HTTP_PASS)) {
+	/* Before they are stripped. */
+	if (attempt != NULL && (attempt->stage == GATE_RUNNING || attempt->stage == GATE_HOLDING)) {
+		classify(attempt, r);
+	}
+	if (attempt != NULL ? attempt->step == HTTP_RUN || attempt->step == HTTP_PASS : location->mode != GATE_OFF) {
 		strip_markers(r);
 	}
-
 	if (attempt == NULL || (attempt->stage != GATE_RUNNING && attempt->stage != GATE_HOLDING)) {
 		return next_header(r);
 	}
@@ -283,7 +321,6 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 		free(attempt->headers);
 		attempt->headers = NULL;
 	}
-	classify(attempt, r);
 	r->allow_ranges = 0;
 	r->filter_need_in_memory = 1;
 	if (cannot_hold(r) || r->headers_out.content_length_n > (off_t)attempt->location->response_bytes_max) {
@@ -358,12 +395,27 @@ static bool is_whole(gate_attempt *attempt, ngx_http_request_t *r, off_t bytes)
 	return u->buffering ? u->pipe != NULL && u->pipe->upstream_done : u->length == 0;
 }
 
+/* nginx's own 502, 504 or the like in place of an answer; and no page that an error_page has led to. */
+static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_request_t *r)
+{
+	return !attempt->ending.from_upstream && r->loc_conf == attempt->ran_in &&
+	       attempt->ending.status >= NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
 static ngx_int_t end_answer(gate_attempt *attempt, ngx_http_request_t *r, bool complete)
 {
-	attempt->ending.complete = complete;
-	if (!complete && !attempt->header_sent) {
-		/* Nothing of it went out: a whole sentence is better than half an answer. */
-		if (gate_reply_problem(&attempt->reply, attempt->location, HTTP_PROBLEM_NOT_STORED, NULL) != NGX_OK) {
+	http_ending *ending = &attempt->ending;
+	ngx_uint_t made_by_nginx = is_nginx_error(attempt, r);
+
+	ending->complete = complete;
+	/* Nothing of it went out: a whole sentence is better than half an answer, or than a page of nginx. */
+	if (!attempt->header_sent && (!complete || made_by_nginx)) {
+		http_problem problem = !made_by_nginx         ? HTTP_PROBLEM_NOT_STORED
+		                       : ending->request_sent ? HTTP_PROBLEM_UNANSWERED
+		                                              : HTTP_PROBLEM_UNREACHED;
+		ngx_uint_t status = made_by_nginx ? (ngx_uint_t)ending->status : 0;
+
+		if (gate_reply_problem(attempt, problem, status, NULL) != NGX_OK) {
 			return NGX_ERROR;
 		}
 		attempt->replaced = 1;

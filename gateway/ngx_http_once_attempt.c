@@ -24,6 +24,7 @@ gate_attempt *gate_attempt_new(ngx_http_request_t *r, gate_location *location)
 	                                .waits = location->wait_ms > 0,
 	                                .fails_open = location->fails_open,
 	                                .stored = (uint32_t)(location->stored >> 1),
+	                                .server_errors = (http_effect)location->server_errors,
 	                                .response_bytes_max = location->response_bytes_max};
 	cleanup->handler = detach;
 	cleanup->data = attempt;
@@ -171,8 +172,7 @@ void gate_attempt_refuse(gate_attempt *attempt, http_problem problem, const char
 	attempt->step = HTTP_REFUSE;
 	attempt->problem = problem;
 	/* Without memory for the document the reply has no status; gate_reply_send then answers 500. */
-	gate_reply_free(&attempt->reply);
-	(void)gate_reply_problem(&attempt->reply, attempt->location, problem, detail);
+	(void)gate_reply_problem(attempt, problem, 0, detail);
 	attempt->status = http_problem_status(problem);
 	gate_count_problem(attempt->intent.scope, problem);
 }
@@ -192,7 +192,7 @@ size_t gate_key_shown(const gate_location *location, const char *text, u_char *o
 	size_t length = ngx_strlen(text);
 
 	if (location->log_clear) {
-		length = ngx_min(length, HTTP_KEY_MAX);
+		length = ngx_min(length, ONCE_KEY_BYTES_MAX);
 		ngx_memcpy(out, text, length);
 		return length;
 	}
@@ -226,7 +226,7 @@ void gate_attempt_log(gate_attempt *attempt, const char *event, const once_error
 	ngx_log_t *log = attempt->request != NULL ? attempt->request->connection->log : ngx_cycle->log;
 	ngx_uint_t level = error == NULL ? NGX_LOG_INFO : NGX_LOG_WARN;
 	ngx_uint_t decision;
-	u_char key[HTTP_KEY_MAX + 1], tenant[HTTP_KEY_MAX + 1], scope[HTTP_KEY_MAX + 1];
+	u_char key[ONCE_KEY_BYTES_MAX + 1], tenant[ONCE_KEY_BYTES_MAX + 1], scope[ONCE_KEY_BYTES_MAX + 1];
 
 	if (log->log_level < level) {
 		return;

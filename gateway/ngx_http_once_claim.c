@@ -8,7 +8,8 @@
 enum {
 	WAIT_FIRST_MS = 10,
 	WAIT_MAX_MS = 250,
-	LISTS = 256
+	LISTS = 256,
+	DOUBT_BYTES = 96
 };
 
 /* The attempts of this worker that wait, by intent: a finished one wakes them at once. */
@@ -30,6 +31,19 @@ static const char *detail_of(http_problem problem, const once_error *error)
 {
 	/* What the server said of its own troubles is no client's business. */
 	return error != NULL && http_problem_status(problem) == 400 ? once_error_message(error) : NULL;
+}
+
+/* Why it is in doubt, where the service has answered: its status does not tell. */
+static const char *detail_of_doubt(http_problem problem, const once_answer *answer, char *text)
+{
+	int status = once_answer_response_status(answer);
+
+	if (problem != HTTP_PROBLEM_IN_DOUBT || status <= 0) {
+		return NULL;
+	}
+	*ngx_snprintf((u_char *)text, DOUBT_BYTES - 1,
+	              "The service answered %d, which does not say whether the effect happened.", status) = '\0';
+	return text;
 }
 
 void gate_claim_failed(gate_attempt *attempt, const once_error *error, once_code code)
@@ -129,6 +143,7 @@ static void decide(gate_attempt *attempt, const once_answer *answer)
 {
 	http_problem problem = HTTP_PROBLEM_UNAVAILABLE;
 	http_step step = http_decide_claim(&attempt->policy, answer, ONCE_OK, &problem);
+	char doubt[DOUBT_BYTES];
 
 	attempt->step = step;
 	attempt->problem = problem;
@@ -150,7 +165,7 @@ static void decide(gate_attempt *attempt, const once_answer *answer)
 		attempt->problem = HTTP_PROBLEM_NO_ANSWER;
 	}
 	if (step == HTTP_REFUSE) {
-		gate_attempt_refuse(attempt, attempt->problem, NULL);
+		gate_attempt_refuse(attempt, attempt->problem, detail_of_doubt(attempt->problem, answer, doubt));
 	}
 	if (step == HTTP_RUN) {
 		attempt->running = 1;

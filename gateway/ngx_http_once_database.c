@@ -190,7 +190,8 @@ ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 	                                .batch_age_ms = (int64_t)conf->batch_age_ms,
 	                                .batch_max = conf->batch_max,
 	                                .batch_bytes_max = conf->batch_bytes_max,
-	                                .prepare = conf->prepare == 1};
+	                                .prepare = conf->prepare == 1,
+	                                .impatient = true};
 	once_error *error = NULL;
 
 	worker.log = cycle->log;

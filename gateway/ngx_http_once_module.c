@@ -15,6 +15,10 @@ static ngx_conf_enum_t modes[] = {{ngx_string("off"), GATE_OFF},
                                   {ngx_null_string, 0}};
 static ngx_conf_enum_t syntaxes[] = {{ngx_string("lenient"), 0}, {ngx_string("strict"), 1}, {ngx_null_string, 0}};
 static ngx_conf_enum_t doubts[] = {{ngx_string("hold"), 0}, {ngx_string("retry"), 1}, {ngx_null_string, 0}};
+static ngx_conf_enum_t server_errors[] = {{ngx_string("in_doubt"), HTTP_EFFECT_UNKNOWN},
+                                          {ngx_string("release"), HTTP_EFFECT_NONE},
+                                          {ngx_string("store"), HTTP_EFFECT_DONE},
+                                          {ngx_null_string, 0}};
 static ngx_conf_enum_t fails[] = {{ngx_string("closed"), 0}, {ngx_string("open"), 1}, {ngx_null_string, 0}};
 static ngx_conf_enum_t shown[] = {{ngx_string("hash"), 0}, {ngx_string("clear"), 1}, {ngx_null_string, 0}};
 static ngx_conf_bitmask_t methods[] = {{ngx_string("POST"), NGX_HTTP_POST},
@@ -26,7 +30,6 @@ static ngx_conf_bitmask_t methods[] = {{ngx_string("POST"), NGX_HTTP_POST},
 static ngx_conf_bitmask_t stored[] = {{ngx_string("2xx"), HTTP_STORED_2XX << 1},
                                       {ngx_string("3xx"), HTTP_STORED_3XX << 1},
                                       {ngx_string("4xx"), HTTP_STORED_4XX << 1},
-                                      {ngx_string("5xx"), HTTP_STORED_5XX << 1},
                                       {ngx_null_string, 0}};
 
 static char *set_database(ngx_conf_t *cf, ngx_command_t *command, void *conf);
@@ -37,7 +40,7 @@ static char *set_fingerprint(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 static char *set_problem_base(ngx_conf_t *cf, ngx_command_t *command, void *conf);
 static char *set_status(ngx_conf_t *cf, ngx_command_t *command, void *conf);
 
-static ngx_conf_num_bounds_t key_length_bounds = {ngx_conf_check_num_bounds, 1, HTTP_KEY_MAX};
+static ngx_conf_num_bounds_t key_length_bounds = {ngx_conf_check_num_bounds, 1, ONCE_KEY_BYTES_MAX};
 static ngx_conf_num_bounds_t batch_max_bounds = {ngx_conf_check_num_bounds, 1, 65536};
 
 #define EVERYWHERE (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF)
@@ -73,6 +76,7 @@ static ngx_command_t commands[] = {
     DIRECTIVE("once_response_max", NGX_CONF_TAKE1, ngx_conf_set_size_slot, response_bytes_max, NULL),
     DIRECTIVE("once_headers", NGX_CONF_1MORE, set_headers, headers, NULL),
     DIRECTIVE("once_store", NGX_CONF_1MORE, ngx_conf_set_bitmask_slot, stored, &stored),
+    DIRECTIVE("once_on_5xx", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, server_errors, &server_errors),
     DIRECTIVE("once_in_doubt", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, doubt_retries, &doubts),
     DIRECTIVE("once_fail", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, fails_open, &fails),
     DIRECTIVE("once_fingerprint", NGX_CONF_1MORE, set_fingerprint, print, NULL),
@@ -348,8 +352,11 @@ static char *set_status(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 			location->status = 2;
 		} else if (ngx_strcmp(value[1].data, "openmetrics") == 0) {
 			location->status = 3;
+		} else if (ngx_strcmp(value[1].data, "ready") == 0) {
+			core->handler = gate_ready_handler;
+			return NGX_CONF_OK;
 		} else {
-			return "takes json or openmetrics, or nothing: then the request's Accept header decides";
+			return "takes json, openmetrics or ready, or nothing: then the request's Accept header decides";
 		}
 	}
 	core->handler = gate_status_handler;
@@ -403,6 +410,7 @@ static void *create_location(ngx_conf_t *cf)
 	if (conf != NULL) {
 		conf->mode = conf->key_strict = conf->key_length = NGX_CONF_UNSET_UINT;
 		conf->doubt_retries = conf->fails_open = conf->print = conf->log_clear = conf->status = NGX_CONF_UNSET_UINT;
+		conf->server_errors = NGX_CONF_UNSET_UINT;
 		conf->scope = conf->tenant = conf->key = NGX_CONF_UNSET_PTR;
 		conf->headers = NGX_CONF_UNSET_PTR;
 		conf->lease_ms = conf->retention_ms = conf->wait_ms = NGX_CONF_UNSET_MSEC;
@@ -466,7 +474,7 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 	ngx_conf_merge_ptr_value(conf->tenant, prev->tenant, NULL);
 	ngx_conf_merge_ptr_value(conf->key, prev->key, NULL);
 	ngx_conf_merge_uint_value(conf->key_strict, prev->key_strict, 0);
-	ngx_conf_merge_uint_value(conf->key_length, prev->key_length, HTTP_KEY_MAX);
+	ngx_conf_merge_uint_value(conf->key_length, prev->key_length, ONCE_KEY_BYTES_MAX);
 	ngx_conf_merge_bitmask_value(conf->methods, prev->methods, (NGX_CONF_BITMASK_SET | METHODS_DEFAULT));
 	ngx_conf_merge_msec_value(conf->lease_ms, prev->lease_ms, 30000);
 	ngx_conf_merge_msec_value(conf->retention_ms, prev->retention_ms, 0);
@@ -475,6 +483,7 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 	ngx_conf_merge_size_value(conf->response_bytes_max, prev->response_bytes_max, 1024 * 1024);
 	ngx_conf_merge_ptr_value(conf->headers, prev->headers, NULL);
 	ngx_conf_merge_bitmask_value(conf->stored, prev->stored, (NGX_CONF_BITMASK_SET | HTTP_STORED_DEFAULT << 1));
+	ngx_conf_merge_uint_value(conf->server_errors, prev->server_errors, HTTP_EFFECT_UNKNOWN);
 	ngx_conf_merge_uint_value(conf->doubt_retries, prev->doubt_retries, 0);
 	ngx_conf_merge_uint_value(conf->fails_open, prev->fails_open, 0);
 	if (conf->print == NGX_CONF_UNSET_UINT) {

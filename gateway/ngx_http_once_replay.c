@@ -34,23 +34,30 @@ ngx_int_t gate_reply_stored(gate_reply *reply, const once_answer *answer)
 	return NGX_OK;
 }
 
-static void set_problem(gate_reply *reply, http_problem problem)
+static ngx_uint_t retry_after(http_problem problem)
 {
-	*reply = (gate_reply){.status = (ngx_uint_t)http_problem_status(problem), .problem = 1};
-	if (problem == HTTP_PROBLEM_ACTIVE) {
-		reply->retry_after = RETRY_ACTIVE_S;
-	} else if (reply->status == NGX_HTTP_SERVICE_UNAVAILABLE) {
-		reply->retry_after = RETRY_UNAVAILABLE_S;
+	if (!http_problem_retryable(problem)) {
+		return 0;
 	}
+	return problem == HTTP_PROBLEM_ACTIVE ? RETRY_ACTIVE_S : RETRY_UNAVAILABLE_S;
 }
 
-ngx_int_t gate_reply_problem(gate_reply *reply, const gate_location *location, http_problem problem, const char *detail)
+ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail)
 {
-	const char *base = location->problem_base.len == 0 ? NULL : (const char *)location->problem_base.data;
+	const gate_location *location = attempt->location;
+	gate_reply *reply = &attempt->reply;
+	http_occurrence occurrence = {
+	    .type_base = location->problem_base.len == 0 ? NULL : (const char *)location->problem_base.data,
+	    .status = (int)status,
+	    .detail = detail,
+	    .request = gate_request_id(attempt->request)};
 	char text[HTTP_PROBLEM_BYTES_MAX];
-	size_t length = http_problem_write(problem, base, detail, text, sizeof(text));
+	size_t length = http_problem_write(problem, &occurrence, text, sizeof(text));
 
-	set_problem(reply, problem);
+	gate_reply_free(reply);
+	*reply = (gate_reply){.status = status != 0 ? status : (ngx_uint_t)http_problem_status(problem),
+	                      .problem = 1,
+	                      .retry_after = retry_after(problem)};
 	return gate_bytes_add(&reply->body, (const u_char *)text, length, sizeof(text));
 }
 

@@ -97,8 +97,7 @@ static void replace_success(gate_attempt *attempt)
 	if (attempt->request == NULL || !claims_success(attempt) || attempt->policy.fails_open) {
 		return;
 	}
-	gate_reply_free(&attempt->reply);
-	(void)gate_reply_problem(&attempt->reply, attempt->location, HTTP_PROBLEM_NOT_STORED, NULL);
+	(void)gate_reply_problem(attempt, HTTP_PROBLEM_NOT_STORED, 0, NULL);
 	attempt->replaced = 1;
 	gate_count_problem(attempt->intent.scope, HTTP_PROBLEM_NOT_STORED);
 }
@@ -110,14 +109,16 @@ static void take_stored(gate_attempt *attempt, const once_answer *answer)
 
 	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
 		ngx_uint_t stored = verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED;
+		gate_reply found;
 
-		gate_reply_free(&attempt->reply);
 		if (stored && attempt->header_sent && attempt->ending.complete) {
 			/* Too large to hold, and nearly all of it has gone: it ends as it began, for the intent is known to be done. */
 			finish(attempt);
 			return;
 		}
-		if (stored && gate_reply_stored(&attempt->reply, answer) == NGX_OK) {
+		if (stored && gate_reply_stored(&found, answer) == NGX_OK) {
+			gate_reply_free(&attempt->reply);
+			attempt->reply = found;
 			attempt->reply.replayed = 0; /* this attempt's own effect */
 			attempt->status = (int)attempt->reply.status;
 			attempt->replaced = 1;
@@ -234,8 +235,28 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 	finish(attempt);
 }
 
+static ngx_uint_t has_answered(const gate_attempt *attempt)
+{
+	return attempt->ending.from_upstream && attempt->ending.complete;
+}
+
+/*
+ * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at once. A proxy's 502 or 504 does not
+ * say that: the service behind it may be at it still.
+ */
+static int status_of(const gate_attempt *attempt)
+{
+	int status = attempt->ending.status;
+	ngx_uint_t goes_on = attempt->report == HTTP_REPORT_IN_DOUBT &&
+	                     (status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
+
+	return has_answered(attempt) && !goes_on && status >= 200 && status <= 599 ? status : 0;
+}
+
 static void describe(const gate_attempt *attempt, once_outcome *outcome)
 {
+	ngx_uint_t answered = has_answered(attempt);
+
 	switch (attempt->report) {
 	case HTTP_REPORT_COMPLETE:
 		outcome->response_headers = attempt->headers;
@@ -245,16 +266,15 @@ static void describe(const gate_attempt *attempt, once_outcome *outcome)
 	case HTTP_REPORT_TOO_LARGE:
 		outcome->result_type = HTTP_RESULT_TOO_LARGE;
 		break;
-	case HTTP_REPORT_RETRYABLE:
-		outcome->error_code = "upstream_status";
-		outcome->error_message = "the upstream answered with a status that is not stored";
-		break;
 	default:
-		outcome->error_code = "no_answer";
-		outcome->error_message = "the request was sent, and no whole answer of the upstream came";
+		outcome->error_code = answered ? "upstream_status" : "no_answer";
+		outcome->error_message = !answered ? "the request was sent, and no whole answer of the upstream came"
+		                         : attempt->report == HTTP_REPORT_IN_DOUBT
+		                             ? "the upstream's answer does not say whether the effect happened"
+		                             : "the upstream's answer is one that is not stored";
 		break;
 	}
-	outcome->response_status = attempt->report == HTTP_REPORT_IN_DOUBT ? 0 : attempt->ending.status;
+	outcome->response_status = status_of(attempt);
 }
 
 static once_code submit(gate_attempt *attempt, once_error **error)

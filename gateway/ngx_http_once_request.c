@@ -6,9 +6,8 @@
 #include "ngx_http_once.h"
 
 enum {
-	TURN_BYTES = 256 * 1024,           /* hashed in one turn of the event loop */
-	PAGE_BYTES = 64 * 1024,            /* read from a file at once */
-	CANONICAL_BYTES_MAX = 1024 * 1024, /* parsing more would stop the worker for too long */
+	TURN_BYTES = 256 * 1024, /* hashed in one turn of the event loop */
+	PAGE_BYTES = 64 * 1024,  /* read from a file at once */
 	NAME_CHARACTERS_MAX = 255,
 	GUARD_MS = 10 * 1000,
 	SHORT_NAME = 64
@@ -76,6 +75,16 @@ ngx_int_t gate_request_strip(ngx_http_request_t *r)
 	return NGX_DECLINED;
 }
 
+static const char *terminated(ngx_pool_t *pool, const ngx_str_t *text)
+{
+	char *copy = ngx_pnalloc(pool, text->len + 1);
+
+	if (copy != NULL) {
+		*ngx_cpymem(copy, text->data, text->len) = '\0';
+	}
+	return copy;
+}
+
 /* ---- key, tenant, scope ---- */
 
 /* How many header lines bear the key's name, as $http_name compares names. */
@@ -127,18 +136,36 @@ static ngx_uint_t is_clean(const ngx_str_t *text)
 typedef struct found {
 	ngx_str_t scope;
 	ngx_str_t tenant;
-	char key[HTTP_KEY_MAX + 1];
-	size_t key_length;
+	char key[ONCE_KEY_BYTES_MAX + 1];
 	http_problem problem;
 	const char *detail;
 } found;
+
+/* As find_names says of the key alone. */
+static ngx_int_t find_key(ngx_http_request_t *r, const gate_location *location, const ngx_str_t *value, found *names)
+{
+	once_error *error = NULL;
+	ngx_str_t detail;
+	once_code code = once_key_of_header((once_bytes){.data = value->data, .length = value->len}, location->key_strict,
+	                                    location->key_length, names->key, &error);
+
+	if (code == ONCE_OK) {
+		return NGX_OK;
+	}
+	detail.data = (u_char *)once_error_detail(error);
+	detail.len = ngx_strlen(detail.data);
+	names->problem = HTTP_PROBLEM_KEY_MALFORMED;
+	names->detail = terminated(r->pool, &detail);
+	once_error_free(error);
+	return code == ONCE_KEY_MALFORMED && names->detail != NULL ? NGX_ABORT : NGX_ERROR;
+}
 
 /* NGX_OK: *names has all three. NGX_DECLINED: no key was sent. NGX_ABORT: refuse with its problem. NGX_ERROR: no memory. */
 static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location, found *names)
 {
 	ngx_uint_t lines = 1;
 	ngx_str_t value;
-	http_key_fault fault;
+	ngx_int_t rc;
 
 	if (location->key_header.len > 0) {
 		lines = count_lines(r, &location->key_header);
@@ -164,12 +191,9 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 		names->problem = HTTP_PROBLEM_KEY_REPEATED;
 		return NGX_ABORT;
 	}
-	fault = http_key_parse((http_text){.data = (const char *)value.data, .length = value.len}, location->key_strict,
-	                       location->key_length, names->key, &names->key_length);
-	if (fault != HTTP_KEY_GOOD) {
-		names->problem = HTTP_PROBLEM_KEY_MALFORMED;
-		names->detail = http_key_fault_text(fault);
-		return NGX_ABORT;
+	rc = find_key(r, location, &value, names);
+	if (rc != NGX_OK) {
+		return rc;
 	}
 	ngx_str_set(&names->tenant, "");
 	names->problem = HTTP_PROBLEM_TENANT_MISSING;
@@ -222,7 +246,7 @@ static ngx_uint_t is_still_named(ngx_http_request_t *r, const gate_attempt *atte
 	return find_names(r, attempt->location, &names) == NGX_OK &&
 	       is_text(intent->tenant, names.tenant.data, names.tenant.len) &&
 	       is_text(intent->scope, names.scope.data, names.scope.len) &&
-	       is_text(intent->key, names.key, names.key_length);
+	       is_text(intent->key, names.key, ngx_strlen(names.key));
 }
 
 /*
@@ -255,6 +279,7 @@ static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location
 {
 	gate_attempt *attempt = gate_attempt_new(r, location);
 	const ngx_str_t *trace = find_trace(r);
+	size_t key_length = ngx_strlen(names->key);
 	u_char *p;
 
 	if (attempt == NULL) {
@@ -262,7 +287,7 @@ static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location
 	}
 	attempt->stage = GATE_DONE;
 	attempt->names =
-	    ngx_alloc(names->tenant.len + names->scope.len + names->key_length + 3 + GATE_TRACE_BYTES, r->connection->log);
+	    ngx_alloc(names->tenant.len + names->scope.len + key_length + 3 + GATE_TRACE_BYTES, r->connection->log);
 	if (attempt->names == NULL) {
 		return NULL;
 	}
@@ -274,7 +299,7 @@ static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location
 	p = ngx_cpymem(p, names->scope.data, names->scope.len);
 	*p++ = '\0';
 	attempt->intent.key = (const char *)p;
-	p = ngx_cpymem(p, names->key, names->key_length);
+	p = ngx_cpymem(p, names->key, key_length);
 	*p++ = '\0';
 	if (trace != NULL) {
 		attempt->intent.traceparent = (const char *)p;
@@ -284,16 +309,6 @@ static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location
 }
 
 /* ---- the fingerprint ---- */
-
-static const char *terminated(ngx_pool_t *pool, const ngx_str_t *text)
-{
-	char *copy = ngx_pnalloc(pool, text->len + 1);
-
-	if (copy != NULL) {
-		*ngx_cpymem(copy, text->data, text->len) = '\0';
-	}
-	return copy;
-}
 
 static void give_up(gate_attempt *attempt, const once_error *error)
 {
@@ -385,7 +400,8 @@ static once_code add_piece(gate_attempt *attempt, const u_char *data, size_t len
 	if (attempt->hash != NULL) {
 		return once_hash_add(attempt->hash, (once_bytes){.data = data, .length = length}, error);
 	}
-	return gate_bytes_add(&attempt->whole_body, data, length, CANONICAL_BYTES_MAX) == NGX_OK ? ONCE_OK : ONCE_NO_MEMORY;
+	return gate_bytes_add(&attempt->whole_body, data, length, ONCE_CANONICAL_BYTES_MAX) == NGX_OK ? ONCE_OK
+	                                                                                              : ONCE_NO_MEMORY;
 }
 
 /* One piece of one buffer, from memory or from the temporary file. Returns the bytes that it took; 0 on failure. */
@@ -519,7 +535,7 @@ static void hash_start(gate_attempt *attempt)
 		give_up(attempt, NULL);
 		return;
 	}
-	if (!attempt->location->canonical_json || bufs == NULL || bytes > CANONICAL_BYTES_MAX) {
+	if (!attempt->location->canonical_json || bufs == NULL || bytes > ONCE_CANONICAL_BYTES_MAX) {
 		code = start_hash(attempt, bytes + value_bytes(attempt), &error);
 	}
 	if (code == ONCE_OK) {

@@ -150,14 +150,61 @@ static void free_text(void *text)
 	free(text);
 }
 
+/* Sends a page; its text stays where it is until the request is over. */
+static ngx_int_t send_page(ngx_http_request_t *r, ngx_uint_t status, char *text, size_t length)
+{
+	gate_bytes body = {.data = (u_char *)text, .length = length};
+	ngx_chain_t out;
+	ngx_int_t rc;
+
+	r->headers_out.status = status;
+	r->headers_out.content_length_n = (off_t)length;
+	r->headers_out.content_type_len = r->headers_out.content_type.len;
+	rc = ngx_http_send_header(r);
+	if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+		return rc;
+	}
+	return gate_reply_body(r, &body, &out) == NGX_OK ? ngx_http_output_filter(r, &out) : NGX_ERROR;
+}
+
+/* Does this worker have the database? Told from memory: it costs nothing, and is right at once when that is away. */
+ngx_int_t gate_ready_handler(ngx_http_request_t *r)
+{
+	static char ready[] = "{\"ready\": true}\n",
+	            closed[] = "{\"ready\": false, \"reason\": \"no connection to the database\"}\n";
+	once_batcher_statistics statistics = {0};
+	ngx_table_elt_t *fresh;
+	ngx_int_t rc;
+
+	if (!(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD))) {
+		return NGX_HTTP_NOT_ALLOWED;
+	}
+	rc = ngx_http_discard_request_body(r);
+	if (rc != NGX_OK) {
+		return rc;
+	}
+	fresh = ngx_list_push(&r->headers_out.headers);
+	if (fresh == NULL) {
+		return NGX_HTTP_INTERNAL_SERVER_ERROR;
+	}
+	ngx_memzero(fresh, sizeof(*fresh));
+	fresh->hash = 1;
+	ngx_str_set(&fresh->key, "Cache-Control");
+	ngx_str_set(&fresh->value, "no-store");
+	ngx_str_set(&r->headers_out.content_type, "application/json");
+	if (gate_batcher() != NULL) {
+		once_batcher_count(gate_batcher(), &statistics);
+	}
+	return statistics.connected[0] ? send_page(r, NGX_HTTP_OK, ready, sizeof(ready) - 1)
+	                               : send_page(r, NGX_HTTP_SERVICE_UNAVAILABLE, closed, sizeof(closed) - 1);
+}
+
 ngx_int_t gate_status_handler(ngx_http_request_t *r)
 {
 	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 	ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(r->pool, 0);
 	ngx_uint_t open = wants_openmetrics(r, location);
-	ngx_chain_t out;
 	ngx_int_t rc;
-	gate_bytes body = {0};
 	char *text = NULL;
 	size_t length = 0;
 
@@ -177,19 +224,10 @@ ngx_int_t gate_status_handler(ngx_http_request_t *r)
 	}
 	cleanup->handler = free_text;
 	cleanup->data = text;
-	body.data = (u_char *)text;
-	body.length = length;
-	r->headers_out.status = NGX_HTTP_OK;
-	r->headers_out.content_length_n = (off_t)length;
 	if (open) {
 		ngx_str_set(&r->headers_out.content_type, HTTP_OPENMETRICS_TYPE);
 	} else {
 		ngx_str_set(&r->headers_out.content_type, "application/json");
 	}
-	r->headers_out.content_type_len = r->headers_out.content_type.len;
-	rc = ngx_http_send_header(r);
-	if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-		return rc;
-	}
-	return gate_reply_body(r, &body, &out) == NGX_OK ? ngx_http_output_filter(r, &out) : NGX_ERROR;
+	return send_page(r, NGX_HTTP_OK, text, length);
 }

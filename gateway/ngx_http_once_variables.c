@@ -4,6 +4,19 @@
  */
 #include "ngx_http_once.h"
 
+static ngx_int_t request_id_index;
+
+/* What the access log has as $request_id: read by its index, since any other reading makes a new one. */
+http_text gate_request_id(ngx_http_request_t *r)
+{
+	ngx_http_variable_value_t *value = ngx_http_get_indexed_variable(r, (ngx_uint_t)request_id_index);
+
+	if (value == NULL || value->not_found) {
+		return (http_text){0};
+	}
+	return (http_text){.data = (const char *)value->data, .length = value->len};
+}
+
 static ngx_int_t set_text(ngx_http_request_t *r, ngx_http_variable_value_t *v, const char *text, size_t length)
 {
 	u_char *copy = ngx_pnalloc(r->pool, length + 1);
@@ -58,7 +71,7 @@ static const char *name_of(const gate_attempt *attempt, uintptr_t data)
 static ngx_int_t get(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintptr_t data)
 {
 	gate_attempt *attempt = gate_attempt_of(r->main);
-	u_char text[HTTP_KEY_MAX + 1];
+	u_char text[ONCE_KEY_BYTES_MAX + 1];
 
 	if (attempt == NULL) {
 		return set_text(r, v, "", 0);
@@ -85,6 +98,12 @@ ngx_int_t gate_variables_add(ngx_conf_t *cf)
 	                 {ngx_string("once_step"), STEP},        {ngx_string("once_report"), REPORT},
 	                 {ngx_string("once_traceparent"), TRACE}};
 
+	static ngx_str_t request_id = ngx_string("request_id");
+
+	request_id_index = ngx_http_get_variable_index(cf, &request_id);
+	if (request_id_index == NGX_ERROR) {
+		return NGX_ERROR;
+	}
 	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {
 		ngx_str_t name = variables[i].name;
 		ngx_http_variable_t *variable = ngx_http_add_variable(cf, &name, NGX_HTTP_VAR_NOCACHEABLE);

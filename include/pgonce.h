@@ -51,7 +51,7 @@ typedef enum once_code {
 	ONCE_COMPLETION_REFUSED = 5, /* P4010: the fence is lost, or it is finished. Retry: no; discard the result. */
 	ONCE_FAILURE_REFUSED = 6,    /* P4011: as above, for a failure. */
 	ONCE_ALREADY_FINISHED =
-	    7,                  /* P4020: begin_new or finish_new met a finished intent. Retry: no; peek for its outcome. */
+	    7,                  /* P4020: start_new or finish_new met a finished intent. Retry: no; peek for its outcome. */
 	ONCE_ACTIVE = 8,        /* P4029: another attempt is running. Retry: yes, after a delay. */
 	ONCE_FINAL_FAILURE = 9, /* P4030: the intent failed for good. Retry: no. */
 	ONCE_IN_DOUBT = 10,     /* P4031: nobody knows whether the effect happened. Retry: no, until it is resolved. */
@@ -74,7 +74,8 @@ typedef enum once_code {
 	ONCE_EFFECT = 26, /* The caller's effect callback gave up; everything was rolled back. Retry: the caller knows. */
 	ONCE_OVERLOADED = 27, /* More operations wait than the batcher's limits allow; nothing was sent. Retry: yes. */
 	ONCE_RELAY_OF_ANOTHER_CLUSTER =
-	    28 /* P4080: the relay's progress is of another PostgreSQL cluster. Retry: no; see once.relay_adopt. */
+	    28, /* P4080: the relay's progress came by a restore or by logical replication. Retry: no; see once.relay_adopt. */
+	ONCE_NOT_STARTED = 29 /* P4012: this transaction has not started the intent that it finishes. Retry: no. */
 } once_code;
 
 typedef struct once_error once_error;
@@ -107,7 +108,7 @@ typedef struct once_intent {
 	const char *key;
 	/*
 	 * W3C Trace Context's header of the same name, or NULL. Stored with the first attempt at the intent; once_answer_traceparent
-	 * gives it back to every later one. Read by begin, finish, claim, execute, execute_statements, receive_intent and the
+	 * gives it back to every later one. Read by start, finish, claim, execute, execute_statements, receive_intent and the
 	 * batcher's claim, by nothing else. A malformed one counts as none (W3C Trace Context section 3.2.2.3), never as an error.
 	 */
 	const char *traceparent;
@@ -139,8 +140,8 @@ typedef enum once_state {
 /* What an attempt is told. */
 typedef enum once_verdict {
 	ONCE_VERDICT_NONE = 0,
-	ONCE_PROCEED = 1,           /* begin: do the effect, then finish */
-	ONCE_REPLAY = 2,            /* begin: finished; the outcome is stored */
+	ONCE_PROCEED = 1,           /* start: do the effect, then finish */
+	ONCE_REPLAY = 2,            /* start: finished; the outcome is stored */
 	ONCE_NEW_CLAIM = 3,         /* claim: do the work under the fence */
 	ONCE_REPLAY_SUCCESS = 4,    /* claim, peek: finished; the outcome is stored */
 	ONCE_PROCESSING_ACTIVE = 5, /* another attempt is at work */
@@ -242,21 +243,38 @@ ONCE_API void once_session_prepare(once_session *session, bool prepare);
  */
 ONCE_API ONCE_MUST_CHECK once_code once_session_check(once_session *session, once_error **error);
 
-/* ---- Fingerprints ------------------------------------------------------------------------------------------- */
+/* ---- Keys and fingerprints ------------------------------------------------------------------------------------ */
+/* docs/fingerprint.md says in full what is a key, what is hashed, and in which form; tests/vectors has examples. */
 
-/* once.fingerprint(bytea): of exactly these bytes. The tenant's salt is fetched once per session and tenant. */
+#define ONCE_KEY_BYTES_MAX 255
+/*
+ * once.key_of_header: the key in the value of an Idempotency-Key header. That is a Structured Field String (RFC 8941
+ * section 3.3.3), its parameters checked and ignored; unless strict, a bare key too: visible ASCII without space, quote,
+ * backslash, comma and semicolon, so that neither a list nor a broken string is ever a key. `abc` and `"abc"` are one key.
+ * Spaces around the value are ignored; a tab is refused, as RFC 8941 knows only SP. A good key has 1 to length_max
+ * printable ASCII characters. length_max: more than ONCE_KEY_BYTES_MAX counts as that. key: room for ONCE_KEY_BYTES_MAX + 1
+ * bytes; terminated; "" unless good. Fails with ONCE_KEY_MALFORMED, whose detail is a sentence for the client.
+ * Never blocks.
+ */
+ONCE_API ONCE_MUST_CHECK once_code once_key_of_header(once_bytes value, bool strict, size_t length_max, char *key,
+                                                      once_error **error);
+
+/*
+ * once.fingerprint(bytea), which is once.fingerprint(text) too: of exactly these bytes. The tenant's salt is fetched once
+ * per session and tenant.
+ */
 ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_bytes(once_session *session, const char *tenant, once_bytes bytes,
                                                           once_fingerprint *fingerprint, once_error **error);
 /*
- * once.fingerprint(jsonb): of the canonical form, computed by the server. ONCE_DATABASE (22P02) where json is not
- * JSON.
+ * once.fingerprint(jsonb): of the value's canonical form, computed by the server. ONCE_DATABASE (22P02) where json is not
+ * JSON. Of two members with one name jsonb keeps the last.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_json(once_session *session, const char *tenant, const char *json,
                                                          once_fingerprint *fingerprint, once_error **error);
 /*
- * Of an HTTP-like request: method, target, content type and body, each length-prefixed, so that no two requests run
- * together. content_type NULL is "". canonical_json: the body is hashed in canonical form (sorted keys, no spaces;
- * numbers keep their text, so 1.0 and 1.00 stay two requests) if it is valid JSON, else as it is.
+ * once.request_fingerprint, the gateway's: of method, target, content type and body, each length-prefixed, so that no two
+ * requests run together. content_type NULL is "". canonical_json: the body is hashed in canonical form where it has one
+ * (see once_json_canonical), else as it is.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *session, const char *tenant,
                                                             const char *method, const char *target,
@@ -269,7 +287,7 @@ ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *sessio
  * ONCE_CONTRACT, ONCE_DATABASE, ONCE_NO_MEMORY and ONCE_USAGE besides. */
 
 /* In a transaction that the caller has opened. Verdict PROCEED or REPLAY; every other case is an error. */
-ONCE_API ONCE_MUST_CHECK once_code once_begin(once_session *session, const once_intent *intent,
+ONCE_API ONCE_MUST_CHECK once_code once_start(once_session *session, const once_intent *intent,
                                               const once_fingerprint *fingerprint, once_answer **answer,
                                               once_error **error);
 /* state: SUCCEEDED, FAILED_FINAL or FAILED_RETRYABLE. The caller commits. */
@@ -383,10 +401,10 @@ typedef struct once_options {
 } once_options;
 
 /*
- * Runs an effect once: BEGIN, once.begin, the effect, once.finish, COMMIT. *answer is the outcome, fresh (verdict
+ * Runs an effect once: BEGIN, once.start, the effect, once.finish, COMMIT. *answer is the outcome, fresh (verdict
  * PROCEED) or stored (verdict REPLAY): the same bytes either way. Retries 40001 and 40P01 with backoff until the
  * deadline. If the connection is lost during COMMIT, reconnects and asks: the intent's row says whether it committed.
- * The session must not be in a transaction. Errors besides those of begin and finish: ONCE_SERIALIZATION or
+ * The session must not be in a transaction. Errors besides those of start and finish: ONCE_SERIALIZATION or
  * ONCE_DEADLINE after the last retry, ONCE_OUTCOME_UNKNOWN, ONCE_EFFECT. ONCE_FINAL_FAILURE for an intent that failed
  * for good, now or earlier: once_peek has its outcome.
  */
@@ -427,9 +445,13 @@ ONCE_API ONCE_MUST_CHECK once_code once_hash_add(once_hash *hash, once_bytes pie
 ONCE_API ONCE_MUST_CHECK once_code once_hash_finish(once_hash *hash, once_fingerprint *fingerprint, once_error **error);
 ONCE_API void once_hash_free(once_hash *hash); /* NULL is allowed. */
 /*
- * The canonical form of a JSON text (see once_fingerprint_request), in memory that the caller frees with free().
- * *canonical stays NULL where the text is not JSON, which is not an error.
+ * The canonical form of a JSON text: the text that PostgreSQL's jsonb has, its numbers without trailing zeros
+ * (docs/fingerprint.md), in memory that the caller frees with free(). *canonical stays NULL where there is none, which is not
+ * an error: the text is not JSON (RFC 8259), is longer than ONCE_CANONICAL_BYTES_MAX, nested deeper than 64, names a member
+ * twice, or holds U+0000, half a surrogate pair, a number of more than 100 characters (as written, or in plain notation), or
+ * an exponent beyond 99.
  */
+#define ONCE_CANONICAL_BYTES_MAX (1024 * 1024)
 ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **canonical, size_t *length,
                                                        once_error **error);
 
@@ -509,11 +531,16 @@ typedef struct once_batcher_options {
 	size_t pending_max;       /* operations submitted and not ended; beyond: ONCE_OVERLOADED; default 65,536 */
 	size_t pending_bytes_max; /* their bytes; default 256 MiB */
 	bool prepare;             /* prepared statements; given up for good where a pooler turns out not to know them */
+	/*
+	 * For who must not keep others waiting: connects at once and not with the first operation; and once an attempt to connect has failed, until one
+	 * succeeds, a claim, a peek and a salt end at once with ONCE_CONNECTION. What may be under way, and every report, is tried on all the same.
+	 */
+	bool impatient;
 } once_batcher_options;
 
 /*
  * conninfo NULL or "" takes libpq's environment variables. Copies what it is given, contacts nobody before the first
- * operation. Name look-up in libpq blocks: use a socket directory or hostaddr. Errors: ONCE_USAGE (a conninfo that libpq
+ * operation or, with impatient, flush. Name look-up in libpq blocks: use a socket directory or hostaddr. Errors: ONCE_USAGE (a conninfo that libpq
  * cannot read, a hook missing, a time below 0 or above 7 days), ONCE_NO_MEMORY.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_open(const char *conninfo, const once_loop *loop,

@@ -459,7 +459,9 @@ static keeper_end run(keeper *keeper)
 			int64_t since_ms = service_now_ms();
 			service_log(&keeper->service, SERVICE_INFO, "connected", "database=%s", PQdb(keeper->session.connection));
 			metric_count(keeper->connects, 1);
+			service_database(1);
 			code = work(keeper, &held);
+			service_database(-1);
 			failures = service_now_ms() - since_ms < BACKOFF_MOST_MS ? failures : 0;
 			keeper_session_close(&keeper->session);
 			metric_set(keeper->active, 0);
@@ -525,7 +527,9 @@ keeper_end keeper_run(const keeper_call *call, char **problem)
 	add_metrics(keeper);
 	service_log(&keeper->service, SERVICE_INFO, "started", "keeper=%s interval_ms=%lld", keeper->name,
 	            (long long)call->interval_ms);
+	service_job(1);
 	keeper_end end = run(keeper);
+	service_job(-1);
 	service_log(&keeper->service, SERVICE_INFO, "stopped", "failed_steps=%d", keeper->failed_steps);
 	*problem = keeper->problem;
 	free(keeper);

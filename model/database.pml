@@ -87,7 +87,7 @@ inline deny(k, which)
 /* ---- how transactions begin and end ---- */
 
 /* BEGIN. A new session, once the old one of this slot has ended: somebody who does not wait for that is another client. */
-inline start(t, k)
+inline begin(t, k)
 {
 	tx[t].status == idle || tx[t].status == committed || tx[t].status == aborted;
 	stop_work(t, k);

@@ -170,7 +170,7 @@ proctype transaction(byte me)
 		{
 		/* BEGIN ISOLATION LEVEL ... */
 		atomic {
-			start(me, KEY_OF(me));
+			begin(me, KEY_OF(me));
 			copy(seen, KEY_OF(me));
 			was_closed = day_closed;
 			if
@@ -178,12 +178,12 @@ proctype transaction(byte me)
 			:: repeatable_read = 1
 			fi
 		}
-		/* once.begin: the advisory lock, before anything is looked at */
+		/* once.start: the advisory lock, before anything is looked at */
 		if
 		:: atomic { tx[me].status == open -> try_lock(me, KEY_OF(me), locked) }
 		:: tx[me].status == aborted -> goto ended
 		fi;
-		/* once.begin: SELECT FROM once.intent (the row as of now, or of BEGIN), and what once._begin_over decides about it */
+		/* once.start: SELECT FROM once.intent (the row as of now, or of BEGIN), and what once._start_over decides about it */
 		if
 		:: atomic {
 			tx[me].status == open && can_look ->
@@ -277,7 +277,7 @@ proctype transaction(byte me)
 				ask_verify(KEY_OF(me), answer);
 				if
 				:: answer == happened ->                                /* once._store_verified */
-					write(me, KEY_OF(me), begin, succeeded, seen.fence, seen.attempts, effect_body[KEY_OF(me)])
+					write(me, KEY_OF(me), start, succeeded, seen.fence, seen.attempts, effect_body[KEY_OF(me)])
 				:: answer == unknown || (answer == absent && USED_UP(seen)) ->
 					roll_back(me);
 					goto come_again
@@ -368,7 +368,7 @@ ended:		atomic { leave(me, KEY_OF(me)); busy[me] = 0; locked = 0; held = 0; repe
 inline once_claim(me, verdict_, fence_)
 {
 	/* once._claim: the advisory lock */
-	atomic { start(me, KEY_OF(me)); try_lock(me, KEY_OF(me), locked); was_closed = day_closed }
+	atomic { begin(me, KEY_OF(me)); try_lock(me, KEY_OF(me), locked); was_closed = day_closed }
 	/* once._claim: INSERT ... WHERE NOT EXISTS ON CONFLICT DO NOTHING; SELECT; once._verdict; once._hold; once._take_over */
 	if
 	:: atomic {
@@ -388,9 +388,10 @@ inline once_claim(me, verdict_, fence_)
 			fi
 		:: is_found(me, succeeded) -> verdict_ = replay_success
 		:: is_found(me, failed_final) -> verdict_ = final_failure
-		:: is_found(me, in_doubt) -> verdict_ = in_doubt
+		:: is_found(me, in_doubt) && (ON_STALE != verify || day_closed) -> verdict_ = in_doubt
 		:: is_found(me, processing) && !row[KEY_OF(me)].passed -> verdict_ = processing_active
-		:: is_found(me, failed_retryable) || (is_found(me, processing) && row[KEY_OF(me)].passed) ->
+		:: is_found(me, failed_retryable) || (is_found(me, processing) && row[KEY_OF(me)].passed) ||
+		   (is_found(me, in_doubt) && ON_STALE == verify && !day_closed) ->
 			if
 			:: day_closed -> verdict_ = expired
 			:: !day_closed && (!locked || !row_is_free(KEY_OF(me))) -> verdict_ = processing_active
@@ -445,7 +446,8 @@ inline take_over(me, verdict_, fence_)
 	fence_ = row[KEY_OF(me)].fence;
 	if
 	:: verdict_ == replay_success -> write(me, KEY_OF(me), claim, succeeded, fence_, row[KEY_OF(me)].attempts, effect_body[KEY_OF(me)])
-	:: verdict_ == in_doubt -> write(me, KEY_OF(me), claim, in_doubt, fence_, row[KEY_OF(me)].attempts, 0)
+	:: verdict_ == in_doubt && row[KEY_OF(me)].state == in_doubt -> skip           /* as it was */
+	:: verdict_ == in_doubt && row[KEY_OF(me)].state != in_doubt -> write(me, KEY_OF(me), claim, in_doubt, fence_, row[KEY_OF(me)].attempts, 0)
 	:: verdict_ == final_failure -> write(me, KEY_OF(me), claim, failed_final, fence_, row[KEY_OF(me)].attempts, row[KEY_OF(me)].body)
 	:: else -> fence_++; write(me, KEY_OF(me), claim, processing, fence_, row[KEY_OF(me)].attempts + 1, 0)
 	fi
@@ -459,7 +461,7 @@ inline once_report(me, event_, next, fence_, body_, verdict_)
 {
 	do
 	:: atomic {
-		start(me, KEY_OF(me));
+		begin(me, KEY_OF(me));
 		row_is_free(KEY_OF(me)) && can_look;            /* else it waits for the other change of the row, or for its table */
 		tx[me].inside = 1;
 		verdict_ = 0;
@@ -534,7 +536,7 @@ proctype leased(byte me)
 #else
 #ifdef COMPLETION_BEFORE_COMMIT
 		once_report(me, complete, succeeded, fence, execution, verdict);
-		atomic { start(me, KEY_OF(me)); tx[me].effect = execution };
+		atomic { begin(me, KEY_OF(me)); tx[me].effect = execution };
 		if
 		:: atomic { tx[me].status == open && verdict == succeeded -> tx[me].status = committing }
 		:: atomic { tx[me].status == open && verdict != succeeded -> goto again }
@@ -542,7 +544,7 @@ proctype leased(byte me)
 		fi;
 #else
 		/* The effect, in a transaction */
-		atomic { start(me, KEY_OF(me)); tx[me].effect = execution };
+		atomic { begin(me, KEY_OF(me)); tx[me].effect = execution };
 		/* and once.complete in the same */
 		if
 		:: atomic {
@@ -650,7 +652,7 @@ end:	do
 		atomic { happens(KEY_OF(by), execution); stop_work(by, KEY_OF(by)) };
 #else
 		/* BEGIN; the effect; once.complete under Once-Fence; COMMIT */
-		atomic { start(me, KEY_OF(by)); tx[me].effect = execution };
+		atomic { begin(me, KEY_OF(by)); tx[me].effect = execution };
 		if
 		:: atomic {
 			tx[me].status == open && row_is_free(KEY_OF(by)) ->
@@ -683,7 +685,10 @@ again:		atomic {
 #endif
 
 #ifdef RECOVERY
-/* once.recover, as the keeper's sweep does it: judged under the advisory lock, stored if the row still is what was judged. */
+/*
+ * once.recover, as the keeper's sweep does it: judged under the advisory lock, stored if the row still is what was judged. With
+ * ASK_DOUBTS somebody has it ask about what is in doubt as well, once the verify function can tell.
+ */
 proctype recovery()
 {
 	mtype answer;
@@ -693,7 +698,7 @@ proctype recovery()
 end:	do
 	:: atomic {
 		row[0].state == processing && row[0].passed ->
-		start(KEEPER, 0);
+		begin(KEEPER, 0);
 		try_lock(KEEPER, 0, locked);
 		copy(seen, 0);
 		if
@@ -721,6 +726,37 @@ end:	do
 		:: tx[KEEPER].status == aborted
 		fi;
 		atomic { tx[KEEPER].status == committed || tx[KEEPER].status == aborted -> answer = 0; locked = 0; clear(seen) }
+#ifdef ASK_DOUBTS
+	:: atomic {
+		row[0].state == in_doubt && (effects[0] > 0 || at_work[0] == 0) ->
+		begin(KEEPER, 0);
+		try_lock(KEEPER, 0, locked);
+		copy(seen, 0);
+		if
+		:: locked -> ask_verify(0, answer)
+		:: !locked -> answer = 0
+		fi
+	   };
+		/* once._recover_doubt, once._decide */
+		if
+		:: atomic {
+			tx[KEEPER].status == open ->
+			if
+			:: answer == 0 || answer == unknown || !row_is_free(0) || row[0].state != in_doubt || row[0].fence != seen.fence
+			:: else ->
+				if
+				:: answer == happened -> write(KEEPER, 0, recover, succeeded, seen.fence + 1, seen.attempts, effect_body[0])
+				:: answer == absent && USED_UP(seen) ->
+					write(KEEPER, 0, recover, failed_final, seen.fence + 1, seen.attempts, seen.fence + 100)
+				:: answer == absent && !USED_UP(seen) -> write(KEEPER, 0, recover, failed_retryable, seen.fence + 1, seen.attempts, 0)
+				fi
+			fi;
+			tx[KEEPER].status = committing
+		   }
+		:: tx[KEEPER].status == aborted
+		fi;
+		atomic { tx[KEEPER].status == committed || tx[KEEPER].status == aborted -> answer = 0; locked = 0; clear(seen) }
+#endif
 	od
 }
 #endif
@@ -734,7 +770,7 @@ proctype operator()
 end:	atomic {
 		at_work[0] == 0 && row_is_free(0) && (tx[KEEPER].status == idle || tx[KEEPER].status == aborted) &&
 		(row[0].state == in_doubt || row[0].state == failed_retryable || (row[0].state == processing && row[0].passed)) ->
-		start(KEEPER, 0);
+		begin(KEEPER, 0);
 		try_lock(KEEPER, 0, locked);
 		if
 		:: locked && effects[0] == 1 -> write(KEEPER, 0, resolve, succeeded, row[0].fence + 1, row[0].attempts, effect_body[0])

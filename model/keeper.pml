@@ -9,7 +9,7 @@ proctype keeper()
 
 end:	do
 	:: atomic {                                             /* once._keep_begin: once._clock reads and judges the clock */
-		start(KEEPER, 0);
+		begin(KEEPER, 0);
 		if
 		:: leapt != last_reading -> unsteady = 1; last_reading = leapt
 		:: else

@@ -8,7 +8,7 @@
 #endif
 
 mtype = { none, processing, succeeded, failed_retryable, failed_final, in_doubt };
-mtype = { claim, begin, finish, receive, renew, release, complete, fail, resolve, recover, retire_day, keep_step };
+mtype = { claim, start, finish, receive, renew, release, complete, fail, resolve, recover, retire_day, keep_step };
 
 /* The row goes from one state to another because of an event: an error of the contract where its table does not say so. */
 inline change(was, by, becomes)
@@ -26,7 +26,7 @@ inline change(was, by, becomes)
 	:: was == failed_retryable && by == finish && becomes == failed_final -> skip
 	:: was == processing && by == claim && becomes == processing -> skip
 	:: was == processing && by == claim && becomes == succeeded -> skip
-	:: was == processing && by == begin && becomes == succeeded -> skip
+	:: was == processing && by == start && becomes == succeeded -> skip
 	:: was == processing && by == claim && becomes == in_doubt -> skip
 	:: was == processing && by == retire_day && becomes == in_doubt -> skip
 	:: was == processing && by == finish && becomes == succeeded -> skip
@@ -38,6 +38,8 @@ inline change(was, by, becomes)
 	:: was == processing && by == fail && becomes == failed_retryable -> skip
 	:: was == processing && by == fail && becomes == failed_final -> skip
 	:: was == processing && by == fail && becomes == in_doubt -> skip
+	:: was == in_doubt && by == claim && becomes == succeeded -> skip
+	:: was == in_doubt && by == claim && becomes == processing -> skip
 	:: was == in_doubt && by == complete && becomes == succeeded -> skip
 	:: was == in_doubt && by == fail && becomes == failed_retryable -> skip
 	:: was == in_doubt && by == fail && becomes == failed_final -> skip
@@ -52,6 +54,9 @@ inline change(was, by, becomes)
 	:: was == processing && by == recover && becomes == succeeded -> skip
 	:: was == processing && by == recover && becomes == in_doubt -> skip
 	:: was == processing && by == recover && becomes == failed_final -> skip
+	:: was == in_doubt && by == recover && becomes == succeeded -> skip
+	:: was == in_doubt && by == recover && becomes == failed_retryable -> skip
+	:: was == in_doubt && by == recover && becomes == failed_final -> skip
 	:: was == processing && by == keep_step && becomes == in_doubt -> skip
 	:: else -> assert(false)
 	fi

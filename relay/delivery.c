@@ -209,7 +209,7 @@ void delivery_send(pipeline *pipeline)
 	if (now < pipeline->pause_until_ms || pipeline->is_broken) {
 		return;
 	}
-	for (size_t room = room_of(pipeline); room > 0; room--) {
+	for (size_t room = room_of(pipeline); room > 0 && service_now_ms() < pipeline->permit_ms; room--) {
 		event *event = schedule_next(pipeline->schedule);
 		if (event == NULL) {
 			return;
@@ -281,6 +281,23 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	park_behind(pipeline, behind);
 }
 
+/* Nobody's fault: no attempt is counted. */
+static void try_again(pipeline *pipeline, event *event, const char *problem)
+{
+	if (!event->known && !schedule_marked(pipeline->schedule, event)) {
+		schedule_put_back(pipeline->schedule, event);
+		return;
+	}
+	/* A parked event is read again when it is due: an operator may decide about it meanwhile. A fresh one stands behind one that was parked. */
+	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+	if (!event->known || event->deferred) {
+		park(pipeline, event, "waiting", event->attempts, 0, event->known ? problem : NULL);
+	}
+	batch_remove(pipeline, event);
+	event_free(event);
+	park_behind(pipeline, behind);
+}
+
 static void on_unavailable(pipeline *pipeline, event *event, const sink_result *result, bool is_probe)
 {
 	char quoted[SERVICE_QUOTE_BYTES];
@@ -297,18 +314,7 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 			            service_quote(result->problem, quoted));
 		}
 	}
-	if (!event->known && !schedule_marked(pipeline->schedule, event)) {
-		schedule_put_back(pipeline->schedule, event);
-		return;
-	}
-	/* A parked event is read again when it is due: an operator may decide about it meanwhile. A fresh one stands behind one that was parked. */
-	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
-	if (!event->known || event->deferred) {
-		park(pipeline, event, "waiting", event->attempts, 0, event->known ? result->problem : NULL);
-	}
-	batch_remove(pipeline, event);
-	event_free(event);
-	park_behind(pipeline, behind);
+	try_again(pipeline, event, result->problem);
 }
 
 static void on_result(pipeline *pipeline, const sink_result *result)
@@ -337,6 +343,9 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 			pipeline->problem = memory_format("%s; nobody reads the events any more", result->problem);
 		}
 		on_unavailable(pipeline, event, result, is_probe);
+		break;
+	case SINK_WITHHELD:
+		try_again(pipeline, event, result->problem);
 		break;
 	}
 }

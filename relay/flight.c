@@ -39,6 +39,7 @@ struct flight {
 	slot *slots;
 	size_t capacity, bytes_max, bytes;
 	int64_t timeout_ms;
+	int64_t permit_ms;
 	list unused, waiting, finished;
 	slot *untaken; /* in `waiting`: this one and all behind it were not taken yet; NULL: all were */
 	uint64_t puts;
@@ -140,6 +141,7 @@ flight *flight_new(size_t capacity, size_t bytes_max, int64_t timeout_ms)
 	flight->capacity = capacity;
 	flight->bytes_max = bytes_max;
 	flight->timeout_ms = timeout_ms;
+	flight->permit_ms = INT64_MAX;
 	for (size_t i = 0; i < capacity; i++) {
 		append(&flight->unused, &flight->slots[i]);
 	}
@@ -259,6 +261,22 @@ static struct timespec wait_until(const flight *flight, int64_t until_ms)
 	return (struct timespec){.tv_sec = until_ms / 1000, .tv_nsec = until_ms % 1000 * 1000000};
 }
 
+void flight_permit(flight *flight, int64_t until_ms)
+{
+	pthread_mutex_lock(&flight->mutex);
+	/* Only then may the taking side have found nothing that it might take. */
+	bool lapsed = flight->permit_ms <= service_now_ms();
+	flight->permit_ms = until_ms;
+	while (until_ms == 0 && flight->untaken != NULL) {
+		finish(flight, flight->untaken, SINK_WITHHELD, "not sent: the relay has lost its session");
+	}
+	bool wakes = lapsed && flight->untaken != NULL;
+	pthread_mutex_unlock(&flight->mutex);
+	if (wakes) {
+		flight_wake(flight);
+	}
+}
+
 size_t flight_poll(flight *flight, int timeout_ms, sink_result *results, size_t most)
 {
 	int64_t now_ms = service_now_ms();
@@ -295,7 +313,7 @@ flight_item *flight_take(flight *flight)
 	flight_item *item = NULL;
 
 	pthread_mutex_lock(&flight->mutex);
-	if (flight->untaken != NULL) {
+	if (flight->untaken != NULL && service_now_ms() < flight->permit_ms) {
 		item = flight->untaken->item;
 		flight->untaken->item = NULL;
 		flight->untaken = flight->untaken->next;

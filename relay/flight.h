@@ -28,9 +28,10 @@ void flight_free(flight *flight);
 /* ---- the pipeline's side: send and poll of sink_class */
 bool flight_put(flight *flight, sink_message *message);
 size_t flight_poll(flight *flight, int timeout_ms, sink_result *results, size_t most);
+void flight_permit(flight *flight, int64_t until_ms);
 
 /* ---- the other side, any thread */
-/* The next message to send that still waits for its result, in the order of put; NULL: none. */
+/* The next message to send that still waits for its result, in the order of put; NULL: none, or none may be sent now. */
 flight_item *flight_take(flight *flight);
 void flight_item_free(flight_item *item);
 /* Does it still wait for its result? */

@@ -21,6 +21,7 @@ enum {
 	STORE_MS = 10000, /* progress over nothing of ours is stored so often */
 	COUNT_MS = 10000, /* parked events are counted so often */
 	CHUNK_WAIT_MS = 20,
+	PERMIT_MS = 250,
 	FULL_WAIT_MS = 100
 };
 
@@ -56,6 +57,44 @@ static void forget_session(pipeline *pipeline)
 	pipeline->due_at_ms = 0;
 	pipeline->look_wait_ms = 1;
 	pipeline->look_at_ms = 0;
+}
+
+/* ---- the permit to send */
+
+static void permit(pipeline *pipeline, int64_t until_ms)
+{
+	pipeline->permit_ms = until_ms;
+	pipeline->settings.sink->permit(pipeline->sink, until_ms);
+}
+
+/* Before something is sent, or while the sink has what it may still send: the session must be there. */
+static reader_code renew_permit(pipeline *pipeline)
+{
+	bool wanted = pipeline->in_flight > 0 || schedule_has_ready(pipeline->schedule);
+	int64_t now = service_now_ms();
+	reader_code code = READER_OK;
+
+	if (!wanted || now < pipeline->first_ms) {
+		return READER_OK;
+	}
+	if (now - reader_proved_ms(pipeline->reader) > PERMIT_MS / 2) {
+		code = reader_prove(pipeline->reader);
+	}
+	int64_t until_ms = reader_proved_ms(pipeline->reader) + PERMIT_MS;
+	if (code == READER_OK && until_ms > pipeline->permit_ms) {
+		permit(pipeline, until_ms);
+	}
+	return code;
+}
+
+static reader_code send(pipeline *pipeline)
+{
+	reader_code code = renew_permit(pipeline);
+
+	if (code == READER_OK) {
+		delivery_send(pipeline);
+	}
+	return code;
 }
 
 /* ---- settling */
@@ -386,7 +425,7 @@ static reader_code step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 	if (code == READER_OK && *idle && pipeline->call->once) {
 		/* What waited behind what was just settled is due now. */
 		code = read_due(pipeline, &found);
-		*idle = !found && pipeline->in_flight == 0;
+		*idle = !found && pipeline->in_flight == 0 && pipeline->due.open == 0;
 	}
 	return code;
 }
@@ -398,13 +437,18 @@ static reader_code drain(pipeline *pipeline)
 {
 	int64_t until_ms = service_now_ms() + pipeline->settings.timeout_ms;
 
-	while (pipeline->in_flight > 0 && !pipeline->is_broken && service_now_ms() < until_ms) {
+	reader_code code = READER_OK;
+	while (code == READER_OK && pipeline->in_flight > 0 && !pipeline->is_broken && service_now_ms() < until_ms) {
 		delivery_collect(pipeline, CHUNK_WAIT_MS);
+		code = renew_permit(pipeline);
+	}
+	if (code != READER_OK) {
+		return code;
 	}
 	if (pipeline->in_chunk) {
 		return pipeline->chunk.open == 0 ? settle_chunk(pipeline) : settle_part(pipeline);
 	}
-	reader_code code = settle_known(pipeline);
+	code = settle_known(pipeline);
 	if (code == READER_OK && pipeline->unstored) {
 		code = store(pipeline, pipeline->progress.seen, NULL, 0, false);
 	}
@@ -435,7 +479,13 @@ static reader_code take(pipeline *pipeline)
 			return code;
 		}
 		if (taken) {
+			pipeline->first_ms = service_now_ms() + PERMIT_MS;
 			service_log(&pipeline->service, SERVICE_INFO, stood_by ? "took_over" : "active", "%s", "");
+			if (snapshot_end(pipeline->progress.seen) < pipeline->stored_end) {
+				/* Restored to an earlier point, or a standby was promoted that lacked it. */
+				service_log(&pipeline->service, SERVICE_WARNING, "rewound", "reason=%s",
+				            "\"the database lacks progress that was stored; what came after is published again\"");
+			}
 			return READER_OK;
 		}
 		if (!stood_by) {
@@ -459,11 +509,16 @@ static reader_code work(pipeline *pipeline)
 	while (code == READER_OK && !service_stopping() && !pipeline->is_broken && !is_done) {
 		int64_t wait_ms = 0;
 		bool idle = false;
-		delivery_send(pipeline);
-		code = step(pipeline, &wait_ms, &idle);
+		code = send(pipeline);
 		if (code == READER_OK) {
-			delivery_send(pipeline);
-			delivery_collect(pipeline, wait_ms);
+			code = step(pipeline, &wait_ms, &idle);
+		}
+		if (code == READER_OK) {
+			code = send(pipeline);
+		}
+		if (code == READER_OK) {
+			bool waits = pipeline->in_flight > 0 && wait_ms > PERMIT_MS / 4;
+			delivery_collect(pipeline, waits ? PERMIT_MS / 4 : wait_ms);
 		}
 		is_done = pipeline->call->once && idle && pipeline->in_flight == 0;
 	}
@@ -499,9 +554,12 @@ static relay_end run(pipeline *pipeline)
 			int64_t since_ms = service_now_ms();
 			service_log(&pipeline->service, SERVICE_INFO, "connected", "%s", "");
 			metric_count(pipeline->metrics.connects, 1);
+			service_database(1);
 			code = work(pipeline);
+			service_database(-1);
 			metric_set(pipeline->metrics.active, 0);
 			failures = service_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
+			permit(pipeline, 0);
 			reader_disconnect(pipeline->reader);
 			forget_session(pipeline);
 		}
@@ -586,7 +644,9 @@ relay_end relay_run(const config *config, const config_section *section, const r
 	forget_session(&pipeline);
 	service_log(&pipeline.service, SERVICE_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,
 	            (long long)pipeline.settings.batch);
+	service_job(1);
 	relay_end end = run(&pipeline);
+	service_job(-1);
 	service_log(&pipeline.service, end == RELAY_STOPPED ? SERVICE_INFO : SERVICE_ERROR, "stopped",
 	            "delivered=%lld refused=%lld dead=%lld", (long long)pipeline.delivered, (long long)pipeline.refused,
 	            (long long)pipeline.dead);

@@ -9,6 +9,10 @@
  * A chunk is read, delivered, and settled together with the progress behind it. What holds at each step: an event leaves memory only when it is
  * delivered, or will be parked by the same statement that stores the progress past it. When the session is lost, everything read by it is
  * void; what the sink still has of it is recognised by its number (event.session) and dropped when its result comes.
+ *
+ * Two processes do not send for one relay at the same time, as far as the sink can hold back what it has (sink.h, permit). The lock alone does
+ * not see to that: it ends with its session, which a process that was paused does not notice. So sending is permitted for PERMIT_MS after the
+ * session has proved that it is there, and who has just taken the lock waits for so long before the first event.
  */
 #pragma once
 
@@ -63,6 +67,8 @@ typedef struct pipeline {
 	schedule *schedule;
 	settlement settlement;
 	int64_t look_wait_ms, look_at_ms;
+	int64_t first_ms;  /* nothing is sent before: another may have a permit yet */
+	int64_t permit_ms; /* nothing is sent from then on; 0: no permit */
 
 	/* the sink's, beyond sessions */
 	event *out; /* those that the sink has, a list */

@@ -33,6 +33,7 @@ struct reader {
 	PGconn *connection;
 	char *patterns;
 	int64_t stop_at_ms; /* 0: not stopping */
+	int64_t asked_ms, proved_ms;
 	/* what is being fetched */
 	row_arrays arrays;
 	const reader_item *items;
@@ -204,6 +205,7 @@ static reader_code send_statement(reader *reader, enum sql_id id, const paramete
 
 	assert(query->parameter_count == parameters->count && !reader->fetching);
 	reader->stop_at_ms = 0;
+	reader->asked_ms = service_now_ms();
 	if (PQsendQueryPrepared(reader->connection, query->name, parameters->count, parameters->values, parameters->lengths,
 	                        parameters->formats, FORMAT_BINARY) == 0) {
 		set_problem(reader, PQerrorMessage(reader->connection), NULL, NULL);
@@ -252,6 +254,7 @@ static reader_code run(reader *reader, enum sql_id id, const parameters *paramet
 		PQclear(answer);
 		return code;
 	}
+	reader->proved_ms = reader->asked_ms;
 	*result = answer;
 	return READER_OK;
 }
@@ -370,6 +373,23 @@ reader_code reader_flush(reader *reader)
 		PQclear(result);
 	}
 	return code;
+}
+
+reader_code reader_prove(reader *reader)
+{
+	parameters parameters = {0};
+	PGresult *result = NULL;
+	reader_code code = run(reader, SQL_RELAY_PROVE, &parameters, &result);
+
+	if (code == READER_OK) {
+		PQclear(result);
+	}
+	return code;
+}
+
+int64_t reader_proved_ms(const reader *reader)
+{
+	return reader->proved_ms;
 }
 
 reader_code reader_list(reader *reader, const char *seen, const char *reading, int64_t after_id, size_t most,
@@ -512,6 +532,8 @@ static reader_code finish_rows(reader *reader, event **first)
 	if (code != READER_OK) {
 		event_free_list(reader->first);
 		reader->first = NULL;
+	} else {
+		reader->proved_ms = reader->asked_ms;
 	}
 	*first = reader->first;
 	reader->first = NULL;

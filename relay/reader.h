@@ -13,7 +13,7 @@ typedef enum reader_code {
 	READER_LOST,     /* the connection, the lock, or the server's patience: connect anew; passes by itself */
 	READER_STOPPED,  /* the wish to stop came while waiting for too long */
 	READER_CONTRACT, /* the contract is missing, too old, too new, or this role may not use it */
-	READER_REFUSED,  /* the relay's progress is of another cluster (P4080) */
+	READER_REFUSED,  /* the relay's progress means nothing in this database (P4080) */
 	READER_POOLER    /* a pooler stands between: no session to hold a lock */
 } reader_code;
 
@@ -45,6 +45,10 @@ reader_code reader_take(reader *reader, bool *taken, reader_progress *progress);
 /* *reading: free it. */
 reader_code reader_look(reader *reader, const char *seen, char **reading, bool *changed, bool *flushed);
 reader_code reader_flush(reader *reader);
+/* Asks for nothing but an answer. */
+reader_code reader_prove(reader *reader);
+/* When (service_now_ms) the session, and with it the lock, was certainly there: when what it answered last was asked. */
+int64_t reader_proved_ms(const reader *reader);
 /* At most `most` into items; *count says how many. */
 reader_code reader_list(reader *reader, const char *seen, const char *reading, int64_t after_id, size_t most,
                         reader_item *items, size_t *count);

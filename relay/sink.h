@@ -35,7 +35,8 @@ typedef struct sink_message {
 typedef enum sink_verdict {
 	SINK_DELIVERED, /* acknowledged: it survives a crash of the broker, as far as the broker promises that */
 	SINK_REFUSED, /* this message was refused (too large, no such destination, HTTP 4xx/5xx, timed out): counts as an attempt */
-	SINK_UNAVAILABLE /* the sink as a whole cannot be reached: nobody's fault, the same message again later, no attempt counted */
+	SINK_UNAVAILABLE, /* the sink as a whole cannot be reached: nobody's fault, the same message again later, no attempt counted */
+	SINK_WITHHELD /* not sent, for want of a permit: the same message again, nothing counted */
 } sink_verdict;
 
 typedef struct sink_result {
@@ -72,6 +73,12 @@ typedef struct sink_class {
 	 * one result, within the section's `timeout`, whatever happens.
 	 */
 	size_t (*poll)(sink *sink, int timeout_ms, sink_result *results, size_t most);
+	/*
+	 * Until when (service_now_ms) messages taken may be passed on; what the broker has not got by then waits for the next permit, as far as the
+	 * sink can hold it back. 0: the relay may be another's by now; what waits is not sent any more, and is withheld. Called again and again;
+	 * a sink that is never given one passes on at once.
+	 */
+	void (*permit)(sink *sink, int64_t until_ms);
 	/* Breaks off: messages without a result are forgotten. */
 	void (*close)(sink *sink);
 } sink_class;

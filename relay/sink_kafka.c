@@ -6,6 +6,10 @@
  * may have it, or read it yet from a connection that was stuck: the pipeline's next try can be a second one, as
  * at-least-once has it, and consumers know it by Pgonce-Event-Id.
  *
+ * Versions before 2.3.0 end the producer for good ("rewound sequence number", "sequence desynchronization": issue 3584) where
+ * a request that had timed out is refused when it is sent again, for example by a broker that was stuck and is no longer the
+ * leader. Another producer takes its place, and then too the next try can be a second one.
+ *
  * keeps_order is false: where one message of a partition fails alone (too large, time ran out), librdkafka goes on with
  * those behind it, under a new epoch. Its gapless mode would end the producer instead, but is experimental, and knows
  * nothing of messages that never got into the queue. So the pipeline hands over one message of an aggregate at a time; those
@@ -43,6 +47,7 @@ static const config_option shared_options[] = {{.name = "timeout",
 typedef struct place {
 	sink_message *message;
 	uint64_t order; /* of send */
+	bool is_out;    /* librdkafka has it */
 	rd_kafka_resp_err_t error;
 	sink_verdict verdict;
 	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
@@ -158,6 +163,7 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	place *place = report->_private;
 
 	sink->in_flight--;
+	place->is_out = false;
 	if (report->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		if (place->order > sink->delivered_order) {
 			sink->delivered_order = place->order;
@@ -211,6 +217,13 @@ static void producer_free(sink *sink)
 	}
 	rd_kafka_destroy(sink->producer);
 	sink->producer = NULL;
+	for (size_t i = 0; sink->in_flight > 0 && i < IN_FLIGHT_MAX; i++) {
+		if (sink->places[i].is_out) {
+			sink->places[i].is_out = false;
+			sink->in_flight--;
+			finish(sink, &sink->places[i], RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, SINK_UNAVAILABLE);
+		}
+	}
 }
 
 /*
@@ -339,6 +352,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	sink->unused = place->next;
 	if (error == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		sink->in_flight++;
+		place->is_out = true;
 		return true;
 	}
 	if (error == RD_KAFKA_RESP_ERR__QUEUE_FULL) {
@@ -386,6 +400,17 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 	return count;
 }
 
+/*
+ * librdkafka cannot be told to hold back what it has. But a producer that has ended sends nothing again: the next one begins
+ * with nothing.
+ */
+static void sink_permit(sink *sink, int64_t until_ms)
+{
+	if (until_ms == 0) {
+		producer_free(sink);
+	}
+}
+
 const sink_class sink_kafka = {
     .name = "kafka",
     .options = options,
@@ -395,5 +420,6 @@ const sink_class sink_kafka = {
     .check = check,
     .send = sink_send,
     .poll = sink_poll,
+    .permit = sink_permit,
     .close = sink_close,
 };

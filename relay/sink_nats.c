@@ -24,6 +24,7 @@
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MOST_MS 2000
 #define LOOK_MS 1000
+#define FLUSH_MS 100 /* a stuck server must not keep the thread */
 #define HEADER_LINE "NATS/1.0\r\n"
 
 typedef struct settings {
@@ -256,6 +257,7 @@ static natsStatus publish(sink *sink, const flight_item *item)
 static bool publish_waiting(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 {
 	flight_item *item;
+	bool any = false;
 
 	flight_woken(sink->flight);
 	while (!atomic_load(&sink->stopping) && !atomic_load(&sink->lost) && (item = flight_take(sink->flight)) != NULL) {
@@ -264,12 +266,17 @@ static bool publish_waiting(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 			flight_answer(sink->flight, item->ticket, SINK_REFUSED, problem);
 		} else if (flight_waits(sink->flight, item->ticket)) {
 			status = publish(sink, item);
+			any = true;
 		}
 		flight_item_free(item);
 		if (status != NATS_OK) {
 			nats_problem(sink->address, "cannot send to", status, NULL, problem);
 			return false;
 		}
+	}
+	if (any) {
+		/* cnats' own thread would do it a millisecond later: the relay may be paused by then, and another have sent. */
+		(void)natsConnection_FlushTimeout(sink->connection, FLUSH_MS);
 	}
 	return true;
 }
@@ -395,6 +402,11 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 	return flight_poll(sink->flight, timeout_ms, results, most);
 }
 
+static void sink_permit(sink *sink, int64_t until_ms)
+{
+	flight_permit(sink->flight, until_ms);
+}
+
 const sink_class sink_nats = {
     .name = "nats",
     .options = options,
@@ -404,5 +416,6 @@ const sink_class sink_nats = {
     .check = check,
     .send = sink_send,
     .poll = sink_poll,
+    .permit = sink_permit,
     .close = sink_close,
 };

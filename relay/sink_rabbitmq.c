@@ -549,6 +549,11 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 	return flight_poll(sink->flight, timeout_ms, results, most);
 }
 
+static void sink_permit(sink *sink, int64_t until_ms)
+{
+	flight_permit(sink->flight, until_ms);
+}
+
 const sink_class sink_rabbitmq = {
     .name = "rabbitmq",
     .options = options,
@@ -558,5 +563,6 @@ const sink_class sink_rabbitmq = {
     .check = check,
     .send = sink_send,
     .poll = sink_poll,
+    .permit = sink_permit,
     .close = sink_close,
 };

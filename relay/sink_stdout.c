@@ -33,7 +33,9 @@ struct sink {
 	size_t length, room, written;
 	taken taken[TAKEN_MAX];
 	size_t first, count; /* a ring */
-	int broken;          /* errno of a write that failed */
+	int64_t permit_ms;
+	bool within_line; /* the last byte that was written is not a line's last */
+	int broken;       /* errno of a write that failed */
 };
 
 static const config_option options[] = {{.name = NULL}};
@@ -59,6 +61,7 @@ static bool stdout_open(const service *service, const config *config, const conf
 		return false;
 	}
 	*result = memory_get(sizeof **result);
+	(*result)->permit_ms = INT64_MAX;
 	return true;
 }
 
@@ -135,7 +138,24 @@ static bool stdout_send(sink *sink, sink_message *message)
 	return true;
 }
 
-/* Writes what standard output takes, waiting at most timeout_ms for it to take anything. */
+/* The end of the line that is written in part; with none, of what is written. JSON has no line ends within. */
+static size_t line_end(const sink *sink)
+{
+	const char *end =
+	    sink->within_line ? memchr(sink->buffer + sink->written, '\n', sink->length - sink->written) : NULL;
+
+	return end == NULL ? sink->written : (size_t)(end - sink->buffer) + 1;
+}
+
+static void stdout_permit(sink *sink, int64_t until_ms)
+{
+	sink->permit_ms = until_ms;
+	if (until_ms == 0) {
+		sink->length = line_end(sink);
+	}
+}
+
+/* Writes what standard output takes, waiting at most timeout_ms for it to take anything. A line that was begun is ended. */
 static void write_out(sink *sink, int timeout_ms)
 {
 	while (sink->written < sink->length && sink->broken == 0) {
@@ -143,12 +163,16 @@ static void write_out(sink *sink, int timeout_ms)
 		if (poll(&ready, 1, timeout_ms) <= 0) {
 			return;
 		}
-		size_t left = sink->length - sink->written;
+		size_t left = (service_now_ms() < sink->permit_ms ? sink->length : line_end(sink)) - sink->written;
+		if (left == 0) {
+			return;
+		}
 		ssize_t done = write(STDOUT_FILENO, sink->buffer + sink->written, left < PIECE_BYTES ? left : PIECE_BYTES);
 		if (done < 0 && errno != EINTR && errno != EAGAIN) {
 			sink->broken = errno;
 		}
 		sink->written += done < 0 ? 0 : (size_t)done;
+		sink->within_line = done > 0 ? sink->buffer[sink->written - 1] != '\n' : sink->within_line;
 		timeout_ms = 0;
 	}
 }
@@ -177,12 +201,16 @@ static size_t stdout_poll(sink *sink, int timeout_ms, sink_result *results, size
 	while (count < most && sink->count > 0) {
 		const taken *next = &sink->taken[sink->first];
 		bool delivered = next->end <= sink->written;
-		if (!delivered && sink->broken == 0) {
+		bool withheld = next->end > sink->length;
+		if (!delivered && !withheld && sink->broken == 0) {
 			break;
 		}
-		results[count] = (sink_result){
-		    .message = next->message, .verdict = delivered ? SINK_DELIVERED : SINK_UNAVAILABLE, .retry_after_ms = -1};
-		if (!delivered) {
+		results[count] = (sink_result){.message = next->message,
+		                               .verdict = delivered  ? SINK_DELIVERED
+		                                          : withheld ? SINK_WITHHELD
+		                                                     : SINK_UNAVAILABLE,
+		                               .retry_after_ms = -1};
+		if (!delivered && !withheld) {
 			snprintf(results[count].problem, sizeof results[count].problem, "standard output cannot be written: %s",
 			         strerror(sink->broken));
 		}
@@ -203,5 +231,6 @@ const sink_class sink_stdout = {
     .check = stdout_check,
     .send = stdout_send,
     .poll = stdout_poll,
+    .permit = stdout_permit,
     .close = stdout_close,
 };

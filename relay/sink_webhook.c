@@ -539,7 +539,9 @@ static void judge(const sink *sink, const http_call *call, sink_result *result)
 		return;
 	}
 	/* A host that is not there stops all that goes to it; one of many stops only those that go to it, each by itself. */
-	result->verdict = call->result == HTTP_UNSENT && sink->one_endpoint ? SINK_UNAVAILABLE : SINK_REFUSED;
+	result->verdict = call->result == HTTP_WITHHELD                       ? SINK_WITHHELD
+	                  : call->result == HTTP_UNSENT && sink->one_endpoint ? SINK_UNAVAILABLE
+	                                                                      : SINK_REFUSED;
 	snprintf(result->problem, sizeof result->problem, "%s%.220s",
 	         call->result == HTTP_UNKNOWN ? "sent, and no answer: " : "", call->problem);
 }
@@ -563,6 +565,11 @@ static size_t poll_webhook(sink *sink, int timeout_ms, sink_result *results, siz
 	return count;
 }
 
+static void permit_webhook(sink *sink, int64_t until_ms)
+{
+	http_permit(sink->client, until_ms);
+}
+
 const sink_class sink_webhook = {
     .name = "webhook",
     .options = options,
@@ -572,5 +579,6 @@ const sink_class sink_webhook = {
     .check = check_webhook,
     .send = send_webhook,
     .poll = poll_webhook,
+    .permit = permit_webhook,
     .close = close_sink,
 };

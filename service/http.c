@@ -33,6 +33,7 @@ struct slot {
 	slot *next; /* among the free, or among the done */
 	size_t dropped_bytes;
 	bool asked;      /* a connection was there and the request may be on its way */
+	bool withheld;   /* the request may not go out, or might not when it could */
 	bool opened;     /* an allowed address was tried */
 	bool overlong;   /* broken off here: the body does not end */
 	bool head_ended; /* of the answer: an empty line came */
@@ -49,6 +50,7 @@ struct http_client {
 	slot *free;
 	slot *first_done, *last_done;
 	size_t in_flight;
+	int64_t permit_ms;
 };
 
 /* ---- libcurl's callbacks */
@@ -149,6 +151,10 @@ static int on_request(void *user, char *remote, char *local, int remote_port, in
 	bool again = slot->asked;
 
 	(void)remote, (void)local, (void)remote_port, (void)local_port;
+	slot->withheld = slot->withheld || service_now_ms() >= slot->client->permit_ms;
+	if (slot->withheld) {
+		return CURL_PREREQFUNC_ABORT;
+	}
 	slot->asked = true;
 	return again ? CURL_PREREQFUNC_ABORT : CURL_PREREQFUNC_OK;
 }
@@ -222,6 +228,7 @@ http_client *http_client_new(const http_settings *settings)
 		return NULL;
 	}
 	client->settings = *settings;
+	client->permit_ms = INT64_MAX;
 	client->slots = calloc((size_t)settings->calls_max, sizeof *client->slots);
 	client->multi = curl_multi_init();
 	bool good = client->slots != NULL && client->multi != NULL &&
@@ -381,7 +388,8 @@ bool http_start(http_client *client, http_call *call)
 	slot->call = call;
 	slot->next = NULL;
 	slot->dropped_bytes = 0;
-	slot->asked = slot->opened = slot->head_ended = slot->overlong = slot->no_memory = slot->refused_address = false;
+	slot->withheld = slot->asked = slot->opened = slot->head_ended = slot->overlong = slot->no_memory =
+	    slot->refused_address = false;
 	slot->address[0] = slot->text[0] = '\0';
 	call->handle = slot;
 	call->result = HTTP_UNSENT;
@@ -461,7 +469,7 @@ static void settle(slot *slot, CURLcode code)
 	for (char *at = call->problem; *at != '\0'; at++) {
 		*at = *at < ' ' || *at > '~' ? '?' : *at;
 	}
-	finish(slot, slot->asked ? HTTP_UNKNOWN : HTTP_UNSENT);
+	finish(slot, slot->asked ? HTTP_UNKNOWN : slot->withheld ? HTTP_WITHHELD : HTTP_UNSENT);
 }
 
 static void collect(http_client *client)
@@ -511,6 +519,14 @@ http_call *http_poll(http_client *client, int timeout_ms)
 		curl_multi_poll(client->multi, NULL, 0, (int)left, NULL);
 	}
 	return take_done(client);
+}
+
+void http_permit(http_client *client, int64_t until_ms)
+{
+	client->permit_ms = until_ms;
+	for (int64_t i = 0; until_ms == 0 && i < client->settings.calls_max; i++) {
+		client->slots[i].withheld = true;
+	}
 }
 
 size_t http_in_flight(const http_client *client)

@@ -29,10 +29,11 @@ typedef struct http_header {
 } http_header;
 
 typedef enum http_result {
-	HTTP_ANSWERED, /* status says what */
-	HTTP_UNSENT,   /* no connection was made: the request certainly did not arrive */
-	HTTP_UNKNOWN,  /* the connection broke or time ran out after it was (or may have been) sent */
-	HTTP_FORBIDDEN /* refused here: a scheme or an address that is not allowed, a header that cannot be sent */
+	HTTP_ANSWERED,  /* status says what */
+	HTTP_UNSENT,    /* no connection was made: the request certainly did not arrive */
+	HTTP_UNKNOWN,   /* the connection broke or time ran out after it was (or may have been) sent */
+	HTTP_FORBIDDEN, /* refused here: a scheme or an address that is not allowed, a header that cannot be sent */
+	HTTP_WITHHELD   /* unsent, for want of http_permit */
 } http_result;
 
 /* One call. The caller fills the first part, keeps all of it alive and unmoved until http_poll hands it back. */
@@ -67,4 +68,9 @@ bool http_start(http_client *client, http_call *call);
 /* The next finished call, waiting at most timeout_ms for one (0: no waiting); NULL: none. */
 http_call *http_poll(http_client *client, int timeout_ms);
 size_t http_in_flight(const http_client *client);
+/*
+ * No request goes out after this time (service_now_ms); a call that is not connected by then is withheld. 0: also those that wait for their
+ * connection now, whatever is permitted later. Without it, always.
+ */
+void http_permit(http_client *client, int64_t until_ms);
 void http_call_clear(http_call *call); /* frees what the results hold */

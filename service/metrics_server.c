@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "openmetrics.h"
+#include "service.h"
 
 enum {
 	CONNECTIONS_MAX = 16,
@@ -177,7 +178,11 @@ static enum MHD_Result on_request(void *argument, struct MHD_Connection *connect
 	if (strcmp(url, "/health") == 0) {
 		return say(connection, MHD_HTTP_OK, "ok\n");
 	}
-	return say(connection, MHD_HTTP_NOT_FOUND, "/metrics and /health\n");
+	if (strcmp(url, "/once/ready") == 0) {
+		return service_ready() ? say(connection, MHD_HTTP_OK, "ready\n")
+		                       : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no connection to the database\n");
+	}
+	return say(connection, MHD_HTTP_NOT_FOUND, "/metrics, /health and /once/ready\n");
 }
 
 /* ---- the server */

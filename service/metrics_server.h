@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * metrics_server.h: an HTTP server for metrics alone: GET and HEAD of /metrics (OpenMetrics) and /health (200 while the process serves). It has
- * threads of its own, bounded connections and timeouts; what it answers is public to whoever reaches the address.
+ * metrics_server.h: an HTTP server for metrics alone: GET and HEAD of /metrics (OpenMetrics), /health (200 while the process serves) and
+ * /once/ready (200 while its jobs have their database, else 503). It has threads of its own, bounded connections and timeouts; what it answers is public to whoever reaches the address.
  */
 #pragma once
 

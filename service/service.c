@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* service.c: see service.h. The only state of the process that jobs share: the log's level, and the wish to stop. */
+/* service.c: see service.h. The only state of the process that jobs share: the log's level, the wish to stop, and who has a database. */
 #include "service.h"
 
 #include <errno.h>
@@ -22,6 +22,8 @@ static atomic_int level_shown = SERVICE_INFO;
 static atomic_bool stopping = false;
 static atomic_int signals = 0; /* apart from `stopping`, which a job that has failed sets too */
 static int stop_fd = -1;
+static atomic_int jobs = 0;
+static atomic_int databases = 0;
 
 /* ---- the log */
 
@@ -136,6 +138,25 @@ bool service_sleep(int64_t milliseconds)
 		(void)poll(&wait, 1, left > 60000 ? 60000 : (int)left);
 	}
 	return service_stopping();
+}
+
+/* ---- readiness */
+
+void service_job(int change)
+{
+	atomic_fetch_add(&jobs, change);
+}
+
+void service_database(int change)
+{
+	atomic_fetch_add(&databases, change);
+}
+
+bool service_ready(void)
+{
+	int begun = atomic_load(&jobs);
+
+	return begun > 0 && atomic_load(&databases) >= begun;
 }
 
 /* ---- time */

@@ -45,6 +45,14 @@ int service_stop_fd(void);
 /* Sleeps, but wakes when stopping. True when stopping. */
 bool service_sleep(int64_t milliseconds);
 
+/*
+ * Readiness, for /once/ready: does each job that has begun have its database, as far as it knows? No, until one has begun. +1: it begins, or is
+ * connected; -1: it has ended, or has no connection any more.
+ */
+void service_job(int change);
+void service_database(int change);
+bool service_ready(void);
+
 /* A clock that only goes forward, in milliseconds. */
 int64_t service_now_ms(void);
 /*

@@ -10,7 +10,7 @@ import pytest
 
 from harness.postgres import Postgres
 from harness.sanitizers import Reports
-from harness.workers import Turns
+from harness.workers import InOrder, Turns
 
 
 # A run in the background of a shell, or with nohup, ignores these, and every program that a test starts would inherit that.
@@ -25,13 +25,16 @@ TORTURE_SEED = os.environ.setdefault("PGONCE_TORTURE_SEED", str(random.SystemRan
 # Files that never run beside each other: pgonce dev takes the first free port from 8080, and finds it again after a stop.
 GROUPS = {"dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments")}
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
+# Files whose tests take long each and share nothing: any worker takes the next of them.
+SPLIT = ("torture/test_torture",)
 # What takes long comes first, so that little waits for it in the end; and it is not in `make check`.
 LONG = (
     "dev", "torture/test_torture", "model/test_model", "contract/test_retention_property", "end_to_end/test_orders",
     "consume/test_source_rabbitmq", "consume/test_source_kafka", "contract/test_broken_on_purpose", "relay/test_sink_rabbitmq", "torture/test_workload",
-    "relay/test_sink_kafka", "end_to_end/test_million", "cli/test_doctor_findings", "contract/test_crash", "lib/test_batcher", "build/test_options",
+    "relay/test_sink_kafka", "end_to_end/test_million", "contract/test_dumps", "cli/test_doctor_findings", "contract/test_crash", "lib/test_batcher", "build/test_options",
     "contract/test_plans", "contract/test_broken_keeping", "contract/test_broken_delivery", "gateway/test_broken_on_purpose", "contract/test_transitions",
     "contract/test_upgrade", "contract/test_relay_cost", "contract/test_install", "lib/test_valgrind", "contract/test_broken_seeing",
+    "contract/test_keep_days", "contract/test_hostile", "contract/test_outbox", "contract/test_relay", "contract/test_receive_many", "contract/test_keep_rest",
 )  # fmt: skip
 
 
@@ -45,6 +48,10 @@ def pytest_xdist_auto_num_workers(config):
     return max(1, min(3 * len(os.sched_getaffinity(0)), memory // WORKER_BYTES))
 
 
+def pytest_xdist_make_scheduler(config, log):
+    return InOrder(config, log)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time; comes last, beside little else")
     config.addinivalue_line("markers", "long: not in `make check`, which is to be over soon; set for the files in LONG")
@@ -54,26 +61,22 @@ def pytest_configure(config):
         config.pluginmanager.register(Reports(), "sanitizers")
 
 
-def group_of(item):
-    return item.get_closest_marker("xdist_group").args[0]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """With several workers the tests of a file stay together, in order, with what they share; those that measure time come at the end."""
     here = config.rootpath / "tests"
+    place = {}
     for item in items:
         file = item.path.relative_to(here).with_suffix("").as_posix() if item.path.is_relative_to(here) else item.path.stem
         group = GROUP_OF.get(file, file)
-        if item.get_closest_marker("alone"):
-            group = f"alone/{file}"
-        item.add_marker(pytest.mark.xdist_group(group))
+        alone = item.get_closest_marker("alone") is not None
         if group in LONG:
             item.add_marker(pytest.mark.long)
+        place[item] = (alone, LONG.index(group) if group in LONG else len(LONG))
+        item.add_marker(pytest.mark.xdist_group(f"alone/{group}" if alone else f"{group}/{item.name}" if group in SPLIT else group))
         if (plain := item.get_closest_marker("plain")) and os.environ.get("PGONCE_SANITIZED") == "yes":
             item.add_marker(pytest.mark.skip(reason=plain.args[0]))
-    place = {group: number for number, group in enumerate(LONG)}
-    items.sort(key=lambda item: (group_of(item).startswith("alone/"), place.get(group_of(item), len(LONG))))
+    items.sort(key=place.get)
 
 
 @pytest.fixture(scope="session")

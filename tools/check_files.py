@@ -61,6 +61,13 @@ def check_function(path, text):
                 problem(path, f"compares {column} without COLLATE \"C\": {line[:60]}")
 
 
+def check_names(path, text):
+    """psql takes the word begin in a CREATE FUNCTION of a plain dump for the start of a body, and reads the rest of the dump as one statement."""
+    text = re.sub(r"\$\$.*?\$\$|--[^\n]*|'[^']*'", "", text, flags=re.S)      # what stands within a body, a comment or a literal is not looked at
+    for word in re.findall(r"\b(begin|end|case|atomic)\b(?=\s*\(|\s+[a-z])", re.sub(r"\b(CASE|END)\b", "", text)):
+        problem(path, f"names something {word}: psql cannot read a dump of that")
+
+
 def check_c(path, text):
     if str(path).startswith(("tests/", "examples/", "bench/")):
         return
@@ -94,6 +101,8 @@ def main():
             check_literals(path, text)
         if str(path).startswith("contract/functions/"):
             check_function(path, text)
+        if path.parts[0] == "contract" and path.suffix == ".sql":
+            check_names(path, text)
         if path.suffix in (".c", ".h"):
             check_c(path, text)
         if path.suffix == ".md":
@@ -102,7 +111,7 @@ def main():
         for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X "):
             if word in text:
                 problem(path, f"holds an unfinished place ({word.strip()})")
-        # What a version of the contract was, byte for byte.
+        # What a tagged version of the contract was, byte for byte, stands in tests/contract/upgrade/.
         if path.suffix == ".sql" and not str(path).startswith("tests/contract/upgrade/") and any(len(line) > 140 for line in text.split("\n")):
             problem(path, "has lines of more than 140 characters")
     for each in problems:

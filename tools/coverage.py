@@ -39,8 +39,8 @@ def run(*command, **options):
 
 def build(directory):
     """Without optimisation, since that merges branches, and therefore without what fortification needs."""
-    if not (directory / "build.ninja").exists():
-        run("meson", "setup", directory, "-Db_coverage=true", "-Dbuildtype=debug", "-Dc_args=-U_FORTIFY_SOURCE", cwd=ROOT, stdout=subprocess.DEVNULL)
+    options = ["-Db_coverage=true", "-Dbuildtype=debug", "-Dc_args=-U_FORTIFY_SOURCE"]
+    run(ROOT / "tools/build.sh", directory, *options, "--", "build.ninja")  # configured, nothing else
     listed = run("meson", "introspect", "--targets", directory, cwd=ROOT, stdout=subprocess.PIPE).stdout
     targets = [
         pathlib.Path(file).relative_to(directory)

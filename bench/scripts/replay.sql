@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- A retry of an intent that is finished.
-SELECT once.begin('replay', {replayed_key}, {fingerprint});
+SELECT once.start('replay', {replayed_key}, {fingerprint});

@@ -11,8 +11,8 @@ WITH sight AS (
 ), prepared AS (
     SELECT p.gid, extract(epoch FROM clock_timestamp() - p.prepared) AS open_s FROM pg_catalog.pg_prepared_xacts AS p
 ), slots AS (
-    SELECT s.slot_name, s.active, greatest(age(s.xmin), age(s.catalog_xmin)) AS xids, s.restart_lsn,
-           CASE WHEN NOT pg_is_in_recovery() THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) END AS wal
+    -- Not how many bytes: where the server's own position is, a managed one may keep to itself.
+    SELECT s.slot_name, s.active, greatest(age(s.xmin), age(s.catalog_xmin)) AS xids, s.restart_lsn, s.wal_status
       FROM pg_catalog.pg_replication_slots AS s
      WHERE NOT s.temporary
 ), standbys AS (
@@ -49,8 +49,8 @@ SELECT 'prepared transactions', CASE count(gid) WHEN 0 THEN 'ok' ELSE 'warning' 
   FROM prepared WHERE open_s > $1::float8
 UNION ALL
 SELECT 'replication slots', CASE count(slot_name) WHEN 0 THEN 'ok' ELSE 'warning' END,
-       coalesce(left(string_agg(format('%s (%s, holds %s of WAL, %s transactions)', slot_name, CASE WHEN active THEN 'active'
-           ELSE 'not active' END, coalesce(pg_size_pretty(wal), 'none'), coalesce(xids, 0)), ', ' ORDER BY slot_name), 250),
+       coalesce(left(string_agg(format('%s (%s, WAL %s, %s transactions)', slot_name, CASE WHEN active THEN 'active'
+           ELSE 'not active' END, coalesce(wal_status, 'none'), coalesce(xids, 0)), ', ' ORDER BY slot_name), 250),
            'none holds anything back'),
        'a slot that nobody reads fills the disk and holds back cleaning: start its reader, or select pg_drop_replication_slot(NAME)'
   FROM slots WHERE (NOT active AND (restart_lsn IS NOT NULL OR xids IS NOT NULL)) OR xids > $2::bigint

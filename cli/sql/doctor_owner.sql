@@ -8,9 +8,9 @@ WITH owners AS (
 ), roles AS (
     SELECT wanted.role_name, r.oid, wanted.functions
       FROM (VALUES
-          ('once_app', ARRAY['begin', 'finish', 'claim', 'claim_many', 'complete', 'fail', 'renew', 'release', 'peek', 'receive', 'emit',
+          ('once_app', ARRAY['start', 'finish', 'claim', 'claim_many', 'complete', 'fail', 'renew', 'release', 'peek', 'receive', 'emit',
               'errors', 'any_tenant']),
-          ('once_tenant', ARRAY['begin', 'finish', 'claim', 'complete', 'fail', 'renew', 'release', 'peek', 'errors']),
+          ('once_tenant', ARRAY['start', 'finish', 'claim', 'complete', 'fail', 'renew', 'release', 'peek', 'errors']),
           ('once_relay', ARRAY['relay_take', 'relay_fetch', 'relay_settle', 'relay_due', 'add_days', 'errors']),
           ('once_consumer', ARRAY['receive', 'receive_many', 'message_park', 'message_due', 'errors']),
           ('once_keeper', ARRAY['add_days', 'retire_day', 'retire_outbox', 'errors']),

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- pgonce doctor: relays and consumers. Reads tables of the contract, so only its owner can run it.
 WITH relays AS (
-    SELECT r.relay, r.system_identifier <> (SELECT c.system_identifier FROM pg_control_system() AS c) AS foreign_cluster,
+    SELECT r.relay, r.written_by <> r.xmin AS foreign_cluster,
            EXISTS (SELECT FROM pg_catalog.pg_locks AS l
                     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
                       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
@@ -18,7 +18,7 @@ WITH relays AS (
 )
 SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
-       'this database was restored into a new cluster: once.relay_adopt(relay, from, reason) says from when to publish, once.drop_relay '
+       'its progress came by a restore or by logical replication: once.relay_adopt(relay, reason) lets it begin now, once.drop_relay '
            || 'forgets it'
   FROM relays WHERE foreign_cluster
 UNION ALL
@@ -48,3 +48,7 @@ SELECT 'dead messages', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s', consumer, dead), ', ' ORDER BY consumer), 200), 'none'),
        'pgonce dead list --state dead; mend the cause, then pgonce dead retry or discard'
   FROM messages WHERE dead > 0
+UNION ALL
+SELECT 'relay flush', 'ok',
+       CASE WHEN once._wal_told() THEN 'the server tells what is on disk'
+       ELSE 'the server does not tell what is on disk: a relay makes each batch durable by a commit of its own' END, ''

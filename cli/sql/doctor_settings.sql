@@ -2,8 +2,16 @@
 -- pgonce doctor: settings of the server, as they are for this role and database. Any role may look.
 WITH leaves AS (
     -- Not by regclass: that needs the right to use the schema.
-    SELECT count(*) AS number FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
-     WHERE c.relnamespace = to_regnamespace('once') AND c.relname = 'intent'
+    SELECT count(*) FILTER (WHERE c.relname = 'intent') AS intents, count(*) FILTER (WHERE c.relname = 'outbox') AS outboxes
+      FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhparent
+     WHERE c.relnamespace = to_regnamespace('once')
+), locks AS (
+    -- What one attempt holds at most until its transaction ends, but for the elements of a batch: a plan locks every partition when
+    -- it runs, and its indexes too when it is made, or made anew. The server's table has two such places for each connection and
+    -- max_locks_per_transaction (the holders of a lock are counted, not the locks); half of them are left to the application.
+    SELECT intents, 2 * intents + 4 * outboxes + 16 AS held, greatest(64, 2 * intents + 4 * outboxes) AS wanted,
+           current_setting('max_locks_per_transaction')::int AS places, current_setting('max_connections')::int AS connections
+      FROM leaves
 ), used AS (
     SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int AS allowed,
            (SELECT sum(d.numbackends) FROM pg_catalog.pg_stat_database AS d WHERE d.datid <> 0) AS taken
@@ -22,13 +30,12 @@ SELECT 'fsync', CASE WHEN current_setting('fsync')::boolean AND current_setting(
        format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
        'with either off a crash of the machine can lose or damage outcomes: only for tests'
 UNION ALL
--- A look-up by a generic plan locks every partition and its index; the table of locks has this many places per connection.
-SELECT 'max_locks_per_transaction',
-       CASE WHEN current_setting('max_locks_per_transaction')::int < greatest(64, 2 * number) THEN 'warning' ELSE 'ok' END,
-       format('%s, for %s partitions of intents', current_setting('max_locks_per_transaction'), number),
-       format('a look-up locks each partition and its index: set max_locks_per_transaction = %s, which needs a restart; or keep '
-           || 'fewer days (once.setting.horizon_days)', greatest(64, 2 * number))
-  FROM leaves
+SELECT 'max_locks_per_transaction', CASE WHEN places < wanted THEN 'warning' ELSE 'ok' END,
+       format('%s, for %s partitions of intents: room for %s open attempts, each with up to %s locks', places, intents,
+           2 * places * connections / held, held),
+       format('more open attempts fail with 53200: set max_locks_per_transaction = %s, which needs a restart and is room for all %s '
+           || 'connections; or keep fewer days: once.set_keeping(horizon_days => ...)', wanted, connections)
+  FROM locks
 UNION ALL
 SELECT 'connections', CASE WHEN taken > 0.9 * allowed THEN 'warning' ELSE 'ok' END,
        format('%s of %s are taken', taken, allowed),

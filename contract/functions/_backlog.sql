@@ -8,7 +8,6 @@ LANGUAGE plpgsql STABLE SET plan_cache_mode = force_custom_plan SET enable_seqsc
 SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
     days integer[] := ARRAY(SELECT once._days('once.outbox', 'outbox_d'));
     relay once.relay;
     day integer;
@@ -18,7 +17,7 @@ DECLARE
 BEGIN
     FOR relay IN SELECT r.* FROM once.relay AS r ORDER BY r.relay LOOP
         needed_from := NULL;
-        IF relay.system_identifier <> own THEN
+        IF NOT once._relay_own(relay.relay) THEN
             needed_from := '-infinity';         -- nobody knows how far it is
         ELSE
             FOREACH day IN ARRAY days LOOP

@@ -1,18 +1,22 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._bucket(key): the partition that a key belongs to, or -1 where the key is malformed. A UUIDv7 key (RFC 9562)
--- carries its creation time in milliseconds: its bucket is that day, counted from 1970-01-01. Any other key of 1 to 255
--- printable ASCII characters has bucket 0. A pure function of the text: the same key always falls into the same bucket,
--- so the primary key keeps it unique across partitions without probing the others.
+-- carries its creation time in milliseconds: its bucket is that day, counted from 1970-01-01. A device without a clock makes
+-- them in the first day, which counts as the second: 0 is the bucket of any other key of 1 to 255 printable ASCII
+-- characters. A pure function of the text: the same key always falls into the same bucket, so the primary key keeps it
+-- unique across partitions without probing the others. So whatever stands before a UUIDv7, such as a prefix, makes it
+-- another key.
 -- Inlined into its callers. LIKE puts the four dashes and the version in their places, NOT LIKE rules out a fifth dash;
 -- the regular expressions are single character classes, because a bounded repetition costs 60 us where these cost 0.2.
+-- Other spellings of a UUIDv7 are left to once._respelled: LIKE spares nearly all other keys the call.
 -- "bit" in quotes is a bit string of any length: bit(48) would cut it once more.
 CREATE FUNCTION once._bucket(key text) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE
         WHEN key COLLATE "C" LIKE '________-____-7___-____-____________'
              AND key COLLATE "C" NOT LIKE '%-%-%-%-%-%'
              AND key COLLATE "C" !~ '[^0-9a-fA-F-]'
-        THEN (('x' || replace(left(key, 13) COLLATE "C", '-', ''))::"bit"::bigint / 86400000)::integer
-        WHEN octet_length(key) <= 255 AND key COLLATE "C" ~ '^[ -~]+$' THEN 0
+        THEN greatest((('x' || replace(left(key, 13) COLLATE "C", '-', ''))::"bit"::bigint / 86400000)::integer, 1)
+        WHEN octet_length(key) <= 255 AND key COLLATE "C" ~ '^[ -~]+$'
+        THEN CASE WHEN key COLLATE "C" LIKE ANY (ARRAY['01%', '{01%', '___:____:01%']) THEN once._respelled(key) ELSE 0 END
         ELSE -1
     END
 $$;

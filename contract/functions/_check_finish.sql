@@ -1,21 +1,19 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_finish(...): the thorough half of once.finish's checks: raises what is wrong, and returns the key's bucket
--- where nothing is (a large body that its scope allows).
-CREATE FUNCTION once._check_finish(tenant text, scope text, key text, state text, body bytea) RETURNS integer
+-- once._check_finish(...): the thorough half of once.finish's checks: raises where this transaction has not started the intent,
+-- where it cannot be finished so, or not on this day any more.
+CREATE FUNCTION once._check_finish(tenant text, scope text, key text, bucket integer, state text, status integer, headers jsonb,
+    body bytea) RETURNS void
 LANGUAGE plpgsql AS $$
-DECLARE
-    bucket integer := once._bucket(key);
 BEGIN
-    PERFORM once._check_size(tenant, scope, key, body);
+    IF once._noted_start(tenant, scope, key) IS NULL THEN
+        PERFORM once._refuse('P4012', tenant, scope, key);
+    END IF;
+    PERFORM once._check_outcome(tenant, scope, key, status, headers, body);
     IF (state IN ('succeeded', 'failed_final', 'failed_retryable')) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023',
             MESSAGE = format('pgonce: an intent cannot be finished as %s', quote_nullable(left(state, 80))),
             DETAIL = format('tenant=%L scope=%L key=%L', tenant, scope, key),
             HINT = 'state is one of succeeded, failed_final, failed_retryable.';
     END IF;
-    IF NOT pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN
-        PERFORM once._refuse('P4010', tenant, scope, key, 'another attempt is running: call once.begin first');
-    END IF;
     PERFORM once._refuse_day(tenant, scope, key, bucket);
-    RETURN bucket;
 END $$;

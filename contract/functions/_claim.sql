@@ -12,23 +12,27 @@ DECLARE
     locked boolean := pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key));
     day text := once._day_state(bucket);
     now timestamptz := clock_timestamp();
+    fence integer := 1;
     stored once.intent;
     answer once.claimed;
 BEGIN
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
     END IF;
-    IF locked AND day = 'open' THEN
+    IF locked AND day = 'open' AND current_setting('transaction_read_only') = 'off' THEN
+        IF bucket = 0 THEN
+            fence := once._first_fence();
+        END IF;
         INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
                                       tenant, scope, key, fingerprint, owner, traceparent)
-        SELECT now, now, now + retention, now + coalesce(lease, policy.lease), bucket, 1, 1, 'processing',
+        SELECT now, now, now + retention, now + coalesce(lease, policy.lease), bucket, fence, 1, 'processing',
                tenant, scope, key, fingerprint, claimant, traceparent
          WHERE NOT EXISTS (SELECT FROM once.intent AS i
                             WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
                               AND i.key = key COLLATE "C" AND i.bucket = bucket)
         ON CONFLICT DO NOTHING;
         IF FOUND AND nextval(once._counter('new', scope, 'once.counted_new')) IS NOT NULL THEN
-            RETURN ROW('new_claim', 1, 'processing', NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+            RETURN ROW('new_claim', fence, 'processing', NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                        now + coalesce(lease, policy.lease), 1, traceparent)::once.claimed;
         END IF;
     END IF;
@@ -40,6 +44,9 @@ BEGIN
         stored := once._archived(tenant, scope, key, bucket);
     END IF;
     IF stored.state IS NULL THEN
+        IF day = 'open' THEN
+            PERFORM once._refuse_read_only(tenant, scope, key);
+        END IF;
         answer.verdict := CASE day WHEN 'open' THEN 'processing_active' WHEN 'closed' THEN 'expired' ELSE day END;
         PERFORM once._count(scope, answer.verdict);
         RETURN answer;
@@ -47,12 +54,19 @@ BEGIN
 
     answer.verdict := once._verdict(stored.fingerprint = fingerprint, stored.state, stored.lease_until, now, stored.attempts,
                              policy.max_attempts, policy.on_stale);
+    -- A doubt without an answer has kept its lease: until that has passed its attempt may still be at work.
+    IF stored.state = 'in_doubt' AND answer.verdict = 'in_doubt' AND policy.on_stale = 'verify'
+       AND (stored.lease_until > now) IS NOT TRUE AND once._day_state(bucket) = 'open' THEN
+        answer.verdict := 'verify';
+    END IF;
     IF answer.verdict IN ('retryable_failure', 'processing_stale', 'verify', 'abandoned')
        OR (answer.verdict = 'in_doubt' AND stored.state = 'processing') THEN
         -- Once more: what was looked at since has locked the day's table, so that it is not being closed now.
         day := once._day_state(bucket);
         IF day = 'closed' THEN
             PERFORM once._refuse_outdated(tenant, scope, key, bucket);
+        ELSIF day = 'open' THEN
+            PERFORM once._refuse_read_only(tenant, scope, key);
         END IF;
         IF day <> 'open' THEN
             answer.verdict := CASE day WHEN 'closed' THEN 'expired' ELSE day END;

@@ -4,7 +4,7 @@
 -- advisory lock, without waiting, and returns NULL where another transaction has it.
 --
 -- Why it is written so: PL/pgSQL prepares an expression when a transaction first meets it, which costs far more than to
--- evaluate it. begin, emit and finish of one transaction all pass through here, so that only the first of them pays; and
+-- evaluate it. start, emit and finish of one transaction all pass through here, so that only the first of them pays; and
 -- each function or operator that an expression does without saves nearly 2,000 instructions. The quick test lets nothing
 -- wrong through; what it does not know (a bound role, a long name) is left to once._check.
 CREATE FUNCTION once._enter(tenant text, scope text, key text, fingerprint bytea, holding boolean) RETURNS integer

@@ -3,12 +3,10 @@
 -- 'waiting', 'retrying', 'dead', or 'passed': delivered, discarded, or from before the relay began.
 CREATE FUNCTION once._event_relays(event once.outbox) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
-DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
 BEGIN
     RETURN (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay,
                        'state', CASE WHEN p.state IS NOT NULL THEN p.state
-                                     WHEN r.system_identifier <> own THEN 'of another cluster'
+                                     WHEN r.written_by <> r.xmin THEN 'of another cluster'
                                      WHEN pg_visible_in_snapshot(event.xid, r.seen)
                                           OR (pg_visible_in_snapshot(event.xid, r.reading)
                                               AND event.id <= r.after_id) THEN 'passed'

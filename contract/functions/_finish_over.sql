@@ -1,14 +1,16 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._finish_over(...): finishes an intent that has a row already: left by a leased attempt that failed retryably or
--- whose lease has passed. The WHERE clause is the whole guard: had that attempt reported or renewed since begin, it
--- finds no row.
-CREATE FUNCTION once._finish_over(tenant text, scope text, key text, bucket integer, fingerprint bytea, state text,
+-- whose lease has passed, and that once.start has taken over under this fence. The WHERE clause is the whole guard: had that
+-- attempt reported or renewed since, it finds no row.
+CREATE FUNCTION once._finish_over(tenant text, scope text, key text, bucket integer, fingerprint bytea,
+    state text,
     response_status integer,
     response_headers jsonb, response_body bytea, result_type text, result_id text, error_code text, error_message text,
     traceparent text)
 RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
+    fence integer := once._noted_start(tenant, scope, key);
     now timestamptz := clock_timestamp();
     stored record;
     before once.intent;
@@ -17,14 +19,14 @@ BEGIN
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
        AND i.bucket = bucket;
     UPDATE once.intent AS i
-       SET state = state::once.state, fence = i.fence + 1, attempts = i.attempts + 1, updated_at = now,
+       SET state = state::once.state, fence = fence, attempts = i.attempts + 1, updated_at = now,
            completed_at = now,
            owner = NULL, lease_until = NULL, response_status = response_status, response_headers = response_headers,
            response_body = response_body, result_type = result_type, result_id = result_id, error_code = error_code,
            error_message = error_message, traceparent = coalesce(i.traceparent, traceparent)
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
        AND i.bucket = bucket
-       AND i.fingerprint = fingerprint
+       AND i.fingerprint = fingerprint AND i.fence = fence - 1
        AND (i.state = 'failed_retryable' OR (i.state = 'processing' AND i.lease_until <= now));
     IF FOUND THEN
         PERFORM once._record_attempt(before, state::once.state, NULL);

@@ -2,9 +2,10 @@
 -- once._forget(step, leaves, condition, shared, limits): a piece of a step that deletes rows: of these tables, by blocks, what
 -- meets the condition (on row i; see once._past), some hundred rows or a tenth of a second, from where the last piece stopped.
 -- With shared, rows of intents: each under its advisory lock, and never one that somebody is changing, so that no attempt is
--- disturbed. After a whole pass it rests, the longer the larger the tables are, so as not to read them all day long.
+-- disturbed. highest: the highest fence among what is deleted. After a whole pass it rests, the longer the larger the tables are,
+-- so as not to read them all day long.
 CREATE FUNCTION once._forget(step text, leaves text[], condition text, shared boolean, limits record, OUT done bigint,
-    OUT more boolean)
+    OUT more boolean, OUT highest integer)
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
@@ -12,8 +13,7 @@ DECLARE
     stride bigint := once._stride();
     place once.keeper_step;
     nth integer;
-    gone bigint;
-    due bigint;
+    gone record;
     worked boolean := false;
 BEGIN
     done := 0;
@@ -51,14 +51,15 @@ BEGIN
                                                WHERE i.ctid = ANY (ARRAY(SELECT h.address FROM held AS h)) AND (%3$s)
                                                  FOR UPDATE SKIP LOCKED),
                         gone AS (DELETE FROM once.%1$s AS i WHERE i.ctid = ANY (ARRAY(SELECT f.address FROM free AS f))
-                                 RETURNING i.ctid)
-                        SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM due)',
+                                 RETURNING i.fence)
+                        SELECT count(*) AS number, max(g.fence) AS highest, (SELECT count(*) FROM due) AS due FROM gone AS g',
                        leaves[nth], once._range(place.block, place.block + stride), condition,
                        CASE WHEN shared THEN 'pg_try_advisory_xact_lock(once._lock_id(d.tenant, d.scope, d.key))'
                             ELSE 'true' END)
-            INTO gone, due USING limits.now, limits.retention, limits.needed, limits.skew, limits.longest, limits.consumers;
-        done := done + gone;
-        IF due < 500 OR gone = 0 THEN     -- else there may be more of them in these blocks
+            INTO gone USING limits.now, limits.retention, limits.needed, limits.skew, limits.longest, limits.consumers;
+        done := done + gone.number;
+        highest := greatest(highest, gone.highest);
+        IF gone.due < 500 OR gone.number = 0 THEN     -- else there may be more of them in these blocks
             place.block := place.block + stride;
         END IF;
     END LOOP;

@@ -12,6 +12,10 @@ BEGIN
     SELECT f.* INTO piece FROM once._forget('purge', ARRAY['intent_d0'],
         'i.state IN (''succeeded'', ''failed_final'', ''failed_retryable'') AND ' || once._past(), true,
         once._limits()) AS f;
+    -- Their locks are held until the deletion is committed, and nobody else purges meanwhile. See once._first_fence.
+    IF piece.highest >= once._first_fence() THEN
+        PERFORM setval('once.fence_floor_seq', piece.highest);
+    END IF;
     RETURN ROW(piece.done, piece.more, NULL, CASE WHEN piece.done > 0 THEN format('%s intents forgotten', piece.done)
         END)::once.kept;
 END $$;

@@ -5,16 +5,14 @@ CREATE FUNCTION once._outbox_needed(day integer, OUT why text, OUT hint text)
 LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET jit = off AS $$
 #variable_conflict use_variable
-DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
 BEGIN
-    SELECT format('relay %L has not passed all of it', r.relay), CASE WHEN r.system_identifier <> own
+    SELECT format('relay %L has not passed all of it', r.relay), CASE WHEN r.written_by <> r.xmin
            THEN 'Its progress is of another cluster: see once.relay_adopt.'
            ELSE 'Start it, or once.drop_relay, if nobody waits for its events any more.' END
       INTO why, hint
       FROM once.relay AS r
      WHERE EXISTS (SELECT FROM once.outbox AS o
-                    WHERE o.day = day AND (r.system_identifier <> own OR o.xid >= pg_snapshot_xmax(r.seen)))
+                    WHERE o.day = day AND (r.written_by <> r.xmin OR o.xid >= pg_snapshot_xmax(r.seen)))
         OR EXISTS (SELECT FROM once.outbox AS o
                     WHERE o.day = day AND o.xid = ANY (ARRAY(SELECT x FROM pg_snapshot_xip(r.seen) AS x)))
      ORDER BY r.relay LIMIT 1;

@@ -10,7 +10,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + interval '250 milliseconds';
     limit_rows integer := least(greatest(coalesce(take, 100), 1), 1000);
-    place bigint[] := coalesce(string_to_array(after, ':')::bigint[], ARRAY[0, 0, 0]);
+    place bigint[] := once._place(after);
     buckets integer[] := ARRAY(SELECT 0 UNION ALL SELECT d FROM once._days('once.intent', 'intent_d') AS d);
     stride bigint := once._stride();
     judged record;
@@ -24,10 +24,6 @@ DECLARE
     onward text;
     n integer;
 BEGIN
-    IF cardinality(place) <> 3 OR place[1] < 0 OR place[2] < 0 OR place[3] < 0 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: that is no place to go on from',
-            HINT = 'Pass the column next of the last row, or NULL to begin.';
-    END IF;
     <<tables>>
     LOOP
         -- The table that the cursor names, or the next one where it is gone.

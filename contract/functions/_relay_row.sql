@@ -8,9 +8,12 @@ CREATE FUNCTION once._relay_row(relay text) RETURNS once.relay LANGUAGE plpgsql 
 DECLARE
     stored once.relay;
 BEGIN
-    UPDATE once.relay AS r SET after_id = r.after_id WHERE r.relay = relay COLLATE "C" RETURNING r.* INTO stored;
+    UPDATE once.relay AS r
+       SET written_by = CASE WHEN r.written_by = r.xmin THEN pg_current_xact_id()::xid ELSE '0' END
+     WHERE r.relay = relay COLLATE "C" RETURNING r.* INTO stored;
     IF NOT FOUND THEN
         PERFORM once._refuse_relay('22023', relay, 'there is no such relay', 'once.outbox_summary() names those there are.');
     END IF;
+    PERFORM once._relay_sign(relay);
     RETURN stored;
 END $$;

@@ -4,7 +4,8 @@
 -- if the lease has passed, as long as nobody took over. Returns 'stored', 'repeated' where this very outcome is stored
 -- already under this fence, or 'refused'. No advisory lock: the fence in the WHERE clause is the guard, and a duplicate
 -- that is merely looking cannot hold up the one report that matters. Waits only for another change of the same row,
--- which is one short transaction of the contract.
+-- which is one short transaction of the contract. A doubt without an answer keeps its lease, since the work may go on: until it
+-- has passed no verify function is asked.
 CREATE FUNCTION once._report(tenant text, scope text, key text, bucket integer, fence integer, next_state once.state,
     response_status integer,
     response_body bytea, response_headers jsonb, result_type text, result_id text, error_code text, error_message text)
@@ -16,7 +17,7 @@ DECLARE
 BEGIN
     UPDATE once.intent AS i
        SET state = next_state, updated_at = now, completed_at = CASE WHEN next_state <> 'in_doubt' THEN now END,
-           lease_until = NULL,
+           lease_until = CASE WHEN next_state = 'in_doubt' AND response_status IS NULL THEN i.lease_until END,
            response_status = response_status, response_headers = response_headers, response_body = response_body,
            result_type = result_type, result_id = result_id, error_code = error_code, error_message = error_message
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"

@@ -27,7 +27,8 @@ BEGIN
     -- intent the first is stored and the second is judged against it.
     WITH changed AS (
         UPDATE once.intent AS i
-           SET state = e.next_state, updated_at = e.now, lease_until = NULL,
+           SET state = e.next_state, updated_at = e.now,
+               lease_until = CASE WHEN e.next_state = 'in_doubt' AND e.response_status IS NULL THEN i.lease_until END,
                completed_at = CASE WHEN e.next_state <> 'in_doubt' THEN e.now END,
                response_status = e.response_status, response_headers = e.response_headers,
                response_body = e.response_body, result_type = e.result_type, result_id = e.result_id,
@@ -42,6 +43,8 @@ BEGIN
                                    AND i.key = u.key COLLATE "C" AND i.bucket = u.bucket
                                    AND i.bucket BETWEEN first_bucket AND last_bucket LIMIT 1) AS a
                  WHERE (octet_length(u.response_body) > 8192) IS NOT TRUE
+                   -- Not IS NULL, which the planner takes for rare: it would expect a row, and search.
+                   AND coalesce(once._wrong_outcome(u.response_status, u.response_headers) = '', true)
                  ORDER BY u.scope COLLATE "C", u.key COLLATE "C", u.ord) AS e
          WHERE i.bucket = e.bucket AND i.ctid = e.address AND i.bucket BETWEEN first_bucket AND last_bucket
            AND i.fence = e.fence AND (i.state = 'processing' OR (i.state = 'in_doubt' AND e.next_state <> 'in_doubt'))
@@ -63,6 +66,8 @@ BEGIN
         ELSIF octet_length(response_body[n]) > 8192
               AND octet_length(response_body[n]) > (once._policy(scope[n])).response_bytes_max THEN
             codes[n] := 'P4060';
+        ELSIF once._wrong_outcome(response_status[n], response_headers[n]) IS NOT NULL THEN
+            codes[n] := '22023';
         ELSE
             verdicts[n] := once._report(tenant, scope[n], key[n], buckets[n], fence[n], next_state[n],
                                         response_status[n], response_body[n], response_headers[n], result_type[n],
@@ -74,6 +79,7 @@ BEGIN
     END LOOP;
     RETURN QUERY SELECT u.ord::integer,
                         CASE WHEN u.ord = ANY (stored) THEN 'stored' ELSE coalesce(u.verdict, 'invalid') END, u.code,
-                        (SELECT e.message FROM once.errors() AS e WHERE e.code = u.code COLLATE "C")
+                        coalesce((SELECT e.message FROM once.errors() AS e WHERE e.code = u.code COLLATE "C"),
+                                 once._wrong_outcome(response_status[u.ord], response_headers[u.ord]))
                    FROM unnest(verdicts, codes) WITH ORDINALITY AS u (verdict, code, ord) ORDER BY u.ord;
 END $$;

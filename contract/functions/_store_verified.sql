@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._store_verified(...): a verify function said that the effect of a stale attempt happened: stores its outcome. The
--- caller holds the row (once._hold).
+-- once._store_verified(...): a verify function said that the effect of an attempt happened that is stale or in doubt: stores its
+-- outcome. The caller holds the row (once._hold).
 CREATE FUNCTION once._store_verified(tenant text, scope text, key text, bucket integer, fence integer,
     verified once.verification)
 RETURNS void LANGUAGE plpgsql AS $$
@@ -16,10 +16,10 @@ BEGIN
        SET state = 'succeeded', updated_at = was, completed_at = was, lease_until = NULL,
            response_status = verified.response_status, response_headers = verified.response_headers,
                response_body = verified.response_body,
-           result_type = verified.result_type, result_id = verified.result_id
+           result_type = verified.result_type, result_id = verified.result_id, error_code = NULL, error_message = NULL
      WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
        AND i.bucket = bucket
-       AND i.fence = fence AND i.state = 'processing';
-    PERFORM once._record(tenant, scope, key, fence, 'processing', 'succeeded', 'verify: the effect happened',
+       AND i.fence = fence AND i.state IN ('processing', 'in_doubt');
+    PERFORM once._record(tenant, scope, key, fence, stored.state, 'succeeded', 'verify: the effect happened',
         'verify', stored);
 END $$;

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._take_over(verdict, stored, policy, claimant, lease, retention, traceparent): acts on a verdict that changes the row, which
 -- the caller holds (once._hold): the claim goes to the next attempt under the next fence, or the intent becomes final, in
--- doubt, or what its verify function says. Returns the verdict that the attempt is told.
+-- doubt, or what its verify function says. Returns the verdict that the attempt is told. Of what is in doubt already a verify
+-- function that raises has found nothing out: each retry asks it again, and must not take the other claims of its batch down.
 CREATE FUNCTION once._take_over(verdict text, stored once.intent, policy once.scope, claimant text, lease interval,
     retention interval, traceparent text) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -12,12 +13,18 @@ DECLARE
     verified once.verification;
 BEGIN
     IF verdict = 'verify' THEN
-        verified := once._verify(policy, stored.tenant, stored.scope, stored.key);
+        IF stored.state = 'in_doubt' THEN
+            verified := (once._ask(policy, stored.tenant, stored.scope, stored.key)).verified;
+        ELSE
+            verified := once._verify(policy, stored.tenant, stored.scope, stored.key);
+        END IF;
         IF verified.answer = 'happened' THEN
             PERFORM once._store_verified(stored.tenant, stored.scope, stored.key, stored.bucket, stored.fence, verified);
             RETURN 'replay_success';
         ELSIF verified.answer = 'absent' AND exhausted IS NOT TRUE THEN
             verdict := 'retryable_failure';     -- certainly no effect: 'processing_stale' would leave that open
+        ELSIF stored.state = 'in_doubt' THEN
+            RETURN 'in_doubt';                  -- as it was, with its own reason
         ELSE
             verdict := 'in_doubt';
             reason := 'verify answered ' || verified.answer;

@@ -9,9 +9,10 @@ BEGIN
     RETURN (SELECT jsonb_agg(jsonb_build_object('at', t.at, 'what', t.what, 'by', t.by, 'fence', t.fence, 'text', t.text)
                              ORDER BY t.place, t.rank, t.at, t.text)
       FROM (SELECT stored.created_at AS at, stored.created_at AS place, 1 AS rank, 'created' AS what,
-                   CASE WHEN stored.attempts = 1 THEN stored.owner
-                        ELSE (SELECT d#>>'{before,owner}' FROM jsonb_array_elements(decisions) AS d
-                               WHERE d#>>'{before,attempts}' = '1' LIMIT 1) END AS by, 1 AS fence, 'the first attempt' AS text
+                   first.facts->>'owner' AS by, (first.facts->>'fence')::integer AS fence, 'the first attempt' AS text
+              FROM (SELECT coalesce((SELECT d->'before' FROM jsonb_array_elements(decisions) AS d
+                                      WHERE d#>>'{before,attempts}' = '1' AND (d->>'at')::timestamptz >= stored.created_at LIMIT 1),
+                                    CASE WHEN stored.attempts <= 1 THEN once._facts(stored) END) AS facts) AS first
              UNION ALL
             SELECT (d->>'at')::timestamptz, (d->>'at')::timestamptz, 3,
                    CASE d->>'kind' WHEN 'takeover' THEN 'takeover' WHEN 'retry' THEN 'attempt' ELSE 'decision' END,

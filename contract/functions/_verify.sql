@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._verify(policy, tenant, scope, key): asks the scope's verify function whether the effect of a stale intent
--- happened. An answer outside the three words is 'unknown'; an exception of the function is the caller's exception.
+-- once._verify(policy, tenant, scope, key): asks the scope's verify function whether the effect of an intent that is
+-- stale or in doubt happened. An answer outside the three words is 'unknown'; an exception of the function is the caller's.
 CREATE FUNCTION once._verify(policy once.scope, tenant text, scope text,
     key text) RETURNS once.verification LANGUAGE plpgsql AS $$
 DECLARE

@@ -42,6 +42,7 @@ BEGIN
             IF to_regclass('once.outbox_d' || day) IS NULL THEN
                 EXECUTE format('CREATE TABLE once.outbox_d%s (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY)', day);
                 PERFORM once._close(('once.outbox_d' || day)::regclass);
+                EXECUTE format('ALTER TABLE once.outbox_d%s REPLICA IDENTITY FULL', day);    -- see once.decision
                 EXECUTE format('ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d%s FOR VALUES FROM (%s) TO (%s)',
                     day, day, day + 1);
                 EXECUTE format('COMMENT ON TABLE once.outbox_d%s IS %L', day,

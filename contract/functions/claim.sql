@@ -11,8 +11,10 @@
 --                                                    processing_stale: the last one fell silent, and may have had one
 --   replay_success, final_failure                    finished: the stored outcome is in the other columns
 --   processing_active                                another attempt is at work; lease_until says until when at least
---   in_doubt, expired                                no attempt may run: see once.resolve
--- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits.
+--   in_doubt, expired                                no attempt may run: see once.resolve. Of an intent in doubt the scope's
+--                                                    verify function was asked first, if there is one
+-- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits. In a
+-- read-only transaction, on a standby for example, it answers what is stored, and raises 25006 where a claim would have to be.
 CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL,
     lease interval DEFAULT NULL, retention interval DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL)
 RETURNS once.claimed

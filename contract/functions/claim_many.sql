@@ -9,7 +9,7 @@
 -- Two statements for the whole batch, however large, and only for what is left one call each. The first checks and
 -- locks; the locks are taken before the statement that inserts, so no insert ever waits for another transaction. The
 -- second looks, inserts what is new, and says what is plain: a new claim, a replay, somebody at work, a mismatch. What
--- needs a decision under the row's lock (a takeover, a closed day) is left to once._claim.
+-- needs a decision under the row's lock (a takeover, a doubt, a closed day) is left to once._claim.
 -- The settings pin the plans to index look-ups: one made while the table was empty would stay a sequential scan.
 -- jit: a disabled scan looks expensive enough to be compiled.
 CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL,
@@ -79,16 +79,17 @@ BEGIN
             INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts,
                                           state, tenant, scope, key, fingerprint, owner, traceparent)
             SELECT now, now, now + retention,
-                   now + coalesce(lease, p.lease, (SELECT d.lease FROM once.scope AS d WHERE d.scope = '')), e.bucket, 1, 1,
-                   'processing', tenant, e.scope, e.key, e.fingerprint, owner, e.trace
+                   now + coalesce(lease, p.lease, (SELECT d.lease FROM once.scope AS d WHERE d.scope = '')), e.bucket,
+                   CASE WHEN e.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'processing', tenant, e.scope, e.key,
+                   e.fingerprint, owner, e.trace
               FROM element AS e LEFT JOIN once.scope AS p ON p.scope = e.scope COLLATE "C"
              WHERE e.takeable AND e.state IS NULL
             ON CONFLICT DO NOTHING
-            RETURNING i.scope, i.key, i.lease_until)
+            RETURNING i.scope, i.key, i.fence, i.lease_until)
         SELECT e.ord, CASE WHEN f.key IS NOT NULL THEN 'new_claim'
                            WHEN e.state IS NOT NULL
                            THEN once._verdict(e.same, e.state, e.lease_until, now, NULL, NULL, NULL) END,
-               coalesce(e.fence, 1), coalesce(e.state, 'processing'), e.response_status, e.response_headers,
+               coalesce(e.fence, f.fence), coalesce(e.state, 'processing'), e.response_status, e.response_headers,
                e.response_body, e.result_type, e.result_id, e.error_code, e.error_message,
                coalesce(e.lease_until, f.lease_until), coalesce(e.attempts, 1),
                CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END
@@ -96,7 +97,7 @@ BEGIN
             ON e.takeable AND f.scope = e.scope COLLATE "C" AND f.key = e.key COLLATE "C"
          ORDER BY e.ord
     LOOP
-        IF (verdict IN ('new_claim', 'replay_success', 'final_failure', 'in_doubt', 'processing_active')) IS NOT TRUE THEN
+        IF (verdict IN ('new_claim', 'replay_success', 'final_failure', 'processing_active')) IS NOT TRUE THEN
             fence := NULL; state := NULL; attempts := NULL; lease_until := NULL;
             response_status := NULL; response_headers := NULL; response_body := NULL;
             result_type := NULL; result_id := NULL; error_code := NULL; error_message := NULL;

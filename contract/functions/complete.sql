@@ -5,7 +5,7 @@
 -- P4003 for bad input. Can run in the transaction of the effect itself: then the outcome exists if and only if the
 -- effect does.
 CREATE FUNCTION once.complete(scope text, key text, fence integer, response_status integer DEFAULT NULL,
-    response_body bytea DEFAULT NULL,
+    response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL,
     tenant text DEFAULT '')
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -16,8 +16,14 @@ DECLARE
     bucket integer := once._bucket(key);
     reported text;
 BEGIN
+    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
+    END IF;
     PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
-    PERFORM once._check_size(tenant, scope, key, response_body);
+    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
+        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+    END IF;
+    PERFORM once._check_outcome(tenant, scope, key, response_status, response_headers, response_body);
     reported := once._report(tenant, scope, key, bucket, fence, 'succeeded', response_status, response_body,
         response_headers, result_type,
                              result_id, NULL, NULL);

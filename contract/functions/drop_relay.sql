@@ -14,6 +14,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    DELETE FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C";
     INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
     VALUES (session_user, reason, 'drop', relay, relay);
     RETURN true;

@@ -5,13 +5,13 @@
 -- same event, and raises P4051 where its payload differs; the id is derived from the intent, so that consumers can tell
 -- a repetition even across attempts. Events of one aggregate are published in order. Raises 22023 for a missing topic
 -- or payload, and where tenant, scope, key and event_type have more than 2600 bytes together; P4098 where the day has no
--- partition. No NOTIFY: its lock serialises commits. traceparent (W3C): the trace that the event belongs to, where it is not
--- that of its intent; a malformed one is ignored.
+-- partition; 40001 where a transaction above READ COMMITTED began on another day. No NOTIFY: its lock serialises commits.
+-- traceparent (W3C): the trace that the event belongs to, where it is not that of its intent; a malformed one is ignored.
 --
 -- Why it is written so: today's partition keeps an event single by its unique index, so only the other days have to be
 -- looked at: those before, which as a rule are gone, so that the plan opens no partition, and those after, where the clock
 -- has stepped back: a sequence tells, since to open their partitions each time would cost a third of the call. Plans are
--- pinned as in once.begin.
+-- pinned as in once.start.
 CREATE FUNCTION once.emit(topic text, payload jsonb, aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL,
     event_type text DEFAULT NULL,
     scope text DEFAULT NULL, key text DEFAULT NULL, headers jsonb DEFAULT NULL, tenant text DEFAULT '',
@@ -41,6 +41,13 @@ BEGIN
         -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique.
         event_id := encode(overlay(substring(sha256(convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
             FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
+        -- An event that was committed after the snapshot does not show: today's index knows it, that of another day is not asked.
+        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+           AND floor(date_part('epoch', transaction_timestamp()) / 86400) <> day THEN
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: this transaction began on another day',
+                DETAIL = format('an event of that day may be hidden from it: tenant=%L scope=%L key=%L event_type=%L', tenant, scope,
+                    key, kind), HINT = 'Retry the transaction.';
+        END IF;
         -- Under the event's own lock, so that no INSERT waits for another transaction; a fresh statement then looks.
         IF NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779)) THEN
             PERFORM once._refuse('P4029', tenant, scope, key, format('another transaction is emitting its event %s',

@@ -2,11 +2,14 @@
 -- once.fail(scope, key, fence, retryable, error..., outcome..., tenant): stores that a claimed intent failed. retryable
 -- true: certainly no effect, the next attempt may run (whoever took over from an attempt that fell silent, processing_stale,
 -- says so of that one as well); false: failed for good, retries get this outcome; NULL: nobody knows whether the effect
--- happened: in doubt. Returns as once.complete does. Raises P4011 where the fence is lost or
--- the intent is finished otherwise; P4060, P4000 P4001 P4003.
+-- happened: in doubt. Then a scope's verify function is asked by the next claim: at once where a response_status says that
+-- the work has ended, else when the lease has passed, since it may still go on. Returns as once.complete does. Raises P4011
+-- where the fence is lost or the intent is finished otherwise; P4060, P4000 P4001 P4003.
 CREATE FUNCTION once.fail(scope text, key text, fence integer, retryable boolean, error_code text DEFAULT NULL,
     error_message text DEFAULT NULL,
-    response_status integer DEFAULT NULL, response_body bytea DEFAULT NULL, response_headers jsonb DEFAULT NULL,
+    response_status integer DEFAULT NULL,
+    response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
+    response_headers jsonb DEFAULT NULL,
     tenant text DEFAULT '')
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
     SET plan_cache_mode = force_generic_plan
@@ -18,8 +21,14 @@ DECLARE
         THEN 'failed_final' ELSE 'in_doubt' END;
     reported text;
 BEGIN
+    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
+    END IF;
     PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
-    PERFORM once._check_size(tenant, scope, key, response_body);
+    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
+        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+    END IF;
+    PERFORM once._check_outcome(tenant, scope, key, response_status, response_headers, response_body);
     reported := once._report(tenant, scope, key, bucket, fence, next_state, response_status, response_body,
         response_headers, NULL, NULL,
                              error_code, error_message);

@@ -8,8 +8,6 @@ CREATE FUNCTION once.outbox_list(relay text DEFAULT NULL, topic text DEFAULT NUL
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
-DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
 BEGIN
     IF state NOT IN ('pending', 'waiting', 'retrying', 'dead') OR (take >= 0) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: no such state of an event, or take is missing: %s',
@@ -51,6 +49,6 @@ BEGIN
                     AND (topic IS NULL OR o.topic = topic COLLATE "C")
                   ORDER BY o.xid, o.id LIMIT take)) AS n
           WHERE (relay IS NULL OR r.relay = relay COLLATE "C") AND coalesce(state, 'pending') = 'pending'
-            AND r.system_identifier = own)) AS l
+            AND r.written_by = r.xmin)) AS l
      ORDER BY l.relay COLLATE "C", l.id LIMIT take;
 END $$;

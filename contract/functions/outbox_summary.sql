@@ -1,13 +1,12 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.outbox_summary(): how many events each relay has still to deliver, by topic and state (see once.outbox_list), and
 -- when the oldest of them was emitted. A relay with nothing to do has one row: topic NULL, state 'idle', 0 events. One
--- whose progress is of another cluster: state 'of another cluster', and no pending ones. Counts, and so reads, all of them.
+-- whose progress came by a restore or by logical replication (P4080): state 'of another cluster', and no pending ones.
+-- Counts, and so reads, all of them.
 CREATE FUNCTION once.outbox_summary() RETURNS TABLE (relay text, topic text, state text, events bigint, oldest timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
-DECLARE
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
 BEGIN
     RETURN QUERY
     WITH counted AS (
@@ -19,7 +18,7 @@ BEGIN
                 UNION ALL
                SELECT o.topic, o.created_at, o.id, o.xid FROM once.outbox AS o
                 WHERE o.xid >= pg_snapshot_xmax(r.seen)) AS n
-         WHERE r.system_identifier = own
+         WHERE r.written_by = r.xmin
            AND (r.reading IS NULL OR n.id > r.after_id OR NOT pg_visible_in_snapshot(n.xid, r.reading))
            AND (r.topics IS NULL OR n.topic LIKE ANY (r.topics))
          GROUP BY r.relay, n.topic
@@ -33,8 +32,8 @@ BEGIN
     SELECT s.relay::text, s.topic::text, s.state::text, s.events, s.oldest
       FROM (SELECT c.relay, c.topic, c.state, c.events, c.oldest FROM counted AS c
              UNION ALL
-            SELECT r.relay, NULL, CASE WHEN r.system_identifier = own THEN 'idle' ELSE 'of another cluster' END, 0, NULL
+            SELECT r.relay, NULL, CASE WHEN r.written_by = r.xmin THEN 'idle' ELSE 'of another cluster' END, 0, NULL
               FROM once.relay AS r
-             WHERE r.system_identifier <> own OR NOT EXISTS (SELECT FROM counted AS c WHERE c.relay = r.relay)) AS s
+             WHERE r.written_by <> r.xmin OR NOT EXISTS (SELECT FROM counted AS c WHERE c.relay = r.relay)) AS s
      ORDER BY s.relay, s.topic, s.state;
 END $$;

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.receive(consumer, message_id, fingerprint, tenant, traceparent): the inbox, in the consumer's own transaction. 'process':
 -- apply the message, then COMMIT; 'duplicate': it was applied before, acknowledge it. A message is an intent whose
--- scope is the consumer. Use the natural business id, never a broker offset. Raises P4050 where the id came with
--- another payload, P4029 where another transaction is applying it now, P4041 where it is older than what is remembered,
--- 40001 where isolation above READ COMMITTED met a race.
+-- scope is the consumer. Use the natural business id, never a broker offset. A UUIDv7 of a forgotten day is not applied,
+-- not even for the first time: pass 'pgonce:id:' || id, as pgonce consume does, where messages may be old. Raises P4050
+-- where the id came with another payload, P4029 where another transaction is applying it now, P4041 where it is older than
+-- what is remembered, 40001 where isolation above READ COMMITTED met a race.
 CREATE FUNCTION once.receive(consumer text, message_id text, fingerprint bytea, tenant text DEFAULT '',
     traceparent text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.relay_look(relay, seen): whether there may be something to read: `reading` is what is committed now; changed false:
 -- no transaction has ended since `seen`, so there is nothing. flushed: what `reading` sees is also on disk (a producer with
--- synchronous_commit off is seen before it is), and with a synchronous standby nothing is known to be there; where false,
+-- synchronous_commit off is seen before it is). With a synchronous standby nothing is known to be there, and some managed
+-- servers do not tell (once._wal_told); where false,
 -- call once.relay_flush before anything of this snapshot is published. Writes nothing. Raises 55000 where the relay was
 -- dropped.
 CREATE FUNCTION once.relay_look(relay text, seen text) RETURNS TABLE (reading text, changed boolean, flushed boolean)
@@ -18,8 +19,11 @@ BEGIN
     reading := pg_current_snapshot();
     -- Beyond the first xid that `seen` did not know, or with fewer transactions running: in both cases the texts differ.
     changed := reading <> seen::pg_snapshot::text;
-    -- In this order: what is in the snapshot was written to the WAL before.
-    written := pg_current_wal_insert_lsn();
-    flushed := pg_current_wal_flush_lsn() >= written AND current_setting('synchronous_standby_names') = '';
+    flushed := false;
+    IF once._wal_told() THEN
+        -- In this order: what is in the snapshot was written to the WAL before.
+        written := pg_current_wal_insert_lsn();
+        flushed := pg_current_wal_flush_lsn() >= written AND current_setting('synchronous_standby_names') = '';
+    END IF;
     RETURN NEXT;
 END $$;

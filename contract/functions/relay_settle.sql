@@ -30,11 +30,13 @@ BEGIN
     END IF;
     UPDATE once.relay AS r
        SET seen = seen::pg_snapshot, reading = reading::pg_snapshot, progressed_at = now,
-           after_id = CASE WHEN reading IS NULL THEN 0 ELSE after_id END
-     WHERE r.relay = relay COLLATE "C";
+           after_id = CASE WHEN reading IS NULL THEN 0 ELSE after_id END, written_by = pg_current_xact_id()::xid
+     WHERE r.relay = relay COLLATE "C" AND r.written_by = r.xmin;
     IF NOT FOUND THEN
-        PERFORM once._refuse_relay('55000', relay, 'the relay was dropped', 'Call once.relay_take to begin anew.');
+        PERFORM once._refuse_relay('55000', relay, 'the relay was dropped, or its progress replaced',
+            'Call once.relay_take to begin anew.');
     END IF;
+    PERFORM once._relay_sign(relay);
 
     IF cardinality(delivered) > 0 THEN
         WITH gone AS (

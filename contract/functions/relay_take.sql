@@ -4,16 +4,18 @@
 -- progress: `seen` is done with; where `reading` is not NULL, of what it sees besides, the events up to after_id are done
 -- too. A relay that is new begins with everything that the outbox holds, or, with from_now, with what commits from now on.
 -- topics: LIKE patterns of the topics that it takes, NULL for all; what it has passed with other patterns stays passed.
--- Not through a pooler in transaction mode, which would hand the lock to others. Raises P4080 where the progress is of
--- another PostgreSQL cluster (the database was restored into a new one): it means nothing here.
+-- Not through a pooler in transaction mode, which would hand the lock to others. Raises P4080 where the progress was not
+-- written in this database (it came from a dump or by logical replication), where it is ahead of all transactions of
+-- this cluster, and while events come by logical replication: the numbers of transactions mean nothing here. A promoted
+-- standby, a restored base backup and a cluster after pg_upgrade go on: there the numbers do.
 CREATE FUNCTION once.relay_take(relay text, topics text[] DEFAULT NULL, from_now boolean DEFAULT false)
 RETURNS TABLE (taken boolean, seen text, reading text, after_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     now timestamptz := clock_timestamp();
-    own bigint := (SELECT c.system_identifier FROM pg_control_system() AS c);
     held boolean;
+    foreign_by text;
     stored once.relay;
 BEGIN
     IF (length(relay) BETWEEN 1 AND 63) IS NOT TRUE THEN
@@ -31,18 +33,23 @@ BEGIN
         RETURN;
     END IF;
     SELECT r.* INTO stored FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
-    IF NOT FOUND THEN
-        PERFORM once._adopt_events();
-        INSERT INTO once.relay AS r (relay, system_identifier, topics, seen, started_at, progressed_at)
-        VALUES (relay, own, topics, CASE WHEN from_now THEN pg_current_snapshot() ELSE '3:3:' END, now, now)
-        RETURNING r.* INTO stored;
-    ELSIF stored.system_identifier <> own THEN
+    foreign_by := CASE
+        WHEN once._outbox_subscribed() THEN 'the events come by a subscription'
+        WHEN stored.relay IS NULL THEN NULL
+        WHEN NOT once._relay_own(relay) THEN 'it was not written in this database'
+        WHEN pg_snapshot_xmax(coalesce(stored.reading, stored.seen)) > pg_snapshot_xmax(pg_current_snapshot())
+            THEN 'it is ahead of all transactions of this cluster' END;
+    IF foreign_by IS NOT NULL THEN
         IF NOT held THEN
             PERFORM pg_advisory_unlock(once._relay_lock(relay));    -- a session lock outlives the error
         END IF;
-        PERFORM once._refuse_relay('P4080', relay, e.message, e.hint, format(
-            'its progress is of cluster %s, this is cluster %s', stored.system_identifier, own))
-           FROM once.errors() AS e WHERE e.code = 'P4080';
+        PERFORM once._refuse_foreign(relay, foreign_by);
+    ELSIF stored.relay IS NULL THEN
+        PERFORM once._adopt_events();
+        INSERT INTO once.relay AS r (relay, topics, seen, started_at, progressed_at)
+        VALUES (relay, topics, CASE WHEN from_now THEN pg_current_snapshot() ELSE '3:3:' END, now, now)
+        RETURNING r.* INTO stored;
+        PERFORM once._relay_sign(relay);
     ELSE
         PERFORM once._relay_row(relay);
         IF stored.topics IS DISTINCT FROM topics THEN

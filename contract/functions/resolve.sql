@@ -6,7 +6,7 @@
 -- more than 8 days, longer than any lease is, was taken while the clock was ahead, and counts as passed. Raises P4070
 -- where the intent is running, finished or unknown, or the reason is missing; P4060, P4000, P4001, P4003.
 CREATE FUNCTION once.resolve(scope text, key text, as_state text, reason text, response_status integer DEFAULT NULL,
-    response_body bytea DEFAULT NULL,
+    response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL,
     error_code text DEFAULT NULL,
     error_message text DEFAULT NULL, tenant text DEFAULT '') RETURNS text
@@ -18,10 +18,16 @@ DECLARE
     now timestamptz := clock_timestamp();
     stored once.intent;
     source regclass := 'once.intent';
-    changed bigint;
+    outcome once.verification;
 BEGIN
+    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
+    END IF;
     PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
-    PERFORM once._check_size(tenant, scope, key, response_body);
+    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
+        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+    END IF;
+    PERFORM once._check_outcome(tenant, scope, key, response_status, response_headers, response_body);
     IF (btrim(reason) <> '') IS NOT TRUE THEN
         PERFORM once._refuse('P4070', tenant, scope, key, 'the reason is missing');
     ELSIF (as_state IN ('succeeded', 'failed_retryable', 'failed_final')) IS NOT TRUE THEN
@@ -45,23 +51,11 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM once.transition AS t WHERE t.from_state = stored.state AND t.event = 'resolve'
         AND t.to_state = as_state::once.state) THEN
         PERFORM once._refuse('P4070', tenant, scope, key, format('the intent is %s', stored.state));
-    ELSIF source = 'once.intent'::regclass
-          AND NOT once._hold(tenant, scope, key, bucket, stored.fence, stored.state, stored.lease_until) THEN
-        PERFORM once._refuse('P4070', tenant, scope, key, 'its attempt is reporting right now');
     END IF;
-    -- format() and not two statements: an archived row has the same columns in another table.
-    EXECUTE format('UPDATE %s SET state = $1, fence = fence + 1, updated_at = $2, completed_at = $2,
-                    lease_until = NULL, response_status = $3,
-                    response_body = $4, response_headers = $5, result_type = $6, result_id = $7, error_code = $8,
-                        error_message = $9
-                    WHERE tenant = $10 AND scope = $11 AND key = $12 AND bucket = $13', source)
-      USING as_state::once.state, now, response_status, response_body, response_headers, result_type, result_id,
-          error_code, error_message,
-            tenant, scope, key, bucket;
-    GET DIAGNOSTICS changed = ROW_COUNT;
-    IF changed = 0 THEN
-        PERFORM once._refuse('P4070', tenant, scope, key, 'it is being moved to the archive right now');
+    outcome := ROW(NULL, response_status, response_headers, response_body, result_type, result_id);
+    IF NOT once._decide(source, stored, as_state::once.state, reason, 'resolve', outcome, error_code, error_message) THEN
+        PERFORM once._refuse('P4070', tenant, scope, key, CASE source WHEN 'once.intent'::regclass
+            THEN 'its attempt is reporting right now' ELSE 'it is being moved to the archive right now' END);
     END IF;
-    PERFORM once._record(tenant, scope, key, stored.fence, stored.state, as_state::once.state, reason, 'resolve', stored);
     RETURN stored.state;
 END $$;

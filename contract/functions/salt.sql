@@ -5,7 +5,7 @@
 CREATE FUNCTION once.salt(tenant text DEFAULT '') RETURNS bytea
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    -- The test of once.begin, in line: a call costs more than the rest of it.
+    -- The test of once.start, in line: a call costs more than the rest of it.
     IF (length(tenant) <= 255 AND current_setting('role') = 'none'
         AND has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')) IS NOT TRUE THEN
         PERFORM once._check(tenant, 'salt', 'salt', 0, E'\\x00000000000000000000000000000000');

@@ -66,7 +66,7 @@ static once_effect_result reject(placing *placing, once_outcome *outcome)
 }
 
 /*
- * Runs in the transaction, between begin and finish. A statement that fails is the library's to classify: it runs this
+ * Runs in the transaction, between start and finish. A statement that fails is the library's to classify: it runs this
  * again or reports it.
  */
 static once_effect_result place(PGconn *connection, void *argument, once_outcome *outcome)
@@ -229,7 +229,7 @@ once_code order_place_until(once_session *session, const order *order, crash_poi
 		return code;
 	}
 	PQclear(PQexec(connection, "BEGIN"));
-	code = once_begin(session, &intent, &fingerprint, answer, error);
+	code = once_start(session, &intent, &fingerprint, answer, error);
 	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY) {
 		PQclear(PQexec(connection, "ROLLBACK"));
 		return code;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- Orders, each placed once: the order, its outbox event and the answer are stored in one transaction, or none of them
--- is. Copy orders.place, and put your own effect between once.begin and once.finish. Running this file again changes
+-- is. Copy orders.place, and put your own effect between once.start and once.finish. Running this file again changes
 -- nothing.
 
 CREATE SCHEMA IF NOT EXISTS orders;
@@ -48,22 +48,22 @@ $$;
 CREATE OR REPLACE FUNCTION orders.place(key text, request jsonb, fingerprint bytea DEFAULT NULL) RETURNS bytea
 LANGUAGE plpgsql AS $$
 DECLARE
-    begun   record;
+    started   record;
     problem text;
     placed  orders.customer_order;
     status  integer := 201;
     answer  jsonb;
 BEGIN
     fingerprint := coalesce(fingerprint, once.fingerprint(request));
-    begun := once.begin('orders', key, fingerprint);
-    IF begun.verdict = 'replay' THEN
-        RETURN begun.response_body;
+    started := once.start('orders', key, fingerprint);
+    IF started.verdict = 'replay' THEN
+        RETURN started.response_body;
     END IF;
 
     problem := orders.problem_with(request);
     IF problem IS NOT NULL THEN
         answer := jsonb_build_object('error', problem);
-        RETURN once.finish('orders', key, fingerprint, 422, convert_to(answer::text, 'UTF8'),
+        RETURN once.finish('orders', key, fingerprint, 422, response_json => answer,
                            state => 'failed_final', error_code => 'invalid_order', error_message => problem);
     END IF;
 
@@ -82,11 +82,11 @@ BEGIN
     IF status = 201 THEN
         PERFORM once.emit('order.placed', answer, 'order', placed.order_id::text, scope => 'orders', key => key);
     END IF;
-    RETURN once.finish('orders', key, fingerprint, status, convert_to(answer::text, 'UTF8'),
+    RETURN once.finish('orders', key, fingerprint, status, response_json => answer,
                        result_type => 'order', result_id => placed.order_id::text);
 END $$;
 
--- orders.place_bare(request): the same work without an intent, to see what begin and finish cost (make bench). An
+-- orders.place_bare(request): the same work without an intent, to see what start and finish cost (make bench). An
 -- attempt too many places no second order only because the cart is unique; its answer is gone with the connection that
 -- it was lost on.
 CREATE OR REPLACE FUNCTION orders.place_bare(request jsonb) RETURNS bytea LANGUAGE plpgsql AS $$

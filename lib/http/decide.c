@@ -7,6 +7,7 @@
 #include "http.h"
 
 #include <string.h>
+#include <strings.h>
 
 static http_step refuse(http_problem *problem, http_problem with)
 {
@@ -118,27 +119,56 @@ static http_report doubt(const http_policy *policy)
 	return policy->doubt_retries ? HTTP_REPORT_RETRYABLE : HTTP_REPORT_IN_DOUBT;
 }
 
+http_effect http_effect_parse(http_text value)
+{
+	static const char *const words[] = {
+	    [HTTP_EFFECT_NONE] = "none", [HTTP_EFFECT_DONE] = "done", [HTTP_EFFECT_UNKNOWN] = "unknown"};
+	for (http_effect effect = HTTP_EFFECT_NONE; effect <= HTTP_EFFECT_UNKNOWN; effect++) {
+		if (value.length == strlen(words[effect]) && strncasecmp(value.data, words[effect], value.length) == 0) {
+			return effect;
+		}
+	}
+	return HTTP_EFFECT_UNSAID;
+}
+
+/* What a status says of the effect, where nobody says more. */
+static http_effect effect_of_status(const http_policy *policy, int status)
+{
+	if (status < 200 || status > 599) {
+		return HTTP_EFFECT_UNKNOWN;
+	}
+	if (status == 408 || status == 425 || status == 429 || status == 503) {
+		return HTTP_EFFECT_NONE;
+	}
+	if (status < 300) {
+		return HTTP_EFFECT_DONE;
+	}
+	if (status < 400) {
+		return policy->stored & HTTP_STORED_3XX ? HTTP_EFFECT_DONE : HTTP_EFFECT_UNKNOWN;
+	}
+	if (status < 500) {
+		return policy->stored & HTTP_STORED_4XX ? HTTP_EFFECT_DONE : HTTP_EFFECT_NONE;
+	}
+	/* Who releases speaks for the service, and not for a proxy before it, which has lost the service's answer. */
+	return policy->server_errors == HTTP_EFFECT_NONE && (status == 502 || status == 504) ? HTTP_EFFECT_UNKNOWN
+	                                                                                     : policy->server_errors;
+}
+
 /* A whole answer of the upstream's own. */
 static http_report on_answer(const http_policy *policy, const http_ending *ending)
 {
-	static const uint32_t stored_bits[] = {HTTP_STORED_2XX, HTTP_STORED_3XX, HTTP_STORED_4XX, HTTP_STORED_5XX};
 	int status = ending->status;
-	if (status < 200 || status > 599) {
-		return doubt(policy);
-	}
-	if (status == 408 || status == 425 || status == 429) {
+	http_effect effect = ending->effect != HTTP_EFFECT_UNSAID ? ending->effect : effect_of_status(policy, status);
+	bool replayable = status >= 200 && status <= 599 && !ending->too_large;
+
+	switch (effect) {
+	case HTTP_EFFECT_NONE:
 		return HTTP_REPORT_RETRYABLE;
-	}
-	if ((policy->stored & stored_bits[status / 100 - 2]) != 0) {
-		return ending->too_large ? HTTP_REPORT_TOO_LARGE : HTTP_REPORT_COMPLETE;
-	}
-	if (status < 300) {
-		return HTTP_REPORT_TOO_LARGE;
-	}
-	if (status < 400 || status == 502 || status == 504) {
+	case HTTP_EFFECT_DONE:
+		return replayable ? HTTP_REPORT_COMPLETE : HTTP_REPORT_TOO_LARGE;
+	default:
 		return doubt(policy);
 	}
-	return HTTP_REPORT_RETRYABLE;
 }
 
 http_report http_decide_ending(const http_policy *policy, const http_ending *ending)

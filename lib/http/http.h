@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.h: what the HTTP door decides without knowing any server: keys, headers, problem documents, and what to do on
- * each verdict and each answer of the upstream. Pure functions; nothing here blocks, allocates without saying so, or
- * touches a database. The gateway calls it; it may call libpgonce's names and json. Sources: RFC 8941 (Structured
- * Fields), RFC 9457 (problem documents), RFC 9110 (HTTP), draft-ietf-httpapi-idempotency-key-header-07.
+ * http.h: what the HTTP door decides without knowing any server: headers, problem documents, and what to do on each
+ * verdict and each answer of the upstream. Pure functions; nothing here blocks, allocates without saying so, or
+ * touches a database. The gateway calls it; it may call libpgonce's names and json. Sources: RFC 9457 (problem documents), RFC 9110 (HTTP), draft-ietf-httpapi-idempotency-key-header-07.
  */
 #pragma once
 
@@ -18,36 +17,6 @@ typedef struct http_text {
 	const char *data;
 	size_t length;
 } http_text;
-
-/* ---- key.c ---- */
-
-enum {
-	HTTP_KEY_MAX = 255
-};
-
-/* What is wrong with a key. The sentences are for people: http_key_fault_text. */
-typedef enum http_key_fault {
-	HTTP_KEY_GOOD = 0,
-	HTTP_KEY_EMPTY,        /* no value, or an empty string */
-	HTTP_KEY_UNTERMINATED, /* a string without its closing quote */
-	HTTP_KEY_BAD_ESCAPE,   /* a backslash before anything but a quote or a backslash */
-	HTTP_KEY_BAD_BYTE,     /* a control character, or one that is not ASCII */
-	HTTP_KEY_TRAILING,     /* bytes after the item; so a list, too */
-	HTTP_KEY_BAD_PARAMETER,
-	HTTP_KEY_NOT_A_STRING, /* strict: a token, a number, ...; lenient: a bare key with a space, quote, comma or semicolon in it */
-	HTTP_KEY_TOO_LONG
-} http_key_fault;
-
-/*
- * The key in a header's value: a Structured Field String (RFC 8941 section 3.3.3), its parameters checked and ignored;
- * unless strict, a bare key too: visible ASCII without space, quote, backslash, comma and semicolon, so that neither a list nor
- * a broken string is ever a key. `abc` and `"abc"` are one key. Spaces around the value are ignored; a tab is refused, as
- * RFC 8941 knows only SP (the server strips the optional whitespace of RFC 9110; nginx leaves tabs). A good key has 1 to
- * length_max printable ASCII characters, which is what the contract takes.
- * key: room for HTTP_KEY_MAX + 1 bytes; terminated; "" unless good. length_max: 1 to HTTP_KEY_MAX.
- */
-http_key_fault http_key_parse(http_text value, bool strict, size_t length_max, char *key, size_t *key_length);
-const char *http_key_fault_text(http_key_fault fault);
 
 /* ---- problem.c ---- */
 
@@ -67,25 +36,39 @@ typedef enum http_problem {
 	HTTP_PROBLEM_REFUSED,        /* 403: the tenant or the scope is refused to the gateway's role */
 	HTTP_PROBLEM_UNAVAILABLE,    /* 503, with Retry-After: the database cannot be asked. Nothing was done. */
 	HTTP_PROBLEM_NOT_STORED,     /* 503: the effect may have happened and its answer could not be stored: in doubt */
+	HTTP_PROBLEM_UNREACHED,      /* 502, or 504: the upstream got nothing of the request */
+	HTTP_PROBLEM_UNANSWERED,     /* 502, or 504: the upstream got it, and gave no answer */
 	HTTP_PROBLEMS
 } http_problem;
 
 int http_problem_status(http_problem problem);
 const char *http_problem_slug(http_problem problem); /* "key-missing": for logs, counters, and the page's anchor */
 const char *http_problem_title(http_problem problem);
-/*
- * Writes application/problem+json (RFC 9457: type, title, status, detail) and returns its length; at most size bytes with
- * a NUL, and always whole: 0 and "" where it does not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
- * type_base: what the slug is appended to, so that types can lead to the operator's copy of docs/problems.md
- * ("https://docs.example/pgonce/problems#"); NULL, or one that http_problem_base_good refuses: "urn:pgonce:problem:".
- * detail: one sentence more for this request, or NULL. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX.
- */
+/* Is it worth sending the same request with the same key again, by a program and soon? */
+bool http_problem_retryable(http_problem problem);
+
 enum {
-	HTTP_PROBLEM_BYTES_MAX = 1536,
+	HTTP_PROBLEM_BYTES_MAX = 1664,
 	HTTP_PROBLEM_BASE_MAX = 256,
-	HTTP_PROBLEM_DETAIL_MAX = 300
+	HTTP_PROBLEM_DETAIL_MAX = 300,
+	HTTP_PROBLEM_REQUEST_MAX = 64
 };
-size_t http_problem_write(http_problem problem, const char *type_base, const char *detail, char *out, size_t size);
+/* What is said of this occurrence; all zero: nothing. */
+typedef struct http_occurrence {
+	/*
+	 * What the slug is appended to, so that types can lead to the operator's copy of docs/problems.md
+	 * ("https://docs.example/pgonce/problems#"); NULL, or one that http_problem_base_good refuses: "urn:pgonce:problem:".
+	 */
+	const char *type_base;
+	int status;         /* in place of the problem's own; 0: that */
+	const char *detail; /* one sentence more. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX */
+	http_text request;  /* the request's id, of which instance is made: letters and digits, else there is none */
+} http_occurrence;
+/*
+ * Writes application/problem+json (RFC 9457: type, title, status, detail, instance; and retryable) and returns its length; at
+ * most size bytes with a NUL, and always whole: 0 and "" where it does not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
+ */
+size_t http_problem_write(http_problem problem, const http_occurrence *occurrence, char *out, size_t size);
 /* Is it 1 to HTTP_PROBLEM_BASE_MAX characters that may stand in a URI, without quote and backslash? */
 bool http_problem_base_good(const char *type_base);
 
@@ -135,20 +118,32 @@ bool http_headers_decode(const char *json, http_header **headers, size_t *count)
 
 /* ---- decide.c: the state machine ---- */
 
+/* What an answer says of the effect: by its header Once-Effect, or, for a 5xx that does not say, by once_on_5xx. */
+typedef enum http_effect {
+	HTTP_EFFECT_UNSAID = 0,
+	HTTP_EFFECT_NONE,   /* it did not happen: the key is released */
+	HTTP_EFFECT_DONE,   /* it happened: the answer is stored */
+	HTTP_EFFECT_UNKNOWN /* in doubt */
+} http_effect;
+
+#define HTTP_EFFECT_HEADER "Once-Effect"
+/* The header's value: none, done or unknown, in any case. Anything else is HTTP_EFFECT_UNSAID. */
+http_effect http_effect_parse(http_text value);
+
 /* What a location wants; the directives of the same names. */
 typedef struct http_policy {
-	bool doubt_retries; /* once_in_doubt retry: the upstream is idempotent itself, so run again */
-	bool waits;         /* once_wait is not 0, and has not passed yet for this request */
-	bool fails_open;    /* once_fail open: without the database, requests pass unprotected */
-	uint32_t stored;    /* once_store: bits of HTTP_STORED_* */
+	bool doubt_retries;        /* once_in_doubt retry: the upstream is idempotent itself, so run again */
+	bool waits;                /* once_wait is not 0, and has not passed yet for this request */
+	bool fails_open;           /* once_fail open: without the database, requests pass unprotected */
+	uint32_t stored;           /* once_store: bits of HTTP_STORED_* */
+	http_effect server_errors; /* once_on_5xx: release is NONE, store is DONE; all else is in doubt */
 	size_t response_bytes_max;
 } http_policy;
 
 enum {
-	HTTP_STORED_2XX = 1,
+	HTTP_STORED_2XX = 1, /* always: it is done, so it must not run again */
 	HTTP_STORED_3XX = 2,
 	HTTP_STORED_4XX = 4, /* but never 408, 425, 429 */
-	HTTP_STORED_5XX = 8,
 	HTTP_STORED_DEFAULT = 7
 };
 
@@ -177,6 +172,7 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 /* How the upstream's answer ended. */
 typedef struct http_ending {
 	int status;         /* of the answer that the client gets */
+	http_effect effect; /* what the upstream said of it */
 	bool from_upstream; /* the upstream's own status, not one that the server made (502, 504, error_page) */
 	bool request_sent;  /* any byte of the request left for any upstream that was tried */
 	bool complete;      /* all of the answer came */
@@ -189,24 +185,28 @@ typedef enum http_report {
 	HTTP_REPORT_COMPLETE,  /* once.complete with the answer */
 	HTTP_REPORT_TOO_LARGE, /* once.complete without it: result_type HTTP_RESULT_TOO_LARGE */
 	HTTP_REPORT_RELEASE,   /* nothing was sent: once.release */
-	HTTP_REPORT_RETRYABLE, /* once.fail, retryable: the upstream itself said that it did nothing lasting */
+	HTTP_REPORT_RETRYABLE, /* once.fail, retryable: nothing lasting was done, by the upstream's word or the location's */
 	HTTP_REPORT_IN_DOUBT,  /* once.fail, in doubt */
 	HTTP_REPORT_NOTHING,   /* the lease is lost, and this attempt knows nothing that would help */
 	HTTP_REPORTS
 } http_report;
 #define HTTP_RESULT_TOO_LARGE "once.too_large"
 /*
- * Whatever is not known is in doubt (or retryable, where doubt_retries):
+ * Whatever is not known is in doubt (or retryable, where doubt_retries). The first line that fits:
  *   nothing sent, no answer of the upstream's            RELEASE
  *   sent, and no whole answer of the upstream's own      in doubt
+ *   Once-Effect: none                                    RETRYABLE, whatever the status is
+ *   Once-Effect: done                                    COMPLETE, or TOO_LARGE where it cannot be replayed
+ *   Once-Effect: unknown                                 in doubt
  *   no final status (1xx, 600 and more)                  in doubt
- *   408, 425, 429                                        RETRYABLE, never stored
- *   a class that is stored                               COMPLETE, or TOO_LARGE
- *   2xx, not stored                                      TOO_LARGE: it is done, so it must not run again
+ *   408, 425, 429, 503                                   RETRYABLE: by HTTP nothing was done
+ *   2xx, and a class that is stored                      COMPLETE, or TOO_LARGE
  *   3xx, not stored                                      in doubt: 303 answers what is done, 307 what is not
  *   4xx, not stored                                      RETRYABLE
- *   502, 504, not stored                                 in doubt: a proxy behind this one lost its own upstream's answer
- *   5xx otherwise, not stored                            RETRYABLE
+ *   5xx, server_errors DONE                              COMPLETE, or TOO_LARGE
+ *   502, 504                                             in doubt: a proxy behind this one lost its own upstream's answer
+ *   5xx, server_errors NONE                              RETRYABLE
+ *   5xx otherwise                                        in doubt: a service that lost COMMIT's answer says 500 too
  * With a lost lease what is known is reported all the same, since the fence guards the row: an intent that a duplicate
  * has found stale and put in doubt takes the word of its own attempt. Where that report is refused, peek: what is stored is
  * the answer.

@@ -5,6 +5,7 @@
  */
 #include "http.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -53,6 +54,11 @@ static const row rows[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_NOT_STORED] = {503, "not-stored", "The answer could not be stored",
                                  "The request may have taken effect. Send it again with the same key, never with a new "
                                  "one, to learn its outcome."},
+    [HTTP_PROBLEM_UNREACHED] = {502, "unreached", "The service could not be reached",
+                                "Nothing was done. Send the same request with the same key again later."},
+    [HTTP_PROBLEM_UNANSWERED] = {502, "unanswered", "The service gave no answer",
+                                 "The request may have taken effect. Send it again with the same key, never with a new "
+                                 "one, to learn its outcome."},
 };
 
 static const row *row_of(http_problem problem)
@@ -73,6 +79,20 @@ const char *http_problem_slug(http_problem problem)
 const char *http_problem_title(http_problem problem)
 {
 	return row_of(problem)->title;
+}
+
+bool http_problem_retryable(http_problem problem)
+{
+	switch (problem) {
+	case HTTP_PROBLEM_ACTIVE:
+	case HTTP_PROBLEM_UNAVAILABLE:
+	case HTTP_PROBLEM_NOT_STORED:
+	case HTTP_PROBLEM_UNREACHED:
+	case HTTP_PROBLEM_UNANSWERED:
+		return true;
+	default: /* the request is wrong, or somebody has to find out something first */
+		return false;
+	}
 }
 
 bool http_problem_base_good(const char *type_base)
@@ -113,14 +133,33 @@ static void escape(const char *text, char *out, size_t size)
 	out[length] = '\0';
 }
 
-size_t http_problem_write(http_problem problem, const char *type_base, const char *detail, char *out, size_t size)
+static bool is_id(http_text text)
+{
+	for (size_t i = 0; i < text.length; i++) {
+		if (!isalnum((unsigned char)text.data[i])) {
+			return false;
+		}
+	}
+	return text.length > 0 && text.length <= HTTP_PROBLEM_REQUEST_MAX;
+}
+
+size_t http_problem_write(http_problem problem, const http_occurrence *occurrence, char *out, size_t size)
 {
 	const row *row = row_of(problem);
-	const char *base = type_base != NULL && http_problem_base_good(type_base) ? type_base : DEFAULT_BASE;
+	const char *base = occurrence->type_base;
 	char more[HTTP_PROBLEM_DETAIL_MAX + 1];
-	escape(detail == NULL ? "" : detail, more, sizeof more);
-	int length = snprintf(out, size, "{\"type\":\"%s%s\",\"title\":\"%s\",\"status\":%d,\"detail\":\"%s%s%s\"}", base,
-	                      row->slug, row->title, row->status, row->detail, more[0] == '\0' ? "" : " ", more);
+	char instance[HTTP_PROBLEM_REQUEST_MAX + 64] = "";
+
+	base = base != NULL && http_problem_base_good(base) ? base : DEFAULT_BASE;
+	escape(occurrence->detail == NULL ? "" : occurrence->detail, more, sizeof more);
+	if (is_id(occurrence->request)) {
+		snprintf(instance, sizeof instance, ",\"instance\":\"urn:pgonce:request:%.*s\"",
+		         (int)occurrence->request.length, occurrence->request.data);
+	}
+	int length = snprintf(
+	    out, size, "{\"type\":\"%s%s\",\"title\":\"%s\",\"status\":%d,\"detail\":\"%s%s%s\"%s,\"retryable\":%s}", base,
+	    row->slug, row->title, occurrence->status != 0 ? occurrence->status : row->status, row->detail,
+	    more[0] == '\0' ? "" : " ", more, instance, http_problem_retryable(problem) ? "true" : "false");
 	if (length < 0 || (size_t)length >= size) {
 		if (size > 0) {
 			out[0] = '\0';

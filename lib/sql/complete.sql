@@ -1,3 +1,3 @@
 -- SPDX-License-Identifier: PostgreSQL
-SELECT once.complete($1::text, $2::text, $3::integer, $4::integer, $5::bytea, $6::text::jsonb, $7::text, $8::text,
-    $9::text)
+SELECT once.complete($1::text, $2::text, $3::integer, $4::integer, response_body => $5::bytea,
+    response_headers => $6::text::jsonb, result_type => $7::text, result_id => $8::text, tenant => $9::text)

@@ -1,3 +1,4 @@
 -- SPDX-License-Identifier: PostgreSQL
-SELECT once.resolve($1::text, $2::text, $3::text, $4::text, $5::integer, $6::bytea, $7::text::jsonb, $8::text, $9::text,
-    $10::text, $11::text, $12::text)
+SELECT once.resolve($1::text, $2::text, $3::text, $4::text, $5::integer, response_body => $6::bytea,
+    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, error_code => $10::text,
+    error_message => $11::text, tenant => $12::text)

@@ -241,6 +241,9 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 		return error_no_memory(error);
 	}
 	*batcher = made;
+	if (made->options.impatient) {
+		batcher_defer(made);
+	}
 	return ONCE_OK;
 }
 
@@ -296,12 +299,21 @@ void batcher_feed(once_batcher *batcher, int connection)
 	}
 }
 
+static bool is_wanted(const once_batcher *batcher, int connection)
+{
+	return (batcher->options.impatient || batcher->statistics.pending > 0) &&
+	       (connection == 0 || !batcher->wires[0].down);
+}
+
 static void send_due(once_batcher *batcher)
 {
 	for (int i = 0; i < WIRES && !batcher->closed; i++) {
 		wire *wire = &batcher->wires[i];
-		if (wire->state == WIRE_CLOSED && batcher->statistics.pending > 0) {
+		if (wire->state == WIRE_CLOSED && is_wanted(batcher, i)) {
 			wire_start(wire);
+		}
+		if (i == 0 && wire->down && batcher->options.impatient) {
+			wire_refuse(wire);
 		}
 		batcher_feed(batcher, i);
 		if (!batcher->closed && wire->state == WIRE_BUSY) {

@@ -42,15 +42,15 @@ static void add_tenant(call *call, const char *tenant)
 	call_add_text(call, text_or_empty(tenant));
 }
 
-void begin_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint)
+void start_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint)
 {
-	start_for_intent(call, SQL_BEGIN, intent);
+	start_for_intent(call, SQL_START, intent);
 	call_add_fingerprint(call, fingerprint);
 	add_tenant(call, intent->tenant);
 	call_add_trace(call, intent->traceparent);
 }
 
-once_code once_begin(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+once_code once_start(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
                      once_answer **answer, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
@@ -58,7 +58,7 @@ once_code once_begin(once_session *session, const once_intent *intent, const onc
 		return code;
 	}
 	call call;
-	begin_fill(&call, intent, fingerprint);
+	start_fill(&call, intent, fingerprint);
 	return run_for_answer(session, &call, answer, error);
 }
 

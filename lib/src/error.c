@@ -36,6 +36,7 @@ static const code_row code_rows[] = {
     {.code = ONCE_REFUSED, .name = "refused", .sqlstate = "P4003", .retriable = false},
     {.code = ONCE_COMPLETION_REFUSED, .name = "completion_refused", .sqlstate = "P4010", .retriable = false},
     {.code = ONCE_FAILURE_REFUSED, .name = "failure_refused", .sqlstate = "P4011", .retriable = false},
+    {.code = ONCE_NOT_STARTED, .name = "not_started", .sqlstate = "P4012", .retriable = false},
     {.code = ONCE_ALREADY_FINISHED, .name = "already_finished", .sqlstate = "P4020", .retriable = false},
     {.code = ONCE_ACTIVE, .name = "active", .sqlstate = "P4029", .retriable = true},
     {.code = ONCE_FINAL_FAILURE, .name = "final_failure", .sqlstate = "P4030", .retriable = false},

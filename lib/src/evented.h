@@ -176,6 +176,7 @@ typedef struct wire {
 	bool watches_write;
 	bool prepares; /* this connection has the statements prepared */
 	bool version_read;
+	bool down;         /* the last attempt to connect has failed */
 	unsigned failures; /* in a row */
 	unsigned nulls;
 	int64_t due_ms;
@@ -276,5 +277,7 @@ void wire_tick(wire *wire, int64_t now);
 void wire_lose(wire *wire, const char *cause);
 /* Sends what is laid out in its batch; reads nothing. */
 void wire_send(wire *wire);
+/* Ends what waits for the connection and was never sent: there is none, and that is known. */
+void wire_refuse(wire *wire);
 void wire_forget(wire *wire);
 void wire_close(wire *wire);

@@ -2,7 +2,7 @@
 /*
  * execute.c: runs an effect once, over all that can go wrong on the way. One loop for both forms: an attempt ends done,
  * or with an error that says whether another attempt may follow. What an attempt leaves behind is never guessed: after
- * a lost COMMIT the next attempt's begin asks. It cannot be told "proceed" while the old backend lives, because that
+ * a lost COMMIT the next attempt's start asks. It cannot be told "proceed" while the old backend lives, because that
  * one holds the intent's advisory lock until its commit is visible; so "proceed" means that it did not commit.
  */
 #include <stdio.h>
@@ -97,25 +97,25 @@ static once_code next_is_good(once_session *session, once_error **error)
 }
 
 /*
- * BEGIN, once.begin and the savepoint in one round trip. A replay leaves the transaction open for the caller to
+ * BEGIN, once.start and the savepoint in one round trip. A replay leaves the transaction open for the caller to
  * roll back.
  */
 static once_code open_transaction(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
-	PGresult *begun = NULL;
-	call begin;
-	once_code code = call_prepare(session, SQL_BEGIN, error);
+	PGresult *started = NULL;
+	call start;
+	once_code code = call_prepare(session, SQL_START, error);
 	if (code != ONCE_OK) {
 		return code;
 	}
-	begin_fill(&begin, run->intent, run->fingerprint);
+	start_fill(&start, run->intent, run->fingerprint);
 	if (PQenterPipelineMode(session->connection) != 1) {
 		return error_of_connection(error, session->connection);
 	}
 	code = command_send(session, run->begin_command, error);
 	if (code == ONCE_OK) {
-		code = call_send(session, &begin, error);
+		code = call_send(session, &start, error);
 	}
 	if (code == ONCE_OK) {
 		code = command_send(session, "SAVEPOINT once_effect", error);
@@ -125,17 +125,17 @@ static once_code open_transaction(execution *run, once_answer **answer, once_err
 		code = next_is_good(session, error);
 	}
 	if (code == ONCE_OK) {
-		code = next_result(session, &begun, error);
+		code = next_result(session, &started, error);
 	}
 	if (code == ONCE_OK) {
 		code = next_is_good(session, error);
 	}
 	leave_pipeline(session);
 	if (code != ONCE_OK) {
-		PQclear(begun);
+		PQclear(started);
 		return code;
 	}
-	return answer_of_result(begun, answer, error);
+	return answer_of_result(started, answer, error);
 }
 
 /* once.finish and COMMIT in one round trip. */
@@ -198,19 +198,19 @@ static once_code error_of_effect(execution *run, once_error **error)
 static once_code attempt_effect(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
-	once_answer *begun = NULL;
+	once_answer *started = NULL;
 	once_outcome outcome = {0};
-	once_code code = open_transaction(run, &begun, error);
+	once_code code = open_transaction(run, &started, error);
 	if (code != ONCE_OK) {
 		return code;
 	}
-	if (once_answer_verdict(begun) == ONCE_REPLAY) {
+	if (once_answer_verdict(started) == ONCE_REPLAY) {
 		rollback(session);
-		*answer = begun;
+		*answer = started;
 		return ONCE_OK;
 	}
-	int fence = once_answer_fence(begun);
-	once_answer_free(begun);
+	int fence = once_answer_fence(started);
+	once_answer_free(started);
 
 	PGVerbosity verbosity = PQsetErrorVerbosity(session->connection, PQERRORS_VERBOSE);
 	once_effect_result done = run->effect(session->connection, run->argument, &outcome);
@@ -254,8 +254,8 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
 	once_session *session = run->session;
-	PGresult *begun = NULL;
-	call begin;
+	PGresult *started = NULL;
+	call start;
 	once_answer *fresh = NULL;
 	once_code code = answer_of_outcome(run->intent, run->outcome, ONCE_STATE_SUCCEEDED, 0, &fresh, error);
 	if (code == ONCE_OK) {
@@ -265,15 +265,15 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 		once_answer_free(fresh);
 		return code;
 	}
-	finish_fill(&begin, run->intent, run->fingerprint, ONCE_STATE_SUCCEEDED, run->outcome);
-	begin.id = SQL_FINISH_NEW; /* the parameters are those of finish */
+	finish_fill(&start, run->intent, run->fingerprint, ONCE_STATE_SUCCEEDED, run->outcome);
+	start.id = SQL_FINISH_NEW; /* the parameters are those of finish */
 	if (PQenterPipelineMode(session->connection) != 1) {
 		once_answer_free(fresh);
 		return error_of_connection(error, session->connection);
 	}
 	code = command_send(session, run->begin_command, error);
 	if (code == ONCE_OK) {
-		code = call_send(session, &begin, error);
+		code = call_send(session, &start, error);
 	}
 	for (size_t i = 0; i < run->statement_count && code == ONCE_OK; i++) {
 		const once_statement *statement = &run->statements[i];
@@ -291,11 +291,11 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 		code = next_is_good(session, error);
 	}
 	if (code == ONCE_OK) {
-		code = next_result(session, &begun, error);
+		code = next_result(session, &started, error);
 	}
 	if (code == ONCE_OK) {
-		answer_set_fence(fresh, result_int(begun, 0, 0));
-		PQclear(begun);
+		answer_set_fence(fresh, result_int(started, 0, 0));
+		PQclear(started);
 	}
 	for (size_t i = 0; i < run->statement_count + 1 && code == ONCE_OK; i++) {
 		code = next_is_good(session, error);
@@ -313,9 +313,9 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	/* finish_new has compared the fingerprint; a second round trip reads what it found. */
 	error_discard(error);
 	rollback(session);
-	begin_fill(&begin, run->intent, run->fingerprint);
+	start_fill(&start, run->intent, run->fingerprint);
 	PGresult *stored = NULL;
-	code = call_run(session, &begin, &stored, error);
+	code = call_run(session, &start, &stored, error);
 	return code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
 }
 
@@ -383,7 +383,7 @@ static once_code recover_connection(execution *run, bool in_doubt, int64_t deadl
 	                  PQerrorMessage(run->session->connection), hint);
 }
 
-/* What only begin or finish can say, having looked: it settles what became of an earlier attempt. */
+/* What only start or finish can say, having looked: it settles what became of an earlier attempt. */
 static bool is_verdict(once_code code)
 {
 	return code >= ONCE_SCOPE_REQUIRED && code <= ONCE_UNKNOWN_STATE && code != ONCE_ACTIVE;
@@ -409,7 +409,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	once_error **failure = error == NULL ? &own : error;
 	int64_t start = now_ms();
 	int64_t deadline = options.deadline_ms > INT64_MAX - start ? INT64_MAX : start + options.deadline_ms;
-	/* An earlier attempt's COMMIT is unanswered: until begin has spoken, the outcome is unknown. */
+	/* An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
 	bool in_doubt = false;
 	/* A connection of ours was lost: its backend may live on for a moment, and "active" may mean ourselves. */
 	bool haunted = false;

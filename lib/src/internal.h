@@ -12,7 +12,7 @@
 
 /* The contract that the SQL in lib/sql/ is written for. */
 enum {
-	CONTRACT_VERSION = 5
+	CONTRACT_VERSION = 1
 };
 
 enum {
@@ -177,7 +177,7 @@ enum {
 const char *traceparent_or_null(const char *traceparent);
 
 /* ---- contract.c ---- */
-void begin_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint);
+void start_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint);
 void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state,
                  const once_outcome *outcome);
 
@@ -189,11 +189,27 @@ once_code session_reconnect(once_session *session, once_error **error);
 
 /* ---- json.c ---- */
 /*
- * The canonical form of a JSON text: members sorted by the bytes of their names, no spaces, strings with the shortest
- * escapes, numbers as they are written. *out is the caller's to free. False where the text is not JSON (RFC 8259), is
- * nested deeper than 64, or names a member twice. *no_memory tells that case apart.
+ * The canonical form of a JSON text, as docs/fingerprint.md specifies it. *out is the caller's to free. False where it has
+ * none. *no_memory tells that case apart.
  */
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory);
+
+/* ---- key.c ---- */
+/* What is wrong with a key. The sentences are for people: key_fault_text. */
+typedef enum key_fault {
+	KEY_GOOD = 0,
+	KEY_EMPTY,        /* no value, or an empty string */
+	KEY_UNTERMINATED, /* a string without its closing quote */
+	KEY_BAD_ESCAPE,   /* a backslash before anything but a quote or a backslash */
+	KEY_BAD_BYTE,     /* a control character, or one that is not ASCII */
+	KEY_TRAILING,     /* bytes after the item; so a list, too */
+	KEY_BAD_PARAMETER,
+	KEY_NOT_A_STRING, /* strict: a token, a number, ...; lenient: a bare key with a space, quote, comma or semicolon in it */
+	KEY_TOO_LONG
+} key_fault;
+/* once_key_of_header, whose comment says what is a key. *key_length: 0 unless good. */
+key_fault key_parse(once_bytes value, bool strict, size_t length_max, char *key, size_t *key_length);
+const char *key_fault_text(key_fault fault);
 
 /* ---- time ---- */
 int64_t now_ms(void); /* a monotonic clock: differences only */

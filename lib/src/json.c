@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json.c: the canonical form of a JSON text, for fingerprints. Written here and not borrowed, because a JSON library
- * reads numbers as doubles: 100000000000000000.01 and .02 would be one request. Numbers keep their text; strings are
- * compared decoded. One recursive descent over the input writes the output; the members of an object are written, then
- * put in order.
+ * json.c: the canonical form of a JSON text, for fingerprints: the text of PostgreSQL's jsonb, which SQL has at no cost, its
+ * numbers without trailing zeros. docs/fingerprint.md specifies it; once._json_body is the same in SQL. Written here and not
+ * borrowed, because a JSON library reads numbers as doubles: 100000000000000000.01 and .02 would be one request. One
+ * recursive descent over the input writes the output; the members of an object are written, then put in order.
  */
 #include <stdlib.h>
 
 #include "internal.h"
 
 enum {
-	DEPTH_MAX = 64
+	DEPTH_MAX = 64,
+	/* Without these a few bytes, 1e99999, would become as many digits as they say. */
+	NUMBER_CHARACTERS_MAX = 100,
+	EXPONENT_MAX = 99
 };
 
 typedef struct buffer {
@@ -23,14 +26,15 @@ typedef struct reader {
 	const unsigned char *at;
 	const unsigned char *end;
 	buffer out;
+	buffer names; /* of the members of the objects that are open, decoded */
+	bool is_name; /* the string that is read goes there, too */
 	bool no_memory;
 } reader;
 
 static bool value(reader *in, int depth);
 
-static bool emit(reader *in, const void *data, size_t length)
+static bool append(reader *in, buffer *out, const void *data, size_t length)
 {
-	buffer *out = &in->out;
 	if (out->capacity - out->length < length) {
 		size_t capacity = (out->capacity + length) * 2;
 		char *grown = realloc(out->data, capacity);
@@ -44,6 +48,17 @@ static bool emit(reader *in, const void *data, size_t length)
 	memcpy(out->data + out->length, data, length);
 	out->length += length;
 	return true;
+}
+
+static bool emit(reader *in, const void *data, size_t length)
+{
+	return append(in, &in->out, data, length);
+}
+
+/* A character of a string: as it is written, and as it is. */
+static bool emit_character(reader *in, const void *written, size_t written_length, const void *bytes, size_t length)
+{
+	return emit(in, written, written_length) && (!in->is_name || append(in, &in->names, bytes, length));
 }
 
 static void skip_space(reader *in)
@@ -87,38 +102,34 @@ static bool hex4(reader *in, uint32_t *number)
 static bool emit_code_point(reader *in, uint32_t c)
 {
 	static const char hex[] = "0123456789abcdef";
-	char bytes[6];
-	if (c == '"' || c == '\\') {
-		bytes[0] = '\\';
-		bytes[1] = (char)c;
-		return emit(in, bytes, 2);
+	static const char short_of[0x20] = {['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
+	char bytes[4];
+	size_t length = 0;
+	if (c < 0x80) {
+		bytes[length++] = (char)c;
+	} else if (c < 0x800) {
+		bytes[length++] = (char)(0xC0 | c >> 6);
+	} else if (c < 0x10000) {
+		bytes[length++] = (char)(0xE0 | c >> 12);
+		bytes[length++] = (char)(0x80 | (c >> 6 & 0x3F));
+	} else {
+		bytes[length++] = (char)(0xF0 | c >> 18);
+		bytes[length++] = (char)(0x80 | (c >> 12 & 0x3F));
+		bytes[length++] = (char)(0x80 | (c >> 6 & 0x3F));
+	}
+	if (c >= 0x80) {
+		bytes[length++] = (char)(0x80 | (c & 0x3F));
+		return emit_character(in, bytes, length, bytes, length);
+	}
+	if (c == '"' || c == '\\' || (c < 0x20 && short_of[c] != '\0')) {
+		char written[2] = {'\\', c < 0x20 ? short_of[c] : (char)c};
+		return emit_character(in, written, sizeof written, bytes, 1);
 	}
 	if (c < 0x20) {
-		memcpy(bytes, "\\u00", 4);
-		bytes[4] = hex[c >> 4];
-		bytes[5] = hex[c & 15];
-		return emit(in, bytes, 6);
+		char written[6] = {'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]};
+		return emit_character(in, written, sizeof written, bytes, 1);
 	}
-	if (c < 0x80) {
-		bytes[0] = (char)c;
-		return emit(in, bytes, 1);
-	}
-	if (c < 0x800) {
-		bytes[0] = (char)(0xC0 | c >> 6);
-		bytes[1] = (char)(0x80 | (c & 0x3F));
-		return emit(in, bytes, 2);
-	}
-	if (c < 0x10000) {
-		bytes[0] = (char)(0xE0 | c >> 12);
-		bytes[1] = (char)(0x80 | (c >> 6 & 0x3F));
-		bytes[2] = (char)(0x80 | (c & 0x3F));
-		return emit(in, bytes, 3);
-	}
-	bytes[0] = (char)(0xF0 | c >> 18);
-	bytes[1] = (char)(0x80 | (c >> 12 & 0x3F));
-	bytes[2] = (char)(0x80 | (c >> 6 & 0x3F));
-	bytes[3] = (char)(0x80 | (c & 0x3F));
-	return emit(in, bytes, 4);
+	return emit_character(in, bytes, 1, bytes, 1);
 }
 
 static bool escape(reader *in)
@@ -149,7 +160,8 @@ static bool escape(reader *in)
 		if (!hex4(in, &c)) {
 			return false;
 		}
-		if (c >= 0xDC00 && c <= 0xDFFF) {
+		/* jsonb holds neither U+0000 nor half a pair. */
+		if (c == 0 || (c >= 0xDC00 && c <= 0xDFFF)) {
 			return false;
 		}
 		if (c >= 0xD800 && c <= 0xDBFF) {
@@ -194,7 +206,7 @@ static bool utf8(reader *in)
 		return false;
 	}
 	in->at += length;
-	return emit(in, at, length);
+	return emit_character(in, at, length, at, length);
 }
 
 static bool string(reader *in)
@@ -223,35 +235,95 @@ static bool string(reader *in)
 	return false;
 }
 
-static bool digits(reader *in)
+static size_t digits(reader *in)
 {
 	const unsigned char *start = in->at;
 	while (in->at < in->end && *in->at >= '0' && *in->at <= '9') {
 		in->at++;
 	}
-	return in->at > start;
+	return (size_t)(in->at - start);
+}
+
+/*
+ * 0.DIGITS times ten to the power of point, in plain notation. Neither the first digit nor the last is 0; none: zero. False
+ * where that is too long: a canonical form is its own.
+ */
+static bool emit_number(reader *in, bool negative, const char *digits, int count, int point)
+{
+	char plain[NUMBER_CHARACTERS_MAX + EXPONENT_MAX + 3];
+	size_t length = 0;
+	if (count == 0) {
+		return emit(in, "0", 1);
+	}
+	if (negative) {
+		plain[length++] = '-';
+	}
+	/* The first digit has place 0. */
+	for (int place = point < 1 ? point - 1 : 0; place < count || place < point; place++) {
+		if (place == point) {
+			plain[length++] = '.';
+		}
+		plain[length++] = place >= 0 && place < count ? digits[place] : '0';
+	}
+	return length <= NUMBER_CHARACTERS_MAX && emit(in, plain, length);
+}
+
+/* After its e; false where there is none, or it is beyond EXPONENT_MAX. */
+static bool exponent(reader *in, int *power)
+{
+	bool negative = take(in, '-');
+	if (!negative) {
+		take(in, '+');
+	}
+	const unsigned char *at = in->at;
+	bool good = digits(in) > 0;
+	for (; at < in->at && good; at++) {
+		*power = *power * 10 + (*at - '0');
+		good = *power <= EXPONENT_MAX;
+	}
+	*power = negative ? -*power : *power;
+	return good;
 }
 
 static bool number(reader *in)
 {
 	const unsigned char *start = in->at;
-	take(in, '-');
-	if (!take(in, '0') && !digits(in)) {
+	bool negative = take(in, '-');
+	const unsigned char *whole = in->at;
+	size_t whole_count = take(in, '0') ? 1 : digits(in);
+	size_t fraction_count = 0;
+	int power = 0;
+	if (whole_count == 0) {
 		return false;
 	}
-	if (take(in, '.') && !digits(in)) {
-		return false;
-	}
-	if (in->at < in->end && (*in->at | 0x20) == 'e') {
-		in->at++;
-		if (!take(in, '+')) {
-			take(in, '-');
-		}
-		if (!digits(in)) {
+	if (take(in, '.')) {
+		fraction_count = digits(in);
+		if (fraction_count == 0) {
 			return false;
 		}
 	}
-	return emit(in, start, (size_t)(in->at - start));
+	const unsigned char *fraction = in->at - fraction_count;
+	if (in->at < in->end && (*in->at | 0x20) == 'e') {
+		in->at++;
+		if (!exponent(in, &power)) {
+			return false;
+		}
+	}
+	if (in->at - start > NUMBER_CHARACTERS_MAX) {
+		return false;
+	}
+	char all[NUMBER_CHARACTERS_MAX];
+	memcpy(all, whole, whole_count);
+	memcpy(all + whole_count, fraction, fraction_count);
+	size_t first = 0;
+	size_t end = whole_count + fraction_count;
+	while (first < end && all[first] == '0') {
+		first++;
+	}
+	while (end > first && all[end - 1] == '0') {
+		end--;
+	}
+	return emit_number(in, negative, all + first, (int)(end - first), (int)whole_count - (int)first + power);
 }
 
 static bool word(reader *in, const char *text)
@@ -281,36 +353,36 @@ static bool array(reader *in, int depth)
 		if (take(in, ']')) {
 			return emit(in, "]", 1);
 		}
-		if (!take(in, ',') || !emit(in, ",", 1)) {
+		if (!take(in, ',') || !emit(in, ", ", 2)) {
 			return false;
 		}
 	}
 }
 
-/* A member as it stands in the output: its name (with quotes) and the whole of it. */
+/* A member as it stands in the output, its name decoded. */
 typedef struct member {
-	char *text;
+	const char *name;
 	size_t name_length;
+	const char *text;
 	size_t length;
 } member;
 
+/* jsonb's order: a shorter name first, in bytes of UTF-8; of one length, by their values. */
 static int compare_members(const void *left, const void *right)
 {
 	const member *a = left;
 	const member *b = right;
-	size_t shorter = a->name_length < b->name_length ? a->name_length : b->name_length;
-	int order = memcmp(a->text, b->text, shorter);
-	if (order != 0) {
-		return order;
+	if (a->name_length != b->name_length) {
+		return a->name_length < b->name_length ? -1 : 1;
 	}
-	return a->name_length == b->name_length ? 0 : a->name_length < b->name_length ? -1 : 1;
+	return a->name_length == 0 ? 0 : memcmp(a->name, b->name, a->name_length);
 }
 
 /*
  * Cuts the members that were just written off the output, and writes them again in order. False where two have one
  * name.
  */
-static bool write_in_order(reader *in, size_t start, member *members, size_t count)
+static bool write_in_order(reader *in, size_t start, size_t names_start, member *members, size_t count)
 {
 	if (count == 0) {
 		return true;
@@ -322,20 +394,33 @@ static bool write_in_order(reader *in, size_t start, member *members, size_t cou
 		return false;
 	}
 	memcpy(copy, in->out.data + start, length);
-	size_t offset = 0;
+	const char *text = copy;
+	const char *name = in->names.data == NULL ? "" : in->names.data + names_start;
 	for (size_t i = 0; i < count; i++) {
-		members[i].text = copy + offset;
-		offset += members[i].length;
+		members[i].text = text;
+		members[i].name = name;
+		text += members[i].length;
+		name += members[i].name_length;
 	}
 	qsort(members, count, sizeof members[0], compare_members);
 	in->out.length = start;
 	bool good = true;
 	for (size_t i = 0; i < count && good; i++) {
-		good = i == 0 || (compare_members(&members[i - 1], &members[i]) != 0 && emit(in, ",", 1));
+		good = i == 0 || (compare_members(&members[i - 1], &members[i]) != 0 && emit(in, ", ", 2));
 		good = good && emit(in, members[i].text, members[i].length);
 	}
 	free(copy);
 	return good;
+}
+
+static bool name(reader *in)
+{
+	skip_space(in);
+	in->is_name = true;
+	bool good = string(in);
+	in->is_name = false;
+	skip_space(in);
+	return good && take(in, ':') && emit(in, ": ", 2);
 }
 
 static bool object(reader *in, int depth)
@@ -345,16 +430,16 @@ static bool object(reader *in, int depth)
 	size_t capacity = 0;
 	bool good = emit(in, "{", 1);
 	size_t start = in->out.length;
+	size_t names_start = in->names.length;
 	in->at++;
 	skip_space(in);
 	bool more = good && !take(in, '}');
 	while (more) {
 		size_t member_start = in->out.length;
-		skip_space(in);
-		good = string(in);
-		size_t name_length = in->out.length - member_start;
-		skip_space(in);
-		good = good && take(in, ':') && emit(in, ":", 1) && value(in, depth);
+		size_t name_start = in->names.length;
+		good = name(in);
+		size_t name_length = in->names.length - name_start;
+		good = good && value(in, depth);
 		if (!good) {
 			break;
 		}
@@ -376,25 +461,26 @@ static bool object(reader *in, int depth)
 			break;
 		}
 	}
-	good = good && write_in_order(in, start, members, count) && emit(in, "}", 1);
+	good = good && write_in_order(in, start, names_start, members, count) && emit(in, "}", 1);
+	in->names.length = names_start;
 	free(members);
 	return good;
 }
 
-/* A value with the space around it. */
+/* A value with the space around it, inside of depth arrays and objects. */
 static bool value(reader *in, int depth)
 {
 	bool good = false;
 	skip_space(in);
-	if (in->at == in->end || depth == DEPTH_MAX) {
+	if (in->at == in->end) {
 		return false;
 	}
 	switch (*in->at) {
 	case '{':
-		good = object(in, depth + 1);
+		good = depth < DEPTH_MAX && object(in, depth + 1);
 		break;
 	case '[':
-		good = array(in, depth + 1);
+		good = depth < DEPTH_MAX && array(in, depth + 1);
 		break;
 	case '"':
 		good = string(in);
@@ -419,7 +505,8 @@ static bool value(reader *in, int depth)
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory)
 {
 	reader in = {.at = (const unsigned char *)text, .end = (const unsigned char *)text + length};
-	bool good = value(&in, 0) && in.at == in.end;
+	bool good = length <= ONCE_CANONICAL_BYTES_MAX && value(&in, 0) && in.at == in.end;
+	free(in.names.data);
 	*no_memory = in.no_memory;
 	if (!good) {
 		free(in.out.data);

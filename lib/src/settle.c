@@ -88,13 +88,13 @@ static bool is_ours(const once_operation *operation, const once_answer *answer)
 }
 
 /*
- * The claim was granted in a statement whose answer was lost. Which verdict it had is not stored: with fence 1 it was
- * new; a single attempt under a higher fence follows only attempts that were released, whose work never started;
- * anything else may have taken over from an attempt that was lost, and the caller must be told so.
+ * The claim was granted in a statement whose answer was lost. Which verdict it had is not stored: a single attempt is the
+ * first whose work may start, since what was released is not counted; anything else may have taken over from an attempt
+ * that was lost, and the caller must be told so.
  */
 static once_verdict verdict_of_lost(const once_answer *answer)
 {
-	return answer->fence == 1 ? ONCE_NEW_CLAIM : answer->attempts == 1 ? ONCE_RETRYABLE_FAILURE : ONCE_PROCESSING_STALE;
+	return answer->attempts == 1 ? ONCE_NEW_CLAIM : ONCE_PROCESSING_STALE;
 }
 
 static void adopt(once_operation *operation, const once_answer *answer)

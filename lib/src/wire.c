@@ -73,6 +73,8 @@ void wire_lose(wire *wire, const char *cause)
 	note_cause(wire, cause == NULL ? PQerrorMessage(wire->connection) : cause);
 	if (wire->state == WIRE_CONNECTING || wire->state == WIRE_CHECKING) {
 		batcher->statistics.connect_failures++;
+		wire->down = true;
+		batcher_defer(batcher);
 	}
 	/* Full jitter: many processes that lost one server do not come back to it at once. */
 	int64_t limit = options->backoff_ms << (wire->failures < 20 ? wire->failures : 20);
@@ -191,11 +193,37 @@ static void refuse_all(wire *wire, once_error *error)
 	link *queue = &batcher->queues[wire->number];
 	uint64_t last = batcher->serials;
 	wire_lose(wire, once_error_message(error));
+	wire->down = false; /* it is there, and whoever asks is told what is wrong with it */
 	/* Not those that a callback submits: they would be refused, and submitted, for ever. */
 	while (!batcher->closed && !list_empty(queue) && OPERATION_AT(queue->next, place_link)->serial <= last) {
 		operation_end(OPERATION_AT(queue->next, place_link), NULL, error);
 	}
 	once_error_free(error);
+}
+
+/* The first that was never sent, and was there already before anybody was told; NULL: none. */
+static once_operation *find_unsent(const link *queue, uint64_t last)
+{
+	for (const link *at = queue->next; at != queue; at = at->next) {
+		once_operation *operation = OPERATION_AT((link *)(uintptr_t)at, place_link);
+		if (operation->lost_count == 0 && operation->serial <= last) {
+			return operation;
+		}
+	}
+	return NULL;
+}
+
+void wire_refuse(wire *wire)
+{
+	once_batcher *batcher = wire->batcher;
+	uint64_t last = batcher->serials; /* as in refuse_all */
+	char message[96 + CAUSE_BYTES_MAX];
+	once_operation *operation = NULL;
+	snprintf(message, sizeof message, "the database cannot be reached; the last connection failed: %s", wire->cause);
+	/* From the beginning each time: a callback may end any of them. */
+	while (!batcher->closed && (operation = find_unsent(&batcher->queues[wire->number], last)) != NULL) {
+		operation_fail(operation, ONCE_CONNECTION, false, message, NULL, "Try again, with the same key.");
+	}
 }
 
 /* A result of the check. Returns false where the connection is gone. */
@@ -213,6 +241,7 @@ static bool check_result(wire *wire, const PGresult *result)
 		return true;
 	case PGRES_PIPELINE_SYNC:
 		wire->state = WIRE_IDLE;
+		wire->down = false;
 		wire->prepares = wire->batcher->options.prepare;
 		wire->batcher->statistics.connects++;
 		wire->batcher->statistics.connected[wire->number] = true;
@@ -438,7 +467,12 @@ void wire_tick(wire *wire, int64_t now)
 		return;
 	}
 	if (wire->state == WIRE_PAUSE) {
-		wire_start(wire);
+		/* One asks for both whether the database is back. */
+		if (wire->number > 0 && wire->batcher->wires[0].down) {
+			wire->state = WIRE_CLOSED;
+		} else {
+			wire_start(wire);
+		}
 		return;
 	}
 	wire->batcher->statistics.timeouts++;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce doctor, check by check: each speaks where there is something to say. That each is silent where all is well is shown by the
 fresh installation of test_doctor.py, and by the pairs below where that installation has nothing to be silent about."""
+import re
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import subprocess
 import psycopg2
 import pytest
 
+from contract.calls import Once, now_ms, run, uuid7
 from harness.postgres import PORT, Postgres, clean_environment, private_directory, tied, unprivileged, wait_until
 
 from .command import Command
@@ -24,8 +26,8 @@ def set_for_database(setting):
     return f"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET {setting}', current_database()); END $$"
 
 
-RELAY = """INSERT INTO once.relay (relay, system_identifier, seen, started_at, progressed_at)
-           SELECT 'shop', system_identifier + {}, '3:3:', now(), now() FROM pg_control_system()"""
+RELAY = """INSERT INTO once.relay (relay, written_by, seen, started_at, progressed_at)
+           SELECT 'shop', {}, '3:3:', now(), now()"""
 EVENT = "SELECT once.emit('orders', '{}', event_type => 'placed')"
 PARKED_EVENT = """INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, attempts, next_at, parked_at, updated_at)
                   SELECT 'shop', o.id, o.xid, o.day, o.event_id, o.topic, '', 'dead', 9, 'infinity', now(), now() FROM once.outbox AS o"""
@@ -66,7 +68,7 @@ HARMS = {
         ("keeper", "failed", "INSERT INTO once.keeper_step (step, last_started, last_success) SELECT 'days', at, at FROM (SELECT now()"
          " - interval '2 days' AS at) AS t"),
         ("keeper clock", "warning", "INSERT INTO once.clock (read_at, usual, unsteady_since, why) VALUES (now(), '1 s', now(), 'it leapt')"),
-        ("relays of another cluster", "failed", RELAY.format(1)),
+        ("relays of another cluster", "failed", RELAY.format("'1'")),
         ("messages behind", "warning", PARKED_MESSAGE.format("waiting")),
         ("keys of each attempt", "warning", COUNTED.format(10000, "new")),
         ("stale intents", "warning", SWEPT.format(3, 0)),
@@ -77,7 +79,7 @@ HARMS = {
         ("partitions", "failed", drop_day("intent", 0)),
         ("days ahead", "failed", drop_day("intent", 1)),
         ("keeper steps", "failed", "SELECT once.keep_take('here'); SELECT once.keep_failed('here', 'days', '55P03', 'a lock')"),
-        ("relays running", "warning", RELAY.format(0)),
+        ("relays running", "warning", RELAY.format("pg_current_xact_id()::xid")),
         ("relays behind", "warning", f"{EVENT}; UPDATE once.outbox SET created_at = now() - interval '10 minutes'"),
         ("dead events", "warning", PARKED_EVENT),
         ("dead messages", "warning", PARKED_MESSAGE.format("dead")),
@@ -206,6 +208,44 @@ def there(other, tmp_path):
 
 def test_a_durable_server_is_well(there):
     assert not_ok(checks(there[1], 0)) == {"keeper": "warning"}
+
+
+def open_attempts(database, most):
+    """How many sessions, most at most, can have an attempt open that no session has planned before; what stops the next."""
+    connections = [database.connect() for _ in range(most)]
+    for number, connection in enumerate(connections):
+        try:
+            run(connection, "BEGIN")
+            Once(connection).start(key=uuid7(now_ms(database), number))
+            Once(connection).emit(topic="t", payload="{}", scope="orders", key=f"k{number}")
+        except psycopg2.Error as error:
+            return number, error.pgcode
+    return most, None
+
+
+def test_a_long_horizon_needs_as_many_locks_as_the_finding_says(tmp_path):
+    # A server without other places for locks: each setting here would add some.
+    settings = {"max_connections": "12", "superuser_reserved_connections": "1", "max_locks_per_transaction": "64", "max_worker_processes": "1",
+                "max_wal_senders": "0", "autovacuum_max_workers": "1", "max_prepared_transactions": "0"}
+    with Postgres(settings=settings) as server:
+        database = server.new_database()
+        database.execute("UPDATE once.setting SET closed_before = closed_before - 353")
+        database.execute("SELECT once.set_keeping(horizon_days => 360)")
+        database.execute("SET statement_timeout = 0; SELECT once.add_days()")
+        database.close()
+        row = checks(Command(database.dsn(), tmp_path), 0)["max_locks_per_transaction"]
+        assert row["level"] == "warning" and "53200" in row["advice"]
+        room = int(re.search(r"room for (\d+) open attempts", row["found"])[1])
+        most, why = open_attempts(database, 9)
+        assert room <= most < 9 and why == "53200", row
+        wanted = re.search(r"max_locks_per_transaction = (\d+)", row["advice"])[1]
+        database.close()
+        server.settings["max_locks_per_transaction"] = wanted
+        server.configure()
+        server.restart()
+        row = checks(Command(database.dsn(), tmp_path), 0)["max_locks_per_transaction"]
+        assert row["level"] == "ok", row
+        assert open_attempts(database, 9) == (9, None)
 
 
 def test_connections_that_run_out_are_found(there):

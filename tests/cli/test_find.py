@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""pgonce find, stuck, in-doubt and recover."""
+"""pgonce find, stuck, in-doubt, recover, and resolve of many."""
 import json
 
 import pytest
@@ -236,11 +236,10 @@ def test_a_reader_may_look_and_a_keeper_recover(db, tmp_path):
 
 
 def test_show_tells_the_timeline_with_every_delivery(pgonce, charged):
-    own = charged.value("SELECT system_identifier FROM pg_control_system()")
     for relay in ("audit", "kafka", "later"):
-        charged.execute("INSERT INTO once.relay (relay, system_identifier, seen, started_at, progressed_at)"
-                        " VALUES (%s, %s, CASE WHEN %s = 'later' THEN '1:1:'::pg_snapshot ELSE pg_current_snapshot() END, now(), now())",
-                        relay, own, relay)
+        charged.execute("INSERT INTO once.relay (relay, seen, started_at, progressed_at)"
+                        " VALUES (%s, CASE WHEN %s = 'later' THEN '1:1:'::pg_snapshot ELSE pg_current_snapshot() END, now(), now())",
+                        relay, relay)
     charged.execute("INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, attempts, next_at, error, parked_at,"
                     " updated_at) SELECT 'audit', id, xid, day, event_id, topic, tenant, 'dead', 9, 'infinity', 'HTTP 500', now(), now()"
                     " FROM once.outbox")
@@ -266,3 +265,123 @@ def test_the_timeline_has_decisions_attempts_and_the_archive(pgonce, db):
     found = {entry["what"]: entry for entry in told["timeline"]}
     assert found["decision"]["by"] == "postgres" and "processing -> failed_final: given up" in found["decision"]["text"]
     assert "failed_final at attempt 2" in found["outcome"]["text"] and "archived" not in found
+
+
+# ---- many in doubt ----
+
+
+def doubt(db, *keys, scope="payments", error="timeout", tenant=""):
+    for key in keys:
+        claim(db, scope, key, tenant=tenant)
+        db.execute("SELECT once.fail(%s, %s, 1, NULL, %s, tenant => %s)", scope, key, error, tenant)
+
+
+def states(db):
+    return dict(db.rows("SELECT key, state FROM once.intent"))
+
+
+DECIDED = ("--as", "failed_retryable", "--reason", "the provider took nothing")
+
+
+def test_resolve_all_counts_by_error_in_a_dry_run_and_then_decides(pgonce, db):
+    doubt(db, "a", "b", "c")
+    doubt(db, "d", error="reset")
+    doubt(db, "e", error=None)
+    doubt(db, "other", scope="refunds")
+    words = ("resolve", "--scope", "payments", "--all", *DECIDED)
+    told = json.loads(pgonce(*words, "--dry-run", "--json").stdout)
+    assert (told["dry_run"], told["decided"], told["skipped"], told["to"]) == (True, 5, 0, "failed_retryable")
+    assert told["errors"] == [{"error": error, "decided": count, "skipped": 0} for error, count in (("reset", 1), ("timeout", 3), (None, 1))]
+    assert set(states(db).values()) == {"in_doubt"} and db.value("SELECT count(*) FROM once.decision") == 0
+    text = pgonce(*words, "--error", "timeout").stdout.decode()
+    assert "scope='payments': 3 -> failed_retryable" in text and "3  timeout" in text
+    assert db.value("SELECT count(*) FROM once.decision WHERE reason = 'the provider took nothing'") == 3
+    done = pgonce(*words, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["decided"] == 2
+    assert json.loads(pgonce(*words, "--json").stdout)["decided"] == 0
+    assert {key for key, state in states(db).items() if state == "in_doubt"} == {"other"}
+
+
+def test_resolve_all_is_narrowed_by_tenant_and_time(pgonce, db):
+    doubt(db, "ours")
+    doubt(db, "theirs", tenant="acme")
+    words = ("resolve", "--scope", "payments", "--all", *DECIDED, "--dry-run", "--json")
+    for options, count in (((), 2), (("--tenant", "acme"), 1), (("--tenant", ""), 1), (("--since", "1h"), 2), (("--until", "1h"), 0),
+                           (("--since", "yesterday", "--until", "tomorrow"), 2), (("--since", "tomorrow"), 0)):
+        assert json.loads(pgonce(*words, *options).stdout)["decided"] == count, options
+    done = pgonce(*words, "--since", "when it was warm")
+    assert done.returncode == 2 and b"no time" in done.stderr
+
+
+def test_resolve_all_gives_each_the_same_answer(pgonce, db, tmp_path):
+    doubt(db, "a", "b")
+    (tmp_path / "body").write_bytes(b"ask \0 us")
+    done = pgonce("resolve", "--scope", "payments", "--all", "--as", "failed_final", "--reason", "refunded by hand", "--status", "410",
+                  "--body", tmp_path / "body", "--headers", '{"Content-Type": "text/plain"}')
+    assert done.returncode == 0, done.stderr
+    for key in ("a", "b"):
+        row = db.row("SELECT * FROM once.peek('payments', %s)", key)
+        assert (row.state, row.response_status, row.response_body, row.response_headers) == ("failed_final", 410, b"ask \0 us", {"Content-Type": "text/plain"})
+
+
+def test_resolve_all_says_what_it_skipped(pgonce, db):
+    doubt(db, "free", "held")
+    holder = db.connect(autocommit=False)
+    with holder.cursor() as cursor:
+        cursor.execute("SELECT once.complete('payments', 'held', 1)")
+    words = ("resolve", "--scope", "payments", "--all", *DECIDED)
+    text = pgonce(*words).stdout.decode()
+    assert "1 -> failed_retryable" in text and "1  skipped" in text
+    holder.commit()
+    assert states(db) == {"free": "failed_retryable", "held": "succeeded"}
+
+
+def test_resolve_all_that_is_killed_is_just_started_again(pgonce, db):
+    count = 4000
+    db.execute("SELECT once.claim('payments', 'k' || n, once.fingerprint('r'::bytea)), once.fail('payments', 'k' || n, 1, NULL)"
+               " FROM generate_series(1, %s) AS n", count)
+    words = ("resolve", "--scope", "payments", "--all", *DECIDED, "--json")
+    process = pgonce.start(*words)
+    while db.value("SELECT count(*) FROM once.decision") == 0:
+        assert process.poll() is None, process.communicate()
+    process.kill()
+    process.communicate()
+    db.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+    before = db.value("SELECT count(*) FROM once.decision")
+    assert 0 < before < count
+    done = pgonce(*words)
+    assert done.returncode == 0 and json.loads(done.stdout)["decided"] == count - before
+    assert db.row("SELECT count(*) AS all, count(DISTINCT key) AS keys FROM once.decision") == (count, count)
+
+
+@pytest.mark.parametrize("words, said", [
+    (("--as", "succeeded", "--reason", "r"), "--key KEY is required; or --all"),
+    (("--all",), "--as"),
+    (("--all", "--as", "succeeded"), "--reason"),
+    (("--all", "--key", "k", *DECIDED), "not with --all"),
+    (("--all", "--result", "a:b", *DECIDED), "not with --all"),
+    (("--key", "k", "--since", "1h", *DECIDED), "--since needs --all"),
+    (("--key", "k", "--error", "timeout", *DECIDED), "--error needs --all"),
+])
+def test_resolve_decides_about_one_or_all_and_never_all_by_accident(pgonce, db, words, said):
+    doubt(db, "k")
+    done = pgonce("resolve", "--scope", "payments", *words)
+    assert (done.returncode, done.stdout) == (2, b"") and said in done.stderr.decode()
+    assert states(db) == {"k": "in_doubt"}
+
+
+def test_recover_asks_verify_functions_about_what_is_in_doubt(pgonce, db):
+    assert pgonce("recover", "--once", "--in-doubt").stdout == b"nothing is in doubt\n"
+    verified_by(db, "split_part(key, '-', 1)")
+    doubt(db, "happened-1", "absent-1", "unknown-1")
+    doubt(db, "plain", scope="imports")
+    dry = pgonce("recover", "--once", "--in-doubt", "--dry-run")
+    assert dry.returncode == 12 and b"nothing was changed" in dry.stdout and set(states(db).values()) == {"in_doubt"}
+    text = pgonce("recover", "--once", "--in-doubt").stdout.decode()
+    for part in ("key='happened-1': succeeded", "key='absent-1': retry", "key='unknown-1': in_doubt", "key='plain': in_doubt: its scope has no verify",
+                 "4 in doubt"):
+        assert part in text, text
+    assert states(db) == {"happened-1": "succeeded", "absent-1": "failed_retryable", "unknown-1": "in_doubt", "plain": "in_doubt"}
+    told = json.loads(pgonce("recover", "--once", "--in-doubt", "--scope", "payments", "--json").stdout)
+    assert told["summary"] == {"judged": 1, "succeeded": 0, "retry": 0, "in_doubt": 1, "abandoned": 0}
+    assert pgonce("recover", "--once").stdout == b"nothing is stale\n"

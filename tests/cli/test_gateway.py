@@ -15,7 +15,7 @@ import pytest
 
 from harness.client import http1
 from harness.nginx import MODULE
-from harness.postgres import children_of, clean_environment, is_running, private_directory, unprivileged, wait_until
+from harness.postgres import PORT, children_of, clean_environment, is_running, private_directory, unprivileged, wait_until
 from harness.upstream import Answer, Upstream
 
 from .command import PROGRAM, Command, ends
@@ -52,6 +52,7 @@ def test_the_configuration_has_what_keeps_a_request_safe(line):
     (("--tenant", "http_x_tenant"), "once_tenant $http_x_tenant;"), (("--tenant", "$remote_user"), "once_tenant $remote_user;"),
     (("--key-from", "http_webhook_id"), "once_key $http_webhook_id;"), (("--lease", "5s"), "once_lease 5000ms;"),
     (("--retention", "2d"), "once_retention 172800000ms;"), (("--wait", "1500ms"), "once_wait 1500ms;"),
+    (("--on-5xx", "release"), "once_on_5xx release;"),
     (("--timeout", "5m"), "proxy_read_timeout 300000ms;"), (("--in-doubt", "retry"), "once_in_doubt retry;"), (("--fail", "open"), "once_fail open;"),
     (("--body-max", "8M"), "client_max_body_size 8388608;"), (("--response-max", "64k"), "once_response_max 65536;"),
     (("--prepare",), "once_prepare on;"), (("--workers", "3"), "worker_processes 3;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
@@ -134,6 +135,13 @@ def test_a_command_alone_finds_no_module(db):
 def test_without_the_contract_nothing_is_started(bare):
     done = bare("gateway", *UPSTREAM)
     assert done.returncode == 4 and b"pgonce init" in done.stderr and done.stdout == b""
+
+
+@needs_module
+def test_a_database_that_refuses_the_gateway_is_told_and_nothing_is_started(db):
+    for wrong in ("dbname=nosuch", "user=nosuch"):
+        done = Command(f"{db.dsn()} {wrong}")("gateway", *UPSTREAM)
+        assert (done.returncode, done.stdout) == (3, b"") and b"nosuch" in done.stderr, done
 
 
 @needs_module
@@ -375,7 +383,7 @@ def test_started_by_root_the_workers_are_somebody_else(gateway):
         pytest.skip("needs root")
     gateway.start()
     (worker,) = gateway.workers()
-    assert pathlib.Path(f"/proc/{worker}").stat().st_uid == unprivileged()[1].pw_uid
+    wait_until(lambda: pathlib.Path(f"/proc/{worker}").stat().st_uid == unprivileged()[1].pw_uid, "the worker to become somebody else")
     done = Command(gateway.dsn)("gateway", *UPSTREAM, "--user", "nobody-has-this-name")
     assert done.returncode == 2 and b"there is no user" in done.stderr
 
@@ -386,3 +394,24 @@ def test_the_counters_are_for_this_machine(gateway):
     gateway.post("k1")
     answer = http1(gateway.socket, "GET", "/once/status", [("Accept", "application/json")])
     assert answer.status == 200 and "pay" in json.loads(answer.body)["scopes"]
+
+
+@needs_module
+def test_without_a_database_it_starts_closed_and_opens_when_that_is_there(server, db, upstream):
+    away = private_directory("pgonce-away-")
+    away.chmod(0o755)
+    gateway = Gateway(db.dsn().replace(str(server.directory), str(away)), upstream)
+    try:
+        gateway.start()
+        refused = gateway.post("k")
+        assert refused.status == 503 and upstream.count("k") == 0
+        ready = http1(gateway.socket, "GET", "/once/ready", [], b"")
+        assert ready.status == 503 and json.loads(ready.body)["ready"] is False
+        (away / f".s.PGSQL.{PORT}").symlink_to(server.directory / f".s.PGSQL.{PORT}")
+        wait_until(lambda: http1(gateway.socket, "GET", "/once/ready", [], b"").status == 200, "the database")
+        assert gateway.post("k").status == 201 and upstream.count("k") == 1
+        status, _, said = gateway.end()
+        assert status == 0 and b"starting closed" in said
+    finally:
+        gateway.close()
+        shutil.rmtree(away)

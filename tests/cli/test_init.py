@@ -100,7 +100,7 @@ def test_newer_functions_are_refused(pgonce, db):
 
 def test_a_changed_migration_is_refused_by_name(pgonce, db):
     db.execute("UPDATE once.migration SET checksum = 'x' WHERE version = 1")
-    refused(pgonce, db, "migration 1 (0001_tables)", "another checksum")
+    refused(pgonce, db, "migration 1 (0001_contract)", "another checksum")
 
 
 def test_a_role_that_may_not_look_is_told_so(pgonce, db):

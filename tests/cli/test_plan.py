@@ -53,10 +53,10 @@ BEGIN
         COMMIT;
     END LOOP;
 END $$"""
-FINISHED = "PERFORM once.begin('scope-ten-', key, print); {emits} PERFORM once.finish('scope-ten-', key, print, 200, body, {headers});"
+FINISHED = "PERFORM once.start('scope-ten-', key, print); {emits} PERFORM once.finish('scope-ten-', key, print, 200, response_body => body, response_headers => {headers});"
 LEASED = """fence := (once.claim('scope-ten-', key, print, owner => 'worker-one')).fence;
         COMMIT;
-        PERFORM once.complete('scope-ten-', key, fence, 200, body, {headers});"""
+        PERFORM once.complete('scope-ten-', key, fence, 200, response_body => body, response_headers => {headers});"""
 EMIT = "PERFORM once.emit('topic-ten-', jsonb_build_object('pad', repeat('x', 80)), event_type => 'event-{n}--', scope => 'scope-ten-', key => key);"
 
 SIZES = """

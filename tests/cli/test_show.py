@@ -43,7 +43,7 @@ def test_show_tells_of_decisions_and_events(pgonce, db):
 
 def test_show_prints_bytes_that_are_no_text_as_hex(pgonce, db):
     db.execute("SELECT once.claim('jobs', 'bytes', once.fingerprint('r'::bytea))")
-    db.execute("SELECT once.complete('jobs', 'bytes', 1, 200, '\\x00ff1b5b324a'::bytea)")
+    db.execute("SELECT once.complete('jobs', 'bytes', 1, 200, response_body => '\\x00ff1b5b324a'::bytea)")
     text = show(pgonce, "bytes").stdout
     assert b"00 ff 1b 5b 32 4a" in text and b"\x1b" not in text
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from cli.command import PROGRAM
+from contract.calls import uuid7_days_ago
 from harness.nats import Nats
 from harness.postgres import clean_environment, tied, wait_until
 
@@ -99,6 +100,36 @@ def test_a_dead_message_is_shown_and_retried_by_the_command(applied, nats, tmp_p
     assert run("--config", path, "--once").returncode == 0
     assert applied.value("SELECT count(*) FROM applied") == 19  # one waits behind it
     assert applied.row("SELECT message_id, state FROM once.parked_message ORDER BY position LIMIT 1") == ("id-0", "dead")
+
+
+def test_a_new_consumer_of_an_old_stream_applies_each_uuid7_once_and_one_that_died_after_its_retry(applied, nats, tmp_path):
+    ids = [uuid7_days_ago(applied, 60, n) for n in range(50)]
+    nats.publish([(f"order.{n}", json.dumps({"number": n, **({"do": "fail"} if n == 7 else {})}).encode(), [("Pgonce-Event-Id", id)])
+                  for n, id in enumerate(ids)] * 2)
+    path = write(tmp_path, nats, applied.dsn(), attempts=1)
+    assert run("--config", path, "--once").returncode == 0
+    assert sorted(row.id for row in applied.rows("SELECT id FROM applied")) == ids[:7] + ids[8:]
+    dead = applied.row("SELECT message_id, state FROM once.parked_message")
+    assert dead == (f"pgonce:id:{ids[7]}", "dead")
+
+    applied.execute("CREATE OR REPLACE FUNCTION apply(m once.message) RETURNS void LANGUAGE sql AS 'INSERT INTO applied (id) VALUES (m.id)'")
+    retried = subprocess.run([PROGRAM, "dead", "retry", dead.message_id, "--consumer", "stock", "--reason", "mended", "--dsn", applied.dsn()],
+                             capture_output=True, text=True, env=clean_environment(), timeout=60, check=False)
+    assert retried.returncode == 0, retried.stderr
+    assert run("--config", path, "--once").returncode == 0
+    nats.publish([("order.7", json.dumps({"number": 7, "do": "fail"}).encode(), [("Pgonce-Event-Id", ids[7])])])
+    assert run("--config", path, "--once").returncode == 0
+    assert sorted(row.id for row in applied.rows("SELECT id FROM applied")) == ids
+    assert applied.value("SELECT count(*) FROM once.parked_message") == 0
+
+
+def test_ids_are_not_changed_under_an_inbox_that_remembers_some(applied, nats, tmp_path):
+    nats.publish([("order.1", b"{}", [("Pgonce-Event-Id", uuid7_days_ago(applied, 0))])])
+    assert run("--config", write(tmp_path, nats, applied.dsn()), "--once").returncode == 0
+    done = run("--config", write(tmp_path, nats, applied.dsn(), ids="uuidv7"), "--once")
+    assert done.returncode != 0 and "under other ids it would apply them again. Set ids = opaque" in done.stderr
+    assert run("--config", write(tmp_path, nats, applied.dsn(), ids="opaque"), "--once").returncode == 0
+    assert applied.value("SELECT count(*) FROM applied") == 1
 
 
 RABBITMQ = {"source": "rabbitmq", "url": "amqp://127.0.0.1:1", "stream": None, "queue": "q"}

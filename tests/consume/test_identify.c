@@ -170,6 +170,61 @@ static void whatever_comes_has_an_id_that_the_contract_takes(void **state)
 	}
 }
 
+static const char *id_in_inbox(arena *arena, const char *id, bool opaque, const char **own)
+{
+	const origin from = {.kind = ORIGIN_HEADER, .name = "id", .opaque = opaque};
+	const source_header header = {.name = "id", .value = bytes(id)};
+	source_message delivery = {.topic = "t", .headers = &header, .header_count = 1};
+	message message;
+
+	message_identify(&delivery, &from, &from, arena, &message);
+	assert_null(message.unusable);
+	*own = message_own_id(&message);
+	return message.id;
+}
+
+static void an_opaque_id_that_may_be_a_uuidv7_has_a_prefix_of_which_no_handler_knows(void **state)
+{
+	static const char *const dated[] = {"0190163d-8694-7f4e-8694-123456789abc",
+	                                    "0190163D-8694-7F4E-8694-123456789ABC",
+	                                    "00000000-0001-7000-8000-000000000001",
+	                                    "ffffffff-ffff-7fff-ffff-ffffffffffff",
+	                                    "0190163d86947f4e8694123456789abc",
+	                                    "0190-163d-8694-7f4e-8694-1234-5678-9abc",
+	                                    "{0190163d-8694-7f4e-8694-123456789abc}",
+	                                    "{0190163D86947F4E8694123456789ABC}",
+	                                    "Urn:uuid:0190163d-8694-7f4e-8694-123456789abc"};
+	static const char *const others[] = {"order-7",
+	                                     "0190163d-8694-4f4e-8694-123456789abc",
+	                                     "0190163d-8694-7f4e-8694-123456789ab",
+	                                     "invoice:0190163d-8694-7f4e-8694-123456789abc",
+	                                     "0190163d-8694-7f4e-8694-123456789abcd",
+	                                     "urn:uuid:",
+	                                     "7",
+	                                     "-",
+	                                     "{}"};
+	arena arena = {0};
+	const char *own = NULL;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof dated / sizeof dated[0]; i++) {
+		const char *id = id_in_inbox(&arena, dated[i], true, &own);
+		assert_int_equal(strncmp(id, OPAQUE_ID_PREFIX, strlen(OPAQUE_ID_PREFIX)), 0);
+		assert_string_equal(id + strlen(OPAQUE_ID_PREFIX), dated[i]);
+		assert_string_equal(own, dated[i]);
+		assert_string_equal(id_in_inbox(&arena, dated[i], false, &own), dated[i]);
+		assert_string_equal(own, dated[i]);
+	}
+	for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+		assert_string_equal(id_in_inbox(&arena, others[i], true, &own), others[i]);
+		assert_string_equal(own, others[i]);
+	}
+	/* Another's, which must not pass for ours. */
+	assert_int_equal(strncmp(id_in_inbox(&arena, OPAQUE_ID_PREFIX "x", true, &own), "sha256:", 7), 0);
+	assert_int_equal(strncmp(id_in_inbox(&arena, OPAQUE_ID_PREFIX "x", false, &own), "sha256:", 7), 0);
+	arena_clear(&arena);
+}
+
 /* Bytes that are no text come back from JSON as they were, and end: who sends them on as a header takes them for a text. */
 static void a_header_of_bytes_ends_where_its_bytes_end(void **state)
 {
@@ -248,6 +303,7 @@ int main(void)
 	    cmocka_unit_test(pointers_that_are_none),
 	    cmocka_unit_test(origins),
 	    cmocka_unit_test(no_text_is_read_beyond_its_end),
+	    cmocka_unit_test(an_opaque_id_that_may_be_a_uuidv7_has_a_prefix_of_which_no_handler_knows),
 	    cmocka_unit_test(a_header_of_bytes_ends_where_its_bytes_end),
 	    cmocka_unit_test(no_header_is_hidden_by_the_name_of_another),
 	    cmocka_unit_test(topics_that_are_no_text_are_told_apart_by_their_last_byte),

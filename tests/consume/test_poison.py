@@ -213,14 +213,6 @@ def test_an_id_that_comes_with_another_payload_is_dead_under_an_id_of_its_own(ap
     assert all(row.message_id.startswith("pgonce:unusable:") and "the id id-1 came before" in row.error for row in rows)
 
 
-def test_an_id_older_than_what_is_remembered_is_dead(applied):
-    old = "0185a000-0000-7000-8000-000000000001"  # a UUIDv7 of January 2023
-    with Script([message(1, id=old), message(2)]) as script:
-        consume(script, applied.dsn())
-    assert ids(applied) == ["id-2"]
-    assert parked(applied)[1:4:2] == ("dead", "P4041")
-
-
 # ---- bodies
 
 PAYLOADS = [

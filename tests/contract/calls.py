@@ -19,7 +19,7 @@ DAY_MS = 86_400_000
 
 NAMED = {"scope": "orders"}
 DEFAULTS = {
-    **{name: {**NAMED, "fingerprint": PRINT} for name in ("begin", "begin_new", "finish", "finish_new", "claim")},
+    **{name: {**NAMED, "fingerprint": PRINT} for name in ("start", "start_new", "try_start", "finish", "finish_new", "claim")},
     **{name: NAMED for name in ("complete", "fail", "renew", "release", "peek", "resolve", "story")},
     "resolve": {**NAMED, "reason": "the test says so"},
     "receive": {"consumer": "mailer", "fingerprint": PRINT},
@@ -30,6 +30,8 @@ ARRAYS = {
     "fingerprint": "bytea[]",
     "fence": "integer[]",
     "response_status": "integer[]",
+    "response_text": "text[]",
+    "response_json": "jsonb[]",
     "response_body": "bytea[]",
     "response_headers": "jsonb[]",
     "result_type": "text[]",
@@ -57,7 +59,8 @@ class Once:
             if function == "claim_many" and "fingerprint" not in arguments:
                 arguments["fingerprint"] = [PRINT] * len(arguments["key"])
             listed = ", ".join(
-                f"{name} => %s" + (f"::{ARRAYS[name]}" if many and name in ARRAYS else "") for name in arguments
+                f"{name} => %s" + (f"::{ARRAYS[name]}" if many and name in ARRAYS else "::bytea" if name == "response_body" else "")
+                for name in arguments
             )
             with self.connection.cursor() as cursor:
                 cursor.execute(f"SELECT * FROM once.{function}({listed})", list(arguments.values()))
@@ -114,8 +117,8 @@ def effects(db, key):
 def let_lease_pass(db, key):
     """What time would do, without waiting for it."""
     db.execute(
-        "UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second' WHERE key = %s AND state ="
-        " 'processing'",
+        "UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second' WHERE key = %s AND state IN"
+        " ('processing', 'in_doubt')",
         key,
     )
 

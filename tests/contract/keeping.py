@@ -61,7 +61,7 @@ def old_day(db):
 def finished(db, number, body=b"kept", expired=False, **more):
     """A finished intent of the day that is retired; its key."""
     key = old_key(db, number)
-    Once(db.connect()).finish(key=key, response_body=body, **more)
+    Once(db.connect()).finish_new(key=key, response_body=body, **more)
     if expired:
         expire(db, key)
     return key

@@ -34,7 +34,9 @@ def with_yesterday(check, *arguments):
     return run
 
 
-LOCKED = "UPDATE once.relay AS r SET after_id = r.after_id WHERE r.relay = relay COLLATE \"C\" RETURNING r.* INTO stored"
+LOCKED = """UPDATE once.relay AS r
+       SET written_by = CASE WHEN r.written_by = r.xmin THEN pg_current_xact_id()::xid ELSE '0' END
+     WHERE r.relay = relay COLLATE "C" RETURNING r.* INTO stored"""
 
 # what is taken out: (how, the checks that must fail then)
 BROKEN = {
@@ -101,11 +103,30 @@ BROKEN = {
         [lambda db: relay.test_a_session_that_does_not_hold_the_relay_cannot_settle(db, "never had")],
     ),
     "any cluster's progress will do": (
-        replace("relay_take", "stored.system_identifier <> own", "false"),
+        replace("_relay_own", "AND r.written_by = r.xmin", ""),
         [
             relay.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again,
             lambda db: errors.test_a_refusal_names_its_code_the_intent_and_a_hint(db, "P4080"),
         ],
+    ),
+    "what an operator writes is ours": (
+        replace("_relay_row", "CASE WHEN r.written_by = r.xmin THEN pg_current_xact_id()::xid ELSE '0' END", "pg_current_xact_id()::xid"),
+        [relay.test_what_operators_do_does_not_make_another_clusters_relay_our_own],
+    ),
+    "what is settled is ours": (
+        replace("relay_settle", "AND r.written_by = r.xmin", ""),
+        [relay.test_progress_that_is_replaced_under_a_relay_is_not_made_its_own_by_settling],
+    ),
+    "what is written within a savepoint is another's": (
+        replace("_relay_sign", "r.written_by NOT IN (r.xmin, '0')", "false"),
+        [
+            lambda db, change=change: relay.test_a_relay_stays_its_databases_own_whoever_writes_its_row_within_savepoints(db, change)
+            for change in ("settle", "operator")
+        ],
+    ),
+    "progress may be ahead": (
+        replace("relay_take", "pg_snapshot_xmax(coalesce(stored.reading, stored.seen)) >", "'0' >"),
+        [relay.test_progress_ahead_of_all_transactions_is_refused],
     ),
     "a refused relay stays locked": (
         replace("relay_take", "PERFORM pg_advisory_unlock(once._relay_lock(relay));", ""),
@@ -303,6 +324,10 @@ BROKEN = {
     "a discarded message is forgotten": (
         replace("dead_discard", "known = 'new'", "known = 'never'"),
         [lambda db: parked.test_a_discarded_message_is_a_duplicate_ever_after_and_frees_its_key(db, False)],
+    ),
+    "a message of a forgotten day is retried": (
+        replace("dead_retry", "IF bucket > 0 AND", "IF false AND"),
+        [parked.test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would_be_let_in],
     ),
     "a message that cannot be remembered is discarded": (
         replace("dead_discard", "known IN ('P4001', 'P4098')", "false"),

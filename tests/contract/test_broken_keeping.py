@@ -4,6 +4,8 @@
 import psycopg2
 import pytest
 
+from . import test_doubts as doubts
+from . import test_fences as fences
 from . import test_keep_days as days
 from . import test_keep_rest as rest
 from .calls import Once, let_lease_pass, mutate
@@ -96,7 +98,7 @@ BROKEN = {
             days.test_the_last_look_finds_what_was_stored_after_the_last_pass,
         ],
     ),
-    "an interrupted detaching is begun anew": (
+    "an interrupted detaching is started anew": (
         replace("_keep_detach", "IF pending THEN", "IF false THEN"),
         [lambda db: days.test_a_concurrent_detaching_that_was_interrupted_is_finished(db, "plainly")],
     ),
@@ -196,8 +198,20 @@ BROKEN = {
         [rest.test_purging_goes_piece_by_piece_and_disturbs_nobody],
     ),
     "a full batch that could not delete all goes on": (
-        replace("_forget", "due < 500 OR gone = 0", "gone < 500"),
+        replace("_forget", "gone.due < 500 OR gone.number = 0", "gone.number < 500"),
         [rest.test_purging_goes_piece_by_piece_and_disturbs_nobody],
+    ),
+    "a forgotten fence is not remembered": (
+        replace("_keep_purge", "PERFORM setval(", "PERFORM concat("),
+        [fences.test_a_late_report_is_not_taken_for_that_of_the_key_that_came_again],
+    ),
+    "the last fence that was forgotten counts, and not the highest": (
+        replace("_keep_purge", "piece.highest >= once._first_fence()", "piece.highest IS NOT NULL"),
+        [fences.test_the_highest_fence_counts_whatever_is_forgotten_after_it],
+    ),
+    "a key is forgotten without its lock": (
+        replace("_forget", "pg_try_advisory_xact_lock(once._lock_id(d.tenant, d.scope, d.key))", "true"),
+        [fences.test_nobody_begins_a_key_while_it_is_being_forgotten],
     ),
     "verify is not asked": (
         replace("_recover", "on_stale = 'verify' THEN", "on_stale = 'never' THEN"),
@@ -232,6 +246,50 @@ BROKEN = {
     "slow verify functions are all asked in one call": (
         replace("_recover", "interval '250 milliseconds'", "interval '1 hour'"),
         [rest.test_slow_verify_functions_are_asked_a_few_at_a_time_and_all_in_the_end],
+    ),
+    "the fence stays when a doubt is decided": (
+        replace("_decide", "fence = fence + 1", "fence = fence"),
+        [lambda db: doubts.test_all_in_doubt_are_decided_in_pieces_each_recorded_as_a_single_one_is(db, "failed_final")],
+    ),
+    "many decisions look at no report": (
+        replace("_decide", "IF source = 'once.intent'::regclass AND NOT", "IF false AND NOT"),
+        [doubts.test_what_another_is_deciding_or_reporting_is_skipped_and_counted_and_nobody_waits],
+    ),
+    "many decisions take no lock": (
+        replace("resolve_many", "IF NOT done AND pg_try_advisory_xact_lock(", "IF NOT done AND 0 <> (SELECT 1) + 0 * abs("),
+        [doubts.test_what_another_is_deciding_or_reporting_is_skipped_and_counted_and_nobody_waits],
+    ),
+    "a dry run decides": (
+        replace("resolve_many", "done := dry_run IS TRUE;", "done := false;"),
+        [doubts.test_a_dry_run_counts_and_changes_nothing],
+    ),
+    "a later attempt is decided about as well": (
+        replace("_doubtful", "i.updated_at < $6", "i.created_at < $6"),
+        [doubts.test_all_attempts_of_what_a_time_selects_lie_within_it],
+    ),
+    "many decisions are of other scopes, too": (
+        replace("_doubtful", "($3 IS NULL OR i.scope COLLATE \"C\" = $3)", "($3 IS NULL OR $3 IS NOT NULL)"),
+        [doubts.test_scope_tenant_error_and_time_narrow_what_is_decided],
+    ),
+    "the archive is not read for doubts": (
+        replace("_doubtful", "h.inhparent IN ('once.intent'::regclass, 'once.archive'::regclass)", "h.inhparent = 'once.intent'::regclass"),
+        [lambda db: doubts.test_what_is_in_doubt_of_a_retired_day_is_decided_and_asked_about_wherever_it_is(db, "moved")],
+    ),
+    "doubts are read anew for each piece": (
+        replace("_doubtful", "AND i.ctid > $1 AND", "AND $1 IS NOT NULL AND"),
+        [doubts.test_very_many_that_stay_in_doubt_come_to_an_end],
+    ),
+    "a verify function that does not know lets a doubt run": (
+        replace("_recover_doubt", "ELSIF answer = 'absent' THEN", "ELSIF answer <> 'happened' THEN"),
+        [doubts.test_verify_functions_are_asked_about_what_is_in_doubt_and_decide_it],
+    ),
+    "attempts that are used up run again after a doubt": (
+        replace("_recover_doubt", "(stored[n]).attempts >= (once._policy(scope)).max_attempts", "false"),
+        [doubts.test_verify_functions_are_asked_about_what_is_in_doubt_and_decide_it],
+    ),
+    "the keeper asks about doubts": (
+        replace("_recover", "i.state = ''processing'' AND i.lease_until <= $2", "i.state IN (''processing'', ''in_doubt'') AND $2 IS NOT NULL"),
+        [doubts.test_the_keeper_and_recovery_of_the_stale_ask_nothing_about_what_is_in_doubt],
     ),
     "the sweep recovers nothing": (
         replace("_keep_sweep", "IF place.place IS NOT NULL THEN", "IF false THEN"),
@@ -269,7 +327,7 @@ def does_its_plain_work(db):
     keep = Keeper(db.connect())
     for number in range(2):
         once = Once(db.connect())
-        once.finish(key=f"plain {number}")
+        once.finish_new(key=f"plain {number}")
         once.claim(key=f"stale {number}")
         let_lease_pass(db, f"stale {number}")
     db.execute("SELECT * FROM once.recover()")

@@ -18,10 +18,13 @@ from . import test_inbox as inbox
 from . import test_isolation as isolation
 from . import test_locks as locks
 from . import test_one_effect as one_effect
+from . import test_outcomes as outcomes
 from . import test_plans as plans
 from . import test_policy as policy
 from . import test_roles as roles
+from . import test_started as started
 from . import test_transitions as transitions
+from . import test_vectors as vectors
 from .calls import Once, mutate, refused, retire, run, shorten_horizon, uuid7_days_ago
 
 
@@ -35,6 +38,18 @@ def both(*mutations):
 
 def run_sql(text):
     return lambda db: db.execute(text)
+
+
+def has_form(db, text, form):
+    vectors.test_sql_and_libpgonce_give_a_json_text_its_canonical_form_or_none(
+        db.connect(), vectors.Library(), {"text": text, "canonical": form}
+    )
+
+
+def is_key(db, header, key):
+    """None: it is refused."""
+    vector = {"header": header} | ({"refused": "A parameter after the quoted key is malformed."} if key is None else {"key": key})
+    vectors.test_sql_and_libpgonce_find_the_key_of_a_header_or_say_why_not(db.connect(), vectors.Library(), vector)
 
 
 def reset_search_paths(db):
@@ -76,9 +91,9 @@ def bound_role_at(function):
 def late_replay_from_the_archive(db):
     shorten_horizon(db)
     key = uuid7_days_ago(db, 2)
-    Once(db.connect()).finish(key=key, response_body=b"kept")
+    Once(db.connect()).finish_new(key=key, response_body=b"kept")
     retire(db, 2)
-    assert Once(db.connect()).begin(key=key).response_body == b"kept"
+    assert Once(db.connect()).start(key=key).response_body == b"kept"
 
 
 def retire_only_with_nobody_under_lease(db):
@@ -92,17 +107,32 @@ FENCE = "AND i.fence = fence AND "
 
 # what is taken out: (how, the checks that must fail then)
 BROKEN = {
-    "begin takes no lock": (
-        no_lock("_enter", "_begin_over"),
-        [one_effect.test_a_second_begin_is_told_at_once_that_the_first_is_running],
+    "start takes no lock": (
+        no_lock("_enter", "_start_over"),
+        [one_effect.test_a_second_start_is_told_at_once_that_the_first_is_running],
     ),
     "claim takes no lock": (
         no_lock("_claim"),
         [one_effect.test_a_second_claim_is_told_at_once_while_the_first_is_uncommitted],
     ),
-    "finish takes no lock": (
-        no_lock("_enter", "_check_finish"),
-        [one_effect.test_finish_without_begin_does_not_wait_for_a_running_attempt],
+    "finish does not ask who started": (
+        both(
+            replace("finish", "once._has_started(tenant, scope, key) AND", ""),
+            replace("_check_finish", "once._noted_start(tenant, scope, key) IS NULL", "false"),
+        ),
+        [
+            started.test_in_autocommit_the_first_call_fails_and_nothing_is_stored,
+            started.test_a_start_that_was_rolled_back_to_a_savepoint_is_none,
+            started.test_another_transaction_of_the_same_session_is_another,
+        ],
+    ),
+    "an outcome is not looked at": (
+        replace("_wrong_outcome", "WHEN status NOT", "WHEN true THEN NULL WHEN status NOT"),
+        [lambda db: outcomes.test_an_outcome_that_is_none_is_refused_at_every_door_and_stores_nothing(db, {"response_status": 99999}, "complete_many")],
+    ),
+    "text is read as the escapes of bytea": (
+        replace("_body", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "coalesce(response_text, response_json::text)::bytea"),
+        [lambda db: outcomes.test_text_is_stored_as_it_is(db, "finish")],
     ),
     "batches take no lock": (
         both(
@@ -115,8 +145,8 @@ BROKEN = {
     "finish has no ON CONFLICT": (
         replace("finish", "ON CONFLICT DO NOTHING", ""),
         [
-            isolation.test_a_retryable_failure_lets_the_next_begin_proceed_under_the_next_fence,
-            fences.test_a_begin_over_a_stale_attempt_shuts_out_the_zombie,
+            isolation.test_a_retryable_failure_lets_the_next_start_proceed_under_the_next_fence,
+            fences.test_a_start_over_a_stale_attempt_shuts_out_the_zombie,
         ],
     ),
     "finish_new does not look before it inserts": (
@@ -141,14 +171,10 @@ BROKEN = {
     "finish may overwrite a finished intent": (
         replace(
             "_finish_over",
-            "AND (i.state = 'failed_retryable' OR (i.state = 'processing' AND i.lease_until <= now))",
+            "AND i.fence = fence - 1 AND (i.state = 'failed_retryable' OR (i.state = 'processing' AND i.lease_until <= now))",
             "",
         ),
-        [
-            isolation.test_a_finished_intent_replays_in_its_own_transaction,
-            isolation.test_a_claim_after_begin_in_one_transaction_makes_finish_refuse,
-            transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
-        ],
+        [isolation.test_a_claim_after_start_in_one_transaction_makes_finish_refuse],
     ),
     "reports ignore the fence": (
         replace("_report", FENCE, "AND "),
@@ -176,7 +202,7 @@ BROKEN = {
         ],
     ),
     "a decision does not raise the fence": (
-        replace("resolve", "fence = fence + 1", "fence = fence"),
+        replace("_decide", "fence = fence + 1", "fence = fence"),
         [fences.test_an_operators_decision_shuts_out_the_zombie],
     ),
     "leases never hold": (
@@ -191,8 +217,8 @@ BROKEN = {
             transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
         ],
     ),
-    "begin compares no fingerprint": (
-        replace("begin", "i.fingerprint = fingerprint AND ", ""),
+    "start compares no fingerprint": (
+        replace("start", "i.fingerprint = fingerprint AND ", ""),
         [one_effect.test_the_same_key_with_another_request_is_a_mismatch_and_changes_nothing],
     ),
     "verdicts compare no fingerprint": (
@@ -229,6 +255,18 @@ BROKEN = {
         replace("_emitted_later", "o.day > day", "false"),
         [lambda db: emit.test_the_same_event_again_after_the_clock_has_stepped_back_is_the_same_event(db, False, 1)],
     ),
+    "emit goes on over midnight in an old snapshot": (
+        replace("emit", "IN ('repeatable read', 'serializable')", "= 'never'"),
+        [lambda db: isolation.test_a_snapshot_from_before_midnight_makes_no_second_event_after_it(db, "REPEATABLE READ")],
+    ),
+    **{
+        f"{function} begins at one whatever was forgotten": (
+            replace(function, "once._first_fence()", "1"),
+            [lambda db, door=door: fences.test_a_key_that_was_forgotten_comes_again_under_a_higher_fence(db, door)],
+        )
+        for function, door in (("start", "start, finish"), ("start_new", "start_new, finish"), ("finish", "start, finish"),
+                               ("finish_new", "finish_new"), ("_claim", "claim"), ("claim_many", "claim_many"))
+    },
     "emit does not say which day it is": (
         replace("_emitted_later", "PERFORM nextval('once.outbox_day_seq');", "EXIT;"),
         [
@@ -257,7 +295,7 @@ BROKEN = {
     ),
     "the day is looked at before the table is locked": (
         both(
-            replace("begin", "bucket = 0 OR once._is_open(bucket)", "bucket >= 0"),
+            replace("start", "bucket = 0 OR once._is_open(bucket)", "bucket >= 0"),
             replace("_enter", "RETURN bucket;", "RETURN CASE WHEN bucket = 0 OR once._is_open(bucket) THEN bucket END;"),
         ),
         [buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it],
@@ -265,16 +303,16 @@ BROKEN = {
     "a day may lie ahead": (
         replace("_is_open", "bucket <= date_part('epoch', clock_timestamp()) / 86400", "true"),
         [
-            lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "begin"),
-            lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "begin_new"),
+            lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "start"),
+            lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "start_new"),
             lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "finish"),
         ],
     ),
     "a day may have no partition": (
         replace("_is_open", "AND to_regclass(concat('once.intent_d', bucket)) IS NOT NULL", ""),
         [
-            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "begin"),
-            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "begin_new"),
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start_new"),
             lambda db: buckets.test_a_missing_partition_is_said_and_add_days_makes_it(db, "finish"),
         ],
     ),
@@ -289,7 +327,7 @@ BROKEN = {
         replace("_day_state", "IF bucket = 0 THEN", "IF true THEN"),
         [
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "claim"),
-            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "begin"),
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
             lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "claim"),
             lambda db: buckets.test_a_missing_partition_is_said_and_add_days_makes_it(db, "claim"),
         ],
@@ -309,7 +347,7 @@ BROKEN = {
         replace("_outlive", "IF moving THEN", "IF false THEN"),
         [late_replay_from_the_archive, buckets.test_an_intent_in_doubt_survives_its_day_and_can_be_resolved],
     ),
-    "begin does not look into the archive": (
+    "start does not look into the archive": (
         replace("_archived", "RETURN kept", "RETURN NULL"),
         [late_replay_from_the_archive],
     ),
@@ -325,12 +363,30 @@ BROKEN = {
         replace("_bucket", "0-9a-fA-F", "0-9a-f"),
         [buckets.test_a_uuid7_belongs_to_its_day_and_every_other_key_to_bucket_0],
     ),
+    "a UUIDv7 of the first day is a key without a day": (
+        replace("_bucket", "::integer, 1)", "::integer, 0)"),
+        [
+            buckets.test_a_uuid7_belongs_to_its_day_and_every_other_key_to_bucket_0,
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "claim"),
+        ],
+    ),
+    "only one spelling of a UUIDv7 has its day": (
+        replace("_bucket", "THEN once._respelled(key)", "THEN 0"),
+        [
+            buckets.test_a_uuid7_has_its_birthday_in_any_spelling,
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
+        ],
+    ),
+    "hashes are dated": (
+        replace("_respelled", "01[89a-f]", ""),
+        [lambda db: buckets.test_a_key_that_only_looks_like_a_uuid7_is_an_ordinary_key(db, "0170163d86947f4e8694123456789abc")],
+    ),
     "bodies of any size": (
-        replace("_check_size", "octet_length(body) > bytes_max", "false"),
+        replace("_check_outcome", "octet_length(body) > bytes_max", "false"),
         [hostile.test_a_10_mb_body_is_refused_by_the_default_limit],
     ),
     "a replay trims the body": (
-        replace("begin", "i.response_body,", "btrim(i.response_body, '\\x00'::bytea),"),
+        replace("start", "i.response_body,", "btrim(i.response_body, '\\x00'::bytea),"),
         [hostile.test_all_byte_values_round_trip],
     ),
     "the same key twice in a batch is two claims": (
@@ -348,7 +404,7 @@ BROKEN = {
     "nobody is authorised": (
         replace("_check", "PERFORM once._authorise(tenant);", ""),
         [
-            bound_role_at("begin"),
+            bound_role_at("start"),
             bound_role_at("claim"),
             bound_role_at("peek"),
             bound_role_at("emit"),
@@ -359,9 +415,9 @@ BROKEN = {
         replace("_check_batch", "PERFORM once._authorise(tenant);", ""),
         [bound_role_at("claim_many"), bound_role_at("peek_many")],
     ),
-    "begin trusts every login": (
+    "start trusts every login": (
         replace("_enter", "has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')", "true"),
-        [bound_role_at("begin")],
+        [bound_role_at("start")],
     ),
     "SET ROLE is ignored": (
         replace("_enter", "current_setting('role') = 'none'", "true"),
@@ -385,6 +441,40 @@ BROKEN = {
             " sql AS $$ SELECT sha256(uuid_send(gen_random_uuid())) $$"
         ),
         [fingerprints.test_a_fingerprint_of_json_is_of_its_canonical_form],
+    ),
+    "1.0 is another number than 1": (
+        replace("_json_text", "IF written", "IF false AND written"),
+        [fingerprints.test_a_fingerprint_of_json_is_of_its_canonical_form, lambda db: has_form(db, "1.0", "1")],
+    ),
+    "zeros are cut in strings, too": (
+        replace("_json_text", "([],}]|$)|$)$re$", "([],}]|$))$re$"),
+        [fingerprints.test_zeros_in_a_string_of_json_are_no_number],
+    ),
+    "the last of two members counts": (
+        replace("_json_body", "= members", "<= members"),
+        [lambda db: has_form(db, '{"a":1,"a":2}', None)],
+    ),
+    "a text has a fingerprint of its own": (
+        run_sql(
+            "CREATE OR REPLACE FUNCTION once.fingerprint(request text, tenant text DEFAULT '') RETURNS bytea LANGUAGE"
+            " sql AS $$ SELECT sha256(once.salt(tenant) || 't'::bytea || convert_to(request, 'UTF8')) $$"
+        ),
+        [
+            lambda db: fingerprints.test_a_text_and_its_bytes_have_one_fingerprint(db, "a"),
+            lambda db: fingerprints.test_every_driver_gives_a_value_the_same_fingerprint(db, fingerprints.CALLS[0], "a"),
+        ],
+    ),
+    "a body is bytea's escape string": (
+        run_sql("DROP FUNCTION once.request_fingerprint(text, text, text, text, text, boolean)"),
+        [lambda db: fingerprints.test_every_driver_gives_a_value_the_same_fingerprint(db, fingerprints.CALLS[1], r"C:\\dir")],
+    ),
+    "a key keeps its quotes": (
+        replace("key_of_header", "IF fault IS NOT NULL", "key := given; IF fault IS NOT NULL"),
+        [lambda db: is_key(db, '"a"', "a")],
+    ),
+    "parameters of a key are not looked at": (
+        replace("key_of_header", "WHEN rest LIKE ';%' THEN 'A parameter after the quoted key is malformed.'", ""),
+        [lambda db: is_key(db, '"a";', None)],
     ),
     "in doubt may be claimed": (
         replace(
@@ -411,8 +501,16 @@ BROKEN = {
         ],
     ),
     "unknown is taken for absent": (
-        replace("_begin_over", "verified.answer = 'unknown' OR ", ""),
+        replace("_start_over", "verified.answer = 'unknown' OR ", ""),
         [lambda db: policy.test_verify_unknown_or_anything_else_is_in_doubt(db, "'unknown'")],
+    ),
+    "a doubt is verified while its attempt may still be at work": (
+        replace("_claim", "AND (stored.lease_until > now) IS NOT TRUE", ""),
+        [lambda db: policy.test_a_doubt_without_an_answer_keeps_its_lease_and_is_verified_after_it(db, "claim")],
+    ),
+    "verify is not asked of what is in doubt": (
+        replace("_claim", "AND policy.on_stale = 'verify'", "AND false"),
+        [lambda db: policy.test_a_claim_asks_verify_of_what_is_in_doubt(db, "claim_many")],
     ),
     "an odd answer of verify is believed": (
         replace("_verify", "found_out.answer := 'unknown'", "found_out.answer := 'absent'"),
@@ -440,10 +538,10 @@ BROKEN = {
     ),
     "an intent's lock outlives its transaction": (
         replace("_enter", "pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
-        [isolation.test_a_rollback_to_a_savepoint_undoes_begin_and_finish],
+        [isolation.test_a_rollback_to_a_savepoint_undoes_start_and_finish],
     ),
-    "begin compares with the caller's collation": (
-        replace("begin", 'COLLATE "C"', ""),
+    "start compares with the caller's collation": (
+        replace("start", 'COLLATE "C"', ""),
         [lambda db: plans.test_no_type_or_collation_of_an_argument_changes_a_plan(db, "another collation", False)],
     ),
     "sequential scans are allowed": (
@@ -480,9 +578,9 @@ BROKEN = {
             plans.test_no_index_but_the_primary_key_slows_an_intent,
         ],
     ),
-    "begin writes": (
-        replace("begin", "BEGIN IF bucket > 0", "BEGIN PERFORM pg_current_xact_id(); IF bucket > 0"),
-        [plans.test_begin_writes_nothing],
+    "start writes": (
+        replace("start", "BEGIN IF bucket > 0", "BEGIN PERFORM pg_current_xact_id(); IF bucket > 0"),
+        [plans.test_start_writes_nothing],
     ),
     "an error says the wrong thing": (
         replace("_refuse", "HINT = known.hint", "HINT = ''"),
@@ -499,7 +597,7 @@ def does_its_plain_work(db):
     connection = db.connect()
     once = Once(connection)
     run(connection, "BEGIN")
-    assert once.begin(key="plain").verdict == "proceed"
+    assert once.start(key="plain").verdict == "proceed"
     once.finish(key="plain", response_body=b"a")
     run(connection, "COMMIT")
     assert once.claim(key="plain claim").verdict == "new_claim"

@@ -46,7 +46,7 @@ BROKEN = {
         [seeing.test_messages_are_counted_by_their_consumer],
     ),
     "a replay counts whatever the transaction may": (
-        replace("begin", "current_setting('transaction_read_only') = 'on' OR", ""),
+        replace("start", "current_setting('transaction_read_only') = 'on' OR", ""),
         [seeing.test_a_replay_in_a_read_only_transaction_is_answered_and_not_counted],
     ),
     "a takeover forgets the trace": (
@@ -62,12 +62,20 @@ BROKEN = {
         [malformed],
     ),
     "takeovers are not recorded": (
-        replace("_record_attempt", "IF before.state = 'processing' THEN", "IF false THEN"),
+        replace("_record_attempt", "IF before.state IN ('processing', 'in_doubt') THEN", "IF false THEN"),
         [seeing.test_a_takeover_is_recorded_with_what_was_before_and_after],
     ),
     "every retry is recorded": (
-        replace("_record_attempt", "ELSIF next_fence <= 3", "ELSIF true"),
-        [seeing.test_of_many_retries_ever_fewer_are_recorded],
+        replace("_record_attempt", "(nth <= 3 OR", "(true OR"),
+        [lambda db: seeing.test_of_many_retries_ever_fewer_are_recorded(db, 0)],
+    ),
+    "a fence is taken for the number of an attempt": (
+        replace("_record_attempt", "before.attempts + 1", "before.fence + 1"),
+        [lambda db: seeing.test_of_many_retries_ever_fewer_are_recorded(db, 1000)],
+    ),
+    "work that never started is recorded": (
+        replace("_record_attempt", "before.error_code IS DISTINCT FROM 'released' AND", ""),
+        [seeing.test_work_that_never_started_is_no_attempt_that_anybody_sees],
     ),
     "what was before is not recorded": (
         replace("_record", "once._facts(before)", "NULL"),

@@ -25,9 +25,9 @@ from .calls import (
 
 # Every way to start an intent; each must agree on a key's day. A function of (Once, key) that raises the SQLSTATE.
 DOORS = {
-    "begin": lambda once, key: once.begin(key=key),
-    "begin_new": lambda once, key: once.begin_new(key=key),
-    "finish": lambda once, key: once.finish(key=key),
+    "start": lambda once, key: once.start(key=key),
+    "start_new": lambda once, key: once.start_new(key=key),
+    "finish": lambda once, key: once.finish_new(key=key),
     "finish_new": lambda once, key: once.finish_new(key=key),
     "claim": lambda once, key: once.claim(key=key),
     "receive": lambda once, key: once.receive(message_id=key),
@@ -53,14 +53,39 @@ def test_a_uuid7_belongs_to_its_day_and_every_other_key_to_bucket_0(db):
     assert bucket_of(db, uuid7(now)) == now // DAY_MS
     assert bucket_of(db, uuid7(now - DAY_MS)) == now // DAY_MS - 1
     assert bucket_of(db, uuid7(now).upper()) == now // DAY_MS
-    assert bucket_of(db, uuid7(0)) == 0
-    assert bucket_of(db, uuid7(DAY_MS - 1)) == 0
+    assert bucket_of(db, uuid7(0)) == bucket_of(db, uuid7(DAY_MS - 1)) == 1  # 0 is of keys without a day
     assert bucket_of(db, uuid7(DAY_MS)) == 1
-    assert bucket_of(db, uuid7(2**48 - 1)) == (2**48 - 1) // DAY_MS
+    assert bucket_of(db, uuid7(2 * DAY_MS)) == 2
+    assert bucket_of(db, uuid7(2**48 - 1)) == bucket_of(db, uuid7(2**48 - 1).upper()) == (2**48 - 1) // DAY_MS
     for other in ("0190163d-8694-4f4e-8694-123456789abc", "order-7", "x", " ", "~", "a" * 255):
         assert bucket_of(db, other) == 0
     for malformed in ("", "a" * 256, "schlüssel", "a\nb", "a\tb", "a\x7fb", "\x80", None):
         assert bucket_of(db, malformed) in (-1, None)
+
+
+def spellings(key):
+    """A UUIDv7 as PostgreSQL's type uuid takes it, and as a URN (RFC 9562, 4)."""
+    bare = key.replace("-", "")
+    fours = "-".join(bare[n : n + 4] for n in range(0, 32, 4))
+    plain = (key, bare, fours, f"{bare[:8]}-{bare[8:]}")
+    lower = (*plain, *(f"{{{each}}}" for each in plain), f"urn:uuid:{key}")
+    return (*lower, *(each.upper() for each in lower))
+
+
+def test_a_uuid7_has_its_birthday_in_any_spelling(db):
+    for ms in (1_700_000_000_000, now_ms(db), 2_000_000_000_000):
+        for spelling in spellings(uuid7(ms, 0xABCDEF)):
+            assert bucket_of(db, spelling) == ms // DAY_MS, spelling
+            if "u" not in spelling.lower():
+                assert db.value("SELECT %s::uuid::text", spelling) == uuid7(ms, 0xABCDEF), "PostgreSQL takes it"
+
+
+@pytest.mark.parametrize("locale", ["tr-x-icu", "en-x-icu", "C", "default"])
+def test_no_collation_of_the_database_changes_a_bucket(db, locale):
+    if db.value("SELECT count(*) FROM pg_collation WHERE collname = %s", locale) == 0:
+        pytest.skip("no such collation here")
+    for key in ("URN:UUID:0190163D-8694-7F4E-8694-123456789ABC", "{0190163D-8694-7F4E-8694-123456789ABC}"):
+        assert db.value(f'SELECT once._bucket(%s COLLATE "{locale}")', key) == 0x0190163D8694 // DAY_MS
 
 
 @pytest.mark.parametrize(
@@ -68,8 +93,17 @@ def test_a_uuid7_belongs_to_its_day_and_every_other_key_to_bucket_0(db):
     [
         "0190163d-8694-7xyz-8694-123456789abc",
         "0190163d-8694-7f4e-8694-123456789abc ",
-        "0190163d86947f4e8694123456789abc",
-        "{0190163d-8694-7f4e-8694-123456789abc}",
+        "0190163d86946f4e8694123456789abc",  # another version
+        "0190163d86947f4ec694123456789abc",  # another variant: only the usual spelling may have it
+        "5190163d86947f4e8694123456789abc",  # a hash: as a time, of the year 4802
+        "0170163d86947f4e8694123456789abc",  # a hash: as a time, before there were UUIDv7
+        "0190163d86947f4e8694123456789ab",
+        "0190163d86947f4e8694123456789abc0",
+        "invoice:0190163d-8694-7f4e-8694-123456789abc",
+        "invoice:0190163d86947f4e8694123456789abc",
+        " 0190163d-8694-7f4e-8694-123456789abc",
+        "urn:oid:0190163d-8694-7f4e-8694-123456789abc",
+        "0190163d8694" + "-" * 20 + "7f4e8694123456789abc",
         "0190163d-8694-6f4e-8694-123456789abc",
         "0190163d_8694_7f4e_8694_123456789abc",
         "-190163d-8694-7f4e-8694-123456789abc",
@@ -83,8 +117,8 @@ def test_a_uuid7_belongs_to_its_day_and_every_other_key_to_bucket_0(db):
 def test_a_key_that_only_looks_like_a_uuid7_is_an_ordinary_key(db, lookalike):
     assert bucket_of(db, lookalike) == 0
     once = Once(db.connect())
-    once.finish(key=lookalike, response_body=b"a")
-    assert once.begin(key=lookalike).response_body == b"a"
+    once.finish_new(key=lookalike, response_body=b"a")
+    assert once.start(key=lookalike).response_body == b"a"
 
 
 @pytest.mark.parametrize("days", [0, 1, 7])
@@ -92,14 +126,16 @@ def test_a_key_that_only_looks_like_a_uuid7_is_an_ordinary_key(db, lookalike):
 def test_a_key_of_an_open_day_is_taken(db, door, days):
     key = uuid7_days_ago(db, days)
     assert code_at(door, Once(db.connect()), key) is None
-    if door not in ("begin", "begin_new"):
+    if door not in ("start", "start_new"):
         assert db.value("SELECT tableoid::regclass::text FROM once.intent") == f"once.intent_d{today(db) - days}"
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_key_from_beyond_the_horizon_is_expired(db, door):
-    for key in (uuid7_days_ago(db, 8), uuid7(DAY_MS), uuid7_days_ago(db, 3650)):
-        assert code_at(door, Once(db.connect()), key) == "P4041"
+    device_without_a_clock = "00000000-0001-7000-8000-000000000001"
+    old = (uuid7_days_ago(db, 8), uuid7(DAY_MS), uuid7(0), device_without_a_clock, uuid7_days_ago(db, 3650))
+    for key in (*old, *spellings(uuid7_days_ago(db, 60))):
+        assert code_at(door, Once(db.connect()), key) == "P4041", key
     assert db.value("SELECT count(*) FROM once.intent") == 0
 
 
@@ -155,13 +191,24 @@ def test_add_days_is_idempotent_and_safe_from_many_connections(db):
             db.value("SELECT once.add_days(%s)", wrong)
 
 
-def test_the_same_uuid_in_other_letter_case_is_another_key_in_the_same_bucket(db):
-    """A key is its bytes. What matters is that neither spelling ever changes its bucket."""
-    lower = uuid7(now_ms(db), 0xABC)
+def test_each_spelling_of_a_uuid7_is_a_key_of_its_own_in_the_same_bucket(db):
+    """A key is its bytes. What matters is that no spelling ever changes its bucket."""
     once = Once(db.connect())
-    assert once.claim(key=lower).verdict == "new_claim"
-    assert once.claim(key=lower.upper()).verdict == "new_claim"
+    keys = set(spellings(uuid7(now_ms(db), 0xABC)))
+    assert len(keys) == 18
+    for key in keys:
+        assert once.claim(key=key).verdict == "new_claim"
     assert db.value("SELECT count(DISTINCT bucket) FROM once.intent") == 1
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_an_old_uuid7_with_a_prefix_is_a_key_like_any_other(db, door):
+    """An invoice's id, paid 60 days after it was made: what P4041's hint says."""
+    invoice = uuid7_days_ago(db, 60)
+    once = Once(db.connect())
+    assert code_at(door, once, invoice) == "P4041"
+    assert "prefix" in db.value("SELECT hint FROM once.errors() WHERE code = 'P4041'")
+    assert code_at(door, once, f"invoice:{invoice}") is None
 
 
 def retired_day(db, prepare):
@@ -201,11 +248,11 @@ def test_an_intent_whose_retention_passed_with_its_day_never_runs_again(db):
 def test_a_retired_intent_that_outlives_its_day_still_replays(db):
     key = retired_day(
         db,
-        lambda once, key: once.finish(key=key, response_status=201, response_body=b"kept", response_headers='{"a": 1}'),
+        lambda once, key: once.finish_new(key=key, response_status=201, response_body=b"kept", response_headers='{"a": 1}'),
     )
     once = Once(db.connect())
     for row in (
-        once.begin(key=key),
+        once.start(key=key),
         once.claim(key=key),
         once.claim_many(key=[key])[0],
         once.peek(key=key),
@@ -213,11 +260,10 @@ def test_a_retired_intent_that_outlives_its_day_still_replays(db):
     ):
         assert row.verdict in ("replay", "replay_success")
         assert (row.response_status, row.response_body, row.response_headers) == (201, b"kept", {"a": 1})
-    assert code_of(lambda: once.begin_new(key=key)) == "P4020"
+    assert code_of(lambda: once.start_new(key=key)) == "P4020"
     assert code_of(lambda: once.finish_new(key=key)) == "P4020"
-    assert code_of(lambda: Once(db.connect(), fingerprint=b"another request!").begin(key=key)) == "P4002"
+    assert code_of(lambda: Once(db.connect(), fingerprint=b"another request!").start(key=key)) == "P4002"
     assert code_of(lambda: Once(db.connect(), fingerprint=b"another request!").claim(key=key)) == "P4002"
-    assert code_of(lambda: once.finish(key=key)) in ("P4010", "P4041")
     assert once.story(key=key)["archived"] is True
 
 
@@ -233,7 +279,7 @@ def test_a_final_failure_of_a_retired_day_still_fails(db):
         once.fail(key=key, fence=1, retryable=False, error_code="declined")
 
     key = retired_day(db, failed)
-    assert code_of(lambda: Once(db.connect()).begin(key=key)) == "P4030"
+    assert code_of(lambda: Once(db.connect()).start(key=key)) == "P4030"
     assert Once(db.connect()).claim(key=key).verdict == "final_failure"
 
 
@@ -246,9 +292,9 @@ def test_an_intent_in_doubt_survives_its_day_and_can_be_resolved(db):
     once = Once(db.connect())
     assert once.claim(key=key).verdict == "in_doubt"
     with refused("P4031"):
-        once.begin(key=key)
+        once.start(key=key)
     assert once.resolve(key=key, as_state="succeeded", response_body=b"it did") == "in_doubt"
-    assert once.begin(key=key).response_body == b"it did"
+    assert once.start(key=key).response_body == b"it did"
 
 
 def test_a_late_report_on_an_archived_intent_is_told_what_became_of_it(db):
@@ -267,7 +313,7 @@ def test_a_late_report_on_an_archived_intent_is_told_what_became_of_it(db):
     assert "no such intent" in told.value.diag.message_detail
 
 
-@pytest.mark.parametrize("door", ["begin", "begin_new", "finish", "finish_new", "claim", "claim_many"])
+@pytest.mark.parametrize("door", ["start", "start_new", "finish", "finish_new", "claim", "claim_many"])
 def test_an_archived_intent_that_is_decided_as_not_happened_does_not_run_in_its_closed_day(db, door):
     def doubtful(once, key):
         once.claim(key=key)
@@ -296,7 +342,7 @@ def test_a_retryable_failure_goes_with_its_day_and_is_expired(db):
         once.fail(key=key, fence=1, retryable=True)
 
     key = retired_day(db, retryable)
-    for door in ("begin", "finish", "claim", "claim_many"):
+    for door in ("start", "finish", "claim", "claim_many"):
         assert code_at(door, Once(db.connect()), key) == "P4041"
 
 
@@ -306,18 +352,18 @@ def test_a_day_is_not_retired_under_an_old_snapshot(db):
     keeper = db.connect(isolation="REPEATABLE READ")
     run(keeper, "SELECT count(*) FROM once.intent")
     kept = uuid7_days_ago(db, 2, 1)
-    Once(db.connect()).finish(key=kept, response_body=b"kept")
+    Once(db.connect()).finish_new(key=kept, response_body=b"kept")
     assert code_of(lambda: run(keeper, "SELECT once.retire_day(%s)", today(db) - 2)) == "55000"
     keeper.rollback()
     db.execute("SELECT once.retire_day(%s)", today(db) - 2)
-    assert Once(db.connect()).begin(key=kept).response_body == b"kept"
+    assert Once(db.connect()).start(key=kept).response_body == b"kept"
 
 
 def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db):
     """It has passed the gate while the day was open, and then waits for the table that is being changed."""
     shorten_horizon(db)
     kept, new = uuid7_days_ago(db, 2, 1), uuid7_days_ago(db, 2, 2)
-    Once(db.connect()).finish(key=kept, response_body=b"kept")
+    Once(db.connect()).finish_new(key=kept, response_body=b"kept")
     retiring = db.connect(isolation="READ COMMITTED")
     run(retiring, "SELECT once.retire_day(%s)", today(db) - 2)
     attempts = [Once(db.connect()) for _ in range(4)]
@@ -329,9 +375,9 @@ def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(d
 
     assert in_threads(
         [
-            lambda: attempts[0].begin(key=kept).response_body,
-            lambda: code_of(lambda: attempts[1].begin(key=new)),
-            lambda: code_of(lambda: attempts[2].begin_new(key=new)),
+            lambda: attempts[0].start(key=kept).response_body,
+            lambda: code_of(lambda: attempts[1].start(key=new)),
+            lambda: code_of(lambda: attempts[2].start_new(key=new)),
             lambda: code_of(lambda: attempts[3].finish_new(key=new)),
             commit_when_all_wait,
         ]
@@ -366,32 +412,32 @@ def test_retiring_a_day_closes_the_days_before_it_at_every_door_alike(db):
     shorten_horizon(db)
     finished = uuid7_days_ago(db, 3)
     once = Once(db.connect())
-    once.finish(key=finished, response_body=b"kept")
+    once.finish_new(key=finished, response_body=b"kept")
     retire(db, 2)
     codes = {door: code_at(door, once, uuid7_days_ago(db, 3, number)) for number, door in enumerate(DOORS, 1)}
     assert codes == {door: "P4041" for door in DOORS}
-    assert once.begin(key=finished).response_body == b"kept"
+    assert once.start(key=finished).response_body == b"kept"
     assert once.claim(key=finished).response_body == b"kept"
 
 
 def test_retiring_a_day_twice_is_harmless(db):
-    key = retired_day(db, lambda once, key: once.finish(key=key, response_body=b"kept"))
+    key = retired_day(db, lambda once, key: once.finish_new(key=key, response_body=b"kept"))
     assert retire(db, 2) == 0
-    assert Once(db.connect()).begin(key=key).response_body == b"kept"
+    assert Once(db.connect()).start(key=key).response_body == b"kept"
 
 
 def test_an_open_transaction_of_the_day_holds_up_its_retirement_and_loses_nothing(db):
     shorten_horizon(db)
     key = uuid7_days_ago(db, 2)
     attempt = db.connect(isolation="READ COMMITTED")
-    Once(attempt).begin(key=key)
+    Once(attempt).start(key=key)
     Once(attempt).finish(key=key, response_body=b"just in time")
     keeper = db.connect(lock_timeout="200ms")
     with refused("55P03"):
         run(keeper, "SELECT once.retire_day(%s)", today(db) - 2)
     attempt.commit()
     run(keeper, "SELECT once.retire_day(%s)", today(db) - 2)
-    assert Once(db.connect()).begin(key=key).response_body == b"just in time"
+    assert Once(db.connect()).start(key=key).response_body == b"just in time"
 
 
 def test_an_attempt_that_began_before_its_day_was_retired_cannot_finish_after(db):
@@ -400,7 +446,7 @@ def test_an_attempt_that_began_before_its_day_was_retired_cannot_finish_after(db
     shorten_horizon(db)
     key = uuid7_days_ago(db, 2)
     attempt = db.connect(isolation="READ COMMITTED")
-    Once(attempt).begin(key=key)
+    Once(attempt).start(key=key)
     keeper = db.connect(lock_timeout="200ms")
     closed = code_of(lambda: run(keeper, "SELECT once.retire_day(%s)", today(db) - 2)) is None
     code = code_of(lambda: Once(attempt).finish(key=key))
@@ -413,9 +459,9 @@ def test_the_sessions_time_zone_changes_no_day(db, zone):
     connection = db.connect(timezone=zone)
     key, old = uuid7_days_ago(db, 0), uuid7_days_ago(db, 2)
     once = Once(connection)
-    once.finish(key=key, response_body=b"a")
-    once.finish(key=old, response_body=b"b")
+    once.finish_new(key=key, response_body=b"a")
+    once.finish_new(key=old, response_body=b"b")
     assert run(connection, "SELECT once.retire_day(%s)", today(db) - 2)[0][0] == 1
-    assert Once(db.connect()).begin(key=key).response_body == b"a"
-    assert Once(db.connect()).begin(key=old).response_body == b"b"
+    assert Once(db.connect()).start(key=key).response_body == b"a"
+    assert Once(db.connect()).start(key=old).response_body == b"b"
     assert db.value("SELECT count(*) FROM once.archive WHERE fingerprint = %s", PRINT) == 1

@@ -11,11 +11,12 @@ from harness.postgres import Postgres, wait_until
 from harness.proxy import Proxy
 
 from .calls import Once, effects, in_threads, let_lease_pass, make_effect, refused, run
+from .keeping import expire, keeper
 
 # The statements of an attempt. A death after the last one is a death after the answer.
 STEPS = (
     ("BEGIN", lambda c: run(c, "BEGIN")),
-    ("begin", lambda c: Once(c).begin(key="k")),
+    ("start", lambda c: Once(c).start(key="k")),
     ("effect", lambda c: make_effect(c, "k")),
     ("finish", lambda c: Once(c).finish(key="k", response_body=b"answer")),
     ("COMMIT", lambda c: run(c, "COMMIT")),
@@ -32,13 +33,13 @@ def retry_and_check(db, committed):
     assert effects(db, "k") == (1 if committed else 0)
     connection = db.connect()
     run(connection, "BEGIN")
-    begun = Once(connection).begin(key="k")
-    assert begun.verdict == ("replay" if committed else "proceed")
+    started = Once(connection).start(key="k")
+    assert started.verdict == ("replay" if committed else "proceed")
     if not committed:
         make_effect(connection, "k")
         Once(connection).finish(key="k", response_body=b"answer")
     run(connection, "COMMIT")
-    assert Once(connection).begin(key="k").response_body == b"answer"
+    assert Once(connection).start(key="k").response_body == b"answer"
     assert effects(db, "k") == 1
 
 
@@ -125,6 +126,20 @@ def kill_backend(server, connection):
     server.wait_ready()
 
 
+def test_a_crash_after_an_intent_was_forgotten_loses_no_fence(mortal):
+    db = mortal.new_database()
+    once = Once(db.connect())
+    for fence in (1, 2, 3):
+        assert once.claim(key="k").fence == fence
+        once.fail(key="k", fence=fence, retryable=True)
+    expire(db, "k")
+    keeper(db).work("purge")
+    assert db.value("SELECT count(*) FROM once.intent") == 0
+    kill_all(mortal, None)
+    assert Once(db.connect()).claim(key="k").fence == 4
+    db.close()
+
+
 @pytest.mark.parametrize("boundary", BOUNDARIES, ids=named)
 @pytest.mark.parametrize("death", [kill_all, stop_immediately, kill_backend])
 def test_a_server_killed_between_any_two_statements_leaves_one_effect(mortal, death, boundary):
@@ -184,7 +199,7 @@ def test_a_connection_cut_while_the_server_commits_leaves_one_effect_whatever_be
     retry_and_check(db, committed=effects(db, "k") == 1)
 
 
-@pytest.mark.parametrize("text", ["once.begin", "INTO effect", "once.finish"])
+@pytest.mark.parametrize("text", ["once.start", "INTO effect", "once.finish"])
 def test_a_connection_cut_after_the_server_answered_any_statement_leaves_no_effect(db, proxy, text):
     lost = proxy.lose_answer(text)
     attempt_through(proxy, db)
@@ -211,7 +226,7 @@ def test_a_completion_whose_answer_was_lost_can_be_sent_again(db, proxy):
     connection = psycopg2.connect(proxy.dsn(db.name))
     connection.autocommit = True
     with pytest.raises(psycopg2.Error):
-        run(connection, "SELECT once.complete('orders', 'k', %s, response_body => 'a')", fence)
+        run(connection, "SELECT once.complete('orders', 'k', %s, response_text => 'a')", fence)
     assert Once(db.connect()).complete(key="k", fence=fence, response_body=b"a") is False
     assert Once(db.connect()).claim(key="k").response_body == b"a"
 

@@ -24,32 +24,33 @@ def without_yesterday(db):
 def relay_of_another_cluster(db):
     connection = db.connect()
     Relay(connection, "acme")
-    db.execute("UPDATE once.relay SET system_identifier = 1")
+    db.execute("UPDATE once.relay SET written_by = '1'")
     Relay(connection, "acme")
 
 
 # SQLSTATE: (db, once) -> the call that raises it, after whatever makes it do so.
 RAISED = {
-    "P4000": lambda db, once: once.begin(scope="", key="k"),
-    "P4001": lambda db, once: once.begin(key=uuid7(now_ms(db) + 30 * DAY_MS)),
-    "P4002": lambda db, once: (once.finish(key="k"), once.begin(key="k", fingerprint=OTHER)),
-    "P4003": lambda db, once: once.begin(key="k", fingerprint=None),
+    "P4000": lambda db, once: once.start(scope="", key="k"),
+    "P4001": lambda db, once: once.start(key=uuid7(now_ms(db) + 30 * DAY_MS)),
+    "P4002": lambda db, once: (once.finish_new(key="k"), once.start(key="k", fingerprint=OTHER)),
+    "P4003": lambda db, once: once.start(key="k", fingerprint=None),
     "P4010": lambda db, once: (once.claim(key="k"), once.complete(key="k", fence=2)),
     "P4011": lambda db, once: (once.claim(key="k"), once.fail(key="k", fence=2, retryable=True)),
-    "P4020": lambda db, once: (once.finish(key="k"), once.begin_new(key="k")),
-    "P4029": lambda db, once: (once.claim(key="k"), once.begin(key="k")),
-    "P4030": lambda db, once: (failed(once, False), once.begin(key="k")),
-    "P4031": lambda db, once: (failed(once, None), once.begin(key="k")),
-    "P4041": lambda db, once: once.begin(key=uuid7_days_ago(db, 400)),
+    "P4012": lambda db, once: once.finish(key="k"),
+    "P4020": lambda db, once: (once.finish_new(key="k"), once.start_new(key="k")),
+    "P4029": lambda db, once: (once.claim(key="k"), once.start(key="k")),
+    "P4030": lambda db, once: (failed(once, False), once.start(key="k")),
+    "P4031": lambda db, once: (failed(once, None), once.start(key="k")),
+    "P4041": lambda db, once: once.start(key=uuid7_days_ago(db, 400)),
     "P4050": lambda db, once: (once.receive(message_id="k"), once.receive(message_id="k", fingerprint=OTHER)),
     "P4051": lambda db, once: (
         once.emit(topic="t", payload="1", scope="orders", key="k"),
         once.emit(topic="t", payload="2", scope="orders", key="k"),
     ),
-    "P4060": lambda db, once: once.finish(key="k", response_body=b"x" * 2_000_000),
-    "P4070": lambda db, once: (once.finish(key="k"), once.resolve(key="k", as_state="failed_final")),
+    "P4060": lambda db, once: once.finish_new(key="k", response_body=b"x" * 2_000_000),
+    "P4070": lambda db, once: (once.finish_new(key="k"), once.resolve(key="k", as_state="failed_final")),
     "P4080": lambda db, once: relay_of_another_cluster(db),
-    "P4098": lambda db, once: once.begin(key=without_yesterday(db)),
+    "P4098": lambda db, once: once.start(key=without_yesterday(db)),
     "P4099": lambda db, once: (once.claim(scope="mailer", key="k"), once.receive(message_id="k")),
 }
 
@@ -84,16 +85,16 @@ def test_a_final_failure_and_a_doubt_say_why(db):
     once = Once(db.connect())
     failed(once, False)
     with pytest.raises(psycopg2.Error, match="declined: no money"):
-        once.begin(key="k")
+        once.start(key="k")
 
 
 def test_no_refusal_writes_an_answers_body_into_the_log(db):
     """A body may hold what nobody may read."""
     once = Once(db.connect())
     for call in (
-        lambda: once.finish(key="k", response_body=b"top secret", state="bogus"),
+        lambda: once.finish_new(key="k", response_body=b"top secret", state="bogus"),
         lambda: once.complete(key="k", fence=1, response_body=b"top secret"),
-        lambda: once.finish(key="", response_body=b"top secret"),
+        lambda: once.finish_new(key="", response_body=b"top secret"),
     ):
         with pytest.raises(psycopg2.Error) as caught:
             call()

@@ -3,7 +3,8 @@
 
 import pytest
 
-from .calls import Once, code_of, let_lease_pass, refused
+from .calls import LEVELS, Once, code_of, let_lease_pass, now_ms, refused, run, uuid7
+from .keeping import expire, keeper
 
 
 def lost_lease(db, key="k"):
@@ -114,15 +115,15 @@ def test_a_release_and_a_new_claim_shut_out_the_zombie(db):
     assert once.release(key="k", fence=zombie) is False
 
 
-def test_a_begin_over_a_stale_attempt_shuts_out_the_zombie(db):
+def test_a_start_over_a_stale_attempt_shuts_out_the_zombie(db):
     once = Once(db.connect())
     zombie = once.claim(key="k").fence
     let_lease_pass(db, "k")
-    assert once.begin(key="k").fence == zombie + 1
-    once.finish(key="k", response_body=b"begun")
+    assert once.start(key="k").fence == zombie + 1
+    once.finish_new(key="k", response_body=b"started")
     with refused("P4010"):
         once.complete(key="k", fence=zombie, response_body=b"zombie")
-    assert (once.peek(key="k").fence, once.peek(key="k").response_body) == (zombie + 1, b"begun")
+    assert (once.peek(key="k").fence, once.peek(key="k").response_body) == (zombie + 1, b"started")
 
 
 def test_an_operators_decision_shuts_out_the_zombie(db):
@@ -157,7 +158,7 @@ def test_a_renewed_lease_keeps_others_out(db):
     assert once.renew(key="k", fence=fence, lease="1 hour") is True
     assert once.claim(key="k").verdict == "processing_active"
     with refused("P4029"):
-        once.begin(key="k")
+        once.start(key="k")
     assert db.value("SELECT lease_until > clock_timestamp() + interval '59 minutes' FROM once.intent")
 
 
@@ -259,3 +260,127 @@ def test_a_completion_that_races_a_takeover_ends_in_exactly_one_of_the_two(db):
     with refused("P4010"):
         once.complete(key="k", fence=zombie)
     assert once.complete(key="k", fence=taken.fence) is True
+
+
+# ---- a key that was forgotten, and comes again ----
+
+
+def forget(db, key):
+    """Its retention passes, and a keeper works."""
+    expire(db, key)
+    keeper(db).work("purge")
+    assert db.rows("SELECT FROM once.intent WHERE key = %s", key) == []
+    db.execute("DELETE FROM once.keeper_step")  # which rests after a pass
+
+
+def taken_over_and_forgotten(db, key="k"):
+    """The fences of a zombie and of its successor, whose failure is forgotten."""
+    zombie, successor = lost_lease(db, key)
+    Once(db.connect()).fail(key=key, fence=successor, retryable=True)
+    forget(db, key)
+    return zombie, successor
+
+
+def start_and_finish(once, key):
+    run(once.connection, "BEGIN")
+    fence = once.start(key=key).fence
+    once.finish(key=key)
+    run(once.connection, "COMMIT")
+    return fence
+
+
+def start_new_and_finish(once, key):
+    run(once.connection, "BEGIN")
+    fence = once.start_new(key=key)
+    once.finish(key=key)
+    run(once.connection, "COMMIT")
+    return fence
+
+
+DOORS = {
+    "claim": lambda once, key: once.claim(key=key).fence,
+    "claim_many": lambda once, key: once.claim_many(key=["other", key])[1].fence,
+    "start, finish": start_and_finish,
+    "start_new, finish": start_new_and_finish,
+    "finish_new": lambda once, key: once.finish_new(key=key),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_key_that_was_forgotten_comes_again_under_a_higher_fence(db, door):
+    before = taken_over_and_forgotten(db)
+    told = DOORS[door](Once(db.connect()), "k")
+    assert told == row_of(db).fence == max(before) + 1
+
+
+def test_a_late_report_is_not_taken_for_that_of_the_key_that_came_again(db):
+    once = Once(db.connect())
+    for fence in taken_over_and_forgotten(db):
+        again = once.claim(key="k")
+        assert again.verdict == "new_claim"
+        before = row_of(db)
+        for report in (
+            lambda: once.complete(key="k", fence=fence, response_body=b"zombie"),
+            lambda: once.fail(key="k", fence=fence, retryable=False),
+        ):
+            assert code_of(report) in ("P4010", "P4011")
+        assert once.renew(key="k", fence=fence) is once.release(key="k", fence=fence) is False
+        assert row_of(db) == before
+        assert once.release(key="k", fence=again.fence) is True
+        forget(db, "k")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_snapshot_from_before_the_key_was_known_hides_no_fence(db, level, door):
+    late = db.connect()
+    run(late, f"BEGIN ISOLATION LEVEL {level}; SELECT count(*) FROM once.intent, once.setting, once.fence_floor_seq")
+    before = taken_over_and_forgotten(db)
+    assert DOORS[door](Once(late), "k") > max(before)
+
+
+def test_nobody_begins_a_key_while_it_is_being_forgotten(db):
+    """The purge holds its lock until the deletion is committed, and the fence with it is known before."""
+    late = db.connect(isolation="REPEATABLE READ")
+    run(late, "SELECT count(*) FROM once.intent")
+    zombie, successor = lost_lease(db)
+    Once(db.connect()).fail(key="k", fence=successor, retryable=True)
+    expire(db, "k")
+    working = keeper(db)
+    run(working.connection, "BEGIN")
+    working.work("purge")
+    assert code_of(lambda: Once(late).start(key="k")) == "P4029"  # though it sees nothing
+    other = Once(db.connect(lock_timeout="1s"))
+    assert other.claim(key="k").verdict == "processing_active"
+    assert code_of(lambda: other.start(key="k")) == code_of(lambda: other.finish_new(key="k")) == "P4029"
+    run(working.connection, "COMMIT")
+    assert other.claim(key="k").fence == successor + 1 > zombie
+
+
+def test_a_purge_that_is_rolled_back_leaves_its_intents_under_their_fences(db):
+    _, successor = lost_lease(db)
+    Once(db.connect()).fail(key="k", fence=successor, retryable=True)
+    expire(db, "k")
+    working = keeper(db)
+    run(working.connection, "BEGIN")
+    working.work("purge")
+    run(working.connection, "ROLLBACK")
+    assert Once(db.connect()).claim(key="k").fence == successor + 1
+    assert Once(db.connect()).claim(key="other").fence > successor  # what the purge has counted stays counted
+
+
+def test_keys_that_carry_their_day_begin_at_one(db):
+    """They never come again: nothing is looked up for them."""
+    taken_over_and_forgotten(db)
+    for number, (name, door) in enumerate(DOORS.items()):
+        assert door(Once(db.connect()), uuid7(now_ms(db), number)) == 1, name
+
+
+def test_the_highest_fence_counts_whatever_is_forgotten_after_it(db):
+    _, high = taken_over_and_forgotten(db, "high")
+    for n in range(3):
+        Once(db.connect()).receive(message_id=f"m{n}")  # no attempt, and no fence that anybody holds
+    db.execute("UPDATE once.intent SET completed_at = completed_at - interval '8 days', created_at = created_at - interval '8 days'")
+    keeper(db).work("purge")
+    assert db.value("SELECT count(*) FROM once.intent") == 0
+    assert Once(db.connect()).claim(key="high").fence == high + 1

@@ -6,7 +6,8 @@ import threading
 import psycopg2
 import pytest
 
-from .calls import LEVELS, Once, effects, in_threads, make_effect, refused
+from .calls import LEVELS, Once, effects, in_threads, make_effect, refused, retire, shorten_horizon, uuid7_days_ago
+from .test_receive_many import park, receive_many
 
 
 def test_a_message_is_processed_once_and_is_a_duplicate_ever_after(db):
@@ -53,6 +54,48 @@ def test_a_message_that_an_attempt_under_lease_left_unfinished_is_refused(db):
     once.claim(scope="mailer", key="m")
     with refused("P4099"):
         once.receive(message_id="m")
+
+
+def test_an_old_uuid7_is_applied_exactly_once_under_an_opaque_id_and_never_by_itself(db):
+    once = Once(db.connect())
+    old = [uuid7_days_ago(db, 60, n) for n in range(100)]
+    opaque = [f"pgonce:id:{each}" for each in old]
+    assert receive_many(db.connect(), old) == ["P4041"] * 100
+    with refused("P4041"):
+        once.receive(message_id=old[0])
+    assert once.receive(message_id=opaque[0]) == "process"
+    assert receive_many(db.connect(), opaque) == ["duplicate"] + ["process"] * 99
+    assert receive_many(db.connect(), opaque) == ["duplicate"] * 100
+    assert [once.receive(message_id=each) for each in opaque] == ["duplicate"] * 100
+
+
+def kinds(db, consumer="mailer", tenant=""):
+    return db.value("SELECT once.consumer_ids(%s, %s)", consumer, tenant)
+
+
+def test_the_inbox_tells_by_which_ids_it_remembers_uuid7s(db):
+    connection = db.connect()
+    today = uuid7_days_ago(db, 0)
+    receive_many(connection, ["order-7", "sha256:00", "pgonce:unusable:00", "pgonce:idle"])
+    park(connection, "order-8")
+    assert kinds(db) == []
+    receive_many(connection, [f"pgonce:id:{today}"])
+    assert kinds(db) == ["opaque"]
+    receive_many(connection, [today], consumer="billing")
+    receive_many(connection, [f"pgonce:id:{today}"], consumer="billing", tenant="acme")
+    assert (kinds(db, "billing"), kinds(db, "billing", "acme")) == (["uuidv7"], ["opaque"])
+    assert kinds(db) == ["opaque"] and kinds(db, "nobody") == []
+
+
+def test_parked_and_archived_messages_are_remembered_by_their_ids_too(db):
+    shorten_horizon(db)
+    connection = db.connect()
+    park(connection, f"pgonce:id:{uuid7_days_ago(db, 2)}", consumer="one")
+    park(connection, uuid7_days_ago(db, 2), consumer="other")
+    receive_many(connection, [uuid7_days_ago(db, 2)])
+    retire(db, 2)
+    assert db.value("SELECT count(*) FROM once.intent") == 0
+    assert (kinds(db, "one"), kinds(db, "other"), kinds(db)) == (["opaque"], ["uuidv7"], ["uuidv7"])
 
 
 @pytest.mark.parametrize("level", LEVELS)

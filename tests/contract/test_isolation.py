@@ -4,7 +4,7 @@ transactions."""
 
 import pytest
 
-from .calls import Once, code_of, effects, make_effect, refused, run
+from .calls import Once, code_of, effects, make_effect, mutate, refused, run
 
 STRICT = ("REPEATABLE READ", "SERIALIZABLE")
 
@@ -15,7 +15,7 @@ def test_an_attempt_with_an_old_snapshot_ends_in_40001_and_its_retry_replays(db,
     run(late, "SELECT 1")  # the snapshot is from before the first attempt
     first = db.connect(isolation=level)
     for connection in (first, late):
-        assert Once(connection).begin(key="k").verdict == "proceed"
+        assert Once(connection).start(key="k").verdict == "proceed"
         make_effect(connection, "k")
         if connection is first:
             Once(connection).finish(key="k", response_body=b"first")
@@ -23,7 +23,7 @@ def test_an_attempt_with_an_old_snapshot_ends_in_40001_and_its_retry_replays(db,
     with refused("40001"):
         Once(late).finish(key="k", response_body=b"late")
     late.rollback()
-    assert Once(late).begin(key="k").response_body == b"first"
+    assert Once(late).start(key="k").response_body == b"first"
     assert effects(db, "k") == 1
 
 
@@ -33,13 +33,13 @@ def test_a_claim_or_a_message_with_an_old_snapshot_ends_in_40001(db, level):
         lambda once: once.claim(key="k"),
         lambda once: once.claim_many(key=["k"]),
         lambda once: once.receive(consumer="orders", message_id="k"),
-        lambda once: once.finish(key="k"),
+        lambda once: once.finish_new(key="k"),
         lambda once: once.finish_new(key="k"),
     ):
         db.execute("DELETE FROM once.intent")
         late = db.connect(isolation=level)
         run(late, "SELECT 1")
-        Once(db.connect()).finish(key="k")
+        Once(db.connect()).finish_new(key="k")
         with refused("40001"):
             call(Once(late))
 
@@ -64,50 +64,79 @@ def test_an_event_emitted_with_an_old_snapshot_ends_in_40001_so_that_the_transac
         Once(late).emit(topic="t", payload="{}", scope="orders", key="k")
 
 
+@pytest.mark.parametrize("level", STRICT)
+def test_a_snapshot_from_before_midnight_makes_no_second_event_after_it(db, level):
+    event = dict(topic="t", payload="{}", scope="orders", key="k")
+    late = db.connect(isolation=level)
+    run(late, "SELECT count(*) FROM once.outbox")
+    first = Once(db.connect()).emit(**event)
+    mutate(db, "emit", "clock_timestamp()", "clock_timestamp() + interval '1 day'")
+    with refused("40001"):
+        Once(late).emit(**event)
+    late.rollback()
+    # The transaction that is tried again begins after midnight.
+    mutate(db, "emit", "transaction_timestamp()", "transaction_timestamp() + interval '1 day'")
+    assert Once(late).emit(**event) == first
+    late.commit()
+    assert db.value("SELECT count(*) FROM once.outbox") == 1
+
+
+def test_a_transaction_goes_on_over_midnight_where_each_statement_sees_what_is_committed(db):
+    event = dict(topic="t", payload="{}", scope="orders", key="k")
+    late = db.connect(isolation="READ COMMITTED")
+    run(late, "SELECT count(*) FROM once.outbox")
+    first = Once(db.connect()).emit(**event)
+    mutate(db, "emit", "clock_timestamp()", "clock_timestamp() + interval '1 day'")
+    assert Once(late).emit(**event) == first
+    Once(late).emit(topic="t", payload="{}")
+    late.commit()
+    assert db.value("SELECT count(*) FROM once.outbox") == 2
+
+
 def test_one_transaction_can_begin_several_intents(db):
     connection = db.connect(isolation="READ COMMITTED")
     once = Once(connection)
     for key in ("a", "b", "c"):
-        assert once.begin(key=key).verdict == "proceed"
+        assert once.start(key=key).verdict == "proceed"
     for key in ("b", "a", "c"):
         make_effect(connection, key)
         once.finish(key=key, response_body=key.encode())
     connection.commit()
-    assert [once.begin(key=key).response_body for key in ("a", "b", "c")] == [b"a", b"b", b"c"]
+    assert [once.start(key=key).response_body for key in ("a", "b", "c")] == [b"a", b"b", b"c"]
 
 
 def test_a_finished_intent_replays_in_its_own_transaction(db):
     connection = db.connect(isolation="READ COMMITTED")
     once = Once(connection)
-    once.begin(key="k")
+    once.start(key="k")
     once.finish(key="k", response_body=b"a")
-    assert once.begin(key="k").response_body == b"a"
+    assert once.start(key="k").response_body == b"a"
     with refused("P4010"):
         once.finish(key="k", response_body=b"b")
 
 
-def test_a_rollback_to_a_savepoint_undoes_begin_and_finish(db):
+def test_a_rollback_to_a_savepoint_undoes_start_and_finish(db):
     connection, other = db.connect(isolation="READ COMMITTED"), db.connect()
     once = Once(connection)
     run(connection, "SELECT 1; SAVEPOINT s")
-    once.begin(key="k")
+    once.start(key="k")
     make_effect(connection, "k")
     once.finish(key="k", response_body=b"undone")
-    assert code_of(lambda: Once(other).begin(key="k")) == "P4029"
+    assert code_of(lambda: Once(other).start(key="k")) == "P4029"
     run(connection, "ROLLBACK TO s")
-    assert Once(other).begin(key="k").verdict == "proceed"  # others may go on at once
-    assert once.begin(key="k").verdict == "proceed"
+    assert Once(other).start(key="k").verdict == "proceed"  # others may go on at once
+    assert once.start(key="k").verdict == "proceed"
     make_effect(connection, "k")
     once.finish(key="k", response_body=b"done")
     connection.commit()
-    assert Once(other).begin(key="k").response_body == b"done"
+    assert Once(other).start(key="k").response_body == b"done"
     assert effects(db, "k") == 1
 
 
 def test_a_final_failure_is_recorded_after_its_effect_was_rolled_back(db):
     connection = db.connect(isolation="READ COMMITTED")
     once = Once(connection)
-    once.begin(key="k")
+    once.start(key="k")
     run(connection, "SAVEPOINT effect")
     make_effect(connection, "k")
     run(connection, "ROLLBACK TO effect")
@@ -115,16 +144,16 @@ def test_a_final_failure_is_recorded_after_its_effect_was_rolled_back(db):
     connection.commit()
     assert effects(db, "k") == 0
     with refused("P4030") as caught:
-        once.begin(key="k")
+        once.start(key="k")
     assert "declined: no money" in caught.value.diag.message_detail
 
 
-def test_a_retryable_failure_lets_the_next_begin_proceed_under_the_next_fence(db):
+def test_a_retryable_failure_lets_the_next_start_proceed_under_the_next_fence(db):
     once = Once(db.connect())
-    once.finish(key="k", state="failed_retryable")
-    begun = once.begin(key="k")
-    assert (begun.verdict, begun.fence) == ("proceed", 2)
-    once.finish(key="k", response_body=b"second")
+    once.finish_new(key="k", state="failed_retryable")
+    started = once.start(key="k")
+    assert (started.verdict, started.fence) == ("proceed", 2)
+    once.finish_new(key="k", response_body=b"second")
     assert (once.peek(key="k").fence, once.peek(key="k").attempts) == (2, 2)
 
 
@@ -132,41 +161,41 @@ def test_a_prepared_transaction_holds_its_intent_until_it_is_decided(db):
     for key, decision in (("committed", "COMMIT"), ("rolled back", "ROLLBACK")):
         connection = db.connect()
         run(connection, "BEGIN")
-        Once(connection).begin(key=key)
+        Once(connection).start(key=key)
         make_effect(connection, key)
         Once(connection).finish(key=key, response_body=b"prepared")
         run(connection, f"PREPARE TRANSACTION '{key}'")
         connection.close()
         other = Once(db.connect(lock_timeout="1s"))
         with refused("P4029"):
-            other.begin(key=key)
+            other.start(key=key)
         assert other.claim(key=key).verdict == "processing_active"
         db.execute(f"{decision} PREPARED '{key}'")
-        assert other.begin(key=key).verdict == ("replay" if decision == "COMMIT" else "proceed")
+        assert other.start(key=key).verdict == ("replay" if decision == "COMMIT" else "proceed")
         assert effects(db, key) == (1 if decision == "COMMIT" else 0)
 
 
 def test_a_read_only_transaction_can_replay_but_not_claim(db):
-    Once(db.connect()).finish(key="k", response_body=b"a")
+    Once(db.connect()).finish_new(key="k", response_body=b"a")
     connection = db.connect(isolation="READ COMMITTED")
     run(connection, "SET TRANSACTION READ ONLY")
-    assert Once(connection).begin(key="k").response_body == b"a"
+    assert Once(connection).start(key="k").response_body == b"a"
     with refused("25006"):
         Once(connection).claim(key="new")
 
 
-def test_begin_does_not_take_over_what_its_own_transaction_claimed(db):
+def test_start_does_not_take_over_what_its_own_transaction_claimed(db):
     connection = db.connect(isolation="READ COMMITTED")
     once = Once(connection)
     once.claim(key="k")
     with refused("P4029"):
-        once.begin(key="k")
+        once.start(key="k")
 
 
-def test_a_claim_after_begin_in_one_transaction_makes_finish_refuse(db):
+def test_a_claim_after_start_in_one_transaction_makes_finish_refuse(db):
     connection = db.connect(isolation="READ COMMITTED")
     once = Once(connection)
-    once.begin(key="k")
+    once.start(key="k")
     assert once.claim(key="k").verdict == "new_claim"
     with refused("P4010"):
         once.finish(key="k")

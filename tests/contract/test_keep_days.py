@@ -32,16 +32,16 @@ def test_a_late_retry_is_answered_or_refused_and_never_runs(db, phase):
         assert code_at(door, once, old_key(db, number)) == "P4041", door
         if door != "receive":
             assert code_at(door, once, failed) == "P4041", door
-    assert once.begin(key=kept).response_body == once.claim(key=kept).response_body == b"kept"
+    assert once.start(key=kept).response_body == once.claim(key=kept).response_body == b"kept"
     assert once.claim_many(key=[kept])[0].response_body == once.peek(key=kept).response_body == b"kept"
-    assert code_of(lambda: once.finish(key=kept)) in ("P4010", "P4041")
+    assert code_of(lambda: once.finish_new(key=kept)) == "P4020"
     if phase == "dropped":
         assert once.claim(key=expired).verdict == "expired"
         assert where(db, kept)[0].startswith("once.archive_") and not where(db, expired)
         assert phase_of(db) == []
         assert not db.value("SELECT to_regclass(%s) IS NOT NULL", f"once.intent_closed_d{old_day(db)}")
     elif PHASES[phase] < PHASES["detached"]:
-        assert once.begin(key=expired).response_body == b"kept"
+        assert once.start(key=expired).response_body == b"kept"
     assert len(where(db, kept)) == 1
 
 
@@ -56,7 +56,7 @@ def test_a_stale_attempt_of_the_day_may_report_until_its_row_is_moved(db, phase)
     if PHASES[phase] < PHASES["moved"]:
         assert once.complete(key=key, fence=1, response_body=b"late") is True
         keep.retire()
-        assert once.begin(key=key).response_body == b"late"
+        assert once.start(key=key).response_body == b"late"
     else:
         assert code_of(lambda: once.complete(key=key, fence=1)) == "P4010"
         keep.retire()
@@ -81,7 +81,7 @@ def test_other_reports_of_the_day_are_taken_and_do_not_reopen_it(db, phase, repo
         assert once.fail(key=key, fence=1, retryable=True) is True
     else:
         assert once.release(key=key, fence=1) is (phase == "closed")
-    for door in ("begin", "finish", "claim", "claim_many"):
+    for door in ("start", "finish", "claim", "claim_many"):
         assert code_at(door, once, key) in ("P4041", None if phase == "doubted" and report == "release" else "P4041", "P4031")
     assert once.claim(key=key).verdict in ("expired", "in_doubt")
     keep.retire()
@@ -98,7 +98,7 @@ def test_a_decision_is_taken_in_every_phase_and_kept(db, phase):
     keep.retire(phase)
     assert once.resolve(key=key, as_state="succeeded", response_body=b"it did") == "in_doubt"
     keep.retire()
-    assert once.begin(key=key).response_body == b"it did"
+    assert once.start(key=key).response_body == b"it did"
     assert len(where(db, key)) == 1
 
 
@@ -116,7 +116,7 @@ def test_a_decision_on_a_row_that_is_being_moved_is_refused_and_not_lost(db):
     moving.commit()
     assert once.resolve(key=key, as_state="succeeded", response_body=b"it did") == "in_doubt"
     keep.retire()
-    assert once.begin(key=key).response_body == b"it did"
+    assert once.start(key=key).response_body == b"it did"
 
 
 def test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it(db):
@@ -131,7 +131,7 @@ def test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it(db):
     assert [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["day"]
     deciding.commit()
     keep.retire()
-    assert Once(db.connect()).begin(key=key).response_body == b"it did"
+    assert Once(db.connect()).start(key=key).response_body == b"it did"
 
 
 def test_what_becomes_worth_keeping_behind_the_mover_is_moved_too(db):
@@ -145,7 +145,7 @@ def test_what_becomes_worth_keeping_behind_the_mover_is_moved_too(db):
     assert keep.step("move").done == 1
     once.resolve(key=key, as_state="succeeded", response_body=b"it did")
     keep.retire()
-    assert once.begin(key=key).response_body == b"it did"
+    assert once.start(key=key).response_body == b"it did"
 
 
 def test_the_last_look_finds_what_was_stored_after_the_last_pass(db):
@@ -157,10 +157,10 @@ def test_the_last_look_finds_what_was_stored_after_the_last_pass(db):
     keep.retire("detached")
     table = f"once.intent_closed_d{old_day(db)}"
     db.execute(f"UPDATE {table} SET state = 'succeeded', response_body = 'late', completed_at = clock_timestamp()")
-    for look in (once.begin, once.claim, once.peek):
+    for look in (once.start, once.claim, once.peek):
         assert look(key=key).response_body == b"late"  # also before that look
     keep.retire()
-    assert once.begin(key=key).response_body == b"late"
+    assert once.start(key=key).response_body == b"late"
 
 
 def test_an_attempt_under_a_lease_holds_its_day_open(db):
@@ -199,7 +199,7 @@ def test_a_transaction_inside_the_day_holds_it_and_days_are_made_nevertheless(db
     keep = keeper(db)
     key = old_key(db)
     attempt = db.connect(isolation="READ COMMITTED")
-    Once(attempt).begin(key=key)
+    Once(attempt).start(key=key)
     Once(attempt).finish(key=key, response_body=b"just in time")
     if kind == "prepared":
         run(attempt, "PREPARE TRANSACTION 'inside'")
@@ -216,7 +216,7 @@ def test_a_transaction_inside_the_day_holds_it_and_days_are_made_nevertheless(db
     else:
         attempt.commit()
     keep.retire()
-    assert Once(db.connect()).begin(key=key).response_body == b"just in time"
+    assert Once(db.connect()).start(key=key).response_body == b"just in time"
 
 
 def test_an_attempt_that_found_the_day_open_and_inserts_after_it_was_closed_is_to_try_again(db):
@@ -258,10 +258,10 @@ def test_a_keeper_that_is_killed_in_a_step_leaves_it_to_the_next(db, step):
     wait_until(
         lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", killed.info.backend_pid), "its end"
     )
-    assert once.begin(key=kept).response_body == b"kept"
+    assert once.start(key=kept).response_body == b"kept"
     keep.retire()
     assert phase_of(db) == []
-    assert once.begin(key=kept).response_body == b"kept" and once.claim(key=stale).verdict == "in_doubt"
+    assert once.start(key=kept).response_body == b"kept" and once.claim(key=stale).verdict == "in_doubt"
 
 
 def has_concurrent_detach(db):
@@ -278,7 +278,7 @@ def test_a_day_is_detached_without_a_lock_that_stops_anybody_where_the_caller_ca
     assert piece.command.endswith("CONCURRENTLY") and piece.more
     keep.work("detach", concurrently=True)
     keep.retire()
-    assert Once(db.connect()).begin(key=kept).response_body == b"kept" and phase_of(db) == []
+    assert Once(db.connect()).start(key=kept).response_body == b"kept" and phase_of(db) == []
 
 
 @pytest.mark.parametrize("then", ["concurrently", "plainly", "by hand"])
@@ -302,7 +302,7 @@ def test_a_concurrent_detaching_that_was_interrupted_is_finished(db, then):
             run(detaching, command)
 
     in_threads([detach, interrupt])
-    assert Once(db.connect()).begin(key=kept).response_body == b"kept"
+    assert Once(db.connect()).start(key=kept).response_body == b"kept"
     reader.rollback()
     if then == "by hand":
         retire(db, 7)
@@ -311,7 +311,7 @@ def test_a_concurrent_detaching_that_was_interrupted_is_finished(db, then):
             assert keep.step("detach", concurrently=True).command.endswith("FINALIZE")
         keep.work("detach", concurrently=then == "concurrently")
         keep.retire()
-    assert phase_of(db) == [] and Once(db.connect()).begin(key=kept).response_body == b"kept"
+    assert phase_of(db) == [] and Once(db.connect()).start(key=kept).response_body == b"kept"
 
 
 def test_two_keepers_at_once_do_no_harm(db):
@@ -343,10 +343,10 @@ def test_a_day_that_is_being_retired_can_be_retired_by_hand(db, phase):
     kept = finished(db, 1)
     keep.retire(phase)
     retire(db, 7)
-    assert phase_of(db) == [] and Once(db.connect()).begin(key=kept).response_body == b"kept"
+    assert phase_of(db) == [] and Once(db.connect()).start(key=kept).response_body == b"kept"
     keep.retire()
-    assert Once(db.connect()).begin(key=kept).response_body == b"kept"
-    assert code_of(lambda: Once(db.connect()).begin(key=old_key(db, 2))) == "P4041"
+    assert Once(db.connect()).start(key=kept).response_body == b"kept"
+    assert code_of(lambda: Once(db.connect()).start(key=old_key(db, 2))) == "P4041"
 
 
 @pytest.mark.parametrize("phase", ["closed", "moved", "detached", "dropped"])
@@ -360,7 +360,7 @@ def test_a_day_that_is_closed_is_never_made_again(db, phase):
     adding.commit()
     keep.step("days")
     assert db.value("SELECT to_regclass(%s)", f"once.intent_d{old_day(db)}") is None
-    assert code_of(lambda: Once(db.connect()).begin(key=old_key(db, 2))) == "P4041"
+    assert code_of(lambda: Once(db.connect()).start(key=old_key(db, 2))) == "P4041"
 
 
 def test_a_full_disk_at_the_archive_stops_the_move_only(db):
@@ -375,7 +375,7 @@ def test_a_full_disk_at_the_archive_stops_the_move_only(db):
     with refused("53100"):
         keep.step("move")
     run(keep.connection, "SELECT once.keep_failed('keeper', 'move', '53100', 'No space left on device')")
-    assert Once(db.connect()).begin(key=kept).response_body == b"kept"
+    assert Once(db.connect()).start(key=kept).response_body == b"kept"
     db.execute("SELECT once.set_keeping(days_ahead => 3)")
     assert keep.step("days").done == 2
     for step in ("detach", "drop"):
@@ -385,13 +385,13 @@ def test_a_full_disk_at_the_archive_stops_the_move_only(db):
     assert where(db, kept)[0].startswith("once.archive_") and phase_of(db) == []
 
 
-@pytest.mark.parametrize("door", ["begin", "claim", "peek", "receive"])
+@pytest.mark.parametrize("door", ["start", "claim", "peek", "receive"])
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("phase", [phase for phase in PHASES if phase not in ("open", "dropped")])
 def test_a_snapshot_from_before_the_end_of_a_day_is_not_told_that_an_owed_answer_is_expired(db, phase, level, door):
     keep = keeper(db)
     key = old_key(db, 1)
-    Once(db.connect()).receive(message_id=key) if door == "receive" else Once(db.connect()).finish(key=key, response_body=b"kept")
+    Once(db.connect()).receive(message_id=key) if door == "receive" else Once(db.connect()).finish_new(key=key, response_body=b"kept")
     keep.retire(phase)
     old = db.connect(isolation=level)
     run(old, "SELECT 1 FROM pg_class LIMIT 1")
@@ -407,17 +407,17 @@ def test_a_snapshot_from_before_the_end_of_a_day_is_not_told_that_an_owed_answer
     assert answer(Once(db.connect()))
     if door != "receive":
         run(old, "ROLLBACK TO a")
-        assert code_of(lambda: Once(old).begin(key=old_key(db, 2))) in ("P4041", "40001")
+        assert code_of(lambda: Once(old).start(key=old_key(db, 2))) in ("P4041", "40001")
 
 
 ASKED = {
     "peek": lambda once, key: once.peek(key=key),
     "peek_many": lambda once, key: once.peek_many(key=[key]),
     "story": lambda once, key: once.story(key=key),
-    "begin": lambda once, key: once.begin(key=key),
+    "start": lambda once, key: once.start(key=key),
     "claim": lambda once, key: once.claim(key=key),
     "claim_many": lambda once, key: once.claim_many(key=[key]),
-    "finish": lambda once, key: once.finish(key=key),
+    "finish": lambda once, key: once.finish_new(key=key),
     "resolve": lambda once, key: once.resolve(key=key, as_state="succeeded"),
     "receive": lambda once, key: once.receive(consumer="orders", message_id=key),
     "receive_many": lambda once, key: receive_many(once.connection, [key], consumer="orders"),
@@ -429,7 +429,7 @@ ASKED = {
 def test_a_snapshot_from_before_the_whole_retirement_of_a_day_is_to_try_again_at_every_door(db, way, level):
     keep = keeper(db)
     key = old_key(db, 1)
-    Once(db.connect()).finish(key=key, response_body=b"kept")
+    Once(db.connect()).finish_new(key=key, response_body=b"kept")
     old = db.connect(isolation=level)
     run(old, "SELECT 1 FROM pg_class LIMIT 1")
     keep.retire() if way == "by the keeper" else db.execute("SELECT once.retire_day(%s)", old_day(db))
@@ -438,20 +438,20 @@ def test_a_snapshot_from_before_the_whole_retirement_of_a_day_is_to_try_again_at
         assert (door, code_of(lambda: call(Once(old), key))) == (door, "40001")
         run(old, "ROLLBACK TO a")
     old.rollback()
-    assert Once(old).begin(key=key).response_body == b"kept"
+    assert Once(old).start(key=key).response_body == b"kept"
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_a_day_that_never_was_is_missing_under_every_snapshot(db, level):
     db.execute(f"DROP TABLE once.intent_d{old_day(db)}")
     connection = db.connect(isolation=level)
-    for door, code in (("begin", "P4098"), ("claim", "P4098"), ("receive", "P4098"), ("peek", None), ("story", None)):
+    for door, code in (("start", "P4098"), ("claim", "P4098"), ("receive", "P4098"), ("peek", None), ("story", None)):
         run(connection, "SAVEPOINT a")
         assert (door, code_of(lambda: ASKED[door](Once(connection), old_key(db, 1)))) == (door, code)
         run(connection, "ROLLBACK TO a")
 
 
-@pytest.mark.parametrize("door", ["begin", "claim"])
+@pytest.mark.parametrize("door", ["start", "claim"])
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("phase", ["closed", "doubted"])
 def test_a_snapshot_from_before_an_answer_was_stored_in_a_closed_day_is_to_try_again(db, phase, level, door):
@@ -493,12 +493,12 @@ def test_a_snapshot_that_waits_for_the_drop_of_its_day_is_to_try_again(db):
 
     def attempt():
         with refused("40001") as raised:
-            Once(old).begin(key=key)
+            Once(old).start(key=key)
         return raised.value.diag
 
     told = in_threads([attempt, commit_when_it_waits])[0]
     assert key in told.message_detail and told.message_hint
-    assert once.begin(key=key).response_body == b"late"
+    assert once.start(key=key).response_body == b"late"
 
 
 def test_a_transaction_with_an_old_snapshot_never_runs_in_a_closed_day(db):
@@ -507,7 +507,7 @@ def test_a_transaction_with_an_old_snapshot_never_runs_in_a_closed_day(db):
     once = Once(db.connect())
     once.claim(key=key)
     once.fail(key=key, fence=1, retryable=True)
-    old = {door: db.connect(isolation="REPEATABLE READ") for door in ("begin", "claim", "finish", "receive")}
+    old = {door: db.connect(isolation="REPEATABLE READ") for door in ("start", "claim", "finish", "receive")}
     for connection in old.values():
         run(connection, "SELECT 1 FROM pg_class LIMIT 1")
     keep.retire("closed")

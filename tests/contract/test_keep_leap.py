@@ -25,10 +25,10 @@ def leaping(db):
 
 def test_a_leap_during_a_purge_lets_nothing_be_forgotten(db, leaping):
     once = Once(db.connect())
-    once.finish(key="a key without a day", response_body=b"kept")
+    once.finish_new(key="a key without a day", response_body=b"kept")
     leaping.step("purge")
     db.execute("UPDATE public.test_offset SET by = '0'")
-    assert once.begin(key="a key without a day").response_body == b"kept"
+    assert once.start(key="a key without a day").response_body == b"kept"
 
 
 def test_a_leap_during_a_closing_closes_no_day(db, leaping):
@@ -36,4 +36,4 @@ def test_a_leap_during_a_closing_closes_no_day(db, leaping):
     leaping.step("close")
     assert db.value("SELECT count(*) FROM once.closing WHERE phase <> 'look'") == 0
     db.execute("UPDATE public.test_offset SET by = '0'")
-    assert Once(db.connect()).begin(key=key).response_body == b"kept"
+    assert Once(db.connect()).start(key=key).response_body == b"kept"

@@ -16,7 +16,7 @@ FORGETTING = ("close", "move", "drop", "outbox", "purge", "archive", "dead", "de
 
 def plain(db, key, expired=True, **more):
     """A finished intent without a day."""
-    Once(db.connect()).finish(key=key, **more)
+    Once(db.connect()).finish_new(key=key, **more)
     if expired:
         expire(db, key)
 
@@ -196,7 +196,7 @@ def test_what_a_relay_has_still_to_deliver_holds_everything_that_is_not_older(db
 
 def pass_all(db):
     """As if the relay had delivered everything."""
-    db.execute("UPDATE once.relay SET seen = pg_current_snapshot(), reading = NULL")
+    db.execute("UPDATE once.relay SET seen = pg_current_snapshot(), reading = NULL, written_by = pg_current_xact_id()::xid")
 
 
 def test_a_parked_event_holds_too_and_a_relay_of_another_cluster_everything(db):
@@ -212,7 +212,7 @@ def test_a_parked_event_holds_too_and_a_relay_of_another_cluster_everything(db):
     keep.round()
     assert keys(db) == {"later"}
     db.execute("DELETE FROM once.parked_event")
-    db.execute("UPDATE once.relay SET system_identifier = 1")
+    db.execute("UPDATE once.relay SET written_by = '1'")
     keep.round()
     assert keys(db) == {"later"} and relay.taken
     db.execute("DELETE FROM once.relay")
@@ -290,19 +290,19 @@ def test_only_what_is_expired_and_finished_is_purged(db):
 def test_purging_goes_piece_by_piece_and_disturbs_nobody(db):
     keep = keeper(db)
     db.execute(
-        "SELECT once.finish('orders', 'k' || n, %s, response_body => convert_to(repeat('x', 2000), 'UTF8'))"
+        "SELECT once.finish_new('orders', 'k' || n, %s, response_text => repeat('x', 2000))"
         " FROM generate_series(1, 1500) AS n",
         PRINT,
     )
     db.execute("UPDATE once.intent SET expires_at = clock_timestamp() - interval '1 hour'")
     attempt, reader = db.connect(isolation="READ COMMITTED"), db.connect(isolation="READ COMMITTED")
-    assert Once(attempt).begin(key="k1").verdict == "replay"  # holds its lock
+    assert Once(attempt).start(key="k1").verdict == "replay"  # holds its lock
     run(reader, "SELECT FROM once.intent AS i WHERE i.key = 'k2' FOR UPDATE")
     first = keep.step("purge")
     assert 0 < first.done < 1000 and first.more
     keep.work("purge")
     assert keys(db) == {"k1", "k2"}
-    assert Once(attempt).begin(key="k1").verdict == "replay"
+    assert Once(attempt).start(key="k1").verdict == "replay"
     attempt.commit()
     reader.commit()
     keep.work("purge")
@@ -313,9 +313,9 @@ def test_a_purged_key_runs_anew_and_only_then(db):
     keep = keeper(db)
     plain(db, "k", response_body=b"first")
     once = Once(db.connect())
-    assert once.begin(key="k").response_body == b"first"
+    assert once.start(key="k").response_body == b"first"
     keep.work("purge")
-    assert once.begin(key="k").verdict == "proceed"
+    assert once.start(key="k").verdict == "proceed"
 
 
 # ---- recovery ----
@@ -586,7 +586,7 @@ def test_a_call_of_keep_does_a_whole_round_and_goes_on_after_a_failing_step(db):
     plain(db, "plain")
     connection = db.connect("keeper")
     attempt = db.connect(isolation="READ COMMITTED")
-    Once(attempt).begin(key=old_key(db, 2))
+    Once(attempt).start(key=old_key(db, 2))
     run(connection, "CALL once.keep()")
     assert keys(db) == {kept}
     assert "55P03" in db.value("SELECT last_error FROM once.keeper_status() WHERE step = 'close'")

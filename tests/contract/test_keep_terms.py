@@ -12,8 +12,8 @@ def finish_over(once, fence):
     """The attempt failed, and another one does it in its own transaction."""
     once.fail(key="k", fence=fence, retryable=True)
     yield
-    assert once.begin(key="k").verdict == "proceed"
-    once.finish(key="k", response_body=b"answer")
+    assert once.start(key="k").verdict == "proceed"
+    once.finish_new(key="k", response_body=b"answer")
 
 
 def complete_late(once, fence):
@@ -40,7 +40,7 @@ def lift_doubt(once, fence):
 def resolve_late(once, fence):
     once.fail(key="k", fence=fence, retryable=None)
     yield
-    run(once.connection, "SELECT once.resolve('orders', 'k', 'succeeded', 'it happened', response_body => 'answer')")
+    run(once.connection, "SELECT once.resolve('orders', 'k', 'succeeded', 'it happened', response_text => 'answer')")
 
 
 def take_over_late(once, fence):

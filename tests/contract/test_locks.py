@@ -58,7 +58,7 @@ def test_the_callers_lock_timeout_is_as_it_was_afterwards(db, set_to):
 def test_a_lock_has_nothing_to_do_with_an_intent_of_the_same_name(db):
     first, second = (db.connect(isolation="READ COMMITTED") for _ in range(2))
     run(first, "SELECT once.try_lock('k') AS a, once.try_lock('orders') AS b")
-    assert Once(second).begin(key="k").verdict == "proceed"
+    assert Once(second).start(key="k").verdict == "proceed"
 
 
 @pytest.mark.parametrize(

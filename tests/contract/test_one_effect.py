@@ -22,10 +22,10 @@ def attempt_in_one_transaction(connection, key, n):
     once = Once(connection)
     while True:
         try:
-            begun = once.begin(key=key)
-            if begun.verdict == "replay":
+            started = once.start(key=key)
+            if started.verdict == "replay":
                 connection.rollback()
-                return begun.response_body
+                return started.response_body
             make_effect(connection, key, n)
             once.finish(key=key, response_body=b"answer %d" % n)
             connection.commit()
@@ -100,7 +100,7 @@ def test_63_losers_are_told_while_the_winner_is_still_at_work(db, level, doors):
             verdict = claimed.verdict
         else:
             try:
-                once.begin(key="k")
+                once.start(key="k")
                 for _ in range(ATTEMPTS - 1):
                     assert told.acquire(timeout=30)
                 make_effect(connections[n], "k", n)
@@ -117,21 +117,21 @@ def test_63_losers_are_told_while_the_winner_is_still_at_work(db, level, doors):
     assert verdicts.count("won") == 1
     assert set(verdicts) - {"won"} <= {"P4029", "processing_active"}
     assert effects(db, "k") == 1
-    assert Once(connections[0]).begin(key="k").response_body == b"answer"
+    assert Once(connections[0]).start(key="k").response_body == b"answer"
 
 
-def test_a_second_begin_is_told_at_once_that_the_first_is_running(db):
+def test_a_second_start_is_told_at_once_that_the_first_is_running(db):
     first, second = (db.connect(isolation="READ COMMITTED", lock_timeout="1s") for _ in range(2))
-    Once(first).begin(key="k")
+    Once(first).start(key="k")
     with refused("P4029"):
-        Once(second).begin(key="k")
+        Once(second).start(key="k")
     second.rollback()
     Once(first).finish(key="k", response_body=b"done")
     with refused("P4029"):  # finished, but not yet committed
-        Once(second).begin(key="k")
+        Once(second).start(key="k")
     second.rollback()
     first.commit()
-    assert Once(second).begin(key="k").verdict == "replay"
+    assert Once(second).start(key="k").verdict == "replay"
 
 
 def test_a_second_claim_is_told_at_once_while_the_first_is_uncommitted(db):
@@ -140,14 +140,14 @@ def test_a_second_claim_is_told_at_once_while_the_first_is_uncommitted(db):
     assert Once(second).claim(key="k").verdict == "processing_active"
     assert [row.verdict for row in Once(second).claim_many(key=["k"])] == ["processing_active"]
     with refused("P4029"):
-        Once(second).begin(key="k")
+        Once(second).start(key="k")
 
 
-def test_finish_without_begin_does_not_wait_for_a_running_attempt(db):
+def test_finish_without_start_does_not_wait_for_a_running_attempt(db):
     first, second = (db.connect(isolation="READ COMMITTED", lock_timeout="1s") for _ in range(2))
-    Once(first).begin(key="k")
+    Once(first).start(key="k")
     Once(first).finish(key="k")
-    with refused("P4010"):
+    with refused("P4012"):
         Once(second).finish(key="k")
 
 
@@ -176,11 +176,11 @@ def test_a_batch_of_claims_does_not_wait_for_an_open_completion(db, stale):
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_begin_and_finish_do_not_wait_for_an_open_completion(db, stale):
+def test_start_and_finish_do_not_wait_for_an_open_completion(db, stale):
     open_completion(db, stale)
     connection = db.connect(isolation="READ COMMITTED", lock_timeout="1s")
     with refused("P4010", "P4029", "40001"):
-        Once(connection).begin(key="k")
+        Once(connection).start(key="k")
         Once(connection).finish(key="k")
 
 
@@ -207,32 +207,32 @@ def test_intents_of_other_scopes_keys_and_tenants_do_not_meet(db):
     ]
     connections = [db.connect(isolation="READ COMMITTED") for _ in names]
     for connection, (tenant, scope, key) in zip(connections, names):
-        assert Once(connection).begin(tenant=tenant, scope=scope, key=key).verdict == "proceed"
+        assert Once(connection).start(tenant=tenant, scope=scope, key=key).verdict == "proceed"
         Once(connection).finish(tenant=tenant, scope=scope, key=key, response_body=(tenant + scope + key).encode())
     for connection in connections:
         connection.commit()
     for tenant, scope, key in names:
         assert (
-            Once(connections[0]).begin(tenant=tenant, scope=scope, key=key).response_body
+            Once(connections[0]).start(tenant=tenant, scope=scope, key=key).response_body
             == (tenant + scope + key).encode()
         )
 
 
 def test_a_rolled_back_attempt_leaves_no_trace(db):
     connection = db.connect(isolation="READ COMMITTED")
-    Once(connection).begin(key="k")
+    Once(connection).start(key="k")
     make_effect(connection, "k")
     Once(connection).finish(key="k")
     connection.rollback()
     assert db.value("SELECT count(*) FROM once.intent") == 0
-    assert Once(connection).begin(key="k").verdict == "proceed"
+    assert Once(connection).start(key="k").verdict == "proceed"
 
 
 def test_every_retry_gets_every_part_of_the_first_answer(db):
     connection = db.connect()
     once = Once(connection)
     run(connection, "BEGIN")
-    assert once.begin(key="k").verdict == "proceed"
+    assert once.start(key="k").verdict == "proceed"
     returned = once.finish(
         key="k",
         response_status=201,
@@ -244,7 +244,7 @@ def test_every_retry_gets_every_part_of_the_first_answer(db):
     run(connection, "COMMIT")
     assert returned == b"\x00body\xff"
     for verdict, row in (
-        ("replay", once.begin(key="k")),
+        ("replay", once.start(key="k")),
         ("replay_success", once.claim(key="k")),
         ("replay_success", once.peek(key="k")),
         ("replay_success", once.claim_many(key=["k"])[0]),
@@ -274,7 +274,7 @@ def attempt_in_a_pipeline(connection, key, n):
         except psycopg2.Error as error:
             connection.rollback()
             if error.pgcode == "P4020":
-                return once.begin(key=key).response_body
+                return once.start(key=key).response_body
             if error.pgcode not in RACES:
                 raise
 
@@ -299,9 +299,9 @@ def test_an_outcome_that_came_before_its_effect_is_gone_with_it(db):
     once = Once(connection)
     assert once.finish_new(key="k", response_body=b"undone") == 1
     with refused("P4029"):
-        Once(db.connect(lock_timeout="1s")).begin(key="k")
+        Once(db.connect(lock_timeout="1s")).start(key="k")
     connection.rollback()
-    assert once.begin(key="k").verdict == "proceed"
+    assert once.start(key="k").verdict == "proceed"
 
 
 def test_finish_new_returns_the_fence_of_a_takeover(db):
@@ -309,18 +309,18 @@ def test_finish_new_returns_the_fence_of_a_takeover(db):
     once.claim(key="k")
     let_lease_pass(db, "k")
     assert once.finish_new(key="k", response_body=b"second") == 2
-    assert once.begin(key="k").response_body == b"second"
+    assert once.start(key="k").response_body == b"second"
     with refused("P4010"):
         once.complete(key="k", fence=1)
 
 
 def test_the_same_key_with_another_request_is_a_mismatch_and_changes_nothing(db):
     once, other = Once(db.connect()), Once(db.connect(), fingerprint=b"another request!")
-    once.finish(key="finished", response_body=b"first")
+    once.finish_new(key="finished", response_body=b"first")
     once.claim(key="leased")
     before = db.rows("SELECT * FROM once.intent ORDER BY key")
     for key in ("finished", "leased"):
-        for call in (other.begin, other.begin_new, other.claim, other.finish, other.finish_new):
+        for call in (other.start, other.start_new, other.claim, other.finish_new):
             with refused("P4002"):
                 call(key=key)
     assert [
@@ -331,9 +331,9 @@ def test_the_same_key_with_another_request_is_a_mismatch_and_changes_nothing(db)
 
 
 def test_a_mismatch_tells_nothing_of_the_stored_answer(db):
-    Once(db.connect()).finish(key="k", response_body=b"secret", error_message="secret")
+    Once(db.connect()).finish_new(key="k", response_body=b"secret", error_message="secret")
     row = Once(db.connect()).claim_many(key=["k"], fingerprint=[b"another request!"])[0]
     assert row.verdict == "mismatch" and not any(row[2:])
     with refused("P4002") as caught:
-        Once(db.connect(), fingerprint=b"another request!").begin(key="k")
+        Once(db.connect(), fingerprint=b"another request!").start(key="k")
     assert "secret" not in str(caught.value)

@@ -543,7 +543,7 @@ def test_an_event_is_shown_whole_with_its_state_at_each_relay(db):
 
 def test_a_relay_of_another_cluster_is_shown_as_such(db):
     relay, (event,) = emitted(db, "a")
-    db.execute("UPDATE once.relay SET system_identifier = 1")
+    db.execute("UPDATE once.relay SET written_by = '1'")
     assert db.rows("SELECT * FROM once.outbox_list()") == []
     assert [(row.relay, row.state) for row in db.rows("SELECT * FROM once.outbox_summary()")] == [
         ("r", "of another cluster")

@@ -369,3 +369,24 @@ def test_parked_messages_are_listed_and_shown(db):
     assert [(each["what"], each["reason"]) for each in shown["decisions"]] == [("retry", "once more")]
     assert db.value("SELECT once.dead_show('mailer', 'm1', 'acme')") is None
     assert json.dumps(shown)
+
+
+def test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would_be_let_in(db):
+    connection = db.connect()
+    old = uuid7_days_ago(db, 60)
+    retry = "SELECT once.dead_retry('mailer', %s, '', 'the handler is mended')"
+    park(connection, old, state="dead")
+    with refused("P4041"):
+        db.value(retry, old)
+    assert states(db) == {old: ("dead", 1)}
+    assert db.value("SELECT count(*) FROM once.parked_decision") == 0
+    assert db.value("SELECT once.dead_discard('mailer', %s, '', 'nobody wants it')", old) is True
+    # With another id, and of an open day, it is.
+    for message in (f"pgonce:id:{old}", uuid7_days_ago(db, 1)):
+        park(connection, message, state="dead")
+        assert db.value(retry, message) is True
+        assert due(connection) == [message]
+        assert receive_many(connection, [message]) == ["parked"]
+        assert Once(connection).receive(message_id=message, consumer="mailer") == "process"
+        assert applied(connection, message) == 1
+        assert receive_many(connection, [message]) == ["duplicate"]

@@ -39,12 +39,12 @@ def test_40_clients_have_one_effect_and_one_answer(db, pooled):
         together.wait()
         while True:
             try:
-                begun = once.begin(key="k")
-                if begun.verdict == "proceed":
+                started = once.start(key="k")
+                if started.verdict == "proceed":
                     make_effect(connections[n], "k", n)
                     once.finish(key="k", response_body=b"%d" % n)
                 connections[n].commit()
-                return begun.response_body or b"%d" % n
+                return started.response_body or b"%d" % n
             except psycopg2.Error as error:
                 connections[n].rollback()
                 assert error.pgcode == "P4029"
@@ -58,13 +58,13 @@ def test_40_clients_have_one_effect_and_one_answer(db, pooled):
 
 def test_an_intent_is_free_again_when_its_transaction_ends_whichever_client_comes_next(pooled):
     first, second = pooled(autocommit=False), pooled(autocommit=False)
-    Once(first).begin(key="k")
+    Once(first).start(key="k")
     with refused("P4029"):
-        Once(second).begin(key="k")
+        Once(second).start(key="k")
     second.rollback()
     first.rollback()
     for connection in (second, first):
-        assert Once(connection).begin(key="k").verdict == "proceed"
+        assert Once(connection).start(key="k").verdict == "proceed"
         connection.rollback()
 
 
@@ -82,7 +82,7 @@ def test_batches_work_and_leave_no_setting_behind(pooled):
     keys = [f"k{n}" for n in range(64)]
     assert {row.verdict for row in Once(client).claim_many(key=keys)} == {"new_claim"}
     assert {row.verdict for row in Once(client).complete_many(key=keys, fence=[1] * 64)} == {"stored"}
-    Once(client).begin(key="k0")
+    Once(client).start(key="k0")
     run(client, "SELECT once.lock('r', '1 s')")
     settings = run(
         client,

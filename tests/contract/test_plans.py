@@ -12,10 +12,11 @@ ROWS_MAX = 12
 
 # %(done)s and so on: a row of the state that the call likes best.
 CALLS = {
-    "begin, replay": "once.begin('orders', %(done)s, %(print)s)",
-    "begin, new": "once.begin('orders', 'new', %(print)s)",
-    "finish, new": "once.finish('orders', 'new', %(print)s)",
-    "finish, over a failure": "once.finish('orders', %(failed)s, %(print)s)",
+    "start, replay": "once.start('orders', %(done)s, %(print)s)",
+    "start, new": "once.start('orders', 'new', %(print)s)",
+    "finish, new": "once.start_new('orders', 'new', %(print)s) AS started, LATERAL once.finish('orders', 'new', %(print)s, result_id => started::text)",
+    "finish, over a failure": "once.start_new('orders', %(failed)s, %(print)s) AS started,"
+    " LATERAL once.finish('orders', %(failed)s, %(print)s, result_id => started::text)",
     "finish_new, new": "once.finish_new('orders', 'new', %(print)s)",
     "finish_new, over a failure": "once.finish_new('orders', %(failed)s, %(print)s)",
     "claim, new": "once.claim('orders', 'new', %(print)s)",
@@ -222,16 +223,16 @@ def test_in_a_steady_stream_completions_find_room_on_the_page_of_their_claim(db,
     assert made == 1000 and hot >= hot_min, (made, hot)
 
 
-def test_begin_and_finish_write_one_row_version_and_leave_no_dead_tuple(db):
+def test_start_and_finish_write_one_row_version_and_leave_no_dead_tuple(db):
     connection = db.connect()
     once = Once(connection)
     for n in range(300):
         run(connection, "BEGIN")
-        once.begin(key=f"k{n}")
+        once.start(key=f"k{n}")
         once.finish(key=f"k{n}", response_body=b"answer")
         run(connection, "COMMIT")
         run(connection, "BEGIN")
-        once.begin(key=f"k{n}")
+        once.start(key=f"k{n}")
         run(connection, "COMMIT")
     # Every item of every page is a live row: a dead one would leave a gap.
     gaps = db.value(
@@ -242,7 +243,7 @@ def test_begin_and_finish_write_one_row_version_and_leave_no_dead_tuple(db):
     assert db.value("SELECT count(*) FROM once.intent_d0") == 300
     run(connection, "BEGIN")
     before = updates(connection)
-    once.begin(key="last")
+    once.start(key="last")
     once.finish(key="last")
     assert updates(connection) == before
     run(connection, "ROLLBACK")
@@ -265,19 +266,19 @@ def test_a_story_is_looked_up_by_index_too(db, past):
     assert rows <= ROWS_MAX, (scans, rows)
 
 
-def test_begin_writes_nothing(db):
+def test_start_writes_nothing(db):
     """Not even a transaction id: an attempt that turns out to be a replay costs no WAL."""
     connection = db.connect(isolation="READ COMMITTED")
-    Once(connection).begin(key="k")
+    Once(connection).start(key="k")
     assert run(connection, "SELECT pg_current_xact_id_if_assigned()") == [(None,)]
 
 
 def test_peek_runs_in_a_read_only_transaction(db):
-    Once(db.connect()).finish(key="k", response_body=b"a")
+    Once(db.connect()).finish_new(key="k", response_body=b"a")
     connection = db.connect(isolation="READ COMMITTED")
     run(connection, "SET TRANSACTION READ ONLY")
     assert Once(connection).peek(key="k").response_body == b"a"
-    assert Once(connection).begin(key="k").response_body == b"a"
+    assert Once(connection).start(key="k").response_body == b"a"
 
 
 def test_no_index_but_the_primary_key_slows_an_intent(db):
@@ -294,12 +295,12 @@ def test_no_index_but_the_primary_key_slows_an_intent(db):
     assert len(fill) == 1 and fill[0].reloptions[0].startswith("fillfactor="), "days differ from bucket 0"
 
 
-def test_begin_on_an_arbitrary_key_locks_one_partition_and_not_all(db):
+def test_start_on_an_arbitrary_key_locks_one_partition_and_not_all(db):
     connection = db.connect(isolation="READ COMMITTED")
     for _ in range(3):
-        Once(connection).begin(key="k")
+        Once(connection).start(key="k")
         connection.rollback()
-    Once(connection).begin(key="k")
+    Once(connection).start(key="k")
     held = db.value(
         "SELECT count(*) FROM pg_locks WHERE pid = %s AND relation::regclass::text ~ '^once.intent_d[0-9]+$'",
         connection.get_backend_pid(),

@@ -101,14 +101,14 @@ def test_in_doubt_lets_no_attempt_run_until_it_is_resolved(db):
     stale(db)
     once = Once(db.connect())
     with refused("P4031"):
-        once.begin(key="k")
+        once.start(key="k")
     for _ in range(2):
         row = once.claim(key="k")
         assert (row.verdict, row.state, row.error_code) == ("in_doubt", "in_doubt", "stale")
     with refused("P4031"):
-        once.begin(key="k")
+        once.start(key="k")
     assert once.resolve(key="k", as_state="failed_retryable", reason="the provider has no such payment") == "in_doubt"
-    assert once.begin(key="k").verdict == "proceed"
+    assert once.start(key="k").verdict == "proceed"
     decision = db.row("SELECT * FROM once.decision WHERE kind = 'resolve'")
     assert (decision.decided_by, decision.reason, decision.from_state, decision.to_state) == (
         "postgres",
@@ -120,11 +120,11 @@ def test_in_doubt_lets_no_attempt_run_until_it_is_resolved(db):
 
 def test_verify_happened_replays_the_outcome_that_it_found_at_every_door(db):
     verify_function(db, "'happened'", "'\\x6f6b00'")
-    for door in ("begin", "claim", "claim_many"):
+    for door in ("start", "claim", "claim_many"):
         stale(db, door)
         once = Once(db.connect())
         row = {
-            "begin": lambda: once.begin(key=door),
+            "start": lambda: once.start(key=door),
             "claim": lambda: once.claim(key=door),
             "claim_many": lambda: once.claim_many(key=[door])[0],
         }[door]()
@@ -137,7 +137,7 @@ def test_verify_happened_replays_the_outcome_that_it_found_at_every_door(db):
             row.result_type,
             row.result_id,
         ) == ("succeeded", 201, {"a": 1}, b"ok\0", "order", door)
-        again = once.begin(key=door)
+        again = once.start(key=door)
         assert (again.verdict, again.response_body) == ("replay", b"ok\0")
     assert db.value("SELECT last_value FROM public.asked") == 3  # never asked twice
     assert db.value("SELECT count(*) FROM once.decision WHERE reason LIKE 'verify%%'") == 3
@@ -148,7 +148,7 @@ def test_verify_absent_lets_the_next_attempt_run(db):
     stale(db, "a"), stale(db, "b")
     row = Once(db.connect()).claim(key="a")
     assert (row.verdict, row.fence, row.attempts) == ("retryable_failure", 2, 2)
-    assert Once(db.connect()).begin(key="b").verdict == "proceed"
+    assert Once(db.connect()).start(key="b").verdict == "proceed"
 
 
 def test_a_takeover_tells_a_silent_attempt_from_one_that_certainly_had_no_effect(db):
@@ -170,16 +170,93 @@ def test_verify_unknown_or_anything_else_is_in_doubt(db, answer):
     verify_function(db, answer)
     stale(db)
     with refused("P4031"):
-        Once(db.connect()).begin(key="k")
+        Once(db.connect()).start(key="k")
     row = Once(db.connect()).claim(key="k")
     assert (row.verdict, row.state) == ("in_doubt", "in_doubt")
+
+
+def doubtful(db, key="k", **outcome):
+    once = Once(db.connect())
+    once.claim(key=key)
+    once.fail(key=key, fence=1, retryable=None, error_code="lost", **outcome)
+
+
+def claims(db, key):
+    """A claim through each door."""
+    return {
+        "claim": lambda: Once(db.connect()).claim(key=key),
+        "claim_many": lambda: Once(db.connect()).claim_many(key=[key])[0],
+    }
+
+
+@pytest.mark.parametrize("door", ["claim", "claim_many"])
+def test_a_claim_asks_verify_of_what_is_in_doubt(db, door):
+    verify_function(db, "'happened'", "'\\x6f6b00'")
+    doubtful(db, "happened", response_status=500)
+    row = claims(db, "happened")[door]()
+    assert (row.verdict, row.state, row.response_status, row.response_body, row.error_code) == ("replay_success", "succeeded", 201, b"ok\0", None)
+    assert claims(db, "happened")[door]().verdict == "replay_success"
+    assert db.value("SELECT last_value FROM public.asked") == 1
+    verify_function(db, "'absent'")
+    doubtful(db, "absent", response_status=500)
+    row = claims(db, "absent")[door]()
+    assert (row.verdict, row.state, row.fence, row.attempts) == ("retryable_failure", "processing", 2, 2)
+    verify_function(db, "'unknown'")
+    doubtful(db, "unknown", response_status=500)
+    for _ in range(2):
+        row = claims(db, "unknown")[door]()
+        assert (row.verdict, row.state, row.fence, row.response_status, row.error_code) == ("in_doubt", "in_doubt", 1, 500, "lost")
+    assert [tuple(row) for row in db.rows("SELECT key, from_state, to_state, kind FROM once.decision ORDER BY 1")] == [
+        ("absent", "in_doubt", "processing", "takeover"),
+        ("happened", "in_doubt", "succeeded", "verify"),
+    ]
+
+
+@pytest.mark.parametrize("door", ["claim", "claim_many"])
+def test_a_doubt_without_an_answer_keeps_its_lease_and_is_verified_after_it(db, door):
+    verify_function(db, "'happened'")
+    doubtful(db)
+    for state in ("unasked", "asked"):
+        row = claims(db, "k")[door]()
+        assert row.verdict == ("in_doubt" if state == "unasked" else "replay_success")
+        let_lease_pass(db, "k")
+    assert db.value("SELECT last_value FROM public.asked") == 1
+
+
+def test_a_doubt_stays_where_verify_says_absent_and_attempts_are_used_up(db):
+    verify_function(db, "'absent'")
+    policy(db, "max_attempts => 1")
+    doubtful(db, response_status=500)
+    assert Once(db.connect()).claim(key="k").verdict == "in_doubt"
+    assert db.value("SELECT error_code FROM once.intent") == "lost"
+
+
+def test_a_verify_function_that_raises_about_a_doubt_spoils_no_other_claim_of_its_batch(db):
+    db.execute(
+        "CREATE FUNCTION public.down(text, text, text) RETURNS once.verification LANGUAGE plpgsql AS $$BEGIN RAISE"
+        " EXCEPTION 'down'; END$$"
+    )
+    policy(db, "verify => 'public.down'")
+    doubtful(db, response_status=500)
+    before = db.rows("SELECT * FROM once.intent")
+    rows = Once(db.connect()).claim_many(key=["k", "other"])
+    assert [row.verdict for row in rows] == ["in_doubt", "new_claim"]
+    assert db.rows("SELECT * FROM once.intent WHERE key = 'k'") == before
+
+
+def test_the_attempt_itself_may_end_a_doubt_until_a_claim_has_taken_it_over(db):
+    verify_function(db, "'absent'")
+    doubtful(db, response_status=500)
+    Once(db.connect()).claim(key="k")
+    with refused("P4010"):
+        Once(db.connect()).complete(key="k", fence=1)
 
 
 def test_verify_is_not_asked_about_a_live_or_finished_intent(db):
     verify_function(db, "'happened'")
     once = Once(db.connect())
     once.claim(key="live")
-    once.finish(key="done")
+    once.finish_new(key="done")
     assert once.claim(key="live").verdict == "processing_active"
     assert once.claim(key="done").verdict == "replay_success"
     once.peek(key="live")
@@ -194,7 +271,7 @@ def test_a_verify_function_that_raises_changes_nothing(db):
     policy(db, "verify => 'public.broken'")
     stale(db)
     before = db.rows("SELECT * FROM once.intent")
-    for call in (Once(db.connect()).begin, Once(db.connect()).claim):
+    for call in (Once(db.connect()).start, Once(db.connect()).claim):
         assert code_of(lambda: call(key="k")) == "P0001"
     assert db.rows("SELECT * FROM once.intent") == before
 
@@ -206,7 +283,7 @@ def test_attempts_that_are_used_up_abandon_a_retryable_intent_for_good(db):
         assert once.claim(key="k").attempts == attempt
         once.fail(key="k", fence=attempt, retryable=True, error_message="provider down")
     with refused("P4030"):
-        once.begin(key="k")
+        once.start(key="k")
     row = once.claim(key="k")
     assert (row.verdict, row.state, row.error_code, row.error_message) == (
         "final_failure",
@@ -215,7 +292,7 @@ def test_attempts_that_are_used_up_abandon_a_retryable_intent_for_good(db):
         "abandoned after 2 attempts: provider down",
     )
     with refused("P4030"):
-        once.begin(key="k")
+        once.start(key="k")
 
 
 def test_attempts_that_are_used_up_leave_a_stale_intent_in_doubt(db):
@@ -229,7 +306,7 @@ def test_verify_absent_with_attempts_used_up_is_in_doubt(db):
     policy(db, "max_attempts => 1")
     stale(db)
     with refused("P4031"):
-        Once(db.connect()).begin(key="k")
+        Once(db.connect()).start(key="k")
     assert Once(db.connect()).claim(key="k").verdict == "in_doubt"
 
 
@@ -295,6 +372,6 @@ def test_a_decision_waits_for_no_running_attempt(db):
     Once(db.connect()).claim(key="k")
     let_lease_pass(db, "k")
     taking_over = db.connect(isolation="READ COMMITTED")
-    Once(taking_over).begin(key="k")
+    Once(taking_over).start(key="k")
     with refused("P4070"):
         Once(db.connect(lock_timeout="1s")).resolve(key="k", as_state="failed_final")

@@ -449,7 +449,7 @@ def test_what_was_declared_flushed_survives_a_crash_of_the_server(forgetful, gat
     db = forgetful.new_database()
     relay = Relay(db.connect())
     relay.batch()
-    forgetful.restart()  # the WAL writer has just begun to sleep
+    forgetful.restart()  # the WAL writer has just started to sleep
     db.close()
     relay = Relay(db.connect())
     writer = db.connect(synchronous_commit="off")
@@ -553,8 +553,8 @@ def test_a_relay_that_was_dropped_stops_at_its_next_look(db):
 
 
 def become_another_cluster(db):
-    """What a restore into a new cluster does: the progress is of the old one, and xids begin anew."""
-    db.execute("UPDATE once.relay SET system_identifier = system_identifier + 1")
+    """What a restore into a new cluster does: the progress was not written here, and xids begin anew."""
+    db.execute("UPDATE once.relay SET written_by = '1'")
     db.execute("UPDATE once.outbox SET xid = (xid::text::bigint + 1000000)::text::xid8")
     db.execute("UPDATE once.parked_event SET xid = (xid::text::bigint + 1000000)::text::xid8")
 
@@ -574,6 +574,66 @@ def test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again(db):
 
     wait_until(refused_at_last, "the closed session's lock to be free")
     assert run(db.connect(), "SELECT pg_try_advisory_lock(once._relay_lock('r'))") == [(True,)]
+
+
+def test_progress_ahead_of_all_transactions_is_refused(db):
+    """pg_resetwal, for one: what is yet to come would count as seen."""
+    relay = Relay(db.connect())
+    db.execute("UPDATE once.relay SET seen = '1000000000:1000000000:', written_by = pg_current_xact_id()::xid")
+    with refused("P4080") as caught:
+        Relay(relay.connection)
+    assert "ahead" in caught.value.diag.message_detail
+
+
+@pytest.mark.parametrize("change", ["settle", "take", "operator", "adopt"])
+def test_a_relay_stays_its_databases_own_whoever_writes_its_row_within_savepoints(db, change):
+    relay = Relay(db.connect())
+    event = emit(db.connect(), "a")
+    (listed_event,) = relay.fetch(relay.list())
+    relay.park(parking(listed_event))
+    other = db.connect(isolation="READ COMMITTED")
+    connection = relay.connection if change == "settle" else other
+    if change in ("take", "adopt"):
+        run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    run(connection, "BEGIN" if change == "settle" else "SELECT 1")
+    for _ in range(2):
+        run(connection, "SAVEPOINT a")
+        run(connection, "SELECT pg_current_xact_id()")
+        if change == "settle":
+            relay.settle(after_id=0)
+        elif change == "take":
+            Relay(connection, topics=["t"])
+        elif change == "adopt":
+            run(connection, "SELECT once.relay_adopt('r', 'why', true)")
+        else:
+            run(connection, "SELECT once.outbox_retry(%s, 'r', 'why')", event)
+    run(connection, "COMMIT")
+    run(connection, "SELECT pg_advisory_unlock_all()")
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    db.execute("VACUUM (FULL, FREEZE) once.relay")
+    assert Relay(db.connect()).taken
+
+
+def test_what_operators_do_does_not_make_another_clusters_relay_our_own(db):
+    relay = Relay(db.connect())
+    event = emit(db.connect(), "a")
+    (listed_event,) = relay.fetch(relay.list())
+    relay.park(parking(listed_event))
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    become_another_cluster(db)
+    for _ in range(2):
+        db.execute("SELECT once.outbox_retry(%s, 'r', 'why')", event)
+        with refused("P4080"):
+            Relay(db.connect())
+
+
+def test_progress_that_is_replaced_under_a_relay_is_not_made_its_own_by_settling(db):
+    """As a subscription's worker would."""
+    relay = Relay(db.connect())
+    relay.list()
+    become_another_cluster(db)
+    with refused("55000"):
+        relay.settle()
 
 
 def test_an_adopted_relay_goes_on_with_what_commits_from_now_on(db):
@@ -659,13 +719,13 @@ def test_sequences_that_are_ahead_stay_where_they_are(db):
     assert db.value("SELECT max(id) FROM once.outbox") == 1001
 
 
-def test_after_pg_upgrade_the_xids_go_on_and_so_does_the_relay(db):
+def test_where_xids_continue_an_adopted_relay_goes_on_where_it_was(db):
     relay = Relay(db.connect())
     relay.batch()
     event = emit(db.connect())
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
-    db.execute("UPDATE once.relay SET system_identifier = system_identifier + 1")
-    db.execute("SELECT once.relay_adopt('r', 'pg_upgrade', xids_continue => true)")
+    db.execute("UPDATE once.relay SET written_by = '1'")
+    db.execute("SELECT once.relay_adopt('r', 'restored in place', xids_continue => true)")
     assert listed(Relay(db.connect())) == [event]
 
 

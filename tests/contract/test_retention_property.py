@@ -6,6 +6,7 @@ says what each may answer.
     another key that is finished runs again only after its retention had passed while a keeper worked
     what is processing or in doubt is never forgotten
     a clock that leaps lets nothing be forgotten before it has gone steadily for a while
+    no fence of a key comes again, though the key was forgotten meanwhile
 
 The database's clock is the contract's only one: in these databases its functions read test_clock() instead, which the test moves by minutes,
 hours and days, forwards and back. PGONCE_SEED repeats a run; each failure says its seed."""
@@ -207,13 +208,19 @@ class Model:
         if verdict == "new_claim" and intent.state != "absent":
             intent.reopened += 1
         if verdict in ("new_claim", "retryable_failure", "processing_stale"):
-            intent.state, intent.fence, intent.lease_until = "processing", row.fence, now + lease
+            self.raise_fence(intent, row.fence)
+            intent.state, intent.lease_until = "processing", now + lease
             intent.forgettable = intent.was_stale = False
             if verdict == "new_claim":
                 intent.term = None
             intent.term = retention or intent.term
         elif verdict == "in_doubt":
             intent.state = "in_doubt"
+
+    def raise_fence(self, intent, fence):
+        if fence <= intent.fence:
+            self.complain(intent, "fence", fence, "came again")
+        intent.fence = fence
 
     def finish(self, intent):
         """An attempt within one transaction."""
@@ -223,8 +230,8 @@ class Model:
         run(self.once.connection, "BEGIN")
         verdict = None
         try:
-            begun = self.once.begin(scope=intent.scope, key=intent.key)
-            verdict = "replay_success" if begun.verdict == "replay" else "proceed"
+            started = self.once.start(scope=intent.scope, key=intent.key)
+            verdict = "replay_success" if started.verdict == "replay" else "proceed"
             if verdict == "proceed":
                 self.once.finish(scope=intent.scope, key=intent.key, response_body=body)
         except psycopg2.Error as error:
@@ -241,7 +248,7 @@ class Model:
             if intent.state == "absent" or intent.forgettable:
                 intent.term = None
             intent.state, intent.body, intent.completed_at, intent.forgettable = "succeeded", body, now, False
-            intent.fence += 1
+            self.raise_fence(intent, self.once.peek(scope=intent.scope, key=intent.key).fence)
             intent.effects += 1
 
     def report(self, intent):
@@ -421,6 +428,7 @@ MUTATIONS = {
         replace("_past", "i.completed_at +", "i.updated_at +"),
     ),
     "a closed day is made again": replace("_close_day", "closed_before = greatest(s.closed_before, day + 1)", "closed_before = s.closed_before"),
+    "a key that comes again begins at one": replace("_keep_purge", "PERFORM setval(", "PERFORM concat("),
     "the clock is always trusted": replace("_clock_held", "settle = interval '0' OR", "true OR"),
     "an attempt at work does not hold its day": replace("_outlive", "i.state = ''processing'' LIMIT 1", "false LIMIT 1"),
 }

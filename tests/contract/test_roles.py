@@ -14,8 +14,9 @@ KEPT = KEEPING | {"keep", "keep_take", "keep_release", "keep_step", "keep_failed
 SEEING = {"counts", "metrics", "find", "top"}
 GRANTED = {
     "once_app": {
-        "begin",
-        "begin_new",
+        "start",
+        "start_new",
+        "try_start",
         "finish",
         "finish_new",
         "claim",
@@ -31,6 +32,8 @@ GRANTED = {
         "peek_many",
         "salt",
         "fingerprint",
+        "request_fingerprint",
+        "key_of_header",
         "receive",
         "emit",
         "try_lock",
@@ -45,6 +48,7 @@ GRANTED = {
         "message_look",
         "message_count",
         "consumer_report",
+        "consumer_ids",
     },
     "once_relay": {
         "errors",
@@ -81,6 +85,7 @@ GRANTED = {
         "peek_many",
         "release",
         "consumer_report",
+        "consumer_ids",
         "metrics",
     },
     "once_keeper": KEPT
@@ -107,6 +112,7 @@ GRANTED["once_admin"] = GRANTED["once_app"] | KEPT | SEEING | {
     "story",
     "verify",
     "resolve",
+    "resolve_many",
     "set_scope",
     "bind",
     "unbind",
@@ -141,9 +147,11 @@ LOGINS = {
 
 # A call of each function that takes a tenant, with %(tenant)s; the keys are of the one intent that the tests look for.
 TENANT_CALLS = {
-    "begin": "once.begin('s', 'k', %(print)s, %(tenant)s)",
-    "begin_new": "once.begin_new('s', 'k', %(print)s, %(tenant)s)",
-    "finish": "once.finish('s', 'k', %(print)s, tenant => %(tenant)s)",
+    "start": "once.start('s', 'k', %(print)s, %(tenant)s)",
+    "start_new": "once.start_new('s', 'k', %(print)s, %(tenant)s)",
+    "try_start": "once.try_start('s', 'k', %(print)s, %(tenant)s)",
+    "finish": "once.start_new('s', 'k', %(print)s, %(tenant)s) AS started,"
+    " LATERAL once.finish('s', 'k', %(print)s, result_id => started::text, tenant => %(tenant)s)",
     "finish_new": "once.finish_new('s', 'k', %(print)s, tenant => %(tenant)s)",
     "claim": "once.claim('s', 'k', %(print)s, tenant => %(tenant)s)",
     "claim_many": "once.claim_many(ARRAY['s'], ARRAY['k'], ARRAY[%(print)s], tenant => %(tenant)s)",
@@ -159,11 +167,16 @@ TENANT_CALLS = {
     "story": "once.story('s', 'k', %(tenant)s)",
     "verify": "once.verify('s', 'k', %(tenant)s)",
     "resolve": "once.resolve('s', 'k', 'succeeded', 'why', tenant => %(tenant)s)",
+    "resolve_many": "once.resolve_many('s', 'succeeded', 'why', tenant => %(tenant)s)",
     "find": "once.find(%(tenant)s)",
     "salt": "once.salt(%(tenant)s)",
     "fingerprint": (
         "once.fingerprint('{}'::jsonb, %(tenant)s) AS a, once.fingerprint('a'::bytea, %(tenant)s) AS b,"
         " once.fingerprint('a'::text, %(tenant)s) AS c"
+    ),
+    "request_fingerprint": (
+        "once.request_fingerprint('POST', '/', NULL, 'a'::bytea, %(tenant)s) AS a,"
+        " once.request_fingerprint('POST', '/', NULL, '[1.0]'::text, %(tenant)s, true) AS b"
     ),
     "receive": "once.receive('s', 'k', %(print)s, %(tenant)s)",
     "emit": "once.emit('t', '{}', scope => 's', key => 'k', tenant => %(tenant)s)",
@@ -177,6 +190,7 @@ TENANT_CALLS = {
     "message_look": "once.message_look('s', %(tenant)s, ARRAY['k'], ARRAY['a'])",
     "message_count": "once.message_count('s', %(tenant)s)",
     "consumer_report": "once.consumer_report('s', now(), %(tenant)s)",
+    "consumer_ids": "once.consumer_ids('s', %(tenant)s)",
     "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
     "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
     "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",
@@ -207,7 +221,7 @@ def run(connection, query, values=None):
 @pytest.mark.parametrize("login", LOGINS)
 def test_no_role_but_the_owner_can_touch_any_table(db, login):
     make_logins(db)
-    Once(db.connect()).finish(key="k")
+    Once(db.connect()).finish_new(key="k")
     connection = db.connect(login)
     tables = [
         row.name
@@ -290,7 +304,7 @@ def test_default_privileges_open_nothing_that_an_installation_makes(server, db):
 def test_default_privileges_open_nothing_that_is_made_later(db):
     open_by_default(db)
     old = uuid7_days_ago(db, 3)
-    Once(db.connect()).finish(key=old)
+    Once(db.connect()).finish_new(key=old)
     assert db.value("SELECT once.add_days(5)") == 6
     db.execute("SELECT once.set_scope('orders', retention => '20 days')")
     shorten_horizon(db)
@@ -348,17 +362,17 @@ def test_a_role_can_execute_exactly_the_functions_granted_to_it(db, login):
 def test_an_app_role_can_do_all_that_an_application_needs(db):
     make_logins(db)
     once = Once(db.connect("app"))
-    once.begin(key="a")
-    once.finish(key="a", response_body=b"x")
-    assert once.begin(key="a").response_body == b"x"
+    once.start(key="a")
+    once.finish_new(key="a", response_body=b"x")
+    assert once.start(key="a").response_body == b"x"
     once.claim(key="b")
     once.renew(key="b", fence=1)
     once.complete(key="b", fence=1)
     once.claim_many(key=["c", "d"])
     once.complete_many(key=["c"], fence=[1])
     once.fail_many(key=["d"], fence=[1], retryable=[True])
-    once.begin(key="d")
-    once.finish(key="d")
+    once.start(key="d")
+    once.finish_new(key="d")
     assert once.receive(message_id="m") == "process"
     once.emit(topic="t", payload="{}", scope="orders", key="a")
     assert len(run(db.connect("app"), "SELECT once.fingerprint('{}'::jsonb)")[0][0]) == 32
@@ -394,9 +408,9 @@ def test_every_function_that_takes_a_tenant_is_tried_here(db):
 def grant_everything_tenant_bound(db):
     """Even a bound role that was granted more than once_tenant stays bound."""
     db.execute(
-        "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, bytea,"
-        " jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
-        " TO bound, bound_elsewhere"
+        "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, text,"
+        " jsonb, anynonarray, jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
+        ", once.resolve_many TO bound, bound_elsewhere"
     )
 
 
@@ -408,7 +422,7 @@ def test_a_bound_role_is_refused_another_tenant_in_the_same_words_whether_or_not
     said = []
     for prepare in (
         None,
-        lambda once: once.finish(scope="s", key="k", tenant="theirs", response_body=b"secret"),
+        lambda once: once.finish_new(scope="s", key="k", tenant="theirs", response_body=b"secret"),
         lambda once: once.claim(scope="s", key="k", tenant="theirs"),
         lambda once: call_as(once.connection, TENANT_CALLS["message_park"], "theirs"),
     ):
@@ -466,9 +480,9 @@ def test_set_local_role_binds_until_the_transaction_ends(db):
     connection = db.connect(isolation="READ COMMITTED")
     run(connection, "SET LOCAL ROLE bound")
     with refused("P4003"):
-        call_as(connection, TENANT_CALLS["begin"], "theirs")
+        call_as(connection, TENANT_CALLS["start"], "theirs")
     connection.rollback()
-    assert call_as(connection, TENANT_CALLS["begin"], "theirs")[0].verdict == "proceed"
+    assert call_as(connection, TENANT_CALLS["start"], "theirs")[0].verdict == "proceed"
 
 
 def test_a_bound_login_stays_bound_inside_a_security_definer_function(db):
@@ -636,12 +650,9 @@ def shadow_path(connection):
 ATTACKED = {
     **{name: [text.replace("%(tenant)s", "''")] for name, text in TENANT_CALLS.items()},
     "finish": [
-        "once.finish('s', 'k', %(print)s)",
-        (
-            "once.finish('s', 'big', %(print)s, response_body => pg_catalog.convert_to(pg_catalog.repeat('x', 9000),"
-            " 'UTF8'))"
-        ),
-        "once.finish('s', %(today)s, %(print)s)",
+        f"once.start_new('s', {key}, %(print)s) AS started,"
+        f" LATERAL once.finish('s', {key}, %(print)s, response_text => {body}, result_id => started::pg_catalog.text)"
+        for key, body in (("'k'", "NULL"), ("'big'", "pg_catalog.repeat('x', 9000)"), ("%(today)s", "NULL"))
     ],
     "finish_new": [
         "once.finish_new('s', 'new', %(print)s)",
@@ -655,11 +666,11 @@ ATTACKED = {
         "once.claim('s', %(today)s, %(print)s)",
         "once.claim('s', %(expired)s, %(print)s)",
     ],
-    "begin": [
-        "once.begin('s', 'k', %(print)s)",
-        "once.begin('s', 'new', %(print)s)",
-        "once.begin('s', 'k1', %(print)s)",
-        "once.begin('s', %(expired)s, %(print)s)",
+    "start": [
+        "once.start('s', 'k', %(print)s)",
+        "once.start('s', 'new', %(print)s)",
+        "once.start('s', 'k1', %(print)s)",
+        "once.start('s', %(expired)s, %(print)s)",
     ],
     "add_days": ["once.add_days(3)"],
     "retire_day": ["once.retire_day(1)"],
@@ -669,6 +680,7 @@ ATTACKED = {
     "any_tenant": ["once.any_tenant()"],
     "errors": ["once.errors()"],
     "contract_version": ["once.contract_version()"],
+    "key_of_header": ["once.key_of_header('k')", "once.key_of_header('\"k\"; a=1')", "once.key_of_header('\"')"],
     "counts": ["once.counts()"],
     "metrics": ["once.metrics()"],
     "top": ["once.top()"],

@@ -58,20 +58,22 @@ def test_intents_of_the_same_transaction_are_counted_too(db, scope):
     shorten_horizon(db)
     retire(db, 2)
     run(connection, "BEGIN")
-    once.begin(key="k")
-    assert code_of(lambda: Once(other).begin(key="k")) == "P4029"
+    once.start(key="k")
+    assert code_of(lambda: Once(other).start(key="k")) == "P4029"
     once.finish(key="k")
     run(connection, "COMMIT")
-    once.begin(key="k")
-    assert code_of(lambda: once.begin_new(key="k")) == "P4020"
-    assert code_of(lambda: once.begin(key="k", fingerprint=OTHER_PRINT)) == "P4002"
+    once.start(key="k")
+    assert code_of(lambda: once.start_new(key="k")) == "P4020"
+    assert code_of(lambda: once.start(key="k", fingerprint=OTHER_PRINT)) == "P4002"
     once.finish_new(key="n")
     assert code_of(lambda: once.finish_new(key="n")) == "P4020"
-    once.finish(key="f", state="failed_retryable")
-    once.begin(key="f")
+    once.finish_new(key="f", state="failed_retryable")
+    run(connection, "BEGIN")
+    once.start(key="f")
     once.finish(key="f", state="failed_final")
-    assert code_of(lambda: once.begin(key="f")) == "P4030"
-    assert code_of(lambda: once.begin(key=uuid7_days_ago(db, 2))) == "P4041"
+    run(connection, "COMMIT")
+    assert code_of(lambda: once.start(key="f")) == "P4030"
+    assert code_of(lambda: once.start(key=uuid7_days_ago(db, 2))) == "P4041"
     assert counted(db, scope) == {
         "new": 3,
         "active": 1,
@@ -151,11 +153,11 @@ def test_a_scope_named_by_an_enemy_is_counted_by_itself(db):
 
 
 def test_a_replay_in_a_read_only_transaction_is_answered_and_not_counted(db):
-    Once(db.connect()).finish(key="k")
+    Once(db.connect()).finish_new(key="k")
     connection = db.connect(isolation="READ COMMITTED")
     run(connection, "SET TRANSACTION READ ONLY")
-    assert Once(connection).begin(key="k").verdict == "replay"
-    assert code_of(lambda: Once(connection).begin(key="k", fingerprint=OTHER_PRINT)) == "P4002"
+    assert Once(connection).start(key="k").verdict == "replay"
+    assert code_of(lambda: Once(connection).start(key="k", fingerprint=OTHER_PRINT)) == "P4002"
     assert counted(db, "") == {"new": 1}
 
 
@@ -180,11 +182,11 @@ def some(db):
     once = Once(db.connect())
     shorten_horizon(db)
     old = uuid7_days_ago(db, 2)
-    once.finish(key=old, result_type="order", result_id="o-old")
+    once.finish_new(key=old, result_type="order", result_id="o-old")
     retire(db, 2)
     once.claim(key="running", owner="worker 7", traceparent=TRACE)
-    once.finish(key="done", result_type="order", result_id="o-1")
-    once.finish(key="theirs", tenant="theirs", result_type="order", result_id="o-1")
+    once.finish_new(key="done", result_type="order", result_id="o-1")
+    once.finish_new(key="theirs", tenant="theirs", result_type="order", result_id="o-1")
     once.claim(key="elsewhere", scope="other")
     once.emit(topic="t", payload="{}", scope="orders", key="done", traceparent=TRACE)
 
@@ -225,7 +227,7 @@ def test_find_finds_by_what_is_known(some, query, keys):
 def test_find_gives_the_newest_first_and_no_more_than_asked(db):
     once = Once(db.connect())
     for key in "abcd":
-        once.finish(key=key)
+        once.finish_new(key=key)
     assert [row.key for row in db.rows("SELECT * FROM once.find(take => 3)")] == ["d", "c", "b"]
 
 
@@ -284,21 +286,49 @@ def test_a_takeover_by_a_transaction_is_recorded_too(db):
     once = Once(db.connect())
     once.claim(key="k", owner="first")
     let_lease_pass(db, "k")
-    once.begin(key="k")
-    once.finish(key="k", response_status=201)
+    once.start(key="k")
+    once.finish_new(key="k", response_status=201)
     [entry] = decisions(db, "k")
     assert (entry.kind, entry.from_state, entry.to_state) == ("takeover", "processing", "succeeded")
     assert (entry.before["owner"], entry.after["response_status"]) == ("first", 201)
 
 
-def test_of_many_retries_ever_fewer_are_recorded(db):
+@pytest.mark.parametrize("floor", [0, 1000])
+def test_of_many_retries_ever_fewer_are_recorded(db, floor):
+    db.execute("SELECT setval('once.fence_floor_seq', %s)", floor)
     once = Once(db.connect())
-    for fence in range(1, 36):
+    for fence in range(floor + 1, floor + 36):
         assert once.claim(key="k").fence == fence
         once.fail(key="k", fence=fence, retryable=True, error_code="busy")
     entries = decisions(db, "k")
-    assert [entry.fence for entry in entries] == [2, 3, 4, 8, 16, 32]
+    assert [entry.fence - floor for entry in entries] == [2, 3, 4, 8, 16, 32]
+    assert entries[0].reason == "attempt 1 failed: busy"
     assert {entry.kind for entry in entries} == {"retry"} and entries[0].before["error_code"] == "busy"
+
+
+def test_work_that_never_started_is_no_attempt_that_anybody_sees(db):
+    once = Once(db.connect())
+    for fence in range(1, 6):
+        assert once.claim(key="k").fence == fence
+        once.release(key="k", fence=fence)
+    assert decisions(db, "k") == db.rows("SELECT * FROM once.retried") == []
+
+
+def test_a_first_attempt_is_one_whatever_its_fence(db):
+    db.execute("SELECT setval('once.fence_floor_seq', 1000)")
+    once = Once(db.connect())
+    once.claim(key="first", owner="a")
+    once.claim(key="taken", owner="a")
+    once.claim(key="decided", owner="a")
+    once.fail(key="decided", fence=1001, retryable=None)
+    once.resolve(key="decided", as_state="failed_retryable")
+    let_lease_pass(db, "taken")
+    once.claim(key="taken", owner="b")
+    assert {row.key for row in db.rows("SELECT * FROM once.retried")} == {"taken", "decided"}
+    for key in ("first", "taken", "decided"):
+        created = once.story(key=key)["timeline"][0]
+        assert (created["what"], created["by"], created["fence"]) == ("created", "a", 1001), key
+    assert decisions(db, "taken")[0].reason == "attempt 1 ended without a word"
 
 
 def test_what_was_decided_says_what_the_intent_was_and_has_become(db):

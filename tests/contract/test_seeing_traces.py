@@ -39,7 +39,7 @@ def test_the_first_attempts_trace_is_stored_and_given_back_with_every_answer(db)
     once.complete(key="k", fence=1)
     assert once.claim(key="k", traceparent=LATER).traceparent == FIRST
     assert once.claim(key="k").traceparent == FIRST
-    assert once.begin(key="k", traceparent=LATER).traceparent == FIRST
+    assert once.start(key="k", traceparent=LATER).traceparent == FIRST
     assert once.peek_many(scope=["orders"], key=["k"])[0].traceparent == FIRST
     assert once.story(key="k")["traceparent"] == FIRST
 
@@ -57,16 +57,16 @@ def test_the_trace_of_an_intent_in_the_same_transaction(db):
     connection = db.connect()
     once = Once(connection)
     run(connection, "BEGIN")
-    assert once.begin(key="k", traceparent=FIRST).traceparent == FIRST
+    assert once.start(key="k", traceparent=FIRST).traceparent == FIRST
     once.finish(key="k", traceparent=FIRST)
     run(connection, "COMMIT")
-    assert once.begin(key="k", traceparent=LATER).traceparent == FIRST
+    assert once.start(key="k", traceparent=LATER).traceparent == FIRST
     once.finish_new(key="n", traceparent=FIRST)
     assert trace_of(db, "n") == FIRST
     for key, first in (("failed", FIRST), ("without", None)):
-        once.finish(key=key, state="failed_retryable", traceparent=first)
-        assert once.begin(key=key, traceparent=LATER).traceparent == (first or LATER)
-        once.finish(key=key, traceparent=LATER)
+        once.finish_new(key=key, state="failed_retryable", traceparent=first)
+        assert once.start(key=key, traceparent=LATER).traceparent == (first or LATER)
+        once.finish_new(key=key, traceparent=LATER)
         assert trace_of(db, key) == (first or LATER)
 
 
@@ -109,8 +109,8 @@ def test_a_message_has_the_trace_that_brought_it(db):
 def test_a_malformed_trace_is_as_good_as_none(db, malformed):
     once = Once(db.connect())
     assert once.claim(key="claimed", traceparent=malformed).traceparent is None
-    assert once.begin(key="begun", traceparent=malformed).traceparent is None
-    once.finish(key="begun", traceparent=malformed)
+    assert once.start(key="started", traceparent=malformed).traceparent is None
+    once.finish_new(key="started", traceparent=malformed)
     once.finish_new(key="new", traceparent=malformed)
     once.receive(message_id="m", traceparent=malformed)
     once.emit(topic="t", payload="{}", traceparent=malformed)
@@ -128,7 +128,7 @@ def test_an_event_carries_its_own_trace_or_that_of_its_intent(db):
     once.emit(topic="intent's", payload="{}", scope="orders", key="k")
     once.emit(topic="own", payload="{}", scope="orders", key="k", traceparent=LATER)
     once.emit(topic="nobody's", payload="{}")
-    once.finish(key="k", traceparent=FIRST)
+    once.finish_new(key="k", traceparent=FIRST)
     run(connection, "COMMIT")
     assert {event.topic: event.traceparent for event in relay.batch()} == {
         "intent's": FIRST,
@@ -141,7 +141,7 @@ def test_the_archive_remembers_the_trace(db):
     shorten_horizon(db)
     key = uuid7_days_ago(db, 2)
     once = Once(db.connect())
-    once.finish(key=key, traceparent=FIRST)
+    once.finish_new(key=key, traceparent=FIRST)
     retire(db, 2)
-    assert once.begin(key=key, traceparent=LATER).traceparent == FIRST
+    assert once.start(key=key, traceparent=LATER).traceparent == FIRST
     assert once.peek(key=key).traceparent == FIRST

@@ -19,19 +19,16 @@ def build(db, once, key, state, stale=False):
         once.fail(
             key=key, fence=1, retryable={"failed_retryable": True, "failed_final": False, "in_doubt": None}[state]
         )
-    elif stale:
+    if stale:
         let_lease_pass(db, key)
 
 
 # event, what makes it different, the call. Each runs under each policy.
 EVENTS = (
-    ("begin", lambda once, key: once.begin(key=key)),
-    ("begin", lambda once, key: once.begin_new(key=key)),
+    ("start", lambda once, key: once.start(key=key)),
+    ("start", lambda once, key: once.start_new(key=key)),
     ("claim", lambda once, key: once.claim(key=key)),
     ("claim", lambda once, key: once.claim_many(key=[key])),
-    ("finish", lambda once, key: once.finish(key=key, state="succeeded")),
-    ("finish", lambda once, key: once.finish(key=key, state="failed_retryable")),
-    ("finish", lambda once, key: once.finish(key=key, state="failed_final")),
     ("finish", lambda once, key: once.finish_new(key=key, state="succeeded")),
     ("finish", lambda once, key: once.finish_new(key=key, state="failed_retryable")),
     ("finish", lambda once, key: once.finish_new(key=key, state="failed_final")),
@@ -51,6 +48,7 @@ EVENTS = (
         for s in ("succeeded", "failed_retryable", "failed_final")
     ),
     ("recover", lambda once, key: run(once.connection, "SELECT * FROM once.recover()")),
+    ("recover", lambda once, key: run(once.connection, "SELECT * FROM once.recover(in_doubt => true)")),
     ("peek", lambda once, key: once.peek(key=key)),
     ("peek", lambda once, key: once.story(key=key)),
 )
@@ -83,7 +81,7 @@ def walk(db):
     observed = set()
     number = 0
     for policy in POLICIES:
-        for state, stale in [(state, False) for state in STATES] + [("processing", True)]:
+        for state, stale in [(state, False) for state in STATES] + [("processing", True), ("in_doubt", True)]:
             for event, call in EVENTS:
                 number += 1
                 key = f"k{number}"

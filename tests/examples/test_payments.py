@@ -162,7 +162,8 @@ def test_with_the_gateway_every_retry_gets_the_one_charge(payments, gateway):
 
 def test_a_declined_charge_is_an_answer_and_a_failed_one_is_not(payments, gateway):
     assert [gateway("/payments", "k1", behave).status for behave in ("status=402", "")] == [402, 402]
-    assert [gateway("/payments", "k2", behave).status for behave in ("status=500", "", "")] == [500, 201, 201]
+    assert [gateway("/payments", "k2", behave).status for behave in ("status=503", "", "")] == [503, 201, 201]
+    assert [gateway("/payments", "k3", behave).status for behave in ("status=500", "", "")] == [500, 409, 409]
     assert payments.count() == 1
 
 
@@ -196,7 +197,7 @@ def test_any_key_reaches_the_handoff_service_as_it_is(handoff, gateway, key):
 
 
 def test_a_charge_that_the_handoff_service_rolled_back_can_be_tried_again(handoff, gateway):
-    assert gateway("/handoff", "k1", "status=500").status == 500
+    assert gateway("/handoff", "k1", "status=503").status == 503
     assert gateway("/handoff", "k1").status == 201
     assert handoff.count() == 1
 

@@ -53,10 +53,7 @@ static void check_written_anew(const json_t *value, uint8_t flags, const char *c
 
 	must(written != NULL);
 	must(json_canonical(written, strlen(written), &again, &again_length, &no_memory));
-	/* Numbers keep their text: only where jansson's is another one may the two differ. */
-	if (!has_real(value) && memmem(canonical, length, "-0", 2) == NULL) {
-		must(again_length == length && memcmp(again, canonical, length) == 0);
-	}
+	must(again_length == length && memcmp(again, canonical, length) == 0);
 	free(again);
 	free(written);
 }
@@ -73,20 +70,22 @@ static bool check_canonical(const char *text, size_t size, uint8_t flags, json_a
 	must(!no_memory);
 	if (good) {
 		must(theirs != NULL || is_own_limit(&error));
-		must(answer == JSON_YES || memmem(canonical, length, "\\u0000", 6) != NULL || answer == JSON_UNSURE);
+		must(answer == JSON_YES || answer == JSON_UNSURE);
 	}
-	if (good && theirs != NULL) {
-		json_t *again = json_loadb(canonical, length, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+	/* jansson rounds a real number, and takes 1.0 for another one than 1. */
+	if (good && theirs != NULL && !has_real(theirs)) {
+		json_t *again = json_loadb(canonical, length, JSON_DECODE_ANY, NULL);
 		must(again != NULL && json_equal(again, theirs));
 		json_decref(again);
 		check_written_anew(theirs, flags, canonical, length);
 	}
-	/* Nested deeper than 64 it is no JSON for the fingerprint; it takes 65 brackets to get there. */
+	/* It takes 65 brackets to be nested deeper than 64, and a long number to be beyond a number's limits. */
 	size_t brackets = 0;
 	for (size_t i = 0; i < size; i++) {
 		brackets += text[i] == '[' || text[i] == '{';
 	}
-	must(good || theirs == NULL || brackets > 63 || memchr(text, '\0', size) != NULL);
+	must(good || theirs == NULL || brackets > 64 || has_real(theirs) || memmem(text, size, "\\u0000", 6) != NULL ||
+	     memchr(text, '\0', size) != NULL);
 	json_decref(theirs);
 	free(canonical);
 	return good;

@@ -19,8 +19,8 @@ static void check_key(const char *key, size_t length, size_t length_max)
 
 static void check_again_quoted(const char *key, size_t length, size_t length_max)
 {
-	char value[2 * HTTP_KEY_MAX + 2];
-	char again[HTTP_KEY_MAX + 1];
+	char value[2 * ONCE_KEY_BYTES_MAX + 2];
+	char again[ONCE_KEY_BYTES_MAX + 1];
 	size_t at = 0;
 	size_t again_length = 0;
 	value[at++] = '"';
@@ -31,7 +31,7 @@ static void check_again_quoted(const char *key, size_t length, size_t length_max
 		value[at++] = key[i];
 	}
 	value[at++] = '"';
-	must(http_key_parse((http_text){value, at}, true, length_max, again, &again_length) == HTTP_KEY_GOOD);
+	must(key_parse((once_bytes){value, at}, true, length_max, again, &again_length) == KEY_GOOD);
 	must(again_length == length && memcmp(again, key, length) == 0);
 }
 
@@ -42,7 +42,9 @@ static void check_problem(const char *detail)
 	char *canonical = NULL;
 	size_t canonical_length;
 	bool no_memory = false;
-	size_t length = http_problem_write(HTTP_PROBLEM_KEY_MALFORMED, detail, detail, out, sizeof out);
+	const http_occurrence occurrence = {
+	    .type_base = detail, .detail = detail, .request = {.data = detail, .length = strlen(detail)}};
+	size_t length = http_problem_write(HTTP_PROBLEM_KEY_MALFORMED, &occurrence, out, sizeof out);
 	must(length > 0 && strlen(out) == length);
 	must(json_canonical(out, length, &canonical, &canonical_length, &no_memory) || no_memory);
 	free(canonical);
@@ -53,26 +55,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size == 0) {
 		return 0;
 	}
-	size_t length_max = data[0] == 0 ? HTTP_KEY_MAX : data[0];
-	http_text value = {(const char *)data + 1, size - 1};
-	char strict[HTTP_KEY_MAX + 1];
-	char lenient[HTTP_KEY_MAX + 1];
+	size_t length_max = data[0] == 0 ? ONCE_KEY_BYTES_MAX : data[0];
+	const char *text = (const char *)data + 1;
+	once_bytes value = {text, size - 1};
+	char strict[ONCE_KEY_BYTES_MAX + 1];
+	char lenient[ONCE_KEY_BYTES_MAX + 1];
 	size_t strict_length;
 	size_t lenient_length;
-	http_key_fault strict_fault = http_key_parse(value, true, length_max, strict, &strict_length);
-	http_key_fault lenient_fault = http_key_parse(value, false, length_max, lenient, &lenient_length);
+	key_fault strict_fault = key_parse(value, true, length_max, strict, &strict_length);
+	key_fault lenient_fault = key_parse(value, false, length_max, lenient, &lenient_length);
 
 	size_t spaces = 0;
-	while (spaces < value.length && value.data[spaces] == ' ') {
+	while (spaces < value.length && text[spaces] == ' ') {
 		spaces++;
 	}
-	bool quoted = spaces < value.length && value.data[spaces] == '"';
-	must(strict_fault != HTTP_KEY_GOOD || quoted);
+	bool quoted = spaces < value.length && text[spaces] == '"';
+	must(strict_fault != KEY_GOOD || quoted);
 	must(!quoted || strict_fault == lenient_fault);
-	if (strict_fault == HTTP_KEY_GOOD) {
+	if (strict_fault == KEY_GOOD) {
 		must(strict_length == lenient_length && memcmp(strict, lenient, strict_length) == 0);
 	}
-	if (lenient_fault == HTTP_KEY_GOOD) {
+	if (lenient_fault == KEY_GOOD) {
 		must(quoted || strpbrk(lenient, " \"\\,;") == NULL);
 		check_key(lenient, lenient_length, length_max);
 		check_again_quoted(lenient, lenient_length, length_max);

@@ -15,8 +15,14 @@ enum {
 	HEADERS_MAX = 12
 };
 
-/* key_again.c: the gateway's reader; its header has the same name as ours. */
-bool key_again(const char *value, const char *key);
+/* Does the gateway read this Idempotency-Key as that key? */
+static bool key_again(const char *value, const char *key)
+{
+	char read[ONCE_KEY_BYTES_MAX + 1];
+
+	return once_key_of_header((once_bytes){value, strlen(value)}, true, ONCE_KEY_BYTES_MAX, read, NULL) == ONCE_OK &&
+	       strcmp(read, key) == 0;
+}
 
 static const origin origins[] = {
     {.kind = ORIGIN_HEADER, .name = "Nats-Msg-Id"},

@@ -21,12 +21,11 @@ HERE = ROOT / "tests/fuzz"
 # What is instrumented beside the target itself. All else that they need comes from the build's libraries.
 TARGETS = {
     "config": ["service/config.c", "service/config_apply.c"],
-    "key": ["lib/http/key.c", "lib/http/problem.c", "lib/src/json.c"],
+    "key": ["lib/src/key.c", "lib/http/problem.c", "lib/src/json.c"],
     "headers": ["lib/http/headers.c", "lib/http/buffer.c", "lib/src/json.c"],
     "fingerprint": ["tests/fuzz/stand_ins.c", "lib/src/fingerprint.c", "lib/src/json.c", "lib/src/error.c", "lib/src/names.c"],
     "json": ["lib/src/json.c", "consume/json_text.c", "consume/arena.c"],
-    "message": ["tests/fuzz/key_again.c", "consume/identify.c", "consume/json_text.c", "consume/arena.c", "consume/http_request.c", "lib/http/key.c",
-                "lib/src/trace.c"],
+    "message": ["consume/identify.c", "consume/json_text.c", "consume/arena.c", "consume/http_request.c", "lib/src/key.c", "lib/src/trace.c"],
     "amqp": ["consume/amqp_text.c"],
     "nats": ["consume/nats_message.c", "consume/delivery.c", "broker/nats.c"],
     "url": ["broker/broker.c", "service/config.c", "service/config_apply.c"],

@@ -11,7 +11,7 @@ import uuid
 from .door import SCOPE, TENANT
 
 # Answers that say: come back with the same key.
-TRY_AGAIN = {"active", "unavailable", "not-stored"}
+TRY_AGAIN = {"active", "unavailable", "not-stored", "unreached", "unanswered"}
 
 
 @dataclasses.dataclass
@@ -82,7 +82,7 @@ class Load:
             except (OSError, TimeoutError) as lost:
                 answer, what = None, type(lost).__name__
             took = time.monotonic() - began
-            if answer is not None and answer.whole and what not in TRY_AGAIN and what not in (502, 503, 504):
+            if answer is not None and answer.whole and what not in TRY_AGAIN and what not in (500, 502, 503, 504):
                 return Ended(key, answer, took, began, hindrances)
             hindrances.append(what)
             if took > self.patience_s:

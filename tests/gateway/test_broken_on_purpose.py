@@ -13,6 +13,7 @@ from . import test_handoff as handoff
 from . import test_one_execution as one_execution
 from . import test_protocol as protocol
 from . import test_security as security
+from . import test_server_errors as server_errors
 from . import test_waiting as waiting
 from .door import HTTP, Door
 
@@ -42,7 +43,8 @@ RETRIES = setting("once_scope pay;", "once_scope pay; once_in_doubt retry;")
 DOUBT_RETRIES = setting("once_scope doubt;", "once_scope doubt; once_in_doubt retry;")
 ONE_TENANT = setting("once_tenant $http_x_tenant;", "once_tenant none;")
 NO_BODY = setting("once_scope pay;", "once_scope pay; once_fingerprint method;")
-STORES_5XX = setting("once_scope pay;", "once_scope pay; once_store 2xx 3xx 4xx 5xx;")
+RELEASES_5XX = setting("once_scope pay;", "once_scope pay; once_on_5xx release;")
+STORES_5XX = setting("once_scope pay;", "once_scope pay; once_on_5xx store;")
 STORES_LITTLE = setting("location /unbuffered { once_scope pay;", "location /unbuffered { once_scope pay; once_response_max 100;")
 NO_WAIT = setting("once_wait 20s;", "once_wait 0;")
 NO_HAND_OFF = setting("once_handoff on;", "once_handoff off;")
@@ -78,7 +80,26 @@ CASES = [
     (RETRIES, one_execution, "test_a_timeout_leaves_doubt_and_a_late_answer_changes_nothing", {}),
     (RETRIES, faults, "test_the_key_of_a_killed_worker_is_running_until_its_lease_ends_and_then_in_doubt", {}),
     (RETRIES, faults, "test_a_service_that_fails_at_random_under_load_runs_no_intent_twice", {}),
-    (STORES_5XX, protocol, "test_an_answer_that_says_try_again_is_passed_on_and_the_retry_runs", {"status": 503}),
+    (
+        RELEASES_5XX,
+        server_errors,
+        "test_a_service_that_commits_and_then_says_500_has_each_effect_as_often_as_was_chosen",
+        {"case": server_errors.HAMMERED["as installed"]},
+    ),
+    (RELEASES_5XX, server_errors, "test_who_retries_is_told_what_the_service_answered_and_what_to_do", {}),
+    (STORES_5XX, server_errors, "test_each_5xx_but_503_is_what_the_location_says", {"status": 500, "target": "/pay", "scope": "pay"}),
+    (
+        contract("_report_many", "e.next_state = 'in_doubt' AND e.response_status IS NULL", "false"),
+        server_errors,
+        "test_while_the_service_may_still_be_at_work_its_verify_function_is_not_asked",
+        {},
+    ),
+    (
+        contract("_take_over", "IF stored.state = 'in_doubt' THEN verified", "IF false THEN verified"),
+        server_errors,
+        "test_a_verify_function_that_raises_leaves_the_doubt_and_harms_no_other_request",
+        {},
+    ),
     (STORES_LITTLE, one_execution, "test_an_answer_that_comes_piece_by_piece_is_stored_whole", {"target": "/unbuffered"}),
     (NO_HAND_OFF, handoff, "test_the_answer_that_the_gateway_gives_is_the_one_that_the_service_stored", {}),
     (CLEAR_LOGS, security, "test_a_key_or_a_body_is_in_no_log_unless_asked_for", {}),
@@ -112,6 +133,8 @@ def test_without_its_guarantee_the_test_fails(fresh, case):
         config, http = broken(config, http, fresh)
         if module is handoff:
             fresh.execute("CREATE TABLE payment (key text, amount integer)")
+        if module is server_errors:
+            server_errors.prepare(fresh)
         door = Door(fresh, service, config, http, base=HTTP.replace("20s", "2s"))
         door.patience_s = 1  # for what will not come
         if module is security:

@@ -45,7 +45,7 @@ class Payments:
             key = request.header("Once-Key")
             cursor.execute("INSERT INTO payment VALUES (%s, 100)", (key,))
             cursor.execute(
-                "SELECT once.complete(%s, %s, %s, %s, %s, %s, tenant => %s)",
+                "SELECT once.complete(%s, %s, %s, %s, response_body => %s::bytea, response_headers => %s, tenant => %s)",
                 (
                     request.header("Once-Scope"),
                     key,
@@ -60,7 +60,7 @@ class Payments:
                 connection.commit()
         except psycopg2.Error as refused:
             self.refused.append(refused.pgcode)
-            return Answer(500, body=b"refused")
+            return Answer(500, headers=(("Once-Effect", "none"),), body=b"refused")  # rolled back
         finally:
             connection.close()
         if self.then:

@@ -88,7 +88,7 @@ def test_how_attempts_ended_is_counted(door):
         return page(door)["reports"]
 
     before = reports()
-    keys = {"complete": Answer(), "in_doubt": Answer(close=True), "retryable": Answer(500)}
+    keys = {"complete": Answer(), "in_doubt": Answer(close=True), "retryable": Answer(503)}
     for name, answer in keys.items():
         key = new_key()
         door.upstream.script(key, answer)

@@ -47,7 +47,7 @@ class Response:
         if self.header("Content-Type") != "application/problem+json":
             return None
         document = json.loads(self.body)
-        assert {"type", "title", "status", "detail"} >= set(document) >= {"type", "title", "status"}, document
+        assert {"type", "title", "status", "detail", "instance", "retryable"} >= set(document) >= {"type", "title", "status"}, document
         assert document["status"] == self.status, document
         assert document["title"] and document.get("detail", "-"), document
         return re.split("[#/:]", document["type"])[-1]

@@ -5,8 +5,10 @@ import fcntl
 import os
 import pathlib
 import tempfile
+from collections import OrderedDict
 
 import pytest
+from xdist.scheduler import LoadGroupScheduling
 
 
 class Lock:
@@ -55,3 +57,17 @@ class Turns:
     def pytest_unconfigure(self):
         if self.room is not None:
             self.room.remove()
+
+
+class InOrder(LoadGroupScheduling):
+    """Hands out groups in the order that tests/conftest.py put them in: newer versions of xdist begin with those of the most tests, and what takes
+    long would come last."""
+
+    ordered = False
+
+    def _assign_work_unit(self, node):
+        if not self.ordered:
+            self.ordered = True
+            place = {test: number for number, test in enumerate(self.collection)}
+            self.workqueue = OrderedDict(sorted(self.workqueue.items(), key=lambda group: place[next(iter(group[1]))]))
+        super()._assign_work_unit(node)

@@ -21,7 +21,7 @@ static inline http_text text_of(const char *text)
 	return (http_text){.data = text, .length = strlen(text)};
 }
 
-/* A key as a Structured Field String, with its quotes. out: 2 * HTTP_KEY_MAX + 3 bytes. */
+/* A key as a Structured Field String, with its quotes. out: 2 * ONCE_KEY_BYTES_MAX + 3 bytes. */
 static inline size_t quote(const char *key, size_t length, char *out)
 {
 	size_t at = 0;

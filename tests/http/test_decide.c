@@ -44,7 +44,7 @@ enum {
 	ANY = -1,
 	VERDICTS = ONCE_REPORT_REFUSED + 1,
 	STATES = ONCE_STATE_IN_DOUBT + 1,
-	CODES = ONCE_RELAY_OF_ANOTHER_CLUSTER + 1,
+	CODES = ONCE_NOT_STARTED + 1,
 	SAME = HTTP_PROBLEMS /* no problem is said */
 };
 
@@ -178,6 +178,7 @@ static const code_row code_rows[] = {
     {ONCE_EFFECT, HTTP_PROBLEM_UNAVAILABLE, false},
     {ONCE_OVERLOADED, HTTP_PROBLEM_UNAVAILABLE, true},
     {ONCE_RELAY_OF_ANOTHER_CLUSTER, HTTP_PROBLEM_UNAVAILABLE, false},
+    {ONCE_NOT_STARTED, HTTP_PROBLEM_UNAVAILABLE, false},
 };
 
 static void each_error_of_a_claim_has_its_step_and_never_runs(void **state)
@@ -222,7 +223,8 @@ typedef enum answer_class {
 	C4XX,
 	C4XX_LATER, /* 408, 425, 429 */
 	C5XX,
-	C5XX_PROXY /* 502, 504 */
+	C5XX_LATER, /* 503 */
+	C5XX_PROXY  /* 502, 504 */
 } answer_class;
 
 typedef struct status_row {
@@ -235,7 +237,7 @@ static const status_row status_rows[] = {
     {201, C2XX},       {204, C2XX},      {299, C2XX},       {300, C3XX},       {303, C3XX},       {399, C3XX},
     {400, C4XX},       {404, C4XX},      {407, C4XX},       {408, C4XX_LATER}, {409, C4XX},       {424, C4XX},
     {425, C4XX_LATER}, {426, C4XX},      {428, C4XX},       {429, C4XX_LATER}, {430, C4XX},       {499, C4XX},
-    {500, C5XX},       {501, C5XX},      {502, C5XX_PROXY}, {503, C5XX},       {504, C5XX_PROXY}, {505, C5XX},
+    {500, C5XX},       {501, C5XX},      {502, C5XX_PROXY}, {503, C5XX_LATER}, {504, C5XX_PROXY}, {505, C5XX},
     {599, C5XX},       {600, NOT_FINAL}, {999, NOT_FINAL},
 };
 
@@ -248,26 +250,45 @@ typedef struct ending_row {
 	int from_upstream;
 	int complete;
 	int request_sent;
+	int effect;
 	int class;
 	int stored;
+	int server_errors;
 	int too_large;
 	int report;
 } ending_row;
 
+enum {
+	UNSAID = HTTP_EFFECT_UNSAID,
+	NONE = HTTP_EFFECT_NONE,
+	DONE = HTTP_EFFECT_DONE,
+	UNKNOWN = HTTP_EFFECT_UNKNOWN
+};
+
 static const ending_row ending_rows[] = {
-    /* from_upstream, complete, request_sent, class, is the class stored, too_large */
-    {0, ANY, 0, ANY, ANY, ANY, HTTP_REPORT_RELEASE},
-    {0, ANY, 1, ANY, ANY, ANY, DOUBT},
-    {1, 0, ANY, ANY, ANY, ANY, DOUBT},
-    {1, 1, ANY, NOT_FINAL, ANY, ANY, DOUBT},
-    {1, 1, ANY, C4XX_LATER, ANY, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, ANY, 1, 0, HTTP_REPORT_COMPLETE},
-    {1, 1, ANY, ANY, 1, 1, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, C2XX, 0, ANY, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, C3XX, 0, ANY, DOUBT},
-    {1, 1, ANY, C4XX, 0, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, C5XX_PROXY, 0, ANY, DOUBT},
-    {1, 1, ANY, C5XX, 0, ANY, HTTP_REPORT_RETRYABLE},
+    /* from_upstream, complete, request_sent, Once-Effect, class, is the class stored, once_on_5xx, too_large */
+    {0, ANY, 0, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RELEASE},
+    {0, ANY, 1, ANY, ANY, ANY, ANY, ANY, DOUBT},
+    {1, 0, ANY, ANY, ANY, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, NONE, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNKNOWN, ANY, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, DONE, NOT_FINAL, ANY, ANY, ANY, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, DONE, ANY, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, DONE, ANY, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, NOT_FINAL, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, C4XX_LATER, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, C5XX_LATER, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, C2XX, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, C2XX, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, ANY, 1, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, 1, ANY, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, C3XX, 0, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, C4XX, 0, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, ANY, ANY, DONE, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, DONE, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, C5XX_PROXY, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, C5XX, ANY, NONE, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, C5XX, ANY, ANY, ANY, DOUBT},
 };
 
 static bool class_stored(answer_class class, uint32_t stored)
@@ -280,9 +301,6 @@ static bool class_stored(answer_class class, uint32_t stored)
 	case C4XX:
 	case C4XX_LATER:
 		return (stored & HTTP_STORED_4XX) != 0;
-	case C5XX:
-	case C5XX_PROXY:
-		return (stored & HTTP_STORED_5XX) != 0;
 	default:
 		return false;
 	}
@@ -292,8 +310,9 @@ static http_report expected_of_ending(const http_policy *policy, const http_endi
 {
 	const ending_row *row = ending_rows;
 	while (!(fits(row->from_upstream, ending->from_upstream) && fits(row->complete, ending->complete) &&
-	         fits(row->request_sent, ending->request_sent) && fits(row->class, (int)class) &&
-	         fits(row->stored, class_stored(class, policy->stored)) && fits(row->too_large, ending->too_large))) {
+	         fits(row->request_sent, ending->request_sent) && fits(row->effect, (int)ending->effect) &&
+	         fits(row->class, (int)class) && fits(row->stored, class_stored(class, policy->stored)) &&
+	         fits(row->server_errors, (int)policy->server_errors) && fits(row->too_large, ending->too_large))) {
 		row++;
 	}
 	if (row->report == DOUBT && policy->doubt_retries) {
@@ -314,10 +333,12 @@ static void check_money(const http_policy *policy, const http_ending *ending, an
 	}
 	if (report == HTTP_REPORT_RETRYABLE && !policy->doubt_retries) {
 		bool never_sent = !ending->request_sent && !ending->from_upstream;
-		bool refused = whole && (class == C4XX || class == C4XX_LATER || class == C5XX);
-		assert_true(never_sent || refused);
+		bool refused = class == C4XX || class == C4XX_LATER || class == C5XX_LATER ||
+		               (class == C5XX && policy->server_errors == HTTP_EFFECT_NONE);
+		bool said = ending->effect == HTTP_EFFECT_NONE || (ending->effect == HTTP_EFFECT_UNSAID && refused);
+		assert_true(never_sent || (whole && said));
 	}
-	if (whole && class == C2XX) {
+	if (whole && class == C2XX && ending->effect == HTTP_EFFECT_UNSAID) {
 		assert_true(report == HTTP_REPORT_COMPLETE || report == HTTP_REPORT_TOO_LARGE);
 	}
 	if (report == HTTP_REPORT_COMPLETE) {
@@ -332,14 +353,16 @@ static void each_ending_has_its_report(void **state)
 {
 	(void)state;
 	for (size_t s = 0; s < COUNT(status_rows); s++) {
-		for (uint32_t bits = 0; bits < 1024; bits++) {
-			http_policy policy = {.stored = bits & 15, .doubt_retries = (bits & 16) != 0};
+		for (uint32_t bits = 0; bits < 1 << 13; bits++) {
+			http_policy policy = {
+			    .stored = bits & 7, .doubt_retries = (bits & 8) != 0, .server_errors = (http_effect)(bits >> 11)};
 			http_ending ending = {.status = status_rows[s].status,
-			                      .from_upstream = (bits & 32) != 0,
-			                      .request_sent = (bits & 64) != 0,
-			                      .complete = (bits & 128) != 0,
-			                      .too_large = (bits & 256) != 0,
-			                      .lease_lost = (bits & 512) != 0};
+			                      .effect = (http_effect)(bits >> 9 & 3),
+			                      .from_upstream = (bits & 16) != 0,
+			                      .request_sent = (bits & 32) != 0,
+			                      .complete = (bits & 64) != 0,
+			                      .too_large = (bits & 128) != 0,
+			                      .lease_lost = (bits & 256) != 0};
 			http_report report = http_decide_ending(&policy, &ending);
 			http_report expected = expected_of_ending(&policy, &ending, status_rows[s].class);
 			if (report != expected) {
@@ -349,6 +372,42 @@ static void each_ending_has_its_report(void **state)
 			check_money(&policy, &ending, status_rows[s].class, report);
 		}
 	}
+}
+
+/* What a retry of a service that lost COMMIT's answer depends on, said by itself. */
+static void a_5xx_of_the_service_leaves_doubt_unless_it_or_the_location_says_more(void **state)
+{
+	(void)state;
+	http_policy policy = {.stored = HTTP_STORED_DEFAULT};
+	http_ending ending = {.status = 500, .from_upstream = true, .request_sent = true, .complete = true};
+	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_IN_DOUBT);
+	policy.server_errors = HTTP_EFFECT_NONE;
+	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
+	policy.server_errors = HTTP_EFFECT_DONE;
+	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_COMPLETE);
+	ending.effect = HTTP_EFFECT_UNKNOWN;
+	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_IN_DOUBT);
+	ending.effect = HTTP_EFFECT_UNSAID;
+	ending.status = 503;
+	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
+}
+
+static void an_effect_is_said_in_three_words_in_any_case(void **state)
+{
+	static const struct {
+		const char *text;
+		http_effect effect;
+	} rows[] = {{"none", HTTP_EFFECT_NONE},       {"NONE", HTTP_EFFECT_NONE},        {"Done", HTTP_EFFECT_DONE},
+	            {"unknown", HTTP_EFFECT_UNKNOWN}, {"uNkNoWn", HTTP_EFFECT_UNKNOWN},  {"", HTTP_EFFECT_UNSAID},
+	            {"non", HTTP_EFFECT_UNSAID},      {"nonee", HTTP_EFFECT_UNSAID},     {"none ", HTTP_EFFECT_UNSAID},
+	            {"\"none\"", HTTP_EFFECT_UNSAID}, {"none, done", HTTP_EFFECT_UNSAID}};
+	(void)state;
+	for (size_t i = 0; i < COUNT(rows); i++) {
+		http_text text = {.data = rows[i].text, .length = strlen(rows[i].text)};
+		assert_int_equal(http_effect_parse(text), rows[i].effect);
+	}
+	/* The value of a header is not terminated. */
+	assert_int_equal(http_effect_parse((http_text){.data = "nonexistent", .length = 4}), HTTP_EFFECT_NONE);
 }
 
 /* ---- Names ---- */
@@ -377,6 +436,8 @@ int main(void)
 	    cmocka_unit_test(each_error_of_a_claim_has_its_step_and_never_runs),
 	    cmocka_unit_test(a_code_of_a_later_library_is_refused_even_where_the_location_fails_open),
 	    cmocka_unit_test(each_ending_has_its_report),
+	    cmocka_unit_test(a_5xx_of_the_service_leaves_doubt_unless_it_or_the_location_says_more),
+	    cmocka_unit_test(an_effect_is_said_in_three_words_in_any_case),
 	    cmocka_unit_test(steps_and_reports_have_names_of_their_own),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

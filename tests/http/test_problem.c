@@ -7,8 +7,14 @@ static const int statuses[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_TENANT_MISSING] = 400, [HTTP_PROBLEM_MISMATCH] = 422,       [HTTP_PROBLEM_ACTIVE] = 409,
     [HTTP_PROBLEM_IN_DOUBT] = 409,       [HTTP_PROBLEM_EXPIRED] = 409,        [HTTP_PROBLEM_TOO_LARGE] = 409,
     [HTTP_PROBLEM_NO_ANSWER] = 409,      [HTTP_PROBLEM_BODY_TOO_LARGE] = 413, [HTTP_PROBLEM_REFUSED] = 403,
-    [HTTP_PROBLEM_UNAVAILABLE] = 503,    [HTTP_PROBLEM_NOT_STORED] = 503,
+    [HTTP_PROBLEM_UNAVAILABLE] = 503,    [HTTP_PROBLEM_NOT_STORED] = 503,     [HTTP_PROBLEM_UNREACHED] = 502,
+    [HTTP_PROBLEM_UNANSWERED] = 502,
 };
+
+static size_t write_plain(http_problem problem, const char *base, const char *detail, char *out, size_t size)
+{
+	return http_problem_write(problem, &(http_occurrence){.type_base = base, .detail = detail}, out, size);
+}
 
 static void each_problem_has_its_status_and_a_slug_of_its_own(void **state)
 {
@@ -22,26 +28,58 @@ static void each_problem_has_its_status_and_a_slug_of_its_own(void **state)
 	}
 }
 
-static void a_document_has_type_title_status_and_detail(void **state)
+static void a_document_has_type_title_status_detail_and_whether_to_retry(void **state)
 {
 	(void)state;
 	char out[HTTP_PROBLEM_BYTES_MAX];
-	size_t length = http_problem_write(HTTP_PROBLEM_MISMATCH, NULL, NULL, out, sizeof out);
+	size_t length = write_plain(HTTP_PROBLEM_MISMATCH, NULL, NULL, out, sizeof out);
 	assert_string_equal(out,
 	                    "{\"type\":\"urn:pgonce:problem:mismatch\",\"title\":\"Idempotency-Key is already used\","
 	                    "\"status\":422,\"detail\":\"This key was first used with another request, whose answer is "
-	                    "untouched. Use a new key for a new request.\"}");
+	                    "untouched. Use a new key for a new request.\",\"retryable\":false}");
 	assert_int_equal(length, strlen(out));
+}
+
+static void an_occurrence_has_its_own_status_and_the_request_that_it_is_about(void **state)
+{
+	static const char id[] = "0123456789abcdef0123456789abcdef";
+	(void)state;
+	char out[HTTP_PROBLEM_BYTES_MAX];
+	char long_id[HTTP_PROBLEM_REQUEST_MAX + 1];
+	http_occurrence occurrence = {.status = 504, .request = {.data = id, .length = 32}};
+	http_problem_write(HTTP_PROBLEM_UNANSWERED, &occurrence, out, sizeof out);
+	assert_non_null(strstr(out, "\"status\":504,"));
+	assert_non_null(
+	    strstr(out, ",\"instance\":\"urn:pgonce:request:0123456789abcdef0123456789abcdef\",\"retryable\":true}"));
+	/* A proxy may have given it: what does not belong into a URN makes no instance. */
+	memset(long_id, 'a', sizeof long_id);
+	const http_text bad[] = {
+	    {.data = "", .length = 0}, {.data = "a\"b", .length = 3}, {.data = long_id, .length = sizeof long_id}};
+	for (size_t i = 0; i < COUNT(bad); i++) {
+		occurrence.request = bad[i];
+		http_problem_write(HTTP_PROBLEM_UNANSWERED, &occurrence, out, sizeof out);
+		assert_null(strstr(out, "instance"));
+	}
+}
+
+static void a_retry_is_worth_it_where_time_alone_helps(void **state)
+{
+	(void)state;
+	for (int i = 0; i < HTTP_PROBLEMS; i++) {
+		bool expected = i == HTTP_PROBLEM_ACTIVE || i == HTTP_PROBLEM_UNAVAILABLE || i == HTTP_PROBLEM_NOT_STORED ||
+		                i == HTTP_PROBLEM_UNREACHED || i == HTTP_PROBLEM_UNANSWERED;
+		assert_int_equal(http_problem_retryable((http_problem)i), expected);
+	}
 }
 
 static void a_detail_is_added_escaped_and_cut_whole(void **state)
 {
 	(void)state;
 	char out[HTTP_PROBLEM_BYTES_MAX];
-	http_problem_write(HTTP_PROBLEM_KEY_MALFORMED, "https://docs.example/problems#", "a\"b\\c\nd\xc3\xa9\x7f", out,
-	                   sizeof out);
+	write_plain(HTTP_PROBLEM_KEY_MALFORMED, "https://docs.example/problems#", "a\"b\\c\nd\xc3\xa9\x7f", out,
+	            sizeof out);
 	assert_non_null(strstr(out, "\"type\":\"https://docs.example/problems#key-malformed\""));
-	assert_non_null(strstr(out, "\"detail\":\"Nothing was done. a\\\"b\\\\c\\u000ad???\"}"));
+	assert_non_null(strstr(out, "\"detail\":\"Nothing was done. a\\\"b\\\\c\\u000ad???\",\"retryable\":false}"));
 
 	/* Each control character becomes six bytes: the last one that fits is whole, wherever the limit falls. */
 	for (size_t plain = 0; plain < 6; plain++) {
@@ -49,10 +87,11 @@ static void a_detail_is_added_escaped_and_cut_whole(void **state)
 		memset(detail, '\x01', sizeof detail);
 		memset(detail, 'p', plain);
 		detail[sizeof detail - 1] = '\0';
-		size_t length = http_problem_write(HTTP_PROBLEM_KEY_MALFORMED, NULL, detail, out, sizeof out);
+		write_plain(HTTP_PROBLEM_KEY_MALFORMED, NULL, detail, out, sizeof out);
 		const char *added = strstr(out, "Nothing was done. ") + strlen("Nothing was done. ");
-		assert_string_equal(out + length - 8, "\\u0001\"}");
-		size_t added_bytes = (size_t)(out + length - 2 - added);
+		const char *end = strstr(added, "\",\"retryable\"");
+		assert_memory_equal(end - 6, "\\u0001", 6);
+		size_t added_bytes = (size_t)(end - added);
 		assert_true(added_bytes <= HTTP_PROBLEM_DETAIL_MAX && added_bytes > HTTP_PROBLEM_DETAIL_MAX - 6);
 	}
 }
@@ -69,18 +108,18 @@ static void the_longest_document_fits_and_a_smaller_room_gets_none_of_it(void **
 	for (int i = 0; i < HTTP_PROBLEMS; i++) {
 		/* On the heap, so that the sanitizer sees a byte too many. */
 		char *out = malloc(HTTP_PROBLEM_BYTES_MAX);
-		size_t length = http_problem_write((http_problem)i, base, detail, out, HTTP_PROBLEM_BYTES_MAX);
+		size_t length = write_plain((http_problem)i, base, detail, out, HTTP_PROBLEM_BYTES_MAX);
 		assert_true(length > sizeof base + HTTP_PROBLEM_DETAIL_MAX && length < HTTP_PROBLEM_BYTES_MAX);
 		assert_int_equal(out[length - 1], '}');
 		out = realloc(out, length + 1);
-		assert_int_equal(http_problem_write((http_problem)i, base, detail, out, length + 1), length);
+		assert_int_equal(write_plain((http_problem)i, base, detail, out, length + 1), length);
 		out = realloc(out, length);
-		assert_int_equal(http_problem_write((http_problem)i, base, detail, out, length), 0);
+		assert_int_equal(write_plain((http_problem)i, base, detail, out, length), 0);
 		assert_string_equal(out, "");
 		free(out);
 	}
 	char nothing = 'x';
-	assert_int_equal(http_problem_write(HTTP_PROBLEM_ACTIVE, NULL, NULL, &nothing, 0), 0);
+	assert_int_equal(write_plain(HTTP_PROBLEM_ACTIVE, NULL, NULL, &nothing, 0), 0);
 	assert_int_equal(nothing, 'x');
 }
 
@@ -96,7 +135,7 @@ static void a_base_that_would_break_the_document_is_not_used(void **state)
 	assert_true(http_problem_base_good(long_base + 1));
 	for (size_t i = 0; i < COUNT(bad); i++) {
 		assert_false(http_problem_base_good(bad[i]));
-		http_problem_write(HTTP_PROBLEM_ACTIVE, bad[i], NULL, out, sizeof out);
+		write_plain(HTTP_PROBLEM_ACTIVE, bad[i], NULL, out, sizeof out);
 		assert_non_null(strstr(out, "\"type\":\"urn:pgonce:problem:active\""));
 	}
 	assert_true(http_problem_base_good("https://docs.example/pgonce/problems?lang=en#"));
@@ -143,7 +182,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(each_problem_has_its_status_and_a_slug_of_its_own),
-	    cmocka_unit_test(a_document_has_type_title_status_and_detail),
+	    cmocka_unit_test(a_document_has_type_title_status_detail_and_whether_to_retry),
+	    cmocka_unit_test(an_occurrence_has_its_own_status_and_the_request_that_it_is_about),
+	    cmocka_unit_test(a_retry_is_worth_it_where_time_alone_helps),
 	    cmocka_unit_test(a_detail_is_added_escaped_and_cut_whole),
 	    cmocka_unit_test(the_longest_document_fits_and_a_smaller_room_gets_none_of_it),
 	    cmocka_unit_test(a_base_that_would_break_the_document_is_not_used),

@@ -196,7 +196,7 @@ static void a_lost_takeover_is_said_to_be_one(void **state)
 	submit_claim(&rig, "released", &released);
 	fake_pass(&rig, 9000);
 	assert_int_equal(stale.verdict, ONCE_PROCESSING_STALE);
-	assert_int_equal(released.verdict, ONCE_RETRYABLE_FAILURE);
+	assert_int_equal(released.verdict, ONCE_NEW_CLAIM); /* nobody's work has started before */
 	assert_int_equal(stale.fence, 2);
 	assert_true(stale.may_run && released.may_run);
 	assert_int_equal(fake_find(&rig, "stale")->granted, 1);
@@ -474,6 +474,84 @@ static void without_a_server_operations_wait_until_their_deadline(void **state)
 	fake_close(&rig);
 }
 
+static void who_is_impatient_is_told_at_once_that_the_server_is_away_and_reports_go_on(void **state)
+{
+	(void)state;
+	const once_batcher_options options = {.impatient = true};
+	seen claimed[3] = {0};
+	seen peeked = {0};
+	seen completed = {0};
+	fake_open(&rig, &options);
+	fake_turn(&rig);
+	assert_int_equal(count(&rig).connects, 2); /* with no operation */
+	submit_claim(&rig, "k", &claimed[0]);
+	fake_turn(&rig);
+	assert_int_equal(claimed[0].verdict, ONCE_NEW_CLAIM);
+	fake_refuse(&rig);
+	fake_cut(&rig);
+	submit_claim(&rig, "a", &claimed[1]);
+	submit_complete(&rig, "k", 1, &completed);
+	fake_pass(&rig, 50); /* the first pause before reconnecting, at most */
+	assert_int_equal(claimed[1].code, ONCE_CONNECTION);
+	assert_false(claimed[1].unknown);
+	fake_pass(&rig, 3000);
+	submit_claim(&rig, "b", &claimed[2]);
+	submit_peek(&rig, "k", &peeked);
+	fake_turn(&rig); /* no time passes */
+	assert_int_equal(claimed[2].code, ONCE_CONNECTION);
+	assert_int_equal(peeked.code, ONCE_CONNECTION);
+	assert_int_equal(completed.calls, 0);
+	fake_listen(&rig);
+	fake_pass(&rig, 2500);
+	assert_int_equal(completed.verdict, ONCE_STORED);
+	claimed[2] = (seen){0};
+	submit_claim(&rig, "b", &claimed[2]);
+	fake_turn(&rig);
+	assert_int_equal(claimed[2].verdict, ONCE_NEW_CLAIM);
+	fake_close(&rig);
+}
+
+/* It may have been granted: that is found out about, however long it takes. */
+static void an_impatient_claim_that_was_sent_is_not_said_to_be_refused(void **state)
+{
+	(void)state;
+	const once_batcher_options options = {.impatient = true};
+	seen claimed[2] = {0};
+	fake_open(&rig, &options);
+	fake_turn(&rig);
+	fake_refuse(&rig);
+	fake_lose(&rig, STEP_COMMITTED, 1);
+	submit_claim(&rig, "k", &claimed[0]);
+	fake_pass(&rig, 1000);
+	submit_claim(&rig, "a", &claimed[1]);
+	fake_turn(&rig);
+	assert_int_equal(claimed[0].calls, 0);
+	assert_int_equal(claimed[1].code, ONCE_CONNECTION);
+	fake_listen(&rig);
+	fake_pass(&rig, 3000);
+	assert_int_equal(claimed[0].verdict, ONCE_NEW_CLAIM);
+	assert_int_equal(fake_find(&rig, "k")->granted, 1);
+	assert_int_equal(count(&rig).resolved_claims, 1);
+	fake_close(&rig);
+}
+
+/* The two connections of an impatient batcher do not ask twice. */
+static void one_connection_at_a_time_asks_whether_the_server_is_back(void **state)
+{
+	(void)state;
+	const once_batcher_options options = {.impatient = true, .connect_timeout_ms = 1000};
+	fake_open(&rig, &options);
+	rig.silent = true;
+	fake_pass(&rig, 1100);
+	assert_int_equal(rig.accepted, 2 + 1);
+	fake_pass(&rig, 10000);
+	assert_in_range(rig.accepted, 2 + 4, 2 + 10);
+	rig.silent = false;
+	fake_pass(&rig, 5000);
+	assert_int_equal(count(&rig).connects, 2);
+	fake_close(&rig);
+}
+
 static void a_server_that_is_silent_is_given_up_while_connecting(void **state)
 {
 	(void)state;
@@ -586,8 +664,8 @@ static void reconnects_come_more_and_more_rarely(void **state)
 	fake_refuse(&rig);
 	submit_claim(&rig, "k", &claimed);
 	fake_pass(&rig, 200000);
-	/* Full jitter: half a second each on the average, for each of two connections. */
-	assert_in_range(count(&rig).connect_failures, 600, 1100);
+	/* Full jitter: half a second each on the average, of one connection for both. */
+	assert_in_range(count(&rig).connect_failures, 300, 550);
 	fake_close(&rig);
 }
 
@@ -704,6 +782,9 @@ int main(void)
 	    cmocka_unit_test_prestate(a_report_is_tried_on_after_its_submitter_was_told, &yes),
 	    cmocka_unit_test(a_report_is_not_tried_for_ever),
 	    cmocka_unit_test(without_a_server_operations_wait_until_their_deadline),
+	    cmocka_unit_test(who_is_impatient_is_told_at_once_that_the_server_is_away_and_reports_go_on),
+	    cmocka_unit_test(an_impatient_claim_that_was_sent_is_not_said_to_be_refused),
+	    cmocka_unit_test(one_connection_at_a_time_asks_whether_the_server_is_back),
 	    cmocka_unit_test(a_server_that_is_silent_is_given_up_while_connecting),
 	    cmocka_unit_test(a_batch_without_an_answer_costs_its_connection_and_goes_again),
 	    cmocka_unit_test(answers_that_come_byte_by_byte_are_understood),

@@ -167,14 +167,14 @@ static void a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_fo
 	                        .result_type = "order",
 	                        .result_id = "7"};
 	run_sql(session, "BEGIN");
-	assert_ok(once_begin(session, &intent, &fingerprint, &answer, &error), error);
+	assert_ok(once_start(session, &intent, &fingerprint, &answer, &error), error);
 	assert_int_equal(once_answer_verdict(answer), ONCE_PROCEED);
 	assert_true(once_answer_may_run(answer));
 	assert_int_equal(once_answer_fence(answer), 1);
 	once_answer_free(answer);
 	assert_ok(once_finish(session, &intent, &fingerprint, ONCE_STATE_SUCCEEDED, &outcome, &error), error);
 	run_sql(session, "COMMIT");
-	assert_ok(once_begin(session, &intent, &fingerprint, &answer, &error), error);
+	assert_ok(once_start(session, &intent, &fingerprint, &answer, &error), error);
 	assert_int_equal(once_answer_verdict(answer), ONCE_REPLAY);
 	assert_false(once_answer_may_run(answer));
 	assert_int_equal(once_answer_response_status(answer), 201);
@@ -187,7 +187,7 @@ static void a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_fo
 	once_answer_free(answer);
 	answer = NULL;
 	once_fingerprint other = fingerprint_of("another request");
-	once_code code = once_begin(session, &intent, &other, &answer, &error);
+	once_code code = once_start(session, &intent, &other, &answer, &error);
 	assert_int_equal(code, ONCE_MISMATCH);
 	assert_string_equal(once_error_sqlstate(error), "P4002");
 	assert_non_null(strstr(once_error_detail(error), "key='tx "));
@@ -373,8 +373,8 @@ static void wrong_calls_are_usage_errors_and_change_nothing(void **state)
 	once_error *error = NULL;
 	once_answer *answer = NULL;
 	once_intent intent = {.scope = "c", .key = "usage"};
-	assert_code(ONCE_USAGE, once_begin(NULL, &intent, NULL, &answer, &error), error);
-	assert_code(ONCE_REFUSED, once_begin(session, &intent, NULL, &answer, &error), error);
+	assert_code(ONCE_USAGE, once_start(NULL, &intent, NULL, &answer, &error), error);
+	assert_code(ONCE_REFUSED, once_start(session, &intent, NULL, &answer, &error), error);
 	assert_code(ONCE_USAGE, once_finish(session, &intent, NULL, ONCE_STATE_IN_DOUBT, &(once_outcome){0}, &error),
 	            error);
 	assert_code(ONCE_USAGE, once_fail(session, &intent, 1, (once_failure)9, NULL, &error), error);

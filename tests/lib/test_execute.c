@@ -220,7 +220,7 @@ static void a_running_attempt_is_reported_or_waited_for(void **state)
 	once_intent intent = {.scope = "x", .key = "running"};
 	script script = {0};
 	run_sql(other, "BEGIN");
-	assert_ok(once_begin(other, &intent, &fingerprint, &answer, &error), error);
+	assert_ok(once_start(other, &intent, &fingerprint, &answer, &error), error);
 	once_answer_free(answer);
 	answer = NULL;
 	once_code code = once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error);

@@ -49,7 +49,7 @@ def played(db):
 
 
 # What is sent in an execution, in its order; a connection can be lost at each.
-STEPS = ["BEGIN", "once.begin", "SAVEPOINT", "INSERT INTO play_effect", "once.finish", "COMMIT"]
+STEPS = ["BEGIN", "once.start", "SAVEPOINT", "INSERT INTO play_effect", "once.finish", "COMMIT"]
 
 
 # The form with statements has no savepoint, and its outcome comes first.
@@ -110,15 +110,15 @@ def test_a_commit_whose_database_never_comes_back_is_unknown_when_the_deadline_p
 
 
 def test_a_lost_commit_stays_unknown_while_the_database_answers_with_errors(server, played):
-    """The effect's own commit takes once.begin away, so that the library reconnects and cannot ask."""
+    """The effect's own commit takes once.start away, so that the library reconnects and cannot ask."""
     played.execute("""
         CREATE FUNCTION take_away() RETURNS trigger LANGUAGE plpgsql AS $$
-        BEGIN ALTER FUNCTION once.begin(text, text, bytea, text, text) RENAME TO begin_away; RETURN NULL; END $$;
+        BEGIN ALTER FUNCTION once.start(text, text, bytea, text, text) RENAME TO start_away; RETURN NULL; END $$;
         CREATE TRIGGER take_away AFTER INSERT ON play_effect FOR EACH ROW EXECUTE FUNCTION take_away()""")
     with Proxy(server) as proxy:
         proxy.lose_answer("COMMIT")
         assert play(proxy, played, "effect", "k") == "error outcome_unknown retriable=1 outcome_unknown=1"
-        played.execute("ALTER FUNCTION once.begin_away(text, text, bytea, text, text) RENAME TO begin")
+        played.execute("ALTER FUNCTION once.start_away(text, text, bytea, text, text) RENAME TO start")
         assert play(proxy, played, "effect", "k") == "ok replay answer"
     assert played.value("SELECT count(*) FROM play_effect") == 1
 

@@ -44,7 +44,7 @@ static once_effect_result do_nothing(PGconn *connection, void *argument, once_ou
 	}
 
 CALL(check, once_session_check(on, error))
-CALL(begin, once_begin(on, of, &print, &out->answer, error))
+CALL(start, once_start(on, of, &print, &out->answer, error))
 CALL(finish, once_finish(on, of, &print, ONCE_STATE_FAILED_RETRYABLE, &outcome, error))
 CALL(claim, once_claim(on, of, &print, "me", 0, 0, &out->answer, error))
 CALL(complete, once_complete(on, of, 1, &outcome, error))
@@ -80,7 +80,7 @@ typedef struct refusable {
 
 static const refusable calls[] = {
     {"session_check", check, false},
-    {"begin", begin, true},
+    {"start", start, true},
     {"finish", finish, true},
     {"claim", claim, true},
     {"complete", complete, true},
@@ -293,8 +293,8 @@ typedef struct strange {
 	"NULL::text, NULL::timestamptz, NULL::int, NULL::timestamptz, NULL::timestamptz, NULL::text"
 
 static const strange forms[] = {
-    {"session_check", "contract_version", "integer", "SELECT 1", ONCE_CONTRACT},
-    {"session_check", "contract_version", "integer", "SELECT 3", ONCE_CONTRACT},
+    {"session_check", "contract_version", "integer", "SELECT 0", ONCE_CONTRACT},
+    {"session_check", "contract_version", "integer", "SELECT -1", ONCE_CONTRACT},
     {"session_check", "contract_version", "bigint", "SELECT 4::bigint", ONCE_CONTRACT},
     {"session_check", "contract_version", "integer", "SELECT (1 / (random() * 0))::int", ONCE_DATABASE},
     {"peek", "peek", PEEK_ROW, "SELECT 'a new word', " RESULT_PEEK, ONCE_CONTRACT},

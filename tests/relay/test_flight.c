@@ -182,6 +182,56 @@ static void the_other_side_is_woken_once_for_many(void **state)
 	flight_free(flight);
 }
 
+static bool is_readable(flight *flight)
+{
+	struct pollfd work = {.fd = flight_descriptor(flight), .events = POLLIN};
+	return poll(&work, 1, 0) == 1;
+}
+
+static void without_a_permit_nothing_is_taken_until_there_is_one(void **state)
+{
+	(void)state;
+	flight *flight = flight_new(CAPACITY, BYTES_MAX, LONG_MS);
+	sink_message message = message_of("body");
+
+	flight_permit(flight, service_now_ms());
+	assert_true(flight_put(flight, &message));
+	flight_woken(flight);
+	assert_null(flight_take(flight));
+	assert_false(is_readable(flight));
+	flight_permit(flight, service_now_ms() + LONG_MS);
+	assert_true(is_readable(flight));
+	flight_item *item = flight_take(flight);
+	assert_non_null(item);
+	flight_answer(flight, item->ticket, SINK_DELIVERED, NULL);
+	assert_int_equal(only_result(flight).verdict, SINK_DELIVERED);
+	flight_item_free(item);
+	flight_free(flight);
+}
+
+static void when_the_permit_is_gone_for_good_what_waits_is_withheld(void **state)
+{
+	(void)state;
+	flight *flight = flight_new(CAPACITY, BYTES_MAX, LONG_MS);
+	sink_message sent = message_of("sent"), waits = message_of("waits");
+
+	assert_true(flight_put(flight, &sent));
+	flight_item *item = flight_take(flight);
+	assert_true(flight_put(flight, &waits));
+	flight_permit(flight, 0);
+	sink_result result = only_result(flight);
+	assert_ptr_equal(result.message, &waits);
+	assert_int_equal(result.verdict, SINK_WITHHELD);
+	assert_null(flight_take(flight));
+	/* What the broker has already has its answer to come. */
+	flight_answer(flight, item->ticket, SINK_DELIVERED, NULL);
+	result = only_result(flight);
+	assert_ptr_equal(result.message, &sent);
+	assert_int_equal(result.verdict, SINK_DELIVERED);
+	flight_item_free(item);
+	flight_free(flight);
+}
+
 enum {
 	MANY = 20000
 };
@@ -234,6 +284,8 @@ int main(void)
 	    cmocka_unit_test(what_ran_out_of_time_is_not_sent_any_more),
 	    cmocka_unit_test(time_run_out_counts_as_an_attempt_only_where_later_ones_are_delivered),
 	    cmocka_unit_test(the_other_side_is_woken_once_for_many),
+	    cmocka_unit_test(without_a_permit_nothing_is_taken_until_there_is_one),
+	    cmocka_unit_test(when_the_permit_is_gone_for_good_what_waits_is_withheld),
 	    cmocka_unit_test(two_threads_lose_nothing),
 	};
 

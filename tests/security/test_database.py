@@ -27,7 +27,7 @@ def looks(connection, text, tenant):
 def refused_looks(db):
     make_logins(db)
     grant_everything_tenant_bound(db)
-    Once(db.connect()).finish(scope="s", key="k", tenant="theirs")
+    Once(db.connect()).finish_new(scope="s", key="k", tenant="theirs")
     connection = db.connect("bound", autocommit=False)
     return {function: looks(connection, text, "theirs") for function, text in TENANT_CALLS.items()}
 
@@ -83,9 +83,9 @@ def told(connection):
         lambda: once.peek_many(key=["m1", "m2", "NULL"]),
         lambda: once.fail(key="NULL", fence=1, retryable=None, error_code="e"),
         lambda: once.claim(key="NULL"),
-        lambda: once.begin(key=late),
-        lambda: once.finish(key="b", response_body=b""),
-        lambda: once.begin(key="b"),
+        lambda: once.start(key=late),
+        lambda: once.finish_new(key="b", response_body=b""),
+        lambda: once.start(key="b"),
         lambda: run(connection, "SELECT length(once.emit('t', '{\"a\": [null, 1.10]}', 'thing', '7', scope => 'orders', key => 'b')::text)"),
         lambda: once.receive(message_id="m"),
         lambda: once.receive(message_id="m"),
@@ -136,10 +136,10 @@ def test_a_user_without_a_role_can_make_an_intent_look_active_and_do_nothing_els
     nobody, once = db.connect("nobody_in_particular"), Once(db.connect("app"))
     run(nobody, LOCK.format("pg_advisory_lock"))
     with refused("P4029"):
-        once.begin(key="k")
+        once.start(key="k")
     assert code_of(lambda: run(nobody, "SELECT * FROM once.peek('orders', 'k')")) == "42501"
     run(nobody, LOCK.format("pg_advisory_unlock"))
-    assert once.begin(key="k").verdict == "proceed"
+    assert once.start(key="k").verdict == "proceed"
 
 
 def test_a_fence_is_no_secret_so_whoever_may_name_the_tenant_and_knows_the_key_can_report_for_it(db):
@@ -182,6 +182,7 @@ def test_nobody_but_an_administrator_can_name_code_that_runs_as_the_owner_decide
             "once.set_scope('s', verify => 'pg_catalog.version')",
             "once.bind('bound', 'theirs')",
             "once.resolve('s', 'k', 'succeeded', 'why')",
+            "once.resolve_many('s', 'succeeded', 'why')",
             "once.set_keeping(horizon_days => 1)",
             "once.outbox_discard(gen_random_uuid(), 'r', 'why')",
             "once.drop_relay('r', 'why')",

@@ -82,7 +82,7 @@ HOSTILE = "x\x1b[31mred\x07\x9b2J\r\nok       all is well"
 
 def test_no_command_lets_stored_text_move_the_cursor_or_forge_a_line(db, tmp_path):
     once, name = Once(db.connect()), {"scope": "s" + HOSTILE, "tenant": "t" + HOSTILE}
-    once.finish(**name, key="done", result_type=HOSTILE, result_id=HOSTILE, error_code=HOSTILE, error_message=HOSTILE)
+    once.finish_new(**name, key="done", result_type=HOSTILE, result_id=HOSTILE, error_code=HOSTILE, error_message=HOSTILE)
     once.claim(**name, key="stale", owner=HOSTILE)
     once.claim(**name, key="doubtful", owner=HOSTILE)
     once.fail(**name, key="doubtful", fence=1, retryable=None, error_code=HOSTILE, error_message=HOSTILE)

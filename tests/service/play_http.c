@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "http.h"
+#include "service.h"
 
 enum {
 	HEADERS_MAX = 8,
@@ -22,7 +23,7 @@ typedef struct play {
 	http_header headers[HEADERS_MAX];
 	size_t header_count;
 	size_t body_bytes;
-	bool one_by_one;
+	bool one_by_one, withheld;
 	long times, break_off;
 	const char *urls[URLS_MAX];
 	size_t url_count;
@@ -64,6 +65,7 @@ static void read_word(play *play, char *word)
 	play->settings.allow_private |= strcmp(word, "private") == 0;
 	play->settings.allow_plain |= strcmp(word, "plain") == 0;
 	play->one_by_one |= strcmp(word, "one_by_one") == 0;
+	play->withheld |= strcmp(word, "withheld") == 0;
 	if ((value = after(word, "times")) != NULL) {
 		play->times = atol(value);
 	} else if ((value = after(word, "break_off")) != NULL) {
@@ -84,7 +86,8 @@ static void print_result(const http_call *call)
 	static const char *const names[] = {[HTTP_ANSWERED] = "answered",
 	                                    [HTTP_UNSENT] = "unsent",
 	                                    [HTTP_UNKNOWN] = "unknown",
-	                                    [HTTP_FORBIDDEN] = "forbidden"};
+	                                    [HTTP_FORBIDDEN] = "forbidden",
+	                                    [HTTP_WITHHELD] = "withheld"};
 	json_t *body = call->response_body != NULL ? json_stringn(call->response_body, call->response_length) : json_null();
 	json_t *line = json_pack("{s:s, s:s, s:i, s:I, s:o, s:s?, s:s}", "url", call->url, "result", names[call->result],
 	                         "status", call->status, "retry_after_ms", (json_int_t)call->retry_after_ms, "body", body,
@@ -125,6 +128,9 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	memset(body, 'b', play.body_bytes);
+	if (play.withheld) {
+		http_permit(client, service_now_ms());
+	}
 	http_call *calls = calloc((size_t)play.times * play.url_count, sizeof *calls);
 	for (long i = 0; calls != NULL && i < play.times; i++) {
 		for (size_t j = 0; j < play.url_count; j++) {

@@ -48,6 +48,11 @@ def test_an_answer_comes_with_its_status_type_and_body(hook):
     assert (request.header("X-One"), request.header("X-Empty"), request.header("Content-Type"), request.header("Expect")) == ("1", "", None, None)
 
 
+def test_without_a_permit_no_request_goes_out(hook):
+    result = call(*OPEN, hook.url, "withheld")
+    assert (result["result"], hook.seen()) == ("withheld", [])
+
+
 def test_a_large_body_is_sent_whole_and_without_asking(hook):
     assert call(*OPEN, "body=3000000", hook.url)["status"] == 200
     assert len(hook.requests[0].body) == 3000000 and hook.requests[0].header("Expect") is None

@@ -12,7 +12,7 @@ from harness import openmetrics
 from harness.broker import free_port
 from harness.nats import Nats
 from harness.nginx import BUILD
-from harness.postgres import clean_environment, tied, wait_until
+from harness.postgres import PORT, clean_environment, tied, wait_until
 from harness.scrape import address_in, ask, figure, scrape
 from harness.webhook import Answer, Webhook, per_event
 from relay.running import PROGRAM, Relay, emit, webhook
@@ -191,3 +191,44 @@ def test_a_consumer_counts_what_became_of_its_messages(tmp_path, db):
         finally:
             process.kill()
             process.wait(60)
+
+
+# ---- readiness
+
+
+def readiness(address):
+    status, _, text = ask(address, "/once/ready")
+    assert text == {200: "ready\n", 503: "no connection to the database\n"}[status]
+    return status
+
+
+def appears(server, away):
+    (away / f".s.PGSQL.{PORT}").symlink_to(server.directory / f".s.PGSQL.{PORT}")
+
+
+@pytest.mark.parametrize("kind", ["relay", "keep", "consume"])
+def test_started_without_a_database_a_process_is_up_and_says_that_it_is_not_ready(kind, server, db, tmp_path):
+    away = tmp_path / "away"
+    away.mkdir()
+    dsn = db.dsn().replace(str(server.directory), str(away))
+    config = tmp_path / "ready.conf"
+    if kind == "consume":
+        db.execute(HANDLER)
+    with contextlib.ExitStack() as stack:
+        if kind == "consume":
+            broker = stack.enter_context(Nats())
+            broker.add_stream("ORDERS", "order.>")
+            config.write_text(f"[consume stock]\nsource = nats\nurl = {broker.url}\nstream = ORDERS\nhandler = apply\n")
+        else:
+            config.write_text("[relay ready]\nsink = stdout\n")
+        words = [PROGRAM, kind, "--dsn", dsn, "--metrics", LOCAL, *([] if kind == "keep" else ["--config", config])]
+        err = stack.enter_context(open(tmp_path / "err", "wb"))
+        process = subprocess.Popen(tied(words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err, env=clean_environment())
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        wait_until(lambda: address_in((tmp_path / "err").read_text()), "the metrics")
+        address = address_in((tmp_path / "err").read_text())
+        assert ask(address, "/health")[0] == 200 and readiness(address) == 503
+        appears(server, away)
+        wait_until(lambda: readiness(address) == 200, f"the database: {(tmp_path / 'err').read_text()}")
+        assert process.poll() is None

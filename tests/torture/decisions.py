@@ -16,7 +16,7 @@ SHARE = 0.4  # of the intents in doubt
 TRIES = 20
 PAUSE_S = 0.5
 HAPPENED = "SELECT body FROM torture.ledger WHERE tenant = %s AND scope = %s AND key = %s"
-DECIDE = "SELECT once.resolve(%s, %s, 'succeeded', 'the ledger has it', 201, %s, tenant => %s)"
+DECIDE = "SELECT once.resolve(%s, %s, 'succeeded', 'the ledger has it', 201, response_body => %s::bytea, tenant => %s)"
 
 
 def decide(connection, intent):

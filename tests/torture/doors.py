@@ -227,12 +227,12 @@ class Session:
             self.close()
 
 
-BEGIN = "SELECT * FROM once.begin(%s, %s, once.fingerprint(%s::bytea, %s), %s)"
-FINISH = "SELECT once.finish(%s, %s, once.fingerprint(%s::bytea, %s), %s, %s, tenant => %s, state => %s)"
+BEGIN = "SELECT * FROM once.start(%s, %s, once.fingerprint(%s::bytea, %s), %s)"
+FINISH = "SELECT once.finish(%s, %s, once.fingerprint(%s::bytea, %s), %s, response_body => %s::bytea, tenant => %s, state => %s)"
 CLAIM = "SELECT * FROM once.claim(%s, %s, once.fingerprint(%s::bytea, %s), owner => %s, tenant => %s)"
 PEEK = "SELECT * FROM once.peek(%s, %s, %s)"
-COMPLETE = "SELECT once.complete(%s, %s, %s, %s, %s, tenant => %s)"
-FAIL = "SELECT once.fail(%s, %s, %s, %s, response_status => %s, response_body => %s, tenant => %s)"
+COMPLETE = "SELECT once.complete(%s, %s, %s, %s, response_body => %s::bytea, tenant => %s)"
+FAIL = "SELECT once.fail(%s, %s, %s, %s, response_status => %s, response_body => %s::bytea, tenant => %s)"
 RENEW = "SELECT once.renew(%s, %s, %s, tenant => %s)"
 RELEASE = "SELECT once.release(%s, %s, %s, tenant => %s)"
 ACT = "SELECT torture.act(%s, %s, %s, %s, %s, %s, %s)"
@@ -244,7 +244,7 @@ def failure_body():
 
 
 class SqlDoor:
-    """psycopg2. Modes: transaction (begin and finish), fenced (the effect and complete in one transaction), verified and doubtful
+    """psycopg2. Modes: transaction (start and finish), fenced (the effect and complete in one transaction), verified and doubtful
     (the effect in a transaction of its own, after which complete is called)."""
 
     name = "sql"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, eight times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, nine times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -91,8 +91,7 @@ def compile_mutant(mutation, tree):
     shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda folder, names: LEFT_OUT.intersection(names) if folder == str(ROOT) else ())
     for file, old, new in mutation.files:
         (tree / file).write_text(replace((tree / file).read_text(), old, new, file))
-    run(["meson", "setup", "mutant"], tree)
-    run(["ninja", "-C", "mutant", mutation.target], tree)
+    run(["tools/build.sh", "mutant", "--", mutation.target], tree)
     return tree / "mutant" / mutation.target
 
 
@@ -111,7 +110,7 @@ MUTATIONS = {
             rules=("told_at_once", "at_most_one"),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_begin_over", "_check_finish", "_claim")),
+            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_start_over", "_claim")),
         ),
         Mutation(
             "no_fence_check",
@@ -127,7 +126,7 @@ MUTATIONS = {
             rules=("at_most_one",),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_begin_over", "_check_finish", "_claim")),
+            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_start_over", "_claim")),
             script="\nALTER TABLE once.intent DROP CONSTRAINT intent_pkey;\n",
         ),
         Mutation(
@@ -160,6 +159,21 @@ MUTATIONS = {
                     "gateway/ngx_http_once_report.c",
                     "ask(attempt); return; } send_report(attempt); }",
                     "ask(attempt); return; } gate_event_init(&attempt->timer, on_retry); ngx_add_timer(&attempt->timer, 50); }",
+                ),
+            ),
+            target="gateway/ngx_http_once_module.so",
+        ),
+        Mutation(
+            "released_5xx",
+            "the gateway takes a service's 500 for a promise that nothing was done",
+            rules=("at_most_one",),
+            doors=("http",),
+            faults=("delay:client-gateway",),
+            files=(
+                (
+                    "lib/http/decide.c",
+                    "(status == 502 || status == 504) ? HTTP_EFFECT_UNKNOWN : policy->server_errors;",
+                    "false ? HTTP_EFFECT_UNKNOWN : HTTP_EFFECT_NONE;",
                 ),
             ),
             target="gateway/ngx_http_once_module.so",

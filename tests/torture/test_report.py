@@ -104,7 +104,7 @@ def test_a_mutation_changes_what_it_says(name):
 
 def test_a_mutation_of_what_is_not_there_is_an_error():
     with pytest.raises(LookupError):
-        mutations.replace_in_function(install_script(), "begin", "no such text", "")
+        mutations.replace_in_function(install_script(), "start", "no such text", "")
     with pytest.raises(LookupError):
         mutations.replace_in_function(install_script(), "no_such_function", "BEGIN", "")
 
@@ -114,9 +114,9 @@ def test_a_mutated_contract_still_does_its_plain_work(server, name):
     database = server.empty_database()
     database.execute(mutations.MUTATIONS[name].contract(install_script()))
     try:
-        begun = database.row("SELECT * FROM once.begin('s', 'k', '\\x00000000000000000000000000000000')")
-        database.execute("SELECT once.finish('s', 'l', '\\x00000000000000000000000000000000', 201, 'done')")
-        replay = database.row("SELECT * FROM once.begin('s', 'l', '\\x00000000000000000000000000000000')")
+        begun = database.row("SELECT * FROM once.start('s', 'k', '\\x00000000000000000000000000000000')")
+        database.execute("SELECT once.finish_new('s', 'l', '\\x00000000000000000000000000000000', 201, 'done')")
+        replay = database.row("SELECT * FROM once.start('s', 'l', '\\x00000000000000000000000000000000')")
         assert (begun.verdict, replay.verdict, replay.response_body) == ("proceed", "replay", b"done")
         claimed = database.row("SELECT * FROM once.claim('s', 'm', '\\x00000000000000000000000000000000')")
         assert database.value("SELECT once.complete('s', 'm', %s, 201, 'done')", claimed.fence)

@@ -5,7 +5,8 @@ naive    knows nothing of retries: does what it is asked, each time, in a transa
 handoff  completes the gateway's intent in the transaction of its effect
 
 What an attempt is to do besides (pause, fail, go away) it says in the header X-Orders, which is no part of what makes two requests
-the same. Both answer 503 with `X-Done: no` where certainly nothing was done, and 504 where they do not know."""
+the same. Both answer 503 with `X-Done: no` where certainly nothing was done, and 500 where they do not know, as a framework does where
+COMMIT's answer is lost."""
 
 import json
 import pathlib
@@ -25,7 +26,7 @@ from .doors import ACT, COMPLETE, FAIL, WRITE, Left, Session, Uncertain, Watch, 
 PATIENCE_S = 6
 JSON = (("Content-Type", "application/json"),)
 NOT_DONE = Answer(503, headers=(*JSON, ("X-Done", "no")), body=b"{}")
-UNKNOWN = Answer(504, headers=JSON, body=b"{}")
+UNKNOWN = Answer(500, headers=JSON, body=b"{}")
 
 
 class Service(Upstream):
@@ -81,6 +82,8 @@ class Naive(Service):
         if orders["leave"] == "begun":
             raise Left("begun")
         session.commit()
+        if orders["leave"] == "done":
+            return UNKNOWN  # it fails while it renders its answer
         if orders["leave"]:
             raise Left("committed")
         time.sleep(orders["after_s"])

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * key.c: the key in the value of an Idempotency-Key header: a Structured Field String (RFC 8941 section 4.2.5) with
- * parameters (4.2.3.2), or a bare key. Pure. The gateway calls it before it looks anything up. Generic Structured Fields
- * processing ignores a field that does not parse; here that would turn a bad key into an unprotected request, so each
+ * parameters (4.2.3.2), or a bare key. Pure. The gateway calls it before it looks anything up; once.key_of_header is the same
+ * grammar in SQL, held to it by tests/vectors/keys.json. Generic Structured Fields processing ignores a field that does not parse; here that would turn a bad key into an unprotected request, so each
  * way to be malformed is a fault.
  */
-#include "http.h"
-
-#include <string.h>
+#include "internal.h"
 
 typedef struct reader {
 	const char *at;
@@ -80,27 +78,27 @@ static bool put(sink *to, char c)
 }
 
 /* After the opening quote, up to and with the closing one. */
-static http_key_fault string(reader *in, sink *to)
+static key_fault string(reader *in, sink *to)
 {
 	while (!at_end(in)) {
 		char c = *in->at++;
 		if (c == '"') {
-			return HTTP_KEY_GOOD;
+			return KEY_GOOD;
 		}
 		if (c == '\\') {
 			if (at_end(in)) {
-				return HTTP_KEY_UNTERMINATED;
+				return KEY_UNTERMINATED;
 			}
 			c = *in->at++;
 			if (c != '"' && c != '\\') {
-				return HTTP_KEY_BAD_ESCAPE;
+				return KEY_BAD_ESCAPE;
 			}
 		}
 		if (!put(to, c)) {
-			return HTTP_KEY_TOO_LONG;
+			return KEY_TOO_LONG;
 		}
 	}
-	return HTTP_KEY_UNTERMINATED;
+	return KEY_UNTERMINATED;
 }
 
 static size_t digits(reader *in)
@@ -159,7 +157,7 @@ static bool bare_item(reader *in)
 		return token(in);
 	}
 	if (take(in, '"')) {
-		return string(in, &nowhere) == HTTP_KEY_GOOD;
+		return string(in, &nowhere) == KEY_GOOD;
 	}
 	if (take(in, ':')) {
 		return byte_sequence(in);
@@ -187,38 +185,38 @@ static bool parameters(reader *in)
 	return true;
 }
 
-static http_key_fault quoted(reader *in, sink *to)
+static key_fault quoted(reader *in, sink *to)
 {
 	in->at++;
-	http_key_fault fault = string(in, to);
-	if (fault != HTTP_KEY_GOOD) {
+	key_fault fault = string(in, to);
+	if (fault != KEY_GOOD) {
 		return fault;
 	}
 	if (!parameters(in)) {
-		return HTTP_KEY_BAD_PARAMETER;
+		return KEY_BAD_PARAMETER;
 	}
-	return at_end(in) ? HTTP_KEY_GOOD : HTTP_KEY_TRAILING;
+	return at_end(in) ? KEY_GOOD : KEY_TRAILING;
 }
 
-static http_key_fault bare(reader *in, sink *to)
+static key_fault bare(reader *in, sink *to)
 {
 	for (; !at_end(in); in->at++) {
 		if (is_one_of(*in->at, " \"\\,;")) {
-			return HTTP_KEY_NOT_A_STRING;
+			return KEY_NOT_A_STRING;
 		}
 		if (!put(to, *in->at)) {
-			return HTTP_KEY_TOO_LONG;
+			return KEY_TOO_LONG;
 		}
 	}
-	return HTTP_KEY_GOOD;
+	return KEY_GOOD;
 }
 
-static http_key_fault parse(reader *in, bool strict, sink *to)
+static key_fault parse(reader *in, bool strict, sink *to)
 {
 	/* Nothing that a key's header may hold lies outside printable ASCII, so this is one rule and not one per production. */
 	for (const char *at = in->at; at < in->end; at++) {
 		if (*at < ' ' || *at > '~') {
-			return HTTP_KEY_BAD_BYTE;
+			return KEY_BAD_BYTE;
 		}
 	}
 	skip_spaces(in);
@@ -226,51 +224,66 @@ static http_key_fault parse(reader *in, bool strict, sink *to)
 		in->end--;
 	}
 	if (at_end(in)) {
-		return HTTP_KEY_EMPTY;
+		return KEY_EMPTY;
 	}
-	http_key_fault fault;
+	key_fault fault;
 	if (*in->at == '"') {
 		fault = quoted(in, to);
 	} else if (strict) {
-		return HTTP_KEY_NOT_A_STRING;
+		return KEY_NOT_A_STRING;
 	} else {
 		fault = bare(in, to);
 	}
-	return fault == HTTP_KEY_GOOD && to->length == 0 ? HTTP_KEY_EMPTY : fault;
+	return fault == KEY_GOOD && to->length == 0 ? KEY_EMPTY : fault;
 }
 
-http_key_fault http_key_parse(http_text value, bool strict, size_t length_max, char *key, size_t *key_length)
+key_fault key_parse(once_bytes value, bool strict, size_t length_max, char *key, size_t *key_length)
 {
-	reader in = {.at = value.data, .end = value.data + value.length};
-	sink to = {.out = key, .length_max = length_max < HTTP_KEY_MAX ? length_max : HTTP_KEY_MAX};
-	http_key_fault fault = parse(&in, strict, &to);
-	*key_length = fault == HTTP_KEY_GOOD ? to.length : 0;
+	reader in = {.at = value.data, .end = (const char *)value.data + value.length};
+	sink to = {.out = key, .length_max = length_max < ONCE_KEY_BYTES_MAX ? length_max : ONCE_KEY_BYTES_MAX};
+	key_fault fault = parse(&in, strict, &to);
+	*key_length = fault == KEY_GOOD ? to.length : 0;
 	key[*key_length] = '\0';
 	return fault;
 }
 
-const char *http_key_fault_text(http_key_fault fault)
+const char *key_fault_text(key_fault fault)
 {
 	switch (fault) {
-	case HTTP_KEY_GOOD:
+	case KEY_GOOD:
 		return "The key is well formed.";
-	case HTTP_KEY_EMPTY:
+	case KEY_EMPTY:
 		return "The key is empty.";
-	case HTTP_KEY_UNTERMINATED:
+	case KEY_UNTERMINATED:
 		return "The key begins with a quote and has no closing one.";
-	case HTTP_KEY_BAD_ESCAPE:
+	case KEY_BAD_ESCAPE:
 		return "In a quoted key a backslash must be followed by a quote or a backslash.";
-	case HTTP_KEY_BAD_BYTE:
+	case KEY_BAD_BYTE:
 		return "The key's header holds a control character or one that is not ASCII.";
-	case HTTP_KEY_TRAILING:
+	case KEY_TRAILING:
 		return "After the quoted key comes something that is not a parameter; a list of keys is not allowed.";
-	case HTTP_KEY_BAD_PARAMETER:
+	case KEY_BAD_PARAMETER:
 		return "A parameter after the quoted key is malformed.";
-	case HTTP_KEY_NOT_A_STRING:
+	case KEY_NOT_A_STRING:
 		return "The key must be a quoted string, such as \"8e03978e-40d5-43dd-bc93-6894a57f9324\"; "
 		       "without quotes it holds characters that are not allowed there, or quotes are required.";
-	case HTTP_KEY_TOO_LONG:
+	case KEY_TOO_LONG:
 		return "The key is too long.";
 	}
 	return "The key is malformed.";
+}
+
+once_code once_key_of_header(once_bytes value, bool strict, size_t length_max, char *key, once_error **error)
+{
+	if (key == NULL || length_max == 0 || (value.data == NULL && value.length > 0)) {
+		return error_usage(error, "key must not be NULL, nor length_max 0");
+	}
+	size_t length;
+	once_bytes given = value.data == NULL ? (once_bytes){.data = ""} : value;
+	key_fault fault = key_parse(given, strict, length_max, key, &length);
+	if (fault != KEY_GOOD) {
+		return error_make(error, ONCE_KEY_MALFORMED, "P4001", false, "the key is missing or malformed",
+		                  key_fault_text(fault), "Send 1 to 255 printable ASCII characters, in quotes.");
+	}
+	return ONCE_OK;
 }

@@ -1,33 +1,35 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.begin(scope, key, fingerprint, tenant, traceparent): opens an intent whose effect happens in this transaction.
+-- once.start(scope, key, fingerprint, tenant, traceparent): opens an intent whose effect happens in this transaction.
 --   proceed  do the effect, then once.finish(...), then COMMIT. ROLLBACK or a crash leaves no trace.
 --   replay   the intent is finished: the stored outcome is in the other columns. Do not do the effect.
--- once.begun is (verdict, state, response_status, response_headers, response_body, result_type, result_id, error_code,
--- error_message, fence, traceparent); in PL/pgSQL: answer once.begun := once.begin(...). Its traceparent is the trace that
+-- once.started is (verdict, state, response_status, response_headers, response_body, result_type, result_id, error_code,
+-- error_message, fence, traceparent); in PL/pgSQL: answer once.started := once.start(...). Its traceparent is the trace that
 -- the intent was first attempted in, where it is known, else the given one: pass it on to once.finish.
 -- Everything else is raised, because a caller who forgets to look must not do the effect twice: P4002 another request,
--- P4029 running, P4030 failed for good, P4031 in doubt, P4041 expired, P4000 P4001 P4003 P4098 bad input. Reads only;
--- never waits. Holds the intent's advisory lock until the transaction ends.
+-- P4029 running, P4030 failed for good, P4031 in doubt, P4041 expired, P4000 P4001 P4003 P4098 bad input; once.try_start
+-- returns these as verdicts. Reads only; never waits. Holds the intent's advisory lock until the transaction ends.
 --
 -- Why it is written so: this is the hot path, for an intent that is new or has succeeded; everything else is
--- once._begin_over's. The lock is taken in a statement before the look-up, so that the look-up's snapshot (READ
+-- once._start_over's. The lock is taken in a statement before the look-up, so that the look-up's snapshot (READ
 -- COMMITTED) sees whatever the last holder committed. The generic plan is forced: for a partitioned table the planner
 -- would otherwise plan each call anew; and without sequential scans, because a plan made while the table was empty would
 -- stay one. Bucket 0 is written as a constant, so that its plan locks one partition and not all.
-CREATE FUNCTION once.begin(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
-    traceparent text DEFAULT NULL) RETURNS once.begun
+CREATE FUNCTION once.start(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS once.started
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer := once._enter(tenant, scope, key, fingerprint, true);
     stored record;
+    fence integer;
+    noted text;
 BEGIN
     IF bucket > 0 THEN
         SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
                     THEN ROW('replay', 'succeeded', i.response_status, i.response_headers, i.response_body,
                              i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
-                             i.traceparent)::once.begun
+                             i.traceparent)::once.started
                END AS replay INTO stored
           FROM once.intent AS i
          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
@@ -36,7 +38,7 @@ BEGIN
         SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
                     THEN ROW('replay', 'succeeded', i.response_status, i.response_headers, i.response_body,
                              i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
-                             i.traceparent)::once.begun
+                             i.traceparent)::once.started
                END AS replay INTO stored
           FROM once.intent AS i
          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
@@ -51,7 +53,13 @@ BEGIN
         IF traceparent IS NOT NULL THEN
             traceparent := once._trace(traceparent);
         END IF;
-        RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, traceparent)::once.begun;
+        IF bucket > 0 THEN
+            noted := once._note_start(tenant, scope, key, '1');
+            RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, traceparent)::once.started;
+        END IF;
+        fence := once._first_fence();
+        noted := once._note_start(tenant, scope, key, fence::text);
+        RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, fence, traceparent)::once.started;
     END IF;
-    RETURN once._begin_over(tenant, scope, key, fingerprint, traceparent);
+    RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, true);
 END $$;

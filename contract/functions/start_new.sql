@@ -1,15 +1,17 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.begin_new(scope, key, fingerprint, tenant, traceparent): once.begin for pipelines: returns the fence where the effect may go
--- on, and raises P4020 where begin would return a replay. Sent first in a pipeline, it stops everything that is queued
--- behind it. traceparent is taken for the sake of likeness: pass it to once.finish. Written as begin is, for the same reasons.
-CREATE FUNCTION once.begin_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
+-- once.start_new(scope, key, fingerprint, tenant, traceparent): once.start for pipelines: returns the fence where the effect may go
+-- on, and raises P4020 where start would return a replay. Sent first in a pipeline, it stops everything that is queued
+-- behind it. traceparent is taken for the sake of likeness: pass it to once.finish. Written as start is, for the same reasons.
+CREATE FUNCTION once.start_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
     traceparent text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer := once._enter(tenant, scope, key, fingerprint, true);
-    begun once.begun;
+    started once.started;
+    fence integer := 1;
+    noted text;
 BEGIN
     IF bucket > 0 THEN
         PERFORM FROM once.intent AS i
@@ -21,11 +23,15 @@ BEGIN
             AND i.bucket = 0;
     END IF;
     IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket)) THEN
-        RETURN 1;
+        IF bucket = 0 THEN
+            fence := once._first_fence();
+        END IF;
+        noted := once._note_start(tenant, scope, key, fence::text);
+        RETURN fence;
     END IF;
-    begun := once._begin_over(tenant, scope, key, fingerprint, traceparent);
-    IF begun.verdict <> 'proceed' THEN
+    started := once._start_over(tenant, scope, key, fingerprint, traceparent, true);
+    IF started.verdict <> 'proceed' THEN
         PERFORM once._refuse('P4020', tenant, scope, key);
     END IF;
-    RETURN begun.fence;
+    RETURN started.fence;
 END $$;

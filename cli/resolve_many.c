@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * resolve_many.c: see resolve_many.h. A short transaction for each piece: what is decided is in doubt no more, so that one that was
+ * interrupted is just started again. The contract decides; this file asks for the next piece until there is none, and counts.
+ */
+#include "resolve_many.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parked.h"
+#include "plain.h"
+
+enum {
+	PARAMETERS = 12
+};
+
+typedef struct decisions {
+	json_t *errors; /* [{"error": ..., "decided": n, "skipped": n}], in the order in which they were met */
+	int64_t decided;
+	int64_t skipped; /* decided, or being reported, by somebody else */
+} decisions;
+
+char *resolve_many_named(const cli_invocation *invocation)
+{
+	const char *tenant = parked_option(invocation, OPTION_TENANT);
+
+	return tenant == NULL
+	           ? cli_format("all in doubt of scope='%s'", invocation->text[OPTION_SCOPE])
+	           : cli_format("all in doubt of tenant='%s' scope='%s'", tenant, invocation->text[OPTION_SCOPE]);
+}
+
+static char *hexadecimal(once_bytes bytes)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	if (bytes.data == NULL) {
+		return NULL;
+	}
+	char *text = cli_allocate(2 * bytes.length + 1);
+	for (size_t i = 0; i < bytes.length; i++) {
+		unsigned char byte = ((const unsigned char *)bytes.data)[i];
+		text[2 * i] = digits[byte >> 4];
+		text[2 * i + 1] = digits[byte & 15];
+	}
+	return text;
+}
+
+static void count(decisions *decisions, const PGresult *rows, int row)
+{
+	const char *error = PQgetisnull(rows, row, 0) ? NULL : PQgetvalue(rows, row, 0);
+	int64_t decided = strtoll(PQgetvalue(rows, row, 1), NULL, 10);
+	int64_t skipped = strtoll(PQgetvalue(rows, row, 2), NULL, 10);
+	size_t index = 0;
+	json_t *known = NULL;
+
+	decisions->decided += decided;
+	decisions->skipped += skipped;
+	json_array_foreach(decisions->errors, index, known)
+	{
+		const char *met = json_string_value(json_object_get(known, "error"));
+		if (met == NULL ? error == NULL : error != NULL && strcmp(met, error) == 0) {
+			decided += json_integer_value(json_object_get(known, "decided"));
+			skipped += json_integer_value(json_object_get(known, "skipped"));
+			break;
+		}
+	}
+	if (decided + skipped == 0) {
+		return; /* a row that only says where to go on */
+	}
+	if (index == json_array_size(decisions->errors)) {
+		json_array_append_new(decisions->errors, known = json_pack("{s:s?}", "error", error));
+	}
+	json_object_set_new(known, "decided", json_integer(decided));
+	json_object_set_new(known, "skipped", json_integer(skipped));
+}
+
+static void tell(const cli_invocation *invocation, const char *reason, decisions *decisions)
+{
+	const char *as = invocation->text[OPTION_AS];
+	bool dry_run = invocation->given[OPTION_DRY_RUN];
+	size_t index = 0;
+	const json_t *each = NULL;
+
+	if (invocation->given[OPTION_JSON]) {
+		cli_print_json(json_pack("{s:s, s:s?, s:s, s:s, s:b, s:I, s:I, s:O}", "scope", invocation->text[OPTION_SCOPE],
+		                         "tenant", parked_option(invocation, OPTION_TENANT), "to", as, "reason", reason,
+		                         "dry_run", dry_run, "decided", (json_int_t)decisions->decided, "skipped",
+		                         (json_int_t)decisions->skipped, "errors", decisions->errors));
+		return;
+	}
+	char *named = resolve_many_named(invocation);
+	plain_print(named);
+	printf(": %" PRId64 " -> %s%s\n", decisions->decided, as, dry_run ? " (dry run: nothing was changed)" : "");
+	free(named);
+	json_array_foreach(decisions->errors, index, each)
+	{
+		const char *error = json_string_value(json_object_get(each, "error"));
+		printf("  %8" JSON_INTEGER_FORMAT "  ", json_integer_value(json_object_get(each, "decided")));
+		plain_print(error != NULL ? error : "(no error code)");
+		putchar('\n');
+	}
+	if (decisions->skipped > 0) {
+		printf("  %8" PRId64 "  skipped: somebody else decides about them, or reports, right now; start it again\n",
+		       decisions->skipped);
+	}
+}
+
+int resolve_many(const cli_invocation *invocation, PGconn *connection, const char *reason, const once_outcome *outcome)
+{
+	decisions decisions = {.errors = json_array()};
+	char *status = cli_format("%d", outcome->response_status);
+	char *body = hexadecimal(outcome->response_body);
+	char *since = NULL, *until = NULL, *after = NULL;
+	PGresult *rows = NULL;
+	int result = parked_read_time(invocation, connection, OPTION_SINCE, true, &since);
+
+	if (result == CLI_OK) {
+		result = parked_read_time(invocation, connection, OPTION_DOUBT_UNTIL, true, &until);
+	}
+	bool more = result == CLI_OK;
+	while (more) {
+		const char *parameters[PARAMETERS] = {invocation->text[OPTION_SCOPE],
+		                                      invocation->text[OPTION_AS],
+		                                      reason,
+		                                      outcome->response_status != 0 ? status : NULL,
+		                                      body,
+		                                      outcome->response_headers,
+		                                      parked_option(invocation, OPTION_TENANT),
+		                                      parked_option(invocation, OPTION_ERROR),
+		                                      since,
+		                                      until,
+		                                      invocation->given[OPTION_DRY_RUN] ? "true" : "false",
+		                                      after};
+		result = connect_run(invocation, connection, SQL_RESOLVE_MANY, PARAMETERS, parameters,
+		                     "the last decisions may or may not be stored, start it again", &rows);
+		free(after);
+		after = NULL;
+		for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
+			count(&decisions, rows, row);
+			if (row == 0 && !PQgetisnull(rows, row, 3)) {
+				after = cli_duplicate(PQgetvalue(rows, row, 3));
+			}
+		}
+		PQclear(rows);
+		rows = NULL;
+		more = result == CLI_OK && after != NULL;
+	}
+	if (result == CLI_OK || decisions.decided > 0) {
+		tell(invocation, reason, &decisions);
+	}
+	json_decref(decisions.errors);
+	free(after);
+	free(until);
+	free(since);
+	free(body);
+	free(status);
+	return result;
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* resolve_many.h: pgonce resolve --all: one decision about all intents of a scope that are in doubt (once.resolve_many). */
+#pragma once
+
+#include "connect.h"
+
+/* `named` is what is decided about, for a message: free it. */
+char *resolve_many_named(const cli_invocation *invocation);
+int resolve_many(const cli_invocation *invocation, PGconn *connection, const char *reason, const once_outcome *outcome);

@@ -1,0 +1,11 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._body(tenant, scope, key, response_text, response_json, response_body): the bytes of an answer that is given as text or JSON:
+-- UTF-8. Raises 22023 where it is given in more than one way. Its callers leave bytes alone, for which it costs nothing.
+CREATE FUNCTION once._body(tenant text, scope text, key text, response_text text, response_json jsonb, response_body bytea)
+RETURNS bytea LANGUAGE plpgsql AS $$
+BEGIN
+    IF num_nonnulls(response_text, response_json, response_body) > 1 THEN
+        PERFORM once._refuse_outcome(tenant, scope, key, 'the body of an answer is given in more than one way');
+    END IF;
+    RETURN convert_to(coalesce(response_text, response_json::text), 'UTF8');
+END $$;

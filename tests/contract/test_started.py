@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: PostgreSQL
+"""once.finish belongs to the transaction that has started the intent, and knows it; once.try_start decides as once.start
+does, and raises nothing that a caller did not do wrong."""
+
+import concurrent.futures
+
+import psycopg2
+import pytest
+
+from .calls import LEVELS, OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, make_effect, now_ms, refused, retire, run, shorten_horizon, uuid7, uuid7_days_ago
+
+LIKE_START = "verdict state response_status response_headers response_body result_type result_id error_code error_message fence traceparent".split()
+
+
+def autocommitting(db):
+    """As a driver or a pool hands it out that was told nothing of transactions."""
+    connection = psycopg2.connect(db.dsn())
+    connection.autocommit = True
+    return connection
+
+
+def test_in_autocommit_the_first_call_fails_and_nothing_is_stored(db):
+    connection = autocommitting(db)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT verdict FROM once.start('orders', 'k', %s)", (PRINT,))
+        assert cursor.fetchone() == ("proceed",)
+        with refused("P4012") as caught:
+            cursor.execute("SELECT once.finish('orders', 'k', %s, 201, 'done')", (PRINT,))
+    assert "one transaction" in caught.value.diag.message_hint and "utocommit" in caught.value.diag.message_hint
+    assert db.value("SELECT count(*) FROM once.intent") == 0
+    connection.close()
+
+
+def test_a_service_in_autocommit_is_told_before_it_doubles_anything(db):
+    """Twenty keys, eight attempts each, all at once: every attempt that had its effect is an error, none is a success."""
+
+    def attempt(number):
+        connection = autocommitting(db)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT verdict FROM once.start('orders', %s, %s)", (f"k{number % 20}", PRINT))
+                make_effect(connection, f"k{number % 20}", number)
+                cursor.execute("SELECT once.finish('orders', %s, %s, 201, 'done')", (f"k{number % 20}", PRINT))
+            return "succeeded"
+        except psycopg2.Error as error:
+            return error.pgcode
+        finally:
+            connection.close()
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(attempt, range(160)))
+    assert set(told) <= {"P4012", "P4029"} and "P4012" in told
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_start_and_finish_in_one_transaction_at_every_level(db, level):
+    connection = db.connect(isolation=level)
+    once = Once(connection)
+    assert once.start(key="k").verdict == "proceed"
+    assert once.finish(key="k", response_text="done") == b"done"
+    connection.commit()
+    assert Once(db.connect()).start(key="k").response_body == b"done"
+
+
+def test_a_start_that_was_rolled_back_to_a_savepoint_is_none(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    run(connection, "SAVEPOINT a")
+    Once(connection).start(key="k")
+    run(connection, "ROLLBACK TO a")
+    with refused("P4012"):
+        Once(connection).finish(key="k")
+
+
+def test_a_start_within_a_savepoint_that_was_released_counts(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    run(connection, "SAVEPOINT a")
+    Once(connection).start(key="k")
+    run(connection, "RELEASE a")
+    Once(connection).finish(key="k")
+    connection.commit()
+    assert Once(db.connect()).start(key="k").verdict == "replay"
+
+
+def test_another_transaction_of_the_same_session_is_another(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    for ending in (connection.commit, connection.rollback):
+        Once(connection).start(key="k")
+        ending()
+        with refused("P4012"):
+            Once(connection).finish(key="k")
+        connection.rollback()
+
+
+def test_a_start_is_of_its_tenant_scope_and_key_alone(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    Once(connection).start(key="another")
+    Once(connection).start(tenant="a", scope="b", key="c")
+    for name in ({"tenant": "b"}, {"scope": "c"}, {"key": "b"}, {"tenant": "", "scope": "ab"}, {"tenant": "ab", "scope": ""},
+                 {"tenant": "b", "scope": "c", "key": "1"}):
+        run(connection, "SAVEPOINT s")
+        with refused("P4012", "P4000"):
+            Once(connection).finish(**{"tenant": "a", "scope": "b", "key": "c", **name})
+        run(connection, "ROLLBACK TO s")
+    Once(connection).finish(tenant="a", scope="b", key="c")
+    connection.commit()
+
+
+def test_only_proceed_is_a_start(db):
+    Once(db.connect()).finish_new(key="done")
+    connection = db.connect(isolation="READ COMMITTED")
+    assert Once(connection).start(key="done").verdict == "replay"
+    with refused("P4012"):
+        Once(connection).finish(key="done")
+
+
+def test_many_intents_of_one_transaction_are_finished_in_any_order(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    for n in range(300):
+        assert once.start(key=f"k{n}").verdict == "proceed"
+    for n in reversed(range(300)):
+        once.finish(key=f"k{n}", response_text=str(n))
+    connection.commit()
+    assert db.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded'") == 300
+
+
+def test_a_transaction_that_finishes_retryably_may_start_and_finish_again(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    for fence, state in ((1, "failed_retryable"), (2, "failed_retryable"), (3, "succeeded")):
+        assert once.start(key="k").fence == fence
+        once.finish(key="k", state=state)
+    connection.commit()
+    assert db.row("SELECT fence, state::text FROM once.intent") == (3, "succeeded")
+
+
+def test_what_another_policy_forbids_is_refused_by_start_and_so_by_finish(db):
+    db.execute("SELECT once.set_scope('orders', on_stale => 'in_doubt')")
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    Once(db.connect()).claim(key="k")
+    let_lease_pass(db, "k")
+    with refused("P4012"):
+        once.finish(key="k")
+    once.connection.rollback()
+    with refused("P4031"):
+        once.start(key="k")
+
+
+# ---- try_start ----
+
+
+def test_try_start_tells_every_decision_in_its_row_and_the_transaction_lives(db):
+    shorten_horizon(db)
+    once = Once(db.connect())
+    once.finish_new(key="done", response_status=201, response_text="done")
+    once.finish_new(key="failed", state="failed_final", response_status=402, response_text="no money", error_code="declined")
+    once.claim(key="running")
+    once.fail(key="doubt", fence=once.claim(key="doubt").fence, retryable=None)
+    once.finish_new(key="again", state="failed_retryable")
+    expired = uuid7_days_ago(db, 2)
+    retire(db, 2)
+    connection = db.connect(isolation="READ COMMITTED")
+    attempt = Once(connection)
+    assert attempt.try_start(key="done")[:5] == ("replay", "succeeded", 201, None, b"done")
+    failed = attempt.try_start(key="failed")
+    assert (failed.verdict, failed.state, failed.response_status, failed.response_body) == ("final_failure", "failed_final", 402, b"no money")
+    assert failed.error_code == "declined"
+    assert attempt.try_start(key="running").verdict == "active"
+    assert attempt.try_start(key="doubt").verdict == "in_doubt"
+    assert attempt.try_start(key=expired).verdict == "expired"
+    mismatch = attempt.try_start(key="done", fingerprint=OTHER_PRINT)
+    assert mismatch.verdict == "mismatch" and not any(mismatch[1:])
+    for key, fence in (("again", 2), ("new", 1)):
+        proceeds = attempt.try_start(key=key)
+        assert (proceeds.verdict, proceeds.fence) == ("proceed", fence)
+        attempt.finish(key=key, response_text="now")
+    connection.commit()
+    assert {once.try_start(key=key).response_body for key in ("again", "new")} == {b"now"}
+
+
+@pytest.mark.parametrize("key", ["done", "running", "doubt", "failed"])
+def test_what_try_start_does_not_let_proceed_finish_refuses(db, key):
+    once = Once(db.connect())
+    once.finish_new(key="done")
+    once.finish_new(key="failed", state="failed_final")
+    once.claim(key="running")
+    once.fail(key="doubt", fence=once.claim(key="doubt").fence, retryable=None)
+    attempt = Once(db.connect(isolation="READ COMMITTED"))
+    assert attempt.try_start(key=key).verdict != "proceed"
+    with refused("P4012"):
+        attempt.finish(key=key)
+
+
+def test_an_attempt_that_runs_elsewhere_is_active_to_try_start(db):
+    first, second = (Once(db.connect(isolation="READ COMMITTED")) for _ in range(2))
+    assert first.try_start(key="k").verdict == "proceed"
+    assert second.try_start(key="k").verdict == "active"
+    first.finish(key="k", response_text="a")
+    first.connection.commit()
+    assert second.try_start(key="k").response_body == b"a"
+
+
+@pytest.mark.parametrize(
+    "bad, code",
+    [({"key": ""}, "P4001"), ({"scope": ""}, "P4000"), ({"fingerprint": b"short"}, "P4003"), ({"tenant": None}, "P4003")],
+)
+def test_try_start_raises_bad_input_alone(db, bad, code):
+    assert code_of(lambda: Once(db.connect()).try_start(**{"key": "k", **bad})) == code
+
+
+def test_a_key_from_the_future_is_bad_input_to_try_start(db):
+    assert code_of(lambda: Once(db.connect()).try_start(key=uuid7(now_ms(db) + 3 * 86_400_000))) == "P4001"
+
+
+def test_try_start_answers_with_the_columns_of_start(db):
+    connection = db.connect()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM once.try_start('orders', 'k', %s)", (PRINT,))
+        assert [column.name for column in cursor.description] == LIKE_START

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: PostgreSQL
+"""A server for which CREATE EXTENSION pgonce works: a copy of the one under test, in a folder of its own. PostgreSQL looks for extensions
+relative to its program, so that a copied program, beside links to all the others, finds the copied folder."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from .postgres import ROOT, Postgres, find_bindir, private_directory
+
+VERSION = "1.0.0"
+
+
+def folders(bindir):
+    """Of the programs, of what is shared, and of the server's libraries."""
+    if (bindir / "pg_config").exists():
+        told = [subprocess.run([bindir / "pg_config", what], text=True, capture_output=True, check=True).stdout.strip() for what in ("--sharedir", "--pkglibdir")]
+        return bindir, *(pathlib.Path(path).resolve() for path in told)
+    top = bindir.parent  # a package that brings the server alone
+    return bindir, *(next(top / each for each in (f"{name}/postgresql", name) if (top / each).is_dir()) for name in ("share", "lib"))
+
+
+@contextlib.contextmanager
+def extended_server(**arguments):
+    top = private_directory("pgonce-ext-")
+    bindir, sharedir, pkglibdir = folders(find_bindir().resolve())
+    common = os.path.commonpath([bindir, sharedir, pkglibdir])
+    copied = {path: top / path.relative_to(common) for path in (bindir, sharedir)}
+    copied[bindir].mkdir(parents=True)
+    for program in bindir.iterdir():
+        if program.name == "postgres":
+            shutil.copy(program, copied[bindir])
+        else:
+            (copied[bindir] / program.name).symlink_to(program)
+    shutil.copytree(sharedir, copied[sharedir], dirs_exist_ok=True)
+    for library in (bindir.parent / "lib", pkglibdir):
+        place = top / library.relative_to(common)
+        if library.exists() and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(library)
+    folder = copied[sharedir] / "extension"
+    shutil.copy(ROOT / "contract/pgonce.control", folder)
+    script = subprocess.run([sys.executable, ROOT / "tools/contract.py", "extension"], text=True, capture_output=True, check=True).stdout
+    (folder / f"pgonce--{VERSION}.sql").write_text(script)
+    subprocess.run(["chmod", "-R", "a+rX", top], check=True)
+    try:
+        with Postgres(bindir=copied[bindir], **arguments) as server:
+            yield server
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
