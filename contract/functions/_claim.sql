@@ -56,7 +56,8 @@ BEGIN
                              policy.max_attempts, policy.on_stale);
     -- A doubt without an answer has kept its lease: until that has passed its attempt may still be at work.
     IF stored.state = 'in_doubt' AND answer.verdict = 'in_doubt' AND policy.on_stale = 'verify'
-       AND (stored.lease_until > now) IS NOT TRUE AND once._day_state(bucket) = 'open' THEN
+       AND (stored.lease_until > now) IS NOT TRUE AND once._day_state(bucket) = 'open'
+       AND current_setting('transaction_read_only') = 'off' THEN
         answer.verdict := 'verify';
     END IF;
     IF answer.verdict IN ('retryable_failure', 'processing_stale', 'verify', 'abandoned')

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._recover_doubt(take, of_scope, of_tenant, after): the work of once.recover for what is in doubt: the verify function of each
--- scope that has one is asked. As in once._recover all are judged first, and no row is locked meanwhile; what was found is stored
--- where the row still is what was judged.
+-- scope that has one is asked, unless the doubt has kept its lease: until that has passed its attempt may still be at work, and what is
+-- absent now may happen yet. As in once._recover all are judged first, and no row is locked meanwhile; what was found is stored where
+-- the row still is what was judged.
 CREATE FUNCTION once._recover_doubt(take integer, of_scope text, of_tenant text, after text)
 RETURNS TABLE (tenant text, scope text, key text, fence integer, answer text, decided text, reason text, next text)
 LANGUAGE plpgsql AS $$
@@ -27,7 +28,9 @@ BEGIN
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(once._lock_id((doubt.stored).tenant, (doubt.stored).scope,
                                                                   (doubt.stored).key));
         SELECT NULL::once.verification AS verified, 'its scope has no verify function' AS failure INTO answers;
-        IF policy.verify IS NOT NULL THEN
+        IF (doubt.stored).lease_until > clock_timestamp() THEN
+            answers.failure := format('its attempt may still be at work until %s', (doubt.stored).lease_until);
+        ELSIF policy.verify IS NOT NULL THEN
             SELECT a.* INTO answers FROM once._ask(policy, (doubt.stored).tenant, (doubt.stored).scope, (doubt.stored).key) AS a;
         END IF;
         sources := array_append(sources, doubt.source);
@@ -54,7 +57,9 @@ BEGIN
             CONTINUE WHEN NOT once._decide(sources[n], stored[n], 'failed_final', reason, 'abandon', NULL, 'abandoned', reason);
         ELSIF answer = 'absent' THEN
             decided := 'retry';
-            reason := 'verify answered absent';
+            reason := CASE WHEN once._day_state((stored[n]).bucket) = 'closed'
+                           THEN 'verify answered absent, but its day is retired: nothing runs with this key again; use a new one'
+                           ELSE 'verify answered absent' END;
             CONTINUE WHEN NOT once._decide(sources[n], stored[n], 'failed_retryable', reason, 'verify', NULL, 'verified', reason);
         ELSE
             decided := 'in_doubt';

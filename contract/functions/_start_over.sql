@@ -85,7 +85,11 @@ BEGIN
     END CASE;
 
     IF code IS NULL AND judged = 'verify' THEN      -- held, and free to run: unless the effect is found to have happened
-        verified := once._verify(policy, tenant, scope, key);
+        IF raising THEN
+            verified := once._verify(policy, tenant, scope, key);
+        ELSE                                        -- what it raises is a doubt like any other
+            SELECT (a.verified).* INTO verified FROM once._ask(policy, tenant, scope, key) AS a;
+        END IF;
         IF verified.answer = 'unknown' OR (verified.answer = 'absent' AND stored.attempts >= policy.max_attempts) THEN
             PERFORM once._count(scope, 'in_doubt');
             code := 'P4031';

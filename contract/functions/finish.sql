@@ -44,7 +44,7 @@ BEGIN
         PERFORM once._check_finish(tenant, scope, key, bucket, state, response_status, response_headers, response_body);
     END IF;
     IF bucket = 0 THEN
-        fence := once._first_fence();
+        fence := once._noted_start(tenant, scope, key);
     END IF;
     INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, response_status, state,
         tenant, scope, key, fingerprint, result_type, result_id, error_code, error_message, traceparent,

@@ -11,7 +11,7 @@ DECLARE
     written text := substring(given COLLATE "C"
         FROM CASE WHEN quoted THEN $re$^"(?:[^"\\]|\\["\\])*$re$ ELSE $re$^[^ "\\,;]*$re$ END);
     rest text := substr(given, length(written) + 1);
-    key text := CASE WHEN quoted THEN regexp_replace(substr(written, 2), $re$\\(.)$re$, E'\\1', 'g') ELSE written END;
+    key text := CASE WHEN quoted THEN regexp_replace(substr(written, 2) COLLATE "C", $re$\\(.)$re$, E'\\1', 'g') ELSE written END;
     fault text;
 BEGIN
     fault := CASE
@@ -23,7 +23,7 @@ BEGIN
             || 'without quotes it holds characters that are not allowed there, or quotes are required.'
         WHEN quoted AND length(rest) > 1 AND left(rest, 1) = E'\\' THEN
             'In a quoted key a backslash must be followed by a quote or a backslash.'
-        WHEN quoted AND rest NOT LIKE '"%' THEN 'The key begins with a quote and has no closing one.' END;
+        WHEN quoted AND left(rest, 1) <> '"' THEN 'The key begins with a quote and has no closing one.' END;
     IF fault IS NULL AND quoted THEN
         -- RFC 8941, section 3.1.2: parameters, each a name and an optional number, token, string, boolean or bytes.
         rest := regexp_replace(substr(rest, 2) COLLATE "C", '^(?:; *[a-z*][a-z0-9_.*-]*(?:(?![a-z0-9_.*=-])|=(?:'
@@ -31,7 +31,7 @@ BEGIN
             || $re$|"(?:[^"\\]|\\["\\])*"|[?][01]|$re$
             || ':(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}(?:==)?|[A-Za-z0-9+/]{3}=?)?:)))*', '');
         fault := CASE
-            WHEN rest LIKE ';%' THEN 'A parameter after the quoted key is malformed.'
+            WHEN left(rest, 1) = ';' THEN 'A parameter after the quoted key is malformed.'
             WHEN rest <> '' THEN
                 'After the quoted key comes something that is not a parameter; a list of keys is not allowed.'
             WHEN key = '' THEN 'The key is empty.' END;

@@ -22,8 +22,8 @@ BEGIN
         IF bucket = 0 OR once._is_open(bucket) OR once._day_state(bucket) = 'open' THEN
             INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
                 scope, key, fingerprint, traceparent)
-            VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, fingerprint,
-                traceparent)
+            VALUES (now, now, now, bucket, CASE WHEN bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant,
+                consumer, message_id, fingerprint, traceparent)
             ON CONFLICT DO NOTHING;
             IF FOUND AND nextval(once._counter('process', consumer, 'once.counted_process')) IS NOT NULL THEN
                 RETURN 'process';

@@ -150,7 +150,8 @@ BEGIN
 
     INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
         fingerprint, traceparent)
-    SELECT now, now, now, u.bucket, 1, 1, 'succeeded', tenant, consumer, u.id, u.fingerprint,
+    SELECT now, now, now, u.bucket, CASE WHEN u.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant, consumer,
+           u.id, u.fingerprint,
            CASE WHEN u.traceparent IS NOT NULL THEN once._trace(u.traceparent) END
       FROM unnest(message_ids, fingerprints, buckets, stored, chosen, traceparents)
            AS u (id, fingerprint, bucket, stored, chosen, traceparent)

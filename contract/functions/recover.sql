@@ -7,7 +7,7 @@
 --   retry      the next attempt runs. A stale intent stays so: the policy is to take over, or verify answered 'absent' or raised,
 --              and is asked again then, since something may have happened meanwhile. One in doubt, of which verify answered
 --              'absent', has failed retryably, and its old attempt is shut out
---   in_doubt   nobody knows; see once.resolve
+--   in_doubt   nobody knows; see once.resolve. Nothing is asked while the doubt's lease lasts: its attempt may still be at work
 --   abandoned  verify answered 'absent' and its attempts are used up: failed for good
 -- found is what verify answered; NULL where it was not asked. Changes are recorded in once.decision. next is to be
 -- passed as after to go on; NULL in the last row, or no rows: through. A row without a key only says where to go on. An

@@ -375,6 +375,8 @@ def test_recover_asks_verify_functions_about_what_is_in_doubt(pgonce, db):
     verified_by(db, "split_part(key, '-', 1)")
     doubt(db, "happened-1", "absent-1", "unknown-1")
     doubt(db, "plain", scope="imports")
+    assert pgonce("recover", "--once", "--in-doubt").stdout.count(b"its attempt may still be at work") == 4
+    db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
     dry = pgonce("recover", "--once", "--in-doubt", "--dry-run")
     assert dry.returncode == 12 and b"nothing was changed" in dry.stdout and set(states(db).values()) == {"in_doubt"}
     text = pgonce("recover", "--once", "--in-doubt").stdout.decode()

@@ -7,7 +7,7 @@ import pytest
 
 from harness.postgres import wait_until
 
-from .calls import PRINT, Once, in_threads, refused, run
+from .calls import PRINT, Once, in_threads, let_lease_pass, refused, run
 from .keeping import keeper, old_key, where
 from .test_keep_rest import make_verify, says
 
@@ -16,11 +16,13 @@ def doubt(db, key, error="timeout", scope="orders", **more):
     once = Once(db.connect(), **more)
     fence = once.claim(key=key, scope=scope).fence
     once.fail(key=key, scope=scope, fence=fence, retryable=None, error_code=error)
+    let_lease_pass(db, key)
 
 
 def doubts(db, count, scope="orders"):
     db.execute("SELECT once.claim(%s, 'k' || n, %s) FROM generate_series(1, %s) AS n", scope, PRINT, count)
     db.execute("SELECT once.fail(%s, 'k' || n, 1, NULL, 'timeout') FROM generate_series(1, %s) AS n", scope, count)
+    db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
 
 
 def pieces(connection, after=None, **arguments):
@@ -207,7 +209,9 @@ def test_what_is_in_doubt_of_a_retired_day_is_decided_and_asked_about_wherever_i
     keeper(db).retire(until)
     assert all(len(where(db, key)) == 1 for key in keys)
     assert resolve_many(db.connect(), as_state="failed_final") == {"timeout": (1, 0)}
-    assert {key: row.decided for key, row in recover(db).items()} == {keys[1]: "succeeded", keys[2]: "retry"}
+    found = recover(db)
+    assert {key: row.decided for key, row in found.items()} == {keys[1]: "succeeded", keys[2]: "retry"}
+    assert ("nothing runs with this key again" in found[keys[2]].reason) == (until != "open")
     assert states(db) == dict(zip(keys, ("failed_final", "succeeded", "failed_retryable")))
     assert db.value("SELECT count(*) FROM once.decision WHERE kind IN ('resolve', 'verify')") == 3
 
@@ -224,6 +228,7 @@ def test_what_is_in_doubt_of_a_retired_day_is_decided_and_asked_about_wherever_i
         ({"response_body": b"x" * 1_048_577}, "P4060"),
         ({"after": "somewhere"}, "22023"),
         ({"after": "1:2"}, "22023"),
+        ({"after": "0:0:65536"}, "22023"),
     ],
 )
 def test_a_decision_that_makes_no_sense_is_refused_before_anything_is_decided(db, wrong, code):
@@ -271,6 +276,19 @@ def test_verify_functions_are_asked_about_what_is_in_doubt_and_decide_it(db):
     }
     assert set(recover(db, scope="unknown")) == {"unknown"}
     assert set(recover(db, tenant="acme")) == set()
+
+
+@pytest.mark.parametrize("answer", ["absent", "happened"])
+def test_nothing_is_asked_about_a_doubt_whose_attempt_may_still_be_at_work(db, answer):
+    """What is absent now may happen a moment later, and another attempt would do it again."""
+    make_verify(db, answer, says(answer))
+    once = Once(db.connect())
+    once.fail(key="k", scope=answer, fence=once.claim(key="k", scope=answer).fence, retryable=None)
+    told = recover(db)["k"]
+    assert (told.decided, told.found) == ("in_doubt", None) and "may still be at work until" in told.reason
+    assert states(db) == {"k": "in_doubt"}
+    let_lease_pass(db, "k")
+    assert recover(db)["k"].found == answer
 
 
 def test_the_keeper_and_recovery_of_the_stale_ask_nothing_about_what_is_in_doubt(db):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from .calls import LEVELS, Once, code_of, let_lease_pass, now_ms, refused, run, uuid7
+from .calls import LEVELS, PRINT, Once, code_of, let_lease_pass, now_ms, refused, run, uuid7
 from .keeping import expire, keeper
 
 
@@ -313,6 +313,28 @@ def test_a_key_that_was_forgotten_comes_again_under_a_higher_fence(db, door):
     assert told == row_of(db).fence == max(before) + 1
 
 
+@pytest.mark.parametrize("door", ["receive", "receive_many"])
+def test_a_key_that_was_forgotten_is_received_under_a_higher_fence(db, door):
+    before = taken_over_and_forgotten(db)
+    if door == "receive":
+        Once(db.connect()).receive(consumer="orders", message_id="k")
+    else:
+        run(db.connect(), "SELECT once.receive_many('orders', ARRAY['other', 'k'], NULL, %s)", [PRINT, PRINT])
+    assert row_of(db).fence == max(before) + 1
+
+
+def test_finish_stores_the_fence_that_start_gave_though_others_are_forgotten_in_between(db):
+    _, successor = lost_lease(db, "other")
+    Once(db.connect()).fail(key="other", fence=successor, retryable=True)
+    once = Once(db.connect())
+    run(once.connection, "BEGIN")
+    fence = once.start(key="k").fence
+    forget(db, "other")
+    once.finish(key="k")
+    run(once.connection, "COMMIT")
+    assert row_of(db).fence == fence
+
+
 def test_a_late_report_is_not_taken_for_that_of_the_key_that_came_again(db):
     once = Once(db.connect())
     for fence in taken_over_and_forgotten(db):
@@ -377,9 +399,9 @@ def test_keys_that_carry_their_day_begin_at_one(db):
 
 
 def test_the_highest_fence_counts_whatever_is_forgotten_after_it(db):
-    _, high = taken_over_and_forgotten(db, "high")
     for n in range(3):
-        Once(db.connect()).receive(message_id=f"m{n}")  # no attempt, and no fence that anybody holds
+        Once(db.connect()).receive(message_id=f"m{n}")
+    _, high = taken_over_and_forgotten(db, "high")
     db.execute("UPDATE once.intent SET completed_at = completed_at - interval '8 days', created_at = created_at - interval '8 days'")
     keeper(db).work("purge")
     assert db.value("SELECT count(*) FROM once.intent") == 0

@@ -81,6 +81,25 @@ def test_a_snapshot_from_before_midnight_makes_no_second_event_after_it(db, leve
     assert db.value("SELECT count(*) FROM once.outbox") == 1
 
 
+@pytest.mark.parametrize("level", STRICT)
+def test_an_event_of_yesterday_that_a_snapshot_hides_is_caught_by_finish(db, level):
+    late = Once(db.connect(isolation=level))
+    run(late.connection, "SELECT count(*) FROM once.outbox")
+    first = Once(db.connect(isolation="READ COMMITTED"))
+    first.start(key="k")
+    first.emit(topic="t", payload="{}", scope="orders", key="k")
+    first.finish(key="k")
+    first.connection.commit()
+    mutate(db, "emit", "clock_timestamp()", "clock_timestamp() + interval '1 day'")
+    mutate(db, "emit", "transaction_timestamp()", "transaction_timestamp() + interval '1 day'")  # begun after midnight
+    assert late.start(key="k").verdict == "proceed"
+    late.emit(topic="t", payload="{}", scope="orders", key="k")
+    with refused("40001"):
+        late.finish(key="k")
+    late.connection.rollback()
+    assert db.value("SELECT count(*) FROM once.outbox") == 1
+
+
 def test_a_transaction_goes_on_over_midnight_where_each_statement_sees_what_is_committed(db):
     event = dict(topic="t", payload="{}", scope="orders", key="k")
     late = db.connect(isolation="READ COMMITTED")

@@ -9,6 +9,7 @@ from harness.postgres import Database, Postgres, unprivileged, wait_until
 
 from .calls import OTHER_PRINT, Once, let_lease_pass, now_ms, refused, run, uuid7, uuid7_days_ago
 from .keeping import keeper, old_key
+from .test_keep_rest import make_verify, says
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,9 @@ def stored(primary):
         once.complete(key=key, fence=once.claim(key=key).fence, response_status=201, response_body=b"kept")
     once.fail(key="final", fence=once.claim(key="final").fence, retryable=False, error_code="no")
     once.fail(key="doubt", fence=once.claim(key="doubt").fence, retryable=None)
+    make_verify(db, "verified", says("happened"))
+    once.fail(key="doubt", fence=once.claim(key="doubt", scope="verified").fence, scope="verified", retryable=None)
+    let_lease_pass(db, "doubt")
     once.fail(key="retryable", fence=once.claim(key="retryable").fence, retryable=True)
     once.claim(key="running")
     for scope in ("orders", "doubtful"):
@@ -93,6 +97,12 @@ def test_a_claim_that_would_have_to_be_stored_is_refused_where_nothing_can_be_wr
     with refused("25006") as told:
         Once(read_only).claim(key=stored.keys.get(key, key), scope=scope)
     assert "read-only" in str(told.value) and "primary" in told.value.diag.message_hint
+
+
+def test_a_doubt_is_told_and_not_asked_about_where_nothing_can_be_written(stored, read_only):
+    """What the answer would decide could not be stored."""
+    for _ in range(2):
+        assert Once(read_only).claim(key="doubt", scope="verified").verdict == "in_doubt"
 
 
 def test_start_replays_where_nothing_can_be_written_as_claim_does(stored, read_only):

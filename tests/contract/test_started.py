@@ -8,6 +8,7 @@ import psycopg2
 import pytest
 
 from .calls import LEVELS, OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, make_effect, now_ms, refused, retire, run, shorten_horizon, uuid7, uuid7_days_ago
+from .test_keep_rest import make_verify
 
 LIKE_START = "verdict state response_status response_headers response_body result_type result_id error_code error_message fence traceparent".split()
 
@@ -198,6 +199,16 @@ def test_an_attempt_that_runs_elsewhere_is_active_to_try_start(db):
     first.finish(key="k", response_text="a")
     first.connection.commit()
     assert second.try_start(key="k").response_body == b"a"
+
+
+def test_a_verify_function_that_raises_is_a_doubt_to_try_start(db):
+    make_verify(db, "broken", "RAISE EXCEPTION 'no answer';")
+    Once(db.connect()).claim(key="k", scope="broken")
+    let_lease_pass(db, "k")
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    assert once.try_start(key="k", scope="broken").verdict == "in_doubt"
+    with refused("P0001"):
+        once.start(key="k", scope="broken")
 
 
 @pytest.mark.parametrize(
