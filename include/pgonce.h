@@ -286,7 +286,10 @@ ONCE_API ONCE_MUST_CHECK once_code once_fingerprint_request(once_session *sessio
 /* See docs/sql.md: each call below is the SQL function of the same name, with its SQLSTATEs. All may fail with ONCE_CONNECTION,
  * ONCE_CONTRACT, ONCE_DATABASE, ONCE_NO_MEMORY and ONCE_USAGE besides. */
 
-/* In a transaction that the caller has opened. Verdict PROCEED or REPLAY; every other case is an error. */
+/*
+ * In a transaction that the caller has opened, else ONCE_USAGE: nothing would guard the effect. So for finish (which says
+ * ONCE_NOT_STARTED), receive and the locks. Verdict PROCEED or REPLAY; every other case is an error.
+ */
 ONCE_API ONCE_MUST_CHECK once_code once_start(once_session *session, const once_intent *intent,
                                               const once_fingerprint *fingerprint, once_answer **answer,
                                               once_error **error);
@@ -315,7 +318,7 @@ ONCE_API ONCE_MUST_CHECK once_code once_release(once_session *session, const onc
                                                 once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_peek(once_session *session, const once_intent *intent, once_answer **answer,
                                              once_error **error);
-/* *process true: apply the message in this transaction; false: it was applied before. */
+/* *process true: apply the message in this transaction, which the caller has opened; false: it was applied before. */
 ONCE_API ONCE_MUST_CHECK once_code once_receive(once_session *session, const char *tenant, const char *consumer,
                                                 const char *message_id, const once_fingerprint *fingerprint,
                                                 bool *process, once_error **error);
@@ -340,6 +343,7 @@ typedef struct once_event {
  */
 ONCE_API ONCE_MUST_CHECK once_code once_emit(once_session *session, const char *tenant, const once_intent *cause,
                                              const once_event *event, char event_id[37], once_error **error);
+/* For the transaction that the caller has opened: the lock ends with it. *locked false: another transaction has it. */
 ONCE_API ONCE_MUST_CHECK once_code once_try_lock(once_session *session, const char *resource, bool *locked,
                                                  once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_lock(once_session *session, const char *resource, int64_t wait_ms, bool *locked,

@@ -57,6 +57,10 @@ static once_code run_for_answers(once_session *session, call *call, size_t count
                                  once_error **error)
 {
 	PGresult *result;
+	if (answers == NULL) {
+		call_free(call);
+		return error_usage(error, "answers must not be NULL");
+	}
 	once_code code = call_run(session, call, &result, error);
 	return code == ONCE_OK ? answers_of_result(result, count, answers, error) : code;
 }
@@ -133,6 +137,9 @@ once_code once_renew_many(once_session *session, const char *tenant, size_t coun
                           const int *fences, int64_t lease_ms, bool *held, once_error **error)
 {
 	once_code code = check_batch(session, count, intents, fences, error);
+	if (code == ONCE_OK) {
+		code = check_batch(session, count, intents, held, error);
+	}
 	if (code != ONCE_OK) {
 		return code;
 	}

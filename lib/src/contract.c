@@ -11,6 +11,9 @@
 static once_code run_for_answer(once_session *session, call *call, once_answer **answer, once_error **error)
 {
 	PGresult *result;
+	if (answer == NULL) {
+		return error_usage(error, "answer must not be NULL");
+	}
 	once_code code = call_run(session, call, &result, error);
 	return code == ONCE_OK ? answer_of_result(result, answer, error) : code;
 }
@@ -27,6 +30,19 @@ static once_code run_for_bool(once_session *session, call *call, bool *happened,
 		*happened = PQntuples(result) == 1 && result_bool(result, 0, 0);
 	}
 	PQclear(result);
+	return ONCE_OK;
+}
+
+/*
+ * What guards until the transaction ends guards nothing where each statement is a transaction of its own. A connection that is lost
+ * is in no state: the call itself says so.
+ */
+static once_code check_transaction(const once_session *session, once_error **error)
+{
+	if (PQtransactionStatus(session->connection) == PQTRANS_IDLE) {
+		return error_make(error, ONCE_USAGE, NULL, false, "this call belongs in a transaction, and none is open", NULL,
+		                  "Send BEGIN before it, and COMMIT after the effect.");
+	}
 	return ONCE_OK;
 }
 
@@ -54,6 +70,9 @@ once_code once_start(once_session *session, const once_intent *intent, const onc
                      once_answer **answer, once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
+	if (code == ONCE_OK) {
+		code = check_transaction(session, error);
+	}
 	if (code != ONCE_OK) {
 		return code;
 	}
@@ -208,6 +227,10 @@ once_code once_receive_intent(once_session *session, const once_intent *message,
 	if (session == NULL || message == NULL || process == NULL) {
 		return error_usage(error, "session, message and process must not be NULL");
 	}
+	once_code code = check_transaction(session, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
 	call call;
 	start_for_intent(&call, SQL_RECEIVE, message);
 	call_add_fingerprint(&call, fingerprint);
@@ -261,6 +284,10 @@ once_code once_try_lock(once_session *session, const char *resource, bool *locke
 	if (session == NULL || locked == NULL) {
 		return error_usage(error, "session and locked must not be NULL");
 	}
+	once_code code = check_transaction(session, error);
+	if (code != ONCE_OK) {
+		return code;
+	}
 	call call;
 	call_start(&call, SQL_TRY_LOCK);
 	call_add_text(&call, resource);
@@ -271,6 +298,10 @@ once_code once_lock(once_session *session, const char *resource, int64_t wait_ms
 {
 	if (session == NULL || locked == NULL) {
 		return error_usage(error, "session and locked must not be NULL");
+	}
+	once_code code = check_transaction(session, error);
+	if (code != ONCE_OK) {
+		return code;
 	}
 	call call;
 	call_start(&call, SQL_LOCK);
@@ -317,6 +348,9 @@ once_code once_story(once_session *session, const once_intent *intent, char **js
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
 		return code;
+	}
+	if (json == NULL) {
+		return error_usage(error, "json must not be NULL");
 	}
 	call call;
 	PGresult *result;

@@ -174,6 +174,7 @@ static void a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_fo
 	once_answer_free(answer);
 	assert_ok(once_finish(session, &intent, &fingerprint, ONCE_STATE_SUCCEEDED, &outcome, &error), error);
 	run_sql(session, "COMMIT");
+	run_sql(session, "BEGIN");
 	assert_ok(once_start(session, &intent, &fingerprint, &answer, &error), error);
 	assert_int_equal(once_answer_verdict(answer), ONCE_REPLAY);
 	assert_false(once_answer_may_run(answer));
@@ -194,6 +195,7 @@ static void a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_fo
 	assert_true(once_error_hint(error)[0] != '\0');
 	assert_false(once_error_retriable(error));
 	once_error_free(error);
+	run_sql(session, "ROLLBACK");
 }
 
 static void a_claim_lives_from_lease_to_outcome(void **state)
@@ -327,12 +329,16 @@ static void messages_events_and_locks_work(void **state)
 	once_error *error = NULL;
 	bool flag = false;
 	once_fingerprint fingerprint = fingerprint_of("m");
+	run_sql(session, "BEGIN");
 	assert_ok(once_receive(session, NULL, "stock", "m-1", &fingerprint, &flag, &error), error);
 	assert_true(flag);
 	assert_ok(once_receive(session, NULL, "stock", "m-1", &fingerprint, &flag, &error), error);
 	assert_false(flag);
 	once_fingerprint other = fingerprint_of("n");
+	run_sql(session, "COMMIT");
+	run_sql(session, "BEGIN");
 	assert_code(ONCE_MESSAGE_MISMATCH, once_receive(session, NULL, "stock", "m-1", &other, &flag, &error), error);
+	run_sql(session, "ROLLBACK");
 	char first[37], second[37];
 	once_intent cause = {.scope = "c", .key = "event"};
 	once_event event = {.topic = "orders",
@@ -351,6 +357,7 @@ static void messages_events_and_locks_work(void **state)
 	run_sql(session, "BEGIN");
 	assert_ok(once_try_lock(session, "resource", &flag, &error), error);
 	assert_true(flag);
+	run_sql(another, "BEGIN");
 	assert_ok(once_lock(another, "resource", 20, &flag, &error), error);
 	assert_false(flag);
 	run_sql(session, "COMMIT");
@@ -374,7 +381,9 @@ static void wrong_calls_are_usage_errors_and_change_nothing(void **state)
 	once_answer *answer = NULL;
 	once_intent intent = {.scope = "c", .key = "usage"};
 	assert_code(ONCE_USAGE, once_start(NULL, &intent, NULL, &answer, &error), error);
+	run_sql(session, "BEGIN");
 	assert_code(ONCE_REFUSED, once_start(session, &intent, NULL, &answer, &error), error);
+	run_sql(session, "ROLLBACK");
 	assert_code(ONCE_USAGE, once_finish(session, &intent, NULL, ONCE_STATE_IN_DOUBT, &(once_outcome){0}, &error),
 	            error);
 	assert_code(ONCE_USAGE, once_fail(session, &intent, 1, (once_failure)9, NULL, &error), error);

@@ -76,35 +76,36 @@ typedef struct refusable {
 	const char *name;
 	once_code (*call)(once_session *, const once_intent *, outputs *, once_error **);
 	bool takes_intent;
+	bool within; /* a transaction of the caller's */
 } refusable;
 
 static const refusable calls[] = {
-    {"session_check", check, false},
-    {"start", start, true},
-    {"finish", finish, true},
-    {"claim", claim, true},
-    {"complete", complete, true},
-    {"fail", fail_it, true},
-    {"renew", renew, true},
-    {"release", release, true},
-    {"peek", peek, true},
-    {"resolve", resolve, true},
-    {"story", story, true},
-    {"receive_intent", receive_intent, true},
-    {"receive", receive, false},
-    {"emit", emit, false},
-    {"try_lock", try_lock, false},
-    {"lock", lock, false},
-    {"claim_many", claim_many, true},
-    {"complete_many", complete_many, true},
-    {"fail_many", fail_many, true},
-    {"renew_many", renew_many, true},
-    {"peek_many", peek_many, true},
-    {"fingerprint_bytes", print_bytes, false},
-    {"fingerprint_json", print_json, false},
-    {"fingerprint_request", print_request, false},
-    {"execute", execute_effect, true},
-    {"execute_statements", execute_statements, true},
+    {"session_check", check, false, false},
+    {"start", start, true, true},
+    {"finish", finish, true, false},
+    {"claim", claim, true, false},
+    {"complete", complete, true, false},
+    {"fail", fail_it, true, false},
+    {"renew", renew, true, false},
+    {"release", release, true, false},
+    {"peek", peek, true, false},
+    {"resolve", resolve, true, false},
+    {"story", story, true, false},
+    {"receive_intent", receive_intent, true, true},
+    {"receive", receive, false, true},
+    {"emit", emit, false, false},
+    {"try_lock", try_lock, false, true},
+    {"lock", lock, false, true},
+    {"claim_many", claim_many, true, false},
+    {"complete_many", complete_many, true, false},
+    {"fail_many", fail_many, true, false},
+    {"renew_many", renew_many, true, false},
+    {"peek_many", peek_many, true, false},
+    {"fingerprint_bytes", print_bytes, false, false},
+    {"fingerprint_json", print_json, false, false},
+    {"fingerprint_request", print_request, false, false},
+    {"execute", execute_effect, true, false},
+    {"execute_statements", execute_statements, true, false},
 };
 enum {
 	CALLS = sizeof calls / sizeof calls[0]
@@ -143,6 +144,17 @@ static void each_function_refuses_a_missing_session_or_intent(void **state)
 	}
 }
 
+static void what_guards_a_transaction_is_refused_where_none_is_open(void **state)
+{
+	(void)state;
+	for (int i = 0; i < CALLS; i++) {
+		if (calls[i].within) {
+			refuse(&calls[i], session, &intent, ONCE_USAGE);
+		}
+	}
+	assert_int_equal(query_int(session, "SELECT count(*) FROM once.intent WHERE scope IN ('refused', 'consumer')"), 0);
+}
+
 static void each_function_refuses_what_else_it_needs_and_does_not_get(void **state)
 {
 	(void)state;
@@ -158,6 +170,17 @@ static void each_function_refuses_what_else_it_needs_and_does_not_get(void **sta
 	const once_event event = {.topic = "t", .payload = "{}"};
 	assert_code(ONCE_USAGE, once_finish(session, &intent, &print, ONCE_STATE_SUCCEEDED, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_finish(session, &intent, &print, ONCE_STATE_PROCESSING, &outcome, &error), error);
+	run_sql(session, "BEGIN");
+	assert_code(ONCE_USAGE, once_start(session, &intent, &print, NULL, &error), error);
+	run_sql(session, "COMMIT");
+	assert_code(ONCE_USAGE, once_claim(session, &intent, &print, NULL, 0, 0, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_peek(session, &intent, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_story(session, &intent, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_claim_many(session, NULL, 1, &intent, &print, NULL, 0, 0, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_complete_many(session, NULL, 1, &intent, &fence, &outcome, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_fail_many(session, NULL, 1, &intent, &fence, &failure, &outcome, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_peek_many(session, NULL, 1, &intent, NULL, &error), error);
+	assert_code(ONCE_USAGE, once_renew_many(session, NULL, 1, &intent, &fence, 0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_complete(session, &intent, 1, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_fail(session, &intent, 1, (once_failure)0, NULL, &error), error);
 	assert_code(ONCE_USAGE, once_receive_intent(session, &intent, &print, NULL, &error), error);
@@ -233,6 +256,9 @@ static void refuse_on_a_lost_one(const refusable *at, bool prepare, bool known)
 		once_answer_free(out.answer);
 		once_answers_free(out.answers);
 		free(out.story);
+	}
+	if (at->within) {
+		run_sql(attached, "BEGIN");
 	}
 	char end[64];
 	snprintf(end, sizeof end, "SELECT pg_terminate_backend(%d)", PQbackendPID(once_session_connection(attached)));
@@ -460,6 +486,7 @@ int main(void)
 	session = open_session();
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(each_function_refuses_a_missing_session_or_intent),
+	    cmocka_unit_test(what_guards_a_transaction_is_refused_where_none_is_open),
 	    cmocka_unit_test(each_function_refuses_what_else_it_needs_and_does_not_get),
 	    cmocka_unit_test(a_connection_that_is_not_idle_is_not_taken),
 	    cmocka_unit_test(each_function_says_that_the_connection_is_lost),

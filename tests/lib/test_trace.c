@@ -166,11 +166,13 @@ static void a_message_and_an_event_carry_theirs(void **state)
 	char id[37];
 	const once_intent message = {.scope = "stock", .key = "trace m-1", .traceparent = TRACE};
 	const char *find = "SELECT traceparent FROM once.outbox WHERE event_id = $1::uuid";
+	run_sql(session, "BEGIN");
 	assert_ok(once_receive_intent(session, &message, &fingerprint, &process, &error), error);
 	assert_true(process);
 	assert_string_equal(stored("trace m-1"), TRACE);
 	assert_ok(once_receive(session, NULL, "stock", "trace m-2", &fingerprint, &process, &error), error);
 	assert_string_equal(stored("trace m-2"), "");
+	run_sql(session, "COMMIT");
 	once_event event = {.topic = "orders", .payload = "{}", .traceparent = LATER};
 	assert_ok(once_emit(session, NULL, &message, &event, id, &error), error);
 	assert_string_equal(text_of(find, id), LATER);
