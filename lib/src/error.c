@@ -108,6 +108,24 @@ bool error_passes(const char *sqlstate)
 	return strncmp(sqlstate, "53", 2) == 0 || strcmp(sqlstate, "55P03") == 0 || strcmp(sqlstate, "57014") == 0;
 }
 
+/* A server that is there and refuses: by a role or password (class 28), a database that is not there, or the right to connect. */
+static bool error_refuses_us(const char *sqlstate)
+{
+	return strncmp(sqlstate, "28", 2) == 0 || strcmp(sqlstate, "3D000") == 0 || strcmp(sqlstate, "42501") == 0;
+}
+
+bool error_find_sqlstate(const char *message, char sqlstate[6])
+{
+	/* Of several servers that were tried the last one counts. */
+	for (const char *at = strstr(message, ":  "); at != NULL; at = strstr(at + 1, ":  ")) {
+		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5) {
+			memcpy(sqlstate, at + 3, 5);
+			sqlstate[5] = '\0';
+		}
+	}
+	return sqlstate[0] != '\0';
+}
+
 /* libpq ends its messages with a newline; ours are one line. */
 static char *copy_trimmed(const char *text)
 {
@@ -136,7 +154,8 @@ once_code error_make(once_error **error, once_code code, const char *sqlstate, b
 	const code_row *row = row_of_code(code);
 	made->code = code;
 	snprintf(made->sqlstate, sizeof made->sqlstate, "%s", text_or_empty(sqlstate));
-	made->retriable = (row != NULL && row->retriable) || (code == ONCE_DATABASE && error_passes(made->sqlstate));
+	made->retriable = (row != NULL && row->retriable && !(code == ONCE_CONNECTION && error_refuses_us(made->sqlstate))) ||
+	                  (code == ONCE_DATABASE && error_passes(made->sqlstate));
 	made->outcome_unknown = outcome_unknown;
 	made->message = copy_trimmed(text_or_empty(message));
 	made->detail = copy_trimmed(text_or_empty(detail));
@@ -188,6 +207,19 @@ once_code error_of_connection(once_error **error, const PGconn *connection)
 	return error_make(error, ONCE_CONNECTION, NULL, false,
 	                  message[0] == '\0' ? "the connection to the database is lost" : message, NULL,
 	                  "Is the server running, and does the connection string (or PGHOST, PGPORT, PGDATABASE) name it?");
+}
+
+once_code error_of_refusal(once_error **error, const char *sqlstate, const char *message)
+{
+	const char *hint = "The server is there, and not ready yet: try again.";
+
+	if (error_refuses_us(sqlstate)) {
+		hint = "The server is there and refuses: create what the message names, or change the connection string (or PGUSER, PGDATABASE, "
+		       "PGPASSWORD).";
+	} else if (strncmp(sqlstate, "53", 2) == 0) {
+		hint = "The server is there, and its connections are taken: try again; have a pooler before it, or a higher max_connections.";
+	}
+	return error_make(error, ONCE_CONNECTION, sqlstate, false, message, NULL, hint);
 }
 
 once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result)

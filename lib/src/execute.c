@@ -172,7 +172,7 @@ static once_code close_transaction(execution *run, once_state state, const once_
 
 /*
  * Why did the callback want to run again? Its failed statement's SQLSTATE stands in the connection's last message,
- * since the verbosity was raised for it ("ERROR:  40001: could not serialize ...", whatever the language).
+ * since the verbosity was raised for it.
  */
 static once_code error_of_effect(execution *run, once_error **error)
 {
@@ -187,12 +187,8 @@ static once_code error_of_effect(execution *run, once_error **error)
 		return error_make(error, ONCE_EFFECT, NULL, false, "the effect asked to run again until the deadline passed",
 		                  NULL, NULL);
 	}
-	const char *colon = strstr(message, ":  ");
-	if (colon != NULL && strlen(colon + 3) > 5 && colon[8] == ':') {
-		memcpy(sqlstate, colon + 3, 5);
-	}
-	return error_make(error, once_code_of_sqlstate(sqlstate[0] == '\0' ? "XX000" : sqlstate), sqlstate, false, message,
-	                  NULL, NULL);
+	once_code code = once_code_of_sqlstate(error_find_sqlstate(message, sqlstate) ? sqlstate : "XX000");
+	return error_make(error, code, sqlstate, false, message, NULL, NULL);
 }
 
 static once_code attempt_effect(execution *run, once_answer **answer, once_error **error)

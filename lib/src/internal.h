@@ -46,6 +46,10 @@ once_code error_no_memory(once_error **error);
  */
 once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result);
 once_code error_of_connection(once_error **error, const PGconn *connection);
+/* From what a server said when it refused a connection. */
+once_code error_of_refusal(once_error **error, const char *sqlstate, const char *message);
+/* The SQLSTATE in a message of libpq's of raised verbosity, in whatever language: "FATAL:  3D000". False: there is none. */
+bool error_find_sqlstate(const char *message, char sqlstate[6]);
 void error_discard(once_error **error);
 
 /* Does this trouble of the server pass by itself: resources, a lock or a statement that timed out? */

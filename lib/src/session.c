@@ -30,6 +30,34 @@ static once_session *session_new(PGconn *connection, bool owns)
 	return session;
 }
 
+/*
+ * Why there is no connection. libpq tells the SQLSTATE of a refusal only where that was asked for before it connected, and PQconnectdb leaves no
+ * time to ask: so a server that has answered is tried once more. That may succeed.
+ */
+static once_code reconsider(PGconn *connection, once_error **error)
+{
+	char sqlstate[6] = "";
+	char *said = strdup(PQerrorMessage(connection));
+
+	if (said == NULL) {
+		return error_no_memory(error);
+	}
+	once_code code = ONCE_OK;
+	if (strstr(said, ":  ") == NULL) { /* not a word from a server */
+		code = error_of_connection(error, connection);
+	} else {
+		PQsetErrorVerbosity(connection, PQERRORS_SQLSTATE);
+		PQreset(connection);
+		if (PQstatus(connection) != CONNECTION_OK) {
+			code = error_find_sqlstate(PQerrorMessage(connection), sqlstate) ? error_of_refusal(error, sqlstate, said)
+			                                                                 : error_of_connection(error, connection);
+		}
+		PQsetErrorVerbosity(connection, PQERRORS_DEFAULT);
+	}
+	free(said);
+	return code;
+}
+
 once_code once_session_open(const char *conninfo, once_session **session, once_error **error)
 {
 	if (session == NULL) {
@@ -41,9 +69,11 @@ once_code once_session_open(const char *conninfo, once_session **session, once_e
 	}
 	PGconn *connection = PQconnectdb(text_or_empty(conninfo));
 	if (PQstatus(connection) != CONNECTION_OK) {
-		once_code code = connection == NULL ? error_no_memory(error) : error_of_connection(error, connection);
-		PQfinish(connection);
-		return code;
+		once_code code = connection == NULL ? error_no_memory(error) : reconsider(connection, error);
+		if (code != ONCE_OK) {
+			PQfinish(connection);
+			return code;
+		}
 	}
 	once_session *opened = session_new(connection, true);
 	if (opened == NULL) {

@@ -409,6 +409,37 @@ static void no_server_is_a_connection_error_that_says_where(void **state)
 	once_error_free(error);
 }
 
+/* A server that is there says why not: what no retry mends is told apart from what passes. */
+static void a_server_that_refuses_is_told_from_one_that_is_away(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *with;
+		const char *sqlstate;
+		bool retriable;
+		const char *message;
+		const char *hint;
+	} refused[] = {{"dbname=nowhere", "3D000", false, "\"nowhere\" does not exist", "create what the message names"},
+	               {"user=nobody_has_me", "28000", false, "nobody_has_me", "create what the message names"},
+	               {"user=full_role", "53300", true, "too many connections", "connections are taken"}};
+	run_sql(session, "CREATE ROLE full_role LOGIN CONNECTION LIMIT 0");
+	for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+		char dsn[1024];
+		once_error *error = NULL;
+		once_session *none = NULL;
+		snprintf(dsn, sizeof dsn, "%s %s", getenv("PGONCE_TEST_DSN"), refused[i].with);
+		assert_int_equal(once_session_open(dsn, &none, &error), ONCE_CONNECTION);
+		assert_null(none);
+		assert_string_equal(once_error_sqlstate(error), refused[i].sqlstate);
+		assert_true(once_error_retriable(error) == refused[i].retriable);
+		assert_non_null(strstr(once_error_message(error), refused[i].message));
+		assert_non_null(strstr(once_error_hint(error), refused[i].hint));
+		assert_null(strstr(once_error_hint(error), "Is the server running"));
+		once_error_free(error);
+	}
+	run_sql(session, "DROP ROLE full_role");
+}
+
 static void a_missing_contract_names_the_command(void **state)
 {
 	(void)state;
@@ -441,6 +472,7 @@ int main(void)
 	    cmocka_unit_test(prepared_statements_answer_the_same),
 	    cmocka_unit_test(wrong_calls_are_usage_errors_and_change_nothing),
 	    cmocka_unit_test(no_server_is_a_connection_error_that_says_where),
+	    cmocka_unit_test(a_server_that_refuses_is_told_from_one_that_is_away),
 	    cmocka_unit_test(a_missing_contract_names_the_command),
 	};
 	int failed = cmocka_run_group_tests(tests, NULL, NULL);
