@@ -38,7 +38,7 @@ SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"
 # lib/http's http.h and service's have one name: which one is meant is for the order to say.
 FOLDERS = {name: ["include", "lib/src", "lib/http", "service", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
 OTHERS = ["include", "service", "lib/src", "consume", "relay", "broker", "cli"]
-LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce.a"]
+LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
 PACKAGES = ["libpq", "jansson", "libcurl", "libmicrohttpd", "rdkafka", "librabbitmq", "libnats", "libssl", "libcrypto"]
 
 

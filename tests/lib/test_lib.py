@@ -162,9 +162,10 @@ def test_the_header_compiles_as_c_and_as_cxx(tmp_path):
         assert done.returncode == 0, done.stdout
 
 
-def test_the_shared_library_shows_the_functions_of_the_header_and_nothing_else():
-    listed = run(["nm", "-D", "--defined-only", BUILD / "lib/libpgonce.so"]).stdout
-    shown = {line.split()[-1].split("@")[0] for line in listed.splitlines() if line}
+@pytest.mark.parametrize("names, library", [("-D", "libpgonce.so"), ("-g", "libpgonce.a")])
+def test_the_libraries_show_the_functions_of_the_header_and_nothing_else(names, library):
+    listed = run(["nm", names, "--defined-only", "--format=posix", BUILD / "lib" / library]).stdout
+    shown = {line.split()[0].split("@")[0] for line in listed.splitlines() if len(line.split()) > 2}
     header = (ROOT / "include/pgonce.h").read_text()
     declared = set(re.findall(r"\b(once_[a-z_]+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.S)))
     declared -= {"once_effect"}
@@ -187,3 +188,12 @@ def test_a_program_builds_against_the_installed_library(tmp_path):
     done = run(["gcc", source, "-o", tmp_path / "a", f"-I{header}", f"-L{library}", "-lpgonce", *libpq])
     assert done.returncode == 0, done.stdout
     assert run([tmp_path / "a"], LD_LIBRARY_PATH=str(library)).stdout.strip() == "1.0.0"
+    # And statically, in a program whose own functions are called as one of the library's files calls its own.
+    source.write_text('#include <pgonce.h>\n#include <stdio.h>\n'
+                      'int sleep_ms(void); int sleep_ms(void) { return 7; }\n'
+                      'int main(void) { once_session *none = 0; (void)!once_session_open("host=/nowhere", &none, 0);'
+                      ' puts(once_version()); return sleep_ms() - 7; }\n')
+    flags = run(["pkg-config", "--libs", "libpq", "libcrypto"]).stdout.split()
+    done = run(["gcc", source, "-o", tmp_path / "b", f"-I{header}", *libpq, library / "libpgonce.a", *flags])
+    assert done.returncode == 0, done.stdout
+    assert run([tmp_path / "b"]).stdout.strip() == "1.0.0"

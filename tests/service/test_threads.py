@@ -13,7 +13,7 @@ PARTS = {
     "flight": ["tests/relay/test_flight.c", "relay/flight.c", "relay/memory.c", "service/service.c"],
     "metrics": ["tests/service/test_metrics.c", "service/metrics.c"],
 }
-LIBRARIES = ["relay/librelay.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce.a"]
+LIBRARIES = ["relay/librelay.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
 PACKAGES = ["libpq", "jansson", "libcurl", "libmicrohttpd", "libcrypto", "cmocka"]
 
 
