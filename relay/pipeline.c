@@ -15,13 +15,13 @@ enum {
 	DUE_HELD_MAX = 10000,
 	DUE_SOON_MS = 100,   /* between two looks for due events, while any are parked */
 	DUE_LATER_MS = 1000, /* and while none are known to be: an operator may have asked for a replay */
-	STANDBY_MS = 500,
+	STANDBY_MS = 250,    /* with PERMIT_MS less than the two seconds within which another takes over */
 	CONNECT_FIRST_MS = 100,
 	CONNECT_MOST_MS = 2000,
 	STORE_MS = 10000, /* progress over nothing of ours is stored so often */
 	COUNT_MS = 10000, /* parked events are counted so often */
 	CHUNK_WAIT_MS = 20,
-	PERMIT_MS = 250,
+	PERMIT_MS = 1500, /* a round trip to the database must be shorter; who takes over waits so long */
 	FULL_WAIT_MS = 100
 };
 
@@ -67,6 +67,20 @@ static void permit(pipeline *pipeline, int64_t until_ms)
 	pipeline->settings.sink->permit(pipeline->sink, until_ms);
 }
 
+/* The permit counts from when the session was asked: where the answer takes longer than it lasts, nothing can ever be sent. */
+static void tell_late(pipeline *pipeline, int64_t until_ms)
+{
+	int64_t now = service_now_ms();
+	bool is_late = now >= until_ms;
+
+	if (is_late && !pipeline->is_late) {
+		service_log(&pipeline->service, SERVICE_WARNING, "permit_late",
+		            "round_trip_ms=%lld limit_ms=%d; nothing is sent while a round trip to the database takes so long",
+		            (long long)(now - reader_proved_ms(pipeline->reader)), PERMIT_MS);
+	}
+	pipeline->is_late = is_late;
+}
+
 /* Before something is sent, or while the sink has what it may still send: the session must be there. */
 static reader_code renew_permit(pipeline *pipeline)
 {
@@ -83,6 +97,7 @@ static reader_code renew_permit(pipeline *pipeline)
 	int64_t until_ms = reader_proved_ms(pipeline->reader) + PERMIT_MS;
 	if (code == READER_OK && until_ms > pipeline->permit_ms) {
 		permit(pipeline, until_ms);
+		tell_late(pipeline, until_ms);
 	}
 	return code;
 }

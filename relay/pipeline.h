@@ -69,6 +69,7 @@ typedef struct pipeline {
 	int64_t look_wait_ms, look_at_ms;
 	int64_t first_ms;  /* nothing is sent before: another may have a permit yet */
 	int64_t permit_ms; /* nothing is sent from then on; 0: no permit */
+	bool is_late;      /* the last one came too late to be used */
 
 	/* the sink's, beyond sessions */
 	event *out; /* those that the sink has, a list */

@@ -3,7 +3,8 @@
 
 It knows the framing of the PostgreSQL protocol, version 3 (manual, "Frontend/Backend Protocol"), and nothing else: a
 rule names a piece of a frontend message's text, or a backend message's type. Each rule fires once, on the first
-connection that meets it. Or it is a black hole for a while: nothing is closed, and nothing comes through."""
+connection that meets it. Or it is a black hole for a while: nothing is closed, and nothing comes through. Or it is far away: each
+round trip takes as long as it is told."""
 
 import os
 import pathlib
@@ -11,11 +12,13 @@ import shutil
 import socket
 import struct
 import threading
+import time
 
 from .postgres import PORT, private_directory
 
 SSL_REQUEST, GSS_REQUEST, CANCEL_REQUEST = 80877103, 80877104, 80877102
 READY_FOR_QUERY = b"Z"
+ROUND_TRIPS = b"Q", b"S"  # Query, Sync: the messages whose answer a client waits for
 
 
 class Rule:
@@ -40,6 +43,8 @@ class Proxy:
         self.rules = []
         self.lock = threading.Lock()
         self.sockets = []
+        self.delay_s = 0
+        self.delayed = 0  # round trips, so far
         self.open = {"frontend": threading.Event(), "backend": threading.Event()}
         self.thaw()
         if tcp:
@@ -92,6 +97,10 @@ class Proxy:
         and on new ones, which are accepted and hear nothing."""
         for direction in directions or self.open:
             self.open[direction].clear()
+
+    def delay(self, seconds):
+        """From now on each round trip takes so much longer."""
+        self.delay_s = seconds
 
     def thaw(self):
         """What was held arrives, late, wherever its connection is still there."""
@@ -155,6 +164,9 @@ class Link:
                     self.swallowing = rule  # before the server can answer
                 self.muted = self.muted or (rule is not None and rule.action == "forward")  # else a quick server's answer would pass
                 self.proxy.open["frontend"].wait()
+                if self.proxy.delay_s and kind in ROUND_TRIPS:
+                    time.sleep(self.proxy.delay_s)
+                    self.proxy.delayed += 1
                 if not rule or rule.action != "drop":
                     self.server.sendall(raw)
                 if rule and rule.action != "swallow":

@@ -222,6 +222,32 @@ def test_of_two_processes_one_is_active_and_the_other_takes_over(db, tmp_path):
     assert set(numbers(first)) | set(numbers(second)) == set(range(200))
 
 
+def test_a_database_that_is_far_away_is_published_from(db, server, tmp_path):
+    with Proxy(server) as proxy, Relay(tmp_path, proxy.dsn(db.name)) as relay:
+        relay.until("active")
+        proxy.delay(0.4)
+        emit(db.connect(), 3)
+        relay.until_true(lambda: sorted(numbers(relay)) == [0, 1, 2], "the events")
+        assert not relay.log("permit_late")
+
+
+def test_a_database_too_far_away_to_publish_from_is_said_once(db, server, tmp_path):
+    with Proxy(server) as proxy, Relay(tmp_path, proxy.dsn(db.name)) as relay:
+        relay.until("active")
+        proxy.delay(1.7)
+        emit(db.connect(), 3)
+        line = relay.until("permit_late")
+        assert line["level"] == "warning" and int(line["round_trip_ms"]) >= 1700 and line["limit_ms"] == "1500;"
+        said = proxy.delayed
+        relay.until_true(lambda: proxy.delayed >= said + 3, "more permits that come too late")
+        assert numbers(relay) == [] and len(relay.log("permit_late")) == 1
+        proxy.delay(0)
+        relay.until_true(lambda: sorted(numbers(relay)) == [0, 1, 2], "the events")
+        proxy.delay(1.7)
+        emit(db.connect(), 1, first=3)
+        relay.until("permit_late", 2)
+
+
 def test_the_server_notices_a_client_that_has_vanished(monkeypatch):
     """Over TCP the relay's session asks the server's kernel to look after the client: within ten seconds the lock is free."""
     port = free_port()
