@@ -175,7 +175,10 @@ int cli_recover(const cli_invocation *invocation)
 		do {
 			result = recover_piece(&recovery);
 		} while (result == CLI_OK && recovery.after != NULL);
-		tell_summary(&recovery);
+		/* One that failed before it saw anything knows nothing of what there is. */
+		if (result == CLI_OK || recovery.seen > 0) {
+			tell_summary(&recovery);
+		}
 	}
 	if (result == CLI_OK && recovery.tallies[2].count > 0) {
 		result = CLI_IN_DOUBT;

@@ -387,3 +387,14 @@ def test_recover_asks_verify_functions_about_what_is_in_doubt(pgonce, db):
     told = json.loads(pgonce("recover", "--once", "--in-doubt", "--scope", "payments", "--json").stdout)
     assert told["summary"] == {"judged": 1, "succeeded": 0, "retry": 0, "in_doubt": 1, "abandoned": 0}
     assert pgonce("recover", "--once").stdout == b"nothing is stale\n"
+
+
+@pytest.mark.parametrize("option", [(), ("--in-doubt",)])
+def test_a_recover_that_failed_does_not_say_that_there_is_nothing(pgonce, db, option):
+    claim(db, "payments", "k")
+    make_stale(db, "k")
+    doubt(db, "d")
+    db.execute("ALTER FUNCTION once.recover RENAME TO recover_gone")
+    for form in ((), ("--json",)):
+        done = pgonce("recover", "--once", *option, *form)
+        assert (done.returncode, done.stdout) == (4, b"") and b"cannot recover" in done.stderr, done
