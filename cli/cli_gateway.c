@@ -243,10 +243,12 @@ static int run(const gateway *gateway)
 
 /*
  * Is the contract where the gateway will look for it? Said now, and not request by request. A database that is away is nobody's mistake: the
- * gateway starts closed, and opens when it is there. One that refuses us (its name, a role, a password) is one.
+ * gateway starts, closed or with --fail open unprotected, and is whole when it is there. One that refuses us (its name, a role, a password) is one.
  */
-static int check_contract(const cli_invocation *invocation, const char *conninfo)
+static int check_contract(const gateway *gateway, const char *conninfo)
 {
+	const cli_invocation *invocation = gateway->invocation;
+	bool is_open = gateway->fail != NULL && strcmp(gateway->fail, "open") == 0;
 	char *soon = cli_format("%s connect_timeout='%d'", conninfo, CHECK_TIMEOUT_S);
 	once_session *session = NULL;
 	once_error *error = NULL;
@@ -255,9 +257,8 @@ static int check_contract(const cli_invocation *invocation, const char *conninfo
 	if (once_session_open(soon, &session, &error) != ONCE_OK) {
 		PGPing answer = cli_exit_of_code(once_error_code(error)) == CLI_NO_SERVER ? PQping(soon) : PQPING_OK;
 		if (answer == PQPING_NO_RESPONSE || answer == PQPING_REJECT) {
-			cli_note(invocation,
-			         "starting closed: every request with a key gets 503 until the database is there, and /once/ready "
-			         "says so: %s",
+			cli_note(invocation, "starting %s until the database is there, and /once/ready says so: %s",
+			         is_open ? "open: requests pass WITHOUT protection" : "closed: every request with a key gets 503",
 			         once_error_message(error));
 			once_error_free(error);
 		} else {
@@ -276,7 +277,7 @@ static int serve(gateway *gateway)
 	char *conninfo = result == CLI_OK ? connect_conninfo(invocation) : NULL;
 
 	if (result == CLI_OK) {
-		result = conninfo == NULL ? CLI_USAGE : check_contract(invocation, conninfo);
+		result = conninfo == NULL ? CLI_USAGE : check_contract(gateway, conninfo);
 	}
 	if (result == CLI_OK) {
 		result = make_directory(gateway);

@@ -257,7 +257,8 @@ ABOUT(gateway_about,
       "beginning of an nginx configuration of your own.",
       "The contract must be in the database (pgonce init). Without the database it starts closed, and answers 503 "
       "until that is "
-      "there; /once/ready says 200 or 503. The access log, with a verdict for each request, goes to "
+      "there; with --fail open requests pass WITHOUT protection until then. /once/ready says 200 or 503. The access "
+      "log, with a verdict for each request, goes to "
       "standard "
       "output, nginx's messages to standard error. /once/status, for this machine only, counts verdicts, batches and "
       "latencies.",

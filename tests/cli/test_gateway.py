@@ -397,21 +397,24 @@ def test_the_counters_are_for_this_machine(gateway):
 
 
 @needs_module
-def test_without_a_database_it_starts_closed_and_opens_when_that_is_there(server, db, upstream):
+@pytest.mark.parametrize("options, status, runs, says", [
+    ((), 503, 0, b"starting closed: every request with a key gets 503 until the database is there"),
+    (("--fail", "open"), 201, 2, b"starting open: requests pass WITHOUT protection until the database is there"),
+])
+def test_without_a_database_it_starts_as_it_says_and_protects_when_that_is_there(server, db, upstream, options, status, runs, says):
     away = private_directory("pgonce-away-")
     away.chmod(0o755)
     gateway = Gateway(db.dsn().replace(str(server.directory), str(away)), upstream)
     try:
-        gateway.start()
-        refused = gateway.post("k")
-        assert refused.status == 503 and upstream.count("k") == 0
+        gateway.start(*options)
+        assert [gateway.post("early").status for _ in range(2)] == [status] * 2 and upstream.count("early") == runs
         ready = http1(gateway.socket, "GET", "/once/ready", [], b"")
         assert ready.status == 503 and json.loads(ready.body)["ready"] is False
         (away / f".s.PGSQL.{PORT}").symlink_to(server.directory / f".s.PGSQL.{PORT}")
         wait_until(lambda: http1(gateway.socket, "GET", "/once/ready", [], b"").status == 200, "the database")
-        assert gateway.post("k").status == 201 and upstream.count("k") == 1
-        status, _, said = gateway.end()
-        assert status == 0 and b"starting closed" in said
+        assert [gateway.post("k").status for _ in range(2)] == [201] * 2 and upstream.count("k") == 1
+        ended, _, said = gateway.end()
+        assert ended == 0 and says in said
     finally:
         gateway.close()
         shutil.rmtree(away)
