@@ -166,8 +166,8 @@ ABOUT(resolve_about,
       "would follow. At a terminal it asks for a reason that is not given.",
       "After an outage: --all decides about all intents of the scope that are in doubt, narrowed by --tenant, --error, "
       "--since and --until; with --dry-run it counts them and changes nothing. A short transaction for each few; one "
-      "that somebody else decides about, or that is just reported, is skipped and counted. Interrupted anywhere, start "
-      "it again.",
+      "that somebody else decides about, or that is just reported, is skipped and counted, and the exit code is 12. "
+      "Interrupted anywhere, or with some skipped, start it again.",
       "  pgonce resolve --scope payments --key p-17 --as succeeded --reason 'found at the provider' --status 201 \\\n"
       "      --body answer.json --headers '{\"Content-Type\": \"application/json\"}' --result charge:17",
       "  pgonce resolve --scope payments --key p-18 --as failed_retryable --reason 'the provider has no trace of it'",
@@ -177,7 +177,7 @@ USES(resolve_uses, {OPTION_SCOPE, true}, {OPTION_KEY, false}, {OPTION_ALL, false
      {OPTION_ERROR, false}, {OPTION_SINCE, false}, {OPTION_DOUBT_UNTIL, false}, {OPTION_AS, false},
      {OPTION_REASON, false}, {OPTION_STATUS, false}, {OPTION_BODY, false}, {OPTION_HEADERS, false},
      {OPTION_RESOLVED_RESULT, false}, {OPTION_DRY_RUN, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
-EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
+EXITS(resolve_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED, CLI_IN_DOUBT);
 
 ABOUT(
     recover_about,

@@ -17,18 +17,29 @@ enum {
 };
 
 typedef struct decisions {
-	json_t *errors; /* [{"error": ..., "decided": n, "skipped": n}], in the order in which they were met */
+	char *since, *until; /* as the server reads them; NULL: not given */
+	json_t *errors;      /* [{"error": ..., "decided": n, "skipped": n}], in the order in which they were met */
 	int64_t decided;
 	int64_t skipped; /* decided, or being reported, by somebody else */
 } decisions;
 
 char *resolve_many_named(const cli_invocation *invocation)
 {
+	const option_id narrowing[] = {OPTION_ERROR, OPTION_SINCE, OPTION_DOUBT_UNTIL};
 	const char *tenant = parked_option(invocation, OPTION_TENANT);
+	const char *scope = invocation->text[OPTION_SCOPE];
+	char *named = tenant == NULL ? cli_format("all in doubt of all tenants, scope='%s'", scope)
+	                             : cli_format("all in doubt of tenant='%s' scope='%s'", tenant, scope);
 
-	return tenant == NULL
-	           ? cli_format("all in doubt of scope='%s'", invocation->text[OPTION_SCOPE])
-	           : cli_format("all in doubt of tenant='%s' scope='%s'", tenant, invocation->text[OPTION_SCOPE]);
+	for (size_t i = 0; i < sizeof narrowing / sizeof narrowing[0]; i++) {
+		const char *text = parked_option(invocation, narrowing[i]);
+		if (text != NULL) {
+			char *longer = cli_format("%s %s='%s'", named, cli_options[narrowing[i]].name, text);
+			free(named);
+			named = longer;
+		}
+	}
+	return named;
 }
 
 static char *hexadecimal(once_bytes bytes)
@@ -84,10 +95,14 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 	const json_t *each = NULL;
 
 	if (invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s?, s:s, s:s, s:b, s:I, s:I, s:O}", "scope", invocation->text[OPTION_SCOPE],
-		                         "tenant", parked_option(invocation, OPTION_TENANT), "to", as, "reason", reason,
-		                         "dry_run", dry_run, "decided", (json_int_t)decisions->decided, "skipped",
-		                         (json_int_t)decisions->skipped, "errors", decisions->errors));
+		const char *tenant = parked_option(invocation, OPTION_TENANT);
+		json_t *filters = json_pack("{s:s?, s:s?, s:s?}", "error", parked_option(invocation, OPTION_ERROR), "since",
+		                            decisions->since, "until", decisions->until);
+		cli_print_json(json_pack("{s:s, s:s?, s:b, s:o, s:s, s:s, s:b, s:I, s:I, s:O}", "scope",
+		                         invocation->text[OPTION_SCOPE], "tenant", tenant, "all_tenants", tenant == NULL,
+		                         "filters", filters, "to", as, "reason", reason, "dry_run", dry_run, "decided",
+		                         (json_int_t)decisions->decided, "skipped", (json_int_t)decisions->skipped, "errors",
+		                         decisions->errors));
 		return;
 	}
 	char *named = resolve_many_named(invocation);
@@ -107,17 +122,38 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 	}
 }
 
+/* One piece, a transaction by itself. */
+static int resolve_piece(const cli_invocation *invocation, PGconn *connection, const char *const *parameters,
+                         PGresult **rows)
+{
+	PGresult *answer = connect_query(connection, SQL_RESOLVE_MANY, PARAMETERS, parameters);
+	bool is_lost = PQstatus(connection) != CONNECTION_OK;
+	int result = CLI_OK;
+
+	if (PQresultStatus(answer) != PGRES_TUPLES_OK) {
+		/* An error that the server has told is a transaction that was rolled back. */
+		result = cli_report_result(invocation, connection, answer,
+		                           is_lost && !invocation->given[OPTION_DRY_RUN]
+		                               ? "the last decisions may or may not be stored, start it again"
+		                               : "cannot decide");
+		PQclear(answer);
+		answer = NULL;
+	}
+	*rows = answer;
+	return result;
+}
+
 int resolve_many(const cli_invocation *invocation, PGconn *connection, const char *reason, const once_outcome *outcome)
 {
 	decisions decisions = {.errors = json_array()};
 	char *status = cli_format("%d", outcome->response_status);
 	char *body = hexadecimal(outcome->response_body);
-	char *since = NULL, *until = NULL, *after = NULL;
+	char *after = NULL;
 	PGresult *rows = NULL;
-	int result = parked_read_time(invocation, connection, OPTION_SINCE, true, &since);
+	int result = parked_read_time(invocation, connection, OPTION_SINCE, true, &decisions.since);
 
 	if (result == CLI_OK) {
-		result = parked_read_time(invocation, connection, OPTION_DOUBT_UNTIL, true, &until);
+		result = parked_read_time(invocation, connection, OPTION_DOUBT_UNTIL, true, &decisions.until);
 	}
 	bool more = result == CLI_OK;
 	while (more) {
@@ -129,12 +165,11 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 		                                      outcome->response_headers,
 		                                      parked_option(invocation, OPTION_TENANT),
 		                                      parked_option(invocation, OPTION_ERROR),
-		                                      since,
-		                                      until,
+		                                      decisions.since,
+		                                      decisions.until,
 		                                      invocation->given[OPTION_DRY_RUN] ? "true" : "false",
 		                                      after};
-		result = connect_run(invocation, connection, SQL_RESOLVE_MANY, PARAMETERS, parameters,
-		                     "the last decisions may or may not be stored, start it again", &rows);
+		result = resolve_piece(invocation, connection, parameters, &rows);
 		free(after);
 		after = NULL;
 		for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
@@ -150,10 +185,13 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 	if (result == CLI_OK || decisions.decided > 0) {
 		tell(invocation, reason, &decisions);
 	}
+	if (result == CLI_OK && decisions.skipped > 0) {
+		result = CLI_IN_DOUBT;
+	}
 	json_decref(decisions.errors);
 	free(after);
-	free(until);
-	free(since);
+	free(decisions.until);
+	free(decisions.since);
 	free(body);
 	free(status);
 	return result;

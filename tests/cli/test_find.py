@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from harness.proxy import Proxy
+
 from .command import Command
 from .screen import Terminal
 
@@ -294,7 +296,7 @@ def test_resolve_all_counts_by_error_in_a_dry_run_and_then_decides(pgonce, db):
     assert told["errors"] == [{"error": error, "decided": count, "skipped": 0} for error, count in (("reset", 1), ("timeout", 3), (None, 1))]
     assert set(states(db).values()) == {"in_doubt"} and db.value("SELECT count(*) FROM once.decision") == 0
     text = pgonce(*words, "--error", "timeout").stdout.decode()
-    assert "scope='payments': 3 -> failed_retryable" in text and "3  timeout" in text
+    assert "scope='payments' error='timeout': 3 -> failed_retryable" in text and "3  timeout" in text
     assert db.value("SELECT count(*) FROM once.decision WHERE reason = 'the provider took nothing'") == 3
     done = pgonce(*words, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["decided"] == 2
@@ -311,6 +313,51 @@ def test_resolve_all_is_narrowed_by_tenant_and_time(pgonce, db):
         assert json.loads(pgonce(*words, *options).stdout)["decided"] == count, options
     done = pgonce(*words, "--since", "when it was warm")
     assert done.returncode == 2 and b"no time" in done.stderr
+
+
+ALL = ("resolve", "--scope", "payments", "--all", "--as", "failed_retryable")
+NARROWED = ("--tenant", "acme", "--error", "timeout", "--since", "2h", "--until", "1s")
+
+
+@pytest.mark.parametrize("options, named", [
+    ((), "all in doubt of all tenants, scope='payments'"),
+    (("--tenant", ""), "all in doubt of tenant='' scope='payments'"),
+    (NARROWED, "all in doubt of tenant='acme' scope='payments' error='timeout' since='2h' until='1s'"),
+])
+def test_resolve_all_names_which_it_is_about(pgonce, db, options, named):
+    assert pgonce(*ALL, *options, "--reason", "r").stdout.decode() == f"{named}: 0 -> failed_retryable\n"
+    terminal = Terminal(pgonce.words(*ALL, *options), pgonce.environment(None), columns=200)
+    try:
+        terminal.wait(f"{named} -> failed_retryable")
+    finally:
+        terminal.close()
+
+
+def test_resolve_all_names_which_it_is_about_to_scripts_too(pgonce, db):
+    told = json.loads(pgonce(*ALL, "--reason", "r", "--json").stdout)
+    assert (told["tenant"], told["all_tenants"]) == (None, True) and told["filters"] == {"error": None, "since": None, "until": None}
+    told = json.loads(pgonce(*ALL, *NARROWED, "--reason", "r", "--json").stdout)
+    assert (told["tenant"], told["all_tenants"], told["filters"]["error"]) == ("acme", False, "timeout")
+    assert db.value("SELECT %s::timestamptz - %s::timestamptz BETWEEN '1h59m' AND '2h'", told["filters"]["until"], told["filters"]["since"])
+
+
+def test_resolve_all_says_that_decisions_may_be_stored_only_where_the_connection_was_lost(db, server):
+    words = (*ALL, "--reason", "r")
+    doubt(db, "k")
+    with Proxy(server) as proxy:
+        behind = Command(proxy.dsn(db.name))
+        proxy.lose_answer("resolve_many")
+        lost = behind(*words)
+        assert lost.returncode != 0 and b"the last decisions may or may not be stored, start it again: " in lost.stderr, lost
+        proxy.lose_answer("resolve_many")
+        dry = behind(*words, "--dry-run")
+        assert dry.returncode != 0 and b"cannot decide: " in dry.stderr, dry
+
+
+def test_resolve_all_that_is_refused_says_nothing_of_the_connection(pgonce, db):
+    db.execute("ALTER FUNCTION once.resolve_many RENAME TO resolve_many_gone")
+    refused = pgonce(*ALL, "--reason", "r")
+    assert refused.returncode == 4 and b"cannot decide: " in refused.stderr and b"may or may not" not in refused.stderr, refused
 
 
 def test_resolve_all_gives_each_the_same_answer(pgonce, db, tmp_path):
@@ -330,9 +377,10 @@ def test_resolve_all_says_what_it_skipped(pgonce, db):
     with holder.cursor() as cursor:
         cursor.execute("SELECT once.complete('payments', 'held', 1)")
     words = ("resolve", "--scope", "payments", "--all", *DECIDED)
-    text = pgonce(*words).stdout.decode()
-    assert "1 -> failed_retryable" in text and "1  skipped" in text
+    done = pgonce(*words)
+    assert done.returncode == 12 and b"1 -> failed_retryable" in done.stdout and b"1  skipped" in done.stdout
     holder.commit()
+    assert pgonce(*words).returncode == 0
     assert states(db) == {"free": "failed_retryable", "held": "succeeded"}
 
 
