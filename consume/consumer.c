@@ -228,10 +228,19 @@ static bool keeps_its_ids(consumer *consumer, char **problem, failure *failure)
 	parameters_text(&given, other);
 	PGresult *result = database_query(&consumer->database, SQL_IS_INBOX_OF, &given, failure);
 	bool changed = result != NULL && result_is_true(result, 0, 0);
-	if (changed && asprintf(problem,
-	                        "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
-	                        "them again. Set ids = %s",
-	                        other, other) < 0) {
+	if (changed && result_is_true(result, 0, 1)) {
+		/* Set to either, it would be told to take the other. */
+		*problem =
+		    strdup("the inbox remembers messages of this consumer by both kinds of ids, opaque and uuidv7: with "
+		           "either it would apply those of the other kind again. See that nothing else calls once.receive "
+		           "for it with the other kind; start it when the inbox has forgotten that kind (the scope's "
+		           "retention; what is parked: pgonce dead discard), or give it another name, with which it applies "
+		           "whatever its broker delivers");
+	} else if (changed &&
+	           asprintf(problem,
+	                    "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
+	                    "them again. Set ids = %s",
+	                    other, other) < 0) {
 		*problem = NULL;
 	}
 	PQclear(result);
