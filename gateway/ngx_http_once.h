@@ -162,7 +162,9 @@ typedef struct gate_attempt {
 	void *
 	    *ran_in; /* loc_conf of the location that passed the request on: an error of nginx is in place of its answer */
 	ngx_uint_t redirected;
-	ngx_uint_t accelerated; /* by X-Accel-Redirect: the upstream's own wish */
+	ngx_uint_t accelerated;    /* by X-Accel-Redirect: the upstream's own wish */
+	ngx_uint_t aside;          /* redirected to a page: what is asked for it is not the request */
+	ngx_http_upstream_t *left; /* of the location that the last redirect came from */
 	http_ending ending;
 
 	http_problem problem; /* where step is HTTP_REFUSE or HTTP_GIVE_UP */
@@ -229,7 +231,7 @@ void gate_wait_wake(const once_intent *intent);
 ngx_int_t gate_answer_content(ngx_http_request_t *r); /* in place of the location's content handler */
 ngx_int_t gate_answer_redirected(gate_attempt *attempt);
 void gate_answer_filters(void);
-ngx_uint_t gate_request_sent(ngx_http_request_t *r);
+ngx_uint_t gate_request_sent(const gate_attempt *attempt, const ngx_http_request_t *r);
 
 /* ---- _report.c: telling the contract how it ended ---- */
 void gate_report(gate_attempt *attempt);

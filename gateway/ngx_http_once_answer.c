@@ -96,12 +96,16 @@ ngx_int_t gate_answer_content(ngx_http_request_t *r)
 	return content(r);
 }
 
-/* Did a byte of the request leave, in any of the tries? */
-ngx_uint_t gate_request_sent(ngx_http_request_t *r)
+/* Did a byte of the request leave, in any of the tries, or may a script have run it? What fetches a page says nothing of that. */
+ngx_uint_t gate_request_sent(const gate_attempt *attempt, const ngx_http_request_t *r)
 {
-	ngx_http_upstream_state_t *state = r->upstream_states == NULL ? NULL : r->upstream_states->elts;
+	const ngx_http_upstream_state_t *state = r->upstream_states == NULL ? NULL : r->upstream_states->elts;
 
-	if (r->upstream != NULL && r->upstream->request_sent) {
+	if (attempt->ending.request_sent || attempt->aside) {
+		return attempt->ending.request_sent;
+	}
+	/* No upstream of this location: it has a content handler of its own, as a script's, which is the service. */
+	if (r->upstream == NULL || r->upstream == attempt->left || r->upstream->request_sent) {
 		return 1;
 	}
 	for (ngx_uint_t i = 0; state != NULL && i < r->upstream_states->nelts; i++) {
@@ -140,29 +144,42 @@ static http_effect effect_said(ngx_http_request_t *r, ngx_list_t *headers)
 	return effect;
 }
 
+/* The location that had the request has given it up: what it sent is known now, and another one answers. */
+static void leave(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	ngx_http_upstream_t *u = r->upstream;
+
+	attempt->ending.request_sent = gate_request_sent(attempt, r);
+	attempt->left = u;
+	if (u != NULL && u->headers_in.x_accel_redirect != NULL &&
+	    !(u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT)) {
+		attempt->accelerated = 1;
+		attempt->aside = 1;
+		attempt->ending.effect = effect_said(r, &u->headers_in.headers);
+		return;
+	}
+	attempt->redirected = 1;
+	/* A fallback without a content handler sends nothing; one that has it gets the request itself, but for a GET. */
+	attempt->aside = r->content_handler == NULL || (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD));
+}
+
 /* The phases run again after the content handler did: X-Accel-Redirect, or an error_page. */
 ngx_int_t gate_answer_redirected(gate_attempt *attempt)
 {
 	ngx_http_request_t *r = attempt->request;
-	ngx_http_upstream_t *u = r->upstream;
 
-	attempt->ending.request_sent = attempt->ending.request_sent || gate_request_sent(r);
-	if (u != NULL && u->headers_in.x_accel_redirect != NULL &&
-	    !(u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT)) {
-		attempt->accelerated = 1;
-		attempt->ending.effect = effect_said(r, &u->headers_in.headers);
+	leave(attempt, r);
+	if (!attempt->redirected || attempt->aside) {
 		return NGX_DECLINED;
 	}
 	/* A fallback that gets the request itself again could run it a second time. */
-	if (attempt->ending.request_sent && !(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD)) && r->content_handler != NULL &&
-	    !attempt->policy.doubt_retries) {
+	if (attempt->ending.request_sent && !attempt->policy.doubt_retries) {
 		ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
 		              "once: error_page would run the request again in \"%V\": answered without it", &r->uri);
 		r->content_handler = NULL;
 		attempt->ran_in = r->loc_conf;
 		return NGX_HTTP_BAD_GATEWAY;
 	}
-	attempt->redirected = 1;
 	return NGX_DECLINED;
 }
 
@@ -173,8 +190,12 @@ static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 	http_ending *ending = &attempt->ending;
 	ngx_http_upstream_t *u = r->upstream;
 
+	/* A redirect that ends before the phase of this module, as in a `return`, shows only here. */
+	if (!attempt->redirected && !attempt->accelerated && r->loc_conf != attempt->ran_in) {
+		leave(attempt, r);
+	}
 	ending->status = (int)r->headers_out.status;
-	ending->request_sent = ending->request_sent || gate_request_sent(r);
+	ending->request_sent = gate_request_sent(attempt, r);
 	if (attempt->redirected) {
 		ending->from_upstream = false;
 	} else if (attempt->accelerated) {
@@ -182,9 +203,7 @@ static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 	} else if (u != NULL) {
 		ending->from_upstream = u->headers_in.status_n == r->headers_out.status;
 	} else {
-		/* A content handler of its own, as a script's: it is the service. */
 		ending->from_upstream = true;
-		ending->request_sent = true;
 	}
 	if (!attempt->accelerated) {
 		ending->effect = effect_said(r, &r->headers_out.headers);

@@ -106,7 +106,6 @@ static void detach(void *data)
 	gate_attempt *attempt = data;
 	ngx_http_request_t *r = attempt->request;
 
-	attempt->ending.request_sent = attempt->ending.request_sent || gate_request_sent(r);
 	attempt->request = NULL;
 	if (attempt->held) {
 		attempt->held = 0;
@@ -144,6 +143,7 @@ static void detach(void *data)
 	case GATE_RUNNING:
 	case GATE_HOLDING:
 	case GATE_STREAMING:
+		attempt->ending.request_sent = gate_request_sent(attempt, r);
 		gate_report(attempt);
 		break;
 	}
