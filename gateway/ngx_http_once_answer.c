@@ -414,10 +414,12 @@ static bool is_whole(gate_attempt *attempt, ngx_http_request_t *r, off_t bytes)
 	return u->buffering ? u->pipe != NULL && u->pipe->upstream_done : u->length == 0;
 }
 
-/* nginx's own 502, 504 or the like in place of an answer; and no page that an error_page has led to. */
+/* nginx's own 502, 504 or the like in place of an answer; and no page that an error_page has led to, in the same location or another. */
 static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_request_t *r)
 {
-	return !attempt->ending.from_upstream && r->loc_conf == attempt->ran_in &&
+	ngx_uint_t is_page = attempt->redirected && r->upstream != NULL && r->upstream->header_sent;
+
+	return !attempt->ending.from_upstream && !is_page && r->loc_conf == attempt->ran_in &&
 	       attempt->ending.status >= NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 

@@ -30,6 +30,9 @@ CONFIG = """
     location /page-fetched { error_page 502 /fetched; proxy_pass http://app; }
     location /page-fetched-refused { error_page 502 /fetched; proxy_pass http://away; }
     location /fetched { internal; once off; proxy_pass http://app; }
+    location /same { error_page 502 /same/page; proxy_pass http://app; }
+    location /same-refused { error_page 502 /same-refused/page; proxy_pass http://$same_refused; }
+    location /same-nowhere { error_page 502 /same-nowhere/page; proxy_pass http://away; }
     location /script { error_page 405 /page.html; empty_gif; }
     location /again { error_page 502 = $fallback; proxy_pass http://app; }
     location /again-allowed { error_page 502 = $fallback; once_in_doubt retry; proxy_pass http://app; }
@@ -65,6 +68,7 @@ CONFIG = """
 HTTP = """
     upstream away { server unix:@dir@/nobody; }
     proxy_cache_path @dir@/cache keys_zone=answers:1m;
+    map $uri $same_refused { volatile; /same-refused/page app; default away; }
 """
 
 
@@ -162,6 +166,36 @@ def test_a_fallback_that_ran_a_request_leaves_doubt_also_if_a_page_follows_it(do
     assert (answer.status, answer.body) == (504, b"a page")
     door.wait_state(key, "in_doubt")
     assert methods(door, key) == ["POST", "GET"]
+
+
+def test_a_page_that_comes_from_the_same_location_is_shown(door):
+    key = new_key()
+    door.upstream.script(key, Answer(close=True), Answer(200, body=b"a page"))
+    answer = door.attempt(key, "/same")
+    assert (answer.status, answer.body) == (502, b"a page")
+    door.wait_state(key, "in_doubt")
+    assert_problem(door.attempt(key, "/same"), 409, "in-doubt")
+    assert methods(door, key) == ["POST", "GET"]
+
+
+def test_a_page_that_comes_from_the_same_location_leaves_the_key_of_a_request_that_was_never_sent_free(door):
+    key = new_key()
+    door.upstream.script(key, Answer(200, body=b"a page"))
+    for count in (1, 2):
+        answer = door.attempt(key, "/same-refused")
+        assert (answer.status, answer.body) == (502, b"a page")
+        door.wait_state(key, "failed_retryable")
+        assert methods(door, key) == ["GET"] * count
+
+
+def test_a_page_of_the_same_location_that_did_not_come_is_replaced_by_a_problem(door):
+    key = new_key()
+    door.upstream.script(key, Answer(close=True))
+    assert_problem(door.attempt(key, "/same"), 502, "unanswered")
+    door.wait_state(key, "in_doubt")
+    key = new_key()
+    assert_problem(door.attempt(key, "/same-nowhere"), 502, "unreached")
+    door.wait_state(key, "failed_retryable")
 
 
 def test_a_page_with_the_status_of_a_broken_answer_is_not_taken_for_it(door):
