@@ -7,6 +7,7 @@ import uuid
 
 from harness.client import Http1, Response
 from harness.nginx import Nginx
+from harness.postgres import PATIENCE_S, wait_until
 
 TENANT, SCOPE = "acme", "pay"
 BODY = b'{"amount": 100}'
@@ -168,3 +169,34 @@ def assert_problem(answer, status, name):
     assert (answer.status, answer.problem) == (status, name), answer
     assert not answer.replayed
     return answer
+
+
+def soon(door, key, target="/pay", **options):
+    """The answer of an attempt that is repeated while the gateway says that it cannot ask, or that another runs. After an outage each worker finds the
+    database again by itself: that one has says nothing of the others."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = door.attempt(key, target, **options)
+        if answer.problem not in ("unavailable", "active", "not-stored") or time.monotonic() > deadline:
+            return answer
+        time.sleep(0.05)
+
+
+def start_soon(door, key, target="/pay"):
+    """An attempt that runs, in the background: begun again while the worker that took it had not found the database again. Its answer is held."""
+    while True:
+        attempt = door.start(key, target)
+        wait_until(lambda: door.count(key) > 0 or not attempt.is_alive(), "the attempt to run")
+        if door.count(key) > 0:
+            return attempt
+        assert_problem(attempt.result(), 503, "unavailable")
+
+
+def assert_replays_soon(door, key, first, target="/pay"):
+    """As assert_replays, where a worker may not have found the database again."""
+    before = door.count(key)
+    again = soon(door, key, target)
+    assert again.replayed, again
+    assert same_answer(first, again), (first, again)
+    assert door.count(key) == before
+    return again

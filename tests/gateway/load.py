@@ -8,6 +8,8 @@ import threading
 import time
 import uuid
 
+from harness.postgres import PATIENCE_S
+
 from .door import SCOPE, TENANT
 
 # Answers that say: come back with the same key.
@@ -28,7 +30,7 @@ class Ended:
 class Load:
     """clients work in pairs on the same intents. patience_s: after it a client gives one intent up, which fails the test."""
 
-    def __init__(self, door, target="/pay", clients=12, patience_s=14, doors=None):
+    def __init__(self, door, target="/pay", clients=12, patience_s=30, doors=None):
         self.doors = doors or [door]
         self.door, self.target, self.clients, self.patience_s = door, target, clients, patience_s
         self.run_id = uuid.uuid4().hex[:12]
@@ -54,7 +56,7 @@ class Load:
         assert not any(thread.is_alive() for thread in self.threads), "a client never got an answer"
         assert not self.failures, self.failures[:3]
 
-    def wait_more(self, count, patience_s=14):
+    def wait_more(self, count, patience_s=PATIENCE_S):
         """Until so many more intents have ended: the load flows."""
         with self.changed:
             goal = len(self.ended) + count

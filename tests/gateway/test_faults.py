@@ -3,21 +3,23 @@
 location allows it; every answer is the stored one; nobody is stuck for longer than a lease; and nobody is kept waiting without bound."""
 
 import concurrent.futures
+import json
 import threading
 import time
 
 import pytest
 
-from harness.postgres import Postgres, is_running, wait_until
+from harness.postgres import PATIENCE_S, Postgres, is_running, wait_until
 from harness.proxy import Proxy
 from harness.upstream import Answer
 
-from .door import Door, assert_problem, assert_replays, at_once, new_key, same_answer
+from .door import Door, assert_problem, assert_replays, assert_replays_soon, at_once, new_key, same_answer, soon, start_soon
 from .load import Load
 
 pytestmark = pytest.mark.alone  # leases of a second, and bounds for every answer
 LEASE_S = 1
 TIMEOUT_S = 1  # of the database
+SHUTDOWN_S = 18  # less than after which nginx ends a worker that does not end by itself (worker_shutdown_timeout)
 CONFIG = """
     once_tenant $http_x_tenant;
     once required;
@@ -29,10 +31,17 @@ CONFIG = """
     location /again { once_in_doubt retry; proxy_pass http://app; }
     location /unread { once_response_max 1k; send_timeout 4s; proxy_pass http://app; }
     location /open { once_fail open; proxy_pass http://app; }
+    location = /status { once_status json; }
 """
 HTTP = "once_timeout 1s;"
+# For what is no outage: nothing may be refused then, and a busy machine can take more than a second.
+CALM_LEASE_S = 3
+CALM_CONFIG = CONFIG.replace("send_timeout 4s", "send_timeout 20s").replace("once_lease 1s", f"once_lease {CALM_LEASE_S}s")
+CALM_HTTP = "once_timeout 5s;"
 # The slowest that any answer may be, while the database or the network is away: the timeouts of the claim and the report, three times each.
 BOUND_S = 8
+# The slowest that an intent may be that waits for the lease of an attempt that is no more. Who is stuck is so for ever.
+LEASE_BOUND_S = LEASE_S + BOUND_S
 
 
 @pytest.fixture
@@ -54,6 +63,12 @@ def service(upstream):
 @pytest.fixture
 def door(db, service):
     with Door(db, service, CONFIG, HTTP) as running:
+        yield running
+
+
+@pytest.fixture
+def calm_door(db, service):
+    with Door(db, service, CALM_CONFIG, CALM_HTTP) as running:
         yield running
 
 
@@ -109,7 +124,7 @@ def test_a_killed_worker_never_makes_an_intent_run_twice_and_its_keys_are_free_a
             load.wait_more(20)
             door.nginx.kill_worker()
         load.wait_more(20)
-    load.assert_safe(longest_s=LEASE_S + 3)
+    load.assert_safe(longest_s=LEASE_BOUND_S)
     # At most what was in flight with each killed worker.
     assert len(load.doubts()) <= 3 * load.clients
 
@@ -123,10 +138,13 @@ def test_the_key_of_a_killed_worker_is_running_until_its_lease_ends_and_then_in_
         door.nginx.kill_worker(pid)
     with pytest.raises(ConnectionError):
         original.result()
-    began, seen = time.monotonic(), set()
-    while "in-doubt" not in seen and time.monotonic() - began < LEASE_S + 3:
-        seen.add(door.attempt(key).problem)
-    assert seen == {"active", "in-doubt"}
+    until = door.stored(key).lease_until
+    deadline = time.monotonic() + PATIENCE_S
+    while (problem := door.attempt(key).problem) != "in-doubt":
+        assert problem in ("active", "unavailable") and time.monotonic() < deadline
+        if problem == "active":
+            until = door.stored(key).lease_until
+    assert door.database.value("SELECT clock_timestamp() >= %s", until)
     hold.set()
     assert_problem(door.attempt(key), 409, "in-doubt")
     assert door.count(key) == 1 and door.state(key) == "in_doubt"
@@ -139,10 +157,11 @@ def test_a_killed_worker_costs_nothing_but_time_where_the_upstream_is_idempotent
             door.nginx.kill_worker()
         load.wait_more(20)
     # Each kill can make an intent run once more.
-    load.assert_safe(doubt=False, executions=3, longest_s=LEASE_S + 3)
+    load.assert_safe(doubt=False, executions=3, longest_s=LEASE_BOUND_S)
 
 
-def test_a_reload_loses_no_request(door):
+def test_a_reload_loses_no_request(calm_door):
+    door = calm_door
     with Load(door) as load:
         for _ in range(3):
             load.wait_more(20)
@@ -152,29 +171,30 @@ def test_a_reload_loses_no_request(door):
 
 
 def test_the_old_workers_end_after_a_reload(door):
-    assert_replays_after = new_key()
-    first = door.attempt(assert_replays_after)
+    key = new_key()
+    first = door.attempt(key)
     old = door.nginx.reload()
-    wait_until(lambda: not any(map(is_running, old)), "the old workers to end", 10)
-    assert_replays(door, assert_replays_after, first)
+    wait_until(lambda: not any(map(is_running, old)), "the old workers to end", SHUTDOWN_S)
+    assert_replays_soon(door, key, first)
 
 
-def test_a_reload_waits_for_requests_that_are_running_and_for_duplicates_that_wait_for_them(door):
+def test_a_reload_waits_for_requests_that_are_running_and_for_duplicates_that_wait_for_them(calm_door):
+    door = calm_door
     key, hold = new_key(), threading.Event()
     door.upstream.script(key, Answer(hold=hold))
     original = door.start(key, "/wait")
     door.upstream.wait(key)
     duplicates = [door.start(key, "/wait") for _ in range(10)]
-    time.sleep(0.3)  # until they wait, which shows nowhere
+    wait_until(lambda: json.loads(door.nginx.ask("GET", "/status").body)["waiting"] == 10, "the duplicates to wait")
     old = door.nginx.reload()
-    time.sleep(2 * LEASE_S)  # the old worker renews the lease still
+    time.sleep(2 * CALM_LEASE_S)  # the old worker renews the lease still
     hold.set()
     first = original.result()
     assert first.status == 201 and door.count(key) == 1
     for duplicate in duplicates:
         answer = duplicate.result()
         assert same_answer(first, answer) and answer.replayed
-    wait_until(lambda: not any(map(is_running, old)), "the old workers to end", 10)
+    wait_until(lambda: not any(map(is_running, old)), "the old workers to end", SHUTDOWN_S)
 
 
 def test_a_graceful_stop_answers_what_is_running_and_stores_it(door):
@@ -186,13 +206,13 @@ def test_a_graceful_stop_answers_what_is_running_and_stores_it(door):
         door.upstream.wait(key)
     stopping = threading.Thread(target=door.nginx.stop, kwargs={"graceful": True})
     stopping.start()
-    wait_until(lambda: not door.nginx.h1.exists() or not can_connect(door), "nginx to close its door", 10)
+    wait_until(lambda: not door.nginx.h1.exists() or not can_connect(door), "nginx to close its door")
     for hold in holds.values():
         hold.set()
     for key, attempt in attempts.items():
         answer = attempt.result()
         assert answer.status == 201 and answer.body == door.stored(key).response_body
-    stopping.join(15)
+    stopping.join(SHUTDOWN_S)
     assert not stopping.is_alive()
     assert not door.nginx.bad_lines()
 
@@ -214,7 +234,7 @@ def test_a_service_that_crashes_and_returns_under_load_runs_no_intent_twice(door
             time.sleep(0.2)
             door.upstream.accept()
         load.wait_more(20)
-    load.assert_safe(longest_s=LEASE_S + 3)
+    load.assert_safe(longest_s=LEASE_BOUND_S)
     assert len(load.doubts()) <= 3 * load.clients
 
 
@@ -225,7 +245,7 @@ def test_a_service_that_fails_at_random_under_load_runs_no_intent_twice(door):
     door.upstream.default = Answer(do=lambda request: endings[next(turn) % len(endings)])
     with Load(door) as load:
         load.wait_more(300)
-    load.assert_safe(longest_s=LEASE_S + 3)
+    load.assert_safe(longest_s=LEASE_BOUND_S)
     assert len(load.doubts()) >= 50
 
 
@@ -235,13 +255,15 @@ def test_a_service_that_fails_at_random_under_load_runs_no_intent_twice(door):
 @pytest.mark.parametrize("mode", ["immediate", "fast"])
 def test_a_postgresql_that_crashes_and_restarts_under_load_loses_no_answer(mortal, mortal_door, mode):
     door = mortal_door
+    outages = []
     with Load(door) as load:
+        for _ in range(2):
+            load.wait_more(30)
+            began = time.monotonic()
+            mortal.restart(mode)
+            outages.append(time.monotonic() - began)
         load.wait_more(30)
-        mortal.restart(mode)
-        load.wait_more(30)
-        mortal.restart(mode)
-        load.wait_more(30)
-    load.assert_safe(longest_s=BOUND_S)
+    load.assert_safe(longest_s=BOUND_S + sum(outages))
 
 
 def test_while_postgresql_is_down_nothing_runs_and_every_request_is_answered_soon(mortal, mortal_door):
@@ -267,17 +289,8 @@ def test_while_postgresql_is_down_nothing_runs_and_every_request_is_answered_soo
     answers = at_once(30, lambda index: soon(door, keys[index], target="/patient"))
     assert [answer.status for answer in answers] == [201] * 30
     assert [door.count(key) for key in keys] == [1] * 30
-    assert_replays(door, before, first, "/patient")
-
-
-def soon(door, key, patience_s=BOUND_S, target="/pay"):
-    """The answer of an attempt that is repeated while the gateway says that it cannot ask, or that another runs."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        answer = door.attempt(key, target)
-        if answer.problem not in ("unavailable", "active", "not-stored") or time.monotonic() > deadline:
-            return answer
-        time.sleep(0.05)
+    assert_replays_soon(door, before, first, "/patient")
+    assert door.count(before) == 1
 
 
 def test_other_methods_and_locations_pass_while_postgresql_is_down(mortal, mortal_door):
@@ -306,7 +319,7 @@ def test_a_location_that_fails_open_passes_requests_without_the_database_and_pro
 
 
 def soon_replayed(door, key, target):
-    deadline = time.monotonic() + BOUND_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = door.attempt(key, target)
         if answer.replayed or time.monotonic() > deadline:
@@ -340,8 +353,7 @@ def test_an_answer_that_waits_for_a_short_outage_is_given_after_it(mortal, morta
     for _ in range(3):
         key, hold = new_key(), threading.Event()
         door.upstream.script(key, Answer(201, body=b"charged", hold=hold))
-        original = door.start(key)
-        door.upstream.wait(key)
+        original = start_soon(door, key)
         mortal.stop("immediate")
         hold.set()
         mortal.start()
@@ -428,15 +440,16 @@ def test_a_partition_under_load_runs_nothing_twice_keeps_nobody_waiting_and_heal
     assert soon(proxied, lonely).status in (201, 409) and proxied.count(lonely) <= 1
 
 
-def test_a_short_stall_of_the_network_is_waited_out(proxied):
-    with Load(proxied) as load:
-        for _ in range(3):
+def test_a_short_stall_of_the_network_is_waited_out(server, db, service):
+    with Proxy(server) as proxy, Door(db, service, CALM_CONFIG, CALM_HTTP, dsn=proxy.dsn(db.name)) as door:
+        with Load(door) as load:
+            for _ in range(3):
+                load.wait_more(20)
+                proxy.freeze()
+                time.sleep(TIMEOUT_S / 3)
+                proxy.thaw()
             load.wait_more(20)
-            proxied.proxy.freeze()
-            time.sleep(TIMEOUT_S / 3)
-            proxied.proxy.thaw()
-        load.wait_more(20)
-    load.assert_nothing_lost()
+        load.assert_nothing_lost()
 
 
 @pytest.mark.parametrize("loss", ["lose_request", "lose_connection_after", "lose_answer"])
@@ -456,7 +469,7 @@ def test_a_connection_lost_at_any_step_is_one_execution_and_its_answer(proxied, 
     assert proxied.count(key) == 1
     row = proxied.stored(key)
     assert (row.state, row.response_body) == ("succeeded", answer.body)
-    assert_replays(proxied, key, answer)
+    assert_replays_soon(proxied, key, answer)
 
 
 def test_an_attempt_that_lost_its_lease_in_a_partition_neither_overwrites_nor_answers_for_another(server, db, service):
@@ -497,7 +510,7 @@ def test_a_claim_that_comes_late_over_a_lost_attempt_does_not_give_it_back_as_if
             lost.nginx.kill_worker(pid)
         with pytest.raises(ConnectionError):
             original.result()
-        wait_until(lambda: lost.stored(key).lease_passed, "the lease to pass", LEASE_S + 3)
+        wait_until(lambda: lost.stored(key).lease_passed, "the lease to pass")
         proxy.freeze(*directions)
         assert_problem(late.attempt(key), 503, "unavailable")
         proxy.thaw()
@@ -513,7 +526,7 @@ def test_a_claim_that_comes_late_over_a_lost_attempt_does_not_give_it_back_as_if
 
 
 def test_two_gateways_before_one_database_run_an_intent_once(db, service):
-    with Door(db, service, CONFIG, HTTP) as one, Door(db, service, CONFIG, HTTP) as two:
+    with Door(db, service, CALM_CONFIG, CALM_HTTP) as one, Door(db, service, CALM_CONFIG, CALM_HTTP) as two:
         key = new_key()
         answers = at_once(100, lambda index: (one, two)[index % 2].attempt(key, "/wait"))
         assert one.count(key) == 1
@@ -559,4 +572,4 @@ def test_everything_at_once(server, db, service):
                 for each in chaos:
                     each.result(30)
                 load.wait_more(20)
-            load.assert_safe(longest_s=14)
+            load.assert_safe(longest_s=20)

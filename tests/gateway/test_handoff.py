@@ -110,6 +110,7 @@ def test_a_service_that_is_too_slow_after_its_commit_loses_nothing(door):
     key = new_key()
     serve(door, key, then=Answer(hold=threading.Event()))
     attempt(door, key, "/doubt")
+    door.wait_state(key, "succeeded")
     answer = door.attempt(key, "/doubt")
     assert (answer.status, answer.body, answer.replayed) == (201, b'{"payment": 1}', True)
     assert door.count(key) == 1 and charged(door, key) == 1

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from contract.calls import uuid7
-from harness.postgres import ROOT, wait_until
+from harness.postgres import PATIENCE_S, ROOT, wait_until
 from harness.upstream import Answer
 
 from .door import BODY, JSON, Door, assert_problem, assert_replays, new_key, quoted, same_answer
@@ -30,8 +30,8 @@ CONFIG = """
     location /named/by/itself { once required; proxy_pass http://app; }
     location /alone { once required; once_scope alone; once_tenant none; proxy_pass http://app; }
     location /success { once required; once_scope success; once_store 2xx 3xx; proxy_pass http://app; }
-    location /again { once required; once_scope again; once_in_doubt retry; proxy_read_timeout 500ms; proxy_pass http://app; }
-    location /doubt { once required; once_scope doubt; proxy_read_timeout 500ms; proxy_pass http://app; }
+    location /again { once required; once_scope again; once_in_doubt retry; proxy_read_timeout 1500ms; proxy_pass http://app; }
+    location /doubt { once required; once_scope doubt; proxy_read_timeout 1500ms; proxy_pass http://app; }
     location /keep { once required; once_scope keep; once_headers Content-Type X-Kept-*; proxy_pass http://app; }
     location /no-body { once required; once_scope no-body; once_fingerprint method target; proxy_pass http://app; }
     location /canonical { once required; once_scope canonical; once_canonical_json on; proxy_pass http://app; }
@@ -796,7 +796,7 @@ def test_a_request_in_doubt_runs_again_where_the_upstream_is_idempotent_itself(d
     key = new_key()
     door.upstream.script(key, ending, Answer(201, body=b"second"))
     attempt_to_doubt(door, key, "/again", protocol)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while (second := door.attempt(key, "/again", protocol=protocol)).status == 409 and time.monotonic() < deadline:
         assert_problem(second, 409, "active")  # the end of the first attempt is being stored
     assert (second.status, second.body, second.replayed) == (201, b"second", False)
@@ -935,7 +935,7 @@ def test_variables_say_what_was_decided(door):
     again = door.attempt(key, f"/seen?{key}")
     assert (first.header("X-Verdict"), again.header("X-Verdict")) == ("new_claim", "replay_success")
     # A line is written after the answer, each by the worker that gave it: the second may come first.
-    wait_until(lambda: door.nginx.access().count(key) == 2, "two lines in the access log", 5)
+    wait_until(lambda: door.nginx.access().count(key) == 2, "two lines in the access log")
     lines = [line for line in door.nginx.access().splitlines() if key in line]
     verdicts = sorted(line[line.index("verdict="):line.index(" key=")] for line in lines)
     assert verdicts == ["verdict=new_claim fence=1", "verdict=replay_success fence="]

@@ -22,7 +22,7 @@ CONFIG = """
     set $fallback @again;
     set $nowhere @nowhere;
     set $then_page @then_page;
-    location /page { error_page 500 502 504 /page.html; proxy_read_timeout 500ms; proxy_pass http://app; }
+    location /page { error_page 500 502 504 /page.html; proxy_pass http://app; }
     location = /page.html { internal; once off; alias @dir@/certificate.pem; }
     location /page-refused { error_page 502 /page.html; proxy_pass http://away; }
     location = /page-said { internal; once off; return 200 "a page of yours"; }
@@ -304,7 +304,7 @@ REFUSED_BODIES = {"large": b"4e20\r\n" + bytes(20000) + b"\r\n0\r\n\r\n", "malfo
 
 def send_refused_body(door, key, target, what, later):
     """later: nginx refuses it while it waits for the body, not as it begins to read."""
-    connection = Http1(door.nginx.h1, timeout=6)
+    connection = Http1(door.nginx.h1, timeout=20)
     headers = door.headers_of(key) + [("Transfer-Encoding", "chunked"), ("Connection", "close")]
     head = Http1.bytes_of("POST", target, headers)
     if later:

@@ -42,7 +42,8 @@ def door(request, database):
     with kind() as service:
         for name in ("fastcgi", "uwsgi"):
             lines = "".join(f"{name}_param {parameter} {value};" for parameter, value in PARAMETERS.items())
-            settings = settings.replace(f"@{name}@", lines + f"{name}_read_timeout 500ms;")
+            settings = settings.replace(f"@{name}@", lines)
+        late = next(name for name in ("proxy", "fastcgi", "uwsgi") if f"{name}_pass" in settings) + "_read_timeout 500ms;"
         settings = settings.replace("@service@", str(service.path))
         config = f"""
             once required;
@@ -50,8 +51,8 @@ def door(request, database):
             once_scope pay;
             once_response_max 1m;
             once_wait 10s;
-            proxy_read_timeout 500ms;
             location /pay {{ {settings} }}
+            location /late {{ {settings} {late} }}
         """
         http = f"upstream kept {{ server unix:{service.path}; keepalive 8; }}"
         with Door(database, service, config, http) as running:
@@ -112,12 +113,12 @@ def test_no_whole_answer_is_in_doubt(door, ending):
     key = new_key()
     door.upstream.script(key, ENDINGS[ending], Answer())
     try:
-        answer = door.attempt(key)
+        answer = door.attempt(key, "/late")
         assert not answer.whole or answer.status >= 500
     except ConnectionError:
         pass
     door.wait_state(key, "in_doubt")
-    assert_problem(door.attempt(key), 409, "in-doubt")
+    assert_problem(door.attempt(key, "/late"), 409, "in-doubt")
     assert door.count(key) == 1
 
 

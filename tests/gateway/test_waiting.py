@@ -17,7 +17,7 @@ CONFIG = """
     location /pay { once_wait 20s; proxy_pass http://app; }
     location /short { once_wait 700ms; proxy_pass http://app; }
     location /doubt { once_wait 20s; proxy_read_timeout 500ms; proxy_pass http://app; }
-    location /leased { once_wait 20s; once_lease 1s; proxy_pass http://app; }
+    location /leased { once_wait 20s; once_lease 3s; proxy_pass http://app; }
 """
 
 
@@ -56,14 +56,14 @@ def test_a_duplicate_is_answered_soon_after_its_original(door):
     original.result()
     began = time.monotonic()
     assert duplicate.result().replayed
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10  # of the 20 s for which it would wait
 
 
 def test_a_duplicate_whose_patience_ends_is_told_that_the_original_runs_and_when_to_come_back(door):
     key, hold, original = held(door, "/short")
     began = time.monotonic()
     answer = assert_problem(door.attempt(key, "/short"), 409, "active")
-    assert 0.5 < time.monotonic() - began < 5
+    assert 0.5 < time.monotonic() - began < 10
     assert int(answer.header("Retry-After")) >= 1
     hold.set()
     assert_replays(door, key, original.result(), "/short")
@@ -73,7 +73,7 @@ def test_a_mismatch_does_not_wait(door):
     key, hold, original = held(door)
     began = time.monotonic()
     assert_problem(door.attempt(key, body=b"other"), 422, "mismatch")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     hold.set()
     original.result()
 
@@ -143,7 +143,7 @@ def test_an_original_that_runs_longer_than_its_lease_keeps_it_and_its_duplicates
     """The lease is renewed while the upstream works."""
     key, hold, original = held(door, "/leased")
     duplicate = door.start(key, "/leased")
-    assert waits([original, duplicate], 3)
+    assert waits([original, duplicate], 5)
     assert not door.stored(key).lease_passed and door.stored(key).fence == 1
     hold.set()
     first = original.result()

@@ -147,7 +147,7 @@ UNREACHABLE = {
 @pytest.mark.parametrize("name", UNREACHABLE)
 def test_the_log_says_why_a_database_cannot_be_reached_and_no_password(database, upstream, name):
     dsn, reason = UNREACHABLE[name]
-    with Door(database, upstream, CONFIG, "once_timeout 700ms;", dsn=dsn.replace("@dsn@", database.dsn()), workers=1) as door:
+    with Door(database, upstream, CONFIG, "once_timeout 5s;", dsn=dsn.replace("@dsn@", database.dsn()), workers=1) as door:
         answer = assert_problem(door.attempt(new_key()), 503, "unavailable")
         assert reason.encode() not in answer.body
         line = next(line for line in door.nginx.log().splitlines() if "event=claim_failed" in line)

@@ -216,7 +216,7 @@ def test_of_two_processes_one_is_active_and_the_other_takes_over(db, tmp_path):
             emit(connection, 100, first=100)
             started = time.monotonic()
             second.until_true(lambda: 199 in numbers(second), "the other to publish")
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 10
             assert second.log("took_over")
             assert second.stop() == 0
     assert set(numbers(first)) | set(numbers(second)) == set(range(200))

@@ -189,6 +189,7 @@ def test_a_broker_that_is_away_makes_events_unavailable_in_time_and_none_that_wa
     assert results[late]["verdict"] == "unavailable" and str(kafka.ports["PLAINTEXT"]) in results[late]["problem"]
     assert {result["verdict"] for result in results.values()} <= {"delivered", "unavailable"}
     kafka.start()
+    wait_until(lambda: sink.deliver("orders")["verdict"] == "delivered", "the broker's return")
     waiting = [event_id for event_id, result in results.items() if result["verdict"] == "unavailable"]
     for event_id in waiting:
         send(sink, "away", event_id=event_id)
@@ -221,7 +222,7 @@ def test_closing_while_the_broker_is_stuck_does_not_wait_for_it(kafka, tmp_path,
             start = time.monotonic()
             sink.say("close")
             assert sink.process.wait(30) == 0
-            assert time.monotonic() - start < 5
+            assert time.monotonic() - start < 20  # of 60
         finally:
             kafka.resume()
 

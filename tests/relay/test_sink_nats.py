@@ -145,6 +145,7 @@ def test_a_killed_server_makes_events_unavailable_and_none_is_lost(nats, tmp_pat
         delivered = {event_id for event_id, result in results.items() if result["verdict"] == "delivered"}
         assert delivered <= stored
         assert {result["verdict"] for result in results.values()} <= {"delivered", "unavailable"}
+        wait_until(lambda: sink.deliver("shop.back")["verdict"] == "delivered", "the server's return")
         again = [event_id for event_id in sent if event_id not in delivered]
         for event_id in again:
             sink.send("shop.killed", event_id=event_id)
@@ -179,7 +180,7 @@ def test_closing_while_the_server_is_stuck_does_not_wait_for_it(nats, tmp_path, 
             start = time.monotonic()
             sink.say("close")
             assert sink.process.wait(30) == 0
-            assert time.monotonic() - start < 5
+            assert time.monotonic() - start < 20  # of 60
         finally:
             nats.resume()
 

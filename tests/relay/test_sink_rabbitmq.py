@@ -184,7 +184,7 @@ def test_a_stuck_broker_and_more_than_the_connection_holds_blocks_nobody(rabbitm
             start = time.monotonic()
             sink.say("close")
             assert sink.process.wait(30) == 0
-            assert time.monotonic() - start < 6
+            assert time.monotonic() - start < 20
         finally:
             rabbitmq.resume()
 
