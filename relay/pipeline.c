@@ -21,7 +21,7 @@ enum {
 	STORE_MS = 10000, /* progress over nothing of ours is stored so often */
 	COUNT_MS = 10000, /* parked events are counted so often */
 	CHUNK_WAIT_MS = 20,
-	PERMIT_MS = 1500, /* a round trip to the database must be shorter; who takes over waits so long */
+	PERMIT_MS = 1000, /* a round trip to the database must be shorter; who takes over waits so long */
 	FULL_WAIT_MS = 100
 };
 

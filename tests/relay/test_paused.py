@@ -24,10 +24,13 @@ def rabbitmq():
         yield broker
 
 
-@pytest.fixture(params=["one aggregate", "many"])
+MANY = {"one aggregate": (2000, "'a'"), "many": (12_000, "(i % 500)::text")}
+
+
+@pytest.fixture(params=MANY)
 def emitted(db, request):
     """More than are delivered until the first is stopped."""
-    count, aggregate = {"one aggregate": (2000, "'a'"), "many": (12_000, "(i % 500)::text")}[request.param]
+    count, aggregate = MANY[request.param]
     emit(db.connect(), count, aggregate=aggregate)
 
 
@@ -62,11 +65,13 @@ def end_session(db):
 
 
 def hand_over(db, first, second):
-    """The first works for a while; the second does all the rest while the first is paused; then that is woken, and stands by."""
+    """The first works for a while; the second does all the rest while the first is paused; then that is woken, and stands by. A busy machine may
+    stop the first only when it is through: so that the second has some in any case, some more come meanwhile."""
     first.start().until("active")
     second.start().until("standby")
     first.until_true(lambda: db.value("SELECT after_id > 0 FROM once.relay"), "the first to be in the middle")
     pause(first)
+    emit(db.connect(), 100, aggregate="'a'")
     end_session(db)
     second.until("took_over")
     second.until_true(lambda: passed_all(db), "the second to do the rest")
@@ -74,10 +79,11 @@ def hand_over(db, first, second):
     first.until("standby")
 
 
-def assert_first_came_before_second(sources):
-    assert {"first", "second"} == set(sources), "the first was stopped too early, or too late"
+def assert_first_came_before_second(sources, but_for=0):
+    assert {"first", "second"} == set(sources), "the first was stopped too early"
     taken_over = sources.index("second")
-    assert "first" not in sources[taken_over:], f"{sources[taken_over:].count('first')} old events came after {taken_over} events"
+    late = sources[taken_over:].count("first")
+    assert late <= but_for, f"{late} old events came after {taken_over} events"
 
 
 @pytest.mark.usefixtures("emitted")
@@ -88,13 +94,15 @@ def test_a_webhook_gets_nothing_from_a_relay_that_slept_through_a_takeover(db, p
         assert_first_came_before_second([request.header("X-From") for request in endpoint.seen()])
 
 
-@pytest.mark.usefixtures("emitted")
-def test_a_stream_of_nats_gets_nothing_from_a_relay_that_slept_through_a_takeover(db, pair):
+@pytest.mark.parametrize("count, aggregate", MANY.values(), ids=MANY)
+def test_a_stream_of_nats_gets_no_more_than_the_client_was_putting_together(db, pair, count, aggregate):
+    """Of messages of 8 kB those are a few: it collects 32 kB."""
+    emit(db.connect(), count // 2, aggregate=aggregate, payload="jsonb_build_object('n', i, 'x', repeat('x', 8000))")
     with Nats() as nats:
         nats.add_stream("SHOP", "order.>", duplicate_window=100_000_000)  # ns: NATS itself shall drop nothing of it
         first, second = (pair(name, sink="nats", url=nats.url, envelope="cloudevents", ce_source=name) for name in ("first", "second"))
         hand_over(db, first, second)
-        assert_first_came_before_second([message.header("ce-source") for message in nats.messages("SHOP")])
+        assert_first_came_before_second([message.header("ce-source") for message in nats.messages("SHOP")], but_for=5)
 
 
 @pytest.mark.usefixtures("emitted")
@@ -111,6 +119,8 @@ def test_a_topic_of_kafka_gets_no_more_than_librdkafka_had(db, pair):
     kafka.require()
     with kafka.Kafka() as broker:
         broker.create_topic("order.created")
+        broker.create_topic("warm")
+        broker.publish("warm", [("k", "v")])  # so that the broker's coordinator is loaded, for which the first event would wait
         options = {"sink": "kafka", "url": f"kafka://{broker.servers}", "envelope": "cloudevents"}
         first, second = (pair(name, ce_source=name, **options) for name in ("first", "second"))
         emit(db.connect(), 2000, aggregate="'a'")
