@@ -14,6 +14,9 @@ WITH parents AS (
      WHERE i.inhparent IN (SELECT p.oid FROM parents AS p)
 ), intents AS (
     SELECT l.* FROM leaves AS l WHERE l.relname LIKE E'intent\\_d%'
+), stored AS (
+    SELECT c.oid, c.relname, c.relreplident, c.relrowsecurity, c.relforcerowsecurity
+      FROM pg_catalog.pg_class AS c WHERE c.relnamespace = to_regnamespace('once') AND c.relkind IN ('r', 'p')
 ), broken AS (
     SELECT format('%s on %s', x.indexrelid::regclass, x.indrelid::regclass) AS name
       FROM pg_catalog.pg_index AS x JOIN pg_catalog.pg_class AS c ON c.oid = x.indrelid
@@ -61,3 +64,19 @@ SELECT 'pending detach', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(relname, ', ' ORDER BY relname), 150), 'none'),
        'a DETACH CONCURRENTLY was interrupted: the keeper ends it; by hand: ALTER TABLE once.intent DETACH PARTITION once.NAME FINALIZE'
   FROM leaves WHERE detaching
+UNION ALL
+-- The functions run as the owner, whom row security binds where it is forced.
+SELECT 'row security', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(relforcerowsecurity) THEN 'failed' ELSE 'warning' END,
+       coalesce('on for ' || left(string_agg(relname, ', ' ORDER BY relname), 150), 'off: the functions decide who sees what'),
+       'ALTER TABLE once.NAME NO FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY: it hides rows from the functions themselves, which then '
+           || 'fail or decide wrongly. To keep tenants apart use once.bind'
+  FROM stored WHERE relrowsecurity
+UNION ALL
+SELECT 'replica identity', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
+       coalesce('none for ' || left(string_agg(relname, ', ' ORDER BY relname), 150), 'every table has one'),
+       'ALTER TABLE once.NAME REPLICA IDENTITY FULL: once it is published (FOR ALL TABLES), updates and deletes of its rows fail'
+  FROM stored AS t
+ WHERE CASE t.relreplident WHEN 'n' THEN true
+            WHEN 'i' THEN NOT EXISTS (SELECT FROM pg_catalog.pg_index AS x WHERE x.indrelid = t.oid AND x.indisreplident)
+            WHEN 'd' THEN NOT EXISTS (SELECT FROM pg_catalog.pg_index AS x WHERE x.indrelid = t.oid AND x.indisprimary) END
+   AND EXISTS (SELECT FROM pg_catalog.pg_class AS c WHERE c.oid = t.oid AND c.relkind = 'r')

@@ -337,3 +337,21 @@ def test_transaction_ids_that_run_out_are_found(there):
         END LOOP; END $$""")
     assert checks(pgonce, 0)["wraparound"]["level"] == "warning"
     holder.rollback()
+
+
+@pytest.mark.parametrize("forced, level", [(True, "failed"), (False, "warning")])
+def test_row_security_on_a_table_of_the_contract_is_found(pgonce, db, forced, level):
+    db.execute("ALTER TABLE once.intent ENABLE ROW LEVEL SECURITY")
+    if forced:
+        db.execute("ALTER TABLE once.intent FORCE ROW LEVEL SECURITY")
+    row = checks(pgonce, forced)["row security"]
+    assert row["level"] == level and "intent" in row["found"] and "NO FORCE" in row["advice"]
+    db.execute("ALTER TABLE once.intent NO FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY")
+    assert checks(pgonce, 0)["row security"]["level"] == "ok"
+
+
+@pytest.mark.parametrize("table", ["decision", "intent_d0"])
+def test_a_table_without_a_replica_identity_is_found(pgonce, db, table):
+    db.execute(f"ALTER TABLE once.{table} REPLICA IDENTITY NOTHING")
+    row = checks(pgonce, 1)["replica identity"]
+    assert row["level"] == "failed" and table in row["found"] and "FULL" in row["advice"]
