@@ -42,7 +42,9 @@ static const section sections[] = {
      false},
     {SQL_DOCTOR_OWNER, "one owner|roles|grants|closed to PUBLIC|closed tables|closed functions", true},
     {SQL_DOCTOR_STORAGE,
-     "collation|fillfactor|autovacuum of partitions|dead rows|invalid indexes|primary keys|pending detach|row security|replica identity", true},
+     "collation|fillfactor|autovacuum of partitions|dead rows|invalid indexes|primary keys|pending detach|row "
+     "security|replica identity",
+     true},
     {SQL_DOCTOR_DAYS, "partitions|days ahead", true},
     {SQL_DOCTOR_CLOSING, "closing days|consumers behind", true},
     {SQL_DOCTOR_KEEPER, "keeper|keeper steps|keeper clock|retention held", true},

@@ -288,12 +288,11 @@ const cli_option cli_options[OPTION_COUNT] = {
                             .letter = 'v',
                             .kind = KIND_FLAG,
                             .help = "log each batch; of keep, each step"},
-    [OPTION_METRICS] =
-        {.name = "metrics",
-         .kind = KIND_TEXT,
-         .argument = "ADDRESS:PORT",
-         .help = "serve metrics there for Prometheus (OpenMetrics at /metrics), /health and /once/ready, for "
-                 "example 127.0.0.1:9187 or [::1]:9187; port 0: any that is free, see the log"},
+    [OPTION_METRICS] = {.name = "metrics",
+                        .kind = KIND_TEXT,
+                        .argument = "ADDRESS:PORT",
+                        .help = "serve metrics there for Prometheus (/metrics), /health and /once/ready, for "
+                                "example 127.0.0.1:9187 or [::1]:9187; port 0: any that is free, see the log"},
     [OPTION_ONE_ROUND] = {.name = "once",
                           .kind = KIND_FLAG,
                           .help =

@@ -350,13 +350,13 @@ static char *set_status(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 	if (cf->args->nelts == 2) {
 		if (ngx_strcmp(value[1].data, "json") == 0) {
 			location->status = 2;
-		} else if (ngx_strcmp(value[1].data, "openmetrics") == 0) {
+		} else if (ngx_strcmp(value[1].data, "metrics") == 0) {
 			location->status = 3;
 		} else if (ngx_strcmp(value[1].data, "ready") == 0) {
 			core->handler = gate_ready_handler;
 			return NGX_CONF_OK;
 		} else {
-			return "takes json, openmetrics or ready, or nothing: then the request's Accept header decides";
+			return "takes json, metrics or ready, or nothing: then the request's Accept header decides";
 		}
 	}
 	core->handler = gate_status_handler;

@@ -4,6 +4,7 @@
  * it is written is lib/http's (metrics.c).
  */
 #include "ngx_http_once.h"
+#include "openmetrics.h"
 
 enum {
 	COUNT_MS = 1000, /* how old the batcher's figures of another worker may be */
@@ -129,20 +130,23 @@ void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held)
 
 /* ---- the page ---- */
 
-static ngx_uint_t wants_openmetrics(ngx_http_request_t *r, const gate_location *location)
+/* What the request's Accept header asks for, if it has one. */
+static http_text accepted(ngx_http_request_t *r)
 {
 	static ngx_str_t name = ngx_string("http_accept");
 	ngx_http_variable_value_t *accept;
-	ngx_uint_t key;
 	u_char lower[16];
 
-	if (location->status != 1) {
-		return location->status == 3;
-	}
-	key = ngx_hash_strlow(lower, name.data, name.len);
-	accept = ngx_http_get_variable(r, &name, key);
-	return accept != NULL && !accept->not_found &&
-	       ngx_strlcasestrn(accept->data, accept->data + accept->len, (u_char *)"openmetrics", 10) != NULL;
+	accept = ngx_http_get_variable(r, &name, ngx_hash_strlow(lower, name.data, name.len));
+	return accept == NULL || accept->not_found ? (http_text){.data = "", .length = 0}
+	                                           : (http_text){.data = (char *)accept->data, .length = accept->len};
+}
+
+static ngx_uint_t wants_text(http_text accept)
+{
+	u_char *end = (u_char *)accept.data + accept.length;
+
+	return ngx_strlcasestrn((u_char *)accept.data, end, (u_char *)"text/plain", 9) != NULL;
 }
 
 static void free_text(void *text)
@@ -203,7 +207,9 @@ ngx_int_t gate_status_handler(ngx_http_request_t *r)
 {
 	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 	ngx_pool_cleanup_t *cleanup = ngx_pool_cleanup_add(r->pool, 0);
-	ngx_uint_t open = wants_openmetrics(r, location);
+	http_text accept = accepted(r);
+	ngx_uint_t open = openmetrics_accepted(accept);
+	ngx_uint_t json = location->status == 2 || (location->status == 1 && !open && !wants_text(accept));
 	ngx_int_t rc;
 	char *text = NULL;
 	size_t length = 0;
@@ -219,15 +225,22 @@ ngx_int_t gate_status_handler(ngx_http_request_t *r)
 		return NGX_HTTP_SERVICE_UNAVAILABLE;
 	}
 	count_batcher();
-	if (!(open ? http_metrics_openmetrics(metrics, &text, &length) : http_metrics_json(metrics, &text, &length))) {
+	if (json) {
+		(void)http_metrics_json(metrics, &text, &length);
+	} else if (http_metrics_openmetrics(metrics, &text, &length) && !open) {
+		text = openmetrics_to_prometheus(text, &length);
+	}
+	if (text == NULL) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
 	cleanup->handler = free_text;
 	cleanup->data = text;
-	if (open) {
-		ngx_str_set(&r->headers_out.content_type, HTTP_OPENMETRICS_TYPE);
-	} else {
+	if (json) {
 		ngx_str_set(&r->headers_out.content_type, "application/json");
+	} else if (open) {
+		ngx_str_set(&r->headers_out.content_type, OPENMETRICS_TYPE);
+	} else {
+		ngx_str_set(&r->headers_out.content_type, PROMETHEUS_TYPE);
 	}
 	return send_page(r, NGX_HTTP_OK, text, length);
 }

@@ -63,7 +63,8 @@ typedef enum once_code {
 	ONCE_PARTITION_MISSING = 16,  /* P4098: run the keeper. Retry: yes, afterwards. */
 	ONCE_UNKNOWN_STATE = 17,      /* P4099: library and contract differ. Retry: no. */
 	ONCE_SERIALIZATION = 18,      /* 40001, 40P01: rolled back by a race. Retry: yes, the whole transaction. */
-	ONCE_CONNECTION = 19, /* The connection is lost or cannot be made. Retry: yes, unless the outcome is unknown, or the server refuses the role,
+	ONCE_CONNECTION =
+	    19, /* The connection is lost or cannot be made. Retry: yes, unless the outcome is unknown, or the server refuses the role,
 	                         the password or the database (once_error_sqlstate: class 28, 3D000, 42501). */
 	ONCE_OUTCOME_UNKNOWN = 20, /* Lost during COMMIT, and nobody can be asked. Retry: yes, with the same key. */
 	ONCE_DEADLINE =

@@ -147,10 +147,14 @@ static enum MHD_Result answer_metrics(const metrics_server *server, struct MHD_C
 	char *text = metrics_write(server->metrics, more, &length);
 
 	metrics_free(more);
+	const char *accept = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_ACCEPT);
+	bool open = accept != NULL && openmetrics_accepted((http_text){.data = accept, .length = strlen(accept)});
+	text = open ? text : openmetrics_to_prometheus(text, &length);
 	if (text == NULL) {
 		return say(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "out of memory\n");
 	}
-	return answer(connection, MHD_HTTP_OK, HTTP_OPENMETRICS_TYPE, text, length, MHD_RESPMEM_MUST_FREE);
+	return answer(connection, MHD_HTTP_OK, open ? OPENMETRICS_TYPE : PROMETHEUS_TYPE, text, length,
+	              MHD_RESPMEM_MUST_FREE);
 }
 
 static enum MHD_Result on_request(void *argument, struct MHD_Connection *connection, const char *url,

@@ -68,8 +68,8 @@ UNION ALL
 -- The functions run as the owner, whom row security binds where it is forced.
 SELECT 'row security', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(relforcerowsecurity) THEN 'failed' ELSE 'warning' END,
        coalesce('on for ' || left(string_agg(relname, ', ' ORDER BY relname), 150), 'off: the functions decide who sees what'),
-       'ALTER TABLE once.NAME NO FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY: it hides rows from the functions themselves, which then '
-           || 'fail or decide wrongly. To keep tenants apart use once.bind'
+       'ALTER TABLE once.NAME NO FORCE ROW LEVEL SECURITY, DISABLE ROW LEVEL SECURITY: it hides rows from the functions themselves, which '
+           || 'then fail or decide wrongly. To keep tenants apart use once.bind'
   FROM stored WHERE relrowsecurity
 UNION ALL
 SELECT 'replica identity', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,

@@ -37,7 +37,7 @@ SELECT jsonb_build_object(
     'partitions', (SELECT coalesce(jsonb_agg(jsonb_build_object('table', p.labels->>'table', 'day', p.labels->>'day',
                        'bytes', p.value) ORDER BY p.value DESC), '[]')
                      FROM metric AS p WHERE p.name = 'pgonce_partition_bytes'),
-    'days_ahead', (SELECT min(m.value) FROM metric AS m WHERE m.name = 'pgonce_days_ahead'),
+    'days_ahead', (SELECT min(m.value) FROM metric AS m WHERE m.name = 'pgonce_partitions_ahead'),
     'oldest_transaction_seconds', (SELECT max(m.value) FROM metric AS m WHERE m.name = 'pgonce_oldest_transaction_seconds'),
     'keeper_seconds', (SELECT extract(epoch FROM clock_timestamp())::double precision - max(m.value) FROM metric AS m
                         WHERE m.name = 'pgonce_keeper_last_success_timestamp_seconds' AND m.value > 0),

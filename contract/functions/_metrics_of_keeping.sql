@@ -15,9 +15,9 @@ BEGIN
      UNION ALL
     SELECT 'pgonce_clock_held', NULL, (once._clock_held() IS NOT NULL)::integer
      UNION ALL
-    SELECT 'pgonce_days_closing', NULL, count(*) FROM once.closing
+    SELECT 'pgonce_partitions_closing', NULL, count(*) FROM once.closing
      UNION ALL
-    SELECT 'pgonce_days_ahead', jsonb_build_object('table', t.name),
+    SELECT 'pgonce_partitions_ahead', jsonb_build_object('table', t.name),
            max(substr(c.relname, length(t.name) + 3)::integer) - floor(date_part('epoch', clock_timestamp()) / 86400)
       FROM (VALUES ('intent'), ('outbox')) AS t (name)
       JOIN pg_inherits AS h ON h.inhparent = to_regclass('once.' || t.name) JOIN pg_class AS c ON c.oid = h.inhrelid

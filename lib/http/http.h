@@ -277,9 +277,7 @@ void http_metrics_batched(http_metrics *metrics, http_metrics_worker *worker,
 /* Any of the struct's counters: http_metrics_add(&metrics->reports[report], 1). */
 void http_metrics_add(uint64_t *counter, uint64_t increment);
 /*
- * *text: terminated, the caller's to free; false where memory is short. JSON: one object. OpenMetrics 1.0: Content-Type
- * HTTP_OPENMETRICS_TYPE.
+ * *text: terminated, the caller's to free; false where memory is short. JSON: one object. OpenMetrics 1.0.
  */
-#define HTTP_OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length);
 bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *length);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* openmetrics.c: see openmetrics.h. The format's own rules, and nobody's figures. */
+/* openmetrics.c: see openmetrics.h. The formats' own rules, and nobody's figures. */
 #include "openmetrics.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define WHOLE_MAX 9007199254740992.0 /* 2^53 */
 
@@ -43,7 +44,7 @@ void openmetrics_label(buffer *out, http_text text)
 		} else if (c == '"' || c == '\\') {
 			char escaped[2] = {'\\', (char)c};
 			buffer_add(out, escaped, 2);
-		} else if (length == 0 || c < ' ' || c == 0x7f) {
+		} else if (length == 0 || c == 0) {
 			buffer_text(out, "?");
 		} else {
 			buffer_add(out, text.data + i, length);
@@ -78,4 +79,57 @@ void openmetrics_number(buffer *out, double number)
 		snprintf(text, sizeof text, "%.15g", number);
 		buffer_format(out, strtod(text, NULL) == number ? "%.15g" : "%.17g", number);
 	}
+}
+
+bool openmetrics_accepted(http_text accept)
+{
+	static const char wanted[] = "application/openmetrics-text";
+	size_t length = sizeof wanted - 1;
+
+	for (size_t i = 0; i + length <= accept.length; i++) {
+		if (strncasecmp(accept.data + i, wanted, length) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Of a line "# HELP name text" or "# TYPE name type", its end where the name ends. */
+static const char *name_end(const char *line)
+{
+	const char *name = line + sizeof "# HELP " - 1;
+	return name + strcspn(name, " \n");
+}
+
+char *openmetrics_to_prometheus(char *text, size_t *length)
+{
+	buffer out = {.length_max = SIZE_MAX};
+	const char *suffix = "";
+
+	for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n') + 1) {
+		size_t rest = strcspn(line, "\n") + 1;
+		bool is_type = strncmp(line, "# TYPE ", 7) == 0, is_help = strncmp(line, "# HELP ", 7) == 0;
+		if (strncmp(line, "# UNIT ", 7) == 0 || strncmp(line, "# EOF", 5) == 0) {
+			continue;
+		}
+		if (is_type || is_help) {
+			/* A counter is called by the name of its samples there. */
+			const char *end = name_end(line);
+			suffix = is_help ? suffix : strncmp(end, " counter\n", 9) == 0 ? "_total" : "";
+			buffer_add(&out, line, (size_t)(end - line));
+			buffer_text(&out, suffix);
+			rest -= (size_t)(end - line);
+			line = end;
+		}
+		for (size_t i = 0; i < rest; i++) {
+			/* Quotes are escaped in labels only. */
+			bool is_escape = is_help && line[i] == '\\';
+			i += is_escape && line[i + 1] == '"' ? 1 : 0;
+			buffer_add(&out, line + i, is_escape && line[i] == '\\' ? 2 : 1);
+			i += is_escape && line[i] == '\\' ? 1 : 0;
+		}
+	}
+	out.failed = out.failed || text == NULL;
+	free(text);
+	return buffer_take(&out, length);
 }

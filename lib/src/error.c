@@ -154,8 +154,9 @@ once_code error_make(once_error **error, once_code code, const char *sqlstate, b
 	const code_row *row = row_of_code(code);
 	made->code = code;
 	snprintf(made->sqlstate, sizeof made->sqlstate, "%s", text_or_empty(sqlstate));
-	made->retriable = (row != NULL && row->retriable && !(code == ONCE_CONNECTION && error_refuses_us(made->sqlstate))) ||
-	                  (code == ONCE_DATABASE && error_passes(made->sqlstate));
+	made->retriable =
+	    (row != NULL && row->retriable && !(code == ONCE_CONNECTION && error_refuses_us(made->sqlstate))) ||
+	    (code == ONCE_DATABASE && error_passes(made->sqlstate));
 	made->outcome_unknown = outcome_unknown;
 	made->message = copy_trimmed(text_or_empty(message));
 	made->detail = copy_trimmed(text_or_empty(detail));
@@ -214,10 +215,12 @@ once_code error_of_refusal(once_error **error, const char *sqlstate, const char 
 	const char *hint = "The server is there, and not ready yet: try again.";
 
 	if (error_refuses_us(sqlstate)) {
-		hint = "The server is there and refuses: create what the message names, or change the connection string (or PGUSER, PGDATABASE, "
+		hint = "The server is there and refuses: create what the message names, or change the connection string (or "
+		       "PGUSER, PGDATABASE, "
 		       "PGPASSWORD).";
 	} else if (strncmp(sqlstate, "53", 2) == 0) {
-		hint = "The server is there, and its connections are taken: try again; have a pooler before it, or a higher max_connections.";
+		hint = "The server is there, and its connections are taken: try again; have a pooler before it, or a higher "
+		       "max_connections.";
 	}
 	return error_make(error, ONCE_CONNECTION, sqlstate, false, message, NULL, hint);
 }

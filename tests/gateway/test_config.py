@@ -66,7 +66,7 @@ GOOD = {
     "once_handoff": ["on", "off"],
     "once_log_keys": ["hash", "clear"],
     "once_problem_base": ["https://docs.example/problems#"],
-    "once_status": ["", "json", "openmetrics"],
+    "once_status": ["", "json", "metrics"],
 }
 BAD = {
     "once_database": ['""', '"port"', '"nonsense=1"', "/nowhere/at/all"],

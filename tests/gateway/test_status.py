@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from harness import openmetrics
+from harness.prometheus import promtool
 from harness.postgres import wait_until
 from harness.upstream import Answer
 
@@ -20,7 +21,7 @@ CONFIG = """
     location /refused { once required; once_scope refused; proxy_pass http://unix:@dir@/nobody:; }
     location = /status { once_status; }
     location = /status.json { once_status json; }
-    location = /metrics { once_status openmetrics; }
+    location = /metrics { once_status metrics; }
 """
 
 
@@ -31,7 +32,7 @@ def page(door):
 
 
 def metrics(door):
-    answer = door.nginx.ask("GET", "/metrics")
+    answer = door.nginx.ask("GET", "/metrics", [("Accept", "application/openmetrics-text")])
     assert answer.status == 200
     assert answer.header("Content-Type").startswith("application/openmetrics-text; version=1.0.0")
     return openmetrics.read(answer.body.decode())
@@ -160,6 +161,7 @@ def test_a_scopes_name_has_its_characters_in_both_pages(door):
         (None, "application/json"),
         ("*/*", "application/json"),
         ("application/json", "application/json"),
+        ("text/plain;version=0.0.4", "text/plain; version=0.0.4"),
         ("application/openmetrics-text", "application/openmetrics-text"),
         ("application/openmetrics-text;version=1.0.0;q=0.9,text/plain;q=0.5,*/*;q=0.1", "application/openmetrics-text"),
     ],
@@ -169,8 +171,17 @@ def test_the_page_has_the_form_that_the_client_asks_for(door, accept, kind):
     assert answer.status == 200 and answer.header("Content-Type").startswith(kind)
     if kind == "application/json":
         json.loads(answer.body)
+    elif kind.startswith("text/plain"):
+        assert promtool("check", "metrics", given=answer.body.decode()) == (0, "")
     else:
         openmetrics.read(answer.body.decode())
+
+
+def test_what_a_person_reads_is_what_promtool_reads(door):
+    assert door.attempt(new_key(), "/other").status == 201  # a scope with quotes and a backslash
+    answer = door.nginx.ask("GET", "/metrics")
+    assert answer.header("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
+    assert promtool("check", "metrics", given=answer.body.decode()) == (0, "")
 
 
 def test_the_page_is_only_read(door):

@@ -19,9 +19,9 @@ def program(name):
     return found
 
 
-def promtool(*words):
+def promtool(*words, given=""):
     """(exit status, all that it wrote)."""
-    done = subprocess.run([program("promtool"), *map(str, words)], capture_output=True, text=True, check=False, env=clean_environment(),
+    done = subprocess.run([program("promtool"), *map(str, words)], input=given, capture_output=True, text=True, check=False, env=clean_environment(),
                           timeout=2 * PATIENCE_S)
     return done.returncode, done.stdout + done.stderr
 

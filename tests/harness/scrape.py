@@ -6,8 +6,11 @@ import re
 
 from . import openmetrics
 from .postgres import PATIENCE_S
+from .prometheus import promtool
 
 TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PLAIN_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ACCEPT = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 ADDRESS = re.compile(r"event=metrics address=(\S+):([0-9]+)")
 
 
@@ -17,10 +20,10 @@ def address_in(log):
     return found and (found[1].strip("[]"), int(found[2]))
 
 
-def ask(address, path="/metrics", method="GET", body=None):
+def ask(address, path="/metrics", method="GET", body=None, accept=ACCEPT):
     connection = http.client.HTTPConnection(*address, timeout=PATIENCE_S)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"Accept": accept} if accept else {})
         answer = connection.getresponse()
         return answer.status, dict(answer.getheaders()), answer.read().decode()
     finally:
@@ -33,6 +36,14 @@ def scrape(address):
     assert status == 200, text
     assert headers["Content-Type"] == TYPE
     return openmetrics.read(text)
+
+
+def assert_promtool_takes(address):
+    """What a person pipes into it: curl URL | promtool check metrics."""
+    status, headers, text = ask(address, accept="*/*")
+    assert (status, headers["Content-Type"]) == (200, PLAIN_TYPE)
+    status, said = promtool("check", "metrics", given=text)
+    assert (status, said) == (0, ""), said
 
 
 def figure(families, name, suffix="", **labels):

@@ -27,7 +27,7 @@ static void a_label_keeps_characters_and_has_a_mark_in_the_place_of_each_byte_th
 	    {"", ""},
 	    {"plain", "plain"},
 	    {"a\"b\\c\nd", "a\\\"b\\\\c\\nd"},
-	    {"\x01\x1f\x7f", "???"},
+	    {"\x01\x1f\x7f\r", "\x01\x1f\x7f\r"},
 	    {"\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"},
 	    {"\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf0\x90\x80\x80\xf4\x8f\xbf\xbf",
 	     "\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"},
@@ -95,6 +95,45 @@ static void a_family_has_its_type_and_a_help_on_one_line(void **state)
 	free(made);
 }
 
+static void the_older_format_says_the_same_in_its_own_way(void **state)
+{
+	(void)state;
+	static const char open[] = "# TYPE a counter\n# HELP a Of \\\"a\\\", \\\\ and \\n.\na_total{x=\"\\\"\\\\\"} 1\n"
+	                           "# TYPE b gauge\n# HELP b B.\nb 2\n"
+	                           "# TYPE c histogram\n# HELP c C.\n# UNIT c seconds\nc_bucket{le=\"+Inf\"} 3\n# EOF\n";
+	size_t length = 0;
+	char *text = openmetrics_to_prometheus(strdup(open), &length);
+	assert_string_equal(text,
+	                    "# TYPE a_total counter\n# HELP a_total Of \"a\", \\\\ and \\n.\na_total{x=\"\\\"\\\\\"} 1\n"
+	                    "# TYPE b gauge\n# HELP b B.\nb 2\n"
+	                    "# TYPE c histogram\n# HELP c C.\nc_bucket{le=\"+Inf\"} 3\n");
+	assert_int_equal(length, strlen(text));
+	free(text);
+	text = openmetrics_to_prometheus(strdup("# EOF\n"), &length);
+	assert_non_null(text);
+	assert_int_equal(length, 0);
+	free(text);
+	assert_null(openmetrics_to_prometheus(NULL, &length));
+}
+
+static void openmetrics_is_for_who_asks_for_it(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *accept;
+		bool open;
+	} cases[] = {{"", false},
+	             {"*/*", false},
+	             {"text/plain;version=0.0.4", false},
+	             {"application/openmetrics", false},
+	             {"application/openmetrics-text", true},
+	             {"Application/OpenMetrics-Text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", true}};
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		http_text accept = {.data = cases[i].accept, .length = strlen(cases[i].accept)};
+		assert_true(openmetrics_accepted(accept) == cases[i].open);
+	}
+}
+
 static void a_buffer_that_is_full_or_finds_no_memory_gives_nothing(void **state)
 {
 	(void)state;
@@ -127,6 +166,8 @@ int main(void)
 	    cmocka_unit_test(a_label_keeps_characters_and_has_a_mark_in_the_place_of_each_byte_that_is_none),
 	    cmocka_unit_test(a_number_is_read_back_as_it_was),
 	    cmocka_unit_test(a_family_has_its_type_and_a_help_on_one_line),
+	    cmocka_unit_test(the_older_format_says_the_same_in_its_own_way),
+	    cmocka_unit_test(openmetrics_is_for_who_asks_for_it),
 	    cmocka_unit_test(a_buffer_that_is_full_or_finds_no_memory_gives_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

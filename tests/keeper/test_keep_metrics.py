@@ -9,7 +9,7 @@ import pytest
 from harness.broker import free_port
 from harness.postgres import wait_until
 from harness.proxy import Proxy
-from harness.scrape import ask, figure, scrape
+from harness.scrape import ask, assert_promtool_takes, figure, scrape
 
 from .keeping import NOTHING, STEPS, Keeper, replace_step
 
@@ -25,6 +25,8 @@ def replace_metrics(db, body):
 
 SAYS = """RETURN QUERY VALUES ('pgonce_intents', 'counter', 'Verdicts.', '{"scope": "a\\"b", "verdict": "new"}'::jsonb, 3::float8),
                             ('pgonce_intents', 'counter', 'Verdicts.', '{"scope": "ä", "verdict": "new"}', 4),
+                            ('pgonce_intents', 'counter', 'Verdicts.', '{"scope": "\\u0001", "verdict": "new"}', 1),
+                            ('pgonce_intents', 'counter', 'Verdicts.', '{"scope": "\\r", "verdict": "new"}', 2),
                             ('pgonce_odd', 'gauge', 'Odd numbers.', '{"n": "1"}', 'Infinity'), ('pgonce_odd', 'gauge', 'Odd numbers.', '{"n": "2"}', 'NaN'),
                             ('pgonce_odd', 'gauge', 'Odd numbers.', '{"n": "3"}', 1e15), ('pgonce_odd', 'gauge', 'Odd numbers.', '{"n": "3"}', 7),
                             ('pgonce_odd', 'gauge', 'Odd numbers.', '{"n": "4"}', NULL), ('pgonce_odd', 'gauge', 'Odd numbers.', '{"n": 5}', 1),
@@ -43,6 +45,7 @@ def test_what_the_database_says_and_what_the_process_did_come_in_one_text(db, tm
         assert figure(read, "pgonce_up") == 1
         assert figure(read, "pgonce_intents", scope='a"b', verdict="new") == 3
         assert figure(read, "pgonce_intents", scope="ä", verdict="new") == 4
+        assert [figure(read, "pgonce_intents", scope=scope, verdict="new") for scope in "\x01\r"] == [1, 2]
         assert figure(read, "pgonce_intents", scope="late", verdict="new") == 5
         assert [figure(read, "pgonce_odd", n=n) for n in "13"] == [math.inf, 7]
         assert math.isnan(figure(read, "pgonce_odd", n="2"))
@@ -71,7 +74,8 @@ def test_the_contracts_own_metrics_are_openmetrics_and_tell_of_a_failing_step(db
         assert figure(read, "pgonce_keeper_failing", step="purge") == 1
         assert figure(read, "pgonce_keeper_failing", step="days") == 0
         assert figure(read, "pgonce_keeper_last_success_timestamp_seconds", step="days") > 1.7e9
-        assert figure(read, "pgonce_days_ahead", table="intent") >= 1
+        assert figure(read, "pgonce_partitions_ahead", table="intent") >= 1
+        assert_promtool_takes(address)
         replace_step(db, "purge", NOTHING)
         wait_until(lambda: figure(scrape(address), "pgonce_keeper_failing", step="purge") == 0, "the step to be mended")
 

@@ -13,7 +13,7 @@ from harness.broker import free_port
 from harness.nats import Nats
 from harness.nginx import BUILD
 from harness.postgres import PORT, clean_environment, tied, wait_until
-from harness.scrape import address_in, ask, figure, scrape
+from harness.scrape import address_in, ask, assert_promtool_takes, figure, scrape
 from harness.webhook import Answer, Webhook, per_event
 from relay.running import PROGRAM, Relay, emit, webhook
 
@@ -41,6 +41,14 @@ def test_what_the_registry_writes_is_openmetrics():
 
 
 # ---- the server
+
+
+def test_a_relays_figures_pass_promtool(tmp_path, db, endpoint):
+    emit(db.connect(), 3)
+    with running(tmp_path, db, **webhook(endpoint)) as (relay, address):
+        relay.until_true(lambda: len(endpoint.seen()) == 3, "the events")
+        assert_promtool_takes(address)
+        assert relay.stop() == 0
 
 
 def test_get_and_head_are_answered_and_nothing_else(tmp_path, db):
