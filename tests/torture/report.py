@@ -124,7 +124,7 @@ def line_of(record):
         return f"{at}  fault {record['fault']} {record['target']} {record['action']} {record.get('detail') or ''}".rstrip()
     if record["kind"] == "decided":
         return f"{at}    the operator decides that intent {record['intent']} succeeded: {body_text(record['body'])}"
-    return f"{at}  {record['kind']} {record.get('phase', '')}"
+    return f"{at}  {record['kind']} {record.get('phase', record.get('text', ''))}"
 
 
 def timeline(violation, history, facts):

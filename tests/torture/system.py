@@ -108,6 +108,7 @@ class System:
         self.ended = []  # (when, name, status) of those that ended by themselves
         self.problems = []  # of the tending thread
         self.notes = []  # what was unusual, for a reader
+        self.recorder = None  # the history, once there is a workload
         self.primary = self.standby = self.warehouse = self.broker = self.gateway = None
         self.naive = self.handoff = self.relay = self.consumer = self.keeper = None
         self.sockets = None
@@ -419,17 +420,37 @@ class System:
             process.wanted = True
         if self.standby.is_former:
             self.must_rebuild.set()
-        self._await(self.primary, patience_s=patience_s)
+        self._await_node(self.primary, patience_s)
         wait_until(lambda: not self.promoting.is_set(), "the end of the promotion", patience_s)
         try:
             wait_until(self.in_sync, "the standby", patience_s / 2)
         except TimeoutError:
-            self.notes.append(f"the standby did not come back by itself:\n{self.standby.tail()}")
+            self.note(f"the standby did not come back by itself:\n{self.standby.tail()}")
             self.must_rebuild.set()
         for process in self.processes:
-            self._await(process, patience_s=patience_s)
+            if isinstance(process, Node):
+                self._await_node(process, patience_s)
+            else:
+                self._await(process, patience_s=patience_s)
         wait_until(self.in_sync, "the standby after the faults", patience_s)
         assert not self.problems, self.problems
+
+    def _await_node(self, node, patience_s):
+        """A PostgreSQL that is not ready after half of the patience is killed and started again, once, as an operator would. A postmaster gives its
+        children five seconds to end, by the clock of the day: where that was ahead and is true again, it waits as long as it was ahead."""
+        try:
+            self._await(node, patience_s=patience_s / 2)
+        except TimeoutError as stuck:
+            self.note(f"{node.name} was stuck, and is killed and started again: {stuck}")
+            node.kill()
+            node.wanted = True
+            self._await(node, patience_s=patience_s / 2)
+
+    def note(self, text):
+        """For a reader: of the run's record, too, where there is one."""
+        self.notes.append(text)
+        if self.recorder is not None:
+            self.recorder.record("note", text=text)
 
     def destroy(self):
         """Ends every process, and removes what is not in the system's directory."""

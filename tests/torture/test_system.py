@@ -3,9 +3,11 @@
 disks are as they are said to be; a failover loses nothing that was acknowledged.
 
 Broken on purpose and seen to fail: a failover that does not ask whether the standby has everything, a shim that ignores its file, a tending thread
-that does nothing, a former primary that starts as it is."""
+that does nothing, a former primary that starts as it is, a heal() that only waits for a server that is stuck."""
 
+import os
 import re
+import signal
 import threading
 import time
 
@@ -250,6 +252,20 @@ def test_a_full_disk_refuses_writes_until_there_is_room(system):
     assert "No space left on device" in str(refused.value) + system.warehouse.tail(1_000_000)
     system.heal()
     write()
+
+
+def test_a_server_that_waits_for_a_clock_that_was_ahead_is_started_again_and_noted(system):
+    """The postmaster kills a child that does not end after five seconds by the clock of the day, which is set back meanwhile."""
+    node = system.warehouse
+    pid, before, said = node.pid, len(system.notes), len(node.tail(10_000_000))
+    with done(system, "clock", "warehouse", ahead_s=3000):
+        checkpointer, writer = (next(pid for pid, title in node.backends().items() if name in title) for name in ("checkpointer", "background writer"))
+        os.kill(writer, signal.SIGSTOP)
+        os.kill(checkpointer, signal.SIGKILL)
+        wait_until(lambda: not node.is_ready() and "recovery mode" in node.tail(10_000_000)[said:], "the crash", PATIENCE_S)
+    system.heal(patience_s=20)
+    assert node.is_ready() and node.pid != pid and not is_running(writer)
+    assert len(system.notes) == before + 1 and "postgres-w was stuck" in system.notes[-1]
 
 
 def test_sessions_can_be_ended_and_cancelled(system):
