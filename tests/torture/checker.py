@@ -92,6 +92,7 @@ class Story:
         self.intents, self.attempts, self.faults, self.phases = {}, {}, [], []
         self.cases = {}
         self.decided = []  # by the operator
+        self.granted = []  # fences, to keys that come again
         self.given_up = set()  # intents whose clients asked for a while only, since their keys are soon forgotten
         for record in history.records:
             kind = record["kind"]
@@ -105,6 +106,8 @@ class Story:
                 self.attempts[record["intent"], record["attempt"]].answer = record
             elif kind == "decided":
                 self.decided.append(record)
+            elif kind == "granted":
+                self.granted.append(record)
             elif kind == "given_up":
                 self.given_up.add(record["intent"])
             elif kind == "fault":
@@ -214,6 +217,20 @@ def under_its_fence(story):
         for row in story.case(name_of(stored)).effects:
             if row.get("fence") is not None and row["table"] == "effects" and row["fence"] != stored["fence"]:
                 yield name_of(stored), f"the effect was made under fence {row['fence']}, and the intent is at {stored['fence']}"
+
+
+@rule(online=True)
+def fences_rise(story):
+    """Fences: each that is granted to a key is above all that it has had, also where its intent was deleted meanwhile. Else a late report of an earlier
+    attempt passes for the present one's."""
+    highest = {}
+    for record in story.granted:
+        name = name_of(record)
+        last = highest.get(name)
+        if last is not None and record["fence"] <= last["fence"]:
+            yield name, f"fence {record['fence']} was granted ({record['how']}) at {record['t']:.1f} s, after fence {last['fence']} at {last['t']:.1f} s"
+        if last is None or record["fence"] > last["fence"]:
+            highest[name] = record
 
 
 @rule(online=True)

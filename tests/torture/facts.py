@@ -25,9 +25,10 @@ APPLIED = """
     SELECT position, message_id, body ->> 'tenant' AS tenant, body ->> 'scope' AS scope, body ->> 'key' AS key, body ->> 'aggregate' AS aggregate,
            (body ->> 'step')::integer AS step, (body ->> 'nth')::integer AS nth, coalesce((body ->> 'direct')::boolean, false) AS direct
     FROM torture.applied ORDER BY position"""
+# But for keys whose claims are left behind on purpose (reborn.py).
 STUCK = """
     SELECT tenant, scope, key, date_part('epoch', lease_until) AS lease_until, date_part('epoch', clock_timestamp()) AS now
-    FROM once.intent WHERE state = 'processing' AND lease_until < clock_timestamp() - make_interval(secs => %s)"""
+    FROM once.intent WHERE state = 'processing' AND scope <> 'reborn' AND lease_until < clock_timestamp() - make_interval(secs => %s)"""
 # Outcomes that commit with their effect, under a fence: final from then on.
 FENCES = "SELECT tenant, scope, key, fence FROM once.intent WHERE scope IN ('fenced', 'handoff') AND state = 'succeeded'"
 DECISIONS = "SELECT tenant, scope, key, d::text AS text FROM once.decision AS d ORDER BY decided_at"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, nine times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, ten times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -119,6 +119,14 @@ MUTATIONS = {
             doors=("sql/fenced", "lib/fenced", "http/handoff"),
             faults=("pause:client", "pause:handoff", "pause:gateway*", "half_open:client-pg", "half_open:handoff-pg"),
             functions=(("_report", "AND i.fence = fence AND ", "AND "),),
+        ),
+        Mutation(
+            "fence_repeats",
+            "a new intent begins at fence 1, whatever fences its key had before it was deleted",
+            rules=("fences_rise",),
+            doors=("sql",),
+            faults=("delay:client-pg",),
+            functions=(("_first_fence", "coalesce(pg_sequence_last_value('once.fence_floor_seq'), 0)::integer + 1", "1"),),
         ),
         Mutation(
             "select_then_insert",

@@ -128,7 +128,8 @@ BEGIN
 END $$;
 
 -- The scopes. Leases are short, so that faults outlast them. Two scopes forget soon: 'brief' has keys without a day, whose promise
--- ends with their retention; 'aged' has keys of past days, which are retired while it is used.
+-- ends with their retention; 'aged' has keys of past days, which are retired while it is used. 'reborn' forgets at once: its keys come
+-- again and again, and have no effects.
 SELECT once.set_scope('', lease => '4 s', retention => '1 day');
 SELECT once.set_scope('accounts');
 SELECT once.set_scope('brief', retention => '45 s');
@@ -139,3 +140,4 @@ SELECT once.set_scope('doubtful', on_stale => 'in_doubt');
 SELECT once.set_scope('handoff', on_stale => 'takeover');
 SELECT once.set_scope('naive', on_stale => 'in_doubt');
 SELECT once.set_scope('jobs', on_stale => 'in_doubt');
+SELECT once.set_scope('reborn', retention => '1 s', on_stale => 'takeover');

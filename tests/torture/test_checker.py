@@ -249,6 +249,15 @@ def test_an_effect_elsewhere_that_verify_found_under_a_later_fence(run):
     assert intent and run.broken() == set()
 
 
+@pytest.mark.parametrize("fences, broken", [((1, 2, 5, 6), set()), ((1, 2, 2), {"fences_rise"}), ((3, 1), {"fences_rise"}), ((1, 4, 2, 3), {"fences_rise"})])
+def test_a_fence_that_a_key_has_had_before(run, fences, broken):
+    run.log("granted", tenant="b", scope="s", key="k", fence=9, how="start")
+    for fence in fences:
+        run.log("granted", tenant="a", scope="s", key="k", fence=fence, how="new_claim")
+    assert run.broken() == run.broken(online=True) == broken
+    assert all(violation.name == ("a", "s", "k") for violation in run.check())
+
+
 def test_a_second_attempt_that_is_refused_only_at_its_end(run):
     intent = run.done()
     run.attempt(intent, 2, verdict="failed", code="P4010")

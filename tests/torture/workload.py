@@ -22,6 +22,7 @@ from . import doors
 from .decisions import Operator
 from .doors import Intent, Orders
 from .messages import MessageDoor
+from .reborn import Reborn
 
 LEASE_S = 4
 BRIEF_S = 25  # attempts at a key that is soon forgotten begin within this time; what is kept of it, 45 s (schema.sql)
@@ -248,6 +249,7 @@ class Workload:
         self.watch = None
         self.operator = Operator(system, recorder, seed, self.decided, self.problems)
         wanted = [name for name in GROUPS if any(self.wants(name, kind) for kind in GROUPS[name][0])]
+        self.reborn = None
         usual, left = (sum(GROUPS[name][2] for name in names) for names in (GROUPS, wanted))
         self.groups = {name: Group(self, name, usual / left) for name in wanted}
 
@@ -259,6 +261,9 @@ class Workload:
         self.watch = doors.Watch()
         self.placing = True
         self.operator.start()
+        if "sql" in self.groups:
+            self.reborn = Reborn(self.system.dsn("client-pg"), self.watch, self.recorder, self.seed, self.problems, TENANTS)
+            self.reborn.start()
         for group in self.groups.values():
             group.start()
         if any(kind.scope == "aged" for group in self.groups.values() for kind in group.kinds):
@@ -485,6 +490,8 @@ class Workload:
         """Until every event and every message has been applied. Some are delivered once more first, and what is published last tells that
         all before it has come."""
         self.drained(deadline)
+        if self.reborn is not None:
+            self.reborn.stop()
         self.deliver_again()
         if "message" in self.groups:
             group = self.groups["message"]
