@@ -55,6 +55,8 @@ class Orders:
     leave: str = None
     isolation: str = "READ COMMITTED"
     pipeline: bool = False  # with libpgonce: all statements in one round trip
+    trying: bool = False  # in SQL: once.try_start in place of once.start
+    apart: bool = False  # in SQL: each statement a transaction of its own, as of somebody who forgot BEGIN
 
 
 @dataclasses.dataclass
@@ -228,6 +230,7 @@ class Session:
 
 
 BEGIN = "SELECT * FROM once.start(%s, %s, once.fingerprint(%s::bytea, %s), %s)"
+TRY = BEGIN.replace("once.start", "once.try_start")
 FINISH = "SELECT once.finish(%s, %s, once.fingerprint(%s::bytea, %s), %s, response_body => %s::bytea, tenant => %s, state => %s)"
 CLAIM = "SELECT * FROM once.claim(%s, %s, once.fingerprint(%s::bytea, %s), owner => %s, tenant => %s)"
 PEEK = "SELECT * FROM once.peek(%s, %s, %s)"
@@ -237,6 +240,10 @@ RENEW = "SELECT once.renew(%s, %s, %s, tenant => %s)"
 RELEASE = "SELECT once.release(%s, %s, %s, tenant => %s)"
 ACT = "SELECT torture.act(%s, %s, %s, %s, %s, %s, %s)"
 WRITE = "SELECT torture.write(%s, %s, %s, %s, %s, %s, %s, %s)"
+# What a verdict of once.try_start is to an attempt that may not run.
+TOLD = {
+    "replay": "acknowledged", "final_failure": "acknowledged", "active": "busy", "in_doubt": "in_doubt", "mismatch": "mismatch", "expired": "expired",
+}  # fmt: skip
 
 
 def failure_body():
@@ -284,11 +291,13 @@ class SqlDoor:
     def transaction(self, intent, number, payload, orders):
         session = self.session
         name, mark = (intent.scope, intent.key), (payload, intent.tenant)
+        if orders.apart:
+            return self.apart(intent, name, mark)
         session.row(f"BEGIN ISOLATION LEVEL {orders.isolation}")
-        begun = session.row(BEGIN, *name, *mark, intent.tenant)
-        if begun["verdict"] == "replay":
+        begun = session.row(TRY if orders.trying else BEGIN, *name, *mark, intent.tenant)
+        if begun["verdict"] != "proceed":
             session.row("COMMIT")
-            return Answer("acknowledged", "replay", begun["response_status"], begun["response_body"], True)
+            return self.told(begun)
         leave_at(orders, "begun")
         time.sleep(orders.before_s)
         if orders.retry:
@@ -305,6 +314,22 @@ class SqlDoor:
         leave_at(orders, "finished")
         session.commit()
         return Answer("acknowledged", "", status, body, False)
+
+    def apart(self, intent, name, mark):
+        """Nothing guards an effect between two transactions: finish must refuse, and so there is none. An acknowledgement would be one without its effect."""
+        session, body = self.session, failure_body()
+        begun = session.row(BEGIN, *name, *mark, intent.tenant)
+        if begun["verdict"] != "proceed":
+            return self.told(begun)
+        session.settle(FINISH, *name, *mark, 201, body, intent.tenant, "succeeded")
+        return Answer("acknowledged", "apart", 201, body, False)
+
+    @staticmethod
+    def told(begun):
+        verdict = TOLD[begun["verdict"]]
+        if verdict == "acknowledged":
+            return Answer(verdict, begun["verdict"], begun["response_status"], begun["response_body"], True)
+        return Answer(verdict, begun["verdict"])
 
     def leased(self, intent, number, payload, orders):
         session = self.session

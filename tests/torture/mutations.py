@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, ten times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, twelve times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -129,6 +129,14 @@ MUTATIONS = {
             functions=(("_first_fence", "coalesce(pg_sequence_last_value('once.fence_floor_seq'), 0)::integer + 1", "1"),),
         ),
         Mutation(
+            "try_start_proceeds",
+            "once.try_start lets everybody in, whatever is stored",
+            rules=("told_at_once",),
+            doors=("sql",),
+            faults=("delay:client-pg",),
+            functions=(("_start_over", "IF code IS NULL AND judged <> 'replay_success' THEN", "IF NOT raising OR (code IS NULL AND judged <> 'replay_success') THEN"),),
+        ),
+        Mutation(
             "select_then_insert",
             "an attempt looks whether there is an outcome, and stores one in the end, and nothing else keeps it single",
             rules=("at_most_one",),
@@ -136,6 +144,14 @@ MUTATIONS = {
             faults=("delay:client-pg",),
             functions=tuple((function, LOCKS, "true") for function in ("_enter", "_start_over", "_claim")),
             script="\nALTER TABLE once.intent DROP CONSTRAINT intent_pkey;\n",
+        ),
+        Mutation(
+            "finish_unstarted",
+            "once.finish takes what its transaction has not started",
+            rules=("one_effect_per_acknowledged",),
+            doors=("sql",),
+            faults=("delay:client-pg",),
+            functions=(("finish", "(once._has_started(tenant, scope, key) AND (bucket", "((bucket"),),
         ),
         Mutation(
             "completion_before_commit",

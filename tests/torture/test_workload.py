@@ -294,6 +294,37 @@ def test_a_failure_for_good_is_stored_and_one_for_now_is_not(shop, clients, door
     assert len(effects(shop)) == 1
 
 
+def test_try_start_tells_what_start_raises(shop, clients):
+    plain, final = an_intent("transaction", "accounts", 1), an_intent("transaction", "accounts", 2, final=True)
+    lost, running = an_intent("transaction", "doubtful", 3), an_intent("transaction", "accounts", 4)
+    other = plain.payload.replace("false", "true", 1)
+
+    def told(intent, payload=None):
+        answers = [clients.attempt("sql", intent, payload, trying=trying) for trying in (False, True)]
+        first, second = ((answer.verdict, answer.status, answer.body, answer.replayed) for answer in answers)
+        assert first == second, answers
+        return first[0]
+
+    assert clients.attempt("sql", plain, trying=True).verdict == clients.attempt("sql", final, trying=True).verdict == "acknowledged"
+    clients.attempt("sql", an_intent("doubtful", "doubtful", 3), leave="done")
+    clients.insist("sql", an_intent("doubtful", "doubtful", 3), "in_doubt")
+    assert [told(plain), told(plain, other), told(final), told(lost)] == ["acknowledged", "mismatch", "acknowledged", "in_doubt"]
+    with contextlib.closing(psycopg2.connect(shop.dsn())) as connection, connection.cursor() as cursor:
+        cursor.execute(doors.BEGIN, (running.scope, running.key, running.payload.encode(), running.tenant, running.tenant))
+        assert told(running) == "busy"
+        connection.rollback()
+    assert clients.attempt("sql", running, trying=True).verdict == told(running) == "acknowledged"
+    assert sorted(each for each, _ in effects(shop)) == [1, 3, 4]
+
+
+def test_who_forgets_begin_is_refused_and_leaves_nothing(shop, clients):
+    intent = an_intent("transaction", "accounts")
+    refused = clients.attempt("sql", intent, apart=True)
+    assert (refused.verdict, refused.code) == ("failed", "P4012")
+    assert effects(shop) == [] and shop.rows("SELECT 1 FROM once.intent") == []
+    assert clients.attempt("sql", intent).verdict == clients.attempt("sql", intent, apart=True).verdict == "acknowledged"
+
+
 @pytest.mark.parametrize("door, mode, scope, steps, end", [
     ("sql", "transaction", "accounts", ("begun", "finished"), "acknowledged"),
     ("sql", "fenced", "fenced", ("claimed", "written"), "acknowledged"),

@@ -248,8 +248,8 @@ class Workload:
         self.problems = []
         self.watch = None
         self.operator = Operator(system, recorder, seed, self.decided, self.problems)
-        wanted = [name for name in GROUPS if any(self.wants(name, kind) for kind in GROUPS[name][0])]
         self.reborn = None
+        wanted = [name for name in GROUPS if any(self.wants(name, kind) for kind in GROUPS[name][0])]
         usual, left = (sum(GROUPS[name][2] for name in names) for names in (GROUPS, wanted))
         self.groups = {name: Group(self, name, usual / left) for name in wanted}
 
@@ -384,6 +384,8 @@ class Workload:
             orders.leave = draw.choice(("begun", "claimed", "written", "finished", "done"))
         elif intent.mode == "transaction" and draw.random() < 0.3:
             orders.pipeline = True
+        if intent.mode == "transaction":
+            orders.trying, orders.apart = draw.random() < 0.4, draw.random() < 0.03
         return orders
 
     def follow(self, group, intent, job, answer, draw):
@@ -485,13 +487,13 @@ class Workload:
                 worker.join(3 * doors.PATIENCE_S)
         if self.operator.is_alive():
             self.operator.stop()
+        if self.reborn is not None:
+            self.reborn.stop()
 
     def drain(self, deadline):
         """Until every event and every message has been applied. Some are delivered once more first, and what is published last tells that
         all before it has come."""
         self.drained(deadline)
-        if self.reborn is not None:
-            self.reborn.stop()
         self.deliver_again()
         if "message" in self.groups:
             group = self.groups["message"]
