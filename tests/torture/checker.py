@@ -416,6 +416,27 @@ def decided_for_good(story):
                 yield case.name, f"{attempt} was told in_doubt after an operator's decision"
 
 
+@rule(online=True)
+def asked_in_time(story):
+    """Promise 5: what is in doubt is decided by verify only when its attempt's lease has passed: until then it may still act. An answer that nobody acts on
+    is no breach, since the row had changed meanwhile; nor is a clock that was set back in between."""
+    early = {(*name_of(row), row["fence"]) for row in story.rows("questions") if (row["lease_until"] or 0) > max(row["began"], row["at"])}
+    for row in story.rows("decided_early"):
+        if (*name_of(row), row["fence"]) in early:
+            yield name_of(row), f"attempt {row['fence']} was in doubt, and verify decided while its lease held for {row['lease_until'] - row['at']:.1f} s"
+
+
+@rule(online=False)
+def verify_is_believed(story):
+    """Promise 5: what verify says is what is decided: what happened is a success, and what is absent is not there and does not come."""
+    for row in story.rows("questions"):
+        case = story.case(name_of(row))
+        if row["answer"] == "happened" and case.stored is not None and case.stored["state"] not in (None, "succeeded"):
+            yield case.name, f"verify answered happened of attempt {row['fence']}, and the intent is {case.stored['state']}"
+        if row["answer"] == "absent" and any(effect["fence"] <= row["fence"] for effect in case.effects):
+            yield case.name, f"verify answered absent of attempt {row['fence']}, and an effect is there of that attempt or an earlier one"
+
+
 def was_let_in(attempt):
     """It ran, and failed; not: it met no database."""
     return attempt.verdict == "failed" and not attempt.answer["code"].startswith(("connect", "lost", "08", "25", "40", "53", "55", "57"))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """The operator, who is asked about some of the intents that are in doubt: looks into the ledger whether the effect happened, and decides so with
-once.resolve, while reports, attempts and faults go on. What is not in the ledger is left in doubt: as long as its attempt lives, it may come."""
+once.resolve, while reports, attempts and faults go on. What is not in the ledger is left in doubt: as long as its attempt lives, it may come.
+Between two questions he has once.recover decide the doubts of which verify can tell."""
 
 import base64
 import contextlib
@@ -16,6 +17,7 @@ SHARE = 0.4  # of the intents in doubt
 TRIES = 20
 PAUSE_S = 0.5
 HAPPENED = "SELECT body FROM torture.ledger WHERE tenant = %s AND scope = %s AND key = %s"
+RECOVER = "SELECT * FROM once.recover(scope => 'asked', in_doubt => true)"
 DECIDE = "SELECT once.resolve(%s, %s, 'succeeded', 'the ledger has it', 201, response_body => %s::bytea, tenant => %s)"
 
 
@@ -57,6 +59,7 @@ class Operator(threading.Thread):
             try:
                 intent = self.asked.get(timeout=PAUSE_S)
             except queue.Empty:
+                self.recover()
                 continue
             try:
                 self.look_after(intent)
@@ -77,6 +80,16 @@ class Operator(threading.Thread):
                 self.recorder.record("decided", intent=intent.number, body=base64.b64encode(body).decode())
                 self.decided(intent)
             return
+
+    def recover(self):
+        try:
+            with contextlib.closing(psycopg2.connect(self.system.direct_dsn())) as connection:
+                connection.autocommit = True
+                with connection.cursor() as cursor:
+                    cursor.execute("SET statement_timeout = '5s'")
+                    cursor.execute(RECOVER)
+        except psycopg2.Error:
+            pass  # the database is away: the next time
 
     def stop(self):
         self.over.set()

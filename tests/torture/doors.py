@@ -57,6 +57,7 @@ class Orders:
     pipeline: bool = False  # with libpgonce: all statements in one round trip
     trying: bool = False  # in SQL: once.try_start in place of once.start
     apart: bool = False  # in SQL: each statement a transaction of its own, as of somebody who forgot BEGIN
+    doubt_s: float = 0  # a leased attempt says that it does not know, and goes on after this pause
 
 
 @dataclasses.dataclass
@@ -352,6 +353,9 @@ class SqlDoor:
                 body = failure_body()
                 self.report(FAIL, *name, fence, False, 422, body, intent.tenant)
                 return Answer("acknowledged", verdict, 422, body, False)
+            if orders.doubt_s:
+                self.report(FAIL, *name, fence, None, None, None, intent.tenant)
+                time.sleep(orders.doubt_s)
         except psycopg2.Error as refused:
             return Answer("failed", refused.pgcode or "lost", loose=refused.pgcode != "P4011")
         try:
@@ -367,6 +371,8 @@ class SqlDoor:
         if intent.mode != "fenced":
             leave_at(orders, "done")
             time.sleep(orders.after_s)
+            if orders.doubt_s and number % 2:
+                return Answer("unknown", "doubt")
             try:
                 self.report(COMPLETE, *name, fence, 201, body, intent.tenant)
             except psycopg2.Error as error:  # somebody else has decided meanwhile: what is stored says the next attempt

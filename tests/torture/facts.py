@@ -31,6 +31,15 @@ STUCK = """
     FROM once.intent WHERE state = 'processing' AND scope <> 'reborn' AND lease_until < clock_timestamp() - make_interval(secs => %s)"""
 # Outcomes that commit with their effect, under a fence: final from then on.
 FENCES = "SELECT tenant, scope, key, fence FROM once.intent WHERE scope IN ('fenced', 'handoff') AND state = 'succeeded'"
+QUESTIONS = """
+    SELECT tenant, scope, key, fence, state, answer, date_part('epoch', lease_until) AS lease_until, date_part('epoch', at) AS at,
+           date_part('epoch', began) AS began
+    FROM torture.question ORDER BY position"""
+# Doubts that somebody else than an operator has decided while their attempt had its lease.
+DECIDED_EARLY = """
+    SELECT * FROM (SELECT tenant, scope, key, (before ->> 'fence')::integer AS fence, date_part('epoch', decided_at) AS at,
+                          date_part('epoch', (before ->> 'lease_until')::timestamptz) AS lease_until
+                   FROM once.decision WHERE from_state = 'in_doubt' AND kind <> 'resolve') AS d WHERE lease_until > at"""
 DECISIONS = "SELECT tenant, scope, key, d::text AS text FROM once.decision AS d ORDER BY decided_at"
 PEEK = """
     SELECT ord, verdict, fence, state, attempts, date_part('epoch', lease_until) AS lease_until, response_status AS status, response_body AS body,
@@ -67,6 +76,8 @@ def collect(system, online=False):
         found["events"] = shop.rows(EVENTS)
         found["effects"] = shop.rows(EFFECTS)
         found["fences"] = shop.rows(FENCES)
+        found["questions"] = shop.rows(QUESTIONS)
+        found["decided_early"] = shop.rows(DECIDED_EARLY)
         path = system.directory / "history.jsonl"
         found["ledger"] = shop.rows(LEDGER) + file_ledger(system.directory / "ledger.txt", path)
         if online:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, twelve times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, fifteen times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -152,6 +152,33 @@ MUTATIONS = {
             doors=("sql",),
             faults=("delay:client-pg",),
             functions=(("finish", "(once._has_started(tenant, scope, key) AND (bucket", "((bucket"),),
+        ),
+        Mutation(
+            "verify_asked_early",
+            "a claim asks verify about a doubt whose attempt still has its lease",
+            rules=("asked_in_time",),
+            doors=("sql/asked",),
+            faults=("delay:client-pg",),
+            functions=(("_claim", "AND (stored.lease_until > now) IS NOT TRUE AND", "AND"),),
+        ),
+        Mutation(
+            "recover_asks_early",
+            "once.recover asks verify about a doubt whose attempt still has its lease",
+            rules=("asked_in_time",),
+            doors=("sql/asked",),
+            faults=("delay:client-pg",),
+            functions=(("_recover_doubt", "IF (doubt.stored).lease_until > clock_timestamp() THEN", "IF false THEN"),),
+        ),
+        Mutation(
+            "verify_inverted",
+            "a claim takes what verify says for its opposite",
+            rules=("at_most_one", "one_effect_per_acknowledged"),
+            doors=("sql/asked",),
+            faults=("delay:client-pg",),
+            functions=(
+                ("_take_over", "IF verified.answer = 'happened' THEN", "IF verified.answer = 'absent' THEN"),
+                ("_take_over", "ELSIF verified.answer = 'absent' AND exhausted", "ELSIF verified.answer = 'happened' AND exhausted"),
+            ),
         ),
         Mutation(
             "completion_before_commit",

@@ -127,6 +127,41 @@ BEGIN
     RETURN verified;
 END $$;
 
+-- What verify_asked was asked, and what it said. began: the transaction, by the same clock.
+CREATE TABLE torture.question (
+    position    bigint GENERATED ALWAYS AS IDENTITY,
+    began       timestamptz NOT NULL DEFAULT transaction_timestamp(),
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    tenant      text NOT NULL,
+    scope       text NOT NULL,
+    key         text NOT NULL,
+    fence       integer NOT NULL,
+    state       text NOT NULL,
+    lease_until timestamptz,
+    answer      text NOT NULL
+);
+CREATE INDEX ON torture.question (key);
+
+-- torture.verify_asked(tenant, scope, key): as verify, but of one key in three it cannot tell at first, which leaves a doubt that the
+-- next claim asks about. Whoever cannot tell shuts nobody out.
+CREATE FUNCTION torture.verify_asked(tenant text, scope text, key text) RETURNS once.verification LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    stored record := once.peek(scope, key, tenant);
+    verified once.verification;
+BEGIN
+    PERFORM torture.pass(tenant, scope, key, 0);
+    IF hashtext(key) % 3 = 0 AND NOT EXISTS (SELECT FROM torture.question AS q WHERE q.tenant = tenant AND q.scope = scope AND q.key = key
+                                                AND q.fence = stored.fence) THEN
+        verified.answer := 'unknown';
+    ELSE
+        verified := torture.verify(tenant, scope, key);
+    END IF;
+    INSERT INTO torture.question (tenant, scope, key, fence, state, lease_until, answer)
+    VALUES (tenant, scope, key, stored.fence, stored.state, stored.lease_until, verified.answer);
+    RETURN verified;
+END $$;
+
 -- The scopes. Leases are short, so that faults outlast them. Two scopes forget soon: 'brief' has keys without a day, whose promise
 -- ends with their retention; 'aged' has keys of past days, which are retired while it is used. 'reborn' forgets at once: its keys come
 -- again and again, and have no effects.
@@ -134,10 +169,11 @@ SELECT once.set_scope('', lease => '4 s', retention => '1 day');
 SELECT once.set_scope('accounts');
 SELECT once.set_scope('brief', retention => '45 s');
 SELECT once.set_scope('aged', retention => '10 s');
+SELECT once.set_scope('reborn', retention => '1 s', on_stale => 'takeover');
 SELECT once.set_scope('fenced', on_stale => 'takeover');
 SELECT once.set_scope('verified', on_stale => 'verify', verify => 'torture.verify');
+SELECT once.set_scope('asked', on_stale => 'verify', verify => 'torture.verify_asked');
 SELECT once.set_scope('doubtful', on_stale => 'in_doubt');
 SELECT once.set_scope('handoff', on_stale => 'takeover');
 SELECT once.set_scope('naive', on_stale => 'in_doubt');
 SELECT once.set_scope('jobs', on_stale => 'in_doubt');
-SELECT once.set_scope('reborn', retention => '1 s', on_stale => 'takeover');

@@ -522,6 +522,38 @@ def test_a_doubt_where_it_can_be_found_out(run):
     assert run.broken() == {"nothing_in_doubt"}
 
 
+def asked(run, answer, state, effect=None, **question):
+    """An intent of which verify was asked, once, about its second attempt. effect: the fence of the one that is there."""
+    intent = run.intent()
+    run.begin(intent)
+    if effect:
+        run.effect(intent, table="ledger", fence=effect)
+    run.stored(intent, state, fence=3)
+    about = {"tenant": "a", "scope": "s", "key": "k1", "fence": 2, "lease_until": None, "at": 991.0}
+    run.facts["questions"] = [{**about, "began": 990.0, "answer": answer, **question}]
+    return about
+
+
+@pytest.mark.parametrize("lease_until, began, decided, broken", [
+    (991.5, 990.0, 991.2, True), (990.5, 990.0, None, False), (None, 990.0, None, False),
+    (991.5, 990.0, None, False),  # its answer was for nothing
+    (1500.0, 2000.0, 991.2, False),  # the clock was set back
+])  # fmt: skip
+def test_a_doubt_that_verify_decides_while_the_attempt_has_its_lease(run, lease_until, began, decided, broken):
+    about = asked(run, "absent", "failed_retryable", lease_until=lease_until, began=began)
+    run.facts["decided_early"] = [{**about, "lease_until": lease_until, "at": decided}] if decided else []
+    assert run.broken() == run.broken(online=True) == ({"asked_in_time"} if broken else set())
+
+
+@pytest.mark.parametrize("answer, state, effect, broken", [
+    ("happened", "succeeded", 2, False), ("happened", "failed_retryable", 2, True), ("absent", "succeeded", 3, False), ("absent", "failed_final", None, False),
+    ("absent", "succeeded", 2, True), ("absent", "succeeded", 1, True), ("unknown", "succeeded", 2, False),
+])  # fmt: skip
+def test_what_verify_said_and_what_became_of_it(run, answer, state, effect, broken):
+    asked(run, answer, state, effect)
+    assert run.broken() == ({"verify_is_believed"} if broken else set())
+
+
 def decided(run, **stored):
     """Nobody knows how it ended; an operator does."""
     intent = run.intent(at_most=True)

@@ -37,7 +37,7 @@ LEASE_S = 0.5
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """The result of a run without faults: its history and its facts."""
-    result = run(Plan(20, 12, "nats", faults=()), keep=tmp_path_factory.mktemp("calm"))
+    result = run(Plan(30, 12, "nats", faults=()), keep=tmp_path_factory.mktemp("calm"))
     assert result.status == 0, result.text()
     return result
 
@@ -214,7 +214,7 @@ def test_slow_intents_are_attempted_again_while_they_are_at_work():
 @pytest.fixture
 def shop(db):
     db.execute(SCHEMA)
-    for scope in ("accounts", "fenced", "verified", "doubtful", "jobs"):
+    for scope in ("accounts", "fenced", "verified", "asked", "doubtful", "jobs"):
         db.execute("SELECT once.set_scope(%s, lease => make_interval(secs => %s))", scope, LEASE_S)
     return db
 
@@ -323,6 +323,28 @@ def test_who_forgets_begin_is_refused_and_leaves_nothing(shop, clients):
     assert (refused.verdict, refused.code) == ("failed", "P4012")
     assert effects(shop) == [] and shop.rows("SELECT 1 FROM once.intent") == []
     assert clients.attempt("sql", intent).verdict == clients.attempt("sql", intent, apart=True).verdict == "acknowledged"
+
+
+def test_a_doubt_is_asked_about_when_its_lease_has_passed_and_what_is_found_is_the_answer(shop, clients):
+    answers = set()
+    for number in range(1, 9):  # of one key in three verify cannot tell at first
+        intent = an_intent("verified", "asked", number)
+        clients.attempts += clients.attempts % 2  # the next one leaves its doubt
+        first = clients.attempt("sql", intent, doubt_s=0.1) if number % 2 else clients.attempt("sql", intent, leave="claimed")
+        assert first.verdict == "unknown"
+        assert clients.attempt("sql", intent).verdict in ("in_doubt", "busy")  # its lease holds
+        answer = clients.insist("sql", intent)
+        asked = shop.rows("SELECT answer, lease_until > at AS early FROM torture.question WHERE key = %s AND fence = 1 ORDER BY position", intent.key)
+        assert asked[-1].answer == ("happened" if number % 2 else "absent") and not any(row.early for row in asked)
+        assert answer.replayed == bool(number % 2)
+        answers |= {row.answer for row in asked}
+    assert answers == {"happened", "absent", "unknown"} and sorted(each for each, _ in effects(shop)) == list(range(1, 9))
+
+
+def test_an_attempt_may_lift_its_own_doubt(shop, clients):
+    clients.attempts = 1
+    assert clients.attempt("sql", an_intent("verified", "asked"), doubt_s=0.1).verdict == "acknowledged"
+    assert shop.value("SELECT state FROM once.intent") == "succeeded"
 
 
 @pytest.mark.parametrize("door, mode, scope, steps, end", [
@@ -439,6 +461,24 @@ def test_an_operator_decides_what_the_ledger_shows_and_each_door_tells_it(shop, 
     told = [clients.attempt(each, intent) for each in (door, other)]
     assert body and [(answer.verdict, answer.status, answer.body, answer.replayed) for answer in told] == [("acknowledged", 201, body, True)] * 2
     assert len(effects(shop)) == 1
+
+
+def test_an_operator_recovers_what_verify_can_tell(shop, clients):
+    class System:
+        direct_dsn = staticmethod(shop.dsn)
+
+    operator = decisions.Operator(System, None, 1, None, [])
+    intent = an_intent("verified", "asked")
+    clients.attempts = 2
+    assert clients.attempt("sql", intent, doubt_s=0.1).verdict == "unknown"
+
+    def recovered():
+        operator.recover()
+        return shop.value("SELECT state FROM once.intent") == "succeeded"
+
+    assert not recovered()  # its lease holds
+    wait_until(recovered, "the end of its lease")
+    assert clients.attempt("sql", intent).replayed and len(effects(shop)) == 1
 
 
 def test_an_operator_leaves_in_doubt_what_the_ledger_does_not_show(shop, clients):

@@ -50,6 +50,7 @@ class Kind:
 SQL = (
     Kind(40, "transaction", "accounts"), Kind(8, "transaction", "brief"), Kind(10, "transaction", "aged"), Kind(15, "fenced", "fenced"),
     Kind(14, "verified", "verified", transactional=False), Kind(13, "doubtful", "doubtful", True, False),
+    Kind(10, "verified", "asked", transactional=False),
 )  # fmt: skip
 LIB = (
     Kind(45, "transaction", "accounts"), Kind(10, "transaction", "aged"), Kind(15, "fenced", "fenced"),
@@ -386,6 +387,8 @@ class Workload:
             orders.pipeline = True
         if intent.mode == "transaction":
             orders.trying, orders.apart = draw.random() < 0.4, draw.random() < 0.03
+        if intent.scope == "asked" and draw.random() < 0.5:
+            orders.doubt_s = round(draw.uniform(0.2, 2), 3)
         return orders
 
     def follow(self, group, intent, job, answer, draw):
@@ -404,7 +407,7 @@ class Workload:
             # Its attempt may still report, and it alone; or an operator decides.
             state.doubts += 1
             self.operator.ask(intent)
-            if state.doubts >= 3:
+            if state.doubts >= 3 and intent.at_most:  # else somebody can be asked, and is, by a later attempt
                 self.settle(intent, "in_doubt")
             elif state.done is None:
                 group.push(2.5, [intent], tries=job.tries + 1)
@@ -460,7 +463,7 @@ class Workload:
             try:
                 with psycopg2.connect(self.system.direct_dsn()) as connection, connection.cursor() as cursor:
                     cursor.execute("UPDATE once.intent SET lease_until = clock_timestamp() + interval '5 s'"
-                                   " WHERE state = 'processing' AND lease_until > clock_timestamp() + interval '1 minute'")
+                                   " WHERE state IN ('processing', 'in_doubt') AND lease_until > clock_timestamp() + interval '1 minute'")
                 connection.close()
                 return
             except psycopg2.Error as error:
