@@ -85,6 +85,7 @@ def walk(db):
             for event, call in EVENTS:
                 number += 1
                 key = f"k{number}"
+                db.execute("DELETE FROM once.intent")  # else recover would be busy with those before
                 db.execute("SELECT once.set_scope('orders', on_stale => 'takeover', max_attempts => 0)")
                 build(db, once, key, state, stale)
                 db.execute(f"SELECT once.set_scope('orders', {policy})")
