@@ -330,3 +330,29 @@ def test_slow_verify_functions_are_asked_about_doubts_a_few_at_a_time_and_all_in
 def test_very_many_that_stay_in_doubt_come_to_an_end(db):
     doubts(db, 1200)
     assert len(recover(db)) == 1200
+
+
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_nothing_is_asked_about_what_another_attempt_has_begun_again_meanwhile(db, in_doubt):
+    """Its verify function may shut out the old attempt's effect, and would shut out the new one's."""
+    db.execute("CREATE TABLE public.asked (key text, pid integer)")
+    make_verify(db, "noting", "INSERT INTO public.asked VALUES (key, pg_backend_pid());"
+                " IF key = 'k1' THEN PERFORM pg_advisory_xact_lock(7); END IF; " + says("absent"))
+    for key in ("k1", "k2"):
+        if in_doubt:
+            doubt(db, key, scope="noting")
+        else:
+            Once(db.connect()).claim(key=key, scope="noting")
+            let_lease_pass(db, key)
+    holder, asking = db.connect(isolation="READ COMMITTED"), db.connect()
+    run(holder, "SELECT pg_advisory_xact_lock(7)")
+
+    def begin_again():
+        wait_until(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'advisory'") == 1, "the question")
+        claimed = Once(db.connect()).claim(key="k2", scope="noting")
+        holder.rollback()
+        return claimed
+
+    _, claimed = in_threads([lambda: run(asking, "SELECT * FROM once.recover(in_doubt => %s)", in_doubt), begin_again])
+    assert claimed.fence > 1
+    assert [row.key for row in db.rows("SELECT key FROM public.asked WHERE pid = %s", asking.info.backend_pid)] == ["k1"]
