@@ -7,9 +7,14 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "child.h"
+
+enum {
+	GRACE_TENTHS = 100 /* tenths of a second between SIGTERM and SIGKILL */
+};
 
 static const int passed_on[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -44,6 +49,70 @@ static bool in_foreground(void)
 	bool foreground = tcgetpgrp(terminal) == getpgrp();
 	close(terminal);
 	return foreground;
+}
+
+/*
+ * Should pgonce be killed, nobody renews the lease any more. CMD is told by the kernel; what CMD has started is told by this process, which does nothing
+ * but wait for that: the group gets SIGTERM, and SIGKILL where that has not ended it. A message on the pipe first says which group.
+ */
+static _Noreturn void guard(int life)
+{
+	static const struct timespec pause = {.tv_nsec = 100 * 1000 * 1000};
+	pid_t group = 0;
+	char word;
+
+	setsid();
+	/* Nothing of pgonce's stays open here: its output's reader waits for the end. */
+	if (dup2(life, STDIN_FILENO) < 0) {
+		_exit(1);
+	}
+	closefrom(STDIN_FILENO + 1);
+	if (read(STDIN_FILENO, &group, sizeof group) != sizeof group || read(STDIN_FILENO, &word, 1) > 0) {
+		_exit(0);
+	}
+	kill(-group, SIGTERM);
+	for (int i = 0; i < GRACE_TENTHS && kill(-group, 0) == 0; i++) {
+		nanosleep(&pause, NULL);
+	}
+	kill(-group, SIGKILL);
+	_exit(0);
+}
+
+/* Before CMD: without one nothing is started. 0 or an errno. */
+static int guard_start(child *child)
+{
+	int ends[2];
+
+	child->life = -1;
+	if (!child->own_group) {
+		return 0;
+	}
+	if (pipe2(ends, O_CLOEXEC) != 0) {
+		return errno;
+	}
+	pid_t pid = fork();
+	int problem = errno;
+	if (pid == 0) {
+		close(ends[1]);
+		guard(ends[0]);
+	}
+	close(ends[0]);
+	if (pid < 0) {
+		close(ends[1]);
+		return problem;
+	}
+	child->life = ends[1];
+	return 0;
+}
+
+void child_let_go(child *child)
+{
+	if (child->life >= 0) {
+		ssize_t written = write(child->life, "e", 1);
+		(void)written; /* where it is gone, nobody does harm */
+		close(child->life);
+		child->life = -1;
+	}
 }
 
 static _Noreturn void become(const child *child, char *const *argv, int input, int out, int err, int report,
@@ -88,6 +157,10 @@ int child_start(child *child, char *const *argv, int input, const child_signals 
 	pid_t parent = getpid();
 
 	child->own_group = !in_foreground();
+	problem = guard_start(child);
+	if (problem != 0) {
+		return problem;
+	}
 	if (pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0 || pipe2(report, O_CLOEXEC) != 0) {
 		problem = errno;
 		goto failed;
@@ -99,6 +172,10 @@ int child_start(child *child, char *const *argv, int input, const child_signals 
 	}
 	if (child->pid == 0) {
 		become(child, argv, input, out[1], err[1], report[1], signals, parent);
+	}
+	if (child->life >= 0) {
+		ssize_t told = write(child->life, &child->pid, sizeof child->pid);
+		(void)told; /* the guard is our own child, and reads this first */
 	}
 	close(out[1]);
 	close(err[1]);
@@ -119,6 +196,7 @@ int child_start(child *child, char *const *argv, int input, const child_signals 
 	return 0;
 
 failed:
+	child_let_go(child);
 	close_both(out);
 	close_both(err);
 	close_both(report);

@@ -14,6 +14,7 @@
 
 #include "connect.h"
 #include "input.h"
+#include "remains.h"
 #include "replay.h"
 #include "supervise.h"
 
@@ -127,6 +128,7 @@ static int claim(run *run)
 	const cli_invocation *invocation = run->invocation;
 	int64_t lease_ms = invocation->given[OPTION_LEASE] ? invocation->number[OPTION_LEASE] : 0;
 	int64_t ttl_ms = invocation->given[OPTION_TTL] ? invocation->number[OPTION_TTL] : 0;
+	bool takes_over = invocation->given[OPTION_ON_STALE] && strcmp(invocation->text[OPTION_ON_STALE], "takeover") == 0;
 	char *owner = describe_owner();
 	once_error *error = NULL;
 	once_code code = ONCE_SERIALIZATION;
@@ -134,7 +136,10 @@ static int claim(run *run)
 	for (int tries = 0; tries < CLAIM_TRIES_MAX && code == ONCE_SERIALIZATION; tries++) {
 		once_error_free(error);
 		error = NULL;
-		code = once_claim(run->session, &run->intent, &run->fingerprint, owner, lease_ms, ttl_ms, &run->claim, &error);
+		code = takes_over ? once_claim(run->session, &run->intent, &run->fingerprint, owner, lease_ms, ttl_ms,
+		                               &run->claim, &error)
+		                  : once_claim_without_takeover(run->session, &run->intent, &run->fingerprint, owner, lease_ms,
+		                                                ttl_ms, &run->claim, &error);
 	}
 	free(owner);
 	return code == ONCE_OK ? CLI_OK : cli_report_error(invocation, error);
@@ -148,12 +153,17 @@ static int refuse(run *run, int exit_code, const char *sqlstate, const char *mor
 	bool known = PQresultStatus(text) == PGRES_TUPLES_OK && PQntuples(text) == 1;
 	char *intent = cli_intent_text(&run->intent);
 	char *detail = cli_format("%s%s%s", intent, more[0] != '\0' ? "; " : "", more);
+	const char *hint = known ? PQgetvalue(text, 0, 1) : "";
+	if (exit_code == CLI_IN_DOUBT) {
+		hint = "Find out what CMD did, and end what still runs; then decide: pgonce resolve --scope S --key K --as "
+		       "STATE --reason WHY.";
+	}
 
 	cli_report(run->invocation, &(cli_problem){.exit_code = exit_code,
 	                                           .sqlstate = sqlstate,
 	                                           .message = known ? PQgetvalue(text, 0, 0) : "the intent cannot be run",
 	                                           .detail = detail,
-	                                           .hint = known ? PQgetvalue(text, 0, 1) : ""});
+	                                           .hint = hint});
 	free(detail);
 	free(intent);
 	PQclear(text);
@@ -328,12 +338,14 @@ static int outcome_unknown(const run *run, once_error *error)
 	char *detail = cli_format("%s; CMD ended with status %d; %s", intent, run->exit_status, once_error_message(error));
 	int exit_code = cli_report(
 	    run->invocation,
-	    &(cli_problem){.exit_code = CLI_OUTCOME_UNKNOWN,
-	                   .sqlstate = once_error_sqlstate(error),
-	                   .message = "the outcome is unknown: CMD has ended, but that could not be recorded",
-	                   .detail = detail,
-	                   .hint = "once the lease has passed the next call runs CMD again; to prevent that, decide with "
-	                           "pgonce resolve when the database is back"});
+	    &(cli_problem){
+	        .exit_code = CLI_OUTCOME_UNKNOWN,
+	        .sqlstate = once_error_sqlstate(error),
+	        .message = "the outcome is unknown: CMD has ended, but that could not be recorded",
+	        .detail = detail,
+	        .hint =
+	            "once the lease has passed the next call finds the intent in doubt and runs nothing (with --on-stale "
+	            "takeover: runs CMD again); decide with pgonce resolve when the database is back"});
 	free(detail);
 	free(intent);
 	once_error_free(error);
@@ -415,6 +427,7 @@ static int run_command(run *run)
 	if (heartbeat == NULL) {
 		/* Without renewals CMD must not run on. Its effect may have begun. */
 		child_signal(&child, SIGKILL);
+		child_let_go(&child);
 		waitpid(child.pid, NULL, 0);
 		return cli_fail(invocation, CLI_OUTCOME_UNKNOWN, NULL, "cannot make a thread: %s; CMD was killed",
 		                strerror(errno));
@@ -425,6 +438,7 @@ static int run_command(run *run)
 	                           .heartbeat = heartbeat,
 	                           .capture = &run->capture};
 	problem = supervise(&supervision);
+	child_let_go(&child);
 	run->session = heartbeat_stop(heartbeat, &run->renewed_at_ms);
 	if (problem != 0) {
 		return cli_fail(invocation, CLI_OUTCOME_UNKNOWN, NULL, "cannot follow CMD: %s", strerror(problem));
@@ -432,6 +446,18 @@ static int run_command(run *run)
 	run->signal = WIFSIGNALED(supervision.wait_status) ? WTERMSIG(supervision.wait_status) : 0;
 	run->exit_status = run->signal != 0 ? CLI_SIGNAL_BASE + run->signal : WEXITSTATUS(supervision.wait_status);
 	return supervision.lease_lost ? lease_lost(run) : record(run);
+}
+
+/* Why nobody knows, and what of it still runs where we can see it. */
+static char *describe_doubt(const run *run)
+{
+	const char *why = once_answer_error_message(run->claim);
+	char *running = remains_find(&run->intent);
+	char *text = cli_format("%s%s%s", why == NULL ? "" : why, why == NULL || running == NULL ? "" : "; ",
+	                        running == NULL ? "" : running);
+
+	free(running);
+	return text;
 }
 
 static int act_on_verdict(run *run)
@@ -450,8 +476,10 @@ static int act_on_verdict(run *run)
 		return refuse_active(run);
 	}
 	if (verdict == ONCE_IN_DOUBT_STORED) {
-		const char *why = once_answer_error_message(run->claim);
-		return refuse(run, CLI_IN_DOUBT, "P4031", why == NULL ? "" : why);
+		char *why = describe_doubt(run);
+		int exit_code = refuse(run, CLI_IN_DOUBT, "P4031", why);
+		free(why);
+		return exit_code;
 	}
 	if (verdict == ONCE_EXPIRED_KEY) {
 		return refuse(run, CLI_EXPIRED, "P4041", "");

@@ -81,12 +81,17 @@ ABOUT(run_about,
       "streams, without running anything. Standard output and error are passed on live and replayed in the order in "
       "which they were read.",
       "A running attempt is reported (11), not waited for. The lease is renewed while CMD runs. If pgonce is killed, "
-      "CMD is told "
-      "(SIGTERM) where the system can do that, and the next call takes the intent over once the lease has passed. If "
+      "CMD and what it has started are told (SIGTERM), and killed ten seconds later; nobody knows how far they came. "
+      "So the next "
+      "call finds the intent in doubt once the lease has passed (12), says which processes of it still run on this "
+      "host, and "
+      "runs nothing until pgonce resolve has decided; --on-stale takeover runs CMD again. If "
       "the lease is "
       "lost, CMD gets SIGTERM and its outcome is not recorded (15). If the database cannot be reached when CMD ends, "
       "pgonce keeps "
-      "trying until three leases have passed since the last renewal, then says that the outcome is unknown (16).",
+      "trying until three leases have passed since the last renewal, then says that the outcome is unknown (16): the "
+      "next call "
+      "finds it in doubt, too.",
       "A CMD that fails (exit status other than 0, or a signal) has failed for good, and later calls replay the "
       "failure: nobody but "
       "CMD knows whether its effect half happened. Give --retry-failed where CMD may safely run again after a failure: "
@@ -111,8 +116,9 @@ ABOUT(run_about,
       "  pgonce run --scope invoices --key 2026-01 -- ./send-invoices 2026-01",
       "  pgonce run --scope import --key file-17 --input file-17.csv --lease 5m -- ./import");
 USES(run_uses, {OPTION_SCOPE, true}, {OPTION_KEY, true}, {OPTION_TENANT, false}, {OPTION_LEASE, false},
-     {OPTION_TTL, false}, {OPTION_RETRY_FAILED, false}, {OPTION_INPUT, false}, {OPTION_OUTPUT_MAX, false},
-     {OPTION_TRACEPARENT, false}, {OPTION_VERBOSE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_TTL, false}, {OPTION_RETRY_FAILED, false}, {OPTION_ON_STALE, false}, {OPTION_INPUT, false},
+     {OPTION_OUTPUT_MAX, false}, {OPTION_TRACEPARENT, false}, {OPTION_VERBOSE, false}, {OPTION_DSN, false},
+     {OPTION_JSON, false});
 EXITS(run_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_ACTIVE, CLI_IN_DOUBT, CLI_MISMATCH, CLI_EXPIRED,
       CLI_LEASE_LOST, CLI_OUTCOME_UNKNOWN, CLI_NOT_EXECUTABLE, CLI_COMMAND_NOT_FOUND, CLI_SIGNAL_BASE);
 

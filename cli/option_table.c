@@ -67,6 +67,15 @@ const cli_option cli_options[OPTION_COUNT] = {
         {.name = "retry-failed",
          .kind = KIND_FLAG,
          .help = "if CMD fails, let the next call run it again; without it a failure is final and is replayed"},
+    [OPTION_ON_STALE] = {.name = "on-stale",
+                         .kind = KIND_CHOICE,
+                         .argument = "WHAT",
+                         .choices = "in_doubt|takeover",
+                         .help = "what becomes of an earlier call that fell silent: nobody knows how far CMD came, or "
+                                 "whether it still runs. "
+                                 "in_doubt: nothing runs until that is decided; takeover: CMD runs again; default: "
+                                 "in_doubt. A verify function "
+                                 "of the scope decides by itself"},
     [OPTION_INPUT] = {.name = "input",
                       .kind = KIND_TEXT,
                       .argument = "FILE",

@@ -303,6 +303,13 @@ ONCE_API ONCE_MUST_CHECK once_code once_finish(once_session *session, const once
 ONCE_API ONCE_MUST_CHECK once_code once_claim(once_session *session, const once_intent *intent,
                                               const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
                                               int64_t retention_ms, once_answer **answer, once_error **error);
+/*
+ * once_claim for who cannot tell whether an attempt that fell silent still works: where the scope's policy is to take over, IN_DOUBT_STORED.
+ */
+ONCE_API ONCE_MUST_CHECK once_code once_claim_without_takeover(once_session *session, const once_intent *intent,
+                                                               const once_fingerprint *fingerprint, const char *owner,
+                                                               int64_t lease_ms, int64_t retention_ms,
+                                                               once_answer **answer, once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_complete(once_session *session, const once_intent *intent, int fence,
                                                  const once_outcome *outcome, once_error **error);
 /* What an attempt that failed knows about its effect. */

@@ -4,7 +4,7 @@
 -- to return. Looks before it inserts, in one statement: ON CONFLICT alone would wait for a report of this intent that is
 -- part of an open transaction. Nobody can insert in between, since the advisory lock is held.
 CREATE FUNCTION once._claim(tenant text, scope text, key text, bucket integer, fingerprint bytea, claimant text,
-    lease interval, retention interval, traceparent text) RETURNS once.claimed
+    lease interval, retention interval, traceparent text, takeover boolean) RETURNS once.claimed
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
@@ -52,6 +52,9 @@ BEGIN
         RETURN answer;
     END IF;
 
+    IF takeover IS FALSE AND policy.on_stale = 'takeover' THEN
+        policy.on_stale := 'in_doubt';
+    END IF;
     answer.verdict := once._verdict(stored.fingerprint = fingerprint, stored.state, stored.lease_until, now, stored.attempts,
                              policy.max_attempts, policy.on_stale);
     -- A doubt without an answer has kept its lease: until that has passed its attempt may still be at work.

@@ -109,7 +109,7 @@ BEGIN
                 SELECT c.* INTO verdict, fence, state, response_status, response_headers, response_body, result_type,
                                 result_id, error_code, error_message, lease_until, attempts, traceparent
                   FROM once._claim(tenant, scope[ord], key[ord], buckets[ord], fingerprint[ord], owner, lease,
-                                   retention, traceparents[ord]) AS c;
+                                   retention, traceparents[ord], true) AS c;
             END IF;
             IF codes[ord] IS NOT NULL OR verdict IN ('future', 'missing', 'unknown') THEN
                 error_code := coalesce(codes[ord], CASE verdict WHEN 'future' THEN 'P4001'

@@ -3,9 +3,11 @@
 
 Broken on purpose and seen to fail: with every verdict but replay_success taken for leave to run, the twenty parallel calls fail; with both
 kinds of chunk written to standard output, the replays; with a heartbeat of 300 leases, the renewal and the lost lease; with a
-completion under another fence, the lease lost between renewals; without PR_SET_PDEATHSIG, the takeover from a killed pgonce.
+completion under another fence, the lease lost between renewals; without PR_SET_PDEATHSIG, the takeover from a killed pgonce;
+without the guard, the end of what it has started; with a claim that takes over, what it has left in doubt.
 """
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -148,7 +150,7 @@ def test_death_by_a_signal_is_recorded_and_replayed(pgonce, db):
 
 
 @pytest.mark.alone
-def test_a_killed_pgonce_is_taken_over_when_its_lease_has_passed(pgonce, db, tmp_path):
+def test_a_killed_pgonce_is_taken_over_where_that_is_asked_for_when_its_lease_has_passed(pgonce, db, tmp_path):
     script = tmp_path / "job"
     script.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\n[ $PGONCE_ATTEMPT = 1 ] && exec sleep 60\necho attempt $PGONCE_ATTEMPT fence $PGONCE_FENCE\n")
     script.chmod(0o755)
@@ -161,9 +163,62 @@ def test_a_killed_pgonce_is_taken_over_when_its_lease_has_passed(pgonce, db, tmp
     early = pgonce.run("takeover", script, options=["--lease", "2s"])
     assert early.returncode == 11 and b"P4029" in early.stderr and b"lease until" in early.stderr
     wait_until(lambda: peek(db, "takeover").verdict == "processing_stale", "the lease to pass")
-    done = pgonce.run("takeover", script, options=["--lease", "2s"])
+    done = pgonce.run("takeover", script, options=["--lease", "2s", "--on-stale", "takeover"])
     assert (done.returncode, done.stdout) == (0, b"attempt 2 fence 2\n")
     assert pgonce.run("takeover", script).stdout == done.stdout
+
+
+@pytest.fixture
+def killed(pgonce, db, tmp_path):
+    """A pgonce that was killed while its CMD ran; CMD ignores SIGTERM, and so does a child of it; another child has left the group."""
+    script = tmp_path / "job"
+    script.write_text(f"""#!/bin/sh
+trap '' TERM
+setsid sh -c 'echo $$ >> {tmp_path}/away; exec sleep 600' &
+sh -c "echo \\$\\$ >> {tmp_path}/pids; sleep 600; sleep 600" &
+echo $$ >> {tmp_path}/pids
+wait
+""")
+    script.chmod(0o755)
+    process = pgonce.start_run("killed", script, options=["--lease", "1s"])
+    read = lambda name: [int(pid) for pid in (tmp_path / name).read_text().split()] if (tmp_path / name).exists() else []  # noqa: E731
+    wait_until(lambda: len(read("pids")) == 2 and len(read("away")) == 1, "CMD and its children")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: peek(db, "killed").verdict == "processing_stale", "the lease to pass")
+    away = read("away")[0]
+    yield script, read("pids"), away
+    os.kill(away, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("doubted", [False, True])
+def test_what_a_killed_pgonce_has_left_is_in_doubt_and_nothing_runs_beside_it(pgonce, db, killed, doubted):
+    script, _, away = killed
+    if doubted:
+        assert pgonce.run("killed", script).returncode == 12
+    done = pgonce.run("killed", script, options=["--lease", "1s"])
+    assert done.returncode == 12 and b"P4031" in done.stderr and b"pgonce resolve" in done.stderr
+    assert f"{away} (sleep)".encode() in done.stderr and b"still running here" in done.stderr
+    assert peek(db, "killed").verdict == "in_doubt"
+    assert len((script.parent / "pids").read_text().split()) == 2
+    resolved = pgonce("resolve", "--scope", "jobs", "--key", "killed", "--as", "failed_retryable", "--reason", "killed by hand")
+    assert resolved.returncode == 0, resolved
+
+
+def test_what_a_killed_pgonce_has_started_ends_with_it(killed):
+    _, pids, away = killed
+    wait_until(lambda: not any(is_running(pid) for pid in pids), "the group to be killed")
+    assert is_running(away)
+
+
+def test_children_that_stay_behind_outlive_a_pgonce_that_ended(pgonce, tmp_path):
+    done = pgonce.run("left", "sh", "-c", f"sleep 600 >/dev/null 2>&1 & echo $! > {tmp_path}/pid")
+    assert done.returncode == 0
+    pid = int((tmp_path / "pid").read_text())
+    with open(f"/proc/{pid}/environ", "rb") as environment:
+        assert b"PGONCE_KEY=left" in environment.read()
+    assert is_running(pid)
+    os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.alone
@@ -318,6 +373,11 @@ def test_a_server_that_never_comes_back_leaves_the_outcome_unknown(tmp_path):
         status, out, err = ends(process)
         assert (status, out) == (16, b"done\n")
         assert b"unknown" in err and b"key='gone'" in err
+        own.start()
+        wait_until(lambda: peek(database, "gone").verdict == "processing_stale", "the lease to pass")
+        (tmp_path / "ready").unlink()
+        again = command.run("gone", "sh", "-c", f"touch {tmp_path}/ready; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo done")
+        assert again.returncode == 12 and not (tmp_path / "ready").exists()
 
 
 def test_json_tells_what_was_done(pgonce):

@@ -283,6 +283,10 @@ BROKEN = {
         replace("_start_over", "IF raising THEN\n            verified", "IF true THEN\n            verified"),
         [started.test_a_verify_function_that_raises_is_a_doubt_to_try_start],
     ),
+    "a claim takes over though it must not": (
+        replace("_claim", "takeover IS FALSE", "false"),
+        [policy.test_a_claim_that_must_not_take_over_leaves_a_doubt],
+    ),
     "finish looks for a fence of its own": (
         replace("finish", "once._noted_start(tenant, scope, key)", "once._first_fence()"),
         [fences.test_finish_stores_the_fence_that_start_gave_though_others_are_forgotten_in_between],

@@ -4,6 +4,7 @@
 import pytest
 
 from .calls import Once, code_of, let_lease_pass, refused
+from .test_keep_rest import make_verify, says
 
 
 def policy(db, text, scope="orders"):
@@ -94,6 +95,22 @@ def test_takeover_runs_again_under_the_next_fence(db):
     stale(db)
     row = Once(db.connect()).claim(key="k", owner="second")
     assert (row.verdict, row.fence, row.attempts, row.state) == ("processing_stale", 2, 2, "processing")
+
+
+def test_a_claim_that_must_not_take_over_leaves_a_doubt(db):
+    stale(db)
+    for takeover in (False, True, False):  # once it is in doubt nobody takes over
+        row = Once(db.connect()).claim(key="k", takeover=takeover)
+        assert (row.verdict, row.fence, row.state) == ("in_doubt", 1, "in_doubt")
+    assert Once(db.connect()).complete(key="k", fence=1) is True  # it was at work all the time
+
+
+@pytest.mark.parametrize("answer, verdict", [("absent", "retryable_failure"), ("happened", "replay_success"), ("unknown", "in_doubt")])
+def test_a_claim_that_must_not_take_over_believes_a_verify_function(db, answer, verdict):
+    make_verify(db, answer, says(answer))
+    Once(db.connect()).claim(key="k", scope=answer)
+    let_lease_pass(db, "k")
+    assert Once(db.connect()).claim(key="k", scope=answer, takeover=False).verdict == verdict
 
 
 def test_in_doubt_lets_no_attempt_run_until_it_is_resolved(db):
