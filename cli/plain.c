@@ -15,14 +15,29 @@ enum {
 	HEX_BYTES_A_LINE = 16
 };
 
+size_t plain_hidden(const char *text)
+{
+	const unsigned char *c = (const unsigned char *)text;
+
+	if ((c[0] < ' ' && c[0] != '\0') || c[0] == 0x7f) {
+		return 1;
+	}
+	/* U+0080 to U+009F; U+061C. */
+	if ((c[0] == 0xc2 && c[1] >= 0x80 && c[1] <= 0x9f) || (c[0] == 0xd8 && c[1] == 0x9c)) {
+		return 2;
+	}
+	/* U+200E, U+200F, U+2028 to U+202E; U+2066 to U+2069. */
+	bool turns = c[0] == 0xe2 && ((c[1] == 0x80 && (c[2] == 0x8e || c[2] == 0x8f || (c[2] >= 0xa8 && c[2] <= 0xae))) ||
+	                              (c[1] == 0x81 && c[2] >= 0xa6 && c[2] <= 0xa9));
+	return turns ? 3 : 0;
+}
+
 void plain_write(FILE *out, const char *text)
 {
-	for (; *text != '\0'; text++) {
-		unsigned char c = (unsigned char)*text;
-		/* U+0080 to U+009F are control characters too. */
-		bool two = c == 0xc2 && (unsigned char)text[1] >= 0x80 && (unsigned char)text[1] <= 0x9f;
-		putc(c < ' ' || c == 0x7f || two ? '?' : c, out);
-		text += two;
+	while (*text != '\0') {
+		size_t hidden = plain_hidden(text);
+		putc(hidden > 0 ? '?' : *text, out);
+		text += hidden > 0 ? hidden : 1;
 	}
 }
 
@@ -54,10 +69,14 @@ static void print_text(FILE *out, const char *prefix, const unsigned char *data,
 		if (at_start) {
 			fprintf(out, "  %s", prefix);
 		}
+		char next[4] = {0};
+		memcpy(next, data + i, length - i < 3 ? length - i : 3);
+		size_t hidden = data[i] < 0x80 ? 0 : plain_hidden(next); /* is_text has seen to the others */
 		if (data[i] != '\r') {
-			putc(data[i], out);
+			putc(hidden > 0 ? '?' : data[i], out);
 		}
 		at_start = data[i] == '\n';
+		i += hidden > 0 ? hidden - 1 : 0;
 	}
 	if (!at_start) {
 		putc('\n', out);

@@ -5,7 +5,12 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* Text of one line; control characters become '?'. plain_print: to standard output. */
+/*
+ * How many bytes at the start of text must not reach a terminal: a control character (C0, DEL, C1), the ends of a line or a paragraph (U+2028,
+ * U+2029), and what turns the direction of writing, so that a line reads as another. 0: the first character is harmless.
+ */
+size_t plain_hidden(const char *text);
+/* Text of one line; each character that must not reach a terminal becomes '?'. plain_print: to standard output. */
 void plain_write(FILE *out, const char *text);
 void plain_print(const char *text);
 /* Text by lines, each after `prefix`, or, where it is none, as hex; the beginning of what is long. */

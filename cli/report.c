@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "plain.h"
 
 void *cli_allocate(size_t bytes)
 {
@@ -57,7 +58,9 @@ static char *one_line(const char *text)
 	char *to = copy;
 
 	for (const char *from = copy; *from != '\0'; from++) {
-		char c = (unsigned char)*from < ' ' || *from == 0x7f ? ' ' : *from;
+		size_t hidden = plain_hidden(from);
+		char c = hidden > 0 ? ' ' : *from;
+		from += hidden > 1 ? hidden - 1 : 0;
 		if (c == ' ' && (to == copy || to[-1] == ' ')) {
 			continue;
 		}

@@ -3,6 +3,7 @@
 #include "story.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,26 +83,40 @@ int story_absent(const cli_invocation *invocation, once_session *session, const 
 
 /* ---- words */
 
-/* A word that a shell takes as it is, or in single quotes. */
+/*
+ * A word that a shell takes as it is, or in quotes: single ones, and $'...' (POSIX.1-2024, bash) where a character of it must not reach a terminal, by
+ * its bytes' numbers.
+ */
 static char *quoted(const char *word)
 {
 	static const char harmless[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+	bool hides = false;
 
 	if (word[0] != '\0' && word[strspn(word, harmless)] == '\0') {
 		return cli_duplicate(word);
 	}
-	char *text = cli_allocate(4 * strlen(word) + 3);
+	for (const char *at = word; *at != '\0' && !hides; at++) {
+		hides = plain_hidden(at) > 0;
+	}
+	char *text = cli_allocate(4 * strlen(word) + 4);
 	char *to = text;
-	*to++ = '\'';
-	for (; *word != '\0'; word++) {
+	to = stpcpy(to, hides ? "$'" : "'");
+	while (*word != '\0') {
+		size_t hidden = plain_hidden(word);
+		for (; hidden > 0; hidden--, word++) {
+			to += sprintf(to, "\\%03o", (unsigned)(unsigned char)*word);
+		}
 		if (*word == '\'') {
-			memcpy(to, "'\\''", 4);
-			to += 4;
-		} else {
-			*to++ = *word;
+			to = stpcpy(to, hides ? "\\'" : "'\\''");
+			word++;
+		} else if (*word == '\\' && hides) {
+			to = stpcpy(to, "\\\\");
+			word++;
+		} else if (*word != '\0' && plain_hidden(word) == 0) {
+			*to++ = *word++;
 		}
 	}
-	*to = '\'';
+	stpcpy(to, "'");
 	return text;
 }
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce find, stuck, in-doubt, recover, and resolve of many."""
 import json
+import re
+import subprocess
 
 import pytest
 
 from harness.proxy import Proxy
 
-from .command import Command
+from .command import PROGRAM, Command
 from .screen import Terminal
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -81,6 +83,36 @@ def test_a_mark_that_is_none_is_refused_and_not_searched_for(pgonce, options, sa
 def test_what_is_told_to_type_is_quoted_for_a_shell(pgonce, db):
     claim(db, "payments", "it's; rm -rf $HOME", tenant="a b")
     assert r"pgonce show --tenant='a b' --scope=payments --key='it'\''s; rm -rf $HOME'" in pgonce("find").stdout.decode()
+
+
+NAMES = {
+    "quotes": "it's \"here\"", "a dollar": "$(touch x) `touch y` $HOME !! \\", "lines": "a\nb\tc\r", "control characters and a quote": "\x01'\\ \x7f\x1b[2J",
+    "right to left": "\u202egnp.exe\u2066 \u200f\u061c", "separators": "a\u2028b\u2029c\u0085d", "letters": "\u00e9\u20ac\U0001f511 \u05d0", "a dash": "--key",
+}
+HIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_the_line_to_type_finds_an_intent_of_any_name(pgonce, db, tmp_path, name):
+    """Typed into a shell as it was read on a terminal, where nothing of it was hidden."""
+    key = name if re.fullmatch("[ -~]+", name) else "key"  # of printable ASCII alone
+    claim(db, name, key, tenant=name)
+    shown = pgonce("find").stdout.decode()
+    assert not HIDDEN.search(shown)
+    line = next(part for part in shown.splitlines() if "pgonce show" in part)
+    command = line[line.index("pgonce show") :].replace("pgonce show", f"{PROGRAM} show --json --dsn '{db.dsn()}'", 1)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, cwd=tmp_path, check=False)
+    told = json.loads(done.stdout)
+    assert (told["tenant"], told["scope"], told["key"]) == (name, name, key), done
+    assert list(tmp_path.glob("[xy]")) == []
+
+
+def test_an_error_and_a_body_hide_nothing_either(pgonce, db):
+    done = pgonce("show", "--scope", "payments", "--key", "\u202ekey\u2028\u0085")
+    assert done.returncode != 0 and not HIDDEN.search(done.stderr.decode())
+    db.execute("SELECT once.finish_new('payments', 'k', %s, 200, %s)", b"0" * 32, "a \u202etxt\n\u05d0\u200f")
+    shown = pgonce("show", "--scope", "payments", "--key", "k").stdout.decode()
+    assert "a ?txt" in shown and "\u05d0?" in shown and not HIDDEN.search(shown)
 
 
 def test_show_keeps_the_digits_of_an_amount(pgonce, charged):

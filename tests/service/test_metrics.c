@@ -106,7 +106,7 @@ static void test_labels_are_escaped_and_stay_utf8(void **state)
 	                           "q\" b\\ n\n t\t \xc3\xa4 \xe9 \xed\xa0\x80");
 	char *text = write_all(metrics, NULL);
 	assert_string_equal(text, "# TYPE a gauge\n# HELP a Of \\\\ and\\nlines.\n"
-	                          "a{l=\"q\\\" b\\\\ n\\n t? \xc3\xa4 ? ???\"} 0\n# EOF\n");
+	                          "a{l=\"q\\\" b\\\\ n\\n t\t \xc3\xa4 ? ???\"} 0\n# EOF\n");
 	free(text);
 	metrics_free(metrics);
 }
