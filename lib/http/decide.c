@@ -131,13 +131,28 @@ http_effect http_effect_parse(http_text value)
 	return HTTP_EFFECT_UNSAID;
 }
 
+/*
+ * Nothing was done, by what HTTP says of the status; and the same request may well be answered otherwise soon: with a fresh
+ * token, once a lock is gone, or where a redirect that keeps method and body leads.
+ */
+static bool is_refusal(int status)
+{
+	static const short refusals[] = {307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503};
+	for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
+		if (refusals[i] == status) {
+			return true;
+		}
+	}
+	return false;
+}
+
 /* What a status says of the effect, where nobody says more. */
 static http_effect effect_of_status(const http_policy *policy, int status)
 {
 	if (status < 200 || status > 599) {
 		return HTTP_EFFECT_UNKNOWN;
 	}
-	if (status == 408 || status == 425 || status == 429 || status == 503) {
+	if (is_refusal(status)) {
 		return HTTP_EFFECT_NONE;
 	}
 	if (status < 300) {

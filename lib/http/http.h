@@ -142,8 +142,8 @@ typedef struct http_policy {
 
 enum {
 	HTTP_STORED_2XX = 1, /* always: it is done, so it must not run again */
-	HTTP_STORED_3XX = 2,
-	HTTP_STORED_4XX = 4, /* but never 408, 425, 429 */
+	HTTP_STORED_3XX = 2, /* but never what is a refusal: http_decide_ending names those */
+	HTTP_STORED_4XX = 4,
 	HTTP_STORED_DEFAULT = 7
 };
 
@@ -199,9 +199,10 @@ typedef enum http_report {
  *   Once-Effect: done                                    COMPLETE, or TOO_LARGE where it cannot be replayed
  *   Once-Effect: unknown                                 in doubt
  *   no final status (1xx, 600 and more)                  in doubt
- *   408, 425, 429, 503                                   RETRYABLE: by HTTP nothing was done
+ *   307, 308, 401, 403, 407, 408, 409, 421, 423, 425,
+ *   429, 503                                             RETRYABLE: by HTTP nothing was done, and it may change by itself
  *   2xx, and a class that is stored                      COMPLETE, or TOO_LARGE
- *   3xx, not stored                                      in doubt: 303 answers what is done, 307 what is not
+ *   3xx, not stored                                      in doubt: 303 answers what is done, 305 what is not
  *   4xx, not stored                                      RETRYABLE
  *   5xx, server_errors DONE                              COMPLETE, or TOO_LARGE
  *   502, 504                                             in doubt: a proxy behind this one lost its own upstream's answer

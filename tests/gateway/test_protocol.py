@@ -525,9 +525,10 @@ def test_the_page_that_a_problem_links_to_can_be_elsewhere(database, upstream):
 
 # ---- What is stored, and what a replay holds.
 
-STORED_BY_DEFAULT = [200, 201, 202, 203, 204, 205, 207, 299, 301, 302, 303, 307, 308, 400, 401, 403, 404, 409, 410, 418, 422, 451]
-# By HTTP nothing was done. What the other failures are is in test_server_errors.py.
-NEVER_STORED = [408, 425, 429, 503]
+STORED_BY_DEFAULT = [200, 201, 202, 203, 204, 205, 207, 226, 299, 300, 301, 302, 303, 305, 306, 309]
+STORED_BY_DEFAULT += [400, 402, 404, 405, 406, 410, 411, 412, 413, 414, 415, 416, 417, 418, 420, 422, 424, 426, 428, 430, 431, 451, 499]
+# By HTTP nothing was done, and it may change by itself. What the other failures are is in test_server_errors.py.
+NEVER_STORED = [307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503]
 
 
 @pytest.mark.parametrize("status", STORED_BY_DEFAULT)
@@ -556,6 +557,47 @@ def test_an_answer_that_says_try_again_is_passed_on_and_the_retry_runs(door, sta
     assert (second.status, second.body, second.replayed) == (201, b"now", False)
     assert door.count(key) == 2
     assert_replays(door, key, second)
+
+
+@pytest.mark.parametrize("status", NEVER_STORED)
+def test_an_answer_that_says_try_again_is_stored_where_the_service_says_that_it_is_done(door, status):
+    key = new_key()
+    headers = (("Content-Type", "text/plain"), ("Once-Effect", "done"))
+    door.upstream.script(key, Answer(status, headers=headers, body=b"for good"), Answer(201, body=b"again"))
+    first = door.attempt(key)
+    assert (first.status, first.body) == (status, b"for good")
+    assert_replays(door, key, first)
+    assert door.count(key) == 1
+
+
+def test_an_expired_token_is_not_the_answer_to_a_good_one(door):
+    """Clients refresh a token and retry with the same key: so 401 is no outcome."""
+    key = new_key()
+    checks = Answer(do=lambda request: Answer(201, body=b"paid") if request.header("Authorization") == "Bearer good" else Answer(401, body=b"expired"))
+    door.upstream.script(key, checks)
+    for _ in range(2):
+        refused = door.attempt(key, headers=[("Authorization", "Bearer old")])
+        assert (refused.status, refused.body, refused.replayed) == (401, b"expired", False)
+    paid = door.attempt(key, headers=[("Authorization", "Bearer good")])
+    assert (paid.status, paid.body, paid.replayed) == (201, b"paid", False)
+    assert_replays(door, key, paid, headers=[("Authorization", "Bearer good")])
+    assert door.count(key) == 3
+
+
+@pytest.mark.parametrize("status", [307, 308])
+def test_a_redirect_that_keeps_method_and_body_is_followed_with_the_same_key(door, protocol, status):
+    """As curl -L does. The next request goes to another location, or to another server's same one; in one scope another target is another request."""
+    key = new_key()
+    door.upstream.script(key, Answer(status, headers=(("Location", "/alone/17"),), body=b""), Answer(201, body=b"paid"))
+    first = door.attempt(key, protocol=protocol)
+    assert (first.status, first.header("Location"), first.replayed) == (status, "/alone/17", False)
+    assert_problem(door.attempt(key, "/pay/there", protocol=protocol), 422, "mismatch")
+    assert door.count(key) == 1
+    for target in ("/alone/17", "/pay"):
+        second = door.attempt(key, target, protocol=protocol)
+        assert (second.status, second.body, second.replayed) == (201, b"paid", False)
+        assert_replays(door, key, second, target, protocol=protocol)
+    assert door.count(key) == 3
 
 
 @pytest.mark.parametrize("status", [404, 451])

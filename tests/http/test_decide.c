@@ -220,8 +220,9 @@ typedef enum answer_class {
 	NOT_FINAL, /* below 200, or 600 and more */
 	C2XX,
 	C3XX,
+	C3XX_AGAIN, /* 307, 308 */
 	C4XX,
-	C4XX_LATER, /* 408, 425, 429 */
+	C4XX_LATER, /* 401, 403, 407, 408, 409, 421, 423, 425, 429 */
 	C5XX,
 	C5XX_LATER, /* 503 */
 	C5XX_PROXY  /* 502, 504 */
@@ -233,12 +234,15 @@ typedef struct status_row {
 } status_row;
 
 static const status_row status_rows[] = {
-    {-1, NOT_FINAL},   {0, NOT_FINAL},   {100, NOT_FINAL},  {101, NOT_FINAL},  {199, NOT_FINAL},  {200, C2XX},
-    {201, C2XX},       {204, C2XX},      {299, C2XX},       {300, C3XX},       {303, C3XX},       {399, C3XX},
-    {400, C4XX},       {404, C4XX},      {407, C4XX},       {408, C4XX_LATER}, {409, C4XX},       {424, C4XX},
-    {425, C4XX_LATER}, {426, C4XX},      {428, C4XX},       {429, C4XX_LATER}, {430, C4XX},       {499, C4XX},
-    {500, C5XX},       {501, C5XX},      {502, C5XX_PROXY}, {503, C5XX_LATER}, {504, C5XX_PROXY}, {505, C5XX},
-    {599, C5XX},       {600, NOT_FINAL}, {999, NOT_FINAL},
+    {-1, NOT_FINAL}, {0, NOT_FINAL},    {100, NOT_FINAL},  {101, NOT_FINAL},  {103, NOT_FINAL},  {199, NOT_FINAL},
+    {200, C2XX},     {201, C2XX},       {204, C2XX},       {299, C2XX},       {300, C3XX},       {301, C3XX},
+    {302, C3XX},     {303, C3XX},       {306, C3XX},       {307, C3XX_AGAIN}, {308, C3XX_AGAIN}, {309, C3XX},
+    {399, C3XX},     {400, C4XX},       {401, C4XX_LATER}, {402, C4XX},       {403, C4XX_LATER}, {404, C4XX},
+    {406, C4XX},     {407, C4XX_LATER}, {408, C4XX_LATER}, {409, C4XX_LATER}, {410, C4XX},       {413, C4XX},
+    {420, C4XX},     {421, C4XX_LATER}, {422, C4XX},       {423, C4XX_LATER}, {424, C4XX},       {425, C4XX_LATER},
+    {426, C4XX},     {428, C4XX},       {429, C4XX_LATER}, {430, C4XX},       {451, C4XX},       {499, C4XX},
+    {500, C5XX},     {501, C5XX},       {502, C5XX_PROXY}, {503, C5XX_LATER}, {504, C5XX_PROXY}, {505, C5XX},
+    {520, C5XX},     {524, C5XX},       {561, C5XX},       {599, C5XX},       {600, NOT_FINAL},  {999, NOT_FINAL},
 };
 
 /* The first row that matches counts. DOUBT stands for in doubt, or retryable where the location says so. */
@@ -276,6 +280,7 @@ static const ending_row ending_rows[] = {
     {1, 1, ANY, DONE, ANY, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
     {1, 1, ANY, DONE, ANY, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
     {1, 1, ANY, UNSAID, NOT_FINAL, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, C3XX_AGAIN, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
     {1, 1, ANY, UNSAID, C4XX_LATER, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
     {1, 1, ANY, UNSAID, C5XX_LATER, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
     {1, 1, ANY, UNSAID, C2XX, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
@@ -297,6 +302,7 @@ static bool class_stored(answer_class class, uint32_t stored)
 	case C2XX:
 		return (stored & HTTP_STORED_2XX) != 0;
 	case C3XX:
+	case C3XX_AGAIN:
 		return (stored & HTTP_STORED_3XX) != 0;
 	case C4XX:
 	case C4XX_LATER:
@@ -333,7 +339,7 @@ static void check_money(const http_policy *policy, const http_ending *ending, an
 	}
 	if (report == HTTP_REPORT_RETRYABLE && !policy->doubt_retries) {
 		bool never_sent = !ending->request_sent && !ending->from_upstream;
-		bool refused = class == C4XX || class == C4XX_LATER || class == C5XX_LATER ||
+		bool refused = class == C4XX || class == C4XX_LATER || class == C3XX_AGAIN || class == C5XX_LATER ||
 		               (class == C5XX && policy->server_errors == HTTP_EFFECT_NONE);
 		bool said = ending->effect == HTTP_EFFECT_NONE || (ending->effect == HTTP_EFFECT_UNSAID && refused);
 		assert_true(never_sent || (whole && said));
