@@ -166,6 +166,7 @@ typedef struct gate_attempt {
 	ngx_uint_t aside;          /* redirected to a page: what is asked for it is not the request */
 	ngx_http_upstream_t *left; /* of the location that the last redirect came from */
 	http_ending ending;
+	ngx_uint_t behind; /* the answer is another gateway's own, of which the service behind it knows nothing */
 
 	http_problem problem; /* where step is HTTP_REFUSE or HTTP_GIVE_UP */
 	http_report report;

@@ -423,12 +423,33 @@ static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_req
 	       attempt->ending.status >= NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
+/* The service may be behind another gateway, whose own answer is about this attempt and not the request's outcome: it is not stored. */
+static void heed_problem(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	static const ngx_str_t type = ngx_string("application/problem+json");
+	http_ending *ending = &attempt->ending;
+
+	if (!ending->complete || !ending->from_upstream || attempt->header_sent || r->upstream == NULL ||
+	    ending->effect != HTTP_EFFECT_UNSAID || attempt->body.length > HTTP_PROBLEM_BYTES_MAX ||
+	    r->headers_out.content_type.len < type.len ||
+	    ngx_strncasecmp(r->headers_out.content_type.data, type.data, type.len) != 0) {
+		return;
+	}
+	ending->effect =
+	    http_problem_effect((http_text){.data = (const char *)attempt->body.data, .length = attempt->body.length});
+	attempt->behind = ending->effect != HTTP_EFFECT_UNSAID;
+	if (ending->effect == HTTP_EFFECT_DONE) {
+		ending->too_large = true;
+	}
+}
+
 static ngx_int_t end_answer(gate_attempt *attempt, ngx_http_request_t *r, bool complete)
 {
 	http_ending *ending = &attempt->ending;
 	ngx_uint_t made_by_nginx = is_nginx_error(attempt, r);
 
 	ending->complete = complete;
+	heed_problem(attempt, r);
 	/* Nothing of it went out: a whole sentence is better than half an answer, or than a page of nginx. */
 	if (!attempt->header_sent && (!complete || made_by_nginx)) {
 		http_problem problem = !made_by_nginx         ? HTTP_PROBLEM_NOT_STORED

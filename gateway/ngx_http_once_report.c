@@ -241,14 +241,14 @@ static ngx_uint_t has_answered(const gate_attempt *attempt)
 }
 
 /*
- * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at once. A proxy's 502 or 504 does not
- * say that: the service behind it may be at it still.
+ * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at once. A proxy's 502 or 504, or what
+ * another gateway says, does not say that: the service behind it may be at it still.
  */
 static int status_of(const gate_attempt *attempt)
 {
 	int status = attempt->ending.status;
 	ngx_uint_t goes_on = attempt->report == HTTP_REPORT_IN_DOUBT &&
-	                     (status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
+	                     (attempt->behind || status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
 
 	return has_answered(attempt) && !goes_on && status >= 200 && status <= 599 ? status : 0;
 }

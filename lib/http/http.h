@@ -18,6 +18,14 @@ typedef struct http_text {
 	size_t length;
 } http_text;
 
+/* What an answer says of the effect: by its header Once-Effect; by what it is, where it is another gateway's problem; or by its status. */
+typedef enum http_effect {
+	HTTP_EFFECT_UNSAID = 0,
+	HTTP_EFFECT_NONE,   /* it did not happen: the key is released */
+	HTTP_EFFECT_DONE,   /* it happened: the answer is stored */
+	HTTP_EFFECT_UNKNOWN /* in doubt */
+} http_effect;
+
 /* ---- problem.c ---- */
 
 /* The answers that the gateway itself gives. Each has a status, a type and a title of its own. */
@@ -72,6 +80,13 @@ size_t http_problem_write(http_problem problem, const http_occurrence *occurrenc
 /* Is it 1 to HTTP_PROBLEM_BASE_MAX characters that may stand in a URI, without quote and backslash? */
 bool http_problem_base_good(const char *type_base);
 
+/*
+ * What a problem document says of the effect of the request that it answers, where another gateway behind this one gave it: its type has the default
+ * base, or, with a base of its own, its instance is a request of a gateway. HTTP_EFFECT_UNSAID: any other text. HTTP_EFFECT_DONE is said
+ * of what was done and has no answer to store.
+ */
+http_effect http_problem_effect(http_text document);
+
 /* ---- headers.c ---- */
 
 typedef struct http_header {
@@ -117,14 +132,6 @@ bool http_headers_encode(const http_header *headers, size_t count, char **json);
 bool http_headers_decode(const char *json, http_header **headers, size_t *count);
 
 /* ---- decide.c: the state machine ---- */
-
-/* What an answer says of the effect: by its header Once-Effect, or, for a 5xx that does not say, by once_on_5xx. */
-typedef enum http_effect {
-	HTTP_EFFECT_UNSAID = 0,
-	HTTP_EFFECT_NONE,   /* it did not happen: the key is released */
-	HTTP_EFFECT_DONE,   /* it happened: the answer is stored */
-	HTTP_EFFECT_UNKNOWN /* in doubt */
-} http_effect;
 
 #define HTTP_EFFECT_HEADER "Once-Effect"
 /* The header's value: none, done or unknown, in any case. Anything else is HTTP_EFFECT_UNSAID. */
@@ -195,9 +202,9 @@ typedef enum http_report {
  * Whatever is not known is in doubt (or retryable, where doubt_retries). The first line that fits:
  *   nothing sent, no answer of the upstream's            RELEASE
  *   sent, and no whole answer of the upstream's own      in doubt
- *   Once-Effect: none                                    RETRYABLE, whatever the status is
- *   Once-Effect: done                                    COMPLETE, or TOO_LARGE where it cannot be replayed
- *   Once-Effect: unknown                                 in doubt
+ *   effect NONE: Once-Effect: none, or a problem         RETRYABLE, whatever the status is
+ *   effect DONE                                          COMPLETE, or TOO_LARGE where it cannot be replayed
+ *   effect UNKNOWN                                       in doubt
  *   no final status (1xx, 600 and more)                  in doubt
  *   307, 308, 401, 403, 407, 408, 409, 421, 423, 425,
  *   429, 503                                             RETRYABLE: by HTTP nothing was done, and it may change by itself

@@ -7,9 +7,11 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DEFAULT_BASE "urn:pgonce:problem:"
+#define INSTANCE "urn:pgonce:request:"
 
 typedef struct row {
 	int status;
@@ -153,8 +155,8 @@ size_t http_problem_write(http_problem problem, const http_occurrence *occurrenc
 	base = base != NULL && http_problem_base_good(base) ? base : DEFAULT_BASE;
 	escape(occurrence->detail == NULL ? "" : occurrence->detail, more, sizeof more);
 	if (is_id(occurrence->request)) {
-		snprintf(instance, sizeof instance, ",\"instance\":\"urn:pgonce:request:%.*s\"",
-		         (int)occurrence->request.length, occurrence->request.data);
+		snprintf(instance, sizeof instance, ",\"instance\":\"" INSTANCE "%.*s\"", (int)occurrence->request.length,
+		         occurrence->request.data);
 	}
 	int length = snprintf(
 	    out, size, "{\"type\":\"%s%s\",\"title\":\"%s\",\"status\":%d,\"detail\":\"%s%s%s\"%s,\"retryable\":%s}", base,
@@ -167,4 +169,61 @@ size_t http_problem_write(http_problem problem, const http_occurrence *occurrenc
 		return 0;
 	}
 	return (size_t)length;
+}
+
+/* Of the longest slug that ends it: body-too-large ends in another one. HTTP_PROBLEMS: of none. */
+static http_problem problem_of_type(const char *type, size_t length)
+{
+	http_problem found = HTTP_PROBLEMS;
+	size_t found_length = 0;
+	for (int i = 0; i < HTTP_PROBLEMS; i++) {
+		size_t slug_length = strlen(rows[i].slug);
+		if (slug_length <= length && slug_length > found_length &&
+		    memcmp(type + length - slug_length, rows[i].slug, slug_length) == 0) {
+			found = (http_problem)i;
+			found_length = slug_length;
+		}
+	}
+	return found;
+}
+
+static http_effect effect_of_problem(http_problem problem)
+{
+	switch (problem) {
+	case HTTP_PROBLEM_TOO_LARGE:
+		return HTTP_EFFECT_DONE;
+	case HTTP_PROBLEM_IN_DOUBT:
+	case HTTP_PROBLEM_EXPIRED:   /* nobody can say whether it was used */
+	case HTTP_PROBLEM_NO_ANSWER: /* succeeded, or failed for good */
+	case HTTP_PROBLEM_NOT_STORED:
+	case HTTP_PROBLEM_UNANSWERED:
+		return HTTP_EFFECT_UNKNOWN;
+	case HTTP_PROBLEMS:
+		return HTTP_EFFECT_UNSAID;
+	default: /* nothing of this request was passed on */
+		return HTTP_EFFECT_NONE;
+	}
+}
+
+http_effect http_problem_effect(http_text document)
+{
+	static const char type[] = "{\"type\": \"";
+	char *canonical = NULL;
+	size_t length = 0;
+	http_effect effect = HTTP_EFFECT_UNSAID;
+
+	if (once_json_canonical((once_bytes){.data = document.data, .length = document.length}, &canonical, &length,
+	                        NULL) != ONCE_OK) {
+		return HTTP_EFFECT_UNKNOWN; /* no memory */
+	}
+	/* In canonical form the shortest name comes first, and a quote inside a text has a backslash before it. */
+	if (canonical != NULL && strncmp(canonical, type, strlen(type)) == 0) {
+		const char *value = canonical + strlen(type);
+		if (strncmp(value, DEFAULT_BASE, strlen(DEFAULT_BASE)) == 0 ||
+		    strstr(value, ", \"instance\": \"" INSTANCE) != NULL) {
+			effect = effect_of_problem(problem_of_type(value, strcspn(value, "\"")));
+		}
+	}
+	free(canonical);
+	return effect;
 }

@@ -141,6 +141,79 @@ static void a_base_that_would_break_the_document_is_not_used(void **state)
 	assert_true(http_problem_base_good("https://docs.example/pgonce/problems?lang=en#"));
 }
 
+/* ---- A problem of another gateway ---- */
+
+static const http_effect effects[HTTP_PROBLEMS] = {
+    [HTTP_PROBLEM_KEY_MISSING] = HTTP_EFFECT_NONE,    [HTTP_PROBLEM_KEY_MALFORMED] = HTTP_EFFECT_NONE,
+    [HTTP_PROBLEM_KEY_REPEATED] = HTTP_EFFECT_NONE,   [HTTP_PROBLEM_TENANT_MISSING] = HTTP_EFFECT_NONE,
+    [HTTP_PROBLEM_MISMATCH] = HTTP_EFFECT_NONE,       [HTTP_PROBLEM_ACTIVE] = HTTP_EFFECT_NONE,
+    [HTTP_PROBLEM_IN_DOUBT] = HTTP_EFFECT_UNKNOWN,    [HTTP_PROBLEM_EXPIRED] = HTTP_EFFECT_UNKNOWN,
+    [HTTP_PROBLEM_TOO_LARGE] = HTTP_EFFECT_DONE,      [HTTP_PROBLEM_NO_ANSWER] = HTTP_EFFECT_UNKNOWN,
+    [HTTP_PROBLEM_BODY_TOO_LARGE] = HTTP_EFFECT_NONE, [HTTP_PROBLEM_REFUSED] = HTTP_EFFECT_NONE,
+    [HTTP_PROBLEM_UNAVAILABLE] = HTTP_EFFECT_NONE,    [HTTP_PROBLEM_NOT_STORED] = HTTP_EFFECT_UNKNOWN,
+    [HTTP_PROBLEM_UNREACHED] = HTTP_EFFECT_NONE,      [HTTP_PROBLEM_UNANSWERED] = HTTP_EFFECT_UNKNOWN,
+};
+
+static void another_gateways_problem_says_what_became_of_the_request(void **state)
+{
+	(void)state;
+	char out[HTTP_PROBLEM_BYTES_MAX];
+	for (int i = 0; i < HTTP_PROBLEMS; i++) {
+		http_occurrence occurrence = {.detail = "\"type\": \"", .request = text_of("0123abcd")};
+		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
+		assert_int_equal(http_problem_effect(text_of(out)), effects[i]);
+		occurrence.type_base = "https://docs.example/problems?lang=en#";
+		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
+		assert_int_equal(http_problem_effect(text_of(out)), effects[i]);
+		/* Without a request's id only the default base tells it from a document of anybody's. */
+		occurrence.request = (http_text){0};
+		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
+		assert_int_equal(http_problem_effect(text_of(out)), HTTP_EFFECT_UNSAID);
+		occurrence.type_base = NULL;
+		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
+		assert_int_equal(http_problem_effect(text_of(out)), effects[i]);
+		/* Not terminated, and cut. */
+		assert_int_equal(http_problem_effect((http_text){.data = out, .length = strlen(out) - 1}), HTTP_EFFECT_UNSAID);
+	}
+}
+
+static void any_other_text_says_nothing_of_the_effect(void **state)
+{
+	static const char *const texts[] = {
+	    "",
+	    "{}",
+	    "[]",
+	    "\"urn:pgonce:problem:active\"",
+	    "urn:pgonce:problem:active",
+	    "{\"type\":\"about:blank\"}",
+	    "{\"type\":\"https://example.com/active\",\"instance\":\"urn:example:1\"}",
+	    "{\"type\":\"https://example.com/active\",\"detail\":\", \\\"instance\\\": \\\"urn:pgonce:request:1\"}",
+	    "{\"detail\":\"\\\"type\\\": \\\"urn:pgonce:problem:active\"}",
+	    "{\"type\":\"urn:pgonce:problem:\"}",
+	    "{\"type\":\"urn:pgonce:problem:soon\"}",
+	    "{\"type\":[\"urn:pgonce:problem:active\"]}"};
+	(void)state;
+	for (size_t i = 0; i < COUNT(texts); i++) {
+		assert_int_equal(http_problem_effect(text_of(texts[i])), HTTP_EFFECT_UNSAID);
+	}
+	static const char *const spelled[] = {" { \"status\" : 409 , \"type\" : \"urn:pgonce:problem:active\" }\n",
+	                                      "{\"t\\u0079pe\":\"urn:pgonce:problem:\\u0061ctive\"}"};
+	for (size_t i = 0; i < COUNT(spelled); i++) {
+		assert_int_equal(http_problem_effect(text_of(spelled[i])), HTTP_EFFECT_NONE);
+	}
+}
+
+static void without_memory_another_gateways_problem_leaves_doubt(void **state)
+{
+	(void)state;
+	char out[HTTP_PROBLEM_BYTES_MAX];
+	write_plain(HTTP_PROBLEM_ACTIVE, NULL, NULL, out, sizeof out);
+	memory_countdown = 1;
+	http_effect effect = http_problem_effect(text_of(out));
+	memory_countdown = -1;
+	assert_int_equal(effect, HTTP_EFFECT_UNKNOWN);
+}
+
 /* ---- docs/problems.md ---- */
 
 static char *read_page(void)
@@ -188,6 +261,9 @@ int main(void)
 	    cmocka_unit_test(a_detail_is_added_escaped_and_cut_whole),
 	    cmocka_unit_test(the_longest_document_fits_and_a_smaller_room_gets_none_of_it),
 	    cmocka_unit_test(a_base_that_would_break_the_document_is_not_used),
+	    cmocka_unit_test(another_gateways_problem_says_what_became_of_the_request),
+	    cmocka_unit_test(any_other_text_says_nothing_of_the_effect),
+	    cmocka_unit_test(without_memory_another_gateways_problem_leaves_doubt),
 	    cmocka_unit_test(the_page_has_a_section_for_each_problem_in_its_order_and_no_other),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
