@@ -165,6 +165,8 @@ typedef struct gate_attempt {
 	ngx_uint_t accelerated;    /* by X-Accel-Redirect: the upstream's own wish */
 	ngx_uint_t aside;          /* redirected to a page: what is asked for it is not the request */
 	ngx_http_upstream_t *left; /* of the location that the last redirect came from */
+	ngx_int_t (*process_header)(ngx_http_request_t *r); /* proxy_pass's own, */
+	ngx_int_t (*reinit_request)(ngx_http_request_t *r); /* of the upstream that this attempt went to */
 	http_ending ending;
 	ngx_uint_t behind; /* the answer is another gateway's own, of which the service behind it knows nothing */
 

@@ -69,11 +69,77 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 	return attempt->trace[0] == '\0' ? NGX_OK : push_header(r, "Once-Traceparent", "once-traceparent", attempt->trace);
 }
 
+/* ---- interim answers ---- */
+
+/*
+ * nginx takes the first status for the answer's, also where it is one of 100 to 199 (RFC 9110, section 15.2) and the answer comes after it:
+ * the client would get the answer as the body of a 103, and the intent would be in doubt. So each of these is skipped here; but 101,
+ * which is final.
+ */
+static ngx_int_t skip_interim(ngx_http_request_t *r)
+{
+	gate_attempt *attempt = gate_attempt_of(r);
+	ngx_http_upstream_t *u = r->upstream;
+	ngx_int_t rc;
+
+	for (;;) {
+		/* It sets the one for the next part of the header. */
+		u->process_header = attempt->process_header;
+		rc = u->process_header(r);
+		attempt->process_header = u->process_header;
+		u->process_header = skip_interim;
+		if (rc != NGX_OK || u->headers_in.status_n < NGX_HTTP_CONTINUE || u->headers_in.status_n >= NGX_HTTP_OK ||
+		    u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS) {
+			return rc;
+		}
+		/* As nginx begins anew with another server, but for what has been read already. */
+		rc = u->reinit_request(r);
+		u->keepalive = 0;
+		ngx_memzero(&u->headers_in, sizeof(u->headers_in));
+		u->headers_in.content_length_n = -1;
+		u->headers_in.last_modified_time = -1;
+		if (u->state != NULL) {
+			u->state->status = 0;
+		}
+		if (rc != NGX_OK || ngx_list_init(&u->headers_in.headers, r->pool, 8, sizeof(ngx_table_elt_t)) != NGX_OK ||
+		    ngx_list_init(&u->headers_in.trailers, r->pool, 2, sizeof(ngx_table_elt_t)) != NGX_OK) {
+			return NGX_ERROR;
+		}
+	}
+}
+
+static ngx_int_t reinit_request(ngx_http_request_t *r)
+{
+	gate_attempt *attempt = gate_attempt_of(r);
+	ngx_int_t rc = attempt->reinit_request(r);
+
+	attempt->process_header = r->upstream->process_header;
+	r->upstream->process_header = skip_interim;
+	return rc;
+}
+
+/* The content handler has made its upstream and sent the request at best; its answer comes in a later turn of the event loop. */
+static void watch_header(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	static const ngx_str_t proxy = ngx_string("proxy");
+	ngx_http_upstream_t *u = r->upstream;
+
+	if (attempt->stage != GATE_RUNNING || u == NULL || u == attempt->left || u->conf->module.len != proxy.len ||
+	    ngx_strncmp(u->conf->module.data, proxy.data, proxy.len) != 0) {
+		return;
+	}
+	attempt->process_header = u->process_header;
+	attempt->reinit_request = u->reinit_request;
+	u->process_header = skip_interim;
+	u->reinit_request = reinit_request;
+}
+
 /* Here and not earlier, so that a mirror's subrequest does not get the fence. */
 ngx_int_t gate_answer_content(ngx_http_request_t *r)
 {
 	gate_attempt *attempt = gate_attempt_of(r);
 	ngx_http_handler_pt content = attempt->content;
+	ngx_int_t rc;
 
 	r->content_handler = content;
 	if (attempt->stage != GATE_DECIDED) {
@@ -93,7 +159,9 @@ ngx_int_t gate_answer_content(ngx_http_request_t *r)
 	}
 	/* The content handler sets its own; whoever waited for the client to leave must not end the request now. */
 	r->read_event_handler = ngx_http_block_reading;
-	return content(r);
+	rc = content(r);
+	watch_header(attempt, r);
+	return rc;
 }
 
 /* Did a byte of the request leave, in any of the tries, or may a script have run it? What fetches a page says nothing of that. */

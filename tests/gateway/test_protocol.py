@@ -17,6 +17,7 @@ from .door import BODY, JSON, Door, assert_problem, assert_replays, new_key, quo
 
 PROTOCOLS = ["HTTP/1.1", "HTTP/2"]
 
+HTTP = "upstream two { server unix:@dir@/nobody; server unix:@upstream@; }"
 CONFIG = """
     once_tenant $http_x_tenant;
     location /pay { once required; once_scope pay; proxy_pass http://app; }
@@ -40,6 +41,9 @@ CONFIG = """
     location /big-answer { once required; once_scope big-answer; once_response_max 10k; proxy_pass http://app; }
     location /peeked { once required; once_scope peeked; once_peek on; add_header X-Replay $once_replay always; proxy_pass http://app; }
     location /expiring { once required; once_scope expiring; expires 1h; proxy_pass http://app; }
+    location /unbuffered { once required; once_scope unbuffered; proxy_buffering off; proxy_pass http://app; }
+    location /second { once required; once_scope second; proxy_pass http://two; }
+    location /old { once required; once_scope old; proxy_http_version 1.0; proxy_pass http://app; }
     location /seen { once required; once_scope seen; add_header X-Verdict $once_verdict; proxy_pass http://app; }
 """
 
@@ -598,6 +602,27 @@ def test_a_redirect_that_keeps_method_and_body_is_followed_with_the_same_key(doo
         assert (second.status, second.body, second.replayed) == (201, b"paid", False)
         assert_replays(door, key, second, target, protocol=protocol)
     assert door.count(key) == 3
+
+
+@pytest.mark.parametrize("target", ["/pay", "/unbuffered", "/second", "/old"])
+@pytest.mark.parametrize("interim", [(100,), (103,), (102, 103, 103)], ids=str)
+def test_interim_answers_are_not_the_answer(door, protocol, target, interim):
+    """After them comes the answer, which is stored; from the second server, too, where the first one takes no connection."""
+    for framing in ("length", "chunked", "close"):
+        key = new_key()
+        said = (("Content-Type", "text/plain"), ("X-Said", "once"))
+        door.upstream.script(key, Answer(201, headers=said, body=b"paid", framing=framing, interim=interim))
+        first = door.attempt(key, target, protocol=protocol)
+        assert (first.status, first.body, first.header("X-Said"), first.header("Link"), first.whole) == (201, b"paid", "once", None, True)
+        assert_replays(door, key, first, target, protocol=protocol)
+        assert door.count(key) == 1
+
+
+def test_an_interim_answer_without_one_that_follows_is_in_doubt(door):
+    key = new_key()
+    door.upstream.script(key, Answer(103, interim=(100,), framing="close"))
+    assert_problem(door.attempt(key), 502, "unanswered")
+    assert door.state(key) == "in_doubt" and door.count(key) == 1
 
 
 @pytest.mark.parametrize("status", [404, 451])

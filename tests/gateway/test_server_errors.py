@@ -156,7 +156,7 @@ def test_who_retries_is_told_what_the_service_answered_and_what_to_do(door):
 # ---- Statuses and once_on_5xx.
 
 
-@pytest.mark.parametrize("status", [500, 501, 502, 504, 505, 507, 511, 599])
+@pytest.mark.parametrize("status", [500, 501, 502, 504, 505, 507, 511, 520, 524, 561, 599])
 @pytest.mark.parametrize("target, scope", [("/pay", "pay"), ("/release", "release"), ("/store", "store")])
 def test_each_5xx_but_503_is_what_the_location_says(door, status, target, scope):
     key = new_key()

@@ -47,7 +47,7 @@ class Answer:
     """body None: one that names this very execution. framing: 'length', 'chunked', or 'close' (as HTTP/1.0 does).
     cut: so many bytes of the body, then the connection closes. close: it closes without a byte of an answer. started is set
     when the request has been read; nothing is answered before `hold` is set, and no more than half of the body before
-    `hold_rest` is. do: called with the request before the answer; may return another answer."""
+    `hold_rest` is. interim: statuses that come before it, byte by byte. do: called with the request before the answer; may return another answer."""
 
     status: int = 201
     headers: tuple = (("Content-Type", "application/json"),)
@@ -60,6 +60,7 @@ class Answer:
     hold: threading.Event = None
     hold_rest: threading.Event = None
     piece: int = None
+    interim: tuple = ()
     do: object = None
 
 
@@ -235,6 +236,9 @@ class Upstream:
         keeps = keeps and (request.header("Connection") or "").lower() != "close"
         if not keeps:
             head.append("Connection: close")
+        for status in answer.interim:
+            for byte in f"HTTP/1.1 {status} Wait\r\nLink: </style.css>; rel=preload\r\n\r\n".encode():
+                connection.sendall(bytes([byte]))
         connection.sendall(("\r\n".join(head) + "\r\n\r\n").encode("latin-1"))
         if bodiless:
             return keeps
