@@ -76,6 +76,7 @@ typedef struct gate_location {
 	ngx_uint_t log_clear;
 	ngx_str_t problem_base; /* NUL-terminated */
 	ngx_uint_t status;      /* this location is the status page */
+	ngx_uint_t serves;      /* a content handler runs here: its own, or, in an if block, that of the location around it */
 } gate_location;
 
 /* ---- an attempt ---- */

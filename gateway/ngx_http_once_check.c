@@ -144,7 +144,7 @@ static char *check(ngx_conf_t *cf, void **confs)
 			REFUSE(cf, core, "memcached_pass only reads: there is nothing to protect");
 		}
 		/* A target with variables leaves `upstream` empty, so the settings of each module count where it may be used. */
-		if (core->handler != NULL && ngx_strcmp(upstreams[i].prefix, "memcached") != 0) {
+		if (location->serves && ngx_strcmp(upstreams[i].prefix, "memcached") != 0) {
 			rc = check_upstream(cf, location, core, upstreams[i].prefix, upstream);
 		}
 	}

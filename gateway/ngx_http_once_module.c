@@ -499,11 +499,13 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 		conf->status = 0;
 	}
 	conf->scope_default = core->name;
+	/* if and limit_except are locations of their own, with settings of their own, and keep the handler of the one around them. */
+	conf->serves = core->handler != NULL || (core->noname && prev->serves);
 	if (conf->mode == GATE_OFF || find_key_header(cf, conf) != NGX_OK) {
 		return conf->mode == GATE_OFF ? NGX_CONF_OK : NGX_CONF_ERROR;
 	}
 	/* Without a content handler nothing runs here that could need protection. */
-	if (core->name.len == 0 || (!explicit && core->handler == NULL)) {
+	if (core->name.len == 0 || (!explicit && !conf->serves)) {
 		return NGX_CONF_OK;
 	}
 	/* Checked when all modules have merged what is inherited: some come after this one. */

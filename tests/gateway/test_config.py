@@ -236,6 +236,26 @@ def test_a_dangerous_combination_is_refused_with_its_reason_and_its_remedy(nginx
     assert name == "no database" or 'location "/pay"' in said, said
 
 
+# What may stand in a block of a location, which has settings of its own.
+IN_BLOCKS = [
+    ("if ($arg_x)", "error_page 500 @other;"),
+    ("if ($arg_x)", "grpc_pass grpc://app;"),
+    ("if ($arg_x)", "memcached_pass app;"),
+]
+
+
+@pytest.mark.parametrize("block, inside", IN_BLOCKS)
+def test_what_is_refused_in_a_location_is_refused_in_its_blocks(nginx, block, inside):
+    options = {"location": f"set $memcached_key x; {block} {{ {inside} }}", "server": "location @other { proxy_pass http://app; }"}
+    assert 'once in location "/pay"' in refusal(nginx, **options)
+    check(nginx, **options, once="", database="")
+
+
+def test_a_block_in_which_nothing_runs_needs_no_tenant(nginx):
+    check(nginx, server="once on; location /files { root @dir@; if ($arg_x) { set $y 1; } limit_except GET { deny all; } }")
+    assert "whose keys" in refusal(nginx, server="once on; location /files { root @dir@; if ($arg_x) { proxy_pass http://app; } }")
+
+
 HARMLESS = {
     "a page for errors": {"location": "error_page 502 504 /sorry.html;"},
     "a fallback before the request is protected": {"location": "error_page 401 @login;", "server": "location @login { return 302 /login; }"},

@@ -50,6 +50,16 @@ CONFIG = """
     location /sorry { once_scope pay; error_page 500 502 504 =200 /sorry; proxy_read_timeout 500ms; proxy_pass http://app; }
     location /sorry-patient { once_scope pay; error_page 500 502 504 =200 /sorry; proxy_pass http://app; }
     location = /sorry { internal; once off; default_type text/plain; return 200 "sorry"; }
+    location /if { once_scope places; if ($http_origin) { set $x 1; } proxy_pass http://app; }
+    location /if-else { once_scope places; if ($http_origin) { proxy_pass http://app; } proxy_pass http://away; }
+    location /if-over-files { once_scope places; root @dir@; if ($http_origin) { proxy_pass http://app; } }
+    location /limit-except { once_scope places; limit_except GET { allow all; } proxy_pass http://app; }
+    location /limit-target { once_scope places; limit_except GET { proxy_pass http://app; } proxy_pass http://away; }
+    location /named { try_files /nothing @named; }
+    location @named { once_scope places; if ($http_origin) { set $x 1; } proxy_pass http://app; }
+    location /around { once_scope places; location /around/inside { if ($http_origin) { set $x 1; } proxy_pass http://app; } }
+    location ~ ^/regex { once_scope places; if ($http_origin) { set $x 1; } proxy_pass http://app; }
+    location /moved-to-if { rewrite ^ /if last; }
     location /limited { once_scope pay; once_peek on; limit_req zone=few; limit_req_status 429; proxy_pass http://app; }
     location /rewritten { once_scope pay; rewrite ^/rewritten/(.*)$ /pay/$1 last; }
 """
@@ -152,6 +162,26 @@ def test_a_client_that_leaves_does_not_stop_what_it_asked_for_and_its_retry_gets
     row = door.wait_state(key, "succeeded")
     assert row.response_body == b"the answer" * 100
     again = door.attempt(key)
+    assert again.replayed and again.body == row.response_body
+    assert door.count(key) == 1
+
+
+# Each is a location to nginx, with settings of its own.
+PLACES = ["/if", "/if-else", "/limit-except", "/limit-target", "/named", "/around/inside", "/regex/x", "/if-over-files", "/moved-to-if"]
+
+
+@pytest.mark.parametrize("target", PLACES)
+def test_a_client_that_leaves_does_not_stop_what_it_asked_for_in_whatever_kind_of_location(door, target):
+    key, hold = new_key(), threading.Event()
+    door.upstream.script(key, Answer(201, body=b"the answer", hold=hold))
+    connection = door.send(key, target, headers=[("Origin", "http://else.where")])
+    door.upstream.wait(key)
+    connection.close()
+    time.sleep(0.2)  # that nginx has noticed shows nowhere
+    hold.set()
+    row = door.wait_state(key, "succeeded", "places")
+    assert row.response_body == b"the answer"
+    again = door.attempt(key, target, headers=[("Origin", "http://else.where")])
     assert again.replayed and again.body == row.response_body
     assert door.count(key) == 1
 
