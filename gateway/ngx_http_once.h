@@ -71,20 +71,17 @@ typedef struct gate_location {
 	ngx_uint_t print;
 	ngx_array_t *print_values; /* of ngx_http_complex_value_t */
 	ngx_flag_t canonical_json;
-	ngx_flag_t peek;
 	ngx_flag_t handoff;
 	ngx_uint_t log_clear;
 	ngx_str_t problem_base; /* NUL-terminated */
 	ngx_uint_t status;      /* this location is the status page */
-	ngx_uint_t serves;      /* a content handler runs here: its own, or, in an if block, that of the location around it */
+	ngx_uint_t serves; /* a content handler runs here: its own, or, in an if block, that of the location around it */
 } gate_location;
 
 /* ---- an attempt ---- */
 
 /* Where an attempt is. The order is the order of its life. */
 typedef enum gate_stage {
-	GATE_PEEKING,   /* once_peek: looking up, before the limits of requests */
-	GATE_PEEKED,    /* the phases go on to access */
 	GATE_READING,   /* the request's body */
 	GATE_SALTING,   /* asking for the tenant's salt */
 	GATE_HASHING,   /* the body, piece by piece */
@@ -154,7 +151,6 @@ typedef struct gate_attempt {
 	ngx_msec_t started; /* ngx_current_msec at the first claim */
 	ngx_msec_t waited_ms;
 
-	ngx_uint_t replay_known; /* once_peek found it finished */
 	once_verdict verdict;
 	once_state state;
 	int fence; /* 0: this attempt holds nothing */
@@ -222,7 +218,6 @@ size_t gate_key_shown(const gate_location *location, const char *text, u_char *o
 /* ---- _request.c: phases, key, body, fingerprint ---- */
 ngx_int_t gate_request_strip(ngx_http_request_t *r);
 ngx_int_t gate_request_handler(ngx_http_request_t *r);
-ngx_int_t gate_request_peek(ngx_http_request_t *r);
 
 /* ---- _claim.c: the claim, the wait, and what they decide ---- */
 void gate_claim(gate_attempt *attempt);

@@ -119,12 +119,10 @@ static void detach(void *data)
 			ngx_del_timer(&attempt->timer);
 		}
 		break;
-	case GATE_PEEKED:
 	case GATE_READING:
 	case GATE_REPORTED:
 	case GATE_DONE:
 		break;
-	case GATE_PEEKING:
 	case GATE_SALTING:
 	case GATE_WAITING:
 		gate_wait_end(attempt);

@@ -81,7 +81,6 @@ static ngx_command_t commands[] = {
     DIRECTIVE("once_fail", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, fails_open, &fails),
     DIRECTIVE("once_fingerprint", NGX_CONF_1MORE, set_fingerprint, print, NULL),
     DIRECTIVE("once_canonical_json", NGX_CONF_FLAG, ngx_conf_set_flag_slot, canonical_json, NULL),
-    DIRECTIVE("once_peek", NGX_CONF_FLAG, ngx_conf_set_flag_slot, peek, NULL),
     DIRECTIVE("once_handoff", NGX_CONF_FLAG, ngx_conf_set_flag_slot, handoff, NULL),
     DIRECTIVE("once_log_keys", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, log_clear, &shown),
     DIRECTIVE("once_problem_base", NGX_CONF_TAKE1, set_problem_base, problem_base, NULL),
@@ -415,7 +414,7 @@ static void *create_location(ngx_conf_t *cf)
 		conf->headers = NGX_CONF_UNSET_PTR;
 		conf->lease_ms = conf->retention_ms = conf->wait_ms = NGX_CONF_UNSET_MSEC;
 		conf->body_bytes_max = conf->response_bytes_max = NGX_CONF_UNSET_SIZE;
-		conf->tenant_none = conf->canonical_json = conf->peek = conf->handoff = NGX_CONF_UNSET;
+		conf->tenant_none = conf->canonical_json = conf->handoff = NGX_CONF_UNSET;
 	}
 	return conf;
 }
@@ -491,7 +490,6 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 		conf->print_values = prev->print_values;
 	}
 	ngx_conf_merge_value(conf->canonical_json, prev->canonical_json, 0);
-	ngx_conf_merge_value(conf->peek, prev->peek, 0);
 	ngx_conf_merge_value(conf->handoff, prev->handoff, 1);
 	ngx_conf_merge_uint_value(conf->log_clear, prev->log_clear, 0);
 	ngx_conf_merge_str_value(conf->problem_base, prev->problem_base, "");
@@ -546,7 +544,6 @@ static ngx_int_t hook(ngx_conf_t *cf)
 	}
 	/* After the access phase, so that a replay needs the same rights as its original; strip before anything reads headers. */
 	if (push_handler(core, NGX_HTTP_POST_READ_PHASE, gate_request_strip) != NGX_OK ||
-	    push_handler(core, NGX_HTTP_PREACCESS_PHASE, gate_request_peek) != NGX_OK ||
 	    push_handler(core, NGX_HTTP_PRECONTENT_PHASE, gate_request_handler) != NGX_OK ||
 	    gate_status_zone(cf, conf) != NGX_OK) {
 		return NGX_ERROR;

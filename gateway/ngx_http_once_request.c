@@ -213,43 +213,6 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 }
 
 /*
- * Before the access phase, which may yet say whose request it is. Variables keep their values, a map's for one: what is found here
- * is forgotten, so that it is found anew once the request may pass.
- */
-static ngx_int_t find_names_early(ngx_http_request_t *r, const gate_location *location, found *names)
-{
-	ngx_http_core_main_conf_t *core = ngx_http_get_module_main_conf(r, ngx_http_core_module);
-	size_t bytes = core->variables.nelts * sizeof(ngx_http_variable_value_t);
-	ngx_http_variable_value_t *kept = ngx_palloc(r->pool, bytes);
-	ngx_int_t rc;
-
-	if (kept == NULL) {
-		return NGX_ERROR;
-	}
-	ngx_memcpy(kept, r->variables, bytes);
-	rc = find_names(r, location, names);
-	ngx_memcpy(r->variables, kept, bytes);
-	return rc;
-}
-
-static ngx_uint_t is_text(const char *text, const void *data, size_t length)
-{
-	return ngx_strlen(text) == length && ngx_memcmp(text, data, length) == 0;
-}
-
-/* After the access phase: does the request still name what was looked up? */
-static ngx_uint_t is_still_named(ngx_http_request_t *r, const gate_attempt *attempt)
-{
-	const once_intent *intent = &attempt->intent;
-	found names;
-
-	return find_names(r, attempt->location, &names) == NGX_OK &&
-	       is_text(intent->tenant, names.tenant.data, names.tenant.len) &&
-	       is_text(intent->scope, names.scope.data, names.scope.len) &&
-	       is_text(intent->key, names.key, ngx_strlen(names.key));
-}
-
-/*
  * W3C Trace Context, section 3.2: a request has one traceparent; of several, or of a malformed one, nothing is taken. NULL: none. It goes on
  * to the upstream as it is, whatever it is.
  */
@@ -746,13 +709,6 @@ ngx_int_t gate_request_handler(ngx_http_request_t *r)
 		return first_entry(r, location);
 	}
 	switch (attempt->stage) {
-	case GATE_PEEKED:
-		if (location == attempt->location && is_protected(r, location) && is_still_named(r, attempt)) {
-			return read_body(r, attempt);
-		}
-		/* An error page of the access phase; or that phase found out whose request it is. */
-		attempt->stage = GATE_DONE;
-		return first_entry(r, location);
 	case GATE_READING:
 		return is_protected(r, location) ? body_refused(r, attempt) : NGX_DECLINED;
 	case GATE_DECIDED:
@@ -771,49 +727,4 @@ ngx_int_t gate_request_handler(ngx_http_request_t *r)
 	default:
 		return NGX_AGAIN; /* a stray event: what is under way goes on */
 	}
-}
-
-/* ---- once_peek ---- */
-
-static void on_peek(void *argument, const once_answer *answer, const once_error *error)
-{
-	gate_attempt *attempt = argument;
-
-	attempt->operation = NULL;
-	attempt->stage = GATE_PEEKED;
-	/* An error says nothing: the limits apply, and the claim will tell. */
-	attempt->replay_known = error == NULL && (once_answer_verdict(answer) == ONCE_REPLAY_SUCCESS ||
-	                                          once_answer_verdict(answer) == ONCE_FINAL_FAILURE_STORED);
-	gate_attempt_resume(attempt);
-}
-
-ngx_int_t gate_request_peek(ngx_http_request_t *r)
-{
-	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
-	gate_attempt *attempt;
-	found names;
-
-	if (!location->peek || !is_protected(r, location) || gate_batcher() == NULL) {
-		return NGX_DECLINED;
-	}
-	attempt = gate_attempt_of(r);
-	if (attempt != NULL) {
-		return attempt->stage == GATE_PEEKING ? NGX_AGAIN : NGX_DECLINED;
-	}
-	/* What is wrong with the key is said after the access phase. */
-	if (find_names_early(r, location, &names) != NGX_OK) {
-		return NGX_DECLINED;
-	}
-	attempt = open_attempt(r, location, &names);
-	if (attempt == NULL) {
-		return NGX_HTTP_INTERNAL_SERVER_ERROR;
-	}
-	if (once_batcher_peek(gate_batcher(), &attempt->intent, on_peek, attempt, &attempt->operation, NULL) != ONCE_OK) {
-		attempt->operation = NULL;
-		attempt->stage = GATE_PEEKED;
-		return NGX_DECLINED;
-	}
-	attempt->stage = GATE_PEEKING;
-	r->read_event_handler = ngx_http_test_reading; /* who left is not run for */
-	return NGX_AGAIN;
 }

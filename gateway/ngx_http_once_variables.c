@@ -61,10 +61,7 @@ static const char *name_of(const gate_attempt *attempt, uintptr_t data)
 	case REPORT:
 		return attempt->reported ? http_report_name(attempt->report) : "";
 	default:
-		if (attempt->stage < GATE_DECIDED) {
-			return attempt->replay_known ? "1" : "";
-		}
-		return attempt->step == HTTP_REPLAY && attempt->verdict != 0 ? "1" : "";
+		return attempt->stage >= GATE_DECIDED && attempt->step == HTTP_REPLAY && attempt->verdict != 0 ? "1" : "";
 	}
 }
 

@@ -31,7 +31,6 @@ CONFIG = """
     location /at-once { proxy_pass http://app; }
     location /values { once_fingerprint body $http_x_one $http_x_two; once_canonical_json on; proxy_pass http://app; }
     location /short { once_lease 1s; proxy_pass http://app; }
-    location /peek { once_peek on; proxy_pass http://app; }
     location /file { once_response_max 64k; once_body_max 100k; proxy_pass http://app; }
     location /internal/ { internal; once off; alias @dir@/; }
     location = /status.json { once off; once_status json; }
@@ -165,7 +164,6 @@ REQUESTS = {
     "one over HTTP/2": ("/pay", {"protocol": "HTTP/2"}, Answer()),
     "further values in the fingerprint, and canonical JSON": ("/values", {"headers": [("X-One", "1"), ("X-Two", "2")]}, Answer()),
     "canonical JSON that is none": ("/values", {"body": b"{"}, Answer()),
-    "a look-up before": ("/peek", {}, Answer()),
     "a body in a file": ("/file", {"body": bytes(50_000)}, Answer()),
     "an answer of many headers": ("/pay", {}, Answer(headers=tuple((f"X-{n}", "v" * n) for n in range(40)) + (("Content-Type", "text/plain; charset=utf-8"),))),
     "an answer without a length": ("/pay", {}, Answer(framing="chunked")),

@@ -60,11 +60,12 @@ CONFIG = """
     location /around { once_scope places; location /around/inside { if ($http_origin) { set $x 1; } proxy_pass http://app; } }
     location ~ ^/regex { once_scope places; if ($http_origin) { set $x 1; } proxy_pass http://app; }
     location /moved-to-if { rewrite ^ /if last; }
-    location /limited { once_scope pay; once_peek on; limit_req zone=few; limit_req_status 429; proxy_pass http://app; }
+    location /limited { once_scope pay; limit_req zone=few; limit_req_status 429; proxy_pass http://app; }
     location /rewritten { once_scope pay; rewrite ^/rewritten/(.*)$ /pay/$1 last; }
 """
 HTTP = """
     upstream away { server unix:@dir@/nobody; }
+    # Also what would let replays pass, if it were known before a request has shown whose it is.
     map $once_replay $limit_key { "" $http_x_tenant; "0" $http_x_tenant; default ""; }
     limit_req_zone $limit_key zone=few:1m rate=1r/m;
     upstream two { server unix:@upstream@ max_fails=0; server unix:@other@ max_fails=0; }
@@ -492,11 +493,10 @@ def test_an_error_of_the_service_itself_passes_by_the_error_page(door):
     assert door.count(key) == 1
 
 
-def test_a_replay_can_be_free_of_the_rate_limit(door):
+def test_a_key_that_is_stored_passes_no_limit_of_requests(door):
+    """Else whoever knows one key could guess passwords with it, and tell which keys are stored."""
     keys = [new_key() for _ in range(2)]
     first = door.attempt(keys[0], "/limited")
     assert first.status == 201
     assert door.attempt(keys[1], "/limited").status == 429 and door.count(keys[1]) == 0
-    for _ in range(5):
-        assert_replays(door, keys[0], first, "/limited")
-    assert door.attempt(keys[1], "/limited").status == 429
+    assert [door.attempt(key, "/limited").status for key in keys * 2] == [429] * 4

@@ -39,7 +39,7 @@ CONFIG = """
     location /verified { once required; once_scope verified; proxy_pass http://app; }
     location /big-body { once required; once_scope big-body; once_body_max 10k; proxy_pass http://app; }
     location /big-answer { once required; once_scope big-answer; once_response_max 10k; proxy_pass http://app; }
-    location /peeked { once required; once_scope peeked; once_peek on; add_header X-Replay $once_replay always; proxy_pass http://app; }
+    location /told { once required; once_scope told; add_header X-Replay $once_replay always; proxy_pass http://app; }
     location /expiring { once required; once_scope expiring; expires 1h; proxy_pass http://app; }
     location /unbuffered { once required; once_scope unbuffered; proxy_buffering off; proxy_pass http://app; }
     location /second { once required; once_scope second; proxy_pass http://two; }
@@ -1008,11 +1008,11 @@ def test_variables_say_what_was_decided(door):
     assert verdicts == ["verdict=new_claim fence=1", "verdict=replay_success fence="]
 
 
-def test_a_mismatch_is_no_replay_also_where_the_key_was_looked_up(door, protocol):
+def test_the_variable_says_what_is_a_replay_and_a_mismatch_is_none(door, protocol):
     key = new_key()
-    assert door.attempt(key, "/peeked", protocol=protocol).header("X-Replay") is None
-    assert door.attempt(key, "/peeked", protocol=protocol).header("X-Replay") == "1"
-    mismatch = assert_problem(door.attempt(key, "/peeked", body=b"other", protocol=protocol), 422, "mismatch")
+    assert door.attempt(key, "/told", protocol=protocol).header("X-Replay") is None
+    assert door.attempt(key, "/told", protocol=protocol).header("X-Replay") == "1"
+    mismatch = assert_problem(door.attempt(key, "/told", body=b"other", protocol=protocol), 422, "mismatch")
     assert mismatch.header("X-Replay") is None
 
 

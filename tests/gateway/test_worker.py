@@ -113,7 +113,7 @@ def test_the_status_page_answers_those_who_only_look(database, upstream, method)
         assert (answer.body == b"") == (method == "HEAD")
 
 
-@pytest.mark.parametrize("location", ["once_peek on;", "once_wait 20s;", "once_fail open; once_peek on;"])
+@pytest.mark.parametrize("location", ["", "once_wait 20s;", "once_fail open;"])
 def test_a_worker_that_is_stopped_at_once_ends_what_it_asked_the_database_for(database, upstream, location):
     """What waits for an answer goes on without one, while there is no batcher any more."""
     config = f"once_tenant none; once required; once_scope pay; location /pay {{ {location} proxy_pass http://app; }}"
