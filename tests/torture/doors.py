@@ -57,6 +57,7 @@ class Orders:
     pipeline: bool = False  # with libpgonce: all statements in one round trip
     trying: bool = False  # in SQL: once.try_start in place of once.start
     apart: bool = False  # in SQL: each statement a transaction of its own, as of somebody who forgot BEGIN
+    way: str = "body"  # in SQL: as what the answer is given, where it is that
     doubt_s: float = 0  # a leased attempt says that it does not know, and goes on after this pause
 
 
@@ -247,6 +248,28 @@ TOLD = {
 }  # fmt: skip
 
 
+WAYS = {"body": "response_body => %s::bytea", "text": "response_text => %s::text", "json": "response_json => %s::jsonb"}
+
+
+def given(query, body, way):
+    """The query and its value for an answer's bytes that are given in one of WAYS; what is no JSON is given as text. JSON is padded: what is stored is what
+    jsonb makes of it, and these bytes again."""
+    if body is None or way == "body":
+        return query, body
+    text = body.decode()
+    if way == "json" and is_json(text):
+        return query.replace(WAYS["body"], WAYS["json"]), f"\n {text} "
+    return query.replace(WAYS["body"], WAYS["text"]), text
+
+
+def is_json(text):
+    try:
+        json.loads(text)
+        return True
+    except ValueError:
+        return False
+
+
 def failure_body():
     return json.dumps({"refused": os.urandom(12).hex()}).encode()
 
@@ -311,7 +334,8 @@ class SqlDoor:
             status, state = 201, "succeeded"
             body = session.value(ACT, intent.tenant, *name, payload.decode(), number, self.name, None)
         time.sleep(orders.after_s)
-        session.row(FINISH, *name, *mark, status, body, intent.tenant, state)
+        finish, value = given(FINISH, body, orders.way)
+        session.row(finish, *name, *mark, status, value, intent.tenant, state)
         leave_at(orders, "finished")
         session.commit()
         return Answer("acknowledged", "", status, body, False)
@@ -351,7 +375,8 @@ class SqlDoor:
                 return Answer("failed", "retryable")
             if intent.final:
                 body = failure_body()
-                self.report(FAIL, *name, fence, False, 422, body, intent.tenant)
+                fail, value = given(FAIL, body, orders.way)
+                self.report(fail, *name, fence, False, 422, value, intent.tenant)
                 return Answer("acknowledged", verdict, 422, body, False)
             if orders.doubt_s:
                 self.report(FAIL, *name, fence, None, None, None, intent.tenant)
@@ -374,7 +399,8 @@ class SqlDoor:
             if orders.doubt_s and number % 2:
                 return Answer("unknown", "doubt")
             try:
-                self.report(COMPLETE, *name, fence, 201, body, intent.tenant)
+                complete, value = given(COMPLETE, body, orders.way)
+                self.report(complete, *name, fence, 201, value, intent.tenant)
             except psycopg2.Error as error:  # somebody else has decided meanwhile: what is stored says the next attempt
                 raise Uncertain(error) from error
         return Answer("acknowledged", verdict, 201, body, False)
@@ -386,7 +412,8 @@ class SqlDoor:
         if intent.mode == "fenced":
             body = session.value(ACT, *arguments)
             time.sleep(orders.after_s)
-            session.row(COMPLETE, intent.scope, intent.key, fence, 201, body, intent.tenant)
+            complete, value = given(COMPLETE, body, orders.way)
+            session.row(complete, intent.scope, intent.key, fence, 201, value, intent.tenant)
         else:
             body = session.value(WRITE, *arguments, intent.mode == "verified")
         leave_at(orders, "written")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, fifteen times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, sixteen times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -152,6 +152,14 @@ MUTATIONS = {
             doors=("sql",),
             faults=("delay:client-pg",),
             functions=(("finish", "(once._has_started(tenant, scope, key) AND (bucket", "((bucket"),),
+        ),
+        Mutation(
+            "text_as_bytea",
+            "an answer that is given as text is read as bytea's escapes",
+            rules=("same_bytes",),
+            doors=("sql",),
+            faults=("delay:client-pg",),
+            functions=(("_body", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "coalesce(response_text, response_json::text)::bytea"),),
         ),
         Mutation(
             "verify_asked_early",

@@ -59,10 +59,21 @@ CREATE TABLE torture.gate (
 );
 GRANT SELECT, INSERT, UPDATE ON torture.gate TO once_app;
 
--- torture.answer(payload, step): what an execution answers; no two are equal. "pad" in the payload makes it long.
+-- torture.answer(payload, step): what an execution answers; no two are equal, but for empty ones. "pad" in the payload makes it long.
+-- "style" makes it what somebody who reads it by other rules than UTF-8's takes for something else. Where it is JSON, it is as
+-- jsonb writes it.
 CREATE FUNCTION torture.answer(payload jsonb, step integer) RETURNS bytea LANGUAGE sql AS $$
-    SELECT convert_to(jsonb_build_object('intent', payload -> 'i', 'step', step, 'nonce', gen_random_uuid(),
-                                         'pad', repeat('x', coalesce((payload ->> 'pad')::integer, 0)))::text, 'UTF8')
+    SELECT convert_to(CASE payload ->> 'style'
+        WHEN 'hex' THEN '\x41' || replace(nonce, '-', '')
+        WHEN 'octal' THEN '\101 \\ ' || nonce
+        WHEN 'backslash' THEN 'C:\new\' || nonce || '\'
+        WHEN 'quotes' THEN $q$it's "quoted" $1 {0}$q$ || E'\r\n\t' || nonce
+        WHEN 'unicode' THEN 'Größe ☃ ' || chr(128512) || nonce
+        WHEN 'string' THEN to_jsonb('\x41 "ü" \\ ' || nonce)::text
+        WHEN 'empty' THEN ''
+        ELSE jsonb_build_object('intent', payload -> 'i', 'step', step, 'nonce', nonce,
+                                'pad', repeat('x', coalesce((payload ->> 'pad')::integer, 0)))::text END, 'UTF8')
+    FROM CAST(gen_random_uuid() AS text) AS nonce
 $$;
 
 -- torture.act(...): the effect of an intent whose outcome commits with it. Returns the body of the answer.

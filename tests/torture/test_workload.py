@@ -8,6 +8,7 @@ verified effect makes a second one."""
 import base64
 import collections
 import contextlib
+import dataclasses
 import json
 import pathlib
 import random
@@ -23,7 +24,7 @@ from harness.postgres import wait_until
 from . import decisions, doors, history
 from .doors import Intent, LibDoor, Orders, RunDoor, SqlDoor
 from .run import Plan, run
-from .workload import GROUPS, HTTP, LIB, SQL, Workload
+from .workload import GROUPS, HTTP, LIB, SQL, STYLES, Workload
 
 CLIENT = BUILD / "tests/torture/torture_client"
 PROGRAM = BUILD / "cli/pgonce"
@@ -279,6 +280,25 @@ def test_what_one_door_did_the_other_replays(shop, clients, door, other, mode, s
     conflict = clients.attempt(other, intent, intent.payload.replace("false", "true", 1))
     assert conflict.verdict == "mismatch"
     assert len(effects(shop)) == 1
+
+
+@pytest.mark.parametrize("mode, scope", MODES)
+@pytest.mark.parametrize("way", doors.WAYS)
+def test_an_answer_is_the_bytes_that_were_given_in_whatever_way(shop, clients, way, mode, scope):
+    given = []
+    for number, style in enumerate((None, *STYLES), 1):
+        intent = an_intent(mode, scope, number)
+        intent = dataclasses.replace(intent, payload=json.dumps(json.loads(intent.payload) | {"style": style}))
+        first = clients.attempt("sql", intent, way=way)
+        table = "ledger" if mode in ("verified", "doubtful") else "effect"
+        (made,) = shop.rows(f"SELECT body FROM torture.{table} WHERE intent = %s", number)
+        assert first.verdict == "acknowledged" and first.body == made.body, first
+        for door in ("sql", "lib"):
+            again = clients.attempt(door, intent)
+            assert again.replayed and (again.status, again.body) == (201, first.body), (style, again)
+        given.append(first.body)
+    assert b"" in given and any(body.startswith(b"\\x41") for body in given) and any(b"\\\\" in body for body in given)
+    assert any(not body.isascii() for body in given) and sum(doors.is_json(body.decode()) for body in given) == 2
 
 
 @pytest.mark.parametrize("mode, scope", MODES)

@@ -33,6 +33,7 @@ DAY_MS = 86_400_000
 DRAIN_QUIET_S = 1.0
 SLOW = 0.02  # of the intents
 LATE = 120  # finished intents that are attempted once more at the very end
+STYLES = ("hex", "octal", "backslash", "quotes", "unicode", "string", "empty")  # of answers: schema.sql
 PRINTABLE = string.ascii_letters + string.digits + " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -201,6 +202,9 @@ class Group:
             payload |= {"aggregate": f"a{TENANTS.index(tenant) * AGGREGATES + draw.randint(1, AGGREGATES)}", "events": events, "caused": draw.random() < 0.25}
         if draw.random() < 0.02 and self.name != "run":  # whose line is to be one write
             payload["pad"] = draw.choice((3000, 9000, 40000))
+        apart = random.Random(f"{self.workload.seed}/{number}/style")
+        if self.name in ("sql", "lib") and "pad" not in payload and apart.random() < 0.35:
+            payload["style"] = apart.choice(STYLES)
         text = json.dumps(payload, ensure_ascii=draw.random() < 0.5)
         gone = BRIEF_S if kind.scope == "brief" else None
         return Intent(number, self.name, kind.mode, tenant, kind.scope, key, text, final, kind.at_most, gone), events
@@ -389,6 +393,7 @@ class Workload:
             orders.trying, orders.apart = draw.random() < 0.4, draw.random() < 0.03
         if intent.scope == "asked" and draw.random() < 0.5:
             orders.doubt_s = round(draw.uniform(0.2, 2), 3)
+        orders.way = draw.choice(tuple(doors.WAYS))
         return orders
 
     def follow(self, group, intent, job, answer, draw):
