@@ -80,15 +80,15 @@ def collect(system, online=False):
         found["decided_early"] = shop.rows(DECIDED_EARLY)
         path = system.directory / "history.jsonl"
         found["ledger"] = shop.rows(LEDGER) + file_ledger(system.directory / "ledger.txt", path)
+        found["parked_events"] = shop.rows("SELECT relay, state, p::text AS text FROM once.parked_event AS p")
+        found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
+        found["dead"] = [row for row in found["parked_events"] + found["parked_messages"] if row["state"] == "dead"]
         if online:
             return found
         found["intents"] = intents(shop, history.read(path))
         found["stuck"] = shop.rows(STUCK, 2 * LEASE_S)
         found["decisions"] = shop.rows(DECISIONS)
         found["events_pending"] = shop.rows("SELECT * FROM once.outbox_summary() WHERE state <> 'idle'")
-        found["parked_events"] = shop.rows("SELECT relay, state, p::text AS text FROM once.parked_event AS p")
-        found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
-        found["dead"] = [row for row in found["parked_events"] + found["parked_messages"] if row["state"] == "dead"]
         found["in_doubt"] = [row for row in found["intents"] if row["state"] == "in_doubt"]
         found["now"] = shop.value("SELECT date_part('epoch', clock_timestamp())")
         found["t"] = system.recorder.now()

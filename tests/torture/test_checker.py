@@ -449,10 +449,16 @@ def test_a_message_that_the_broker_took_and_that_never_arrives(run):
     assert run.broken(online=True) == set()
 
 
-@pytest.mark.parametrize("what", ["parked_events", "parked_messages", "dead"])
-def test_what_is_given_up(run, what):
+@pytest.mark.parametrize("what", ["parked_events", "parked_messages"])
+def test_what_still_waits_in_the_end(run, what):
     run.facts[what].append({"text": "message 7 of orders"})
     assert run.broken() == {"nothing_lost"}
+    assert run.broken(online=True) == set()
+
+
+def test_what_is_given_up(run):
+    run.facts["dead"].append({"text": "message 7 of orders"})
+    assert run.broken() == run.broken(online=True) == {"none_buried"}
 
 
 # What is known in the end.

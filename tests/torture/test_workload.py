@@ -137,6 +137,8 @@ def test_what_is_published_twice_is_applied_once(calm):
     twice = {record["key"] for record, *_ in ends(calm) if record["door"] == "message" and published[record["intent"]] > 1}
     applied = collections.Counter(row["message_id"] for row in calm.facts["applied"])
     assert twice and all(applied[key] == 1 for key in twice)
+    old = {record["key"] for record, *_ in ends(calm) if record["door"] == "message" and not record["key"].startswith("direct/")}
+    assert old and all(applied[key] == 1 for key in old)
     assert any(not row["direct"] for row in calm.facts["applied"])
 
 
