@@ -92,6 +92,7 @@ class Story:
         self.intents, self.attempts, self.faults, self.phases = {}, {}, [], []
         self.cases = {}
         self.decided = []  # by the operator
+        self.dumped = []  # and restored
         self.granted = []  # fences, to keys that come again
         self.given_up = set()  # intents whose clients asked for a while only, since their keys are soon forgotten
         for record in history.records:
@@ -108,6 +109,8 @@ class Story:
                 self.decided.append(record)
             elif kind == "granted":
                 self.granted.append(record)
+            elif kind == "dumped":
+                self.dumped.append(record)
             elif kind == "given_up":
                 self.given_up.add(record["intent"])
             elif kind == "fault":
@@ -388,6 +391,21 @@ def none_buried(story):
     """Promise 4: nothing is given up that could be applied, however old it looks: in the torture, every event and every message can."""
     for row in story.rows("dead"):
         yield ("", "dead", row.get("text", "")), f"dead: {row}"
+
+
+@rule(online=True)
+def dumps_restore(story):
+    """Dumps: a plain one that was taken in the midst is restored without an error, holds what its snapshot held, and what was stored is replayed there."""
+    name = ("", "dump", "")
+    for record in story.dumped:
+        if "said" in record:
+            yield name, f"restoring it failed: {record['said']}"
+            continue
+        for what, had in record["had"].items():
+            if record["has"].get(what) != had:
+                yield name, f"its snapshot held of the {what} (rows, checksum) {had}, and restored are {record['has'].get(what)}"
+        if record.get("replayed") != record.get("stored"):
+            yield name, f"an intent was stored with {record.get('stored')}, and attempting it in the copy gave {record.get('replayed')}"
 
 
 # What is known in the end.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, seventeen times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, eighteen times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -250,6 +250,14 @@ MUTATIONS = {
                     "above bigint := greatest(coalesce(after_id, 0), (SELECT max(o.id) FROM once.outbox AS o WHERE pg_visible_in_snapshot(o.xid, before)));",
                 ),
             ),
+        ),
+        Mutation(
+            "function_called_begin",
+            "a function's name is `begin`, for which psql takes all that follows in a dump for its body",
+            rules=("dumps_restore",),
+            doors=("sql",),
+            faults=("delay:client-pg",),
+            script="\nALTER FUNCTION once.top() RENAME TO begin;\n",
         ),
         Mutation(
             "ids_of_their_days",

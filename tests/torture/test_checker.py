@@ -461,6 +461,19 @@ def test_what_is_given_up(run):
     assert run.broken() == run.broken(online=True) == {"none_buried"}
 
 
+# Dumps.
+
+
+@pytest.mark.parametrize("fields, broken", [
+    ({}, False), ({"said": "ERROR:  42601: syntax error"}, True), ({"has": {"intents": [3, "x"], "effects": [1, "y"]}}, True),
+    ({"has": {"intents": [2, "x"]}}, True), ({"replayed": [201, "other"]}, True), ({"replayed": "proceed"}, True), ({"has": {"intents": [2, "z"], "effects": [1, "y"]}}, True),
+])  # fmt: skip
+def test_a_dump_that_is_not_what_it_was_taken_of(run, fields, broken):
+    held = {"intents": [2, "x"], "effects": [1, "y"]}
+    run.log("dumped", **{"had": held, "has": held, "stored": [201, "b"], "replayed": [201, "b"], **fields})
+    assert run.broken() == run.broken(online=True) == ({"dumps_restore"} if broken else set())
+
+
 # What is known in the end.
 
 

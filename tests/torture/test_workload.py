@@ -21,7 +21,7 @@ import pytest
 from harness.nginx import BUILD
 from harness.postgres import wait_until
 
-from . import decisions, doors, history
+from . import decisions, doors, dumps, history
 from .doors import Intent, LibDoor, Orders, RunDoor, SqlDoor
 from .run import Plan, run
 from .workload import GROUPS, HTTP, LIB, SQL, STYLES, Workload
@@ -140,6 +140,12 @@ def test_what_is_published_twice_is_applied_once(calm):
     old = {record["key"] for record, *_ in ends(calm) if record["door"] == "message" and not record["key"].startswith("direct/")}
     assert old and all(applied[key] == 1 for key in old)
     assert any(not row["direct"] for row in calm.facts["applied"])
+
+
+def test_a_dump_is_restored_with_all_that_it_held(calm):
+    (dumped,) = calm.history.of("dumped")
+    assert dumped["had"] == dumped["has"] and dumped["replayed"] == dumped["stored"]
+    assert all(dumped["had"][what][0] > 0 for what in ("intents", "events", "effects", "ledger"))
 
 
 # The seed.
@@ -575,3 +581,22 @@ def test_histories_of_a_run_can_be_read(calm):
     assert isinstance(calm.history, history.History)
     phases = [record["phase"] for record in calm.history.of("phase")]
     assert phases == ["started", "healed", "drained", "finished"]
+
+
+def test_a_dump_that_a_fault_spoils_is_taken_again_and_another_error_is_said(tmp_path, monkeypatch):
+    system = type("System", (), {"seconds": 0, "directory": tmp_path})()
+    monkeypatch.setattr(dumps, "PAUSE_S", 0)
+    for last, ended in ({"had": {}}, "dumped"), (psycopg2.errors.UndefinedFunction("no such function"), "problem"):
+        ends, written, problems = iter([dumps.Spoilt("killed"), psycopg2.OperationalError("lost"), last]), [], []
+
+        def once(ends=ends):
+            end = next(ends)
+            if isinstance(end, Exception):
+                raise end
+            return end
+
+        dumper = dumps.Dumper(system, type("Recorder", (), {"record": lambda *record, written=written, **_: written.append(record)})(), 1, problems)
+        monkeypatch.setattr(dumper, "dump_and_restore", once)
+        dumper.start()
+        dumper.finish(20)
+        assert (len(written), len(problems)) == ((1, 0) if ended == "dumped" else (0, 1)), problems

@@ -21,6 +21,7 @@ import psycopg2
 from . import doors
 from .decisions import Operator
 from .doors import Intent, Orders
+from .dumps import Dumper
 from .messages import MessageDoor
 from .reborn import Reborn
 
@@ -254,7 +255,7 @@ class Workload:
         self.problems = []
         self.watch = None
         self.operator = Operator(system, recorder, seed, self.decided, self.problems)
-        self.reborn = None
+        self.reborn = self.dumper = None
         wanted = [name for name in GROUPS if any(self.wants(name, kind) for kind in GROUPS[name][0])]
         usual, left = (sum(GROUPS[name][2] for name in names) for names in (GROUPS, wanted))
         self.groups = {name: Group(self, name, usual / left) for name in wanted}
@@ -270,6 +271,8 @@ class Workload:
         if "sql" in self.groups:
             self.reborn = Reborn(self.system.dsn("client-pg"), self.watch, self.recorder, self.seed, self.problems, TENANTS)
             self.reborn.start()
+            self.dumper = Dumper(self.system, self.recorder, self.seed, self.problems)
+            self.dumper.start()
         for group in self.groups.values():
             group.start()
         if any(kind.scope == "aged" for group in self.groups.values() for kind in group.kinds):
@@ -458,6 +461,8 @@ class Workload:
         for number in draw.sample(late, min(LATE, len(late))) + draw.sample(aged, min(LATE // 4, len(aged))):
             self.groups[self.intents[number].door].push(draw.uniform(0, 1), [self.intents[number]], late=True, left=5)
         self.settled(time.monotonic() + patience_s)
+        if self.dumper is not None:
+            self.dumper.finish(patience_s)
         self.drain(time.monotonic() + patience_s)
         self.stop()
         assert not self.problems, "\n".join(self.problems)
@@ -498,6 +503,8 @@ class Workload:
             self.operator.stop()
         if self.reborn is not None:
             self.reborn.stop()
+        if self.dumper is not None:
+            self.dumper.stop()
 
     def drain(self, deadline):
         """Until every event and every message has been applied. Some are delivered once more first, and what is published last tells that
