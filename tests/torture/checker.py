@@ -152,7 +152,7 @@ def succeeded(answer):
 
 
 def stored_as(attempt):
-    """The states that an acknowledged attempt may have left. To the gateway a 4xx is an answer like any other."""
+    """The states that an acknowledged attempt may have left. To the gateway a 422 is an answer like any other."""
     if succeeded(attempt.answer):
         return ("succeeded",)
     return ("failed_final", "succeeded") if attempt.intent["door"] == "http" else ("failed_final",)
