@@ -61,9 +61,14 @@ int connect_plain(const cli_invocation *invocation, const char *conninfo, PGconn
 		*connection = made;
 		return CLI_OK;
 	}
-	int result = cli_fail(invocation, CLI_NO_SERVER,
-	                      "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one",
-	                      "%s", made == NULL ? "out of memory" : PQerrorMessage(made));
+	/* libpq's own words for a server's, in whatever language: "FATAL:  ...". */
+	bool answered = made != NULL && strstr(PQerrorMessage(made), ":  ") != NULL;
+	int result = cli_fail(
+	    invocation, CLI_NO_SERVER,
+	    answered ? "the server is there and refuses: change what it names, or --dsn; where its connections are taken, "
+	               "try again"
+	             : "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one",
+	    "%s", made == NULL ? "out of memory" : PQerrorMessage(made));
 	PQfinish(made);
 	return result;
 }

@@ -87,7 +87,7 @@ const cli_option cli_options[OPTION_COUNT] = {
          .argument = "BYTES",
          .minimum = 64,
          .maximum = INT64_C(64) * 1024 * 1024,
-         .help = "how much output is stored for replays (k, M allowed); more is passed on, but a replay gives only "
+         .help = "how much output is stored for replays (k, M, G allowed); more is passed on, but a replay gives only "
                  "a note of it; default: 1M, never above the scope's response_bytes_max"},
     [OPTION_TRACEPARENT] = {.name = "traceparent",
                             .kind = KIND_TEXT,

@@ -3,6 +3,7 @@
  * options.c: reads a command line against the command table. Knows the shapes of values (durations, sizes), and no command.
  */
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,19 +123,45 @@ static bool parse_with_units(const char *text, const unit *units, int64_t *value
 	return false;
 }
 
+/* Each larger than the one before it, of equal ones the first is how it is written. */
+static const unit durations[] = {
+    {"ms", 1},
+    {"s", 1000},
+    {"m", 60 * 1000},
+    {"h", 60 * 60 * 1000},
+    {"d", 24 * 60 * 60 * 1000},
+    {"w", 7 * 24 * 60 * 60 * 1000},
+    {NULL, 0},
+};
+#define KIB 1024
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+static const unit sizes[] = {
+    {"", 1},    {"B", 1},    {"k", KIB},   {"K", KIB}, {"kB", KIB}, {"KB", KIB},  {"KiB", KIB},
+    {"M", MIB}, {"MB", MIB}, {"MiB", MIB}, {"G", GIB}, {"GB", GIB}, {"GiB", GIB}, {NULL, 0},
+};
+
 bool cli_parse_duration(const char *text, int64_t *milliseconds)
 {
-	static const unit units[] = {
-	    {"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 60 * 60 * 1000}, {"d", 24 * 60 * 60 * 1000}, {NULL, 0},
-	};
-	return parse_with_units(text, units, milliseconds);
+	return parse_with_units(text, durations, milliseconds);
 }
 
 bool cli_parse_bytes(const char *text, int64_t *bytes)
 {
-	static const unit units[] = {{"", 1},      {"k", 1024},        {"K", 1024},         {"kB", 1024},
-	                             {"KB", 1024}, {"M", 1024 * 1024}, {"MB", 1024 * 1024}, {NULL, 0}};
-	return parse_with_units(text, units, bytes);
+	return parse_with_units(text, sizes, bytes);
+}
+
+/* In the largest unit in which it is a whole number. */
+static char *write_with_unit(const unit *units, int64_t number)
+{
+	const unit *best = units;
+
+	for (const unit *u = units; u->name != NULL; u++) {
+		if (number > 0 && number % u->factor == 0 && u->factor > best->factor) {
+			best = u;
+		}
+	}
+	return cli_format("%" PRId64 "%s", number / best->factor, best->name);
 }
 
 static bool parse_number(const char *text, int64_t *number)
@@ -171,6 +198,21 @@ static int usage_error(const cli_invocation *invocation, const char *format, con
 	return result;
 }
 
+static int out_of_range(const cli_invocation *invocation, const cli_option *option, const char *value)
+{
+	static const unit plain[] = {{"", 1}, {NULL, 0}};
+	const unit *units = option->kind == KIND_DURATION ? durations : option->kind == KIND_BYTES ? sizes : plain;
+	char *least = write_with_unit(units, option->minimum);
+	char *most = write_with_unit(units, option->maximum);
+	char *text = cli_format("'%s' is out of range: %s to %s", value, least, most);
+	int result = usage_error(invocation, "option --%s: %s", option->name, text);
+
+	free(text);
+	free(most);
+	free(least);
+	return result;
+}
+
 static int store_value(cli_invocation *invocation, option_id id, const char *value)
 {
 	const cli_option *option = &cli_options[id];
@@ -199,16 +241,18 @@ static int store_value(cli_invocation *invocation, option_id id, const char *val
 		}
 		break;
 	}
-	if (!good && option->kind == KIND_DURATION) {
-		return usage_error(invocation, "option --%s: '%s' is no duration (500ms, 60s, 5m, 2h, 7d)", option->name,
-		                   value);
-	}
 	if (!good) {
-		return usage_error(invocation, "option --%s: '%s' is no number", option->name, value);
+		const char *what = option->kind == KIND_DURATION ? "duration (500ms, 60s, 5m, 2h, 7d, 4w)"
+		                   : option->kind == KIND_BYTES  ? "size (4096, 64k, 5M, 1G)"
+		                                                 : "number";
+		char *text = cli_format("'%s' is no %s", value, what);
+		int result = usage_error(invocation, "option --%s: %s", option->name, text);
+		free(text);
+		return result;
 	}
 	if ((option->kind == KIND_NUMBER || option->kind == KIND_DURATION || option->kind == KIND_BYTES) &&
 	    (number < option->minimum || number > option->maximum)) {
-		return usage_error(invocation, "option --%s: '%s' is out of range", option->name, value);
+		return out_of_range(invocation, option, value);
 	}
 	invocation->given[id] = true;
 	invocation->text[id] = value;

@@ -227,7 +227,8 @@ int cli_report_error(const cli_invocation *invocation, once_error *error)
 
 	if (exit_code == CLI_CONTRACT && (hint == NULL || strstr(hint, "pgonce init") == NULL)) {
 		hint = "run pgonce init against this database, as the owner of the contract; pgonce doctor says more";
-	} else if (exit_code == CLI_NO_SERVER && (hint == NULL || strstr(hint, "--dsn") == NULL)) {
+	} else if (exit_code == CLI_NO_SERVER && once_error_sqlstate(error)[0] == '\0' &&
+	           (hint == NULL || strstr(hint, "--dsn") == NULL)) {
 		hint = "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one";
 	}
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code,

@@ -86,6 +86,14 @@ def test_a_run_works_through_a_pooler(server, db, tmp_path):
         assert command("init").returncode == 0
 
 
+@pytest.mark.parametrize("command", [("doctor",), ("find",)])
+def test_a_server_that_refuses_is_not_to_be_started(db, tmp_path, command):
+    done = Command(db.dsn() + " dbname=nowhere", tmp_path)(*command)
+    assert done.returncode == 3 and b"does not exist" in done.stderr and b"the server is there and refuses" in done.stderr.lower()
+    away = Command("host=/nowhere", tmp_path)(*command)
+    assert away.returncode == 3 and b"start the server" in away.stderr
+
+
 def test_version_tells_of_both_sides(pgonce, offline, db):
     here = json.loads(offline("version", "--json").stdout)
     assert set(here) == {"pgonce", "libpgonce", "contract", "libpq"}
