@@ -216,14 +216,22 @@ http_effect http_problem_effect(http_text document)
 	                        NULL) != ONCE_OK) {
 		return HTTP_EFFECT_UNKNOWN; /* no memory */
 	}
+	if (canonical == NULL) {
+		return HTTP_EFFECT_UNSAID;
+	}
+	char *text = strndup(canonical, length); /* it is not terminated */
+	free(canonical);
+	if (text == NULL) {
+		return HTTP_EFFECT_UNKNOWN;
+	}
 	/* In canonical form the shortest name comes first, and a quote inside a text has a backslash before it. */
-	if (canonical != NULL && strncmp(canonical, type, strlen(type)) == 0) {
-		const char *value = canonical + strlen(type);
+	if (strncmp(text, type, strlen(type)) == 0) {
+		const char *value = text + strlen(type);
 		if (strncmp(value, DEFAULT_BASE, strlen(DEFAULT_BASE)) == 0 ||
 		    strstr(value, ", \"instance\": \"" INSTANCE) != NULL) {
 			effect = effect_of_problem(problem_of_type(value, strcspn(value, "\"")));
 		}
 	}
-	free(canonical);
+	free(text);
 	return effect;
 }
