@@ -459,10 +459,10 @@ ONCE_API ONCE_MUST_CHECK once_code once_hash_finish(once_hash *hash, once_finger
 ONCE_API void once_hash_free(once_hash *hash); /* NULL is allowed. */
 /*
  * The canonical form of a JSON text: the text that PostgreSQL's jsonb has, its numbers without trailing zeros
- * (docs/fingerprint.md), of *length bytes and not terminated, in memory that the caller frees with free(). *canonical stays NULL where there is none, which is not
- * an error: the text is not JSON (RFC 8259), is longer than ONCE_CANONICAL_BYTES_MAX, nested deeper than 64, names a member
- * twice, or holds U+0000, half a surrogate pair, a number of more than 100 characters (as written, or in plain notation), or
- * an exponent beyond 99.
+ * (docs/fingerprint.md), of *length bytes and not terminated, in memory that the caller frees with free(). *canonical stays
+ * NULL where there is none, which is not an error: the text is not JSON (RFC 8259), is longer than ONCE_CANONICAL_BYTES_MAX,
+ * nested deeper than 64, names a member twice, or holds U+0000, half a surrogate pair, a number of more than 100 characters
+ * (as written, or in plain notation), or an exponent beyond 99.
  */
 #define ONCE_CANONICAL_BYTES_MAX (1024 * 1024)
 ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **canonical, size_t *length,
