@@ -82,7 +82,7 @@ torture: setup-test build ## the whole system under faults, and a judge of its p
 	cd tests && $(TORTURE) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),2) --broker $(or $(BROKER),nats) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(DOORS),--doors $(DOORS)) $(if $(SHRINK),--shrink $(SHRINK)) $(if $(KEEP),--keep $(abspath $(KEEP)))
 
-torture-selftest: setup-test build ## eighteen times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
+torture-selftest: setup-test build ## nineteen times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
 	cd tests && $(TORTURE) --selftest $(if $(SEED),--seed $(SEED)) $(if $(MUTATION),--mutation $(MUTATION))
 
 model: setup-test ## search the model of the protocol within larger bounds too, and its mutations (some minutes)

@@ -395,7 +395,8 @@ def none_buried(story):
 
 @rule(online=True)
 def dumps_restore(story):
-    """Dumps: a plain one that was taken in the midst is restored without an error, holds what its snapshot held, and what was stored is replayed there."""
+    """Dumps: a plain one that was taken in the midst is restored without an error, holds what its snapshot held, what was stored is replayed there, and no
+    relay goes on there by the progress of the original."""
     name = ("", "dump", "")
     for record in story.dumped:
         if "said" in record:
@@ -406,6 +407,8 @@ def dumps_restore(story):
                 yield name, f"its snapshot held of the {what} (rows, checksum) {had}, and restored are {record['has'].get(what)}"
         if record.get("replayed") != record.get("stored"):
             yield name, f"an intent was stored with {record.get('stored')}, and attempting it in the copy gave {record.get('replayed')}"
+        if record.get("relay", "P4080") != "P4080":
+            yield name, "a relay in the copy takes the original's progress for its own: it would leave events out, or publish old ones"
 
 
 # What is known in the end.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Somebody who takes a plain dump in the midst of it all and restores it with psql into another database of the same server. What the dump's snapshot
-held is compared with what is there afterwards, and an intent that was stored before is attempted in the copy. A fault may spoil the work, which
-then begins anew; what went wrong without one is written down, for the judge."""
+held is compared with what is there afterwards, an intent that was stored before is attempted in the copy, and a relay starts there. A fault may spoil
+the work, which then begins anew; what went wrong without one is written down, for the judge."""
 
 import base64
 import contextlib
@@ -66,6 +66,19 @@ class Session:
 
     def held(self):
         return {name: list(self.row(ROWS.format(query)).values()) for name, query in TABLES.items()}
+
+
+def offered(copy):
+    """What a relay is told that starts in the copy, where the progress that was copied means nothing."""
+    relay = copy.row("SELECT relay FROM once.relay LIMIT 1")
+    if relay is None:
+        return {}
+    try:
+        return {"relay": "taken" if copy.row("SELECT taken FROM once.relay_take(%s)", relay["relay"])["taken"] else "held"}
+    except psycopg2.Error as error:
+        if error.pgcode != "P4080":
+            raise
+        return {"relay": error.pgcode}
 
 
 class Dumper(threading.Thread):
@@ -138,6 +151,7 @@ class Dumper(threading.Thread):
         try:
             with contextlib.closing(Session(dsn)) as copy:
                 found["has"] = copy.held()
+                found.update(offered(copy))
                 if stored is not None:
                     found["stored"] = said(stored)
                     copy.row("BEGIN")

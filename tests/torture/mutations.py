@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, eighteen times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, nineteen times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -258,6 +258,14 @@ MUTATIONS = {
             doors=("sql",),
             faults=("delay:client-pg",),
             script="\nALTER FUNCTION once.top() RENAME TO begin;\n",
+        ),
+        Mutation(
+            "copied_progress",
+            "a relay takes progress that came with a dump for its own",
+            rules=("dumps_restore",),
+            doors=("sql",),
+            faults=("delay:client-pg",),
+            functions=(("_relay_own", "r.written_by = r.xmin", "true"),),
         ),
         Mutation(
             "ids_of_their_days",

@@ -467,6 +467,7 @@ def test_what_is_given_up(run):
 @pytest.mark.parametrize("fields, broken", [
     ({}, False), ({"said": "ERROR:  42601: syntax error"}, True), ({"has": {"intents": [3, "x"], "effects": [1, "y"]}}, True),
     ({"has": {"intents": [2, "x"]}}, True), ({"replayed": [201, "other"]}, True), ({"replayed": "proceed"}, True), ({"has": {"intents": [2, "z"], "effects": [1, "y"]}}, True),
+    ({"relay": "P4080"}, False), ({"relay": "taken"}, True),
 ])  # fmt: skip
 def test_a_dump_that_is_not_what_it_was_taken_of(run, fields, broken):
     held = {"intents": [2, "x"], "effects": [1, "y"]}
