@@ -143,7 +143,7 @@ def test_it_is_told_in_words_without_a_database(offline):
     (("--rate", "1", "--key", "uuid"), "neither uuidv7"),
     (("--rate", "1", "--key", "0"), "neither uuidv7"),
     (("--rate", "1", "--key", "256"), "neither uuidv7"),
-    (("--rate", "1", "--body", "2XB"), "no number"),
+    (("--rate", "1", "--body", "2XB"), "no size"),
     (("--rate", "1", "--leased", "--same-transaction"), "only one of them"),
 ])
 def test_a_wrong_plan_is_refused(tmp_path, arguments, said):
