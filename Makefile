@@ -26,7 +26,7 @@ run: ## start a private PostgreSQL and the gateway, play the examples, show the 
 	@tools/run.sh build-run
 
 stop: ## stop what `make run` left up
-	@[ ! -x build-run/cli/pgonce ] || build-run/cli/pgonce dev --stop
+	@[ ! -x build-run/cli/pgonce ] || [ ! -d .pgonce ] || { examples/demo.py stop build-run; build-run/cli/pgonce dev --stop; }
 
 test: setup-test build build-sanitized ## every test, on private servers (TESTS: some of them; DURATIONS=20: and the slowest)
 	$(TESTED) $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
@@ -37,7 +37,7 @@ check: setup-test build build-sanitized ## after each edit: the tests of the con
 test-sanitized: setup-test build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD)-sanitized --quiet
 	@ninja -C $(BUILD) --quiet gateway/nginx-sanitized
-	@# What pgonce dev loads into the system's nginx, which takes no sanitized module; the gateway's own tests have an nginx of theirs.
+	@# What pgonce gateway loads into the system's nginx, which takes no sanitized module; the gateway's own tests have an nginx of theirs.
 	@mkdir -p $(BUILD)-sanitized/gateway && cp $(BUILD)/gateway/ngx_http_once_module.so $(BUILD)-sanitized/gateway/
 	PGONCE_SANITIZED=yes PGONCE_BUILD=$(CURDIR)/$(BUILD)-sanitized PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD)-sanitized \
 		PGONCE_NGINX=$(CURDIR)/$(BUILD)/gateway/nginx-sanitized $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
@@ -82,7 +82,7 @@ torture: setup-test build ## the whole system under faults, and a judge of its p
 	cd tests && $(TORTURE) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),2) --broker $(or $(BROKER),nats) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(DOORS),--doors $(DOORS)) $(if $(SHRINK),--shrink $(SHRINK)) $(if $(KEEP),--keep $(abspath $(KEEP)))
 
-torture-selftest: setup-test build ## nineteen times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
+torture-selftest: setup-test build ## twenty times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
 	cd tests && $(TORTURE) --selftest $(if $(SEED),--seed $(SEED)) $(if $(MUTATION),--mutation $(MUTATION))
 
 model: setup-test ## search the model of the protocol within larger bounds too, and its mutations (some minutes)
@@ -91,7 +91,7 @@ model: setup-test ## search the model of the protocol within larger bounds too, 
 test-matrix: setup-test ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
 	$(PYTHON) tools/matrix.py
 
-install: build ## install the command, the library, the nginx module, the man pages and the extension's files (PREFIX, DESTDIR)
+install: build ## install the command, the library, the nginx module, the extension's files, documents, man pages and units (PREFIX, DESTDIR)
 	meson configure $(BUILD) --prefix=$(PREFIX)
 	meson install -C $(BUILD)
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """What counting costs: attempts with the contract as it is, and with the counting taken out of its functions' text, in two databases of one
 server. Instructions of the backend (valgrind, where it is installed: exact, whatever else the machine does), and microseconds a call, in
-turns, medians. The goal is less than 5% of a claim. The scope has a policy and so counters of its own, and has none, with --default."""
+turns, medians. The goal is less than 5% of a claim."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ CASES = {
     "replay": ["SELECT once.start('counted', {replayed_key}, {fingerprint})"],
     "receive": ["SELECT once.receive('counted', $1, {fingerprint})"],
 }
-COUNTED = re.compile(r"nextval\(once\._counter\([^()]*\)\) IS NOT NULL|PERFORM once\._count\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?=\s*(?:FROM|;))")
+COUNTED = re.compile(r"counted := nextval\('[a-z_.]+'\);|PERFORM once\._count\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)(?=\s*(?:FROM|;))")
 
 
 def take_out(database):
@@ -36,7 +36,7 @@ def take_out(database):
     changed = 0
     for row in database.rows("SELECT pg_get_functiondef(p.oid) AS text FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.prokind = 'f'"):
         if COUNTED.search(row.text) and "FUNCTION once._count" not in row.text:
-            database.execute(COUNTED.sub(lambda found: "true" if found[0].startswith("nextval") else "PERFORM true", row.text))
+            database.execute(COUNTED.sub(lambda found: "" if found[0].startswith("counted") else "PERFORM true", row.text))
             changed += 1
     return changed
 
@@ -72,14 +72,12 @@ class Side:
         return 1e6 * (time.perf_counter() - begin) / calls
 
 
-def prepare(server, default):
+def prepare(server):
     """The database as it is, and the one without the counting."""
     counting, plain = server.new_database(), server.new_database()
     server.connect().cursor().execute("CREATE ROLE bench LOGIN")
     for database in (counting, plain):
         database.execute("GRANT once_app TO bench")
-        if not default:
-            database.execute("SELECT once.set_scope('counted', retention => '7 days')")
     if take_out(plain) < 4:
         sys.exit("counting: the functions do not count as this program thinks that they do")
     check(counting, True)
@@ -90,11 +88,11 @@ def prepare(server, default):
     return counting, plain
 
 
-def count_instructions(default):
+def count_instructions():
     server = Counted(settings=SETTINGS)
     found = {}
     with server:
-        databases = prepare(server, default)
+        databases = prepare(server)
         server.stop()
         server.start_counted()
         for name, words in CASES.items():
@@ -107,11 +105,11 @@ def count_instructions(default):
     return found
 
 
-def measure_time(default, rounds, calls):
+def measure_time(rounds, calls):
     """Without the commit's wait for the disk: it would hide what is measured."""
     found = {}
     with Postgres(settings={**SETTINGS, "synchronous_commit": "off"}) as server:
-        databases = prepare(server, default)
+        databases = prepare(server)
         for name, words in CASES.items():
             sides = [Side(database, words) for database in databases]
             taken = [[side.time(calls) for side in sides] for _ in range(rounds)]
@@ -135,13 +133,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rounds", type=int, default=41, help="of the time of calls")
     parser.add_argument("--calls", type=int, default=300, help="in each round, of each kind")
-    parser.add_argument("--default", action="store_true", help="a scope without a policy of its own")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
     options = parser.parse_args()
-    measured = {"microseconds": measure_time(options.default, options.rounds, options.calls)}
+    measured = {"microseconds": measure_time(options.rounds, options.calls)}
     show("microseconds a call", measured["microseconds"])
     if shutil.which("valgrind"):
-        measured["instructions"] = count_instructions(options.default)
+        measured["instructions"] = count_instructions()
         show("instructions a call", measured["instructions"])
     else:
         print("counting: valgrind is not installed: instructions are NOT counted", file=sys.stderr)

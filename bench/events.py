@@ -3,7 +3,7 @@
 """The benchmark of the way out and the way in, as ratios within one run: `make bench-events` calls it.
 
 Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka, RabbitMQ, webhooks and standard
-output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches and one by one. Latencies are told for
+output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches and one by one. Latencies are given for
 each sink, and for webhooks also beside an aggregate that is refused and one that hangs. Broker, PostgreSQL, relay and load share
 the machine. In each round every way moves its events, one after the other; printed are medians, a ratio is the median of the rounds' ratios."""
 
@@ -322,7 +322,7 @@ class Bench:
         if kind == "kafka":
             name = self.topic()
             self.kafka.create_topic(f"{name}.timed", message_timestamp_type="LogAppendTime")
-            # Whole milliseconds; the middle of the one that is told.
+            # Whole milliseconds; the middle of the one that is reported.
             return [f"sink = kafka\nurl = kafka://{self.kafka.servers}\nroute = * -> {name}.timed"], lambda: {
                 json.loads(m["payload"])["number"]: (m["ts"] + 0.5) / 1000 for m in self.kafka.messages(f"{name}.timed")
             }

@@ -171,7 +171,7 @@ class Bench:
             database.execute(f"ALTER TABLE once.intent DETACH PARTITION once.intent_d{day}")
             database.execute(f"DROP TABLE once.intent_d{day}")
         elif database.value("SELECT count(*) FROM once.archive WHERE bucket = %s AND state = 'in_doubt'", day) != SURVIVORS:
-            sys.exit("bench: an intent in doubt was forgotten")
+            sys.exit("bench: an intent in doubt was deleted")
         return measured
 
     def retire(self, database, day):

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pipeline.c: the benchmark's client: how many order transactions per second reach the server from a client, one after
- * the other on each connection. bench/run.py calls it; the statements of the effect are files, the same in each way:
+ * pipeline.c: the benchmark's client: how many order transactions per second reach the server from
+ * a client, one after the other on each connection. bench/run.py calls it; the statements of the
+ * effect are files, the same in each way:
  *   bare      BEGIN, the statements, COMMIT, in one round trip (libpq's pipeline mode)
  *   once      once_execute_statements: start, the statements, finish, COMMIT, in one round trip
  *   stepwise  the same as `once`, each statement a round trip of its own
@@ -146,8 +147,8 @@ static bool run_stepwise(once_session *session, const bench *bench, const transa
 }
 
 /*
- * One client: transactions for the given time; returns how many, or -1 where one failed. The first is not counted: it
- * prepares.
+ * One client: transactions for the given time; returns how many, or -1 where one failed.
+ * The first is not counted: it prepares.
  */
 static long run_client(const bench *bench, way way)
 {

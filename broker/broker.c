@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * broker.c: reads and checks where a broker is and as whom: the url, the credentials' one source, the files of TLS. Connects
- * nowhere.
+ * broker.c: reads and checks where a broker is and as whom: the url, the credentials' one source,
+ * the files of TLS. Connects nowhere.
  */
 #include "broker.h"
 
@@ -206,7 +206,10 @@ static bool copied(const char *text, char **copy)
 	return text == NULL || *copy != NULL;
 }
 
-/* Each credential from one place only: a second one that is never looked at would be somebody's surprise. */
+/*
+ * Each credential from one place only: a second one that is never looked at would be somebody's
+ * surprise.
+ */
 static bool credentials_read(const config *config, const config_section *section, const broker_options *options,
                              broker_address *address, char **problem)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * broker.h: what relay/ and consume/ share of Kafka, RabbitMQ and NATS: where the broker is, TLS, and as whom. A broker's
- * own header (kafka.h, rabbitmq.h, nats.h) makes a connection of it.
+ * broker.h: what relay/ and consume/ share of Kafka, RabbitMQ and NATS: where the broker is, TLS,
+ * and as whom. A broker's own header (kafka.h, rabbitmq.h, nats.h) makes a connection of it.
  */
 #pragma once
 
@@ -10,7 +10,10 @@
 
 #include "config.h"
 
-/* The options that all brokers have. A reader's struct begins with one, so that the rows below fit its table. */
+/*
+ * The options that all brokers have. A reader's struct begins with one, so that the rows below fit
+ * its table.
+ */
 typedef struct broker_options {
 	const char *url;
 	const char *user;
@@ -37,7 +40,10 @@ typedef struct broker_options {
 	{.name = "key_file", .kind = CONFIG_TEXT, .offset = offsetof(broker_options, key_file), .help = "PEM: the key of certificate_file"}
 /* clang-format on */
 
-/* What a broker's url may look like: scheme://[user[:password]@]host[:port][,host[:port]...][/path]. */
+/*
+ * What a broker's url may look like:
+ * scheme://[user[:password]@]host[:port][,host[:port]...][/path].
+ */
 typedef struct broker_scheme {
 	const char *plain, *tls; /* "amqp", "amqps" */
 	int plain_port, tls_port;
@@ -61,13 +67,17 @@ typedef struct broker_address {
 } broker_address;
 
 /*
- * Reads and checks the options of a section: the url's form, one source of each credential, files that are there. False:
- * *problem (free it). The password's file is read here. broker_address_free takes NULL.
+ * Reads and checks the options of a section: the url's form, one source of each credential, files
+ * that are there. False: *problem (free it). The password's file is read here. broker_address_free
+ * takes NULL.
  */
 bool broker_address_read(const config *config, const config_section *section, const broker_options *options,
                          const broker_scheme *scheme, broker_address **result, char **problem);
 void broker_address_free(broker_address *address);
-/* "host:port,host:port" of all hosts, with `prefix` before each ("nats://"); free it. NULL: memory is out. */
+/*
+ * "host:port,host:port" of all hosts, with `prefix` before each ("nats://"); free it. NULL: memory
+ * is out.
+ */
 char *broker_address_hosts(const broker_address *address, const char *prefix);
 
 /* Texts of problems have this size here, as those of sinks and sources. */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* kafka.c: see kafka.h. librdkafka does the connecting; here its properties are put together, and its words collected. */
+/*
+ * kafka.c: see kafka.h. librdkafka does the connecting; here its properties are put together, and
+ * its words collected.
+ */
 #include "kafka.h"
 
 #include <stdio.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* librabbitmq.h: librabbitmq's headers, wherever its version keeps them: since 0.12 in a folder of their own. */
+/*
+ * librabbitmq.h: librabbitmq's headers, wherever its version keeps them: since 0.12 in a folder of
+ * their own.
+ */
 #pragma once
 
 #if __has_include(<rabbitmq-c/amqp.h>)

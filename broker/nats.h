@@ -24,21 +24,24 @@ typedef struct nats_options {
 bool nats_address_read(const config *config, const config_section *section, const nats_options *options,
                        broker_address **result, char **problem);
 /*
- * Options for natsConnection_Connect, for the caller to add to and to destroy: servers in turn, TLS with the host's name
- * checked, credentials, pings each 5 s, connecting within connect_timeout_ms for each server, writing within 2 s, and no
- * reconnecting (after a loss the caller connects anew and knows by that what is void); a caller that wants otherwise sets
- * it. False: problem, for people.
+ * Options for natsConnection_Connect, for the caller to add to and to destroy: servers in turn, TLS
+ * with the host's name checked, credentials, pings each 5 s, connecting within connect_timeout_ms
+ * for each server, writing within 2 s, and no reconnecting (after a loss the caller connects anew
+ * and knows by that what is void); a caller that wants otherwise sets it. False: problem, for
+ * people.
  */
 bool nats_prepare(const broker_address *address, const char *credentials_file, const char *name, int connect_timeout_ms,
                   natsOptions **result, char problem[BROKER_PROBLEM_BYTES]);
 /*
- * "cannot connect to nats://h:4222: Authorization Violation": what, where, and what cnats says (this thread's last error, or
- * the connection's).
+ * "cannot connect to nats://h:4222: Authorization Violation": what, where, and what cnats says
+ * (this thread's last error, or the connection's).
  */
 void nats_problem(const broker_address *address, const char *what, natsStatus status, natsConnection *connection,
                   char problem[BROKER_PROBLEM_BYTES]);
 /*
- * The answer to a message that was published. False: JetStream stored it ({"stream":"SHOP","seq":7}). True and the text where it is an error
- * ({"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}; code: its HTTP-like code, 0: none) or not JetStream's at all.
+ * The answer to a message that was published. False: JetStream stored it
+ * ({"stream":"SHOP","seq":7}). True and the text where it is an error
+ * ({"error":{"code":503,"err_code":10077,"description":"maximum messages exceeded"}}; code: its
+ * HTTP-like code, 0: none) or not JetStream's at all.
  */
 bool nats_answer_error(const char *data, size_t length, int *code, char problem[BROKER_PROBLEM_BYTES]);

@@ -52,8 +52,8 @@ void rabbitmq_reply_problem(const char *what, amqp_rpc_reply_t reply, char probl
 /* ---- connecting */
 
 /*
- * The host's name is checked by OpenSSL itself: librabbitmq's own check does not know IP addresses, nor does it load the
- * system's certificates.
+ * The host's name is checked by OpenSSL itself: librabbitmq's own check does not know IP addresses,
+ * nor does it load the system's certificates.
  */
 static amqp_socket_t *tls_socket(amqp_connection_state_t connection, const broker_address *address, const char *host,
                                  char problem[BROKER_PROBLEM_BYTES])

@@ -44,7 +44,7 @@ static void add_chunk(capture *capture, char kind, const void *data, size_t leng
 	put_number(head + 1, length, 4);
 	capture->chunk_at = capture->bytes.length;
 	capture->chunk_kind = kind;
-	bool fits = buffer_append(&capture->bytes, head, sizeof head) && buffer_append(&capture->bytes, data, length);
+	bool fits = bytes_append(&capture->bytes, head, sizeof head) && bytes_append(&capture->bytes, data, length);
 	assert(fits);
 	(void)fits;
 }
@@ -65,7 +65,7 @@ void capture_add(capture *capture, char kind, const void *data, size_t length)
 		add_chunk(capture, kind, data, length);
 		return;
 	}
-	bool fits = buffer_append(&capture->bytes, data, length);
+	bool fits = bytes_append(&capture->bytes, data, length);
 	assert(fits);
 	(void)fits;
 	/* A capture is at most 64 MiB, so a chunk's length always fits into its four bytes. */
@@ -98,7 +98,7 @@ void capture_finish(capture *capture, int exit_status)
 
 void capture_free(capture *capture)
 {
-	buffer_free(&capture->bytes);
+	bytes_free(&capture->bytes);
 }
 
 bool capture_next(const unsigned char *data, size_t length, size_t *offset, capture_chunk *chunk)

@@ -38,7 +38,8 @@ int child_prepare_signals(child_signals *signals)
 	return signals->fd < 0 ? errno : 0;
 }
 
-/* In the foreground of a terminal CMD stays in pgonce's process group: it may then read from the terminal, and Ctrl-C reaches both. */
+/* In the foreground of a terminal CMD stays in pgonce's process group: it may then read from
+ * the terminal, and Ctrl-C reaches both. */
 static bool in_foreground(void)
 {
 	int terminal = open("/dev/tty", O_RDWR | O_CLOEXEC | O_NOCTTY);
@@ -52,8 +53,9 @@ static bool in_foreground(void)
 }
 
 /*
- * Should pgonce be killed, nobody renews the lease any more. CMD is told by the kernel; what CMD has started is told by this process, which does nothing
- * but wait for that: the group gets SIGTERM, and SIGKILL where that has not ended it. A message on the pipe first says which group.
+ * If pgonce is killed, nobody renews the lease any more. The kernel signals CMD. This process
+ * signals what CMD has started, and does nothing else: the group gets SIGTERM, and SIGKILL if that
+ * has not ended it. A first message on the pipe says which group.
  */
 static _Noreturn void guard(int life)
 {
@@ -120,7 +122,8 @@ static _Noreturn void become(const child *child, char *const *argv, int input, i
 {
 	bool good = true;
 
-	/* Should pgonce be killed, nobody renews the lease any more: CMD is told, as when a lease is lost. */
+	/* If pgonce is killed, nobody renews the lease any more: CMD gets
+	 * SIGTERM, as when it is lost. */
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	good = getppid() == parent;
 	if (child->own_group) {

@@ -11,7 +11,9 @@ typedef struct child {
 	int out;        /* read end of its standard output */
 	int err;        /* and error */
 	bool own_group; /* it leads a process group, and signals go to all of that */
-	int life;       /* the end of a pipe: while it is open and silent, its guard waits for our death; -1: it has none */
+	/* the end of a pipe: while it is open and silent, its guard waits
+	 * for our death; -1: it has none */
+	int life;
 } child;
 
 /* How pgonce was started, for CMD to start the same way. Filled by child_prepare_signals. */
@@ -23,10 +25,12 @@ typedef struct child_signals {
 
 /* Takes over the signals. 0 or an errno. */
 int child_prepare_signals(child_signals *signals);
-/* Starts argv, found in PATH; input becomes its standard input. 0, or the errno of what failed, exec included: then nothing runs. */
+/* Starts argv, found in PATH; input becomes its standard input. 0, or the errno of what
+ * failed, exec included: then nothing runs. */
 int child_start(child *child, char *const *argv, int input, const child_signals *signals);
 void child_signal(const child *child, int signal);
 /* It has ended: what it has left in its group may live on. */
 void child_let_go(child *child);
-/* Did the terminal send this to CMD as well, so that it must not get it twice? `code` is ssi_code. */
+/* Did the terminal send this to CMD as well, so that it must not get
+ * it twice? `code` is ssi_code. */
 bool child_has_it_already(const child *child, int code);

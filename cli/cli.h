@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli.h: what every file of the command shares: the shape of the tables of commands (commands.c) and options (option_table.c), a parsed command line
- * (options.c), and the ways to speak to the caller (report.c).
+ * cli.h: what every file of the command shares: the shape of the tables of commands
+ * (commands.c) and options (option_table.c), a parsed command line (options.c), and the
+ * ways to speak to the caller (report.c).
  */
 #pragma once
 
 #include <jansson.h>
 #include <libpq-fe.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "pgonce.h"
 
-/* Exit codes. Their meaning is in exit_codes[] (commands.c), from which the documentation is made. */
+/* Exit codes. Their meaning is in exit_codes[] (commands.c), from
+ * which the documentation is made. */
 enum cli_exit {
 	CLI_OK = 0,
 	CLI_FAILED = 1,
@@ -28,6 +31,7 @@ enum cli_exit {
 	CLI_EXPIRED = 14,
 	CLI_LEASE_LOST = 15,
 	CLI_OUTCOME_UNKNOWN = 16,
+	CLI_OUTPUT_LOST = 17,
 	CLI_NOT_EXECUTABLE = 126,
 	CLI_COMMAND_NOT_FOUND = 127,
 	CLI_SIGNAL_BASE = 128
@@ -72,8 +76,6 @@ typedef enum option_id {
 	OPTION_ERROR,
 	OPTION_DOUBT_UNTIL,
 	OPTION_DRY_RUN,
-	OPTION_CLIENTS,
-	OPTION_SECONDS,
 	OPTION_LISTEN,
 	OPTION_UPSTREAM,
 	OPTION_GATEWAY_SCOPE,
@@ -129,7 +131,6 @@ typedef enum option_id {
 	OPTION_RECOVER_DRY_RUN,
 	OPTION_REFRESH,
 	OPTION_SNAPSHOT,
-	OPTION_NO_COLOR,
 	OPTION_RATE,
 	OPTION_PLAN_RETENTION,
 	OPTION_PLAN_BODY,
@@ -186,20 +187,25 @@ typedef struct cli_invocation cli_invocation;
 
 typedef struct cli_command {
 	const char *name;
-	const char *summary;      /* one line */
-	const char *usage;        /* what follows "pgonce NAME" */
-	const char *const *about; /* paragraphs; a line that starts with two spaces is an example, shown as it is */
+	const char *summary; /* one line */
+	const char *usage;   /* what follows "pgonce NAME" */
+	/* paragraphs; a line that starts with two spaces is an example, shown as it is */
+	const char *const *about;
 	const option_use *uses;
 	int use_count;
 	operand_rule operands;
-	const int *exits; /* codes besides 0, 1 and 2; ends with 0 */
-	int (*run)(const cli_invocation *invocation);
+	const int *exits;                             /* codes besides 0, 1 and 2; ends with 0 */
+	int (*run)(const cli_invocation *invocation); /* NULL: cli_help, which reads this table */
 } cli_command;
 
 extern const cli_command cli_commands[];
 extern const int cli_command_count;
 
-/* A parsed command line. Values are valid where given[] is true. */
+const cli_command *cli_find_command(const char *name);
+/* The command that a mistyped word was probably meant to be; NULL where none is near. */
+const char *cli_nearest_command(const char *word);
+
+/* A parsed command line. Of an option that is not given, the text is NULL and the number 0. */
 struct cli_invocation {
 	const cli_command *command;
 	bool given[OPTION_COUNT];
@@ -210,20 +216,18 @@ struct cli_invocation {
 };
 
 /* options.c */
-const cli_command *cli_find_command(const char *name);
-/* The command or option that a mistyped word was probably meant to be; NULL where none is near. */
-const char *cli_nearest_command(const char *word);
 /* argv starts at the command's name. CLI_OK, or CLI_USAGE after saying what is wrong. */
 int cli_parse(const cli_command *command, int argc, char **argv, cli_invocation *invocation);
-/* "500ms", "60s", "5m", "2h", "7d". False where the text is none, or it overflows. */
-bool cli_parse_duration(const char *text, int64_t *milliseconds);
-/* "65536", "64k", "1M". */
-bool cli_parse_bytes(const char *text, int64_t *bytes);
+/* Of an option, or what holds without it. */
+const char *cli_text(const cli_invocation *invocation, option_id id, const char *standard);
+int64_t cli_number(const cli_invocation *invocation, option_id id, int64_t standard);
 once_intent cli_intent(const cli_invocation *invocation);
-/* TYPE:ID of an option that is given: a pointer to the ID, and *type, which the caller frees. NULL after saying what is wrong. */
-const char *cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type);
+/* TYPE:ID of an option that is given. CLI_OK, with *type (free it) and *result, which points into
+ * the option, or CLI_USAGE after saying what is wrong. */
+int cli_result(const cli_invocation *invocation, option_id id, const char *hint, char **type, const char **result);
 
-/* report.c: messages for people go to stderr, one line each; with --json they are one JSON object each. */
+/* report.c: messages for people go to stderr, one line each; with
+ * --json they are one JSON object each. */
 typedef struct cli_problem {
 	int exit_code;
 	const char *sqlstate; /* "" or NULL where there is none; so all below */
@@ -232,8 +236,10 @@ typedef struct cli_problem {
 	const char *hint;
 } cli_problem;
 
-int cli_report(const cli_invocation *invocation, const cli_problem *problem); /* returns exit_code */
-int cli_report_error(const cli_invocation *invocation, once_error *error);    /* frees error; returns its exit code */
+/* returns exit_code */
+int cli_report(const cli_invocation *invocation, const cli_problem *problem);
+/* frees error; returns its exit code */
+int cli_report_error(const cli_invocation *invocation, once_error *error);
 int cli_report_result(const cli_invocation *invocation, PGconn *connection, PGresult *result, const char *what);
 __attribute__((format(printf, 4, 5))) int cli_fail(const cli_invocation *invocation, int exit_code, const char *hint,
                                                    const char *format, ...);
@@ -242,9 +248,11 @@ void cli_print_json(json_t *json); /* to stdout, indented; takes the reference *
 int cli_exit_of_code(once_code code);
 /* "tenant='' scope='jobs' key='a'", for messages that do not come from the server; free it. */
 char *cli_intent_text(const once_intent *intent);
-__attribute__((format(printf, 1, 2))) char *cli_format(const char *format,
-                                                       ...); /* free it; never NULL: exits where memory is out */
-void *cli_allocate(size_t bytes);                            /* zeroed; never NULL */
+/* text.c: text, to be freed, and zeroed memory. Never NULL: out of memory, the command ends. */
+__attribute__((format(printf, 1, 2))) char *cli_format(const char *format, ...);
+__attribute__((format(printf, 2, 3))) void cli_append(char **text, const char *format, ...);
+__attribute__((format(printf, 1, 0))) char *cli_format_list(const char *format, va_list arguments);
+void *cli_allocate(size_t bytes);
 char *cli_duplicate(const char *text);
 
 /* The commands. */
@@ -261,7 +269,6 @@ int cli_top(const cli_invocation *invocation);
 int cli_doctor(const cli_invocation *invocation);
 int cli_plan(const cli_invocation *invocation);
 int cli_version(const cli_invocation *invocation);
-int cli_bench(const cli_invocation *invocation);
 int cli_gateway(const cli_invocation *invocation);
 int cli_keep(const cli_invocation *invocation);
 int cli_relay(const cli_invocation *invocation);

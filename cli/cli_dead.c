@@ -7,8 +7,7 @@
 #include "plain.h"
 
 enum {
-	NAME_COLUMN = 12,
-	LISTED_STANDARD = 100
+	NAME_COLUMN = 12
 };
 
 /* ---- list */
@@ -51,11 +50,10 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 
 static int list_messages(const cli_invocation *invocation, PGconn *connection, const char *operand)
 {
-	int64_t take = invocation->given[OPTION_TAKE] ? invocation->number[OPTION_TAKE] : LISTED_STANDARD;
-	const char *state = parked_option(invocation, OPTION_STATE);
-	char *taken = cli_format("%lld", (long long)take);
-	const char *parameters[] = {parked_option(invocation, OPTION_CONSUMER), state,
-	                            parked_option(invocation, OPTION_PARKED_TENANT), taken};
+	const char *state = invocation->text[OPTION_STATE];
+	char *taken = parked_take(invocation);
+	const char *parameters[] = {invocation->text[OPTION_CONSUMER], state, invocation->text[OPTION_PARKED_TENANT],
+	                            taken};
 	json_t *list = NULL;
 	int result = CLI_OK;
 
@@ -67,15 +65,12 @@ static int list_messages(const cli_invocation *invocation, PGconn *connection, c
 		result = parked_query(invocation, connection, SQL_DEAD_LIST, 4, parameters, "cannot list the messages", &list);
 	}
 	if (result == CLI_OK) {
-		bool cut = (int64_t)json_array_size(json_object_get(list, "messages")) == take;
 		if (invocation->given[OPTION_JSON]) {
 			cli_print_json(json_incref(list));
 		} else {
 			print_list(invocation, list);
 		}
-		if (cut) {
-			cli_note(invocation, "only the first %lld messages are listed; --limit N lists more", (long long)take);
-		}
+		parked_note_cut(invocation, json_object_get(list, "messages"), "messages");
 	}
 	json_decref(list);
 	free(taken);
@@ -94,19 +89,18 @@ static char *places_text(const json_t *places)
 	json_array_foreach(places, index, place)
 	{
 		const char *tenant = parked_text(place, "tenant");
-		char *longer = cli_format("%s%s%s%s%s%s", text, text[0] != '\0' ? ", " : "", parked_text(place, "consumer"),
-		                          tenant[0] != '\0' ? " (tenant '" : "", tenant, tenant[0] != '\0' ? "')" : "");
-		free(text);
-		text = longer;
+		cli_append(&text, "%s%s%s%s%s", text[0] != '\0' ? ", " : "", parked_text(place, "consumer"),
+		           tenant[0] != '\0' ? " (tenant '" : "", tenant, tenant[0] != '\0' ? "')" : "");
 	}
 	return text;
 }
 
-/* The consumer and tenant that the options name, or the only ones that have the message parked: {consumer, tenant, state}. */
+/* The consumer and tenant that the options name, or the only ones that have the
+ * message parked: {consumer, tenant, state}. */
 static int find_message(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **place)
 {
-	const char *consumer = parked_option(invocation, OPTION_CONSUMER);
-	const char *parameters[] = {id, consumer, parked_option(invocation, OPTION_PARKED_TENANT)};
+	const char *consumer = invocation->text[OPTION_CONSUMER];
+	const char *parameters[] = {id, consumer, invocation->text[OPTION_PARKED_TENANT]};
 	json_t *places = NULL;
 	int result = parked_query(invocation, connection, SQL_DEAD_FIND, 3, parameters, "cannot find the message", &places);
 
@@ -142,7 +136,7 @@ static void print_payload(const json_t *message)
 		return;
 	}
 	printf("%-*s %zu bytes\n", NAME_COLUMN, "payload", length);
-	plain_bytes(stdout, "| ", bytes, length);
+	plain_bytes("| ", bytes, length);
 	free(bytes);
 }
 
@@ -200,7 +194,7 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 
 	if (result == CLI_OK) {
 		const char *parameters[] = {parked_text(place, "consumer"), id, parked_text(place, "tenant"),
-		                            parked_option(invocation, OPTION_PARKED_REASON)};
+		                            invocation->text[OPTION_PARKED_REASON]};
 		result = parked_query(invocation, connection, statement, 4, parameters, what, &answer);
 	}
 	if (result == CLI_OK && !json_is_true(answer)) {
@@ -210,11 +204,7 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 		cli_print_json(json_pack("{s:s, s:s, s:s, s:s}", "message_id", id, "consumer", parked_text(place, "consumer"),
 		                         "tenant", parked_text(place, "tenant"), "done", invocation->operands[0]));
 	} else if (result == CLI_OK) {
-		fputs("message ", stdout);
-		plain_print(id);
-		fputs(", consumer ", stdout);
-		plain_print(parked_text(place, "consumer"));
-		printf(": %s\n", done);
+		plain_line("message %s, consumer %s: %s", id, parked_text(place, "consumer"), done);
 	}
 	json_decref(answer);
 	json_decref(place);

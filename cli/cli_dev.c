@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the contract in it, and the gateway before the
- * payments service, the keeper, and a relay and a consumer with NATS between them (services.c), in the foreground or not.
+ * cli_dev.c: pgonce dev: the private PostgreSQL (server.c) with a database "app" and the
+ * contract in it, in the foreground or not.
  */
 #include <errno.h>
 #include <poll.h>
@@ -14,7 +14,6 @@
 #include "connect.h"
 #include "install.h"
 #include "server.h"
-#include "services.h"
 
 /* One connection attempt to the server's database; for what must be there before it can be used. */
 static int open_database(const server *server, const char *database, PGconn **connection)
@@ -58,90 +57,41 @@ static int init_database(const server *server)
 	return result;
 }
 
-static const char charge[] = "-H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, "
-                             "\"currency\": \"EUR\"}'";
-
-static void print_events(const char *dsn, json_t *events)
+static void print_lines(const char *dsn)
 {
-	const char *warehouse = json_string_value(json_object_get(events, "warehouse"));
-
-	if (warehouse == NULL) {
-		return;
-	}
-	printf("Events order.* of this database go through NATS into another, and take from the stock there, each once.\n"
-	       "Place an order as often as you like, and see it shipped:\n\n"
-	       "  psql \"%s\" -f examples/orders/orders.sql -f examples/orders/place.sql\n"
-	       "  psql \"%s\" -c 'TABLE shop.shipment'\n"
-	       "  pgonce outbox list --dsn \"%s\"\n\n",
-	       dsn, warehouse, dsn);
-}
-
-static void print_keeper(json_t *keeper)
-{
-	const char *metrics = json_string_value(json_object_get(keeper, "metrics"));
-
-	if (metrics != NULL) {
-		printf("A keeper retires what has passed, and serves the metrics of the database:\n\n"
-		       "  curl %s\n\n",
-		       metrics);
-	}
-}
-
-static void print_lines(const char *dsn, json_t *gateway)
-{
-	const char *url = json_string_value(json_object_get(gateway, "url"));
-
 	printf("  psql \"%s\"\n", dsn);
 	printf("  pgonce run --dsn \"%s\" --scope demo --key 1 -- date\n", dsn);
-	printf("  pgonce show --dsn \"%s\" --scope demo --key 1\n\n", dsn);
-	if (url == NULL) {
-		return;
-	}
-	printf("A payments service that charges at each request is behind the gateway at %s.\n"
-	       "Type this as often as you like:\n\n"
-	       "  curl -i %s/payments -H 'Idempotency-Key: pay-1' %s\n\n"
-	       "Every answer is the same, and there is one charge:\n\n"
-	       "  curl '%s/payments?order=A-17'\n"
-	       "  pgonce show --dsn \"%s\" --scope payments --key pay-1\n\n"
-	       "With -H 'X-Behave: delay_ms=5000' the service is slow. With 'X-Behave: status=503' it does nothing, and a\n"
-	       "retry runs; a 500 leaves the key in doubt, since it may have charged. With 'X-Behave: die' it dies after\n"
-	       "the charge and before the answer. At %s/handoff is\n"
-	       "one that still answers then: it completes the intent in the transaction of its charge. What the\n"
-	       "gateway has decided is counted at %s/once/status.\n\n",
-	       url, url, charge, url, dsn, url, url);
+	printf("  pgonce show --dsn \"%s\" --scope demo --key 1\n", dsn);
+	printf("  pgonce gateway --dsn \"%s\" --upstream http://127.0.0.1:3000   # in front of a service of yours: at port "
+	       "8080\n",
+	       dsn);
+	printf("  pgonce keep --dsn \"%s\"   # where it runs for longer than a day\n\n", dsn);
 }
 
 static void print_place(const server *server, bool running)
 {
 	char *dsn = server_dsn(server, SERVER_DATABASE);
-	json_t *gateway = services_describe(server);
-	json_t *events = services_describe_events(server);
-	json_t *keeper = services_describe_keeper(server);
 	pid_t pid = 0;
 
 	running = running && server_is_running(server, &pid);
 	if (server->invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i, s:O, s:O, s:O}", "running", running, "dsn", dsn,
-		                         "host", server->socket, "database", SERVER_DATABASE, "data", server->data, "log",
-		                         server->log, "pid", (int)pid, "gateway", gateway, "keeper", keeper, "events", events));
+		cli_print_json(json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:i}", "running", running, "dsn", dsn, "host",
+		                         server->socket, "database", SERVER_DATABASE, "data", server->data, "log", server->log,
+		                         "pid", (int)pid));
 	} else if (running) {
 		printf("PostgreSQL is running (pid %d), with the contract in database " SERVER_DATABASE
 		       ". Data and log: %s\n\n",
 		       (int)pid, server->home);
-		print_lines(dsn, gateway);
-		print_events(dsn, events);
-		print_keeper(keeper);
+		print_lines(dsn);
 	} else {
 		printf("no server is running in %s\n", server->directory);
 	}
 	fflush(stdout);
-	json_decref(keeper);
-	json_decref(events);
-	json_decref(gateway);
 	free(dsn);
 }
 
-/* Waits for a signal (CLI_OK), or for the server to end by itself. A connection is how its end is noticed: no asking around. */
+/* Waits for a signal (CLI_OK), or for the server to end by itself. A connection is how
+ * its end is noticed: no asking around. */
 static int wait_in_foreground(const server *server, int signals)
 {
 	for (;;) {
@@ -170,15 +120,6 @@ static int wait_in_foreground(const server *server, int signals)
 	}
 }
 
-/* The server last: what the services have at work needs it. */
-static int stop_all(server *server)
-{
-	int services = services_stop(server);
-	int stopped = server_stop(server);
-
-	return stopped != CLI_OK ? stopped : services;
-}
-
 static int run_in_foreground(server *server, int signals)
 {
 	if (!server->invocation->given[OPTION_JSON]) {
@@ -188,7 +129,7 @@ static int run_in_foreground(server *server, int signals)
 	server_unlock(server); /* others may look, or stop it */
 	int result = wait_in_foreground(server, signals);
 	server_lock(server);
-	int stopped = stop_all(server);
+	int stopped = server_stop(server);
 	if (result == CLI_OK && stopped == CLI_OK && !server->invocation->given[OPTION_JSON]) {
 		puts("stopped");
 	}
@@ -221,12 +162,9 @@ static int start(server *server)
 		result = init_database(server);
 	}
 	if (result == CLI_OK) {
-		result = services_start(server);
-	}
-	if (result == CLI_OK) {
 		print_place(server, true);
 	} else if (!reused) {
-		stop_all(server);
+		server_stop(server);
 	}
 	if (result == CLI_OK && !server->invocation->given[OPTION_DETACH]) {
 		result = run_in_foreground(server, signals);
@@ -237,7 +175,7 @@ static int start(server *server)
 
 int cli_dev(const cli_invocation *invocation)
 {
-	const char *directory = invocation->given[OPTION_DIR] ? invocation->text[OPTION_DIR] : ".pgonce";
+	const char *directory = cli_text(invocation, OPTION_DIR, ".pgonce");
 	bool stop = invocation->given[OPTION_STOP];
 	bool status = invocation->given[OPTION_STATUS_OF_SERVER];
 	server server;
@@ -251,7 +189,7 @@ int cli_dev(const cli_invocation *invocation)
 		result = CLI_OK; /* said, and as wished */
 	} else if (result == CLI_OK && stop) {
 		bool running = server_is_running(&server, NULL);
-		result = stop_all(&server);
+		result = server_stop(&server);
 		if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 			cli_print_json(json_pack("{s:b, s:b}", "running", 0, "stopped", running));
 		} else if (result == CLI_OK) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_doctor.c: pgonce doctor: runs the checks of sql/doctor_*.sql, and those that only a client can make (pooling.c), and says
- * what to do. Changes nothing.
+ * cli_doctor.c: pgonce doctor: runs the checks of sql/doctor_*.sql, and those that only a client
+ * can make (pooling.c), and says what to do. Changes nothing.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,8 @@ typedef struct checkup {
 	int skipped;
 } checkup;
 
-/* A file of checks. Where this role may not look, or the contract is too old for it, all of them are skipped: hence their names. */
+/* A file of checks. Where this role may not look, or the contract is too old for it, all of
+ * them are skipped: hence their names. */
 typedef struct section {
 	enum sql_id id;
 	const char *checks; /* separated by '|' */
@@ -52,7 +53,7 @@ static const section sections[] = {
      "relays of another cluster|relays running|relays behind|dead events|messages behind|dead messages|relay flush",
      true},
     {SQL_DOCTOR_SWEPT, "stale intents|in doubt", true},
-    {SQL_DOCTOR_SCOPES, "keys of each attempt|keys too coarse", true},
+    {SQL_DOCTOR_KEYS, "keys of each attempt|keys too coarse", true},
 };
 
 static void note(checkup *checkup, const char *check, const char *level, const char *found, const char *advice)
@@ -69,13 +70,9 @@ static void note(checkup *checkup, const char *check, const char *level, const c
 		return;
 	}
 	/* Names of scopes, consumers and relays are in it, which others choose. */
-	printf("%-7s  %-27s ", level, check);
-	plain_print(found);
-	putchar('\n');
+	plain_line("%-7s  %-27s %s", level, check, found);
 	if (!well) {
-		printf("         %-27s -> ", "");
-		plain_print(advice);
-		putchar('\n');
+		plain_line("         %-27s -> %s", "", advice);
 	}
 }
 
@@ -116,7 +113,7 @@ static void explain(checkup *checkup, const section *section, const PGresult *ro
 		                         sqlstate[0] != '\0' ? sqlstate : "none");
 		char *first = cli_duplicate(section->checks);
 		first[strcspn(first, "|")] = '\0';
-		note(checkup, first, "failed", found, "what was to be looked at could not be read: see the server's log");
+		note(checkup, first, "failed", found, "this check could not be made: see the server's log");
 		free(first);
 		free(found);
 	}
@@ -136,9 +133,8 @@ static PGresult *run_section(const checkup *checkup, const section *section)
 		snprintf(first, sizeof first, "%lld.%09ld", (long long)now.tv_sec, now.tv_nsec);
 		parameter_count = 1;
 	} else if (section->id == SQL_DOCTOR_ACTIVITY) {
-		int64_t open_ms =
-		    invocation->given[OPTION_TRANSACTION_MAX] ? invocation->number[OPTION_TRANSACTION_MAX] : TRANSACTION_MAX_MS;
-		int64_t held = invocation->given[OPTION_HELD_MAX] ? invocation->number[OPTION_HELD_MAX] : HELD_MAX;
+		int64_t open_ms = cli_number(invocation, OPTION_TRANSACTION_MAX, TRANSACTION_MAX_MS);
+		int64_t held = cli_number(invocation, OPTION_HELD_MAX, HELD_MAX);
 		snprintf(first, sizeof first, "%lld.%03lld", (long long)(open_ms / 1000), (long long)(open_ms % 1000));
 		snprintf(second, sizeof second, "%lld", (long long)held);
 		parameter_count = 2;
@@ -176,7 +172,8 @@ static void check_pooling(checkup *checkup, const char *conninfo)
 	     "turn off prepared statements in your driver, or set max_prepared_statements in PgBouncer 1.21 or later");
 }
 
-/* Of this connection, which stands for those of the same connection string. A peer that is this machine needs no TLS. */
+/* Of this connection, which stands for those of the same connection string. A
+ * peer that is this machine needs no TLS. */
 static void check_encryption(checkup *checkup)
 {
 	const char *address = PQhostaddr(checkup->connection);
@@ -212,40 +209,22 @@ static void check_encryption(checkup *checkup)
 static bool check_contract(checkup *checkup)
 {
 	install_state state;
-	bool there = false;
 
 	if (install_inspect(checkup->invocation, checkup->connection, &state) != CLI_OK) {
 		note(checkup, "contract", "failed", "it could not be looked for", "see the message above");
 		return false;
 	}
-	switch (state.status) {
-	case INSTALL_ABSENT:
-		note(checkup, "contract", "failed", "not installed", install_hint(state.status));
-		break;
-	case INSTALL_CURRENT: {
-		char *found =
-		    cli_format("version %d, current, as installed by pgonce %s", state.contract_version, state.release);
-		note(checkup, "contract", "ok", found, "");
-		free(found);
-		there = true;
-		break;
-	}
-	case INSTALL_UNREADABLE:
-		note(checkup, "contract", "skipped", state.detail, install_hint(state.status));
-		there = true;
-		break;
-	case INSTALL_EXTENSION:
-	case INSTALL_BEHIND:
-	case INSTALL_AHEAD:
-	case INSTALL_TAMPERED:
-		note(checkup, "contract", "failed", state.detail, install_hint(state.status));
-		there = true;
-		break;
-	case INSTALL_FOREIGN:
-		note(checkup, "contract", "failed", state.detail, install_hint(state.status));
-		break;
-	}
-	return there;
+	bool is_current = state.status == INSTALL_CURRENT;
+	char *found = is_current
+	                  ? cli_format("version %d, current, installed by pgonce %s", state.contract_version, state.release)
+	                  : cli_duplicate(state.status == INSTALL_ABSENT ? "not installed" : state.detail);
+	note(checkup, "contract",
+	     is_current                           ? "ok"
+	     : state.status == INSTALL_UNREADABLE ? "skipped"
+	                                          : "failed",
+	     found, install_hint(state.status));
+	free(found);
+	return state.status != INSTALL_ABSENT && state.status != INSTALL_FOREIGN;
 }
 
 int cli_doctor(const cli_invocation *invocation)

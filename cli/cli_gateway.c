@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_gateway.c: pgonce gateway: nginx with the module before one service, in the foreground. The configuration is made
- * (gateway.c) in a private directory and tested (nginx.c); then this process waits, and passes signals on.
+ * cli_gateway.c: pgonce gateway: nginx with the module in front of one service, in the
+ * foreground. The configuration is made (gateway.c) in a private directory and tested (nginx.c);
+ * then this process waits, and passes signals on.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,28 +25,21 @@ enum {
 	CHECK_TIMEOUT_S = 2 /* a database that is away must not keep the gateway from starting */
 };
 
-static const char *text_of(const cli_invocation *invocation, option_id id)
-{
-	return invocation->given[id] ? invocation->text[id] : NULL;
-}
-
 static void read_settings(const cli_invocation *invocation, gateway *gateway)
 {
 	*gateway = (struct gateway){
 	    .invocation = invocation,
-	    .listen = invocation->given[OPTION_LISTEN] ? invocation->text[OPTION_LISTEN] : "127.0.0.1:8080",
-	    .routes = {{.location = "/",
-	                .upstream = invocation->text[OPTION_UPSTREAM],
-	                .scope = text_of(invocation, OPTION_GATEWAY_SCOPE)}},
-	    .route_count = 1,
+	    .listen = cli_text(invocation, OPTION_LISTEN, "127.0.0.1:8080"),
+	    .upstream = invocation->text[OPTION_UPSTREAM],
+	    .scope = invocation->text[OPTION_GATEWAY_SCOPE],
 	    .required = invocation->given[OPTION_REQUIRED],
 	    .strict = invocation->given[OPTION_STRICT],
 	    .prepare = invocation->given[OPTION_PREPARE],
-	    .tenant = invocation->given[OPTION_TENANT_FROM] ? invocation->text[OPTION_TENANT_FROM] : "none",
-	    .key = text_of(invocation, OPTION_KEY_FROM),
-	    .on_5xx = text_of(invocation, OPTION_ON_5XX),
-	    .in_doubt = text_of(invocation, OPTION_IN_DOUBT),
-	    .fail = text_of(invocation, OPTION_FAIL),
+	    .tenant = cli_text(invocation, OPTION_TENANT_FROM, "none"),
+	    .key = invocation->text[OPTION_KEY_FROM],
+	    .on_5xx = invocation->text[OPTION_ON_5XX],
+	    .in_doubt = invocation->text[OPTION_IN_DOUBT],
+	    .fail = invocation->text[OPTION_FAIL],
 	    .lease_ms = invocation->number[OPTION_GATEWAY_LEASE],
 	    .retention_ms = invocation->number[OPTION_RETENTION],
 	    .wait_ms = invocation->number[OPTION_WAIT],
@@ -53,7 +47,7 @@ static void read_settings(const cli_invocation *invocation, gateway *gateway)
 	    .body_bytes_max = invocation->number[OPTION_BODY_MAX],
 	    .response_bytes_max = invocation->number[OPTION_RESPONSE_MAX],
 	    .workers = (int)invocation->number[OPTION_WORKERS],
-	    .user = text_of(invocation, OPTION_USER),
+	    .user = invocation->text[OPTION_USER],
 	    .access_log = "/dev/stdout",
 	    .json = invocation->given[OPTION_JSON],
 	    .directory = "/run/pgonce-gateway",
@@ -89,7 +83,8 @@ static int choose_user(gateway *gateway)
 
 /* ---- Its directory ---- */
 
-/* A new one in TMPDIR, which is removed at the end. Root's workers write below it as their own user. */
+/* A new one in TMPDIR, which is removed at the end. Root's workers
+ * write below it as their own user. */
 static int make_temporary(gateway *gateway)
 {
 	const char *wished = getenv("TMPDIR");
@@ -129,15 +124,8 @@ static int take_directory(gateway *gateway, const char *directory)
 	return CLI_OK;
 }
 
-static int make_directory(gateway *gateway)
-{
-	const cli_invocation *invocation = gateway->invocation;
-
-	return invocation->given[OPTION_GATEWAY_DIR] ? take_directory(gateway, invocation->text[OPTION_GATEWAY_DIR])
-	                                             : make_temporary(gateway);
-}
-
-/* nginx opens a file, and not a stream: where standard output is a socket or somebody else's terminal, another file. */
+/* nginx opens a file, and not a stream: where standard output is a socket or
+ * somebody else's terminal, another file. */
 static void choose_access_log(gateway *gateway)
 {
 	int fd = open("/dev/stdout", O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -159,7 +147,8 @@ static pid_t start_nginx(const gateway *gateway, const sigset_t *mask)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		/* A group of its own: Ctrl-C is pgonce's to pass on, as a request to finish what is at work. */
+		/* A group of its own: Ctrl-C is pgonce's to pass on, as a
+		 * request to finish what is at work. */
 		setpgid(0, 0);
 		prctl(PR_SET_PDEATHSIG, SIGQUIT);
 		sigprocmask(SIG_SETMASK, mask, NULL);
@@ -215,7 +204,7 @@ static void tell(const gateway *gateway)
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-	printf(form, gateway->listen, gateway->routes[0].upstream, gateway->directory);
+	printf(form, gateway->listen, gateway->upstream, gateway->directory);
 #pragma GCC diagnostic pop
 	fflush(stdout);
 }
@@ -242,8 +231,10 @@ static int run(const gateway *gateway)
 }
 
 /*
- * Is the contract where the gateway will look for it? Said now, and not request by request. A database that is away is nobody's mistake: the
- * gateway starts, closed or with --fail open unprotected, and is whole when it is there. One that refuses us (its name, a role, a password) is one.
+ * Is the contract where the gateway will look for it? Said now, and not request by
+ * request. A database that is away is nobody's mistake: the gateway starts, closed or
+ * with --fail open unprotected, and is whole when it is there. One that refuses us
+ * (its name, a role, a password) is one.
  */
 static int check_contract(const gateway *gateway, const char *conninfo)
 {
@@ -273,14 +264,15 @@ static int check_contract(const gateway *gateway, const char *conninfo)
 static int serve(gateway *gateway)
 {
 	const cli_invocation *invocation = gateway->invocation;
-	int result = nginx_find(gateway, text_of(invocation, OPTION_NGINX), text_of(invocation, OPTION_MODULE));
+	int result = nginx_find(gateway, invocation->text[OPTION_NGINX], invocation->text[OPTION_MODULE]);
 	char *conninfo = result == CLI_OK ? connect_conninfo(invocation) : NULL;
 
 	if (result == CLI_OK) {
 		result = conninfo == NULL ? CLI_USAGE : check_contract(gateway, conninfo);
 	}
 	if (result == CLI_OK) {
-		result = make_directory(gateway);
+		const char *directory = invocation->text[OPTION_GATEWAY_DIR];
+		result = directory != NULL ? take_directory(gateway, directory) : make_temporary(gateway);
 	}
 	if (result == CLI_OK) {
 		choose_access_log(gateway);
@@ -313,7 +305,7 @@ int cli_gateway(const cli_invocation *invocation)
 		result = choose_user(&gateway);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_PRINT_CONFIG]) {
-		const char *module = text_of(invocation, OPTION_MODULE);
+		const char *module = invocation->text[OPTION_MODULE];
 		if (module != NULL || !nginx_is_here(&gateway)) {
 			snprintf(gateway.module, sizeof gateway.module, "%s",
 			         module != NULL ? module : "modules/ngx_http_once_module.so");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* cli_init.c: pgonce init: installs or upgrades the contract, or prints it. The work is in install.c. */
+/* cli_init.c: pgonce init: installs or upgrades the contract, or
+ * prints it. The work is in install.c. */
 #include <stdlib.h>
 
 #include "connect.h"

@@ -36,12 +36,11 @@ static int keep(const cli_invocation *invocation, const char *conninfo, keeper_c
 	if (result != CLI_OK) {
 		return result;
 	}
-	const keeper_call call = {
-	    .conninfo = conninfo,
-	    .name = invocation->given[OPTION_KEEPER_NAME] ? invocation->text[OPTION_KEEPER_NAME] : NULL,
-	    .once = invocation->given[OPTION_ONE_ROUND],
-	    .interval_ms = invocation->given[OPTION_INTERVAL] ? invocation->number[OPTION_INTERVAL] : INTERVAL_STANDARD_MS,
-	    .metrics = metrics.metrics};
+	const keeper_call call = {.conninfo = conninfo,
+	                          .name = invocation->text[OPTION_KEEPER_NAME],
+	                          .once = invocation->given[OPTION_ONE_ROUND],
+	                          .interval_ms = cli_number(invocation, OPTION_INTERVAL, INTERVAL_STANDARD_MS),
+	                          .metrics = metrics.metrics};
 	result = exit_of(keeper_run(&call, &problem));
 	jobs_metrics_stop(&metrics);
 	if (result != CLI_OK) {

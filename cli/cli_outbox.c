@@ -7,8 +7,7 @@
 #include "plain.h"
 
 enum {
-	NAME_COLUMN = 12,
-	LISTED_STANDARD = 100
+	NAME_COLUMN = 12
 };
 
 static bool is_parked(const json_t *relay)
@@ -26,12 +25,6 @@ static void print_event_state(const json_t *row)
 
 	parked_print_state(row, aggregate);
 	free(aggregate);
-}
-
-static const char *none_listed(const cli_invocation *invocation)
-{
-	return invocation->given[OPTION_STATE] ? "no event is in this state"
-	                                       : "no event is parked: what a relay has passed is delivered";
 }
 
 static void print_list(const cli_invocation *invocation, const json_t *list)
@@ -52,7 +45,8 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 	parked_print_table(relays, relay_columns, NULL);
 	putchar('\n');
 	if (json_array_size(events) == 0) {
-		puts(none_listed(invocation));
+		puts(invocation->given[OPTION_STATE] ? "no event is in this state"
+		                                     : "no event is parked: what a relay has passed is delivered");
 	} else {
 		parked_print_table(events, event_columns, print_event_state);
 	}
@@ -60,11 +54,9 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 
 static int list_events(const cli_invocation *invocation, PGconn *connection, const char *operand)
 {
-	int64_t take = invocation->given[OPTION_TAKE] ? invocation->number[OPTION_TAKE] : LISTED_STANDARD;
-	char *taken = cli_format("%lld", (long long)take);
-	const char *relay = parked_option(invocation, OPTION_RELAY);
-	const char *parameters[] = {relay, parked_option(invocation, OPTION_TOPIC), parked_option(invocation, OPTION_STATE),
-	                            taken};
+	char *taken = parked_take(invocation);
+	const char *relay = invocation->text[OPTION_RELAY];
+	const char *parameters[] = {relay, invocation->text[OPTION_TOPIC], invocation->text[OPTION_STATE], taken};
 	json_t *list = NULL;
 
 	(void)operand;
@@ -73,15 +65,12 @@ static int list_events(const cli_invocation *invocation, PGconn *connection, con
 		result = cli_fail(invocation, CLI_NOT_FOUND, "pgonce outbox list shows all",
 		                  "no relay '%s' has run in this database", relay);
 	} else if (result == CLI_OK) {
-		bool cut = (int64_t)json_array_size(json_object_get(list, "events")) == take;
 		if (invocation->given[OPTION_JSON]) {
 			cli_print_json(json_incref(list));
 		} else {
 			print_list(invocation, list);
 		}
-		if (cut) {
-			cli_note(invocation, "only the first %lld events are listed; --limit N lists more", (long long)take);
-		}
+		parked_note_cut(invocation, json_object_get(list, "events"), "events");
 	}
 	json_decref(list);
 	free(taken);
@@ -93,27 +82,20 @@ static int list_events(const cli_invocation *invocation, PGconn *connection, con
 static void print_relay(const json_t *relay, const char *name)
 {
 	const char *state = parked_text(relay, "state");
+	const char *next = is_parked(relay) ? parked_text(relay, "next_at") : "";
+	char tried[48] = "";
 
-	printf("%-*s ", NAME_COLUMN, name);
-	plain_print(parked_text(relay, "relay"));
-	fputs(": ", stdout);
-	plain_print(state);
-	fputs(strcmp(state, "passed") == 0    ? " (delivered, discarded, or older than the relay)"
-	      : strcmp(state, "pending") == 0 ? " (the relay has not come to it yet)"
-	                                      : "",
-	      stdout);
 	if (is_parked(relay)) {
-		printf(", %" JSON_INTEGER_FORMAT " attempts", json_integer_value(json_object_get(relay, "attempts")));
-		if (parked_text(relay, "next_at")[0] != '\0') {
-			fputs(", next at ", stdout);
-			plain_print(parked_text(relay, "next_at"));
-		}
+		snprintf(tried, sizeof tried, ", %" JSON_INTEGER_FORMAT " attempts",
+		         json_integer_value(json_object_get(relay, "attempts")));
 	}
-	putchar('\n');
+	plain_line("%-*s %s: %s%s%s%s%s", NAME_COLUMN, name, parked_text(relay, "relay"), state,
+	           strcmp(state, "passed") == 0    ? " (delivered, discarded, or older than the relay)"
+	           : strcmp(state, "pending") == 0 ? " (the relay has not reached it yet)"
+	                                           : "",
+	           tried, next[0] != '\0' ? ", next at " : "", next);
 	if (parked_text(relay, "error")[0] != '\0') {
-		printf("%-*s   ", NAME_COLUMN, "");
-		plain_print(parked_text(relay, "error"));
-		putchar('\n');
+		plain_line("%-*s   %s", NAME_COLUMN, "", parked_text(relay, "error"));
 	}
 }
 
@@ -185,13 +167,10 @@ static char *relays_text(const json_t *event, bool parked_only)
 
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
-		if (parked_only && !is_parked(relay)) {
-			continue;
+		if (!parked_only || is_parked(relay)) {
+			cli_append(&text, "%s%s: %s", text[0] != '\0' ? ", " : "", parked_text(relay, "relay"),
+			           parked_text(relay, "state"));
 		}
-		char *longer = cli_format("%s%s%s: %s", text, text[0] != '\0' ? ", " : "", parked_text(relay, "relay"),
-		                          parked_text(relay, "state"));
-		free(text);
-		text = longer;
 	}
 	return text;
 }
@@ -199,7 +178,7 @@ static char *relays_text(const json_t *event, bool parked_only)
 /* The relay that --relay names, or the only one that has the event parked. */
 static int choose_relay(const cli_invocation *invocation, const json_t *event, const char *id, const char **chosen)
 {
-	const char *asked = parked_option(invocation, OPTION_RELAY);
+	const char *asked = invocation->text[OPTION_RELAY];
 	int parked = 0, known = 0;
 	size_t index = 0;
 	const json_t *relay = NULL;
@@ -245,7 +224,7 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 		result = choose_relay(invocation, event, id, &relay);
 	}
 	if (result == CLI_OK) {
-		const char *parameters[] = {id, relay, parked_option(invocation, OPTION_PARKED_REASON)};
+		const char *parameters[] = {id, relay, invocation->text[OPTION_PARKED_REASON]};
 		result = parked_query(invocation, connection, statement, 3, parameters, what, &answer);
 	}
 	if (result == CLI_OK && !json_is_true(answer)) {
@@ -255,9 +234,7 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 		cli_print_json(json_pack("{s:s, s:s, s:s}", "event_id", parked_text(event, "event_id"), "relay", relay, "done",
 		                         invocation->operands[0]));
 	} else if (result == CLI_OK) {
-		printf("event %s, relay ", parked_text(event, "event_id"));
-		plain_print(relay);
-		printf(": %s\n", done);
+		plain_line("event %s, relay %s: %s", parked_text(event, "event_id"), relay, done);
 	}
 	json_decref(answer);
 	json_decref(event);
@@ -281,7 +258,7 @@ static int discard_event(const cli_invocation *invocation, PGconn *connection, c
 /* The relay that --relay names, or the only one that there is; *relay is to be freed. */
 static int find_relay(const cli_invocation *invocation, PGconn *connection, char **relay)
 {
-	const char *asked = parked_option(invocation, OPTION_RELAY);
+	const char *asked = invocation->text[OPTION_RELAY];
 	json_t *relays = NULL;
 	size_t index = 0;
 	const json_t *name = NULL;
@@ -326,19 +303,16 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 		result = find_relay(invocation, connection, &relay);
 	}
 	if (result == CLI_OK) {
-		const char *parameters[] = {relay, from, parked_option(invocation, OPTION_TOPIC),
-		                            parked_option(invocation, OPTION_PARKED_REASON)};
+		const char *parameters[] = {relay, from, invocation->text[OPTION_TOPIC],
+		                            invocation->text[OPTION_PARKED_REASON]};
 		result = parked_query(invocation, connection, SQL_OUTBOX_REPLAY, 4, parameters, "cannot replay", &answer);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 		cli_print_json(json_incref(answer));
 	} else if (result == CLI_OK) {
 		json_int_t count = json_integer_value(json_object_get(answer, "replayed"));
-		printf("%" JSON_INTEGER_FORMAT " event%s since ", count, count == 1 ? "" : "s");
-		plain_print(parked_text(answer, "from"));
-		fputs(count == 1 ? " is delivered again by relay " : " are delivered again by relay ", stdout);
-		plain_print(relay);
-		putchar('\n');
+		plain_line("%" JSON_INTEGER_FORMAT " event%s since %s %s delivered again by relay %s", count,
+		           count == 1 ? "" : "s", parked_text(answer, "from"), count == 1 ? "is" : "are", relay);
 	}
 	json_decref(answer);
 	free(from);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* cli_plan.c: pgonce plan: says what a rate of intents will need, by model.c. Connects to nothing. */
+/* cli_plan.c: pgonce plan: says what a rate of intents will need, by
+ * model.c. Connects to nothing. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 #include "model.h"
 
-#define DAY_MS 86400000.0
+#define DAY_MS (INT64_C(24) * 60 * 60 * 1000)
 
-static double number_or(const cli_invocation *invocation, option_id id, double otherwise)
+static double number_or(const cli_invocation *invocation, option_id id, int64_t standard)
 {
-	return invocation->given[id] ? (double)invocation->number[id] : otherwise;
+	return (double)cli_number(invocation, id, standard);
 }
 
 /* "uuidv7", "uuidv4", or a length. */
 static int read_keys(const cli_invocation *invocation, model_input *input)
 {
-	const char *word = invocation->given[OPTION_PLAN_KEY] ? invocation->text[OPTION_PLAN_KEY] : "uuidv7";
+	const char *word = cli_text(invocation, OPTION_PLAN_KEY, "uuidv7");
 	char *end = NULL;
 	long length = 36;
 
@@ -40,7 +41,7 @@ static int read_input(const cli_invocation *invocation, model_input *input)
 	}
 	*input = (model_input){
 	    .rate = (double)invocation->number[OPTION_RATE],
-	    .retention_days = number_or(invocation, OPTION_PLAN_RETENTION, 7 * DAY_MS) / DAY_MS,
+	    .retention_days = number_or(invocation, OPTION_PLAN_RETENTION, 7 * DAY_MS) / (double)DAY_MS,
 	    .body_bytes = number_or(invocation, OPTION_PLAN_BODY, 0),
 	    .headers_bytes = number_or(invocation, OPTION_PLAN_HEADERS, 0),
 	    .tenant_bytes = number_or(invocation, OPTION_TENANT_BYTES, 0),
@@ -153,7 +154,8 @@ static void print_longer(const model_input *input, const model_intent *one)
 static void print_plan(const model_input *input, const model_intent *one, const model_total *all)
 {
 	bool dated = input->keys == MODEL_KEYS_DATED;
-	double locks = 2 * all->partitions + 4 * (2 + MODEL_DAYS_AHEAD); /* as sql/doctor_settings.sql wants them */
+	/* as sql/doctor_settings.sql wants them */
+	double locks = 2 * all->partitions + 4 * (2 + MODEL_DAYS_AHEAD);
 
 	printf("One intent (%s, %s keys)\n",
 	       input->leased ? "leased: claim and complete" : "start and finish in one transaction",
@@ -184,7 +186,7 @@ static void print_plan(const model_input *input, const model_intent *one, const 
 	printf(
 	    "\nBodies are counted as incompressible; page images at a checkpoint each %d s; a traceparent adds 56 bytes\n"
 	    "to a row, so count it among the headers. Workers that claim many before they complete need up to a half more\n"
-	    "table. pgonce bench measures what your server can do.\n",
+	    "table.\n",
 	    MODEL_CHECKPOINT_SECONDS);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_recover.c: pgonce recover --once: goes through all stale intents, or all in doubt (once.recover), a short transaction for each piece, and tells each
- * decision. The contract decides; this file only asks for the next piece until there is none.
+ * cli_recover.c: pgonce recover --once: goes through all stale intents, or all in doubt
+ * (once.recover), a short transaction for each piece, and tells each decision. The contract
+ * decides; this file only asks for the next piece until there is none.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 #include "story.h"
 
 enum {
-	/* Few at a time: each may cost a call of a verify function, and the rows of a piece stay locked until it commits. */
+	/* Few at a time: each may cost a call of a verify function, and the rows of a
+	 * piece stay locked until it commits. */
 	PIECE = 20,
 	COLUMNS = 8,
 	KINDS = 4
@@ -67,14 +69,7 @@ static void tell_decision(recovery *recovery, const PGresult *rows, int row)
 	}
 	char *named = cli_intent_text(
 	    &(once_intent){.tenant = cell(rows, row, 0), .scope = cell(rows, row, 1), .key = cell(rows, row, 2)});
-	plain_print(named);
-	fputs(": ", stdout);
-	plain_print(decided);
-	if (cell(rows, row, 6)[0] != '\0') {
-		fputs(": ", stdout);
-		plain_print(cell(rows, row, 6));
-	}
-	putchar('\n');
+	plain_line("%s: %s%s%s", named, decided, cell(rows, row, 6)[0] != '\0' ? ": " : "", cell(rows, row, 6));
 	free(named);
 }
 
@@ -84,18 +79,17 @@ static int recover_piece(recovery *recovery)
 	const cli_invocation *invocation = recovery->invocation;
 	bool dry_run = invocation->given[OPTION_RECOVER_DRY_RUN];
 	char *take = cli_format("%d", PIECE);
-	const char *parameters[] = {take, parked_option(invocation, OPTION_FIND_SCOPE),
-	                            parked_option(invocation, OPTION_FIND_TENANT), recovery->after,
-	                            invocation->given[OPTION_RECOVER_IN_DOUBT] ? "true" : "false"};
+	const char *parameters[] = {take, invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT],
+	                            recovery->after, invocation->given[OPTION_RECOVER_IN_DOUBT] ? "true" : "false"};
 	PGresult *rows = NULL;
-	int result = connect_run(invocation, recovery->connection, SQL_BEGIN_TRANSACTION, 0, NULL, "cannot begin", NULL);
+	int result = connect_command(invocation, recovery->connection, "BEGIN", "cannot begin");
 
 	if (result == CLI_OK) {
 		result = connect_run(invocation, recovery->connection, SQL_RECOVER, 5, parameters, "cannot recover", &rows);
 	}
 	if (result == CLI_OK) {
-		result = connect_run(invocation, recovery->connection, dry_run ? SQL_ROLLBACK : SQL_COMMIT, 0, NULL,
-		                     "these decisions may or may not be stored, run it again", NULL);
+		result = connect_command(invocation, recovery->connection, dry_run ? "ROLLBACK" : "COMMIT",
+		                         "these decisions may or may not be stored, run it again");
 	}
 	char *next = NULL;
 	for (int row = 0; result == CLI_OK && row < PQntuples(rows); row++) {
@@ -157,18 +151,13 @@ int cli_recover(const cli_invocation *invocation)
 	                                 {.decided = "in_doubt", .meaning = "find out, then decide: pgonce in-doubt"},
 	                                 {.decided = "abandoned", .meaning = "its attempts are used up; failed for good"}}};
 	once_session *session = NULL;
-	char *conninfo = NULL;
-	int result = CLI_OK;
 
 	if (!invocation->given[OPTION_RECOVER_ONCE]) {
 		return cli_fail(invocation, CLI_USAGE,
 		                "pgonce help recover: write pgonce recover --once; pgonce keep does it all the time",
-		                "recover goes through the stale intents once: say --once");
+		                "recover goes through the stale intents once: add --once");
 	}
-	if ((conninfo = connect_conninfo(invocation)) == NULL) {
-		return CLI_USAGE;
-	}
-	result = connect_session(invocation, conninfo, &session);
+	int result = connect_open(invocation, &session);
 	if (result == CLI_OK) {
 		recovery.connection = once_session_connection(session);
 		recovery.decisions = invocation->given[OPTION_JSON] ? json_array() : NULL;
@@ -186,6 +175,5 @@ int cli_recover(const cli_invocation *invocation)
 	json_decref(recovery.decisions);
 	free(recovery.after);
 	once_session_close(session);
-	free(conninfo);
 	return result;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry run rolls back. It never guesses:
- * without --as it tells what is known and what would fit, and changes nothing. With --all: see resolve_many.c.
+ * cli_resolve.c: pgonce resolve: an operator's decision (once.resolve), in a transaction that a dry
+ * run rolls back. It never guesses: without --as it tells what is known and what would fit, and
+ * changes nothing. With --all: see resolve_many.c.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "buffer.h"
+#include "bytes.h"
 #include "parked.h"
 #include "plain.h"
 #include "resolve_many.h"
@@ -50,7 +51,7 @@ static bool is_decidable(const json_t *told)
 	       strcmp(verdict, "retryable_failure") == 0;
 }
 
-/* A verify function that fails is told, and is no failure of this command. */
+/* A verify function that fails is reported, and is no failure of this command. */
 static void ask_verify(PGconn *connection, const once_intent *intent, opinion *opinion)
 {
 	const char *parameters[] = {intent->scope, intent->key, intent->tenant};
@@ -86,9 +87,7 @@ static void tell_opinion(const opinion *opinion)
 	};
 
 	if (opinion->problem != NULL) {
-		fputs("verify       no answer: ", stdout);
-		plain_print(opinion->problem);
-		putchar('\n');
+		plain_line("verify       no answer: %s", opinion->problem);
 	} else if (!opinion->asked) {
 		puts("verify       the scope has no verify function that could be asked");
 	}
@@ -118,15 +117,13 @@ static int explain(const cli_invocation *invocation, PGconn *connection, const o
 		free(text);
 		json_decref(known);
 	} else {
-		story_tell(stdout, story->told);
+		story_tell(story->told);
 		char *command =
 		    story_command("resolve", intent->tenant == NULL ? "" : intent->tenant, intent->scope, intent->key);
 		if (decidable) {
 			putchar('\n');
 			tell_opinion(&opinion);
-			fputs("to decide    ", stdout);
-			plain_print(command);
-			printf(" --as %s --reason '...'\n", fits != NULL ? fits : "STATE");
+			plain_line("to decide    %s --as %s --reason '...'", command, fits != NULL ? fits : "STATE");
 		}
 		free(command);
 	}
@@ -205,8 +202,8 @@ static void print_decision(const cli_invocation *invocation, const once_intent *
 		return;
 	}
 	char *named = cli_intent_text(intent);
-	plain_print(named);
-	printf(": %s -> %s%s\n", parked_text(before, "state"), as, dry_run ? " (dry run: nothing was changed)" : "");
+	plain_line("%s: %s -> %s%s", named, parked_text(before, "state"), as,
+	           dry_run ? " (dry run: nothing was changed)" : "");
 	free(named);
 	tell_side("before", before);
 	tell_side("after", after);
@@ -234,7 +231,7 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 	if (dry_run) {
 		ask_verify(connection, intent, &opinion);
 	}
-	int result = connect_run(invocation, connection, SQL_BEGIN_TRANSACTION, 0, NULL, "cannot begin", NULL);
+	int result = connect_command(invocation, connection, "BEGIN", "cannot begin");
 	if (result == CLI_OK && once_resolve(session, intent, state_of_word(invocation->text[OPTION_AS]), reason, outcome,
 	                                     &was, &error) != ONCE_OK) {
 		result = cli_report_error(invocation, error);
@@ -243,8 +240,8 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 		result = story_ask(invocation, connection, intent, &after);
 	}
 	if (result == CLI_OK) {
-		result = connect_run(invocation, connection, dry_run ? SQL_ROLLBACK : SQL_COMMIT, 0, NULL,
-		                     "the decision may or may not be stored, look with pgonce show", NULL);
+		result = connect_command(invocation, connection, dry_run ? "ROLLBACK" : "COMMIT",
+		                         "the decision may or may not be stored, look with pgonce show");
 	}
 	if (result == CLI_OK) {
 		print_decision(invocation, intent, reason, &opinion, before, after.told);
@@ -256,13 +253,15 @@ static int decide(const cli_invocation *invocation, once_session *session, const
 
 /* ---- the command line */
 
-/* --reason, or what somebody at the terminal answers. NULL after saying that it is missing; free it. */
-static char *find_reason(const cli_invocation *invocation)
+/* --reason, or what somebody at the terminal answers. CLI_OK, with *reason
+ * (free it), or CLI_USAGE after saying that it is missing. */
+static int find_reason(const cli_invocation *invocation, char **reason)
 {
 	char line[REASON_BYTES_MAX];
 
 	if (invocation->given[OPTION_REASON]) {
-		return cli_duplicate(invocation->text[OPTION_REASON]);
+		*reason = cli_duplicate(invocation->text[OPTION_REASON]);
+		return CLI_OK;
 	}
 	if (isatty(STDIN_FILENO) && isatty(STDERR_FILENO) && !invocation->given[OPTION_BODY]) {
 		once_intent intent = cli_intent(invocation);
@@ -272,23 +271,24 @@ static char *find_reason(const cli_invocation *invocation)
 		if (fgets(line, sizeof line, stdin) != NULL) {
 			line[strcspn(line, "\r\n")] = '\0';
 			if (line[strspn(line, " \t")] != '\0') {
-				return cli_duplicate(line);
+				*reason = cli_duplicate(line);
+				return CLI_OK;
 			}
 		} else {
 			fputc('\n', stderr);
 		}
 	}
-	cli_fail(invocation, CLI_USAGE, "pgonce help resolve",
-	         "option --reason TEXT is required: it is recorded with your role and the time; nothing was decided");
-	return NULL;
+	return cli_fail(
+	    invocation, CLI_USAGE, "pgonce help resolve",
+	    "option --reason TEXT is required: it is recorded with your role and the time; nothing was decided");
 }
 
-static int read_body(const cli_invocation *invocation, buffer *body, once_outcome *outcome)
+static int read_body(const cli_invocation *invocation, bytes *body, once_outcome *outcome)
 {
 	if (!invocation->given[OPTION_BODY]) {
 		return CLI_OK;
 	}
-	int problem = buffer_read_file(body, invocation->text[OPTION_BODY]);
+	int problem = bytes_read_file(body, invocation->text[OPTION_BODY]);
 	if (problem != 0) {
 		return cli_fail(invocation, CLI_USAGE, NULL, "option --body: cannot read %s: %s", invocation->text[OPTION_BODY],
 		                strerror(problem));
@@ -306,7 +306,8 @@ static bool is_header_text(const json_t *value)
 	return text != NULL && strpbrk(text, "\r\n") == NULL;
 }
 
-/* Headers as SQL that is written by hand stores them: {"Link": ["a", "b"], "Content-Type": "text/plain"}. */
+/* Headers as SQL that is written by hand stores them: {"Link": ["a",
+ * "b"], "Content-Type": "text/plain"}. */
 static bool are_headers(json_t *headers)
 {
 	const char *name;
@@ -334,10 +335,10 @@ static bool are_headers(json_t *headers)
 static int read_rest(const cli_invocation *invocation, once_outcome *outcome, char **type)
 {
 	if (invocation->given[OPTION_RESOLVED_RESULT]) {
-		outcome->result_id = cli_result(invocation, OPTION_RESOLVED_RESULT, "--result charge:17", type);
+		int result = cli_result(invocation, OPTION_RESOLVED_RESULT, "--result charge:17", type, &outcome->result_id);
 		outcome->result_type = *type;
-		if (outcome->result_id == NULL) {
-			return CLI_USAGE;
+		if (result != CLI_OK) {
+			return result;
 		}
 	}
 	if (invocation->given[OPTION_HEADERS]) {
@@ -353,7 +354,7 @@ static int read_rest(const cli_invocation *invocation, once_outcome *outcome, ch
 	return CLI_OK;
 }
 
-/* One intent, by its key, or all in doubt: whoever forgets the key must not decide about all. */
+/* One intent, by its key, or all in doubt: leaving out the key must not decide about all. */
 static int check_which(const cli_invocation *invocation)
 {
 	const option_id of_one[] = {OPTION_KEY, OPTION_RESOLVED_RESULT},
@@ -405,9 +406,9 @@ static int resolve_one(const cli_invocation *invocation, once_session *session, 
 int cli_resolve(const cli_invocation *invocation)
 {
 	once_outcome outcome = {.response_status = (int)invocation->number[OPTION_STATUS]};
-	buffer body = {.bytes_max = BODY_BYTES_MAX};
+	bytes body = {.bytes_max = BODY_BYTES_MAX};
 	once_session *session = NULL;
-	char *reason = NULL, *conninfo = NULL, *result_type = NULL;
+	char *reason = NULL, *result_type = NULL;
 	int result = check_which(invocation);
 
 	if (result == CLI_OK) {
@@ -416,15 +417,13 @@ int cli_resolve(const cli_invocation *invocation)
 	if (result == CLI_OK) {
 		result = read_body(invocation, &body, &outcome);
 	}
-	/* Asked for before a connection is made: nothing waits in the database while somebody thinks. */
-	if (result == CLI_OK && invocation->given[OPTION_AS] && (reason = find_reason(invocation)) == NULL) {
-		result = CLI_USAGE;
-	}
-	if (result == CLI_OK && (conninfo = connect_conninfo(invocation)) == NULL) {
-		result = CLI_USAGE;
+	/* Asked for before a connection is made: nothing waits in the
+	 * database while somebody thinks. */
+	if (result == CLI_OK && invocation->given[OPTION_AS]) {
+		result = find_reason(invocation, &reason);
 	}
 	if (result == CLI_OK) {
-		result = connect_session(invocation, conninfo, &session);
+		result = connect_open(invocation, &session);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_ALL]) {
 		result = resolve_many(invocation, once_session_connection(session), reason, &outcome);
@@ -432,9 +431,8 @@ int cli_resolve(const cli_invocation *invocation)
 		result = resolve_one(invocation, session, reason, &outcome);
 	}
 	once_session_close(session);
-	free(conninfo);
 	free(reason);
 	free(result_type);
-	buffer_free(&body);
+	bytes_free(&body);
 	return result;
 }

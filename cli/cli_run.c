@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * cli_run.c: pgonce run: claim, run CMD under the lease (supervise.c), record what it said; or replay it (replay.c).
+ * cli_run.c: pgonce run: claim, run CMD under the lease (supervise.c), record
+ * what it said; or replay it (replay.c).
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,8 +21,9 @@
 
 enum {
 	OUTPUT_BYTES_DEFAULT = 1024 * 1024,
-	CLAIM_TRIES_MAX = 5,    /* a race under SERIALIZABLE ends in 40001 */
-	LEASES_OF_PATIENCE = 3, /* how long the outcome of CMD is offered to a database that does not answer */
+	CLAIM_TRIES_MAX = 5, /* a race under SERIALIZABLE ends in 40001 */
+	/* how long the outcome of CMD is offered to a database that does not answer */
+	LEASES_OF_PATIENCE = 3,
 	RETRY_MS = 500
 };
 
@@ -40,6 +42,7 @@ typedef struct run {
 	capture capture;
 	int exit_status; /* of CMD, 128+n for a signal */
 	int signal;      /* that killed it, or 0 */
+	int write_error; /* the errno with which its output could not be written, or 0 */
 } run;
 
 /* Who works, for people: "pgonce run ann@build-7 pid 4711". */
@@ -55,19 +58,19 @@ static char *describe_owner(void)
 static int take_fingerprint(run *run)
 {
 	unsigned char digest[INPUT_DIGEST_BYTES];
-	const char *path = run->invocation->given[OPTION_INPUT] ? run->invocation->text[OPTION_INPUT] : NULL;
+	const char *path = run->invocation->text[OPTION_INPUT];
 	once_error *error = NULL;
 
-	run->input = input_open(run->invocation, path, digest);
-	if (run->input < 0) {
-		return CLI_USAGE;
+	int result = input_open(run->invocation, path, digest, &run->input);
+	if (result != CLI_OK) {
+		return result;
 	}
-	buffer request =
+	bytes request =
 	    input_request(run->invocation->operands, run->invocation->operand_count, path != NULL ? digest : NULL);
 	once_code code =
 	    once_fingerprint_bytes(run->session, run->intent.tenant,
 	                           (once_bytes){.data = request.data, .length = request.length}, &run->fingerprint, &error);
-	buffer_free(&request);
+	bytes_free(&request);
 	return code == ONCE_OK ? CLI_OK : cli_report_error(run->invocation, error);
 }
 
@@ -98,13 +101,13 @@ static int find_executable(const char *name)
 static int cannot_execute(const run *run, int problem)
 {
 	return cli_fail(run->invocation, problem == ENOENT ? CLI_COMMAND_NOT_FOUND : CLI_NOT_EXECUTABLE,
-	                "nothing was run and nothing is claimed: call again when that is repaired", "cannot execute %s: %s",
+	                "nothing was run and nothing is claimed: fix that, and call again", "cannot execute %s: %s",
 	                run->invocation->operands[0], strerror(problem));
 }
 
 /*
- * A claim binds the key to this command line, so a mistyped one must not claim. But what is stored already is replayed, even
- * where CMD is gone by now.
+ * A claim binds the key to this command line, so a mistyped one must not claim. But what is stored
+ * already is replayed, even where CMD is gone by now.
  */
 static int check_command(run *run)
 {
@@ -126,8 +129,8 @@ static int check_command(run *run)
 static int claim(run *run)
 {
 	const cli_invocation *invocation = run->invocation;
-	int64_t lease_ms = invocation->given[OPTION_LEASE] ? invocation->number[OPTION_LEASE] : 0;
-	int64_t ttl_ms = invocation->given[OPTION_TTL] ? invocation->number[OPTION_TTL] : 0;
+	int64_t lease_ms = cli_number(invocation, OPTION_LEASE, 0);
+	int64_t ttl_ms = cli_number(invocation, OPTION_TTL, 0);
 	bool takes_over = invocation->given[OPTION_ON_STALE] && strcmp(invocation->text[OPTION_ON_STALE], "takeover") == 0;
 	char *owner = describe_owner();
 	once_error *error = NULL;
@@ -214,7 +217,7 @@ static int learn_lease(run *run)
 	const char *until = once_answer_lease_until(run->claim);
 
 	if (run->invocation->given[OPTION_LEASE] || until == NULL) {
-		run->lease_ms = run->invocation->given[OPTION_LEASE] ? run->invocation->number[OPTION_LEASE] : 60 * 1000;
+		run->lease_ms = cli_number(run->invocation, OPTION_LEASE, 60 * 1000);
 		return CLI_OK;
 	}
 	int result = connect_run(run->invocation, once_session_connection(run->session), SQL_LEASE_LEFT, 1, &until,
@@ -240,7 +243,8 @@ static void release(run *run)
 	}
 }
 
-/* The trace of this call: what is malformed is not stored (W3C Trace Context, section 3.2.2.3), and no reason to run nothing. */
+/* The trace of this call: what is malformed is not stored (W3C Trace Context, section
+ * 3.2.2.3), and no reason to run nothing. */
 static void take_trace(run *run)
 {
 	bool given = run->invocation->given[OPTION_TRACEPARENT];
@@ -343,16 +347,36 @@ static int outcome_unknown(const run *run, once_error *error)
 	        .sqlstate = once_error_sqlstate(error),
 	        .message = "the outcome is unknown: CMD has ended, but that could not be recorded",
 	        .detail = detail,
-	        .hint =
-	            "once the lease has passed the next call finds the intent in doubt and runs nothing (with --on-stale "
-	            "takeover: runs CMD again); decide with pgonce resolve when the database is back"});
+	        .hint = "once the lease has passed the next call finds the intent in doubt and runs nothing (with "
+	                "--on-stale takeover: runs CMD again); decide with pgonce resolve when the database is back"});
 	free(detail);
 	free(intent);
 	once_error_free(error);
 	return exit_code;
 }
 
-/* Stores the outcome, however often that must be tried. CMD's exit status, or what became of it instead. */
+/* The outcome is stored: CMD's exit status, or that its output did not arrive. */
+static int tell_outcome(run *run, const char *what, once_state state)
+{
+	tell(run, what, state);
+	if (run->write_error == 0) {
+		return run->exit_status;
+	}
+	if (state == ONCE_STATE_FAILED_RETRYABLE) {
+		/* The next call replays nothing: CMD's failure says more. */
+		cli_note(run->invocation, "the output of CMD could not be written: %s", strerror(run->write_error));
+		return run->exit_status;
+	}
+	return cli_fail(run->invocation, CLI_OUTPUT_LOST,
+	                run->capture.truncated
+	                    ? "its output was too large to be stored: it is lost; give a larger --output-max"
+	                    : "call again where it can be written: CMD is not run again, its output is",
+	                "CMD ended with status %d and that is stored, but its output could not be written: %s",
+	                run->exit_status, strerror(run->write_error));
+}
+
+/* Stores the outcome, however often that must be tried. CMD's exit
+ * status, or what became of it instead. */
 static int record(run *run)
 {
 	int64_t give_up_at_ms = run->renewed_at_ms + LEASES_OF_PATIENCE * run->lease_ms;
@@ -364,11 +388,10 @@ static int record(run *run)
 		once_code code = report_outcome(run, &error);
 		if (code == ONCE_OK) {
 			bool retryable = run->invocation->given[OPTION_RETRY_FAILED];
-			tell(run, "ran",
-			     run->exit_status == 0 ? ONCE_STATE_SUCCEEDED
-			     : retryable           ? ONCE_STATE_FAILED_RETRYABLE
-			                           : ONCE_STATE_FAILED_FINAL);
-			return run->exit_status;
+			return tell_outcome(run, "ran",
+			                    run->exit_status == 0 ? ONCE_STATE_SUCCEEDED
+			                    : retryable           ? ONCE_STATE_FAILED_RETRYABLE
+			                                          : ONCE_STATE_FAILED_FINAL);
 		}
 		if (code == ONCE_COMPLETION_REFUSED || code == ONCE_FAILURE_REFUSED) {
 			once_error_free(error);
@@ -403,8 +426,7 @@ static int record(run *run)
 static int run_command(run *run)
 {
 	const cli_invocation *invocation = run->invocation;
-	int64_t output_max =
-	    invocation->given[OPTION_OUTPUT_MAX] ? invocation->number[OPTION_OUTPUT_MAX] : OUTPUT_BYTES_DEFAULT;
+	int64_t output_max = cli_number(invocation, OPTION_OUTPUT_MAX, OUTPUT_BYTES_DEFAULT);
 	child child;
 
 	run->fence = once_answer_fence(run->claim);
@@ -443,12 +465,13 @@ static int run_command(run *run)
 	if (problem != 0) {
 		return cli_fail(invocation, CLI_OUTCOME_UNKNOWN, NULL, "cannot follow CMD: %s", strerror(problem));
 	}
+	run->write_error = supervision.write_error;
 	run->signal = WIFSIGNALED(supervision.wait_status) ? WTERMSIG(supervision.wait_status) : 0;
 	run->exit_status = run->signal != 0 ? CLI_SIGNAL_BASE + run->signal : WEXITSTATUS(supervision.wait_status);
 	return supervision.lease_lost ? lease_lost(run) : record(run);
 }
 
-/* Why nobody knows, and what of it still runs where we can see it. */
+/* Why the outcome is unknown, and what of it still runs where we can see it. */
 static char *describe_doubt(const run *run)
 {
 	const char *why = once_answer_error_message(run->claim);
@@ -468,9 +491,8 @@ static int act_on_verdict(run *run)
 		return run_command(run);
 	}
 	if (verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED) {
-		run->exit_status = replay_outcome(run->invocation, &run->intent, run->claim);
-		tell(run, "replayed", once_answer_state(run->claim));
-		return run->exit_status;
+		run->exit_status = replay_outcome(run->invocation, &run->intent, run->claim, &run->write_error);
+		return tell_outcome(run, "replayed", once_answer_state(run->claim));
 	}
 	if (verdict == ONCE_PROCESSING_ACTIVE) {
 		return refuse_active(run);

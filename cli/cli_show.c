@@ -9,12 +9,8 @@ int cli_show(const cli_invocation *invocation)
 	once_intent intent = cli_intent(invocation);
 	once_session *session = NULL;
 	story story = {.document = NULL};
-	int result = CLI_USAGE;
+	int result = connect_open(invocation, &session);
 
-	char *conninfo = connect_conninfo(invocation);
-	if (conninfo != NULL) {
-		result = connect_session(invocation, conninfo, &session);
-	}
 	if (result == CLI_OK) {
 		result = story_ask(invocation, once_session_connection(session), &intent, &story);
 	}
@@ -23,10 +19,9 @@ int cli_show(const cli_invocation *invocation)
 	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 		puts(story.document);
 	} else if (result == CLI_OK) {
-		story_tell(stdout, story.told);
+		story_tell(story.told);
 	}
 	story_free(&story);
 	once_session_close(session);
-	free(conninfo);
 	return result;
 }

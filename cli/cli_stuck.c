@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* cli_stuck.c: pgonce stuck and pgonce in-doubt: what does not come to an end by itself, each with what to type next. */
+/* cli_stuck.c: pgonce stuck and pgonce in-doubt: what does not finish by
+ * itself, each with what to type next. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -9,10 +10,6 @@
 
 #define LONG_MS (INT64_C(10) * 60 * 1000)
 
-enum {
-	LISTED_STANDARD = 100
-};
-
 /* ---- a list of intents */
 
 static void print_intent(const json_t *row, const char *verb)
@@ -21,18 +18,12 @@ static void print_intent(const json_t *row, const char *verb)
 	char *command = story_command(verb, parked_text(row, "tenant"), parked_text(row, "scope"), parked_text(row, "key"));
 
 	if (owner[0] != '\0') {
-		fputs("  owner ", stdout);
-		plain_print(owner);
-		putchar('\n');
+		plain_line("  owner %s", owner);
 	}
 	if (why[0] != '\0') {
-		fputs("  because ", stdout);
-		plain_print(why);
-		putchar('\n');
+		plain_line("  because %s", why);
 	}
-	fputs("  ", stdout);
-	plain_print(command);
-	putchar('\n');
+	plain_line("  %s", command);
 	free(command);
 }
 
@@ -84,7 +75,7 @@ static void print_stuck(const json_t *stuck)
 	                                         {NULL, NULL, COLUMN_TEXT}};
 	bool any = false;
 
-	any |= print_section(json_object_get(stuck, "stale"), "stale: the lease passed without a word", stale,
+	any |= print_section(json_object_get(stuck, "stale"), "stale: the lease has passed and nothing was reported", stale,
 	                     print_to_resolve, "judge all of them: pgonce recover --once; one of them: pgonce resolve");
 	any |= print_section(json_object_get(stuck, "active"), "running for long: the lease is renewed", active,
 	                     print_to_show, NULL);
@@ -100,20 +91,11 @@ static void print_stuck(const json_t *stuck)
 
 /* ---- the commands */
 
-/* A note for each list that is as long as it may be. */
-static void note_cut(const cli_invocation *invocation, const json_t *list, const char *what, int64_t take)
-{
-	if ((int64_t)json_array_size(list) == take) {
-		cli_note(invocation, "only the first %" PRId64 " %s are listed; --limit N lists more", take, what);
-	}
-}
-
 static int list(const cli_invocation *invocation, enum sql_id id, int parameter_count, const char *const *parameters,
                 json_t **rows)
 {
 	once_session *session = NULL;
-	char *conninfo = connect_conninfo(invocation);
-	int result = conninfo == NULL ? CLI_USAGE : connect_session(invocation, conninfo, &session);
+	int result = connect_open(invocation, &session);
 
 	if (result == CLI_OK) {
 		result = parked_query(invocation, once_session_connection(session), id, parameter_count, parameters,
@@ -123,22 +105,16 @@ static int list(const cli_invocation *invocation, enum sql_id id, int parameter_
 		cli_print_json(json_incref(*rows));
 	}
 	once_session_close(session);
-	free(conninfo);
 	return result;
-}
-
-static int64_t listed(const cli_invocation *invocation)
-{
-	return invocation->given[OPTION_TAKE] ? invocation->number[OPTION_TAKE] : LISTED_STANDARD;
 }
 
 int cli_stuck(const cli_invocation *invocation)
 {
-	int64_t running_ms = invocation->given[OPTION_LONGER_THAN] ? invocation->number[OPTION_LONGER_THAN] : LONG_MS;
-	char *take = cli_format("%" PRId64, listed(invocation));
+	int64_t running_ms = cli_number(invocation, OPTION_LONGER_THAN, LONG_MS);
+	char *take = parked_take(invocation);
 	char *running = cli_format("%" PRId64 " milliseconds", running_ms);
-	const char *parameters[] = {parked_option(invocation, OPTION_FIND_SCOPE),
-	                            parked_option(invocation, OPTION_FIND_TENANT), running, take};
+	const char *parameters[] = {invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT], running,
+	                            take};
 	json_t *stuck = NULL;
 	int result = list(invocation, SQL_STUCK, 4, parameters, &stuck);
 
@@ -146,9 +122,9 @@ int cli_stuck(const cli_invocation *invocation)
 		print_stuck(stuck);
 	}
 	if (result == CLI_OK) {
-		note_cut(invocation, json_object_get(stuck, "stale"), "stale intents", listed(invocation));
-		note_cut(invocation, json_object_get(stuck, "active"), "running intents", listed(invocation));
-		note_cut(invocation, json_object_get(stuck, "retried"), "intents retried often", listed(invocation));
+		parked_note_cut(invocation, json_object_get(stuck, "stale"), "stale intents");
+		parked_note_cut(invocation, json_object_get(stuck, "active"), "running intents");
+		parked_note_cut(invocation, json_object_get(stuck, "retried"), "intents retried often");
 	}
 	json_decref(stuck);
 	free(take);
@@ -163,20 +139,19 @@ int cli_in_doubt(const cli_invocation *invocation)
 	                                        {"AGE", "age_ms", COLUMN_AGE},
 	                                        {"TRIES", "attempts", COLUMN_NUMBER},
 	                                        {NULL, NULL, COLUMN_TEXT}};
-	char *take = cli_format("%" PRId64, listed(invocation));
-	const char *parameters[] = {parked_option(invocation, OPTION_FIND_SCOPE),
-	                            parked_option(invocation, OPTION_FIND_TENANT), take};
+	char *take = parked_take(invocation);
+	const char *parameters[] = {invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT], take};
 	json_t *rows = NULL;
 	int result = list(invocation, SQL_IN_DOUBT, 3, parameters, &rows);
 
 	if (result == CLI_OK && !invocation->given[OPTION_JSON] &&
-	    !print_section(rows, "in doubt: nobody knows whether the effect happened; no attempt runs until it is decided",
-	                   columns, print_to_resolve,
+	    !print_section(rows, "in doubt: the outcome is unknown; no attempt runs until it is decided", columns,
+	                   print_to_resolve,
 	                   "ask about all of them: pgonce recover --once --in-doubt; decide: pgonce resolve --all")) {
 		puts("nothing is in doubt");
 	}
 	if (result == CLI_OK) {
-		note_cut(invocation, rows, "intents in doubt", listed(invocation));
+		parked_note_cut(invocation, rows, "intents in doubt");
 	}
 	json_decref(rows);
 	free(take);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* cli_version.c: pgonce version: who speaks which contract, here and, where a database is named, there. */
+/* cli_version.c: pgonce version: who speaks which contract, here and,
+ * where a database is named, there. */
 #include <stdlib.h>
 
 #include "connect.h"
@@ -22,25 +23,18 @@ static bool names_a_database(const cli_invocation *invocation)
 
 static const char *describe(const install_state *state)
 {
-	switch (state->status) {
-	case INSTALL_ABSENT:
-		return "not installed";
-	case INSTALL_CURRENT:
-		return "current";
-	case INSTALL_BEHIND:
-		return "to be upgraded";
-	case INSTALL_AHEAD:
-		return "newer than this command";
-	case INSTALL_TAMPERED:
-		return "changed by hand";
-	case INSTALL_FOREIGN:
-		return "not pgonce's";
-	case INSTALL_EXTENSION:
-		return "an extension of another version";
-	case INSTALL_UNREADABLE:
-		return "not readable by this role";
-	}
-	return "";
+	static const char *const statuses[] = {
+	    [INSTALL_ABSENT] = "not installed",
+	    [INSTALL_CURRENT] = "current",
+	    [INSTALL_BEHIND] = "to be upgraded",
+	    [INSTALL_AHEAD] = "newer than this command",
+	    [INSTALL_TAMPERED] = "changed by hand",
+	    [INSTALL_FOREIGN] = "not pgonce's",
+	    [INSTALL_EXTENSION] = "an extension of another version",
+	    [INSTALL_UNREADABLE] = "not readable by this role",
+	};
+
+	return statuses[state->status];
 }
 
 int cli_version(const cli_invocation *invocation)

@@ -53,6 +53,15 @@ int connect_session(const cli_invocation *invocation, const char *conninfo, once
 	return once_session_open(conninfo, session, &error) == ONCE_OK ? CLI_OK : cli_report_error(invocation, error);
 }
 
+int connect_open(const cli_invocation *invocation, once_session **session)
+{
+	char *conninfo = connect_conninfo(invocation);
+	int result = conninfo == NULL ? CLI_USAGE : connect_session(invocation, conninfo, session);
+
+	free(conninfo);
+	return result;
+}
+
 int connect_plain(const cli_invocation *invocation, const char *conninfo, PGconn **connection)
 {
 	PGconn *made = PQconnectdb(conninfo);
@@ -61,8 +70,7 @@ int connect_plain(const cli_invocation *invocation, const char *conninfo, PGconn
 		*connection = made;
 		return CLI_OK;
 	}
-	/* libpq's own words for a server's, in whatever language: "FATAL:  ...". */
-	bool answered = made != NULL && strstr(PQerrorMessage(made), ":  ") != NULL;
+	bool answered = PQping(conninfo) != PQPING_NO_RESPONSE;
 	int result = cli_fail(
 	    invocation, CLI_NO_SERVER,
 	    answered ? "the server is there and refuses: change what it names, or --dsn; where its connections are taken, "
@@ -77,6 +85,16 @@ PGresult *connect_query(PGconn *connection, enum sql_id id, int parameter_count,
 {
 	assert(sql_queries[id].parameter_count == parameter_count);
 	return PQexecParams(connection, sql_queries[id].text, parameter_count, NULL, parameters, NULL, NULL, 0);
+}
+
+int connect_command(const cli_invocation *invocation, PGconn *connection, const char *command, const char *what)
+{
+	PGresult *answer = PQexec(connection, command);
+	int result =
+	    PQresultStatus(answer) == PGRES_COMMAND_OK ? CLI_OK : cli_report_result(invocation, connection, answer, what);
+
+	PQclear(answer);
+	return result;
 }
 
 int connect_run(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
@@ -96,4 +114,28 @@ int connect_run(const cli_invocation *invocation, PGconn *connection, enum sql_i
 		PQclear(answer);
 	}
 	return CLI_OK;
+}
+
+int connect_stream(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                   const char *const *parameters, const char *what, connect_taker *take, void *argument)
+{
+	PGresult *answer = NULL;
+	bool goes_on = true;
+	int result = CLI_OK;
+
+	assert(sql_queries[id].parameter_count == parameter_count);
+	if (PQsendQueryParams(connection, sql_queries[id].text, parameter_count, NULL, parameters, NULL, NULL, 0) == 0 ||
+	    PQsetSingleRowMode(connection) == 0) {
+		return cli_report_result(invocation, connection, NULL, what);
+	}
+	while (goes_on && (answer = PQgetResult(connection)) != NULL) {
+		ExecStatusType status = PQresultStatus(answer);
+		if (status == PGRES_SINGLE_TUPLE) {
+			goes_on = take(argument, answer);
+		} else if (status != PGRES_TUPLES_OK && result == CLI_OK) {
+			result = cli_report_result(invocation, connection, answer, what);
+		}
+		PQclear(answer);
+	}
+	return result;
 }

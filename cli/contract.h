@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* contract.h: the SQL contract as tools/contract.py embeds it, part by part, in the order of installation. */
+/* contract.h: the SQL contract as tools/contract.py embeds it, part by
+ * part, in the order of installation. */
 #pragma once
 
 typedef enum contract_kind {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * gateway.c: see gateway.h. Every value that comes from a user is held against a short list of characters first; what is then
- * written can be nothing but a value. The connection string is not in the configuration at all, but in a file beside it.
+ * gateway.c: see gateway.h. Every value that comes from a user is held against a short list of
+ * characters first; what is then written can be nothing but a value. The connection string is not
+ * in the configuration at all, but in a file beside it.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,18 +29,16 @@ enum {
 	SCOPE_MAX_BYTES = 255,     /* as the contract */
 	VARIABLE_MAX_BYTES = 100,
 	TIMEOUT_S = 60,
+	ENDING_MS = 10 * 1000, /* for the reports of a worker's last requests */
 	CONNECTIONS_MAX = 4096,
 	FILES_BESIDES = 64 /* logs, sockets, the database's connections, what nginx opens itself */
 };
 
-static bool consists_of(const char *text, size_t length, const char *characters, size_t length_max)
-{
-	return length > 0 && length <= length_max && strspn(text, characters) >= length;
-}
-
 static bool is_text_of(const char *text, const char *characters, size_t length_max)
 {
-	return consists_of(text, strlen(text), characters, length_max) && strspn(text, characters) == strlen(text);
+	size_t length = strlen(text);
+
+	return length > 0 && length <= length_max && strspn(text, characters) == length;
 }
 
 static bool is_port(const char *text)
@@ -49,7 +48,8 @@ static bool is_port(const char *text)
 	return length >= 1 && length <= 5 && text[length] == '\0' && atoi(text) >= 1 && atoi(text) <= 65535;
 }
 
-/* The length of the host that a text starts with: a name, an IPv4 address, or an IPv6 address in brackets; 0: none. */
+/* The length of the host that a text starts with: a name, an IPv4 address, or
+ * an IPv6 address in brackets; 0: none. */
 static size_t host_length(const char *text)
 {
 	struct in6_addr address;
@@ -131,7 +131,8 @@ static bool is_variable(const char *text)
 	return is_text_of(variable_name(text), variable_characters, VARIABLE_MAX_BYTES);
 }
 
-/* What goes between double quotes: no control characters, and no '$', which nginx would replace in some places. */
+/* What goes between double quotes: no control characters, and no '$', which
+ * nginx would replace in some places. */
 static bool is_file_name(const char *text)
 {
 	for (const char *at = text; *at != '\0'; at++) {
@@ -155,18 +156,15 @@ int gateway_validate(const gateway *gateway)
 	if (!is_listen(gateway->listen)) {
 		return refuse(gateway, "listen", gateway->listen, "ADDRESS:PORT or unix:/PATH, in plain characters");
 	}
-	for (int i = 0; i < gateway->route_count; i++) {
-		const gateway_route *route = &gateway->routes[i];
-		if (!parse_upstream(route->upstream, &parsed)) {
-			return refuse(gateway, "upstream", route->upstream,
-			              "http://HOST:PORT, https://HOST:PORT or http://unix:/PATH (and no path of a resource)");
-		}
-		if (route->scope != NULL && !is_text_of(route->scope, scope_characters, SCOPE_MAX_BYTES)) {
-			return refuse(gateway, "scope", route->scope, "1 to 255 letters, digits and /._-+@~:");
-		}
+	if (!parse_upstream(gateway->upstream, &parsed)) {
+		return refuse(gateway, "upstream", gateway->upstream,
+		              "http://HOST:PORT, https://HOST:PORT or http://unix:/PATH (and no path of a resource)");
+	}
+	if (gateway->scope != NULL && !is_text_of(gateway->scope, scope_characters, SCOPE_MAX_BYTES)) {
+		return refuse(gateway, "scope", gateway->scope, "1 to 255 letters, digits and /._-+@~:");
 	}
 	if (!is_variable(gateway->tenant)) {
-		return refuse(gateway, "tenant", gateway->tenant, "the name of a variable of nginx (ssl_client_s_dn), or none");
+		return refuse(gateway, "tenant", gateway->tenant, "the name of a variable of nginx (http_x_tenant), or none");
 	}
 	if (gateway->key != NULL && !is_variable(gateway->key)) {
 		return refuse(gateway, "key-from", gateway->key, "the name of a variable of nginx (http_webhook_id)");
@@ -226,8 +224,8 @@ static void put_path(FILE *out, const char *indent, const char *name, const gate
 }
 
 /*
- * As many connections as files may be open: nginx raises its limit (1,024 for most users) as far as the system lets it, and
- * warns where it has more connections than that.
+ * As many connections as files may be open: nginx raises its limit (1,024 for most users) as far as
+ * the system lets it, and warns where it has more connections than that.
  */
 static void put_connections(FILE *out)
 {
@@ -243,6 +241,11 @@ static void put_connections(FILE *out)
 	        (unsigned long long)(files > 2 * FILES_BESIDES ? files - FILES_BESIDES : FILES_BESIDES));
 }
 
+static int64_t timeout_ms(const gateway *gateway)
+{
+	return gateway->timeout_ms > 0 ? gateway->timeout_ms : TIMEOUT_S * 1000;
+}
+
 static void put_main(const gateway *gateway, FILE *out)
 {
 	fputs("# Written by pgonce at each start.\nload_module ", out);
@@ -255,10 +258,11 @@ static void put_main(const gateway *gateway, FILE *out)
 	    out,
 	    "# One worker makes fuller batches than several, and is enough for tens of thousands of requests a second.\n"
 	    "worker_processes %d;\n"
-	    "worker_shutdown_timeout %ds;\n"
+	    "# A worker that ends lets its requests end first: longer than proxy_read_timeout.\n"
+	    "worker_shutdown_timeout %lldms;\n"
 	    "daemon off;\n"
 	    "error_log stderr warn;\n",
-	    gateway->workers != 0 ? gateway->workers : 1, TIMEOUT_S + 10);
+	    gateway->workers != 0 ? gateway->workers : 1, (long long)(timeout_ms(gateway) + ENDING_MS));
 	put_path(out, "", "pid", gateway, "nginx.pid");
 	put_path(out, "", "lock_file", gateway, "nginx.lock");
 	put_connections(out);
@@ -310,22 +314,22 @@ static void put_http(const gateway *gateway, FILE *out)
 	fputs("    server_tokens off;\n\n", out);
 }
 
-static void put_upstream(const gateway *gateway, int index, FILE *out)
+static void put_upstream(const gateway *gateway, FILE *out)
 {
 	upstream parsed;
 
-	if (!parse_upstream(gateway->routes[index].upstream, &parsed)) {
+	if (!parse_upstream(gateway->upstream, &parsed)) {
 		return; /* gateway_validate has refused it */
 	}
 	fprintf(out,
-	        "    upstream once_upstream_%d {\n"
+	        "    upstream once_upstream {\n"
 	        "        server %s;\n"
 	        "        keepalive 64;\n"
 	        "        # Shorter than what servers keep (5 s and more): a request that meets a closing connection is in "
 	        "doubt.\n"
 	        "        keepalive_timeout 4s;\n"
 	        "    }\n\n",
-	        index, parsed.address);
+	        parsed.address);
 }
 
 static void put_duration(FILE *out, const char *name, int64_t ms)
@@ -335,35 +339,34 @@ static void put_duration(FILE *out, const char *name, int64_t ms)
 	}
 }
 
-static void put_once(const gateway *gateway, const gateway_route *route, FILE *out)
+static void put_word(FILE *out, const char *name, const char *word)
+{
+	if (word != NULL) {
+		fprintf(out, "            %s %s;\n", name, word);
+	}
+}
+
+static void put_once(const gateway *gateway, FILE *out)
 {
 	bool none = strcmp(gateway->tenant, "none") == 0;
 
 	fprintf(out, "            once %s;\n", gateway->required ? "required" : "on");
-	if (route->scope != NULL) {
+	if (gateway->scope != NULL) {
 		fputs("            once_scope ", out);
-		put_quoted(out, route->scope);
+		put_quoted(out, gateway->scope);
 		fputs(";\n", out);
 	}
 	fprintf(out, "            once_tenant %s%s;\n", none ? "" : "$", variable_name(gateway->tenant));
 	if (gateway->key != NULL) {
 		fprintf(out, "            once_key $%s;\n", variable_name(gateway->key));
 	}
-	if (gateway->strict) {
-		fputs("            once_key_syntax strict;\n", out);
-	}
+	put_word(out, "once_key_syntax", gateway->strict ? "strict" : NULL);
 	put_duration(out, "once_lease", gateway->lease_ms);
 	put_duration(out, "once_retention", gateway->retention_ms);
 	put_duration(out, "once_wait", gateway->wait_ms);
-	if (gateway->on_5xx != NULL) {
-		fprintf(out, "            once_on_5xx %s;\n", gateway->on_5xx);
-	}
-	if (gateway->in_doubt != NULL) {
-		fprintf(out, "            once_in_doubt %s;\n", gateway->in_doubt);
-	}
-	if (gateway->fail != NULL) {
-		fprintf(out, "            once_fail %s;\n", gateway->fail);
-	}
+	put_word(out, "once_on_5xx", gateway->on_5xx);
+	put_word(out, "once_in_doubt", gateway->in_doubt);
+	put_word(out, "once_fail", gateway->fail);
 	if (gateway->body_bytes_max > 0) {
 		fprintf(out, "            once_body_max %lld;\n            client_max_body_size %lld;\n",
 		        (long long)gateway->body_bytes_max, (long long)gateway->body_bytes_max);
@@ -373,15 +376,15 @@ static void put_once(const gateway *gateway, const gateway_route *route, FILE *o
 	}
 }
 
-static void put_proxy(const gateway *gateway, int index, FILE *out)
+static void put_proxy(const gateway *gateway, FILE *out)
 {
 	upstream parsed;
 
-	if (!parse_upstream(gateway->routes[index].upstream, &parsed)) {
+	if (!parse_upstream(gateway->upstream, &parsed)) {
 		return;
 	}
 	fprintf(out,
-	        "            proxy_pass %s://once_upstream_%d;\n"
+	        "            proxy_pass %s://once_upstream;\n"
 	        "            # A client that leaves must not cancel what it began, nor the storing of its answer.\n"
 	        "            proxy_ignore_client_abort on;\n"
 	        "            proxy_http_version 1.1;\n"
@@ -392,8 +395,7 @@ static void put_proxy(const gateway *gateway, int index, FILE *out)
 	        "            proxy_connect_timeout 5s;\n"
 	        "            proxy_send_timeout 30s;\n"
 	        "            proxy_read_timeout %lldms;\n",
-	        parsed.tls ? "https" : "http", index,
-	        (long long)(gateway->timeout_ms > 0 ? gateway->timeout_ms : TIMEOUT_S * 1000));
+	        parsed.tls ? "https" : "http", (long long)timeout_ms(gateway));
 	if (parsed.tls) {
 		fprintf(out,
 		        "            proxy_ssl_server_name on;\n"
@@ -410,22 +412,17 @@ void gateway_print(const gateway *gateway, FILE *out)
 	put_main(gateway, out);
 	fputs("http {\n", out);
 	put_http(gateway, out);
-	for (int i = 0; i < gateway->route_count; i++) {
-		put_upstream(gateway, i, out);
-	}
-	fprintf(out, "    server {\n        listen %s;\n\n", gateway->listen);
-	for (int i = 0; i < gateway->route_count; i++) {
-		fprintf(out, "        location %s {\n", gateway->routes[i].location);
-		put_once(gateway, &gateway->routes[i], out);
-		put_proxy(gateway, i, out);
-		fputs("        }\n\n", out);
-	}
-	fputs("        # For who distributes requests: 200 with the database, 503 without.\n"
+	put_upstream(gateway, out);
+	fprintf(out, "    server {\n        listen %s;\n\n        location / {\n", gateway->listen);
+	put_once(gateway, out);
+	put_proxy(gateway, out);
+	fputs("        }\n\n"
+	      "        # For load balancers: 200 with the database, 503 without.\n"
 	      "        location = /once/ready {\n"
 	      "            once_status ready;\n"
 	      "            access_log off;\n"
 	      "        }\n\n"
-	      "        # JSON, or OpenMetrics text for who asks for that. Only for this machine.\n"
+	      "        # JSON, or OpenMetrics text if the client asks for it. For this machine only.\n"
 	      "        location = /once/status {\n"
 	      "            once_status;\n"
 	      "            access_log off;\n"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * gateway.h: an nginx with the module, run by pgonce: its settings, the configuration made of them (gateway.c), and its
- * process (nginx.c). For cli_gateway.c and services.c.
+ * gateway.h: an nginx with the module, run by pgonce: its settings, the configuration made of them
+ * (gateway.c), and its process (nginx.c). For cli_gateway.c.
  */
 #pragma once
 
@@ -11,23 +11,13 @@
 
 #include "cli.h"
 
-enum {
-	GATEWAY_ROUTES_MAX = 2
-};
-
-/* Everything below a path goes to one upstream. */
-typedef struct gateway_route {
-	const char *location; /* "/payments" */
-	const char *upstream; /* "http://HOST[:PORT]", "https://...", "http://unix:/PATH" */
-	const char *scope;    /* NULL: as the module does, the location */
-} gateway_route;
-
-/* Zero-initialise it; a zero or NULL takes the module's default, unless a comment says otherwise. */
+/* Zero-initialise it; a zero or NULL takes the module's default,
+ * unless a comment says otherwise. */
 typedef struct gateway {
 	const cli_invocation *invocation;
-	const char *listen; /* "ADDRESS:PORT" or "unix:/PATH" */
-	gateway_route routes[GATEWAY_ROUTES_MAX];
-	int route_count;
+	const char *listen;   /* "ADDRESS:PORT" or "unix:/PATH" */
+	const char *upstream; /* "http://HOST[:PORT]", "https://...", "http://unix:/PATH" */
+	const char *scope;    /* NULL: as the module does, the location */
 	bool required;
 	bool strict;
 	bool prepare;
@@ -54,24 +44,28 @@ typedef struct gateway {
 
 /* ---- gateway.c ---- */
 
-/* Are the values what they should be, so that none can say more in the configuration than itself? CLI_OK, or CLI_USAGE after saying. */
+/* Are the values what they should be, so that none can say more in the configuration than
+ * itself? CLI_OK, or CLI_USAGE after saying. */
 int gateway_validate(const gateway *gateway);
 /* Only reachable from this machine? */
 bool gateway_is_local(const gateway *gateway);
 /* The configuration, as text. */
 void gateway_print(const gateway *gateway, FILE *out);
-/* Writes DIRECTORY/nginx.conf and DIRECTORY/database (the connection string, which may hold a password). CLI_OK, or after saying. */
+/* Writes DIRECTORY/nginx.conf and DIRECTORY/database (the connection string, which may hold a
+ * password). CLI_OK, or after saying. */
 int gateway_write(const gateway *gateway, const char *conninfo);
 /* Removes what gateway_write and nginx made in it, and the directory. */
 void gateway_remove(const gateway *gateway);
 
 /* ---- nginx.c ---- */
 
-/* Finds nginx and the module where the names are not given. CLI_OK, or after saying what to install. */
+/* Finds nginx and the module where the names are not given. CLI_OK,
+ * or after saying what to install. */
 int nginx_find(gateway *gateway, const char *program, const char *module);
 /* The same without a word: is all there to run a gateway? */
 bool nginx_is_here(gateway *gateway);
-/* Is the address free, and nginx -t content? CLI_OK, or after showing what it says, with a remedy where one is known. */
+/* Is the address free, and nginx -t content? CLI_OK, or after showing what it
+ * says, with a remedy where one is known. */
 int nginx_test(const gateway *gateway);
 /* Becomes nginx, in the foreground; returns only where that fails. */
 void nginx_become(const gateway *gateway);

@@ -72,7 +72,7 @@ static renewal renew(heartbeat *heartbeat)
 	return RENEWED;
 }
 
-/* Waits until it is told to stop; false where the time has passed before. */
+/* Waits to be stopped; false where the time passes first. */
 static bool told_to_stop(const heartbeat *heartbeat, int64_t wait_ms)
 {
 	struct pollfd stop = {.fd = heartbeat->stop[0], .events = POLLIN};

@@ -53,19 +53,15 @@ static int copy(int from, int to, EVP_MD_CTX *hash)
 	}
 }
 
-int input_open(const cli_invocation *invocation, const char *path, unsigned char digest[INPUT_DIGEST_BYTES])
+int input_open(const cli_invocation *invocation, const char *path, unsigned char digest[INPUT_DIGEST_BYTES], int *fd)
 {
 	if (path == NULL) {
-		int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-		if (nothing < 0) {
-			cli_fail(invocation, CLI_FAILED, NULL, "cannot open /dev/null: %s", strerror(errno));
-		}
-		return nothing;
+		*fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+		return *fd >= 0 ? CLI_OK : cli_fail(invocation, CLI_FAILED, NULL, "cannot open /dev/null: %s", strerror(errno));
 	}
 	int from = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open(path, O_RDONLY | O_CLOEXEC);
 	if (from < 0) {
-		cli_fail(invocation, CLI_USAGE, NULL, "option --input: cannot read %s: %s", path, strerror(errno));
-		return -1;
+		return cli_fail(invocation, CLI_USAGE, NULL, "option --input: cannot read %s: %s", path, strerror(errno));
 	}
 	int to = temporary_file();
 	EVP_MD_CTX *hash = EVP_MD_CTX_new();
@@ -77,33 +73,33 @@ int input_open(const cli_invocation *invocation, const char *path, unsigned char
 	}
 	EVP_MD_CTX_free(hash);
 	close(from);
-	if (problem != 0) {
-		cli_fail(invocation, CLI_USAGE, NULL, "option --input: cannot copy %s: %s", path, strerror(problem));
-		if (to >= 0) {
-			close(to);
-		}
-		return -1;
+	if (problem == 0) {
+		*fd = to;
+		return CLI_OK;
 	}
-	return to;
+	if (to >= 0) {
+		close(to);
+	}
+	return cli_fail(invocation, CLI_USAGE, NULL, "option --input: cannot copy %s: %s", path, strerror(problem));
 }
 
-static void add_bytes(buffer *request, const void *data, size_t length)
+static void add_bytes(bytes *request, const void *data, size_t length)
 {
 	unsigned char head[8];
 
 	for (int i = 0; i < 8; i++) {
 		head[i] = (unsigned char)((uint64_t)length >> (8 * (7 - i)));
 	}
-	bool fits = buffer_append(request, head, sizeof head) && buffer_append(request, data, length);
+	bool fits = bytes_append(request, head, sizeof head) && bytes_append(request, data, length);
 	assert(fits);
 	(void)fits;
 }
 
-buffer input_request(char *const *argv, int count, const unsigned char *digest)
+bytes input_request(char *const *argv, int count, const unsigned char *digest)
 {
 	static const char version[] = "pgonce run 1";
 	/* The kernel bounds a command line to a few megabytes. */
-	buffer request = {.bytes_max = SIZE_MAX / 2};
+	bytes request = {.bytes_max = SIZE_MAX / 2};
 	char words[12];
 
 	snprintf(words, sizeof words, "%d", count);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * install.c: installs and upgrades the contract. Everything happens in one transaction under an advisory lock, so two at once
- * are one after the other, and a failure leaves nothing. Uses connect.c and the embedded contract.
+ * install.c: installs and upgrades the contract. Everything happens in one transaction under
+ * an advisory lock, so two at once are one after the other, and a failure leaves nothing.
+ * Uses connect.c and the embedded contract.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,10 @@ enum {
 	SERVER_VERSION_MIN = 130000,
 	SERVER_VERSION_TESTED = 189999
 };
+
+/* What an installation is made under, as tools/contract.py has it. */
+static const char *const preparation[] = {"SET LOCAL search_path = pg_catalog, pg_temp",
+                                          "SET LOCAL check_function_bodies = off"};
 
 int install_newest_version(void)
 {
@@ -28,26 +33,18 @@ int install_newest_version(void)
 
 const char *install_hint(install_status status)
 {
-	switch (status) {
-	case INSTALL_ABSENT:
-		return "run pgonce init";
-	case INSTALL_BEHIND:
-		return "run pgonce init as the owner of the contract: it upgrades";
-	case INSTALL_AHEAD:
-		return "use the newer pgonce; a contract is never taken back";
-	case INSTALL_TAMPERED:
-		return "put the text of that migration back, or restore the database; pgonce init will not guess what else was "
-		       "changed";
-	case INSTALL_FOREIGN:
-		return "rename that schema, or install into another database";
-	case INSTALL_EXTENSION:
-		return "ALTER EXTENSION pgonce UPDATE";
-	case INSTALL_UNREADABLE:
-		return "connect as the owner of the contract";
-	case INSTALL_CURRENT:
-		break;
-	}
-	return "";
+	static const char *const hints[] = {
+	    [INSTALL_ABSENT] = "run pgonce init",
+	    [INSTALL_BEHIND] = "run pgonce init as the owner of the contract: it upgrades",
+	    [INSTALL_AHEAD] = "use the newer pgonce; a contract is never taken back",
+	    [INSTALL_TAMPERED] =
+	        "put that migration's text back, or restore the database: what else was changed is unknown",
+	    [INSTALL_FOREIGN] = "rename that schema, or install into another database",
+	    [INSTALL_EXTENSION] = "ALTER EXTENSION pgonce UPDATE",
+	    [INSTALL_UNREADABLE] = "connect as the owner of the contract",
+	    [INSTALL_CURRENT] = ""};
+
+	return hints[status];
 }
 
 static void copy_text(char *to, size_t size, const char *from)
@@ -259,22 +256,20 @@ static int apply_parts(const cli_invocation *invocation, PGconn *connection, ins
 	return exit_code;
 }
 
-static int refuse(const cli_invocation *invocation, const install_state *state)
-{
-	return cli_fail(invocation, CLI_CONTRACT, install_hint(state->status), "nothing was changed in database %s: %s",
-	                state->database, state->detail);
-}
-
 int install_contract(const cli_invocation *invocation, PGconn *connection, install_result *result)
 {
 	*result = (install_result){.migrations_run = 0};
-	int exit_code = connect_run(invocation, connection, SQL_BEGIN_INSTALL, 0, NULL, "cannot begin", NULL);
+	/* Whatever the default: what another init committed while this
+	 * one waited for the lock must be seen. */
+	int exit_code = connect_command(invocation, connection, "BEGIN ISOLATION LEVEL READ COMMITTED", "cannot begin");
 	if (exit_code != CLI_OK) {
 		return exit_code;
 	}
-	const enum sql_id preparation[] = {SQL_SET_SEARCH_PATH, SQL_SET_CHECK_BODIES, SQL_INSTALL_LOCK};
 	for (size_t i = 0; i < sizeof preparation / sizeof preparation[0] && exit_code == CLI_OK; i++) {
-		exit_code = connect_run(invocation, connection, preparation[i], 0, NULL, "nothing was changed", NULL);
+		exit_code = connect_command(invocation, connection, preparation[i], "nothing was changed");
+	}
+	if (exit_code == CLI_OK) {
+		exit_code = connect_run(invocation, connection, SQL_INSTALL_LOCK, 0, NULL, "nothing was changed", NULL);
 	}
 	if (exit_code == CLI_OK) {
 		exit_code = install_inspect(invocation, connection, &result->before);
@@ -285,35 +280,25 @@ int install_contract(const cli_invocation *invocation, PGconn *connection, insta
 		             "nothing was changed: this server is PostgreSQL %d", result->before.server_version / 10000);
 	}
 	if (exit_code == CLI_OK) {
-		switch (result->before.status) {
-		case INSTALL_ABSENT:
-		case INSTALL_CURRENT:
-		case INSTALL_BEHIND:
-			exit_code = apply_parts(invocation, connection, result);
-			break;
-		case INSTALL_AHEAD:
-		case INSTALL_TAMPERED:
-		case INSTALL_FOREIGN:
-		case INSTALL_EXTENSION:
-			exit_code = refuse(invocation, &result->before);
-			break;
-		case INSTALL_UNREADABLE:
-			exit_code =
-			    cli_fail(invocation, CLI_FAILED, install_hint(INSTALL_UNREADABLE),
-			             "nothing was changed in database %s: %s", result->before.database, result->before.detail);
-			break;
-		}
+		const install_state *before = &result->before;
+		bool can_be =
+		    before->status == INSTALL_ABSENT || before->status == INSTALL_CURRENT || before->status == INSTALL_BEHIND;
+		exit_code = can_be ? apply_parts(invocation, connection, result)
+		                   : cli_fail(invocation, before->status == INSTALL_UNREADABLE ? CLI_FAILED : CLI_CONTRACT,
+		                              install_hint(before->status), "nothing was changed in database %s: %s",
+		                              before->database, before->detail);
 	}
 	if (exit_code == CLI_OK) {
-		return connect_run(invocation, connection, SQL_COMMIT, 0, NULL,
-		                   "the contract may or may not be installed, run pgonce init again", NULL);
+		return connect_command(invocation, connection, "COMMIT",
+		                       "the contract may or may not be installed, run pgonce init again");
 	}
-	/* The failure is told already; a connection that is gone has rolled back by itself. */
-	PQclear(connect_query(connection, SQL_ROLLBACK, 0, NULL));
+	/* The failure is reported already; a connection that is gone has rolled back by itself. */
+	PQclear(PQexec(connection, "ROLLBACK"));
 	return exit_code;
 }
 
-/* The record of a part with its values in place of $1 to $4. All of them are ours: names, hex digits, numbers. */
+/* The record of a part with its values in place of $1 to $4. All of them
+ * are ours: names, hex digits, numbers. */
 static void print_record(FILE *out, const contract_part *part)
 {
 	for (const char *at = sql_queries[SQL_RECORD_PART].text; *at != '\0'; at++) {
@@ -343,8 +328,7 @@ static void print_record(FILE *out, const contract_part *part)
 
 void install_print(FILE *out)
 {
-	fprintf(out, "%s;\n%s\n%s\n", sql_queries[SQL_BEGIN_TRANSACTION].text, sql_queries[SQL_SET_SEARCH_PATH].text,
-	        sql_queries[SQL_SET_CHECK_BODIES].text);
+	fprintf(out, "BEGIN;\n%s;\n%s;\n", preparation[0], preparation[1]);
 	for (int i = 0; i < contract_part_count; i++) {
 		const contract_part *part = &contract_parts[i];
 		fputs(part->sql, out);
@@ -352,5 +336,5 @@ void install_print(FILE *out)
 			print_record(out, part);
 		}
 	}
-	fprintf(out, "%s;\n", sql_queries[SQL_COMMIT].text);
+	fputs("COMMIT;\n", out);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* install.h: the contract in a database: what is there, and bringing it up to date. For init, dev, doctor and version. */
+/* install.h: the contract in a database: what is there, and bringing it up to
+ * date. For init, dev, doctor and version. */
 #pragma once
 
 #include "cli.h"
@@ -24,8 +25,9 @@ typedef struct install_state {
 	int server_version;   /* 150004 */
 	char database[64];
 	char role[64];
-	char owner[64];   /* of the schema; "" where it is absent */
-	char detail[256]; /* one sentence, for AHEAD, TAMPERED, FOREIGN, EXTENSION, UNREADABLE, BEHIND */
+	char owner[64]; /* of the schema; "" where it is absent */
+	/* one sentence, for AHEAD, TAMPERED, FOREIGN, EXTENSION, UNREADABLE, BEHIND */
+	char detail[256];
 } install_state;
 
 typedef struct install_result {
@@ -39,7 +41,8 @@ typedef struct install_result {
 int install_inspect(const cli_invocation *invocation, PGconn *connection, install_state *state);
 /* What to do about a state that is not CURRENT. */
 const char *install_hint(install_status status);
-/* Installs or upgrades, in one transaction. CLI_OK, or an exit code after reporting why not; then nothing has changed. */
+/* Installs or upgrades, in one transaction. CLI_OK, or an exit code after
+ * reporting why not; then nothing has changed. */
 int install_contract(const cli_invocation *invocation, PGconn *connection, install_result *result);
 /* The script of a new installation, byte for byte what `tools/contract.py install` prints. */
 void install_print(FILE *out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * jobs.h: running the sections of the configuration file as jobs of this process, a thread each: what pgonce relay and pgonce consume have
- * in common.
+ * jobs.h: running the sections of the configuration file as jobs of this process, a thread each:
+ * what pgonce relay and pgonce consume have in common.
  */
 #pragma once
 
@@ -21,18 +21,20 @@ typedef struct job_kind {
 	const char *plural; /* "relays" */
 	/* The options alone. False: *problem (free it). */
 	bool (*check)(const config *config, const config_section *section, char **problem);
-	/* What only one job of a process can have, and this one takes ("standard output"); NULL: nothing of that kind. */
+	/* What only one job of a process can have, and this one takes ("standard
+	 * output"); NULL: nothing of that kind. */
 	const char *(*takes)(const config_section *section);
 	/*
-	 * The job itself, until service_stopping or for good, in a thread of its own. The exit code: CLI_OK when it stopped as asked; else
-	 * *problem (free it), and all jobs of the process are stopped.
+	 * The job itself, until service_stopping or for good, in a thread of its own.
+	 * The exit code: CLI_OK when it stopped as asked; else *problem (free it),
+	 * and all jobs of the process are stopped.
 	 */
 	int (*run)(const config *config, const config_section *section, const job_options *options, char **problem);
 } job_kind;
 
 /*
- * --metrics: a registry, and a server for it and what `source` says (NULL: nothing); both NULL where it is not asked for. CLI_OK, or a
- * code after saying why not. Ended by jobs_metrics_stop.
+ * --metrics: a registry, and a server for it and what `source` says (NULL: nothing); both NULL
+ * where it is not asked for. CLI_OK, or a code after saying why not. Ended by jobs_metrics_stop.
  */
 typedef struct jobs_metrics {
 	metrics *metrics;
@@ -42,5 +44,6 @@ int jobs_metrics_start(const cli_invocation *invocation, const char *kind, const
                        jobs_metrics *result);
 void jobs_metrics_stop(jobs_metrics *metrics);
 
-/* Reads the file, runs those sections of the kind that the operands name (all, without operands). The process's exit code. */
+/* Reads the file, runs those sections of the kind that the operands name (all, without
+ * operands). The process's exit code. */
 int jobs_run(const cli_invocation *invocation, const job_kind *kind);

@@ -2,6 +2,7 @@
 /* main.c: finds the command in the table, reads its options, runs it. */
 #include <fcntl.h>
 #include <libpq-fe.h>
+#include <openssl/crypto.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 
 #include "cli.h"
 
-/* Started with a standard stream closed, the next file opened would become it, and CMD's output would go there. */
+/* Started with a standard stream closed, the next file opened would become
+ * it, and CMD's output would go there. */
 static void open_standard_streams(void)
 {
 	int fd;
@@ -23,12 +25,13 @@ static void open_standard_streams(void)
 }
 
 /*
- * Every user of the machine can read the arguments of a process: a connection string with a password is overwritten where it stands. Returns the
- * copy that is used from now on, NULL where there is nothing to hide. Free it.
+ * Every user of the machine can read the arguments of a process: a connection string with a
+ * password is overwritten where it stands. Returns the copy that is used from now on, NULL
+ * where there is nothing to hide. Free it.
  */
 static char *hide_password(cli_invocation *invocation)
 {
-	const char *shown = invocation->given[OPTION_DSN] ? invocation->text[OPTION_DSN] : "";
+	const char *shown = cli_text(invocation, OPTION_DSN, "");
 	PQconninfoOption *options = PQconninfoParse(shown, NULL);
 	bool is_secret = false;
 	char *copy = NULL;
@@ -51,6 +54,8 @@ int main(int argc, char **argv)
 	char *hidden = NULL;
 
 	open_standard_streams();
+	/* A job that stops may leave a thread that still connects over TLS (service/database.c). */
+	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 	if (argc < 2) {
 		help_overview(stderr);
 		return CLI_USAGE;
@@ -77,11 +82,11 @@ int main(int argc, char **argv)
 		help_command(stdout, command);
 		result = CLI_OK;
 	} else {
-		result = command->run(&invocation);
+		result = command->run != NULL ? command->run(&invocation) : cli_help(&invocation);
 	}
 	free(hidden);
 	/* A full disk or a closed pipe must not look like success. */
-	if (fflush(stdout) != 0 && result == CLI_OK) {
+	if ((fflush(stdout) != 0 || ferror(stdout) != 0) && result == CLI_OK) {
 		return cli_fail(&invocation, CLI_FAILED, NULL, "cannot write to standard output: %m");
 	}
 	return result;

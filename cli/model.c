@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * model.c: see model.h. The shapes of tuples and pages are PostgreSQL's own (manual: Database Page Layout, TOAST); the columns are
- * those of contract/migrations. tests/cli/test_plan.py holds it against measured tables.
+ * model.c: see model.h. The shapes of tuples and pages are PostgreSQL's own (manual: Database Page
+ * Layout, TOAST); the columns are those of contract/intent/tables.sql. tests/cli/test_plan.py holds
+ * it against measured tables.
  */
 #include <math.h>
 
@@ -19,7 +20,8 @@ enum {
 	TOAST_CHUNK_HEADER = 24 + 8 + 4, /* header, id and number, length */
 	TOAST_POINTER = 18,              /* what stays in the row */
 	TOAST_INDEX_ENTRY = 8 + 8 + LINE_POINTER,
-	FIXED_FINISHED = 3 * 8 + 4 * 4 + 4 + 2, /* times, bucket, fence, attempts, status; state; format */
+	/* times, bucket, fence, attempts, status; state; format */
+	FIXED_FINISHED = 3 * 8 + 4 * 4 + 4 + 2,
 	FIXED_CLAIMED = 3 * 8 + 3 * 4 + 4 + 2,
 	FINGERPRINT = 1 + 32,
 	FIXED_EVENT = 8 + 8 + 8 + 8 + 16, /* id, day, xid, time, event's id */
@@ -82,7 +84,10 @@ static double chunk_tuple(double bytes)
 	return align(TOAST_CHUNK_HEADER + bytes);
 }
 
-/* Chunks are put one after the other: what is left of a page where the next does not fit stays empty. */
+/*
+ * Chunks are put one after the other: what is left of a page where the next does not fit stays
+ * empty.
+ */
 static double toast_pages(double body_bytes, int bodies)
 {
 	double pages = 1;
@@ -170,7 +175,10 @@ model_intent model_of_intent(const model_input *input)
 	    LEAF_ROOM * (input->keys == MODEL_KEYS_DATED ? 1 - APPEND_FILL : 0.5) / intent.index_entries_per_leaf;
 	intent.wal_bytes = align(WAL_INDEX_INSERT + index_tuple(input)) + split + WAL_COMMIT + WAL_PER_INTENT;
 	if (input->leased) {
-		/* What ends the row as it did before is not logged again; headers and a body stand behind it. */
+		/*
+		 * What ends the row as it did before is not logged again; headers and a body stand behind
+		 * it.
+		 */
 		double same = input->headers_bytes > 0 || input->body_bytes > 0 ? 0 : name_bytes(input, 0) + input->owner_bytes;
 		intent.wal_bytes += align(WAL_HEAP_INSERT + claimed) + align(WAL_HEAP_UPDATE + finished - same) + WAL_COMMIT;
 	} else {
@@ -209,9 +217,13 @@ model_total model_of_all(const model_input *input, const model_intent *intent)
 	total.bytes = total.bytes_per_day * total.days_held + 2 * total.outbox_bytes_per_day;
 	total.index_bytes = total.index_bytes_per_day * total.days_held;
 	total.wal_bytes_per_day = total.rows_per_day * intent->wal_bytes;
-	/* Dated keys fill new pages, which need no image; random ones visit old leaves, each imaged once per checkpoint. */
+	/*
+	 * Dated keys fill new pages, which need no image; random ones visit old leaves, each imaged
+	 * once per checkpoint.
+	 */
 	double leaves = dated ? 16 : total.index_bytes / PAGE;
-	double heap_pages = dated ? 0 : 2 * visits / intent->rows_per_page; /* filled again, and emptied */
+	/* filled again, and emptied */
+	double heap_pages = dated ? 0 : 2 * visits / intent->rows_per_page;
 	total.full_page_bytes_per_day =
 	    day / MODEL_CHECKPOINT_SECONDS *
 	    (touched(leaves, visits) * PAGE * (dated ? 1 : RANDOM_FILL) + heap_pages * PAGE / 2);
@@ -219,7 +231,10 @@ model_total model_of_all(const model_input *input, const model_intent *intent)
 	total.hot_index_bytes = dated
 	                            ? fmin(total.index_bytes_per_day, input->rate * MODEL_HOT_SECONDS * intent->index_bytes)
 	                            : total.index_bytes;
-	/* The retained days (the contract keeps a week of them whatever the keys are), today, those ahead, and intent_d0. */
+	/*
+	 * The retained days (the contract keeps a week of them whatever the keys are), today, those
+	 * ahead, and intent_d0.
+	 */
 	total.partitions = (dated ? fmax(total.days_held, 8) : 8) + MODEL_DAYS_AHEAD + 1;
 	return total;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* model.h: what intents cost in PostgreSQL: bytes of heap, TOAST, index and WAL. Pure arithmetic: for pgonce plan. */
+/*
+ * model.h: what intents cost in PostgreSQL: bytes of heap, TOAST, index and WAL. Pure arithmetic:
+ * for pgonce plan.
+ */
 #pragma once
 
 #include <stdbool.h>

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* moment.h: times and spans, as the database says them and as people read them. Knows no clock: "now" is the database's. */
+/* moment.h: times and spans, as the database says them and as people read them.
+ * Knows no clock: "now" is the database's. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Microseconds since 1970 of "2026-01-31T12:00:00.123456+05:30", PostgreSQL's JSON of a timestamptz. False: it is none. */
+/* Microseconds since 1970 of "2026-01-31T12:00:00.123456+05:30", PostgreSQL's JSON
+ * of a timestamptz. False: it is none. */
 bool moment_parse(const char *text, int64_t *microseconds);
 /* "850ms", "3.2s", "5m 20s", "3h 4m", "12d 3h": two units at most; the sign is left out. */
 void moment_span(int64_t microseconds, char *text, size_t size);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* nginx.c: see gateway.h: the program nginx: where it and the module are, what it says of a configuration, and becoming it. */
+/* nginx.c: see gateway.h: the program nginx: where it and the module are, what it says
+ * of a configuration, and becoming it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -10,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "buffer.h"
+#include "bytes.h"
 #include "gateway.h"
 
 #define MODULE_NAME "ngx_http_once_module.so"
@@ -24,8 +25,9 @@ static bool set_path(char path[PATH_MAX], const char *directory, const char *nam
 	return snprintf(path, PATH_MAX, "%s/%s", directory, name) < PATH_MAX;
 }
 
-/* Runs nginx with one option; what it says on standard error. Its exit status; 126 where it cannot be run. */
-static int ask(const gateway *gateway, const char *const *arguments, buffer *said)
+/* Runs nginx with one option; what it says on standard error. Its exit
+ * status; 126 where it cannot be run. */
+static int ask(const gateway *gateway, const char *const *arguments, bytes *said)
 {
 	int ends[2];
 	int status = 0;
@@ -44,7 +46,7 @@ static int ask(const gateway *gateway, const char *const *arguments, buffer *sai
 	close(ends[1]);
 	while (pid > 0 && ((got = read(ends[0], block, sizeof block)) > 0 || (got < 0 && errno == EINTR))) {
 		if (got > 0) {
-			buffer_append(said, block, (size_t)got); /* what is beyond its maximum is not needed */
+			bytes_append(said, block, (size_t)got); /* what is beyond its maximum is not needed */
 		}
 	}
 	close(ends[0]);
@@ -57,11 +59,11 @@ static int ask(const gateway *gateway, const char *const *arguments, buffer *sai
 static char *ask_version(const gateway *gateway)
 {
 	const char *arguments[] = {gateway->program, "-V", NULL};
-	buffer said = {.bytes_max = ANSWER_BYTES_MAX};
+	bytes said = {.bytes_max = ANSWER_BYTES_MAX};
 
 	ask(gateway, arguments, &said);
 	char *text = cli_format("%.*s", (int)said.length, said.data != NULL ? (const char *)said.data : "");
-	buffer_free(&said);
+	bytes_free(&said);
 	return text;
 }
 
@@ -204,7 +206,8 @@ static char *reason_in(char *said)
 	return reason;
 }
 
-/* -e came with 1.19.5; before, nginx complains on standard error that it cannot open its usual log, and goes on. */
+/* -e came with 1.19.5; before, nginx complains on standard error that it
+ * cannot open its usual log, and goes on. */
 static bool has_error_log_option(const gateway *gateway)
 {
 	int major = 0;
@@ -260,23 +263,18 @@ static bool port_is_taken(const char *listen_at)
 	return taken;
 }
 
-/* nginx -t does not mind an address in use, and nginx itself tries for seconds. */
-static bool is_taken(const gateway *gateway)
-{
-	return strncmp(gateway->listen, "unix:", 5) == 0 ? unix_is_taken(gateway->listen + 5)
-	                                                 : port_is_taken(gateway->listen);
-}
-
 int nginx_test(const gateway *gateway)
 {
 	char *configuration = cli_format("%s/nginx.conf", gateway->directory);
 	bool option = has_error_log_option(gateway);
 	const char *arguments[] = {gateway->program,     "-t",     "-p", gateway->directory, "-c", configuration,
 	                           option ? "-e" : NULL, "stderr", NULL};
-	buffer said = {.bytes_max = ANSWER_BYTES_MAX};
+	bytes said = {.bytes_max = ANSWER_BYTES_MAX};
 	int result = CLI_OK;
 
-	if (is_taken(gateway)) {
+	/* nginx -t does not mind an address in use, and nginx itself tries for seconds. */
+	if (strncmp(gateway->listen, "unix:", 5) == 0 ? unix_is_taken(gateway->listen + 5)
+	                                              : port_is_taken(gateway->listen)) {
 		free(configuration);
 		return cli_fail(gateway->invocation, CLI_FAILED, "stop it, or give another --listen",
 		                "something listens at %s already", gateway->listen);
@@ -292,14 +290,15 @@ int nginx_test(const gateway *gateway)
 		                                    : "it cannot be run");
 		free(text);
 	}
-	buffer_free(&said);
+	bytes_free(&said);
 	free(configuration);
 	return result;
 }
 
 /* ---- The process ---- */
 
-/* By its full path: with a bare name nginx could not execute itself again for an upgrade of its program (SIGUSR2). */
+/* By its full path: with a bare name nginx could not execute itself again for
+ * an upgrade of its program (SIGUSR2). */
 void nginx_become(const gateway *gateway)
 {
 	char *configuration = cli_format("%s/nginx.conf", gateway->directory);

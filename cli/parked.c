@@ -2,16 +2,18 @@
 /* parked.c: see parked.h. */
 #include "parked.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plain.h"
+#include "value.h"
 
 enum {
 	LINE_COLUMNS = 80,
-	NAME_COLUMN = 12,
-	COLUMNS_MAX = 8
+	LISTED_STANDARD = 100,
+	NAME_COLUMN = 12
 };
 
 /* ---- verbs */
@@ -41,7 +43,7 @@ static bool is_known(const parked_verb *verb, option_id id)
 
 static int check_verb(const cli_invocation *invocation, const parked_verb *verb, const char *hint)
 {
-	const char *reason = parked_option(invocation, OPTION_PARKED_REASON);
+	const char *reason = invocation->text[OPTION_PARKED_REASON];
 
 	for (int i = 0; i < invocation->command->use_count; i++) {
 		option_id id = invocation->command->uses[i].id;
@@ -70,7 +72,6 @@ int parked_run(const cli_invocation *invocation, const parked_verb *verbs)
 	const char *name = invocation->operand_count > 0 ? invocation->operands[0] : "";
 	const parked_verb *verb = find_verb(verbs, name);
 	once_session *session = NULL;
-	char *conninfo = NULL;
 	int result = CLI_OK;
 
 	if (verb == NULL) {
@@ -80,25 +81,31 @@ int parked_run(const cli_invocation *invocation, const parked_verb *verbs)
 	} else {
 		result = check_verb(invocation, verb, hint);
 	}
-	if (verb != NULL && result == CLI_OK && (conninfo = connect_conninfo(invocation)) == NULL) {
-		result = CLI_USAGE;
+	if (result == CLI_OK) {
+		result = connect_open(invocation, &session);
 	}
-	if (verb != NULL && result == CLI_OK) {
-		result = connect_session(invocation, conninfo, &session);
-	}
-	if (verb != NULL && result == CLI_OK) {
+	if (result == CLI_OK) {
+		assert(verb != NULL);
 		result = verb->run(invocation, once_session_connection(session),
 		                   verb->operand != NULL ? invocation->operands[1] : NULL);
 	}
 	once_session_close(session);
-	free(conninfo);
 	free(hint);
 	return result;
 }
 
-const char *parked_option(const cli_invocation *invocation, option_id id)
+char *parked_take(const cli_invocation *invocation)
 {
-	return invocation->given[id] ? invocation->text[id] : NULL;
+	return cli_format("%" PRId64, cli_number(invocation, OPTION_TAKE, LISTED_STANDARD));
+}
+
+void parked_note_cut(const cli_invocation *invocation, const json_t *list, const char *what)
+{
+	int64_t take = cli_number(invocation, OPTION_TAKE, LISTED_STANDARD);
+
+	if ((int64_t)json_array_size(list) == take) {
+		cli_note(invocation, "only the first %" PRId64 " %s are listed; --limit N lists more", take, what);
+	}
 }
 
 int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
@@ -145,8 +152,9 @@ int parked_read_time(const cli_invocation *invocation, PGconn *connection, optio
 	if (!invocation->given[id]) {
 		return CLI_OK;
 	}
-	char *span =
-	    spans && cli_parse_duration(text, &milliseconds) ? cli_format("%" PRId64 " milliseconds", milliseconds) : NULL;
+	char *span = spans && value_parse(VALUE_DURATION, text, &milliseconds)
+	                 ? cli_format("%" PRId64 " milliseconds", milliseconds)
+	                 : NULL;
 	const char *parameters[] = {span == NULL ? text : NULL, span};
 	PGresult *answer = connect_query(connection, SQL_READ_TIME, 2, parameters);
 	const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
@@ -185,7 +193,7 @@ static int width_of(const char *text)
 	return width;
 }
 
-/* "3m": the largest unit that is not zero. */
+/* "3m", "-2h": the largest unit that is not zero. */
 static void show_duration(int64_t milliseconds, char *text, size_t size)
 {
 	static const struct {
@@ -194,7 +202,7 @@ static void show_duration(int64_t milliseconds, char *text, size_t size)
 	} units[] = {{86400000, 'd'}, {3600000, 'h'}, {60000, 'm'}, {1000, 's'}};
 
 	for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-		if (milliseconds >= units[i].milliseconds) {
+		if (milliseconds >= units[i].milliseconds || milliseconds <= -units[i].milliseconds) {
 			snprintf(text, size, "%" PRId64 "%c", milliseconds / units[i].milliseconds, units[i].name);
 			return;
 		}
@@ -236,26 +244,40 @@ static void print_cell(const char *text, int width, column_kind kind, bool last)
 
 void parked_print_table(const json_t *rows, const parked_column *columns, void (*more)(const json_t *row))
 {
+	parked_table table = {.has_head = false};
+
+	parked_print_part(&table, rows, columns, more);
+}
+
+static void widen(int *width, const char *text)
+{
+	int needed = width_of(text);
+
+	*width = needed > *width ? needed : *width;
+}
+
+void parked_print_part(parked_table *table, const json_t *rows, const parked_column *columns,
+                       void (*more)(const json_t *row))
+{
 	char text[64];
-	int widths[COLUMNS_MAX];
 	size_t index = 0;
 	const json_t *row = NULL;
 
-	for (int i = 0; columns[i].title != NULL && i < COLUMNS_MAX; i++) {
-		widths[i] = width_of(columns[i].title);
+	for (int i = 0; columns[i].title != NULL && i < PARKED_COLUMNS_MAX; i++) {
+		widen(&table->widths[i], columns[i].title);
 		json_array_foreach(rows, index, row)
 		{
-			int width = width_of(show_cell(row, &columns[i], text, sizeof text));
-			widths[i] = width > widths[i] ? width : widths[i];
+			widen(&table->widths[i], show_cell(row, &columns[i], text, sizeof text));
 		}
 	}
-	for (int i = 0; columns[i].title != NULL; i++) {
-		print_cell(columns[i].title, widths[i], columns[i].kind, columns[i + 1].title == NULL);
+	for (int i = 0; columns[i].title != NULL && !table->has_head; i++) {
+		print_cell(columns[i].title, table->widths[i], columns[i].kind, columns[i + 1].title == NULL);
 	}
+	table->has_head = true;
 	json_array_foreach(rows, index, row)
 	{
 		for (int i = 0; columns[i].title != NULL; i++) {
-			print_cell(show_cell(row, &columns[i], text, sizeof text), widths[i], columns[i].kind,
+			print_cell(show_cell(row, &columns[i], text, sizeof text), table->widths[i], columns[i].kind,
 			           columns[i + 1].title == NULL);
 		}
 		if (more != NULL) {
@@ -264,8 +286,7 @@ void parked_print_table(const json_t *rows, const parked_column *columns, void (
 	}
 }
 
-/* At most so many columns of it; it is cut between characters. */
-static void print_cut(const char *text, int columns)
+char *parked_cut(const char *text, int columns)
 {
 	char *copy = cli_duplicate(text);
 
@@ -279,8 +300,7 @@ static void print_cut(const char *text, int columns)
 		}
 		memcpy(at, "...", 4); /* there is room: what is cut off has more than three characters */
 	}
-	plain_print(copy);
-	free(copy);
+	return copy;
 }
 
 void parked_print_state(const json_t *row, const char *before)
@@ -297,9 +317,9 @@ void parked_print_state(const json_t *row, const char *before)
 	char *line = cli_format("%s%s%" JSON_INTEGER_FORMAT " attempt%s%s%s%s", before, before[0] != '\0' ? "; " : "",
 	                        attempts, attempts == 1 ? "" : "s", when, parked_text(row, "error")[0] != '\0' ? ": " : "",
 	                        parked_text(row, "error"));
-	fputs("  ", stdout);
-	print_cut(line, LINE_COLUMNS - 2);
-	putchar('\n');
+	char *cut = parked_cut(line, LINE_COLUMNS - 2);
+	plain_line("  %s", cut);
+	free(cut);
 	free(line);
 }
 
@@ -310,16 +330,12 @@ void parked_print_member(const json_t *object, const char *name, const char *mem
 	const json_t *value = json_object_get(object, member);
 
 	if (json_is_string(value)) {
-		printf("%-*s ", NAME_COLUMN, name);
-		plain_print(json_string_value(value));
-		putchar('\n');
+		plain_line("%-*s %s", NAME_COLUMN, name, json_string_value(value));
 	} else if (json_is_integer(value)) {
 		printf("%-*s %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, name, json_integer_value(value));
 	} else if (json_is_object(value) && json_object_size(value) > 0) {
 		char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER);
-		printf("%-*s ", NAME_COLUMN, name);
-		plain_print(text != NULL ? text : "?");
-		putchar('\n');
+		plain_line("%-*s %s", NAME_COLUMN, name, text != NULL ? text : "?");
 		free(text);
 	}
 }
@@ -332,16 +348,8 @@ void parked_print_decisions(const json_t *object)
 	json_array_foreach(json_object_get(object, "decisions"), index, decision)
 	{
 		const char *relay = parked_text(decision, "relay");
-		printf("%-*s ", NAME_COLUMN, index == 0 ? "decisions" : "");
-		plain_print(parked_text(decision, "at"));
-		fputs(" by ", stdout);
-		plain_print(parked_text(decision, "by"));
-		fputs(": ", stdout);
-		plain_print(parked_text(decision, "what"));
-		fputs(relay[0] != '\0' ? " with " : "", stdout);
-		plain_print(relay);
-		fputs(": ", stdout);
-		plain_print(parked_text(decision, "reason"));
-		putchar('\n');
+		plain_line("%-*s %s by %s: %s%s%s: %s", NAME_COLUMN, index == 0 ? "decisions" : "", parked_text(decision, "at"),
+		           parked_text(decision, "by"), parked_text(decision, "what"), relay[0] != '\0' ? " with " : "", relay,
+		           parked_text(decision, "reason"));
 	}
 }

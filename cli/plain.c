@@ -32,18 +32,25 @@ size_t plain_hidden(const char *text)
 	return turns ? 3 : 0;
 }
 
-void plain_write(FILE *out, const char *text)
+void plain_print(const char *text)
 {
 	while (*text != '\0') {
 		size_t hidden = plain_hidden(text);
-		putc(hidden > 0 ? '?' : *text, out);
+		putchar(hidden > 0 ? '?' : *text);
 		text += hidden > 0 ? hidden : 1;
 	}
 }
 
-void plain_print(const char *text)
+void plain_line(const char *format, ...)
 {
-	plain_write(stdout, text);
+	va_list arguments;
+
+	va_start(arguments, format);
+	char *line = cli_format_list(format, arguments);
+	va_end(arguments);
+	plain_print(line);
+	putchar('\n');
+	free(line);
 }
 
 /* Text: valid UTF-8 without control characters other than tab and line ends. */
@@ -60,63 +67,64 @@ static bool is_text(const unsigned char *data, size_t length)
 	return valid;
 }
 
-static void print_text(FILE *out, const char *prefix, const unsigned char *data, size_t length)
+static void print_text(const char *prefix, const unsigned char *data, size_t length)
 {
 	size_t shown = length < TEXT_BYTES_SHOWN ? length : TEXT_BYTES_SHOWN;
 	bool at_start = true;
 
 	for (size_t i = 0; i < shown; i++) {
 		if (at_start) {
-			fprintf(out, "  %s", prefix);
+			printf("  %s", prefix);
 		}
 		char next[4] = {0};
 		memcpy(next, data + i, length - i < 3 ? length - i : 3);
-		size_t hidden = data[i] < 0x80 ? 0 : plain_hidden(next); /* is_text has seen to the others */
+		/* is_text has seen to the others */
+		size_t hidden = data[i] < 0x80 ? 0 : plain_hidden(next);
 		if (data[i] != '\r') {
-			putc(hidden > 0 ? '?' : data[i], out);
+			putchar(hidden > 0 ? '?' : data[i]);
 		}
 		at_start = data[i] == '\n';
 		i += hidden > 0 ? hidden - 1 : 0;
 	}
 	if (!at_start) {
-		putc('\n', out);
+		putchar('\n');
 	}
 	if (shown < length) {
-		fprintf(out, "  ... %zu bytes more\n", length - shown);
+		printf("  ... %zu bytes more\n", length - shown);
 	}
 }
 
-static void print_hex(FILE *out, const char *prefix, const unsigned char *data, size_t length)
+static void print_hex(const char *prefix, const unsigned char *data, size_t length)
 {
 	size_t shown = length < HEX_BYTES_SHOWN ? length : HEX_BYTES_SHOWN;
 
 	for (size_t at = 0; at < shown; at += HEX_BYTES_A_LINE) {
 		size_t end = at + HEX_BYTES_A_LINE < shown ? at + HEX_BYTES_A_LINE : shown;
-		fprintf(out, "  %s%08zx ", prefix, at);
+		printf("  %s%08zx ", prefix, at);
 		for (size_t i = at; i < at + HEX_BYTES_A_LINE; i++) {
 			if (i < end) {
-				fprintf(out, " %02x", data[i]);
+				printf(" %02x", data[i]);
 			} else {
-				fputs("   ", out);
+				fputs("   ", stdout);
 			}
 		}
-		fputs("  ", out);
+		fputs("  ", stdout);
 		for (size_t i = at; i < end; i++) {
-			putc(data[i] < 0x7f && isprint(data[i]) ? data[i] : '.', out);
+			putchar(data[i] < 0x7f && isprint(data[i]) ? data[i] : '.');
 		}
-		putc('\n', out);
+		putchar('\n');
 	}
 	if (shown < length) {
-		fprintf(out, "  ... %zu bytes more\n", length - shown);
+		printf("  ... %zu bytes more\n", length - shown);
 	}
 }
 
-void plain_bytes(FILE *out, const char *prefix, const unsigned char *data, size_t length)
+void plain_bytes(const char *prefix, const unsigned char *data, size_t length)
 {
 	if (is_text(data, length)) {
-		print_text(out, prefix, data, length);
+		print_text(prefix, data, length);
 	} else {
-		print_hex(out, prefix, data, length);
+		print_hex(prefix, data, length);
 	}
 }
 

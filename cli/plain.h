@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* plain.h: what comes from the database, for a terminal: no byte of it may move the cursor or forge a line. */
+/* plain.h: what comes from the database, for a terminal: no byte of it
+ * may move the cursor or forge a line. */
 #pragma once
 
 #include <stddef.h>
-#include <stdio.h>
 
 /*
- * How many bytes at the start of text must not reach a terminal: a control character (C0, DEL, C1), the ends of a line or a paragraph (U+2028,
- * U+2029), and what turns the direction of writing, so that a line reads as another. 0: the first character is harmless.
+ * How many bytes at the start of text must not reach a terminal: a control character (C0, DEL, C1),
+ * the ends of a line or a paragraph (U+2028, U+2029), and what turns the direction of writing, so
+ * that a line reads as another. 0: the first character is harmless.
  */
 size_t plain_hidden(const char *text);
-/* Text of one line; each character that must not reach a terminal becomes '?'. plain_print: to standard output. */
-void plain_write(FILE *out, const char *text);
+/* Text of one line, to standard output; each character that must not
+ * reach a terminal becomes '?'. */
 void plain_print(const char *text);
-/* Text by lines, each after `prefix`, or, where it is none, as hex; the beginning of what is long. */
-void plain_bytes(FILE *out, const char *prefix, const unsigned char *data, size_t length);
+/* A whole line of it, as by printf. */
+__attribute__((format(printf, 1, 2))) void plain_line(const char *format, ...);
+/* Text by lines, each after `prefix`, or, where it is none, as hex;
+ * the beginning of what is long. */
+void plain_bytes(const char *prefix, const unsigned char *data, size_t length);
 /* The bytes of base64 that is padded and without line ends. NULL where it is none. Free it. */
 unsigned char *plain_decode(const char *text, size_t *length);

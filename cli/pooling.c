@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pooling.c: see pooling.h. A pooler gives out process numbers of its own, so the server's own number of the process differs from
- * the connection's. Two connections that are open at once and meet the same process can only share it from transaction to
- * transaction; a pooler by statement refuses transactions.
+ * pooling.c: see pooling.h. A pooler gives out process numbers of its own, so the server's own
+ * number of the process differs from the connection's. Two connections that are open at once and
+ * meet the same process can only share it from transaction to transaction; a pooler by statement
+ * refuses transactions.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -24,7 +25,10 @@ static bool works(PGresult *result)
 	return good;
 }
 
-/* The server's process, 0 where it did not answer in time: with session pooling, the second may have to wait for the first. */
+/*
+ * The server's process, 0 where it did not answer in time: with session pooling, the second may
+ * have to wait for the first.
+ */
 static int process_of(PGconn *connection)
 {
 	int process = 0;
@@ -47,7 +51,10 @@ static int process_of(PGconn *connection)
 	return process;
 }
 
-/* Whether the two meet one process. A pool hands out what was given back last, or in turn: so they ask alternately, for a while. */
+/*
+ * Whether the two meet one process. A pool hands out what was given back last, or in turn: so they
+ * ask alternately, for a while.
+ */
 static bool shares(PGconn *first, PGconn *second)
 {
 	int met[2 * ROUNDS];
@@ -77,8 +84,7 @@ pooling_mode pooling_of(PGconn *connection, const char *conninfo)
 	if (process == PQbackendPID(connection)) {
 		return POOLING_NONE;
 	}
-	if (!works(connect_query(connection, SQL_BEGIN_TRANSACTION, 0, NULL)) ||
-	    !works(connect_query(connection, SQL_ROLLBACK, 0, NULL))) {
+	if (!works(PQexec(connection, "BEGIN")) || !works(PQexec(connection, "ROLLBACK"))) {
 		return POOLING_STATEMENT;
 	}
 	PGconn *second = PQconnectdb(conninfo);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * remains.c: see remains.h. CMD finds its intent in its environment (cli_run.c), and so does whatever it starts: that is how they are known
- * again, without a record that could be out of date.
+ * remains.c: see remains.h. CMD finds its intent in its environment (cli_run.c), and so does
+ * whatever it starts: that is how they are known again, without a record that could be out of date.
  */
 #include "remains.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "buffer.h"
+#include "bytes.h"
 #include "cli.h"
 
 enum {
@@ -19,19 +19,19 @@ enum {
 };
 
 /* A file of /proc/PID, terminated by an additional NUL. Empty where it cannot be read. */
-static buffer read_file(const char *pid, const char *name)
+static bytes read_file(const char *pid, const char *name)
 {
 	char *path = cli_format("/proc/%s/%s", pid, name);
-	buffer content = {.bytes_max = ENVIRONMENT_BYTES_MAX};
+	bytes content = {.bytes_max = ENVIRONMENT_BYTES_MAX};
 
-	(void)buffer_read_file(&content, path);
+	(void)bytes_read_file(&content, path);
 	content.bytes_max++;
-	(void)buffer_append(&content, "", 1);
+	(void)bytes_append(&content, "", 1);
 	free(path);
 	return content;
 }
 
-static bool has_variable(const buffer *environment, const char *name, const char *value)
+static bool has_variable(const bytes *environment, const char *name, const char *value)
 {
 	size_t length = strlen(name);
 
@@ -46,12 +46,12 @@ static bool has_variable(const buffer *environment, const char *name, const char
 
 static bool is_of(const char *pid, const once_intent *intent)
 {
-	buffer environment = read_file(pid, "environ");
+	bytes environment = read_file(pid, "environ");
 	bool is = has_variable(&environment, "PGONCE_KEY", intent->key) &&
 	          has_variable(&environment, "PGONCE_SCOPE", intent->scope) &&
 	          has_variable(&environment, "PGONCE_TENANT", intent->tenant);
 
-	buffer_free(&environment);
+	bytes_free(&environment);
 	return is;
 }
 
@@ -67,13 +67,11 @@ char *remains_find(const once_intent *intent)
 		    !is_of(at->d_name, intent)) {
 			continue;
 		}
-		buffer name = read_file(at->d_name, "comm");
+		bytes name = read_file(at->d_name, "comm");
 		((char *)name.data)[strcspn((char *)name.data, "\n")] = '\0';
-		char *longer = cli_format("%s%s%s (%s)", told == NULL ? "" : told, told == NULL ? "still running here: " : ", ",
-		                          at->d_name, (char *)name.data);
-		buffer_free(&name);
-		free(told);
-		told = longer;
+		told = told != NULL ? told : cli_duplicate("still running here: ");
+		cli_append(&told, "%s%s (%s)", count == 0 ? "" : ", ", at->d_name, (char *)name.data);
+		bytes_free(&name);
 		count++;
 	}
 	if (processes != NULL) {

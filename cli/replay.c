@@ -39,21 +39,35 @@ static bool write_all(int fd, const void *data, size_t length)
 	return true;
 }
 
-static bool replay_chunks(const cli_invocation *invocation, once_bytes body)
+/* A stream whose reader went away, or that is full, takes nothing more; the other one does. */
+typedef struct outlet {
+	int fd;
+	bool ended;
+	int error; /* the errno; 0: none, or its reader went away */
+} outlet;
+
+static void write_to(outlet *outlet, const void *data, size_t length)
+{
+	if (!outlet->ended && !write_all(outlet->fd, data, length)) {
+		outlet->ended = true;
+		outlet->error = errno == EPIPE ? 0 : errno;
+	}
+}
+
+static void replay_chunks(const cli_invocation *invocation, once_bytes body, outlet *out, outlet *err)
 {
 	capture_chunk chunk;
 	size_t offset = 0;
 	uint64_t out_bytes = 0;
 	uint64_t err_bytes = 0;
-	bool written = true;
 
-	while (written && capture_next(body.data, body.length, &offset, &chunk)) {
+	while (capture_next(body.data, body.length, &offset, &chunk)) {
 		switch (chunk.kind) {
 		case 'o':
-			written = write_all(STDOUT_FILENO, chunk.data, chunk.length);
+			write_to(out, chunk.data, chunk.length);
 			break;
 		case 'e':
-			written = write_all(STDERR_FILENO, chunk.data, chunk.length);
+			write_to(err, chunk.data, chunk.length);
 			break;
 		case 't':
 			capture_counts(&chunk, &out_bytes, &err_bytes);
@@ -66,26 +80,27 @@ static bool replay_chunks(const cli_invocation *invocation, once_bytes body)
 			break;
 		}
 	}
-	return written;
 }
 
-int replay_outcome(const cli_invocation *invocation, const once_intent *intent, const once_answer *answer)
+int replay_outcome(const cli_invocation *invocation, const once_intent *intent, const once_answer *answer,
+                   int *write_error)
 {
 	once_bytes body = once_answer_response_body(answer);
 	const char *error_code = once_answer_error_code(answer);
 	bool failed = once_answer_verdict(answer) == ONCE_FINAL_FAILURE_STORED;
+	outlet out = {.fd = STDOUT_FILENO}, err = {.fd = STDERR_FILENO};
 	int status = 0;
-	bool written = true;
 
 	if (replay_is_run(once_answer_response_headers(answer), body)) {
 		capture_check(body.data, body.length, &status);
-		written = replay_chunks(invocation, body);
+		replay_chunks(invocation, body, &out, &err);
 	} else {
-		/* Nobody's exit status: an operator decided. What is no exit status still must not turn a failure into a success. */
+		/* Nobody's exit status: an operator decided. What is no exit status still
+		 * must not turn a failure into a success. */
 		status = once_answer_response_status(answer);
 		status = status >= 0 && status <= 255 ? status : 0;
 		status = failed && status == 0 ? CLI_FAILED : status;
-		written = write_all(STDOUT_FILENO, body.data, body.length);
+		write_to(&out, body.data, body.length);
 	}
 	/* What CMD itself did not say: that it was given up, or why an operator closed it. */
 	if (failed && error_code != NULL && strcmp(error_code, "exit") != 0 && strcmp(error_code, "signal") != 0) {
@@ -94,8 +109,6 @@ int replay_outcome(const cli_invocation *invocation, const once_intent *intent, 
 		         once_answer_error_message(answer) == NULL ? "" : once_answer_error_message(answer));
 		free(detail);
 	}
-	if (!written && errno != EPIPE) {
-		return cli_fail(invocation, CLI_FAILED, NULL, "cannot write the stored output: %s", strerror(errno));
-	}
+	*write_error = out.error != 0 ? out.error : err.error;
 	return status;
 }

@@ -5,9 +5,12 @@
 #include "cli.h"
 
 /*
- * Writes the stored output to the streams that it came from, and returns the stored exit status. An outcome that no pgonce run
- * stored (an operator's decision) is written to standard output as it is; its status, where it has one, is the exit status.
+ * Writes the stored output to the streams that it came from, and returns the stored exit status. An
+ * outcome that no pgonce run stored (an operator's decision) is written to standard output as it
+ * is; its status, where it has one, is the exit status. *write_error: the errno with which output
+ * could not be written; 0: all was, or its reader went away.
  */
-int replay_outcome(const cli_invocation *invocation, const once_intent *intent, const once_answer *answer);
+int replay_outcome(const cli_invocation *invocation, const once_intent *intent, const once_answer *answer,
+                   int *write_error);
 /* Is this answer's body in the format of pgonce run? */
 bool replay_is_run(const char *response_headers, once_bytes body);

@@ -1,57 +1,16 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * report.c: what pgonce says when something is wrong or worth knowing: one line on stderr, or one JSON object with --json.
- * The one place where an error becomes an exit code. Also the command's allocators, which give up loudly.
+ * report.c: what pgonce says when something is wrong or worth knowing: one line on stderr, or
+ * one JSON object with --json. The one place where an error becomes an exit code.
  */
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
 #include "plain.h"
 
-void *cli_allocate(size_t bytes)
-{
-	void *memory = calloc(1, bytes == 0 ? 1 : bytes);
-
-	if (memory == NULL) {
-		fputs("pgonce: out of memory\n", stderr);
-		exit(CLI_FAILED);
-	}
-	return memory;
-}
-
-char *cli_duplicate(const char *text)
-{
-	size_t length = strlen(text);
-	char *copy = cli_allocate(length + 1);
-
-	memcpy(copy, text, length);
-	return copy;
-}
-
-__attribute__((format(printf, 1, 0))) static char *format_list(const char *format, va_list arguments)
-{
-	char *text = NULL;
-
-	if (vasprintf(&text, format, arguments) < 0) {
-		fputs("pgonce: out of memory\n", stderr);
-		exit(CLI_FAILED);
-	}
-	return text;
-}
-
-char *cli_format(const char *format, ...)
-{
-	va_list arguments;
-
-	va_start(arguments, format);
-	char *text = format_list(format, arguments);
-	va_end(arguments);
-	return text;
-}
-
-/* Messages of libpq span lines and end in one; here each is one line, and no byte can forge another. */
+/* Messages of libpq span lines and end in one; here each is one line,
+ * and no byte can forge another. */
 static char *one_line(const char *text)
 {
 	char *copy = cli_duplicate(text == NULL ? "" : text);
@@ -102,7 +61,8 @@ static void print_json_line(json_t *json)
 static void set_text(json_t *object, const char *name, const char *value)
 {
 	if (value != NULL && value[0] != '\0') {
-		/* Text that is no UTF-8 is dropped by jansson; the other members still say what happened. */
+		/* Text that is no UTF-8 is dropped by jansson; the other
+		 * members still say what happened. */
 		json_object_set_new(object, name, json_string(value));
 	}
 }
@@ -131,7 +91,7 @@ int cli_report(const cli_invocation *invocation, const cli_problem *problem)
 		if (detail[0] != '\0') {
 			fprintf(stderr, ": %s", detail);
 		}
-		/* Where there is no server the hint belongs to the one line: it is all that can be said. */
+		/* Without a server the hint belongs to the one line. */
 		if (hint[0] != '\0') {
 			fprintf(stderr, problem->exit_code == CLI_NO_SERVER ? "; %s" : "\nhint: %s", hint);
 		}
@@ -148,7 +108,7 @@ int cli_fail(const cli_invocation *invocation, int exit_code, const char *hint, 
 	va_list arguments;
 
 	va_start(arguments, format);
-	char *message = format_list(format, arguments);
+	char *message = cli_format_list(format, arguments);
 	va_end(arguments);
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code, .message = message, .hint = hint});
 	free(message);
@@ -160,7 +120,7 @@ void cli_note(const cli_invocation *invocation, const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
-	char *message = format_list(format, arguments);
+	char *message = cli_format_list(format, arguments);
 	va_end(arguments);
 	char *line = one_line(message);
 	if (wants_json(invocation)) {
@@ -225,10 +185,9 @@ int cli_report_error(const cli_invocation *invocation, once_error *error)
 	int exit_code = cli_exit_of_code(once_error_code(error));
 	const char *hint = once_error_hint(error);
 
-	if (exit_code == CLI_CONTRACT && (hint == NULL || strstr(hint, "pgonce init") == NULL)) {
+	if (exit_code == CLI_CONTRACT) {
 		hint = "run pgonce init against this database, as the owner of the contract; pgonce doctor says more";
-	} else if (exit_code == CLI_NO_SERVER && once_error_sqlstate(error)[0] == '\0' &&
-	           (hint == NULL || strstr(hint, "--dsn") == NULL)) {
+	} else if (exit_code == CLI_NO_SERVER && once_error_sqlstate(error)[0] == '\0') {
 		hint = "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one";
 	}
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code,
@@ -249,9 +208,8 @@ int cli_report_result(const cli_invocation *invocation, PGconn *connection, PGre
 	char *message = cli_format("%s: %s", what, primary != NULL ? primary : PQerrorMessage(connection));
 
 	if (hint == NULL && sqlstate != NULL && strcmp(sqlstate, "42501") == 0) {
-		hint =
-		    "grant the role what docs/operations.md, Roles, says (once_reader to look), or connect as the contract's "
-		    "owner";
+		hint = "grant the role what docs/operations.md, Roles, says (once_reader to look), or connect as the "
+		       "contract's owner";
 	}
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code,
 	                                      .sqlstate = sqlstate,

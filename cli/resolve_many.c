@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * resolve_many.c: see resolve_many.h. A short transaction for each piece: what is decided is in doubt no more, so that one that was
- * interrupted is just started again. The contract decides; this file asks for the next piece until there is none, and counts.
+ * resolve_many.c: see resolve_many.h. A short transaction for each piece: what is decided is in
+ * doubt no more, so that one that was interrupted is just started again. The contract decides; this
+ * file asks for the next piece until there is none, and counts.
  */
 #include "resolve_many.h"
 
@@ -18,7 +19,8 @@ enum {
 
 typedef struct decisions {
 	char *since, *until; /* as the server reads them; NULL: not given */
-	json_t *errors;      /* [{"error": ..., "decided": n, "skipped": n}], in the order in which they were met */
+	/* [{"error": ..., "decided": n, "skipped": n}], in the order in which they were met */
+	json_t *errors;
 	int64_t decided;
 	int64_t skipped; /* decided, or being reported, by somebody else */
 } decisions;
@@ -26,17 +28,15 @@ typedef struct decisions {
 char *resolve_many_named(const cli_invocation *invocation)
 {
 	const option_id narrowing[] = {OPTION_ERROR, OPTION_SINCE, OPTION_DOUBT_UNTIL};
-	const char *tenant = parked_option(invocation, OPTION_TENANT);
+	const char *tenant = invocation->text[OPTION_TENANT];
 	const char *scope = invocation->text[OPTION_SCOPE];
 	char *named = tenant == NULL ? cli_format("all in doubt of all tenants, scope='%s'", scope)
 	                             : cli_format("all in doubt of tenant='%s' scope='%s'", tenant, scope);
 
 	for (size_t i = 0; i < sizeof narrowing / sizeof narrowing[0]; i++) {
-		const char *text = parked_option(invocation, narrowing[i]);
+		const char *text = invocation->text[narrowing[i]];
 		if (text != NULL) {
-			char *longer = cli_format("%s %s='%s'", named, cli_options[narrowing[i]].name, text);
-			free(named);
-			named = longer;
+			cli_append(&named, " %s='%s'", cli_options[narrowing[i]].name, text);
 		}
 	}
 	return named;
@@ -95,8 +95,8 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 	const json_t *each = NULL;
 
 	if (invocation->given[OPTION_JSON]) {
-		const char *tenant = parked_option(invocation, OPTION_TENANT);
-		json_t *filters = json_pack("{s:s?, s:s?, s:s?}", "error", parked_option(invocation, OPTION_ERROR), "since",
+		const char *tenant = invocation->text[OPTION_TENANT];
+		json_t *filters = json_pack("{s:s?, s:s?, s:s?}", "error", invocation->text[OPTION_ERROR], "since",
 		                            decisions->since, "until", decisions->until);
 		cli_print_json(json_pack("{s:s, s:s?, s:b, s:o, s:s, s:s, s:b, s:I, s:I, s:O}", "scope",
 		                         invocation->text[OPTION_SCOPE], "tenant", tenant, "all_tenants", tenant == NULL,
@@ -106,15 +106,14 @@ static void tell(const cli_invocation *invocation, const char *reason, decisions
 		return;
 	}
 	char *named = resolve_many_named(invocation);
-	plain_print(named);
-	printf(": %" PRId64 " -> %s%s\n", decisions->decided, as, dry_run ? " (dry run: nothing was changed)" : "");
+	plain_line("%s: %" PRId64 " -> %s%s", named, decisions->decided, as,
+	           dry_run ? " (dry run: nothing was changed)" : "");
 	free(named);
 	json_array_foreach(decisions->errors, index, each)
 	{
 		const char *error = json_string_value(json_object_get(each, "error"));
-		printf("  %8" JSON_INTEGER_FORMAT "  ", json_integer_value(json_object_get(each, "decided")));
-		plain_print(error != NULL ? error : "(no error code)");
-		putchar('\n');
+		plain_line("  %8" JSON_INTEGER_FORMAT "  %s", json_integer_value(json_object_get(each, "decided")),
+		           error != NULL ? error : "(no error code)");
 	}
 	if (decisions->skipped > 0) {
 		printf("  %8" PRId64 "  skipped: somebody else decides about them, or reports, right now; start it again\n",
@@ -163,8 +162,8 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 		                                      outcome->response_status != 0 ? status : NULL,
 		                                      body,
 		                                      outcome->response_headers,
-		                                      parked_option(invocation, OPTION_TENANT),
-		                                      parked_option(invocation, OPTION_ERROR),
+		                                      invocation->text[OPTION_TENANT],
+		                                      invocation->text[OPTION_ERROR],
 		                                      decisions.since,
 		                                      decisions.until,
 		                                      invocation->given[OPTION_DRY_RUN] ? "true" : "false",

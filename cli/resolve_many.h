@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* resolve_many.h: pgonce resolve --all: one decision about all intents of a scope that are in doubt (once.resolve_many). */
+/* resolve_many.h: pgonce resolve --all: one decision about all intents of a scope
+ * that are in doubt (once.resolve_many). */
 #pragma once
 
 #include "connect.h"

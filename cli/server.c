@@ -14,7 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "buffer.h"
+#include "bytes.h"
+#include "hash.h"
 #include "server.h"
 
 enum {
@@ -36,7 +37,7 @@ static bool set_path(char path[PATH_MAX], const char *directory, const char *nam
 
 /* ---- Processes with the rights of the server's user ---- */
 
-void server_become_user(const server *server)
+static void become_user(const server *server)
 {
 	if (geteuid() == 0 && server->user != 0) {
 		const struct passwd *user = getpwuid(server->user);
@@ -56,7 +57,7 @@ static int as_user(const server *server, server_task *task)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		server_become_user(server);
+		become_user(server);
 		_exit(task(server));
 	}
 	if (pid < 0 || waitpid(pid, &status, 0) < 0 || !WIFEXITED(status)) {
@@ -66,8 +67,9 @@ static int as_user(const server *server, server_task *task)
 }
 
 /*
- * Runs arguments[0], a program of the server, as its user, output to the log. Its exit status. It is called by its full path:
- * from a bare name PostgreSQL's programs look for themselves, and for each other, in PATH, where most packages do not put them.
+ * Runs arguments[0], a program of the server, as its user, output to the log. Its exit status. It
+ * is called by its full path: from a bare name PostgreSQL's programs look for themselves, and for
+ * each other, in PATH, where most packages do not put them.
  */
 static int run_program(const server *server, const char *arguments[])
 {
@@ -76,16 +78,18 @@ static int run_program(const server *server, const char *arguments[])
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		/* Not in the terminal's process group: Ctrl-C is pgonce's to handle, which stops the server in order. */
+		/* Not in the terminal's process group: Ctrl-C is pgonce's to
+		 * handle, which stops the server in order. */
 		setsid();
-		server_become_user(server);
+		become_user(server);
 		int log = open(server->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 		int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
 		sigset_t none;
 		sigemptyset(&none);
 		sigprocmask(SIG_SETMASK, &none, NULL);
-		/* Not where pgonce was started: this user may not get there. In the home, because pg_ctl passes its paths to a
-		 * shell between plain double quotes: as "data" and "log" they hold nothing that a shell would read. */
+		/* Not where pgonce was started: this user may not get there. In the home, because
+		 * pg_ctl passes its paths to a shell between plain double quotes: as "data" and "log"
+		 * they hold nothing that a shell would read. */
 		if (log < 0 || nothing < 0 || chdir(server->home) != 0 || dup2(nothing, 0) < 0 || dup2(log, 1) < 0 ||
 		    dup2(log, 2) < 0) {
 			_exit(126);
@@ -97,7 +101,8 @@ static int run_program(const server *server, const char *arguments[])
 		unsetenv("PGPORT");
 		unsetenv("PGHOST");
 		arguments[0] = path;
-		execv(path, (char *const *)(uintptr_t)arguments); /* execv changes nothing; its type is older than const */
+		/* execv changes nothing; its type is older than const */
+		execv(path, (char *const *)(uintptr_t)arguments);
 		_exit(127);
 	}
 	free(path);
@@ -109,15 +114,10 @@ static int run_program(const server *server, const char *arguments[])
 
 /* ---- Where things are ---- */
 
-/* FNV-1a, 64 bits: names a directory elsewhere after this one. */
-static uint64_t hash_text(const char *text)
+/* Names a directory elsewhere after this one. */
+static unsigned long long name_of(const char *directory)
 {
-	uint64_t hash = UINT64_C(14695981039346656037);
-
-	for (; *text != '\0'; text++) {
-		hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
-	}
-	return hash;
+	return hash_bytes(HASH_START, directory, strlen(directory));
 }
 
 static bool has_programs(const char *bindir)
@@ -135,7 +135,8 @@ static bool has_programs(const char *bindir)
 	return true;
 }
 
-/* The major version of the programs in a directory, as "postgres --version" says it; 0 where it does not. */
+/* The major version of the programs in a directory, as "postgres
+ * --version" says it; 0 where it does not. */
 static int version_of(const char *bindir)
 {
 	char line[128] = "";
@@ -167,7 +168,8 @@ static int version_of(const char *bindir)
 	return version;
 }
 
-/* The major version of the cluster in data; 0 where there is none. Read as root where pgonce is root. */
+/* The major version of the cluster in data; 0 where there is none.
+ * Read as root where pgonce is root. */
 static int version_of_cluster(const server *server)
 {
 	char *path = cli_format("%s/PG_VERSION", server->data);
@@ -240,15 +242,12 @@ static int fail_no_programs(const server *server)
 	char *searched = cli_duplicate("what pg_config --bindir names");
 
 	for (size_t i = 0; i < PLACE_COUNT; i++) {
-		char *longer = cli_format("%s, %s", searched, places[i]);
-		free(searched);
-		searched = longer;
+		cli_append(&searched, ", %s", places[i]);
 	}
-	int result =
-	    cli_fail(server->invocation, CLI_FAILED,
-	             "install it (Debian, Ubuntu: apt install postgresql), or set PGONCE_PG_BINDIR to the directory "
-	             "that holds postgres, initdb and pg_ctl",
-	             "no PostgreSQL server is installed here; searched: %s", searched);
+	int result = cli_fail(server->invocation, CLI_FAILED,
+	                      "install it (Debian, Ubuntu: apt install postgresql), or set PGONCE_PG_BINDIR to the "
+	                      "directory that holds postgres, initdb and pg_ctl",
+	                      "no PostgreSQL server is installed here; searched: %s", searched);
 	free(searched);
 	return result;
 }
@@ -318,7 +317,8 @@ static int can_reach(const server *server)
 	return chdir(server->directory) == 0 ? 0 : 1;
 }
 
-/* A directory that only the server's user may enter. One that is there must be just that: /tmp is everybody's. */
+/* A directory that only the server's user may enter. One that is there
+ * must be just that: /tmp is everybody's. */
 static int make_private(const server *server, const char *path)
 {
 	struct stat status;
@@ -354,8 +354,9 @@ static void link_to(const server *server, const char *name, const char *target)
 }
 
 /*
- * The socket goes to DIR/run, or to a directory in /tmp where that path is too long for a socket, or holds characters that would
- * have to be quoted: in libpq's list of hosts a comma cannot be, and the lines that people type should stay simple.
+ * The socket goes to DIR/run, or to a directory in /tmp where that path is too long for a socket,
+ * or holds characters that would have to be quoted: in libpq's list of hosts a comma cannot be, and
+ * the lines that people type should stay simple.
  */
 static int place_socket(server *server, bool create)
 {
@@ -364,8 +365,7 @@ static int place_socket(server *server, bool create)
 	            server->socket[strspn(server->socket, plain)] == '\0';
 
 	if (!fits) {
-		snprintf(server->socket, sizeof server->socket, "/tmp/pgonce-%016llx",
-		         (unsigned long long)hash_text(server->directory));
+		snprintf(server->socket, sizeof server->socket, "/tmp/pgonce-%016llx", name_of(server->directory));
 	}
 	if (!create) {
 		return CLI_OK;
@@ -377,14 +377,15 @@ static int place_socket(server *server, bool create)
 	return result;
 }
 
-/* Where the server's user cannot reach DIR (it is in root's home, say), the data lives in /var/tmp. */
+/* Where the server's user cannot reach DIR (it is in root's home,
+ * say), the data lives in /var/tmp. */
 static int place_home(server *server, bool create)
 {
 	char elsewhere[PATH_MAX];
 	struct stat status;
 
 	set_path(server->home, server->directory, NULL);
-	snprintf(elsewhere, sizeof elsewhere, "/var/tmp/pgonce-%016llx", (unsigned long long)hash_text(server->directory));
+	snprintf(elsewhere, sizeof elsewhere, "/var/tmp/pgonce-%016llx", name_of(server->directory));
 	bool moved = geteuid() == 0 && as_user(server, can_reach) != 0;
 	if (!moved && stat(server->data, &status) != 0 && geteuid() == 0 && lstat(elsewhere, &status) == 0 &&
 	    status.st_uid == server->user) {
@@ -485,7 +486,8 @@ static bool read_lock_file(const server *server, pid_t *pid, bool *mistaken)
 	if (!read || number <= 1) {
 		return false;
 	}
-	/* After a crash the number may be anybody's by now: it must be a server, and one in this directory. */
+	/* After a crash the number may be anybody's by now: it must be a
+	 * server, and one in this directory. */
 	char *link = cli_format("/proc/%ld/cwd", number);
 	char *data = realpath(server->data, NULL);
 	char *directory = realpath(link, NULL);
@@ -507,7 +509,8 @@ bool server_is_running(const server *server, pid_t *pid)
 	return read_lock_file(server, pid, &mistaken);
 }
 
-/* What differs from a server out of the box. Written anew at each start, since DIR may have moved. */
+/* What differs from a server out of the box. Written anew at each
+ * start, since DIR may have moved. */
 static int write_settings(const server *server)
 {
 	char *path = cli_format("%s/pgonce.conf", server->data);
@@ -526,9 +529,10 @@ static int write_settings(const server *server)
 }
 
 /*
- * After a crash of the machine postmaster.pid may name a process that is alive and somebody else's by now, and the server would
- * take that for one of its own. Its number gives way to one that no process has; the rest stays, since by that the server
- * finds out whether processes of the crashed one still use its memory.
+ * After a crash of the machine postmaster.pid may name a process that is alive and somebody
+ * else's by now, and the server would take that for one of its own. Its number gives way to
+ * one that no process has; the rest stays, since by that the server finds out whether
+ * processes of the crashed one still use its memory.
  */
 static int disown_lock_file(const server *server)
 {
@@ -537,8 +541,8 @@ static int disown_lock_file(const server *server)
 	};
 	char *path = cli_format("%s/postmaster.pid", server->data);
 	char *new_path = cli_format("%s/pgonce.pid", server->data);
-	buffer old = {.bytes_max = 65536};
-	int result = buffer_read_file(&old, path) == 0 ? 0 : 1;
+	bytes old = {.bytes_max = 65536};
+	int result = bytes_read_file(&old, path) == 0 ? 0 : 1;
 	FILE *out = result == 0 ? fopen(new_path, "we") : NULL;
 
 	if (out == NULL) {
@@ -551,7 +555,7 @@ static int disown_lock_file(const server *server)
 		}
 		result = fclose(out) == 0 && rename(new_path, path) == 0 ? 0 : 1;
 	}
-	buffer_free(&old);
+	bytes_free(&old);
 	free(new_path);
 	free(path);
 	return result;
@@ -587,7 +591,8 @@ static int fail_log(const server *server, const char *what)
 	return result;
 }
 
-/* Made under another name and then renamed, so that one that was interrupted is never taken for a cluster. */
+/* Made under another name and then renamed, so that one that was
+ * interrupted is never taken for a cluster. */
 static int make_cluster(server *server)
 {
 	char *new_data = cli_format("%s.new", server->data);
@@ -596,7 +601,8 @@ static int make_cluster(server *server)
 	char data[PATH_MAX];
 	int result = CLI_OK;
 
-	/* Where the home is root's, the server's user may empty its directory there, and neither make nor remove it. */
+	/* Where the home is root's, the server's user may empty its directory
+	 * there, and neither make nor remove it. */
 	as_user(server, remove_leftover);
 	if (rmdir(new_data) != 0 && errno != ENOENT) {
 		result = fail_errno(server, "cannot remove what an interrupted start left:", new_data);
@@ -631,7 +637,8 @@ static int open_log(const server *server)
 	return CLI_OK;
 }
 
-/* A server that was left running may still be starting, after a crash for a while; nothing tells when it is done, so it is asked. */
+/* A server that was left running may still be starting, after a crash for a while; nothing
+ * tells when it is done, so it is asked. */
 static int wait_until_ready(const server *server)
 {
 	char *dsn = server_dsn(server, "postgres");

@@ -84,8 +84,8 @@ int story_absent(const cli_invocation *invocation, once_session *session, const 
 /* ---- words */
 
 /*
- * A word that a shell takes as it is, or in quotes: single ones, and $'...' (POSIX.1-2024, bash) where a character of it must not reach a terminal, by
- * its bytes' numbers.
+ * A word that a shell takes as it is, or in quotes: single ones, and $'...' (POSIX.1-2024, bash)
+ * where a character of it must not reach a terminal, by its bytes' numbers.
  */
 static char *quoted(const char *word)
 {
@@ -143,9 +143,10 @@ const char *story_meaning(const char *verdict)
 	    {"final_failure", "failed for good; every attempt gets the stored outcome"},
 	    {"retryable_failure", "failed without effect; the next attempt may run"},
 	    {"processing_active", "an attempt is running"},
-	    {"processing_stale", "its lease has passed without a word; the policy says what the next attempt does"},
-	    {"in_doubt", "nobody knows whether the effect happened; find out, then pgonce resolve"},
-	    {"expired", "its retention has passed; a late attempt is refused, and not run again"},
+	    {"processing_stale",
+	     "its lease has passed and it reported nothing; the policy says what the next attempt does"},
+	    {"in_doubt", "its outcome is unknown; find out, then pgonce resolve"},
+	    {"expired", "its retention has ended; a late attempt is refused, and not run again"},
 	};
 
 	for (size_t i = 0; verdict != NULL && i < sizeof meanings / sizeof meanings[0]; i++) {
@@ -163,16 +164,14 @@ static const char *text_of(const json_t *object, const char *name)
 	return json_string_value(json_object_get(object, name));
 }
 
-static void tell(FILE *out, const char *name, const char *value)
+static void tell(const char *name, const char *value)
 {
 	if (value != NULL) {
-		fprintf(out, "%-*s ", NAME_COLUMN, name);
-		plain_write(out, value);
-		putc('\n', out);
+		plain_line("%-*s %s", NAME_COLUMN, name, value);
 	}
 }
 
-static void tell_time(FILE *out, const json_t *told, const char *name, const char *member)
+static void tell_time(const json_t *told, const char *name, const char *member)
 {
 	const char *text = text_of(told, member);
 	int64_t at = 0, now = 0;
@@ -182,16 +181,16 @@ static void tell_time(FILE *out, const json_t *told, const char *name, const cha
 		return;
 	}
 	if (!moment_parse(text, &at) || !moment_parse(text_of(told, "now"), &now)) {
-		tell(out, name, text);
+		tell(name, text);
 		return;
 	}
 	moment_shown(text, shown, sizeof shown);
 	moment_relative(at, now, relative, sizeof relative);
 	const char *zone = strpbrk(text + 19, "+-");
-	fprintf(out, "%-*s %s%s  (%s)\n", NAME_COLUMN, name, shown, zone != NULL ? zone : "", relative);
+	printf("%-*s %s%s  (%s)\n", NAME_COLUMN, name, shown, zone != NULL ? zone : "", relative);
 }
 
-static void tell_run(FILE *out, once_bytes body)
+static void tell_run(once_bytes body)
 {
 	capture_chunk chunk;
 	size_t offset = 0;
@@ -201,18 +200,18 @@ static void tell_run(FILE *out, once_bytes body)
 	while (capture_next(body.data, body.length, &offset, &chunk)) {
 		switch (chunk.kind) {
 		case 'o':
-			plain_bytes(out, "out| ", chunk.data, chunk.length);
+			plain_bytes("out| ", chunk.data, chunk.length);
 			break;
 		case 'e':
-			plain_bytes(out, "err| ", chunk.data, chunk.length);
+			plain_bytes("err| ", chunk.data, chunk.length);
 			break;
 		case 't':
 			capture_counts(&chunk, &out_bytes, &err_bytes);
-			fprintf(out, "  the output was too large to be stored: %" PRIu64 " bytes of output, %" PRIu64 " of error\n",
-			        out_bytes, err_bytes);
+			printf("  the output was too large to be stored: %" PRIu64 " bytes of output, %" PRIu64 " of error\n",
+			       out_bytes, err_bytes);
 			break;
 		case 'x':
-			fprintf(out, "  exit status %d\n", chunk.data[0]);
+			printf("  exit status %d\n", chunk.data[0]);
 			break;
 		default:
 			break;
@@ -220,41 +219,41 @@ static void tell_run(FILE *out, once_bytes body)
 	}
 }
 
-static void tell_outcome(FILE *out, const json_t *told)
+static void tell_outcome(const json_t *told)
 {
 	const json_t *status = json_object_get(told, "response_status");
 	const char *encoded = text_of(told, "response_body");
 	const char *headers = text_of(told, "response_headers");
 
 	if (json_is_integer(status)) {
-		fprintf(out, "%-*s %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, "status", json_integer_value(status));
+		printf("%-*s %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, "status", json_integer_value(status));
 	}
-	tell(out, "headers", headers);
+	tell("headers", headers);
 	if (text_of(told, "result_type") != NULL || text_of(told, "result_id") != NULL) {
 		char *result = cli_format("%s %s", parked_text(told, "result_type"), parked_text(told, "result_id"));
-		tell(out, "result", result);
+		tell("result", result);
 		free(result);
 	}
-	tell(out, "error", text_of(told, "error_code"));
-	tell(out, "", text_of(told, "error_message"));
+	tell("error", text_of(told, "error_code"));
+	tell("", text_of(told, "error_message"));
 	size_t length = 0;
 	unsigned char *bytes = encoded != NULL ? plain_decode(encoded, &length) : NULL;
 	if (bytes != NULL) {
-		fprintf(out, "%-*s %zu bytes\n", NAME_COLUMN, "body", length);
+		printf("%-*s %zu bytes\n", NAME_COLUMN, "body", length);
 		once_bytes body = {.data = bytes, .length = length};
 		if (replay_is_run(headers, body)) {
-			tell_run(out, body);
+			tell_run(body);
 		} else {
-			plain_bytes(out, "| ", bytes, length);
+			plain_bytes("| ", bytes, length);
 		}
 	}
 	free(bytes);
 }
 
 /* "  2026-01-31 12:00:00.123  +3.2s  takeover   the text (by whom, fence 2)" */
-static void tell_moment(FILE *out, const json_t *entry, int64_t first)
+static void tell_moment(const json_t *entry, int64_t first)
 {
-	char shown[64], since[40] = "", span[32];
+	char shown[64], since[40] = "", span[32], of[40] = "";
 	const char *by = parked_text(entry, "by"), *text = parked_text(entry, "text"), *what = parked_text(entry, "what");
 	json_int_t fence = json_integer_value(json_object_get(entry, "fence"));
 	int64_t at = 0;
@@ -266,24 +265,16 @@ static void tell_moment(FILE *out, const json_t *entry, int64_t first)
 		moment_span(at - first, span, sizeof span);
 		snprintf(since, sizeof since, "%c%s", at < first ? '-' : '+', span);
 	}
-	fprintf(out, "  %-23s %9s  ", shown, since);
-	plain_write(out, what);
-	fprintf(out, "%*s ", WHAT_COLUMN - (int)strlen(what) > 0 ? WHAT_COLUMN - (int)strlen(what) : 0, "");
-	plain_write(out, text);
-	if (by[0] != '\0' || fence > 0) {
-		fputs(text[0] != '\0' ? " (" : "(", out);
-		fputs(by[0] != '\0' ? "by " : "", out);
-		plain_write(out, by);
-		fputs(by[0] != '\0' && fence > 0 ? ", " : "", out);
-		if (fence > 0) {
-			fprintf(out, "fence %" JSON_INTEGER_FORMAT, fence);
-		}
-		putc(')', out);
+	if (fence > 0) {
+		snprintf(of, sizeof of, "%sfence %" JSON_INTEGER_FORMAT, by[0] != '\0' ? ", " : "", fence);
 	}
-	putc('\n', out);
+	bool is_known = by[0] != '\0' || fence > 0;
+	plain_line("  %-23s %9s  %-*s %s%s%s%s%s%s%s", shown, since, WHAT_COLUMN, what, text,
+	           is_known && text[0] != '\0' ? " " : "", is_known ? "(" : "", by[0] != '\0' ? "by " : "", by, of,
+	           is_known ? ")" : "");
 }
 
-static void tell_timeline(FILE *out, const json_t *told)
+static void tell_timeline(const json_t *told)
 {
 	const json_t *timeline = json_object_get(told, "timeline");
 	const json_t *entry = NULL;
@@ -294,7 +285,7 @@ static void tell_timeline(FILE *out, const json_t *told)
 	if (json_array_size(timeline) == 0) {
 		return;
 	}
-	fputs("timeline\n", out);
+	fputs("timeline\n", stdout);
 	json_array_foreach(timeline, index, entry)
 	{
 		int64_t at = 0;
@@ -302,12 +293,12 @@ static void tell_timeline(FILE *out, const json_t *told)
 			first = at;
 			begun = true;
 		}
-		tell_moment(out, entry, first);
+		tell_moment(entry, first);
 	}
 }
 
 /* Who decided what and why, and what was before and after where that is known. */
-static void tell_decisions(FILE *out, const json_t *told)
+static void tell_decisions(const json_t *told)
 {
 	const json_t *decision = NULL;
 	size_t index = 0;
@@ -321,70 +312,51 @@ static void tell_decisions(FILE *out, const json_t *told)
 		if (attempt || (text_of(decision, "before") == NULL && text_of(decision, "after") == NULL)) {
 			continue; /* the timeline says all that is known */
 		}
-		fputs(begun ? "" : "decisions\n", out);
+		fputs(begun ? "" : "decisions\n", stdout);
 		begun = true;
 		moment_shown(text_of(decision, "at"), shown, sizeof shown);
-		fprintf(out, "  %s by ", shown);
-		plain_write(out, parked_text(decision, "by"));
-		fprintf(out, ": %s -> %s: ", parked_text(decision, "from"), parked_text(decision, "to"));
-		plain_write(out, parked_text(decision, "reason"));
-		putc('\n', out);
+		plain_line("  %s by %s: %s -> %s: %s", shown, parked_text(decision, "by"), parked_text(decision, "from"),
+		           parked_text(decision, "to"), parked_text(decision, "reason"));
 		if (text_of(decision, "before") != NULL) {
-			fputs("    before ", out);
-			plain_write(out, text_of(decision, "before"));
-			putc('\n', out);
+			plain_line("    before %s", text_of(decision, "before"));
 		}
 		if (text_of(decision, "after") != NULL) {
-			fputs("    after  ", out);
-			plain_write(out, text_of(decision, "after"));
-			putc('\n', out);
+			plain_line("    after  %s", text_of(decision, "after"));
 		}
 	}
 }
 
-static void tell_event(FILE *out, const json_t *event)
+static void tell_event(const json_t *event)
 {
 	const json_t *relay = NULL;
 	size_t index = 0;
 	char shown[64];
+	bool has_aggregate = text_of(event, "aggregate_id") != NULL;
 
 	moment_shown(text_of(event, "at"), shown, sizeof shown);
-	fprintf(out, "  %s  ", shown);
-	plain_write(out, parked_text(event, "topic"));
-	fputs(" (", out);
-	plain_write(out, parked_text(event, "type"));
-	fprintf(out, ") %s", parked_text(event, "id"));
-	if (text_of(event, "aggregate_id") != NULL) {
-		fputs(" of ", out);
-		plain_write(out, parked_text(event, "aggregate_type"));
-		putc(' ', out);
-		plain_write(out, parked_text(event, "aggregate_id"));
-	}
-	fputs("\n    ", out);
+	plain_line("  %s  %s (%s) %s%s%s%s%s", shown, parked_text(event, "topic"), parked_text(event, "type"),
+	           parked_text(event, "id"), has_aggregate ? " of " : "",
+	           has_aggregate ? parked_text(event, "aggregate_type") : "", has_aggregate ? " " : "",
+	           parked_text(event, "aggregate_id"));
 	/* The text of its JSON, so that its numbers stay as they were written. */
-	plain_write(out, text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
-	putc('\n', out);
+	plain_line("    %s", text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
 		const char *state = parked_text(relay, "state");
-		fputs("    relay ", out);
-		plain_write(out, parked_text(relay, "relay"));
-		fprintf(out, ": %s",
-		        strcmp(state, "passed") == 0    ? "delivered (or discarded, or older than the relay)"
-		        : strcmp(state, "pending") == 0 ? "pending: the relay has not come to it yet"
-		                                        : state);
-		if (json_is_integer(json_object_get(relay, "attempts"))) {
-			fprintf(out, ", %" JSON_INTEGER_FORMAT " attempts", json_integer_value(json_object_get(relay, "attempts")));
+		const json_t *attempts = json_object_get(relay, "attempts");
+		char tried[48] = "";
+		if (json_is_integer(attempts)) {
+			snprintf(tried, sizeof tried, ", %" JSON_INTEGER_FORMAT " attempts", json_integer_value(attempts));
 		}
-		if (text_of(relay, "error") != NULL) {
-			fputs(": ", out);
-			plain_write(out, parked_text(relay, "error"));
-		}
-		putc('\n', out);
+		plain_line("    relay %s: %s%s%s%s", parked_text(relay, "relay"),
+		           strcmp(state, "passed") == 0    ? "delivered (or discarded, or older than the relay)"
+		           : strcmp(state, "pending") == 0 ? "pending: the relay has not reached it yet"
+		                                           : state,
+		           tried, text_of(relay, "error") != NULL ? ": " : "", parked_text(relay, "error"));
 	}
 }
 
-void story_tell(FILE *out, const json_t *told)
+void story_tell(const json_t *told)
 {
 	const json_t *event = NULL;
 	size_t index = 0;
@@ -392,28 +364,27 @@ void story_tell(FILE *out, const json_t *told)
 	    .tenant = parked_text(told, "tenant"), .scope = parked_text(told, "scope"), .key = parked_text(told, "key")});
 	char *where = cli_format("%s%s", named, json_is_true(json_object_get(told, "archived")) ? " (archived)" : "");
 
-	tell(out, "intent", where);
+	tell("intent", where);
 	free(where);
 	free(named);
-	fprintf(out, "%-*s %s: %s\n", NAME_COLUMN, "state", parked_text(told, "state"),
-	        story_meaning(text_of(told, "verdict")));
-	fprintf(out, "%-*s %" JSON_INTEGER_FORMAT ", fence %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, "attempts",
-	        json_integer_value(json_object_get(told, "attempts")), json_integer_value(json_object_get(told, "fence")));
-	tell(out, "owner", text_of(told, "owner"));
-	tell_time(out, told, "lease until", "lease_until");
-	tell_time(out, told, "created", "created_at");
-	tell_time(out, told, "completed", "completed_at");
-	tell_time(out, told, "expires", "expires_at");
-	tell(out, "key's day", text_of(told, "day"));
-	tell(out, "traceparent", text_of(told, "traceparent"));
-	tell_outcome(out, told);
-	tell_timeline(out, told);
-	tell_decisions(out, told);
+	printf("%-*s %s: %s\n", NAME_COLUMN, "state", parked_text(told, "state"), story_meaning(text_of(told, "verdict")));
+	printf("%-*s %" JSON_INTEGER_FORMAT ", fence %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, "attempts",
+	       json_integer_value(json_object_get(told, "attempts")), json_integer_value(json_object_get(told, "fence")));
+	tell("owner", text_of(told, "owner"));
+	tell_time(told, "lease until", "lease_until");
+	tell_time(told, "created", "created_at");
+	tell_time(told, "completed", "completed_at");
+	tell_time(told, "expires", "expires_at");
+	tell("key's day", text_of(told, "day"));
+	tell("traceparent", text_of(told, "traceparent"));
+	tell_outcome(told);
+	tell_timeline(told);
+	tell_decisions(told);
 	if (json_array_size(json_object_get(told, "events")) > 0) {
-		fputs("events\n", out);
+		fputs("events\n", stdout);
 	}
 	json_array_foreach(json_object_get(told, "events"), index, event)
 	{
-		tell_event(out, event);
+		tell_event(event);
 	}
 }

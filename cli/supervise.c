@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* supervise.c: see supervise.h. One loop over the signals, the heartbeat, and CMD's two streams; nothing in it blocks but poll. */
+/* supervise.c: see supervise.h. One loop over the signals, the heartbeat, and CMD's two
+ * streams; nothing in it blocks but poll. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/signalfd.h>
@@ -20,6 +21,7 @@ typedef struct stream {
 	int to;
 	char kind;
 	bool reader_gone; /* whoever read our output is gone: CMD is captured all the same */
+	int write_error;  /* the errno, where it is not that */
 	size_t start;
 	size_t length;
 	unsigned char pending[READ_BYTES_MAX];
@@ -58,6 +60,7 @@ static void stream_write(stream *stream)
 		return;
 	}
 	if (put < 0) {
+		stream->write_error = errno == EPIPE ? 0 : errno;
 		stream->reader_gone = true;
 		stream->length = 0;
 		return;
@@ -66,7 +69,8 @@ static void stream_write(stream *stream)
 	stream->length -= (size_t)put;
 }
 
-/* Reads the signals that have come. CMD's end is stored; others are passed on, or, once it has ended, end the passing on of output. */
+/* Reads the signals that have come. CMD's end is stored; others are passed on, or, once it has
+ * ended, end the passing on of output. */
 static void take_signals(supervision *supervision, bool *ended, stream *streams)
 {
 	struct signalfd_siginfo info;
@@ -110,7 +114,8 @@ static int turn(supervision *supervision, stream *streams, bool *ended, int wait
 	struct pollfd fds[6] = {{.fd = supervision->signals->fd, .events = POLLIN},
 	                        {.fd = heartbeat_fd(supervision->heartbeat), .events = POLLIN}};
 
-	/* A stream is read only when what was read before is written: a slow reader slows CMD, as without pgonce. */
+	/* A stream is read only when what was read before is written: a slow
+	 * reader slows CMD, as without pgonce. */
 	for (int i = 0; i < 2; i++) {
 		fds[2 + i] = (struct pollfd){.fd = streams[i].length == 0 ? streams[i].from : -1, .events = POLLIN};
 		fds[4 + i] = (struct pollfd){.fd = streams[i].length > 0 ? streams[i].to : -1, .events = POLLOUT};
@@ -151,17 +156,20 @@ int supervise(supervision *supervision)
 		if (!ended || unwritten) {
 			problem = turn(supervision, streams, &ended, -1);
 		} else if (drain_ms > 0) {
-			/* Only time spent waiting for more output counts, or a slow reader would cost CMD its last words. */
+			/* Only time spent waiting for more output counts, or a slow
+			 * reader would cost CMD its last words. */
 			int64_t started_ms = monotonic_ms();
 			problem = turn(supervision, streams, &ended, (int)drain_ms);
 			drain_ms -= monotonic_ms() - started_ms;
 		} else {
-			/* Children of CMD hold its streams open. What they write from now on is nobody's outcome. */
+			/* Children of CMD hold its streams open. What they write
+			 * from now on is nobody's outcome. */
 			stream_close(&streams[0]);
 			stream_close(&streams[1]);
 		}
 	}
 	stream_close(&streams[0]);
 	stream_close(&streams[1]);
+	supervision->write_error = streams[0].write_error != 0 ? streams[0].write_error : streams[1].write_error;
 	return problem;
 }

@@ -15,10 +15,14 @@ typedef struct supervision {
 	capture *capture;
 	bool lease_lost; /* result */
 	int wait_status; /* result: of waitpid */
+	/* result: the errno with which output could not be passed on; 0:
+	 * all was, or its reader went away */
+	int write_error;
 } supervision;
 
 /*
- * Until CMD has ended: passes its output on and captures it, passes signals on, and tells it (SIGTERM) where the lease is lost.
- * Output that its children still write after its end is waited for at most one second. 0, or an errno.
+ * Until CMD has ended: passes its output on and captures it, passes signals on, and tells it
+ * (SIGTERM) where the lease is lost. Output that its children still write after its end is waited
+ * for at most one second. 0, or an errno.
  */
 int supervise(supervision *supervision);

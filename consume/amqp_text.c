@@ -9,12 +9,16 @@
 #include <string.h>
 #include <time.h>
 
+#include "arena.h"
+
 enum {
 	NUMBER_BYTES = 64,
 	SIZE_FIRST = 1024
 };
 
-/* ---- The buffer: each pair is name NUL length value NUL; the length makes bytes with a NUL in them whole. ---- */
+/* ---- The buffer ---- */
+
+/* Each pair is name NUL length value NUL; the length makes bytes with a NUL in them whole. */
 
 void text_buffer_free(text_buffer *buffer)
 {
@@ -32,12 +36,7 @@ static void append(text_buffer *buffer, const void *data, size_t length)
 		while (size < buffer->length + length) {
 			size *= 2;
 		}
-		char *grown = realloc(buffer->data, size);
-		if (grown == NULL) {
-			buffer->failed = true;
-			return;
-		}
-		buffer->data = grown;
+		buffer->data = memory_grow(buffer->data, size);
 		buffer->size = size;
 	}
 	memcpy(buffer->data + buffer->length, data, length);
@@ -70,22 +69,16 @@ size_t amqp_text_pair(const text_buffer *buffer, size_t at, source_header *heade
 
 static void format_decimal(const amqp_decimal_t *decimal, char text[NUMBER_BYTES])
 {
-	char digits[NUMBER_BYTES / 2];
-	int length = snprintf(digits, sizeof digits, "%" PRIu32, decimal->value);
+	char digits[NUMBER_BYTES];
 	int scale = decimal->decimals;
 
-	if (scale == 0) {
-		snprintf(text, NUMBER_BYTES, "%s", digits);
-	} else if (scale > NUMBER_BYTES / 2) {
-		snprintf(text, NUMBER_BYTES, "%se-%d", digits, scale);
-	} else if (length > scale) {
-		snprintf(text, NUMBER_BYTES, "%.*s.%s", length - scale, digits, digits + length - scale);
-	} else {
-		snprintf(text, NUMBER_BYTES, "0.%0*d%s", scale - length, 0, digits);
-		if (length == scale) {
-			snprintf(text, NUMBER_BYTES, "0.%s", digits);
-		}
+	if (scale > NUMBER_BYTES / 2) {
+		snprintf(text, NUMBER_BYTES, "%" PRIu32 "e-%d", decimal->value, scale);
+		return;
 	}
+	/* At least one digit before the point. */
+	int before = snprintf(digits, sizeof digits, "%0*" PRIu32, scale + 1, decimal->value) - scale;
+	snprintf(text, NUMBER_BYTES, "%.*s%s%.*s", before, digits, scale == 0 ? "" : ".", scale, digits + before);
 }
 
 static void format_time(uint64_t seconds, char text[NUMBER_BYTES])
@@ -153,10 +146,13 @@ static bool format(const amqp_field_value_t *value, char text[NUMBER_BYTES])
 static json_t *json_text(amqp_bytes_t bytes)
 {
 	json_t *text = json_stringn(bytes.len == 0 ? "" : bytes.bytes, bytes.len);
-	char *wide = text == NULL ? malloc(2 * bytes.len + 1) : NULL;
 	size_t length = 0;
 
-	for (size_t i = 0; wide != NULL && i < bytes.len; i++) {
+	if (text != NULL) {
+		return text;
+	}
+	char *wide = memory_take(2 * bytes.len + 1);
+	for (size_t i = 0; i < bytes.len; i++) {
 		unsigned char byte = ((const unsigned char *)bytes.bytes)[i];
 		if (byte >= 0x80) {
 			wide[length++] = (char)(0xC0 | byte >> 6);
@@ -164,10 +160,8 @@ static json_t *json_text(amqp_bytes_t bytes)
 		}
 		wide[length++] = (char)byte;
 	}
-	if (wide != NULL) {
-		text = json_stringn(wide, length);
-		free(wide);
-	}
+	text = json_stringn(wide, length);
+	free(wide);
 	return text;
 }
 
@@ -229,8 +223,10 @@ static void append_value(text_buffer *buffer, amqp_bytes_t name, const amqp_fiel
 	} else if (value->kind == AMQP_FIELD_KIND_TABLE || value->kind == AMQP_FIELD_KIND_ARRAY) {
 		json_t *json = json_of(value);
 		char *dumped = json_dumps(json, JSON_COMPACT);
-		buffer->failed = buffer->failed || dumped == NULL;
-		append_pair(buffer, name, dumped, dumped == NULL ? 0 : strlen(dumped));
+		if (dumped == NULL) {
+			memory_out();
+		}
+		append_pair(buffer, name, dumped, strlen(dumped));
 		free(dumped);
 		json_decref(json);
 	} else if (format(value, text)) {
@@ -259,7 +255,6 @@ size_t amqp_text_headers(const amqp_basic_properties_t *properties, text_buffer 
 	size_t count = 0;
 
 	buffer->length = 0;
-	buffer->failed = false;
 	for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
 		if (properties->_flags & texts[i].flag) {
 			append_pair(buffer, amqp_cstring_bytes(texts[i].name), texts[i].value.bytes, texts[i].value.len);
@@ -275,5 +270,5 @@ size_t amqp_text_headers(const amqp_basic_properties_t *properties, text_buffer 
 		append_value(buffer, properties->headers.entries[i].key, &properties->headers.entries[i].value);
 		count++;
 	}
-	return buffer->failed ? 0 : count;
+	return count;
 }

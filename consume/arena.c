@@ -6,10 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define BLOCK_BYTES 65536
-#define ALIGNMENT 16
+enum {
+	FIRST_BYTES = 1024, /* most arenas hold one message; each further block is twice as large */
+	BLOCK_BYTES = 65536,
+	ALIGNMENT = 16
+};
 
 struct arena_block {
 	arena_block *next;
@@ -17,39 +19,14 @@ struct arena_block {
 	_Alignas(ALIGNMENT) unsigned char data[];
 };
 
-static void out_of_memory(void)
-{
-	static const char line[] = "pgonce consume: out of memory; ended, nothing that was not committed counts as done\n";
-	ssize_t written = write(STDERR_FILENO, line, sizeof line - 1);
-	(void)written;
-	_exit(1);
-}
-
-void *memory_grow(void *memory, size_t bytes)
-{
-	void *grown = realloc(memory, bytes > 0 ? bytes : 1);
-
-	if (grown == NULL) {
-		out_of_memory();
-	}
-	return grown;
-}
-
-void *memory_take(size_t bytes)
-{
-	void *taken = memory_grow(NULL, bytes);
-
-	memset(taken, 0, bytes);
-	return taken;
-}
-
 void *arena_take(arena *arena, size_t bytes)
 {
 	arena_block *block = arena->blocks;
 	size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 
 	if (block == NULL || block->size - block->used < rounded) {
-		size_t size = rounded > BLOCK_BYTES ? rounded : BLOCK_BYTES;
+		size_t usual = block == NULL ? FIRST_BYTES : block->size < BLOCK_BYTES ? 2 * block->size : BLOCK_BYTES;
+		size_t size = rounded > usual ? rounded : usual;
 		block = memory_grow(NULL, sizeof *block + size);
 		block->size = size;
 		block->used = 0;
@@ -81,7 +58,7 @@ char *arena_format(arena *arena, const char *format, ...)
 	int length = vasprintf(&made, format, arguments);
 	va_end(arguments);
 	if (length < 0) {
-		out_of_memory();
+		memory_out();
 	}
 	char *text = arena_text(arena, made, (size_t)length);
 	free(made);

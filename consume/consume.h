@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * consume.h: a consumer: one [consume NAME] section, one source, one handler. Takes messages, applies each exactly once, acknowledges.
- * A consumer runs in one thread; several run side by side.
+ * consume.h: a consumer: one [consume NAME] section, one source, one handler. Takes messages,
+ * applies each exactly once, acknowledges. A consumer runs in one thread; several run side by side.
  */
 #pragma once
 
@@ -11,9 +11,9 @@
 
 typedef enum consume_result {
 	CONSUME_STOPPED,   /* as asked; or with `once`: the source is idle */
-	CONSUME_FAILED,    /* *problem says why: the handler, the broker's settings, the role's rights */
+	CONSUME_FAILED,    /* *problem says why: the handler, the broker's settings */
 	CONSUME_NO_SERVER, /* with `once`: PostgreSQL cannot be reached */
-	CONSUME_CONTRACT   /* the contract is missing, too old, or too new */
+	CONSUME_CONTRACT   /* the contract is missing, too old, or the role may not use it */
 } consume_result;
 
 typedef struct consume_job {

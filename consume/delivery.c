@@ -2,18 +2,16 @@
 /* delivery.c: see delivery.h. */
 #include "delivery.h"
 
-#include <stdlib.h>
+#include "arena.h"
 
 delivery *delivery_new(size_t header_count, size_t text_bytes, char **text)
 {
 	size_t head_bytes = sizeof(delivery) + header_count * sizeof(source_header);
-	delivery *made = calloc(1, head_bytes + text_bytes);
+	delivery *made = memory_take(head_bytes + text_bytes);
 
-	if (made != NULL) {
-		made->message.headers = made->headers;
-		made->message.header_count = header_count;
-		*text = (char *)made + head_bytes;
-	}
+	made->message.headers = made->headers;
+	made->message.header_count = header_count;
+	*text = (char *)made + head_bytes;
 	return made;
 }
 
@@ -53,5 +51,38 @@ void delivery_void_all(delivery_list *list)
 {
 	for (delivery *each = list->first; each != NULL; each = each->next) {
 		each->is_void = true;
+	}
+}
+
+size_t delivery_hand_over(delivery_list *held, delivery_list *out, size_t most, source_message **messages)
+{
+	size_t count = 0;
+
+	for (; count < most && held->first != NULL; count++) {
+		delivery *each = delivery_take(held);
+		delivery_add(out, each);
+		messages[count] = &each->message;
+	}
+	return count;
+}
+
+void delivery_give_back(delivery_list *out, delivery_list *held, source_message *const *messages, size_t count,
+                        void (*release)(delivery *delivery))
+{
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		delivery_remove(out, each);
+		if (each->is_void) {
+			release(each);
+		} else {
+			delivery_add(held, each);
+		}
+	}
+}
+
+void delivery_release_all(delivery_list *list, void (*release)(delivery *delivery))
+{
+	for (delivery *each; (each = delivery_take(list)) != NULL;) {
+		release(each);
 	}
 }

@@ -13,15 +13,9 @@ enum {
 /* RFC 9110, 5.6.2: what a header's name is made of. */
 static bool is_token(const char *name)
 {
-	static const char others[] = "!#$%&'*+-.^_`|~";
+	static const char characters[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-	for (const char *at = name; *at != '\0'; at++) {
-		bool alphanumeric = (*at >= '0' && *at <= '9') || ((*at | 0x20) >= 'a' && (*at | 0x20) <= 'z');
-		if (!alphanumeric && strchr(others, *at) == NULL) {
-			return false;
-		}
-	}
-	return name[0] != '\0';
+	return name[0] != '\0' && name[strspn(name, characters)] == '\0';
 }
 
 static bool is_value(const char *value, size_t length)
@@ -35,25 +29,16 @@ static bool is_value(const char *value, size_t length)
 	return length > 0;
 }
 
-/* Those that belong to the connection or are our own: what a broker says of them is not passed on. */
+/*
+ * Those that belong to the connection or are our own: what a broker says of them is not passed on.
+ */
 static bool is_ours(const char *name)
 {
-	static const char *const names[] = {"Connection",
-	                                    "Content-Length",
-	                                    "Expect",
-	                                    "Host",
-	                                    "Idempotency-Key",
-	                                    "Keep-Alive",
-	                                    "Proxy-Authorization",
-	                                    "Proxy-Connection",
-	                                    "TE",
-	                                    "Trailer",
-	                                    "Transfer-Encoding",
-	                                    "Upgrade",
-	                                    "Content-Encoding",
-	                                    "Pgonce-Message-Id",
-	                                    "Pgonce-Message-Topic",
-	                                    "Pgonce-Message-Key"};
+	/* clang-format off */
+	static const char *const names[] = {
+		"Connection", "Content-Length", "Expect", "Host", "Idempotency-Key", "Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "TE",
+		"Trailer", "Transfer-Encoding", "Upgrade", "Content-Encoding", "Pgonce-Message-Id", "Pgonce-Message-Topic", "Pgonce-Message-Key"};
+	/* clang-format on */
 
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
 		if (strcasecmp(names[i], name) == 0) {
@@ -61,24 +46,6 @@ static bool is_ours(const char *name)
 		}
 	}
 	return false;
-}
-
-/* A string of RFC 8941: in double quotes. The id is printable ASCII. */
-static const char *structured(arena *arena, const char *id)
-{
-	char *text = arena_take(arena, 2 * strlen(id) + 3);
-	char *to = text;
-
-	*to++ = '"';
-	for (const char *from = id; *from != '\0'; from++) {
-		if (*from == '"' || *from == '\\') {
-			*to++ = '\\';
-		}
-		*to++ = *from;
-	}
-	*to++ = '"';
-	*to = '\0';
-	return text;
 }
 
 void http_request_make(const message *message, const char *url, arena *arena, http_call *call)
@@ -96,7 +63,8 @@ void http_request_make(const message *message, const char *url, arena *arena, ht
 			has_type = has_type || strcasecmp(theirs[i].name, "Content-Type") == 0;
 		}
 	}
-	headers[used++] = (http_header){.name = "Idempotency-Key", .value = structured(arena, message->id)};
+	/* A string of RFC 8941: of printable ASCII, as an id is, it is one of JSON. */
+	headers[used++] = (http_header){.name = "Idempotency-Key", .value = json_text_quote(arena, message->id)};
 	headers[used++] = (http_header){.name = "Pgonce-Message-Id", .value = message_own_id(message)};
 	if (is_value(message->topic, strlen(message->topic))) {
 		headers[used++] = (http_header){.name = "Pgonce-Message-Topic", .value = message->topic};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * identify.c: what a delivery is called, what it is ordered by, its headers as JSON. Whatever bytes come, the result is something
- * that the contract takes: a producer's mistake must end as one dead message and not as a loop.
+ * identify.c: what a delivery is called, what it is ordered by, its headers as JSON. Whatever bytes
+ * come, the result is something that the contract takes: a producer's mistake must end as one dead
+ * message and not as a loop.
  */
 #include "message.h"
 
@@ -75,7 +76,10 @@ static char *hashed(arena *arena, const char *prefix, const piece *pieces, size_
 	return arena_format(arena, "%s%s", prefix, hex);
 }
 
-/* Printable ASCII as it is, but a backslash and all else as \xNN: two texts differ when what they were made of does. */
+/*
+ * Printable ASCII as it is, but a backslash and all else as \xNN: two texts differ when what they
+ * were made of does.
+ */
 static char *escaped(arena *arena, const void *data, size_t length)
 {
 	char *text = arena_take(arena, 4 * length + 1);
@@ -138,7 +142,10 @@ static bool begins_with(once_bytes bytes, const char *prefix)
 	return bytes.length >= strlen(prefix) && memcmp(bytes.data, prefix, strlen(prefix)) == 0;
 }
 
-/* All that once._bucket takes for a UUIDv7, in any spelling, and some that it does not: it looks at more than the version. */
+/*
+ * All that once._bucket takes for a UUIDv7, in any spelling, and some that it does not: it looks at
+ * more than the version.
+ */
 static bool may_be_uuidv7(once_bytes id)
 {
 	static const char urn[] = "urn:uuid:";
@@ -161,7 +168,10 @@ static bool may_be_uuidv7(once_bytes id)
 	return digits == UUID_DIGITS && version_7;
 }
 
-/* An id that the contract does not take, or that could be mistaken for one of ours, is hashed: the message is not lost for it. */
+/*
+ * An id that the contract does not take, or that could be mistaken for one of ours, is hashed: the
+ * message is not lost for it.
+ */
 static const char *id_of_bytes(arena *arena, once_bytes bytes, bool opaque)
 {
 	if (!is_plain_id(bytes.data, bytes.length) || begins_with(bytes, DERIVED_PREFIX) ||
@@ -238,7 +248,10 @@ static const char *key_of_bytes(arena *arena, once_bytes bytes)
 
 /* ---- headers */
 
-/* A header's value in JSON: text as a string; bytes that are none as {"base64": "..."}, which no text can look like. */
+/*
+ * A header's value in JSON: text as a string; bytes that are none as {"base64": "..."}, which no
+ * text can look like.
+ */
 static const char *header_json(arena *arena, once_bytes value)
 {
 	if (value.data == NULL) {
@@ -262,32 +275,26 @@ static const char *bad_name(const source_message *delivery)
 }
 
 /*
- * An object; of a name that comes twice jsonb keeps the last. Where a name is no text every name is escaped: were it that one alone,
- * it could become the name of another header, and hide its value.
+ * An object; of a name that comes twice jsonb keeps the last. Where a name is no text every name is
+ * escaped: were it that one alone, it could become the name of another header, and hide its value.
  */
 static const char *headers_json(const source_message *delivery, bool names_are_text, arena *arena)
 {
-	const char **parts = arena_take(arena, (2 * delivery->header_count + 1) * sizeof *parts);
-	size_t size = 3;
+	char *json = NULL;
+	size_t size = 0;
+	FILE *to = open_memstream(&json, &size);
 
-	for (size_t i = 0; i < delivery->header_count; i++) {
+	for (size_t i = 0; to != NULL && i < delivery->header_count; i++) {
 		const source_header *header = &delivery->headers[i];
 		const char *name = names_are_text ? header->name : escaped(arena, header->name, strlen(header->name));
-		parts[2 * i] = json_text_quote(arena, name);
-		parts[2 * i + 1] = header_json(arena, header->value);
-		size += strlen(parts[2 * i]) + strlen(parts[2 * i + 1]) + 4;
+		fprintf(to, "%s%s: %s", i == 0 ? "" : ", ", json_text_quote(arena, name), header_json(arena, header->value));
 	}
-	char *json = arena_take(arena, size);
-	char *to = json;
-	*to++ = '{';
-	for (size_t i = 0; i < delivery->header_count; i++) {
-		to = stpcpy(to, i == 0 ? "" : ", ");
-		to = stpcpy(to, parts[2 * i]);
-		to = stpcpy(to, ": ");
-		to = stpcpy(to, parts[2 * i + 1]);
+	if (to == NULL || fclose(to) != 0) {
+		memory_out();
 	}
-	memcpy(to, "}", sizeof "}");
-	return json;
+	const char *text = arena_format(arena, "{%s}", json);
+	free(json);
+	return text;
 }
 
 static once_bytes decoded(arena *arena, const char *text)
@@ -362,7 +369,8 @@ void message_refuse(message *message, arena *arena, const char *code, const char
 	}
 	const char *id = message->id == NULL ? "" : message->id;
 	const char *coordinates = delivery->coordinates == NULL ? "" : delivery->coordinates;
-	const char *topic = delivery->topic == NULL ? "" : delivery->topic; /* whole, not as it is shown */
+	/* whole, not as it is shown */
+	const char *topic = delivery->topic == NULL ? "" : delivery->topic;
 	const piece pieces[] = {{id, strlen(id)},
 	                        {coordinates, strlen(coordinates)},
 	                        {topic, strlen(topic)},

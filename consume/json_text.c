@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json_text.c: see json_text.h. One recursive descent that only reads; of strings it can also write the decoded form. What it is
- * sure of must be what PostgreSQL does: where the two could differ it says JSON_UNSURE.
+ * json_text.c: see json_text.h. One recursive descent that only reads; of strings it can also write
+ * the decoded form. What it is sure of must be what PostgreSQL does: where the two could differ it
+ * says JSON_UNSURE.
  */
 #include "json_text.h"
+#include "json_escape.h"
+#include "utf8.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -41,33 +45,6 @@ static bool take(reader *in, unsigned char wanted)
 	return true;
 }
 
-/* The length of the UTF-8 sequence at `at` (RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF); 0: it is none. */
-static size_t utf8_length(const unsigned char *at, size_t left)
-{
-	size_t length = 0;
-
-	if (at[0] < 0x80) {
-		return 1;
-	}
-	length = at[0] >= 0xC2 && at[0] <= 0xDF   ? 2
-	         : at[0] >= 0xE0 && at[0] <= 0xEF ? 3
-	         : at[0] >= 0xF0 && at[0] <= 0xF4 ? 4
-	                                          : 0;
-	if (length == 0 || left < length) {
-		return 0;
-	}
-	for (size_t i = 1; i < length; i++) {
-		if ((at[i] & 0xC0) != 0x80) {
-			return 0;
-		}
-	}
-	if ((at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xED && at[1] > 0x9F) || (at[0] == 0xF0 && at[1] < 0x90) ||
-	    (at[0] == 0xF4 && at[1] > 0x8F)) {
-		return 0;
-	}
-	return length;
-}
-
 bool json_text_is_text(const void *data, size_t length)
 {
 	const unsigned char *at = data;
@@ -80,78 +57,6 @@ bool json_text_is_text(const void *data, size_t length)
 		}
 		at += step;
 	}
-	return true;
-}
-
-static bool read_hex4(reader *in, uint32_t *number)
-{
-	if (in->end - in->at < 4) {
-		return false;
-	}
-	*number = 0;
-	for (int i = 0; i < 4; i++) {
-		unsigned char c = *in->at++;
-		if (c >= '0' && c <= '9') {
-			*number = *number << 4 | (uint32_t)(c - '0');
-		} else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
-			*number = *number << 4 | (uint32_t)((c | 0x20) - 'a' + 10);
-		} else {
-			return false;
-		}
-	}
-	return true;
-}
-
-static size_t put_utf8(char *to, uint32_t c)
-{
-	if (c < 0x80) {
-		to[0] = (char)c;
-		return 1;
-	}
-	if (c < 0x800) {
-		to[0] = (char)(0xC0 | c >> 6);
-		to[1] = (char)(0x80 | (c & 0x3F));
-		return 2;
-	}
-	if (c < 0x10000) {
-		to[0] = (char)(0xE0 | c >> 12);
-		to[1] = (char)(0x80 | (c >> 6 & 0x3F));
-		to[2] = (char)(0x80 | (c & 0x3F));
-		return 3;
-	}
-	to[0] = (char)(0xF0 | c >> 18);
-	to[1] = (char)(0x80 | (c >> 12 & 0x3F));
-	to[2] = (char)(0x80 | (c >> 6 & 0x3F));
-	to[3] = (char)(0x80 | (c & 0x3F));
-	return 4;
-}
-
-/* What follows a backslash. */
-static bool read_escape(reader *in, uint32_t *c)
-{
-	static const char names[] = "\"\\/bfnrt";
-	static const char meanings[] = "\"\\/\b\f\n\r\t";
-	uint32_t low = 0;
-
-	if (in->at == in->end) {
-		return false;
-	}
-	unsigned char name = *in->at++;
-	const char *known = name == '\0' ? NULL : strchr(names, name);
-	if (known != NULL) {
-		*c = (unsigned char)meanings[known - names];
-		return true;
-	}
-	if (name != 'u' || !read_hex4(in, c) || (*c >= 0xDC00 && *c <= 0xDFFF)) {
-		return false;
-	}
-	if (*c >= 0xD800 && *c <= 0xDBFF) {
-		if (!take(in, '\\') || !take(in, 'u') || !read_hex4(in, &low) || low < 0xDC00 || low > 0xDFFF) {
-			return false;
-		}
-		*c = 0x10000 + ((*c - 0xD800) << 10) + (low - 0xDC00);
-	}
-	in->zero |= *c == 0;
 	return true;
 }
 
@@ -174,10 +79,11 @@ static bool read_string(reader *in, char *decoded, size_t *length)
 			return true;
 		}
 		if (take(in, '\\')) {
-			if (!read_escape(in, &c)) {
+			if (!json_read_escape(&in->at, in->end, &c)) {
 				return false;
 			}
-			size = put_utf8(sequence, c);
+			in->zero |= c == 0;
+			size = utf8_put(sequence, c);
 		} else {
 			size = utf8_length(in->at, (size_t)(in->end - in->at));
 			if (size == 0) {
@@ -381,7 +287,10 @@ static bool token_index(const char *token, size_t length, size_t *index)
 	return true;
 }
 
-/* Goes into the object or array at `in`: *found is where the token's value starts, NULL where there is none. False: no JSON. */
+/*
+ * Goes into the object or array at `in`: *found is where the token's value starts, NULL where there
+ * is none. False: no JSON.
+ */
 static bool find_member(reader *in, const char *token, size_t token_length, arena *arena, const unsigned char **found)
 {
 	*found = NULL;
@@ -498,24 +407,20 @@ json_found json_text_find(once_bytes text, const char *pointer, arena *arena, ch
 
 char *json_text_quote(arena *arena, const char *text)
 {
-	static const char hex[] = "0123456789abcdef";
 	char *quoted = arena_take(arena, 6 * strlen(text) + 3);
 	char *to = quoted;
 
 	*to++ = '"';
 	for (const char *from = text; *from != '\0'; from++) {
 		unsigned char c = (unsigned char)*from;
+		if (c < 0x20) {
+			to += sprintf(to, "\\u%04x", c);
+			continue;
+		}
 		if (c == '"' || c == '\\') {
 			*to++ = '\\';
-			*to++ = (char)c;
-		} else if (c < 0x20) {
-			memcpy(to, "\\u00", 4);
-			to[4] = hex[c >> 4];
-			to[5] = hex[c & 15];
-			to += 6;
-		} else {
-			*to++ = (char)c;
 		}
+		*to++ = (char)c;
 	}
 	*to++ = '"';
 	*to = '\0';

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json_text.h: questions to a JSON text, answered without building anything: does PostgreSQL's jsonb take it, and what stands at a
- * JSON pointer (RFC 6901). Numbers keep their text.
+ * json_text.h: questions to a JSON text, answered without building anything: does PostgreSQL's
+ * jsonb take it, and what stands at a JSON pointer (RFC 6901). Numbers keep their text.
  */
 #pragma once
 
@@ -12,9 +12,13 @@
 #include "pgonce.h"
 
 typedef enum json_answer {
-	JSON_NO,    /* certainly not: no JSON, not UTF-8, or with a \u0000, which jsonb refuses */
-	JSON_YES,   /* certainly, in a database in UTF8 */
-	JSON_UNSURE /* JSON that may be beyond a limit of the server (depth, size of numbers, length): ask the server */
+	JSON_NO,  /* certainly not: no JSON, not UTF-8, or with a \u0000, which jsonb refuses */
+	JSON_YES, /* certainly, in a database in UTF8 */
+	/*
+	 * JSON that may be beyond a limit of the server (depth, size of numbers, length): ask the
+	 * server
+	 */
+	JSON_UNSURE
 } json_answer;
 
 json_answer json_text_check(once_bytes text);
@@ -29,7 +33,10 @@ typedef enum json_found {
 	JSON_NOT_PLAIN, /* an object or an array */
 	JSON_NOT_JSON
 } json_found;
-/* As jsonb, the last of members with one name counts. On JSON_FOUND *value and *length are in the arena (with a NUL behind). */
+/*
+ * As jsonb, the last of members with one name counts. On JSON_FOUND *value and *length are in the
+ * arena (with a NUL behind).
+ */
 json_found json_text_find(once_bytes text, const char *pointer, arena *arena, char **value, size_t *length);
 
 /* "..." with what JSON wants escaped, in the arena. The text must be UTF-8. */

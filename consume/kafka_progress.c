@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena.h"
 #include "service.h"
 
 static progress **place_of(progress **list, const char *topic, int32_t partition)
@@ -24,10 +25,7 @@ progress *progress_of(progress **list, const char *topic, int32_t partition)
 	progress **at = place_of(list, topic, partition);
 
 	if (*at == NULL) {
-		progress *made = calloc(1, sizeof *made + strlen(topic) + 1);
-		if (made == NULL) {
-			return NULL;
-		}
+		progress *made = memory_take(sizeof *made + strlen(topic) + 1);
 		made->partition = partition;
 		made->since_ms = service_now_ms();
 		made->committed = -1;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* kafka_progress.h: how far each partition is that is ours: what was acknowledged, and what of that the group's offset says. For source_kafka.c. */
+/*
+ * kafka_progress.h: how far each partition is that is ours: what was acknowledged, and what of that
+ * the group's offset says. For source_kafka.c.
+ */
 #pragma once
 
 #include <stdint.h>
@@ -22,7 +25,7 @@ typedef struct progress {
 	char topic[];
 } progress;
 
-/* The partition's, made where there is none. NULL: memory is out; then nothing is told of it. */
+/* The partition's, made where there is none. */
 progress *progress_of(progress **list, const char *topic, int32_t partition);
 void progress_forget(progress **list, const char *topic, int32_t partition);
 /* A commit goes out; and has arrived. */

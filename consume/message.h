@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * message.h: a message as the contract wants it: with its id, its key, its headers as JSON; and how these are found in what a broker
- * delivers (identify.c). All in the arena that it is made in, but the payload, which stays the broker's.
+ * message.h: a message as the contract wants it: with its id, its key, its headers as JSON; and how
+ * these are found in what a broker delivers (identify.c). All in the arena that it is made in, but
+ * the payload, which stays the broker's.
  */
 #pragma once
 
@@ -48,8 +49,8 @@ typedef struct message {
 /* An id that begins so is of a message that no handler gets. */
 #define UNUSABLE_ID_PREFIX "pgonce:unusable:"
 /*
- * What stands in the inbox before an opaque id that the contract might take for a UUIDv7: as a key without a birthday it is never too old
- * to be applied. once.consumer_ids knows it as well.
+ * What stands in the inbox before an opaque id that the contract might take for a UUIDv7: as a key
+ * without a birthday it is never too old to be applied. once.consumer_ids knows it as well.
  */
 #define OPAQUE_ID_PREFIX "pgonce:id:"
 
@@ -70,5 +71,7 @@ __attribute__((format(printf, 4, 5))) void message_refuse(message *message, aren
                                                           const char *format, ...);
 /* The one valid traceparent among its headers (W3C Trace Context); NULL: none, or several. */
 const char *message_trace(const source_header *headers, size_t count, arena *arena);
-/* A message that was parked, as the broker had it (for the dead topic): headers[] and their count. */
+/*
+ * A message that was parked, as the broker had it (for the dead topic): headers[] and their count.
+ */
 source_header *message_headers(const char *json, arena *arena, size_t *count);

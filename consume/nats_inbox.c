@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* nats_inbox.c: see nats_inbox.h. The library's thread of the subscription puts messages in, the source's takes them out. */
+/*
+ * nats_inbox.c: see nats_inbox.h. The library's thread of the subscription puts messages in, the
+ * source's takes them out.
+ */
 #include "nats_inbox.h"
 
 #include <pthread.h>
@@ -8,6 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "arena.h"
 #include "service.h"
 
 enum {
@@ -26,7 +30,6 @@ struct nats_inbox {
 	pthread_cond_t came;
 	entry *first, *last;
 	int owners; /* the source, and the library's thread, which may end later */
-	bool no_memory;
 };
 
 static void leave(nats_inbox *inbox)
@@ -52,22 +55,15 @@ static void leave(nats_inbox *inbox)
 static void on_message(natsConnection *connection, natsSubscription *subscription, natsMsg *message, void *closure)
 {
 	nats_inbox *inbox = closure;
-	entry *added = malloc(sizeof *added);
+	entry *added = memory_take(sizeof *added);
 
 	(void)connection, (void)subscription;
+	added->message = message;
 	pthread_mutex_lock(&inbox->mutex);
-	if (added == NULL) {
-		inbox->no_memory = true;
-	} else {
-		*added = (entry){.message = message};
-		*(inbox->last == NULL ? &inbox->first : &inbox->last->next) = added;
-		inbox->last = added;
-	}
+	*(inbox->last == NULL ? &inbox->first : &inbox->last->next) = added;
+	inbox->last = added;
 	pthread_cond_signal(&inbox->came);
 	pthread_mutex_unlock(&inbox->mutex);
-	if (added == NULL) {
-		natsMsg_Destroy(message);
-	}
 }
 
 static void on_end(void *closure)
@@ -89,13 +85,9 @@ static void make_condition(pthread_cond_t *condition)
 
 nats_inbox *nats_inbox_open(natsConnection *connection, natsStatus *status)
 {
-	nats_inbox *inbox = calloc(1, sizeof *inbox);
+	nats_inbox *inbox = memory_take(sizeof *inbox);
 	natsInbox *subject = NULL;
 
-	if (inbox == NULL) {
-		*status = NATS_NO_MEMORY;
-		return NULL;
-	}
 	inbox->connection = connection;
 	inbox->owners = 1;
 	pthread_mutex_init(&inbox->mutex, NULL);
@@ -165,9 +157,7 @@ natsStatus nats_inbox_take(nats_inbox *inbox, int timeout_ms, natsMsg **message)
 		int64_t left_ms = until_ms - service_now_ms();
 		if (natsConnection_IsClosed(inbox->connection)) {
 			status = NATS_CONNECTION_CLOSED; /* what came by it is void */
-		} else if ((*message = take_first(inbox)) == NULL && inbox->no_memory) {
-			status = NATS_NO_MEMORY;
-		} else if (*message == NULL && left_ms <= 0) {
+		} else if ((*message = take_first(inbox)) == NULL && left_ms <= 0) {
 			status = NATS_TIMEOUT;
 		} else if (*message == NULL) {
 			wait_a_moment(inbox, left_ms);

@@ -9,7 +9,10 @@
 
 #include "service.h"
 
-/* "$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE...", or with a domain and an account before the stream. Sequence 0: none of these. */
+/*
+ * "$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE...", or with a domain and an account before the
+ * stream. Sequence 0: none of these.
+ */
 static void read_reply(delivery *delivery, const char *reply, const char *stream, char *coordinates,
                        size_t coordinates_bytes)
 {
@@ -75,20 +78,16 @@ delivery *nats_message_wrap(natsMsg *message, const char *stream)
 		free((void *)values);
 	}
 	delivery *made = delivery_new(header_count, coordinates_bytes, &text);
-	if (made != NULL) {
-		made->owned = message;
-		made->reply = reply;
-		made->touched_ms = service_now_ms();
-		made->message.topic = natsMsg_GetSubject(message);
-		made->message.payload = (once_bytes){.data = natsMsg_GetDataLength(message) > 0 ? natsMsg_GetData(message) : "",
-		                                     .length = (size_t)natsMsg_GetDataLength(message)};
-		add_headers(made, message, names, name_count);
-		read_reply(made, reply, stream, text, coordinates_bytes);
-		made->serial = (uint64_t)made->sequence;
-		made->message.coordinates = text;
-	} else {
-		natsMsg_Destroy(message);
-	}
+	made->owned = message;
+	made->reply = reply;
+	made->touched_ms = service_now_ms();
+	made->message.topic = natsMsg_GetSubject(message);
+	made->message.payload = (once_bytes){.data = natsMsg_GetDataLength(message) > 0 ? natsMsg_GetData(message) : "",
+	                                     .length = (size_t)natsMsg_GetDataLength(message)};
+	add_headers(made, message, names, name_count);
+	read_reply(made, reply, stream, text, coordinates_bytes);
+	made->serial = (uint64_t)made->sequence;
+	made->message.coordinates = text;
 	free((void *)names);
 	return made;
 }

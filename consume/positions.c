@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* positions.c: tells the database how far the broker's parts are acknowledged (once.consumer_report). Called by the loops. */
+/* positions.c: reports how far the broker's parts are acknowledged. Called by consumer.c. */
 #include "consumer.h"
-
-#include <stdlib.h>
 
 enum {
 	EVERY_MS = 5000,
@@ -30,7 +28,7 @@ static bool store(consumer *consumer, const source_position *positions, size_t c
 	return database_run(&consumer->database, SQL_REPORT, &given, failure);
 }
 
-void consumer_report(consumer *consumer, bool now)
+void positions_report(consumer *consumer, bool now)
 {
 	const source_class *class = consumer->settings.class;
 	char quoted[SERVICE_QUOTE_BYTES];
@@ -40,7 +38,7 @@ void consumer_report(consumer *consumer, bool now)
 	    (!now && service_now_ms() < consumer->reported_ms + EVERY_MS)) {
 		return;
 	}
-	source_position *positions = memory_take(PARTS_MAX * sizeof *positions);
+	source_position *positions = arena_take(&consumer->arena, PARTS_MAX * sizeof *positions);
 	size_t count = class->positions(consumer->source, positions, PARTS_MAX);
 	if (count == 0 || store(consumer, positions, count, &failure)) {
 		consumer->report_failures = 0;
@@ -50,6 +48,5 @@ void consumer_report(consumer *consumer, bool now)
 		    "sqlstate=%s problem=%s hint=\"until positions are stored again, the inbox keeps what the last ones need\"",
 		    failure.sqlstate, service_quote(failure.text, quoted));
 	}
-	free(positions);
 	consumer->reported_ms = service_now_ms();
 }

@@ -2,9 +2,10 @@
 /* settings.c: the options of a consumer, and what must hold between them. */
 #include "settings.h"
 
+#include <assert.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,341 +13,224 @@
 #include "http.h"
 
 #define AT(member) offsetof(settings, member)
+#define SOURCES_MAX 8
 
+/* clang-format off */
 const config_option consume_options[] = {
-    {.name = "dsn",
-     .kind = CONFIG_TEXT,
-     .offset = AT(dsn),
-     .help =
-         "the database, as libpq's connection string; default: the file's dsn, then --dsn, then libpq's environment"},
-    {.name = "source",
-     .kind = CONFIG_TEXT,
-     .offset = AT(source),
-     .required = true,
-     .help = "where the messages come from: kafka, rabbitmq or nats"},
-    {.name = "handler",
-     .kind = CONFIG_TEXT,
-     .offset = AT(handler),
-     .help = "the SQL function that applies a message: schema.name, with one argument of type once.message. It runs in "
-             "the transaction that "
-             "remembers the message, as the role of the dsn. Either this or endpoint"},
-    {.name = "endpoint",
-     .kind = CONFIG_TEXT,
-     .offset = AT(endpoint),
-     .help = "an HTTP endpoint that applies a message: each is POSTed under a lease, with Idempotency-Key and the "
-             "message's headers. 2xx: "
-             "applied. Either this or handler"},
-    {.name = "id",
-     .kind = CONFIG_TEXT,
-     .offset = AT(id),
-     .standard = "header:Pgonce-Event-Id",
-     .help = "what makes it one message, however often it is delivered: header:NAME, json:/pointer into the payload "
-             "(RFC 6901), or "
-             "coordinates (its place in the broker's log: no protection from a producer that sends twice). A message "
-             "without one is "
-             "dead at once; one that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},
-    {.name = "ids",
-     .kind = CONFIG_CHOICE,
-     .offset = AT(ids),
-     .choices = "opaque|uuidv7",
-     .standard = "opaque",
-     .help =
-         "opaque: an id is only a name, and a message of any age is applied; uuidv7: an id that is a UUIDv7 carries "
-         "its day, which is forgotten as a whole, and a message of a forgotten day is dead. Not to be changed while "
-         "the inbox remembers messages"},
-    {.name = "order_by",
-     .kind = CONFIG_TEXT,
-     .offset = AT(order_by),
-     .standard = "key",
-     .help = "messages with the same key are applied in the order in which the broker gives them: key (the broker's "
-             "own, else the header "
-             "Pgonce-Key), header:NAME, json:/pointer, or none"},
-    {.name = "tenant",
-     .kind = CONFIG_TEXT,
-     .offset = AT(tenant),
-     .standard = "",
-     .help = "the tenant of the inbox and of the handler's work"},
-    {.name = "batch",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(batch),
-     .minimum = 1,
-     .maximum = 10000,
-     .standard = "500",
-     .applies = "handler",
-     .help = "how many messages one transaction applies at most"},
-    {.name = "prefetch",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(prefetch),
-     .minimum = 1,
-     .maximum = 100000,
-     .standard = "2000",
-     .help = "how many messages are held in memory at most"},
-    {.name = "attempts",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(attempts),
-     .minimum = 1,
-     .maximum = 1000,
-     .standard = "10",
-     .help = "after so many failed attempts a message is dead"},
-    {.name = "retry_first",
-     .kind = CONFIG_DURATION,
-     .offset = AT(retry_first_ms),
-     .minimum = 1,
-     .maximum = 86400000,
-     .standard = "1s",
-     .help = "the pause before the second attempt; doubled each time, with jitter"},
-    {.name = "retry_most",
-     .kind = CONFIG_DURATION,
-     .offset = AT(retry_most_ms),
-     .minimum = 1,
-     .maximum = 86400000,
-     .standard = "5m",
-     .help = "the longest pause between two attempts"},
-    {.name = "on_dead",
-     .kind = CONFIG_CHOICE,
-     .offset = AT(on_dead),
-     .choices = "block|skip",
-     .standard = "block",
-     .help = "what becomes of the later messages of a dead one's key: block: they wait for pgonce dead retry or "
-             "discard; skip: they go on"},
-    {.name = "parked_max",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(parked_max),
-     .minimum = 1,
-     .maximum = 100000000,
-     .standard = "100000",
-     .help = "with so many messages parked (waiting, retrying, dead) no more are taken from the broker"},
-    {.name = "dead_topic",
-     .kind = CONFIG_TEXT,
-     .offset = AT(dead_topic),
-     .help = "a topic, subject or routing key of the same broker to which a copy of each dead message is sent, at "
-             "least once"},
-    {.name = "prepare",
-     .kind = CONFIG_FLAG,
-     .offset = AT(prepare),
-     .standard = "yes",
-     .help = "prepare statements once per connection; no: behind a pooler in transaction mode"},
-    {.name = "lease",
-     .kind = CONFIG_DURATION,
-     .offset = AT(lease_ms),
-     .minimum = 1000,
-     .maximum = 3600000,
-     .standard = "60s",
-     .applies = "endpoint",
-     .help =
-         "how long a call holds its message before another process may take it over; renewed while the call goes on"},
-    {.name = "timeout",
-     .kind = CONFIG_DURATION,
-     .offset = AT(timeout_ms),
-     .minimum = 100,
-     .maximum = 3600000,
-     .standard = "30s",
-     .applies = "endpoint",
-     .help = "how long a call may take"},
-    {.name = "in_flight",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(in_flight),
-     .minimum = 1,
-     .maximum = 10000,
-     .standard = "64",
-     .applies = "endpoint",
-     .help = "calls at once; of one key one at a time"},
-    {.name = "response_max",
-     .kind = CONFIG_BYTES,
-     .offset = AT(response_max),
-     .minimum = 0,
-     .maximum = 16777216,
-     .standard = "64k",
-     .applies = "endpoint",
-     .help = "how much of an answer's body is stored as the outcome"},
-    {.name = "endpoint_ca_file",
-     .kind = CONFIG_TEXT,
-     .offset = AT(ca_file),
-     .applies = "endpoint",
-     .help = "the certificates that the endpoint's must be signed by; default: the system's"},
-    {.name = "endpoint_certificate_file",
-     .kind = CONFIG_TEXT,
-     .offset = AT(certificate_file),
-     .applies = "endpoint",
-     .help = "our own certificate, for an endpoint that asks for one"},
-    {.name = "endpoint_key_file",
-     .kind = CONFIG_TEXT,
-     .offset = AT(key_file),
-     .applies = "endpoint",
-     .help = "and its key"},
-    {.name = NULL},
+	{.name = "dsn", .kind = CONFIG_TEXT, .offset = AT(dsn), .help = "the database, as libpq's connection string; default: the file's dsn, then --dsn, then libpq's environment"},
+	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "where the messages come from: kafka, rabbitmq or nats"},
+	{.name = "handler", .kind = CONFIG_TEXT, .offset = AT(handler), .help = "the SQL function that applies a message: schema.name, with one argument of type once.message. It runs in the transaction that remembers the message, as the role of the dsn. Either this or endpoint"},
+	{.name = "endpoint", .kind = CONFIG_TEXT, .offset = AT(endpoint), .help = "an HTTP endpoint that applies a message: each is POSTed under a lease, with Idempotency-Key and the message's headers. 2xx: applied. Either this or handler"},
+	{.name = "id", .kind = CONFIG_TEXT, .offset = AT(id), .standard = "header:Pgonce-Event-Id", .help = "what makes it one message, however often it is delivered: header:NAME, json:/pointer into the payload (RFC 6901), or coordinates (its place in the broker's log: no protection from a producer that sends twice). A message without one is dead at once; one that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},
+	{.name = "ids", .kind = CONFIG_CHOICE, .offset = AT(ids), .choices = "opaque|uuidv7", .standard = "opaque", .help = "opaque: an id is only a name, and a message of any age is applied; uuidv7: an id that is a UUIDv7 carries its day, which is deleted as a whole, and a message of a deleted day is dead. Not to be changed while the inbox remembers messages"},
+	{.name = "order_by", .kind = CONFIG_TEXT, .offset = AT(order_by), .standard = "key", .help = "messages with the same key are applied in the order in which the broker gives them: key (the broker's own, else the header Pgonce-Key), header:NAME, json:/pointer, or none"},
+	{.name = "tenant", .kind = CONFIG_TEXT, .offset = AT(tenant), .standard = "", .help = "the tenant of the inbox and of the handler's work"},
+	{.name = "batch", .kind = CONFIG_NUMBER, .offset = AT(batch), .minimum = 1, .maximum = 10000, .standard = "500", .applies = "handler", .help = "how many messages one transaction applies at most"},
+	{.name = "prefetch", .kind = CONFIG_NUMBER, .offset = AT(prefetch), .minimum = 1, .maximum = 100000, .standard = "2000", .help = "how many messages are held in memory at most"},
+	{.name = "attempts", .kind = CONFIG_NUMBER, .offset = AT(attempts), .minimum = 1, .maximum = 1000, .standard = "10", .help = "after so many failed attempts a message is dead"},
+	{.name = "retry_first", .kind = CONFIG_DURATION, .offset = AT(retry_first_ms), .minimum = 1, .maximum = 86400000, .standard = "1s", .help = "the pause before the second attempt; doubled each time, with jitter"},
+	{.name = "retry_most", .kind = CONFIG_DURATION, .offset = AT(retry_most_ms), .minimum = 1, .maximum = 86400000, .standard = "5m", .help = "the longest pause between two attempts"},
+	{.name = "on_dead", .kind = CONFIG_CHOICE, .offset = AT(on_dead), .choices = "block|skip", .standard = "block", .help = "what becomes of the later messages of a dead one's key: block: they wait for pgonce dead retry or discard; skip: they go on"},
+	{.name = "parked_max", .kind = CONFIG_NUMBER, .offset = AT(parked_max), .minimum = 1, .maximum = 100000000, .standard = "100000", .help = "with so many messages parked (waiting, retrying, dead) no more are taken from the broker"},
+	{.name = "dead_topic", .kind = CONFIG_TEXT, .offset = AT(dead_topic), .help = "a topic, subject or routing key of the same broker to which a copy of each dead message is sent, at least once"},
+	{.name = "prepare", .kind = CONFIG_FLAG, .offset = AT(prepare), .standard = "yes", .help = "prepare statements once per connection; no: behind a pooler in transaction mode"},
+	{.name = "lease", .kind = CONFIG_DURATION, .offset = AT(lease_ms), .minimum = 1000, .maximum = 3600000, .standard = "60s", .applies = "endpoint", .help = "how long a call holds its message before another process may take it over; renewed while the call goes on"},
+	{.name = "timeout", .kind = CONFIG_DURATION, .offset = AT(timeout_ms), .minimum = 100, .maximum = 3600000, .standard = "30s", .applies = "endpoint", .help = "how long a call may take"},
+	{.name = "in_flight", .kind = CONFIG_NUMBER, .offset = AT(in_flight), .minimum = 1, .maximum = 10000, .standard = "64", .applies = "endpoint", .help = "calls at once; of one key one at a time"},
+	{.name = "response_max", .kind = CONFIG_BYTES, .offset = AT(response_max), .minimum = 0, .maximum = 16777216, .standard = "64k", .applies = "endpoint", .help = "how much of an answer's body is stored as the outcome"},
+	{.name = "endpoint_ca_file", .kind = CONFIG_TEXT, .offset = AT(ca_file), .applies = "endpoint", .help = "the certificates that the endpoint's must be signed by; default: the system's"},
+	{.name = "endpoint_certificate_file", .kind = CONFIG_TEXT, .offset = AT(certificate_file), .applies = "endpoint", .help = "our own certificate, for an endpoint that asks for one"},
+	{.name = "endpoint_key_file", .kind = CONFIG_TEXT, .offset = AT(key_file), .applies = "endpoint", .help = "and its key"},
+	{.name = NULL},
 };
+/* clang-format on */
 
-static const config_entry *entry_of(const config_section *section, const char *name)
+/* What the checks below look at, and where they say what is wrong. */
+typedef struct look {
+	const config *config;
+	const config_section *section;
+	settings *settings;
+	char *problems; /* NULL: none so far */
+} look;
+
+static const config_entry *entry_of(const look *look, const char *name)
 {
-	for (size_t i = 0; i < section->entry_count; i++) {
-		if (strcmp(section->entries[i].name, name) == 0) {
-			return &section->entries[i];
+	for (size_t i = 0; i < look->section->entry_count; i++) {
+		if (strcmp(look->section->entries[i].name, name) == 0) {
+			return &look->section->entries[i];
 		}
 	}
 	return NULL;
 }
 
-static bool refuse(char **problem, char *text)
+/* Says what is wrong with an option (NULL: with the section). */
+__attribute__((format(printf, 3, 4))) static void refuse(look *look, const char *option, const char *format, ...)
 {
-	*problem = text;
-	return false;
+	char text[1024];
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	config_problem_add(&look->problems, config_problem(look->config, look->section,
+	                                                   option == NULL ? NULL : entry_of(look, option), "%s", text));
 }
 
-static char *source_names(void)
+static void find_class(look *look)
 {
-	char *names = strdup("");
-
-	for (size_t i = 0; source_at(i) != NULL && names != NULL; i++) {
-		char *longer = NULL;
-		if (asprintf(&longer, "%s%s%s", names, i == 0 ? "" : ", ", source_at(i)->name) < 0) {
-			longer = NULL;
-		}
-		free(names);
-		names = longer;
-	}
-	return names;
-}
-
-static bool check_source(const config *config, const config_section *section, settings *settings, char **problem)
-{
+	settings *settings = look->settings;
 	const char *library = broker_left_out(settings->source);
+	arena arena = {0};
+	const char *names = "";
 
-	if (library != NULL) {
-		*problem = config_problem(config, section, entry_of(section, "source"),
-		                          "this pgonce was built without %s: install %s and build it again", settings->source,
-		                          library);
-		return false;
-	}
 	settings->class = source_find(settings->source);
-	if (settings->class == NULL) {
-		char *names = source_names();
-		*problem = config_problem(config, section, entry_of(section, "source"), "source: '%s' is none of %s",
-		                          settings->source, names == NULL ? "" : names);
-		free(names);
-		return false;
+	if (library != NULL) {
+		refuse(look, "source", "this pgonce was built without %s: install %s and build it again", settings->source,
+		       library);
+	} else if (settings->class == NULL) {
+		for (size_t i = 0; source_at(i) != NULL; i++) {
+			names = arena_format(&arena, "%s%s%s", names, i == 0 ? "" : ", ", source_at(i)->name);
+		}
+		refuse(look, "source", "source: '%s' is none of %s", settings->source, names);
 	}
-	const config_option *const tables[] = {consume_options, settings->class->options};
-	return config_known(config, section, tables, sizeof tables / sizeof tables[0], problem) &&
-	       settings->class->check(config, section, problem);
+	arena_clear(&arena);
 }
 
-static bool check_file(const config *config, const config_section *section, const char *name, const char *path,
-                       char **problem)
+/* Is every option known to the source, or, where that is not known, to any of them? */
+static void check_names(look *look)
 {
-	return path == NULL || access(path, R_OK) == 0 ||
-	       refuse(problem, config_problem(config, section, entry_of(section, name), "%s: cannot read %s: %s", name,
-	                                      path, strerror(errno)));
+	const config_option *tables[1 + SOURCES_MAX] = {consume_options};
+	size_t count = 1;
+	char *problem = NULL;
+
+	for (size_t i = 0; source_at(i) != NULL; i++) {
+		if (look->settings->class == NULL || look->settings->class == source_at(i)) {
+			assert(count <= SOURCES_MAX);
+			tables[count++] = source_at(i)->options;
+		}
+	}
+	(void)config_known(look->config, look->section, tables, count, &problem);
+	config_problem_add(&look->problems, problem);
 }
 
-static bool check_endpoint(const config *config, const config_section *section, const settings *settings,
-                           char **problem)
+static bool check_endpoint(look *look)
 {
+	const settings *settings = look->settings;
 	const http_settings http = {.allow_plain = true};
 	/* What is before an @ may be a password. */
 	const char *at = strrchr(settings->endpoint, '@');
 
 	if (http_check_url(&http, settings->endpoint)[0] != '\0') {
-		return refuse(problem, config_problem(config, section, entry_of(section, "endpoint"),
-		                                      "endpoint: '%s' is no URL: http://HOST/PATH or https://HOST/PATH",
-		                                      at == NULL ? settings->endpoint : at + 1));
-	}
-	if ((settings->certificate_file == NULL) != (settings->key_file == NULL)) {
-		const char *given = settings->key_file == NULL ? "endpoint_certificate_file" : "endpoint_key_file";
-		return refuse(problem,
-		              config_problem(config, section, entry_of(section, given),
-		                             "endpoint_certificate_file and endpoint_key_file belong together: give both"));
-	}
-	return check_file(config, section, "endpoint_ca_file", settings->ca_file, problem) &&
-	       check_file(config, section, "endpoint_certificate_file", settings->certificate_file, problem) &&
-	       check_file(config, section, "endpoint_key_file", settings->key_file, problem);
-}
-
-/* Exactly one of the two, and nothing that is only the other's. */
-static bool check_way(const config *config, const config_section *section, const settings *settings, char **problem)
-{
-	bool has_handler = settings->handler != NULL && settings->handler[0] != '\0';
-	bool has_endpoint = settings->endpoint != NULL && settings->endpoint[0] != '\0';
-
-	if (has_handler == has_endpoint) {
-		return refuse(problem,
-		              config_problem(config, section, NULL,
-		                             "one of handler (a SQL function) and endpoint (an HTTP URL) is required%s",
-		                             has_handler ? ", not both" : ""));
-	}
-	if (has_endpoint && !check_endpoint(config, section, settings, problem)) {
+		refuse(look, "endpoint", "endpoint: '%s' is no URL: http://HOST/PATH or https://HOST/PATH",
+		       at == NULL ? settings->endpoint : at + 1);
 		return false;
 	}
-	for (const config_option *option = consume_options; option->name != NULL; option++) {
-		const config_entry *entry = entry_of(section, option->name);
-		if (entry != NULL && option->applies != NULL &&
-		    strcmp(option->applies, has_handler ? "handler" : "endpoint") != 0) {
-			return refuse(problem,
-			              config_problem(config, section, entry, "%s: only with %s", option->name, option->applies));
+	if ((settings->certificate_file == NULL) != (settings->key_file == NULL)) {
+		refuse(look, settings->key_file == NULL ? "endpoint_certificate_file" : "endpoint_key_file",
+		       "endpoint_certificate_file and endpoint_key_file belong together: give both");
+		return false;
+	}
+	const struct {
+		const char *name, *path;
+	} files[] = {{"endpoint_ca_file", settings->ca_file},
+	             {"endpoint_certificate_file", settings->certificate_file},
+	             {"endpoint_key_file", settings->key_file}};
+	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+		if (files[i].path != NULL && access(files[i].path, R_OK) != 0) {
+			refuse(look, files[i].name, "%s: cannot read %s: %s", files[i].name, files[i].path, strerror(errno));
+			return false;
 		}
 	}
 	return true;
 }
 
-static bool check_origins(const config *config, const config_section *section, settings *settings, char **problem)
+/* Exactly one of the two handlers, and nothing that is only the other's. */
+static void check_handler(look *look)
 {
+	const settings *settings = look->settings;
+	bool has_handler = settings->handler != NULL && settings->handler[0] != '\0';
+	bool has_endpoint = settings->endpoint != NULL && settings->endpoint[0] != '\0';
+
+	if (has_handler == has_endpoint) {
+		refuse(look, NULL, "one of handler (a SQL function) and endpoint (an HTTP URL) is required%s",
+		       has_handler ? ", not both" : "");
+		return;
+	}
+	if (has_endpoint && !check_endpoint(look)) {
+		return;
+	}
+	for (const config_option *option = consume_options; option->name != NULL; option++) {
+		if (entry_of(look, option->name) != NULL && option->applies != NULL &&
+		    strcmp(option->applies, has_handler ? "handler" : "endpoint") != 0) {
+			refuse(look, option->name, "%s: only with %s", option->name, option->applies);
+			return;
+		}
+	}
+}
+
+static void check_origins(look *look)
+{
+	settings *settings = look->settings;
+
 	if (!origin_read(settings->id, &settings->id_from) || settings->id_from.kind == ORIGIN_NONE ||
 	    settings->id_from.kind == ORIGIN_KEY) {
-		return refuse(problem,
-		              config_problem(config, section, entry_of(section, "id"),
-		                             "id: '%s' is none of header:NAME, json:/pointer, coordinates", settings->id));
+		refuse(look, "id", "id: '%s' is none of header:NAME, json:/pointer, coordinates", settings->id);
+		return;
 	}
 	settings->id_from.opaque = settings->ids == IDS_OPAQUE;
 	if (!origin_read(settings->order_by, &settings->key_from) || settings->key_from.kind == ORIGIN_COORDINATES) {
-		return refuse(problem, config_problem(config, section, entry_of(section, "order_by"),
-		                                      "order_by: '%s' is none of key, header:NAME, json:/pointer, none",
-		                                      settings->order_by));
+		refuse(look, "order_by", "order_by: '%s' is none of key, header:NAME, json:/pointer, none", settings->order_by);
+	} else if (settings->id_from.kind == ORIGIN_COORDINATES && !settings->class->has_coordinates) {
+		refuse(look, "id", "id: a message of %s has no coordinates; use header:NAME or json:/pointer",
+		       settings->class->name);
+	} else if (!settings->prepare && !settings->class->shares_order && settings->key_from.kind != ORIGIN_NONE) {
+		refuse(look, "prepare",
+		       "prepare: with %s the order of a key is kept by one process at a time, under a lock of its session, "
+		       "which a pooler in transaction mode does not keep; connect directly, or set order_by = none",
+		       settings->class->name);
 	}
-	if (settings->id_from.kind == ORIGIN_COORDINATES && !settings->class->has_coordinates) {
-		return refuse(problem,
-		              config_problem(config, section, entry_of(section, "id"),
-		                             "id: a message of %s has no coordinates; use header:NAME or json:/pointer",
-		                             settings->class->name));
-	}
-	if (!settings->prepare && !settings->class->shares_order && settings->key_from.kind != ORIGIN_NONE) {
-		return refuse(
-		    problem,
-		    config_problem(
-		        config, section, entry_of(section, "prepare"),
-		        "prepare: with %s the order of a key is kept by one process at a time, under a lock of its session, "
-		        "which a pooler in transaction mode does not keep; connect directly, or set order_by = none",
-		        settings->class->name));
-	}
-	return true;
 }
 
-static bool check_numbers(const config *config, const config_section *section, const settings *settings, char **problem)
+static void check_numbers(look *look)
 {
+	const settings *settings = look->settings;
+
 	if (settings->batch > settings->prefetch) {
-		const config_entry *entry = entry_of(section, "batch");
-		return refuse(problem, config_problem(config, section, entry != NULL ? entry : entry_of(section, "prefetch"),
-		                                      "batch: is more than prefetch (%lld)", (long long)settings->prefetch));
+		refuse(look, entry_of(look, "batch") != NULL ? "batch" : "prefetch", "batch: is more than prefetch (%lld)",
+		       (long long)settings->prefetch);
+	} else if (settings->retry_first_ms > settings->retry_most_ms) {
+		refuse(look, "retry_first", "retry_first: is more than retry_most");
+	} else if (settings->dead_topic != NULL && settings->class->publish == NULL) {
+		refuse(look, "dead_topic", "dead_topic: %s cannot send", settings->class->name);
+	} else if (strlen(look->section->name) > 200) {
+		refuse(look, NULL, "the name of a consumer has at most 200 bytes");
 	}
-	if (settings->retry_first_ms > settings->retry_most_ms) {
-		return refuse(problem, config_problem(config, section, entry_of(section, "retry_first"),
-		                                      "retry_first: is more than retry_most"));
-	}
-	if (settings->dead_topic != NULL && settings->class->publish == NULL) {
-		return refuse(problem, config_problem(config, section, entry_of(section, "dead_topic"),
-		                                      "dead_topic: %s cannot send", settings->class->name));
-	}
-	if (strlen(section->name) > 200) {
-		return refuse(problem, config_problem(config, section, NULL, "the name of a consumer has at most 200 bytes"));
-	}
-	return true;
 }
 
 bool settings_read(const config *config, const config_section *section, settings *settings, char **problem)
 {
+	look look = {.config = config, .section = section, .settings = settings};
+	char *own = NULL;
+
 	*settings = (struct settings){0};
-	return config_apply(config, section, consume_options, settings, problem) &&
-	       check_source(config, section, settings, problem) && check_way(config, section, settings, problem) &&
-	       check_origins(config, section, settings, problem) && check_numbers(config, section, settings, problem);
+	bool applied = config_apply(config, section, consume_options, settings, &own);
+	config_problem_add(&look.problems, own);
+	if (settings->source != NULL && settings->source[0] != '\0') {
+		find_class(&look);
+	}
+	check_names(&look);
+	own = NULL;
+	if (settings->class != NULL && !settings->class->check(config, section, &own)) {
+		config_problem_add(&look.problems, own);
+	}
+	/* What is to hold between values says nothing where they could not be read. */
+	if (applied && settings->class != NULL) {
+		check_handler(&look);
+		check_origins(&look);
+		check_numbers(&look);
+	}
+	*problem = look.problems;
+	return look.problems == NULL;
 }
 
 bool consume_check(const config *config, const config_section *section, char **problem)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ and NATS JetStream implement,
- * a file each (source_*.c). A source hands over messages and acknowledges them once their effects are committed. It knows
- * nothing of PostgreSQL. A source is used by one thread.
+ * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ and NATS
+ * JetStream implement, a file each (source_*.c). A source hands over messages and acknowledges them
+ * once their effects are committed. It knows nothing of PostgreSQL. A source is used by one thread.
  */
 #pragma once
 
@@ -26,24 +26,33 @@ typedef struct source_message {
 	once_bytes payload;
 	const source_header *headers;
 	size_t header_count;
-	/* "orders/3/1071", "ORDERS/1071": the same on each redelivery. NULL: the broker has none (RabbitMQ). */
+	/*
+	 * "orders/3/1071", "ORDERS/1071": the same on each redelivery. NULL: the broker has none
+	 * (RabbitMQ).
+	 */
 	const char *coordinates;
 	void *own; /* the source's own */
 } source_message;
 
 /*
- * After UNAVAILABLE and LOST, deliveries that are out may be void: the broker hands them out again, here or to another
- * member. To acknowledge or to give back a void one is harmless and still frees it.
+ * After UNAVAILABLE and LOST, deliveries that are out may be void: the broker hands them out again,
+ * here or to another member. To acknowledge or to give back a void one is harmless and still frees
+ * it.
  */
 typedef enum source_state {
-	SOURCE_OK,          /* messages, or none within the time */
-	SOURCE_UNAVAILABLE, /* the broker cannot be reached, or has no such stream, queue, topic; it is tried again by itself */
-	SOURCE_LOST         /* a rebalance took partitions, the connection was made anew */
+	SOURCE_OK, /* messages, or none within the time */
+	/*
+	 * the broker cannot be reached, or has no such stream, queue, topic; it is tried again by
+	 * itself
+	 */
+	SOURCE_UNAVAILABLE,
+	SOURCE_LOST /* a rebalance took partitions, the connection was made anew */
 } source_state;
 
 /*
- * How far a part of what is read (a partition, a stream, a queue) has been acknowledged, and the broker knows it: nothing of it that is
- * older than at_ms comes again. In the broker's time, milliseconds since 1970, or SOURCE_AT_END: all that there was, less behind_ms.
+ * How far a part of what is read (a partition, a stream, a queue) has been acknowledged, and the
+ * broker knows it: nothing of it that is older than at_ms comes again. In the broker's time,
+ * milliseconds since 1970, or SOURCE_AT_END: all that there was, less behind_ms.
  */
 #define SOURCE_AT_END INT64_MIN
 typedef struct source_position {
@@ -59,43 +68,47 @@ typedef struct source_class {
 	const config_option *options; /* those of this source alone; ends with name NULL */
 	bool has_coordinates;         /* what it hands over has `coordinates` */
 	/*
-	 * Members of one group never hold messages of one key at the same time (Kafka's partitions). Where false, order
-	 * needs one active member.
+	 * Members of one group never hold messages of one key at the same time (Kafka's partitions).
+	 * Where false, order needs one active member.
 	 */
 	bool shares_order;
 	/*
-	 * As sink_class.open (relay/sink.h). prefetch: how many messages may be out or waiting here, a bound on memory. ordered:
-	 * the order of keys is to be kept; where the class does not share it, this is the one active member.
+	 * As sink_class.open (relay/sink.h). prefetch: how many messages may be out or waiting here, a
+	 * bound on memory. ordered: the order of keys is to be kept; where the class does not share it,
+	 * this is the one active member.
 	 */
 	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
 	/*
-	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and not at all for more.
-	 * May be called while earlier ones are out. problem: for people, where the state is not OK.
-	 * most = 0 keeps alive: gives nothing and does not wait; stays in the group, sends heartbeats, says that what is out
-	 * is still at work. To be called every 2 s or oftener while something else keeps the caller busy.
+	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and
+	 * not at all for more. May be called while earlier ones are out. problem: for people, where the
+	 * state is not OK. most = 0 keeps alive: gives nothing and does not wait; stays in the group,
+	 * sends heartbeats, says that what is out is still at work. To be called every 2 s or oftener
+	 * while something else keeps the caller busy.
 	 */
 	source_state (*fetch)(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
 	                      char problem[256]);
 	/*
-	 * Their effects are committed: the broker may forget them. All that fetch gave before them are acknowledged or
-	 * given back already, or among them.
+	 * Their effects are committed: the broker may forget them. All that fetch gave before them are
+	 * acknowledged or given back already, or among them.
 	 */
 	source_state (*acknowledge)(source *source, source_message *const *messages, size_t count, char problem[256]);
 	/*
-	 * Nothing was done with them: the next fetch gives those that are not void again, in the broker's order and before
-	 * what followed. For that order, give back all that is out before the next fetch.
+	 * Nothing was done with them: the next fetch gives those that are not void again, in the
+	 * broker's order and before what followed. For that order, give back all that is out before the
+	 * next fetch.
 	 */
 	void (*give_back)(source *source, source_message *const *messages, size_t count);
 	/*
-	 * The positions of at most `most` parts; those of which nothing is known for certain are left out. Returns their number. May wait a
-	 * moment for the broker. NULL: the source knows none.
+	 * The positions of at most `most` parts; those of which nothing is known for certain are left
+	 * out. Returns their number. May wait a moment for the broker. NULL: the source knows none.
 	 */
 	size_t (*positions)(source *source, source_position *positions, size_t most);
 	/*
-	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key of the same broker,
-	 * and waits at most timeout_ms. True: the broker has acknowledged it. False: it may or may not have it.
+	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key
+	 * of the same broker, and waits at most timeout_ms. True: the broker has acknowledged it.
+	 * False: it may or may not have it.
 	 */
 	bool (*publish)(source *source, const char *topic, const source_message *message, const source_header *more,
 	                size_t more_count, int timeout_ms, char problem[256]);

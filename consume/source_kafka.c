@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * source_kafka.c: messages of Kafka topics, as a member of a consumer group. Offsets are committed by what was acknowledged and by
- * nothing else, one commit at a time, without waiting for its answer: a commit that gets lost is only a redelivery.
+ * source_kafka.c: messages of Kafka topics, as a member of a consumer group. Offsets are committed
+ * by what was acknowledged and by nothing else, one commit at a time, without waiting for its
+ * answer: a commit that gets lost is only a redelivery.
  *
- * A partition that a rebalance takes away takes its deliveries along: they are void, and never committed, since the next owner's
- * offset would be overwritten. Those of partitions that stay are still good.
+ * A partition that a rebalance takes away takes its deliveries along: they are void, and never
+ * committed, since the next owner's offset would be overwritten. Those of partitions that stay are
+ * still good.
  */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "arena.h"
 #include "delivery.h"
 #include "kafka.h"
+#include "kafka_producer.h"
 #include "kafka_progress.h"
 
 enum {
-	COMMIT_MS = 5000, /* so long a commit may take where it is waited for: a partition goes, the end */
-	CHECK_MS = 1000,  /* so long is waited for a sign of life */
+	/* so long a commit may take where it is waited for: a partition goes, the end */
+	COMMIT_MS = 5000,
+	CHECK_MS = 1000, /* so long is waited for a sign of life */
 	CHECK_EVERY_MS = 2000,
 	REPEAT_MS = 1000, /* until a commit that failed is tried again */
 	TEXT_BYTES = 64,  /* of coordinates, besides the topic's name */
@@ -45,20 +50,15 @@ static const kafka_fixed fixed[] = {
 	{"group.id", NULL, "it is the option group"},
 	{0}};
 
-/* Of the producer of dead messages, which is made of the same section. */
-static const char *const producer_properties[][2] = {
-	{"enable.idempotence", "true"},
-	{"message.timeout.ms", "10000"},
-	{"topic.metadata.propagation.max.ms", "3000"}, /* so long a topic may be unknown; librdkafka's own is longer than anyone waits here */
-	{NULL, NULL}};
-
 /* What is not said in the section. */
 static const char *const defaults[][2] = {
-	{"auto.offset.reset", "earliest"},     /* librdkafka's own, latest, skips what was written before the group's first start */
+	/* librdkafka's own, latest, skips what was written before the group's first start */
+	{"auto.offset.reset", "earliest"},
 	{"isolation.level", "read_committed"},
 	{"queued.max.messages.kbytes", "16384"}, /* of each partition */
 	{"queued.min.messages", "10000"},        /* a rebalance waits behind them */
-	{"topic.metadata.refresh.interval.ms", "10000"}, /* by which a topic is noticed that is made later */
+	/* by which a topic is noticed that is made later */
+	{"topic.metadata.refresh.interval.ms", "10000"},
 	{NULL, NULL}};
 /* clang-format on */
 
@@ -81,10 +81,8 @@ struct source {
 	int assigned; /* partitions */
 	bool paused, lost;
 	int64_t checked_ms;
-	rd_kafka_message_t *unwrapped; /* memory was out: to go on without it would skip it, by the next one's offset */
 	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
-	rd_kafka_t *producer;               /* of dead messages; NULL: not needed yet */
-	kafka_watch producer_watch;
+	kafka_producer producer;            /* of dead messages */
 };
 
 static void release(delivery *delivery)
@@ -100,7 +98,10 @@ static bool is_of(const delivery *delivery, const char *topic, int32_t partition
 	return delivery->partition == partition && strcmp(delivery->message.topic, topic) == 0;
 }
 
-/* Nothing above what is not acknowledged: the lowest of the partition that is still here, if that is below `offset`. */
+/*
+ * Nothing above what is not acknowledged: the lowest of the partition that is still here, if that
+ * is below `offset`.
+ */
 static int64_t lowest(const delivery_list *list, const char *topic, int32_t partition, int64_t offset)
 {
 	for (const delivery *each = list->first; each != NULL; each = each->next) {
@@ -123,7 +124,10 @@ static void want(rd_kafka_topic_partition_list_t *wanted, const char *topic, int
 	}
 }
 
-/* What was committed and failed is wanted again, but for what has become higher meanwhile or is no longer ours. */
+/*
+ * What was committed and failed is wanted again, but for what has become higher meanwhile or is no
+ * longer ours.
+ */
 static void commit_failed(source *source, rd_kafka_event_t *event)
 {
 	rd_kafka_resp_err_t error = rd_kafka_event_error(event);
@@ -291,7 +295,7 @@ static void add_headers(delivery *delivery, rd_kafka_headers_t *headers)
 }
 
 /* Takes the message over. */
-static bool wrap(source *source, rd_kafka_message_t *message)
+static void wrap(source *source, rd_kafka_message_t *message)
 {
 	const char *topic = rd_kafka_topic_name(message->rkt);
 	rd_kafka_headers_t *headers = NULL;
@@ -302,9 +306,6 @@ static bool wrap(source *source, rd_kafka_message_t *message)
 		headers = NULL;
 	}
 	delivery *made = delivery_new(headers == NULL ? 0 : rd_kafka_header_cnt(headers), text_bytes, &text);
-	if (made == NULL) {
-		return false;
-	}
 	made->owned = message;
 	made->serial = ++source->serial;
 	made->sequence = message->offset;
@@ -321,7 +322,6 @@ static bool wrap(source *source, rd_kafka_message_t *message)
 	delivery_add(&source->held, made);
 	source->trouble[0] = '\0';
 	kafka_watch_clear(&source->watch);
-	return true;
 }
 
 /* librdkafka tells a trouble once; it lasts until partitions are assigned. */
@@ -340,27 +340,21 @@ static void take_error(source *source, const rd_kafka_message_t *message)
 /* The next of the client into `held`, waiting at most timeout_ms. False: there was none. */
 static bool receive(source *source, int timeout_ms)
 {
-	rd_kafka_message_t *message = source->unwrapped;
+	rd_kafka_message_t *message = rd_kafka_consumer_poll(source->client, timeout_ms);
 
-	source->unwrapped = NULL;
-	message = message == NULL ? rd_kafka_consumer_poll(source->client, timeout_ms) : message;
-	if (message == NULL) {
-		return false;
-	}
-	if (message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
+	if (message != NULL && message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		take_error(source, message);
 		rd_kafka_message_destroy(message);
-		return true;
+	} else if (message != NULL) {
+		wrap(source, message);
 	}
-	if (!wrap(source, message)) {
-		source->unwrapped = message;
-		snprintf(source->trouble, sizeof source->trouble, "memory is out");
-		return false;
-	}
-	return true;
+	return message != NULL;
 }
 
-/* The group takes whoever does not poll for dead. What comes is kept, up to the bound, and then no more is let come. */
+/*
+ * The group takes whoever does not poll for dead. What comes is kept, up to the bound, and then no
+ * more is let come.
+ */
 static void keep_alive(source *source)
 {
 	size_t here = source->out.count + source->held.count;
@@ -379,20 +373,30 @@ static void collect(source *source, size_t most, int timeout_ms)
 	bool came = true;
 
 	set_paused(source, false);
-	/* At least once, so that rebalances are served however much is here. A turn may bring an error and no message. */
+	/*
+	 * At least once, so that rebalances are served however much is here. A turn may bring an error
+	 * and no message.
+	 */
 	do {
 		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
 		came = receive(source, left_ms > 0 ? (int)left_ms : 0);
 	} while (came && source->held.count < most && !source->lost);
 }
 
-/* Is there a trouble that keeps messages from coming? Where a connection failed, the brokers are asked for a sign of life. */
+/*
+ * Is there a trouble that keeps messages from coming? Where a connection failed, the brokers are
+ * asked for a sign of life.
+ */
 static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
 {
 	const struct rd_kafka_metadata *metadata = NULL;
 
 	if (rd_kafka_fatal_error(source->client, problem, BROKER_PROBLEM_BYTES) != RD_KAFKA_RESP_ERR_NO_ERROR) {
-		return true; /* another member has this one's group.instance.id, for example: it takes somebody to act, and a start */
+		/*
+		 * another member has this one's group.instance.id, for example: it takes somebody to act,
+		 * and a start
+		 */
+		return true;
 	}
 	problem[0] = '\0';
 	if (source->watch.error != 0 && service_now_ms() - source->checked_ms >= CHECK_EVERY_MS) {
@@ -425,11 +429,7 @@ static source_state kafka_fetch(source *source, size_t most, int timeout_ms, sou
 		snprintf(problem, BROKER_PROBLEM_BYTES, "the group has given partitions to another member");
 		return SOURCE_LOST;
 	}
-	for (; *count < most && source->held.first != NULL; ++*count) {
-		delivery *each = delivery_take(&source->held);
-		delivery_add(&source->out, each);
-		messages[*count] = &each->message;
-	}
+	*count = delivery_hand_over(&source->held, &source->out, most, messages);
 	return *count == 0 && most > 0 && troubled(source, problem) ? SOURCE_UNAVAILABLE : SOURCE_OK;
 }
 
@@ -443,13 +443,16 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 	for (size_t i = count; i > 0; i--) {
 		const delivery *each = delivery_of(messages[i - 1]);
 		const char *topic = each->message.topic;
-		/* The last of each partition is enough: those before it find its row, and what is not done below it counts for all. */
+		/*
+		 * The last of each partition is enough: those before it find its row, and what is not done
+		 * below it counts for all.
+		 */
 		if (!each->is_void &&
 		    rd_kafka_topic_partition_list_find(source->acknowledged, topic, each->partition) == NULL) {
 			int64_t offset = lowest(&source->out, topic, each->partition, each->sequence + 1);
 			offset = lowest(&source->held, topic, each->partition, offset);
 			progress *progress = progress_of(&source->progress, topic, each->partition);
-			if (progress != NULL && offset == each->sequence + 1 && each->created_ms > 0) {
+			if (offset == each->sequence + 1 && each->created_ms > 0) {
 				progress->acknowledged = each->created_ms;
 			}
 			want(source->acknowledged, topic, each->partition, offset);
@@ -465,7 +468,10 @@ static source_state kafka_acknowledge(source *source, source_message *const *mes
 	return SOURCE_OK;
 }
 
-/* Partitions that have been ours for a while, and nothing came of: the group's offset is asked for once. */
+/*
+ * Partitions that have been ours for a while, and nothing came of: the group's offset is asked for
+ * once.
+ */
 static void ask_committed(source *source)
 {
 	rd_kafka_topic_partition_list_t *unknown = rd_kafka_topic_partition_list_new(16);
@@ -497,8 +503,8 @@ static bool is_at_end(source *source, const progress *progress)
 }
 
 /*
- * Only what the group's offset says counts: an acknowledgement whose commit has not arrived comes again. Times are the broker's, or, as the topic
- * says, of those who sent the messages.
+ * Only what the group's offset says counts: an acknowledgement whose commit has not arrived comes
+ * again. Times are the broker's, or, as the topic says, of those who sent the messages.
  */
 static size_t kafka_positions(source *source, source_position *positions, size_t most)
 {
@@ -517,111 +523,21 @@ static size_t kafka_positions(source *source, source_position *positions, size_t
 
 static void kafka_give_back(source *source, source_message *const *messages, size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		delivery *each = delivery_of(messages[i]);
-		delivery_remove(&source->out, each);
-		if (each->is_void) {
-			release(each);
-		} else {
-			delivery_add(&source->held, each);
-		}
-	}
-}
-
-/* ---- Publishing, for dead messages ---- */
-
-typedef struct report {
-	bool came;
-	rd_kafka_resp_err_t error;
-} report;
-
-static void on_report(rd_kafka_t *client, const rd_kafka_message_t *message, void *opaque)
-{
-	report *report = message->_private;
-
-	(void)client;
-	(void)opaque;
-	*report = (struct report){.came = true, .error = message->err};
-}
-
-static bool start_producer(source *source, char problem[BROKER_PROBLEM_BYTES])
-{
-	rd_kafka_conf_t *conf;
-	char *wrong = NULL;
-	bool set = true;
-
-	source->producer_watch = (kafka_watch){.service = source->service};
-	if (!kafka_configure(source->config, source->section, &source->settings.kafka, NULL, &source->producer_watch, &conf,
-	                     &wrong)) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%s", wrong);
-		free(wrong);
-		return false;
-	}
-	for (size_t i = 0; set && producer_properties[i][0] != NULL; i++) {
-		set = rd_kafka_conf_set(conf, producer_properties[i][0], producer_properties[i][1], problem,
-		                        BROKER_PROBLEM_BYTES) == RD_KAFKA_CONF_OK;
-	}
-	rd_kafka_conf_set_dr_msg_cb(conf, on_report);
-	source->producer = set ? rd_kafka_new(RD_KAFKA_PRODUCER, conf, problem, BROKER_PROBLEM_BYTES) : NULL;
-	if (source->producer == NULL) {
-		rd_kafka_conf_destroy(conf);
-	}
-	return source->producer != NULL;
-}
-
-static void add_copies(rd_kafka_headers_t *copy, const source_header *headers, size_t count)
-{
-	for (size_t i = 0; i < count; i++) {
-		rd_kafka_header_add(copy, headers[i].name, -1, headers[i].value.data, (ssize_t)headers[i].value.length);
-	}
-}
-
-/* The report has come, whatever it takes: it lies on the caller's stack. */
-static void wait_for_report(source *source, const report *report, int timeout_ms)
-{
-	int64_t until_ms = service_now_ms() + timeout_ms;
-
-	while (!report->came && service_now_ms() < until_ms) {
-		rd_kafka_poll(source->producer, 100);
-		receive(source, 0);
-	}
-	if (!report->came) {
-		rd_kafka_purge(source->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT);
-	}
-	while (!report->came) {
-		rd_kafka_poll(source->producer, 100);
-	}
+	delivery_give_back(&source->out, &source->held, messages, count, release);
 }
 
 static bool kafka_publish(source *source, const char *topic, const source_message *message, const source_header *more,
                           size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
 {
-	report report = {.came = false};
+	int64_t until_ms = service_now_ms() + timeout_ms;
 
-	if (source->producer == NULL && !start_producer(source, problem)) {
+	if (!kafka_producer_send(&source->producer, topic, message, more, more_count, problem)) {
 		return false;
 	}
-	rd_kafka_headers_t *headers = rd_kafka_headers_new(message->header_count + more_count);
-	add_copies(headers, message->headers, message->header_count);
-	add_copies(headers, more, more_count);
-	rd_kafka_resp_err_t error =
-	    rd_kafka_producev(source->producer, RD_KAFKA_V_TOPIC(topic), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-	                      RD_KAFKA_V_KEY(message->key.data, message->key.length),
-	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)message->payload.data, message->payload.length),
-	                      RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(&report), RD_KAFKA_V_END);
-	if (error == RD_KAFKA_RESP_ERR_NO_ERROR) {
-		wait_for_report(source, &report, timeout_ms);
-		error = report.error;
-	} else {
-		rd_kafka_headers_destroy(headers);
+	while (!kafka_producer_poll(&source->producer) && service_now_ms() < until_ms) {
+		receive(source, 0);
 	}
-	if (error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT) {
-		error = RD_KAFKA_RESP_ERR__MSG_TIMED_OUT; /* wait_for_report's doing */
-	}
-	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
-		kafka_problem(&source->producer_watch, error, problem);
-	}
-	return error == RD_KAFKA_RESP_ERR_NO_ERROR;
+	return kafka_producer_end(&source->producer, problem);
 }
 
 /* ---- Opening and closing ---- */
@@ -632,29 +548,16 @@ static void kafka_close(source *source)
 		/* It takes the partitions away, and with that commits what was acknowledged. */
 		rd_kafka_consumer_close(source->client);
 	}
-	for (delivery *each;
-	     (each = delivery_take(&source->out)) != NULL || (each = delivery_take(&source->held)) != NULL;) {
-		release(each);
-	}
-	if (source->unwrapped != NULL) {
-		rd_kafka_message_destroy(source->unwrapped);
-	}
+	delivery_release_all(&source->out, release);
+	delivery_release_all(&source->held, release);
 	progress_free(&source->progress);
-	if (source->wanted != NULL) {
-		rd_kafka_topic_partition_list_destroy(source->wanted);
-	}
-	if (source->acknowledged != NULL) {
-		rd_kafka_topic_partition_list_destroy(source->acknowledged);
-	}
-	if (source->answers != NULL) {
-		rd_kafka_queue_destroy(source->answers);
-	}
 	if (source->client != NULL) {
+		rd_kafka_topic_partition_list_destroy(source->wanted);
+		rd_kafka_topic_partition_list_destroy(source->acknowledged);
+		rd_kafka_queue_destroy(source->answers);
 		rd_kafka_destroy(source->client);
 	}
-	if (source->producer != NULL) {
-		rd_kafka_destroy(source->producer);
-	}
+	kafka_producer_close(&source->producer);
 	free(source);
 }
 
@@ -769,20 +672,17 @@ static bool subscribe(source *source, char **problem)
 static bool kafka_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
                        bool ordered, source **result, char **problem)
 {
-	source *made = calloc(1, sizeof *made);
+	source *made = memory_take(sizeof *made);
 
 	(void)ordered; /* a partition's messages come to one member, in order */
-
-	if (made == NULL) {
-		*problem = config_problem(config, section, NULL, "memory is out");
-		return false;
-	}
 	*made = (source){.service = service, .config = config, .section = section, .prefetch = prefetch};
 	made->watch = (kafka_watch){.service = service, .user = made};
 	if (!read_settings(config, section, &made->settings, problem) || !start_client(made, problem)) {
 		kafka_close(made);
 		return false;
 	}
+	made->producer =
+	    (kafka_producer){.service = service, .config = config, .section = section, .options = &made->settings.kafka};
 	made->wanted = rd_kafka_topic_partition_list_new(16);
 	made->acknowledged = rd_kafka_topic_partition_list_new(16);
 	made->answers = rd_kafka_queue_new(made->client);

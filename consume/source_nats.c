@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * source_nats.c: messages of a NATS JetStream stream, by a durable pull consumer with explicit acknowledgement. The library's own
- * pull subscription is not used: its fetch waits for more than the first message, and it hides what is asked for.
+ * source_nats.c: messages of a NATS JetStream stream, by a durable pull consumer with explicit
+ * acknowledgement. The library's own pull subscription is not used: its fetch waits for more than
+ * the first message, and it hides what is asked for.
  *
- * Order: the server hands out again what was not acknowledged only when its time is up, and meanwhile newer messages: a member that
- * died would break the order of its keys. So whoever connects first gives back (NAK) all that is out; the server then hands that out
- * before anything else, and it is put in order here. What this process gives back itself waits here. A dead member's request may still
- * be on its way to the server then. It shows: the consumer counts its deliveries, and one is missing here.
+ * Order: the server hands out again what was not acknowledged only when its time is up, and
+ * meanwhile newer messages: a member that died would break the order of its keys. So whoever
+ * connects first gives back (NAK) all that is out; the server then hands that out before anything
+ * else, and it is put in order here. What this process gives back itself waits here. A dead
+ * member's request may still be on its way to the server then. It shows: the consumer counts its
+ * deliveries, and one is missing here.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,18 +18,21 @@
 
 #include <nats/nats.h>
 
+#include "arena.h"
 #include "delivery.h"
 #include "nats.h"
 #include "nats_inbox.h"
 #include "nats_message.h"
 
 enum {
-	ASK_MS = 5000,   /* so long a request for messages stands at the server */
-	GRACE_MS = 2000, /* by which its end may be late, before the server is asked whether it is there at all */
+	ASK_MS = 5000, /* so long a request for messages stands at the server */
+	/* by which its end may be late, before the server is asked whether it is there at all */
+	GRACE_MS = 2000,
 	PAUSE_MS = 200,
-	ANSWER_MS = 5000,       /* for anything else that is asked of the server */
-	CONNECT_MS = 5000,      /* for each server */
-	GIVE_BACK_MAX = 100000, /* NAKs at a start; where more may be needed, their time is waited for */
+	ANSWER_MS = 5000,  /* for anything else that is asked of the server */
+	CONNECT_MS = 5000, /* for each server */
+	/* NAKs at a start; where more may be needed, their time is waited for */
+	GIVE_BACK_MAX = 100000,
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
 	LOOK_MS = 1000, /* so long is waited for how far the consumer is */
@@ -61,28 +67,35 @@ struct source {
 	const service *service;
 	settings settings;
 	broker_address *address;
-	char *name; /* of the connection, in the server's lists */
-	char *durable;
+	arena names;
+	const char *name; /* of the connection, in the server's lists */
+	const char *durable;
 	int64_t prefetch;
 	natsConnection *connection; /* NULL: none; then neither of the next two */
 	jsCtx *js;
-	nats_inbox *inbox;   /* where messages come in */
-	char *next_subject;  /* where they are asked for */
-	int64_t ack_wait_ms; /* as the consumer has it */
+	nats_inbox *inbox;        /* where messages come in */
+	const char *next_subject; /* where they are asked for */
+	int64_t ack_wait_ms;      /* as the consumer has it */
 	delivery_list out, held;
-	bool ordered;     /* nobody else is to be handed messages */
-	int64_t last_nth; /* of the consumer's deliveries, the last one that came, or that was before this connection */
-	int64_t
-	    taken_back_to; /* what was taken back ends with this sequence, and to_come of it is missing yet; 0: nothing is */
+	bool ordered; /* nobody else is to be handed messages */
+	/* of the consumer's deliveries, the last one that came, or that was before this connection */
+	int64_t last_nth;
+	/*
+	 * what was taken back ends with this sequence, and to_come of it is missing yet; 0: nothing
+	 * is
+	 */
+	int64_t taken_back_to;
 	size_t to_come;
 	size_t asked; /* messages that the standing request may still bring; 0: there is none */
 	int64_t asked_until_ms;
-	int64_t touched_ms;      /* when touch_all last looked */
-	sample samples[SAMPLES]; /* of what was acknowledged, the latest at sample_count - 1, round and round */
+	int64_t touched_ms; /* when touch_all last looked */
+	/* of what was acknowledged, the latest at sample_count - 1, round and round */
+	sample samples[SAMPLES];
 	size_t sample_count;
-	bool lost;            /* to be told */
-	int failures;         /* of connections, in a row */
-	int64_t steady_at_ms; /* from when on the connection counts as one that lasts; a message proves it earlier */
+	bool lost;    /* to be told */
+	int failures; /* of connections, in a row */
+	/* from when on the connection counts as one that lasts; a message proves it earlier */
+	int64_t steady_at_ms;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
 };
@@ -95,14 +108,13 @@ static void release(delivery *delivery)
 	free(delivery);
 }
 
-/* Nothing that came by this connection may be acknowledged any more: it is given back by the next one. */
+/*
+ * Nothing that came by this connection may be acknowledged any more: it is given back by the next
+ * one.
+ */
 static void disconnect(source *source)
 {
-	delivery *each;
-
-	while ((each = delivery_take(&source->held)) != NULL) {
-		release(each);
-	}
+	delivery_release_all(&source->held, release);
 	delivery_void_all(&source->out);
 	nats_inbox_close(source->inbox);
 	jsCtx_Destroy(source->js);
@@ -205,8 +217,9 @@ static bool find_consumer(source *source, jsConsumerInfo **info)
 }
 
 /*
- * A request of an earlier connection may still stand at the server, where that has not noticed its end: it would get what is taken back, and
- * nobody would have it. It ends by itself; so do those of other members, which order_by = none allows.
+ * A request of an earlier connection may still stand at the server, where that has not noticed its
+ * end: it would get what is taken back, and nobody would have it. It ends by itself; so do those of
+ * other members, which order_by = none allows.
  */
 static bool outwait_requests(source *source, jsConsumerInfo **info)
 {
@@ -225,9 +238,10 @@ static bool outwait_requests(source *source, jsConsumerInfo **info)
 }
 
 /*
- * What an earlier connection, of this process or of another, left unacknowledged is handed out again at once. The server knows which of the
- * sequences between its two marks that is; the others it ignores. The last one asks for an answer: then all are done. As a rule they come in
- * this order, but what the server could not deliver to a connection that had ended is before them.
+ * What an earlier connection, of this process or of another, left unacknowledged is handed out
+ * again at once. The server knows which of the sequences between its two marks that is; the others
+ * it ignores. The last one asks for an answer: then all are done. As a rule they come in this
+ * order, but what the server could not deliver to a connection that had ended is before them.
  */
 static bool take_back(source *source, const jsConsumerInfo *info)
 {
@@ -322,7 +336,10 @@ static bool reconnect(source *source)
 
 /* ---- Messages ---- */
 
-/* One request stands at the server at a time. no_wait with expires: it waits for the first message, and gives what it has. */
+/*
+ * One request stands at the server at a time. no_wait with expires: it waits for the first message,
+ * and gives what it has.
+ */
 static bool ask(source *source, size_t most)
 {
 	char request[96];
@@ -370,8 +387,9 @@ static bool take_status(source *source, const char *status, natsMsg *message)
 }
 
 /*
- * Was somebody else handed messages before this one? A connection that has ended, for example, whose request came to the server late. They
- * would come again after ack_wait, behind this one: so all is taken back, by a new connection.
+ * Was somebody else handed messages before this one? A connection that has ended, for example,
+ * whose request came to the server late. They would come again after ack_wait, behind this one: so
+ * all is taken back, by a new connection.
  */
 static bool follows(source *source, const delivery *delivery)
 {
@@ -404,7 +422,10 @@ static void count_taken_back(source *source, const delivery *delivery)
 	}
 }
 
-/* The next of the inbox into `held`, waiting at most timeout_ms. *came: there was one. False: the connection is of no use any more. */
+/*
+ * The next of the inbox into `held`, waiting at most timeout_ms. *came: there was one. False: the
+ * connection is of no use any more.
+ */
 static bool receive(source *source, int timeout_ms, bool *came)
 {
 	natsMsg *message = NULL;
@@ -428,10 +449,6 @@ static bool receive(source *source, int timeout_ms, bool *came)
 		return true;
 	}
 	delivery *made = nats_message_wrap(message, source->settings.stream);
-	if (made == NULL) {
-		snprintf(source->problem, sizeof source->problem, "memory is out");
-		return false; /* it comes again by the next connection, in its order */
-	}
 	delivery_add(&source->held, made);
 	source->asked -= source->asked > 0;
 	count_taken_back(source, made);
@@ -442,7 +459,10 @@ static bool receive(source *source, int timeout_ms, bool *came)
 	return true;
 }
 
-/* A request whose end is overdue: is the server still there, and the consumer? Of what it does not know it says nothing. */
+/*
+ * A request whose end is overdue: is the server still there, and the consumer? Of what it does not
+ * know it says nothing.
+ */
 static bool answers(source *source)
 {
 	jsConsumerInfo *info = NULL;
@@ -457,29 +477,24 @@ static bool answers(source *source)
 }
 
 /* Tells the server of those whose time has run for a third. */
-static natsStatus touch(source *source, const delivery_list *list, int64_t now_ms)
-{
-	natsStatus status = NATS_OK;
-
-	for (delivery *each = list->first; each != NULL && status == NATS_OK; each = each->next) {
-		if (!each->is_void && now_ms - each->touched_ms >= source->ack_wait_ms / 3) {
-			status = natsConnection_PublishString(source->connection, each->reply, "+WPI");
-			each->touched_ms = now_ms;
-		}
-	}
-	return status;
-}
-
 static bool touch_all(source *source)
 {
+	const delivery_list *const lists[] = {&source->out, &source->held};
 	int64_t now_ms = service_now_ms();
+	natsStatus status = NATS_OK;
 
 	if (now_ms - source->touched_ms < source->ack_wait_ms / 10) {
 		return true;
 	}
 	source->touched_ms = now_ms;
-	natsStatus status = touch(source, &source->out, now_ms);
-	status = status == NATS_OK ? touch(source, &source->held, now_ms) : status;
+	for (size_t i = 0; i < 2; i++) {
+		for (delivery *each = lists[i]->first; each != NULL && status == NATS_OK; each = each->next) {
+			if (!each->is_void && now_ms - each->touched_ms >= source->ack_wait_ms / 3) {
+				status = natsConnection_PublishString(source->connection, each->reply, "+WPI");
+				each->touched_ms = now_ms;
+			}
+		}
+	}
 	return status == NATS_OK || fail(source, "cannot report what is at work to", status);
 }
 
@@ -494,19 +509,6 @@ static bool keep_alive(source *source)
 		}
 	}
 	return touch_all(source);
-}
-
-/* Moves up to `most` to the caller. */
-static size_t hand_over(source *source, size_t most, source_message **messages)
-{
-	size_t count = 0;
-
-	for (; count < most && source->held.first != NULL; count++) {
-		delivery *each = delivery_take(&source->held);
-		delivery_add(&source->out, each);
-		messages[count] = &each->message;
-	}
-	return count;
 }
 
 static bool collect(source *source, size_t most, int timeout_ms)
@@ -555,7 +557,7 @@ static source_state nats_fetch(source *source, size_t most, int timeout_ms, sour
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
-	*count = is_whole(source) ? hand_over(source, most, messages) : 0;
+	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, messages) : 0;
 	if (most > 0 && *count == most && !ask(source, most)) {
 		lose(source); /* what was handed over is void: the next call says so */
 	}
@@ -575,8 +577,9 @@ static void take_sample(source *source, const delivery *delivery)
 }
 
 /*
- * Below the consumer's floor all is acknowledged, by whichever member. A stream's times rise with its sequences, so the time of a message at
- * or below the floor is none that anything is older than which comes again.
+ * Below the consumer's floor all is acknowledged, by whichever member. A stream's times rise with
+ * its sequences, so the time of a message at or below the floor is none that anything is older than
+ * which comes again.
  */
 static size_t nats_positions(source *source, source_position *positions, size_t most)
 {
@@ -631,15 +634,7 @@ static source_state nats_acknowledge(source *source, source_message *const *mess
 
 static void nats_give_back(source *source, source_message *const *messages, size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		delivery *each = delivery_of(messages[i]);
-		delivery_remove(&source->out, each);
-		if (each->is_void) {
-			release(each);
-		} else {
-			delivery_add(&source->held, each);
-		}
-	}
+	delivery_give_back(&source->out, &source->held, messages, count, release);
 }
 
 /* ---- Publishing, for dead messages ---- */
@@ -679,8 +674,9 @@ static void return_all(source *source)
 	bool came = true;
 
 	/*
-	 * The request that still stands at the server would get what is given back, or put it behind what is newer when it finds that nobody listens. Asking about
-	 * the consumer makes the server forget requests whose asker is gone. What comes in between the next member takes back.
+	 * The request that still stands at the server would get what is given back, or put it behind
+	 * what is newer when it finds that nobody listens. Asking about the consumer makes the server
+	 * forget requests whose asker is gone. What comes in between the next member takes back.
 	 */
 	nats_inbox_end(source->inbox, ANSWER_MS);
 	(void)natsConnection_FlushTimeout(source->connection, ANSWER_MS);
@@ -705,13 +701,9 @@ static void nats_close(source *source)
 		return_all(source);
 	}
 	disconnect(source);
-	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
-		release(each);
-	}
+	delivery_release_all(&source->out, release);
 	broker_address_free(source->address);
-	free(source->next_subject);
-	free(source->name);
-	free(source->durable);
+	arena_clear(&source->names);
 	free(source);
 }
 
@@ -723,62 +715,53 @@ static bool is_name(const char *text)
 
 static bool check_names(const config *config, const config_section *section, const settings *settings, char **problem)
 {
+	const char *durable = settings->durable == NULL ? section->name : settings->durable;
+
 	if (!is_name(settings->stream)) {
 		*problem = config_problem(config, section, NULL, "stream: \"%s\" is no name of a stream", settings->stream);
-	} else if (!is_name(settings->durable == NULL ? section->name : settings->durable)) {
-		*problem = config_problem(config, section, NULL,
-		                          "durable: \"%s\" is no name of a consumer: it must not have . * > / or spaces",
-		                          settings->durable == NULL ? section->name : settings->durable);
-	} else {
-		return true;
+		return false;
 	}
-	return false;
-}
-
-static bool read_settings(const config *config, const config_section *section, settings *settings,
-                          broker_address **address, char **problem)
-{
-	return config_apply(config, section, options, settings, problem) &&
-	       check_names(config, section, settings, problem) &&
-	       nats_address_read(config, section, &settings->nats, address, problem);
-}
-
-static bool nats_check(const config *config, const config_section *section, char **problem)
-{
-	settings settings;
-	broker_address *address = NULL;
-	bool right = read_settings(config, section, &settings, &address, problem);
-
-	broker_address_free(address);
-	return right;
+	if (!is_name(durable)) {
+		*problem =
+		    config_problem(config, section, NULL,
+		                   "durable: \"%s\" is no name of a consumer: it must not have . * > / or spaces", durable);
+		return false;
+	}
+	return true;
 }
 
 /* Connects at the first fetch. */
 static bool nats_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
                       bool ordered, source **result, char **problem)
 {
-	source *made = calloc(1, sizeof *made);
+	source *made = memory_take(sizeof *made);
 
-	if (made == NULL) {
-		*problem = config_problem(config, section, NULL, "memory is out");
-		return false;
-	}
-	if (!read_settings(config, section, &made->settings, &made->address, problem)) {
+	if (!config_apply(config, section, options, &made->settings, problem) ||
+	    !check_names(config, section, &made->settings, problem) ||
+	    !nats_address_read(config, section, &made->settings.nats, &made->address, problem)) {
 		free(made);
 		return false;
 	}
 	made->service = service;
 	made->prefetch = prefetch;
 	made->ordered = ordered;
-	made->durable = strdup(made->settings.durable == NULL ? section->name : made->settings.durable);
-	if (made->durable == NULL || asprintf(&made->name, "pgonce consume %s", section->name) < 0 ||
-	    asprintf(&made->next_subject, "$JS.API.CONSUMER.MSG.NEXT.%s.%s", made->settings.stream, made->durable) < 0) {
-		*problem = config_problem(config, section, NULL, "memory is out");
-		nats_close(made);
-		return false;
-	}
+	made->durable = made->settings.durable == NULL ? section->name : made->settings.durable;
+	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
+	made->next_subject =
+	    arena_format(&made->names, "$JS.API.CONSUMER.MSG.NEXT.%s.%s", made->settings.stream, made->durable);
 	*result = made;
 	return true;
+}
+
+static bool nats_check(const config *config, const config_section *section, char **problem)
+{
+	source *made = NULL;
+	bool right = nats_open(NULL, config, section, 1, false, &made, problem);
+
+	if (right) {
+		nats_close(made);
+	}
+	return right;
 }
 
 const source_class source_nats = {

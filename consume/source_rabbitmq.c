@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * source_rabbitmq.c: messages of a RabbitMQ queue, with acknowledgements by hand and a bound on what is out. The broker puts what a
- * lost connection had not acknowledged back to where it was in the queue; what is given back while the connection lives waits here,
- * since the broker would hand out the following ones first. A connection is served only inside librabbitmq's calls: heartbeats
+ * source_rabbitmq.c: messages of a RabbitMQ queue, with acknowledgements by hand and a bound on
+ * what is out. The broker puts what a lost connection had not acknowledged back to where it was in
+ * the queue; what is given back while the connection lives waits here, since the broker would hand
+ * out the following ones first. A connection is served only inside librabbitmq's calls: heartbeats
  * too, hence fetch's keeping alive.
  */
 #include <inttypes.h>
@@ -14,6 +15,7 @@
 #include <time.h>
 
 #include "amqp_text.h"
+#include "arena.h"
 #include "delivery.h"
 #include "rabbitmq.h"
 
@@ -24,7 +26,8 @@ enum {
 	PREFETCH_MOST = UINT16_MAX,
 	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
 	AHEAD_S = 86400,          /* by which a producer's clock may be ahead of ours */
-	OTHERS_MS = 3600 * 1000   /* so long another member may have a message: the broker's consumer_timeout, twice */
+	/* so long another member may have a message: the broker's consumer_timeout, twice */
+	OTHERS_MS = 3600 * 1000
 };
 
 typedef struct settings {
@@ -48,18 +51,21 @@ struct source {
 	const service *service;
 	settings settings;
 	broker_address *address;
-	char *name; /* of the connection, in the broker's lists */
+	arena names;
+	const char *name; /* of the connection, in the broker's lists */
 	int64_t prefetch;
 	amqp_connection_state_t connection; /* NULL: none */
 	text_buffer headers;
 	delivery_list out, held;
 	uint64_t serial;
-	int64_t acknowledged_ms; /* the time of the last message that was, all before it too; 0: none said one */
-	bool lost;               /* to be told */
+	/* the time of the last message that was, all before it too; 0: none said one */
+	int64_t acknowledged_ms;
+	bool lost; /* to be told */
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
-	amqp_connection_state_t publisher;  /* of dead messages, with a channel that confirms; NULL: none */
+	/* of dead messages, with a channel that confirms; NULL: none */
+	amqp_connection_state_t publisher;
 	int64_t published_ms;
 };
 
@@ -74,11 +80,7 @@ static void release(delivery *delivery)
 
 static void disconnect(source *source, bool polite)
 {
-	delivery *each;
-
-	while ((each = delivery_take(&source->held)) != NULL) {
-		release(each);
-	}
+	delivery_release_all(&source->held, release);
 	delivery_void_all(&source->out);
 	rabbitmq_close(source->connection, polite);
 	source->connection = NULL;
@@ -165,7 +167,10 @@ static bool reconnect(source *source)
 
 /* ---- Messages ---- */
 
-/* A producer's timestamp, in seconds. One in other units, or of a clock that is wrong, would let the inbox forget too soon: 0, none. */
+/*
+ * A producer's timestamp, in seconds. One in other units, or of a clock that is wrong, would let
+ * the inbox forget too soon: 0, none.
+ */
 static int64_t milliseconds_of(uint64_t timestamp)
 {
 	uint64_t latest = (uint64_t)time(NULL) + AHEAD_S;
@@ -173,22 +178,15 @@ static int64_t milliseconds_of(uint64_t timestamp)
 	return timestamp <= latest ? (int64_t)timestamp * 1000 : 0;
 }
 
-/* Takes the envelope over, also where it fails (memory is out). */
-static bool wrap(source *source, amqp_envelope_t *envelope)
+/* Takes the envelope over. */
+static void wrap(source *source, amqp_envelope_t *envelope)
 {
 	size_t header_count = amqp_text_headers(&envelope->message.properties, &source->headers);
 	size_t topic_length = envelope->routing_key.len, at = 0;
 	char *text = NULL;
-	delivery *made =
-	    source->headers.failed ? NULL : delivery_new(header_count, topic_length + 1 + source->headers.length, &text);
-	amqp_envelope_t *owned = made == NULL ? NULL : malloc(sizeof *owned);
+	delivery *made = delivery_new(header_count, topic_length + 1 + source->headers.length, &text);
+	amqp_envelope_t *owned = memory_take(sizeof *owned);
 
-	if (owned == NULL) {
-		snprintf(source->problem, sizeof source->problem, "memory is out");
-		free(made);
-		amqp_destroy_envelope(envelope);
-		return false;
-	}
 	*owned = *envelope;
 	made->owned = owned;
 	made->serial = ++source->serial;
@@ -208,7 +206,6 @@ static bool wrap(source *source, amqp_envelope_t *envelope)
 		at = amqp_text_pair(&copy, at, &made->headers[i]);
 	}
 	delivery_add(&source->held, made);
-	return true;
 }
 
 /* Something else than a message. False: it is the end of the connection. */
@@ -239,7 +236,10 @@ static bool take_frame(source *source)
 	return true; /* connection.blocked, for example, which is for those who publish */
 }
 
-/* The next into `held`, waiting at most timeout_ms. *came: there was something. False: the connection is of no use any more. */
+/*
+ * The next into `held`, waiting at most timeout_ms. *came: there was something. False: the
+ * connection is of no use any more.
+ */
 static bool receive(source *source, int timeout_ms, bool *came)
 {
 	const struct timeval time = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
@@ -248,7 +248,8 @@ static bool receive(source *source, int timeout_ms, bool *came)
 	*came = true;
 	amqp_rpc_reply_t reply = amqp_consume_message(source->connection, &envelope, &time, 0);
 	if (reply.reply_type == AMQP_RESPONSE_NORMAL) {
-		return wrap(source, &envelope);
+		wrap(source, &envelope);
+		return true;
 	}
 	if (reply.reply_type == AMQP_RESPONSE_LIBRARY_EXCEPTION) {
 		if (reply.library_error == AMQP_STATUS_TIMEOUT) {
@@ -302,16 +303,15 @@ static source_state rabbitmq_fetch(source *source, size_t most, int timeout_ms, 
 		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
 		return SOURCE_LOST;
 	}
-	/* To keep alive all is read: the broker sends no more than the prefetch, and heartbeats are sent where one reads. */
+	/*
+	 * To keep alive all is read: the broker sends no more than the prefetch, and heartbeats are
+	 * sent where one reads.
+	 */
 	if (!collect(source, most == 0 ? SIZE_MAX : most, timeout_ms)) {
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
-	for (; *count < most && source->held.first != NULL; ++*count) {
-		delivery *each = delivery_take(&source->held);
-		delivery_add(&source->out, each);
-		messages[*count] = &each->message;
-	}
+	*count = delivery_hand_over(&source->held, &source->out, most, messages);
 	return SOURCE_OK;
 }
 
@@ -347,12 +347,12 @@ static int acknowledge_tags(source *source, const uint64_t *tags, size_t count)
 static source_state rabbitmq_acknowledge(source *source, source_message *const *messages, size_t count,
                                          char problem[BROKER_PROBLEM_BYTES])
 {
-	uint64_t *tags = malloc((count + 1) * sizeof *tags);
+	uint64_t *tags = memory_take((count + 1) * sizeof *tags);
 	size_t tag_count = 0;
 
 	for (size_t i = 0; i < count; i++) {
 		delivery *each = delivery_of(messages[i]);
-		if (!each->is_void && tags != NULL) {
+		if (!each->is_void) {
 			tags[tag_count++] = (uint64_t)each->sequence;
 		}
 		bool is_next = source->out.first == each;
@@ -362,7 +362,7 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 		}
 		release(each);
 	}
-	int status = tags == NULL ? AMQP_STATUS_NO_MEMORY : acknowledge_tags(source, tags, tag_count);
+	int status = acknowledge_tags(source, tags, tag_count);
 	free(tags);
 	if (status == AMQP_STATUS_OK) {
 		return SOURCE_OK;
@@ -374,9 +374,11 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 }
 
 /*
- * The question goes behind the acknowledgements on the same channel, so the broker has those when it answers. Of what other members have out it
- * tells nothing: where there are several, only an empty queue says something, since no member may keep a message for longer than consumer_timeout.
- * Where messages wait: all is applied that is older than the last acknowledged one, in the time of those who sent them.
+ * The question goes behind the acknowledgements on the same channel, so the broker has those when
+ * it answers. Of what other members have out it tells nothing: where there are several, only an
+ * empty queue says something, since no member may keep a message for longer than consumer_timeout.
+ * Where messages wait: all is applied that is older than the last acknowledged one, in the time of
+ * those who sent them.
  */
 static size_t rabbitmq_positions(source *source, source_position *positions, size_t most)
 {
@@ -404,18 +406,12 @@ static size_t rabbitmq_positions(source *source, source_position *positions, siz
 
 static void rabbitmq_give_back(source *source, source_message *const *messages, size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		delivery *each = delivery_of(messages[i]);
-		delivery_remove(&source->out, each);
-		if (each->is_void) {
-			release(each);
-		} else {
-			delivery_add(&source->held, each);
-		}
-	}
+	delivery_give_back(&source->out, &source->held, messages, count, release);
 }
 
-/* ---- Publishing, for dead messages: a connection of its own, since the answers would come between messages ---- */
+/* ---- Publishing, for dead messages ---- */
+
+/* A connection of its own, since the answers would come between messages. */
 
 static void stop_publisher(source *source, bool polite)
 {
@@ -444,7 +440,10 @@ static bool start_publisher(source *source, char problem[BROKER_PROBLEM_BYTES])
 	return source->publisher != NULL;
 }
 
-/* The broker's answer to the one message that is on its way. False: it is no longer the answer that is to come, or it is a no. */
+/*
+ * The broker's answer to the one message that is on its way. False: it is no longer the answer that
+ * is to come, or it is a no.
+ */
 static bool take_confirm(source *source, const amqp_frame_t *frame, bool *answered, char problem[BROKER_PROBLEM_BYTES])
 {
 	amqp_method_number_t method = frame->frame_type == AMQP_FRAME_METHOD ? frame->payload.method.id : 0;
@@ -506,8 +505,8 @@ static void copy_headers(amqp_table_entry_t *entries, const source_header *heade
 }
 
 /*
- * librabbitmq sends without a limit of time, and a broker that is short of memory reads nothing, while the caller's transaction is open: the
- * connection is broken off from outside.
+ * librabbitmq sends without a limit of time, and a broker that is short of memory reads nothing,
+ * while the caller's transaction is open: the connection is broken off from outside.
  */
 typedef struct guard {
 	int descriptor;
@@ -567,12 +566,10 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
                              const source_header *more, size_t more_count, int timeout_ms,
                              char problem[BROKER_PROBLEM_BYTES])
 {
-	amqp_table_entry_t *entries = calloc(message->header_count + more_count + 1, sizeof *entries);
-
-	if (entries == NULL || !start_publisher(source, problem)) {
-		free(entries);
+	if (!start_publisher(source, problem)) {
 		return false;
 	}
+	amqp_table_entry_t *entries = memory_take((message->header_count + more_count + 1) * sizeof *entries);
 	copy_headers(entries, message->headers, message->header_count);
 	copy_headers(entries + message->header_count, more, more_count);
 	amqp_basic_properties_t properties = {
@@ -600,12 +597,10 @@ static void rabbitmq_source_close(source *source)
 {
 	disconnect(source, true);
 	stop_publisher(source, true);
-	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
-		release(each);
-	}
+	delivery_release_all(&source->out, release);
 	text_buffer_free(&source->headers);
 	broker_address_free(source->address);
-	free(source->name);
+	arena_clear(&source->names);
 	free(source);
 }
 
@@ -625,57 +620,46 @@ static bool read_settings(const config *config, const config_section *section, s
 	if (!config_apply(config, section, options, settings, problem)) {
 		return false;
 	}
-	if (settings->exchange != NULL && !settings->declare) {
-		*problem = config_problem(config, section, NULL, "exchange: only with declare = yes is the queue bound");
-		return false;
-	}
-	if (settings->exchange == NULL && is_given(section, "bind")) {
-		*problem = config_problem(config, section, NULL, "bind: only with exchange is the queue bound");
-		return false;
-	}
-	if (!settings->declare && is_given(section, "queue_type")) {
-		*problem = config_problem(config, section, NULL, "queue_type: only with declare = yes is the queue made");
+	const char *wrong =
+	    settings->exchange != NULL && !settings->declare ? "exchange: only with declare = yes is the queue bound"
+	    : settings->exchange == NULL && is_given(section, "bind") ? "bind: only with exchange is the queue bound"
+	    : !settings->declare && is_given(section, "queue_type")
+	        ? "queue_type: only with declare = yes is the queue made"
+	        : NULL;
+	if (wrong != NULL) {
+		*problem = config_problem(config, section, NULL, "%s", wrong);
 		return false;
 	}
 	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);
-}
-
-static bool rabbitmq_check(const config *config, const config_section *section, char **problem)
-{
-	settings settings;
-	broker_address *address = NULL;
-	bool right = read_settings(config, section, &settings, &address, problem);
-
-	broker_address_free(address);
-	return right;
 }
 
 /* Connects at the first fetch. */
 static bool rabbitmq_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
                           bool ordered, source **result, char **problem)
 {
-	source *made = calloc(1, sizeof *made);
+	source *made = memory_take(sizeof *made);
 
 	(void)ordered; /* the queue has one active consumer, and hands out what comes again first */
-
-	if (made == NULL) {
-		*problem = config_problem(config, section, NULL, "memory is out");
-		return false;
-	}
 	if (!read_settings(config, section, &made->settings, &made->address, problem)) {
 		free(made);
 		return false;
 	}
 	made->service = service;
 	made->prefetch = prefetch;
-	if (asprintf(&made->name, "pgonce consume %s", section->name) < 0) {
-		made->name = NULL;
-		*problem = config_problem(config, section, NULL, "memory is out");
-		rabbitmq_source_close(made);
-		return false;
-	}
+	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
 	*result = made;
 	return true;
+}
+
+static bool rabbitmq_check(const config *config, const config_section *section, char **problem)
+{
+	source *made = NULL;
+	bool right = rabbitmq_open(NULL, config, section, 1, false, &made, problem);
+
+	if (right) {
+		rabbitmq_source_close(made);
+	}
+	return right;
 }
 
 const source_class source_rabbitmq = {

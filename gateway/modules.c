@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * modules.c: what nginx looks up in a dynamic module: which modules it holds, and their place. After copy_filter (what arrives is
- * in memory) and before headers_filter and gzip (what is stored is neither compressed nor holds what add_header adds).
+ * modules.c: nginx's place for the module: after copy_filter (answers are in memory), before
+ * headers_filter and gzip (what is stored is not compressed, and has no line of add_header).
  */
 #include <ngx_config.h>
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once.h: what the module's files share: its configuration, an attempt, and who offers what. nginx's part is
- * thin: keys, headers, problems and decisions come from lib/http, intents from libpgonce's batcher.
+ * ngx_http_once.h: what the module's files share. A file calls only files that stand above it here.
+ * nginx's part is thin: lib/http knows keys, problems and decisions; libpgonce intents.
  */
 #pragma once
+
+#undef NDEBUG /* the asserts stay: a worker that ends does less harm */
+#include <assert.h>
 
 #include <ngx_config.h>
 #include <ngx_core.h>
@@ -18,7 +21,7 @@ extern ngx_module_t ngx_http_once_module;
 /* ---- configuration ---- */
 
 enum {
-	GATE_LONGEST_MS = 7 * 24 * 3600 * 1000 /* the contract's longest lease, and the batcher's longest time */
+	GATE_LONGEST_MS = 7 * 24 * 3600 * 1000 /* of the contract's leases and the batcher's times */
 };
 
 typedef enum gate_mode {
@@ -33,7 +36,8 @@ enum {
 	GATE_PRINT_TARGET = 2,
 	GATE_PRINT_TYPE = 4,
 	GATE_PRINT_BODY = 8,
-	GATE_PRINT_DEFAULT = 15
+	GATE_PRINT_HOST = 16,
+	GATE_PRINT_DEFAULT = 31
 };
 
 typedef struct gate_main {
@@ -42,19 +46,28 @@ typedef struct gate_main {
 	ngx_msec_t batch_age_ms;
 	ngx_uint_t batch_max;
 	size_t batch_bytes_max;
+	size_t replay_bytes_max; /* of a worker */
 	ngx_flag_t prepare;
 	ngx_shm_zone_t *zone;  /* the counters of the status page */
-	ngx_array_t locations; /* that protect something: each one's loc_conf array (void **) */
+	ngx_array_t locations; /* that protect something: of gate_place */
 } gate_main;
+
+/* Where a protected location stands: what all modules have set for it, and for its server. */
+typedef struct gate_place {
+	void **location;
+	void **server;
+} gate_place;
 
 typedef struct gate_location {
 	ngx_uint_t mode;
-	ngx_http_complex_value_t *scope; /* NULL: the location's name */
+	ngx_http_complex_value_t *scope; /* NULL: the server's first name and the location's */
 	ngx_str_t scope_default;
 	ngx_http_complex_value_t *tenant; /* NULL: none, where tenant_none is set */
 	ngx_flag_t tenant_none;
 	ngx_http_complex_value_t *key;
-	ngx_str_t key_header; /* of a key that is exactly one header: its name, lower case with '_'; else empty */
+	ngx_str_t key_header;       /* where the key is one header: its name, in lower case with '_' */
+	ngx_str_t tenant_header;    /* of a tenant, likewise */
+	ngx_uint_t tenant_verified; /* it is written in a certificate, which this server verifies */
 	ngx_uint_t key_strict;
 	ngx_uint_t key_length;
 	ngx_uint_t methods; /* bits NGX_HTTP_POST, ... */
@@ -75,27 +88,35 @@ typedef struct gate_location {
 	ngx_uint_t log_clear;
 	ngx_str_t problem_base; /* NUL-terminated */
 	ngx_uint_t status;      /* this location is the status page */
-	ngx_uint_t serves; /* a content handler runs here: its own, or, in an if block, that of the location around it */
+	/* it has a content handler: its own, or, in an if block, the outer location's */
+	ngx_uint_t serves;
 } gate_location;
 
-/* ---- an attempt ---- */
+/* ---- an attempt, and its parts ---- */
 
-/* Where an attempt is. The order is the order of its life. */
+typedef struct gate_attempt gate_attempt;
+
+/* Where an attempt is, in the order of its life. Only _walk.c changes it. */
 typedef enum gate_stage {
-	GATE_READING,   /* the request's body */
-	GATE_SALTING,   /* asking for the tenant's salt */
-	GATE_HASHING,   /* the body, piece by piece */
-	GATE_CLAIMING,  /* asking for the intent */
-	GATE_WAITING,   /* another attempt runs: asking again later */
-	GATE_YIELDING,  /* a takeover that must not run: reporting in doubt */
-	GATE_DECIDED,   /* `step` says what to do; the phases go on */
-	GATE_RUNNING,   /* at the upstream; no header came yet */
-	GATE_HOLDING,   /* the answer comes and is kept */
-	GATE_STREAMING, /* the answer is too large or not storable: it passes, only its end is kept */
-	GATE_REPORTING, /* the answer is whole; its report is under way, and it waits for that */
-	GATE_REPORTED,  /* it may be sent */
-	GATE_DONE       /* what happens now is no business of the module */
+	GATE_REQUEST, /* the body is read and hashed */
+	GATE_CLAIM,   /* the intent is asked for, or waited for */
+	GATE_DECIDED, /* `step` says what to do; the phases go on */
+	GATE_ANSWER,  /* the upstream works */
+	GATE_REPORT,  /* the contract is told how it ended */
+	GATE_DONE     /* the module has nothing more to do with the request */
 } gate_stage;
+
+/* What a part tells the walk. It does so last: the attempt may be gone afterwards. */
+typedef enum gate_event {
+	GATE_HASHED,   /* the request has its fingerprint */
+	GATE_STEP,     /* the request or the claim has set `step` */
+	GATE_RELEASED, /* a claim that nobody needs any more was given back */
+	GATE_ENDED,    /* the answer has ended as `ending` says */
+	GATE_UNSTORED, /* the report goes on; the client waits no longer for it */
+	GATE_REPORTED, /* the report has ended */
+	GATE_LEFT      /* nginx frees the request */
+} gate_event;
+typedef void (*gate_walk)(gate_attempt *attempt, gate_event event);
 
 /* A growing buffer with a maximum; its memory outlives the request. */
 typedef struct gate_bytes {
@@ -108,144 +129,175 @@ enum {
 	GATE_TRACE_BYTES = 56 /* a traceparent, and a NUL */
 };
 
-/* An answer to send: stored, or a problem. Its memory is its owner's. */
+/* A stored answer that is being sent, to one client or several. */
+typedef struct gate_shared gate_shared;
+
+/* An answer to send: stored, or a problem. Its memory is its owner's, except for what is shared. */
 typedef struct gate_reply {
+	gate_shared *shared; /* whose headers and body these are; NULL: its own */
 	ngx_uint_t status;
 	http_header *headers; /* one block, freed with free() */
 	size_t header_count;
 	gate_bytes body;
+	const char *trace;      /* the attempt's, for its header; NULL: no such header */
 	ngx_uint_t replayed;    /* mark it */
 	ngx_uint_t retry_after; /* seconds; 0: no such header */
 	ngx_uint_t problem;     /* the body is a problem document */
 } gate_reply;
 
-/*
- * One attempt at an intent: from the request's key to the stored answer. Allocated apart from the request, since a report
- * outlives its client: `request` is NULL then. Freed when neither a request nor an operation nor a timer knows it.
- */
-typedef struct gate_attempt {
-	ngx_http_request_t *request;
-	gate_location *location;
-	gate_stage stage;
-	http_step step;
-	http_policy policy;
-
-	once_intent intent; /* points into names */
+/* _request.c: the names of the intent, and the body until it is hashed. */
+typedef struct gate_request {
 	u_char *names;
-	char
-	    trace[GATE_TRACE_BYTES]; /* the intent's traceparent, as the claim told it; "": none, or not for this request */
+	ngx_uint_t refused;        /* before its body was read */
+	ngx_uint_t reading;        /* the body is being read; */
+	ngx_uint_t nested;         /* the phase that reads it is on the stack */
+	ngx_int_t refusal;         /* nginx's status for a body that it has refused */
+	once_operation *operation; /* the look-up of the tenant's salt; NULL: none is under way */
 	once_fingerprint fingerprint;
-	once_hash *hash;
+	once_hash *hash;    /* kept when it is finished: an answer may redirect the request */
 	ngx_chain_t *piece; /* of the body: the next to hash, */
 	off_t piece_offset; /* and from where */
-	ngx_array_t *print_values;
+	ngx_str_t *values;  /* of once_fingerprint's variables */
+	ngx_uint_t value_count;
 	gate_bytes whole_body; /* once_canonical_json */
-	ngx_event_t post;
-	ngx_uint_t reading; /* the phase that reads the body is on the stack */
+	ngx_event_t turn;
+	ngx_event_t guard; /* tells a worker that ends that a request is at work */
+} gate_request;
 
-	once_operation *operation; /* the one under way; NULL: none */
-	ngx_event_t timer;         /* of the wait, or of the next renewal, or of the next try to report */
+/* _claim.c: the claim, the wait, and what the contract said. */
+typedef struct gate_claim {
+	once_operation *operation; /* the claim, a look-up while waiting, or a release; NULL: none */
+	ngx_event_t timer;         /* of the wait */
 	ngx_queue_t queue;         /* among those that wait */
 	ngx_uint_t queued;
 	ngx_msec_t wait_step_ms;
 	ngx_msec_t started; /* ngx_current_msec at the first claim */
 	ngx_msec_t waited_ms;
-
 	once_verdict verdict;
 	once_state state;
-	int fence; /* 0: this attempt holds nothing */
-	ngx_http_handler_pt content;
-	once_operation *renewal;
-	void *
-	    *ran_in; /* loc_conf of the location that passed the request on: an error of nginx is in place of its answer */
+	int fence;                    /* 0: this attempt holds nothing */
+	char trace[GATE_TRACE_BYTES]; /* the intent's traceparent; "": none, or not for this request */
+} gate_claim;
+
+/* Where the upstream's answer is. */
+typedef enum gate_answer_state {
+	GATE_NO_ANSWER, /* this attempt has none, or not yet */
+	GATE_RUNNING,   /* at the upstream; no header came yet */
+	GATE_HOLDING,   /* it comes and is kept */
+	GATE_STREAMING, /* it is too large or not storable: it passes, only its end is kept */
+	GATE_WHOLE,     /* it is whole, and waits for its report */
+	GATE_SENDABLE,  /* it may be sent */
+	GATE_PASSED     /* it goes out, or its client is gone */
+} gate_answer_state;
+
+/* _answer.c: the upstream's answer. */
+typedef struct gate_answer {
+	gate_answer_state state;
+	void **ran_in; /* loc_conf of the location that passed the request on */
 	ngx_uint_t redirected;
 	ngx_uint_t accelerated;    /* by X-Accel-Redirect: the upstream's own wish */
 	ngx_uint_t aside;          /* redirected to a page: what is asked for it is not the request */
 	ngx_http_upstream_t *left; /* of the location that the last redirect came from */
 	ngx_int_t (*process_header)(ngx_http_request_t *r); /* proxy_pass's own, */
-	ngx_int_t (*reinit_request)(ngx_http_request_t *r); /* of the upstream that this attempt went to */
+	ngx_int_t (*reinit_request)(ngx_http_request_t *r); /* of this attempt's upstream */
+	void (*finalize_request)(ngx_http_request_t *r, ngx_int_t rc);
+	ngx_uint_t method; /* the request's, while nginx sees another */
 	http_ending ending;
-	ngx_uint_t behind; /* the answer is another gateway's own, of which the service behind it knows nothing */
-
-	http_problem problem; /* where step is HTTP_REFUSE or HTTP_GIVE_UP */
-	http_report report;
-	int status; /* of the answer, and its headers as the contract stores them */
-	char *headers;
-	gate_bytes body; /* held; or of a stored answer or a problem that takes its place */
-	gate_reply reply;
-	ngx_uint_t replaced; /* reply goes out instead of the held answer */
+	ngx_uint_t behind;         /* it is another gateway's own: the service knows nothing of it */
+	once_fingerprint redirect; /* of the request that it leads to, */
+	ngx_uint_t redirects;      /* if it leads to one */
+	char *headers;             /* as the contract stores them */
+	gate_bytes body;
+	ngx_uint_t held; /* counted as held */
 	ngx_uint_t header_sent;
-	ngx_uint_t client_gone; /* a streamed answer's: the upstream is heard to its end all the same */
-	ngx_msec_t report_started;
-	ngx_uint_t report_tries;
-	ngx_uint_t reported;    /* `report` says something */
-	ngx_uint_t report_lost; /* no further try can help */
-	ngx_uint_t running;     /* counted as running; */
-	ngx_uint_t held;        /* counted as held */
+	ngx_uint_t client_gone; /* a streamed answer is read to its end all the same */
 	off_t streamed_bytes;
 	gate_bytes tail; /* of a streamed answer: its end, which waits for the report */
-} gate_attempt;
+} gate_answer;
+
+/* _report.c: the lease, and the report. */
+typedef struct gate_report {
+	once_operation *renewal; /* the one under way; NULL: none */
+	ngx_event_t renew_timer;
+	ngx_uint_t leased; /* counted as running */
+	ngx_uint_t lease_lost;
+	ngx_uint_t decided; /* `kind` says something */
+	http_report kind;
+	once_operation *operation; /* the report or the look-up after it; NULL: none is under way */
+	ngx_event_t timer;         /* of the next try */
+	ngx_uint_t awaited;        /* a client waits for it */
+	ngx_msec_t started;
+	ngx_uint_t tried;
+	ngx_uint_t lost; /* no further try can help */
+} gate_report;
+
+/*
+ * One attempt at an intent: from the request's key to the stored answer. Allocated apart from the
+ * request, since a report outlives its client. Freed when neither a request nor an operation nor a
+ * timer knows it.
+ */
+struct gate_attempt {
+	ngx_http_request_t *r; /* NULL: nginx has freed it */
+	gate_location *location;
+	gate_walk walk;
+	gate_stage stage;
+	once_intent intent; /* points into request.names */
+	http_policy policy;
+	http_step step;
+	http_problem problem; /* where step is HTTP_REFUSE or HTTP_GIVE_UP */
+	gate_reply reply;
+	ngx_uint_t replaced;         /* reply goes out instead of the upstream's answer */
+	int status;                  /* of what goes out, for logs */
+	ngx_http_handler_pt content; /* the location's own content handler */
+	gate_request request;
+	gate_claim claim;
+	gate_answer answer;
+	gate_report report;
+};
 
 /* ---- _check.c: combinations that nginx -t refuses ---- */
 ngx_int_t gate_locations_check(ngx_conf_t *cf, gate_main *conf);
 
-/* ---- _variables.c ---- */
-ngx_int_t gate_variables_add(ngx_conf_t *cf);
-http_text gate_request_id(ngx_http_request_t *r);
+/* ---- _bytes.c: memory that outlives a request ---- */
+/* NGX_DECLINED: it would be more than length_max. NGX_ERROR: no memory. */
+ngx_int_t gate_bytes_add(gate_bytes *bytes, const u_char *data, size_t length, size_t length_max);
+void gate_bytes_free(gate_bytes *bytes);
+/* borrows them */
+ngx_int_t gate_bytes_chain(ngx_http_request_t *r, const gate_bytes *bytes, ngx_chain_t *out);
+
+/* ---- _headers.c: headers of requests and answers ---- */
+#define GATE_TEXT(literal) ((http_text){.data = (literal), .length = sizeof(literal) - 1})
+static inline http_text gate_text(ngx_str_t text)
+{
+	return (http_text){.data = (const char *)text.data, .length = text.len};
+}
+
+static inline ngx_uint_t gate_text_is(http_text text, const char *name) /* in any case */
+{
+	return text.length == ngx_strlen(name) &&
+	       ngx_strncasecmp((u_char *)(uintptr_t)text.data, (u_char *)(uintptr_t)name, text.length) == 0;
+}
+
+/* Where a walk through a list of headers is; it starts as {.part = &list->part}. */
+typedef struct gate_headers {
+	ngx_list_part_t *part;
+	ngx_uint_t index;
+} gate_headers;
+ngx_table_elt_t *gate_headers_next(gate_headers *at); /* NULL: no more */
+/* The value of the only line with this name, and how many there are. NULL: none, or several. */
+const ngx_str_t *gate_header_only(ngx_list_t *headers, const char *name, ngx_uint_t *lines);
+/* NULL: no memory */
+ngx_table_elt_t *gate_header_push(ngx_list_t *headers, http_text name, http_text value);
+/* *json: the answer's headers as the contract stores them; the caller frees it. NGX_ERROR: none. */
+ngx_int_t gate_headers_store(ngx_http_request_t *r, const ngx_array_t *allowed, char **json);
 
 /* ---- _database.c: one batcher per worker ---- */
 ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf);
 void gate_database_stop(void);
 once_batcher *gate_batcher(void); /* NULL: cannot be made, or not in a worker */
 const char *gate_owner(void);
+void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler); /* of no connection */
 
-/* ---- _attempt.c: the life of an attempt ---- */
-gate_attempt *gate_attempt_new(ngx_http_request_t *r, gate_location *location);
-gate_attempt *gate_attempt_of(ngx_http_request_t *r); /* of the main request, redirected or not; NULL: none */
-void gate_attempt_settle(gate_attempt *attempt);      /* frees it where nobody knows it any more */
-void gate_attempt_resume(gate_attempt *attempt);      /* runs the phases again */
-void gate_attempt_log(gate_attempt *attempt, const char *event, const once_error *error);
-void gate_attempt_refuse(gate_attempt *attempt, http_problem problem,
-                         const char *detail); /* decides, does not resume */
-/* An event of an attempt; its handler finds it by gate_attempt_at. */
-void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler);
-#define gate_attempt_at(event, member) ((gate_attempt *)((u_char *)(event)-offsetof(gate_attempt, member)))
-ngx_int_t gate_bytes_add(gate_bytes *bytes, const u_char *data, size_t length, size_t length_max);
-void gate_bytes_free(gate_bytes *bytes);
-/* The key for logs and variables: a hash, unless once_log_keys says clear. out: room for 256 bytes. */
-size_t gate_key_shown(const gate_location *location, const char *text, u_char *out);
-
-/* ---- _request.c: phases, key, body, fingerprint ---- */
-ngx_int_t gate_request_strip(ngx_http_request_t *r);
-ngx_int_t gate_request_handler(ngx_http_request_t *r);
-
-/* ---- _claim.c: the claim, the wait, and what they decide ---- */
-void gate_claim(gate_attempt *attempt);
-void gate_claim_failed(gate_attempt *attempt, const once_error *error, once_code code);
-void gate_claim_abandon(gate_attempt *attempt); /* the request is gone before anything was sent */
-void gate_wait_end(gate_attempt *attempt);      /* takes it off the list and stops its timer */
-void gate_wait_wake(const once_intent *intent);
-
-/* ---- _answer.c: the upstream's answer ---- */
-ngx_int_t gate_answer_content(ngx_http_request_t *r); /* in place of the location's content handler */
-ngx_int_t gate_answer_redirected(gate_attempt *attempt);
-void gate_answer_filters(void);
-ngx_uint_t gate_request_sent(const gate_attempt *attempt, const ngx_http_request_t *r);
-
-/* ---- _report.c: telling the contract how it ended ---- */
-void gate_report(gate_attempt *attempt);
-void gate_report_ready(gate_attempt *attempt); /* the held answer may go */
-void gate_renew_start(gate_attempt *attempt);
-void gate_renew_stop(gate_attempt *attempt);
-
-/* ---- _replay.c: stored answers and problems ---- */
-ngx_int_t gate_reply_stored(gate_reply *reply, const once_answer *answer); /* NGX_DECLINED: nothing is stored */
-/* The problem in place of an answer. status 0: its own. */
-ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail);
-void gate_reply_free(gate_reply *reply);
-ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply);                  /* fills headers_out */
-ngx_int_t gate_reply_body(ngx_http_request_t *r, gate_bytes *body, ngx_chain_t *out); /* borrows it */
-ngx_int_t gate_reply_send(ngx_http_request_t *r, gate_reply *reply);                  /* from a phase */
 /* ---- _status.c: counters in shared memory, and the page that shows them ---- */
 ngx_int_t gate_status_zone(ngx_conf_t *cf, gate_main *conf);
 ngx_int_t gate_status_handler(ngx_http_request_t *r);
@@ -253,8 +305,76 @@ ngx_int_t gate_ready_handler(ngx_http_request_t *r);
 void gate_status_start(gate_main *conf);
 void gate_status_stop(void);
 void gate_count_step(const char *scope, http_step step, http_problem problem);
-void gate_count_problem(const char *scope, http_problem problem);
-void gate_count_report(const gate_attempt *attempt);
-void gate_count_refused(void);  /* a report that was refused */
-void gate_count_unstored(void); /* one that did not get through */
+void gate_count_report(http_report report);
+void gate_count_trouble(ngx_uint_t refused); /* a report that was refused, or else not stored */
 void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held);
+void gate_count_replay_bytes(ngx_int_t bytes);
+
+/* ---- _replay.c: stored answers and problems ---- */
+#define GATE_CHARSET "X-Accel-Charset" /* among stored headers: for nginx, and never for a client */
+ngx_int_t gate_reply_variables(ngx_conf_t *cf);
+/* NGX_DECLINED: nothing is stored that could be sent. */
+ngx_int_t gate_reply_own(gate_reply *reply, const once_answer *answer);
+/* For attempt->reply, with a body that is shared: do not write to it. NGX_BUSY: no room now. */
+ngx_int_t gate_reply_stored(gate_attempt *attempt, const once_answer *answer);
+/* The problem in place of an answer, as attempt->reply. status 0: its own. */
+ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail);
+void gate_reply_free(gate_reply *reply);
+ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply); /* fills headers_out */
+ngx_int_t gate_reply_send(ngx_http_request_t *r, gate_reply *reply); /* from a phase */
+
+/* ---- _attempt.c: an attempt as a whole ---- */
+gate_attempt *gate_attempt_new(ngx_http_request_t *r, gate_location *location, gate_walk walk);
+gate_attempt *gate_attempt_of(ngx_http_request_t *r); /* of the main request; NULL: none */
+void gate_attempt_free(gate_attempt *attempt);
+void gate_attempt_log(gate_attempt *attempt, const char *event, const once_error *error);
+/* Both set `step`. */
+void gate_attempt_refuse(gate_attempt *attempt, http_problem problem, const char *detail);
+void gate_attempt_failed(gate_attempt *attempt, const once_error *error); /* NULL: no memory */
+/* The attempt that has this event. */
+#define gate_attempt_at(event, member) ((gate_attempt *)((u_char *)(event)-offsetof(gate_attempt, member)))
+/* The key for logs: a hash, unless once_log_keys says clear. out: room for 256 bytes. */
+size_t gate_key_shown(const gate_location *location, const char *text, u_char *out);
+
+/* ---- _variables.c ---- */
+ngx_int_t gate_variables_add(ngx_conf_t *cf);
+
+/* ---- _target.c: the target, for the fingerprint ---- */
+/* The parts of it that once_fingerprint names, in the request's pool. NULL: no memory. */
+const char *gate_target(ngx_http_request_t *r, ngx_uint_t print);
+/* by an answer with 307 or 308 */
+void gate_target_redirected(gate_attempt *attempt, ngx_http_request_t *r);
+
+/* ---- _request.c: key, body, fingerprint ---- */
+ngx_int_t gate_request_strip(ngx_http_request_t *r);
+ngx_uint_t gate_request_protected(ngx_http_request_t *r, const gate_location *location);
+/* *attempt for a request that has none yet. NGX_DECLINED: it needs none. Else a status of nginx. */
+ngx_int_t gate_request_open(ngx_http_request_t *r, gate_location *location, gate_walk walk, gate_attempt **attempt);
+/* NGX_OK: refused, its body unread. NGX_DONE: it goes on by itself. Else a status of nginx. */
+ngx_int_t gate_request_read(gate_attempt *attempt);
+ngx_int_t gate_request_refused(gate_attempt *attempt); /* with nginx's status */
+void gate_request_stop(gate_attempt *attempt);
+void gate_request_free(gate_attempt *attempt);
+
+/* ---- _claim.c: the claim, the wait, and what they decide ---- */
+void gate_claim_start(gate_attempt *attempt);
+void gate_claim_stop(gate_attempt *attempt);    /* a wait; a claim that was sent goes on */
+void gate_claim_release(gate_attempt *attempt); /* nothing was sent under it */
+void gate_claim_wake(const once_intent *intent);
+
+/* ---- _answer.c: the upstream's answer ---- */
+void gate_answer_filters(void);
+ngx_int_t gate_answer_prepare(gate_attempt *attempt); /* what the upstream is told of it */
+ngx_int_t gate_answer_start(gate_attempt *attempt);   /* runs the location's content handler */
+ngx_int_t gate_answer_redirected(gate_attempt *attempt);
+void gate_answer_send(gate_attempt *attempt);                        /* or what takes its place */
+void gate_answer_stop(gate_attempt *attempt, ngx_http_request_t *r); /* its client is gone */
+void gate_answer_free(gate_attempt *attempt);
+
+/* ---- _report.c: telling the contract how it ended ---- */
+void gate_lease_start(gate_attempt *attempt);
+void gate_lease_stop(gate_attempt *attempt);
+void gate_report_start(gate_attempt *attempt);
+
+/* ---- _walk.c: from the request to the end ---- */
+ngx_int_t gate_walk_phase(ngx_http_request_t *r);

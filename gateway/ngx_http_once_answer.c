@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_answer.c: the upstream's answer. It is held until it is stored, and only then sent. Called by nginx as content
- * handler, header filter and body filter; each sees every request of the server and lets pass what is no attempt's.
+ * ngx_http_once_answer.c: the upstream's answer. It is held until it is stored, and only then sent.
+ * nginx calls its header filter and its body filter for every request of the server; they let pass
+ * what is no attempt's.
  */
 #include "ngx_http_once.h"
 
@@ -15,8 +16,8 @@ static ngx_http_output_body_filter_pt next_body;
 /* ---- on the way to the upstream ---- */
 
 /*
- * A header's value cannot begin or end with a space, and few readers agree on what is not ASCII: such bytes are percent-encoded,
- * and so is '%' itself. What most keys are made of stays as it is.
+ * A header's value cannot begin or end with a space, and readers disagree on what is not ASCII:
+ * such bytes are percent-encoded, and so is '%' itself. Most keys stay as they are.
  */
 static const char *encode(ngx_pool_t *pool, const char *text)
 {
@@ -40,15 +41,17 @@ static const char *encode(ngx_pool_t *pool, const char *text)
 
 static ngx_int_t push_header(ngx_http_request_t *r, const char *name, const char *lower, const char *value)
 {
-	ngx_table_elt_t *header = ngx_list_push(&r->headers_in.headers);
 	const char *copy = encode(r->pool, value);
+	ngx_table_elt_t *header = NULL;
 
-	if (header == NULL || copy == NULL) {
+	if (copy != NULL) {
+		header = gate_header_push(&r->headers_in.headers, (http_text){.data = name, .length = ngx_strlen(name)},
+		                          (http_text){.data = copy, .length = ngx_strlen(copy)});
+	}
+	if (header == NULL) {
 		return NGX_ERROR;
 	}
-	*header = (ngx_table_elt_t){.key = {.len = ngx_strlen(name), .data = (u_char *)(uintptr_t)name},
-	                            .lowcase_key = (u_char *)(uintptr_t)lower,
-	                            .value = {.len = ngx_strlen(copy), .data = (u_char *)(uintptr_t)copy}};
+	header->lowcase_key = (u_char *)(uintptr_t)lower;
 	header->hash = ngx_hash_key(header->lowcase_key, header->key.len);
 	return NGX_OK;
 }
@@ -58,23 +61,25 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 {
 	char fence[NGX_INT32_LEN + 1];
 
-	*ngx_sprintf((u_char *)fence, "%d", attempt->fence) = '\0';
+	*ngx_sprintf((u_char *)fence, "%d", attempt->claim.fence) = '\0';
 	if (push_header(r, "Once-Tenant", "once-tenant", attempt->intent.tenant) != NGX_OK ||
 	    push_header(r, "Once-Scope", "once-scope", attempt->intent.scope) != NGX_OK ||
 	    push_header(r, "Once-Key", "once-key", attempt->intent.key) != NGX_OK ||
 	    push_header(r, "Once-Fence", "once-fence", fence) != NGX_OK) {
 		return NGX_ERROR;
 	}
-	/* Of a retry that runs, this is the first attempt's; its own goes on in the header of its own. */
-	return attempt->trace[0] == '\0' ? NGX_OK : push_header(r, "Once-Traceparent", "once-traceparent", attempt->trace);
+	/* A retry's own trace goes on in the header of its own; this is the first attempt's. */
+	return attempt->claim.trace[0] == '\0'
+	           ? NGX_OK
+	           : push_header(r, "Once-Traceparent", "once-traceparent", attempt->claim.trace);
 }
 
 /* ---- interim answers ---- */
 
 /*
- * nginx takes the first status for the answer's, also where it is one of 100 to 199 (RFC 9110, section 15.2) and the answer comes after it:
- * the client would get the answer as the body of a 103, and the intent would be in doubt. So each of these is skipped here; but 101,
- * which is final.
+ * nginx takes an interim status (100 to 199; RFC 9110, section 15.2) for the answer's: the client
+ * would get the answer as the body of a 103, and the intent would be in doubt. So each is skipped
+ * here, except 101, which is final.
  */
 static ngx_int_t skip_interim(ngx_http_request_t *r)
 {
@@ -84,9 +89,9 @@ static ngx_int_t skip_interim(ngx_http_request_t *r)
 
 	for (;;) {
 		/* It sets the one for the next part of the header. */
-		u->process_header = attempt->process_header;
+		u->process_header = attempt->answer.process_header;
 		rc = u->process_header(r);
-		attempt->process_header = u->process_header;
+		attempt->answer.process_header = u->process_header;
 		u->process_header = skip_interim;
 		if (rc != NGX_OK || u->headers_in.status_n < NGX_HTTP_CONTINUE || u->headers_in.status_n >= NGX_HTTP_OK ||
 		    u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS) {
@@ -111,69 +116,85 @@ static ngx_int_t skip_interim(ngx_http_request_t *r)
 static ngx_int_t reinit_request(ngx_http_request_t *r)
 {
 	gate_attempt *attempt = gate_attempt_of(r);
-	ngx_int_t rc = attempt->reinit_request(r);
+	ngx_int_t rc = attempt->answer.reinit_request(r);
 
-	attempt->process_header = r->upstream->process_header;
+	attempt->answer.process_header = r->upstream->process_header;
 	r->upstream->process_header = skip_interim;
 	return rc;
 }
 
-/* The content handler has made its upstream and sent the request at best; its answer comes in a later turn of the event loop. */
-static void watch_header(gate_attempt *attempt, ngx_http_request_t *r)
+/* No other server is tried now, and what follows (X-Accel-Redirect) may ask for the method. */
+static void finalize_request(ngx_http_request_t *r, ngx_int_t rc)
 {
-	static const ngx_str_t proxy = ngx_string("proxy");
+	gate_attempt *attempt = gate_attempt_of(r);
+
+	r->method = attempt->answer.method;
+	attempt->answer.finalize_request(r, rc);
+}
+
+/* The request is sent at best: its answer comes in a later turn of the loop. */
+static void watch(gate_attempt *attempt, ngx_http_request_t *r)
+{
 	ngx_http_upstream_t *u = r->upstream;
 
-	if (attempt->stage != GATE_RUNNING || u == NULL || u == attempt->left || u->conf->module.len != proxy.len ||
-	    ngx_strncmp(u->conf->module.data, proxy.data, proxy.len) != 0) {
+	if (attempt->answer.state != GATE_RUNNING || u == NULL || u == attempt->answer.left) {
 		return;
 	}
-	attempt->process_header = u->process_header;
-	attempt->reinit_request = u->reinit_request;
+	attempt->answer.finalize_request = u->finalize_request;
+	u->finalize_request = finalize_request;
+	if (!gate_text_is(gate_text(u->conf->module), "proxy")) {
+		return;
+	}
+	attempt->answer.process_header = u->process_header;
+	attempt->answer.reinit_request = u->reinit_request;
 	u->process_header = skip_interim;
 	u->reinit_request = reinit_request;
 }
 
-/* Here and not earlier, so that a mirror's subrequest does not get the fence. */
-ngx_int_t gate_answer_content(ngx_http_request_t *r)
+/*
+ * nginx sends PUT and DELETE again after an error, since they should be idempotent. Here they are
+ * sent once: nginx sees a PATCH, which no cache answers, unlike a POST; the upstream gets the name.
+ */
+static void hide_method(const gate_attempt *attempt, ngx_http_request_t *r)
 {
-	gate_attempt *attempt = gate_attempt_of(r);
-	ngx_http_handler_pt content = attempt->content;
-	ngx_int_t rc;
-
-	r->content_handler = content;
-	if (attempt->stage != GATE_DECIDED) {
-		return content(r);
-	}
-	if (attempt->location->handoff && push_handoff(r, attempt) != NGX_OK) {
-		return NGX_HTTP_INTERNAL_SERVER_ERROR;
-	}
-	attempt->stage = GATE_RUNNING;
-	attempt->ran_in = r->loc_conf;
-	/*
-	 * nginx sends PUT and DELETE again after an error, since they should be idempotent. Here they are sent once: as far as it can
-	 * see, this is a PATCH, which no cache can be told to answer, unlike a POST; the name goes on to the upstream.
-	 */
-	if (!attempt->policy.doubt_retries) {
+	if (!attempt->policy.doubt_retries && (r->method & (NGX_HTTP_PUT | NGX_HTTP_DELETE))) {
 		r->method = NGX_HTTP_PATCH;
 	}
-	/* The content handler sets its own; whoever waited for the client to leave must not end the request now. */
+}
+
+/* Here and not earlier, so that a mirror's subrequest does not get the fence. */
+ngx_int_t gate_answer_prepare(gate_attempt *attempt)
+{
+	return attempt->location->handoff ? push_handoff(attempt->r, attempt) : NGX_OK;
+}
+
+ngx_int_t gate_answer_start(gate_attempt *attempt)
+{
+	ngx_http_request_t *r = attempt->r;
+	ngx_int_t rc;
+
+	assert(attempt->answer.state == GATE_NO_ANSWER);
+	attempt->answer.state = GATE_RUNNING;
+	attempt->answer.ran_in = r->loc_conf;
+	attempt->answer.method = r->method;
+	hide_method(attempt, r);
+	/* The content handler sets its own; nobody may end the request if the client leaves. */
 	r->read_event_handler = ngx_http_block_reading;
-	rc = content(r);
-	watch_header(attempt, r);
+	rc = attempt->content(r);
+	watch(attempt, r);
 	return rc;
 }
 
-/* Did a byte of the request leave, in any of the tries, or may a script have run it? What fetches a page says nothing of that. */
-ngx_uint_t gate_request_sent(const gate_attempt *attempt, const ngx_http_request_t *r)
+/* Did a byte of the request leave, in any of the tries, or may a script have run it? */
+static ngx_uint_t is_sent(const gate_attempt *attempt, const ngx_http_request_t *r)
 {
 	const ngx_http_upstream_state_t *state = r->upstream_states == NULL ? NULL : r->upstream_states->elts;
 
-	if (attempt->ending.request_sent || attempt->aside) {
-		return attempt->ending.request_sent;
+	if (attempt->answer.ending.request_sent || attempt->answer.aside) {
+		return attempt->answer.ending.request_sent;
 	}
-	/* No upstream of this location: it has a content handler of its own, as a script's, which is the service. */
-	if (r->upstream == NULL || r->upstream == attempt->left || r->upstream->request_sent) {
+	/* No upstream of this location: its own content handler, such as a script's, is the service. */
+	if (r->upstream == NULL || r->upstream == attempt->answer.left || r->upstream->request_sent) {
 		return 1;
 	}
 	for (ngx_uint_t i = 0; state != NULL && i < r->upstream_states->nelts; i++) {
@@ -184,68 +205,59 @@ ngx_uint_t gate_request_sent(const gate_attempt *attempt, const ngx_http_request
 	return 0;
 }
 
-/* What the answer's headers say of the effect. Two lines, or another word than the three, say nothing. */
+/* What the answer's headers say of the effect. Two lines, or any other word, say nothing. */
 static http_effect effect_said(ngx_http_request_t *r, ngx_list_t *headers)
 {
-	static ngx_str_t name = ngx_string(HTTP_EFFECT_HEADER);
-	http_effect effect = HTTP_EFFECT_UNSAID;
-	ngx_uint_t lines = 0;
+	ngx_uint_t lines;
+	const ngx_str_t *value = gate_header_only(headers, HTTP_EFFECT_HEADER, &lines);
+	http_effect effect = value == NULL ? HTTP_EFFECT_UNSAID : http_effect_parse(gate_text(*value));
 
-	for (ngx_list_part_t *part = &headers->part; part != NULL; part = part->next) {
-		ngx_table_elt_t *header = part->elts;
-
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			if (header[i].hash == 0 || header[i].key.len != name.len ||
-			    ngx_strncasecmp(header[i].key.data, name.data, name.len) != 0) {
-				continue;
-			}
-			effect = http_effect_parse(
-			    (http_text){.data = (const char *)header[i].value.data, .length = header[i].value.len});
-			if (effect == HTTP_EFFECT_UNSAID || lines++ > 0) {
-				ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
-				              "once: the service's header Once-Effect is ignored: it must come once, and say none, "
-				              "done or unknown");
-				return HTTP_EFFECT_UNSAID;
-			}
-		}
+	if (lines > 0 && effect == HTTP_EFFECT_UNSAID) {
+		ngx_log_error(
+		    NGX_LOG_WARN, r->connection->log, 0,
+		    "once: the service's header Once-Effect is ignored: it must come once, and say none, done or unknown");
 	}
 	return effect;
 }
 
-/* The location that had the request has given it up: what it sent is known now, and another one answers. */
+/* The location gave the request up: what it sent is known now, and another one answers. */
 static void leave(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	ngx_http_upstream_t *u = r->upstream;
 
-	attempt->ending.request_sent = gate_request_sent(attempt, r);
-	attempt->left = u;
+	attempt->answer.ending.request_sent = is_sent(attempt, r);
+	attempt->answer.left = u;
 	if (u != NULL && u->headers_in.x_accel_redirect != NULL &&
 	    !(u->conf->ignore_headers & NGX_HTTP_UPSTREAM_IGN_XA_REDIRECT)) {
-		attempt->accelerated = 1;
-		attempt->aside = 1;
-		attempt->ending.effect = effect_said(r, &u->headers_in.headers);
+		attempt->answer.accelerated = 1;
+		attempt->answer.aside = 1;
+		attempt->answer.ending.effect = effect_said(r, &u->headers_in.headers);
 		return;
 	}
-	attempt->redirected = 1;
-	/* A fallback without a content handler sends nothing; one that has it gets the request itself, but for a GET. */
-	attempt->aside = r->content_handler == NULL || (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD));
+	attempt->answer.redirected = 1;
+	/* A fallback with a content handler gets the request itself, unless the method is GET. */
+	attempt->answer.aside = r->content_handler == NULL || (r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD));
 }
 
 /* The phases run again after the content handler did: X-Accel-Redirect, or an error_page. */
 ngx_int_t gate_answer_redirected(gate_attempt *attempt)
 {
-	ngx_http_request_t *r = attempt->request;
+	ngx_http_request_t *r = attempt->r;
 
-	leave(attempt, r);
-	if (!attempt->redirected || attempt->aside) {
+	if (attempt->answer.state != GATE_RUNNING) {
 		return NGX_DECLINED;
 	}
+	leave(attempt, r);
+	if (r->content_handler != NULL) { /* only an upstream sends twice */
+		hide_method(attempt, r);
+	}
 	/* A fallback that gets the request itself again could run it a second time. */
-	if (attempt->ending.request_sent && !attempt->policy.doubt_retries) {
+	if (attempt->answer.redirected && !attempt->answer.aside && attempt->answer.ending.request_sent &&
+	    !attempt->policy.doubt_retries) {
 		ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
 		              "once: error_page would run the request again in \"%V\": answered without it", &r->uri);
 		r->content_handler = NULL;
-		attempt->ran_in = r->loc_conf;
+		attempt->answer.ran_in = r->loc_conf;
 		return NGX_HTTP_BAD_GATEWAY;
 	}
 	return NGX_DECLINED;
@@ -255,112 +267,45 @@ ngx_int_t gate_answer_redirected(gate_attempt *attempt)
 
 static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 {
-	http_ending *ending = &attempt->ending;
+	http_ending *ending = &attempt->answer.ending;
 	ngx_http_upstream_t *u = r->upstream;
 
 	/* A redirect that ends before the phase of this module, as in a `return`, shows only here. */
-	if (!attempt->redirected && !attempt->accelerated && r->loc_conf != attempt->ran_in) {
+	if (!attempt->answer.redirected && !attempt->answer.accelerated && r->loc_conf != attempt->answer.ran_in) {
 		leave(attempt, r);
 	}
 	ending->status = (int)r->headers_out.status;
-	ending->request_sent = gate_request_sent(attempt, r);
-	if (attempt->redirected) {
+	ending->request_sent = is_sent(attempt, r);
+	if (attempt->answer.redirected) {
 		ending->from_upstream = false;
-	} else if (attempt->accelerated) {
+	} else if (attempt->answer.accelerated) {
 		ending->from_upstream = r->headers_out.status < NGX_HTTP_BAD_REQUEST;
 	} else if (u != NULL) {
 		ending->from_upstream = u->headers_in.status_n == r->headers_out.status;
 	} else {
 		ending->from_upstream = true;
 	}
-	if (!attempt->accelerated) {
+	if (!attempt->answer.accelerated) {
 		ending->effect = effect_said(r, &r->headers_out.headers);
 	}
 	attempt->status = ending->status;
 }
 
-static ngx_uint_t charset_apart(const ngx_http_headers_out_t *out)
-{
-	return out->charset.len > 0 && out->content_type_len == out->content_type.len;
-}
-
 static void unhold(gate_attempt *attempt)
 {
-	if (attempt->held) {
-		attempt->held = 0;
+	if (attempt->answer.held) {
+		attempt->answer.held = 0;
 		gate_count_gauge(0, 0, -1);
 	}
 }
 
-/* The headers to store. NGX_ERROR: no memory for one of them. */
-static ngx_int_t collect_headers(gate_attempt *attempt, ngx_http_request_t *r, ngx_array_t *headers)
-{
-	ngx_array_t *list = attempt->location->headers;
-	const http_text *allowed = list == NULL ? NULL : list->elts;
-	http_text type = {.data = "Content-Type", .length = 12};
-	http_header *header;
-
-	if (ngx_array_init(headers, r->pool, 16, sizeof(http_header)) != NGX_OK) {
-		return NGX_ERROR;
-	}
-	if (r->headers_out.content_type.len > 0 && http_header_kept(type, allowed, list == NULL ? 0 : list->nelts)) {
-		ngx_str_t value = r->headers_out.content_type;
-
-		if (charset_apart(&r->headers_out)) {
-			value.data = ngx_pnalloc(r->pool, value.len + r->headers_out.charset.len + sizeof("; charset="));
-			if (value.data == NULL) {
-				return NGX_ERROR;
-			}
-			value.len = (size_t)(ngx_sprintf(value.data, "%V; charset=%V", &r->headers_out.content_type,
-			                                 &r->headers_out.charset) -
-			                     value.data);
-		}
-		header = ngx_array_push(headers);
-		if (header == NULL) {
-			return NGX_ERROR;
-		}
-		*header = (http_header){.name = type, .value = {.data = (const char *)value.data, .length = value.len}};
-	}
-	/* nginx's own files have only a time, which its header filter writes. */
-	if (r->headers_out.last_modified == NULL && r->headers_out.last_modified_time != -1) {
-		u_char *time = ngx_pnalloc(r->pool, sizeof("Mon, 28 Sep 1970 06:00:00 GMT"));
-
-		header = time == NULL ? NULL : ngx_array_push(headers);
-		if (header == NULL) {
-			return NGX_ERROR;
-		}
-		*header = (http_header){.name = {.data = "Last-Modified", .length = 13}, .value = {.data = (char *)time}};
-		header->value.length = (size_t)(ngx_http_time(time, r->headers_out.last_modified_time) - time);
-	}
-	for (ngx_list_part_t *part = &r->headers_out.headers.part; part != NULL; part = part->next) {
-		ngx_table_elt_t *element = part->elts;
-
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			http_text name = {.data = (const char *)element[i].key.data, .length = element[i].key.len};
-
-			if (element[i].hash == 0 || !http_header_kept(name, allowed, list == NULL ? 0 : list->nelts)) {
-				continue;
-			}
-			header = ngx_array_push(headers);
-			if (header == NULL) {
-				return NGX_ERROR;
-			}
-			*header = (http_header){
-			    .name = name, .value = {.data = (const char *)element[i].value.data, .length = element[i].value.len}};
-		}
-	}
-	return NGX_OK;
-}
-
-/* As JSON. */
 static void encode_headers(gate_attempt *attempt, ngx_http_request_t *r)
 {
-	ngx_array_t headers;
-
-	if (collect_headers(attempt, r, &headers) != NGX_OK ||
-	    !http_headers_encode(headers.elts, headers.nelts, &attempt->headers)) {
-		attempt->headers = NULL;
-		attempt->ending.too_large = true; /* done, and not to be replayed without them */
+	if (gate_headers_store(r, attempt->location->headers, &attempt->answer.headers) != NGX_OK) {
+		ngx_log_error(NGX_LOG_WARN, r->connection->log, 0,
+		              "once: the answer cannot be stored: it has more than %d headers, or memory is short",
+		              HTTP_HEADERS_MAX);
+		attempt->answer.ending.too_large = true; /* done, and not to be replayed without them */
 	}
 }
 
@@ -374,61 +319,69 @@ static ngx_uint_t cannot_hold(ngx_http_request_t *r)
 /* Only the gateway says that an answer is a replay, and Once-Effect is for it alone. */
 static void strip_markers(ngx_http_request_t *r)
 {
-	for (ngx_list_part_t *part = &r->headers_out.headers.part; part != NULL; part = part->next) {
-		ngx_table_elt_t *header = part->elts;
+	gate_headers at = {.part = &r->headers_out.headers.part};
+	ngx_table_elt_t *header;
 
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			if (http_header_reserved(
-			        (http_text){.data = (const char *)header[i].key.data, .length = header[i].key.len})) {
-				header[i].hash = 0;
-			}
+	while ((header = gate_headers_next(&at)) != NULL) {
+		if (http_header_reserved(gate_text(header->key))) {
+			header->hash = 0;
 		}
 	}
+}
+
+/* From here on it passes; only its end is kept. */
+static ngx_int_t start_streaming(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	attempt->answer.ending.too_large = true;
+	attempt->answer.state = GATE_STREAMING;
+	attempt->answer.header_sent = 1;
+	unhold(attempt);
+	return next_header(r);
+}
+
+static ngx_int_t start_holding(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	encode_headers(attempt, r);
+	attempt->answer.state = GATE_HOLDING;
+	if (!attempt->answer.held) {
+		attempt->answer.held = 1;
+		gate_count_gauge(0, 0, 1);
+	}
+	return NGX_OK;
 }
 
 static ngx_int_t filter_header(ngx_http_request_t *r)
 {
 	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
 	gate_attempt *attempt = r == r->main ? gate_attempt_of(r) : NULL;
-	ngx_int_t rc;
+	gate_answer_state state = attempt == NULL ? GATE_NO_ANSWER : attempt->answer.state;
+	ngx_uint_t comes = state == GATE_RUNNING || state == GATE_HOLDING;
 
-	/* Before they are stripped. */
-	if (attempt != NULL && (attempt->stage == GATE_RUNNING || attempt->stage == GATE_HOLDING)) {
+	if (comes) { /* before its headers are stripped */
 		classify(attempt, r);
 	}
 	if (attempt != NULL ? attempt->step == HTTP_RUN || attempt->step == HTTP_PASS : location->mode != GATE_OFF) {
 		strip_markers(r);
 	}
-	if (attempt == NULL || (attempt->stage != GATE_RUNNING && attempt->stage != GATE_HOLDING)) {
+	if (!comes) {
 		return next_header(r);
 	}
-	if (attempt->stage == GATE_HOLDING) {
-		/* nginx gave the held answer up for an error of its own, which has no body of the upstream's. */
-		attempt->body.length = 0;
-		free(attempt->headers);
-		attempt->headers = NULL;
+	if (state == GATE_HOLDING) {
+		/* nginx replaces the held answer with an error of its own, without its body. */
+		attempt->answer.body.length = 0;
+		free(attempt->answer.headers);
+		attempt->answer.headers = NULL;
 	}
 	r->allow_ranges = 0;
 	r->filter_need_in_memory = 1;
 	if (cannot_hold(r) || r->headers_out.content_length_n > (off_t)attempt->location->response_bytes_max) {
-		attempt->ending.too_large = true;
-		attempt->stage = GATE_STREAMING;
-		attempt->header_sent = 1;
-		rc = next_header(r);
-		if (rc == NGX_ERROR) {
-			/* Also without a client, the end of the answer counts. */
-			attempt->client_gone = 1;
-			rc = NGX_OK;
-		}
-		return rc;
+		ngx_int_t rc = start_streaming(attempt, r);
+
+		/* The answer's end counts even if the client has left. */
+		attempt->answer.client_gone = rc == NGX_ERROR;
+		return rc == NGX_ERROR ? NGX_OK : rc;
 	}
-	encode_headers(attempt, r);
-	attempt->stage = GATE_HOLDING;
-	if (!attempt->held) {
-		attempt->held = 1;
-		gate_count_gauge(0, 0, 1);
-	}
-	return NGX_OK;
+	return start_holding(attempt, r);
 }
 
 /* ---- the body ---- */
@@ -444,17 +397,12 @@ static ngx_uint_t is_truncated(ngx_http_request_t *r, const ngx_buf_t *buf)
 static ngx_int_t stop_holding(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	ngx_chain_t out;
-	ngx_int_t rc;
+	ngx_int_t rc = start_streaming(attempt, r);
 
-	attempt->ending.too_large = true;
-	attempt->stage = GATE_STREAMING;
-	attempt->header_sent = 1;
-	unhold(attempt);
-	rc = next_header(r);
-	if (rc == NGX_ERROR || rc > NGX_OK || attempt->body.length == 0) {
+	if (rc == NGX_ERROR || rc > NGX_OK || attempt->answer.body.length == 0) {
 		return rc;
 	}
-	if (gate_reply_body(r, &attempt->body, &out) != NGX_OK) {
+	if (gate_bytes_chain(r, &attempt->answer.body, &out) != NGX_OK) {
 		return NGX_ERROR;
 	}
 	out.buf->last_buf = 0;
@@ -464,48 +412,47 @@ static ngx_int_t stop_holding(gate_attempt *attempt, ngx_http_request_t *r)
 }
 
 /*
- * nginx takes the end of a FastCGI connection for the end of an answer, though the protocol has a record for that; and it may
- * take less than the announced length.
+ * nginx takes the end of a FastCGI connection for an answer's end, though the protocol has a record
+ * for that; and it may accept less than the announced length.
  */
 static bool is_whole(gate_attempt *attempt, ngx_http_request_t *r, off_t bytes)
 {
-	static const ngx_str_t fastcgi = ngx_string("fastcgi");
 	ngx_http_upstream_t *u = r->upstream;
 
 	if (r->headers_out.content_length_n > bytes && r->headers_out.status != NGX_HTTP_NOT_MODIFIED) {
 		return false;
 	}
-	if (u == NULL || attempt->accelerated || attempt->redirected || !attempt->ending.from_upstream ||
-	    u->conf->module.len != fastcgi.len || ngx_strncmp(u->conf->module.data, fastcgi.data, fastcgi.len) != 0) {
+	if (u == NULL || attempt->answer.accelerated || attempt->answer.redirected ||
+	    !attempt->answer.ending.from_upstream || !gate_text_is(gate_text(u->conf->module), "fastcgi")) {
 		return true;
 	}
 	return u->buffering ? u->pipe != NULL && u->pipe->upstream_done : u->length == 0;
 }
 
-/* nginx's own 502, 504 or the like in place of an answer; and no page that an error_page has led to, in the same location or another. */
+/* nginx's own 502, 504 or the like replaces an answer; it is no page of error_page. */
 static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_request_t *r)
 {
-	ngx_uint_t is_page = attempt->redirected && r->upstream != NULL && r->upstream->header_sent;
+	ngx_uint_t is_page = attempt->answer.redirected && r->upstream != NULL && r->upstream->header_sent;
 
-	return !attempt->ending.from_upstream && !is_page && r->loc_conf == attempt->ran_in &&
-	       attempt->ending.status >= NGX_HTTP_INTERNAL_SERVER_ERROR;
+	return !attempt->answer.ending.from_upstream && !is_page && r->loc_conf == attempt->answer.ran_in &&
+	       attempt->answer.ending.status >= NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
-/* The service may be behind another gateway, whose own answer is about this attempt and not the request's outcome: it is not stored. */
+/* Another gateway may stand between: its own answer is about this attempt, so it is not stored. */
 static void heed_problem(gate_attempt *attempt, ngx_http_request_t *r)
 {
 	static const ngx_str_t type = ngx_string("application/problem+json");
-	http_ending *ending = &attempt->ending;
+	http_ending *ending = &attempt->answer.ending;
 
-	if (!ending->complete || !ending->from_upstream || attempt->header_sent || r->upstream == NULL ||
-	    ending->effect != HTTP_EFFECT_UNSAID || attempt->body.length > HTTP_PROBLEM_BYTES_MAX ||
+	if (!ending->complete || !ending->from_upstream || attempt->answer.header_sent || r->upstream == NULL ||
+	    ending->effect != HTTP_EFFECT_UNSAID || attempt->answer.body.length > HTTP_PROBLEM_BYTES_MAX ||
 	    r->headers_out.content_type.len < type.len ||
 	    ngx_strncasecmp(r->headers_out.content_type.data, type.data, type.len) != 0) {
 		return;
 	}
-	ending->effect =
-	    http_problem_effect((http_text){.data = (const char *)attempt->body.data, .length = attempt->body.length});
-	attempt->behind = ending->effect != HTTP_EFFECT_UNSAID;
+	ending->effect = http_problem_effect(
+	    (http_text){.data = (const char *)attempt->answer.body.data, .length = attempt->answer.body.length});
+	attempt->answer.behind = ending->effect != HTTP_EFFECT_UNSAID;
 	if (ending->effect == HTTP_EFFECT_DONE) {
 		ending->too_large = true;
 	}
@@ -513,13 +460,16 @@ static void heed_problem(gate_attempt *attempt, ngx_http_request_t *r)
 
 static ngx_int_t end_answer(gate_attempt *attempt, ngx_http_request_t *r, bool complete)
 {
-	http_ending *ending = &attempt->ending;
+	http_ending *ending = &attempt->answer.ending;
 	ngx_uint_t made_by_nginx = is_nginx_error(attempt, r);
 
 	ending->complete = complete;
 	heed_problem(attempt, r);
-	/* Nothing of it went out: a whole sentence is better than half an answer, or than a page of nginx. */
-	if (!attempt->header_sent && (!complete || made_by_nginx)) {
+	if (complete && ending->from_upstream && (ending->status == 307 || ending->status == 308)) {
+		gate_target_redirected(attempt, r);
+	}
+	/* Nothing went out yet: a problem document is better than half an answer or nginx's page. */
+	if (!attempt->answer.header_sent && (!complete || made_by_nginx)) {
 		http_problem problem = !made_by_nginx         ? HTTP_PROBLEM_NOT_STORED
 		                       : ending->request_sent ? HTTP_PROBLEM_UNANSWERED
 		                                              : HTTP_PROBLEM_UNREACHED;
@@ -530,9 +480,9 @@ static ngx_int_t end_answer(gate_attempt *attempt, ngx_http_request_t *r, bool c
 		}
 		attempt->replaced = 1;
 	}
-	attempt->stage = GATE_REPORTING;
+	attempt->answer.state = GATE_WHOLE;
 	r->buffered |= BUFFERED;
-	gate_report(attempt);
+	attempt->walk(attempt, GATE_ENDED);
 	return NGX_AGAIN;
 }
 
@@ -558,19 +508,18 @@ static ngx_int_t hold(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_t 
 	for (ngx_chain_t *link = *in; link != NULL; link = link->next) {
 		ngx_uint_t truncated = is_truncated(r, link->buf);
 
-		switch (keep(&attempt->body, link->buf, attempt->location->response_bytes_max)) {
+		switch (keep(&attempt->answer.body, link->buf, attempt->location->response_bytes_max)) {
 		case NGX_OK:
 			break;
 		case NGX_DECLINED:
-			/* Also without a client, the end of the answer counts. */
-			attempt->client_gone = stop_holding(attempt, r) == NGX_ERROR;
+			attempt->answer.client_gone = stop_holding(attempt, r) == NGX_ERROR;
 			*in = link;
 			return NGX_BUSY;
 		default:
 			return NGX_ERROR;
 		}
 		if (link->buf->last_buf || truncated) {
-			return end_answer(attempt, r, !truncated && is_whole(attempt, r, (off_t)attempt->body.length));
+			return end_answer(attempt, r, !truncated && is_whole(attempt, r, (off_t)attempt->answer.body.length));
 		}
 	}
 	return NGX_OK;
@@ -586,8 +535,8 @@ static ngx_int_t consume(ngx_chain_t *in)
 }
 
 /*
- * Passes what comes, except for the last part: that waits for the report, as a whole answer would. A client that left changes
- * nothing: the upstream is heard to its end.
+ * Passes what comes, except the last part: that waits for the report, as a whole answer would. If
+ * the client leaves, the upstream is read to its end all the same.
  */
 static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_t *in)
 {
@@ -598,47 +547,48 @@ static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_
 	for (ngx_chain_t *link = in; link != NULL; link = link->next) {
 		last |= link->buf->last_buf;
 		truncated |= is_truncated(r, link->buf);
-		attempt->streamed_bytes += ngx_buf_size(link->buf);
+		attempt->answer.streamed_bytes += ngx_buf_size(link->buf);
 	}
 	/* Where the length was announced, the last byte of the body is its end for the client. */
-	if (!last && (length < 0 || attempt->streamed_bytes < length)) {
-		rc = attempt->client_gone ? NGX_ERROR : next_body(r, in);
+	if (!last && (length < 0 || attempt->answer.streamed_bytes < length)) {
+		rc = attempt->answer.client_gone ? NGX_ERROR : next_body(r, in);
 		if (rc == NGX_ERROR) {
-			attempt->client_gone = 1;
+			attempt->answer.client_gone = 1;
 			(void)consume(in);
 			rc = NGX_OK;
 		}
 		if (truncated) {
-			attempt->stage = GATE_DONE;
-			attempt->ending.complete = false;
-			gate_report(attempt);
+			attempt->answer.state = GATE_PASSED;
+			attempt->answer.ending.complete = false;
+			attempt->walk(attempt, GATE_ENDED);
 		}
 		return rc;
 	}
 	/* What was sent before may still be on its way from `body`. */
 	for (ngx_chain_t *link = in; link != NULL; link = link->next) {
-		if (keep(&attempt->tail, link->buf, NGX_MAX_INT_T_VALUE) != NGX_OK) {
+		if (keep(&attempt->answer.tail, link->buf, NGX_MAX_INT_T_VALUE) != NGX_OK) {
 			return NGX_ERROR;
 		}
 	}
-	return last ? end_answer(attempt, r, is_whole(attempt, r, attempt->streamed_bytes)) : NGX_OK;
+	return last ? end_answer(attempt, r, is_whole(attempt, r, attempt->answer.streamed_bytes)) : NGX_OK;
 }
 
 /* The report is in: the answer goes, or what takes its place. */
 static ngx_int_t release(gate_attempt *attempt, ngx_http_request_t *r)
 {
-	gate_bytes *body = attempt->replaced      ? &attempt->reply.body
-	                   : attempt->header_sent ? &attempt->tail
-	                                          : &attempt->body;
+	gate_bytes *body = attempt->replaced             ? &attempt->reply.body
+	                   : attempt->answer.header_sent ? &attempt->answer.tail
+	                                                 : &attempt->answer.body;
 	ngx_chain_t out;
 	ngx_int_t rc = NGX_OK;
 
-	attempt->stage = GATE_DONE;
+	attempt->answer.state = GATE_PASSED;
 	r->buffered &= ~BUFFERED;
-	if (attempt->header_sent && attempt->replaced) {
-		return NGX_ERROR; /* too late for another answer: end the connection, so that the client sees it is not whole */
+	if (attempt->answer.header_sent && attempt->replaced) {
+		return NGX_ERROR; /* too late for another one: the client must see that it is not whole */
 	}
-	if (!attempt->header_sent) {
+	if (!attempt->answer.header_sent) {
+		assert(attempt->answer.ending.complete || attempt->replaced);
 		unhold(attempt);
 		if (attempt->replaced && gate_reply_head(r, &attempt->reply) != NGX_OK) {
 			return NGX_ERROR;
@@ -648,7 +598,7 @@ static ngx_int_t release(gate_attempt *attempt, ngx_http_request_t *r)
 			return rc;
 		}
 	}
-	return gate_reply_body(r, body, &out) == NGX_OK ? next_body(r, &out) : NGX_ERROR;
+	return gate_bytes_chain(r, body, &out) == NGX_OK ? next_body(r, &out) : NGX_ERROR;
 }
 
 static ngx_int_t filter_body(ngx_http_request_t *r, ngx_chain_t *in)
@@ -659,21 +609,54 @@ static ngx_int_t filter_body(ngx_http_request_t *r, ngx_chain_t *in)
 	if (attempt == NULL) {
 		return next_body(r, in);
 	}
-	switch (attempt->stage) {
+	switch (attempt->answer.state) {
 	case GATE_HOLDING:
 		rc = hold(attempt, r, &in);
 		return rc == NGX_BUSY ? stream(attempt, r, in) : rc;
 	case GATE_STREAMING:
 		return stream(attempt, r, in);
-	case GATE_REPORTING:
+	case GATE_WHOLE:
 		(void)consume(in);
 		return NGX_AGAIN;
-	case GATE_REPORTED:
+	case GATE_SENDABLE:
 		(void)consume(in);
 		return release(attempt, r);
 	default:
 		return next_body(r, in);
 	}
+}
+
+/* ---- what the walk asks for ---- */
+
+void gate_answer_send(gate_attempt *attempt)
+{
+	ngx_http_request_t *r = attempt->r;
+	ngx_connection_t *c = r->connection;
+
+	assert(attempt->answer.state == GATE_WHOLE);
+	attempt->answer.state = GATE_SENDABLE;
+	ngx_http_set_log_request(c->log, r);
+	r->write_event_handler(r); /* to filter_body */
+	ngx_http_run_posted_requests(c);
+}
+
+void gate_answer_stop(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	gate_answer_state state = attempt->answer.state;
+
+	unhold(attempt);
+	if (state == GATE_RUNNING || state == GATE_HOLDING || state == GATE_STREAMING) {
+		attempt->answer.ending.request_sent = is_sent(attempt, r);
+	}
+	attempt->answer.state = GATE_PASSED;
+}
+
+void gate_answer_free(gate_attempt *attempt)
+{
+	assert(!attempt->answer.held);
+	gate_bytes_free(&attempt->answer.body);
+	gate_bytes_free(&attempt->answer.tail);
+	free(attempt->answer.headers);
 }
 
 void gate_answer_filters(void)

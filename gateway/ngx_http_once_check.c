@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_check.c: what nginx -t refuses in a protected location, because an effect could happen twice, an answer could
- * be another's, or it could not be replayed. Each refusal says why and what to write instead; docs/gateway.md lists them.
- * The location's own settings of proxy_pass and its kin are adjusted here too. Called once all configurations are merged.
+ * ngx_http_once_check.c: what nginx -t refuses in a protected location, since an effect could
+ * happen twice, an answer be another's or not be replayed. Each refusal says why and what to write
+ * instead; docs/gateway.md lists them. Called once all configurations are merged.
  */
 #include "ngx_http_once.h"
 
-/* Each of these begins with an ngx_http_upstream_conf_t. A module that this nginx was built without is not found. */
+#if (NGX_HTTP_SSL)
+#include <ngx_http_ssl_module.h>
+#endif
+
+/* Each begins with an ngx_http_upstream_conf_t. nginx may be built without some. */
 static const struct {
 	const char *module;
 	const char *prefix;
@@ -50,7 +54,7 @@ static char *check_values(ngx_conf_t *cf, const gate_location *location, const n
 		REFUSE(cf, core, "once_lease must be at least 1s: it is renewed after a third of it");
 	}
 	if (location->lease_ms > GATE_LONGEST_MS) {
-		REFUSE(cf, core, "once_lease must be at most 7d: the database grants no longer one");
+		REFUSE(cf, core, "once_lease must be at most 7d, which is the longest that the database grants");
 	}
 	if (location->response_bytes_max > 64 * 1024 * 1024 || location->response_bytes_max == 0) {
 		REFUSE(cf, core,
@@ -69,6 +73,133 @@ static char *check_values(ngx_conf_t *cf, const gate_location *location, const n
 	return NGX_CONF_OK;
 }
 
+/* ---- whose keys these are ---- */
+
+/*
+ * A stranger can write these into a certificate of his own. The certificate itself, or its
+ * fingerprint, he cannot have: that needs its key.
+ */
+static ngx_uint_t is_written_in_certificate(const ngx_str_t *name)
+{
+	static const ngx_str_t prefixes[] = {ngx_string("ssl_client_s_dn"), ngx_string("ssl_client_i_dn"),
+	                                     ngx_string("ssl_client_serial"), ngx_string("ssl_client_v_")};
+
+	for (size_t i = 0; i < sizeof(prefixes) / sizeof(prefixes[0]); i++) {
+		if (name->len >= prefixes[i].len && ngx_strncasecmp(name->data, prefixes[i].data, prefixes[i].len) == 0) {
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* Is a certificate that reaches a request of this server always one of a known authority? */
+static ngx_uint_t verifies_certificates(ngx_conf_t *cf, const gate_place *place)
+{
+#if (NGX_HTTP_SSL)
+	enum {
+		VERIFY_ON = 1,
+		VERIFY_OPTIONAL = 2
+	}; /* ngx_http_ssl_module.c: ngx_http_ssl_verify */
+	ngx_http_ssl_srv_conf_t *ssl = find_conf(cf, place->server, "ngx_http_ssl_module");
+
+	return ssl != NULL && (ssl->verify == VERIFY_ON || ssl->verify == VERIFY_OPTIONAL);
+#else
+	return 0;
+#endif
+}
+
+/* Does a subrequest decide who may come in? With satisfy any, nobody may have asked it. */
+static ngx_uint_t asks_elsewhere(ngx_conf_t *cf, const gate_place *place, const ngx_http_core_loc_conf_t *core)
+{
+	/* its first member */
+	ngx_str_t *uri = find_conf(cf, place->location, "ngx_http_auth_request_module");
+
+	return uri != NULL && uri->len > 0 && core->satisfy != NGX_HTTP_SATISFY_ANY;
+}
+
+static ngx_uint_t checks_passwords(ngx_conf_t *cf, const gate_place *place)
+{
+	ngx_http_complex_value_t **realm =
+	    find_conf(cf, place->location, "ngx_http_auth_basic_module"); /* its first member */
+
+	return realm != NULL && *realm != NULL &&
+	       ((*realm)->value.len != 3 || ngx_strncmp((*realm)->value.data, "off", 3) != 0);
+}
+
+static char *check_user(ngx_conf_t *cf, const gate_place *place, const gate_location *location,
+                        const ngx_http_core_loc_conf_t *core)
+{
+	if (core->satisfy == NGX_HTTP_SATISFY_ANY) {
+		REFUSE(cf, core,
+		       "with satisfy any, who comes from an allowed address may write any name into $remote_user: write "
+		       "satisfy all, or another once_tenant");
+	}
+	/* All protected methods may be in a limit_except block, which is a location of its own here. */
+	if (!checks_passwords(cf, place) && !asks_elsewhere(cf, place, core) &&
+	    (location->methods & ~core->limit_except) > 1) {
+		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+		                   "once in location \"%V\": nginx checks no password here, and without that "
+		                   "$remote_user is any name that a client writes: who writes another's gets his stored "
+		                   "answers. Add auth_basic, unless another module checks it",
+		                   &core->name);
+	}
+	return NGX_CONF_OK;
+}
+
+/* The next variable of a text, without '$' and braces. 0: no more. */
+static ngx_uint_t next_variable(ngx_str_t *text, ngx_str_t *name)
+{
+	while (text->len > 0) {
+		u_char c = *text->data++;
+
+		text->len--;
+		if (c != '$') {
+			continue;
+		}
+		if (text->len > 0 && *text->data == '{') {
+			text->data++;
+			text->len--;
+		}
+		name->data = text->data;
+		for (name->len = 0;
+		     name->len < text->len && (isalnum(name->data[name->len]) || name->data[name->len] == '_');) {
+			name->len++;
+		}
+		return 1;
+	}
+	return 0;
+}
+
+/* What names the caller must be a proof. A variable that map or set makes is not looked into. */
+static char *check_tenant(ngx_conf_t *cf, const gate_place *place, gate_location *location,
+                          const ngx_http_core_loc_conf_t *core)
+{
+	static const ngx_str_t user = ngx_string("remote_user");
+	const ngx_http_complex_value_t *value = location->tenant != NULL ? location->tenant : location->scope;
+	ngx_str_t text, name;
+	char *rc = NGX_CONF_OK;
+
+	if (value == NULL) {
+		return NGX_CONF_OK;
+	}
+	text = value->value;
+	while (rc == NGX_CONF_OK && next_variable(&text, &name)) {
+		ngx_uint_t is_written = is_written_in_certificate(&name);
+
+		location->tenant_verified |= is_written && verifies_certificates(cf, place);
+		if (is_written && !verifies_certificates(cf, place) && !asks_elsewhere(cf, place, core)) {
+			REFUSE(cf, core,
+			       "anybody can make a certificate with another's $%V: write ssl_verify_client on or optional, or take "
+			       "$caller of map $ssl_client_verify $caller { SUCCESS $%V; }, or $ssl_client_fingerprint",
+			       &name, &name);
+		}
+		if (name.len == user.len && ngx_strncasecmp(name.data, user.data, user.len) == 0) {
+			rc = check_user(cf, place, location, core);
+		}
+	}
+	return rc;
+}
+
 /* A named location gets the request again, with its method and body. */
 static char *check_error_pages(ngx_conf_t *cf, const ngx_http_core_loc_conf_t *core)
 {
@@ -78,12 +209,26 @@ static char *check_error_pages(ngx_conf_t *cf, const ngx_http_core_loc_conf_t *c
 		if (pages[i].status >= 500 && pages[i].value.value.len > 0 && pages[i].value.value.data[0] == '@') {
 			REFUSE(cf, core,
 			       "error_page %i to the named location %V would run the request again there: name a page by its URI, "
-			       "which "
-			       "is fetched with GET",
+			       "which is fetched with GET",
 			       pages[i].status, &pages[i].value.value);
 		}
 	}
 	return NGX_CONF_OK;
+}
+
+/* Set where worker_shutdown_timeout stands before http {}. */
+static void warn_of_shutdown(ngx_conf_t *cf, const ngx_http_core_loc_conf_t *core, const char *prefix,
+                             const ngx_http_upstream_conf_t *upstream)
+{
+	const ngx_core_conf_t *process = (ngx_core_conf_t *)ngx_get_conf(cf->cycle->conf_ctx, ngx_core_module);
+
+	if (upstream->upstream != NULL && process->shutdown_timeout != NGX_CONF_UNSET_MSEC &&
+	    process->shutdown_timeout > 0 && process->shutdown_timeout < upstream->read_timeout) {
+		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+		                   "once in location \"%V\": worker_shutdown_timeout (%M ms) is shorter than %s_read_timeout "
+		                   "(%M ms): a reload breaks off requests that take longer, and leaves them in doubt",
+		                   &core->name, process->shutdown_timeout, prefix, upstream->read_timeout);
+	}
 }
 
 static char *check_upstream(ngx_conf_t *cf, const gate_location *location, const ngx_http_core_loc_conf_t *core,
@@ -98,8 +243,7 @@ static char *check_upstream(ngx_conf_t *cf, const gate_location *location, const
 	if ((upstream->next_upstream & NGX_HTTP_UPSTREAM_FT_NON_IDEMPOTENT) && !location->doubt_retries) {
 		REFUSE(cf, core,
 		       "%s_next_upstream non_idempotent sends a request again that may have run: remove it, or, if the "
-		       "upstream is "
-		       "idempotent itself, write once_in_doubt retry",
+		       "upstream is idempotent itself, write once_in_doubt retry",
 		       prefix);
 	}
 #if (NGX_HTTP_CACHE)
@@ -113,20 +257,30 @@ static char *check_upstream(ngx_conf_t *cf, const gate_location *location, const
 		REFUSE(cf, core,
 		       "%s_pass_request_headers off drops the Once- headers too: remove it, or write once_handoff off", prefix);
 	}
-	/* A client that leaves must not take the answer with it. This conf is the location's own, already merged. */
+	warn_of_shutdown(cf, core, prefix, upstream);
+	/* A client that leaves must not take the answer with it. These settings are already merged. */
 	upstream->ignore_client_abort = 1;
 	return NGX_CONF_OK;
 }
 
-static char *check(ngx_conf_t *cf, void **confs)
+static char *check(ngx_conf_t *cf, const gate_place *place)
 {
+	void **confs = place->location;
 	ngx_http_core_loc_conf_t *core = confs[ngx_http_core_module.ctx_index];
 	gate_location *location = confs[ngx_http_once_module.ctx_index];
 	size_t *slice = find_conf(cf, confs, "ngx_http_slice_filter_module");
 	char *rc = check_values(cf, location, core);
 
 	if (rc == NGX_CONF_OK) {
+		rc = check_tenant(cf, place, location, core);
+	}
+	if (rc == NGX_CONF_OK) {
 		rc = check_error_pages(cf, core);
+	}
+	if (rc == NGX_CONF_OK && core->post_action.data != NULL) {
+		REFUSE(cf, core,
+		       "post_action sends the request on once more after each answer, a replay too: remove it, or copy "
+		       "requests with mirror");
 	}
 	if (rc == NGX_CONF_OK && slice != NULL && *slice != 0) {
 		REFUSE(cf, core, "slice asks the upstream for one answer in many requests: write slice 0 here");
@@ -143,7 +297,7 @@ static char *check(ngx_conf_t *cf, void **confs)
 		if (upstream->upstream != NULL && ngx_strcmp(upstreams[i].prefix, "memcached") == 0) {
 			REFUSE(cf, core, "memcached_pass only reads: there is nothing to protect");
 		}
-		/* A target with variables leaves `upstream` empty, so the settings of each module count where it may be used. */
+		/* A target with variables leaves `upstream` empty: any module may serve. */
 		if (location->serves && ngx_strcmp(upstreams[i].prefix, "memcached") != 0) {
 			rc = check_upstream(cf, location, core, upstreams[i].prefix, upstream);
 		}
@@ -153,10 +307,10 @@ static char *check(ngx_conf_t *cf, void **confs)
 
 ngx_int_t gate_locations_check(ngx_conf_t *cf, gate_main *conf)
 {
-	void ***confs = conf->locations.elts;
+	gate_place *place = conf->locations.elts;
 
 	for (ngx_uint_t i = 0; i < conf->locations.nelts; i++) {
-		if (check(cf, confs[i]) != NGX_CONF_OK) {
+		if (check(cf, &place[i]) != NGX_CONF_OK) {
 			return NGX_ERROR;
 		}
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_database.c: a worker's batcher on nginx's events and timers. libpq opens and closes its sockets itself, so
- * each is lent to nginx only between watch and forget. The other files know only gate_batcher().
+ * ngx_http_once_database.c: a worker's batcher on nginx's events and timers. libpq opens and closes
+ * its sockets itself, so each is lent to nginx only between watch and forget.
  */
 #include "ngx_http_once.h"
 
@@ -15,35 +15,25 @@ enum {
 
 typedef struct gate_link {
 	ngx_connection_t *watched; /* NULL: none */
-	struct gate_worker *worker;
 	int number;
 } gate_link;
 
 /* A process has one worker; nginx gives no other place for what belongs to a process. */
-static struct gate_worker {
+static struct {
 	once_batcher *batcher;
 	gate_link links[CONNECTIONS];
 	ngx_event_t timer;
 	ngx_event_t deferred;
-	ngx_connection_t nobody; /* what nginx's debug messages say of the two events */
 	char owner[128];
 	ngx_log_t *log;
 } worker;
 
-static void on_readable(ngx_event_t *event)
+static void on_ready(ngx_event_t *event)
 {
 	ngx_connection_t *c = event->data;
 	gate_link *link = c->data;
 
-	once_batcher_ready(link->worker->batcher, link->number, true, false);
-}
-
-static void on_writable(ngx_event_t *event)
-{
-	ngx_connection_t *c = event->data;
-	gate_link *link = c->data;
-
-	once_batcher_ready(link->worker->batcher, link->number, false, true);
+	once_batcher_ready(worker.batcher, link->number, !event->write, event->write);
 }
 
 static void on_timer(ngx_event_t *event)
@@ -67,7 +57,7 @@ static void unwatch(gate_link *link)
 	}
 	link->watched = NULL;
 	if (fcntl(c->fd, F_GETFD) == -1) {
-		/* libpq has closed it already, at the end of the connection, and the kernel has forgotten it. */
+		/* libpq has closed it at the end of the connection, and the kernel has dropped it. */
 		c->read->active = 0;
 		c->write->active = 0;
 	} else if (ngx_del_conn) {
@@ -91,12 +81,17 @@ static void unwatch(gate_link *link)
 	c->fd = (ngx_socket_t)-1;
 }
 
+static void unwatch_all(void)
+{
+	for (int i = 0; i < CONNECTIONS; i++) {
+		unwatch(&worker.links[i]);
+	}
+}
+
 static void forget(void *context, int connection, int fd)
 {
-	struct gate_worker *w = context;
-
-	(void)fd;
-	unwatch(&w->links[connection]);
+	(void)context, (void)fd;
+	unwatch(&worker.links[connection]);
 }
 
 static ngx_int_t set_event(ngx_event_t *event, ngx_int_t kind, bool wanted)
@@ -111,60 +106,59 @@ static ngx_int_t set_event(ngx_event_t *event, ngx_int_t kind, bool wanted)
 }
 
 /*
- * Where nginx has no connection left, or epoll no memory, nothing is watched; the batcher's own timeout then ends what
- * waits and it connects anew.
+ * Nothing is watched where nginx has no connection left or epoll no memory. The batcher's timeout
+ * then ends what waits, and it connects again.
  */
 static void watch(void *context, int connection, int fd, bool read, bool write)
 {
-	struct gate_worker *w = context;
-	gate_link *link = &w->links[connection];
+	gate_link *link = &worker.links[connection];
 	ngx_connection_t *c = link->watched;
 
+	(void)context;
 	if (c != NULL && c->fd != fd) {
 		unwatch(link);
 		c = NULL;
 	}
 	if (c == NULL) {
-		c = ngx_get_connection(fd, w->log);
+		c = ngx_get_connection(fd, worker.log);
 		if (c == NULL) {
 			return;
 		}
 		c->data = link;
-		c->log = w->log;
-		c->read->log = w->log;
-		c->write->log = w->log;
-		c->read->handler = on_readable;
-		c->write->handler = on_writable;
+		c->log = worker.log;
+		c->read->log = worker.log;
+		c->write->log = worker.log;
+		c->read->handler = on_ready;
+		c->write->handler = on_ready;
 		link->watched = c;
 	}
 	if (set_event(c->read, NGX_READ_EVENT, read) != NGX_OK || set_event(c->write, NGX_WRITE_EVENT, write) != NGX_OK) {
-		ngx_log_error(NGX_LOG_ALERT, w->log, 0, "once: the database's socket cannot be watched");
+		ngx_log_error(NGX_LOG_ALERT, worker.log, 0, "once: the database's socket cannot be watched");
 	}
 }
 
 static void timer(void *context, int64_t due_ms, bool idle)
 {
-	struct gate_worker *w = context;
 	int64_t now = (int64_t)ngx_current_msec;
 
+	(void)context;
 	/* Deleted first: nginx keeps a timer that differs by less than 300 ms. */
-	if (w->timer.timer_set) {
-		ngx_del_timer(&w->timer);
+	if (worker.timer.timer_set) {
+		ngx_del_timer(&worker.timer);
 	}
 	if (due_ms == ONCE_NEVER) {
 		return;
 	}
-	/* A worker that ends stays for the timers that cannot be cancelled: so no report is lost in a reload. */
-	w->timer.cancelable = idle;
+	/* A worker that ends stays for timers that cannot be cancelled, so a reload loses no report. */
+	worker.timer.cancelable = idle;
 	/* Due may be as early as INT64_MIN, from which nothing can be subtracted. */
-	ngx_add_timer(&w->timer, due_ms <= now ? 0 : (ngx_msec_t)(due_ms - now));
+	ngx_add_timer(&worker.timer, due_ms <= now ? 0 : (ngx_msec_t)(due_ms - now));
 }
 
 static void defer(void *context)
 {
-	struct gate_worker *w = context;
-
-	ngx_post_event(&w->deferred, &ngx_posted_events);
+	(void)context;
+	ngx_post_event(&worker.deferred, &ngx_posted_events);
 }
 
 static int64_t now_ms(void *context)
@@ -173,11 +167,13 @@ static int64_t now_ms(void *context)
 	return (int64_t)ngx_current_msec;
 }
 
-static void event_init(ngx_event_t *event, ngx_event_handler_pt handler, ngx_log_t *log)
+void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler)
 {
+	static ngx_connection_t nobody = {.fd = (ngx_socket_t)-1};
+
 	event->handler = handler;
-	event->log = log;
-	event->data = &worker.nobody;
+	event->log = ngx_cycle->log;
+	event->data = &nobody; /* nginx's debug messages look for a descriptor there */
 }
 
 ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
@@ -195,11 +191,10 @@ ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 	once_error *error = NULL;
 
 	worker.log = cycle->log;
-	worker.nobody.fd = (ngx_socket_t)-1;
-	event_init(&worker.timer, on_timer, cycle->log);
-	event_init(&worker.deferred, on_deferred, cycle->log);
+	gate_event_init(&worker.timer, on_timer);
+	gate_event_init(&worker.deferred, on_deferred);
 	for (int i = 0; i < CONNECTIONS; i++) {
-		worker.links[i] = (gate_link){.worker = &worker, .number = i};
+		worker.links[i] = (gate_link){.number = i};
 	}
 	snprintf(worker.owner, sizeof(worker.owner), "%.*s:%d", (int)ngx_min(cycle->hostname.len, 100),
 	         (const char *)cycle->hostname.data, (int)ngx_pid);
@@ -208,7 +203,6 @@ ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 		once_error_free(error);
 		return NGX_ERROR;
 	}
-	gate_status_start(conf);
 	return NGX_OK;
 }
 
@@ -219,16 +213,10 @@ void gate_database_stop(void)
 	if (batcher == NULL) {
 		return;
 	}
-	gate_status_stop();
 	worker.batcher = NULL;
-	/* Before libpq closes the descriptors. */
-	for (int i = 0; i < CONNECTIONS; i++) {
-		unwatch(&worker.links[i]);
-	}
+	unwatch_all(); /* before libpq closes the descriptors */
 	once_batcher_close(batcher);
-	for (int i = 0; i < CONNECTIONS; i++) {
-		unwatch(&worker.links[i]);
-	}
+	unwatch_all();
 	if (worker.timer.timer_set) {
 		ngx_del_timer(&worker.timer);
 	}

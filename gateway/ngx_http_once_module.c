@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_module.c: the directives, how they are inherited, and where nginx calls the module. docs/gateway.md
- * describes each directive; a test holds the two together.
+ * ngx_http_once_module.c: the directives, how they are inherited, and where nginx calls the module.
+ * docs/gateway.md describes each directive; a test holds the two together.
  */
 #include "ngx_http_once.h"
 
@@ -32,62 +32,6 @@ static ngx_conf_bitmask_t stored[] = {{ngx_string("2xx"), HTTP_STORED_2XX << 1},
                                       {ngx_string("4xx"), HTTP_STORED_4XX << 1},
                                       {ngx_null_string, 0}};
 
-static char *set_database(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-static char *set_tenant(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-static char *set_value(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-static char *set_headers(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-static char *set_fingerprint(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-static char *set_problem_base(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-static char *set_status(ngx_conf_t *cf, ngx_command_t *command, void *conf);
-
-static ngx_conf_num_bounds_t key_length_bounds = {ngx_conf_check_num_bounds, 1, ONCE_KEY_BYTES_MAX};
-static ngx_conf_num_bounds_t batch_max_bounds = {ngx_conf_check_num_bounds, 1, 65536};
-
-#define EVERYWHERE (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF)
-#define MAIN_DIRECTIVE(name, arguments, set, field, post)                                                              \
-	{                                                                                                                  \
-		ngx_string(name), NGX_HTTP_MAIN_CONF | (arguments), set, NGX_HTTP_MAIN_CONF_OFFSET,                            \
-		    offsetof(gate_main, field), post                                                                           \
-	}
-#define DIRECTIVE(name, arguments, set, field, post)                                                                   \
-	{                                                                                                                  \
-		ngx_string(name), EVERYWHERE | (arguments), set, NGX_HTTP_LOC_CONF_OFFSET, offsetof(gate_location, field),     \
-		    post                                                                                                       \
-	}
-
-static ngx_command_t commands[] = {
-    MAIN_DIRECTIVE("once_database", NGX_CONF_TAKE1, set_database, conninfo, NULL),
-    MAIN_DIRECTIVE("once_timeout", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, timeout_ms, NULL),
-    MAIN_DIRECTIVE("once_prepare", NGX_CONF_FLAG, ngx_conf_set_flag_slot, prepare, NULL),
-    MAIN_DIRECTIVE("once_batch_max", NGX_CONF_TAKE1, ngx_conf_set_num_slot, batch_max, &batch_max_bounds),
-    MAIN_DIRECTIVE("once_batch_bytes", NGX_CONF_TAKE1, ngx_conf_set_size_slot, batch_bytes_max, NULL),
-    MAIN_DIRECTIVE("once_batch_age", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, batch_age_ms, NULL),
-    DIRECTIVE("once", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, mode, &modes),
-    DIRECTIVE("once_scope", NGX_CONF_TAKE1, set_value, scope, NULL),
-    DIRECTIVE("once_tenant", NGX_CONF_TAKE1, set_tenant, tenant, NULL),
-    DIRECTIVE("once_key", NGX_CONF_TAKE1, set_value, key, NULL),
-    DIRECTIVE("once_key_syntax", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, key_strict, &syntaxes),
-    DIRECTIVE("once_key_length", NGX_CONF_TAKE1, ngx_conf_set_num_slot, key_length, &key_length_bounds),
-    DIRECTIVE("once_methods", NGX_CONF_1MORE, ngx_conf_set_bitmask_slot, methods, &methods),
-    DIRECTIVE("once_lease", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, lease_ms, NULL),
-    DIRECTIVE("once_retention", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, retention_ms, NULL),
-    DIRECTIVE("once_wait", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, wait_ms, NULL),
-    DIRECTIVE("once_body_max", NGX_CONF_TAKE1, ngx_conf_set_size_slot, body_bytes_max, NULL),
-    DIRECTIVE("once_response_max", NGX_CONF_TAKE1, ngx_conf_set_size_slot, response_bytes_max, NULL),
-    DIRECTIVE("once_headers", NGX_CONF_1MORE, set_headers, headers, NULL),
-    DIRECTIVE("once_store", NGX_CONF_1MORE, ngx_conf_set_bitmask_slot, stored, &stored),
-    DIRECTIVE("once_on_5xx", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, server_errors, &server_errors),
-    DIRECTIVE("once_in_doubt", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, doubt_retries, &doubts),
-    DIRECTIVE("once_fail", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, fails_open, &fails),
-    DIRECTIVE("once_fingerprint", NGX_CONF_1MORE, set_fingerprint, print, NULL),
-    DIRECTIVE("once_canonical_json", NGX_CONF_FLAG, ngx_conf_set_flag_slot, canonical_json, NULL),
-    DIRECTIVE("once_handoff", NGX_CONF_FLAG, ngx_conf_set_flag_slot, handoff, NULL),
-    DIRECTIVE("once_log_keys", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, log_clear, &shown),
-    DIRECTIVE("once_problem_base", NGX_CONF_TAKE1, set_problem_base, problem_base, NULL),
-    {ngx_string("once_status"), NGX_HTTP_LOC_CONF | NGX_CONF_TAKE1 | NGX_CONF_NOARGS, set_status,
-     NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
-    ngx_null_command};
-
 /* ---- one directive each ---- */
 
 static ngx_uint_t is_address(const char *host)
@@ -96,7 +40,7 @@ static ngx_uint_t is_address(const char *host)
 	       ngx_inet_addr((u_char *)(uintptr_t)host, ngx_strlen(host)) != INADDR_NONE || ngx_strchr(host, ':') != NULL;
 }
 
-/* A host name makes libpq ask the resolver at each connect, and every request of the worker waits meanwhile. */
+/* For a host name libpq asks the resolver at each connect, and all the worker's requests wait. */
 static void warn_of_names(ngx_conf_t *cf, const PQconninfoOption *options)
 {
 	const char *host = NULL, *address = NULL;
@@ -109,15 +53,14 @@ static void warn_of_names(ngx_conf_t *cf, const PQconninfoOption *options)
 		}
 	}
 	if (host != NULL && host[0] != '\0' && (address == NULL || address[0] == '\0') && !is_address(host)) {
-		ngx_conf_log_error(
-		    NGX_LOG_WARN, cf, 0,
-		    "once_database: looking up the name \"%s\" stops the whole worker meanwhile: add hostaddr=, or "
-		    "name a socket directory",
-		    host);
+		ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+		                   "once_database: looking up the name \"%s\" stops the whole worker meanwhile: add hostaddr=, "
+		                   "or name a socket directory",
+		                   host);
 	}
 }
 
-/* A connection string, or the content of the file that the value names: a path that begins with a slash. */
+/* A connection string, or a file that holds one: a path that begins with a slash. */
 static char *read_conninfo(ngx_conf_t *cf, ngx_str_t *value, ngx_str_t *conninfo)
 {
 	u_char text[4096];
@@ -260,7 +203,8 @@ static char *set_headers(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 		}
 		if (!is_header_name(&value[i])) {
 			ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-			                   "once_headers: \"%V\" is no header name, nor a prefix with '*' at its end", &value[i]);
+			                   "once_headers: \"%V\" is neither a header name nor a prefix that ends in '*'",
+			                   &value[i]);
 			return NGX_CONF_ERROR;
 		}
 		if (value[i].data[value[i].len - 1] != '*' && http_header_never(text)) {
@@ -279,6 +223,7 @@ static char *set_fingerprint(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 		ngx_str_t name;
 		ngx_uint_t bit;
 	} parts[] = {{ngx_string("method"), GATE_PRINT_METHOD},
+	             {ngx_string("host"), GATE_PRINT_HOST},
 	             {ngx_string("target"), GATE_PRINT_TARGET},
 	             {ngx_string("content_type"), GATE_PRINT_TYPE},
 	             {ngx_string("body"), GATE_PRINT_BODY}};
@@ -305,7 +250,8 @@ static char *set_fingerprint(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 			if (compiled == NULL || compiled->lengths == NULL) {
 				ngx_conf_log_error(
 				    NGX_LOG_EMERG, cf, 0,
-				    "once_fingerprint: \"%V\" is neither method, target, content_type, body nor a variable", &value[i]);
+				    "once_fingerprint: \"%V\" is neither method, host, target, content_type, body nor a variable",
+				    &value[i]);
 				return NGX_CONF_ERROR;
 			}
 			slot = location->print_values == NULL ? NULL : ngx_array_push(location->print_values);
@@ -362,6 +308,55 @@ static char *set_status(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 	return NGX_CONF_OK;
 }
 
+static ngx_conf_num_bounds_t key_length_bounds = {ngx_conf_check_num_bounds, 1, ONCE_KEY_BYTES_MAX};
+static ngx_conf_num_bounds_t batch_max_bounds = {ngx_conf_check_num_bounds, 1, 65536};
+
+#define EVERYWHERE (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF)
+#define MAIN_DIRECTIVE(name, arguments, set, field, post)                                                              \
+	{                                                                                                                  \
+		ngx_string(name), NGX_HTTP_MAIN_CONF | (arguments), set, NGX_HTTP_MAIN_CONF_OFFSET,                            \
+		    offsetof(gate_main, field), post                                                                           \
+	}
+#define DIRECTIVE(name, arguments, set, field, post)                                                                   \
+	{                                                                                                                  \
+		ngx_string(name), EVERYWHERE | (arguments), set, NGX_HTTP_LOC_CONF_OFFSET, offsetof(gate_location, field),     \
+		    post                                                                                                       \
+	}
+
+static ngx_command_t commands[] = {
+    MAIN_DIRECTIVE("once_database", NGX_CONF_TAKE1, set_database, conninfo, NULL),
+    MAIN_DIRECTIVE("once_timeout", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, timeout_ms, NULL),
+    MAIN_DIRECTIVE("once_prepare", NGX_CONF_FLAG, ngx_conf_set_flag_slot, prepare, NULL),
+    MAIN_DIRECTIVE("once_batch_max", NGX_CONF_TAKE1, ngx_conf_set_num_slot, batch_max, &batch_max_bounds),
+    MAIN_DIRECTIVE("once_batch_bytes", NGX_CONF_TAKE1, ngx_conf_set_size_slot, batch_bytes_max, NULL),
+    MAIN_DIRECTIVE("once_replay_memory", NGX_CONF_TAKE1, ngx_conf_set_size_slot, replay_bytes_max, NULL),
+    MAIN_DIRECTIVE("once_batch_age", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, batch_age_ms, NULL),
+    DIRECTIVE("once", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, mode, &modes),
+    DIRECTIVE("once_scope", NGX_CONF_TAKE1, set_value, scope, NULL),
+    DIRECTIVE("once_tenant", NGX_CONF_TAKE1, set_tenant, tenant, NULL),
+    DIRECTIVE("once_key", NGX_CONF_TAKE1, set_value, key, NULL),
+    DIRECTIVE("once_key_syntax", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, key_strict, &syntaxes),
+    DIRECTIVE("once_key_length", NGX_CONF_TAKE1, ngx_conf_set_num_slot, key_length, &key_length_bounds),
+    DIRECTIVE("once_methods", NGX_CONF_1MORE, ngx_conf_set_bitmask_slot, methods, &methods),
+    DIRECTIVE("once_lease", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, lease_ms, NULL),
+    DIRECTIVE("once_retention", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, retention_ms, NULL),
+    DIRECTIVE("once_wait", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, wait_ms, NULL),
+    DIRECTIVE("once_body_max", NGX_CONF_TAKE1, ngx_conf_set_size_slot, body_bytes_max, NULL),
+    DIRECTIVE("once_response_max", NGX_CONF_TAKE1, ngx_conf_set_size_slot, response_bytes_max, NULL),
+    DIRECTIVE("once_headers", NGX_CONF_1MORE, set_headers, headers, NULL),
+    DIRECTIVE("once_store", NGX_CONF_1MORE, ngx_conf_set_bitmask_slot, stored, &stored),
+    DIRECTIVE("once_on_5xx", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, server_errors, &server_errors),
+    DIRECTIVE("once_in_doubt", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, doubt_retries, &doubts),
+    DIRECTIVE("once_fail", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, fails_open, &fails),
+    DIRECTIVE("once_fingerprint", NGX_CONF_1MORE, set_fingerprint, print, NULL),
+    DIRECTIVE("once_canonical_json", NGX_CONF_FLAG, ngx_conf_set_flag_slot, canonical_json, NULL),
+    DIRECTIVE("once_handoff", NGX_CONF_FLAG, ngx_conf_set_flag_slot, handoff, NULL),
+    DIRECTIVE("once_log_keys", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, log_clear, &shown),
+    DIRECTIVE("once_problem_base", NGX_CONF_TAKE1, set_problem_base, problem_base, NULL),
+    {ngx_string("once_status"), NGX_HTTP_LOC_CONF | NGX_CONF_TAKE1 | NGX_CONF_NOARGS, set_status,
+     NGX_HTTP_LOC_CONF_OFFSET, 0, NULL},
+    ngx_null_command};
+
 /* ---- configuration ---- */
 
 static void *create_main(ngx_conf_t *cf)
@@ -372,9 +367,9 @@ static void *create_main(ngx_conf_t *cf)
 		conf->timeout_ms = NGX_CONF_UNSET_MSEC;
 		conf->batch_age_ms = NGX_CONF_UNSET_MSEC;
 		conf->batch_max = NGX_CONF_UNSET_UINT;
-		conf->batch_bytes_max = NGX_CONF_UNSET_SIZE;
+		conf->batch_bytes_max = conf->replay_bytes_max = NGX_CONF_UNSET_SIZE;
 		conf->prepare = NGX_CONF_UNSET;
-		if (ngx_array_init(&conf->locations, cf->pool, 8, sizeof(void **)) != NGX_OK) {
+		if (ngx_array_init(&conf->locations, cf->pool, 8, sizeof(gate_place)) != NGX_OK) {
 			return NULL;
 		}
 	}
@@ -389,6 +384,7 @@ static char *init_main(ngx_conf_t *cf, void *main)
 	ngx_conf_init_msec_value(conf->batch_age_ms, 0);
 	ngx_conf_init_uint_value(conf->batch_max, 256);
 	ngx_conf_init_size_value(conf->batch_bytes_max, 8 * 1024 * 1024);
+	ngx_conf_init_size_value(conf->replay_bytes_max, 64 * 1024 * 1024);
 	ngx_conf_init_value(conf->prepare, 0);
 	if (conf->timeout_ms == 0) {
 		ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "once_timeout must not be 0: every request would fail");
@@ -419,41 +415,68 @@ static void *create_location(ngx_conf_t *cf)
 	return conf;
 }
 
-/* A key that is one header's value must come in one header line: the name is needed to count them. */
-static ngx_int_t find_key_header(ngx_conf_t *cf, gate_location *conf)
+/*
+ * The name, in lower case with '_', where the value is exactly one header; else empty. A key or a
+ * tenant must come in one header line: the name is needed to count them.
+ */
+static ngx_int_t find_header(ngx_conf_t *cf, const ngx_http_complex_value_t *value, ngx_str_t *header)
 {
-	static ngx_str_t text = ngx_string("$http_idempotency_key");
 	ngx_str_t name;
 
-	if (conf->key == NULL) {
-		conf->key = compile(cf, &text);
-		if (conf->key == NULL) {
-			return NGX_ERROR;
-		}
+	ngx_str_null(header);
+	if (value == NULL) {
+		return NGX_OK;
 	}
-	ngx_str_null(&conf->key_header);
-	name = conf->key->value;
+	name = value->value;
 	if (name.len > 2 && name.data[1] == '{' && name.data[name.len - 1] == '}') {
 		/* ${name} */
 		name.data++;
 		name.len -= 2;
 	}
-	if (conf->key->value.data[0] == '$' && name.len > 6 && ngx_strncasecmp(name.data + 1, (u_char *)"http_", 5) == 0) {
-		for (size_t i = 6; i < name.len; i++) {
-			u_char c = name.data[i];
-
-			if (!isalnum(c) && c != '_') {
-				return NGX_OK;
-			}
-		}
-		conf->key_header.len = name.len - 6;
-		conf->key_header.data = ngx_pnalloc(cf->pool, conf->key_header.len);
-		if (conf->key_header.data == NULL) {
-			return NGX_ERROR;
-		}
-		ngx_strlow(conf->key_header.data, name.data + 6, conf->key_header.len);
+	if (value->value.data[0] != '$' || name.len <= 6 || ngx_strncasecmp(name.data + 1, (u_char *)"http_", 5) != 0) {
+		return NGX_OK;
 	}
+	for (size_t i = 6; i < name.len; i++) {
+		u_char c = name.data[i];
+
+		if (!isalnum(c) && c != '_') {
+			return NGX_OK;
+		}
+	}
+	header->len = name.len - 6;
+	header->data = ngx_pnalloc(cf->pool, header->len);
+	if (header->data == NULL) {
+		return NGX_ERROR;
+	}
+	ngx_strlow(header->data, name.data + 6, header->len);
 	return NGX_OK;
+}
+
+/* Locations of two servers may share a name: the server's first name, if any, comes in front. */
+static ngx_int_t name_scope(ngx_conf_t *cf, gate_location *conf, const ngx_http_core_loc_conf_t *core)
+{
+	ngx_http_core_srv_conf_t *server = ngx_http_conf_get_module_srv_conf(cf, ngx_http_core_module);
+
+	conf->scope_default.data = ngx_pnalloc(cf->pool, server->server_name.len + core->name.len);
+	if (conf->scope_default.data == NULL) {
+		return NGX_ERROR;
+	}
+	conf->scope_default.len =
+	    (size_t)(ngx_sprintf(conf->scope_default.data, "%V%V", &server->server_name, &core->name) -
+	             conf->scope_default.data);
+	return NGX_OK;
+}
+
+static ngx_int_t find_headers(ngx_conf_t *cf, gate_location *conf)
+{
+	static ngx_str_t text = ngx_string("$http_idempotency_key");
+
+	if (conf->key == NULL) {
+		conf->key = compile(cf, &text);
+	}
+	return conf->key == NULL || find_header(cf, conf->key, &conf->key_header) != NGX_OK
+	           ? NGX_ERROR
+	           : find_header(cf, conf->tenant, &conf->tenant_header);
 }
 
 static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
@@ -461,7 +484,8 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 	ngx_http_core_loc_conf_t *core = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
 	gate_location *prev = parent, *conf = child;
 	gate_main *main = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
-	void ***slot;
+	ngx_http_conf_ctx_t *context = cf->ctx;
+	gate_place *place;
 	ngx_uint_t explicit = conf->mode != NGX_CONF_UNSET_UINT;
 
 	ngx_conf_merge_uint_value(conf->mode, prev->mode, GATE_OFF);
@@ -496,10 +520,12 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 	if (conf->status == NGX_CONF_UNSET_UINT) {
 		conf->status = 0;
 	}
-	conf->scope_default = core->name;
-	/* if and limit_except are locations of their own, with settings of their own, and keep the handler of the one around them. */
+	if (name_scope(cf, conf, core) != NGX_OK) {
+		return NGX_CONF_ERROR;
+	}
+	/* if and limit_except are locations of their own that keep the outer one's handler. */
 	conf->serves = core->handler != NULL || (core->noname && prev->serves);
-	if (conf->mode == GATE_OFF || find_key_header(cf, conf) != NGX_OK) {
+	if (conf->mode == GATE_OFF || find_headers(cf, conf) != NGX_OK) {
 		return conf->mode == GATE_OFF ? NGX_CONF_OK : NGX_CONF_ERROR;
 	}
 	/* Without a content handler nothing runs here that could need protection. */
@@ -507,11 +533,11 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 		return NGX_CONF_OK;
 	}
 	/* Checked when all modules have merged what is inherited: some come after this one. */
-	slot = ngx_array_push(&main->locations);
-	if (slot == NULL) {
+	place = ngx_array_push(&main->locations);
+	if (place == NULL) {
 		return NGX_CONF_ERROR;
 	}
-	*slot = ((ngx_http_conf_ctx_t *)cf->ctx)->loc_conf;
+	*place = (gate_place){.location = context->loc_conf, .server = context->srv_conf};
 	return NGX_CONF_OK;
 }
 
@@ -542,9 +568,9 @@ static ngx_int_t hook(ngx_conf_t *cf)
 	if (gate_locations_check(cf, conf) != NGX_OK) {
 		return NGX_ERROR;
 	}
-	/* After the access phase, so that a replay needs the same rights as its original; strip before anything reads headers. */
+	/* A replay needs the rights of its original. Strip before anything reads headers. */
 	if (push_handler(core, NGX_HTTP_POST_READ_PHASE, gate_request_strip) != NGX_OK ||
-	    push_handler(core, NGX_HTTP_PRECONTENT_PHASE, gate_request_handler) != NGX_OK ||
+	    push_handler(core, NGX_HTTP_PRECONTENT_PHASE, gate_walk_phase) != NGX_OK ||
 	    gate_status_zone(cf, conf) != NGX_OK) {
 		return NGX_ERROR;
 	}
@@ -560,12 +586,17 @@ static ngx_int_t start(ngx_cycle_t *cycle)
 	    (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)) {
 		return NGX_OK;
 	}
-	return gate_database_start(cycle, conf);
+	if (gate_database_start(cycle, conf) != NGX_OK) {
+		return NGX_ERROR;
+	}
+	gate_status_start(conf);
+	return NGX_OK;
 }
 
 static void stop(ngx_cycle_t *cycle)
 {
 	(void)cycle;
+	gate_status_stop();
 	gate_database_stop();
 }
 

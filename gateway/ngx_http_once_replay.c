@@ -1,23 +1,158 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_replay.c: answers that are not the upstream's: stored ones and problem documents. Called from the phases, and by
- * the filters where another answer takes the place of a held one.
+ * ngx_http_once_replay.c: answers that are not the upstream's: stored ones and problem documents.
+ * Called from the phases, and by the filters where another answer takes the place of a held one.
  */
 #include "ngx_http_once.h"
 
 enum {
+	LISTS = 256,
 	RETRY_ACTIVE_S = 1,
 	RETRY_UNAVAILABLE_S = 5
 };
 
-void gate_reply_free(gate_reply *reply)
+/* ---- stored answers ---- */
+
+/*
+ * A client may ask for many answers and read none: so clients of one answer share it, and all
+ * answers together have a limit. Found by the intent's key, then by comparing the answer itself.
+ */
+struct gate_shared {
+	ngx_queue_t queue;
+	ngx_uint_t references;
+	size_t bytes; /* that count towards the limit */
+	ngx_uint_t status;
+	const char *text; /* the headers as they are stored */
+	http_header *headers;
+	size_t header_count;
+	once_bytes body;
+	char content[]; /* of body, then text */
+};
+
+static ngx_queue_t lists[LISTS];
+static size_t shared_bytes;
+
+static ngx_queue_t *list_of(const gate_attempt *attempt)
 {
-	free(reply->headers);
-	gate_bytes_free(&reply->body);
-	*reply = (gate_reply){0};
+	const char *key = attempt->intent.key;
+	ngx_queue_t *list = &lists[ngx_hash_key((u_char *)(uintptr_t)key, ngx_strlen(key)) % LISTS];
+
+	if (list->next == NULL) {
+		ngx_queue_init(list);
+	}
+	return list;
 }
 
-ngx_int_t gate_reply_stored(gate_reply *reply, const once_answer *answer)
+static gate_shared *find_shared(ngx_queue_t *list, const gate_shared *wanted)
+{
+	for (ngx_queue_t *at = ngx_queue_head(list); at != ngx_queue_sentinel(list); at = ngx_queue_next(at)) {
+		gate_shared *found = ngx_queue_data(at, gate_shared, queue);
+
+		if (found->status == wanted->status && found->body.length == wanted->body.length &&
+		    ngx_memcmp(found->body.data, wanted->body.data, wanted->body.length) == 0 &&
+		    ngx_strcmp(found->text, wanted->text) == 0) {
+			return found;
+		}
+	}
+	return NULL;
+}
+
+static void share_end(gate_shared *shared)
+{
+	if (--shared->references > 0) {
+		return;
+	}
+	ngx_queue_remove(&shared->queue);
+	shared_bytes -= shared->bytes;
+	gate_count_replay_bytes(-(ngx_int_t)shared->bytes);
+	free(shared->headers);
+	ngx_free(shared);
+}
+
+/* NULL: no memory. */
+static gate_shared *copy_shared(const gate_shared *from)
+{
+	size_t text_bytes = ngx_strlen(from->text) + 1;
+	gate_shared *made = ngx_alloc(sizeof(*made) + from->body.length + text_bytes, ngx_cycle->log);
+
+	if (made != NULL) {
+		*made = *from;
+		ngx_memcpy(made->content, from->body.data, from->body.length);
+		ngx_memcpy(made->content + from->body.length, from->text, text_bytes);
+		made->body.data = made->content;
+		made->text = made->content + from->body.length;
+	}
+	return made;
+}
+
+/* One that is larger than the limit goes alone. */
+static ngx_uint_t has_room(const gate_attempt *attempt, size_t bytes)
+{
+	const gate_main *conf = ngx_http_get_module_main_conf(attempt->r, ngx_http_once_module);
+
+	return shared_bytes == 0 || (bytes <= conf->replay_bytes_max && shared_bytes <= conf->replay_bytes_max - bytes);
+}
+
+static ngx_int_t share_start(gate_attempt *attempt, gate_shared *wanted, gate_shared **found)
+{
+	ngx_queue_t *list = list_of(attempt);
+
+	*found = find_shared(list, wanted);
+	if (*found != NULL) {
+		(*found)->references++;
+		return NGX_OK;
+	}
+	/* Headers are there twice: as they are stored, and read. */
+	wanted->bytes = sizeof(*wanted) + wanted->body.length + 2 * ngx_strlen(wanted->text);
+	if (!has_room(attempt, wanted->bytes)) {
+		return NGX_BUSY;
+	}
+	if (!http_headers_decode(wanted->text, &wanted->headers, &wanted->header_count)) {
+		return NGX_DECLINED;
+	}
+	*found = copy_shared(wanted);
+	if (*found == NULL) {
+		free(wanted->headers);
+		return NGX_BUSY;
+	}
+	(*found)->references = 1;
+	ngx_queue_insert_tail(list, &(*found)->queue);
+	shared_bytes += wanted->bytes;
+	gate_count_replay_bytes((ngx_int_t)wanted->bytes);
+	return NGX_OK;
+}
+
+ngx_int_t gate_reply_stored(gate_attempt *attempt, const once_answer *answer)
+{
+	int status = once_answer_response_status(answer);
+	const char *text = once_answer_response_headers(answer);
+	gate_shared wanted = {
+	    .status = (ngx_uint_t)status, .text = text == NULL ? "{}" : text, .body = once_answer_response_body(answer)};
+	gate_shared *found;
+	ngx_int_t rc;
+
+	if (status < 200 || status > 599) {
+		return NGX_DECLINED;
+	}
+	if (wanted.body.data == NULL) {
+		wanted.body = (once_bytes){.data = "", .length = 0};
+	}
+	rc = share_start(attempt, &wanted, &found);
+	if (rc == NGX_OK) {
+		assert(found->status == wanted.status && found->body.length == wanted.body.length);
+		attempt->reply =
+		    (gate_reply){.shared = found,
+		                 .status = found->status,
+		                 .headers = found->headers,
+		                 .header_count = found->header_count,
+		                 .body = {.data = (u_char *)(uintptr_t)found->body.data, .length = found->body.length},
+		                 .trace = attempt->claim.trace,
+		                 .replayed = 1};
+	}
+	return rc;
+}
+
+ngx_int_t gate_reply_own(gate_reply *reply, const once_answer *answer)
 {
 	once_bytes body = once_answer_response_body(answer);
 	int status = once_answer_response_status(answer);
@@ -25,13 +160,47 @@ ngx_int_t gate_reply_stored(gate_reply *reply, const once_answer *answer)
 	if (status < 200 || status > 599) {
 		return NGX_DECLINED;
 	}
-	*reply = (gate_reply){.status = (ngx_uint_t)status, .replayed = 1};
+	*reply = (gate_reply){.status = (ngx_uint_t)status};
 	if (!http_headers_decode(once_answer_response_headers(answer), &reply->headers, &reply->header_count) ||
 	    gate_bytes_add(&reply->body, body.data, body.length, NGX_MAX_INT_T_VALUE) != NGX_OK) {
 		gate_reply_free(reply);
 		return NGX_DECLINED;
 	}
 	return NGX_OK;
+}
+
+void gate_reply_free(gate_reply *reply)
+{
+	if (reply->shared != NULL) {
+		share_end(reply->shared);
+	} else {
+		free(reply->headers);
+		gate_bytes_free(&reply->body);
+	}
+	*reply = (gate_reply){0};
+}
+
+/* ---- problems ---- */
+
+static ngx_int_t request_id_index;
+
+ngx_int_t gate_reply_variables(ngx_conf_t *cf)
+{
+	static ngx_str_t request_id = ngx_string("request_id");
+
+	request_id_index = ngx_http_get_variable_index(cf, &request_id);
+	return request_id_index == NGX_ERROR ? NGX_ERROR : NGX_OK;
+}
+
+/* The access log's $request_id, read by its index: any other reading makes a new one. */
+static http_text find_request_id(ngx_http_request_t *r)
+{
+	ngx_http_variable_value_t *value = ngx_http_get_indexed_variable(r, (ngx_uint_t)request_id_index);
+
+	if (value == NULL || value->not_found) {
+		return (http_text){0};
+	}
+	return (http_text){.data = (const char *)value->data, .length = value->len};
 }
 
 static ngx_uint_t retry_after(http_problem problem)
@@ -50,34 +219,19 @@ ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_ui
 	    .type_base = location->problem_base.len == 0 ? NULL : (const char *)location->problem_base.data,
 	    .status = (int)status,
 	    .detail = detail,
-	    .request = gate_request_id(attempt->request)};
+	    .request = find_request_id(attempt->r)};
 	char text[HTTP_PROBLEM_BYTES_MAX];
 	size_t length = http_problem_write(problem, &occurrence, text, sizeof(text));
 
 	gate_reply_free(reply);
 	*reply = (gate_reply){.status = status != 0 ? status : (ngx_uint_t)http_problem_status(problem),
 	                      .problem = 1,
+	                      .trace = attempt->claim.trace,
 	                      .retry_after = retry_after(problem)};
 	return gate_bytes_add(&reply->body, (const u_char *)text, length, sizeof(text));
 }
 
-static ngx_table_elt_t *push(ngx_http_request_t *r, http_text name, http_text value)
-{
-	ngx_table_elt_t *header = ngx_list_push(&r->headers_out.headers);
-
-	if (header != NULL) {
-		*header = (ngx_table_elt_t){.hash = 1,
-		                            .key = {.len = name.length, .data = (u_char *)(uintptr_t)name.data},
-		                            .value = {.len = value.length, .data = (u_char *)(uintptr_t)value.data}};
-	}
-	return header;
-}
-
-static ngx_uint_t is_named(http_text name, const char *text)
-{
-	return name.length == ngx_strlen(text) &&
-	       ngx_strncasecmp((u_char *)(uintptr_t)name.data, (u_char *)(uintptr_t)text, name.length) == 0;
-}
+/* ---- sending ---- */
 
 /* As nginx reads an upstream's: filters such as charset look at the parts. */
 static void set_type(ngx_http_request_t *r, http_text value)
@@ -130,50 +284,48 @@ static ngx_int_t add_cache_control(ngx_http_request_t *r, ngx_table_elt_t *eleme
 	return NGX_OK;
 }
 
-/* Some headers have a second place, where nginx's own filters look: gzip must see that a body is compressed. */
+/* nginx's filters look for some headers elsewhere: gzip must see that a body is compressed. */
 static ngx_int_t set_header(ngx_http_request_t *r, const http_header *header)
 {
 	ngx_table_elt_t *element;
+	ngx_str_t *charset;
 
+	if (gate_text_is(header->name, GATE_CHARSET)) {
+		charset = ngx_palloc(r->pool, sizeof(*charset));
+		if (charset == NULL) {
+			return NGX_ERROR;
+		}
+		*charset = (ngx_str_t){.len = header->value.length, .data = (u_char *)(uintptr_t)header->value.data};
+		r->headers_out.override_charset = charset;
+		return NGX_OK;
+	}
 	if (http_header_never(header->name)) {
 		return NGX_OK;
 	}
-	if (is_named(header->name, "content-type")) {
+	if (gate_text_is(header->name, "content-type")) {
 		set_type(r, header->value);
 		return NGX_OK;
 	}
-	element = push(r, header->name, header->value);
+	element = gate_header_push(&r->headers_out.headers, header->name, header->value);
 	if (element == NULL) {
 		return NGX_ERROR;
 	}
-	if (is_named(header->name, "content-encoding")) {
+	if (gate_text_is(header->name, "content-encoding")) {
 		r->headers_out.content_encoding = element;
-	} else if (is_named(header->name, "etag")) {
+	} else if (gate_text_is(header->name, "etag")) {
 		r->headers_out.etag = element;
-	} else if (is_named(header->name, "last-modified")) {
+	} else if (gate_text_is(header->name, "last-modified")) {
 		r->headers_out.last_modified = element;
 		r->headers_out.last_modified_time = ngx_parse_http_time(element->value.data, element->value.len);
-	} else if (is_named(header->name, "expires")) {
+	} else if (gate_text_is(header->name, "expires")) {
 		r->headers_out.expires = element;
-	} else if (is_named(header->name, "cache-control")) {
+	} else if (gate_text_is(header->name, "cache-control")) {
 		return add_cache_control(r, element);
 	}
 	return NGX_OK;
 }
 
-static ngx_int_t set_number(ngx_http_request_t *r, const char *name, ngx_uint_t number)
-{
-	u_char *text = ngx_pnalloc(r->pool, NGX_INT_T_LEN);
-	http_text key = {.data = name, .length = ngx_strlen(name)}, value;
-
-	if (text == NULL) {
-		return NGX_ERROR;
-	}
-	value = (http_text){.data = (const char *)text, .length = (size_t)(ngx_sprintf(text, "%ui", number) - text)};
-	return push(r, key, value) == NULL ? NGX_ERROR : NGX_OK;
-}
-
-/* Statuses that this nginx has no phrase for (RFC 9110 section 15, and the registry). */
+/* Statuses for which this nginx has no phrase (RFC 9110, section 15, and the registry). */
 static void set_status(ngx_http_request_t *r, ngx_uint_t status)
 {
 	static const struct {
@@ -207,30 +359,50 @@ static void set_status(ngx_http_request_t *r, ngx_uint_t status)
 	}
 }
 
-/* With whose trace the effect is found that this answer is about. */
-static ngx_int_t push_trace(ngx_http_request_t *r)
+static ngx_int_t push(ngx_http_request_t *r, const char *name, const char *value)
 {
-	static const http_text name = {.data = "Idempotency-Traceparent", .length = 23};
-	const gate_attempt *attempt = gate_attempt_of(r);
-	http_text value;
+	http_text text = {.data = value, .length = ngx_strlen(value)};
 
-	if (attempt == NULL || attempt->trace[0] == '\0') {
-		return NGX_OK;
+	return gate_header_push(&r->headers_out.headers, (http_text){.data = name, .length = ngx_strlen(name)}, text) ==
+	               NULL
+	           ? NGX_ERROR
+	           : NGX_OK;
+}
+
+/* The headers that the gateway itself adds. */
+static ngx_int_t push_own(ngx_http_request_t *r, const gate_reply *reply)
+{
+	ngx_int_t rc = NGX_OK;
+	u_char *seconds;
+
+	if (reply->replayed) {
+		rc = push(r, "Idempotency-Replayed", "true");
 	}
-	value = (http_text){.data = attempt->trace, .length = ngx_strlen(attempt->trace)};
-	return push(r, name, value) == NULL ? NGX_ERROR : NGX_OK;
+	if (rc == NGX_OK && reply->problem) {
+		rc = push(r, "Cache-Control", "no-store");
+	}
+	if (rc == NGX_OK && reply->trace != NULL && reply->trace[0] != '\0') {
+		rc = push(r, "Idempotency-Traceparent", reply->trace);
+	}
+	if (rc == NGX_OK && reply->retry_after != 0) {
+		seconds = ngx_pnalloc(r->pool, NGX_INT_T_LEN + 1);
+		if (seconds == NULL) {
+			return NGX_ERROR;
+		}
+		*ngx_sprintf(seconds, "%ui", reply->retry_after) = '\0';
+		rc = push(r, "Retry-After", (const char *)seconds);
+	}
+	return rc;
 }
 
 ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply)
 {
-	static const http_text marker = {.data = "Idempotency-Replayed", .length = 20}, yes = {.data = "true", .length = 4};
-	static const http_text cache = {.data = "Cache-Control", .length = 13}, never = {.data = "no-store", .length = 8};
-
 	if (reply->status == 0) {
 		return NGX_ERROR;
 	}
 	ngx_http_clean_header(r);
-	ngx_memzero(&r->headers_out.cache_control, sizeof(r->headers_out.cache_control)); /* which that leaves */
+	/* which that leaves */
+	ngx_memzero(&r->headers_out.cache_control, sizeof(r->headers_out.cache_control));
 	r->err_status = 0;
 	r->allow_ranges = 0;
 	r->disable_not_modified = 1;
@@ -240,38 +412,14 @@ ngx_int_t gate_reply_head(ngx_http_request_t *r, gate_reply *reply)
 		r->headers_out.content_length_n = -1;
 	}
 	if (reply->problem) {
-		set_type(r, (http_text){.data = "application/problem+json", .length = 24});
+		set_type(r, GATE_TEXT("application/problem+json"));
 	}
 	for (size_t i = 0; i < reply->header_count; i++) {
 		if (set_header(r, &reply->headers[i]) != NGX_OK) {
 			return NGX_ERROR;
 		}
 	}
-	if ((reply->replayed && push(r, marker, yes) == NULL) || (reply->problem && push(r, cache, never) == NULL)) {
-		return NGX_ERROR;
-	}
-	if ((reply->replayed || reply->problem) && push_trace(r) != NGX_OK) {
-		return NGX_ERROR;
-	}
-	return reply->retry_after == 0 ? NGX_OK : set_number(r, "Retry-After", reply->retry_after);
-}
-
-ngx_int_t gate_reply_body(ngx_http_request_t *r, gate_bytes *body, ngx_chain_t *out)
-{
-	ngx_buf_t *buf = ngx_calloc_buf(r->pool);
-
-	if (buf == NULL) {
-		return NGX_ERROR;
-	}
-	if (body->length > 0) {
-		buf->pos = buf->start = body->data;
-		buf->last = buf->end = body->data + body->length;
-		buf->memory = 1;
-	}
-	buf->last_buf = 1;
-	buf->last_in_chain = 1;
-	*out = (ngx_chain_t){.buf = buf};
-	return NGX_OK;
+	return push_own(r, reply);
 }
 
 ngx_int_t gate_reply_send(ngx_http_request_t *r, gate_reply *reply)
@@ -289,5 +437,5 @@ ngx_int_t gate_reply_send(ngx_http_request_t *r, gate_reply *reply)
 	if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
 		return rc;
 	}
-	return gate_reply_body(r, &reply->body, &out) == NGX_OK ? ngx_http_output_filter(r, &out) : NGX_ERROR;
+	return gate_bytes_chain(r, &reply->body, &out) == NGX_OK ? ngx_http_output_filter(r, &out) : NGX_ERROR;
 }

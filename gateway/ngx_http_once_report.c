@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_report.c: telling the contract how an attempt ended, and renewing its lease until then. The answer is held
- * meanwhile; where its client is gone, the report goes on alone. What to report is lib/http's decision (http_decide_ending).
+ * ngx_http_once_report.c: telling the contract how an attempt ended, and renewing its lease until
+ * then. The answer is held until it is stored; if its client leaves, the report goes on alone.
+ * lib/http decides what to report (http_decide_ending).
  */
 #include "ngx_http_once.h"
 
 enum {
 	RETRY_MS = 250,
-	LIMIT_MS = 300 * 1000, /* a report that does not get through is repeated for so long: the fence makes it safe */
+	LIMIT_MS = 300 * 1000, /* for so long a report is tried again: the fence makes it safe */
 	LIMIT_EXITING_MS = 30 * 1000
 };
 
@@ -19,147 +20,127 @@ static void on_renewed(void *argument, const once_answer *answer, const once_err
 {
 	gate_attempt *attempt = argument;
 
-	attempt->renewal = NULL;
-	if (error != NULL) {
+	attempt->report.renewal = NULL;
+	if (answer == NULL) {
 		gate_attempt_log(attempt, "renew_failed", error);
 	} else if (once_answer_verdict(answer) == ONCE_REPORT_REFUSED) {
-		attempt->ending.lease_lost = true;
+		attempt->report.lease_lost = 1;
 		gate_attempt_log(attempt, "lease_lost", NULL);
 		return;
 	}
-	ngx_add_timer(&attempt->timer, attempt->location->lease_ms / 3);
+	ngx_add_timer(&attempt->report.renew_timer, attempt->location->lease_ms / 3);
 }
 
 static void on_renew_timer(ngx_event_t *event)
 {
-	gate_attempt *attempt = gate_attempt_at(event, timer);
+	gate_attempt *attempt = gate_attempt_at(event, report.renew_timer);
 	once_error *error = NULL;
 
-	if (once_batcher_renew(gate_batcher(), &attempt->intent, attempt->fence, (int64_t)attempt->location->lease_ms,
-	                       on_renewed, attempt, &attempt->renewal, &error) != ONCE_OK) {
+	if (once_batcher_renew(gate_batcher(), &attempt->intent, attempt->claim.fence, (int64_t)attempt->location->lease_ms,
+	                       on_renewed, attempt, &attempt->report.renewal, &error) != ONCE_OK) {
 		on_renewed(attempt, NULL, error);
 		once_error_free(error);
 	}
 }
 
-void gate_renew_start(gate_attempt *attempt)
+void gate_lease_start(gate_attempt *attempt)
 {
-	gate_event_init(&attempt->timer, on_renew_timer);
-	ngx_add_timer(&attempt->timer, attempt->location->lease_ms / 3);
+	assert(attempt->claim.fence > 0 && !attempt->report.leased);
+	attempt->report.leased = 1;
+	gate_count_gauge(1, 0, 0);
+	gate_event_init(&attempt->report.renew_timer, on_renew_timer);
+	ngx_add_timer(&attempt->report.renew_timer, attempt->location->lease_ms / 3);
 }
 
-void gate_renew_stop(gate_attempt *attempt)
+void gate_lease_stop(gate_attempt *attempt)
 {
-	if (attempt->timer.timer_set) {
-		ngx_del_timer(&attempt->timer);
+	if (attempt->report.leased) {
+		attempt->report.leased = 0;
+		gate_count_gauge(-1, 0, 0);
 	}
-	if (attempt->renewal != NULL) {
-		once_operation_forget(attempt->renewal);
-		attempt->renewal = NULL;
+	if (attempt->report.renew_timer.timer_set) {
+		ngx_del_timer(&attempt->report.renew_timer);
 	}
+	once_operation_forget(attempt->report.renewal);
+	attempt->report.renewal = NULL;
 }
 
 /* ---- the end ---- */
 
-void gate_report_ready(gate_attempt *attempt)
-{
-	ngx_http_request_t *r = attempt->request;
-	ngx_connection_t *c = r->connection;
-
-	attempt->stage = GATE_REPORTED;
-	ngx_http_set_log_request(c->log, r);
-	r->write_event_handler(r);
-	ngx_http_run_posted_requests(c);
-}
-
-/* Nothing more is to be told. */
-static void finish(gate_attempt *attempt)
-{
-	gate_wait_wake(&attempt->intent);
-	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
-		gate_report_ready(attempt);
-		return;
-	}
-	if (attempt->request == NULL) {
-		attempt->stage = GATE_DONE;
-	}
-	gate_attempt_settle(attempt);
-}
-
 static ngx_uint_t claims_success(const gate_attempt *attempt)
 {
-	return attempt->report == HTTP_REPORT_COMPLETE || attempt->report == HTTP_REPORT_TOO_LARGE;
+	return attempt->report.kind == HTTP_REPORT_COMPLETE || attempt->report.kind == HTTP_REPORT_TOO_LARGE;
 }
 
-/* No success may be told that is not stored. Where the location passes without a database anyway, it may. */
+/* Nobody is told of a success that is not stored, unless the location passes without a database. */
 static void replace_success(gate_attempt *attempt)
 {
-	if (attempt->request == NULL || !claims_success(attempt) || attempt->policy.fails_open) {
+	if (!claims_success(attempt) || attempt->policy.fails_open) {
 		return;
 	}
 	(void)gate_reply_problem(attempt, HTTP_PROBLEM_NOT_STORED, 0, NULL);
 	attempt->replaced = 1;
-	gate_count_problem(attempt->intent.scope, HTTP_PROBLEM_NOT_STORED);
+	gate_count_step(attempt->intent.scope, HTTP_REFUSE, HTTP_PROBLEM_NOT_STORED);
 }
 
-/* The report was refused: what is stored is the answer. A service that completed its own intent has put it there. */
+/* The report was refused, so what is stored is the answer: the service may have completed it. */
 static void take_stored(gate_attempt *attempt, const once_answer *answer)
 {
 	once_verdict verdict = answer == NULL ? ONCE_VERDICT_NONE : once_answer_verdict(answer);
+	ngx_uint_t stored = verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED;
+	gate_reply found;
 
-	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
-		ngx_uint_t stored = verdict == ONCE_REPLAY_SUCCESS || verdict == ONCE_FINAL_FAILURE_STORED;
-		gate_reply found;
-
-		if (stored && attempt->header_sent && attempt->ending.complete) {
-			/* Too large to hold, and nearly all of it has gone: it ends as it began, for the intent is known to be done. */
-			finish(attempt);
-			return;
-		}
-		if (stored && gate_reply_stored(&found, answer) == NGX_OK) {
-			gate_reply_free(&attempt->reply);
-			attempt->reply = found;
-			attempt->reply.replayed = 0; /* this attempt's own effect */
-			attempt->status = (int)attempt->reply.status;
-			attempt->replaced = 1;
-		} else {
-			replace_success(attempt);
-		}
+	if (!attempt->report.awaited) {
+		return;
 	}
-	finish(attempt);
+	if (stored && attempt->answer.header_sent && attempt->answer.ending.complete) {
+		return; /* too large to hold, and nearly all is sent: it ends as it began */
+	}
+	if (stored && gate_reply_own(&found, answer) == NGX_OK) {
+		gate_reply_free(&attempt->reply);
+		attempt->reply = found; /* not as a replay: this attempt's own effect */
+		attempt->status = (int)attempt->reply.status;
+		attempt->replaced = 1;
+	} else {
+		replace_success(attempt);
+	}
 }
 
 static void on_asked(void *argument, const once_answer *answer, const once_error *error)
 {
 	gate_attempt *attempt = argument;
 
-	attempt->operation = NULL;
-	if (error != NULL) {
+	attempt->report.operation = NULL;
+	if (answer == NULL) {
 		gate_attempt_log(attempt, "ask_failed", error);
 	}
-	take_stored(attempt, error == NULL ? answer : NULL);
+	take_stored(attempt, answer);
+	attempt->walk(attempt, GATE_REPORTED);
 }
 
 static void on_unasked(ngx_event_t *event)
 {
-	take_stored(gate_attempt_at(event, timer), NULL);
+	gate_attempt *attempt = gate_attempt_at(event, report.timer);
+
+	take_stored(attempt, NULL);
+	attempt->walk(attempt, GATE_REPORTED);
 }
 
 static void ask(gate_attempt *attempt)
 {
 	once_error *error = NULL;
 
-	if (attempt->request == NULL || gate_batcher() == NULL) {
-		finish(attempt);
+	if (!attempt->report.awaited || gate_batcher() == NULL) {
+		attempt->walk(attempt, GATE_REPORTED);
 		return;
 	}
-	if (once_batcher_peek(gate_batcher(), &attempt->intent, on_asked, attempt, &attempt->operation, &error) !=
+	if (once_batcher_peek(gate_batcher(), &attempt->intent, on_asked, attempt, &attempt->report.operation, &error) !=
 	    ONCE_OK) {
 		/* In a turn of its own: a filter may be on the stack. */
-		attempt->operation = NULL;
+		attempt->report.operation = NULL;
 		gate_attempt_log(attempt, "ask_failed", error);
-		gate_event_init(&attempt->timer, on_unasked);
-		ngx_add_timer(&attempt->timer, 1);
+		gate_event_init(&attempt->report.timer, on_unasked);
+		ngx_add_timer(&attempt->report.timer, 1);
 		once_error_free(error);
 	}
 }
@@ -168,24 +149,24 @@ static void ask(gate_attempt *attempt)
 
 static ngx_uint_t is_late(const gate_attempt *attempt)
 {
-	return ngx_current_msec - attempt->report_started > (ngx_uint_t)(ngx_exiting ? LIMIT_EXITING_MS : LIMIT_MS);
+	return ngx_current_msec - attempt->report.started > (ngx_uint_t)(ngx_exiting ? LIMIT_EXITING_MS : LIMIT_MS);
 }
 
 static void on_retry(ngx_event_t *event)
 {
-	gate_attempt *attempt = gate_attempt_at(event, timer);
+	gate_attempt *attempt = gate_attempt_at(event, report.timer);
 
-	/* The client waits for the first try only. Its request may end here, and an attempt that has no timer would be freed with it. */
-	if (attempt->request != NULL && attempt->stage == GATE_REPORTING) {
+	/* The client waits for the first try only. The timer keeps the attempt. */
+	if (attempt->report.awaited) {
 		replace_success(attempt);
-		attempt->report_tries++;
-		ngx_add_timer(&attempt->timer, 1);
-		gate_report_ready(attempt);
+		attempt->report.awaited = 0;
+		ngx_add_timer(&attempt->report.timer, 1);
+		attempt->walk(attempt, GATE_UNSTORED);
 		return;
 	}
-	if (attempt->report_lost || is_late(attempt)) {
+	if (attempt->report.lost || is_late(attempt)) {
 		gate_attempt_log(attempt, "report_given_up", NULL);
-		finish(attempt);
+		attempt->walk(attempt, GATE_REPORTED);
 		return;
 	}
 	send_report(attempt);
@@ -193,18 +174,16 @@ static void on_retry(ngx_event_t *event)
 
 static void try_again(gate_attempt *attempt, const once_error *error)
 {
-	if (attempt->report_tries == 0) {
+	if (!attempt->report.tried) {
 		gate_attempt_log(attempt, "report_failed", error);
-		gate_count_unstored();
+		gate_count_trouble(0);
 	}
 	/* In a turn of its own: a filter may be on the stack. */
-	attempt->report_lost = error != NULL && !once_error_retriable(error) && once_error_code(error) != ONCE_DEADLINE &&
+	attempt->report.lost = error != NULL && !once_error_retriable(error) && once_error_code(error) != ONCE_DEADLINE &&
 	                       !once_error_outcome_unknown(error);
-	gate_event_init(&attempt->timer, on_retry);
-	ngx_add_timer(&attempt->timer, attempt->report_tries == 0 ? 1 : RETRY_MS);
-	if (attempt->report_tries < 1000000) {
-		attempt->report_tries++;
-	}
+	gate_event_init(&attempt->report.timer, on_retry);
+	ngx_add_timer(&attempt->report.timer, attempt->report.tried ? RETRY_MS : 1);
+	attempt->report.tried = 1;
 }
 
 static void on_reported(void *argument, const once_answer *answer, const once_error *error)
@@ -212,16 +191,16 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 	gate_attempt *attempt = argument;
 	once_code code = error == NULL ? ONCE_OK : once_error_code(error);
 
-	attempt->operation = NULL;
-	if (code == ONCE_TOO_LARGE && attempt->report == HTTP_REPORT_COMPLETE) {
+	attempt->report.operation = NULL;
+	if (code == ONCE_TOO_LARGE && attempt->report.kind == HTTP_REPORT_COMPLETE) {
 		/* The scope's own limit is lower than the location's. */
-		attempt->report = HTTP_REPORT_TOO_LARGE;
+		attempt->report.kind = HTTP_REPORT_TOO_LARGE;
 		send_report(attempt);
 		return;
 	}
 	if (code == ONCE_COMPLETION_REFUSED || code == ONCE_FAILURE_REFUSED ||
 	    (error == NULL && once_answer_verdict(answer) == ONCE_REPORT_REFUSED)) {
-		gate_count_refused();
+		gate_count_trouble(1);
 		gate_attempt_log(attempt, "report_refused", NULL);
 		ask(attempt);
 		return;
@@ -230,25 +209,27 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 		try_again(attempt, error);
 		return;
 	}
-	gate_count_report(attempt);
-	gate_attempt_log(attempt, http_report_name(attempt->report), NULL);
-	finish(attempt);
+	gate_count_report(attempt->report.kind);
+	gate_attempt_log(attempt, http_report_name(attempt->report.kind), NULL);
+	attempt->walk(attempt, GATE_REPORTED);
 }
 
 static ngx_uint_t has_answered(const gate_attempt *attempt)
 {
-	return attempt->ending.from_upstream && attempt->ending.complete;
+	return attempt->answer.ending.from_upstream && attempt->answer.ending.complete;
 }
 
 /*
- * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at once. A proxy's 502 or 504, or what
- * another gateway says, does not say that: the service behind it may be at it still.
+ * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at
+ * once. A proxy's 502 or 504, or another gateway's answer, does not say that: the service may still
+ * work.
  */
 static int status_of(const gate_attempt *attempt)
 {
-	int status = attempt->ending.status;
-	ngx_uint_t goes_on = attempt->report == HTTP_REPORT_IN_DOUBT &&
-	                     (attempt->behind || status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
+	int status = attempt->answer.ending.status;
+	ngx_uint_t goes_on =
+	    attempt->report.kind == HTTP_REPORT_IN_DOUBT &&
+	    (attempt->answer.behind || status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
 
 	return has_answered(attempt) && !goes_on && status >= 200 && status <= 599 ? status : 0;
 }
@@ -257,21 +238,25 @@ static void describe(const gate_attempt *attempt, once_outcome *outcome)
 {
 	ngx_uint_t answered = has_answered(attempt);
 
-	switch (attempt->report) {
+	switch (attempt->report.kind) {
 	case HTTP_REPORT_COMPLETE:
-		outcome->response_headers = attempt->headers;
-		outcome->response_body.data = attempt->body.data == NULL ? (const u_char *)"" : attempt->body.data;
-		outcome->response_body.length = attempt->body.length;
+		outcome->response_headers = attempt->answer.headers;
+		outcome->response_body.data =
+		    attempt->answer.body.data == NULL ? (const u_char *)"" : attempt->answer.body.data;
+		outcome->response_body.length = attempt->answer.body.length;
 		break;
 	case HTTP_REPORT_TOO_LARGE:
 		outcome->result_type = HTTP_RESULT_TOO_LARGE;
 		break;
 	default:
 		outcome->error_code = answered ? "upstream_status" : "no_answer";
-		outcome->error_message = !answered ? "the request was sent, and no whole answer of the upstream came"
-		                         : attempt->report == HTTP_REPORT_IN_DOUBT
+		outcome->error_message = !answered ? "the request was sent, and no complete answer came"
+		                         : attempt->report.kind == HTTP_REPORT_IN_DOUBT
 		                             ? "the upstream's answer does not say whether the effect happened"
-		                             : "the upstream's answer is one that is not stored";
+		                             : "the upstream's answer is of a kind that is not stored";
+		outcome->redirect = attempt->answer.redirects && attempt->report.kind == HTTP_REPORT_RETRYABLE
+		                        ? &attempt->answer.redirect
+		                        : NULL;
 		break;
 	}
 	outcome->response_status = status_of(attempt);
@@ -283,20 +268,20 @@ static once_code submit(gate_attempt *attempt, once_error **error)
 	once_outcome outcome = {0};
 
 	describe(attempt, &outcome);
-	switch (attempt->report) {
+	switch (attempt->report.kind) {
 	case HTTP_REPORT_COMPLETE:
 	case HTTP_REPORT_TOO_LARGE:
-		return once_batcher_complete(batcher, &attempt->intent, attempt->fence, &outcome, on_reported, attempt,
-		                             &attempt->operation, error);
+		return once_batcher_complete(batcher, &attempt->intent, attempt->claim.fence, &outcome, on_reported, attempt,
+		                             &attempt->report.operation, error);
 	case HTTP_REPORT_RELEASE:
-		return once_batcher_release(batcher, &attempt->intent, attempt->fence, on_reported, attempt,
-		                            &attempt->operation, error);
+		return once_batcher_release(batcher, &attempt->intent, attempt->claim.fence, on_reported, attempt,
+		                            &attempt->report.operation, error);
 	case HTTP_REPORT_RETRYABLE:
-		return once_batcher_fail(batcher, &attempt->intent, attempt->fence, ONCE_FAILURE_RETRYABLE, &outcome,
-		                         on_reported, attempt, &attempt->operation, error);
+		return once_batcher_fail(batcher, &attempt->intent, attempt->claim.fence, ONCE_FAILURE_RETRYABLE, &outcome,
+		                         on_reported, attempt, &attempt->report.operation, error);
 	default:
-		return once_batcher_fail(batcher, &attempt->intent, attempt->fence, ONCE_FAILURE_IN_DOUBT, &outcome,
-		                         on_reported, attempt, &attempt->operation, error);
+		return once_batcher_fail(batcher, &attempt->intent, attempt->claim.fence, ONCE_FAILURE_IN_DOUBT, &outcome,
+		                         on_reported, attempt, &attempt->report.operation, error);
 	}
 }
 
@@ -305,28 +290,26 @@ static void send_report(gate_attempt *attempt)
 	once_error *error = NULL;
 
 	if (gate_batcher() == NULL) {
-		finish(attempt);
+		attempt->walk(attempt, GATE_REPORTED);
 		return;
 	}
 	if (submit(attempt, &error) != ONCE_OK) {
-		attempt->operation = NULL;
-		try_again(attempt, error);
+		on_reported(attempt, NULL, error);
 		once_error_free(error);
 	}
 }
 
-void gate_report(gate_attempt *attempt)
+void gate_report_start(gate_attempt *attempt)
 {
-	gate_renew_stop(attempt);
-	if (attempt->running) {
-		attempt->running = 0;
-		gate_count_gauge(-1, 0, 0);
-	}
-	attempt->report = http_decide_ending(&attempt->policy, &attempt->ending);
-	attempt->reported = 1;
-	attempt->report_started = ngx_current_msec;
-	if (attempt->report == HTTP_REPORT_NOTHING) {
-		gate_count_report(attempt);
+	http_ending ending = attempt->answer.ending;
+
+	assert(attempt->claim.fence > 0 && !attempt->report.leased && !attempt->report.decided);
+	ending.lease_lost = attempt->report.lease_lost;
+	attempt->report.kind = http_decide_ending(&attempt->policy, &ending);
+	attempt->report.decided = 1;
+	attempt->report.started = ngx_current_msec;
+	if (attempt->report.kind == HTTP_REPORT_NOTHING) {
+		gate_count_report(attempt->report.kind);
 		gate_attempt_log(attempt, "nothing", NULL);
 		ask(attempt);
 		return;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_request.c: a request until it can claim: headers that a client must not send are taken out, the key and the
- * tenant are found, the body is read and hashed. Runs in nginx's phases; each refusal here came before any look-up.
+ * ngx_http_once_request.c: a request until it can claim: headers that a client must not send are
+ * taken out, the key and the tenant are found, the body is read and hashed. Each refusal here comes
+ * before any look-up.
  */
 #include "ngx_http_once.h"
 
@@ -10,14 +11,13 @@ enum {
 	PAGE_BYTES = 64 * 1024,  /* read from a file at once */
 	NAME_CHARACTERS_MAX = 255,
 	GUARD_MS = 10 * 1000,
-	SHORT_NAME = 64
+	SHORT_NAME = 64,
+	LENGTH_BYTES = 8
 };
 
 /* ---- headers that a client must not send ---- */
 
-/*
- * FastCGI and uwsgi turn '-' into '_', and applications fold more than that: so every other character counts as '-'.
- */
+/* FastCGI and uwsgi turn '-' into '_', and applications more: any other character counts as '-'. */
 static ngx_uint_t is_reserved(const ngx_str_t *name)
 {
 	char folded[SHORT_NAME];
@@ -29,47 +29,42 @@ static ngx_uint_t is_reserved(const ngx_str_t *name)
 	return http_header_reserved(text);
 }
 
-/* nginx keeps pointers to the elements of the list, so they stay where they are, and the list is made anew without some. */
+/* nginx keeps pointers to the list's elements: they stay, and a new list leaves some out. */
 static ngx_int_t strip(ngx_http_request_t *r)
 {
+	gate_headers at = {.part = &r->headers_in.headers.part};
+	ngx_table_elt_t *header, *copy;
 	ngx_list_t kept;
 
 	if (ngx_list_init(&kept, r->pool, 20, sizeof(ngx_table_elt_t)) != NGX_OK) {
-		return NGX_ERROR;
+		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	for (ngx_list_part_t *part = &r->headers_in.headers.part; part != NULL; part = part->next) {
-		ngx_table_elt_t *header = part->elts;
-
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			ngx_table_elt_t *copy;
-
-			if (is_reserved(&header[i].key)) {
-				ngx_log_error(NGX_LOG_INFO, r->connection->log, 0, "once: event=strip header=%V", &header[i].key);
-				continue;
-			}
-			copy = ngx_list_push(&kept);
-			if (copy == NULL) {
-				return NGX_ERROR;
-			}
-			*copy = header[i];
+	while ((header = gate_headers_next(&at)) != NULL) {
+		if (is_reserved(&header->key)) {
+			ngx_log_error(NGX_LOG_INFO, r->connection->log, 0, "once: event=strip header=%V", &header->key);
+			continue;
 		}
+		copy = ngx_list_push(&kept);
+		if (copy == NULL) {
+			return NGX_HTTP_INTERNAL_SERVER_ERROR;
+		}
+		*copy = *header;
 	}
 	r->headers_in.headers = kept;
 	if (kept.last == &kept.part) {
 		r->headers_in.headers.last = &r->headers_in.headers.part;
 	}
-	return NGX_OK;
+	return NGX_DECLINED;
 }
 
 ngx_int_t gate_request_strip(ngx_http_request_t *r)
 {
-	for (ngx_list_part_t *part = &r->headers_in.headers.part; part != NULL; part = part->next) {
-		ngx_table_elt_t *header = part->elts;
+	gate_headers at = {.part = &r->headers_in.headers.part};
+	ngx_table_elt_t *header;
 
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			if (is_reserved(&header[i].key)) {
-				return strip(r) == NGX_OK ? NGX_DECLINED : NGX_HTTP_INTERNAL_SERVER_ERROR;
-			}
+	while ((header = gate_headers_next(&at)) != NULL) {
+		if (is_reserved(&header->key)) {
+			return strip(r);
 		}
 	}
 	return NGX_DECLINED;
@@ -87,31 +82,26 @@ static const char *terminated(ngx_pool_t *pool, const ngx_str_t *text)
 
 /* ---- key, tenant, scope ---- */
 
-/* How many header lines bear the key's name, as $http_name compares names. */
+/* How many header lines bear this name, as $http_name compares names. */
 static ngx_uint_t count_lines(ngx_http_request_t *r, const ngx_str_t *name)
 {
+	gate_headers at = {.part = &r->headers_in.headers.part};
+	ngx_table_elt_t *header;
 	ngx_uint_t lines = 0;
 
-	for (ngx_list_part_t *part = &r->headers_in.headers.part; part != NULL; part = part->next) {
-		ngx_table_elt_t *header = part->elts;
+	while ((header = gate_headers_next(&at)) != NULL) {
+		size_t n = 0;
 
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			size_t n = 0;
-
-			if (header[i].key.len != name->len) {
-				continue;
-			}
-			while (n < name->len &&
-			       (header[i].key.data[n] == '-' ? '_' : ngx_tolower(header[i].key.data[n])) == name->data[n]) {
-				n++;
-			}
-			lines += n == name->len;
+		while (header->key.len == name->len && n < name->len &&
+		       (header->key.data[n] == '-' ? '_' : ngx_tolower(header->key.data[n])) == name->data[n]) {
+			n++;
 		}
+		lines += n == name->len;
 	}
 	return lines;
 }
 
-/* What PostgreSQL takes as well: ngx_utf8_length counts bytes where a text is not UTF-8, and nginx's decoder takes surrogates. */
+/* As PostgreSQL reads it: nginx's own functions accept bytes that are not UTF-8. */
 static ngx_uint_t is_clean(const ngx_str_t *text)
 {
 	u_char *at = text->data, *end = text->data + text->len;
@@ -160,7 +150,18 @@ static ngx_int_t find_key(ngx_http_request_t *r, const gate_location *location, 
 	return code == ONCE_KEY_MALFORMED && names->detail != NULL ? NGX_ABORT : NGX_ERROR;
 }
 
-/* NGX_OK: *names has all three. NGX_DECLINED: no key was sent. NGX_ABORT: refuse with its problem. NGX_ERROR: no memory. */
+/* A server's error_page may lead here a request whose certificate was refused. */
+static ngx_uint_t is_refused_certificate(ngx_http_request_t *r)
+{
+	static const ngx_str_t failed = ngx_string("FAILED");
+	static ngx_str_t name = ngx_string("ssl_client_verify");
+	ngx_http_variable_value_t *value = ngx_http_get_variable(r, &name, ngx_hash_key(name.data, name.len));
+
+	return value != NULL && !value->not_found && value->len >= failed.len &&
+	       ngx_strncmp(value->data, failed.data, failed.len) == 0;
+}
+
+/* NGX_OK: *names is whole. NGX_DECLINED: no key. NGX_ABORT: refuse it. NGX_ERROR: no memory. */
 static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location, found *names)
 {
 	ngx_uint_t lines = 1;
@@ -201,7 +202,12 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 		if (ngx_http_complex_value(r, location->tenant, &names->tenant) != NGX_OK) {
 			return NGX_ERROR;
 		}
-		if (names->tenant.len == 0) {
+		if (names->tenant.len == 0 || (location->tenant_verified && is_refused_certificate(r))) {
+			return NGX_ABORT;
+		}
+		/* One may be the client's own: nginx would take the first, or both. */
+		if (location->tenant_header.len > 0 && count_lines(r, &location->tenant_header) > 1) {
+			names->detail = "The header that names the tenant came more than once.";
 			return NGX_ABORT;
 		}
 		if (!is_clean(&names->tenant)) {
@@ -213,78 +219,71 @@ static ngx_int_t find_names(ngx_http_request_t *r, const gate_location *location
 }
 
 /*
- * W3C Trace Context, section 3.2: a request has one traceparent; of several, or of a malformed one, nothing is taken. NULL: none. It goes on
- * to the upstream as it is, whatever it is.
+ * W3C Trace Context, section 3.2: several traceparents, or a malformed one, count as none. NULL:
+ * none. The upstream gets what was sent, whatever it is.
  */
 static const ngx_str_t *find_trace(ngx_http_request_t *r)
 {
-	static const ngx_str_t name = ngx_string("traceparent");
-	const ngx_str_t *line_value = NULL;
+	ngx_uint_t lines;
+	const ngx_str_t *value = gate_header_only(&r->headers_in.headers, "traceparent", &lines);
 
-	for (ngx_list_part_t *part = &r->headers_in.headers.part; part != NULL; part = part->next) {
-		ngx_table_elt_t *header = part->elts;
+	return value == NULL || value->len != GATE_TRACE_BYTES - 1 ? NULL : value;
+}
 
-		for (ngx_uint_t i = 0; i < part->nelts; i++) {
-			if (header[i].key.len != name.len || ngx_strncasecmp(header[i].key.data, name.data, name.len) != 0) {
-				continue;
-			}
-			if (line_value != NULL) {
-				return NULL;
-			}
-			line_value = &header[i].value;
-		}
-	}
-	return line_value == NULL || line_value->len != GATE_TRACE_BYTES - 1 ? NULL : line_value;
+static const char *put(u_char **at, const void *text, size_t length)
+{
+	u_char *start = *at;
+
+	*at = ngx_cpymem(start, text, length);
+	*(*at)++ = '\0';
+	return (const char *)start;
 }
 
 /* The attempt's own copies: it may outlive the request. */
-static gate_attempt *open_attempt(ngx_http_request_t *r, gate_location *location, const found *names)
+static ngx_int_t copy_names(gate_attempt *attempt, const found *names)
 {
-	gate_attempt *attempt = gate_attempt_new(r, location);
-	const ngx_str_t *trace = find_trace(r);
+	const ngx_str_t *trace = find_trace(attempt->r);
 	size_t key_length = ngx_strlen(names->key);
-	u_char *p;
+	u_char *at = ngx_alloc(names->tenant.len + names->scope.len + key_length + 3 + GATE_TRACE_BYTES, ngx_cycle->log);
 
-	if (attempt == NULL) {
-		return NULL;
+	attempt->request.names = at;
+	if (at == NULL) {
+		return NGX_ERROR;
 	}
-	attempt->stage = GATE_DONE;
-	attempt->names =
-	    ngx_alloc(names->tenant.len + names->scope.len + key_length + 3 + GATE_TRACE_BYTES, r->connection->log);
-	if (attempt->names == NULL) {
-		return NULL;
-	}
-	p = attempt->names;
-	attempt->intent.tenant = (const char *)p;
-	p = ngx_cpymem(p, names->tenant.data, names->tenant.len);
-	*p++ = '\0';
-	attempt->intent.scope = (const char *)p;
-	p = ngx_cpymem(p, names->scope.data, names->scope.len);
-	*p++ = '\0';
-	attempt->intent.key = (const char *)p;
-	p = ngx_cpymem(p, names->key, key_length);
-	*p++ = '\0';
-	if (trace != NULL) {
-		attempt->intent.traceparent = (const char *)p;
-		*ngx_cpymem(p, trace->data, trace->len) = '\0';
-	}
-	return attempt;
+	attempt->intent = (once_intent){.tenant = put(&at, names->tenant.data, names->tenant.len),
+	                                .scope = put(&at, names->scope.data, names->scope.len),
+	                                .key = put(&at, names->key, key_length),
+	                                .traceparent = trace == NULL ? NULL : put(&at, trace->data, trace->len)};
+	return NGX_OK;
 }
 
 /* ---- the fingerprint ---- */
 
 static void give_up(gate_attempt *attempt, const once_error *error)
 {
-	gate_claim_failed(attempt, error, error == NULL ? ONCE_NO_MEMORY : once_error_code(error));
+	gate_request_stop(attempt);
+	gate_attempt_failed(attempt, error);
+	attempt->walk(attempt, GATE_STEP);
 }
 
-/* Method, target and type; the rest of the parts comes as body_bytes of "body". */
-static once_code start_hash(gate_attempt *attempt, uint64_t body_bytes, once_error **error)
+static size_t chain_bytes(const ngx_chain_t *link)
 {
-	ngx_http_request_t *r = attempt->request;
+	size_t bytes = 0;
+
+	for (; link != NULL; link = link->next) {
+		bytes += (size_t)ngx_buf_size(link->buf);
+	}
+	return bytes;
+}
+
+/* Method, target and type; body and values follow. */
+static once_code start_hash(gate_attempt *attempt, size_t body_bytes, once_error **error)
+{
+	ngx_http_request_t *r = attempt->r;
+	gate_request *request = &attempt->request;
 	ngx_uint_t print = attempt->location->print;
 	const char *method = terminated(r->pool, &r->method_name);
-	const char *target = terminated(r->pool, &r->unparsed_uri);
+	const char *target = gate_target(r, print);
 	const char *type = "";
 	unsigned char salt[ONCE_SALT_BYTES];
 
@@ -295,51 +294,46 @@ static once_code start_hash(gate_attempt *attempt, uint64_t body_bytes, once_err
 	    !once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		return ONCE_NO_MEMORY;
 	}
-	return once_hash_start(salt, print & GATE_PRINT_METHOD ? method : "", print & GATE_PRINT_TARGET ? target : "",
-	                       print & GATE_PRINT_TYPE ? type : "", body_bytes, &attempt->hash, error);
+	for (ngx_uint_t i = 0; i < request->value_count; i++) {
+		body_bytes += request->values[i].len + LENGTH_BYTES;
+	}
+	return once_hash_start(salt, print & GATE_PRINT_METHOD ? method : "", target, print & GATE_PRINT_TYPE ? type : "",
+	                       body_bytes, &request->hash, error);
+}
+
+static once_code add(once_hash *hash, const void *data, size_t length, once_error **error)
+{
+	return once_hash_add(hash, (once_bytes){.data = length == 0 ? "" : data, .length = length}, error);
 }
 
 /*
- * Further variables follow the body, each before its length, so that no two requests run together: read from the end, the
- * lengths say where each begins.
+ * Further variables follow the body, each before its length, so that no two requests have the same
+ * bytes: read from the end, the lengths say where each begins.
  */
-static once_code add_values(gate_attempt *attempt, once_error **error)
+static once_code add_values(const gate_request *request, once_error **error)
 {
-	ngx_str_t *value = attempt->print_values == NULL ? NULL : attempt->print_values->elts;
 	once_code code = ONCE_OK;
 
-	for (ngx_uint_t i = 0; value != NULL && code == ONCE_OK && i < attempt->print_values->nelts; i++) {
-		unsigned char length[8];
+	for (ngx_uint_t i = 0; code == ONCE_OK && i < request->value_count; i++) {
+		const ngx_str_t *value = &request->values[i];
+		unsigned char length[LENGTH_BYTES];
 
-		for (int n = 0; n < 8; n++) {
-			length[n] = (unsigned char)((uint64_t)value[i].len >> (56 - 8 * n));
+		for (int n = 0; n < LENGTH_BYTES; n++) {
+			length[n] = (unsigned char)((uint64_t)value->len >> (56 - 8 * n));
 		}
-		code = once_hash_add(
-		    attempt->hash,
-		    (once_bytes){.data = value[i].len == 0 ? (const void *)"" : value[i].data, .length = value[i].len}, error);
+		code = add(request->hash, value->data, value->len, error);
 		if (code == ONCE_OK) {
-			code = once_hash_add(attempt->hash, (once_bytes){.data = length, .length = sizeof(length)}, error);
+			code = add(request->hash, length, sizeof(length), error);
 		}
 	}
 	return code;
 }
 
-static uint64_t value_bytes(const gate_attempt *attempt)
-{
-	ngx_str_t *value = attempt->print_values == NULL ? NULL : attempt->print_values->elts;
-	uint64_t bytes = 0;
-
-	for (ngx_uint_t i = 0; value != NULL && i < attempt->print_values->nelts; i++) {
-		bytes += value[i].len + 8;
-	}
-	return bytes;
-}
-
 /* The collected body in canonical form, where it is JSON. */
 static once_code hash_canonical(gate_attempt *attempt, once_error **error)
 {
-	once_bytes body = {.data = attempt->whole_body.data == NULL ? (const void *)"" : attempt->whole_body.data,
-	                   .length = attempt->whole_body.length};
+	gate_bytes *whole = &attempt->request.whole_body;
+	once_bytes body = {.data = whole->data == NULL ? (const void *)"" : whole->data, .length = whole->length};
 	char *canonical = NULL;
 	size_t length = 0;
 	once_code code = once_json_canonical(body, &canonical, &length, error);
@@ -348,106 +342,66 @@ static once_code hash_canonical(gate_attempt *attempt, once_error **error)
 		body = (once_bytes){.data = canonical, .length = length};
 	}
 	if (code == ONCE_OK) {
-		code = start_hash(attempt, body.length + value_bytes(attempt), error);
+		code = start_hash(attempt, body.length, error);
 	}
 	if (code == ONCE_OK) {
-		code = once_hash_add(attempt->hash, body, error);
+		code = once_hash_add(attempt->request.hash, body, error);
 	}
 	free(canonical);
-	gate_bytes_free(&attempt->whole_body);
+	gate_bytes_free(whole);
 	return code;
 }
 
-static once_code add_piece(gate_attempt *attempt, const u_char *data, size_t length, once_error **error)
-{
-	if (attempt->hash != NULL) {
-		return once_hash_add(attempt->hash, (once_bytes){.data = data, .length = length}, error);
-	}
-	return gate_bytes_add(&attempt->whole_body, data, length, ONCE_CANONICAL_BYTES_MAX) == NGX_OK ? ONCE_OK
-	                                                                                              : ONCE_NO_MEMORY;
-}
-
-/* One piece of one buffer, from memory or from the temporary file. Returns the bytes that it took; 0 on failure. */
-static size_t take_piece(gate_attempt *attempt, ngx_buf_t *buf, once_error **error)
+/* From memory or from the temporary file: to the hash, or to what is made canonical first. */
+static once_code take_piece(gate_request *request, const ngx_buf_t *buf, size_t length, once_error **error)
 {
 	static u_char page[PAGE_BYTES]; /* a worker has one thread */
-	size_t length = (size_t)ngx_min(ngx_buf_size(buf) - attempt->piece_offset, PAGE_BYTES);
 	const u_char *data = page;
 
 	if (ngx_buf_in_memory(buf)) {
-		data = buf->pos + attempt->piece_offset;
-	} else if (ngx_read_file(buf->file, page, length, buf->file_pos + attempt->piece_offset) != (ssize_t)length) {
-		return 0;
+		data = buf->pos + request->piece_offset;
+	} else if (ngx_read_file(buf->file, page, length, buf->file_pos + request->piece_offset) != (ssize_t)length) {
+		return ONCE_NO_MEMORY;
 	}
-	return add_piece(attempt, data, length, error) == ONCE_OK ? length : 0;
+	if (request->hash != NULL) {
+		return add(request->hash, data, length, error);
+	}
+	return gate_bytes_add(&request->whole_body, data, length, ONCE_CANONICAL_BYTES_MAX) == NGX_OK ? ONCE_OK
+	                                                                                              : ONCE_NO_MEMORY;
 }
 
-static void finish_hash(gate_attempt *attempt)
+/* For one turn of the loop: a large body takes several, and other requests go on in between. */
+static once_code hash_pieces(gate_request *request, once_error **error)
 {
-	once_error *error = NULL;
+	size_t budget = TURN_BYTES;
 	once_code code = ONCE_OK;
 
-	if (attempt->hash == NULL) {
-		code = hash_canonical(attempt, &error);
+	while (code == ONCE_OK && request->piece != NULL && budget > 0) {
+		const ngx_buf_t *buf = request->piece->buf;
+		size_t length = (size_t)ngx_min(ngx_buf_size(buf) - request->piece_offset, PAGE_BYTES);
+
+		if (length > 0) {
+			code = take_piece(request, buf, length, error);
+		}
+		request->piece_offset += (off_t)length;
+		budget -= ngx_min(length, budget);
+		if (request->piece_offset >= ngx_buf_size(buf)) {
+			request->piece = request->piece->next;
+			request->piece_offset = 0;
+		}
 	}
-	if (code == ONCE_OK) {
-		code = add_values(attempt, &error);
-	}
-	if (code == ONCE_OK) {
-		code = once_hash_finish(attempt->hash, &attempt->fingerprint, &error);
-	}
-	once_hash_free(attempt->hash);
-	attempt->hash = NULL;
-	if (code == ONCE_OK) {
-		gate_claim(attempt);
-	} else {
-		give_up(attempt, error);
-	}
-	once_error_free(error);
+	return code;
 }
 
-static void on_turn(ngx_event_t *event);
-static void on_guard(ngx_event_t *event);
-
-/* Hashes for one turn of the loop; a large body takes several, and other requests go on in between. */
-static void hash_turn(gate_attempt *attempt)
+static once_code finish_hash(gate_attempt *attempt, once_error **error)
 {
-	once_error *error = NULL;
-	size_t budget = TURN_BYTES;
+	gate_request *request = &attempt->request;
+	once_code code = request->hash == NULL ? hash_canonical(attempt, error) : ONCE_OK;
 
-	while (attempt->piece != NULL && budget > 0) {
-		ngx_buf_t *buf = attempt->piece->buf;
-		size_t taken = 0;
-
-		if (ngx_buf_size(buf) > attempt->piece_offset) {
-			taken = take_piece(attempt, buf, &error);
-			if (taken == 0) {
-				give_up(attempt, error);
-				once_error_free(error);
-				return;
-			}
-		}
-		attempt->piece_offset += (off_t)taken;
-		budget -= ngx_min(taken, budget);
-		if (attempt->piece_offset >= ngx_buf_size(buf)) {
-			attempt->piece = attempt->piece->next;
-			attempt->piece_offset = 0;
-		}
+	if (code == ONCE_OK) {
+		code = add_values(request, error);
 	}
-	if (attempt->piece != NULL) {
-		/* A worker that ends looks at timers only: this one says that a request is at work. */
-		if (!attempt->timer.timer_set) {
-			gate_event_init(&attempt->timer, on_guard);
-			ngx_add_timer(&attempt->timer, GUARD_MS);
-		}
-		gate_event_init(&attempt->post, on_turn);
-		ngx_post_event(&attempt->post, &ngx_posted_next_events);
-		return;
-	}
-	if (attempt->timer.timer_set) {
-		ngx_del_timer(&attempt->timer);
-	}
-	finish_hash(attempt);
+	return code == ONCE_OK ? once_hash_finish(request->hash, &request->fingerprint, error) : code;
 }
 
 static void on_guard(ngx_event_t *event)
@@ -455,51 +409,73 @@ static void on_guard(ngx_event_t *event)
 	ngx_add_timer(event, GUARD_MS);
 }
 
+static void hash_turn(gate_attempt *attempt);
+
 static void on_turn(ngx_event_t *event)
 {
-	hash_turn(gate_attempt_at(event, post));
+	hash_turn(gate_attempt_at(event, request.turn));
+}
+
+static void hash_turn(gate_attempt *attempt)
+{
+	gate_request *request = &attempt->request;
+	once_error *error = NULL;
+	once_code code = hash_pieces(request, &error);
+
+	if (code == ONCE_OK && request->piece != NULL) {
+		/* A worker that ends looks at timers only: this one says that a request is at work. */
+		if (!request->guard.timer_set) {
+			gate_event_init(&request->guard, on_guard);
+			ngx_add_timer(&request->guard, GUARD_MS);
+		}
+		gate_event_init(&request->turn, on_turn);
+		ngx_post_event(&request->turn, &ngx_posted_next_events);
+		return;
+	}
+	if (code == ONCE_OK) {
+		code = finish_hash(attempt, &error);
+	}
+	if (code == ONCE_OK) {
+		gate_request_stop(attempt);
+		attempt->walk(attempt, GATE_HASHED);
+	} else {
+		give_up(attempt, error);
+	}
+	once_error_free(error);
 }
 
 static ngx_int_t evaluate_values(gate_attempt *attempt)
 {
+	gate_request *request = &attempt->request;
 	ngx_array_t *wanted = attempt->location->print_values;
 	ngx_http_complex_value_t *value = wanted == NULL ? NULL : wanted->elts;
 
 	if (value == NULL || wanted->nelts == 0) {
 		return NGX_OK;
 	}
-	attempt->print_values = ngx_array_create(attempt->request->pool, wanted->nelts, sizeof(ngx_str_t));
-	for (ngx_uint_t i = 0; attempt->print_values != NULL && i < wanted->nelts; i++) {
-		ngx_str_t *slot = ngx_array_push(attempt->print_values);
+	request->values = ngx_palloc(attempt->r->pool, wanted->nelts * sizeof(ngx_str_t));
+	for (; request->values != NULL && request->value_count < wanted->nelts; request->value_count++) {
+		ngx_uint_t i = request->value_count;
 
-		if (slot == NULL || ngx_http_complex_value(attempt->request, &value[i], slot) != NGX_OK) {
+		if (ngx_http_complex_value(attempt->r, &value[i], &request->values[i]) != NGX_OK) {
 			return NGX_ERROR;
 		}
 	}
-	return attempt->print_values == NULL ? NGX_ERROR : NGX_OK;
+	return request->values == NULL ? NGX_ERROR : NGX_OK;
 }
 
 static void hash_start(gate_attempt *attempt)
 {
-	ngx_http_request_t *r = attempt->request;
-	ngx_chain_t *bufs =
-	    r->request_body == NULL || !(attempt->location->print & GATE_PRINT_BODY) ? NULL : r->request_body->bufs;
+	ngx_http_request_body_t *read = attempt->r->request_body;
+	ngx_chain_t *bufs = read == NULL || !(attempt->location->print & GATE_PRINT_BODY) ? NULL : read->bufs;
+	size_t bytes = chain_bytes(bufs);
 	once_error *error = NULL;
-	uint64_t bytes = 0;
-	once_code code = ONCE_OK;
+	once_code code = evaluate_values(attempt) == NGX_OK ? ONCE_OK : ONCE_NO_MEMORY;
 
-	attempt->stage = GATE_HASHING;
-	attempt->piece = bufs;
-	attempt->piece_offset = 0;
-	for (ngx_chain_t *link = bufs; link != NULL; link = link->next) {
-		bytes += (uint64_t)ngx_buf_size(link->buf);
-	}
-	if (evaluate_values(attempt) != NGX_OK) {
-		give_up(attempt, NULL);
-		return;
-	}
-	if (!attempt->location->canonical_json || bufs == NULL || bytes > ONCE_CANONICAL_BYTES_MAX) {
-		code = start_hash(attempt, bytes + value_bytes(attempt), &error);
+	attempt->request.piece = bufs;
+	attempt->request.piece_offset = 0;
+	if (code == ONCE_OK && (!attempt->location->canonical_json || bufs == NULL || bytes > ONCE_CANONICAL_BYTES_MAX)) {
+		code = start_hash(attempt, bytes, &error);
 	}
 	if (code == ONCE_OK) {
 		hash_turn(attempt);
@@ -513,9 +489,8 @@ static void on_salt(void *argument, const once_answer *answer, const once_error 
 {
 	gate_attempt *attempt = argument;
 
-	(void)answer;
-	attempt->operation = NULL;
-	if (error != NULL) {
+	attempt->request.operation = NULL;
+	if (answer == NULL) {
 		give_up(attempt, error);
 	} else {
 		hash_start(attempt);
@@ -529,82 +504,16 @@ static void find_salt(gate_attempt *attempt)
 
 	if (gate_batcher() == NULL) {
 		give_up(attempt, NULL); /* the worker ends, and with it what the look-up asked */
-		return;
-	}
-	if (once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
+	} else if (once_batcher_known_salt(gate_batcher(), attempt->intent.tenant, salt)) {
 		hash_start(attempt);
-		return;
-	}
-	attempt->stage = GATE_SALTING;
-	if (once_batcher_salt(gate_batcher(), attempt->intent.tenant, on_salt, attempt, &attempt->operation, &error) !=
-	    ONCE_OK) {
-		attempt->operation = NULL;
-		give_up(attempt, error);
+	} else if (once_batcher_salt(gate_batcher(), attempt->intent.tenant, on_salt, attempt, &attempt->request.operation,
+	                             &error) != ONCE_OK) {
+		on_salt(attempt, NULL, error);
 		once_error_free(error);
 	}
 }
 
 /* ---- the body ---- */
-
-static ngx_int_t send_decided(ngx_http_request_t *r, gate_attempt *attempt)
-{
-	attempt->stage = GATE_DONE;
-	ngx_http_finalize_request(r, gate_reply_send(r, &attempt->reply));
-	return NGX_DONE;
-}
-
-/*
- * nginx refused the body, and an error page leads to a protected location; nothing else comes here while a body is read. What there
- * is of the body is not the request, so nothing may run with it.
- */
-static ngx_int_t body_refused(ngx_http_request_t *r, gate_attempt *attempt)
-{
-	if (attempt->status == 0) {
-		/* With "=" before its page, nginx forgets which status it was. */
-		attempt->status = r->err_status >= NGX_HTTP_BAD_REQUEST ? (int)r->err_status : NGX_HTTP_BAD_REQUEST;
-	}
-	return attempt->status;
-}
-
-static void on_unwanted_body(ngx_http_request_t *r)
-{
-	r->write_event_handler = ngx_http_request_empty_handler;
-	(void)send_decided(r, gate_attempt_of(r));
-}
-
-/*
- * Refused before its body was read. Many HTTP/2 clients take an answer that overtakes their body for a broken stream, so that is
- * read first, within client_max_body_size.
- */
-static ngx_int_t refuse_early(ngx_http_request_t *r, gate_attempt *attempt, http_problem problem, const char *detail)
-{
-	gate_attempt_refuse(attempt, problem, detail);
-	gate_attempt_log(attempt, "refuse", NULL);
-#if (NGX_HTTP_V2)
-	if (r->stream != NULL && !r->stream->in_closed) {
-		ngx_int_t rc;
-
-		attempt->stage = GATE_READING;
-		rc = ngx_http_read_client_request_body(r, on_unwanted_body);
-		if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-			return rc;
-		}
-		ngx_http_finalize_request(r, NGX_DONE);
-		return NGX_DONE;
-	}
-#endif
-	return send_decided(r, attempt);
-}
-
-static off_t body_bytes(ngx_http_request_t *r)
-{
-	off_t bytes = 0;
-
-	for (ngx_chain_t *link = r->request_body == NULL ? NULL : r->request_body->bufs; link != NULL; link = link->next) {
-		bytes += ngx_buf_size(link->buf);
-	}
-	return bytes;
-}
 
 static void on_body(ngx_http_request_t *r)
 {
@@ -613,27 +522,48 @@ static void on_body(ngx_http_request_t *r)
 	/* Until the phases go on, only the client's leaving counts. */
 	r->write_event_handler = ngx_http_request_empty_handler;
 	r->read_event_handler = ngx_http_test_reading;
-	if (body_bytes(r) > (off_t)attempt->location->body_bytes_max) {
+	attempt->request.reading = 0;
+	if (!attempt->request.refused &&
+	    chain_bytes(r->request_body == NULL ? NULL : r->request_body->bufs) > attempt->location->body_bytes_max) {
 		gate_attempt_refuse(attempt, HTTP_PROBLEM_BODY_TOO_LARGE, NULL);
-		gate_attempt_resume(attempt);
-		return;
+		attempt->request.refused = 1;
 	}
-	find_salt(attempt);
+	if (attempt->request.refused) {
+		attempt->walk(attempt, GATE_STEP);
+	} else {
+		find_salt(attempt);
+	}
 }
 
-static ngx_int_t read_body(ngx_http_request_t *r, gate_attempt *attempt)
+/*
+ * Many HTTP/2 clients take an answer that overtakes their body for a broken stream. So a body is
+ * read even where the request is refused already, within client_max_body_size.
+ */
+static ngx_uint_t must_read(const gate_attempt *attempt)
 {
+#if (NGX_HTTP_V2)
+	const ngx_http_request_t *r = attempt->r;
+
+	if (r->stream != NULL && !r->stream->in_closed) {
+		return 1;
+	}
+#endif
+	return !attempt->request.refused;
+}
+
+ngx_int_t gate_request_read(gate_attempt *attempt)
+{
+	ngx_http_request_t *r = attempt->r;
 	ngx_int_t rc;
 
-	if (r->headers_in.content_length_n > (off_t)attempt->location->body_bytes_max) {
-		return refuse_early(r, attempt, HTTP_PROBLEM_BODY_TOO_LARGE, NULL);
+	if (!must_read(attempt)) {
+		return NGX_OK;
 	}
-	attempt->stage = GATE_READING;
-	attempt->reading = 1;
+	attempt->request.reading = attempt->request.nested = 1;
 	rc = ngx_http_read_client_request_body(r, on_body);
-	attempt->reading = 0;
+	attempt->request.nested = 0;
 	if (rc >= NGX_HTTP_SPECIAL_RESPONSE) {
-		attempt->status = (int)rc;
+		attempt->request.refusal = rc;
 		return rc;
 	}
 	/* Undoes what the reader counted; it may free the request. */
@@ -641,90 +571,118 @@ static ngx_int_t read_body(ngx_http_request_t *r, gate_attempt *attempt)
 	return NGX_DONE;
 }
 
-/* ---- phases ---- */
+/*
+ * nginx refused the body, and an error page leads to a protected location; nothing else comes here
+ * while a body is read. What there is of the body is not the request, so nothing may run with it.
+ */
+ngx_int_t gate_request_refused(gate_attempt *attempt)
+{
+	ngx_uint_t status = attempt->r->err_status;
 
-static ngx_uint_t is_protected(ngx_http_request_t *r, const gate_location *location)
+	assert(attempt->request.reading);
+	if (attempt->request.refusal == 0) {
+		/* With "=" before its page, nginx no longer knows which status it was. */
+		attempt->request.refusal = status >= NGX_HTTP_BAD_REQUEST ? (ngx_int_t)status : NGX_HTTP_BAD_REQUEST;
+	}
+	return attempt->request.refusal;
+}
+
+void gate_request_stop(gate_attempt *attempt)
+{
+	if (attempt->request.guard.timer_set) {
+		ngx_del_timer(&attempt->request.guard);
+	}
+	if (attempt->request.turn.posted) {
+		ngx_delete_posted_event(&attempt->request.turn);
+	}
+	once_operation_forget(attempt->request.operation);
+	attempt->request.operation = NULL;
+}
+
+void gate_request_free(gate_attempt *attempt)
+{
+	assert(attempt->request.operation == NULL && !attempt->request.guard.timer_set && !attempt->request.turn.posted);
+	once_hash_free(attempt->request.hash);
+	gate_bytes_free(&attempt->request.whole_body);
+	ngx_free(attempt->request.names);
+}
+
+/* ---- a request comes ---- */
+
+ngx_uint_t gate_request_protected(ngx_http_request_t *r, const gate_location *location)
 {
 	return r == r->main && location->mode != GATE_OFF && (r->method & location->methods) && r->content_handler != NULL;
 }
 
-static ngx_int_t first_entry(ngx_http_request_t *r, gate_location *location)
+static void refuse(gate_attempt *attempt, http_problem problem, const char *detail)
 {
-	gate_attempt *attempt;
+	gate_attempt_refuse(attempt, problem, detail);
+	gate_attempt_log(attempt, "refuse", NULL);
+	attempt->request.refused = 1;
+}
+
+/*
+ * nginx has refused the body, dropped it or read a part of it alone, and an error page leads here:
+ * what there is of it is not the request.
+ */
+static ngx_uint_t body_is_lost(const ngx_http_request_t *r)
+{
+	const ngx_table_elt_t *length = r->headers_in.content_length;
+	off_t announced;
+
+#if (NGX_HTTP_V2)
+	if (r->stream != NULL && r->stream->skip_data) {
+		return 1;
+	}
+#endif
+	if (r->discard_body || (r->request_body != NULL && r->request_body->rest > 0)) {
+		return 1;
+	}
+	if (r->request_body != NULL || length == NULL) {
+		return 0;
+	}
+	/* What came with the header is dropped at once, and no longer counted; or it was never read. */
+	announced = ngx_atoof(length->value.data, length->value.len);
+	return announced != 0 && announced != r->headers_in.content_length_n;
+}
+
+ngx_int_t gate_request_open(ngx_http_request_t *r, gate_location *location, gate_walk walk, gate_attempt **attempt)
+{
+	const char *scope;
 	found names;
+	ngx_int_t rc;
 
-	if (!is_protected(r, location)) {
-		return NGX_DECLINED;
-	}
-	switch (find_names(r, location, &names)) {
-	case NGX_OK:
-		break;
-	case NGX_DECLINED:
-		return NGX_DECLINED;
-	case NGX_ABORT:
-		attempt = gate_attempt_new(r, location);
-		if (attempt == NULL) {
-			return NGX_HTTP_INTERNAL_SERVER_ERROR;
-		}
-		attempt->intent.scope = terminated(r->pool, &names.scope);
-		if (attempt->intent.scope == NULL) {
-			attempt->intent.scope = "";
-		}
-		return refuse_early(r, attempt, names.problem, names.detail);
-	default:
+	/* A server's error_page leads here past the phase in which headers are taken out. */
+	if (r->internal && gate_request_strip(r) != NGX_DECLINED) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	attempt = gate_batcher() == NULL ? NULL : open_attempt(r, location, &names);
-	if (attempt == NULL) {
+	if (r->post_action) {
+		/* Its client has its answer already, and each retry would bring it again. */
+		ngx_log_error(NGX_LOG_ERR, r->connection->log, 0, "once: post_action leads to a protected location: not run");
+		return NGX_HTTP_FORBIDDEN;
+	}
+	rc = find_names(r, location, &names);
+	if (rc == NGX_DECLINED) {
+		return NGX_DECLINED;
+	}
+	if (rc == NGX_ERROR || (rc == NGX_OK && gate_batcher() == NULL)) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	return read_body(r, attempt);
-}
-
-/* What was decided happens now, in the phase: the access phase has let the request pass. */
-static ngx_int_t decided(ngx_http_request_t *r, gate_attempt *attempt)
-{
-	switch (attempt->step) {
-	case HTTP_RUN:
-		attempt->content = r->content_handler;
-		r->content_handler = gate_answer_content;
-		return NGX_DECLINED;
-	case HTTP_PASS:
-		attempt->stage = GATE_DONE;
-		return NGX_DECLINED;
-	default:
-		return send_decided(r, attempt);
+	*attempt = gate_attempt_new(r, location, walk);
+	if (*attempt == NULL) {
+		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-}
-
-ngx_int_t gate_request_handler(ngx_http_request_t *r)
-{
-	gate_location *location = ngx_http_get_module_loc_conf(r, ngx_http_once_module);
-	gate_attempt *attempt = r == r->main ? gate_attempt_of(r) : NULL;
-
-	if (r != r->main) {
-		return NGX_DECLINED;
+	if (rc == NGX_ABORT) {
+		scope = terminated(r->pool, &names.scope);
+		(*attempt)->intent.scope = scope == NULL ? "" : scope;
+		refuse(*attempt, names.problem, names.detail);
+		return NGX_OK;
 	}
-	if (attempt == NULL) {
-		return first_entry(r, location);
+	if (copy_names(*attempt, &names) != NGX_OK) {
+		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	switch (attempt->stage) {
-	case GATE_READING:
-		return is_protected(r, location) ? body_refused(r, attempt) : NGX_DECLINED;
-	case GATE_DECIDED:
-		if (attempt->step == HTTP_RUN && r->content_handler == NULL) {
-			return NGX_DECLINED; /* on the way, as by try_files, to a location that has one */
-		}
-		return decided(r, attempt);
-	case GATE_RUNNING:
-		return gate_answer_redirected(attempt);
-	case GATE_HOLDING:
-	case GATE_STREAMING:
-	case GATE_REPORTING:
-	case GATE_REPORTED:
-	case GATE_DONE:
-		return NGX_DECLINED;
-	default:
-		return NGX_AGAIN; /* a stray event: what is under way goes on */
+	if (r->headers_in.content_length_n > (off_t)location->body_bytes_max || body_is_lost(r)) {
+		refuse(*attempt, HTTP_PROBLEM_BODY_TOO_LARGE, NULL);
 	}
+	return NGX_OK;
 }

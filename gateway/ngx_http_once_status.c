@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_status.c: counters that all workers share, and the page that shows them (once_status). What is counted and how
- * it is written is lib/http's (metrics.c).
+ * ngx_http_once_status.c: counters that all workers share, and the page that shows them
+ * (once_status). What is counted and how it is written is lib/http's (metrics.c).
  */
 #include "ngx_http_once.h"
 #include "openmetrics.h"
+
+#define JSON_TYPE "application/json"
 
 enum {
 	COUNT_MS = 1000, /* how old the batcher's figures of another worker may be */
@@ -92,29 +94,17 @@ void gate_count_step(const char *scope, http_step step, http_problem problem)
 	}
 }
 
-void gate_count_problem(const char *scope, http_problem problem)
-{
-	gate_count_step(scope, HTTP_REFUSE, problem);
-}
-
-void gate_count_report(const gate_attempt *attempt)
+void gate_count_report(http_report report)
 {
 	if (metrics != NULL) {
-		http_metrics_add(&metrics->reports[attempt->report], 1);
+		http_metrics_add(&metrics->reports[report], 1);
 	}
 }
 
-void gate_count_refused(void)
+void gate_count_trouble(ngx_uint_t refused)
 {
 	if (metrics != NULL) {
-		http_metrics_add(&metrics->reports_refused, 1);
-	}
-}
-
-void gate_count_unstored(void)
-{
-	if (metrics != NULL) {
-		http_metrics_add(&metrics->reports_unstored, 1);
+		http_metrics_add(refused ? &metrics->reports_refused : &metrics->reports_unstored, 1);
 	}
 }
 
@@ -125,6 +115,13 @@ void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held)
 		http_metrics_add(&mine->running, (uint64_t)running);
 		http_metrics_add(&mine->waiting, (uint64_t)waiting);
 		http_metrics_add(&mine->held, (uint64_t)held);
+	}
+}
+
+void gate_count_replay_bytes(ngx_int_t bytes)
+{
+	if (mine != NULL) {
+		http_metrics_add(&mine->replay_bytes, (uint64_t)bytes);
 	}
 }
 
@@ -154,53 +151,33 @@ static void free_text(void *text)
 	free(text);
 }
 
-/* Sends a page; its text stays where it is until the request is over. */
-static ngx_int_t send_page(ngx_http_request_t *r, ngx_uint_t status, char *text, size_t length)
+/* Its text stays where it is until the request is over. */
+static ngx_int_t send_page(ngx_http_request_t *r, ngx_uint_t status, const char *type, char *text, size_t length)
 {
-	gate_bytes body = {.data = (u_char *)text, .length = length};
-	ngx_chain_t out;
-	ngx_int_t rc;
+	ngx_http_complex_value_t page = {.value = {.len = length, .data = (u_char *)text}};
+	ngx_str_t content_type = {.len = ngx_strlen(type), .data = (u_char *)(uintptr_t)type};
 
-	r->headers_out.status = status;
-	r->headers_out.content_length_n = (off_t)length;
-	r->headers_out.content_type_len = r->headers_out.content_type.len;
-	rc = ngx_http_send_header(r);
-	if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-		return rc;
-	}
-	return gate_reply_body(r, &body, &out) == NGX_OK ? ngx_http_output_filter(r, &out) : NGX_ERROR;
+	return ngx_http_send_response(r, status, &content_type, &page);
 }
 
-/* Does this worker have the database? Told from memory: it costs nothing, and is right at once when that is away. */
+/* Does this worker have the database? Answered from memory: cheap, and right when that is away. */
 ngx_int_t gate_ready_handler(ngx_http_request_t *r)
 {
 	static char ready[] = "{\"ready\": true}\n",
 	            closed[] = "{\"ready\": false, \"reason\": \"no connection to the database\"}\n";
 	once_batcher_statistics statistics = {0};
-	ngx_table_elt_t *fresh;
-	ngx_int_t rc;
 
 	if (!(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD))) {
 		return NGX_HTTP_NOT_ALLOWED;
 	}
-	rc = ngx_http_discard_request_body(r);
-	if (rc != NGX_OK) {
-		return rc;
-	}
-	fresh = ngx_list_push(&r->headers_out.headers);
-	if (fresh == NULL) {
+	if (gate_header_push(&r->headers_out.headers, GATE_TEXT("Cache-Control"), GATE_TEXT("no-store")) == NULL) {
 		return NGX_HTTP_INTERNAL_SERVER_ERROR;
 	}
-	ngx_memzero(fresh, sizeof(*fresh));
-	fresh->hash = 1;
-	ngx_str_set(&fresh->key, "Cache-Control");
-	ngx_str_set(&fresh->value, "no-store");
-	ngx_str_set(&r->headers_out.content_type, "application/json");
 	if (gate_batcher() != NULL) {
 		once_batcher_count(gate_batcher(), &statistics);
 	}
-	return statistics.connected[0] ? send_page(r, NGX_HTTP_OK, ready, sizeof(ready) - 1)
-	                               : send_page(r, NGX_HTTP_SERVICE_UNAVAILABLE, closed, sizeof(closed) - 1);
+	return statistics.connected[0] ? send_page(r, NGX_HTTP_OK, JSON_TYPE, ready, sizeof(ready) - 1)
+	                               : send_page(r, NGX_HTTP_SERVICE_UNAVAILABLE, JSON_TYPE, closed, sizeof(closed) - 1);
 }
 
 ngx_int_t gate_status_handler(ngx_http_request_t *r)
@@ -210,16 +187,11 @@ ngx_int_t gate_status_handler(ngx_http_request_t *r)
 	http_text accept = accepted(r);
 	ngx_uint_t open = openmetrics_accepted(accept);
 	ngx_uint_t json = location->status == 2 || (location->status == 1 && !open && !wants_text(accept));
-	ngx_int_t rc;
 	char *text = NULL;
 	size_t length = 0;
 
 	if (!(r->method & (NGX_HTTP_GET | NGX_HTTP_HEAD))) {
 		return NGX_HTTP_NOT_ALLOWED;
-	}
-	rc = ngx_http_discard_request_body(r);
-	if (rc != NGX_OK) {
-		return rc;
 	}
 	if (cleanup == NULL || metrics == NULL) {
 		return NGX_HTTP_SERVICE_UNAVAILABLE;
@@ -235,12 +207,5 @@ ngx_int_t gate_status_handler(ngx_http_request_t *r)
 	}
 	cleanup->handler = free_text;
 	cleanup->data = text;
-	if (json) {
-		ngx_str_set(&r->headers_out.content_type, "application/json");
-	} else if (open) {
-		ngx_str_set(&r->headers_out.content_type, OPENMETRICS_TYPE);
-	} else {
-		ngx_str_set(&r->headers_out.content_type, PROMETHEUS_TYPE);
-	}
-	return send_page(r, NGX_HTTP_OK, text, length);
+	return send_page(r, NGX_HTTP_OK, json ? JSON_TYPE : open ? OPENMETRICS_TYPE : PROMETHEUS_TYPE, text, length);
 }

@@ -1,21 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * ngx_http_once_variables.c: what logs, traces and maps can read of an attempt. Empty where there is none.
+ * ngx_http_once_variables.c: what logs, traces and maps can read of an attempt. Empty where there
+ * is none.
  */
 #include "ngx_http_once.h"
-
-static ngx_int_t request_id_index;
-
-/* What the access log has as $request_id: read by its index, since any other reading makes a new one. */
-http_text gate_request_id(ngx_http_request_t *r)
-{
-	ngx_http_variable_value_t *value = ngx_http_get_indexed_variable(r, (ngx_uint_t)request_id_index);
-
-	if (value == NULL || value->not_found) {
-		return (http_text){0};
-	}
-	return (http_text){.data = (const char *)value->data, .length = value->len};
-}
 
 static ngx_int_t set_text(ngx_http_request_t *r, ngx_http_variable_value_t *v, const char *text, size_t length)
 {
@@ -49,19 +37,19 @@ static const char *name_of(const gate_attempt *attempt, uintptr_t data)
 {
 	switch ((which)data) {
 	case VERDICT:
-		return once_verdict_name(attempt->verdict);
+		return once_verdict_name(attempt->claim.verdict);
 	case SCOPE:
 		return attempt->intent.scope;
 	case STATE:
-		return once_state_name(attempt->state);
+		return once_state_name(attempt->claim.state);
 	case STEP:
 		return attempt->stage >= GATE_DECIDED ? http_step_name(attempt->step) : "";
 	case TRACE:
-		return attempt->trace;
+		return attempt->claim.trace;
 	case REPORT:
-		return attempt->reported ? http_report_name(attempt->report) : "";
+		return attempt->report.decided ? http_report_name(attempt->report.kind) : "";
 	default:
-		return attempt->stage >= GATE_DECIDED && attempt->step == HTTP_REPLAY && attempt->verdict != 0 ? "1" : "";
+		return attempt->stage >= GATE_DECIDED && attempt->step == HTTP_REPLAY && attempt->claim.verdict != 0 ? "1" : "";
 	}
 }
 
@@ -77,9 +65,9 @@ static ngx_int_t get(ngx_http_request_t *r, ngx_http_variable_value_t *v, uintpt
 		return set_text(r, v, (char *)text, gate_key_shown(attempt->location, attempt->intent.key, text));
 	}
 	if (data == FENCE) {
-		return attempt->fence == 0
+		return attempt->claim.fence == 0
 		           ? set_text(r, v, "", 0)
-		           : set_text(r, v, (char *)text, (size_t)(ngx_sprintf(text, "%d", attempt->fence) - text));
+		           : set_text(r, v, (char *)text, (size_t)(ngx_sprintf(text, "%d", attempt->claim.fence) - text));
 	}
 	return set_text(r, v, name_of(attempt, data), ngx_strlen(name_of(attempt, data)));
 }
@@ -95,10 +83,7 @@ ngx_int_t gate_variables_add(ngx_conf_t *cf)
 	                 {ngx_string("once_step"), STEP},        {ngx_string("once_report"), REPORT},
 	                 {ngx_string("once_traceparent"), TRACE}};
 
-	static ngx_str_t request_id = ngx_string("request_id");
-
-	request_id_index = ngx_http_get_variable_index(cf, &request_id);
-	if (request_id_index == NGX_ERROR) {
+	if (gate_reply_variables(cf) != NGX_OK) {
 		return NGX_ERROR;
 	}
 	for (size_t i = 0; i < sizeof(variables) / sizeof(variables[0]); i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * collect.c: once.metrics() as a source of metrics. One question at a time, and none within a second of the last: scrapes that come together
- * share an answer, or its absence.
+ * collect.c: once.metrics() as a source of metrics. One question at a time, and none within a
+ * second of the last: scrapes that come together share an answer, or its absence.
  */
 #include <jansson.h>
 #include <math.h>
@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "database.h"
 #include "keeper.h"
-#include "session.h"
+#include "sql.h"
 
 enum {
 	FRESH_MS = 1000,
@@ -22,10 +23,12 @@ enum {
 struct keeper_collector {
 	service service;
 	pthread_mutex_t lock;
-	keeper_session session;
+	database database;
+	failure failure;
 	PGresult *rows; /* NULL: the database could not be asked */
 	int64_t asked_ms;
 	bool has_asked;
+	int reloads;  /* service_reloads, when it connected */
 	bool failing; /* said so */
 };
 
@@ -39,7 +42,11 @@ keeper_collector *keeper_collector_new(const service *service, const char *conni
 	}
 	if (made != NULL) {
 		made->service = *service;
-		made->session.conninfo = conninfo;
+		made->database = (database){.conninfo = conninfo,
+		                            .role = "once_reader",
+		                            .queries = sql_queries,
+		                            .connect_ms = CONNECT_MS,
+		                            .answer_ms = ASK_MS};
 	}
 	return made;
 }
@@ -48,7 +55,7 @@ void keeper_collector_free(keeper_collector *collector)
 {
 	if (collector != NULL) {
 		PQclear(collector->rows);
-		keeper_session_close(&collector->session);
+		database_disconnect(&collector->database);
 		pthread_mutex_destroy(&collector->lock);
 		free(collector);
 	}
@@ -56,20 +63,24 @@ void keeper_collector_free(keeper_collector *collector)
 
 /* ---- asking */
 
-static session_code ask(keeper_collector *collector)
+static bool ask(keeper_collector *collector)
 {
-	keeper_session *session = &collector->session;
-	bool was_open = session->connection != NULL;
-	session_code code = was_open ? SESSION_OK : keeper_session_open(session, CONNECT_MS);
+	database *database = &collector->database;
+	failure *failure = &collector->failure;
 
-	if (code == SESSION_OK) {
-		code = keeper_session_ask(session, SQL_METRICS, NULL, 0, ASK_MS, &collector->rows);
+	if (collector->reloads != service_reloads()) { /* it may be another database by now */
+		collector->reloads = service_reloads();
+		database_disconnect(database);
+	}
+	bool was_open = database->connection != NULL;
+	if (was_open || database_connect(database, failure)) {
+		collector->rows = database_query(database, SQL_METRICS, NULL, failure);
 	}
 	/* The connection may have been lost since the last scrape, however long ago that was. */
-	if (code == SESSION_LOST && was_open && keeper_session_open(session, CONNECT_MS) == SESSION_OK) {
-		code = keeper_session_ask(session, SQL_METRICS, NULL, 0, ASK_MS, &collector->rows);
+	if (failure->kind == FAILURE_CONNECTION && was_open && database_connect(database, failure)) {
+		collector->rows = database_query(database, SQL_METRICS, NULL, failure);
 	}
-	return code;
+	return collector->rows != NULL;
 }
 
 static void refresh(keeper_collector *collector)
@@ -81,14 +92,14 @@ static void refresh(keeper_collector *collector)
 	}
 	PQclear(collector->rows);
 	collector->rows = NULL;
-	session_code code = ask(collector);
+	bool good = ask(collector);
 	collector->has_asked = true;
 	collector->asked_ms = service_now_ms();
-	if (code != SESSION_OK && !collector->failing && code != SESSION_STOPPED) {
+	if (!good && !collector->failing && collector->failure.kind != FAILURE_STOPPED) {
 		service_log(&collector->service, SERVICE_WARNING, "metrics_failed", "sqlstate=%s problem=%s",
-		            collector->session.sqlstate, service_quote(collector->session.problem, quoted));
+		            collector->failure.sqlstate, service_quote(collector->failure.text, quoted));
 	}
-	collector->failing = code != SESSION_OK;
+	collector->failing = !good;
 }
 
 /* ---- what it says */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * keeper.c: the life of a keeper: connecting, the lease, rounds of steps, the pause between pieces. It decides nothing about rows: a crash at any
- * instruction leaves what the contract finds again.
+ * keeper.c: the life of a keeper: connecting, the lease, rounds of steps, the pause between pieces.
+ * It decides nothing about rows: a crash at any instruction leaves what the contract finds again.
  */
 #include "keeper.h"
 
@@ -11,13 +11,15 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "session.h"
+#include "database.h"
+#include "memory.h"
+#include "sql.h"
 
 enum {
 	CONNECT_MS = 10000,
 	ASK_MS = 30000,     /* of what is answered at once */
 	PIECE_MS = 120000,  /* of one piece: what takes longer is canceled, and noted as a failure */
-	COMMAND_MS = 20000, /* of DETACH .. CONCURRENTLY, which waits for older transactions: well within the lease */
+	COMMAND_MS = 20000, /* of DETACH .. CONCURRENTLY; well within the lease */
 	RELEASE_MS = 3000,
 	LEASE_LEAST_MS = 60000,
 	LEASE_INTERVALS = 3,   /* it outlives the sleep between two rounds */
@@ -30,6 +32,7 @@ enum {
 	BACKOFF_FIRST_MS = 100,
 	BACKOFF_MOST_MS = 10000,
 	NAME_BYTES = 200,
+	DETAIL_BYTES = 1000,
 	STEPS_MAX = 64,
 	STEP_BYTES = 64,
 	EMPTY_MOST = 1000 /* pieces in a row that say "more" and do nothing */
@@ -38,8 +41,8 @@ enum {
 /* What is remembered of a step from round to round. */
 typedef struct step {
 	char name[STEP_BYTES];
-	int failures;                     /* in a row */
-	char told[SESSION_PROBLEM_BYTES]; /* the detail that was logged last */
+	int failures;            /* in a row */
+	char told[DETAIL_BYTES]; /* the detail that was logged last */
 	metric *pieces, *done, *failed;
 } step;
 
@@ -47,14 +50,16 @@ typedef struct keeper {
 	const keeper_call *call;
 	service service;
 	char name[NAME_BYTES]; /* the holder of the lease: this process, and no other */
-	keeper_session session;
+	database database;
+	failure failure; /* of what was asked last */
 	bool may_detach; /* by a statement of its own */
 	int64_t lease_ms, lease_taken_ms, slice_ms;
 	step steps[STEPS_MAX];
 	int step_count;
-	int go_on_at;            /* the step after the one in which the last connection ended; 0: none did */
+	int go_on_at;            /* after the step that ended the last connection; 0: none did */
 	int pause_factor_halved; /* how often: rounds in a row that could not finish */
 	bool stood_by;
+	bool anew;        /* over a new connection */
 	int failed_steps; /* of this round */
 	metric *active, *rounds, *round_at, *connects;
 	char *problem;
@@ -68,6 +73,30 @@ typedef enum outcome {
 	LEASE_LOST,
 	SESSION_ENDED /* keeper->code says how */
 } outcome;
+
+/* ---- asking */
+
+/*
+ * One of sql/, in a transaction of its own. *result (NULL allowed: not wanted) for the caller to
+ * clear.
+ */
+static failure_kind ask(keeper *keeper, enum sql_id id, parameters *parameters, int64_t answer_ms, PGresult **result)
+{
+	keeper->database.answer_ms = answer_ms;
+	PGresult *answer = database_query(&keeper->database, id, parameters, &keeper->failure);
+	if (result != NULL) {
+		*result = answer;
+	} else {
+		PQclear(answer);
+	}
+	return keeper->failure.kind;
+}
+
+/* The server has answered with an error, and will answer the next question. */
+static bool is_refusal(failure_kind kind)
+{
+	return kind == FAILURE_FAULT || kind == FAILURE_PASSING || kind == FAILURE_CANCELED;
+}
 
 /* ---- what is kept of a step */
 
@@ -108,35 +137,39 @@ static void add_metrics(keeper *keeper)
 	                               "Connections made to PostgreSQL, reconnections included.", NULL, 0);
 }
 
-/* The step has failed, with what the session says: in the log, ever more rarely, and in the database, where that can be written. */
-static session_code note_failure(keeper *keeper, step *step)
+/*
+ * The step has failed, with the last failure: in the log, ever more rarely, and in the database,
+ * where that can be written.
+ */
+static failure_kind note_failure(keeper *keeper, step *step)
 {
+	const failure *failure = &keeper->failure;
+	bool has_code = failure->sqlstate[0] != '\0';
 	char quoted[SERVICE_QUOTE_BYTES];
-	char sqlstate[sizeof keeper->session.sqlstate];
-	char problem[SESSION_PROBLEM_BYTES];
+	parameters given = {0};
 
-	memcpy(sqlstate, keeper->session.sqlstate, sizeof sqlstate);
-	memcpy(problem, keeper->session.problem, sizeof problem);
 	keeper->failed_steps++;
 	step->failures++;
 	metric_count(step->failed, 1);
 	if ((step->failures & (step->failures - 1)) == 0) {
 		service_log(&keeper->service, step->failures > 4 ? SERVICE_ERROR : SERVICE_WARNING, "step_failed",
-		            "step=%s failures=%d sqlstate=%s problem=%s", step->name, step->failures, sqlstate,
-		            service_quote(problem, quoted));
+		            "step=%s failures=%d sqlstate=%s problem=%s", step->name, step->failures, failure->sqlstate,
+		            service_quote(failure->text, quoted));
 	}
-	if (keeper->call->once && keeper->problem == NULL &&
-	    asprintf(&keeper->problem, "step %s failed: %s%s%s%s", step->name, problem, sqlstate[0] == '\0' ? "" : " (",
-	             sqlstate, sqlstate[0] == '\0' ? "" : ")") < 0) {
-		keeper->problem = NULL;
+	if (keeper->call->once && keeper->problem == NULL) {
+		keeper->problem = memory_format("step %s failed%s%s%s: %s", step->name, has_code ? " (" : "", failure->sqlstate,
+		                                has_code ? ")" : "", failure->text);
 	}
-	if (keeper->session.connection == NULL) {
-		return SESSION_LOST; /* it was canceled, and the connection given up */
+	if (keeper->database.connection == NULL) {
+		return FAILURE_CONNECTION; /* it was canceled, and the connection given up */
 	}
-	const char *values[] = {keeper->name, step->name, sqlstate, problem};
-	session_code code = keeper_session_ask(&keeper->session, SQL_KEEP_FAILED, values, 4, ASK_MS, NULL);
+	parameters_text(&given, keeper->name);
+	parameters_text(&given, step->name);
+	parameters_text(&given, failure->sqlstate);
+	parameters_text(&given, failure->text);
+	failure_kind kind = ask(keeper, SQL_KEEP_FAILED, &given, ASK_MS, NULL);
 	/* A disk that is full takes no notes. */
-	return code == SESSION_REFUSED || code == SESSION_LATE ? SESSION_OK : code;
+	return is_refusal(kind) ? FAILURE_NONE : kind;
 }
 
 static void tell(keeper *keeper, step *step, int64_t done, int pieces, int64_t took_ms, const char *detail)
@@ -159,44 +192,48 @@ static void tell(keeper *keeper, step *step, int64_t done, int pieces, int64_t t
 /* ---- the lease */
 
 /* *taken: the lease is ours, from now on. */
-static session_code take(keeper *keeper, bool *taken)
+static failure_kind take(keeper *keeper, bool *taken)
 {
-	char lease[32];
-	const char *values[] = {keeper->name, lease};
+	parameters given = {0};
 	PGresult *result = NULL;
 	int64_t now = service_now_ms();
 
-	snprintf(lease, sizeof lease, "%lld", (long long)keeper->lease_ms);
-	session_code code = keeper_session_ask(&keeper->session, SQL_KEEP_TAKE, values, 2, ASK_MS, &result);
-	*taken = code == SESSION_OK && strcmp(PQgetvalue(result, 0, 0), "t") == 0;
+	parameters_text(&given, keeper->name);
+	parameters_bigint(&given, keeper->lease_ms);
+	failure_kind kind = ask(keeper, SQL_KEEP_TAKE, &given, ASK_MS, &result);
+	*taken = kind == FAILURE_NONE && result_is_true(result, 0, 0);
 	if (*taken) {
 		keeper->lease_taken_ms = now;
 	}
 	metric_set(keeper->active, *taken);
 	PQclear(result);
-	return code;
+	return kind;
 }
 
 /* The lease is renewed when a third of it has passed. */
-static outcome hold(keeper *keeper, session_code *code)
+static outcome hold(keeper *keeper, failure_kind *code)
 {
 	bool taken = true;
 
-	*code = SESSION_OK;
+	*code = FAILURE_NONE;
 	if (service_now_ms() - keeper->lease_taken_ms >= keeper->lease_ms / 3) {
 		*code = take(keeper, &taken);
 	}
-	return *code != SESSION_OK ? SESSION_ENDED : taken ? GO_ON : LEASE_LOST;
+	return *code != FAILURE_NONE ? SESSION_ENDED : taken ? GO_ON : LEASE_LOST;
 }
 
 static void release(keeper *keeper)
 {
-	/* service_stopping would end the wait at once: this one statement is sent, and its answer not waited for long. */
-	const char *values[] = {keeper->name};
+	parameters given = {0};
 
-	if (keeper->session.connection != NULL) {
-		(void)keeper_session_tell(&keeper->session, SQL_KEEP_RELEASE, values, 1, RELEASE_MS);
-	}
+	/*
+	 * This one statement is sent although the process is to stop, and its answer not waited for
+	 * long.
+	 */
+	keeper->database.stop_ms = DATABASE_PATIENT;
+	parameters_text(&given, keeper->name);
+	(void)ask(keeper, SQL_KEEP_RELEASE, &given, RELEASE_MS, NULL);
+	keeper->database.stop_ms = 0;
 	metric_set(keeper->active, 0);
 }
 
@@ -205,59 +242,64 @@ static void release(keeper *keeper)
 typedef struct piece {
 	int64_t done;
 	bool more;
-	char *command;
-	char detail[SESSION_PROBLEM_BYTES];
+	char detail[DETAIL_BYTES];
 } piece;
 
-static session_code run_piece(keeper *keeper, const step *step, piece *piece)
+/* A statement that the contract gave, which must not be in a transaction. */
+static failure_kind run_command(keeper *keeper, const step *step, const char *command)
 {
-	const char *values[] = {keeper->name, step->name, keeper->may_detach ? "t" : "f"};
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	service_log(&keeper->service, SERVICE_INFO, "command", "step=%s command=%s", step->name,
+	            service_quote(command, quoted));
+	keeper->database.answer_ms = COMMAND_MS;
+	(void)database_command(&keeper->database, command, &keeper->failure);
+	return keeper->failure.kind;
+}
+
+static failure_kind run_piece(keeper *keeper, const step *step, piece *piece)
+{
+	parameters given = {0};
 	PGresult *result = NULL;
 
 	*piece = (struct piece){0};
-	session_code code = keeper_session_ask(&keeper->session, SQL_KEEP_STEP, values, 3, PIECE_MS, &result);
-	if (code != SESSION_OK) {
-		return code;
+	parameters_text(&given, keeper->name);
+	parameters_text(&given, step->name);
+	parameters_boolean(&given, keeper->may_detach);
+	failure_kind kind = ask(keeper, SQL_KEEP_STEP, &given, PIECE_MS, &result);
+	if (kind != FAILURE_NONE) {
+		return kind;
 	}
-	piece->done = strtoll(PQgetvalue(result, 0, 0), NULL, 10);
-	piece->more = strcmp(PQgetvalue(result, 0, 1), "t") == 0;
-	piece->command = PQgetisnull(result, 0, 2) ? NULL : strdup(PQgetvalue(result, 0, 2));
+	piece->done = result_bigint(result, 0, 0);
+	piece->more = result_is_true(result, 0, 1);
 	snprintf(piece->detail, sizeof piece->detail, "%s", PQgetvalue(result, 0, 3));
-	PQclear(result);
-	if (piece->command == NULL) {
-		return SESSION_OK;
+	if (!PQgetisnull(result, 0, 2)) {
+		piece->more = true;
+		kind = run_command(keeper, step, PQgetvalue(result, 0, 2));
 	}
-	char quoted[SERVICE_QUOTE_BYTES];
-	service_log(&keeper->service, SERVICE_INFO, "command", "step=%s command=%s", step->name,
-	            service_quote(piece->command, quoted));
-	code = keeper_session_command(&keeper->session, piece->command, COMMAND_MS);
-	free(piece->command);
-	piece->command = NULL;
-	piece->more = true;
-	return code;
+	PQclear(result);
+	return kind;
 }
 
 /* After what the server refused: is it that the lease is another's? */
-static outcome judge(keeper *keeper, step *step, session_code *code)
+static outcome judge(keeper *keeper, step *step, failure_kind *code)
 {
-	if (strcmp(keeper->session.sqlstate, "55000") == 0) {
-		char problem[SESSION_PROBLEM_BYTES];
+	if (strcmp(keeper->failure.sqlstate, "55000") == 0) {
+		failure cause = keeper->failure;
 		bool taken = false;
-		memcpy(problem, keeper->session.problem, sizeof problem);
 		*code = take(keeper, &taken);
-		if (*code != SESSION_OK || !taken) {
-			return *code != SESSION_OK ? SESSION_ENDED : LEASE_LOST;
+		if (*code != FAILURE_NONE || !taken) {
+			return *code != FAILURE_NONE ? SESSION_ENDED : LEASE_LOST;
 		}
-		snprintf(keeper->session.sqlstate, sizeof keeper->session.sqlstate, "55000");
-		memcpy(keeper->session.problem, problem, sizeof problem);
+		keeper->failure = cause;
 	}
 	*code = note_failure(keeper, step);
-	return *code == SESSION_OK ? STEP_FAILED : SESSION_ENDED;
+	return *code == FAILURE_NONE ? STEP_FAILED : SESSION_ENDED;
 }
 
 /*
- * Nine times as long as the piece took, so that keeping takes a tenth of what it would; half of that with each round that could not end its work. True: it
- * is time to stop.
+ * Nine times as long as the piece took, so that keeping takes a tenth of what it would; half of
+ * that with each round that could not end its work. True: it is time to stop.
  */
 static bool pause_after(const keeper *keeper, int64_t took_ms)
 {
@@ -268,7 +310,7 @@ static bool pause_after(const keeper *keeper, int64_t took_ms)
 }
 
 /* Piece by piece, until there is no more, its slice of the round is over, or it fails. */
-static outcome run_step(keeper *keeper, step *step, session_code *code)
+static outcome run_step(keeper *keeper, step *step, failure_kind *code)
 {
 	int64_t started_ms = service_now_ms();
 	int64_t done = 0, worked_ms = 0;
@@ -284,10 +326,10 @@ static outcome run_step(keeper *keeper, step *step, session_code *code)
 		int64_t piece_ms = service_now_ms();
 		*code = run_piece(keeper, step, &piece);
 		piece_ms = service_now_ms() - piece_ms;
-		if (*code == SESSION_REFUSED || *code == SESSION_LATE) {
+		if (is_refusal(*code)) {
 			return judge(keeper, step, code);
 		}
-		if (*code != SESSION_OK) {
+		if (*code != FAILURE_NONE) {
 			return SESSION_ENDED;
 		}
 		worked_ms += piece_ms;
@@ -304,7 +346,7 @@ static outcome run_step(keeper *keeper, step *step, session_code *code)
 			break;
 		}
 		if (service_stopping() || (!keeper->call->once && pause_after(keeper, piece_ms))) {
-			*code = SESSION_STOPPED;
+			*code = FAILURE_STOPPED;
 			return SESSION_ENDED;
 		}
 	}
@@ -314,20 +356,20 @@ static outcome run_step(keeper *keeper, step *step, session_code *code)
 
 /* ---- a round */
 
-static outcome run_round(keeper *keeper, session_code *code)
+static outcome run_round(keeper *keeper, failure_kind *code)
 {
 	PGresult *steps = NULL;
 	bool unfinished = false;
 	outcome outcome = GO_ON;
 
 	keeper->failed_steps = 0;
-	*code = keeper_session_ask(&keeper->session, SQL_KEEP_STEPS, NULL, 0, ASK_MS, &steps);
-	if (*code != SESSION_OK) {
+	*code = ask(keeper, SQL_KEEP_STEPS, NULL, ASK_MS, &steps);
+	if (*code != FAILURE_NONE) {
 		return SESSION_ENDED;
 	}
 	/*
-	 * The first step, the days to come, always. A step in which the connection has ended is passed over once, or one that ends it each time would
-	 * keep the later ones from ever being run.
+	 * The first step, the days to come, always. A step in which the connection has ended is passed
+	 * over once, or one that ends it each time would keep the later ones from ever being run.
 	 */
 	int go_on_at = keeper->go_on_at;
 	keeper->go_on_at = 0;
@@ -351,12 +393,15 @@ static outcome run_round(keeper *keeper, session_code *code)
 	return unfinished ? UNFINISHED : GO_ON;
 }
 
-/* Around the interval, so that keepers of many databases do not come together. True: it is time to stop. */
+/*
+ * Around the interval, so that keepers of many databases do not come together. True: it is time to
+ * stop.
+ */
 static bool sleep_between(const keeper *keeper)
 {
 	int64_t interval_ms = keeper->call->interval_ms;
 
-	return service_sleep(service_backoff_ms(1, interval_ms / 5, interval_ms / 5) + interval_ms * 17 / 20);
+	return service_rest(service_backoff_ms(1, interval_ms / 5, interval_ms / 5) + interval_ms * 17 / 20);
 }
 
 /* ---- standing by */
@@ -366,82 +411,106 @@ static void tell_standby(keeper *keeper)
 	char quoted[SERVICE_QUOTE_BYTES];
 	PGresult *result = NULL;
 
-	if (!keeper->stood_by &&
-	    keeper_session_ask(&keeper->session, SQL_KEEP_HOLDER, NULL, 0, ASK_MS, &result) == SESSION_OK) {
+	if (!keeper->stood_by && ask(keeper, SQL_KEEP_HOLDER, NULL, ASK_MS, &result) == FAILURE_NONE) {
 		const char *holder = PQntuples(result) == 1 ? PQgetvalue(result, 0, 0) : "";
 		service_log(&keeper->service, SERVICE_INFO, "standby", "holder=%s", service_quote(holder, quoted));
-		if (keeper->call->once && asprintf(&keeper->problem, "another keeper has the lease: %s", holder) < 0) {
-			keeper->problem = NULL;
+		if (keeper->call->once) {
+			keeper->problem = memory_format("another keeper has the lease: %s", holder);
 		}
 	}
 	PQclear(result);
 	keeper->stood_by = true;
 }
 
-/* Until the lease is ours. *held: it is another's, and that is the end. */
-static session_code take_turn(keeper *keeper, bool *held)
+/*
+ * SIGHUP, between two rounds: there is no file of ours, but a new connection reads libpq's
+ * (services, passwords, certificates) again, and may lead to another database.
+ */
+static bool is_reloading(keeper *keeper)
+{
+	if (!keeper->call->once && service_reload_take()) {
+		keeper->anew = true;
+		service_log(&keeper->service, SERVICE_INFO, "reloaded",
+		            "connection=new hint=\"what the command line and the environment say stays until a restart\"");
+	}
+	return keeper->anew;
+}
+
+/*
+ * Until the lease is ours, or a new connection is wanted. *held: it is another's, and that is the
+ * end.
+ */
+static failure_kind take_turn(keeper *keeper, bool *held)
 {
 	*held = false;
 	for (;;) {
 		bool taken = false;
-		session_code code = take(keeper, &taken);
-		if (code == SESSION_REFUSED) {
-			return keeper_session_refused(&keeper->session);
-		}
-		if (code != SESSION_OK) {
+		failure_kind code = take(keeper, &taken);
+		if (code != FAILURE_NONE) {
 			return code;
 		}
 		if (taken) {
 			service_log(&keeper->service, SERVICE_INFO, "active", "lease_ms=%lld", (long long)keeper->lease_ms);
 			keeper->stood_by = false;
-			return SESSION_OK;
+			return FAILURE_NONE;
 		}
 		tell_standby(keeper);
 		*held = keeper->call->once;
 		int64_t interval_ms = keeper->call->interval_ms < STANDBY_MS ? keeper->call->interval_ms : STANDBY_MS;
-		if (*held || service_sleep(interval_ms)) {
-			return SESSION_STOPPED;
+		if (*held || service_rest(interval_ms)) {
+			return FAILURE_STOPPED;
+		}
+		if (is_reloading(keeper)) {
+			return FAILURE_NONE;
 		}
 	}
 }
 
 /* ---- the life */
 
-static session_code look(keeper *keeper)
+static failure_kind look(keeper *keeper)
 {
 	PGresult *result = NULL;
-	session_code code = keeper_session_ask(&keeper->session, SQL_KEEP_OWNER, NULL, 0, ASK_MS, &result);
+	failure_kind code = ask(keeper, SQL_KEEP_OWNER, NULL, ASK_MS, &result);
 
-	keeper->may_detach = code == SESSION_OK && PQntuples(result) == 1 && strcmp(PQgetvalue(result, 0, 0), "t") == 0;
+	keeper->may_detach = code == FAILURE_NONE && PQntuples(result) == 1 && result_is_true(result, 0, 0);
 	PQclear(result);
 	return code;
 }
 
-/* Over one connection. SESSION_STOPPED: as asked, or with `once` because the round is done (or *held). */
-static session_code work(keeper *keeper, bool *held)
+/*
+ * Over one connection. FAILURE_STOPPED: as asked, or with `once` because the round is done (or
+ * *held); FAILURE_NONE: a new one is wanted.
+ */
+static failure_kind work(keeper *keeper, bool *held)
 {
-	session_code code = look(keeper);
+	failure_kind code = look(keeper);
 
-	while (code == SESSION_OK) {
+	while (code == FAILURE_NONE) {
 		code = take_turn(keeper, held);
 		outcome outcome = GO_ON;
-		while (code == SESSION_OK && outcome != LEASE_LOST) {
+		while (code == FAILURE_NONE && outcome != LEASE_LOST && !keeper->anew) {
 			outcome = run_round(keeper, &code);
-			if (code != SESSION_OK || outcome == LEASE_LOST) {
+			if (code != FAILURE_NONE || outcome == LEASE_LOST) {
 				break;
 			}
 			if (keeper->call->once || service_stopping() || (outcome == GO_ON && sleep_between(keeper))) {
-				code = SESSION_STOPPED;
+				code = FAILURE_STOPPED;
 				break;
 			}
-			outcome = hold(keeper, &code);
+			if (!is_reloading(keeper)) {
+				outcome = hold(keeper, &code);
+			}
 		}
 		if (outcome == LEASE_LOST) {
 			metric_set(keeper->active, 0);
 			service_log(&keeper->service, SERVICE_WARNING, "lease_lost", "%s", "another=yes");
 		}
+		if (keeper->anew) {
+			break;
+		}
 	}
-	if (code == SESSION_STOPPED && !*held) {
+	if ((code == FAILURE_STOPPED || keeper->anew) && !*held) {
 		release(keeper);
 	}
 	return code;
@@ -449,46 +518,48 @@ static session_code work(keeper *keeper, bool *held)
 
 static keeper_end run(keeper *keeper)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
 	int failures = 0;
 
 	while (!service_stopping()) {
 		bool held = false;
-		session_code code = keeper_session_open(&keeper->session, CONNECT_MS);
-		if (code == SESSION_OK) {
+		(void)is_reloading(keeper);
+		keeper->anew = false;
+		(void)database_connect(&keeper->database, &keeper->failure);
+		failure_kind code = keeper->failure.kind;
+		if (code == FAILURE_NONE) {
 			int64_t since_ms = service_now_ms();
-			service_log(&keeper->service, SERVICE_INFO, "connected", "database=%s", PQdb(keeper->session.connection));
+			service_log(&keeper->service, SERVICE_INFO, "connected", "database=%s", PQdb(keeper->database.connection));
 			metric_count(keeper->connects, 1);
-			service_database(1);
 			code = work(keeper, &held);
-			service_database(-1);
 			failures = service_now_ms() - since_ms < BACKOFF_MOST_MS ? failures : 0;
-			keeper_session_close(&keeper->session);
+			database_disconnect(&keeper->database);
 			metric_set(keeper->active, 0);
 		}
 		if (held) {
 			return KEEPER_HELD;
 		}
-		if (code == SESSION_STOPPED) {
+		if (code == FAILURE_STOPPED) {
 			break;
 		}
-		if (code == SESSION_CONTRACT || keeper->call->once) {
+		if (code == FAILURE_NONE) {
+			continue;
+		}
+		if (code == FAILURE_CONTRACT || keeper->call->once) {
 			free(keeper->problem);
-			keeper->problem = strdup(keeper->session.problem);
-			return code == SESSION_CONTRACT ? KEEPER_CONTRACT : code == SESSION_LOST ? KEEPER_NO_SERVER : KEEPER_FAILED;
+			keeper->problem = memory_copy(keeper->failure.text);
+			return code == FAILURE_CONTRACT     ? KEEPER_CONTRACT
+			       : code == FAILURE_CONNECTION ? KEEPER_NO_SERVER
+			                                    : KEEPER_FAILED;
 		}
-		/* Each time would fill the log: the first, and then ever more rarely. */
-		failures++;
-		if ((failures & (failures - 1)) == 0) {
-			service_log(&keeper->service, SERVICE_WARNING, "lost", "failures=%d problem=%s", failures,
-			            service_quote(keeper->session.problem, quoted));
-		}
-		(void)service_sleep(service_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS));
+		failure_log(&keeper->failure, &keeper->service, ++failures);
+		(void)service_rest(service_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS));
 	}
 	return keeper->call->once && keeper->failed_steps > 0 ? KEEPER_FAILED : KEEPER_STOPPED;
 }
 
-/* "NAME/PID-RANDOM": two processes never take themselves for one another, whatever they are called. */
+/*
+ * "NAME/PID-RANDOM": two processes never take themselves for one another, whatever they are called.
+ */
 static void set_names(keeper *keeper, char name[NAME_BYTES / 2])
 {
 	uint32_t random = 0;
@@ -508,15 +579,17 @@ static void set_names(keeper *keeper, char name[NAME_BYTES / 2])
 
 keeper_end keeper_run(const keeper_call *call, char **problem)
 {
-	keeper *keeper = calloc(1, sizeof *keeper);
+	keeper *keeper = memory_take(sizeof *keeper);
 	char name[NAME_BYTES / 2];
 
 	*problem = NULL;
-	if (keeper == NULL) {
-		return KEEPER_FAILED;
-	}
 	keeper->call = call;
-	keeper->session.conninfo = call->conninfo;
+	keeper->database = (database){.conninfo = call->conninfo,
+	                              .role = "once_keeper",
+	                              .queries = sql_queries,
+	                              .theirs = SQL_KEEP_STEP + 1,
+	                              .is_jobs = true,
+	                              .connect_ms = CONNECT_MS};
 	keeper->lease_ms = call->interval_ms * LEASE_INTERVALS;
 	keeper->lease_ms = keeper->lease_ms > LEASE_LEAST_MS ? keeper->lease_ms : LEASE_LEAST_MS;
 	keeper->slice_ms = call->interval_ms / SLICE_SHARE;

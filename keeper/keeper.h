@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * keeper.h: what the command calls of the keeper: it runs the contract's steps (once.keep_step) piece by piece, in rounds, while it holds the
- * lease. What a step does, and whether it may, the contract decides.
+ * keeper.h: what the command calls of the keeper: it runs the contract's steps (once.keep_step)
+ * piece by piece, in rounds, while it holds the lease. What a step does, and whether it may, the
+ * contract decides.
  */
 #pragma once
 
@@ -21,18 +22,25 @@ typedef enum keeper_end {
 
 typedef struct keeper_call {
 	const char *conninfo;
-	const char *name;    /* NULL: the machine's name; the process is told apart from others of the name in any case */
+	const char *name;    /* NULL: the machine's name; in any case no two processes are one */
 	bool once;           /* one round, without pauses */
 	int64_t interval_ms; /* between rounds that had nothing left to do */
 	metrics *metrics;    /* NULL: not counted */
 } keeper_call;
 
-/* Until service_stop, or until it cannot go on: then *problem (free it) says why. Blocks; call service_stop_install before. */
+/*
+ * Until service_stop, or until it cannot go on: then *problem (free it) says why. Blocks; call
+ * service_stop_install before.
+ */
 keeper_end keeper_run(const keeper_call *call, char **problem);
 
 /* The database's own metrics (once.metrics), over a connection of their own: a metrics_source. */
 typedef struct keeper_collector keeper_collector;
-keeper_collector *keeper_collector_new(const service *service, const char *conninfo); /* NULL: no memory */
+/* NULL: no memory */
+keeper_collector *keeper_collector_new(const service *service, const char *conninfo);
 void keeper_collector_free(keeper_collector *collector);
-/* Never NULL but out of memory: without the database it has pgonce_up 0 alone. Takes some seconds at most. */
+/*
+ * Never NULL but out of memory: without the database it has pgonce_up 0 alone. Takes some seconds
+ * at most.
+ */
 metrics *keeper_collect(void *collector);

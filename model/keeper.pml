@@ -59,7 +59,7 @@ end:	do
 			fi
 		   }
 		:: atomic { tx[KEEPER].status == open && phase == detach -> phase = drop; roll_back(KEEPER) }   /* once._keep_detach */
-		:: atomic {                                     /* once._keep_archive: once._forget, under the advisory lock */
+		:: atomic {                                     /* once._keep_archive: once._delete_past, under the advisory lock */
 			tx[KEEPER].status == open && row[0].archived && row[0].state != in_doubt && past(0, ahead) && clock_is_trusted &&
 			row_lock[0] == 0 && advisory[0] == 0 ->
 			assert(over[0]);                        /* 7 */

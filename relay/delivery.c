@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* delivery.c: the sink's side of a pipeline: what is handed over when, and what its answers mean. See pipeline.h. */
+/*
+ * delivery.c: the sink's side of a pipeline: what is handed over when, and what its answers mean.
+ * See pipeline.h.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +20,10 @@ enum {
 	HANGING_FEW_MS = 100,
 	HANGING_FACTOR = 20,
 	HANGING_SHARE = 10,
-	/* With more than this in flight for long and not one answer it is the sink that hangs, and others would only hang too. */
+	/*
+	 * With more than this in flight for long and not one answer it is the sink that hangs, and
+	 * others would only hang too.
+	 */
 	HANGING_SILENT_MOST = 100,
 	/* A row that is put off comes due again only after its result must have come. */
 	DEFER_MORE_MS = 2000,
@@ -188,17 +194,12 @@ void delivery_forget(pipeline *pipeline)
 
 static size_t room_of(const pipeline *pipeline)
 {
-	bool keeps_order = pipeline->settings.sink->keeps_order;
+	size_t most = (size_t)pipeline->settings.in_flight;
 
 	if (pipeline->failures > 0) {
-		/* One tries whether the sink is back; where the sink keeps the order, after all before it have their results. */
-		bool busy = keeps_order ? pipeline->in_flight > 0 : pipeline->probe != NULL;
-		return busy ? 0 : 1;
+		return pipeline->probe != NULL ? 0 : 1; /* one tries whether the sink is back */
 	}
-	return keeps_order ? SIZE_MAX
-	       : pipeline->in_flight < (size_t)pipeline->settings.in_flight
-	           ? (size_t)pipeline->settings.in_flight - pipeline->in_flight
-	           : 0;
+	return pipeline->in_flight < most ? most - pipeline->in_flight : 0;
 }
 
 void delivery_send(pipeline *pipeline)
@@ -288,7 +289,10 @@ static void try_again(pipeline *pipeline, event *event, const char *problem)
 		schedule_put_back(pipeline->schedule, event);
 		return;
 	}
-	/* A parked event is read again when it is due: an operator may decide about it meanwhile. A fresh one stands behind one that was parked. */
+	/*
+	 * A parked event is read again when it is due: an operator may decide about it meanwhile. A
+	 * fresh one stands behind one that was parked.
+	 */
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
 	if (!event->known || event->deferred) {
 		park(pipeline, event, "waiting", event->attempts, 0, event->known ? problem : NULL);
@@ -302,7 +306,10 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 {
 	char quoted[SERVICE_QUOTE_BYTES];
 
-	/* Of many that fail together only the first counts, then those that tried whether the sink is back. */
+	/*
+	 * Of many that fail together only the first counts, then those that tried whether the sink is
+	 * back.
+	 */
 	if (pipeline->failures == 0 || is_probe) {
 		pipeline->failures++;
 		metric_set(pipeline->metrics.sink_away, 1);
@@ -315,6 +322,18 @@ static void on_unavailable(pipeline *pipeline, event *event, const sink_result *
 		}
 	}
 	try_again(pipeline, event, result->problem);
+}
+
+/* Whoever has taken over reads again what is not settled. */
+static void tell_fenced(pipeline *pipeline, const char *problem)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	metric_count(pipeline->metrics.fenced, 1);
+	service_log(
+	    &pipeline->service, SERVICE_WARNING, "fenced",
+	    "sink=%s error=%s; another relay of this name has begun its turn at the broker, and this one ends its own",
+	    pipeline->settings.sink->name, service_quote(problem, quoted));
 }
 
 static void on_result(pipeline *pipeline, const sink_result *result)
@@ -343,6 +362,13 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 			pipeline->problem = memory_format("%s; nobody reads the events any more", result->problem);
 		}
 		on_unavailable(pipeline, event, result, is_probe);
+		break;
+	case SINK_FENCED:
+		if (!pipeline->is_fenced) {
+			pipeline->is_fenced = true;
+			tell_fenced(pipeline, result->problem);
+		}
+		try_again(pipeline, event, result->problem);
 		break;
 	case SINK_WITHHELD:
 		try_again(pipeline, event, result->problem);

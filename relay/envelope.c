@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * envelope.c: see envelope.h. Sources: the CloudEvents 1.0.2 specification with its bindings for HTTP (percent-encoding of values: section
- * 3.1.3.2), Kafka, NATS and AMQP, and its extensions "Partitioning" and "Distributed Tracing".
+ * envelope.c: see envelope.h. Sources: the CloudEvents 1.0.2 specification with its bindings for
+ * HTTP (percent-encoding of values: section 3.1.3.2), Kafka, NATS and AMQP, and its extensions
+ * "Partitioning" and "Distributed Tracing".
  */
 #include "envelope.h"
 
@@ -47,7 +48,10 @@ static bool is_outside_token(unsigned char c)
 	return c <= ' ' || c >= 0x7f || strchr("\"(),/:;<=>?@[\\]{}", c) != NULL;
 }
 
-/* The text itself where nothing in it has to be encoded, as a rule; else a copy in the event's memory. */
+/*
+ * The text itself where nothing in it has to be encoded, as a rule; else a copy in the event's
+ * memory.
+ */
 static const char *encoded(event *event, const char *text, needs_encoding *needs)
 {
 	size_t length = 0;

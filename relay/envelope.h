@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * envelope.h: what is sent for an event: its headers and body. The names of the headers are a stable format (docs/events.md): "plain", or
- * CloudEvents 1.0 in the binary mode of the transport's binding.
+ * envelope.h: what is sent for an event: its headers and body. The names of the headers are a
+ * stable format (docs/events.md): "plain", or CloudEvents 1.0 in the binary mode of the transport's
+ * binding.
  */
 #pragma once
 
@@ -15,7 +16,8 @@ typedef enum envelope_form {
 typedef struct envelope {
 	envelope_form form;
 	const char *prefix; /* of CloudEvents' names: "ce-", "ce_", "cloudEvents:" */
-	bool is_http_like;  /* values go where only printable ASCII may stand (HTTP; NATS, whose binding says the same) */
+	/* values go where only printable ASCII may stand (HTTP; NATS, whose binding says the same) */
+	bool is_http_like;
 	const char *source; /* CloudEvents' source */
 } envelope;
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* event.c: see event.h. One allocation per event as a rule: what it says and what is made of it fit in the first block. */
+/*
+ * event.c: see event.h. One allocation per event as a rule: what it says and what is made of it fit
+ * in the first block.
+ */
 #include "event.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * event.h: an event on its way from the outbox to the sink: what once.outgoing says of it, the message made of it, and where it stands.
- * All that belongs to it lies in its own memory and is freed with it, whenever its result comes.
+ * event.h: an event on its way from the outbox to the sink: what once.outgoing says of it, the
+ * message made of it, and where it stands. All that belongs to it lies in its own memory and is
+ * freed with it, whenever its result comes.
  */
 #pragma once
 
@@ -38,10 +39,11 @@ typedef struct event {
 	sink_message message;
 
 	/* the pipeline's */
-	bool known;       /* once.parked_event has a row of it */
-	bool deferred;    /* that row's next_at was put off, since the event is in flight for long */
-	uint64_t fetch;   /* the number of the read that brought it */
-	unsigned session; /* the number of the session that it belongs to: those of a lost one are void */
+	bool known;     /* once.parked_event has a row of it */
+	bool deferred;  /* that row's next_at was put off, since the event is in flight for long */
+	uint64_t fetch; /* the number of the read that brought it */
+	/* the number of the session that it belongs to: those of a lost one are void */
+	unsigned session;
 	int64_t sent_ms;
 	int index;                            /* in its batch; -1: in none */
 	struct event *out_before, *out_after; /* of those that the sink has */
@@ -62,7 +64,10 @@ typedef struct event {
 event *event_new(size_t bytes);
 void event_free(event *event);
 void event_free_list(event *first); /* by list_after */
-/* Memory that lives as long as the event; for a text of `bytes` or an array: aligned for pointers. Never NULL. */
+/*
+ * Memory that lives as long as the event; for a text of `bytes` or an array: aligned for pointers.
+ * Never NULL.
+ */
 void *event_get(event *event, size_t bytes);
 /* data's copy with a NUL behind it. */
 const char *event_copy(event *event, const void *data, size_t length);

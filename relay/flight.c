@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * flight.c: see flight.h. A slot for each message; a ticket is a slot and how often it has been used, so that a late answer
- * cannot hit the slot's next message. Slots are in one of three places: free, in `sent` order (waiting, oldest first, which
- * is also the order of their deadlines), or finished.
+ * flight.c: see flight.h. A slot for each message; a ticket is a slot and how often it has been
+ * used, so that a late answer cannot hit the slot's next message. Slots are in one of three places:
+ * free, in `sent` order (waiting, oldest first, which is also the order of their deadlines), or
+ * finished.
  */
 #include "flight.h"
 
@@ -189,8 +190,9 @@ static void finish(flight *flight, slot *slot, sink_verdict verdict, const char 
 }
 
 /*
- * Where a later message was delivered meanwhile the broker is there, and it is this one that it does not answer: that counts
- * as an attempt, so that one silent destination cannot hold up all others for ever.
+ * Where a later message was delivered meanwhile the broker is there, and it is this one that it
+ * does not answer: that counts as an attempt, so that one silent destination cannot hold up all
+ * others for ever.
  */
 static void expire(flight *flight, int64_t now_ms)
 {
@@ -252,7 +254,9 @@ bool flight_put(flight *flight, sink_message *message)
 	return true;
 }
 
-/* Until when to wait for a result: the caller's time, or the next deadline where that is earlier. */
+/*
+ * Until when to wait for a result: the caller's time, or the next deadline where that is earlier.
+ */
 static struct timespec wait_until(const flight *flight, int64_t until_ms)
 {
 	if (flight->waiting.first != NULL && flight->waiting.first->deadline_ms < until_ms) {

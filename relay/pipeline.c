@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* pipeline.c: the outbox's side of a pipeline, and its life: standing by, taking over, reading, settling, stopping. See pipeline.h. */
+/*
+ * pipeline.c: the outbox's side of a pipeline, and its life: standing by, taking over, reading,
+ * settling, stopping. See pipeline.h.
+ */
 #include "pipeline.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,16 +17,21 @@ enum {
 	FETCH_FIRST = 64,   /* events asked for at first; doubled while they are small */
 	DUE_MOST = 500,
 	DUE_HELD_MAX = 10000,
-	DUE_SOON_MS = 100,   /* between two looks for due events, while any are parked */
-	DUE_LATER_MS = 1000, /* and while none are known to be: an operator may have asked for a replay */
-	STANDBY_MS = 250,    /* with PERMIT_MS less than the two seconds within which another takes over */
+	DUE_SOON_MS = 100, /* between two looks for due events, while any are parked */
+	/* and while none are known to be: an operator may have asked for a replay */
+	DUE_LATER_MS = 1000,
+	/* with PERMIT_MS less than the two seconds within which another takes over */
+	STANDBY_MS = 250,
 	CONNECT_FIRST_MS = 100,
 	CONNECT_MOST_MS = 2000,
 	STORE_MS = 10000, /* progress over nothing of ours is stored so often */
 	COUNT_MS = 10000, /* parked events are counted so often */
 	CHUNK_WAIT_MS = 20,
-	PERMIT_MS = 1000, /* a round trip to the database must be shorter; who takes over waits so long */
-	FULL_WAIT_MS = 100
+	/* a round trip to the database must be shorter; who takes over waits so long */
+	PERMIT_MS = 1000,
+	FULL_WAIT_MS = 100,
+	/* so that two that fence each other do it rarely, and others may take over */
+	FENCED_WAIT_MS = 5000
 };
 
 /* ---- what belongs to a session */
@@ -67,7 +76,10 @@ static void permit(pipeline *pipeline, int64_t until_ms)
 	pipeline->settings.sink->permit(pipeline->sink, until_ms);
 }
 
-/* The permit counts from when the session was asked: where the answer takes longer than it lasts, nothing can ever be sent. */
+/*
+ * The permit counts from when the session was asked: where the answer takes longer than it lasts,
+ * nothing can ever be sent.
+ */
 static void tell_late(pipeline *pipeline, int64_t until_ms)
 {
 	int64_t now = service_now_ms();
@@ -81,35 +93,38 @@ static void tell_late(pipeline *pipeline, int64_t until_ms)
 	pipeline->is_late = is_late;
 }
 
-/* Before something is sent, or while the sink has what it may still send: the session must be there. */
-static reader_code renew_permit(pipeline *pipeline)
+/*
+ * Before something is sent, or while the sink has what it may still send: the session must be
+ * there.
+ */
+static bool renew_permit(pipeline *pipeline)
 {
 	bool wanted = pipeline->in_flight > 0 || schedule_has_ready(pipeline->schedule);
 	int64_t now = service_now_ms();
-	reader_code code = READER_OK;
+	bool good = true;
 
 	if (!wanted || now < pipeline->first_ms) {
-		return READER_OK;
+		return true;
 	}
 	if (now - reader_proved_ms(pipeline->reader) > PERMIT_MS / 2) {
-		code = reader_prove(pipeline->reader);
+		good = reader_prove(pipeline->reader);
 	}
 	int64_t until_ms = reader_proved_ms(pipeline->reader) + PERMIT_MS;
-	if (code == READER_OK && until_ms > pipeline->permit_ms) {
+	if (good && until_ms > pipeline->permit_ms) {
 		permit(pipeline, until_ms);
 		tell_late(pipeline, until_ms);
 	}
-	return code;
+	return good;
 }
 
-static reader_code send(pipeline *pipeline)
+static bool send(pipeline *pipeline)
 {
-	reader_code code = renew_permit(pipeline);
+	bool good = renew_permit(pipeline);
 
-	if (code == READER_OK) {
+	if (good) {
 		delivery_send(pipeline);
 	}
-	return code;
+	return good;
 }
 
 /* ---- settling */
@@ -122,29 +137,29 @@ static uint64_t snapshot_end(const char *snapshot)
 	return colon == NULL ? 0 : strtoull(colon + 1, NULL, 10);
 }
 
-static reader_code store(pipeline *pipeline, const char *seen, const char *reading, int64_t after_id, bool fresh)
+static bool store(pipeline *pipeline, const char *seen, const char *reading, int64_t after_id, bool fresh)
 {
 	settlement *settlement = &pipeline->settlement;
 	char *parked = settlement_parked(settlement, fresh);
-	reader_code code = reader_settle(pipeline->reader, seen, reading, after_id, settlement->delivered,
-	                                 settlement->delivered_count, parked);
+	bool good = reader_settle(pipeline->reader, seen, reading, after_id, settlement->delivered,
+	                          settlement->delivered_count, parked);
 
 	free(parked);
-	if (code == READER_OK) {
+	if (good) {
 		settlement_done(settlement, fresh);
 		pipeline->stored_ms = service_now_ms();
 		pipeline->stored_end = snapshot_end(seen);
 	}
-	return code;
+	return good;
 }
 
 /* What became of events that were parked before; the progress stays as it is stored. */
-static reader_code settle_known(pipeline *pipeline)
+static bool settle_known(pipeline *pipeline)
 {
 	const reader_progress *progress = &pipeline->progress;
 
 	if (!settlement_has_known(&pipeline->settlement)) {
-		return READER_OK;
+		return true;
 	}
 	return store(pipeline, progress->seen, progress->reading, progress->after_id, false);
 }
@@ -157,15 +172,18 @@ static void finish_reading(reader_progress *progress)
 	progress->after_id = 0;
 }
 
-static reader_code settle_chunk(pipeline *pipeline)
+static bool settle_chunk(pipeline *pipeline)
 {
 	reader_progress *progress = &pipeline->progress;
 	bool is_last = pipeline->listed_all && pipeline->item_next == pipeline->item_count;
-	reader_code code = is_last ? store(pipeline, progress->reading, NULL, 0, true)
-	                           : store(pipeline, progress->seen, progress->reading, pipeline->chunk_end_id, true);
 
-	if (code != READER_OK) {
-		return code;
+	/* Progress goes forward alone: what is behind it is delivered, or parked by this statement. */
+	assert(pipeline->in_chunk && progress->reading != NULL && pipeline->chunk_end_id > progress->after_id);
+	bool good = is_last ? store(pipeline, progress->reading, NULL, 0, true)
+	                    : store(pipeline, progress->seen, progress->reading, pipeline->chunk_end_id, true);
+
+	if (!good) {
+		return false;
 	}
 	metric_count(pipeline->metrics.batches, 1);
 	metric_set_now(pipeline->metrics.batch_at);
@@ -180,14 +198,14 @@ static reader_code settle_chunk(pipeline *pipeline)
 	pipeline->in_chunk = false;
 	pipeline->unstored = false;
 	pipeline->chunk.count = 0;
-	return READER_OK;
+	return true;
 }
 
 /*
- * Stopping within a chunk: what is done of it is settled, and what is not is parked, so that nothing is delivered again that need not be. Where
- * nothing is done it is read again.
+ * Stopping within a chunk: what is done of it is settled, and what is not is parked, so that
+ * nothing is delivered again that need not be. Where nothing is done it is read again.
  */
-static reader_code settle_part(pipeline *pipeline)
+static bool settle_part(pipeline *pipeline)
 {
 	batch *chunk = &pipeline->chunk;
 
@@ -205,7 +223,7 @@ static reader_code settle_part(pipeline *pipeline)
 /* ---- reading */
 
 /* Lists what there is between the snapshots; *idle: nothing of ours. */
-static reader_code list(pipeline *pipeline, bool flushed, bool *idle)
+static bool list(pipeline *pipeline, bool flushed, bool *idle)
 {
 	reader_progress *progress = &pipeline->progress;
 	bool goes_on = pipeline->item_count == pipeline->item_room;
@@ -216,24 +234,27 @@ static reader_code list(pipeline *pipeline, bool flushed, bool *idle)
 		pipeline->items = memory_array(pipeline->items, pipeline->item_room, sizeof *pipeline->items);
 	}
 	pipeline->item_count = pipeline->item_next = 0;
-	reader_code code = reader_list(pipeline->reader, progress->seen, progress->reading, progress->after_id,
-	                               pipeline->item_room, pipeline->items, &pipeline->item_count);
-	if (code != READER_OK) {
-		return code;
+	bool good = reader_list(pipeline->reader, progress->seen, progress->reading, progress->after_id,
+	                        pipeline->item_room, pipeline->items, &pipeline->item_count);
+	if (!good) {
+		return false;
 	}
 	pipeline->listed_all = pipeline->item_count < pipeline->item_room;
 	*idle = pipeline->item_count == 0;
 	if (*idle) {
 		finish_reading(progress);
 		pipeline->unstored = true;
-		return READER_OK;
+		return true;
 	}
-	/* What is visible may not be on disk yet (synchronous_commit = off): it is flushed before anybody hears of it. */
-	return flushed ? READER_OK : reader_flush(pipeline->reader);
+	/*
+	 * What is visible may not be on disk yet (synchronous_commit = off): it is flushed before
+	 * anybody hears of it.
+	 */
+	return flushed || reader_flush(pipeline->reader);
 }
 
 /* Is there anything new? */
-static reader_code look(pipeline *pipeline, bool *idle)
+static bool look(pipeline *pipeline, bool *idle)
 {
 	reader_progress *progress = &pipeline->progress;
 	bool changed = true, flushed = true;
@@ -241,13 +262,13 @@ static reader_code look(pipeline *pipeline, bool *idle)
 	*idle = true;
 	if (progress->reading == NULL) {
 		char *reading = NULL;
-		reader_code code = reader_look(pipeline->reader, progress->seen, &reading, &changed, &flushed);
-		if (code != READER_OK) {
-			return code;
+		bool good = reader_look(pipeline->reader, progress->seen, &reading, &changed, &flushed);
+		if (!good) {
+			return false;
 		}
 		if (!changed) {
 			free(reading);
-			return READER_OK;
+			return true;
 		}
 		progress->reading = reading;
 		progress->after_id = 0;
@@ -255,7 +276,7 @@ static reader_code look(pipeline *pipeline, bool *idle)
 	return list(pipeline, flushed, idle);
 }
 
-static reader_code fetch(pipeline *pipeline)
+static bool fetch(pipeline *pipeline)
 {
 	size_t left = pipeline->item_count - pipeline->item_next;
 	size_t count = pipeline->fetch_count < left ? pipeline->fetch_count : left;
@@ -263,17 +284,15 @@ static reader_code fetch(pipeline *pipeline)
 	size_t read = 0;
 	event *first = NULL;
 
+	assert(!pipeline->in_chunk && left > 0);
 	count = count < most ? count : most;
-	reader_code code = reader_fetch_start(pipeline->reader, pipeline->items + pipeline->item_next, count);
-	if (code == READER_OK) {
-		code = reader_fetch_finish(pipeline->reader, &first, &read);
-	}
-	if (code != READER_OK) {
-		return code;
+	if (!reader_fetch(pipeline->reader, pipeline->items + pipeline->item_next, count, &first, &read)) {
+		return false;
 	}
 	pipeline->fetch_count = read < count ? read : pipeline->fetch_count >= most / 2 ? most : 2 * pipeline->fetch_count;
 	pipeline->reads++;
 	schedule_forget_marks(pipeline->schedule, pipeline->reads);
+	assert(read > 0 && read <= count);
 	pipeline->item_next += read;
 	pipeline->chunk_end_id = pipeline->items[pipeline->item_next - 1].id;
 	pipeline->chunk_at_ms = service_now_ms();
@@ -282,20 +301,20 @@ static reader_code fetch(pipeline *pipeline)
 		next = at->list_after;
 		delivery_accept(pipeline, at, &pipeline->chunk);
 	}
-	return READER_OK;
+	return true;
 }
 
 /* Parked events whose time has come. */
-static reader_code read_due(pipeline *pipeline, bool *found)
+static bool read_due(pipeline *pipeline, bool *found)
 {
 	event *first = NULL;
-	reader_code code = settle_known(pipeline);
+	bool good = settle_known(pipeline);
 
-	if (code == READER_OK) {
-		code = reader_due(pipeline->reader, DUE_MOST, &first);
+	if (good) {
+		good = reader_due(pipeline->reader, DUE_MOST, &first);
 	}
-	if (code != READER_OK) {
-		return code;
+	if (!good) {
+		return false;
 	}
 	if (pipeline->due.open == 0) {
 		pipeline->due.count = 0;
@@ -308,12 +327,12 @@ static reader_code read_due(pipeline *pipeline, bool *found)
 	}
 	*found = pipeline->due.open > open_before;
 	pipeline->due_at_ms = service_now_ms() + (pipeline->parked > 0 ? DUE_SOON_MS : DUE_LATER_MS);
-	return READER_OK;
+	return true;
 }
 
 /* ---- back-pressure by what is parked */
 
-static reader_code count_parked(pipeline *pipeline)
+static bool count_parked(pipeline *pipeline)
 {
 	int64_t now = service_now_ms();
 	int64_t most = pipeline->settings.parked_max;
@@ -322,18 +341,18 @@ static reader_code count_parked(pipeline *pipeline)
 	/* Operators change it too: counted anew from time to time, while it matters. */
 	if (since < (pipeline->is_full ? DUE_LATER_MS : COUNT_MS) ||
 	    (pipeline->parked <= most / 2 && pipeline->parked_at_ms != 0)) {
-		return READER_OK;
+		return true;
 	}
 	pipeline->parked_at_ms = now;
 	return reader_parked(pipeline->reader, most + 1, &pipeline->parked);
 }
 
-static reader_code check_full(pipeline *pipeline)
+static bool check_full(pipeline *pipeline)
 {
-	reader_code code = count_parked(pipeline);
+	bool good = count_parked(pipeline);
 	bool is_full = pipeline->parked > pipeline->settings.parked_max;
 
-	if (code == READER_OK && is_full != pipeline->is_full) {
+	if (good && is_full != pipeline->is_full) {
 		pipeline->is_full = is_full;
 		if (is_full) {
 			service_log(
@@ -344,20 +363,21 @@ static reader_code check_full(pipeline *pipeline)
 			service_log(&pipeline->service, SERVICE_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
 		}
 	}
-	return code;
+	return good;
 }
 
 /* ---- one step */
 
 /*
- * The progress over transactions that were not ours is stored now and then, for once.retire_outbox. To store it is a transaction itself: where
- * there was none but the last of these, nothing is stored, or an idle server would never come to rest.
+ * The progress over transactions that were not ours is stored now and then, for once.retire_outbox.
+ * To store it is a transaction itself: where there was none but the last of these, nothing is
+ * stored, or an idle server would never come to rest.
  */
-static reader_code store_idle(pipeline *pipeline)
+static bool store_idle(pipeline *pipeline)
 {
 	if (!pipeline->unstored || service_now_ms() - pipeline->stored_ms < STORE_MS ||
 	    snapshot_end(pipeline->progress.seen) <= pipeline->stored_end + 1) {
-		return READER_OK;
+		return true;
 	}
 	pipeline->unstored = false;
 	return store(pipeline, pipeline->progress.seen, NULL, 0, false);
@@ -374,14 +394,17 @@ static bool due_is_due(const pipeline *pipeline)
 	return now >= pipeline->due_at_ms || (pipeline->due.open == 0 && pipeline->due.count > 0);
 }
 
-/* Reads on where there is no chunk. *wait_ms: until there is more to do here; *idle: nothing is there now. */
-static reader_code read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
+/*
+ * Reads on where there is no chunk. *wait_ms: until there is more to do here; *idle: nothing is
+ * there now.
+ */
+static bool read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 {
-	reader_code code = check_full(pipeline);
+	bool good = check_full(pipeline);
 
-	if (code != READER_OK || pipeline->is_full) {
+	if (!good || pipeline->is_full) {
 		*wait_ms = FULL_WAIT_MS;
-		return code;
+		return good;
 	}
 	if (pipeline->item_next < pipeline->item_count) {
 		*wait_ms = 0;
@@ -390,11 +413,11 @@ static reader_code read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 	int64_t now = service_now_ms();
 	if (now < pipeline->look_at_ms) {
 		*wait_ms = pipeline->look_at_ms - now;
-		return READER_OK;
+		return true;
 	}
-	code = look(pipeline, idle);
-	if (code == READER_OK && *idle) {
-		code = store_idle(pipeline);
+	good = look(pipeline, idle);
+	if (good && *idle) {
+		good = store_idle(pipeline);
 	}
 	pipeline->look_wait_ms = !*idle ? 1 : 2 * pipeline->look_wait_ms;
 	if (pipeline->look_wait_ms > pipeline->settings.poll_most_ms) {
@@ -402,14 +425,17 @@ static reader_code read_on(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 	}
 	*wait_ms = *idle ? pipeline->look_wait_ms : 0;
 	pipeline->look_at_ms = service_now_ms() + *wait_ms;
-	return code;
+	return good;
 }
 
-/* One step of the outbox's side. *wait_ms: how long the sink may be waited for before the next; *idle: nothing is left to do now. */
-static reader_code step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
+/*
+ * One step of the outbox's side. *wait_ms: how long the sink may be waited for before the next;
+ * *idle: nothing is left to do now.
+ */
+static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 {
 	bool found = false;
-	reader_code code = READER_OK;
+	bool good = true;
 
 	*idle = false;
 	*wait_ms = 0;
@@ -421,53 +447,53 @@ static reader_code step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 		return settle_chunk(pipeline);
 	}
 	if (due_is_due(pipeline)) {
-		code = read_due(pipeline, &found);
-		if (code != READER_OK || found) {
-			return code;
+		good = read_due(pipeline, &found);
+		if (!good || found) {
+			return good;
 		}
 	}
 	if (pipeline->in_chunk) {
 		*wait_ms = CHUNK_WAIT_MS;
-		return READER_OK;
+		return true;
 	}
 	/* While parked events are delivered one after the other, not each gets a commit of its own. */
 	if (pipeline->due.open == 0 || service_now_ms() - pipeline->stored_ms >= DUE_SOON_MS) {
-		code = settle_known(pipeline);
+		good = settle_known(pipeline);
 	}
-	if (code == READER_OK) {
-		code = read_on(pipeline, wait_ms, idle);
+	if (good) {
+		good = read_on(pipeline, wait_ms, idle);
 	}
-	if (code == READER_OK && *idle && pipeline->call->once) {
+	if (good && *idle && pipeline->call->once) {
 		/* What waited behind what was just settled is due now. */
-		code = read_due(pipeline, &found);
+		good = read_due(pipeline, &found);
 		*idle = !found && pipeline->in_flight == 0 && pipeline->due.open == 0;
 	}
-	return code;
+	return good;
 }
 
 /* ---- a session */
 
 /* Stopping: what is in flight is waited for, at most for `timeout`; nothing new is sent. */
-static reader_code drain(pipeline *pipeline)
+static bool drain(pipeline *pipeline)
 {
 	int64_t until_ms = service_now_ms() + pipeline->settings.timeout_ms;
 
-	reader_code code = READER_OK;
-	while (code == READER_OK && pipeline->in_flight > 0 && !pipeline->is_broken && service_now_ms() < until_ms) {
+	bool good = true;
+	while (good && pipeline->in_flight > 0 && !pipeline->is_broken && service_now_ms() < until_ms) {
 		delivery_collect(pipeline, CHUNK_WAIT_MS);
-		code = renew_permit(pipeline);
+		good = renew_permit(pipeline);
 	}
-	if (code != READER_OK) {
-		return code;
+	if (!good) {
+		return false;
 	}
 	if (pipeline->in_chunk) {
 		return pipeline->chunk.open == 0 ? settle_chunk(pipeline) : settle_part(pipeline);
 	}
-	code = settle_known(pipeline);
-	if (code == READER_OK && pipeline->unstored) {
-		code = store(pipeline, pipeline->progress.seen, NULL, 0, false);
+	good = settle_known(pipeline);
+	if (good && pipeline->unstored) {
+		good = store(pipeline, pipeline->progress.seen, NULL, 0, false);
 	}
-	return code;
+	return good;
 }
 
 /* Waits, but serves the sink. */
@@ -482,16 +508,16 @@ static void wait(pipeline *pipeline, int64_t milliseconds)
 }
 
 /* Becomes the active process of this relay. */
-static reader_code take(pipeline *pipeline)
+static bool take(pipeline *pipeline)
 {
 	bool stood_by = false;
 	bool taken = false;
 
 	while (!service_stopping()) {
 		progress_clear(&pipeline->progress);
-		reader_code code = reader_take(pipeline->reader, &taken, &pipeline->progress);
-		if (code != READER_OK) {
-			return code;
+		bool good = reader_take(pipeline->reader, &taken, &pipeline->progress);
+		if (!good) {
+			return false;
 		}
 		if (taken) {
 			pipeline->first_ms = service_now_ms() + PERMIT_MS;
@@ -501,7 +527,7 @@ static reader_code take(pipeline *pipeline)
 				service_log(&pipeline->service, SERVICE_WARNING, "rewound", "reason=%s",
 				            "\"the database lacks progress that was stored; what came after is published again\"");
 			}
-			return READER_OK;
+			return true;
 		}
 		if (!stood_by) {
 			service_log(&pipeline->service, SERVICE_INFO, "standby", "reason=%s",
@@ -510,68 +536,64 @@ static reader_code take(pipeline *pipeline)
 		stood_by = true;
 		wait(pipeline, STANDBY_MS);
 	}
-	return READER_STOPPED;
+	return false;
 }
 
-/* Works until something ends it: READER_OK is the wished-for end. */
-static reader_code work(pipeline *pipeline)
+/* Works until something ends it. True: the wished-for end. */
+static bool work(pipeline *pipeline)
 {
-	reader_code code = take(pipeline);
+	bool good = take(pipeline);
 	bool is_done = false;
 
 	pipeline->parked_at_ms = 0;
-	metric_set(pipeline->metrics.active, code == READER_OK);
-	while (code == READER_OK && !service_stopping() && !pipeline->is_broken && !is_done) {
+	metric_set(pipeline->metrics.active, good);
+	while (good && !service_stopping() && !pipeline->is_broken && !pipeline->is_fenced && !is_done) {
 		int64_t wait_ms = 0;
 		bool idle = false;
-		code = send(pipeline);
-		if (code == READER_OK) {
-			code = step(pipeline, &wait_ms, &idle);
+		good = send(pipeline);
+		if (good) {
+			good = step(pipeline, &wait_ms, &idle);
 		}
-		if (code == READER_OK) {
-			code = send(pipeline);
+		if (good) {
+			good = send(pipeline);
 		}
-		if (code == READER_OK) {
+		if (good) {
 			bool waits = pipeline->in_flight > 0 && wait_ms > PERMIT_MS / 4;
 			delivery_collect(pipeline, waits ? PERMIT_MS / 4 : wait_ms);
 		}
 		is_done = pipeline->call->once && idle && pipeline->in_flight == 0;
 	}
-	return code == READER_OK ? drain(pipeline) : code;
+	return good && !pipeline->is_fenced ? drain(pipeline) : good;
 }
 
 /* ---- the relay */
 
-static relay_end end_of(reader_code code)
+/* RELAY_STOPPED: it may pass by itself. */
+static relay_end end_of(const failure *failure)
 {
-	switch (code) {
-	case READER_CONTRACT:
+	if (failure->kind == FAILURE_CONTRACT) {
 		return RELAY_CONTRACT;
-	case READER_REFUSED:
-		return RELAY_REFUSED;
-	case READER_POOLER:
-		return RELAY_FAILED;
-	default:
-		return RELAY_STOPPED;
 	}
+	if (strcmp(failure->sqlstate, "P4080") == 0) {
+		return RELAY_REFUSED;
+	}
+	/* Without an SQLSTATE it is our own word: a pooler. */
+	return failure->kind == FAILURE_FAULT && failure->sqlstate[0] == '\0' ? RELAY_FAILED : RELAY_STOPPED;
 }
 
 /* Connects, works, and again, until it ends for good. */
 static relay_end run(pipeline *pipeline)
 {
-	char quoted[SERVICE_QUOTE_BYTES];
+	const failure *failure = reader_failure(pipeline->reader);
 	int failures = 0;
 
 	while (!service_stopping()) {
-		reader_code code = reader_connect(pipeline->reader);
-		bool was_connected = code == READER_OK;
-		if (was_connected) {
+		bool good = reader_connect(pipeline->reader);
+		if (good) {
 			int64_t since_ms = service_now_ms();
 			service_log(&pipeline->service, SERVICE_INFO, "connected", "%s", "");
 			metric_count(pipeline->metrics.connects, 1);
-			service_database(1);
-			code = work(pipeline);
-			service_database(-1);
+			good = work(pipeline);
 			metric_set(pipeline->metrics.active, 0);
 			failures = service_now_ms() - since_ms < CONNECT_MOST_MS ? failures : 0;
 			permit(pipeline, 0);
@@ -581,22 +603,23 @@ static relay_end run(pipeline *pipeline)
 		if (pipeline->is_broken) {
 			return RELAY_FAILED;
 		}
-		if (code == READER_OK || code == READER_STOPPED) {
+		if (pipeline->is_fenced && !pipeline->call->once) {
+			pipeline->is_fenced = false;
+			wait(pipeline, FENCED_WAIT_MS);
+			continue;
+		}
+		if (pipeline->is_fenced) {
+			pipeline->problem = memory_copy("another relay of this name has begun its turn at the broker");
+			return RELAY_FAILED;
+		}
+		if (good || failure->kind == FAILURE_NONE || failure->kind == FAILURE_STOPPED) {
 			return RELAY_STOPPED;
 		}
-		if (end_of(code) != RELAY_STOPPED) {
-			pipeline->problem = memory_copy(reader_problem(pipeline->reader));
-			return end_of(code);
+		if (end_of(failure) != RELAY_STOPPED || pipeline->call->once) {
+			pipeline->problem = memory_copy(failure->text);
+			return end_of(failure) != RELAY_STOPPED ? end_of(failure) : RELAY_NO_SERVER;
 		}
-		if (pipeline->call->once) {
-			pipeline->problem = memory_copy(reader_problem(pipeline->reader));
-			return RELAY_NO_SERVER;
-		}
-		/* Once for each loss, not for each attempt to mend it. */
-		if (++failures == 1 || was_connected) {
-			service_log(&pipeline->service, SERVICE_WARNING, "lost", "error=%s; it is tried until it is back",
-			            service_quote(reader_problem(pipeline->reader), quoted));
-		}
+		failure_log(failure, &pipeline->service, ++failures);
 		wait(pipeline, service_backoff_ms(failures, CONNECT_FIRST_MS, CONNECT_MOST_MS));
 	}
 	return RELAY_STOPPED;
@@ -632,6 +655,8 @@ static void add_metrics(relay_metrics *metrics, struct metrics *to, const char *
 	    {&metrics->active, METRIC_GAUGE, "pgonce_relay_active",
 	     "1: this process is at work for the relay; 0: it stands by, or has no connection."},
 	    {&metrics->sink_away, METRIC_GAUGE, "pgonce_relay_sink_away", "1: the sink cannot be reached."},
+	    {&metrics->fenced, METRIC_COUNTER, "pgonce_relay_fenced",
+	     "Turns that ended because another relay of this name began one at the broker (fence = broker)."},
 	    {&metrics->connects, METRIC_COUNTER, "pgonce_relay_connects",
 	     "Connections made to PostgreSQL, reconnections included."},
 	};
@@ -653,8 +678,8 @@ relay_end relay_run(const config *config, const config_section *section, const r
 		relay_settings_free(&pipeline.settings);
 		return RELAY_FAILED;
 	}
-	pipeline.schedule = schedule_new(pipeline.settings.sink->keeps_order);
-	pipeline.reader = reader_new(&pipeline.service, &pipeline.settings, call->conninfo);
+	pipeline.schedule = schedule_new();
+	pipeline.reader = reader_new(&pipeline.settings, call->conninfo);
 	add_metrics(&pipeline.metrics, call->metrics, section->name);
 	forget_session(&pipeline);
 	service_log(&pipeline.service, SERVICE_INFO, "started", "sink=%s batch=%lld", pipeline.settings.sink->name,

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pipeline.h: one relay at work, inside relay/: what pipeline.c (the outbox's side: reading, settling, taking over) and delivery.c (the sink's
- * side: sending, results) share. One thread; relay.h is what others call.
+ * pipeline.h: one relay at work, inside relay/: what pipeline.c (the outbox's side: reading,
+ * settling, taking over) and delivery.c (the sink's side: sending, results) share. One thread;
+ * relay.h is what others call.
  *
- *     outbox --list, fetch--> chunk --schedule--> sink --results--> settlement --once.relay_settle--> progress
- *                  parked events that are due --^
+ *  outbox --list, fetch--> chunk --schedule--> sink --results--> settlement --> progress
+ *               parked events that are due --^
  *
- * A chunk is read, delivered, and settled together with the progress behind it. What holds at each step: an event leaves memory only when it is
- * delivered, or will be parked by the same statement that stores the progress past it. When the session is lost, everything read by it is
- * void; what the sink still has of it is recognised by its number (event.session) and dropped when its result comes.
+ * A chunk is read, delivered, and settled together with the progress behind it. What holds at each
+ * step: an event leaves memory only when it is delivered, or will be parked by the same statement
+ * that stores the progress past it. When the session is lost, everything read by it is void; what
+ * the sink still has of it is recognised by its number (event.session) and dropped when its result
+ * comes.
  *
- * Two processes do not send for one relay at the same time, as far as the sink can hold back what it has (sink.h, permit). The lock alone does
- * not see to that: it ends with its session, which a process that was paused does not notice. So sending is permitted for PERMIT_MS after the
- * session has proved that it is there, and who has just taken the lock waits for so long before the first event.
+ * Two processes do not send for one relay at the same time, as far as the sink can hold back what
+ * it has (sink.h, permit). The lock alone does not see to that: it ends with its session, which a
+ * process that was paused does not notice. So sending is permitted for PERMIT_MS after the session
+ * has proved that it is there, and who has just taken the lock waits for so long before the first
+ * event.
  */
 #pragma once
 
@@ -35,6 +40,7 @@ typedef struct relay_metrics {
 	metric *delivered, *refused, *parked, *dead;
 	metric *batches, *batch_at;
 	metric *in_flight, *active, *sink_away;
+	metric *fenced;
 	metric *connects;
 } relay_metrics;
 
@@ -81,6 +87,7 @@ typedef struct pipeline {
 	int64_t pause_until_ms;
 	const event *probe;  /* the one that tries whether it is back */
 	bool is_broken;      /* it will not come back */
+	bool is_fenced;      /* it takes nothing more of this turn */
 	int64_t answered_ms; /* when it last told of a message */
 	double latency_ms;   /* of deliveries, smoothed */
 
@@ -99,14 +106,20 @@ void batch_add(batch *batch, event *event);
 /* Hands over what may go; takes results for at most wait_ms. */
 void delivery_send(pipeline *pipeline);
 void delivery_collect(pipeline *pipeline, int64_t wait_ms);
-/* An event fresh from the outbox or due: to the schedule, or, where it must not go now, parked. Consumes it. */
+/*
+ * An event fresh from the outbox or due: to the schedule, or, where it must not go now, parked.
+ * Consumes it.
+ */
 void delivery_accept(pipeline *pipeline, event *event, batch *batch);
 /*
- * Is all that is left of the chunk in flight for so long that others should not wait for it? Then it is parked, with what stands behind it, and its
- * results are settled when they come.
+ * Is all that is left of the chunk in flight for so long that others should not wait for it? Then
+ * it is parked, with what stands behind it, and its results are settled when they come.
  */
 bool delivery_detach(pipeline *pipeline);
-/* The same for due events: their rows are put off, so that they are not read again while they are in flight. */
+/*
+ * The same for due events: their rows are put off, so that they are not read again while they are
+ * in flight.
+ */
 void delivery_defer(pipeline *pipeline);
 /* After the sink is closed: frees what it still had. */
 void delivery_forget(pipeline *pipeline);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* relay.h: what the command calls of the relays: one relay is one [relay NAME] section, run by one thread. */
+/*
+ * relay.h: what the command calls of the relays: one relay is one [relay NAME] section, run by one
+ * thread.
+ */
 #pragma once
 
 #include "config.h"
@@ -26,7 +29,7 @@ extern const config_option relay_options[];
 /* Is the section right, as far as that shows without connecting? False: *problem (free it). */
 bool relay_check(const config *config, const config_section *section, char **problem);
 /*
- * Runs the relay until service_stop, or until it cannot go on: then *problem (free it) says why and what to do. Blocks; call
- * service_stop_install before.
+ * Runs the relay until service_stop, or until it cannot go on: then *problem (free it) says why and
+ * what to do. Blocks; call service_stop_install before.
  */
 relay_end relay_run(const config *config, const config_section *section, const relay_call *call, char **problem);

@@ -65,34 +65,43 @@ static void add(routes *routes, char *pattern, char *destination)
 	    (route){.pattern = pattern, .is_beginning = is_beginning, .destination = destination};
 }
 
+/* What is wrong with it, for people; NULL: it was added. */
+static char *read_route(const config *config, const config_section *section, const config_entry *entry, routes *result)
+{
+	const char *arrow = strstr(entry->value, "->");
+
+	if (arrow == NULL) {
+		return config_problem(config, section, entry,
+		                      "write it as TOPIC -> DESTINATION, for example order.* -> shop.{topic}");
+	}
+	char *pattern = trimmed(entry->value, arrow);
+	char *destination = trimmed(arrow + 2, entry->value + strlen(entry->value));
+	const char *wrong = wrong_pattern(pattern);
+	wrong = wrong != NULL ? wrong : wrong_destination(destination);
+	if (wrong != NULL) {
+		free(pattern);
+		free(destination);
+		return config_problem(config, section, entry, "%s", wrong);
+	}
+	add(result, pattern, destination);
+	return NULL;
+}
+
 bool routes_read(const config *config, const config_section *section, const char *standard, routes *result,
                  char **problem)
 {
+	char *problems = NULL;
+
 	*result = (routes){0};
 	for (size_t i = 0; i < section->entry_count; i++) {
-		const config_entry *entry = &section->entries[i];
-		if (strcmp(entry->name, "route") != 0) {
-			continue;
+		if (strcmp(section->entries[i].name, "route") == 0) {
+			config_problem_add(&problems, read_route(config, section, &section->entries[i], result));
 		}
-		const char *arrow = strstr(entry->value, "->");
-		if (arrow == NULL) {
-			*problem = config_problem(config, section, entry,
-			                          "write it as TOPIC -> DESTINATION, for example order.* -> shop.{topic}");
-			routes_free(result);
-			return false;
-		}
-		char *pattern = trimmed(entry->value, arrow);
-		char *destination = trimmed(arrow + 2, entry->value + strlen(entry->value));
-		const char *wrong = wrong_pattern(pattern);
-		wrong = wrong != NULL ? wrong : wrong_destination(destination);
-		if (wrong != NULL) {
-			*problem = config_problem(config, section, entry, "%s", wrong);
-			free(pattern);
-			free(destination);
-			routes_free(result);
-			return false;
-		}
-		add(result, pattern, destination);
+	}
+	if (problems != NULL) {
+		routes_free(result);
+		*problem = problems;
+		return false;
 	}
 	if (result->count == 0) {
 		add(result, memory_copy("*"), memory_copy(standard));
@@ -148,7 +157,9 @@ static char *put(char *to, const char *text, bool encode)
 	return to;
 }
 
-/* Dots alone would walk up the path; they are the one thing that percent-encoding leaves as it is. */
+/*
+ * Dots alone would walk up the path; they are the one thing that percent-encoding leaves as it is.
+ */
 static bool is_dots(const char *text)
 {
 	return strcmp(text, ".") == 0 || strcmp(text, "..") == 0;
@@ -198,10 +209,13 @@ char *routes_patterns(const routes *routes)
 		if (routes->items[i].is_beginning && routes->items[i].pattern[0] == '\0') {
 			return NULL;
 		}
-		/* Each byte may become a backslash for LIKE, itself escaped for the array, and the byte, escaped too. */
+		/*
+		 * Each byte may become a backslash for LIKE, itself escaped for the array, and the byte,
+		 * escaped too.
+		 */
 		length += strlen(routes->items[i].pattern) * 4 + sizeof "\"%\",";
 	}
-	char *text = memory_get(length);
+	char *text = memory_take(length);
 	char *to = text;
 	*to++ = '{';
 	for (size_t i = 0; i < routes->count; i++) {

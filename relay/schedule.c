@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* schedule.c: see schedule.h. A hash table of chains, and one list of what is ready. Chains without events and mark are removed at once. */
+/*
+ * schedule.c: see schedule.h. A hash table of chains, and one list of what is ready. Chains without
+ * events and mark are removed at once.
+ */
 #include "schedule.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "memory.h"
 
 enum {
@@ -26,7 +30,6 @@ typedef struct chain {
 } chain;
 
 struct schedule {
-	bool keeps_order;
 	chain **buckets;
 	size_t bucket_count;
 	size_t chain_count;
@@ -43,13 +46,10 @@ typedef struct name {
 	uint64_t hash;
 } name;
 
-/* FNV-1a, 64 bits (draft-eastlake-fnv); the end of each text is hashed too, so that parts do not run together. */
+/* The end of each text is hashed too, so that parts do not run together. */
 static uint64_t hash_text(uint64_t hash, const char *text)
 {
-	do {
-		hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
-	} while (*text++ != '\0');
-	return hash;
+	return hash_bytes(hash, text, strlen(text) + 1);
 }
 
 static name name_of(const event *event)
@@ -60,7 +60,7 @@ static name name_of(const event *event)
 	             .tenant = event->tenant,
 	             .type = !free && event->aggregate_type != NULL ? event->aggregate_type : "",
 	             .id = free ? event->event_id : event->aggregate_id};
-	uint64_t hash = UINT64_C(14695981039346656037) ^ (uint64_t)(made.has_type + 2 * made.is_event);
+	uint64_t hash = HASH_START ^ (uint64_t)(made.has_type + 2 * made.is_event);
 
 	hash = hash_text(hash_text(hash_text(hash, made.tenant), made.type), made.id);
 	made.hash = hash ^ hash >> 32;
@@ -82,7 +82,7 @@ static chain *find(const schedule *schedule, const name *name)
 static void grow(schedule *schedule)
 {
 	size_t count = schedule->bucket_count * 2;
-	chain **buckets = memory_get(count * sizeof(void *));
+	chain **buckets = memory_take(count * sizeof(void *));
 
 	for (size_t i = 0; i < schedule->bucket_count; i++) {
 		for (chain *at = schedule->buckets[i], *next = NULL; at != NULL; at = next) {
@@ -96,7 +96,10 @@ static void grow(schedule *schedule)
 	schedule->bucket_count = count;
 }
 
-/* The chain of the event's aggregate, made where there is none. Its texts are copied: it may outlive the event, for its mark. */
+/*
+ * The chain of the event's aggregate, made where there is none. Its texts are copied: it may
+ * outlive the event, for its mark.
+ */
 static chain *chain_of(schedule *schedule, const event *event)
 {
 	name name = name_of(event);
@@ -109,7 +112,7 @@ static chain *chain_of(schedule *schedule, const event *event)
 		grow(schedule);
 	}
 	size_t tenant = strlen(name.tenant) + 1, type = strlen(name.type) + 1, id = strlen(name.id) + 1;
-	chain *made = memory_get(sizeof *made + tenant + type + id);
+	chain *made = memory_take(sizeof *made + tenant + type + id);
 	made->hash = name.hash;
 	made->has_type = name.has_type;
 	made->is_event = name.is_event;
@@ -157,13 +160,12 @@ static void ready_take_out(schedule *schedule, event *event)
 
 /* ---- what the pipeline calls */
 
-schedule *schedule_new(bool keeps_order)
+schedule *schedule_new(void)
 {
-	schedule *made = memory_get(sizeof *made);
+	schedule *made = memory_take(sizeof *made);
 
-	made->keeps_order = keeps_order;
 	made->bucket_count = BUCKETS_FIRST;
-	made->buckets = memory_get(made->bucket_count * sizeof(void *));
+	made->buckets = memory_take(made->bucket_count * sizeof(void *));
 	return made;
 }
 
@@ -188,7 +190,7 @@ void schedule_add(schedule *schedule, event *event)
 	*(chain->last == NULL ? &chain->first : &chain->last->chain_after) = event;
 	chain->last = event;
 	schedule->waiting++;
-	if (schedule->keeps_order || chain->first == event) {
+	if (chain->first == event) {
 		ready_insert_after(schedule, event, schedule->ready_last);
 	} else {
 		event->place = EVENT_BEHIND;
@@ -212,7 +214,6 @@ void schedule_put_back(schedule *schedule, event *event)
 	struct event *before = NULL;
 
 	assert(event->place == EVENT_IN_FLIGHT);
-	/* Where the sink gets whole chains, the order within them is that of the list. */
 	for (struct event *at = schedule->ready_first; at != NULL && at->id < event->id; at = at->ready_after) {
 		before = at;
 	}

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * schedule.h: which event may be handed to the sink next. Events of one aggregate stand in a chain, in their order; an event without
- * an aggregate is a chain of its own. One event of a chain is out at a time (all of them, where the sink itself keeps the order). It
- * knows neither SQL nor sinks.
+ * schedule.h: which event may be handed to the sink next. Events of one aggregate stand in a chain,
+ * in their order; an event without an aggregate is a chain of its own. One event of a chain is out
+ * at a time. It knows neither SQL nor sinks.
  *
- * Marks: an aggregate is marked when an event of it is parked, since a read that was asked for before the parking is committed does not
- * tell that later ones are blocked by it. Reads are numbered; a mark holds for all reads up to its number.
+ * Marks: an aggregate is marked when an event of it is parked, since a read that was asked for
+ * before the parking is committed does not tell that later ones are blocked by it. Reads are
+ * numbered; a mark holds for all reads up to its number.
  */
 #pragma once
 
@@ -13,7 +14,7 @@
 
 typedef struct schedule schedule;
 
-schedule *schedule_new(bool keeps_order);
+schedule *schedule_new(void);
 /* Frees the schedule and the events that are not in flight. */
 void schedule_free(schedule *schedule);
 
@@ -25,7 +26,10 @@ event *schedule_next(schedule *schedule);
 void schedule_put_back(schedule *schedule, event *event);
 /* Takes an event out (delivered, or parked); the one behind it is ready. */
 void schedule_remove(schedule *schedule, event *event);
-/* Takes an event out together with all of its chain that are not in flight; those are returned as a list, in their order. */
+/*
+ * Takes an event out together with all of its chain that are not in flight; those are returned as a
+ * list, in their order.
+ */
 event *schedule_remove_chain(schedule *schedule, event *event);
 /* Takes all events out; those not in flight are returned as a list. Marks go too. */
 event *schedule_clear(schedule *schedule);

@@ -2,123 +2,17 @@
 /* settings.c: see settings.h. */
 #include "settings.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "built.h"
-#include "conninfo.h"
 #include "memory.h"
 
 enum {
-	NAME_BYTES_MAX = 63 /* once.relay */
+	NAME_BYTES_MAX = 63, /* once.relay */
+	SINKS_MAX = 8
 };
-
-#define AT(member) offsetof(relay_settings, member)
-
-const config_option relay_options[] = {
-    {.name = "dsn",
-     .kind = CONFIG_TEXT,
-     .offset = AT(dsn),
-     .help = "the database, as libpq reads it; default: the file's dsn, then --dsn, then libpq's environment. Not "
-             "through a pooler in "
-             "transaction mode: a relay holds a lock of its session"},
-    {.name = "sink",
-     .kind = CONFIG_TEXT,
-     .offset = AT(sink_name),
-     .required = true,
-     .help = "where to: kafka, rabbitmq, nats, webhook, or stdout"},
-    {.name = "route",
-     .kind = CONFIG_REPEATED,
-     .help = "TOPIC -> DESTINATION; may come more than once, the first that matches wins. TOPIC is one topic, or ends "
-             "in *. {topic} and {tenant} "
-             "are put into DESTINATION. An event that no route matches is not this relay's. Default: every topic, to a "
-             "destination of its name"},
-    {.name = "envelope",
-     .kind = CONFIG_CHOICE,
-     .offset = AT(envelope_form),
-     .choices = "plain|cloudevents",
-     .standard = "plain",
-     .help = "the headers: pgonce's own, or CloudEvents 1.0 in the binary mode of the sink's protocol"},
-    {.name = "ce_source",
-     .kind = CONFIG_TEXT,
-     .offset = AT(ce_source),
-     .help = "CloudEvents' source, a URI reference; default: /pgonce/ and the relay's name"},
-    {.name = "batch",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(batch),
-     .minimum = 1,
-     .maximum = 10000,
-     .standard = "1000",
-     .help =
-         "how many events are read, delivered and settled together; after a crash at most so many are delivered again"},
-    {.name = "in_flight",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(in_flight),
-     .minimum = 1,
-     .maximum = 10000,
-     .help = "how many events the sink has at a time at most, of each aggregate one; no more than batch come together. "
-             "Default: the sink's "
-             "own: kafka 4000, nats and rabbitmq 1000, stdout 1000, webhook 64"},
-    {.name = "attempts",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(attempts),
-     .minimum = 1,
-     .maximum = 1000000,
-     .standard = "10",
-     .help = "how often an event is tried before it is dead; a sink that is away as a whole does not count, one of a "
-             "webhook's several hosts does (docs/events.md)"},
-    {.name = "retry_first",
-     .kind = CONFIG_DURATION,
-     .offset = AT(retry_first_ms),
-     .minimum = 1,
-     .maximum = INT64_C(7) * 86400 * 1000,
-     .standard = "1s",
-     .help =
-         "the wait after an event's first failure; doubled with each further one, and random between half and whole"},
-    {.name = "retry_most",
-     .kind = CONFIG_DURATION,
-     .offset = AT(retry_most_ms),
-     .minimum = 1,
-     .maximum = INT64_C(30) * 86400 * 1000,
-     .standard = "5m",
-     .help = "the longest wait between two attempts; a receiver that asks for a time (Retry-After) gets it, up to this "
-             "or an hour"},
-    {.name = "timeout",
-     .kind = CONFIG_DURATION,
-     .offset = AT(timeout_ms),
-     .minimum = 10,
-     .maximum = INT64_C(3600) * 1000,
-     .standard = "30s",
-     .help = "how long a delivery may take; it has failed then. Also how long stopping waits for what is in flight"},
-    {.name = "on_dead",
-     .kind = CONFIG_CHOICE,
-     .offset = AT(on_dead),
-     .choices = "block|skip",
-     .standard = "block",
-     .help = "what a dead event does to later ones of its aggregate: they wait until an operator decides (pgonce "
-             "outbox), or go on without it"},
-    {.name = "parked_max",
-     .kind = CONFIG_NUMBER,
-     .offset = AT(parked_max),
-     .minimum = 1,
-     .maximum = INT64_C(100000000),
-     .standard = "100000",
-     .help = "with more parked events than this the relay reads nothing new, only retries"},
-    {.name = "poll_most",
-     .kind = CONFIG_DURATION,
-     .offset = AT(poll_most_ms),
-     .minimum = 1,
-     .maximum = 60000,
-     .standard = "50ms",
-     .help = "the longest wait between two looks at the outbox; while events come it looks each millisecond"},
-    {.name = "start",
-     .kind = CONFIG_CHOICE,
-     .offset = AT(start),
-     .choices = "oldest|now",
-     .standard = "oldest",
-     .help = "where a relay begins that the database does not know yet: with the oldest event that is kept, or with "
-             "those to come"},
-    {.name = NULL}};
 
 static const config_entry *entry_of(const config_section *section, const char *name)
 {
@@ -170,18 +64,6 @@ static bool read_source(const config *config, const config_section *section, rel
 	return true;
 }
 
-static bool check_dsn(const config *config, const config_section *section, const relay_settings *settings,
-                      char **problem)
-{
-	char wrong[CONNINFO_PROBLEM_BYTES];
-
-	if (settings->dsn == NULL || conninfo_good(settings->dsn, wrong)) {
-		return true;
-	}
-	*problem = config_problem(config, section, entry_of(section, "dsn"), "%s", wrong);
-	return false;
-}
-
 static bool check_waits(const config *config, const config_section *section, const relay_settings *settings,
                         char **problem)
 {
@@ -194,25 +76,58 @@ static bool check_waits(const config *config, const config_section *section, con
 	return false;
 }
 
+/* Is every option known to the sink, or, where that is not known, to any of them? */
+static bool check_names(const config *config, const config_section *section, const sink_class *sink, char **problem)
+{
+	const config_option *tables[1 + SINKS_MAX] = {relay_options};
+	size_t count = 1;
+
+	for (size_t i = 0; sink_at(i) != NULL; i++) {
+		if (sink == NULL || sink == sink_at(i)) {
+			assert(count <= SINKS_MAX);
+			tables[count++] = sink_at(i)->options;
+		}
+	}
+	return config_known(config, section, tables, count, problem);
+}
+
+/* One more look at the section: what it has found is told with the rest. */
+static bool look(bool good, char **problems, char **problem)
+{
+	config_problem_add(problems, *problem);
+	*problem = NULL;
+	return good;
+}
+
 bool relay_settings_read(const config *config, const config_section *section, relay_settings *result, char **problem)
 {
 	relay_settings settings = {.name = section->name};
+	char *problems = NULL, *own = NULL;
 
 	if (section->name[0] == '\0' || strlen(section->name) > NAME_BYTES_MAX) {
 		*problem = config_problem(config, section, NULL, "a relay's name has 1 to %d bytes", NAME_BYTES_MAX);
 		return false;
 	}
-	if (!config_apply(config, section, relay_options, &settings, problem) ||
-	    !find_sink(config, section, &settings, problem)) {
-		return false;
+	bool good = look(config_apply(config, section, relay_options, &settings, &own), &problems, &own);
+	/* What is to hold between values says nothing where they could not be read. */
+	if (good) {
+		good = look(check_waits(config, section, &settings, &own), &problems, &own);
+		good = look(read_source(config, section, &settings, &own), &problems, &own) && good;
 	}
-	const config_option *tables[] = {relay_options, settings.sink->options};
-	const config_entry *url = strcmp(settings.sink->name, "webhook") == 0 ? entry_of(section, "url") : NULL;
-	bool good = config_known(config, section, tables, 2, problem) && check_dsn(config, section, &settings, problem) &&
-	            check_waits(config, section, &settings, problem) && read_source(config, section, &settings, problem) &&
-	            routes_read(config, section, url == NULL ? "{topic}" : url->value, &settings.routes, problem) &&
-	            settings.sink->check(config, section, problem);
-	if (!good) {
+	if (settings.sink_name != NULL && settings.sink_name[0] != '\0') {
+		good = look(find_sink(config, section, &settings, &own), &problems, &own) && good;
+	}
+	good = look(check_names(config, section, settings.sink, &own), &problems, &own) && good;
+	const bool is_webhook = settings.sink != NULL && strcmp(settings.sink->name, "webhook") == 0;
+	const config_entry *url = is_webhook ? entry_of(section, "url") : NULL;
+	good = look(routes_read(config, section, url == NULL ? "{topic}" : url->value, &settings.routes, &own), &problems,
+	            &own) &&
+	       good;
+	if (settings.sink != NULL) {
+		good = look(settings.sink->check(config, section, &own), &problems, &own) && good;
+	}
+	*problem = problems;
+	if (!good || settings.sink == NULL) {
 		relay_settings_free(&settings);
 		return false;
 	}

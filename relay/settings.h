@@ -30,6 +30,9 @@ typedef struct relay_settings {
 	char *source;
 } relay_settings;
 
-/* Reads and checks the section whole, its sink's options too; connects to nothing. False: *problem (free it). */
+/*
+ * Reads and checks the section whole, its sink's options too; connects to nothing. False: *problem
+ * (free it).
+ */
 bool relay_settings_read(const config *config, const config_section *section, relay_settings *result, char **problem);
 void relay_settings_free(relay_settings *settings);

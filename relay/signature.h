@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* signature.h: how a webhook is signed, as www.standardwebhooks.com says (symmetric signatures, v1). */
+/*
+ * signature.h: how a webhook is signed, as www.standardwebhooks.com says (symmetric signatures,
+ * v1).
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +22,9 @@ typedef struct signature_key {
 /* "whsec_" and 24 to 64 bytes in base64. False: it is none. */
 bool signature_read_key(const char *text, signature_key *key);
 /*
- * One signature for each key, separated by spaces, over "id.timestamp.body": the receiver accepts if one of them is right, so that a secret can be
- * replaced while both hold. `text` has room for count * SIGNATURE_BYTES_EACH. False: out of memory.
+ * One signature for each key, separated by spaces, over "id.timestamp.body": the receiver accepts
+ * if one of them is right, so that a secret can be replaced while both hold. `text` has room for
+ * count * SIGNATURE_BYTES_EACH. False: out of memory.
  */
 bool signature_make(const signature_key *keys, size_t count, const char *id, const char *timestamp, once_bytes body,
                     char *text);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink.h: where a relay publishes: the one interface that Kafka, RabbitMQ, NATS JetStream, webhooks and stdout implement, a file each
- * (sink_*.c). A sink delivers single messages and says of each whether the broker itself acknowledged it. It knows nothing of the outbox, of
- * order or of retries: that is the pipeline's business. A sink is used by one thread.
+ * sink.h: where a relay publishes: the one interface that Kafka, RabbitMQ, NATS JetStream, webhooks
+ * and stdout implement, a file each (sink_*.c). A sink delivers single messages and says of each
+ * whether the broker itself acknowledged it. It knows nothing of the outbox, of order or of
+ * retries: that is the pipeline's business. A sink is used by one thread.
  */
 #pragma once
 
@@ -18,7 +19,10 @@ typedef struct sink_header {
 	const char *name, *value;
 } sink_header;
 
-/* What is sent for one event: the envelope's work (envelope.c). Unchanged and alive until its result is given. */
+/*
+ * What is sent for one event: the envelope's work (envelope.c). Unchanged and alive until its
+ * result is given.
+ */
 typedef struct sink_message {
 	const char *destination;  /* topic, subject, routing key, or URL: from the route */
 	const char *event_id;     /* a UUID: the broker's own deduplication id, where it has one */
@@ -33,10 +37,24 @@ typedef struct sink_message {
 } sink_message;
 
 typedef enum sink_verdict {
-	SINK_DELIVERED, /* acknowledged: it survives a crash of the broker, as far as the broker promises that */
-	SINK_REFUSED, /* this message was refused (too large, no such destination, HTTP 4xx/5xx, timed out): counts as an attempt */
-	SINK_UNAVAILABLE, /* the sink as a whole cannot be reached: nobody's fault, the same message again later, no attempt counted */
-	SINK_WITHHELD /* not sent, for want of a permit: the same message again, nothing counted */
+	/* acknowledged: it survives a crash of the broker, as far as the broker promises that */
+	SINK_DELIVERED,
+	/*
+	 * this message was refused (too large, no such destination, HTTP 4xx/5xx, timed out): counts as
+	 * an attempt
+	 */
+	SINK_REFUSED,
+	/*
+	 * the sink as a whole cannot be reached: nobody's fault, the same message again later, no
+	 * attempt counted
+	 */
+	SINK_UNAVAILABLE,
+	SINK_WITHHELD, /* not sent, for want of a permit: the same message again, nothing counted */
+	/*
+	 * the broker takes nothing of this relay any more, since another has begun its turn there:
+	 * until the next permit after 0
+	 */
+	SINK_FENCED
 } sink_verdict;
 
 typedef struct sink_result {
@@ -52,15 +70,14 @@ typedef struct sink_class {
 	const char *name;             /* "nats", as `sink =` says it */
 	const config_option *options; /* those of this sink alone; ends with name NULL */
 	/*
-	 * The sink itself keeps the order of messages with one key, also where one of them fails: the pipeline then hands over a whole
-	 * aggregate's messages at once. Where false, as in all sinks so far, it hands over one message of an aggregate at a time.
+	 * how many messages it should have at a time at most, where the section does not say
+	 * (in_flight)
 	 */
-	bool keeps_order;
-	int64_t
-	    in_flight; /* how many messages it should have at a time at most, where the section does not say (in_flight) */
+	int64_t in_flight;
 	/*
-	 * Reads the section's options and prepares; connects where that tells at once of wrong settings, but a broker that is merely away is no
-	 * failure: it shows as SINK_UNAVAILABLE. False: *problem (free it).
+	 * Reads the section's options and prepares; connects where that tells at once of wrong
+	 * settings, but a broker that is merely away is no failure: it shows as SINK_UNAVAILABLE.
+	 * False: *problem (free it).
 	 */
 	bool (*open)(const service *service, const config *config, const config_section *section, sink **result,
 	             char **problem);
@@ -69,14 +86,16 @@ typedef struct sink_class {
 	/* Takes a message; never blocks. False: it holds as many as it may; poll first. */
 	bool (*send)(sink *sink, sink_message *message);
 	/*
-	 * Gives results of messages taken, at most `most`, and how many; waits at most timeout_ms for the first one. Each message taken gets exactly
-	 * one result, within the section's `timeout`, whatever happens.
+	 * Gives results of messages taken, at most `most`, and how many; waits at most timeout_ms for
+	 * the first one. Each message taken gets exactly one result, within the section's `timeout`,
+	 * whatever happens.
 	 */
 	size_t (*poll)(sink *sink, int timeout_ms, sink_result *results, size_t most);
 	/*
-	 * Until when (service_now_ms) messages taken may be passed on; what the broker has not got by then waits for the next permit, as far as the
-	 * sink can hold it back. 0: the relay may be another's by now; what waits is not sent any more, and is withheld. Called again and again;
-	 * a sink that is never given one passes on at once.
+	 * Until when (service_now_ms) messages taken may be passed on; what the broker has not got by
+	 * then waits for the next permit, as far as the sink can hold it back. 0: the relay may be
+	 * another's by now; what waits is not sent any more, and is withheld. Called again and again; a
+	 * sink that is never given one passes on at once.
 	 */
 	void (*permit)(sink *sink, int64_t until_ms);
 	/* Breaks off: messages without a result are forgotten. */

@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink_kafka.c: the sink of Kafka, by librdkafka's idempotent producer with acks=all. librdkafka sends a message again
- * itself until `timeout`, and the broker knows the copies by their numbers; nobody else sends one whose result is not known.
- * When time has run out nothing more is sent of it, and its result is "unavailable". What remains then is that the broker
- * may have it, or read it yet from a connection that was stuck: the pipeline's next try can be a second one, as
+ * sink_kafka.c: the sink of Kafka, by librdkafka's idempotent producer with acks=all. librdkafka
+ * sends a message again itself until `timeout`, and the broker knows the copies by their numbers;
+ * nobody else sends one whose result is not known. When time has run out nothing more is sent of
+ * it, and its result is "unavailable". What remains then is that the broker may have it, or read it
+ * yet from a connection that was stuck: the pipeline's next try can be a second one, as
  * at-least-once has it, and consumers know it by Pgonce-Event-Id.
  *
- * Versions before 2.3.0 end the producer for good ("rewound sequence number", "sequence desynchronization": issue 3584) where
- * a request that had timed out is refused when it is sent again, for example by a broker that was stuck and is no longer the
- * leader. Another producer takes its place, and then too the next try can be a second one.
+ * Versions before 2.3.0 end the producer for good ("rewound sequence number", "sequence
+ * desynchronization": issue 3584) where a request that had timed out is refused when it is sent
+ * again, for example by a broker that was stuck and is no longer the leader. Another producer takes
+ * its place, and then too the next try can be a second one.
  *
- * keeps_order is false: where one message of a partition fails alone (too large, time ran out), librdkafka goes on with
- * those behind it, under a new epoch. Its gapless mode would end the producer instead, but is experimental, and knows
- * nothing of messages that never got into the queue. So the pipeline hands over one message of an aggregate at a time; those
- * of others fill the batches.
+ * It does not keep the order by itself: where one message of a partition fails alone (too large,
+ * time ran out), librdkafka goes on with those behind it, under a new epoch. Its gapless mode would
+ * end the producer instead, but is experimental, and knows nothing of messages that never got into
+ * the queue. So the pipeline hands over one message of an aggregate at a time; those of others fill
+ * the batches.
+ *
+ * fence = broker: each turn of the relay is a transactional producer of one id, and Kafka refuses
+ * those before it. What is sent together is a transaction, and has its results when that has ended.
+ * A turn begins with its first event and not before: a relay that stands by must not fence.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,16 +32,35 @@
 #define IN_FLIGHT_MAX 16384
 #define HEADERS_EXTRA 1
 #define UNKNOWN_TOPIC_MS 5000
-#define TIMEOUT_LATE_MS 2000 /* librdkafka looks for messages whose time has run out about once a second */
+#define TIMEOUT_LATE_MS 2000 /* librdkafka looks for late messages about once a second */
 #define BACKOFF_FIRST_MS 500
 #define BACKOFF_MOST_MS 10000
+#define TRANSACTION_LEAST_MS 10000 /* Kafka aborts an older one by itself */
+#define STEP_MS 1000
+#define ID_BYTES 512
+
+enum {
+	FENCE_NONE,
+	FENCE_BROKER
+};
 
 typedef struct settings {
 	kafka_options kafka;
+	int64_t fence;
 	int64_t timeout_ms; /* the pipeline's option, known by its table */
 } settings;
 
-static const config_option options[] = {KAFKA_OPTION_ROWS, {.name = NULL}};
+static const config_option options[] = {
+    KAFKA_OPTION_ROWS,
+    {.name = "fence",
+     .kind = CONFIG_CHOICE,
+     .offset = offsetof(settings, fence),
+     .choices = "none|broker",
+     .standard = "none",
+     .help =
+         "broker: Kafka refuses what a relay sends after another has taken over, by transactions of the id pgonce.NAME "
+         "(kafka.transactional.id); slower, see docs/events.md"},
+    {.name = NULL}};
 static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
                                                 .offset = offsetof(settings, timeout_ms),
@@ -54,6 +80,13 @@ typedef struct place {
 	struct place *next;
 } place;
 
+/* Each is asked for again until it has an answer: librdkafka takes no other meanwhile. */
+typedef enum transaction_end {
+	END_UNASKED,
+	END_COMMIT,
+	END_ABORT
+} transaction_end;
+
 struct sink {
 	const config *config;
 	const config_section *section;
@@ -65,6 +98,19 @@ struct sink {
 	place *finished, **finished_end;
 	size_t in_flight; /* librdkafka has them */
 	uint64_t sends, delivered_order;
+	/* with fence = broker */
+	int64_t permit_ms;
+	bool is_wanted;         /* something is to be sent, so the turn may begin */
+	bool has_turn;          /* the producer is the newest of its id */
+	bool is_fenced;         /* it was, and another is: until the next turn nothing is sent */
+	bool is_open;           /* a transaction is */
+	bool is_failed;         /* a message of it has: it takes no more */
+	bool is_guilty;         /* ... by itself, and has its result */
+	place *open;            /* those of it of which librdkafka has reported */
+	transaction_end ending; /* has been asked for: it takes no more */
+	/* why it cannot be committed, where that is no message's own result */
+	rd_kafka_resp_err_t cause;
+	int64_t begun_ms; /* when the turn was wanted, or the transaction began */
 	/* where there is no producer: why, and when to try again */
 	char fatal[BROKER_PROBLEM_BYTES];
 	int fatal_count;
@@ -79,7 +125,8 @@ struct sink {
 static bool configure(const config *config, const config_section *section, const settings *settings, kafka_watch *watch,
                       rd_kafka_conf_t **result, char **problem)
 {
-	char timeout[24], unknown_topic[24];
+	bool fences = settings->fence == FENCE_BROKER;
+	char timeout[24], unknown_topic[24], transaction[24], id[ID_BYTES];
 	/* So that the result is there within `timeout`. */
 	int64_t early_ms = settings->timeout_ms / 2 < TIMEOUT_LATE_MS ? settings->timeout_ms / 2 : TIMEOUT_LATE_MS;
 	int64_t message_ms = settings->timeout_ms - early_ms;
@@ -88,12 +135,16 @@ static bool configure(const config *config, const config_section *section, const
 	    {"acks", "all", EVENT_COULD_BE_LOST},
 	    {"request.required.acks", NULL, EVENT_COULD_BE_LOST ": acks is all"},
 	    {"enable.gapless.guarantee", NULL, "the relay keeps the order itself"},
-	    {"transactional.id", NULL, "the relay makes no transactions"},
+	    {"transactional.id", fences ? id : NULL,
+	     fences ? NULL : "the relay makes no transactions unless fence = broker"},
+	    {"transaction.timeout.ms", fences ? transaction : NULL, NULL},
 	    {"delivery.report.only.error", NULL, "a delivery would not be known"},
 	    {"message.timeout.ms", timeout, "the option timeout says it"},
 	    {"delivery.timeout.ms", NULL, "the option timeout says it"},
 	    {"topic.metadata.propagation.max.ms", unknown_topic, NULL},
-	    /* As Java's clients and most others do it: an aggregate is in one partition whoever writes. */
+	    /*
+	     * As Java's clients and most others do it: an aggregate is in one partition whoever writes.
+	     */
 	    {"partitioner", "murmur2_random", NULL},
 	    {"linger.ms", "0", NULL},
 	    {"reconnect.backoff.max.ms", "2000", NULL},
@@ -103,6 +154,9 @@ static bool configure(const config *config, const config_section *section, const
 	snprintf(timeout, sizeof timeout, "%lld", (long long)(message_ms < 1 ? 1 : message_ms));
 	snprintf(unknown_topic, sizeof unknown_topic, "%lld",
 	         (long long)(message_ms / 2 < UNKNOWN_TOPIC_MS ? message_ms / 2 : UNKNOWN_TOPIC_MS));
+	snprintf(transaction, sizeof transaction, "%lld",
+	         (long long)(message_ms > TRANSACTION_LEAST_MS ? message_ms : TRANSACTION_LEAST_MS));
+	snprintf(id, sizeof id, "pgonce.%s", section->name);
 	return watch == NULL ? kafka_check(config, section, &settings->kafka, fixed, RD_KAFKA_PRODUCER, problem)
 	                     : kafka_configure(config, section, &settings->kafka, fixed, watch, result, problem);
 }
@@ -156,6 +210,38 @@ static bool is_refusal(rd_kafka_resp_err_t error)
 	}
 }
 
+/* Another producer of the id has begun. */
+static bool is_fence(rd_kafka_resp_err_t error)
+{
+	return error == RD_KAFKA_RESP_ERR__FENCED || error == RD_KAFKA_RESP_ERR_PRODUCER_FENCED ||
+	       error == RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH;
+}
+
+/* What the transaction's end decides about, or what has just failed it. */
+static void on_transacted(sink *sink, place *place, rd_kafka_resp_err_t error)
+{
+	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
+	bool alone = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order;
+
+	sink->is_failed = sink->is_failed || error != RD_KAFKA_RESP_ERR_NO_ERROR;
+	if (alone || is_refusal(error)) {
+		sink->is_guilty = true;
+		finish(sink, place, error, SINK_REFUSED);
+		return;
+	}
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR && place->order > sink->delivered_order) {
+		sink->delivered_order = place->order;
+	}
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR || purged || is_fence(error)) {
+		place->error = error;
+		place->next = sink->open;
+		sink->open = place;
+		return;
+	}
+	sink->is_guilty = true;
+	finish(sink, place, error, SINK_UNAVAILABLE);
+}
+
 /* Called by librdkafka inside of rd_kafka_poll, once for each message that it took. */
 static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, void *opaque)
 {
@@ -164,6 +250,10 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 
 	sink->in_flight--;
 	place->is_out = false;
+	if (sink->settings.fence == FENCE_BROKER) {
+		on_transacted(sink, place, report->err);
+		return;
+	}
 	if (report->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		if (place->order > sink->delivered_order) {
 			sink->delivered_order = place->order;
@@ -178,8 +268,8 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		(void)rd_kafka_fatal_error(producer, place->problem, sizeof place->problem);
 	}
 	/*
-	 * Where later ones were delivered, Kafka is there, and it is this message's partition that is not: that counts as an
-	 * attempt.
+	 * Where later ones were delivered, Kafka is there, and it is this message's partition that is
+	 * not: that counts as an attempt.
 	 */
 	bool alone = report->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order;
 	finish(sink, place, report->err, alone || is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
@@ -205,6 +295,41 @@ static bool producer_new(sink *sink, char **problem)
 	return true;
 }
 
+/* All of it share its fate. */
+static void transaction_ended(sink *sink, sink_verdict verdict, const char *problem)
+{
+	while (sink->open != NULL) {
+		place *place = sink->open;
+		sink->open = place->next;
+		snprintf(place->problem, sizeof place->problem, "%s", problem);
+		finish(sink, place, place->error, verdict);
+	}
+	sink->is_open = sink->is_failed = sink->is_guilty = false;
+	sink->ending = END_UNASKED;
+	sink->cause = RD_KAFKA_RESP_ERR_NO_ERROR;
+}
+
+/*
+ * What was not at fault comes again. Where the broker refused the transaction and none of its
+ * messages, as for want of a permission, nobody knows which: the pipeline then tries one alone, and
+ * that one is.
+ */
+static void aborted(sink *sink)
+{
+	char problem[BROKER_PROBLEM_BYTES] = "an event beside it failed";
+	bool is_alone = sink->open != NULL && sink->open->next == NULL;
+
+	if (sink->is_guilty || sink->cause == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		transaction_ended(sink, SINK_WITHHELD, problem);
+		return;
+	}
+	kafka_problem(&sink->watch, sink->cause, problem);
+	for (place *place = sink->open; place != NULL; place = place->next) {
+		place->error = sink->cause;
+	}
+	transaction_ended(sink, is_alone && is_refusal(sink->cause) ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
+}
+
 /* All that it still has becomes results; what is on its way is no longer heard of. */
 static void producer_free(sink *sink)
 {
@@ -224,29 +349,143 @@ static void producer_free(sink *sink)
 			finish(sink, &sink->places[i], RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, SINK_UNAVAILABLE);
 		}
 	}
+	if (sink->cause != RD_KAFKA_RESP_ERR_NO_ERROR && !sink->is_fenced) {
+		aborted(sink); /* the broker may not even know of it */
+	} else {
+		transaction_ended(sink, sink->is_fenced ? SINK_FENCED : SINK_UNAVAILABLE, sink->fatal);
+	}
+	sink->has_turn = sink->is_wanted = false;
 }
 
 /*
- * An idempotent producer ends for good where its promise cannot be kept (the broker forgot its numbers), or where it may not
- * write at all. Another one takes its place, after a while.
+ * An idempotent producer ends for good where its promise cannot be kept (the broker forgot its
+ * numbers), or where it may not write at all. Another one takes its place, after a while.
  */
 static void replace_where_fatal(sink *sink)
 {
 	char quoted[SERVICE_QUOTE_BYTES];
 	char *problem = NULL;
+	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_NO_ERROR;
 
-	if (sink->producer != NULL &&
-	    rd_kafka_fatal_error(sink->producer, sink->fatal, sizeof sink->fatal) != RD_KAFKA_RESP_ERR_NO_ERROR) {
+	if (sink->producer != NULL) {
+		error = rd_kafka_fatal_error(sink->producer, sink->fatal, sizeof sink->fatal);
+	}
+	if (is_fence(error)) {
+		sink->is_fenced = true;
+		producer_free(sink);
+	} else if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		sink->again_ms = service_now_ms() + service_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
 		service_log(sink->watch.service, SERVICE_WARNING, "sink-unavailable", "sink=kafka action=new-producer error=%s",
 		            service_quote(sink->fatal, quoted));
 		producer_free(sink);
 	}
-	if (sink->producer == NULL && service_now_ms() >= sink->again_ms && !producer_new(sink, &problem)) {
+	if (sink->producer == NULL && !sink->is_fenced && service_now_ms() >= sink->again_ms &&
+	    !producer_new(sink, &problem)) {
 		snprintf(sink->fatal, sizeof sink->fatal, "%s", problem == NULL ? "memory is out" : problem);
 		sink->again_ms = service_now_ms() + BACKOFF_MOST_MS;
 		free(problem);
 	}
+}
+
+/* ---- the turn, with fence = broker */
+
+/*
+ * What began has not ended in time, or nobody knows how: the next producer of the id sees to its
+ * end.
+ */
+static void give_up(sink *sink, const rd_kafka_error_t *error)
+{
+	kafka_problem(&sink->watch, rd_kafka_error_code(error), sink->fatal);
+	sink->again_ms = service_now_ms() + service_backoff_ms(++sink->fatal_count, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+	producer_free(sink);
+}
+
+static void begin(sink *sink)
+{
+	sink->begun_ms = service_now_ms();
+}
+
+/* Not fatal (replace_where_fatal sees to those), and not to be called again. */
+static bool is_hopeless(const sink *sink, const rd_kafka_error_t *error)
+{
+	return !rd_kafka_error_is_fatal(error) &&
+	       (!rd_kafka_error_is_retriable(error) || service_now_ms() - sink->begun_ms >= sink->settings.timeout_ms);
+}
+
+/*
+ * When it succeeds all producers before this one are fenced, and their transactions have ended.
+ * Where it takes longer it is called again.
+ */
+static void take_turn(sink *sink)
+{
+	rd_kafka_error_t *error = rd_kafka_init_transactions(sink->producer, STEP_MS);
+
+	sink->has_turn = error == NULL;
+	if (error != NULL && is_hopeless(sink, error)) {
+		give_up(sink, error);
+	}
+	rd_kafka_error_destroy(error);
+}
+
+static void end_transaction(sink *sink)
+{
+	if (sink->ending == END_UNASKED) {
+		sink->ending = sink->is_guilty ? END_ABORT : END_COMMIT;
+	}
+	bool aborts = sink->ending == END_ABORT;
+	rd_kafka_error_t *error = aborts ? rd_kafka_abort_transaction(sink->producer, STEP_MS)
+	                                 : rd_kafka_commit_transaction(sink->producer, STEP_MS);
+
+	if (error == NULL && aborts) {
+		aborted(sink);
+	} else if (error == NULL) {
+		kafka_watch_clear(&sink->watch);
+		sink->fatal_count = 0;
+		transaction_ended(sink, SINK_DELIVERED, "");
+	} else if (!aborts && rd_kafka_error_txn_requires_abort(error)) {
+		sink->ending = END_ABORT;
+		sink->cause = rd_kafka_error_code(error);
+	} else if (is_hopeless(sink, error)) {
+		give_up(sink, error);
+	}
+	rd_kafka_error_destroy(error);
+}
+
+/*
+ * Waits longer than it is asked to: librdkafka loses track where the end of a transaction is asked
+ * for again and again within milliseconds.
+ */
+static void serve_turn(sink *sink, int timeout_ms)
+{
+	bool may_begin = sink->is_wanted && !sink->has_turn && service_now_ms() < sink->permit_ms;
+
+	if (sink->is_open) {
+		end_transaction(sink);
+	} else if (may_begin) {
+		take_turn(sink);
+	} else {
+		rd_kafka_poll(sink->producer, timeout_ms);
+	}
+}
+
+/* Sees to it that there is an open transaction; *is_full: not now. */
+static rd_kafka_resp_err_t open_transaction(sink *sink, bool *is_full)
+{
+	rd_kafka_resp_err_t code = RD_KAFKA_RESP_ERR_NO_ERROR;
+
+	if (!sink->has_turn && !sink->is_wanted) {
+		sink->is_wanted = true;
+		begin(sink);
+	}
+	*is_full = sink->ending != END_UNASKED || sink->is_failed || !sink->has_turn;
+	if (!*is_full && !sink->is_open) {
+		rd_kafka_error_t *error = rd_kafka_begin_transaction(sink->producer);
+		code = error == NULL ? code : rd_kafka_error_code(error);
+		rd_kafka_error_destroy(error);
+		sink->is_open = code == RD_KAFKA_RESP_ERR_NO_ERROR;
+		begin(sink);
+	}
+	return code;
 }
 
 /* ---- the interface */
@@ -272,6 +511,7 @@ static bool sink_open(const service *service, const config *config, const config
 		sink->section = section;
 		sink->watch = (kafka_watch){.service = service, .user = sink};
 		sink->finished_end = &sink->finished;
+		sink->permit_ms = INT64_MAX;
 		sink->places = calloc(IN_FLIGHT_MAX, sizeof *sink->places);
 	}
 	if (sink != NULL && sink->places != NULL && read_settings(config, section, &sink->settings, problem) &&
@@ -332,6 +572,7 @@ static bool topic_fits(const char *topic)
 static bool sink_send(sink *sink, sink_message *message)
 {
 	place *place = sink->unused;
+	bool is_full = false;
 
 	replace_where_fatal(sink);
 	if (place == NULL) {
@@ -344,9 +585,12 @@ static bool sink_send(sink *sink, sink_message *message)
 	if (sink->producer == NULL) {
 		error = RD_KAFKA_RESP_ERR__FATAL;
 	} else if (topic_fits(message->destination)) {
-		error = produce(sink, message, place);
+		error = sink->settings.fence == FENCE_BROKER ? open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
+		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(sink, message, place) : error;
 	}
-	if (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) {
+	/* A transaction that has failed takes no more, whatever the reason. */
+	if (is_full || (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) ||
+	    (error == RD_KAFKA_RESP_ERR__STATE && sink->is_open)) {
 		return false;
 	}
 	sink->unused = place->next;
@@ -364,16 +608,20 @@ static bool sink_send(sink *sink, sink_message *message)
 		snprintf(place->problem, sizeof place->problem,
 		         "%zu bytes and headers are more than kafka.message.max.bytes allows", message->body.length);
 	}
-	finish(sink, place, error, error == RD_KAFKA_RESP_ERR__FATAL ? SINK_UNAVAILABLE : SINK_REFUSED);
+	bool is_away = error == RD_KAFKA_RESP_ERR__FATAL || error == RD_KAFKA_RESP_ERR__STATE || is_fence(error);
+	finish(sink, place, error, sink->is_fenced ? SINK_FENCED : is_away ? SINK_UNAVAILABLE : SINK_REFUSED);
 	return true;
 }
 
 static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t most)
 {
 	size_t count = 0;
+	int wait_ms = sink->finished == NULL ? timeout_ms : 0;
 
-	if (sink->producer != NULL) {
-		rd_kafka_poll(sink->producer, sink->finished == NULL ? timeout_ms : 0);
+	if (sink->producer != NULL && sink->settings.fence == FENCE_BROKER) {
+		serve_turn(sink, wait_ms);
+	} else if (sink->producer != NULL) {
+		rd_kafka_poll(sink->producer, wait_ms);
 	} else if (sink->finished == NULL) {
 		service_sleep(timeout_ms);
 	}
@@ -401,20 +649,21 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 }
 
 /*
- * librdkafka cannot be told to hold back what it has. But a producer that has ended sends nothing again: the next one begins
- * with nothing.
+ * librdkafka cannot be told to hold back what it has. But a producer that has ended sends nothing
+ * again: the next one begins with nothing.
  */
 static void sink_permit(sink *sink, int64_t until_ms)
 {
+	sink->permit_ms = until_ms;
 	if (until_ms == 0) {
 		producer_free(sink);
+		sink->is_fenced = false;
 	}
 }
 
 const sink_class sink_kafka = {
     .name = "kafka",
     .options = options,
-    .keeps_order = false,
     .in_flight = 4000,
     .open = sink_open,
     .check = check,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink_nats.c: the sink of NATS JetStream. Each message is published with a reply subject of its own, on which the stream's
- * acknowledgement comes: one subscription for all. A thread connects and publishes, since both may block; the subscription's
- * own brings the answers. No reconnecting by cnats: a lost connection ends here, so that it is clear which messages it took
- * along. Nats-Msg-Id is the event's id: what is sent again within the stream's duplicate window is stored once.
+ * sink_nats.c: the sink of NATS JetStream. Each message is published with a reply subject of its
+ * own, on which the stream's acknowledgement comes: one subscription for all. A thread connects and
+ * publishes, since both may block; the subscription's own brings the answers. No reconnecting by
+ * cnats: a lost connection ends here, so that it is clear which messages it took along. Nats-Msg-Id
+ * is the event's id: what is sent again within the stream's duplicate window is stored once.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -115,7 +116,10 @@ static void on_complete(void *closure)
 
 /* ---- what may be sent */
 
-/* Visible ASCII, in tokens that are not empty; wildcards are for subscribers, and "$..." is how the server itself is spoken to. */
+/*
+ * Visible ASCII, in tokens that are not empty; wildcards are for subscribers, and "$..." is how the
+ * server itself is spoken to.
+ */
 static bool subject_fits(const char *subject)
 {
 	bool token_starts = true;
@@ -275,7 +279,10 @@ static bool publish_waiting(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 		}
 	}
 	if (any) {
-		/* cnats' own thread would do it a millisecond later: the relay may be paused by then, and another have sent. */
+		/*
+		 * cnats' own thread would do it a millisecond later: the relay may be paused by then, and
+		 * another have sent.
+		 */
 		(void)natsConnection_FlushTimeout(sink->connection, FLUSH_MS);
 	}
 	return true;
@@ -410,7 +417,6 @@ static void sink_permit(sink *sink, int64_t until_ms)
 const sink_class sink_nats = {
     .name = "nats",
     .options = options,
-    .keeps_order = false,
     .in_flight = 1000,
     .open = sink_open,
     .check = check,

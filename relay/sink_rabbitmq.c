@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink_rabbitmq.c: the sink of RabbitMQ: publisher confirms, persistent messages, mandatory routing. librabbitmq blocks when
- * it connects and when the broker does not read, so a thread of its own speaks to the broker; the pipeline's thread only
- * puts messages into a flight and takes results out. The broker numbers what is published on a channel, and confirms by
- * number; what it could not route it returns first, with the message's id.
+ * sink_rabbitmq.c: the sink of RabbitMQ: publisher confirms, persistent messages, mandatory
+ * routing. librabbitmq blocks when it connects and when the broker does not read, so a thread of
+ * its own speaks to the broker; the pipeline's thread only puts messages into a flight and takes
+ * results out. The broker numbers what is published on a channel, and confirms by number; what it
+ * could not route it returns first, with the message's id.
  */
 #include <errno.h>
 #include <poll.h>
@@ -24,11 +25,11 @@
 #define CONNECT_MS 3000
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MOST_MS 2000
-#define LOOK_MS 1000 /* the longest time without a call of librabbitmq, which keeps the heartbeats */
+#define LOOK_MS 1000 /* the longest time without a call of librabbitmq: it keeps the heartbeats */
 #define PUBLISH_AT_ONCE 64
 #define SHORT_TEXT_MAX 255
 #define HEADERS_MAX 256
-#define HEADERS_BYTES_MAX 100000 /* AMQP: they must fit into one frame (FRAME_BYTES_MAX in broker/rabbitmq.c) */
+#define HEADERS_BYTES_MAX 100000 /* they must fit into one frame: broker/rabbitmq.c */
 #define EVENT_ID_BYTES 64
 #define GOODBYE_S 2
 
@@ -79,8 +80,9 @@ struct sink {
 	bool is_blocked; /* the broker takes nothing until it says otherwise: connection.blocked */
 	int failures;
 	unconfirmed *unconfirmed; /* of IN_FLIGHT_MAX; that of number n is at n % IN_FLIGHT_MAX */
-	uint64_t first, next;     /* numbers: all before `first` are confirmed; `next` has the next one to be published */
-	size_t alone;             /* so many are sent one at a time: see channel_closed */
+	/* numbers: all before `first` are confirmed; `next` has the next one to be published */
+	uint64_t first, next;
+	size_t alone; /* so many are sent one at a time: see channel_closed */
 	/* a returned message that is being read: its head and its body follow */
 	bool is_returning;
 	uint64_t returning_left;
@@ -116,8 +118,8 @@ static bool check(const config *config, const config_section *section, char **pr
 /* ---- publishing */
 
 /*
- * False: the message can never be sent as it is. librabbitmq would find out in the midst of sending it, and leave half of it
- * in the connection.
+ * False: the message can never be sent as it is. librabbitmq would find out in the midst of sending
+ * it, and leave half of it in the connection.
  */
 static bool message_fits(const sink_message *message, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -151,7 +153,8 @@ static int publish(sink *sink, const sink_message *message)
 	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG |
 	                                                AMQP_BASIC_APP_ID_FLAG | AMQP_BASIC_TIMESTAMP_FLAG |
 	                                                AMQP_BASIC_HEADERS_FLAG,
-	                                      .delivery_mode = 2, /* survives a restart of the broker, in a durable queue */
+	                                      /* survives a restart of the broker, in a durable queue */
+	                                      .delivery_mode = 2,
 	                                      .message_id = amqp_cstring_bytes(message->event_id),
 	                                      .app_id = amqp_cstring_bytes("pgonce"),
 	                                      .timestamp = (uint64_t)(message->created_ms / 1000)};
@@ -185,8 +188,8 @@ static bool may_publish(const sink *sink)
 }
 
 /*
- * Publishes what waits, but not so much that the answers wait long. False: the connection is of no more use. *more: not all
- * was taken.
+ * Publishes what waits, but not so much that the answers wait long. False: the connection is of no
+ * more use. *more: not all was taken.
  */
 static bool publish_waiting(sink *sink, bool *more, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -315,9 +318,9 @@ static bool confirms_on(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 }
 
 /*
- * The broker closes a channel for the sake of one message (it is too large, its exchange is not there), does not say for
- * which, and forgets the others. So they are sent again one at a time, and the guilty one is found when it is alone. Where
- * the exchange is missing, all are guilty.
+ * The broker closes a channel for the sake of one message (it is too large, its exchange is not
+ * there), does not say for which, and forgets the others. So they are sent again one at a time, and
+ * the guilty one is found when it is alone. Where the exchange is missing, all are guilty.
  */
 static bool channel_closed(sink *sink, int code, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -465,8 +468,8 @@ static void *run(void *closure)
 /* ---- the interface */
 
 /*
- * A call of librabbitmq that blocks, because the broker does not read or does not answer, ends when its connection is shut
- * down.
+ * A call of librabbitmq that blocks, because the broker does not read or does not answer, ends when
+ * its connection is shut down.
  */
 static void thread_end(sink *sink)
 {
@@ -557,7 +560,6 @@ static void sink_permit(sink *sink, int64_t until_ms)
 const sink_class sink_rabbitmq = {
     .name = "rabbitmq",
     .options = options,
-    .keeps_order = false,
     .in_flight = 1000,
     .open = sink_open,
     .check = check,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink_stdout.c: events as JSON lines on standard output, for pipes, files and trying things out. An event is delivered when its line has been
- * written. When nobody reads any more, the relay ends (pipeline.c): this sink never becomes available again.
+ * sink_stdout.c: events as JSON lines on standard output, for pipes, files and trying things out.
+ * An event is delivered when its line has been written. When nobody reads any more, the relay ends
+ * (pipeline.c): this sink never becomes available again.
  */
 #include "sink.h"
 
@@ -42,6 +43,12 @@ static const config_option options[] = {{.name = NULL}};
 
 /* Lines of two writers would mix. */
 static atomic_bool is_open = false;
+/*
+ * The rest of a line that was begun when its sink was closed: the next one, after a reload, ends it
+ * first.
+ */
+static char *begun;
+static size_t begun_length;
 
 static bool stdout_check(const config *config, const config_section *section, char **problem)
 {
@@ -60,13 +67,35 @@ static bool stdout_open(const service *service, const config *config, const conf
 		                          "another relay of this process writes to standard output already; run it alone");
 		return false;
 	}
-	*result = memory_get(sizeof **result);
+	*result = memory_take(sizeof **result);
 	(*result)->permit_ms = INT64_MAX;
+	(*result)->buffer = begun;
+	(*result)->length = (*result)->room = begun_length;
+	(*result)->within_line = begun != NULL;
+	begun = NULL;
+	begun_length = 0;
 	return true;
+}
+
+/*
+ * The end of the line that is written in part; with none, of what is written. JSON has no line ends
+ * within.
+ */
+static size_t line_end(const sink *sink)
+{
+	const char *end =
+	    sink->within_line ? memchr(sink->buffer + sink->written, '\n', sink->length - sink->written) : NULL;
+
+	return end == NULL ? sink->written : (size_t)(end - sink->buffer) + 1;
 }
 
 static void stdout_close(sink *sink)
 {
+	begun_length = sink->broken == 0 ? line_end(sink) - sink->written : 0;
+	if (begun_length > 0) {
+		begun = memory_array(NULL, begun_length, 1);
+		memcpy(begun, sink->buffer + sink->written, begun_length);
+	}
 	free(sink->buffer);
 	free(sink);
 	atomic_store(&is_open, false);
@@ -87,7 +116,10 @@ static void append_text(sink *sink, const char *text)
 	append(sink, text, strlen(text));
 }
 
-/* The text as a JSON string. All that comes from PostgreSQL is UTF-8, of which JSON wants only quotes, backslashes and controls escaped. */
+/*
+ * The text as a JSON string. All that comes from PostgreSQL is UTF-8, of which JSON wants only
+ * quotes, backslashes and controls escaped.
+ */
 static void append_string(sink *sink, const char *text)
 {
 	char escape[8];
@@ -108,7 +140,10 @@ static void append_string(sink *sink, const char *text)
 	append(sink, "\"", 1);
 }
 
-/* {"destination": ..., "id": ..., "key": ..., "headers": {...}, "payload": ...}: the payload is JSON as it is. */
+/*
+ * {"destination": ..., "id": ..., "key": ..., "headers": {...}, "payload": ...}: the payload is
+ * JSON as it is.
+ */
 static bool stdout_send(sink *sink, sink_message *message)
 {
 	if (sink->count == TAKEN_MAX || sink->length - sink->written > BUFFER_BYTES_MAX) {
@@ -138,15 +173,6 @@ static bool stdout_send(sink *sink, sink_message *message)
 	return true;
 }
 
-/* The end of the line that is written in part; with none, of what is written. JSON has no line ends within. */
-static size_t line_end(const sink *sink)
-{
-	const char *end =
-	    sink->within_line ? memchr(sink->buffer + sink->written, '\n', sink->length - sink->written) : NULL;
-
-	return end == NULL ? sink->written : (size_t)(end - sink->buffer) + 1;
-}
-
 static void stdout_permit(sink *sink, int64_t until_ms)
 {
 	sink->permit_ms = until_ms;
@@ -155,7 +181,10 @@ static void stdout_permit(sink *sink, int64_t until_ms)
 	}
 }
 
-/* Writes what standard output takes, waiting at most timeout_ms for it to take anything. A line that was begun is ended. */
+/*
+ * Writes what standard output takes, waiting at most timeout_ms for it to take anything. A line
+ * that was begun is ended.
+ */
 static void write_out(sink *sink, int timeout_ms)
 {
 	while (sink->written < sink->length && sink->broken == 0) {
@@ -225,7 +254,6 @@ static size_t stdout_poll(sink *sink, int timeout_ms, sink_result *results, size
 const sink_class sink_stdout = {
     .name = "stdout",
     .options = options,
-    .keeps_order = false,
     .in_flight = 1000,
     .open = stdout_open,
     .check = stdout_check,

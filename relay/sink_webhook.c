@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink_webhook.c: each event as an HTTP POST, signed as www.standardwebhooks.com says. Calls run in parallel (service/http.c); what an answer means
- * for the event is decided here.
+ * sink_webhook.c: each event as an HTTP POST, signed as www.standardwebhooks.com says. Calls run in
+ * parallel (service/http.c); what an answer means for the event is decided here.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -449,7 +449,10 @@ static bool fill(const sink *sink, delivery *delivery, const sink_message *messa
 
 	add(delivery, "Content-Type", message->content_type);
 	for (size_t i = 0; i < message->header_count; i++) {
-		/* The event's own headers come from the application: none of them may change what the call is. */
+		/*
+		 * The event's own headers come from the application: none of them may change what the call
+		 * is.
+		 */
 		if (!is_replaced(sink, message->headers[i].name)) {
 			add(delivery, message->headers[i].name, message->headers[i].value);
 		}
@@ -496,7 +499,10 @@ static bool send_webhook(sink *sink, sink_message *message)
 
 /* ---- results */
 
-/* The beginning of an answer's body, as text in which no byte can do harm, wherever it is stored or shown. */
+/*
+ * The beginning of an answer's body, as text in which no byte can do harm, wherever it is stored or
+ * shown.
+ */
 static void show_answer(const http_call *call, char *text, size_t size)
 {
 	size_t used = 0;
@@ -538,7 +544,10 @@ static void judge(const sink *sink, const http_call *call, sink_result *result)
 		judge_answer(call, result);
 		return;
 	}
-	/* A host that is not there stops all that goes to it; one of many stops only those that go to it, each by itself. */
+	/*
+	 * A host that is not there stops all that goes to it; one of many stops only those that go to
+	 * it, each by itself.
+	 */
 	result->verdict = call->result == HTTP_WITHHELD                       ? SINK_WITHHELD
 	                  : call->result == HTTP_UNSENT && sink->one_endpoint ? SINK_UNAVAILABLE
 	                                                                      : SINK_REFUSED;
@@ -573,7 +582,6 @@ static void permit_webhook(sink *sink, int64_t until_ms)
 const sink_class sink_webhook = {
     .name = "webhook",
     .options = options,
-    .keeps_order = false,
     .in_flight = IN_FLIGHT_STANDARD,
     .open = open_webhook,
     .check = check_webhook,

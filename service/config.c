@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * config.c: the shape of the configuration file: bytes to sections and entries, or a problem that says file and line. Read by hand, since
- * libinih as it is packaged gives its handler no line numbers, cuts lines at 200 bytes and values at " ;", and ends a line at a NUL.
+ * config.c: the shape of the configuration file: bytes to sections and entries, or a problem that
+ * says file and line. Read by hand, since libinih as it is packaged gives its handler no line
+ * numbers, cuts lines at 200 bytes and values at " ;", and ends a line at a NUL.
  */
 #include "config.h"
+#include "utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +19,7 @@
 #define FILE_BYTES_MAX (1024 * 1024)
 #define LINE_BYTES_MAX 16384
 #define NAME_BYTES_MAX 63
+#define PROBLEMS_MAX 50 /* of a file that is another kind of file, no more are told */
 
 static const char *const kinds[] = {"relay", "consume"};
 static const char name_characters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
@@ -101,35 +104,35 @@ char *config_problem(const config *config, const config_section *section, const 
 	return whole;
 }
 
-/* ---- the bytes */
-
-/* The length of the UTF-8 character that starts here; 0: there is none (RFC 3629: no surrogates, nothing overlong). */
-static size_t utf8_character(const unsigned char *text, size_t length)
+static bool has_line(const char *text, const char *line, size_t length)
 {
-	static const struct {
-		unsigned char first, last, second_first, second_last, length;
-	} forms[] = {
-	    {0x00, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-	    {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-	    {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
-	};
-	for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-		if (text[0] < forms[i].first || text[0] > forms[i].last) {
-			continue;
+	for (const char *at = text; at != NULL; at = strchr(at, '\n'), at = at != NULL ? at + 1 : NULL) {
+		if (strncmp(at, line, length) == 0 && (at[length] == '\n' || at[length] == '\0')) {
+			return true;
 		}
-		if (length < forms[i].length ||
-		    (forms[i].length > 1 && (text[1] < forms[i].second_first || text[1] > forms[i].second_last))) {
-			return 0;
-		}
-		for (size_t j = 2; j < forms[i].length; j++) {
-			if (text[j] < 0x80 || text[j] > 0xbf) {
-				return 0;
-			}
-		}
-		return forms[i].length;
 	}
-	return 0;
+	return false;
 }
+
+void config_problem_add(char **problem, char *more)
+{
+	for (const char *line = more; line != NULL && *line != '\0';) {
+		size_t length = strcspn(line, "\n");
+		if (*problem == NULL || !has_line(*problem, line, length)) {
+			char *longer = NULL;
+			if (asprintf(&longer, "%s%s%.*s", *problem == NULL ? "" : *problem, *problem == NULL ? "" : "\n",
+			             (int)length, line) < 0) {
+				out_of_memory();
+			}
+			free(*problem);
+			*problem = longer;
+		}
+		line += length + (line[length] == '\n');
+	}
+	free(more);
+}
+
+/* ---- the bytes */
 
 /* A line as it was read: all of it text, and not too long? */
 static char *check_line(const config *config, int line, const char *text, size_t length)
@@ -140,7 +143,7 @@ static char *check_line(const config *config, int line, const char *text, size_t
 		return at_line(config, line, "this line has %zu bytes; at most %d are read", length, LINE_BYTES_MAX);
 	}
 	for (size_t i = 0, step = 0; i < length; i += step) {
-		step = utf8_character(bytes + i, length - i);
+		step = utf8_length(bytes + i, length - i);
 		if (step == 0) {
 			return at_line(config, line, "byte %zu of this line (0x%02x) is no UTF-8: save the file as UTF-8", i + 1,
 			               bytes[i]);
@@ -192,11 +195,16 @@ static bool is_kind(const char *word)
 	return false;
 }
 
-/* "[relay orders]" */
+/*
+ * "[relay orders]". Where it is none, what follows it is no other section's: it gets one of a kind
+ * that nobody asks for.
+ */
 static char *read_section(config *config, int line, char *text)
 {
 	size_t length = strlen(text);
+	size_t place = config->section_count;
 
+	add_section(config, "?", "", line);
 	if (text[length - 1] != ']') {
 		return at_line(config, line, "a section is written [relay NAME] or [consume NAME], on a line of its own");
 	}
@@ -221,13 +229,14 @@ static char *read_section(config *config, int line, char *text)
 		return at_line(config, line, "[%s %s] is there already, in line %d: give one of them another name", kind, name,
 		               other->line);
 	}
-	add_section(config, kind, name, line);
+	config->sections[place].kind = kind;
+	config->sections[place].name = name;
 	return NULL;
 }
 
 /*
- * A value in double quotes is what stands between them, as it is. Without quotes a " #" or " ;" is refused: half of all INI files mean a comment
- * by it, half a part of the value.
+ * A value in double quotes is what stands between them, as it is. Without quotes a " #" or " ;" is
+ * refused: half of all INI files mean a comment by it, half a part of the value.
  */
 static char *read_value(const config *config, int line, const char *name, char **value)
 {
@@ -257,7 +266,10 @@ static char *read_value(const config *config, int line, const char *name, char *
 	return NULL;
 }
 
-/* Of what is no entry: the rest may be a password, written as another format has it ("password: hunter2"). */
+/*
+ * Of what is no entry: the rest may be a password, written as another format has it ("password:
+ * hunter2").
+ */
 static const char *first_word(char *text)
 {
 	text[strcspn(text, " \t:")] = '\0';
@@ -279,7 +291,10 @@ static char *read_entry(config *config, int line, char *text)
 		name[strcspn(name, ":")] = '\0'; /* "password: a=b" */
 		return at_line(config, line, "'%s' is no name of an option", name);
 	}
-	/* Anything else up there would hold for relays and consumers alike, of which no two have the same options. */
+	/*
+	 * Anything else up there would hold for relays and consumers alike, of which no two have the
+	 * same options.
+	 */
 	if (config->section_count == 1 && strcmp(name, "dsn") != 0) {
 		return at_line(config, line,
 		               "%s: only dsn may stand before the first section; put it into [relay NAME] or [consume NAME]",
@@ -307,26 +322,35 @@ static char *read_lines(config *config, size_t length)
 {
 	static const char byte_order_mark[] = "\xef\xbb\xbf";
 	char *at = config->text, *end = config->text + length;
-	char *problem = NULL;
+	char *problems = NULL;
+	int problem_count = 0;
 
 	if (length >= 3 && memcmp(at, byte_order_mark, 3) == 0) {
 		at += 3;
 	}
-	for (int line = 1; at < end && problem == NULL; line++) {
+	for (int line = 1; at < end; line++) {
 		char *newline = memchr(at, '\n', (size_t)(end - at));
 		char *line_end = newline != NULL ? newline : end;
 		char *next = newline != NULL ? newline + 1 : end;
 		if (line_end > at && line_end[-1] == '\r') {
 			line_end--;
 		}
-		problem = check_line(config, line, at, (size_t)(line_end - at));
+		char *problem = check_line(config, line, at, (size_t)(line_end - at));
 		if (problem == NULL) {
 			*line_end = '\0';
 			problem = read_line(config, line, at);
 		}
+		if (problem != NULL) {
+			config->sections[config->section_count - 1].damaged = true;
+			config_problem_add(&problems, ++problem_count <= PROBLEMS_MAX ? problem : (free(problem), NULL));
+		}
 		at = next;
 	}
-	return problem;
+	if (problem_count > PROBLEMS_MAX) {
+		config_problem_add(&problems, at_line(config, 0, "%d more lines are wrong: is this the configuration file?",
+		                                      problem_count - PROBLEMS_MAX));
+	}
+	return problems;
 }
 
 /* ---- the whole */
@@ -351,28 +375,33 @@ static void give_sections_their_entries(config *config)
 	}
 }
 
-/* Takes made->text. */
-static bool finish(config *made, size_t length, config **result, char **problem)
+/* Whether all of made->text is right. */
+static bool finish(config *made, size_t length, char **problem)
 {
 	*problem = read_lines(made, length);
-	if (*problem != NULL) {
-		config_free(made);
-		return false;
-	}
 	give_sections_their_entries(made);
-	*result = made;
-	return true;
+	return *problem == NULL;
+}
+
+/* What is not right is not given out. */
+static bool give(bool good, config **result)
+{
+	if (!good) {
+		config_free(*result);
+		*result = NULL;
+	}
+	return good;
 }
 
 bool config_parse(const char *path, const char *text, size_t length, config **result, char **problem)
 {
 	config *made = new_config(path);
 
-	*result = NULL;
 	made->text = grown(NULL, length + 1, 1);
 	memcpy(made->text, text, length);
 	made->text[length] = '\0';
-	return finish(made, length, result, problem);
+	*result = made;
+	return give(finish(made, length, problem), result);
 }
 
 static char *read_whole(config *made, int fd, size_t *length)
@@ -401,7 +430,7 @@ static char *read_whole(config *made, int fd, size_t *length)
 	return NULL;
 }
 
-bool config_read(const char *path, config **result, char **problem)
+bool config_read_some(const char *path, config **result, char **problem)
 {
 	config *made = new_config(path);
 	struct stat status;
@@ -427,7 +456,14 @@ bool config_read(const char *path, config **result, char **problem)
 		config_free(made);
 		return false;
 	}
-	return finish(made, length, result, problem);
+	bool good = finish(made, length, problem);
+	*result = made;
+	return good;
+}
+
+bool config_read(const char *path, config **result, char **problem)
+{
+	return give(config_read_some(path, result, problem), result);
 }
 
 void config_free(config *config)
@@ -470,7 +506,10 @@ const config_section *config_find(const config *config, const char *kind, const 
 
 /* ---- secrets that others may read */
 
-/* "...password...", "secret", "header" (bearer tokens); not secret_file and the like: those name a file. */
+/*
+ * "...password...", "secret", "header" (bearer tokens); not secret_file and the like: those name a
+ * file.
+ */
 static bool is_secret(const config_entry *entry)
 {
 	static const char *const words[] = {"password", "secret", "token", "sasl.jaas"};

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * config_apply.c: values by the tables of their readers: what they mean, whether they are in range, and which option was probably meant. Knows the
- * shapes of values, and no option but dsn.
+ * config_apply.c: values by the tables of their readers: what they mean, whether they are in range,
+ * and which option was probably meant. Knows the shapes of values, and no option but dsn.
  */
 #include "config.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,70 +14,14 @@
 
 /* ---- values */
 
-typedef struct unit {
-	const char *name;
-	int64_t factor;
-} unit;
-
-static const unit durations[] = {
-    {"ms", 1}, {"s", 1000}, {"m", 60 * 1000}, {"h", 60 * 60 * 1000}, {"d", 24 * 60 * 60 * 1000}, {NULL, 0}};
-static const unit sizes[] = {{"", 1},  {"k", 1024}, {"K", 1024}, {"M", 1024 * 1024}, {"G", 1024 * 1024 * 1024},
-                             {NULL, 0}};
-static const unit none[] = {{"", 1}, {NULL, 0}};
-
-/* A whole number and a unit; false where it is none or larger than fits. */
-static bool parse_amount(const char *text, const unit *units, int64_t *value)
+static value_kind kind_of(config_kind kind)
 {
-	char *end = NULL;
-
-	if (text[0] < '0' || text[0] > '9') {
-		return false;
-	}
-	errno = 0;
-	long long amount = strtoll(text, &end, 10);
-	if (errno != 0) {
-		return false;
-	}
-	for (const unit *u = units; u->name != NULL; u++) {
-		if (strcmp(u->name, end) == 0) {
-			return !__builtin_mul_overflow((int64_t)amount, u->factor, value);
-		}
-	}
-	return false;
+	return kind == CONFIG_DURATION ? VALUE_DURATION : kind == CONFIG_BYTES ? VALUE_BYTES : VALUE_NUMBER;
 }
 
-const char *config_shown(int64_t value, config_kind kind, char buffer[CONFIG_SHOWN_BYTES])
+const char *config_shown(int64_t value, config_kind kind, char buffer[VALUE_SHOWN_BYTES])
 {
-	static const unit largest_duration[] = {{"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}};
-	static const unit largest_size[] = {{"G", 1024 * 1024 * 1024}, {"M", 1024 * 1024}, {"k", 1024}, {"", 1}, {"", 1}};
-	const unit *units = kind == CONFIG_DURATION ? largest_duration : kind == CONFIG_BYTES ? largest_size : NULL;
-
-	for (int i = 0; units != NULL && i < 5; i++) {
-		if (value != 0 && value % units[i].factor == 0) {
-			snprintf(buffer, CONFIG_SHOWN_BYTES, "%" PRId64 "%s", value / units[i].factor, units[i].name);
-			return buffer;
-		}
-	}
-	snprintf(buffer, CONFIG_SHOWN_BYTES, "%" PRId64 "%s", value, kind == CONFIG_DURATION ? "ms" : "");
-	return buffer;
-}
-
-static bool parse_choice(const char *choices, const char *text, int64_t *index)
-{
-	size_t length = strlen(text);
-
-	*index = 0;
-	for (const char *at = choices; length > 0; (*index)++) {
-		size_t word = strcspn(at, "|");
-		if (word == length && strncmp(at, text, length) == 0) {
-			return true;
-		}
-		if (at[word] == '\0') {
-			return false;
-		}
-		at += word + 1;
-	}
-	return false;
+	return value_show(kind_of(kind), value, buffer);
 }
 
 static bool parse_flag(const char *text, int64_t *flag)
@@ -90,8 +33,9 @@ static bool parse_flag(const char *text, int64_t *flag)
 /* The text as a value of the option. On failure what would be right, in `expected`. */
 static bool parse_value(const config_option *option, const char *text, int64_t *number, char *expected, size_t size)
 {
-	char minimum[CONFIG_SHOWN_BYTES], maximum[CONFIG_SHOWN_BYTES];
-	bool good = false;
+	char minimum[VALUE_SHOWN_BYTES], maximum[VALUE_SHOWN_BYTES];
+	const char *least = config_shown(option->minimum, option->kind, minimum);
+	const char *most = config_shown(option->maximum, option->kind, maximum);
 
 	switch (option->kind) {
 	case CONFIG_FLAG:
@@ -99,30 +43,23 @@ static bool parse_value(const config_option *option, const char *text, int64_t *
 		return parse_flag(text, number);
 	case CONFIG_CHOICE:
 		snprintf(expected, size, "write one of %s", option->choices);
-		return parse_choice(option->choices, text, number);
+		return value_choose(option->choices, text, number);
 	case CONFIG_DURATION:
-		good = parse_amount(text, durations, number);
-		snprintf(expected, size, "write a duration, a whole number with its unit: 500ms, 60s, 5m, 2h, 7d");
+		snprintf(expected, size, "write a duration of %s to %s: a whole number with its unit (ms, s, m, h, d, w)",
+		         least, most);
 		break;
 	case CONFIG_BYTES:
-		good = parse_amount(text, sizes, number);
-		snprintf(expected, size, "write a size: 65536, 64k, 1M");
+		snprintf(expected, size, "write a size of %s to %s: a whole number, also with k, M or G", least, most);
 		break;
 	case CONFIG_NUMBER:
-		good = parse_amount(text, none, number);
-		snprintf(expected, size, "write a whole number");
+		snprintf(expected, size, "write a whole number of %s to %s", least, most);
 		break;
 	case CONFIG_TEXT:
 	case CONFIG_REPEATED:
 	case CONFIG_PREFIX:
 		return true;
 	}
-	if (good && (*number < option->minimum || *number > option->maximum)) {
-		snprintf(expected, size, "write %s to %s", config_shown(option->minimum, option->kind, minimum),
-		         config_shown(option->maximum, option->kind, maximum));
-		return false;
-	}
-	return good;
+	return value_parse(kind_of(option->kind), text, number) && *number >= option->minimum && *number <= option->maximum;
 }
 
 static bool store(const config_option *option, const char *text, void *target, char *expected, size_t size)
@@ -172,54 +109,25 @@ bool config_apply(const config *config, const config_section *section, const con
 	for (const config_option *option = table; option->name != NULL; option++) {
 		const config_section *found_in = section;
 		const config_entry *entry = find_entry(config, section, option->name, &found_in);
-		if (entry == NULL && option->required) {
-			*problem = config_problem(config, section, NULL, "option %s is missing: %s", option->name, option->help);
-			return false;
+		const char *value = entry != NULL ? entry->value : option->standard;
+		char *wrong = NULL;
+		if (entry == NULL && option->required && !section->damaged) {
+			wrong = config_problem(config, section, NULL, "option %s is missing: %s", option->name, option->help);
+		} else if (!store(option, value, target, expected, sizeof expected)) {
+			wrong = config_problem(config, found_in, entry, "'%s': %s", value, expected);
+		} else if (entry != NULL && option->required && entry->value[0] == '\0') {
+			wrong = config_problem(config, found_in, entry, "is empty: %s", option->help);
 		}
-		if (!store(option, entry != NULL ? entry->value : option->standard, target, expected, sizeof expected)) {
-			*problem = config_problem(config, found_in, entry, "'%s': %s",
-			                          entry != NULL ? entry->value : option->standard, expected);
-			return false;
-		}
-		if (entry != NULL && option->required && entry->value[0] == '\0') {
-			*problem = config_problem(config, found_in, entry, "is empty: %s", option->help);
-			return false;
-		}
+		config_problem_add(problem, wrong);
 	}
-	return true;
+	/*
+	 * Of a damaged section it is not known what it says: nobody is to work by it, or to draw
+	 * conclusions.
+	 */
+	return *problem == NULL && !section->damaged;
 }
 
 /* ---- names */
-
-/* Levenshtein's distance, of words of at most 63 characters; longer ones are far from everything. */
-static int distance(const char *a, const char *b)
-{
-	enum {
-		LENGTH_MAX = 63
-	};
-	size_t a_length = strlen(a);
-	size_t b_length = strlen(b);
-	int row[LENGTH_MAX + 1];
-
-	if (a_length > LENGTH_MAX || b_length > LENGTH_MAX) {
-		return LENGTH_MAX;
-	}
-	for (size_t j = 0; j <= b_length; j++) {
-		row[j] = (int)j;
-	}
-	for (size_t i = 1; i <= a_length; i++) {
-		int diagonal = row[0];
-		row[0] = (int)i;
-		for (size_t j = 1; j <= b_length; j++) {
-			int best = diagonal + (a[i - 1] != b[j - 1]);
-			best = row[j] + 1 < best ? row[j] + 1 : best;
-			best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-			diagonal = row[j];
-			row[j] = best;
-		}
-	}
-	return row[b_length];
-}
 
 static bool is_named(const config_option *option, const char *name)
 {
@@ -253,7 +161,7 @@ static char *unknown(const config *config, const config_section *section, const 
 	all[0] = '\0';
 	for (size_t i = 0; i < table_count; i++) {
 		for (const config_option *option = tables[i]; option->name != NULL; option++) {
-			int far = distance(entry->name, option->name);
+			int far = value_distance(entry->name, option->name);
 			if (far < least && far < (int)strlen(option->name)) {
 				least = far;
 				nearest = option->name;
@@ -272,17 +180,18 @@ bool config_known(const config *config, const config_section *section, const con
                   size_t table_count, char **problem)
 {
 	*problem = NULL;
-	for (size_t i = 0; i < section->entry_count && *problem == NULL; i++) {
+	for (size_t i = 0; i < section->entry_count; i++) {
 		const config_entry *entry = &section->entries[i];
 		const config_option *option = find_option(tables, table_count, entry->name);
 		if (option == NULL) {
-			*problem = unknown(config, section, entry, tables, table_count);
-			break;
+			config_problem_add(problem, unknown(config, section, entry, tables, table_count));
+			continue;
 		}
 		for (size_t j = 0; j < i && option->kind != CONFIG_REPEATED; j++) {
 			if (strcmp(section->entries[j].name, entry->name) == 0) {
-				*problem = config_problem(config, section, entry, "is given already, in line %d: remove one of them",
-				                          section->entries[j].line);
+				config_problem_add(problem, config_problem(config, section, entry,
+				                                           "is given already, in line %d: remove one of them",
+				                                           section->entries[j].line));
 				break;
 			}
 		}

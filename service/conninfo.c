@@ -26,13 +26,18 @@ static bool is_sign(const char *wrong, const char *quote)
 	return false;
 }
 
-/* Where it may, nothing of it is repeated; else the word that libpq stumbled over helps to find it. */
+/*
+ * Where it may, nothing of it is repeated; else the word that libpq stumbled over helps to find it.
+ */
 static bool may_hold_password(const char *text)
 {
 	return strstr(text, "pass") != NULL || strchr(text, '@') != NULL || strstr(text, "://") != NULL;
 }
 
-/* libpq quotes what it could not read: the sentence without that, up to the last quote, since what is quoted may hold quotes itself. */
+/*
+ * libpq quotes what it could not read: the sentence without that, up to the last quote, since what
+ * is quoted may hold quotes itself.
+ */
 static void keep_sentence(const char *text, const char *wrong, char problem[CONNINFO_PROBLEM_BYTES])
 {
 	const char *first = strchr(wrong, '"');

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* conninfo.h: connection strings as people write them: libpq's, or a database's name alone. Nothing here connects. */
+/*
+ * conninfo.h: connection strings as people write them: libpq's, or a database's name alone. Nothing
+ * here connects.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -9,13 +12,19 @@
 bool conninfo_is_name(const char *text);
 
 #define CONNINFO_PROBLEM_BYTES 256
-/* Can libpq read it? False: *problem says what is wrong, without any part of the string where that may be a password: problems are logged. */
+/*
+ * Can libpq read it? False: *problem says what is wrong, without any part of the string where that
+ * may be a password: problems are logged.
+ */
 bool conninfo_good(const char *text, char problem[CONNINFO_PROBLEM_BYTES]);
 
-/* The standard for a keyword that the string (and the environment, and a service file) leaves open; NULL: libpq's own. */
+/*
+ * The standard for a keyword that the string (and the environment, and a service file) leaves open;
+ * NULL: libpq's own.
+ */
 typedef const char *conninfo_standard(const char *keyword);
 /*
- * The same connection, as keyword='value' pairs, with what is left open filled in; free it. NULL: conninfo_good says why, or memory is out
- * (then *problem says that).
+ * The same connection, as keyword='value' pairs, with what is left open filled in; free it. NULL:
+ * conninfo_good says why, or memory is out (then *problem says that).
  */
 char *conninfo_settled(const char *text, conninfo_standard *standard, char problem[CONNINFO_PROBLEM_BYTES]);

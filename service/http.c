@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.c: see http.h. One easy handle for each call in flight, kept for the next one; connections live in the multi handle. What is certain about
- * a call that failed is decided here (settle), and nowhere by the text of an error.
+ * http.c: see http.h. One easy handle for each call in flight, kept for the next one; connections
+ * live in the multi handle. What is certain about a call that failed is decided here (settle), and
+ * nowhere by the text of an error.
  */
 #include "http.h"
 
@@ -19,7 +20,10 @@
 #include "address.h"
 #include "service.h"
 
-/* An answer's body beyond what is kept is read so that the connection can be used again, but not for ever. */
+/*
+ * An answer's body beyond what is kept is read so that the connection can be used again, but not
+ * for ever.
+ */
 #define DROPPED_BYTES_MAX (1024 * 1024)
 #define CONNECTION_SECONDS_MAX 300L
 
@@ -81,8 +85,9 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 
 /* libcurl takes a connection that ends within the head for the end of the answer. */
 /*
- * Seconds, or a date (RFC 9110, section 10.2.3), as milliseconds from now. -1: neither, or no time to come. Not by
- * CURLINFO_RETRY_AFTER: newer versions of libcurl make six hours of whatever is longer.
+ * Seconds, or a date (RFC 9110, section 10.2.3), as milliseconds from now. -1: neither, or no time
+ * to come. Not by CURLINFO_RETRY_AFTER: newer versions of libcurl make six hours of whatever is
+ * longer.
  */
 static int64_t read_retry_after(const char *value)
 {
@@ -142,8 +147,9 @@ static curl_socket_t on_open_socket(void *user, curlsocktype purpose, struct cur
 }
 
 /*
- * The connection stands, new or used before, and the request goes out now. A second time: libcurl lost a connection that it had used before, and
- * would send the request again by itself. Whether the first one arrived is unknown, so that is not for it to decide.
+ * The connection stands, new or used before, and the request goes out now. A second time: libcurl
+ * lost a connection that it had used before, and would send the request again by itself. Whether
+ * the first one arrived is unknown, so that is not for it to decide.
  */
 static int on_request(void *user, char *remote, char *local, int remote_port, int local_port)
 {
@@ -184,13 +190,15 @@ static bool prepare(slot *slot)
 	SET(CURLOPT_ERRORBUFFER, slot->text);
 	SET(CURLOPT_NOSIGNAL, 1L);
 	/*
-	 * Not HTTP/2: a server that ends such a connection in good order (GOAWAY, nginx does each 1,000 requests) refuses what is on its way, and only
-	 * libcurl knows that this was not processed; here it looks like a connection that was lost.
+	 * Not HTTP/2: a server that ends such a connection in good order (GOAWAY, nginx does each 1,000
+	 * requests) refuses what is on its way, and only libcurl knows that this was not processed;
+	 * here it looks like a connection that was lost.
 	 */
 	SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	SET(CURLOPT_POST, 1L);
 	SET(CURLOPT_FOLLOWLOCATION, 0L);
-	SET(CURLOPT_PROXY, ""); /* one from the environment would make the connection in our place, unchecked */
+	/* one from the environment would make the connection in our place, unchecked */
+	SET(CURLOPT_PROXY, "");
 	SET(CURLOPT_USERAGENT, "pgonce/" PGONCE_RELEASE);
 	SET(CURLOPT_TIMEOUT_MS, (long)settings->timeout_ms);
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)settings->connect_timeout_ms);
@@ -202,7 +210,8 @@ static bool prepare(slot *slot)
 	SET(CURLOPT_OPENSOCKETDATA, (void *)slot);
 	SET(CURLOPT_PREREQFUNCTION, on_request);
 	SET(CURLOPT_PREREQDATA, (void *)slot);
-	SET(CURLOPT_MAXLIFETIME_CONN, CONNECTION_SECONDS_MAX); /* so that a change of the name's address is followed */
+	/* so that a change of the name's address is followed */
+	SET(CURLOPT_MAXLIFETIME_CONN, CONNECTION_SECONDS_MAX);
 	SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
 	SET(CURLOPT_SSL_VERIFYPEER, 1L);
 	SET(CURLOPT_SSL_VERIFYHOST, 2L);
@@ -420,7 +429,10 @@ bool http_start(http_client *client, http_call *call)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
-/* False: it has no status that HTTP knows (RFC 9110, section 15): libcurl takes a line like "HTTP/2 1" for an answer. */
+/*
+ * False: it has no status that HTTP knows (RFC 9110, section 15): libcurl takes a line like "HTTP/2
+ * 1" for an answer.
+ */
 static bool keep_answer(slot *slot)
 {
 	http_call *call = slot->call;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.h: many HTTP POSTs at once, by libcurl's multi interface: for webhooks (relay) and for handlers outside the database
- * (consume). HTTP/1.1 with connections kept open. No redirects are followed; TLS is verified; addresses that are not public are
- * refused unless allowed. One client belongs to one thread.
+ * http.h: many HTTP POSTs at once, by libcurl's multi interface: for webhooks (relay) and for
+ * handlers outside the database (consume). HTTP/1.1 with connections kept open. No redirects are
+ * followed; TLS is verified; addresses that are not public are refused unless allowed. One client
+ * belongs to one thread.
  */
 #pragma once
 
@@ -17,9 +18,12 @@ typedef struct http_settings {
 	int64_t connect_timeout_ms;
 	int64_t calls_max;          /* at once; http_start refuses more */
 	int64_t response_bytes_max; /* of an answer's body that is kept; the rest is read and dropped */
-	bool
-	    allow_private; /* loopback, link-local, private and other special ranges, checked for the address that is used */
-	bool allow_plain;  /* http:// as well as https:// */
+	/*
+	 * loopback, link-local, private and other special ranges, checked for the address that is
+	 * used
+	 */
+	bool allow_private;
+	bool allow_plain;                        /* http:// as well as https:// */
 	const char *ca_file;                     /* NULL: the system's */
 	const char *certificate_file, *key_file; /* NULL: none */
 } http_settings;
@@ -29,14 +33,18 @@ typedef struct http_header {
 } http_header;
 
 typedef enum http_result {
-	HTTP_ANSWERED,  /* status says what */
-	HTTP_UNSENT,    /* no connection was made: the request certainly did not arrive */
-	HTTP_UNKNOWN,   /* the connection broke or time ran out after it was (or may have been) sent */
-	HTTP_FORBIDDEN, /* refused here: a scheme or an address that is not allowed, a header that cannot be sent */
-	HTTP_WITHHELD   /* unsent, for want of http_permit */
+	HTTP_ANSWERED, /* status says what */
+	HTTP_UNSENT,   /* no connection was made: the request certainly did not arrive */
+	HTTP_UNKNOWN,  /* the connection broke or time ran out after it was (or may have been) sent */
+	/* refused here: a scheme or an address that is not allowed, a header that cannot be sent */
+	HTTP_FORBIDDEN,
+	HTTP_WITHHELD /* unsent, for want of http_permit */
 } http_result;
 
-/* One call. The caller fills the first part, keeps all of it alive and unmoved until http_poll hands it back. */
+/*
+ * One call. The caller fills the first part, keeps all of it alive and unmoved until http_poll
+ * hands it back.
+ */
 typedef struct http_call {
 	const char *url;
 	const http_header *headers;
@@ -54,7 +62,10 @@ typedef struct http_call {
 	void *handle;       /* the client's own */
 } http_call;
 
-/* May a call go to this URL, as far as the URL itself says? "", or what is wrong, with the option that would allow it. */
+/*
+ * May a call go to this URL, as far as the URL itself says? "", or what is wrong, with the option
+ * that would allow it.
+ */
 const char *http_check_url(const http_settings *settings, const char *url);
 
 typedef struct http_client http_client;
@@ -69,8 +80,9 @@ bool http_start(http_client *client, http_call *call);
 http_call *http_poll(http_client *client, int timeout_ms);
 size_t http_in_flight(const http_client *client);
 /*
- * No request goes out after this time (service_now_ms); a call that is not connected by then is withheld. 0: also those that wait for their
- * connection now, whatever is permitted later. Without it, always.
+ * No request goes out after this time (service_now_ms); a call that is not connected by then is
+ * withheld. 0: also those that wait for their connection now, whatever is permitted later. Without
+ * it, always.
  */
 void http_permit(http_client *client, int64_t until_ms);
 void http_call_clear(http_call *call); /* frees what the results hold */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* metrics.c: see metrics.h. Families and figures are lists that only grow, under a lock; the figures themselves are atomic. */
+/*
+ * metrics.c: see metrics.h. Families and figures are lists that only grow, under a lock; the
+ * figures themselves are atomic.
+ */
 #include "metrics.h"
 
 #include <pthread.h>
@@ -56,15 +59,27 @@ static void free_family(family *family)
 	free(family);
 }
 
+void metrics_clear(metrics *metrics)
+{
+	if (metrics == NULL) {
+		return;
+	}
+	pthread_mutex_lock(&metrics->lock);
+	for (family *at = metrics->first, *next = NULL; at != NULL; at = next) {
+		next = at->next;
+		free_family(at);
+	}
+	metrics->first = metrics->last_used = NULL;
+	metrics->end = &metrics->first;
+	pthread_mutex_unlock(&metrics->lock);
+}
+
 void metrics_free(metrics *metrics)
 {
 	if (metrics == NULL) {
 		return;
 	}
-	for (family *at = metrics->first, *next = NULL; at != NULL; at = next) {
-		next = at->next;
-		free_family(at);
-	}
+	metrics_clear(metrics);
 	pthread_mutex_destroy(&metrics->lock);
 	free(metrics);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * metrics_server.c: see metrics_server.h. libmicrohttpd, a thread to each connection: a scrape that waits for the database keeps nobody from
- * /health. The socket is ours, so that the port and the reason why there is none are known.
+ * metrics_server.c: see metrics_server.h. libmicrohttpd, a thread to each connection: a scrape that
+ * waits for the database keeps nobody from /health. The socket is ours, so that the port and the
+ * reason why there is none are known.
  */
 #include "metrics_server.h"
 
@@ -169,7 +170,8 @@ static enum MHD_Result on_request(void *argument, struct MHD_Connection *connect
 		return say(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "GET and HEAD only\n");
 	}
 	if (*state == NULL) {
-		*state = &seen; /* the headers are in; answered at the next call, with any body, which nobody reads */
+		/* the headers are in; answered at the next call, with any body, which nobody reads */
+		*state = &seen;
 		return MHD_YES;
 	}
 	if (*upload_length > 0) {

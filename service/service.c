@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* service.c: see service.h. The only state of the process that jobs share: the log's level, the wish to stop, and who has a database. */
+/*
+ * service.c: see service.h. The only state of the process that jobs share: the log's level, the
+ * wish to stop, and who has a database.
+ */
 #include "service.h"
 
 #include <errno.h>
@@ -22,6 +25,8 @@ static atomic_int level_shown = SERVICE_INFO;
 static atomic_bool stopping = false;
 static atomic_int signals = 0; /* apart from `stopping`, which a job that has failed sets too */
 static int stop_fd = -1;
+static int reload_fd = -1;
+static atomic_int reloads = 0;
 static atomic_int jobs = 0;
 static atomic_int databases = 0;
 
@@ -89,30 +94,52 @@ static void on_signal(int signal_number)
 	service_stop();
 }
 
-bool service_stop_install(void)
-{
-	struct sigaction action = {.sa_handler = on_signal};
-	struct sigaction ignored = {.sa_handler = SIG_IGN};
-
-	stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	sigemptyset(&action.sa_mask);
-	sigemptyset(&ignored.sa_mask);
-	return stop_fd >= 0 && sigaction(SIGTERM, &action, NULL) == 0 && sigaction(SIGINT, &action, NULL) == 0 &&
-	       sigaction(SIGPIPE, &ignored, NULL) == 0;
-}
-
-/* Called by the signal's handler too: only what is safe there. */
-void service_stop(void)
+/* Called by the signals' handlers too: only what is safe there. */
+static void wake(int fd)
 {
 	const uint64_t one = 1;
 	int saved = errno;
 
-	atomic_store(&stopping, true);
-	if (stop_fd >= 0) {
-		ssize_t written = write(stop_fd, &one, sizeof one);
+	if (fd >= 0) {
+		ssize_t written = write(fd, &one, sizeof one);
 		(void)written; /* it is readable already */
 	}
 	errno = saved;
+}
+
+static bool drain(int fd)
+{
+	uint64_t count = 0;
+
+	return read(fd, &count, sizeof count) == sizeof count;
+}
+
+static void on_hang_up(int signal_number)
+{
+	(void)signal_number;
+	wake(reload_fd);
+}
+
+static bool handle(int signal_number, void (*handler)(int))
+{
+	struct sigaction action = {.sa_handler = handler};
+
+	sigemptyset(&action.sa_mask);
+	return sigaction(signal_number, &action, NULL) == 0;
+}
+
+bool service_stop_install(void)
+{
+	stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	reload_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	return stop_fd >= 0 && reload_fd >= 0 && handle(SIGTERM, on_signal) && handle(SIGINT, on_signal) &&
+	       handle(SIGHUP, on_hang_up) && handle(SIGPIPE, SIG_IGN);
+}
+
+void service_stop(void)
+{
+	atomic_store(&stopping, true);
+	wake(stop_fd);
 }
 
 bool service_stopping(void)
@@ -125,19 +152,60 @@ int service_stop_fd(void)
 	return stop_fd;
 }
 
-bool service_sleep(int64_t milliseconds)
+static bool sleep_for(int64_t milliseconds, int waking_fd)
 {
 	int64_t until = service_now_ms() + milliseconds;
+	struct pollfd wait[] = {{.fd = stop_fd, .events = POLLIN}, {.fd = waking_fd, .events = POLLIN}};
 
-	while (!service_stopping()) {
+	while (!service_stopping() && wait[1].revents == 0) {
 		int64_t left = until - service_now_ms();
 		if (left <= 0) {
 			break;
 		}
-		struct pollfd wait = {.fd = stop_fd, .events = POLLIN};
-		(void)poll(&wait, 1, left > 60000 ? 60000 : (int)left);
+		(void)poll(wait, 2, left > 60000 ? 60000 : (int)left);
 	}
 	return service_stopping();
+}
+
+bool service_sleep(int64_t milliseconds)
+{
+	return sleep_for(milliseconds, -1);
+}
+
+/* ---- reloading */
+
+int service_reload_fd(void)
+{
+	return reload_fd;
+}
+
+bool service_reload_take(void)
+{
+	bool is_taken = drain(reload_fd);
+
+	atomic_fetch_add(&reloads, is_taken);
+	return is_taken;
+}
+
+int service_reloads(void)
+{
+	return atomic_load(&reloads);
+}
+
+bool service_rest(int64_t milliseconds)
+{
+	return sleep_for(milliseconds, reload_fd);
+}
+
+bool service_go_on(void)
+{
+	atomic_store(&stopping, false);
+	(void)drain(stop_fd);
+	/* Looked at last: a signal that came before it was drained away has been counted by now. */
+	if (atomic_load(&signals) > 0) {
+		service_stop();
+	}
+	return !service_stopping();
 }
 
 /* ---- readiness */

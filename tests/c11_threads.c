@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * c11_threads.c: C11's threads made of POSIX's, in programs under ThreadSanitizer only. Such a program crashes in a thread that librdkafka begins with
- * thrd_create, which gcc's ThreadSanitizer does not know; and it would not see who waits for whom by a mtx_t or cnd_t.
+ * c11_threads.c: C11's threads made of POSIX's, in programs under ThreadSanitizer only. Such a
+ * program crashes in a thread that librdkafka begins with thrd_create, which gcc's ThreadSanitizer
+ * does not know; and it would not see who waits for whom by a mtx_t or cnd_t.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -5,6 +5,7 @@ each test."""
 import os
 import random
 import signal
+import threading
 
 import pytest
 
@@ -14,16 +15,18 @@ from harness.workers import InOrder, Turns
 
 
 # A run in the background of a shell, or with nohup, ignores these, and every program that a test starts would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# pytest-xdist may import this in another thread than the first, where Python lets nobody set them.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 # What the torture draws everything from: new for each run, and the same for all of its workers, which inherit it.
 TORTURE_SEED = os.environ.setdefault("PGONCE_TORTURE_SEED", str(random.SystemRandom().randrange(1 << 32)))
 
-# Files that never run beside each other: pgonce dev takes the first free port from 8080, and finds it again after a stop.
-GROUPS = {"dev": ("cli/test_dev", "cli/test_dev_events", "cli/test_dev_gateway", "examples/test_payments")}
+# Files that never run beside each other: examples/demo.py takes the first free port from 8080, and finds it again after a stop.
+GROUPS = {"dev": ("cli/test_dev", "examples/test_demo")}
 GROUP_OF = {file: group for group, files in GROUPS.items() for file in files}
 # Files whose tests take long each and share nothing: any worker takes the next of them.
 SPLIT = ("torture/test_torture",)
@@ -35,6 +38,9 @@ LONG = (
     "contract/test_plans", "contract/test_broken_keeping", "contract/test_broken_delivery", "gateway/test_broken_on_purpose", "contract/test_transitions",
     "contract/test_upgrade", "contract/test_relay_cost", "contract/test_install", "lib/test_valgrind", "contract/test_broken_seeing",
     "contract/test_keep_days", "contract/test_hostile", "contract/test_outbox", "contract/test_relay", "contract/test_receive_many", "contract/test_keep_rest",
+    "gateway/test_faults", "gateway/test_down", "gateway/test_waiting", "gateway/test_server_errors", "gateway/test_security", "contract/test_relay_copies",
+    "gateway/test_servers", "contract/test_buckets", "contract/test_roles", "contract/test_policy", "contract/test_seeing", "contract/test_standby",
+    "contract/test_outcomes", "contract/test_doubts", "contract/test_batches", "gateway/test_config", "gateway/test_differential", "gateway/test_statuses",
 )  # fmt: skip
 
 

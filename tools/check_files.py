@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Checks that no compiler makes: one SPDX line per file, the rules of contract/ and lib/sql/, no SQL in C strings, links in documents."""
+"""Checks that no compiler makes: one SPDX line per file, the rules of contract/ and lib/sql/, no SQL in C strings, the width of
+comments, links and words in documents."""
 import pathlib
 import re
 import subprocess
 import sys
+
+import contract
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = {".c", ".h", ".sql", ".py", ".sh", ".build", ".txt", ".jsonl"}
@@ -15,6 +18,22 @@ MAY_CATCH = {
     "_archived": "the table of a closed day may be dropped while one waits to look into it",
     "_ask": "a verify function that raises must not stop the recovery of the others",
 }
+# Where comments may be wider: they show what programs print.
+WIDE_COMMENTS = ("tests/",)
+COMMENT_COLUMNS = 100
+# What the pages that are written by hand, and the help, do not say; what they say instead.
+WORDS = {"forgotten": "deleted", "mend": "fix", "mended": "fixed", "can not": "cannot", "as installed": "by default", "of which nobody knows": "with unknown outcome"}
+# Generated from other folders, or history.
+OTHER_WORDS = ("docs/c.md", "docs/configuration.md", "docs/evidence.md", "docs/metrics.md", "docs/problems.md", "docs/sql.md")
+# Files that may look into the text of a message, with the reason.
+MAY_READ_MESSAGES = {
+    "cli/nginx.c": "nginx's own words, of another program, which has no codes",
+    "cli/report.c": "drops the contract's name before a message that it prints",
+    "lib/src/session.c": "libpq tells the SQLSTATE of a connection that was refused in its text alone",
+}
+# To look for anything in it, or to hold it against a literal.
+COMPARES = re.compile(r"\bstr(?:case)?str\(\s*([^;]*?),|\bstrn?(?:case)?cmp\(\s*([^;]*?),\s*\"")
+MESSAGE = re.compile(r"[eE]rrorMessage\(|PG_DIAG_MESSAGE|once_error_(?:message|detail|hint)\(|failure(?:->|\.)text|(?:message|problem|said|hint)$")
 problems = []
 
 
@@ -76,6 +95,35 @@ def check_c(path, text):
             problem(f"{path}:{number}", "SQL in a C string: its home is a .sql file")
 
 
+def check_comments(path, text):
+    if str(path).startswith(WIDE_COMMENTS):
+        return
+    # Literals first, so that what looks like a comment in one is none.
+    for match in re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/', text, re.S):
+        start = text.rfind("\n", 0, match.start()) + 1
+        for line in text[start:match.end()].expandtabs(4).split("\n"):
+            if match[0].startswith("/*") and len(line) > COMMENT_COLUMNS:
+                problem(f"{path}:{text.count(chr(10), 0, match.start()) + 1}", f"a comment of more than {COMMENT_COLUMNS} columns")
+                break
+
+
+def check_words(path, text):
+    if path.parts[0] != "docs" or str(path) in OTHER_WORDS:
+        return
+    for word in re.findall(rf"\b({'|'.join(WORDS)})\b", re.sub(r"`[^`\n]*`", "", text)):
+        problem(path, f"says {word!r}: write {WORDS[word]!r}")
+
+
+def check_messages(path, text):
+    """What a program does must not hang on how a message is worded, in which language: there are codes for that."""
+    if str(path).startswith(("tests/", "examples/", "bench/")) or str(path) in MAY_READ_MESSAGES:
+        return
+    for found in COMPARES.finditer(text):
+        if MESSAGE.search((found[1] or found[2] or "").strip()):
+            number = text.count("\n", 0, found.start()) + 1
+            problem(f"{path}:{number}", "decides by the text of a message: use its code, or say in tools/check_files.py why not")
+
+
 def check_document(path, text):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         if not (ROOT / path.parent / target).exists():
@@ -83,8 +131,8 @@ def check_document(path, text):
 
 
 def check_claims(path, text):
-    """A test that a document names, tests/x.py::test_y, is there."""
-    for file, _, name in re.findall(r"`(tests/[\w/]+(?:\.\w+)?)(::(\w+))?`", text):
+    """What a document names is there: a test, tests/x.py::test_y, or a source."""
+    for file, _, name in re.findall(r"`((?:tests/[\w/]+|(?:contract|lib|gateway|relay|consume)/[\w/]+(?=\.))(?:\.\w+)?)(::(\w+))?`", text):
         if not (ROOT / file).exists():
             problem(path, f"names {file}, which is not there")
         elif name and not re.search(rf"\b{name}\(", (ROOT / file).read_text()):
@@ -99,15 +147,20 @@ def main():
         check_head(path, text)
         if path.suffix == ".sql" and path.parts[0] not in ("tests", "bench", "examples"):
             check_literals(path, text)
-        if str(path).startswith("contract/functions/"):
+        if ROOT / path in contract.functions():
             check_function(path, text)
         if path.parts[0] == "contract" and path.suffix == ".sql":
             check_names(path, text)
         if path.suffix in (".c", ".h"):
             check_c(path, text)
+            check_comments(path, text)
+
+
+            check_messages(path, text)
         if path.suffix == ".md":
             check_document(path, text)
             check_claims(path, text)
+            check_words(path, text)
         for word in ("TO" + "DO", "FIX" + "ME", "XX" + "X "):
             if word in text:
                 problem(path, f"holds an unfinished place ({word.strip()})")

@@ -17,19 +17,32 @@ PREAMBLE = "SET LOCAL search_path = pg_catalog, pg_temp;\nSET LOCAL check_functi
 RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_text()).group(1)
 
 
+# In the order in which their tables are made.
+ROOMS = ("intent", "outbox", "inbox", "keep", "see", "access")
+NOT_FUNCTIONS = ("tables.sql", "first_days.sql", "drop_views.sql", "grants.sql")
+
+
+def functions():
+    """The files that hold a function, those that are called first: what begins with an underscore is the contract's own."""
+    paths = [path for room in ROOMS for path in (ROOT / room).glob("*.sql") if path.name not in NOT_FUNCTIONS]
+    return sorted(paths, key=lambda path: (ROOMS.index(path.parent.name), path.stem.startswith("_"), path.stem))
+
+
 def parts():
-    """(kind, version, name, text) in the order of installation."""
+    """(kind, version, name, text) in the order of installation. Version 1 are the rooms' tables; what a later version does to a
+    database of the one before it is in migrations/, from 0002 on."""
     yield "schema", 0, "schema", (ROOT / "schema.sql").read_text()
     yield "record", 0, "migration_table", (ROOT / "migration_table.sql").read_text()
+    yield "migration", 1, "tables", "\n".join((ROOT / room / "tables.sql").read_text() for room in ROOMS)
     for path in sorted((ROOT / "migrations").glob("[0-9]*.sql")):
         yield "migration", int(path.name[:4]), path.stem, path.read_text()
-    code = [path.read_text() for path in sorted((ROOT / "functions").glob("*.sql"))]
-    code.append((ROOT / "drop_views.sql").read_text())
-    code += [path.read_text() for path in sorted((ROOT / "views").glob("*.sql"))]
-    code.append((ROOT / "grants.sql").read_text())
+    code = [path.read_text() for path in functions()]
+    code.append((ROOT / "see/drop_views.sql").read_text())
+    code += [path.read_text() for path in sorted((ROOT / "see/views").glob("*.sql"))]
+    code.append((ROOT / "access/grants.sql").read_text())
     # Functions and views are replaced as a whole at each upgrade, so they carry no state and have one checksum.
     yield "code", 0, "functions and grants", re.sub(r"^CREATE (FUNCTION|PROCEDURE)", r"CREATE OR REPLACE \1", "\n".join(code), flags=re.M)
-    yield "days", 0, "first_days", (ROOT / "first_days.sql").read_text()
+    yield "days", 0, "first_days", (ROOT / "keep/first_days.sql").read_text()
 
 
 def checksum(text):

@@ -43,6 +43,7 @@ fi
 build="build-werror"
 check "no warning (gcc)" env CC=gcc tools/build.sh "$build" -Dwerror=true
 check "no warning (clang)" env CC=clang tools/build.sh "$build-clang" -Dwerror=true -Dsbom=false
+check "no files that call each other" /usr/bin/python3 tools/circles.py "$build"
 check "static analysis (clang-tidy, gcc -fanalyzer)" /usr/bin/python3 tools/analyze.py "$build"
 # shellcheck disable=SC2046
 check "shell (shellcheck)" shellcheck -x $(git ls-files '*.sh' .ci/run)

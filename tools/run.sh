@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# The main job: starts the private PostgreSQL, the gateway, NATS, a relay and a consumer; plays the orders example and the payments example, shows the
+# The main job: starts the private PostgreSQL and what examples/demo.py runs around it; plays the orders example and the payments example, shows the
 # proof, and leaves everything up.
 set -eu
 cd "$(dirname "$0")/.."
@@ -8,12 +8,13 @@ build=${1:-build}
 pgonce=$build/cli/pgonce
 
 "$pgonce" dev --detach
-status() {
-	"$pgonce" dev --status --json | /usr/bin/python3 -c "import json, sys; status = json.load(sys.stdin); print($1)"
+demo=$(examples/demo.py start "$build")
+told() { # OBJECT MEMBER: empty where it does not run
+	printf '%s' "$demo" | /usr/bin/python3 -c 'import json, sys; print((json.load(sys.stdin)[sys.argv[1]] or {}).get(sys.argv[2], ""))' "$1" "$2"
 }
-dsn=$(status 'status["dsn"]')
-warehouse=$(status '(status["events"] or {"warehouse": ""})["warehouse"]')
-gateway=$(status '(status["gateway"] or {"url": ""})["url"]')
+dsn=$(told server dsn)
+warehouse=$(told events warehouse)
+payments=$(told payments url)
 echo
 echo "Playing examples/orders/requests.jsonl: duplicates, retries, conflicting payloads, and clients killed in mid-transaction."
 echo
@@ -31,13 +32,13 @@ if [ -n "$warehouse" ]; then
 	done
 	echo "Out of one database, through NATS, into another: $orders orders placed, $shipped shipped by the warehouse,"
 	psql -X -q -A -t -d "$warehouse" -c "SELECT count(*) - count(DISTINCT order_id) FROM shop.shipment" | sed 's/$/ of them twice./'
-	[ "$shipped" -ge "$orders" ] || { echo "The others are late: see $(status 'status["events"]["log"]')" >&2; exit 1; }
+	[ "$shipped" -ge "$orders" ] || { echo "The others are late: see $(told server log)" >&2; exit 1; }
 	echo
 fi
-if [ -n "$gateway" ]; then
+if [ -n "$payments" ]; then
 	echo "Playing examples/payments: a service that knows nothing of retries, behind the gateway; clients and the service are killed."
 	echo
-	/usr/bin/python3 examples/payments/play.py "$pgonce"
+	/usr/bin/python3 examples/payments/play.py "$pgonce" "$demo"
 	echo
 fi
 echo "All is up. Type next:"
@@ -47,8 +48,8 @@ if [ -n "$warehouse" ]; then
 	echo "  psql '$warehouse' -c 'SELECT * FROM shop.shipment'"
 	echo "  $pgonce outbox list --dsn '$dsn'"
 fi
-if [ -n "$gateway" ]; then
-	echo "  curl -i $gateway/payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, \"currency\": \"EUR\"}'"
-	echo "  curl $gateway/once/status"
+if [ -n "$payments" ]; then
+	echo "  curl -i $payments -H 'Idempotency-Key: pay-1' -H 'Content-Type: application/json' -d '{\"order\": \"A-17\", \"amount\": 1999, \"currency\": \"EUR\"}'"
+	echo "  curl $(told payments status)"
 fi
 echo "  make stop"

@@ -44,7 +44,7 @@ UNION ALL
 SELECT 'prepared transactions', CASE count(gid) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(format('%s, the oldest for %s s: ', count(gid), round(max(open_s)))
            || left(string_agg(gid, ', ' ORDER BY open_s DESC), 150),
-           'none is forgotten'),
+           'none is left behind'),
        'each holds its locks and holds back cleaning until COMMIT PREPARED or ROLLBACK PREPARED, also over a restart'
   FROM prepared WHERE open_s > $1::float8
 UNION ALL

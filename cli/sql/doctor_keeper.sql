@@ -29,11 +29,11 @@ SELECT 'keeper steps', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
 UNION ALL
 SELECT 'keeper clock', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(hint, ' '), 250), 'steady'),
-       'the server''s clock jumped: nothing is forgotten until it has been steady for once.setting.clock_settle. Look at its NTP'
+       'the server''s clock jumped: nothing is deleted until it has been steady for once.setting.clock_settle. Look at its NTP'
   FROM held WHERE what = 'clock' AND since IS NOT NULL
 UNION ALL
 SELECT 'retention held', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s %s since %s', what, name, to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')), '; '
            ORDER BY since), 250), 'by nothing'),
-       coalesce(left(string_agg(DISTINCT hint, ' '), 250), 'what is named holds it: nothing that could still be redelivered is forgotten')
+       coalesce(left(string_agg(DISTINCT hint, ' '), 250), 'what is named holds it: nothing is deleted that may be redelivered')
   FROM held WHERE what <> 'clock' AND since < clock_timestamp() - interval '1 hour'

@@ -47,7 +47,7 @@ SELECT 'roles', CASE WHEN count(oid) = count(*) THEN 'ok' ELSE 'warning' END,
 UNION ALL
 SELECT 'grants', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce('not granted: '
-           || left(string_agg(format('%s to %s', name, role_name), ', ' ORDER BY role_name, name), 200), 'as installed'),
+           || left(string_agg(format('%s to %s', name, role_name), ', ' ORDER BY role_name, name), 200), 'the default'),
        'run pgonce init as the owner of the contract'
   FROM lacking
 UNION ALL

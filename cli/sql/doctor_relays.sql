@@ -19,7 +19,7 @@ WITH relays AS (
 SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
        'its progress came by a restore or by logical replication: once.relay_adopt(relay, reason) lets it begin now, once.drop_relay '
-           || 'forgets it'
+           || 'deletes it'
   FROM relays WHERE foreign_cluster
 UNION ALL
 SELECT 'relays running', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
@@ -46,7 +46,7 @@ SELECT 'messages behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
 UNION ALL
 SELECT 'dead messages', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s', consumer, dead), ', ' ORDER BY consumer), 200), 'none'),
-       'pgonce dead list --state dead; mend the cause, then pgonce dead retry or discard'
+       'pgonce dead list --state dead; fix the cause, then pgonce dead retry or discard'
   FROM messages WHERE dead > 0
 UNION ALL
 SELECT 'relay flush', 'ok',

@@ -4,7 +4,7 @@ SELECT 'stale intents', CASE WHEN sum(s.stale) FILTER (WHERE s.oldest_stale < cl
     THEN 'warning' ELSE 'ok' END,
        coalesce(left(string_agg(format('%s: %s, the oldest since %s', quote_literal(s.scope), s.stale, to_char(s.oldest_stale
            AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')), '; ' ORDER BY s.oldest_stale) FILTER (WHERE s.stale > 0), 200), 'none'),
-       'pgonce stuck lists them: their attempts ended without a word, and nobody has retried. '
+       'pgonce stuck lists them: their attempts ended without a report, and nobody has retried. '
            || 'pgonce recover asks the scope''s verify function'
   FROM once.swept AS s
 UNION ALL

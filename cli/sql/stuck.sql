@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What does not come to an end. $1 scope, $2 tenant (each NULL: all), $3 how long an attempt may run before it is listed, $4 how
+-- What does not finish. $1 scope, $2 tenant (each NULL: all), $3 how long an attempt may run before it is listed, $4 how
 -- many of each.
 SELECT json_build_object(
     'stale', (SELECT coalesce(json_agg(to_jsonb(s) || jsonb_build_object(

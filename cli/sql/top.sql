@@ -1,18 +1,13 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What pgonce top shows besides the running attempts (top_running.sql), as one document. See top_screen.c.
+-- What pgonce top shows besides the running attempts (top_running.sql), as one document. See top_picture.c.
 WITH metric AS MATERIALIZED (
     SELECT m.name, m.labels, m.value FROM once.metrics() AS m
-), counted AS (
-    -- Of a consumer's messages the same is told in other words. A takeover is an attempt that runs.
-    SELECT c.scope, CASE WHEN c.verdict IN ('stale', 'retryable', 'process') THEN 'new' WHEN c.verdict = 'duplicate' THEN 'replay'
-                         WHEN c.verdict = 'message_mismatch' THEN 'mismatch'
-                         WHEN c.verdict IN ('final', 'in_doubt', 'expired') THEN 'refused' ELSE c.verdict END AS verdict, c.count
-      FROM once.counts() AS c
-), scope AS (
-    SELECT s.scope,
-           (SELECT jsonb_object_agg(n.verdict, n.count)
-              FROM (SELECT c.verdict, sum(c.count) AS count FROM counted AS c WHERE c.scope = s.scope GROUP BY c.verdict) AS n) AS counts
-      FROM (SELECT DISTINCT c.scope FROM counted AS c) AS s
+), attempt AS (
+    -- Messages are counted with them. A takeover is an attempt that runs.
+    SELECT CASE WHEN c.verdict IN ('stale', 'retryable', 'process') THEN 'new' WHEN c.verdict = 'duplicate' THEN 'replay'
+                WHEN c.verdict = 'message_mismatch' THEN 'mismatch'
+                WHEN c.verdict IN ('final', 'in_doubt', 'expired') THEN 'refused' ELSE c.verdict END AS verdict, sum(c.count) AS count
+      FROM once.counts() AS c GROUP BY 1
 ), relay AS (
     SELECT m.labels->>'relay' AS relay, coalesce(m.labels->>'topic', '') AS topic,
            sum(m.value) FILTER (WHERE m.name = 'pgonce_outbox_pending') AS pending,
@@ -25,7 +20,7 @@ WITH metric AS MATERIALIZED (
 SELECT jsonb_build_object(
     'now', clock_timestamp(), 'epoch', extract(epoch FROM clock_timestamp())::double precision,
     'server', split_part(current_setting('server_version'), ' ', 1), 'database', current_database(), 'role', session_user,
-    'scopes', (SELECT coalesce(jsonb_agg(jsonb_build_object('scope', s.scope) || s.counts), '[]') FROM scope AS s),
+    'attempts', (SELECT coalesce(jsonb_object_agg(a.verdict, a.count), '{}') FROM attempt AS a),
     'relays', (SELECT coalesce(jsonb_agg(jsonb_build_object('relay', r.relay, 'topic', r.topic, 'pending', r.pending,
                    'parked', r.parked, 'dead', r.dead, 'lag_seconds', r.lag)
                    ORDER BY r.dead DESC NULLS LAST, r.lag DESC NULLS LAST, r.relay, r.topic), '[]')
@@ -35,7 +30,7 @@ SELECT jsonb_build_object(
     'dead', (SELECT coalesce(sum(r.dead), 0) FROM relay AS r),
     'lag_seconds', (SELECT coalesce(max(r.lag), 0) FROM relay AS r),
     'partitions', (SELECT coalesce(jsonb_agg(jsonb_build_object('table', p.labels->>'table', 'day', p.labels->>'day',
-                       'bytes', p.value) ORDER BY p.value DESC), '[]')
+                       'bytes', p.value, 'size', pg_size_pretty(p.value::bigint)) ORDER BY p.value DESC), '[]')
                      FROM metric AS p WHERE p.name = 'pgonce_partition_bytes'),
     'days_ahead', (SELECT min(m.value) FROM metric AS m WHERE m.name = 'pgonce_partitions_ahead'),
     'oldest_transaction_seconds', (SELECT max(m.value) FROM metric AS m WHERE m.name = 'pgonce_oldest_transaction_seconds'),

@@ -3,7 +3,8 @@
 -- top asks it less often the longer it takes.
 SELECT jsonb_build_object(
     'scopes', (SELECT coalesce(jsonb_agg(jsonb_build_object('scope', t.scope, 'in_flight', t.in_flight, 'stale', t.stale,
-                   'in_doubt', t.in_doubt)), '[]') FROM once.top() AS t),
+                   'in_doubt', t.in_doubt, 'oldest_seconds', t.oldest_seconds)
+                   ORDER BY t.in_flight + t.stale + t.in_doubt DESC, t.scope), '[]') FROM once.top() AS t),
     'running', (SELECT coalesce(jsonb_agg(jsonb_build_object('tenant', l.tenant, 'scope', l.scope, 'key', l.key,
                     'owner', l.owner, 'attempts', l.attempts, 'created_at', l.created_at,
                     'age_seconds', extract(epoch FROM clock_timestamp() - l.created_at)::double precision,

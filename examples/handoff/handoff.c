@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * handoff.c: a payments service that completes the gateway's intent in the transaction of its own charge: the charge and the
- * answer to it exist together or not at all. Should it die after COMMIT and before it has answered, the retry still gets the
- * answer. make() is the function to copy. The program `handoff-example`; pgonce dev runs it behind the gateway.
+ * handoff.c: a payments service that completes the gateway's intent in the transaction of its own
+ * charge: the charge and the answer to it exist together or not at all. Should it die after COMMIT
+ * and before it has answered, the retry still gets the answer. make() is the function to copy. The
+ * program `handoff-example`; examples/demo.py runs it behind the gateway.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -31,7 +32,8 @@ static int digit_of(char c)
 	                              : -1;
 }
 
-/* A header's value as the gateway writes it: %XX stands for a byte that a header cannot hold as it is. False: it is none. */
+/* A header's value as the gateway writes it: %XX stands for a byte that a header
+ * cannot hold as it is. False: it is none. */
 static bool decode(const char *value, char name[NAME_BYTES_MAX + 1])
 {
 	size_t length = 0;
@@ -49,7 +51,8 @@ static bool decode(const char *value, char name[NAME_BYTES_MAX + 1])
 	return value != NULL && *value == '\0';
 }
 
-/* What the gateway said: whose intent this is, and under which fence. False where the request did not come through it. */
+/* What the gateway said: whose intent this is, and under which fence. False where
+ * the request did not come through it. */
 static bool read_intent(const charge *charge, names *names, once_intent *intent, int *fence)
 {
 	const char *tenant = service_header(charge, "Once-Tenant");
@@ -75,7 +78,8 @@ static bool run(PGconn *database, const char *command)
 	return good;
 }
 
-/* Nothing was charged. A lost fence: another attempt has this intent by now, and it alone may charge. */
+/* Nothing was charged. A lost fence: another attempt has this intent
+ * by now, and it alone may charge. */
 static reply refuse(once_code code, once_error *error)
 {
 	fprintf(stderr, "%s: %s\n", once_error_message(error), once_error_detail(error));
@@ -120,7 +124,8 @@ static reply make(PGconn *database, const charge *charge)
 		made = refuse(code, error);
 		run(database, "ROLLBACK");
 	} else if (!run(database, "COMMIT")) {
-		/* Committed or not, 503 is safe: the gateway frees the intent for a retry only if it is not completed. */
+		/* Committed or not, 503 is safe: the gateway frees the intent for
+		 * a retry only if it is not completed. */
 		made = service_problem(503, "the charge was not committed, as far as is known");
 	} else {
 		made = (reply){.status = 201, .body = strdup(body)};
@@ -134,7 +139,7 @@ done:
 
 int main(int argc, char **argv)
 {
-	static const service handoff = {.name = "handoff-example", .path = "/handoff", .make = make};
+	static const service_kind handoff = {.name = "handoff-example", .path = "/handoff", .make = make};
 
 	return service_main(&handoff, argc, argv);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * orders.c: an order, placed once, through libpgonce: the order, its event and its answer are committed together or not
- * at all. It does what orders.place does in orders.sql, with the same keys and fingerprints, so an order may be
- * attempted here and retried there. order_place is the one to copy.
+ * orders.c: an order, placed once, through libpgonce: the order, its event and its answer
+ * are committed together or not at all. It does what orders.place does in orders.sql,
+ * with the same keys and fingerprints, so an order may be attempted here and retried
+ * there. order_place is the one to copy.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,8 @@ enum {
 	DEADLINE_MS = 20000
 };
 
-/* What the effect works on, and what its outcome points to: it must live until once_execute returns. */
+/* What the effect works on, and what its outcome points to: it must
+ * live until once_execute returns. */
 typedef struct placing {
 	const order *order;
 	PGresult *placed; /* order id and description */
@@ -38,7 +40,7 @@ PGresult *order_query(PGconn *connection, enum sql_id id, int parameter_count, c
 	return PQexecParams(connection, query->text, parameter_count, NULL, parameters, NULL, NULL, 0);
 }
 
-/* ---- The effect, as a callback -------------------------------------------------------------------------------- */
+/* ---- The effect, as a callback ---- */
 
 static void forget(placing *placing)
 {
@@ -48,7 +50,8 @@ static void forget(placing *placing)
 	*placing = (struct placing){.order = placing->order};
 }
 
-/* A request that can never become an order: its answer is stored like any other, as a final failure. */
+/* A request that can never become an order: its answer is stored like
+ * any other, as a final failure. */
 static once_effect_result reject(placing *placing, once_outcome *outcome)
 {
 	const char *problem = PQgetvalue(placing->problem, 0, 0);
@@ -65,11 +68,16 @@ static once_effect_result reject(placing *placing, once_outcome *outcome)
 	return ONCE_EFFECT_FAILED;
 }
 
-/*
- * Runs in the transaction, between start and finish. A statement that fails is the library's to classify: it runs this
- * again or reports it.
- */
-static once_effect_result place(PGconn *connection, void *argument, once_outcome *outcome)
+/* A statement that failed is the library's to judge: it runs the effect again, or reports it. */
+static once_effect_result hand_over(PGresult **result, PGresult **failed)
+{
+	*failed = *result;
+	*result = NULL;
+	return ONCE_EFFECT_RETRY;
+}
+
+/* Runs in the transaction, between start and finish. */
+static once_effect_result place(PGconn *connection, void *argument, once_outcome *outcome, PGresult **failed)
 {
 	placing *placing = argument;
 	const char *request[] = {placing->order->request};
@@ -77,7 +85,7 @@ static once_effect_result place(PGconn *connection, void *argument, once_outcome
 	forget(placing);
 	placing->problem = order_query(connection, SQL_FIND_PROBLEM, 1, request);
 	if (PQresultStatus(placing->problem) != PGRES_TUPLES_OK) {
-		return ONCE_EFFECT_RETRY;
+		return hand_over(&placing->problem, failed);
 	}
 	if (!PQgetisnull(placing->problem, 0, 0)) {
 		return reject(placing, outcome);
@@ -86,13 +94,14 @@ static once_effect_result place(PGconn *connection, void *argument, once_outcome
 	outcome->response_status = 201;
 	placing->placed = order_query(connection, SQL_INSERT_ORDER, 1, request);
 	if (PQresultStatus(placing->placed) == PGRES_TUPLES_OK && PQntuples(placing->placed) == 0) {
-		/* The cart was ordered before, under another key: that order is the answer to this intent too. */
+		/* The cart was ordered before, under another key: that order
+		 * is the answer to this intent too. */
 		outcome->response_status = 200;
 		PQclear(placing->placed);
 		placing->placed = order_query(connection, SQL_FIND_ORDER, 1, request);
 	}
 	if (PQresultStatus(placing->placed) != PGRES_TUPLES_OK || PQntuples(placing->placed) != 1) {
-		return ONCE_EFFECT_RETRY;
+		return hand_over(&placing->placed, failed);
 	}
 
 	const char *order_id = PQgetvalue(placing->placed, 0, 0);
@@ -100,11 +109,10 @@ static once_effect_result place(PGconn *connection, void *argument, once_outcome
 	if (outcome->response_status == 201) {
 		const char *event[] = {description, order_id, placing->order->key};
 		PGresult *emitted = order_query(connection, SQL_EMIT_PLACED, 3, event);
-		bool good = PQresultStatus(emitted) == PGRES_TUPLES_OK;
-		PQclear(emitted);
-		if (!good) {
-			return ONCE_EFFECT_RETRY;
+		if (PQresultStatus(emitted) != PGRES_TUPLES_OK) {
+			return hand_over(&emitted, failed);
 		}
+		PQclear(emitted);
 	}
 	outcome->response_body = (once_bytes){.data = description, .length = strlen(description)};
 	outcome->result_type = "order";
@@ -128,7 +136,7 @@ once_code order_place(once_session *session, const order *order, int64_t wait_ms
 	return code;
 }
 
-/* ---- The effect, as a list of statements ------------------------------------------------------------------------ */
+/* ---- The effect, as a list of statements ---- */
 
 /* A random UUID (RFC 9562, version 4). */
 static bool make_uuid(char text[37])
@@ -154,8 +162,8 @@ static bool make_uuid(char text[37])
 }
 
 /*
- * The order as it will be, so that its answer is known before it is placed. NULL where the request is no JSON object.
- * Freed by the caller.
+ * The order as it will be, so that its answer is known before it is placed. NULL where the request
+ * is no JSON object. Freed by the caller.
  */
 static char *describe(const char *request, const char *order_id)
 {
@@ -201,7 +209,8 @@ once_code order_place_pipelined(once_session *session, const order *order, int64
 	}
 	free(description);
 	if (code == ONCE_DATABASE && strncmp(once_error_sqlstate(refused), "23", 2) == 0) {
-		/* A constraint said no, and rolled everything back: the cart was ordered before, or the request is no order. */
+		/* A constraint said no, and rolled everything back: the cart was ordered
+		 * before, or the request is no order. */
 		once_error_free(refused);
 		return order_place(session, order, wait_ms, answer, error);
 	}
@@ -213,7 +222,7 @@ once_code order_place_pipelined(once_session *session, const order *order, int64
 	return code;
 }
 
-/* ---- The same by hand, for a client that will not live to see the end -------------------------------------------- */
+/* ---- The same by hand, for a client that will not live to see the end ---- */
 
 once_code order_place_until(once_session *session, const order *order, crash_point point, once_answer **answer,
                             once_error **error)
@@ -223,6 +232,7 @@ once_code order_place_until(once_session *session, const order *order, crash_poi
 	once_fingerprint fingerprint;
 	once_outcome outcome = {0};
 	placing placing = {.order = order};
+	PGresult *failed = NULL;
 
 	once_code code = once_fingerprint_json(session, intent.tenant, order->request, &fingerprint, error);
 	if (code != ONCE_OK) {
@@ -236,7 +246,7 @@ once_code order_place_until(once_session *session, const order *order, crash_poi
 	}
 	once_answer_free(*answer);
 	*answer = NULL;
-	if (place(connection, &placing, &outcome) == ONCE_EFFECT_DONE && point != CRASH_MID_EFFECT) {
+	if (place(connection, &placing, &outcome, &failed) == ONCE_EFFECT_DONE && point != CRASH_MID_EFFECT) {
 		code = once_finish(session, &intent, &fingerprint, ONCE_STATE_SUCCEEDED, &outcome, error);
 	}
 	if (code == ONCE_OK && point == CRASH_DURING_COMMIT) {
@@ -244,6 +254,7 @@ once_code order_place_until(once_session *session, const order *order, crash_poi
 	} else if (code == ONCE_OK && point == CRASH_AFTER_COMMIT) {
 		PQclear(PQexec(connection, "COMMIT"));
 	}
+	PQclear(failed);
 	forget(&placing);
 	return code;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play.c: plays a file of order requests: each client is a process of its own, all start at once, some are killed in
- * the middle. Prints what happened to each attempt, and then the proof that nothing was done twice and nothing was
- * lost. Exit status: 0 the proof holds, 1 it does not, 2 it could not be played.
+ * play.c: plays a file of order requests: each client is a process of its own, all start at
+ * once, some are killed in the middle. Prints what happened to each attempt, and then the
+ * proof that nothing was done twice and nothing was lost. Exit status: 0 the proof holds, 1
+ * it does not, 2 it could not be played.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -30,7 +31,8 @@ enum {
 	EXIT_NOT_PLAYED = 2
 };
 
-/* The attempts, as JSON objects: what the file says of them; and what happened, in the order of the table. */
+/* The attempts, as JSON objects: what the file says of them; and what
+ * happened, in the order of the table. */
 typedef struct play {
 	const char *dsn;
 	json_t *attempts;
@@ -45,7 +47,7 @@ static const char *text_of(const json_t *object, const char *name)
 	return text == NULL ? "" : text;
 }
 
-/* ---- Reading the file ----------------------------------------------------------------------------------------- */
+/* ---- Reading the file ---- */
 
 static const struct {
 	const char *name;
@@ -136,7 +138,7 @@ static bool read_attempts(play *play, const char *path)
 	return good;
 }
 
-/* ---- One attempt ---------------------------------------------------------------------------------------------- */
+/* ---- One attempt ---- */
 
 /* The answer's bytes as a JSON string; they are JSON text in this example. */
 static json_t *body_of(const once_answer *answer)
@@ -146,8 +148,8 @@ static json_t *body_of(const once_answer *answer)
 }
 
 /*
- * What happened: "done" or "replay" with the answer, or the SQLSTATE. A final failure's answer is looked up, as
- * its client would.
+ * What happened: "done" or "replay" with the answer, or the SQLSTATE. A final failure's
+ * answer is looked up, as its client would.
  */
 static json_t *result_of(once_session *session, const order *order, once_code code, const once_answer *answer,
                          const once_error *error)
@@ -190,9 +192,10 @@ static json_t *attempt_once(once_session *session, const json_t *attempt, const 
 	return result;
 }
 
-/* ---- A client that is killed ------------------------------------------------------------------------------------ */
+/* ---- A client that is killed ---- */
 
-/* The child: goes as far as the crash point, says so, and waits for the end; where it does not get there, says why. */
+/* The child: goes as far as the crash point, says so, and waits for the end;
+ * where it does not get there, says why. */
 static void run_until(const play *play, const order *order, crash_point point, int channel)
 {
 	once_session *session = NULL;
@@ -222,9 +225,9 @@ static void run_until(const play *play, const order *order, crash_point point, i
 }
 
 /*
- * An attempt by a process that is killed in the middle (SIGKILL: it can tidy up nothing). While it hangs there, and
- * only if the file asks for it, another client tries the same intent and is told at once that it is running:
- * *meanwhile.
+ * An attempt by a process that is killed in the middle (SIGKILL: it can tidy up nothing). While it
+ * hangs there, and only if the file asks for it, another client tries the same intent and is told
+ * at once that it is running: *meanwhile.
  */
 static json_t *attempt_and_die(const play *play, once_session *session, const json_t *attempt, const order *order,
                                crash_point point, json_t **meanwhile)
@@ -263,7 +266,7 @@ static json_t *attempt_and_die(const play *play, once_session *session, const js
 	return result;
 }
 
-/* ---- A client --------------------------------------------------------------------------------------------------- */
+/* ---- A client ---- */
 
 static void report(FILE *to_parent, size_t number, bool aside, json_t *result)
 {
@@ -316,7 +319,7 @@ static int run_client(const play *play, const char *name, int start, FILE *to_pa
 	return fflush(to_parent) == 0 ? EXIT_PROVEN : EXIT_NOT_PLAYED;
 }
 
-/* ---- All clients ------------------------------------------------------------------------------------------------ */
+/* ---- All clients ---- */
 
 typedef struct client {
 	pid_t pid;
@@ -348,7 +351,8 @@ static bool start_client(const play *play, int number, client *clients, const in
 	return clients[number].results != NULL;
 }
 
-/* A result and its place in the table: as in the file, an attempt made meanwhile after the one that hung. */
+/* A result and its place in the table: as in the file, an attempt
+ * made meanwhile after the one that hung. */
 typedef struct ranked {
 	json_int_t rank;
 	json_t *result;
@@ -415,7 +419,7 @@ static bool run_clients(play *play)
 	return good;
 }
 
-/* ---- What happened ---------------------------------------------------------------------------------------------- */
+/* ---- What happened ---- */
 
 static void print_table(const play *play)
 {
@@ -440,7 +444,7 @@ static void print_table(const play *play)
 	}
 }
 
-/* ---- The proof -------------------------------------------------------------------------------------------------- */
+/* ---- The proof ---- */
 
 typedef struct proof {
 	json_t *stored;    /* key -> the answer as the database has it now */
@@ -595,7 +599,7 @@ static bool prove(const play *play, once_session *session)
 	return one_effect && one_intent && one_answer && none_lost;
 }
 
-/* ---- main ------------------------------------------------------------------------------------------------------- */
+/* ---- main ---- */
 
 /* Is the database ready for the example? Says what to do where it is not. */
 static bool check(once_session *session)

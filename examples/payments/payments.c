@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * payments.c: a payments service that knows nothing of retries: every POST /payments charges. Asked twice, it charges twice;
- * that is what the gateway is for. The program `payments-example`; pgonce dev runs it behind the gateway.
+ * payments.c: a payments service that knows nothing of retries: every POST /payments charges. Asked
+ * twice, it charges twice; that is what the gateway is for. The program `payments-example`;
+ * examples/demo.py runs it behind the gateway.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,7 @@ static reply make(PGconn *database, const charge *charge)
 
 int main(int argc, char **argv)
 {
-	static const service payments = {.name = "payments-example", .path = "/payments", .make = make};
+	static const service_kind payments = {.name = "payments-example", .path = "/payments", .make = make};
 
 	return service_main(&payments, argc, argv);
 }

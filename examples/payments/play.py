@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Plays clients that retry, are killed, and whose service is killed, against what `pgonce dev` runs; prints each attempt's
+"""Plays clients that retry, are killed, and whose service is killed, against what examples/demo.py runs; prints each attempt's
 answer, and the charges that there are in the end. Exit status 1 where there is not one charge per intent.
 
-  play.py PGONCE [DIR]      PGONCE: the command; DIR: of pgonce dev, default .pgonce"""
+  play.py PGONCE DEMO      PGONCE: the command; DEMO: what demo.py start has printed"""
 
 import concurrent.futures
 import http.client
@@ -20,13 +20,10 @@ CLIENTS = 10
 
 
 class Play:
-    def __init__(self, pgonce, directory):
-        self.pgonce = pgonce
-        status = json.loads(self.run("dev", "--dir", directory, "--status", "--json").stdout)
-        if not status["gateway"]:
-            sys.exit("play: the gateway does not run: nginx, its module or libmicrohttpd is not here")
-        self.dsn, self.gateway = status["dsn"], status["gateway"]
-        self.host = urllib.parse.urlsplit(self.gateway["url"]).netloc
+    def __init__(self, pgonce, demo):
+        self.pgonce, self.demo = pgonce, demo
+        if not demo["payments"]:
+            sys.exit("play: the gateway does not run: nginx, or its module, is not here")
         self.name = f"{int(time.time())}-{os.getpid()}"
         self.problems = []
 
@@ -39,10 +36,11 @@ class Play:
     def key(self, order):
         return f"{order}-{self.name}"
 
-    def post(self, path, order, behave=""):
-        """(status, replayed, body) of one attempt through the gateway."""
-        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
-        connection.request("POST", path, self.body(order), self.headers(order, behave))
+    def post(self, service, order, behave=""):
+        """(status, replayed, body) of one attempt through the gateway before that service."""
+        url = urllib.parse.urlsplit(self.demo[service]["url"])
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
+        connection.request("POST", url.path, self.body(order), self.headers(order, behave))
         answer = connection.getresponse()
         body = answer.read().decode()
         connection.close()
@@ -54,32 +52,33 @@ class Play:
     def post_directly(self, order):
         connection = http.client.HTTPConnection("service", timeout=PATIENCE_S)
         connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.sock.connect(self.gateway["services"]["payments"]["socket"])
+        connection.sock.connect(self.demo["payments"]["socket"])
         connection.request("POST", "/payments", self.body(order), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         return answer.status, False, answer.read().decode()
 
-    def start_client(self, path, order, behave):
+    def start_client(self, order, behave):
         """A client of its own, to be killed: a process that sends the request and waits for the answer."""
-        lines = [f"POST {path} HTTP/1.1", f"Host: {self.host}", f"Content-Length: {len(self.body(order))}"]
+        url = urllib.parse.urlsplit(self.demo["payments"]["url"])
+        lines = [f"POST {url.path} HTTP/1.1", f"Host: {url.netloc}", f"Content-Length: {len(self.body(order))}"]
         lines += [f"{name}: {value}" for name, value in self.headers(order, behave).items()]
         request = "\r\n".join(lines) + "\r\n\r\n" + self.body(order)
-        host, port = self.host.split(":")
         program = "import socket, sys; s = socket.create_connection(sys.argv[1:3]); s.sendall(sys.argv[3].encode()); s.recv(1)"
-        return subprocess.Popen([sys.executable, "-c", program, host, port, request])
+        return subprocess.Popen([sys.executable, "-c", program, url.hostname, str(url.port), request])
 
     def wait_until_running(self, scope, order):
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            shown = self.run("show", "--dsn", self.dsn, "--scope", scope, "--key", self.key(order), "--json")
+            shown = self.run("show", "--dsn", self.demo["server"]["dsn"], "--scope", scope, "--key", self.key(order), "--json")
             if shown.returncode == 0 and json.loads(shown.stdout)["state"] == "processing":
                 return
             time.sleep(0.02)
         sys.exit(f"play: the intent {scope}/{self.key(order)} is not running")
 
     def charges(self, order):
-        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
-        connection.request("GET", f"/payments?order={order}-{self.name}")
+        url = urllib.parse.urlsplit(self.demo["payments"]["url"])
+        connection = http.client.HTTPConnection(url.netloc, timeout=PATIENCE_S)
+        connection.request("GET", f"{url.path}?order={order}-{self.name}")
         return json.loads(connection.getresponse().read())["count"]
 
     def tell(self, who, answer):
@@ -104,10 +103,10 @@ class Play:
 
     def in_parallel(self):
         print(f"\nThrough the gateway: {CLIENTS} attempts of one intent at once; the first one's client is killed (SIGKILL):")
-        killed = self.start_client("/payments", "parallel", "delay_ms=800")
+        killed = self.start_client("parallel", "delay_ms=800")
         self.wait_until_running("payments", "parallel")
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
-            others = [pool.submit(self.post, "/payments", "parallel") for _ in range(CLIENTS - 1)]
+            others = [pool.submit(self.post, "payments", "parallel") for _ in range(CLIENTS - 1)]
             killed.kill()
             killed.wait()
             answers = [each.result() for each in others]
@@ -117,27 +116,27 @@ class Play:
         self.expect("all retries get the same answer", len(set(answers)) == 1 and answers[0][:2] == (201, True))
 
     def service_killed(self):
-        print("\nThe service is killed after the charge and before its answer: nobody knows, and that is said:")
-        self.tell("attempt 1, the service dies", self.post("/payments", "killed", "die"))
-        doubt = self.post("/payments", "killed")
+        print("\nThe service is killed after the charge and before its answer: its outcome is unknown, and reported so:")
+        self.tell("attempt 1, the service dies", self.post("payments", "killed", "die"))
+        doubt = self.post("payments", "killed")
         self.tell("attempt 2", doubt)
         self.expect("the intent is in doubt", doubt[0] == 409)
         print("  an operator looks, finds the charge, and decides (pgonce resolve --as succeeded):")
         body = json.dumps({"order": f"killed-{self.name}", "found": "by the operator"})
         decided = self.run(
-            *("resolve", "--dsn", self.dsn, "--scope", "payments", "--key", self.key("killed"), "--as", "succeeded"),
+            *("resolve", "--dsn", self.demo["server"]["dsn"], "--scope", "payments", "--key", self.key("killed"), "--as", "succeeded"),
             *("--status", "201", "--body", "-", "--reason", "found the charge"),
             input=body,
         )
         self.expect(f"the decision is taken: {decided.stderr}", decided.returncode == 0)
-        answer = self.post("/payments", "killed")
+        answer = self.post("payments", "killed")
         self.tell("attempt 3", answer)
         self.expect("the decision is replayed", answer == (201, True, body))
 
     def handed_off(self):
         print("\nThe same with the hand-off: the service completes the intent in the transaction of its charge, then dies:")
-        self.tell("attempt 1, the service dies", self.post("/handoff", "handoff", "die"))
-        answer = self.post("/handoff", "handoff")
+        self.tell("attempt 1, the service dies", self.post("handoff", "handoff", "die"))
+        answer = self.post("handoff", "handoff")
         self.tell("attempt 2", answer)
         self.expect("the retry gets the stored answer", answer[:2] == (201, True) and '"charge"' in answer[2])
 
@@ -151,9 +150,9 @@ class Play:
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) != 3:
         sys.exit(__doc__)
-    play = Play(sys.argv[1], sys.argv[2] if len(sys.argv) == 3 else ".pgonce")
+    play = Play(sys.argv[1], json.loads(sys.argv[2]))
     for scene in (play.without, play.in_parallel, play.service_killed, play.handed_off, play.prove):
         scene()
     for problem in play.problems:

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * service.c: see service.h. A thread and a connection to PostgreSQL per client connection, both bounded. To be tried out, it
- * misbehaves on demand: the header X-Behave holds any of "delay_ms=N" (slow), "status=N" (fails, charging nothing) and "die"
- * (ends after the charge and before the answer).
+ * service.c: see service.h. A thread and a connection to PostgreSQL per client
+ * connection, both bounded. To be tried out, it misbehaves on demand: the header X-Behave
+ * holds any of "delay_ms=N" (slow), "status=N" (fails, charging nothing) and "die" (ends
+ * after the charge and before the answer).
  */
 #include <errno.h>
 #include <getopt.h>
@@ -20,13 +21,14 @@
 
 enum {
 	CONNECTIONS_MAX = 64,
-	IDLE_SECONDS_MAX = 75, /* longer than a proxy keeps its end: so none of its requests meets a closing connection */
+	/* longer than a proxy keeps its end: so none of its requests meets a closing connection */
+	IDLE_SECONDS_MAX = 75,
 	BODY_BYTES_MAX = 64 * 1024,
 	DELAY_MS_MAX = 60000
 };
 
 typedef struct running {
-	const service *service;
+	const service_kind *service;
 	const char *dsn;
 	int listener;
 } running;
@@ -108,7 +110,8 @@ PGresult *service_charge(PGconn *database, const charge *charge)
 	return run(database, SQL_CHARGE, (const char *[]){charge->order, amount, charge->currency});
 }
 
-/* Called when a client connects and when it goes. *context is that connection's own place for one to the database. */
+/* Called when a client connects and when it goes. *context is that
+ * connection's own place for one to the database. */
 static void meet(void *argument, struct MHD_Connection *connection, void **context,
                  enum MHD_ConnectionNotificationCode code)
 {
@@ -230,7 +233,8 @@ static enum MHD_Result finish(const running *running, struct MHD_Connection *con
 	                                                      : list(database, connection));
 }
 
-/* libmicrohttpd calls it when the head of a request has come, for each piece of its body, and at its end. */
+/* libmicrohttpd calls it when the head of a request has come, for
+ * each piece of its body, and at its end. */
 static enum MHD_Result take(void *argument, struct MHD_Connection *connection, const char *url, const char *method,
                             const char *version, const char *data, size_t *data_length, void **context)
 {
@@ -321,7 +325,7 @@ static int make_schema(const char *dsn)
 	return status;
 }
 
-int service_main(const service *service, int argc, char **argv)
+int service_main(const service_kind *service, int argc, char **argv)
 {
 	static const struct option options[] = {
 	    {"listen", required_argument, NULL, 'l'}, {"dsn", required_argument, NULL, 'd'}, {NULL, 0, NULL, 0}};

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * service.h: what the two example services share: an HTTP server on libmicrohttpd that reads a charge, has it made, and
- * answers JSON. How the charge is made is each service's own: payments.c and ../handoff/handoff.c.
+ * service.h: what the two example services share: an HTTP server on libmicrohttpd that
+ * reads a charge, has it made, and answers JSON. How the charge is made is each service's
+ * own: payments.c and ../handoff/handoff.c.
  */
 #pragma once
 
@@ -27,23 +28,24 @@ typedef struct reply {
 	char *body;
 } reply;
 
-typedef struct service {
+typedef struct service_kind {
 	const char *name; /* of the program */
 	const char *path; /* that it serves: POST charges, GET lists */
 	reply (*make)(PGconn *database, const charge *charge);
-} service;
+} service_kind;
 
 /* The service's main: reads the options, keeps a worker running, ends on SIGTERM. */
-int service_main(const service *service, int argc, char **argv);
+int service_main(const service_kind *service, int argc, char **argv);
 
 /* A header of the request; NULL where it is not there. */
 const char *service_header(const charge *charge, const char *name);
-/* Inserts the charge: one row with its JSON and its id, or an error. The caller clears the result. */
+/* Inserts the charge: one row with its JSON and its id, or an error.
+ * The caller clears the result. */
 PGresult *service_charge(PGconn *database, const charge *charge);
 /* {"error": "..."} */
 reply service_problem(unsigned status, const char *message);
 /*
- * What to answer where a statement failed: 422 for a charge that can never be made; none where the connection was lost, since
- * nobody knows then; else 503.
+ * What to answer where a statement failed: 422 for a charge that can never be made; none where the
+ * connection was lost, since its outcome is unknown then; else 503.
  */
 reply service_database_problem(PGconn *database, const PGresult *result);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * worker.c: see worker.h. A service that dies in the middle of a request is back a moment later, as under any supervisor, and
- * its listening socket stays open in between: callers are not refused.
+ * worker.c: see worker.h. A service that dies in the middle of a request is back a moment later, as
+ * under any supervisor, and its listening socket stays open in between: callers are not refused.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +22,8 @@
 
 enum {
 	BACKLOG = 128,
-	PAUSE_MS = 20, /* before a worker is started again; doubled for each that lived less than a second */
+	/* before a worker is started again; doubled for each that lived less than a second */
+	PAUSE_MS = 20,
 	PAUSE_MS_MAX = 1000
 };
 

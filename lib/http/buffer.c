@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* buffer.c: text that grows up to a limit: see buffer.h. */
 #include "buffer.h"
+#include "utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -76,29 +77,12 @@ void buffer_json(buffer *buffer, http_text text)
 	buffer_add(buffer, "\"", 1);
 }
 
-/* The bytes of the character beyond ASCII that begins here, as RFC 3629 defines them; 0: none does. */
-static size_t character_bytes(const unsigned char *at, size_t left)
-{
-	size_t bytes = *at >= 0xF0 ? 4 : *at >= 0xE0 ? 3 : 2;
-	unsigned char low = *at == 0xE0 ? 0xA0 : *at == 0xF0 ? 0x90 : 0x80;
-	unsigned char high = *at == 0xED ? 0x9F : *at == 0xF4 ? 0x8F : 0xBF;
-	if (*at < 0xC2 || *at > 0xF4 || left < bytes || at[1] < low || at[1] > high) {
-		return 0;
-	}
-	for (size_t i = 2; i < bytes; i++) {
-		if (at[i] < 0x80 || at[i] > 0xBF) {
-			return 0;
-		}
-	}
-	return bytes;
-}
-
 void buffer_json_utf8(buffer *buffer, http_text text)
 {
 	buffer_add(buffer, "\"", 1);
 	for (size_t i = 0; i < text.length;) {
-		size_t bytes = character_bytes((const unsigned char *)&text.data[i], text.length - i);
-		if (bytes == 0) {
+		size_t bytes = utf8_length((const unsigned char *)&text.data[i], text.length - i);
+		if (bytes <= 1) {
 			add_json_byte(buffer, text.data[i++]);
 		} else {
 			buffer_add(buffer, &text.data[i], bytes);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * buffer.h: text that grows up to a limit. A failure (memory, the limit) is remembered, so that a writer checks once, at
- * its end. Used by the files of lib/http that write JSON and metrics; nobody else sees it.
+ * buffer.h: text that grows up to a limit. A failure (memory, the limit) is remembered, so that a
+ * writer checks once, at its end. Used by the files of lib/http that write JSON and metrics; nobody
+ * else sees it.
  */
 #pragma once
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * decide.c: the gateway's state machine: what to do with a request after its claim, and what to report after the
- * upstream's answer. Pure; the whole table is in tests/http/test_decide.c. The rule behind all of it: run only what
- * certainly did not run, call done only what certainly is, and put everything else in doubt.
+ * decide.c: the gateway's state machine: what to do with a request after its claim, and what to
+ * report after the upstream's answer. Pure; the whole table is in tests/http/test_decide.c. The
+ * rule behind all of it: run only what certainly did not run, call done only what certainly is, and
+ * put everything else in doubt.
  */
 #include "http.h"
 
@@ -132,8 +133,9 @@ http_effect http_effect_parse(http_text value)
 }
 
 /*
- * Nothing was done, by what HTTP says of the status; and the same request may well be answered otherwise soon: with a fresh
- * token, once a lock is gone, or where a redirect that keeps method and body leads.
+ * Nothing was done, by what HTTP says of the status; and the same request may well be answered
+ * otherwise soon: with a fresh token, once a lock is gone, or where a redirect that keeps method
+ * and body leads.
  */
 static bool is_refusal(int status)
 {
@@ -164,7 +166,10 @@ static http_effect effect_of_status(const http_policy *policy, int status)
 	if (status < 500) {
 		return policy->stored & HTTP_STORED_4XX ? HTTP_EFFECT_DONE : HTTP_EFFECT_NONE;
 	}
-	/* Who releases speaks for the service, and not for a proxy before it, which has lost the service's answer. */
+	/*
+	 * Who releases speaks for the service, and not for a proxy before it, which has lost the
+	 * service's answer.
+	 */
 	return policy->server_errors == HTTP_EFFECT_NONE && (status == 502 || status == 504) ? HTTP_EFFECT_UNKNOWN
 	                                                                                     : policy->server_errors;
 }
@@ -199,7 +204,10 @@ http_report http_decide_ending(const http_policy *policy, const http_ending *end
 	if (!ending->lease_lost) {
 		return report;
 	}
-	/* An intent that was put in doubt meanwhile can not be released, but a failure of its own attempt is believed. */
+	/*
+	 * An intent that was put in doubt meanwhile cannot be released, but a failure of its own
+	 * attempt is believed.
+	 */
 	return report == HTTP_REPORT_RELEASE    ? HTTP_REPORT_RETRYABLE
 	       : report == HTTP_REPORT_IN_DOUBT ? HTTP_REPORT_NOTHING
 	                                        : report;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * headers.c: which headers are stored and replayed, and their form in the contract's response_headers. The gateway calls it
- * when an answer is stored and when it is replayed. The JSON is written and read here: two fixed forms are less code
- * than a library brings, one block of memory holds the result, and the server that loads the module loads nothing more.
+ * headers.c: which headers are stored and replayed, and their form in the contract's
+ * response_headers. The gateway calls it when an answer is stored and when it is replayed. The JSON
+ * is written and read here: two fixed forms are less code than a library brings, one block of
+ * memory holds the result, and the server that loads the module loads nothing more.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #include "buffer.h"
+#include "json_escape.h"
+#include "utf8.h"
 
 enum {
 	ENCODED_MAX = 16 << 20
@@ -17,8 +20,9 @@ enum {
 /* ---- Which ---- */
 
 /*
- * What describes the answer and holds for every attempt alike. Names that an application invents are usually X-; those of
- * browsers' access control belong to the answer, or a page could read the first one and not its replay.
+ * What describes the answer and holds for every attempt alike. Names that an application invents
+ * are usually X-; those of browsers' access control belong to the answer, or a page could read the
+ * first one and not its replay.
  */
 static const char *const kept_by_default[] = {
     "accept-patch",
@@ -281,77 +285,19 @@ static int hex_digit(char c)
 	                              : -1;
 }
 
-static bool hex4(reader *in, uint32_t *number)
-{
-	*number = 0;
-	for (int i = 0; i < 4; i++) {
-		int digit = hex_digit(*in->at);
-		if (digit < 0) {
-			return false;
-		}
-		*number = *number << 4 | (uint32_t)digit;
-		in->at++;
-	}
-	return true;
-}
-
-static void put_utf8(reader *in, uint32_t c)
-{
-	if (c < 0x80) {
-		put(in, (unsigned char)c);
-	} else if (c < 0x800) {
-		put(in, (unsigned char)(0xC0 | c >> 6));
-		put(in, (unsigned char)(0x80 | (c & 0x3F)));
-	} else if (c < 0x10000) {
-		put(in, (unsigned char)(0xE0 | c >> 12));
-		put(in, (unsigned char)(0x80 | (c >> 6 & 0x3F)));
-		put(in, (unsigned char)(0x80 | (c & 0x3F)));
-	} else {
-		put(in, (unsigned char)(0xF0 | c >> 18));
-		put(in, (unsigned char)(0x80 | (c >> 12 & 0x3F)));
-		put(in, (unsigned char)(0x80 | (c >> 6 & 0x3F)));
-		put(in, (unsigned char)(0x80 | (c & 0x3F)));
-	}
-}
-
-static bool escape_unicode(reader *in)
-{
-	uint32_t c;
-	uint32_t low;
-	if (!hex4(in, &c) || (c >= 0xDC00 && c <= 0xDFFF)) {
-		return false;
-	}
-	if (c >= 0xD800 && c <= 0xDBFF) {
-		if (in->at[0] != '\\' || in->at[1] != 'u') {
-			return false;
-		}
-		in->at += 2;
-		if (!hex4(in, &low) || low < 0xDC00 || low > 0xDFFF) {
-			return false;
-		}
-		c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
-	}
-	put_utf8(in, c);
-	return true;
-}
-
 static bool escape(reader *in)
 {
-	static const char names[] = "\"\\/bfnrt";
-	static const char values[] = "\"\\/\b\f\n\r\t";
-	char c = *in->at;
-	if (c == '\0') {
+	const unsigned char *at = (const unsigned char *)in->at;
+	char bytes[4];
+	uint32_t c = 0;
+	if (!json_read_escape(&at, at + strnlen(in->at, JSON_ESCAPE_BYTES_MAX), &c)) {
 		return false;
 	}
-	in->at++;
-	if (c == 'u') {
-		return escape_unicode(in);
+	in->at = (const char *)at;
+	size_t length = utf8_put(bytes, c);
+	for (size_t i = 0; i < length; i++) {
+		put(in, (unsigned char)bytes[i]);
 	}
-	const char *found = strchr(names, c);
-	if (found == NULL) {
-		return false;
-	}
-	put(in, (unsigned char)values[found - names]);
 	return true;
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.h: what the HTTP door decides without knowing any server: headers, problem documents, and what to do on each
- * verdict and each answer of the upstream. Pure functions; nothing here blocks, allocates without saying so, or
- * touches a database. The gateway calls it; it may call libpgonce's names and json. Sources: RFC 9457 (problem documents), RFC 9110 (HTTP), draft-ietf-httpapi-idempotency-key-header-07.
+ * http.h: what the HTTP door decides without knowing any server: headers, problem documents, and
+ * what to do on each verdict and each answer of the upstream. Pure functions; nothing here blocks,
+ * allocates without saying so, or touches a database. The gateway calls it; it may call libpgonce's
+ * names and json. Sources: RFC 9457 (problem documents), RFC 9110 (HTTP),
+ * draft-ietf-httpapi-idempotency-key-header-07.
  */
 #pragma once
 
@@ -18,7 +20,10 @@ typedef struct http_text {
 	size_t length;
 } http_text;
 
-/* What an answer says of the effect: by its header Once-Effect; by what it is, where it is another gateway's problem; or by its status. */
+/*
+ * What an answer says of the effect: by its header Once-Effect; by what it is, where it is another
+ * gateway's problem; or by its status.
+ */
 typedef enum http_effect {
 	HTTP_EFFECT_UNSAID = 0,
 	HTTP_EFFECT_NONE,   /* it did not happen: the key is released */
@@ -42,15 +47,20 @@ typedef enum http_problem {
 	HTTP_PROBLEM_NO_ANSWER,      /* 409: finished for good, with no stored HTTP answer */
 	HTTP_PROBLEM_BODY_TOO_LARGE, /* 413: a request body that the gateway will not fingerprint */
 	HTTP_PROBLEM_REFUSED,        /* 403: the tenant or the scope is refused to the gateway's role */
-	HTTP_PROBLEM_UNAVAILABLE,    /* 503, with Retry-After: the database cannot be asked. Nothing was done. */
-	HTTP_PROBLEM_NOT_STORED,     /* 503: the effect may have happened and its answer could not be stored: in doubt */
-	HTTP_PROBLEM_UNREACHED,      /* 502, or 504: the upstream got nothing of the request */
-	HTTP_PROBLEM_UNANSWERED,     /* 502, or 504: the upstream got it, and gave no answer */
+	/* 503, with Retry-After: the database cannot be asked. Nothing was done. */
+	HTTP_PROBLEM_UNAVAILABLE,
+	/* 503, with Retry-After: there is a stored answer, and no memory to send it now */
+	HTTP_PROBLEM_BUSY,
+	/* 503: the effect may have happened and its answer could not be stored: in doubt */
+	HTTP_PROBLEM_NOT_STORED,
+	HTTP_PROBLEM_UNREACHED,  /* 502, or 504: the upstream got nothing of the request */
+	HTTP_PROBLEM_UNANSWERED, /* 502, or 504: the upstream got it, and gave no answer */
 	HTTP_PROBLEMS
 } http_problem;
 
 int http_problem_status(http_problem problem);
-const char *http_problem_slug(http_problem problem); /* "key-missing": for logs, counters, and the page's anchor */
+/* "key-missing": for logs, counters, and the page's anchor */
+const char *http_problem_slug(http_problem problem);
 const char *http_problem_title(http_problem problem);
 /* Is it worth sending the same request with the same key again, by a program and soon? */
 bool http_problem_retryable(http_problem problem);
@@ -61,29 +71,36 @@ enum {
 	HTTP_PROBLEM_DETAIL_MAX = 300,
 	HTTP_PROBLEM_REQUEST_MAX = 64
 };
-/* What is said of this occurrence; all zero: nothing. */
+/* What this occurrence adds; all zero: nothing. */
 typedef struct http_occurrence {
 	/*
-	 * What the slug is appended to, so that types can lead to the operator's copy of docs/problems.md
-	 * ("https://docs.example/pgonce/problems#"); NULL, or one that http_problem_base_good refuses: "urn:pgonce:problem:".
+	 * What the slug is appended to, so that types can lead to the operator's copy of
+	 * docs/problems.md ("https://docs.example/pgonce/problems#"); NULL, or one that
+	 * http_problem_base_good refuses: "urn:pgonce:problem:".
 	 */
 	const char *type_base;
-	int status;         /* in place of the problem's own; 0: that */
-	const char *detail; /* one sentence more. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX */
-	http_text request;  /* the request's id, of which instance is made: letters and digits, else there is none */
+	int status; /* in place of the problem's own; 0: that */
+	/* one sentence more. ASCII; any other byte becomes '?'; cut at HTTP_PROBLEM_DETAIL_MAX */
+	const char *detail;
+	/* the request's id, of which instance is made: letters and digits, else there is none */
+	http_text request;
 } http_occurrence;
 /*
- * Writes application/problem+json (RFC 9457: type, title, status, detail, instance; and retryable) and returns its length; at
- * most size bytes with a NUL, and always whole: 0 and "" where it does not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
+ * Writes application/problem+json (RFC 9457: type, title, status, detail, instance; and retryable)
+ * and returns its length; at most size bytes with a NUL, and always whole: 0 and "" where it does
+ * not fit; HTTP_PROBLEM_BYTES_MAX is always enough.
  */
 size_t http_problem_write(http_problem problem, const http_occurrence *occurrence, char *out, size_t size);
-/* Is it 1 to HTTP_PROBLEM_BASE_MAX characters that may stand in a URI, without quote and backslash? */
+/*
+ * Is it 1 to HTTP_PROBLEM_BASE_MAX characters that may stand in a URI, without quote and backslash?
+ */
 bool http_problem_base_good(const char *type_base);
 
 /*
- * What a problem document says of the effect of the request that it answers, where another gateway behind this one gave it: its type has the default
- * base, or, with a base of its own, its instance is a request of a gateway. HTTP_EFFECT_UNSAID: any other text. HTTP_EFFECT_DONE is said
- * of what was done and has no answer to store.
+ * What a problem document says of the effect of the request that it answers, where another gateway
+ * behind this one gave it: its type has the default base, or, with a base of its own, its instance
+ * is a request of a gateway. HTTP_EFFECT_UNSAID: any other text. HTTP_EFFECT_DONE is returned for
+ * what was done and has no answer to store.
  */
 http_effect http_problem_effect(http_text document);
 
@@ -99,37 +116,53 @@ enum {
 };
 
 /*
- * Is this response header stored and replayed? Never, whatever the list says: http_header_never. Others by the allow list:
- * names, or prefixes that end in '*'; count 0 takes the default list of headers.c. Case does not matter.
+ * Is this response header stored and replayed? Never, whatever the list says: http_header_never.
+ * Others by the allow list: names, or prefixes that end in '*'; count 0 takes the default list of
+ * headers.c. Case does not matter.
  */
 bool http_header_kept(http_text name, const http_text *allowed, size_t count);
 /*
- * A header that is never replayed: credentials (Set-Cookie, WWW-Authenticate, ...), hop-by-hop headers (RFC 9110 section
- * 7.6.1), framing (Content-Length, ...), what the server says anew (Date, Server, Age, ...), instructions to the proxy
- * (X-Accel-*), and the gateway's own (Idempotency-Replayed, Once-*). An allow list that names one is a mistake.
+ * A header that is never replayed: credentials (Set-Cookie, WWW-Authenticate, ...), hop-by-hop
+ * headers (RFC 9110 section 7.6.1), framing (Content-Length, ...), what the server says anew (Date,
+ * Server, Age, ...), instructions to the proxy (X-Accel-*), and the gateway's own
+ * (Idempotency-Replayed, Once-*). An allow list that names one is a mistake.
  */
 bool http_header_never(http_text name);
 /*
- * Must a client not send it, because the gateway speaks it to the upstream? Once-*, Idempotency-Replayed; with '_' for '-',
- * too, since CGI, WSGI and their kin read both as one.
+ * Must a client not send it, because the gateway speaks it to the upstream? Once-*,
+ * Idempotency-Replayed; with '_' for '-', too, since CGI, WSGI and their kin read both as one.
  */
 bool http_header_reserved(http_text name);
 /*
- * Headers as the contract stores them, a JSON object (response_headers is jsonb) that keeps order, repetition and bytes:
+ * Headers as the contract stores them, a JSON object that keeps order, repetition and bytes:
  *   {"h": [["Content-Type", "text/plain"], ["X-Name", null, "636166e9"]]}
- * A value that is not printable ASCII (and tab) is null and its bytes in hexadecimal, because what jsonb takes beyond ASCII
- * depends on the database's encoding, and one refused value would spoil a whole batch. A header that can not be sent again (its name is
- * no token; CR, LF or NUL in its value) is left out.
- * Encode: *json is the caller's to free. False where memory is short or there are more than HTTP_HEADERS_MAX: the
- * effect is done all the same, so report HTTP_REPORT_TOO_LARGE.
- * Decode: *headers and all its text are one block that the caller frees (NULL where *count is 0). The flat form that
- * hand-written SQL stores is decoded too, its text as UTF-8: {"Content-Type": "text/plain", "Link": ["a", "b"]}. NULL and "{}" are
- * no headers. False where the text is of neither form, names what can not be sent as a header, or memory is short:
- * nothing of it may be sent then. Decoded headers are not filtered: ask http_header_never of each, since a service that completes its own
- * intent may have stored anything.
+ * A value that is not printable ASCII (and tab) is null, with its bytes in hexadecimal: what jsonb
+ * takes beyond ASCII depends on the database's encoding, and one refused value would spoil a whole
+ * batch. A header that cannot be sent again (its name is no token; CR, LF or NUL in its value) is
+ * left out.
+ * Encode: *json is the caller's to free. False where memory is short or there are more than
+ * HTTP_HEADERS_MAX: the effect is done all the same, so report HTTP_REPORT_TOO_LARGE.
+ * Decode: *headers and all its text are one block that the caller frees (NULL where *count is 0).
+ * The flat form that hand-written SQL stores is decoded too, its text as UTF-8:
+ *   {"Content-Type": "text/plain", "Link": ["a", "b"]}
+ * NULL and "{}" are no headers. False where the text is of neither form, names what cannot be sent
+ * as a header, or memory is short: send nothing of it. Decoded headers are not filtered: ask
+ * http_header_never of each, since a service that completes its own intent may store anything.
  */
 bool http_headers_encode(const http_header *headers, size_t count, char **json);
 bool http_headers_decode(const char *json, http_header **headers, size_t *count);
+
+/* ---- redirect.c ---- */
+
+/*
+ * Which request a client sends that follows a redirect: the reference of a Location (RFC 3986,
+ * section 5) resolved against the request's Host and target (path and query). *to_host, as its Host
+ * header will be, and *to_target point into out, one after the other and not terminated. False
+ * where that is not certain: another scheme than HTTP's, what is no absolute path, characters that
+ * each client encodes in its own way; or where it does not fit.
+ */
+bool http_redirect(http_text host, http_text target, http_text location, char *out, size_t size, http_text *to_host,
+                   http_text *to_target);
 
 /* ---- decide.c: the state machine ---- */
 
@@ -139,11 +172,13 @@ http_effect http_effect_parse(http_text value);
 
 /* What a location wants; the directives of the same names. */
 typedef struct http_policy {
-	bool doubt_retries;        /* once_in_doubt retry: the upstream is idempotent itself, so run again */
-	bool waits;                /* once_wait is not 0, and has not passed yet for this request */
-	bool fails_open;           /* once_fail open: without the database, requests pass unprotected */
-	uint32_t stored;           /* once_store: bits of HTTP_STORED_* */
-	http_effect server_errors; /* once_on_5xx: release is NONE, store is DONE; all else is in doubt */
+	/* once_in_doubt retry: the upstream is idempotent itself, so run again */
+	bool doubt_retries;
+	bool waits;      /* once_wait is not 0, and has not passed yet for this request */
+	bool fails_open; /* once_fail open: without the database, requests pass unprotected */
+	uint32_t stored; /* once_store: bits of HTTP_STORED_* */
+	/* once_on_5xx: release is NONE, store is DONE; all else is in doubt */
+	http_effect server_errors;
 	size_t response_bytes_max;
 } http_policy;
 
@@ -160,18 +195,23 @@ typedef enum http_step {
 	HTTP_REPLAY, /* send the stored answer */
 	HTTP_WAIT,   /* another attempt runs: ask again later */
 	HTTP_REFUSE, /* send *problem */
-	HTTP_GIVE_UP, /* this attempt took over one whose worker was lost: report in doubt under the fence, then send *problem */
+	/*
+	 * this attempt took over one whose worker was lost: report in doubt under the fence, then send
+	 * *problem
+	 */
+	HTTP_GIVE_UP,
 	HTTP_PASS, /* unprotected (fail open): pass it, store nothing */
 	HTTP_STEPS
 } http_step;
 const char *http_step_name(http_step step); /* "run", ...: for logs and counters */
 /*
- * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE and HTTP_GIVE_UP. A takeover of a stale lease
- * (PROCESSING_STALE) is run only where doubt_retries says so, since the lost worker may have sent the request;
- * RETRYABLE_FAILURE is run. Nothing runs without a fence and the state PROCESSING, nothing replays without a
- * status of 200 to 599: whatever contradicts itself is refused. Failing open covers what says that the database cannot be asked
- * (lost, late, overloaded, an error of its own), never what it said about this request, nor a contract that is missing or of
- * another version: that would leave a whole deployment unprotected, unnoticed.
+ * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE and HTTP_GIVE_UP. A
+ * takeover of a stale lease (PROCESSING_STALE) is run only where doubt_retries says so, since the
+ * lost worker may have sent the request; RETRYABLE_FAILURE is run. Nothing runs without a fence and
+ * the state PROCESSING, nothing replays without a status of 200 to 599: whatever contradicts itself
+ * is refused. Failing open covers what says that the database cannot be asked (lost, late,
+ * overloaded, an error of its own), never what it said about this request, nor a contract that is
+ * missing or of another version: that would leave a whole deployment unprotected, unnoticed.
  */
 http_step http_decide_claim(const http_policy *policy, const once_answer *answer, once_code code,
                             http_problem *problem);
@@ -180,53 +220,55 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 typedef struct http_ending {
 	int status;         /* of the answer that the client gets */
 	http_effect effect; /* what the upstream said of it */
-	bool from_upstream; /* the upstream's own status, not one that the server made (502, 504, error_page) */
-	bool request_sent;  /* any byte of the request left for any upstream that was tried */
-	bool complete;      /* all of the answer came */
-	bool too_large;     /* more than response_bytes_max */
-	bool
-	    lease_lost; /* a renewal was refused: another attempt may run, or the upstream has completed the intent itself */
+	/* the upstream's own status, not one that the server made (502, 504, error_page) */
+	bool from_upstream;
+	bool request_sent; /* any byte of the request left for any upstream that was tried */
+	bool complete;     /* all of the answer came */
+	bool too_large;    /* more than response_bytes_max */
+	bool lease_lost;   /* a renewal was refused: somebody else may run or has completed it */
 } http_ending;
 
 typedef enum http_report {
 	HTTP_REPORT_COMPLETE,  /* once.complete with the answer */
 	HTTP_REPORT_TOO_LARGE, /* once.complete without it: result_type HTTP_RESULT_TOO_LARGE */
 	HTTP_REPORT_RELEASE,   /* nothing was sent: once.release */
-	HTTP_REPORT_RETRYABLE, /* once.fail, retryable: nothing lasting was done, by the upstream's word or the location's */
-	HTTP_REPORT_IN_DOUBT,  /* once.fail, in doubt */
-	HTTP_REPORT_NOTHING,   /* the lease is lost, and this attempt knows nothing that would help */
+	/* once.fail, retryable: nothing lasting was done, by the upstream's word or the location's */
+	HTTP_REPORT_RETRYABLE,
+	HTTP_REPORT_IN_DOUBT, /* once.fail, in doubt */
+	HTTP_REPORT_NOTHING,  /* the lease is lost, and this attempt knows nothing that would help */
 	HTTP_REPORTS
 } http_report;
 #define HTTP_RESULT_TOO_LARGE "once.too_large"
 /*
  * Whatever is not known is in doubt (or retryable, where doubt_retries). The first line that fits:
- *   nothing sent, no answer of the upstream's            RELEASE
- *   sent, and no whole answer of the upstream's own      in doubt
- *   effect NONE: Once-Effect: none, or a problem         RETRYABLE, whatever the status is
- *   effect DONE                                          COMPLETE, or TOO_LARGE where it cannot be replayed
- *   effect UNKNOWN                                       in doubt
- *   no final status (1xx, 600 and more)                  in doubt
+ *   nothing sent, no answer of the upstream's        RELEASE
+ *   sent, and no whole answer of the upstream's own  in doubt
+ *   effect NONE: Once-Effect: none, or a problem     RETRYABLE, whatever the status is
+ *   effect DONE                                      COMPLETE, or TOO_LARGE: no replay
+ *   effect UNKNOWN                                   in doubt
+ *   no final status (1xx, 600 and more)              in doubt
  *   307, 308, 401, 403, 407, 408, 409, 421, 423, 425,
- *   429, 503                                             RETRYABLE: by HTTP nothing was done, and it may change by itself
- *   2xx, and a class that is stored                      COMPLETE, or TOO_LARGE
- *   3xx, not stored                                      in doubt: 303 answers what is done, 305 what is not
- *   4xx, not stored                                      RETRYABLE
- *   5xx, server_errors DONE                              COMPLETE, or TOO_LARGE
- *   502, 504                                             in doubt: a proxy behind this one lost its own upstream's answer
- *   5xx, server_errors NONE                              RETRYABLE
- *   5xx otherwise                                        in doubt: a service that lost COMMIT's answer says 500 too
- * With a lost lease what is known is reported all the same, since the fence guards the row: an intent that a duplicate
- * has found stale and put in doubt takes the word of its own attempt. Where that report is refused, peek: what is stored is
- * the answer.
+ *   429, 503                                         RETRYABLE: by HTTP nothing was done
+ *   2xx, and a class that is stored                  COMPLETE, or TOO_LARGE
+ *   3xx, not stored                                  in doubt: 303 says done, 305 not
+ *   4xx, not stored                                  RETRYABLE
+ *   5xx, server_errors DONE                          COMPLETE, or TOO_LARGE
+ *   502, 504                                         in doubt: a proxy behind it lost an answer
+ *   5xx, server_errors NONE                          RETRYABLE
+ *   5xx otherwise                                    in doubt: it may have committed
+ * With a lost lease what is known is reported all the same, since the fence guards the row: an
+ * intent that a duplicate has found stale and put in doubt takes the word of its own attempt. Where
+ * that report is refused, peek: what is stored is the answer.
  */
 http_report http_decide_ending(const http_policy *policy, const http_ending *ending);
 const char *http_report_name(http_report report); /* "complete", ...: for logs and counters */
 
 /* ---- metrics.c: the status page ---- */
 /*
- * Counters for all workers, in memory that they share: integers only, no pointers, a fixed size; all zero bytes but
- * for what http_metrics_init writes. Counters only grow and are added to atomically; a killed worker leaves them whole. Gauges belong
- * to a worker's slot and vanish with it.
+ * Counters for all workers, in memory that they share: integers only, no pointers, a fixed size;
+ * all zero bytes but for what http_metrics_init writes. Counters only grow and are added to
+ * atomically; a killed worker leaves them whole. Gauges belong to a worker's slot and vanish with
+ * it.
  */
 enum {
 	HTTP_METRICS_SCOPES_MAX = 64,    /* counted apart; row 0 has all further ones */
@@ -245,10 +287,11 @@ typedef struct http_metrics_scope {
 
 /* One process. Only it writes here; the statistics are those that are already in the totals. */
 typedef struct http_metrics_worker {
-	uint64_t present; /* its process id; 0: nobody */
-	uint64_t running; /* requests that the upstream works on, under a lease */
-	uint64_t waiting; /* duplicates that wait for their original */
-	uint64_t held;    /* answers held back until they are stored */
+	uint64_t present;      /* its process id; 0: nobody */
+	uint64_t running;      /* requests that the upstream works on, under a lease */
+	uint64_t waiting;      /* duplicates that wait for their original */
+	uint64_t held;         /* answers held back until they are stored */
+	uint64_t replay_bytes; /* of stored answers that are being sent */
 	once_batcher_statistics counted;
 } http_metrics_worker;
 
@@ -256,7 +299,7 @@ typedef struct http_metrics {
 	uint64_t bytes; /* sizeof this: what another version left is not read */
 	uint64_t reports[HTTP_REPORTS];
 	uint64_t reports_refused;  /* the fence was lost, or it was finished otherwise */
-	uint64_t reports_unstored; /* the database could not be told */
+	uint64_t reports_unstored; /* not stored in the database */
 	uint64_t connects;
 	uint64_t connect_failures;
 	uint64_t batches[2];
@@ -270,22 +313,32 @@ typedef struct http_metrics {
 	http_metrics_worker workers[HTTP_METRICS_WORKERS_MAX];
 } http_metrics;
 
-/* Before workers start. Keeps what a predecessor of the same layout has counted (a reload), else starts at zero. */
+/*
+ * Before workers start. Keeps what a predecessor of the same layout has counted (a reload), else
+ * starts at zero.
+ */
 void http_metrics_init(http_metrics *metrics);
-/* A worker's slot, its gauges at zero. slot: unique among living processes (ngx_process_slot), below HTTP_METRICS_WORKERS_MAX. */
+/*
+ * A worker's slot, its gauges at zero. slot: unique among living processes (ngx_process_slot),
+ * below HTTP_METRICS_WORKERS_MAX.
+ */
 http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint64_t process_id);
 void http_metrics_leave(http_metrics_worker *worker);
 /* The row of a scope, for http_metrics_decided; worth keeping where the scope is constant. */
 size_t http_metrics_scope_row(http_metrics *metrics, http_text scope);
 /* problem is read with HTTP_REFUSE only. */
 void http_metrics_decided(http_metrics *metrics, size_t row, http_step step, http_problem problem);
-/* Adds what a batcher has counted since the last call. After its statistics started anew (another batcher), too. */
+/*
+ * Adds what a batcher has counted since the last call. After its statistics started anew (another
+ * batcher), too.
+ */
 void http_metrics_batched(http_metrics *metrics, http_metrics_worker *worker,
                           const once_batcher_statistics *statistics);
 /* Any of the struct's counters: http_metrics_add(&metrics->reports[report], 1). */
 void http_metrics_add(uint64_t *counter, uint64_t increment);
 /*
- * *text: terminated, the caller's to free; false where memory is short. JSON: one object. OpenMetrics 1.0.
+ * *text: terminated, the caller's to free; false where memory is short. JSON: one object.
+ * OpenMetrics 1.0.
  */
 bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length);
 bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *length);

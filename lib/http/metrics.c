@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * metrics.c: the counters of all workers and the two texts of the status page. Called by the gateway: each worker counts
- * into memory that all share; any of them writes the page. No locks: a worker may be killed at any instruction, and what
- * it held would stay held.
+ * metrics.c: the counters of all workers and the two texts of the status page. Called by the
+ * gateway: each worker counts into memory that all share; any of them writes the page. No locks: a
+ * worker may be killed at any instruction, and what it held would stay held.
  */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "openmetrics.h"
 
 /* ---- Counting ---- */
@@ -43,6 +44,7 @@ http_metrics_worker *http_metrics_enter(http_metrics *metrics, size_t slot, uint
 	set(&worker->running, 0);
 	set(&worker->waiting, 0);
 	set(&worker->held, 0);
+	set(&worker->replay_bytes, 0);
 	__atomic_store_n(&worker->present, process_id, __ATOMIC_RELEASE);
 	return worker;
 }
@@ -52,19 +54,17 @@ void http_metrics_leave(http_metrics_worker *worker)
 	__atomic_store_n(&worker->present, 0, __ATOMIC_RELEASE);
 }
 
-/* FNV-1a; never 0. */
+/* Never 0. */
 static uint64_t hash_of(http_text name)
 {
-	uint64_t hash = 14695981039346656037u;
-	for (size_t i = 0; i < name.length; i++) {
-		hash = (hash ^ (unsigned char)name.data[i]) * 1099511628211u;
-	}
+	uint64_t hash = hash_bytes(HASH_START, name.data, name.length);
+
 	return hash == 0 ? 1 : hash;
 }
 
 /*
- * The name of a row is written by whoever meets it without one: all write the same bytes, so it does not matter who is
- * killed halfway, nor how many write at once.
+ * The name of a row is written by whoever meets it without one: all write the same bytes, so it
+ * does not matter who is killed halfway, nor how many write at once.
  */
 static void write_name(http_metrics_scope *scope, http_text name)
 {
@@ -133,6 +133,7 @@ typedef struct gauges {
 	uint64_t running;
 	uint64_t waiting;
 	uint64_t held;
+	uint64_t replay_bytes;
 	uint64_t pending;
 	uint64_t pending_bytes;
 	uint64_t connected[2];
@@ -150,6 +151,7 @@ static gauges sum_gauges(const http_metrics *metrics)
 		sum.running += get(&worker->running);
 		sum.waiting += get(&worker->waiting);
 		sum.held += get(&worker->held);
+		sum.replay_bytes += get(&worker->replay_bytes);
 		sum.pending += worker->counted.pending;
 		sum.pending_bytes += worker->counted.pending_bytes;
 		sum.connected[0] += worker->counted.connected[0];
@@ -262,6 +264,7 @@ bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
 	json_number(&out, "running", sum.running);
 	json_number(&out, "waiting", sum.waiting);
 	json_number(&out, "held", sum.held);
+	json_number(&out, "replay_bytes", sum.replay_bytes);
 	json_number(&out, "pending", sum.pending);
 	json_number(&out, "pending_bytes", sum.pending_bytes);
 	json_pair(&out, "connected", sum.connected[0], sum.connected[1]);
@@ -336,7 +339,7 @@ static void openmetrics_reports(const http_metrics *metrics, buffer *out)
 	}
 	counter(out, "pgonce_reports_refused", "Reports of attempts that no longer held their intent.",
 	        &metrics->reports_refused);
-	counter(out, "pgonce_reports_unstored", "Reports that the database could not be told.", &metrics->reports_unstored);
+	counter(out, "pgonce_reports_unstored", "Reports that could not be stored.", &metrics->reports_unstored);
 }
 
 static void openmetrics_database(const http_metrics *metrics, const gauges *sum, buffer *out)
@@ -384,6 +387,7 @@ bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *
 	gauge(&out, "pgonce_running", "Requests that an upstream works on, under a lease.", sum.running);
 	gauge(&out, "pgonce_waiting", "Duplicates that wait for their original.", sum.waiting);
 	gauge(&out, "pgonce_held", "Answers held back until they are stored.", sum.held);
+	gauge(&out, "pgonce_replay_bytes", "Stored answers that are being sent: their size in memory.", sum.replay_bytes);
 	openmetrics_database(metrics, &sum, &out);
 	buffer_text(&out, "# EOF\n");
 	*text = buffer_take(&out, length);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /* openmetrics.c: see openmetrics.h. The formats' own rules, and nobody's figures. */
 #include "openmetrics.h"
+#include "utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,35 +11,11 @@
 
 #define WHOLE_MAX 9007199254740992.0 /* 2^53 */
 
-/* How many bytes a character of UTF-8 (RFC 3629) has, where one stands at the start of text; 0: none does. */
-static size_t character_length(const unsigned char *text, size_t length)
-{
-	size_t wanted = text[0] < 0x80                       ? 1
-	                : text[0] >= 0xc2 && text[0] <= 0xdf ? 2
-	                : (text[0] & 0xf0) == 0xe0           ? 3
-	                : text[0] >= 0xf0 && text[0] <= 0xf4 ? 4
-	                                                     : 0;
-	if (wanted == 0 || wanted > length) {
-		return 0;
-	}
-	for (size_t i = 1; i < wanted; i++) {
-		if ((text[i] & 0xc0) != 0x80) {
-			return 0;
-		}
-	}
-	/* Longer than need be, a surrogate, or beyond U+10FFFF. */
-	if ((text[0] == 0xe0 && text[1] < 0xa0) || (text[0] == 0xed && text[1] > 0x9f) ||
-	    (text[0] == 0xf0 && text[1] < 0x90) || (text[0] == 0xf4 && text[1] > 0x8f)) {
-		return 0;
-	}
-	return wanted;
-}
-
 void openmetrics_label(buffer *out, http_text text)
 {
 	for (size_t i = 0; i < text.length;) {
 		unsigned char c = (unsigned char)text.data[i];
-		size_t length = character_length((const unsigned char *)text.data + i, text.length - i);
+		size_t length = utf8_length((const unsigned char *)text.data + i, text.length - i);
 		if (c == '\n') {
 			buffer_text(out, "\\n");
 		} else if (c == '"' || c == '\\') {
@@ -62,7 +39,8 @@ void openmetrics_family(buffer *out, const char *type, const char *name, const c
 	buffer_text(out, "\n# HELP ");
 	buffer_text(out, name);
 	buffer_text(out, " ");
-	openmetrics_label(out, (http_text){.data = help, .length = strlen(help)}); /* escaped by the same rules */
+	/* escaped by the same rules */
+	openmetrics_label(out, (http_text){.data = help, .length = strlen(help)});
 	buffer_text(out, "\n");
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * problem.c: the answers that the gateway itself gives, as problem documents (RFC 9457). One table; docs/problems.md has a
- * section for each row, and a test compares the two. Pure.
+ * problem.c: the answers that the gateway itself gives, as problem documents (RFC 9457). One table;
+ * docs/problems.md has a section for each row, and a test compares the two. Pure.
  */
 #include "http.h"
 
@@ -35,11 +35,11 @@ static const row rows[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_ACTIVE] = {409, "active", "A request with this Idempotency-Key is outstanding",
                              "The first request with this key is still running. Send the same request again later."},
     [HTTP_PROBLEM_IN_DOUBT] = {409, "in-doubt", "The outcome of this request is unknown",
-                               "An earlier attempt ended without anyone knowing whether it took effect. It will not be "
-                               "run again until that is found out. Do not send it under a new key."},
+                               "An earlier attempt ended, and it is unknown whether it took effect. It will not be run "
+                               "again until that is known. Do not send it under a new key."},
     [HTTP_PROBLEM_EXPIRED] = {409, "expired", "Idempotency-Key is too old",
-                              "This key is older than what is remembered, so nobody can say whether it was used. "
-                              "It was not run now. Find out before you use a new key."},
+                              "This key is older than the keys that are kept, so it is unknown whether it was used. "
+                              "Nothing was done now. Find out before you use a new key."},
     [HTTP_PROBLEM_TOO_LARGE] = {409, "too-large", "Done, but its answer was too large to keep",
                                 "The request with this key was carried out, and its answer was passed on once. It will "
                                 "not be run again."},
@@ -48,11 +48,14 @@ static const row rows[HTTP_PROBLEMS] = {
          "The request with this key is finished, and no HTTP answer is stored for it. It will not "
          "be run again."},
     [HTTP_PROBLEM_BODY_TOO_LARGE] = {413, "body-too-large", "The request body is too large",
-                                     "A body of this size can not be protected here. Nothing was done."},
+                                     "A body of this size cannot be protected here. Nothing was done."},
     [HTTP_PROBLEM_REFUSED] = {403, "refused", "The tenant or the scope is refused",
                               "The gateway may not keep keys for this caller. Nothing was done."},
-    [HTTP_PROBLEM_UNAVAILABLE] = {503, "unavailable", "Keys can not be checked now",
+    [HTTP_PROBLEM_UNAVAILABLE] = {503, "unavailable", "Idempotency keys cannot be checked right now",
                                   "Nothing was done. Send the same request with the same key again later."},
+    [HTTP_PROBLEM_BUSY] = {503, "busy", "Too many stored answers are being sent",
+                           "The answer of this request is stored, and there is no room to send it now. Send the same "
+                           "request with the same key again later."},
     [HTTP_PROBLEM_NOT_STORED] = {503, "not-stored", "The answer could not be stored",
                                  "The request may have taken effect. Send it again with the same key, never with a new "
                                  "one, to learn its outcome."},
@@ -88,6 +91,7 @@ bool http_problem_retryable(http_problem problem)
 	switch (problem) {
 	case HTTP_PROBLEM_ACTIVE:
 	case HTTP_PROBLEM_UNAVAILABLE:
+	case HTTP_PROBLEM_BUSY:
 	case HTTP_PROBLEM_NOT_STORED:
 	case HTTP_PROBLEM_UNREACHED:
 	case HTTP_PROBLEM_UNANSWERED:
@@ -224,7 +228,10 @@ http_effect http_problem_effect(http_text document)
 	if (text == NULL) {
 		return HTTP_EFFECT_UNKNOWN;
 	}
-	/* In canonical form the shortest name comes first, and a quote inside a text has a backslash before it. */
+	/*
+	 * In canonical form the shortest name comes first, and a quote inside a text has a backslash
+	 * before it.
+	 */
 	if (strncmp(text, type, strlen(type)) == 0) {
 		const char *value = text + strlen(type);
 		if (strncmp(value, DEFAULT_BASE, strlen(DEFAULT_BASE)) == 0 ||

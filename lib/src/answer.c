@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * answer.c: what the contract answered, read in place: an answer points into the PGresult that it owns, so nothing is
- * copied. libpq ends every value with a NUL that its length does not count, so text can be lent as a C string.
+ * answer.c: what the contract answered, read in place: an answer points into the PGresult that
+ * it owns, so nothing is copied. libpq ends every value with a NUL that its length does not
+ * count, so text can be lent as a C string.
  */
 #include <stdlib.h>
 
@@ -221,7 +222,8 @@ const once_answer *once_answers_at(const once_answers *answers, size_t index)
 
 bool once_answer_may_run(const once_answer *answer)
 {
-	/* A takeover hands out a processing row; the same words from peek describe a row that nobody claimed for us. */
+	/* A takeover hands out a processing row; the same words from peek
+	 * describe a row that nobody claimed for us. */
 	switch (answer->verdict) {
 	case ONCE_PROCEED:
 		return answer->state == ONCE_STATE_NONE;

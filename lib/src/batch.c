@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * batch.c: the contract's functions for many intents: C arrays become PostgreSQL arrays, one statement, one answer per
- * element.
+ * batch.c: the contract's functions for many intents: C arrays become PostgreSQL arrays,
+ * one statement, one answer per element.
  */
 #include <limits.h>
 
@@ -28,6 +28,8 @@ ELEMENT(result_type_at, once_outcome, bytes_of_text(at->result_type))
 ELEMENT(result_id_at, once_outcome, bytes_of_text(at->result_id))
 ELEMENT(error_code_at, once_outcome, bytes_of_text(at->error_code))
 ELEMENT(error_message_at, once_outcome, bytes_of_text(at->error_message))
+
+ELEMENT(redirect_at, once_outcome, bytes_of_redirect(at))
 
 static once_bytes failure_at(const void *context, size_t index, unsigned char scratch[8])
 {
@@ -130,6 +132,7 @@ once_code once_fail_many(once_session *session, const char *tenant, size_t count
 	call_add_array(&call, TYPE_BYTEA, count, body_at, outcomes);
 	call_add_array(&call, TYPE_TEXT, count, headers_at, outcomes);
 	call_add_text(&call, text_or_empty(tenant));
+	call_add_array(&call, TYPE_BYTEA, count, redirect_at, outcomes);
 	return run_for_answers(session, &call, count, answers, error);
 }
 

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * batcher.c: what a loop calls: opening, readiness, the timer, the flush, closing; the two queues; and what is remembered
- * of salts. Every way in goes through enter and leave, so that a batcher closed by a callback is freed by the outermost.
+ * batcher.c: what a loop calls: opening, readiness, the timer, the flush, closing; the two queues;
+ * and what is remembered of salts. Every way in goes through enter and leave, so that a batcher
+ * closed by a callback is freed by the outermost.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "evented.h"
+#include "hash.h"
 
 int64_t batcher_now(const once_batcher *batcher)
 {
@@ -23,11 +26,9 @@ void batcher_defer(once_batcher *batcher)
 
 uint64_t hash_text(const char *text)
 {
-	uint64_t hash = UINT64_C(14695981039346656037);
-	/* FNV-1a (Fowler, Noll, Vo), and MurmurHash3's last step (Appleby): the last letters must count in every bit. */
-	for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
-		hash = (hash ^ *at) * UINT64_C(1099511628211);
-	}
+	uint64_t hash = hash_bytes(HASH_START, text, strlen(text));
+
+	/* MurmurHash3's last step (Appleby): the last letters must count in every bit. */
 	hash = (hash ^ hash >> 33) * UINT64_C(0xff51afd7ed558ccd);
 	return hash ^ hash >> 33;
 }
@@ -63,6 +64,7 @@ void queue_remove(once_operation *operation)
 {
 	once_batcher *batcher = operation->batcher;
 	int wire = wire_of(operation);
+	assert(batcher->queued[wire] > 0 && batcher->queued_bytes[wire] >= operation->bytes);
 	link_remove(&operation->place_link);
 	batcher->queued[wire]--;
 	batcher->queued_bytes[wire] -= operation->bytes;
@@ -271,6 +273,8 @@ void once_batcher_close(once_batcher *batcher)
 	batcher->loop.timer(batcher->loop.context, ONCE_NEVER, true);
 	end_all(batcher, &batcher->live);
 	end_all(batcher, &batcher->background);
+	/* Everybody has an answer. */
+	assert(batcher->statistics.pending == 0 && batcher->queued[0] + batcher->queued[1] == 0);
 	if (--batcher->depth == 0) {
 		destroy(batcher);
 	}
@@ -351,7 +355,8 @@ static int64_t next_due(const once_batcher *batcher)
 	return due;
 }
 
-/* A timer that rings too soon is cheaper than one that is set for each operation: it is moved only towards now. */
+/* A timer that rings too soon is cheaper than one that is set for each
+ * operation: it is moved only towards now. */
 static void arm(once_batcher *batcher)
 {
 	int64_t due = next_due(batcher);
@@ -378,6 +383,7 @@ static void leave(once_batcher *batcher)
 	if (!batcher->closed) {
 		arm(batcher);
 	}
+	assert(batcher->depth == 1); /* enter lets nobody in but the outermost */
 	batcher->depth--;
 	if (batcher->closed) {
 		destroy(batcher);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * call.c: one call of a contract function: its parameters in PostgreSQL's binary format, sent and read. Binary, so that
- * bytes stay bytes and no text has to be quoted. Everything above says what to call; nothing above touches libpq's
- * parameter arrays.
+ * call.c: one call of a contract function: its parameters in PostgreSQL's binary format, sent and
+ * read. Binary, so that bytes stay bytes and no text has to be quoted. Everything above says what
+ * to call; nothing above touches libpq's parameter arrays.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -57,6 +57,12 @@ once_bytes bytes_of_failure(once_failure failure, unsigned char scratch[8])
 	scratch[0] = failure == ONCE_FAILURE_RETRYABLE;
 	return (once_bytes){.data = failure == ONCE_FAILURE_RETRYABLE || failure == ONCE_FAILURE_FINAL ? scratch : NULL,
 	                    .length = 1};
+}
+
+once_bytes bytes_of_redirect(const once_outcome *outcome)
+{
+	return (once_bytes){.data = outcome->redirect == NULL ? NULL : outcome->redirect->bytes,
+	                    .length = outcome->redirect == NULL ? 0 : ONCE_FINGERPRINT_BYTES};
 }
 
 void call_start(call *call, enum sql_id id)
@@ -125,8 +131,8 @@ void call_add_bool(call *call, bool value, bool null)
 }
 
 /*
- * array_recv: dimensions, has-nulls flag, element type, then size and lower bound of the one dimension, then each
- * element with its length.
+ * array_recv: dimensions, has-nulls flag, element type, then size and lower bound of the one
+ * dimension, then each element with its length.
  */
 void call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context)
 {

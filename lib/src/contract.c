@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * contract.c: the functions of the contract for one intent, one C function each. No decision is taken here.
+ * contract.c: the functions of the contract for one intent, one C
+ * function each. No decision is taken here.
  */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "internal.h"
@@ -15,7 +17,9 @@ static once_code run_for_answer(once_session *session, call *call, once_answer *
 		return error_usage(error, "answer must not be NULL");
 	}
 	once_code code = call_run(session, call, &result, error);
-	return code == ONCE_OK ? answer_of_result(result, answer, error) : code;
+	code = code == ONCE_OK ? answer_of_result(result, answer, error) : code;
+	assert(code != ONCE_OK || *answer != NULL);
+	return code;
 }
 
 /* Runs a call whose one value is a boolean; happened NULL where it does not matter. */
@@ -34,8 +38,8 @@ static once_code run_for_bool(once_session *session, call *call, bool *happened,
 }
 
 /*
- * What guards until the transaction ends guards nothing where each statement is a transaction of its own. A connection that is lost
- * is in no state: the call itself says so.
+ * What guards until the transaction ends guards nothing where each statement is a transaction of
+ * its own. A connection that is lost is in no state: the call itself says so.
  */
 static once_code check_transaction(const once_session *session, once_error **error)
 {
@@ -84,6 +88,7 @@ once_code once_start(once_session *session, const once_intent *intent, const onc
 void finish_fill(call *call, const once_intent *intent, const once_fingerprint *fingerprint, once_state state,
                  const once_outcome *outcome)
 {
+	assert(outcome != NULL && state != ONCE_STATE_NONE && state != ONCE_STATE_PROCESSING);
 	start_for_intent(call, SQL_FINISH, intent);
 	call_add_fingerprint(call, fingerprint);
 	call_add_int(call, outcome->response_status, outcome->response_status == 0);
@@ -193,6 +198,7 @@ once_code once_fail(once_session *session, const once_intent *intent, int fence,
 	call_add_bytes(&call, outcome->response_body);
 	call_add_text(&call, outcome->response_headers);
 	add_tenant(&call, intent->tenant);
+	call_add_bytes(&call, bytes_of_redirect(outcome));
 	return run_for_bool(session, &call, NULL, error);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * error.c: the error object, and the one table that says what a SQLSTATE means to a caller. Held against once.errors()
- * by a test.
+ * error.c: the error object, and the one table that says what a SQLSTATE means to a caller. Held
+ * against once.errors() by a test.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,10 @@ once_code once_code_of_sqlstate(const char *sqlstate)
 			return code_rows[i].code;
 		}
 	}
-	/* Class 08: connection exceptions; 57P01 to 57P03: the server is shutting down, crashed, or is not ready. */
+	/*
+	 * Class 08: connection exceptions; 57P01 to 57P03: the server is shutting down, crashed, or is
+	 * not ready.
+	 */
 	if (strncmp(sqlstate, "08", 2) == 0 || strncmp(sqlstate, "57P0", 4) == 0) {
 		return ONCE_CONNECTION;
 	}
@@ -100,30 +103,21 @@ once_code once_code_of_sqlstate(const char *sqlstate)
 }
 
 /*
- * Server trouble that passes by itself: too many connections, out of some resource, a lock or statement that timed
- * out.
+ * Server trouble that passes by itself: too many connections, out of some resource, a lock or
+ * statement that timed out.
  */
 bool error_passes(const char *sqlstate)
 {
 	return strncmp(sqlstate, "53", 2) == 0 || strcmp(sqlstate, "55P03") == 0 || strcmp(sqlstate, "57014") == 0;
 }
 
-/* A server that is there and refuses: by a role or password (class 28), a database that is not there, or the right to connect. */
+/*
+ * A server that is there and refuses: by a role or password (class 28), a database that is not
+ * there, or the right to connect.
+ */
 static bool error_refuses_us(const char *sqlstate)
 {
 	return strncmp(sqlstate, "28", 2) == 0 || strcmp(sqlstate, "3D000") == 0 || strcmp(sqlstate, "42501") == 0;
-}
-
-bool error_find_sqlstate(const char *message, char sqlstate[6])
-{
-	/* Of several servers that were tried the last one counts. */
-	for (const char *at = strstr(message, ":  "); at != NULL; at = strstr(at + 1, ":  ")) {
-		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5) {
-			memcpy(sqlstate, at + 3, 5);
-			sqlstate[5] = '\0';
-		}
-	}
-	return sqlstate[0] != '\0';
 }
 
 /* libpq ends its messages with a newline; ours are one line. */
@@ -225,7 +219,7 @@ once_code error_of_refusal(once_error **error, const char *sqlstate, const char 
 	return error_make(error, ONCE_CONNECTION, sqlstate, false, message, NULL, hint);
 }
 
-once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result)
+static once_code error_from(once_error **error, const PGconn *connection, const PGresult *result, bool is_ours)
 {
 	const char *sqlstate = result == NULL ? NULL : PQresultErrorField(result, PG_DIAG_SQLSTATE);
 	if (sqlstate == NULL || sqlstate[0] == '\0') {
@@ -236,20 +230,24 @@ once_code error_of_result(once_error **error, const PGconn *connection, const PG
 		return error_of_connection(error, connection);
 	}
 	once_code code = once_code_of_sqlstate(sqlstate);
-	const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 	const char *hint = PQresultErrorField(result, PG_DIAG_MESSAGE_HINT);
-	/*
-	 * 42883 and 3F000 are the contract's absence only if it is the contract that is absent, not a function of the
-	 * caller's.
-	 */
-	if (code == ONCE_CONTRACT) {
-		if (message != NULL && (strstr(message, "once.") != NULL || strstr(message, "\"once\"") != NULL)) {
-			hint = "The contract is missing here, or older than this library: run pgonce init.";
-		} else {
-			code = ONCE_DATABASE;
-		}
+	if (code == ONCE_CONTRACT && is_ours) {
+		hint = "The contract is missing here, or older than this library: run pgonce init.";
+	} else if (code == ONCE_CONTRACT) {
+		code = ONCE_DATABASE;
 	}
-	return error_make(error, code, sqlstate, false, message, PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL), hint);
+	return error_make(error, code, sqlstate, false, PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY),
+	                  PQresultErrorField(result, PG_DIAG_MESSAGE_DETAIL), hint);
+}
+
+once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result)
+{
+	return error_from(error, connection, result, true);
+}
+
+once_code error_of_callers_result(once_error **error, const PGconn *connection, const PGresult *result)
+{
+	return error_from(error, connection, result, false);
 }
 
 void error_discard(once_error **error)

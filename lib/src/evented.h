@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * evented.h: what the files of the evented half share. An operation (operation.c) waits in the queue of one of two
- * connections (wire.c, which alone knows libpq's states), goes out in a batch (pack.c), and ends by what the answer
- * means for it (settle.c). batcher.c is what the loop calls: it keeps the queues and the clock.
+ * evented.h: what the files of the evented half share. An operation (operation.c) waits in the
+ * queue of one of two connections (wire.c, which alone knows libpq's states), goes out in a batch
+ * (pack.c), and ends by what the answer means for it (settle.c). batcher.c is what the loop
+ * calls: it keeps the queues and the clock.
  */
 #pragma once
 
@@ -13,13 +14,15 @@ enum {
 	LOST_MAX = 8,      /* how often a claim may be lost before it is given up */
 	ATTEMPTS_MAX = 5,  /* how often a statement that fails by a passing trouble is sent */
 	BATCH_MAX = 10000, /* the contract's own limit */
-	OWNER_BYTES_MAX =
-	    200, /* of the caller's; what makes it unique comes behind, and all of it fits into the contract's 255 */
+	/* of the caller's; what makes it unique comes behind, and all of
+	 * it fits into the contract's 255 */
+	OWNER_BYTES_MAX = 200,
 	SALTS_SETS = 64,
 	SALTS_WAYS = 4,
 	SALT_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
 	CAUSE_BYTES_MAX = 240,
-	/* Reports are tried on for so many operation timeouts after their submitters were told that it is too late. */
+	/* Reports are tried on for so many operation timeouts after their
+	 * submitters were told that it is too late. */
 	BACKGROUND_TIMEOUTS = 9
 };
 
@@ -58,7 +61,8 @@ static inline void link_remove(link *removed)
 
 /* ---- Operations ---- */
 
-/* In the order in which a pipeline has them: a renewal goes before the report that ends its attempt. */
+/* In the order in which a pipeline has them: a renewal goes before
+ * the report that ends its attempt. */
 typedef enum kind {
 	KIND_CLAIM,
 	KIND_PEEK,
@@ -85,7 +89,9 @@ typedef enum company {
 
 struct once_operation {
 	link place_link;
-	link age_link; /* all operations, by due_ms: those with somebody waiting in `live`, the others in `background` */
+	/* all operations, by due_ms: those with somebody waiting in
+	 * `live`, the others in `background` */
+	link age_link;
 	once_batcher *batcher;
 	once_done done; /* NULL: nobody waits, the operation goes on by itself */
 	void *argument;
@@ -137,7 +143,8 @@ typedef struct unit {
 	size_t start; /* in the batch's groups */
 	size_t count;
 	PGresult *failure; /* its first error */
-	size_t failed;     /* ... and the group whose statement that is; one past the last where the commit failed */
+	/* ... and the group whose statement that is; one past the last where the commit failed */
+	size_t failed;
 } unit;
 
 typedef struct batch {
@@ -237,7 +244,8 @@ void salts_forget(once_batcher *batcher);
 uint64_t hash_text(const char *text);
 
 /* ---- operation.c ---- */
-/* The one way to end: unlinks, tells who waits, frees. Its callback may do anything, so look at batcher->closed after it. */
+/* The one way to end: unlinks, tells who waits, frees. Its callback may do anything,
+ * so look at batcher->closed after it. */
 void operation_end(once_operation *operation, const once_answer *answer, const once_error *error);
 void operation_fail(once_operation *operation, once_code code, bool outcome_unknown, const char *message,
                     const char *detail, const char *hint);
@@ -245,7 +253,8 @@ void operation_fail(once_operation *operation, once_code code, bool outcome_unkn
 void operation_expire(once_operation *operation);
 /* Nobody waits for it any more. */
 void operation_move_to_background(once_operation *operation);
-/* Something to do for an operation's intent under this fence, for nobody. False where there is no memory. */
+/* Something to do for an operation's intent under this fence, for
+ * nobody. False where there is no memory. */
 bool operation_spawn(const once_operation *from, kind kind, int fence);
 
 /* ---- pack.c ---- */

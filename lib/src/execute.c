@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * execute.c: runs an effect once, over all that can go wrong on the way. One loop for both forms: an attempt ends done,
- * or with an error that says whether another attempt may follow. What an attempt leaves behind is never guessed: after
- * a lost COMMIT the next attempt's start asks. It cannot be told "proceed" while the old backend lives, because that
- * one holds the intent's advisory lock until its commit is visible; so "proceed" means that it did not commit.
+ * execute.c: runs an effect once, over all that can go wrong on the way. One loop for both forms:
+ * an attempt ends done, or with an error that says whether another attempt may follow. What an
+ * attempt leaves behind is never guessed: after a lost COMMIT the next attempt's start asks. It
+ * cannot be told "proceed" while the old backend lives, because that one holds the intent's
+ * advisory lock until its commit is visible; so "proceed" means that it did not commit.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -43,8 +45,8 @@ static void rollback(once_session *session)
 }
 
 /*
- * Ends what was sent, so that the server answers all of it. Also after a failed send: without the sync the answers to
- * what did go out would be waited for in vain.
+ * Ends what was sent, so that the server answers all of it. Also after a failed send: without the
+ * sync the answers to what did go out would be waited for in vain.
  */
 static once_code sync_pipeline(once_session *session, once_code code, once_error **error)
 {
@@ -70,10 +72,11 @@ static void leave_pipeline(once_session *session)
 }
 
 /*
- * Reads the result of the next statement of a pipeline. ONCE_OK: *result is it. After an error the rest of the pipeline
- * comes as PGRES_PIPELINE_ABORTED, which is passed over: the first error is the one to report.
+ * Reads the result of the next statement of a pipeline. ONCE_OK: *result is it. After an error the
+ * rest of the pipeline comes as PGRES_PIPELINE_ABORTED, which is passed over: the first error is
+ * the one to report.
  */
-static once_code next_result(once_session *session, PGresult **result, once_error **error)
+static once_code next_result(once_session *session, bool is_ours, PGresult **result, once_error **error)
 {
 	PGresult *got = PQgetResult(session->connection);
 	PGresult *end = got == NULL ? NULL : PQgetResult(session->connection);
@@ -83,22 +86,23 @@ static once_code next_result(once_session *session, PGresult **result, once_erro
 		*result = got;
 		return ONCE_OK;
 	}
-	once_code code = error_of_result(error, session->connection, got);
+	once_code code = is_ours ? error_of_result(error, session->connection, got)
+	                         : error_of_callers_result(error, session->connection, got);
 	PQclear(got);
 	return code;
 }
 
-static once_code next_is_good(once_session *session, once_error **error)
+static once_code next_is_good(once_session *session, bool is_ours, once_error **error)
 {
 	PGresult *result = NULL;
-	once_code code = next_result(session, &result, error);
+	once_code code = next_result(session, is_ours, &result, error);
 	PQclear(result);
 	return code;
 }
 
 /*
- * BEGIN, once.start and the savepoint in one round trip. A replay leaves the transaction open for the caller to
- * roll back.
+ * BEGIN, once.start and the savepoint in one round trip. A replay leaves the transaction open for
+ * the caller to roll back.
  */
 static once_code open_transaction(execution *run, once_answer **answer, once_error **error)
 {
@@ -122,13 +126,13 @@ static once_code open_transaction(execution *run, once_answer **answer, once_err
 	}
 	code = sync_pipeline(session, code, error);
 	if (code == ONCE_OK) {
-		code = next_is_good(session, error);
+		code = next_is_good(session, true, error);
 	}
 	if (code == ONCE_OK) {
-		code = next_result(session, &started, error);
+		code = next_result(session, true, &started, error);
 	}
 	if (code == ONCE_OK) {
-		code = next_is_good(session, error);
+		code = next_is_good(session, true, error);
 	}
 	leave_pipeline(session);
 	if (code != ONCE_OK) {
@@ -159,10 +163,10 @@ static once_code close_transaction(execution *run, once_state state, const once_
 	}
 	code = sync_pipeline(session, code, error);
 	if (code == ONCE_OK) {
-		code = next_is_good(session, error);
+		code = next_is_good(session, true, error);
 	}
 	if (code == ONCE_OK) {
-		code = next_is_good(session, error);
+		code = next_is_good(session, false, error);
 	}
 	/* Any answer of the server settles it; only silence does not. */
 	run->commit_unanswered = run->commit_unanswered && code == ONCE_CONNECTION;
@@ -170,15 +174,10 @@ static once_code close_transaction(execution *run, once_state state, const once_
 	return code;
 }
 
-/*
- * Why did the callback want to run again? Its failed statement's SQLSTATE stands in the connection's last message,
- * since the verbosity was raised for it.
- */
-static once_code error_of_effect(execution *run, once_error **error)
+/* Why did the callback want to run again? `failed` is what it handed over. */
+static once_code error_of_effect(execution *run, const PGresult *failed, once_error **error)
 {
 	PGconn *connection = run->session->connection;
-	char sqlstate[6] = "";
-	const char *message = PQerrorMessage(connection);
 	if (PQstatus(connection) != CONNECTION_OK) {
 		return error_of_connection(error, connection);
 	}
@@ -187,8 +186,11 @@ static once_code error_of_effect(execution *run, once_error **error)
 		return error_make(error, ONCE_EFFECT, NULL, false, "the effect asked to run again until the deadline passed",
 		                  NULL, NULL);
 	}
-	once_code code = once_code_of_sqlstate(error_find_sqlstate(message, sqlstate) ? sqlstate : "XX000");
-	return error_make(error, code, sqlstate, false, message, NULL, NULL);
+	if (failed == NULL) {
+		return error_make(error, ONCE_EFFECT, NULL, false, "a statement of the effect failed, and nobody knows why",
+		                  NULL, "Set *failed to its result before you return ONCE_EFFECT_RETRY.");
+	}
+	return error_of_callers_result(error, connection, failed);
 }
 
 static once_code attempt_effect(execution *run, once_answer **answer, once_error **error)
@@ -205,13 +207,17 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 		*answer = started;
 		return ONCE_OK;
 	}
+	once_verdict verdict = once_answer_verdict(started);
 	int fence = once_answer_fence(started);
 	once_answer_free(started);
+	if (verdict != ONCE_PROCEED) {
+		return error_of_shape(error);
+	}
 
-	PGVerbosity verbosity = PQsetErrorVerbosity(session->connection, PQERRORS_VERBOSE);
-	once_effect_result done = run->effect(session->connection, run->argument, &outcome);
-	once_code reason = done == ONCE_EFFECT_RETRY ? error_of_effect(run, error) : ONCE_OK;
-	PQsetErrorVerbosity(session->connection, verbosity);
+	PGresult *failed = NULL;
+	once_effect_result done = run->effect(session->connection, run->argument, &outcome, &failed);
+	once_code reason = done == ONCE_EFFECT_RETRY ? error_of_effect(run, failed, error) : ONCE_OK;
+	PQclear(failed);
 	switch (done) {
 	case ONCE_EFFECT_DONE:
 		/* Made before the commit: afterwards nothing may fail. */
@@ -244,8 +250,9 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 }
 
 /*
- * Everything in one round trip: BEGIN, finish_new (which raises for a replay and so stops the rest), the effect, COMMIT.
- * The outcome is stored before the effect, since it is known by then: one call fewer; they commit together or not at all.
+ * Everything in one round trip: BEGIN, finish_new (which raises for a replay and so stops the
+ * rest), the effect, COMMIT. The outcome is stored before the effect, since it is known by then:
+ * one call fewer; they commit together or not at all.
  */
 static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
@@ -284,17 +291,17 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	}
 	code = sync_pipeline(session, code, error);
 	if (code == ONCE_OK) {
-		code = next_is_good(session, error);
+		code = next_is_good(session, true, error);
 	}
 	if (code == ONCE_OK) {
-		code = next_result(session, &started, error);
+		code = next_result(session, true, &started, error);
 	}
 	if (code == ONCE_OK) {
 		answer_set_fence(fresh, result_int(started, 0, 0));
 		PQclear(started);
 	}
 	for (size_t i = 0; i < run->statement_count + 1 && code == ONCE_OK; i++) {
-		code = next_is_good(session, error);
+		code = next_is_good(session, false, error);
 	}
 	run->commit_unanswered = run->commit_unanswered && code == ONCE_CONNECTION;
 	leave_pipeline(session);
@@ -316,8 +323,8 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 }
 
 /*
- * How long to pause before attempt number `tries` + 1: exponential, capped, full jitter (Brooker, "Exponential
- * Backoff And Jitter").
+ * How long to pause before attempt number `tries` + 1: exponential, capped, full jitter (Brooker,
+ * "Exponential Backoff And Jitter").
  */
 static int64_t backoff(once_session *session, const once_options *options, int tries)
 {
@@ -379,13 +386,18 @@ static once_code recover_connection(execution *run, bool in_doubt, int64_t deadl
 	                  PQerrorMessage(run->session->connection), hint);
 }
 
-/* What only start or finish can say, having looked: it settles what became of an earlier attempt. */
+/*
+ * What only start or finish can say, having looked: it settles what became of an earlier attempt.
+ */
 static bool is_verdict(once_code code)
 {
 	return code >= ONCE_SCOPE_REQUIRED && code <= ONCE_UNKNOWN_STATE && code != ONCE_ACTIVE;
 }
 
-/* The database answers, and still does not tell whether the lost COMMIT happened. Keeps the reason as the detail. */
+/*
+ * The database answers, and still does not tell whether the lost COMMIT happened. Keeps the reason
+ * as the detail.
+ */
 static once_code still_unknown(once_error **error)
 {
 	once_error *cause = *error;
@@ -407,7 +419,10 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	int64_t deadline = options.deadline_ms > INT64_MAX - start ? INT64_MAX : start + options.deadline_ms;
 	/* An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
 	bool in_doubt = false;
-	/* A connection of ours was lost: its backend may live on for a moment, and "active" may mean ourselves. */
+	/*
+	 * A connection of ours was lost: its backend may live on for a moment, and "active" may mean
+	 * ourselves.
+	 */
 	bool haunted = false;
 	once_code code;
 	for (int tries = 0;; tries++) {
@@ -428,7 +443,10 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 			continue;
 		}
 		rollback(run->session);
-		/* "Active" may still be the lost backend in its COMMIT, and an error is no answer: only a verdict is. */
+		/*
+		 * "Active" may still be the lost backend in its COMMIT, and an error is no answer: only a
+		 * verdict is.
+		 */
 		bool waits = code == ONCE_ACTIVE && (in_doubt || haunted || now_ms() - start < options.wait_ms);
 		in_doubt = in_doubt && !is_verdict(code);
 		if (!waits && code != ONCE_SERIALIZATION && !run->again) {
@@ -453,6 +471,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	if (error == NULL) {
 		error_discard(failure);
 	}
+	assert(code != ONCE_OK || *answer != NULL);
 	return code;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept for the session, or
- * is the caller's (once_hash_*, for the gateway); the hash of bytes and of HTTP-like requests is made here, that of jsonb
- * by the server, whose canonical form it is.
+ * fingerprint.c: salted SHA-256 of a request. The tenant's salt comes from the contract and is kept
+ * for the session, or is the caller's (once_hash_*, for the gateway); the hash of bytes and of
+ * HTTP-like requests is made here, that of jsonb by the server, whose canonical form it is.
  */
 #include <stdlib.h>
 
@@ -73,20 +73,27 @@ static once_code digest_start(digest *digest, const unsigned char salt[ONCE_SALT
 	return ONCE_OK;
 }
 
+static void digest_free(digest *digest)
+{
+	EVP_MD_CTX_free(digest->context);
+	digest->context = NULL;
+}
+
 static once_code digest_end(digest *digest, once_fingerprint *fingerprint, once_error **error)
 {
 	bool good = digest->good && EVP_DigestFinal_ex(digest->context, fingerprint->bytes, NULL) == 1;
-	EVP_MD_CTX_free(digest->context);
-	digest->context = NULL;
+	digest_free(digest);
 	return good ? ONCE_OK : error_no_memory(error);
 }
 
-/* ---- An HTTP-like request, in pieces or whole: the one place that says what is hashed, in which order ---- */
+/* ---- An HTTP-like request, in pieces or whole: what is hashed, in which order ---- */
 
 struct once_hash {
-	digest digest;
+	digest digest;       /* of all that comes before the target */
 	uint64_t body_bytes; /* announced */
 	uint64_t added_bytes;
+	bool finished;
+	char target[];
 };
 
 once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char *method, const char *target,
@@ -95,7 +102,7 @@ once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char 
 	if (salt == NULL || method == NULL || target == NULL || hash == NULL) {
 		return error_usage(error, "salt, method, target and hash must not be NULL");
 	}
-	once_hash *made = calloc(1, sizeof *made);
+	once_hash *made = calloc(1, sizeof *made + strlen(target) + 1);
 	if (made == NULL) {
 		return error_no_memory(error);
 	}
@@ -104,8 +111,8 @@ once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char 
 		free(made);
 		return code;
 	}
+	memcpy(made->target, target, strlen(target) + 1);
 	digest_add_part(&made->digest, method);
-	digest_add_part(&made->digest, target);
 	digest_add_part(&made->digest, text_or_empty(content_type));
 	digest_add_length(&made->digest, body_bytes);
 	made->body_bytes = body_bytes;
@@ -115,7 +122,7 @@ once_code once_hash_start(const unsigned char salt[ONCE_SALT_BYTES], const char 
 
 once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error)
 {
-	if (hash == NULL || hash->digest.context == NULL || (piece.data == NULL && piece.length > 0)) {
+	if (hash == NULL || hash->finished || (piece.data == NULL && piece.length > 0)) {
 		return error_usage(error, "pieces are added to a hash that is started and not finished");
 	}
 	/* Bytes beyond what was announced are refused here, or the sum could overflow back to it. */
@@ -127,21 +134,43 @@ once_code once_hash_add(once_hash *hash, once_bytes piece, once_error **error)
 	return ONCE_OK;
 }
 
+/* The target comes last, so that it can be another one without the body being read again. */
+static once_code end_with(const once_hash *hash, const char *target, once_fingerprint *fingerprint, once_error **error)
+{
+	digest last = {.context = EVP_MD_CTX_new()};
+	if (last.context == NULL) {
+		return error_no_memory(error);
+	}
+	last.good = hash->digest.good && EVP_MD_CTX_copy_ex(last.context, hash->digest.context) == 1;
+	digest_add_part(&last, target);
+	return digest_end(&last, fingerprint, error);
+}
+
 once_code once_hash_finish(once_hash *hash, once_fingerprint *fingerprint, once_error **error)
 {
-	if (hash == NULL || hash->digest.context == NULL || fingerprint == NULL) {
+	if (hash == NULL || hash->finished || fingerprint == NULL) {
 		return error_usage(error, "a hash is finished once, and fingerprint must not be NULL");
 	}
 	if (hash->added_bytes != hash->body_bytes) {
 		return error_usage(error, "the body is shorter than body_bytes announced");
 	}
-	return digest_end(&hash->digest, fingerprint, error);
+	hash->finished = true;
+	return end_with(hash, hash->target, fingerprint, error);
+}
+
+once_code once_hash_redirect(const once_hash *hash, const char *target, once_fingerprint *fingerprint,
+                             once_error **error)
+{
+	if (hash == NULL || !hash->finished || target == NULL || fingerprint == NULL) {
+		return error_usage(error, "a redirect takes a finished hash, a target and a fingerprint");
+	}
+	return end_with(hash, target, fingerprint, error);
 }
 
 void once_hash_free(once_hash *hash)
 {
 	if (hash != NULL) {
-		EVP_MD_CTX_free(hash->digest.context);
+		digest_free(&hash->digest);
 		free(hash);
 	}
 }

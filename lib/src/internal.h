@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * internal.h: what the files of the library share. Arrows: session <- call <- contract, batch, fingerprint <- execute;
- * error and names are below all of them. The evented half (evented.h) stands beside session and above call.
+ * internal.h: what the files of the library share. Arrows: session <- call <- contract,
+ * batch, fingerprint <- execute; error and names are below all of them. The evented half
+ * (evented.h) stands beside session and above call.
  */
 #pragma once
 
@@ -33,7 +34,8 @@ struct once_session {
 };
 
 /* ---- error.c: every way to fail makes one of these ---- */
-/* Each returns the code that it stores, so that a function can end with `return once_fail_...(error, ...)`. */
+/* Each returns the code that it stores, so that a function can end with
+ * `return once_fail_...(error, ...)`. */
 once_code error_make(once_error **error, once_code code, const char *sqlstate, bool outcome_unknown,
                      const char *message, const char *detail, const char *hint);
 once_code error_usage(once_error **error, const char *message);
@@ -41,18 +43,19 @@ once_code error_usage(once_error **error, const char *message);
 once_code error_of_conninfo(once_error **error, const char *conninfo);
 once_code error_no_memory(once_error **error);
 /*
- * From a result of the server; or from the connection where the result says nothing (NULL, or the connection is
- * gone).
+ * From a result of the server; or from the connection where the result says
+ * nothing (NULL, or the connection is gone). Whose statement it answers decides
+ * what a missing function means: the library calls only the contract's.
  */
 once_code error_of_result(once_error **error, const PGconn *connection, const PGresult *result);
+once_code error_of_callers_result(once_error **error, const PGconn *connection, const PGresult *result);
 once_code error_of_connection(once_error **error, const PGconn *connection);
 /* From what a server said when it refused a connection. */
 once_code error_of_refusal(once_error **error, const char *sqlstate, const char *message);
-/* The SQLSTATE in a message of libpq's of raised verbosity, in whatever language: "FATAL:  3D000". False: there is none. */
-bool error_find_sqlstate(const char *message, char sqlstate[6]);
 void error_discard(once_error **error);
 
-/* Does this trouble of the server pass by itself: resources, a lock or a statement that timed out? */
+/* Does this trouble of the server pass by itself: resources, a lock
+ * or a statement that timed out? */
 bool error_passes(const char *sqlstate);
 /* An answer of a form that this library does not know. */
 once_code error_of_shape(once_error **error);
@@ -106,7 +109,8 @@ typedef struct answer_columns {
 void answer_find_columns(const PGresult *result, answer_columns *columns);
 /* Reads a row into an answer that is all zero; it points into the result. */
 void answer_read(once_answer *answer, const PGresult *result, const answer_columns *columns, int row);
-/* Takes the result over, also when it fails. The answer reads row 0; a result without rows is ONCE_CONTRACT. */
+/* Takes the result over, also when it fails. The answer reads row 0; a
+ * result without rows is ONCE_CONTRACT. */
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
 /* A fresh outcome of the intent, copied. */
@@ -141,6 +145,7 @@ enum {
 once_bytes bytes_of_text(const char *text);
 once_bytes bytes_of_int(int number, bool null, unsigned char scratch[8]);
 once_bytes bytes_of_failure(once_failure failure, unsigned char scratch[8]);
+once_bytes bytes_of_redirect(const once_outcome *outcome);
 
 void call_start(call *call, enum sql_id id);
 void call_add_text(call *call, const char *text);         /* NULL is NULL */
@@ -155,8 +160,8 @@ typedef once_bytes (*call_element)(const void *context, size_t index, unsigned c
 void call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context);
 void call_free(call *call);
 /*
- * Makes a statement known to the connection, where the session prepares. Before a pipeline: in one, its result
- * would be in the way.
+ * Makes a statement known to the connection, where the session prepares. Before a pipeline:
+ * in one, its result would be in the way.
  */
 once_code call_prepare(once_session *session, enum sql_id id, once_error **error);
 /* Sends without reading (pipeline mode). */
@@ -177,7 +182,8 @@ bool result_bool(const PGresult *result, int row, int column);
 enum {
 	TRACEPARENT_BYTES = 55
 };
-/* The same where it is valid, else NULL: what is malformed must neither be stored nor spoil a batch. */
+/* The same where it is valid, else NULL: what is malformed must
+ * neither be stored nor spoil a batch. */
 const char *traceparent_or_null(const char *traceparent);
 
 /* ---- contract.c ---- */
@@ -188,13 +194,14 @@ void finish_fill(call *call, const once_intent *intent, const once_fingerprint *
 /* ---- session.c ---- */
 /* Is this the contract that the library speaks? Else ONCE_CONTRACT. */
 bool contract_version_fits(int version, once_error **error);
-/* Makes a session that owns its connection usable again after a loss. ONCE_CONNECTION where it cannot. */
+/* Makes a session that owns its connection usable again after a loss.
+ * ONCE_CONNECTION where it cannot. */
 once_code session_reconnect(once_session *session, once_error **error);
 
 /* ---- json.c ---- */
 /*
- * The canonical form of a JSON text, as docs/fingerprint.md specifies it. *out is the caller's to free. False where it has
- * none. *no_memory tells that case apart.
+ * The canonical form of a JSON text, as docs/fingerprint.md specifies it. *out is the caller's to
+ * free. False where it has none. *no_memory tells that case apart.
  */
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory);
 
@@ -208,7 +215,9 @@ typedef enum key_fault {
 	KEY_BAD_BYTE,     /* a control character, or one that is not ASCII */
 	KEY_TRAILING,     /* bytes after the item; so a list, too */
 	KEY_BAD_PARAMETER,
-	KEY_NOT_A_STRING, /* strict: a token, a number, ...; lenient: a bare key with a space, quote, comma or semicolon in it */
+	/* strict: a token, a number, ...; lenient: a bare key with a
+	 * space, quote, comma or semicolon in it */
+	KEY_NOT_A_STRING,
 	KEY_TOO_LONG
 } key_fault;
 /* once_key_of_header, whose comment says what is a key. *key_length: 0 unless good. */

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * json.c: the canonical form of a JSON text, for fingerprints: the text of PostgreSQL's jsonb, which SQL has at no cost, its
- * numbers without trailing zeros. docs/fingerprint.md specifies it; once._json_body is the same in SQL. Written here and not
- * borrowed, because a JSON library reads numbers as doubles: 100000000000000000.01 and .02 would be one request. One
- * recursive descent over the input writes the output; the members of an object are written, then put in order.
+ * json.c: the canonical form of a JSON text, for fingerprints: the text of PostgreSQL's jsonb,
+ * which SQL has at no cost, its numbers without trailing zeros. docs/fingerprint.md specifies it;
+ * once._json_body is the same in SQL. Written here and not borrowed, because a JSON library reads
+ * numbers as doubles: 100000000000000000.01 and .02 would be one request. One recursive descent
+ * over the input writes the output; the members of an object are written, then put in order.
  */
 #include <stdlib.h>
 
 #include "internal.h"
+#include "json_escape.h"
+#include "utf8.h"
 
 enum {
 	DEPTH_MAX = 64,
@@ -22,18 +25,18 @@ typedef struct buffer {
 	size_t capacity;
 } buffer;
 
-typedef struct reader {
+typedef struct json_reader {
 	const unsigned char *at;
 	const unsigned char *end;
 	buffer out;
 	buffer names; /* of the members of the objects that are open, decoded */
 	bool is_name; /* the string that is read goes there, too */
 	bool no_memory;
-} reader;
+} json_reader;
 
-static bool value(reader *in, int depth);
+static bool value(json_reader *in, int depth);
 
-static bool append(reader *in, buffer *out, const void *data, size_t length)
+static bool append(json_reader *in, buffer *out, const void *data, size_t length)
 {
 	if (out->capacity - out->length < length) {
 		size_t capacity = (out->capacity + length) * 2;
@@ -50,25 +53,26 @@ static bool append(reader *in, buffer *out, const void *data, size_t length)
 	return true;
 }
 
-static bool emit(reader *in, const void *data, size_t length)
+static bool emit(json_reader *in, const void *data, size_t length)
 {
 	return append(in, &in->out, data, length);
 }
 
 /* A character of a string: as it is written, and as it is. */
-static bool emit_character(reader *in, const void *written, size_t written_length, const void *bytes, size_t length)
+static bool emit_character(json_reader *in, const void *written, size_t written_length, const void *bytes,
+                           size_t length)
 {
 	return emit(in, written, written_length) && (!in->is_name || append(in, &in->names, bytes, length));
 }
 
-static void skip_space(reader *in)
+static void skip_space(json_reader *in)
 {
 	while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' || *in->at == '\n' || *in->at == '\r')) {
 		in->at++;
 	}
 }
 
-static bool take(reader *in, unsigned char wanted)
+static bool take(json_reader *in, unsigned char wanted)
 {
 	if (in->at == in->end || *in->at != wanted) {
 		return false;
@@ -77,48 +81,14 @@ static bool take(reader *in, unsigned char wanted)
 	return true;
 }
 
-static bool hex4(reader *in, uint32_t *number)
-{
-	if (in->end - in->at < 4) {
-		return false;
-	}
-	*number = 0;
-	for (int i = 0; i < 4; i++) {
-		unsigned char c = *in->at++;
-		uint32_t digit;
-		if (c >= '0' && c <= '9') {
-			digit = c - '0';
-		} else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
-			digit = (c | 0x20u) - 'a' + 10;
-		} else {
-			return false;
-		}
-		*number = *number << 4 | digit;
-	}
-	return true;
-}
-
 /* A code point as UTF-8, escaped only where JSON demands it. */
-static bool emit_code_point(reader *in, uint32_t c)
+static bool emit_code_point(json_reader *in, uint32_t c)
 {
 	static const char hex[] = "0123456789abcdef";
 	static const char short_of[0x20] = {['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
 	char bytes[4];
-	size_t length = 0;
-	if (c < 0x80) {
-		bytes[length++] = (char)c;
-	} else if (c < 0x800) {
-		bytes[length++] = (char)(0xC0 | c >> 6);
-	} else if (c < 0x10000) {
-		bytes[length++] = (char)(0xE0 | c >> 12);
-		bytes[length++] = (char)(0x80 | (c >> 6 & 0x3F));
-	} else {
-		bytes[length++] = (char)(0xF0 | c >> 18);
-		bytes[length++] = (char)(0x80 | (c >> 12 & 0x3F));
-		bytes[length++] = (char)(0x80 | (c >> 6 & 0x3F));
-	}
+	size_t length = utf8_put(bytes, c);
 	if (c >= 0x80) {
-		bytes[length++] = (char)(0x80 | (c & 0x3F));
 		return emit_character(in, bytes, length, bytes, length);
 	}
 	if (c == '"' || c == '\\' || (c < 0x20 && short_of[c] != '\0')) {
@@ -132,84 +102,22 @@ static bool emit_code_point(reader *in, uint32_t c)
 	return emit_character(in, bytes, 1, bytes, 1);
 }
 
-static bool escape(reader *in)
+/* jsonb does not hold U+0000. */
+static bool escape(json_reader *in)
 {
-	if (in->at == in->end) {
-		return false;
-	}
-	uint32_t c;
-	uint32_t low;
-	switch (*in->at++) {
-	case '"':
-		return emit_code_point(in, '"');
-	case '\\':
-		return emit_code_point(in, '\\');
-	case '/':
-		return emit_code_point(in, '/');
-	case 'b':
-		return emit_code_point(in, '\b');
-	case 'f':
-		return emit_code_point(in, '\f');
-	case 'n':
-		return emit_code_point(in, '\n');
-	case 'r':
-		return emit_code_point(in, '\r');
-	case 't':
-		return emit_code_point(in, '\t');
-	case 'u':
-		if (!hex4(in, &c)) {
-			return false;
-		}
-		/* jsonb holds neither U+0000 nor half a pair. */
-		if (c == 0 || (c >= 0xDC00 && c <= 0xDFFF)) {
-			return false;
-		}
-		if (c >= 0xD800 && c <= 0xDBFF) {
-			if (!take(in, '\\') || !take(in, 'u') || !hex4(in, &low) || low < 0xDC00 || low > 0xDFFF) {
-				return false;
-			}
-			c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
-		}
-		return emit_code_point(in, c);
-	default:
-		return false;
-	}
+	uint32_t c = 0;
+	return json_read_escape(&in->at, in->end, &c) && c != 0 && emit_code_point(in, c);
 }
 
-/* One UTF-8 sequence, checked as RFC 3629 wants: no overlong form, no surrogate, nothing above U+10FFFF. */
-static bool utf8(reader *in)
+static bool character(json_reader *in)
 {
 	const unsigned char *at = in->at;
-	size_t left = (size_t)(in->end - at);
-	size_t length;
-	if (at[0] < 0x80) {
-		length = 1;
-	} else if (at[0] >= 0xC2 && at[0] <= 0xDF) {
-		length = 2;
-	} else if (at[0] >= 0xE0 && at[0] <= 0xEF) {
-		length = 3;
-	} else if (at[0] >= 0xF0 && at[0] <= 0xF4) {
-		length = 4;
-	} else {
-		return false;
-	}
-	if (left < length) {
-		return false;
-	}
-	for (size_t i = 1; i < length; i++) {
-		if ((at[i] & 0xC0) != 0x80) {
-			return false;
-		}
-	}
-	if ((at[0] == 0xE0 && at[1] < 0xA0) || (at[0] == 0xED && at[1] > 0x9F) || (at[0] == 0xF0 && at[1] < 0x90) ||
-	    (at[0] == 0xF4 && at[1] > 0x8F)) {
-		return false;
-	}
+	size_t length = utf8_length(at, (size_t)(in->end - at));
 	in->at += length;
-	return emit_character(in, at, length, at, length);
+	return length > 0 && emit_character(in, at, length, at, length);
 }
 
-static bool string(reader *in)
+static bool string(json_reader *in)
 {
 	if (!take(in, '"') || !emit(in, "\"", 1)) {
 		return false;
@@ -228,14 +136,14 @@ static bool string(reader *in)
 			if (!escape(in)) {
 				return false;
 			}
-		} else if (!utf8(in)) {
+		} else if (!character(in)) {
 			return false;
 		}
 	}
 	return false;
 }
 
-static size_t digits(reader *in)
+static size_t digits(json_reader *in)
 {
 	const unsigned char *start = in->at;
 	while (in->at < in->end && *in->at >= '0' && *in->at <= '9') {
@@ -245,10 +153,10 @@ static size_t digits(reader *in)
 }
 
 /*
- * 0.DIGITS times ten to the power of point, in plain notation. Neither the first digit nor the last is 0; none: zero. False
- * where that is too long: a canonical form is its own.
+ * 0.DIGITS times ten to the power of point, in plain notation. Neither the first digit nor the last
+ * is 0; none: zero. False where that is too long: a canonical form is its own.
  */
-static bool emit_number(reader *in, bool negative, const char *digits, int count, int point)
+static bool emit_number(json_reader *in, bool negative, const char *digits, int count, int point)
 {
 	char plain[NUMBER_CHARACTERS_MAX + EXPONENT_MAX + 3];
 	size_t length = 0;
@@ -269,7 +177,7 @@ static bool emit_number(reader *in, bool negative, const char *digits, int count
 }
 
 /* After its e; false where there is none, or it is beyond EXPONENT_MAX. */
-static bool exponent(reader *in, int *power)
+static bool exponent(json_reader *in, int *power)
 {
 	bool negative = take(in, '-');
 	if (!negative) {
@@ -285,7 +193,7 @@ static bool exponent(reader *in, int *power)
 	return good;
 }
 
-static bool number(reader *in)
+static bool number(json_reader *in)
 {
 	const unsigned char *start = in->at;
 	bool negative = take(in, '-');
@@ -326,7 +234,7 @@ static bool number(reader *in)
 	return emit_number(in, negative, all + first, (int)(end - first), (int)whole_count - (int)first + power);
 }
 
-static bool word(reader *in, const char *text)
+static bool word(json_reader *in, const char *text)
 {
 	size_t length = strlen(text);
 	if ((size_t)(in->end - in->at) < length || memcmp(in->at, text, length) != 0) {
@@ -336,7 +244,7 @@ static bool word(reader *in, const char *text)
 	return emit(in, text, length);
 }
 
-static bool array(reader *in, int depth)
+static bool array(json_reader *in, int depth)
 {
 	if (!emit(in, "[", 1)) {
 		return false;
@@ -379,10 +287,10 @@ static int compare_members(const void *left, const void *right)
 }
 
 /*
- * Cuts the members that were just written off the output, and writes them again in order. False where two have one
- * name.
+ * Cuts the members that were just written off the output, and writes them again
+ * in order. False where two have one name.
  */
-static bool write_in_order(reader *in, size_t start, size_t names_start, member *members, size_t count)
+static bool write_in_order(json_reader *in, size_t start, size_t names_start, member *members, size_t count)
 {
 	if (count == 0) {
 		return true;
@@ -413,7 +321,7 @@ static bool write_in_order(reader *in, size_t start, size_t names_start, member 
 	return good;
 }
 
-static bool name(reader *in)
+static bool name(json_reader *in)
 {
 	skip_space(in);
 	in->is_name = true;
@@ -423,7 +331,7 @@ static bool name(reader *in)
 	return good && take(in, ':') && emit(in, ": ", 2);
 }
 
-static bool object(reader *in, int depth)
+static bool object(json_reader *in, int depth)
 {
 	member *members = NULL;
 	size_t count = 0;
@@ -468,7 +376,7 @@ static bool object(reader *in, int depth)
 }
 
 /* A value with the space around it, inside of depth arrays and objects. */
-static bool value(reader *in, int depth)
+static bool value(json_reader *in, int depth)
 {
 	bool good = false;
 	skip_space(in);
@@ -504,7 +412,7 @@ static bool value(reader *in, int depth)
 
 bool json_canonical(const char *text, size_t length, char **out, size_t *out_length, bool *no_memory)
 {
-	reader in = {.at = (const unsigned char *)text, .end = (const unsigned char *)text + length};
+	json_reader in = {.at = (const unsigned char *)text, .end = (const unsigned char *)text + length};
 	bool good = length <= ONCE_CANONICAL_BYTES_MAX && value(&in, 0) && in.at == in.end;
 	free(in.names.data);
 	*no_memory = in.no_memory;

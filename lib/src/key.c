@@ -1,29 +1,31 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * key.c: the key in the value of an Idempotency-Key header: a Structured Field String (RFC 8941 section 4.2.5) with
- * parameters (4.2.3.2), or a bare key. Pure. The gateway calls it before it looks anything up; once.key_of_header is the same
- * grammar in SQL, held to it by tests/vectors/keys.json. Generic Structured Fields processing ignores a field that does not parse; here that would turn a bad key into an unprotected request, so each
- * way to be malformed is a fault.
+ * key.c: the key in the value of an Idempotency-Key header: a Structured Field String
+ * (RFC 8941 section 4.2.5) with parameters (4.2.3.2), or a bare key. Pure. The gateway
+ * calls it before it looks anything up; once.key_of_header is the same grammar in SQL,
+ * held to it by tests/vectors/keys.json. Generic Structured Fields processing ignores a
+ * field that does not parse; here that would turn a bad key into an unprotected request,
+ * so each way to be malformed is a fault.
  */
 #include "internal.h"
 
-typedef struct reader {
+typedef struct key_reader {
 	const char *at;
 	const char *end;
-} reader;
+} key_reader;
 
-static bool at_end(const reader *in)
+static bool at_end(const key_reader *in)
 {
 	return in->at == in->end;
 }
 
 /* The next byte without taking it; NUL, which no value holds, at the end. */
-static char next(const reader *in)
+static char next(const key_reader *in)
 {
 	return at_end(in) ? '\0' : *in->at;
 }
 
-static bool take(reader *in, char wanted)
+static bool take(key_reader *in, char wanted)
 {
 	if (next(in) != wanted) {
 		return false;
@@ -32,7 +34,7 @@ static bool take(reader *in, char wanted)
 	return true;
 }
 
-static void skip_spaces(reader *in)
+static void skip_spaces(key_reader *in)
 {
 	while (take(in, ' ')) {
 	}
@@ -78,7 +80,7 @@ static bool put(sink *to, char c)
 }
 
 /* After the opening quote, up to and with the closing one. */
-static key_fault string(reader *in, sink *to)
+static key_fault string(key_reader *in, sink *to)
 {
 	while (!at_end(in)) {
 		char c = *in->at++;
@@ -101,7 +103,7 @@ static key_fault string(reader *in, sink *to)
 	return KEY_UNTERMINATED;
 }
 
-static size_t digits(reader *in)
+static size_t digits(key_reader *in)
 {
 	const char *start = in->at;
 	while (is_digit(next(in))) {
@@ -110,8 +112,9 @@ static size_t digits(reader *in)
 	return (size_t)(in->at - start);
 }
 
-/* RFC 8941 section 4.2.4: at most 15 digits; with a point at most 12 before it, and 1 to 3 after. */
-static bool number(reader *in)
+/* RFC 8941 section 4.2.4: at most 15 digits; with a point at most 12
+ * before it, and 1 to 3 after. */
+static bool number(key_reader *in)
 {
 	take(in, '-');
 	size_t whole = digits(in);
@@ -122,8 +125,9 @@ static bool number(reader *in)
 	return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
 }
 
-/* Section 4.2.7, after the opening colon. What base64 can not mean is refused; missing padding is not. */
-static bool byte_sequence(reader *in)
+/* Section 4.2.7, after the opening colon. What base64 can not mean is
+ * refused; missing padding is not. */
+static bool byte_sequence(key_reader *in)
 {
 	size_t count = 0;
 	while (is_alpha(next(in)) || is_digit(next(in)) || is_one_of(next(in), "+/")) {
@@ -137,7 +141,7 @@ static bool byte_sequence(reader *in)
 	return take(in, ':') && count % 4 != 1 && (padding == 0 || (padding <= 2 && (count + padding) % 4 == 0));
 }
 
-static bool token(reader *in)
+static bool token(key_reader *in)
 {
 	in->at++;
 	while (is_alpha(next(in)) || is_digit(next(in)) || is_one_of(next(in), "!#$%&'*+-.^_`|~:/")) {
@@ -146,7 +150,7 @@ static bool token(reader *in)
 	return true;
 }
 
-static bool bare_item(reader *in)
+static bool bare_item(key_reader *in)
 {
 	char c = next(in);
 	sink nowhere = {.out = NULL};
@@ -168,7 +172,7 @@ static bool bare_item(reader *in)
 	return false;
 }
 
-static bool parameters(reader *in)
+static bool parameters(key_reader *in)
 {
 	while (take(in, ';')) {
 		skip_spaces(in);
@@ -185,7 +189,7 @@ static bool parameters(reader *in)
 	return true;
 }
 
-static key_fault quoted(reader *in, sink *to)
+static key_fault quoted(key_reader *in, sink *to)
 {
 	in->at++;
 	key_fault fault = string(in, to);
@@ -198,7 +202,7 @@ static key_fault quoted(reader *in, sink *to)
 	return at_end(in) ? KEY_GOOD : KEY_TRAILING;
 }
 
-static key_fault bare(reader *in, sink *to)
+static key_fault bare(key_reader *in, sink *to)
 {
 	for (; !at_end(in); in->at++) {
 		if (is_one_of(*in->at, " \"\\,;")) {
@@ -211,9 +215,10 @@ static key_fault bare(reader *in, sink *to)
 	return KEY_GOOD;
 }
 
-static key_fault parse(reader *in, bool strict, sink *to)
+static key_fault parse(key_reader *in, bool strict, sink *to)
 {
-	/* Nothing that a key's header may hold lies outside printable ASCII, so this is one rule and not one per production. */
+	/* Nothing that a key's header may hold lies outside printable ASCII, so this is
+	 * one rule and not one per production. */
 	for (const char *at = in->at; at < in->end; at++) {
 		if (*at < ' ' || *at > '~') {
 			return KEY_BAD_BYTE;
@@ -239,7 +244,7 @@ static key_fault parse(reader *in, bool strict, sink *to)
 
 key_fault key_parse(once_bytes value, bool strict, size_t length_max, char *key, size_t *key_length)
 {
-	reader in = {.at = value.data, .end = (const char *)value.data + value.length};
+	key_reader in = {.at = value.data, .end = (const char *)value.data + value.length};
 	sink to = {.out = key, .length_max = length_max < ONCE_KEY_BYTES_MAX ? length_max : ONCE_KEY_BYTES_MAX};
 	key_fault fault = parse(&in, strict, &to);
 	*key_length = fault == KEY_GOOD ? to.length : 0;

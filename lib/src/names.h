@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* names.h: from the contract's words to the enums; the other way is public. An unknown word is NONE. */
+/* names.h: from the contract's words to the enums; the other way is
+ * public. An unknown word is NONE. */
 #pragma once
 
 #include "pgonce.h"

@@ -1,45 +1,26 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * operation.c: an operation from its submission to its end: checked, copied into one block, told once. What goes on
- * when nobody waits any more is decided here: reports and releases are tried on, a claim that may have been granted is
- * found out about and given back.
+ * operation.c: an operation from its submission to its end: checked, copied into one block, told
+ * once. What goes on when nobody waits any more is decided here: reports and releases are tried on,
+ * a claim that may have been granted is found out about and given back.
  */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "evented.h"
+#include "utf8.h"
 
-/* RFC 3629: no overlong form, no surrogate, nothing above U+10FFFF. NULL is no text, and so nothing wrong. */
+/* NULL is no text, and so nothing wrong. */
 static bool is_utf8(const char *text)
 {
-	const unsigned char *at = (const unsigned char *)text;
-	while (at != NULL && *at != '\0') {
-		size_t more = 0;
-		unsigned char low = 0x80;
-		unsigned char high = 0xBF;
-		if (*at < 0x80) {
-			at++;
-			continue;
-		}
-		if (*at >= 0xC2 && *at <= 0xDF) {
-			more = 1;
-		} else if (*at >= 0xE0 && *at <= 0xEF) {
-			more = 2;
-			low = *at == 0xE0 ? 0xA0 : low;
-			high = *at == 0xED ? 0x9F : high;
-		} else if (*at >= 0xF0 && *at <= 0xF4) {
-			more = 3;
-			low = *at == 0xF0 ? 0x90 : low;
-			high = *at == 0xF4 ? 0x8F : high;
-		} else {
+	const unsigned char *at = (const unsigned char *)text_or_empty(text);
+	const unsigned char *end = at + strlen((const char *)at);
+	while (at < end) {
+		size_t length = utf8_length(at, (size_t)(end - at));
+		if (length == 0) {
 			return false;
 		}
-		/* A NUL is below every continuation byte, so nothing is read behind the end. */
-		for (at++; more > 0; more--, at++, low = 0x80, high = 0xBF) {
-			if (*at < low || *at > high) {
-				return false;
-			}
-		}
+		at += length;
 	}
 	return true;
 }
@@ -107,7 +88,8 @@ static once_operation *operation_copy(const once_operation *wanted)
 {
 	const once_outcome *from = &wanted->outcome;
 	const char *tenant = text_or_empty(wanted->intent.tenant);
-	/* Only a claim is an attempt; elsewhere the member is not read, so a caller need not have set it. */
+	/* Only a claim is an attempt; elsewhere the member is not read,
+	 * so a caller need not have set it. */
 	const char *traceparent = wanted->kind == KIND_CLAIM ? traceparent_or_null(wanted->intent.traceparent) : NULL;
 	size_t bytes = sizeof *wanted + text_bytes(tenant) + text_bytes(wanted->intent.scope) +
 	               text_bytes(wanted->intent.key) + text_bytes(wanted->owner) + text_bytes(from->response_headers) +
@@ -130,6 +112,11 @@ static once_operation *operation_copy(const once_operation *wanted)
 	made->outcome.result_id = place_text(&at, from->result_id);
 	made->outcome.error_code = place_text(&at, from->error_code);
 	made->outcome.error_message = place_text(&at, from->error_message);
+	made->outcome.redirect = NULL;
+	if (wanted->kind == KIND_FAIL && from->redirect != NULL) {
+		made->fingerprint = *from->redirect;
+		made->outcome.redirect = &made->fingerprint;
+	}
 	if (from->response_body.data != NULL) {
 		memcpy(at, from->response_body.data, from->response_body.length);
 		made->outcome.response_body.data = at;
@@ -246,7 +233,7 @@ void operation_move_to_background(once_operation *operation)
 	link_before(&batcher->background, &operation->age_link);
 }
 
-/* May it have an effect, or have one yet, whatever its submitter is told now? */
+/* May it have an effect, or have one later, whatever its submitter gets now? */
 static bool goes_on(const once_operation *operation)
 {
 	switch (operation->kind) {
@@ -288,7 +275,8 @@ void operation_expire(once_operation *operation)
 	once_error *error = NULL;
 	if (done != NULL) {
 		char message[96 + CAUSE_BYTES_MAX];
-		/* Empty where the connection is good: libpq's own words, which name a server and a role, never a password. */
+		/* Empty where the connection is good: libpq's own words, which name a
+		 * server and a role, never a password. */
 		const char *cause = batcher->wires[wire_of(operation)].cause;
 		snprintf(message, sizeof message, "the database has not answered within %lld ms%s%s",
 		         (long long)batcher->options.operation_timeout_ms,

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * pack.c: makes a batch: takes operations from a queue, joins those that can share a statement into groups, and lays
- * the groups out in units, which are transactions. All that is fit for company goes into one unit, so that a batch is
- * one commit; what has failed in company before stands alone. Called by wire.c and batcher.c; settle.c reads the layout.
+ * pack.c: makes a batch: takes operations from a queue, joins those that can share a statement into
+ * groups, and lays the groups out in units, which are transactions. All that is fit for company
+ * goes into one unit, so that a batch is one commit; what has failed in company before stands
+ * alone. Called by wire.c and batcher.c; settle.c reads the layout.
  */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,8 +108,8 @@ static void join(batch *batch, once_operation *operation)
 }
 
 /*
- * Who may share the one transaction comes first; then by kind and tenant: two batches that change the same intents take
- * their rows in one order.
+ * Who may share the one transaction comes first; then by kind and tenant: two batches that change
+ * the same intents take their rows in one order.
  */
 static int compare_groups(const void *left, const void *right)
 {
@@ -152,10 +154,12 @@ void batch_fill(once_batcher *batcher, int connection)
 	link *queue = &batcher->queues[connection];
 	size_t bytes = 0;
 	size_t count = 0;
+	assert(batch->operation_count == 0 && batch->group_count == 0 && batch->unit_count == 0);
 	memset(batch->index, 0, batch->index_size * sizeof *batch->index);
 	while (!list_empty(queue) && count < options->batch_max) {
 		once_operation *operation = OPERATION_AT(queue->next, place_link);
-		/* Answers are as large as the outcomes that they replay; what came of late says how large. */
+		/* Answers are as large as the outcomes that they replay; what
+		 * came of late says how large. */
 		size_t size = operation->bytes > wire->answer_bytes ? operation->bytes : wire->answer_bytes;
 		if (count > 0 && (size > options->batch_bytes_max || bytes > options->batch_bytes_max - size)) {
 			break;
@@ -167,6 +171,8 @@ void batch_fill(once_batcher *batcher, int connection)
 		join(batch, operation);
 	}
 	lay_out(batch);
+	/* Each operation goes out once: in one statement, in one transaction. */
+	assert(batch->operation_count == count && batch->group_count <= count && batch->unit_count <= batch->group_count);
 }
 
 /* ---- Statements ---- */
@@ -192,6 +198,7 @@ ELEMENT(result_type_at, bytes_of_text(at->outcome.result_type))
 ELEMENT(result_id_at, bytes_of_text(at->outcome.result_id))
 ELEMENT(error_code_at, bytes_of_text(at->outcome.error_code))
 ELEMENT(error_message_at, bytes_of_text(at->outcome.error_message))
+ELEMENT(redirect_at, bytes_of_redirect(&at->outcome))
 
 enum sql_id sql_of_kind(kind kind)
 {
@@ -270,6 +277,8 @@ static void fill_call(call *call, const group *group, once_operation *const *at,
 	call_add_text(call, at[0]->intent.tenant);
 	if (group->kind == KIND_CLAIM) {
 		call_add_array(call, TYPE_TEXT, count, trace_at, at);
+	} else if (group->kind == KIND_FAIL) {
+		call_add_array(call, TYPE_BYTEA, count, redirect_at, at);
 	}
 }
 
@@ -280,6 +289,7 @@ static bool send_group(wire *wire, group *group)
 	char owner[OWNER_BYTES_MAX + TOKEN_BYTES];
 	call call;
 	bool usable = true;
+	assert(group->count > 0 && group->token == 0 && group->result == NULL);
 	if (group->kind == KIND_CLAIM) {
 		group->token = ++batcher->tokens;
 	}
@@ -288,7 +298,8 @@ static bool send_group(wire *wire, group *group)
 		/* The connection was not touched: its neighbours go on without it. */
 		group->unsent = call.out_of_memory ? ONCE_NO_MEMORY : ONCE_TOO_LARGE;
 	} else if (call_send_on(wire->connection, wire->prepares, &call, NULL) != ONCE_OK) {
-		/* Lost, or no memory: half a statement may be on its way. No Sync follows, so nothing of its transaction stays. */
+		/* Lost, or no memory: half a statement may be on its way. No Sync follows,
+		 * so nothing of its transaction stays. */
 		usable = false;
 	}
 	call_free(&call);

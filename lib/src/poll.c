@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Two sockets, one timer,
- * one mark that a flush is due.
+ * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Two
+ * sockets, one timer, one mark that a flush is due.
  */
 #include <errno.h>
 #include <limits.h>
@@ -153,7 +153,8 @@ void once_poll_close(once_poll *poll)
 		return;
 	}
 	poll->closed = true;
-	/* Within a callback the batcher frees itself when that returns, and its hooks are quiet until then. */
+	/* Within a callback the batcher frees itself when that returns,
+	 * and its hooks are quiet until then. */
 	once_batcher_close(poll->batcher);
 	if (!poll->running) {
 		free(poll);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * session.c: a session is a connection, its caller's or its own, and the little that is remembered about it.
+ * session.c: a session is a connection, its caller's or its own, and the little that is remembered
+ * about it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +32,25 @@ static once_session *session_new(PGconn *connection, bool owns)
 }
 
 /*
- * Why there is no connection. libpq tells the SQLSTATE of a refusal only where that was asked for before it connected, and PQconnectdb leaves no
- * time to ask: so a server that has answered is tried once more. That may succeed.
+ * In a message of libpq's of raised verbosity, in whatever language: "FATAL:  3D000". False: there
+ * is none.
+ */
+static bool find_sqlstate(const char *message, char sqlstate[6])
+{
+	/* Of several servers that were tried the last one counts. */
+	for (const char *at = strstr(message, ":  "); at != NULL; at = strstr(at + 1, ":  ")) {
+		if (strspn(at + 3, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ") == 5) {
+			memcpy(sqlstate, at + 3, 5);
+			sqlstate[5] = '\0';
+		}
+	}
+	return sqlstate[0] != '\0';
+}
+
+/*
+ * Why there is no connection. libpq tells the SQLSTATE of a refusal only where that was asked for
+ * before it connected, and PQconnectdb leaves no time to ask: so a server that has answered is
+ * tried once more. That may succeed.
  */
 static once_code reconsider(PGconn *connection, once_error **error)
 {
@@ -49,8 +67,8 @@ static once_code reconsider(PGconn *connection, once_error **error)
 		PQsetErrorVerbosity(connection, PQERRORS_SQLSTATE);
 		PQreset(connection);
 		if (PQstatus(connection) != CONNECTION_OK) {
-			code = error_find_sqlstate(PQerrorMessage(connection), sqlstate) ? error_of_refusal(error, sqlstate, said)
-			                                                                 : error_of_connection(error, connection);
+			code = find_sqlstate(PQerrorMessage(connection), sqlstate) ? error_of_refusal(error, sqlstate, said)
+			                                                           : error_of_connection(error, connection);
 		}
 		PQsetErrorVerbosity(connection, PQERRORS_DEFAULT);
 	}
@@ -128,7 +146,10 @@ void once_session_prepare(once_session *session, bool prepare)
 
 bool contract_version_fits(int version, once_error **error)
 {
-	/* A newer contract keeps every function of this one: so it is upgraded first, and what speaks to it when there is time. */
+	/*
+	 * A newer contract keeps every function of this one: so it is upgraded first, and what speaks
+	 * to it when there is time.
+	 */
 	if (version >= CONTRACT_VERSION) {
 		return true;
 	}

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * settle.c: what becomes of the operations of a batch: their transaction committed, or failed, or nobody knows because
- * the connection went. Called by wire.c. Every callback that runs here may close the batcher, and with that end every
- * operation: nothing is touched after one without a look at `closed`.
+ * settle.c: what becomes of the operations of a batch: their transaction committed, or
+ * failed, or its outcome is unknown because the connection was lost. Called by wire.c. Every
+ * callback that runs here may close the batcher, and with that end every operation: nothing
+ * is touched after one without a look at `closed`.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,14 +26,15 @@ static int64_t next_rest(once_operation *operation)
 /* ---- Claims ---- */
 
 /*
- * A claim was granted to nobody: gives it back. Where it is certain that no attempt before it ran, by a release: the
- * next one may run. A takeover from an attempt that was lost must not become that: its lease is made to end at once, so
- * that the next one takes over from a lost attempt too, and is told so. Takes no memory: the operation itself becomes
- * the release or the renewal.
+ * A claim was granted to nobody: gives it back. Where it is certain that no attempt before it ran,
+ * by a release: the next one may run. A takeover from an attempt that was lost must not become
+ * that: its lease is made to end at once, so that the next one takes over from a lost attempt too,
+ * and is told so. Takes no memory: the operation itself becomes the release or the renewal.
  */
 static void give_back(once_operation *operation, int fence, bool unrun)
 {
 	once_batcher *batcher = operation->batcher;
+	assert(operation->kind == KIND_CLAIM && operation->done == NULL);
 	operation->kind = unrun ? KIND_RELEASE : KIND_RENEW;
 	operation->lease_ms = 1;
 	operation->fence = fence;
@@ -88,9 +91,9 @@ static bool is_ours(const once_operation *operation, const once_answer *answer)
 }
 
 /*
- * The claim was granted in a statement whose answer was lost. Which verdict it had is not stored: a single attempt is the
- * first whose work may start, since what was released is not counted; anything else may have taken over from an attempt
- * that was lost, and the caller must be told so.
+ * The claim was granted in a statement whose answer was lost. Which verdict it had is not stored: a
+ * single attempt is the first whose work may start, since what was released is not counted;
+ * anything else may have taken over from an attempt that was lost, and the caller must be told so.
  */
 static once_verdict verdict_of_lost(const once_answer *answer)
 {
@@ -99,6 +102,8 @@ static once_verdict verdict_of_lost(const once_answer *answer)
 
 static void adopt(once_operation *operation, const once_answer *answer)
 {
+	/* An attempt that may run is handed to whoever waits for it, and to nobody else. */
+	assert(operation->kind == KIND_CLAIM && operation->done != NULL && is_ours(operation, answer));
 	once_answer granted = {.verdict = verdict_of_lost(answer),
 	                       .state = ONCE_STATE_PROCESSING,
 	                       .fence = answer->fence,
@@ -111,7 +116,8 @@ static void adopt(once_operation *operation, const once_answer *answer)
 	operation_end(operation, &granted, NULL);
 }
 
-/* Nothing tells yet: the old backend may still be at work, and a look-up does not see what it has not committed. */
+/* Nothing tells yet: the old backend may still be at work, and a look-up
+ * does not see what it has not committed. */
 static void ask_again(once_operation *operation)
 {
 	operation->asks = operation->done == NULL;
@@ -121,6 +127,7 @@ static void ask_again(once_operation *operation)
 /* The answer to the question whether a lost claim was granted. */
 static void settle_question(once_operation *operation, const once_answer *answer)
 {
+	assert(operation->asks);
 	bool ours = is_ours(operation, answer);
 	bool nobody = operation->done == NULL;
 	bool unrun = verdict_of_lost(answer) != ONCE_PROCESSING_STALE;
@@ -258,6 +265,7 @@ static bool group_committed(wire *wire, const group *group)
 	for (size_t i = 0; i < group->count; i++) {
 		/* Releases come back in the order in which they were made. */
 		size_t element = group->kind == KIND_RELEASE ? (size_t)result_int(result, (int)i, 0) - 1 : i;
+		assert(element < group->count);
 		settle_row(wire->answered.operations[group->start + element], group->kind, result, &columns, (int)i);
 		if (wire->batcher->closed) {
 			return false;
@@ -268,6 +276,7 @@ static bool group_committed(wire *wire, const group *group)
 
 static bool unit_committed(wire *wire, const unit *unit)
 {
+	assert(unit->failure == NULL && unit->start + unit->count <= wire->answered.group_count);
 	for (size_t i = 0; i < unit->count; i++) {
 		if (!group_committed(wire, &wire->answered.groups[unit->start + i])) {
 			return false;
@@ -278,7 +287,8 @@ static bool unit_committed(wire *wire, const unit *unit)
 
 /* ---- A failed unit: it was rolled back, all of it ---- */
 
-/* Ends what was rolled back, and nobody waits for. A claim that was lost before is still to be found out about. */
+/* Ends what was rolled back, and nobody waits for. A claim that was lost
+ * before is still to be found out about. */
 static bool end_if_for_nobody(once_operation *operation)
 {
 	if (operation->done != NULL || wire_of(operation) != 0) {
@@ -292,7 +302,8 @@ static bool end_if_for_nobody(once_operation *operation)
 	return true;
 }
 
-/* Back into the queue, at its head. The operations of one batch are put back from the last to the first. */
+/* Back into the queue, at its head. The operations of one batch are
+ * put back from the last to the first. */
 static void put_back(once_operation *operation)
 {
 	if (!end_if_for_nobody(operation)) {
@@ -333,7 +344,7 @@ static void spare_others(wire *wire, const unit *unit, size_t culprit)
 typedef struct judgement {
 	const once_error *error;
 	bool alone;       /* there is only one */
-	bool passes;      /* the trouble may be over by and by */
+	bool passes;      /* the trouble may pass */
 	int64_t pause_ms; /* ... after this; the same for all, so that they stay together */
 } judgement;
 
@@ -347,7 +358,8 @@ static void judge(once_operation *operation, const judgement *judgement)
 		raise_company(operation, COMPANY_GROUP);
 		operation_rest(operation, judgement->pause_ms);
 	} else if (!judgement->alone && !judgement->passes && once_error_code(judgement->error) != ONCE_REFUSED) {
-		/* One element spoils the statement: each alone, in one round trip, shows which. A refused tenant is all of them. */
+		/* One element spoils the statement: each alone, in one round trip, shows
+		 * which. A refused tenant is all of them. */
 		raise_company(operation, COMPANY_NONE);
 		put_back(operation);
 	} else {
@@ -358,6 +370,7 @@ static void judge(once_operation *operation, const judgement *judgement)
 static bool judge_group(wire *wire, const group *culprit, const once_error *error)
 {
 	int attempts = wire->answered.operations[culprit->start]->attempts;
+	assert(culprit->count > 0 && attempts < ATTEMPTS_MAX);
 	judgement judgement = {.error = error,
 	                       .alone = culprit->count == 1,
 	                       .passes =
@@ -377,6 +390,7 @@ static bool unit_failed(wire *wire, const unit *unit)
 {
 	const batch *batch = &wire->answered;
 	once_error *error = NULL;
+	assert(unit->failure != NULL && unit->start + unit->count <= batch->group_count);
 	error_of_result(&error, wire->connection, unit->failure);
 	/* Where the commit of a single statement failed, it is that one's. */
 	size_t end = unit->start + unit->count;
@@ -404,7 +418,7 @@ bool batch_settle(wire *wire)
 	return true;
 }
 
-/* ---- A lost connection: nobody knows what was committed ---- */
+/* ---- A lost connection: what was committed is unknown ---- */
 
 static int compare_keys(const void *left, const void *right)
 {
@@ -416,14 +430,16 @@ static int compare_keys(const void *left, const void *right)
 }
 
 /*
- * Notes in which statement its claims were lost. Of several claims of one intent in one statement only the first can
- * have been granted, so only that one may find itself again.
+ * Notes in which statement its claims were lost. Of several claims of one intent in one statement
+ * only the first can have been granted, so only that one may find itself again.
  */
 static void mark_lost_claims(wire *wire, const group *group)
 {
 	once_operation **at = &wire->batch.operations[group->start];
+	assert(group->kind == KIND_CLAIM);
 	qsort(at, group->count, sizeof(void *), compare_keys);
 	for (size_t i = 0; i < group->count; i++) {
+		assert(at[i]->lost_count <= LOST_MAX);
 		bool first = i == 0 || strcmp(at[i]->intent.key, at[i - 1]->intent.key) != 0 ||
 		             strcmp(at[i]->intent.scope, at[i - 1]->intent.scope) != 0;
 		if (first && at[i]->lost_count < LOST_MAX) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * wire.c: one connection of the batcher: connecting, checking the contract, sending a batch, reading its answers, giving
- * it up. The only file of the evented half that knows libpq's states and the loop's hooks for a socket. Never blocks.
+ * wire.c: one connection of the batcher: connecting, checking the contract, sending a batch,
+ * reading its answers, giving it up. The only file of the evented half that knows libpq's states
+ * and the loop's hooks for a socket. Never blocks.
  */
 #include <poll.h>
 #include <stdio.h>
@@ -10,7 +11,8 @@
 
 /* ---- What the loop watches ---- */
 
-/* The loop lets go of the socket: before libpq closes it, for its number may come back as another one. */
+/* The loop lets go of the socket: before libpq closes it, for its
+ * number may come back as another one. */
 static void unwatch(wire *wire)
 {
 	if (wire->fd >= 0) {
@@ -167,7 +169,8 @@ static void follow_poll(wire *wire, PostgresPollingStatusType status)
 	}
 }
 
-/* Is the event that the loop reports this socket's? It may be of one that had the number before, and libpq would believe it. */
+/* Is the event that the loop reports this socket's? It may be of one that had the number
+ * before, and libpq would believe it. */
 static bool is_ready(const wire *wire)
 {
 	struct pollfd ready = {.fd = wire->fd,
@@ -178,7 +181,8 @@ static bool is_ready(const wire *wire)
 static void connect_on(wire *wire)
 {
 	if (is_ready(wire)) {
-		/* libpq may close the socket and open another under the same number: the loop must not take one for the other. */
+		/* libpq may close the socket and open another under the same number: the
+		 * loop must not take one for the other. */
 		unwatch(wire);
 		follow_poll(wire, PQconnectPoll(wire->connection));
 	}
@@ -186,14 +190,15 @@ static void connect_on(wire *wire)
 
 /* ---- Checking ---- */
 
-/* The contract is not what this library speaks: whoever waits is told, and later the connection is tried again. */
+/* The contract is not what this library speaks: whoever waits gets that error, and later the
+ * connection is tried again. */
 static void refuse_all(wire *wire, once_error *error)
 {
 	once_batcher *batcher = wire->batcher;
 	link *queue = &batcher->queues[wire->number];
 	uint64_t last = batcher->serials;
 	wire_lose(wire, once_error_message(error));
-	wire->down = false; /* it is there, and whoever asks is told what is wrong with it */
+	wire->down = false; /* it is there, and whoever asks gets its error */
 	/* Not those that a callback submits: they would be refused, and submitted, for ever. */
 	while (!batcher->closed && !list_empty(queue) && OPERATION_AT(queue->next, place_link)->serial <= last) {
 		operation_end(OPERATION_AT(queue->next, place_link), NULL, error);
@@ -201,7 +206,7 @@ static void refuse_all(wire *wire, once_error *error)
 	once_error_free(error);
 }
 
-/* The first that was never sent, and was there already before anybody was told; NULL: none. */
+/* The first that was never sent, and was there before the first callback; NULL: none. */
 static once_operation *find_unsent(const link *queue, uint64_t last)
 {
 	for (const link *at = queue->next; at != queue; at = at->next) {
@@ -255,7 +260,8 @@ static bool check_result(wire *wire, const PGresult *result)
 		break;
 	}
 	once_code code = error_of_result(&error, wire->connection, result);
-	/* Class 42: something is missing or not granted. That does not pass by itself, and must not look like a slow server. */
+	/* Class 42: something is missing or not granted. That does not pass by itself,
+	 * and must not look like a slow server. */
 	if (code == ONCE_CONTRACT || strncmp(once_error_sqlstate(error), "42", 2) == 0) {
 		refuse_all(wire, error);
 	} else {
@@ -267,7 +273,8 @@ static bool check_result(wire *wire, const PGresult *result)
 
 /* ---- Reading ---- */
 
-/* Does the error say that this connection is of no more use: it ends, the server is a standby, a statement is not known? */
+/* Does the error say that this connection is of no more use: it ends, the server is
+ * a standby, a statement is not known? */
 static bool spoils_connection(wire *wire, const PGresult *result)
 {
 	const char *sqlstate = PQresultErrorField(result, PG_DIAG_SQLSTATE);
@@ -292,14 +299,15 @@ static void count_answer(wire *wire)
 	}
 	statistics->latency[bucket]++;
 	statistics->latency_sum_us += took_us;
-	/* A batch of large answers makes the next ones smaller at once; small ones let them grow again by and by. */
+	/* A batch of large answers makes the next ones smaller at once; small ones
+	 * let them grow again. */
 	size_t each = wire->batch.operation_count == 0 ? 0 : wire->batch.answer_bytes / wire->batch.operation_count;
 	wire->answer_bytes = each > wire->answer_bytes ? each : wire->answer_bytes - (wire->answer_bytes - each) / 8;
 }
 
 /*
- * The last Sync has come. The next batch goes out before anybody is told of this one, so that the server works while the
- * callbacks do. False where the batcher was closed.
+ * The last Sync has come. The next batch goes out before the callbacks of this one, so that the
+ * server works while the callbacks do. False where the batcher was closed.
  */
 static bool batch_answered(wire *wire)
 {
@@ -344,9 +352,9 @@ static void skip_unsent(batch *batch, size_t end)
 }
 
 /*
- * A result of a batch. Takes it. Returns false where the connection is gone, or the batcher closed. Results are told
- * apart by their order alone, and libpq, out of memory, may lose one (even a Sync): so each unit's are counted, and
- * nothing counts before the last Sync has come.
+ * A result of a batch. Takes it. Returns false where the connection is gone, or the batcher closed.
+ * Results are identified by their order alone, and libpq, out of memory, may lose one (even a
+ * Sync): so each unit's are counted, and nothing counts before the last Sync has come.
  */
 static bool batch_result(wire *wire, PGresult *result)
 {
@@ -387,7 +395,8 @@ static void read_results(wire *wire)
 	while ((wire->state == WIRE_CHECKING || wire->state == WIRE_BUSY) && !PQisBusy(wire->connection)) {
 		PGresult *result = PQgetResult(wire->connection);
 		if (result == NULL) {
-			/* One ends each statement; several in a row say that libpq waits for nothing, unlike us. */
+			/* One ends each statement; several in a row say that
+			 * libpq waits for nothing, unlike us. */
 			if (++wire->nulls > 2) {
 				wire_lose(wire, "the server's answers do not fit what it was asked");
 				return;

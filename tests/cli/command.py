@@ -27,7 +27,6 @@ COMMANDS = (
     "top",
     "doctor",
     "plan",
-    "bench",
     "version",
     "help",
 )

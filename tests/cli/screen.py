@@ -24,7 +24,6 @@ class Terminal:
 
     def __init__(self, words, environment, rows=24, columns=80):
         self.seen = b""
-        self.rows = rows
         self.ended = False
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -61,35 +60,25 @@ class Terminal:
         """What was drawn, screen by screen; the last may be half there."""
         return [plain(frame).split("\n") for frame in self.seen.split(HOME)[1:]]
 
-    def is_whole(self, frame):
-        return plain(frame).count("\n") >= self.rows - 1
-
-    def wait(self, *texts, absent=(), since=None, whole=False):
-        """Until one screen that is drawn from now on (or since a mark) shows all the texts and none of the absent ones, which can
-        only be told of a whole screen. Returns what it shows."""
+    def wait(self, *texts, since=None):
+        """Until one screen that is drawn from now on (or since a mark) shows all the texts."""
         mark = len(self.seen) if since is None else since
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            frames = self.seen[mark:].split(HOME)
-            if absent or whole:
-                frames = frames[1:-1] + [frame for frame in frames[1:][-1:] if self.is_whole(frame)]
-            for frame in frames:
+            for frame in self.seen[mark:].split(HOME):
                 shown = plain(frame)
-                if all(text in shown for text in texts) and not any(text in shown for text in absent):
-                    return shown
+                if all(text in shown for text in texts):
+                    return
             left = deadline - time.monotonic()
-            assert left > 0 and not self.ended, f"waited for {texts} without {absent}; shown: {plain(self.seen[-4000:])}"
+            assert left > 0 and not self.ended, f"waited for {texts}; shown: {plain(self.seen[-4000:])}"
             self.read(min(left, 0.5))
 
     def type(self, text):
-        """The mark from which on its effect is seen."""
-        mark = len(self.seen)
         os.write(self.fd, text.encode())
-        return mark
 
     def resize(self, rows, columns):
+        """The mark from which on its effect is seen."""
         mark = len(self.seen)
-        self.rows = rows
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         return mark
 

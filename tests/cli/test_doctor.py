@@ -101,19 +101,3 @@ def test_version_tells_of_both_sides(pgonce, offline, db):
     assert there["database"] == db.name and there["database_contract"] == there["contract"] == here["contract"]
     assert there["database_contract_status"] == "current"
     assert offline("version", env={"PGHOST": "/nowhere"}).returncode == 3
-
-
-def test_bench_measures_and_leaves_nothing(pgonce, db):
-    done = pgonce("bench", "--seconds", "1", "--clients", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    rates = {row["name"]: row["per_second"] for row in json.loads(done.stdout)}
-    assert set(rates) == {"bare", "execute", "select", "replay", "lease", "batch"} and all(rate > 0 for rate in rates.values())
-    assert db.value("SELECT to_regnamespace('pgonce_bench') IS NULL")
-    assert db.value("SELECT count(*) FROM once.intent") == 0
-
-
-def test_bench_leaves_somebody_elses_schema_alone(pgonce, db):
-    db.execute("CREATE SCHEMA pgonce_bench")
-    done = pgonce("bench", "--seconds", "1")
-    assert done.returncode == 1 and b"pgonce_bench" in done.stderr
-    assert db.value("SELECT to_regnamespace('pgonce_bench') IS NOT NULL")

@@ -35,7 +35,7 @@ PARKED_MESSAGE = """INSERT INTO once.parked_message (consumer, tenant, message_i
                     VALUES ('mailer', '', 'm1', 'orders', '\\x00', '{}', 'infinity', now() - interval '1 hour', now())"""
 SWEPT = "INSERT INTO once.swept (scope, stale, in_doubt, oldest_stale, as_of) VALUES ('pay', {}, {}, now() - interval '2 hours', now())"
 
-# What the counters of scopes without a policy of their own have counted.
+# What the counters have counted.
 COUNTED = "SELECT setval('once.counted_{1}', {0})"
 
 
@@ -67,7 +67,7 @@ HARMS = {
         ("consumers behind", "warning", "INSERT INTO once.consumer_position VALUES ('mailer', '', 'p0', now() - interval '1 day', now())"),
         ("keeper", "failed", "INSERT INTO once.keeper_step (step, last_started, last_success) SELECT 'days', at, at FROM (SELECT now()"
          " - interval '2 days' AS at) AS t"),
-        ("keeper clock", "warning", "INSERT INTO once.clock (read_at, usual, unsteady_since, why) VALUES (now(), '1 s', now(), 'it leapt')"),
+        ("keeper clock", "warning", "INSERT INTO once.clock (read_at, unsteady_since, why) VALUES (now(), now(), 'it leapt')"),
         ("relays of another cluster", "failed", RELAY.format("'1'")),
         ("messages behind", "warning", PARKED_MESSAGE.format("waiting")),
         ("keys of each attempt", "warning", COUNTED.format(10000, "new")),

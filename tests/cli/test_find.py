@@ -283,7 +283,7 @@ def test_show_tells_the_timeline_with_every_delivery(pgonce, charged):
         {"audit": "dead", "kafka": "passed", "later": "pending"}
     text = pgonce("show", "--scope", "payments", "--key", "first").stdout.decode()
     for part in ("created   the first attempt (by gateway 1, fence 1)", "outcome   succeeded, status 201, charge ch_17", "HTTP 500 (by relay audit)",
-                 "relay later: pending", "expires   then its outcome may be forgotten"):
+                 "relay later: pending", "expires   then its outcome may be deleted"):
         assert part in text, text
 
 

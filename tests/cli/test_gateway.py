@@ -39,7 +39,7 @@ def config(*options):
 
 @pytest.mark.parametrize("line", [
     "load_module ", "worker_processes 1;", "daemon off;", "error_log stderr warn;", "once_database ", "once_tenant none;",
-    "proxy_pass http://once_upstream_0;", "proxy_ignore_client_abort on;", "proxy_http_version 1.1;",
+    "proxy_pass http://once_upstream;", "proxy_ignore_client_abort on;", "proxy_http_version 1.1;",
     'proxy_set_header Connection "";', "keepalive 64;", "listen 127.0.0.1:8080;", "once on;", "location = /once/status {",
     "deny all;", "proxy_connect_timeout 5s;", "proxy_read_timeout 60000ms;", "verdict=", "$once_verdict",
 ])
@@ -53,7 +53,7 @@ def test_the_configuration_has_what_keeps_a_request_safe(line):
     (("--key-from", "http_webhook_id"), "once_key $http_webhook_id;"), (("--lease", "5s"), "once_lease 5000ms;"),
     (("--retention", "2d"), "once_retention 172800000ms;"), (("--wait", "1500ms"), "once_wait 1500ms;"),
     (("--on-5xx", "release"), "once_on_5xx release;"),
-    (("--timeout", "5m"), "proxy_read_timeout 300000ms;"), (("--in-doubt", "retry"), "once_in_doubt retry;"), (("--fail", "open"), "once_fail open;"),
+    (("--timeout", "5m"), "proxy_read_timeout 300000ms;"), (("--timeout", "5m"), "worker_shutdown_timeout 310000ms;"), (("--in-doubt", "retry"), "once_in_doubt retry;"), (("--fail", "open"), "once_fail open;"),
     (("--body-max", "8M"), "client_max_body_size 8388608;"), (("--response-max", "64k"), "once_response_max 65536;"),
     (("--prepare",), "once_prepare on;"), (("--workers", "3"), "worker_processes 3;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
     (("--listen", "[::1]:80"), "listen [::1]:80;"), (("--listen", "*:80", "--tenant", "none"), "listen *:80;"),
@@ -65,6 +65,16 @@ def test_each_option_is_a_line_of_the_configuration(options, line):
     given = options if "--upstream" in options else (*UPSTREAM, *options)
     assert line in config(*given)
     assert line not in config()
+
+
+def test_each_example_of_the_help_protects_as_it_stands():
+    """A POST without a key is refused, and what it says of TLS and callers can be had from this command."""
+    said = Command()("help", "gateway").stdout.decode()
+    examples = re.findall(r"^  pgonce gateway (.+)$", said, re.M)
+    assert len(examples) >= 2 and "It speaks plain HTTP" in said
+    for example in examples:
+        made = config(*example.partition(" >")[0].replace("--print-config", "").split())
+        assert "once required;" in made and "ssl_client" not in made, example
 
 
 HOSTILE = ["x;} evil", 'x"; evil', "x\nevil", "x$evil", "x{evil", "x#evil", "x'evil", "x\\evil", "x evil", "", "\u00e9vil"]

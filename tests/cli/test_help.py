@@ -8,7 +8,7 @@ import pytest
 
 from .command import COMMANDS, PROGRAM, Command
 
-NEEDS = {"bench": ("--seconds", "1"), "top": ("--once",), "recover": ("--once",), "run": ("--scope", "s", "--key", "k", "--", "true"),
+NEEDS = {"top": ("--once",), "recover": ("--once",), "run": ("--scope", "s", "--key", "k", "--", "true"),
          "show": ("--scope", "s", "--key", "k"), "resolve": ("--scope", "s", "--key", "k", "--as", "succeeded", "--reason", "r"), "gateway": ("--upstream", "http://127.0.0.1:3000")}
 
 
@@ -31,10 +31,10 @@ def test_each_command_has_help(offline, name):
 def test_man_pages_are_written_and_well_formed(offline, tmp_path):
     assert offline("help", "--man", tmp_path / "man").returncode == 0
     pages = sorted(path.name for path in (tmp_path / "man").iterdir())
-    assert pages == sorted(["pgonce.1"] + [f"pgonce-{name}.1" for name in COMMANDS])
+    assert pages == sorted(["pgonce.1", "pgonce.conf.5"] + [f"pgonce-{name}.1" for name in COMMANDS])
     for page in pages:
         text = (tmp_path / "man" / page).read_text()
-        assert ".SH NAME" in text and ".SH EXIT STATUS" in text
+        assert ".SH NAME" in text and (".SH EXIT STATUS" in text or page.endswith(".5"))
 
 
 def test_markdown_documents_every_command_option_and_code(offline):
@@ -43,7 +43,7 @@ def test_markdown_documents_every_command_option_and_code(offline):
         assert f"## pgonce {name}" in text
         for option in re.findall(r"--[a-z-]+", offline("help", name).stdout.decode().split("Options:")[1]):
             assert f"`{option}" in text
-    for code in ("0", "1", "2", "3", "4", "5", "10", "11", "12", "13", "14", "15", "16", "126", "127", "128+n"):
+    for code in ("0", "1", "2", "3", "4", "5", "10", "11", "12", "13", "14", "15", "16", "17", "126", "127", "128+n"):
         assert f"| {code} |" in text
 
 
@@ -55,15 +55,15 @@ def test_markdown_documents_every_command_option_and_code(offline):
     (("run", "--scope", "s", "--key", "k"), "no command"), (("run", "--scope", "s", "--key", "k", "--"), "no command"),
     (("run", "--scope", "s", "--key", "k", "--lease", "1", "--", "true"), "no duration"),
     (("run", "--scope", "s", "--key", "k", "--lease", "-5s", "--", "true"), "no duration"),
-    (("run", "--scope", "s", "--key", "k", "--lease", "99999999999999999999d", "--", "true"), "no duration"),
-    (("run", "--scope", "s", "--key", "k", "--lease", "9223372036854775807d", "--", "true"), "no duration"),
-    (("run", "--scope", "s", "--key", "k", "--lease", "8d", "--", "true"), "'8d' is out of range: 100ms to 1w"),
-    (("run", "--scope", "s", "--key", "k", "--ttl", "1y", "--", "true"), "'1y' is no duration (500ms, 60s, 5m, 2h, 7d, 4w)"),
-    (("run", "--scope", "s", "--key", "k", "--output-max", "5G", "--", "true"), "'5G' is out of range: 64 to 64M"),
-    (("run", "--scope", "s", "--key", "k", "--output-max", "5T", "--", "true"), "'5T' is no size (4096, 64k, 5M, 1G)"),
-    (("bench", "--clients", "many"), "'many' is no number"),
+    (("run", "--scope", "s", "--key", "k", "--lease", "99999999999999999999d", "--", "true"), "out of range"),
+    (("run", "--scope", "s", "--key", "k", "--lease", "9223372036854775807d", "--", "true"), "out of range"),
+    (("run", "--scope", "s", "--key", "k", "--lease", "8d", "--", "true"), "'8d' is out of range: 100ms to 7d (ms, s, m, h, d, w)"),
+    (("run", "--scope", "s", "--key", "k", "--ttl", "1y", "--", "true"), "'1y' is no duration: 1ms to 36500d (ms, s, m, h, d, w)"),
+    (("run", "--scope", "s", "--key", "k", "--output-max", "5G", "--", "true"), "'5G' is out of range: 64 to 64M (B, k, M, G)"),
+    (("run", "--scope", "s", "--key", "k", "--output-max", "5T", "--", "true"), "'5T' is no size: 64 to 64M (B, k, M, G)"),
+    (("plan", "--rate", "many"), "'many' is no number: "),
     (("run", "--scope", "s", "--key", "k", "--output-max", "1e3", "--", "true"), "no size"),
-    (("bench", "--clients", "0"), "out of range"), (("dev", "--stop", "--status"), "only one"),
+    (("plan", "--rate", "0"), "out of range"), (("dev", "--stop", "--status"), "only one"),
     (("resolve", "--scope", "s", "--key", "k", "--as", "done", "--reason", "r"), "one of succeeded|failed_retryable|failed_final"),
     (("version", "--dsn", "host='unclosed"), "option --dsn"), (("help", "nonsense"), "unknown command"), (("init", "--dsn", "nonsense=1"), "nonsense"),
 ])
@@ -74,7 +74,19 @@ def test_a_wrong_command_line_is_one_clear_line_and_status_2(arguments, said):
     assert said in first and hint.startswith("hint: pgonce help")
 
 
-@pytest.mark.parametrize("name", ["init", "run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "doctor", "bench", "version"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_that_takes_an_amount_names_its_range_and_units(offline, name):
+    """Whether the unit is unknown, the number too large for the option, or for any."""
+    text = offline("help", name).stdout.decode().split("Options:")[1]
+    for option, kind in re.findall(r"--([a-z-]+) (DURATION|BYTES|N)\b", text):
+        units = {"DURATION": " (ms, s, m, h, d, w)", "BYTES": " (B, k, M, G)", "N": ""}[kind]
+        unit = {"DURATION": "w", "BYTES": "G", "N": ""}[kind]
+        for value, said in (("7y", "is no "), (f"9999999999{unit}", "is out of range"), (f"9999999999999999999999{unit}", "is out of range")):
+            done = offline(name, f"--{option}={value}")
+            assert done.returncode == 2 and re.search(rf"option --{option}: '{value}' {said}[^:]*: \d+\w* to \d+\w*{re.escape(units)}\n", done.stderr.decode()), done.stderr
+
+
+@pytest.mark.parametrize("name", ["init", "run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "doctor", "version"])
 def test_without_a_server_one_line_says_which_address_was_tried(tmp_path, name):
     for dsn, address in ((f"host={tmp_path} dbname=x", f"{tmp_path}/.s.PGSQL.5432"), ("host=127.0.0.1 port=1 dbname=x", 'server at "127.0.0.1", port 1')):
         done = Command(dsn, tmp_path)(name, *NEEDS.get(name, ()))
@@ -84,14 +96,14 @@ def test_without_a_server_one_line_says_which_address_was_tried(tmp_path, name):
     assert told["exit"] == 3 and "127.0.0.1" in told["message"] and told["hint"]
 
 
-@pytest.mark.parametrize("name", ["run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "bench"])
+@pytest.mark.parametrize("name", ["run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top"])
 def test_without_the_contract_the_command_names_init(bare, name):
     done = bare(name, *NEEDS.get(name, ()))
     assert done.returncode == 4
     assert b"pgonce init" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top", "bench"])
+@pytest.mark.parametrize("name", ["run", "show", "find", "stuck", "in-doubt", "resolve", "recover", "top"])
 def test_a_newer_contract_is_spoken_to(pgonce, db, name):
     """It keeps all that this one has: so that it can be upgraded first."""
     before = pgonce(name, *NEEDS.get(name, ()))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce init: one transaction, idempotent, and it refuses what it cannot put right.
 
-Broken on purpose and seen to fail: without SQL_INSTALL_LOCK the inits of test_two_inits_at_once collide; with another statement in place
-of SQL_BEGIN_INSTALL test_a_failed_init_leaves_nothing fails; without the comparison of checksums in judge_migrations the changed
+Broken on purpose and seen to fail: without SQL_INSTALL_LOCK the inits of test_two_inits_at_once collide; without the BEGIN of
+install_contract test_a_failed_init_leaves_nothing fails; without the comparison of checksums in judge_migrations the changed
 migration passes.
 """
 import json
@@ -100,7 +100,7 @@ def test_newer_functions_are_refused(pgonce, db):
 
 def test_a_changed_migration_is_refused_by_name(pgonce, db):
     db.execute("UPDATE once.migration SET checksum = 'x' WHERE version = 1")
-    refused(pgonce, db, "migration 1 (0001_contract)", "another checksum")
+    refused(pgonce, db, "migration 1 (tables)", "another checksum")
 
 
 def test_a_role_that_may_not_look_is_told_so(pgonce, db):

@@ -301,6 +301,42 @@ def test_output_of_the_last_moment_is_kept_for_a_slow_reader(pgonce):
     assert pgonce.run("slow", "sh", "-c", "seq 1 30000").stdout == out
 
 
+@pytest.mark.parametrize("stream, status", [("stdout", 0), ("stderr", 0), ("stdout", 3)])
+def test_output_that_cannot_be_written_is_told_alike_by_the_first_call_and_by_replays(pgonce, db, tmp_path, stream, status):
+    """The effect happened and is stored; what CMD said did not arrive. Neither a success nor CMD's own failure."""
+    command = ("sh", "-c", f"echo x >> {tmp_path}/ran; echo out; echo err >&2; exit {status}")
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    for call in ("first", "again"):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(pgonce.words("run", "--scope", "jobs", "--key", "full", "--json", "--", *command), check=False,
+                                  env=pgonce.environment(None), **{stream: full, other: subprocess.PIPE})
+        assert done.returncode == 17, call
+        if stream == "stdout":
+            lines = [json.loads(line) for line in done.stderr.decode().splitlines() if line.startswith("{")]
+            (error,) = [line["error"] for line in lines if "error" in line]
+            assert error["exit"] == 17 and f"CMD ended with status {status} and that is stored" in error["message"]
+            assert "No space left" in error["message"] and "call again" in error["hint"]
+            (told,) = [line["run"] for line in lines if "run" in line]
+            assert told["exit_status"] == status
+    done = pgonce.run("full", *command)
+    assert (done.returncode, done.stdout, done.stderr) == (status, b"out\n", b"err\n")
+    assert (tmp_path / "ran").read_text() == "x\n"
+
+
+def test_a_failure_that_may_be_retried_keeps_its_status_where_its_output_cannot_be_written(pgonce):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(pgonce.words("run", "--scope", "jobs", "--key", "retry", "--retry-failed", "--", "sh", "-c", "echo out; exit 3"),
+                              check=False, env=pgonce.environment(None), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 3 and b"could not be written: No space left" in done.stderr
+
+
+def test_output_that_can_neither_be_written_nor_stored_is_not_promised(pgonce):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(pgonce.words("run", "--scope", "jobs", "--key", "large", "--output-max", "1k", "--", "head", "-c", "2000", "/dev/zero"),
+                              check=False, env=pgonce.environment(None), stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 17 and b"call again" not in done.stderr and b"too large to be stored" in done.stderr
+
+
 def test_a_reader_that_goes_away_does_not_stop_the_command(pgonce, db):
     process = pgonce.start_run("closed", "sh", "-c", "seq 1 30000")
     process.stdout.close()

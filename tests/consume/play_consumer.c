@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* play_consumer.c: the consumers of a configuration file with the scripted source: play_consumer FILE NAME DSN [once] [verbose]. */
+/*
+ * play_consumer.c: the consumers of a configuration file with the scripted source: play_consumer
+ * FILE NAME DSN [once] [verbose].
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_source.c: play_source CONFIG NAME PREFETCH: opens the source of a [consume NAME] section and obeys commands from standard input, a line
- * each; every command is answered by one line of JSON. Deliveries are named by the number that fetch gave them.
+ * play_source.c: play_source CONFIG NAME PREFETCH: opens the source of a [consume NAME] section and
+ * obeys commands from standard input, a line each; every command is answered by one line of JSON.
+ * Deliveries are named by the number that fetch gave them.
  *
  *     fetch MOST TIMEOUT_MS    {"state", "problem", "messages": [{"n", "topic", "key", "payload", "headers": [[name, value], ...], "coordinates"}]}
  *     ack N...                 {"state", "problem"}        also: ack all

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * scripted.c: a source for tests that needs no broker: messages are the lines of a file (JSON), what is acknowledged goes to another
- * file, so that a process that is killed finds what was not. Takes the place of consume/sources.c.
+ * scripted.c: a source for tests that needs no broker: messages are the lines of a file (JSON),
+ * what is acknowledged goes to another file, so that a process that is killed finds what was not.
+ * Takes the place of consume/sources.c.
  *     {"topic": "t", "key": "k", "payload": "...", "headers": {"name": "value"}, "coordinates": "t/1"}
- * payload64, key64 and values {"base64": ...} are bytes. {"control": "lost"} voids what is out, {"control": "away"} (with or without a "problem") is a broker that is away
- * once, {"control": "void"} takes what is fetched next away while it is out: it comes again.
+ * payload64, key64 and values {"base64": ...} are bytes. {"control": "lost"} voids what is out,
+ * {"control": "away"} (with or without a "problem") is a broker that is away once, {"control":
+ * "void"} takes what is fetched next away while it is out: it comes again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -248,7 +250,8 @@ static void settle(source *source, source_message *const *messages, size_t count
 			size += place == DONE ? (size_t)sprintf(text + size, "%zu\n", delivery->index) : 0;
 		}
 		arena_clear(&delivery->arena);
-		memset((void *)messages[i], 0xff, sizeof *messages[i]); /* whoever still looks at it, falls */
+		/* whoever still looks at it, falls */
+		memset((void *)messages[i], 0xff, sizeof *messages[i]);
 		free(delivery);
 	}
 	if (size > 0 && write(source->acks, text, size) != (ssize_t)size) {

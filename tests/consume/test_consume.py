@@ -2,6 +2,7 @@
 """pgonce consume: the command, with a configuration file and a real broker (NATS JetStream)."""
 import json
 import random
+import signal
 import subprocess
 import time
 
@@ -91,6 +92,23 @@ def test_kill_9_of_the_command_loses_and_repeats_nothing(applied, nats, tmp_path
     assert kills > 3
     assert run("--config", path, "--once").returncode == 0
     each_once_in_order(applied, 3000)
+
+
+def test_hang_ups_in_the_middle_of_the_work_lose_and_repeat_nothing(applied, nats, tmp_path):
+    """SIGHUP: the batch at work is finished, and the consumer of the file as it is now goes on in the same process."""
+    path = write(tmp_path, nats, applied.dsn(), batch=20)
+    process = start(path)
+    for batch in (30, 40, 50):
+        before = applied.value("SELECT count(*) FROM applied")
+        fill(nats, 500, first=before)
+        wait_until(lambda: applied.value("SELECT count(*) FROM applied") > before or process.poll() is not None, "progress")
+        write(tmp_path, nats, applied.dsn(), batch=batch)
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: applied.value("SELECT count(*) FROM applied") == before + 500 or process.poll() is not None, "all of them")
+    process.terminate()
+    out = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 0 and "event=reloaded consumers=stock" in out, out
+    each_once_in_order(applied, 1500)
 
 
 def test_a_dead_message_is_shown_and_retried_by_the_command(applied, nats, tmp_path):

@@ -217,6 +217,42 @@ def test_messages_that_cannot_be_told_apart_are_dead(db, hook):
     assert list(map(by_number, hook.requests)) == [2]
 
 
+def test_more_messages_at_once_than_one_statement_takes_are_called_in_the_order_of_their_key(db, hook):
+    """The first is dead, and another of its key, looked up by a later statement, waits behind it."""
+    messages = [message(0, id=None, key="k"), *(message(n, key="k" if n == 10_400 else None) for n in range(1, 10_500))]
+    with Script(messages) as script:
+        with Consumer(script, db.dsn(), config=script.config(**http(hook, prefetch=20_000, in_flight=256))) as consumer:
+            hook.wait(300)
+            wait_until(lambda: db.value("SELECT count(*) FROM once.parked_message") == 2, "the two of the key to be parked")
+            assert consumer.stop() == 0
+    assert [row.state for row in db.rows("SELECT state FROM once.parked_message ORDER BY position")] == ["dead", "waiting"]
+    assert 10_400 not in map(by_number, hook.requests)
+
+
+def test_once_ends_with_parked_max_parked(db, hook):
+    hook.script = lambda _: Answer(422)
+    with Script([message(n) for n in range(2)]) as script, \
+         Consumer(script, db.dsn(), "once", config=script.config(**http(hook, attempts=1, parked_max=2))) as consumer:
+        assert consumer.ends() == 0 and "event=full" in consumer.said()
+
+
+def test_with_parked_max_parked_no_more_are_called(db, hook):
+    hook.script = lambda request: Answer(422 if by_number(request) < 2 else 200)
+    with Script([message(n) for n in range(2)]) as script:
+        alive = script.directory / "alive"
+        with Consumer(script, db.dsn(), config=script.config(alive=alive, **http(hook, attempts=1, parked_max=2))) as consumer:
+            consumer.wait_said("event=full")
+            script.add(message(2))
+            before = alive.stat().st_size if alive.exists() else 0
+            time.sleep(1)  # it looks for new ones several times in this, if it does
+            assert sorted(map(by_number, hook.requests)) == [0, 1]
+            assert 0 < alive.stat().st_size - before < 20  # it keeps the source alive, and rests
+            db.execute("SELECT once.dead_discard('stock', 'id-1', '', 'a test')")
+            wait_until(lambda: sorted(map(by_number, hook.requests)) == [0, 1, 2], "the new one")
+            assert "event=not_full" in consumer.said()
+            assert consumer.stop() == 0
+
+
 def test_the_database_going_away_during_calls_repeats_none(server, db, hook):
     hook.script = lambda _: Answer(delay=0.3)
     with Proxy(server) as proxy, Script([message(n) for n in range(10)]) as script:

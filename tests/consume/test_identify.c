@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_identify.c: ids, keys and headers of deliveries; JSON pointers as RFC 6901 has them; hostile bytes. No server. */
+/*
+ * test_identify.c: ids, keys and headers of deliveries; JSON pointers as RFC 6901 has them; hostile
+ * bytes. No server.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -71,7 +74,8 @@ static void pointers_to_what_is_not_there(void **state)
 	assert_string_equal(at(&arena, "", "/a"), "(no JSON)");
 	assert_string_equal(at(&arena, "{\"a\": 1", "/a"), "(no JSON)");
 	assert_string_equal(at(&arena, "{\"a\": 1, \"b\": \"\\u0000\"}", "/a"),
-	                    "(no JSON)");                                   /* jsonb would not take it either */
+	                    /* jsonb would not take it either */
+	                    "(no JSON)");
 	assert_string_equal(at(&arena, "{\"a\": 1, \"a\": 2}", "/a"), "2"); /* as jsonb: the last */
 	assert_string_equal(at(&arena, "{\"\\u0061\": \"\\ud83d\\ude00\"}", "/a"), "\xf0\x9f\x98\x80");
 	assert_string_equal(at(&arena, "{\"a\": 1.50e3}", "/a"), "1.50e3");
@@ -104,7 +108,10 @@ static void origins(void **state)
 	assert_false(origin_read("", &origin));
 }
 
-/* Every prefix, and every single byte changed, of a text: nothing may be read beyond its end (the sanitizers see it). */
+/*
+ * Every prefix, and every single byte changed, of a text: nothing may be read beyond its end (the
+ * sanitizers see it).
+ */
 static void no_text_is_read_beyond_its_end(void **state)
 {
 	static const char text[] =
@@ -225,7 +232,10 @@ static void an_opaque_id_that_may_be_a_uuidv7_has_a_prefix_of_which_no_handler_k
 	arena_clear(&arena);
 }
 
-/* Bytes that are no text come back from JSON as they were, and end: who sends them on as a header takes them for a text. */
+/*
+ * Bytes that are no text come back from JSON as they were, and end: who sends them on as a header
+ * takes them for a text.
+ */
 static void a_header_of_bytes_ends_where_its_bytes_end(void **state)
 {
 	static const char *const values[] = {"\xff", "\xff\xfe", "\xff\xfe\xfd", "\xff\xfe\xfd\xfc"};
@@ -249,7 +259,10 @@ static void a_header_of_bytes_ends_where_its_bytes_end(void **state)
 	}
 }
 
-/* Such a message is parked: a header with a name that is no text is not lost for it, nor another that is called what it is shown as. */
+/*
+ * Such a message is parked: a header with a name that is no text is not lost for it, nor another
+ * that is called what it is shown as.
+ */
 static void no_header_is_hidden_by_the_name_of_another(void **state)
 {
 	const origin id = {.kind = ORIGIN_HEADER, .name = "id"};

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """A message's traceparent becomes its intent's: applied at once, after it was parked, and by an HTTP endpoint, which gets it too.
 
-Broken on purpose and seen to fail: without the parameter in receive.sql, receive_parked.sql, and intents_of (handler_http.c), a test each; with the
+Broken on purpose and seen to fail: without the parameter in receive.sql, receive_parked.sql, and intent_of (http_lease.c), a test each; with the
 first of two headers taken, the malformed ones.
 """
 import pytest

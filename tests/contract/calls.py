@@ -4,7 +4,6 @@ lease pass."""
 
 import concurrent.futures
 import contextlib
-import re
 import subprocess
 
 import psycopg2
@@ -39,6 +38,7 @@ ARRAYS = {
     "retryable": "boolean[]",
     "error_code": "text[]",
     "error_message": "text[]",
+    "redirect": "bytea[]",
 }
 
 
@@ -155,17 +155,3 @@ def in_threads(functions, patience_s=60):
     with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:
         futures = [pool.submit(function) for function in functions]
         return [future.result(patience_s) for future in futures]
-
-
-def mutate(db, function, old, new):
-    """Replaces a piece of a function's text in this database, however it is wrapped. Fails where the piece is not
-    there, so that a mutation cannot quietly do nothing."""
-    text = db.value(
-        "SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname"
-        " = %s",
-        function,
-    )
-    pattern = r"\s+".join(map(re.escape, old.split()))
-    if not re.search(pattern, text):  # no AssertionError, which is how a mutation is noticed
-        raise LookupError(f"once.{function} does not contain {old!r}")
-    db.execute(re.sub(pattern, lambda _: new, text))

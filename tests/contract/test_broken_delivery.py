@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """As test_broken_on_purpose, for the way out and the way in: each guarantee taken out, and the tests that notice."""
 
-import psycopg2
 import pytest
+from harness.mutation import assert_noticed, both, replace, run_sql
 
 from . import test_errors as errors
 from . import test_outbox as outbox
@@ -11,7 +11,7 @@ from . import test_receive_many as many
 from . import test_relay as relay
 from . import test_relay_cost as cost
 from .calls import today
-from .test_broken_on_purpose import both, does_its_plain_work, replace, run_sql
+from .test_broken_on_purpose import does_its_plain_work
 
 
 def with_things(check):
@@ -338,18 +338,4 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_tests_notice_when(server, broken):
-    mutation, checks = BROKEN[broken]
-    assert checks
-    for check in checks:
-        db = server.new_database()
-        try:
-            db.execute("CREATE TABLE effect (key text NOT NULL, attempt integer)")
-            mutation(db)
-            does_its_plain_work(db)
-            with pytest.raises((AssertionError, psycopg2.Error, pytest.fail.Exception, TimeoutError)):
-                check(db)
-        finally:
-            # A failing check may leave a prepared transaction, which would keep its database.
-            for row in db.rows("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"):
-                db.execute(f"ROLLBACK PREPARED '{row.gid}'")
-            db.drop()
+    assert_noticed(server, *BROKEN[broken], does_its_plain_work, also=(TimeoutError,))

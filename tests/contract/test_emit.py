@@ -5,8 +5,9 @@ import random
 
 import psycopg2
 import pytest
+from harness.mutation import mutate
 
-from .calls import Once, in_threads, mutate, refused, run
+from .calls import Once, in_threads, refused, run
 
 EVENT = dict(
     topic="order.created",

@@ -3,8 +3,9 @@
 transactions."""
 
 import pytest
+from harness.mutation import mutate
 
-from .calls import Once, code_of, effects, make_effect, mutate, refused, run
+from .calls import Once, code_of, effects, make_effect, refused, run
 
 STRICT = ("REPEATABLE READ", "SERIALIZABLE")
 

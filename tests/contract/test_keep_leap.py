@@ -15,7 +15,7 @@ def leaping(db):
     keeper = Keeper(db.connect())
     keeper.step("clock")
     db.execute(
-        "UPDATE once.clock SET unsteady_since = public.test_clock() - interval '2 hours', read_at = public.test_clock() - interval '1 minute';"
+        "UPDATE once.clock SET steady = '2 hours', read_at = public.test_clock() - interval '1 minute';"
         "CREATE FUNCTION public.leap() RETURNS trigger LANGUAGE plpgsql AS"
         " $$ BEGIN UPDATE public.test_offset SET by = by + interval '8 days'; RETURN NULL; END $$;"
         "CREATE TRIGGER leap AFTER UPDATE ON once.clock FOR EACH ROW EXECUTE FUNCTION public.leap()"

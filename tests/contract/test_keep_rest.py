@@ -95,7 +95,7 @@ def test_nothing_is_forgotten_by_an_unsteady_clock(db, moved):
     if moved != "never read":
         keep.step("clock")
         by = {"forward": "- interval '3 days'", "back": "+ interval '1 minute'"}[moved]
-        db.execute("UPDATE once.clock SET unsteady_since = '-infinity'")
+        db.execute("UPDATE once.clock SET steady = '1 hour'")
         keep.step("clock")
         assert db.rows("SELECT what FROM once.retention_held()") == []
         db.execute(f"UPDATE once.clock SET read_at = clock_timestamp() {by}")
@@ -104,25 +104,27 @@ def test_nothing_is_forgotten_by_an_unsteady_clock(db, moved):
         assert (piece.done, piece.more) == (0, False) and "clock" in piece.detail, step
     assert keys(db) == {kept, "plain"} and phase_of(db) == []
     assert [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["clock"]
-    db.execute("UPDATE once.clock SET unsteady_since = unsteady_since - interval '1 hour'")
+    db.execute("UPDATE once.clock SET steady = '1 hour'")
     keep.round()
     assert keys(db) == set()
 
 
 def passes(db, time):
     """Since the last reading."""
-    db.execute("UPDATE once.clock SET read_at = read_at - %s::interval, unsteady_since = unsteady_since - %s::interval", time, time)
+    db.execute("UPDATE once.clock SET read_at = read_at - %s::interval", time)
 
 
-def test_a_keeper_that_comes_by_seldom_but_regularly_finds_a_steady_clock(db):
+@pytest.mark.parametrize("settle, pauses", [("6 minutes", 12), ("1 hour", 12), ("2 hours", 24)])
+def test_a_keeper_that_comes_by_seldom_but_regularly_finds_a_steady_clock(db, settle, pauses):
+    """A pause counts as five minutes or a twelfth of the time at most."""
     keep = keeper(db)
-    db.execute("SELECT once.set_keeping(clock_settle => '1 hour')")
+    db.execute("SELECT once.set_keeping(clock_settle => %s::interval)", settle)
     told = []
-    for _ in range(15):
+    for _ in range(pauses + 3):
         told.append(keep.step("clock").detail)
         passes(db, "50 minutes")
-    # Never read; a leap, as far as it knows; and eleven times a twelfth of the hour.
-    assert all(told[:13]) and told[13:] == [None, None]
+    # Never read; a leap, as far as it knows; and all but the last of the pauses.
+    assert all(told[: pauses + 1]) and told[pauses + 1 :] == [None, None]
 
 
 def test_a_leap_on_top_of_a_leap_does_not_end_the_wait_for_the_first(db):
@@ -150,7 +152,7 @@ def test_a_clock_that_stepped_back_is_trusted_with_no_longer_leaps(db):
     db.execute("UPDATE once.clock SET read_at = clock_timestamp() + interval '4 days'")
     keep.step("clock")
     # An hour and more of steady readings later it leaps by a day.
-    db.execute("UPDATE once.clock SET unsteady_since = '-infinity', read_at = clock_timestamp() - interval '1 day'")
+    db.execute("UPDATE once.clock SET steady = '1 hour', read_at = clock_timestamp() - interval '1 day'")
     keep.round()
     assert keys(db) == {kept} and [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["clock"]
 
@@ -164,7 +166,7 @@ def test_a_leap_that_was_put_right_makes_no_other_one_usual(db):
     for moved in ("- interval '3 hours'", "+ interval '3 hours'"):
         db.execute(f"UPDATE once.clock SET read_at = clock_timestamp() {moved}")
         keep.step("clock")
-    db.execute("UPDATE once.clock SET unsteady_since = '-infinity', read_at = clock_timestamp() - interval '2 hours'")
+    db.execute("UPDATE once.clock SET steady = '1 hour', read_at = clock_timestamp() - interval '2 hours'")
     keep.round()
     assert keys(db) == {kept} and [row.what for row in db.rows("SELECT what FROM once.retention_held()")] == ["clock"]
 
@@ -330,7 +332,7 @@ def make_verify(db, name, body):
 
 
 def says(answer):
-    return f"RETURN ROW('{answer}', 200, NULL, '\\x6f6b'::bytea, NULL, NULL)::once.verification;"
+    return f"RETURN ROW('{answer}', 200, '\\x6f6b'::bytea, NULL, NULL, NULL)::once.verification;"
 
 
 def stale(db, key, scope="orders", **more):

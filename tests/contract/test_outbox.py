@@ -349,7 +349,7 @@ def twice(db, *states):
     return relay, event
 
 
-@pytest.mark.parametrize("named", ["'r'", "NULL"])
+@pytest.mark.parametrize("named", ["'r'", "NULL", "'r' COLLATE \"POSIX\""])
 def test_a_decision_is_one_for_each_time_that_the_event_is_parked(db, named):
     relay, event = twice(db, "dead", "dead")
     assert db.value(f"SELECT once.outbox_retry(%s, {named}, 'why')", event.event_id) is True

@@ -16,7 +16,7 @@ def verify_function(db, answer, body="NULL"):
     db.execute("CREATE SEQUENCE IF NOT EXISTS public.asked")
     db.execute(
         "CREATE OR REPLACE FUNCTION public.ask(tenant text, scope text, key text) RETURNS once.verification LANGUAGE"
-        f" sql AS $$ SELECT nextval('public.asked'); SELECT {answer}, 201, '{{\"a\": 1}}'::jsonb, {body}::bytea,"
+        f" sql AS $$ SELECT nextval('public.asked'); SELECT {answer}, 201, {body}::bytea, '{{\"a\": 1}}'::jsonb,"
         " 'order', key $$"
     )
     policy(db, "verify => 'public.ask'")
@@ -310,6 +310,17 @@ def test_attempts_that_are_used_up_abandon_a_retryable_intent_for_good(db):
     )
     with refused("P4030"):
         once.start(key="k")
+
+
+def test_an_abandoned_intent_has_no_answer_of_an_attempt_that_failed(db):
+    policy(db, "max_attempts => 1")
+    once = Once(db.connect())
+    once.claim(key="k")
+    once.fail(key="k", fence=1, retryable=True, response_status=503, response_text="later", response_headers='{"a": "b"}', error_code="down")
+    seen = once.try_start(key="k"), once.claim(key="k"), once.claim(key="k"), once.peek(key="k")
+    assert [(row.response_status, row.response_body, row.response_headers) for row in seen] == [(None, None, None)] * 4
+    assert {row.error_code for row in seen} == {"abandoned"}
+    assert [row.verdict for row in seen] == ["final_failure"] * 4
 
 
 def test_attempts_that_are_used_up_leave_a_stale_intent_in_doubt(db):

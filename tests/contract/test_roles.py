@@ -793,7 +793,7 @@ def test_a_verify_function_must_be_named_with_its_schema_by_an_administrator(db)
     make_logins(db)
     db.execute(
         "CREATE FUNCTION public.v(text, text, text) RETURNS once.verification LANGUAGE sql AS $$SELECT 'absent', 1,"
-        " NULL::jsonb, NULL::bytea, '', ''$$"
+        " NULL::bytea, NULL::jsonb, '', ''$$"
     )
     with refused("42501"):
         run(db.connect("app"), "SELECT once.set_scope('s', verify => 'public.v')")

@@ -7,19 +7,18 @@ from .calls import OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, refused, r
 from .relaying import Relay, emit
 
 
-def counted(db, scope="orders"):
-    return {row.verdict: row.count for row in db.rows("SELECT * FROM once.counts() WHERE scope = %s AND count > 0", scope)}
+def counting(db):
+    """What is counted from now on, as a function."""
+
+    def read():
+        return {row.verdict: row.count for row in db.rows("SELECT * FROM once.counts()")}
+
+    before = read()
+    return lambda: {verdict: count - before[verdict] for verdict, count in read().items() if count != before[verdict]}
 
 
-@pytest.fixture(params=["orders", ""], ids=["with a policy", "without"])
-def scope(db, request):
-    """The scope that attempts on 'orders' are counted under."""
-    if request.param:
-        db.execute("SELECT once.set_scope('orders')")
-    return request.param
-
-
-def test_claims_are_counted_by_what_they_were_told(db, scope):
+def test_claims_are_counted_by_what_they_were_told(db):
+    counted = counting(db)
     once = Once(db.connect())
     shorten_horizon(db)
     retire(db, 2)
@@ -39,7 +38,7 @@ def test_claims_are_counted_by_what_they_were_told(db, scope):
     once.fail(key="doubt", fence=1, retryable=None)
     once.claim(key="doubt")
     once.claim(key=uuid7_days_ago(db, 2))
-    assert counted(db, scope) == {
+    assert counted() == {
         "new": 3,
         "active": 1,
         "stale": 1,
@@ -52,7 +51,8 @@ def test_claims_are_counted_by_what_they_were_told(db, scope):
     }
 
 
-def test_intents_of_the_same_transaction_are_counted_too(db, scope):
+def test_intents_of_the_same_transaction_are_counted_too(db):
+    counted = counting(db)
     connection, other = db.connect(), db.connect()
     once = Once(connection)
     shorten_horizon(db)
@@ -74,7 +74,7 @@ def test_intents_of_the_same_transaction_are_counted_too(db, scope):
     run(connection, "COMMIT")
     assert code_of(lambda: once.start(key="f")) == "P4030"
     assert code_of(lambda: once.start(key=uuid7_days_ago(db, 2))) == "P4041"
-    assert counted(db, scope) == {
+    assert counted() == {
         "new": 3,
         "active": 1,
         "replay": 3,
@@ -85,7 +85,8 @@ def test_intents_of_the_same_transaction_are_counted_too(db, scope):
     }
 
 
-def test_a_batch_counts_as_single_claims_do(db, scope):
+def test_a_batch_counts_as_single_claims_do(db):
+    counted = counting(db)
     once = Once(db.connect())
     keys = [f"k{n}" for n in range(100)]
     once.claim_many(key=keys)
@@ -94,14 +95,11 @@ def test_a_batch_counts_as_single_claims_do(db, scope):
     once.claim_many(key=keys[:2], fingerprint=[OTHER_PRINT] * 2)
     let_lease_pass(db, "k99")
     once.claim_many(scope=["orders", "another"], key=["k99", "k99"])
-    expected = {"new": 101, "replay": 40, "active": 60, "mismatch": 2, "stale": 1}
-    if scope == "":
-        expected["new"] += 1
-    assert counted(db, scope) == expected
+    assert counted() == {"new": 102, "replay": 40, "active": 60, "mismatch": 2, "stale": 1}
 
 
-def test_messages_are_counted_by_their_consumer(db):
-    db.execute("SELECT once.set_scope('mailer')")
+def test_messages_are_counted_by_what_they_were_told(db):
+    counted = counting(db)
     once = Once(db.connect())
     for _ in range(3):
         once.receive(message_id="m")
@@ -109,11 +107,12 @@ def test_messages_are_counted_by_their_consumer(db):
     batch = "SELECT * FROM once.receive_many('mailer', %s, NULL, %s::bytea[])"
     run(once.connection, batch, ["m", "n", "o"], [PRINT] * 3)
     run(once.connection, batch, ["m", "n", "p", "p"], [OTHER_PRINT, PRINT, PRINT, PRINT])
-    assert counted(db, "mailer") == {"process": 4, "duplicate": 5, "message_mismatch": 2}
+    assert counted() == {"process": 4, "duplicate": 5, "message_mismatch": 2}
+    counts = {row.verdict: row.count for row in db.rows("SELECT * FROM once.counts()")}
     assert metrics(db, "pgonce_inbox") == {
-        (("consumer", "mailer"), ("verdict", "process")): 4,
-        (("consumer", "mailer"), ("verdict", "duplicate")): 5,
-        (("consumer", "mailer"), ("verdict", "mismatch")): 2,
+        (("verdict", "process"),): counts["process"],
+        (("verdict", "duplicate"),): counts["duplicate"],
+        (("verdict", "mismatch"),): counts["message_mismatch"],
     }
 
 
@@ -124,41 +123,39 @@ def metrics(db, name):
 
 
 def test_a_count_outlives_the_rollback_of_what_was_told(db):
+    counted = counting(db)
     once = Once(db.connect())
     run(once.connection, "BEGIN")
     once.claim(key="k")
     run(once.connection, "ROLLBACK")
     once.claim(key="k")
-    assert counted(db, "") == {"new": 2}
+    assert counted() == {"new": 2}
 
 
-def test_counters_survive_a_vacuum_and_a_change_of_policy(db):
+def test_counters_survive_a_vacuum(db):
+    counted = counting(db)
     once = Once(db.connect())
-    db.execute("SELECT once.set_scope('orders')")
     once.claim(key="k")
-    db.execute("SELECT once.set_scope('orders', lease => '5 s')")
     db.execute("VACUUM FULL")
-    assert counted(db) == {"new": 1}
+    assert counted() == {"new": 1}
 
 
-def test_a_scope_named_by_an_enemy_is_counted_by_itself(db):
-    names = ['a"; DROP TABLE once.scope; --', "x" * 255, "x" * 254 + "y", "é", "new", "\\"]
-    once = Once(db.connect())
-    for turn, name in enumerate(names, 1):
+def test_a_policy_makes_no_entry_in_the_catalogue(db):
+    entries = "SELECT count(*) FROM pg_class WHERE relnamespace = 'once'::regnamespace"
+    before = db.value(entries)
+    for name in ('a"; DROP TABLE once.scope; --', "x" * 255, "é", "new"):
         db.execute("SELECT once.set_scope(%s)", name)
-        for n in range(turn):
-            once.claim(scope=name, key=f"k{n}")
-    assert [counted(db, name) for name in names] == [{"new": turn} for turn in range(1, len(names) + 1)]
-    assert counted(db, "") == {}
+    assert db.value(entries) == before and len(db.rows("SELECT * FROM once.counts()")) == 12
 
 
 def test_a_replay_in_a_read_only_transaction_is_answered_and_not_counted(db):
+    counted = counting(db)
     Once(db.connect()).finish_new(key="k")
     connection = db.connect(isolation="READ COMMITTED")
     run(connection, "SET TRANSACTION READ ONLY")
     assert Once(connection).start(key="k").verdict == "replay"
     assert code_of(lambda: Once(connection).start(key="k", fingerprint=OTHER_PRINT)) == "P4002"
-    assert counted(db, "") == {"new": 1}
+    assert counted() == {"new": 1}
 
 
 def test_metrics_are_sorted_and_typed_and_each_sample_comes_once(db):
@@ -253,9 +250,11 @@ def test_the_views_show_what_needs_a_hand(db):
     assert [(row.key, row.error_code) for row in db.rows("SELECT * FROM once.in_doubt")] == [("doubt", "timeout")]
     assert [(row.key, row.attempts) for row in db.rows("SELECT * FROM once.retried")] == [("again", 2)]
     stats = {row.scope: row for row in db.rows("SELECT * FROM once.scope_stats")}
-    assert (stats["careful"].new, stats["careful"].on_stale, stats[""].new) == (1, "in_doubt", 2)
-    top = {row.scope: row for row in db.rows("SELECT * FROM once.top()")}
-    assert (top["orders"].in_flight, top["orders"].stale, top["careful"].in_doubt) == (1, 1, 1)
+    assert (stats["careful"].in_doubt, stats["careful"].on_stale) == (1, "in_doubt")
+    assert (stats["orders"].processing, stats["orders"].stale, stats["orders"].on_stale) == (2, 1, "takeover")
+    assert stats["orders"].oldest_stale and (stats[""].processing, stats[""].oldest_stale) == (0, None)
+    top = {row.scope: (row.in_flight, row.stale, row.in_doubt) for row in db.rows("SELECT * FROM once.top()")}
+    assert (top.get("orders"), top.get("careful")) == ((1, 1, 0), (0, 0, 1))
 
 
 def test_the_backlog_of_a_relay_is_a_view(db):
@@ -279,7 +278,7 @@ def test_a_takeover_is_recorded_with_what_was_before_and_after(db):
     assert (entry.kind, entry.fence, entry.from_state, entry.to_state) == ("takeover", 2, "processing", "processing")
     assert (entry.before["owner"], entry.before["fence"]) == ("first", 1)
     assert (entry.after["owner"], entry.after["fence"]) == ("second", 2)
-    assert entry.reason == "attempt 1 ended without a word" and entry.decided_by
+    assert entry.reason == "attempt 1 ended without a report" and entry.decided_by
 
 
 def test_a_takeover_by_a_transaction_is_recorded_too(db):
@@ -328,7 +327,7 @@ def test_a_first_attempt_is_one_whatever_its_fence(db):
     for key in ("first", "taken", "decided"):
         created = once.story(key=key)["timeline"][0]
         assert (created["what"], created["by"], created["fence"]) == ("created", "a", 1001), key
-    assert decisions(db, "taken")[0].reason == "attempt 1 ended without a word"
+    assert decisions(db, "taken")[0].reason == "attempt 1 ended without a report"
 
 
 def test_what_was_decided_says_what_the_intent_was_and_has_become(db):

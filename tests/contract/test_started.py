@@ -10,7 +10,7 @@ import pytest
 from .calls import LEVELS, OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, make_effect, now_ms, refused, retire, run, shorten_horizon, uuid7, uuid7_days_ago
 from .test_keep_rest import make_verify
 
-LIKE_START = "verdict state response_status response_headers response_body result_type result_id error_code error_message fence traceparent".split()
+LIKE_START = "verdict state response_status response_body response_headers result_type result_id error_code error_message fence traceparent".split()
 
 
 def autocommitting(db):
@@ -162,7 +162,7 @@ def test_try_start_tells_every_decision_in_its_row_and_the_transaction_lives(db)
     retire(db, 2)
     connection = db.connect(isolation="READ COMMITTED")
     attempt = Once(connection)
-    assert attempt.try_start(key="done")[:5] == ("replay", "succeeded", 201, None, b"done")
+    assert attempt.try_start(key="done")[:5] == ("replay", "succeeded", 201, b"done", None)
     failed = attempt.try_start(key="failed")
     assert (failed.verdict, failed.state, failed.response_status, failed.response_body) == ("final_failure", "failed_final", 402, b"no money")
     assert failed.error_code == "declined"

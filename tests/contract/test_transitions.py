@@ -70,7 +70,7 @@ def make_verify_functions(db):
     for answer in ("happened", "absent", "unknown"):
         db.execute(
             f"CREATE FUNCTION public.{answer}(text, text, text) RETURNS once.verification LANGUAGE sql AS "
-            f"$$SELECT '{answer}', 200, NULL::jsonb, '\\x6f6b'::bytea, NULL, NULL$$"
+            f"$$SELECT '{answer}', 200, '\\x6f6b'::bytea, NULL::jsonb, NULL, NULL$$"
         )
 
 

@@ -39,9 +39,10 @@ class Next:
         shutil.copytree(ROOT / "tools", directory / "tools", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "meson.build", directory)
         contract = directory / "contract"
+        (contract / "migrations").mkdir(exist_ok=True)
         (contract / "migrations/0002_next.sql").write_text(NEXT)
-        (contract / "functions/release.sql").write_text(RELEASE)
-        (contract / "views/retried.sql").unlink()
+        (contract / "intent/release.sql").write_text(RELEASE)
+        (contract / "see/views/retried.sql").unlink()
 
     def script(self, *words):
         made = [sys.executable, str(self.directory / "tools/contract.py"), *words]

@@ -46,7 +46,7 @@ def of_request(vector):
     if vector["canonical_json"]:
         form = canonical(body)
         body = body if form is None else form
-    parts = (vector["method"].encode(), vector["target"].encode(), (vector["content_type"] or "").encode(), body)
+    parts = (vector["method"].encode(), (vector["content_type"] or "").encode(), body, vector["target"].encode())
     return hashlib.sha256(salt_of(vector["tenant"]) + b"r" + b"".join(map(part, parts))).hexdigest()
 
 

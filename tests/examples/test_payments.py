@@ -4,19 +4,16 @@ the gateway before it, with and without the hand-off."""
 
 import concurrent.futures
 import json
-import os
 import pathlib
 import shutil
 import subprocess
-import sys
-import tempfile
 
 import pytest
 
 from harness.broker import accepts
 from harness.client import http1
 from harness.nginx import BUILD, MODULE, Nginx
-from harness.postgres import clean_environment, in_memory, private_directory, tied, unprivileged, wait_until
+from harness.postgres import clean_environment, private_directory, tied, unprivileged, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHARGE = {"order": "A-17", "amount": 1999, "currency": "EUR"}
@@ -200,22 +197,3 @@ def test_a_charge_that_the_handoff_service_rolled_back_can_be_tried_again(handof
     assert gateway("/handoff", "k1", "status=503").status == 503
     assert gateway("/handoff", "k1").status == 201
     assert handoff.count() == 1
-
-
-def test_the_play_shows_one_charge_per_intent(payments):
-    """Through pgonce dev, as `make run` does it."""
-    if not MODULE.exists():
-        pytest.skip(f"{MODULE} is not built (nginx-dev)")
-    del payments  # only to skip where it is not built
-    parent = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-play-", dir=in_memory()))
-    parent.chmod(0o755)
-    pgonce = str(BUILD / "cli/pgonce")
-    try:
-        subprocess.run([pgonce, "dev", "--dir", parent / "dev", "--detach"], check=True, capture_output=True, timeout=120, env=clean_environment())
-        played = subprocess.run([sys.executable, ROOT / "examples/payments/play.py", pgonce, parent / "dev"], capture_output=True, text=True,
-                                check=False, timeout=120, env={**clean_environment(), "PYTHONUNBUFFERED": "1"})
-        assert played.returncode == 0, played.stdout + played.stderr
-        assert "replayed" in played.stdout and os.linesep + "Charges" in played.stdout
-    finally:
-        subprocess.run([pgonce, "dev", "--dir", parent / "dev", "--stop"], check=False, timeout=120, env=clean_environment())
-        shutil.rmtree(parent, ignore_errors=True)

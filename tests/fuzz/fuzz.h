@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* fuzz.h: what the fuzz targets share: what must hold, and the input taken apart piece by piece. At the input's end everything is 0 and empty. */
+/*
+ * fuzz.h: what the fuzz targets share: what must hold, and the input taken apart piece by piece. At
+ * the input's end everything is 0 and empty.
+ */
 #pragma once
 
 #include <stdbool.h>
@@ -43,7 +46,10 @@ static inline uint64_t take_number(input *in)
 	return number;
 }
 
-/* Exactly as many bytes as are asked for, or as there are, in memory of their own, with a NUL behind them: free it. */
+/*
+ * Exactly as many bytes as are asked for, or as there are, in memory of their own, with a NUL
+ * behind them: free it.
+ */
 static inline char *take_bytes(input *in, size_t length)
 {
 	length = length < in->size ? length : in->size;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_answer.c: what an endpoint answers to a webhook or to a message's handler, through libcurl. Whatever it sends: a request that was sent is never
- * taken for unsent; an answer has a status, a body within its bounds, and a wait that is -1 or more than nothing; what is stored of it is text and JSON.
- * tests/fuzz/test_fuzz.py builds and runs it. Input: the bytes on the connection; or, after 'r', a number to wait that comes out as it went in.
+ * fuzz_answer.c: what an endpoint answers to a webhook or to a message's handler, through libcurl.
+ * Whatever it sends: a request that was sent is never taken for unsent; an answer has a status, a
+ * body within its bounds, and a wait that is -1 or more than nothing; what is stored of it is text
+ * and JSON. tests/fuzz/test_fuzz.py builds and runs it. Input: the bytes on the connection; or,
+ * after 'r', a number to wait that comes out as it went in.
  */
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_config.c: the configuration file. Any bytes are read, or refused with a problem that names the file; what was read, written again with every
- * value in quotes, is read as the same; and a table applied to it gives values in their ranges, or a problem. tests/fuzz/test_fuzz.py builds and
- * runs it. Input: the file.
+ * fuzz_config.c: the configuration file. Any bytes are read, or refused with a problem that names
+ * the file; what was read, written again with every value in quotes, is read as the same; and a
+ * table applied to it gives values in their ranges, or a problem. tests/fuzz/test_fuzz.py builds
+ * and runs it. Input: the file.
  */
 #include <stdio.h>
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_conninfo.c: connection strings of any form. What is wrong with one is said without any part of it where it may hold a password; one that is good means the same after it was
- * written anew, and is not changed by that a second time. tests/fuzz/test_fuzz.py builds and runs it. Input: where the secret stands, the string around it.
+ * fuzz_conninfo.c: connection strings of any form. What is wrong with one is said without any part
+ * of it where it may hold a password; one that is good means the same after it was written anew,
+ * and is not changed by that a second time. tests/fuzz/test_fuzz.py builds and runs it. Input:
+ * where the secret stands, the string around it.
  */
 #include <libpq-fe.h>
 #include <stdio.h>

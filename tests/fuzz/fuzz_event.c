@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_event.c: an event as the database sends it, in PostgreSQL's binary formats, and what a relay makes of it. Whatever bytes come, the row is read
- * within its bounds; texts come out as they went in; no header has a control character; a URL keeps its form whatever the topic is called; and the
- * patterns that the database filters by match just the topics that the routes do. tests/fuzz/test_fuzz.py builds and runs it.
- * Input: a byte (the envelope), the headers' array, the texts of the row, lines of routes.
+ * fuzz_event.c: an event as the database sends it, in PostgreSQL's binary formats, and what a relay
+ * makes of it. Whatever bytes come, the row is read within its bounds; texts come out as they went
+ * in; no header has a control character; a URL keeps its form whatever the topic is called; and the
+ * patterns that the database filters by match just the topics that the routes do.
+ * tests/fuzz/test_fuzz.py builds and runs it. Input: a byte (the envelope), the headers' array, the
+ * texts of the row, lines of routes.
  */
 #include <libpq-fe.h>
 #include <stdio.h>
@@ -97,7 +99,10 @@ static void check_envelope(event *event, uint8_t form)
 	}
 }
 
-/* LIKE, as PostgreSQL has it; the pattern is inside of an array's text, in quotes and escaped for that. Leaves *pattern behind the closing quote. */
+/*
+ * LIKE, as PostgreSQL has it; the pattern is inside of an array's text, in quotes and escaped for
+ * that. Leaves *pattern behind the closing quote.
+ */
 static bool like(const char *topic, const char **pattern)
 {
 	bool good = true;

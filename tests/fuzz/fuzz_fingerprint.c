@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_fingerprint.c: a request's fingerprint does not depend on how its body is cut into pieces, and differs where one byte
- * does; the canonical form of JSON is JSON, is its own canonical form, and does not depend on the order of
- * members or on space. tests/fuzz/test_fuzz.py builds and runs it. Input: a byte (how to cut), then method, target and content
- * type, each ended by a line feed, and the body.
+ * fuzz_fingerprint.c: a request's fingerprint does not depend on how its body is cut into pieces,
+ * and differs where one byte does; the canonical form of JSON is JSON, is its own canonical form,
+ * and does not depend on the order of members or on space. tests/fuzz/test_fuzz.py builds and runs
+ * it. Input: a byte (how to cut), then method, target and content type, each ended by a line feed,
+ * and the body.
  */
 #include <stdio.h>
 
@@ -92,7 +93,10 @@ static void check_canonical(const char *body, size_t body_bytes)
 	if (once == NULL) {
 		return;
 	}
-	/* What grows most is a number such as 1e99, to a hundred digits; they may take it past the longest text. */
+	/*
+	 * What grows most is a number such as 1e99, to a hundred digits; they may take it past the
+	 * longest text.
+	 */
 	must(length > 0 && length <= 25 * body_bytes);
 	must(once_json_canonical((once_bytes){once, length}, &twice, &twice_length, NULL) == ONCE_OK);
 	must(twice != NULL ? twice_length == length && memcmp(once, twice, length) == 0

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_headers.c: headers as they are stored. Any headers, written and read again, are the same headers, but for those that
- * can not be sent; what is written is JSON in ASCII. Any text that is read gives headers that can be sent, or none.
- * tests/fuzz/test_fuzz.py builds and runs it. Input: 'j' and a JSON text; or 'h' and, for each header, the lengths of
- * name and value in a byte each and the two.
+ * fuzz_headers.c: headers as they are stored. Any headers, written and read again, are the same
+ * headers, but for those that can not be sent; what is written is JSON in ASCII. Any text that is
+ * read gives headers that can be sent, or none. tests/fuzz/test_fuzz.py builds and runs it. Input:
+ * 'j' and a JSON text; or 'h' and, for each header, the lengths of name and value in a byte each
+ * and the two.
  */
 
 #include "fuzz.h"

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_json.c: three readers of JSON of one mind: the canonical form (lib/src/json.c), the questions to a text (consume/json_text.c), jansson. What
- * one takes all take, but for limits that are theirs; the canonical form has the same value, and is the same for every other way to write that
- * value; a pointer leads to the same place. tests/fuzz/test_fuzz.py builds and runs it. Input: flags for how to write it, a pointer, the text.
+ * fuzz_json.c: three readers of JSON of one mind: the canonical form (lib/src/json.c), the
+ * questions to a text (consume/json_text.c), jansson. What one takes all take, but for limits that
+ * are theirs; the canonical form has the same value, and is the same for every other way to write
+ * that value; a pointer leads to the same place. tests/fuzz/test_fuzz.py builds and runs it. Input:
+ * flags for how to write it, a pointer, the text.
  */
 #include <jansson.h>
 
@@ -79,7 +81,10 @@ static bool check_canonical(const char *text, size_t size, uint8_t flags, json_a
 		json_decref(again);
 		check_written_anew(theirs, flags, canonical, length);
 	}
-	/* It takes 65 brackets to be nested deeper than 64, and a long number to be beyond a number's limits. */
+	/*
+	 * It takes 65 brackets to be nested deeper than 64, and a long number to be beyond a number's
+	 * limits.
+	 */
 	size_t brackets = 0;
 	for (size_t i = 0; i < size; i++) {
 		brackets += text[i] == '[' || text[i] == '{';

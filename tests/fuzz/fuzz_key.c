@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_key.c: any bytes as the value of an Idempotency-Key header. A key that comes out is one that the contract takes;
- * it is the same key when it is quoted again; what strict mode takes, lenient mode takes alike; what begins with a quote is
- * a string or nothing. tests/fuzz/test_fuzz.py builds and runs it. Input: a byte (the limit), then the value.
+ * fuzz_key.c: any bytes as the value of an Idempotency-Key header. A key that comes out is one that
+ * the contract takes; it is the same key when it is quoted again; what strict mode takes, lenient
+ * mode takes alike; what begins with a quote is a string or nothing. tests/fuzz/test_fuzz.py builds
+ * and runs it. Input: a byte (the limit), then the value.
  */
 
 #include "fuzz.h"

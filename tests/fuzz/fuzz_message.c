@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_message.c: any delivery of any broker becomes a message that the contract takes: an id of printable ASCII, topic and key and headers that are
- * text, headers that are JSON and can be read back as they were; the same delivery has the same id, and one that is unusable an id of its own. What
- * is made of it for an HTTP handler cannot forge a header, and a gateway reads the id back. A traceparent is taken just where W3C's grammar says.
- * tests/fuzz/test_fuzz.py builds and runs it. Input: where id and key come from, topic, key, coordinates, headers (until an empty name), payload.
+ * fuzz_message.c: any delivery of any broker becomes a message that the contract takes: an id of
+ * printable ASCII, topic and key and headers that are text, headers that are JSON and can be read
+ * back as they were; the same delivery has the same id, and one that is unusable an id of its own.
+ * What is made of it for an HTTP handler cannot forge a header, and a gateway reads the id back. A
+ * traceparent is taken just where W3C's grammar says. tests/fuzz/test_fuzz.py builds and runs it.
+ * Input: where id and key come from, topic, key, coordinates, headers (until an empty name),
+ * payload.
  */
 #include <jansson.h>
 #include <strings.h>
@@ -52,7 +55,10 @@ static void check_id(const message *message)
 	must(message->unusable == NULL || is_text(message->unusable));
 }
 
-/* Is `again` this name, as a message has it? Where the name of one header is no text all names are escaped. */
+/*
+ * Is `again` this name, as a message has it? Where the name of one header is no text all names are
+ * escaped.
+ */
 static bool is_name(const char *again, const char *name, bool escaped)
 {
 	for (; escaped && *name != '\0'; name++) {

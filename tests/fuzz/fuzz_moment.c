@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_moment.c: times and spans of the command. A time that is written is read as it was; what is read has the form of a time; whatever is shown fits
- * where it is shown; spans are told by their size alone. tests/fuzz/test_fuzz.py builds and runs it. Input: a number of microseconds, an offset, a text.
+ * fuzz_moment.c: times and spans of the command. A time that is written is read as it was; what is
+ * read has the form of a time; whatever is shown fits where it is shown; spans are told by their
+ * size alone. tests/fuzz/test_fuzz.py builds and runs it. Input: a number of microseconds, an
+ * offset, a text.
  */
 #include <inttypes.h>
 #include <stdio.h>

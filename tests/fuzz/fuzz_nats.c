@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_nats.c: what NATS sends: where a message is to be acknowledged, which says its place in the stream; its headers and their copy for the dead
- * topic; and what JetStream answers to one that is published. A place that JetStream could have written is read as it was; what is read never has
- * a sequence below 1; only an answer that names stream and sequence counts as stored. tests/fuzz/test_fuzz.py builds and runs it.
- * Input: 'r' and a reply subject; 'p' and four numbers; 'h' and names and values; 'a' and an answer.
+ * fuzz_nats.c: what NATS sends: where a message is to be acknowledged, which says its place in the
+ * stream; its headers and their copy for the dead topic; and what JetStream answers to one that is
+ * published. A place that JetStream could have written is read as it was; what is read never has a
+ * sequence below 1; only an answer that names stream and sequence counts as stored.
+ * tests/fuzz/test_fuzz.py builds and runs it. Input: 'r' and a reply subject; 'p' and four numbers;
+ * 'h' and names and values; 'a' and an answer.
  */
 #include <inttypes.h>
 #include <jansson.h>
@@ -77,7 +79,10 @@ static void check_headers(input *in)
 		count++;
 	}
 	delivery *made = nats_message_wrap(message, "ORDERS");
-	/* How many there are is cnats's affair: it loses one now and then of those that were added twice, and hands others out twice. */
+	/*
+	 * How many there are is cnats's affair: it loses one now and then of those that were added
+	 * twice, and hands others out twice.
+	 */
 	if (nats_message_copy(&copy, "dead", &made->message, NULL, 0) == NATS_OK) {
 		const char *value = NULL;
 		for (size_t i = 0; i < made->message.header_count; i++) {

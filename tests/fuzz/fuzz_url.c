@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fuzz_url.c: a broker's url, of each kind. What is taken has hosts with ports; what is shown of it has neither user nor password, and is read again as the
- * same hosts and path; a password put in by percent-encoding comes out as it was. tests/fuzz/test_fuzz.py builds and runs it.
- * Input: which broker and what to do, then the url, or a password.
+ * fuzz_url.c: a broker's url, of each kind. What is taken has hosts with ports; what is shown of it
+ * has neither user nor password, and is read again as the same hosts and path; a password put in by
+ * percent-encoding comes out as it was. tests/fuzz/test_fuzz.py builds and runs it. Input: which
+ * broker and what to do, then the url, or a password.
  */
 #include <stdio.h>
 

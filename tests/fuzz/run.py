@@ -20,7 +20,7 @@ BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 HERE = ROOT / "tests/fuzz"
 # What is instrumented beside the target itself. All else that they need comes from the build's libraries.
 TARGETS = {
-    "config": ["service/config.c", "service/config_apply.c"],
+    "config": ["service/config.c", "service/config_apply.c", "service/value.c"],
     "key": ["lib/src/key.c", "lib/http/problem.c", "lib/src/json.c"],
     "headers": ["lib/http/headers.c", "lib/http/buffer.c", "lib/src/json.c"],
     "fingerprint": ["tests/fuzz/stand_ins.c", "lib/src/fingerprint.c", "lib/src/json.c", "lib/src/error.c", "lib/src/names.c"],
@@ -30,14 +30,14 @@ TARGETS = {
     "nats": ["consume/nats_message.c", "consume/delivery.c", "broker/nats.c"],
     "url": ["broker/broker.c", "service/config.c", "service/config_apply.c"],
     "conninfo": ["service/conninfo.c"],
-    "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "relay/memory.c", "service/config.c", "service/config_apply.c"],
+    "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "service/memory.c", "service/config.c", "service/config_apply.c"],
     "answer": ["service/http.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
     "moment": ["cli/moment.c"],
 }  # fmt: skip
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 # lib/http's http.h and service's have one name: which one is meant is for the order to say.
-FOLDERS = {name: ["include", "lib/src", "lib/http", "service", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
-OTHERS = ["include", "service", "lib/src", "consume", "relay", "broker", "cli"]
+FOLDERS = {name: ["include", "lib/shared", "lib/src", "lib/http", "service", "consume", "relay", "broker", "cli"] for name in ("config", "key", "headers", "fingerprint")}
+OTHERS = ["include", "lib/shared", "service", "lib/src", "consume", "relay", "broker", "cli"]
 LIBRARIES = ["relay/librelay.a", "consume/libconsume.a", "broker/libbroker.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]
 PACKAGES = ["libpq", "jansson", "libcurl", "libmicrohttpd", "rdkafka", "librabbitmq", "libnats", "libssl", "libcrypto"]
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* stand_ins.c: what fingerprint.c would ask a server with. No fuzz target has one, so nothing here is ever called. */
+/*
+ * stand_ins.c: what fingerprint.c would ask a server with. No fuzz target has one, so nothing here
+ * is ever called.
+ */
 #include <stdlib.h>
 
 #include "internal.h"

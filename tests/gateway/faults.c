@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * faults.c: makes a chosen allocation of the module fail, in the module that tools/coverage.py builds; the linker sends them here. The file
- * that PGONCE_FAULTS names holds the countdown, which test_memory.py sets: the allocation that brings it to 0 fails, below 1 none does.
+ * faults.c: makes a chosen allocation of the module fail, in the module that tools/coverage.py
+ * builds; the linker sends them here. The file that PGONCE_FAULTS names holds the countdown, which
+ * test_memory.py sets: the allocation that brings it to 0 fails, below 1 none does.
  */
 #include <ngx_config.h>
 #include <ngx_core.h>
@@ -14,7 +15,10 @@
 
 static volatile int32_t *countdown;
 
-/* Found once, when nginx reads its configuration: a worker has another environment, and this memory. */
+/*
+ * Found once, when nginx reads its configuration: a worker has another environment, and this
+ * memory.
+ */
 static int32_t *find_countdown(void)
 {
 	static int32_t none = 0;
@@ -48,7 +52,10 @@ static int fails(void)
 	return 0;
 }
 
-/* What an allocation or a step of nginx's that allocates returns, and what it returns where it fails. */
+/*
+ * What an allocation or a step of nginx's that allocates returns, and what it returns where it
+ * fails.
+ */
 #define FAULT(type, name, failure, parameters, arguments)                                                              \
 	type __real_##name parameters;                                                                                     \
 	type __wrap_##name parameters;                                                                                     \

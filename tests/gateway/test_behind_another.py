@@ -14,6 +14,7 @@ from .door import assert_problem, assert_replays, new_key
 CONFIG = """
     once_tenant $http_x_tenant;
     once required;
+    proxy_set_header Host $http_host;
     location /outer { once_scope outer; proxy_pass http://unix:@dir@/h1:/inner; }
     location /outer/lost { once_scope outer; proxy_pass http://unix:@dir@/h1:/lost; }
     location /outer/strict { once_scope outer; proxy_pass http://unix:@dir@/h1:/strict; }

@@ -4,7 +4,7 @@ without its guarantee proves nothing."""
 
 import pytest
 
-from contract.calls import mutate
+from harness.mutation import mutate
 from harness.postgres import Postgres
 from harness.upstream import Upstream
 
@@ -84,7 +84,7 @@ CASES = [
         RELEASES_5XX,
         server_errors,
         "test_a_service_that_commits_and_then_says_500_has_each_effect_as_often_as_was_chosen",
-        {"case": server_errors.HAMMERED["as installed"]},
+        {"case": server_errors.HAMMERED["by default"]},
     ),
     (RELEASES_5XX, server_errors, "test_who_retries_is_told_what_the_service_answered_and_what_to_do", {}),
     (STORES_5XX, server_errors, "test_each_5xx_but_503_is_what_the_location_says", {"status": 500, "target": "/pay", "scope": "pay"}),

@@ -17,7 +17,7 @@ SOURCE = (ROOT / "gateway/ngx_http_once_module.c").read_text()
 
 @pytest.fixture(scope="module")
 def nginx():
-    never_started = Nginx()
+    never_started = Nginx(shutdown="60s")
     yield never_started
     never_started.destroy()
 
@@ -35,7 +35,7 @@ def refusal(nginx, *args, **options):
 
 # ---- Each directive. In http where it belongs there, else in the location.
 
-HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age"}
+HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_replay_memory"}
 GOOD = {
     "once_database": ["postgresql://app@%2Fnowhere/none", "host=127.0.0.1", "hostaddr=127.0.0.1 host=db.example", "host=@abstract", "dbname=none"],
     "once_timeout": ["1s", "500ms", "7d; send_timeout 22d"],
@@ -43,6 +43,7 @@ GOOD = {
     "once_batch_max": ["1", "65536"],
     "once_batch_bytes": ["64k"],
     "once_batch_age": ["0", "2ms", "7d"],
+    "once_replay_memory": ["0", "1024m"],
     "once": ["off", "on", "required"],
     "once_scope": ["payments", "$server_name", "pay-$arg_kind"],
     "once_tenant": ["none", "$http_x_tenant", "t-$remote_user"],
@@ -60,7 +61,7 @@ GOOD = {
     "once_on_5xx": ["in_doubt", "release", "store"],
     "once_in_doubt": ["hold", "retry"],
     "once_fail": ["closed", "open"],
-    "once_fingerprint": ["body", "method target content_type body $http_x_version"],
+    "once_fingerprint": ["body", "method host target content_type body $http_x_version"],
     "once_canonical_json": ["on", "off", "on; once_body_max 64m"],
     "once_handoff": ["on", "off"],
     "once_log_keys": ["hash", "clear"],
@@ -74,6 +75,7 @@ BAD = {
     "once_batch_max": ["0", "65537", "many"],
     "once_batch_bytes": ["some"],
     "once_batch_age": ["old", "604800001ms"],
+    "once_replay_memory": ["little", "1g"],
     "once": ["yes", "on off"],
     "once_scope": ['""', "a b", "$no_such_variable"],
     "once_tenant": ['""', "$no_such_variable"],
@@ -91,7 +93,7 @@ BAD = {
     "once_on_5xx": ["hold", "in-doubt", "release store"],
     "once_in_doubt": ["maybe"],
     "once_fail": ["safe"],
-    "once_fingerprint": ["host", "$no_such_variable"],
+    "once_fingerprint": ["hosts", "$no_such_variable"],
     "once_canonical_json": ["maybe"],
     "once_handoff": ["maybe"],
     "once_log_keys": ["plain"],
@@ -221,7 +223,38 @@ REFUSED = {
     ),
     "slices": ({"location": "slice 1m;"}, "many requests", "slice 0"),
     "slices, inherited": ({"server": "slice 1m;"}, "many requests", "slice 0"),
+    "a request more after each answer": ({"location": "post_action /again;"}, "once more", "mirror"),
+    "a request more, inherited": ({"http": "post_action /again;"}, "once more", "remove it"),
     "no headers for the upstream": ({"location": "proxy_pass_request_headers off;"}, "drops", "once_handoff off"),
+    "a certificate that anybody can make": (
+        {"once": "once on; once_tenant $ssl_client_s_dn;", "server": "ssl_verify_client optional_no_ca;"},
+        "$ssl_client_s_dn",
+        "ssl_verify_client on or optional",
+    ),
+    "a certificate that another server let in": (
+        {"once": "once on; once_tenant t-${ssl_client_serial}-x;"},
+        "anybody can make",
+        "map $ssl_client_verify $caller { SUCCESS $ssl_client_serial; }",
+    ),
+    "a certificate's issuer in the scope, with no tenant": (
+        {"once": "once on; once_tenant none; once_scope $Ssl_client_i_dn;", "server": "ssl_verify_client optional_no_ca;"},
+        "anybody can make",
+        "$ssl_client_fingerprint",
+    ),
+    "a certificate that auth_request looks at, and an address that needs neither": (
+        {
+            "once": "once on; once_tenant $ssl_client_s_dn;",
+            "server": "ssl_verify_client optional_no_ca;",
+            "location": "satisfy any; allow 127.0.0.1; deny all; auth_request /auth;",
+        },
+        "anybody can make",
+        "$ssl_client_fingerprint",
+    ),
+    "a user whom an address lets in": (
+        {"once": "once on; once_tenant $remote_user;", "location": "satisfy any; allow 127.0.0.1; deny all; auth_basic x; auth_basic_user_file users;"},
+        "any name",
+        "satisfy all",
+    ),
     "a client that is cut off before the database is": ({"location": "send_timeout 10s;"}, "once_timeout", "more than three times"),
 }
 
@@ -277,6 +310,48 @@ HARMLESS = {
 @pytest.mark.parametrize("name", sorted(HARMLESS))
 def test_what_can_be_protected_is_not_refused(nginx, name):
     check(nginx, **HARMLESS[name])
+
+
+def test_workers_that_end_before_their_requests_are_warned_of(nginx):
+    nginx.shutdown = "9s"
+    try:
+        said = check(nginx, location="proxy_read_timeout 10s;")
+        assert "worker_shutdown_timeout (9000 ms) is shorter than proxy_read_timeout (10000 ms)" in said and '"/pay"' in said
+        assert "fastcgi_read_timeout" in check(nginx, handler="fastcgi_pass app;")
+        assert "[warn]" not in check(nginx, location="proxy_read_timeout 9s;")
+        nginx.shutdown = "0"
+        assert "[warn]" not in check(nginx)
+    finally:
+        nginx.shutdown = "60s"
+
+
+VERIFIED = "ssl_client_certificate @dir@/certificate.pem;"
+PROOFS = {
+    "$ssl_client_s_dn": {"server": f"ssl_verify_client on; {VERIFIED}"},
+    "x-$ssl_client_serial": {"server": f"ssl_verify_client optional; {VERIFIED}"},
+    "$ssl_client_fingerprint": {"server": "ssl_verify_client optional_no_ca;"},
+    "$ssl_client_i_dn": {"server": "ssl_verify_client optional_no_ca; location = /auth { return 204; }", "location": "auth_request /auth;"},
+    "$caller": {"server": "ssl_verify_client optional_no_ca;", "http": "map $ssl_client_verify $caller { SUCCESS $ssl_client_s_dn; }"},
+    "$remote_user": {"location": "auth_basic $host; auth_basic_user_file users;"},
+    "${remote_user}": {"location": "auth_request /auth;", "server": "location = /auth { return 204; }"},
+    "$remote_user_x": {"http": "map $uri $remote_user_x { default x; }"},
+    "$http_x_tenant": {"location": "satisfy any; allow 127.0.0.1; deny all;"},
+}
+
+
+@pytest.mark.parametrize("tenant", PROOFS)
+def test_a_tenant_that_is_proved_is_taken_without_a_word(nginx, tenant):
+    assert "[warn]" not in check(nginx, once=f"once on; once_tenant {tenant};", **PROOFS[tenant])
+
+
+def test_a_user_whose_password_nothing_checks_is_warned_of(nginx):
+    for unchecked in ("", "auth_basic off;", "limit_except GET { auth_basic off; }"):
+        assert "any name that a client writes" in check(nginx, location=unchecked, once="once on; once_tenant t-$remote_user;")
+
+
+def test_a_user_is_looked_for_where_the_protected_methods_go(nginx):
+    checked = "limit_except GET { auth_basic x; auth_basic_user_file users; }"
+    assert "[warn]" not in check(nginx, location=checked, once="once on; once_tenant $remote_user;")
 
 
 def test_the_same_settings_pass_where_nothing_is_protected(nginx):

@@ -3,6 +3,7 @@
 finds are the gateway's, for each vector that a request can be made of."""
 
 import json
+import re
 
 import psycopg2
 import pytest
@@ -25,18 +26,26 @@ ANY = """
     once required;
     once_scope any;
     once_methods POST PUT DELETE;
-    location / { once_tenant %s; once_canonical_json %s; proxy_pass http://app; }
+    once_tenant %s;
+    once_canonical_json %s;
+    location / { proxy_pass http://app; }
+    location @no_host { once_fingerprint method target content_type body; proxy_pass http://app; }
+    location @no_target { once_fingerprint method host content_type body; proxy_pass http://app; }
+    error_page 418 = @no_host;
+    error_page 419 = @no_target;
+    if ($http_x_host = "") { return 418; }
+    if ($http_x_path = "") { return 419; }
 """
 KIND = "application/json"
 
 # (the target, the body; what SQL is told of target, type and body; is JSON canonical)
 REQUESTS = {
-    "as it is": ("/pay?x=%20y", BODY, "/pay?x=%20y", KIND, BODY, False),
-    "a body as text": ("/pay", b'{"path": "C:\\\\dir"}', "/pay", KIND, '{"path": "C:\\\\dir"}', False),
-    "bytes": ("/pay", bytes(range(256)), "/pay", KIND, bytes(range(256)), False),
-    "JSON written otherwise": ("/canonical", b'{"a": 1, "b": [2.50]}', "/canonical", KIND, b'{"b":[25e-1],"a":1.0}', True),
-    "what is not JSON": ("/canonical", b"a=1&b=2", "/canonical", KIND, b"a=1&b=2", True),
-    "a name twice": ("/canonical", b'{"a":1,"a":2}', "/canonical", KIND, b'{"a":1,"a":2}', True),
+    "as it is": ("/pay?x=%20y", BODY, "test/pay?x=%20y", KIND, BODY, False),
+    "a body as text": ("/pay", b'{"path": "C:\\\\dir"}', "test/pay", KIND, '{"path": "C:\\\\dir"}', False),
+    "bytes": ("/pay", bytes(range(256)), "test/pay", KIND, bytes(range(256)), False),
+    "JSON written otherwise": ("/canonical", b'{"a": 1, "b": [2.50]}', "test/canonical", KIND, b'{"b":[25e-1],"a":1.0}', True),
+    "what is not JSON": ("/canonical", b"a=1&b=2", "test/canonical", KIND, b"a=1&b=2", True),
+    "a name twice": ("/canonical", b'{"a":1,"a":2}', "test/canonical", KIND, b'{"a":1,"a":2}', True),
     "variables after the body": ("/values", BODY, "/values", "", BODY + b"POST" + bytes(7) + b"\4" + bytes(8), False),
     "without target and type": ("/parts?x=1", BODY, "", "", BODY, False),
 }
@@ -123,6 +132,8 @@ def test_the_gateway_stores_the_fingerprint_of_each_vector(salted, upstream, nam
         for vector in vectors:
             key = new_key()
             kind = [] if vector["content_type"] is None else [("Content-Type", vector["content_type"])]
+            host, path = re.fullmatch("([^/]*)(.*)", vector["target"]).groups()
             headers = [("X-Test", key), ("Idempotency-Key", f'"{key}"'), ("X-Tenant", vector["tenant"].encode()), *kind]
-            assert door.nginx.ask(vector["method"], vector["target"], headers, body_of(vector)).status == 201
+            headers += [("Host", host or "other.test"), ("X-Host", host), ("X-Path", path)]
+            assert door.nginx.ask(vector["method"], path or "/other", headers, body_of(vector)).status == 201
             assert door.stored(key, "any", vector["tenant"]).fingerprint.hex() == vector["fingerprint"], vector

@@ -280,7 +280,7 @@ def test_while_postgresql_is_down_nothing_runs_and_every_request_is_answered_soo
             assert_problem(answer, 503, "unavailable")
             assert int(answer.header("Retry-After")) >= 1
         assert time.monotonic() - started < BOUND_S
-    # What needs no look-up is said all the same.
+    # What needs no look-up is refused all the same.
     assert_problem(door.attempt(keys[0], "/patient", value='"'), 400, "key-malformed")
     assert_problem(door.attempt(keys[0], "/patient", value="-"), 400, "key-missing")
     assert_problem(door.attempt(before, "/patient"), 503, "unavailable")

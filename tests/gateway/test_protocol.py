@@ -383,6 +383,20 @@ def test_the_same_key_with_another_request_is_a_mismatch_and_the_original_still_
     assert_replays(door, key, first, protocol=protocol)
 
 
+def test_a_mismatch_of_a_body_in_parts_says_that_its_boundary_may_be_the_reason(door, protocol):
+    def parts(boundary):
+        body = f'--{boundary}\r\nContent-Disposition: form-data; name="amount"\r\n\r\n100\r\n--{boundary}--\r\n'.encode()
+        return {"body": body, "headers": [("Content-Type", f"Multipart/form-data; boundary={boundary}")]}
+
+    key = new_key()
+    first = door.attempt(key, protocol=protocol, **parts("aaaa"))
+    mismatch = assert_problem(door.attempt(key, protocol=protocol, **parts("bbbb")), 422, "mismatch")
+    assert "new boundary" in json.loads(mismatch.body)["detail"]
+    assert_replays(door, key, first, protocol=protocol, **parts("aaaa"))
+    plain = assert_problem(door.attempt(key, protocol=protocol), 422, "mismatch")
+    assert "boundary" not in json.loads(plain.body)["detail"]
+
+
 @pytest.mark.parametrize("other", sorted_cases(OTHER_REQUESTS))
 def test_a_mismatch_is_found_before_still_running(door, protocol, other):
     key, hold = new_key(), threading.Event()
@@ -899,7 +913,7 @@ def test_what_the_scopes_verify_function_finds_decides_on_an_attempt_that_was_lo
     key, database = new_key(), door.database
     database.execute(
         f"CREATE OR REPLACE FUNCTION public.{found}(text, text, text) RETURNS once.verification LANGUAGE sql AS"
-        f" $$SELECT '{found}', 201, NULL::jsonb, 'looked up'::bytea, NULL, NULL$$"
+        f" $$SELECT '{found}', 201, 'looked up'::bytea, NULL::jsonb, NULL, NULL$$"
     )
     database.execute("SELECT once.set_scope('verified', verify => %s)", f"public.{found}")
     claim_as_the_door(door, key, "verified", lease="1 millisecond")

@@ -107,6 +107,18 @@ def test_two_tenant_headers_do_not_make_one_of_them(door, protocol):
     assert not same_answer(both, answers[1])
 
 
+@pytest.mark.parametrize("name", ["X-Tenant", "x-tenant", "X_Tenant"])
+def test_a_tenant_in_two_header_lines_is_none(door, protocol, name):
+    """A proxy in front that adds its own line, and leaves the client's, gives nobody another's answer."""
+    key = new_key()
+    first = door.attempt(key, tenant="ann", protocol=protocol)
+    for lines in ([(name, "bob")], [(name, "ann")], [(name, "")]):
+        refused = assert_problem(door.attempt(key, tenant="ann", headers=lines, protocol=protocol), 400, "tenant-missing")
+        assert b"more than once" in refused.body
+    assert door.count(key) == 1
+    assert_replays(door, key, first, tenant="ann", protocol=protocol)
+
+
 def test_the_same_request_has_another_fingerprint_at_each_tenant(door):
     key = new_key()
     for tenant in ("ann", "bob"):

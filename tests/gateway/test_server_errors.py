@@ -47,7 +47,7 @@ def prepare(database):
             ELSIF look.scope = 'unknown' THEN
                 RETURN ROW('unknown', NULL, NULL, NULL, NULL, NULL)::once.verification;
             ELSIF EXISTS (SELECT FROM public.effect AS e WHERE e.key = look.key) THEN
-                RETURN ROW('happened', 201, '{"Content-Type": "text/plain"}'::jsonb, 'charged'::bytea, NULL, NULL)::once.verification;
+                RETURN ROW('happened', 201, 'charged'::bytea, '{"Content-Type": "text/plain"}'::jsonb, NULL, NULL)::once.verification;
             END IF;
             RETURN ROW('absent', NULL, NULL, NULL, NULL, NULL)::once.verification;
         END $$;
@@ -108,7 +108,7 @@ KEYS, CLIENTS = 60, 12
 
 # (location, what the service does with its first attempt, effects per key, what the last answer is)
 HAMMERED = {
-    "as installed": ("/pay", {}, 1, (409, None)),
+    "by default": ("/pay", {}, 1, (409, None)),
     "released, after COMMIT": ("/release", {}, 2, (201, b"charged")),
     "released, rolled back": ("/release", {"rolls_back": True}, 1, (201, b"charged")),
     "stored": ("/store", {}, 1, (500, b"Internal Server Error")),

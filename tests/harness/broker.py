@@ -151,7 +151,7 @@ class Broker:
             return self.is_ready()
 
         try:
-            wait_until(ready, f"{self.name} to be ready", 2 * PATIENCE_S)
+            wait_until(ready, f"{self.name} to be ready", 5 * PATIENCE_S)  # beside everything else that starts with the tests
         except TimeoutError as late:
             raise RuntimeError(f"{late}:\n{self.log_tail()}") from late
 

@@ -206,6 +206,14 @@ class Kafka(Broker):
         with Admin(self.servers) as admin:
             admin.allow(user, operation, topic)
 
+    def allow_transactions(self, user, name):
+        """The transactional id, for which librdkafka 2.0 has no word yet."""
+        words = ("--bootstrap-server", self.servers, "--add", "--allow-principal", f"User:{user}", "--operation", "write", "--transactional-id", name)
+        done = subprocess.run(
+            self.java("kafka.admin.AclCommand", *words), capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=clean_environment()
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
 
 class Admin:
     """librdkafka by ctypes: making topics would cost a start of Java each."""

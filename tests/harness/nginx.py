@@ -48,13 +48,13 @@ class Refused(Exception):
 
 class Nginx:
     """main: what belongs at the top level; events: inside events {}; http: inside http {}; server: inside its one server {}. In all
-    of them but events @dir@ is the private directory. module False: plain nginx, without the module; a path: that one. Sockets h1, h2
-    and tls in the directory take HTTP/1, HTTP/2 with prior
-    knowledge, and both over TLS."""
+    of them but events @dir@ is the private directory. shutdown: worker_shutdown_timeout. module False: plain nginx, without the module;
+    a path: that one. Sockets h1, h2 and tls in the directory take HTTP/1, HTTP/2 with prior knowledge, and both over TLS."""
 
-    def __init__(self, server="", http="", main="", workers=2, module=True, events=""):
+    def __init__(self, server="", http="", main="", workers=2, module=True, events="", shutdown="20s"):
         self.directory = private_directory("pgonce-nginx-")
-        self.server, self.http, self.main, self.workers, self.module, self.events = server, http, main, workers, module, events
+        self.server, self.http, self.main, self.workers, self.module = server, http, main, workers, module
+        self.events, self.shutdown = events, shutdown
         self.process = None
         self.killed = set()
         self.retired = set()  # by a reload; their title says so a little later
@@ -91,7 +91,7 @@ class Nginx:
             pid {self.directory}/pid;
             lock_file {self.directory}/lock;
             error_log {self.error_log} info;
-            worker_shutdown_timeout 20s;
+            worker_shutdown_timeout {self.shutdown};
             {self.main}
             events {{ worker_connections 512; {self.events} }}
             http {{

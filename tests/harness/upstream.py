@@ -355,6 +355,29 @@ class Uwsgi(Upstream):
         return False
 
 
+class Scgi(Upstream):
+    """The same service behind SCGI: a netstring of variables, the body, and a CGI answer."""
+
+    speaks = "scgi"
+
+    def read(self, stream):
+        digits = b""
+        while not digits.endswith(b":"):
+            byte = stream.read(1)
+            if not byte:
+                raise Gone
+            digits += byte
+        words = stream.read(int(digits[:-1])).decode("latin-1").split("\0")
+        stream.read(1)
+        variables = dict(zip(words[::2], words[1::2]))
+        body = stream.read(int(variables.get("CONTENT_LENGTH") or 0))
+        return cgi_request(variables, body, "scgi")
+
+    def write(self, connection, request, answer, body):
+        connection.sendall(cgi_head(answer, len(body)) + (body if answer.cut is None else body[: answer.cut]))
+        return False
+
+
 def cgi_request(variables, body, protocol):
     twice = ("HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH")  # under their own names too
     named = {name: value for name, value in variables.items() if name.startswith("HTTP_") and name not in twice}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* support.h: what the tests of lib/http share: cmocka, texts, and allocations that fail on demand (memory.c). */
+/*
+ * support.h: what the tests of lib/http share: cmocka, texts, and allocations that fail on demand
+ * (memory.c).
+ */
 #pragma once
 
 #include <setjmp.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_decide.c: the gateway's state machine as tables: every verdict with every state and every code gives its step,
- * every ending its report; and, over all combinations, what must never come out. The answers are made up here.
+ * test_decide.c: the gateway's state machine as tables: every verdict with every state and every
+ * code gives its step, every ending its report; and, over all combinations, what must never come
+ * out. The answers are made up here.
  */
 #include "support.h"
 
@@ -245,7 +246,10 @@ static const status_row status_rows[] = {
     {520, C5XX},     {524, C5XX},       {561, C5XX},       {599, C5XX},       {600, NOT_FINAL},  {999, NOT_FINAL},
 };
 
-/* The first row that matches counts. DOUBT stands for in doubt, or retryable where the location says so. */
+/*
+ * The first row that matches counts. DOUBT stands for in doubt, or retryable where the location
+ * says so.
+ */
 enum {
 	DOUBT = HTTP_REPORTS
 };
@@ -270,7 +274,10 @@ enum {
 };
 
 static const ending_row ending_rows[] = {
-    /* from_upstream, complete, request_sent, Once-Effect, class, is the class stored, once_on_5xx, too_large */
+    /*
+     * from_upstream, complete, request_sent, Once-Effect, class, is the class stored, once_on_5xx,
+     * too_large
+     */
     {0, ANY, 0, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RELEASE},
     {0, ANY, 1, ANY, ANY, ANY, ANY, ANY, DOUBT},
     {1, 0, ANY, ANY, ANY, ANY, ANY, ANY, DOUBT},

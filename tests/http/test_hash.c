@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_hash.c: a fingerprint made from pieces is that of the whole request, wherever it is cut; what the hash covers, byte
- * by byte; canonical JSON for callers without a session. No server: the session is made up, with its salt known.
+ * test_hash.c: a fingerprint made from pieces is that of the whole request, wherever it is cut;
+ * what the hash covers, byte by byte; canonical JSON for callers without a session. No server: the
+ * session is made up, with its salt known.
  */
 #include <openssl/evp.h>
 
@@ -88,7 +89,7 @@ static void pieces_give_the_fingerprint_of_the_whole_wherever_they_are_cut(void 
 static void what_is_hashed_is_salt_tag_and_each_part_after_its_length(void **state)
 {
 	(void)state;
-	static const char text[] = "r\0\0\0\0\0\0\0\4POST\0\0\0\0\0\0\0\2/a\0\0\0\0\0\0\0\1t\0\0\0\0\0\0\0\5hello";
+	static const char text[] = "r\0\0\0\0\0\0\0\4POST\0\0\0\0\0\0\0\1t\0\0\0\0\0\0\0\5hello\0\0\0\0\0\0\0\2/a";
 	unsigned char expected[ONCE_FINGERPRINT_BYTES];
 	EVP_MD_CTX *context = EVP_MD_CTX_new();
 	assert_int_equal(EVP_DigestInit_ex(context, EVP_sha256(), NULL), 1);
@@ -98,6 +99,26 @@ static void what_is_hashed_is_salt_tag_and_each_part_after_its_length(void **sta
 	EVP_MD_CTX_free(context);
 	once_fingerprint found = in_pieces("POST", "/a", "t", (once_bytes){"hello", 5});
 	assert_memory_equal(found.bytes, expected, sizeof expected);
+}
+
+static void a_redirected_request_has_the_fingerprint_of_one_that_began_there(void **state)
+{
+	(void)state;
+	once_hash *hash = NULL;
+	once_error *error = NULL;
+	once_fingerprint here;
+	once_fingerprint there;
+	assert_int_equal(once_hash_start(salt, "POST", "/here", "t", 5, &hash, &error), ONCE_OK);
+	assert_int_equal(once_hash_add(hash, (once_bytes){"hello", 5}, &error), ONCE_OK);
+	assert_int_equal(once_hash_finish(hash, &here, &error), ONCE_OK);
+	static const char *const targets[] = {"/there", "/here", "", "/a/much/longer/target?than=the&first"};
+	for (size_t i = 0; i < COUNT(targets); i++) {
+		once_fingerprint wanted = in_pieces("POST", targets[i], "t", (once_bytes){"hello", 5});
+		assert_int_equal(once_hash_redirect(hash, targets[i], &there, &error), ONCE_OK);
+		assert_memory_equal(there.bytes, wanted.bytes, sizeof wanted.bytes);
+		assert_int_equal(memcmp(there.bytes, here.bytes, sizeof here.bytes) == 0, i == 1);
+	}
+	once_hash_free(hash);
 }
 
 static void no_two_requests_run_together(void **state)
@@ -137,6 +158,7 @@ static void pieces_must_add_up_to_what_was_announced(void **state)
 	check_usage(once_hash_add(hash, (once_bytes){"cd", 2}, &error), &error);
 	check_usage(once_hash_add(hash, (once_bytes){"c", SIZE_MAX}, &error), &error);
 	check_usage(once_hash_add(hash, (once_bytes){NULL, 1}, &error), &error);
+	check_usage(once_hash_redirect(hash, "/", &fingerprint, &error), &error);
 	/* A refused piece has left no trace. */
 	assert_int_equal(once_hash_add(hash, (once_bytes){"c", 1}, &error), ONCE_OK);
 	assert_int_equal(once_hash_finish(hash, &fingerprint, &error), ONCE_OK);
@@ -145,6 +167,9 @@ static void pieces_must_add_up_to_what_was_announced(void **state)
 	/* Finished: nothing more. */
 	check_usage(once_hash_add(hash, (once_bytes){"", 0}, &error), &error);
 	check_usage(once_hash_finish(hash, &fingerprint, &error), &error);
+	check_usage(once_hash_redirect(NULL, "/", &fingerprint, &error), &error);
+	check_usage(once_hash_redirect(hash, NULL, &fingerprint, &error), &error);
+	check_usage(once_hash_redirect(hash, "/", NULL, &error), &error);
 	once_hash_free(hash);
 	once_hash_free(NULL);
 	hash = NULL;
@@ -236,6 +261,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(pieces_give_the_fingerprint_of_the_whole_wherever_they_are_cut),
 	    cmocka_unit_test(what_is_hashed_is_salt_tag_and_each_part_after_its_length),
+	    cmocka_unit_test(a_redirected_request_has_the_fingerprint_of_one_that_began_there),
 	    cmocka_unit_test(no_two_requests_run_together),
 	    cmocka_unit_test(pieces_must_add_up_to_what_was_announced),
 	    cmocka_unit_test(canonical_json_gives_the_same_fingerprint_both_ways),

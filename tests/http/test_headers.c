@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_headers.c: which headers are replayed, and that what is stored of them comes back byte for byte, in both forms that
- * the contract's response_headers can have; what can not be sent as a header never gets through.
+ * test_headers.c: which headers are replayed, and that what is stored of them comes back byte for
+ * byte, in both forms that the contract's response_headers can have; what cannot be sent as a
+ * header never gets through.
  */
 #include "support.h"
 

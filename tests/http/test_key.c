@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_key.c: every production of a Structured Field String and its parameters accepted, every way to be malformed
- * refused, and bare keys. Each row is tried strict and lenient; a quoted value must fare the same in both.
+ * test_key.c: every production of a Structured Field String and its parameters accepted, every way
+ * to be malformed refused, and bare keys. Each row is tried strict and lenient; a quoted value must
+ * fare the same in both.
  */
 #include "support.h"
 
@@ -30,7 +31,10 @@ typedef struct key_case {
 	}
 
 static const key_case cases[] = {
-    /* sf-string = DQUOTE *chr DQUOTE; chr = unescaped / escaped; unescaped = %x20-21 / %x23-5B / %x5D-7E */
+    /*
+     * sf-string = DQUOTE *chr DQUOTE; chr = unescaped / escaped; unescaped = %x20-21 / %x23-5B /
+     * %x5D-7E
+     */
     GOOD("\"8e03978e-40d5-43dd-bc93-6894a57f9324\"", "8e03978e-40d5-43dd-bc93-6894a57f9324"),
     GOOD("\"a\"", "a"),
     GOOD("\" \"", " "),
@@ -102,7 +106,10 @@ static const key_case cases[] = {
     BAD("\"a\";b=1,2", KEY_TRAILING),
     BAD("\"a\";b=\"c\"d", KEY_TRAILING),
     BAD("\"a\";B", KEY_BAD_PARAMETER),
-    /* parameters = *( ";" *SP parameter ); param-name = key = ( lcalpha / "*" ) *( lcalpha / DIGIT / "_" / "-" / "." / "*" ) */
+    /*
+     * parameters = *( ";" *SP parameter ); param-name = key = ( lcalpha / "*" ) *( lcalpha / DIGIT
+     * / "_" / "-" / "." / "*" )
+     */
     GOOD("\"a\";b", "a"),
     GOOD("\"a\"; b", "a"),
     GOOD("\"a\";   b", "a"),
@@ -190,7 +197,10 @@ static const key_case cases[] = {
     BAD("\"a\";b=@1", KEY_BAD_PARAMETER),
     BAD("\"a\";b=%\"c\"", KEY_BAD_PARAMETER),
     BAD("\"a\";b=;c", KEY_BAD_PARAMETER),
-    /* The other types of items are no keys in strict mode; to the lenient one they are bare keys, letter for letter. */
+    /*
+     * The other types of items are no keys in strict mode; to the lenient one they are bare keys,
+     * letter for letter.
+     */
     BARE("abc", "abc"),
     BARE("*abc", "*abc"),
     BARE("8e03978e-40d5-43dd-bc93-6894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f9324"),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_metrics.c: counting from several processes at once, and the figures of the status page. That its texts are valid
- * JSON and OpenMetrics is tests/http/test_http.py's business: `test_metrics json` and `test_metrics openmetrics` print a sample.
+ * test_metrics.c: counting from several processes at once, and the figures of the status page. That
+ * its texts are valid JSON and OpenMetrics is tests/http/test_http.py's business: `test_metrics
+ * json` and `test_metrics openmetrics` print a sample.
  */
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -75,6 +76,7 @@ static void fill(http_metrics *metrics)
 	worker->running = 9;
 	worker->waiting = 5;
 	worker->held = 6;
+	worker->replay_bytes = 12;
 	once_batcher_statistics statistics = some_statistics();
 	http_metrics_batched(metrics, worker, &statistics);
 }
@@ -97,6 +99,7 @@ static void each_figure_stands_in_its_line(void **state)
 	    "pgonce_running 9",
 	    "pgonce_waiting 5",
 	    "pgonce_held 6",
+	    "pgonce_replay_bytes 12",
 	    "pgonce_connections{connection=\"claims\"} 1",
 	    "pgonce_connections{connection=\"reports\"} 0",
 	    "pgonce_connects_total 4",
@@ -144,8 +147,10 @@ static void totals_only_grow_and_gauges_go_with_their_worker(void **state)
 	assert_int_equal(metrics->latency_sum_us, 2500001);
 	/* The worker is killed; its successor takes the slot. */
 	worker->held = 99;
+	worker->replay_bytes = 99;
 	worker = http_metrics_enter(metrics, 0, 2);
 	assert_int_equal(worker->held, 0);
+	assert_int_equal(worker->replay_bytes, 0);
 	statistics.operations[0] = 3;
 	http_metrics_batched(metrics, worker, &statistics);
 	assert_int_equal(metrics->operations[0], 160);

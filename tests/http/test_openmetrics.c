@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_openmetrics.c: labels and numbers as a scraper must be able to read them, whatever text they come from. */
+/*
+ * test_openmetrics.c: labels and numbers as a scraper must be able to read them, whatever text they
+ * come from.
+ */
 #include <math.h>
 
 #include "support.h"

@@ -2,13 +2,14 @@
 """pgonce keep at work: a round does every step, and nothing that happens to one of them, to the process, to its lease or to its connection
 keeps the others from being done."""
 
+import os
 import subprocess
 
 import pytest
 from contract.keeping import Keeper as Steps
 from contract.keeping import finished, old_day, phase_of, settled, where
 from harness.pgbouncer import PgBouncer
-from harness.postgres import PORT, Postgres, clean_environment, wait_until
+from harness.postgres import PORT, Database, Postgres, clean_environment, unprivileged, wait_until
 from harness.proxy import Proxy
 from harness.scrape import figure, scrape
 
@@ -95,7 +96,7 @@ def test_a_step_that_fails_stops_no_other_and_shows_until_it_is_mended(db, tmp_p
     replace_step(db, "purge", "RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'no space left';")
     keeper = Keeper(tmp_path, db.dsn())
     assert keeper.once() == 1
-    assert "step purge failed: no space left (53100)" in keeper.text()
+    assert "step purge failed (53100): no space left" in keeper.text()
     found = status(db)
     assert "53100: no space left" in found.pop("purge").last_error
     assert all(row.last_success is not None and row.last_error is None for row in found.values())
@@ -129,7 +130,7 @@ def test_a_step_that_ends_its_connection_each_time_keeps_no_later_one_from_being
     replace_step(db, "close", "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(60);")
     with Keeper(tmp_path, db.dsn()) as keeper:
         keeper.until("step", step="decisions")
-        keeper.until("lost", 2)
+        keeper.until("database", 2)
         keeper.until("step", 2, step="decisions")
 
 
@@ -249,7 +250,7 @@ def test_a_long_transaction_delays_retirement_and_nothing_else(db, tmp_path):
         assert figure(read, "pgonce_keeper_failing", step="days") == 0
         assert figure(read, "pgonce_oldest_transaction_seconds") > 0
         long.rollback()
-        wait_until(lambda: where(db, kept)[0].startswith("once.archive") and phase_of(db) == [], "the day to be retired")
+        wait_until(lambda: any(place.startswith("once.archive") for place in where(db, kept)) and phase_of(db) == [], "the day to be retired")
         wait_until(lambda: figure(scrape(keeper.address()), "pgonce_keeper_failing", step="close") == 0, "all to be well")
         assert keeper.stop() == 0
     retired(db, kept)
@@ -402,7 +403,7 @@ def test_a_server_that_is_away_is_waited_for(tmp_path):
             keeper.until("step", step="decisions")
             database.close()
             own.stop("immediate")
-            keeper.until("lost")
+            keeper.until("database")
             own.start()
             keeper.until("connected", 2)
             keeper.until("active", 2)
@@ -465,6 +466,36 @@ def test_a_role_without_the_right_is_told_which_one(db, tmp_path):
         assert done.returncode == 4 and "grant once_keeper to the role" in done.stderr, done.stderr
     finally:
         db.execute(f"DROP ROLE {role}")
+
+
+@pytest.fixture(scope="module")
+def standby():
+    """The connection string of a hot standby, with the contract."""
+    with Postgres() as primary:
+        database = primary.new_database()
+        copy = Postgres(copy_of=primary)
+        signal = copy.data / "standby.signal"
+        signal.touch()
+        if unprivileged()[1]:
+            os.chown(signal, unprivileged()[1].pw_uid, -1)
+        with copy:
+            yield Database(copy, database.name).dsn()
+        database.close()
+
+
+def test_a_standby_is_told_plainly(standby, tmp_path):
+    done = run("--dsn", standby, "--once")
+    assert done.returncode == 3, done.stderr
+    assert "the server is a standby" in done.stderr and "target_session_attrs" in done.stderr and "cannot execute" not in done.stderr
+    with Keeper(tmp_path, standby) as keeper:
+        assert "the server is a standby" in keeper.until("database")["problem"]
+
+
+def test_a_database_that_is_read_only_is_told_plainly(db, tmp_path):
+    db.execute(f"ALTER DATABASE {db.name} SET default_transaction_read_only = on")
+    done = run("--dsn", db.dsn(), "--once")
+    assert done.returncode == 3, done.stderr
+    assert "default_transaction_read_only is on" in done.stderr and "cannot execute" not in done.stderr
 
 
 @pytest.mark.parametrize("words, said", [

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fail_libpq.c: for LD_PRELOAD: makes a chosen allocation of libpq itself fail, and of nothing else. test_batcher_memory.c
- * sets the countdown. Not with the address sanitizer, which has an allocator of its own.
+ * fail_libpq.c: for LD_PRELOAD: makes a chosen allocation of libpq itself fail, and of nothing
+ * else. test_batcher_memory.c sets the countdown. Not with the address sanitizer, which has an
+ * allocator of its own.
  */
 #include <errno.h>
 #include <link.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * fake.h: a PostgreSQL inside the test: it speaks protocol 3 on a unix socket, knows the statements of the batcher, and
- * keeps a small contract of its own. It runs only when the test turns it (fake_turn), allocates nothing, and loses,
- * delays and refuses whatever the test says. Beside it a loop whose clock the test sets.
+ * fake.h: a PostgreSQL inside the test: it speaks protocol 3 on a unix socket, knows the statements
+ * of the batcher, and keeps a small contract of its own. It runs only when the test turns it
+ * (fake_turn), allocates nothing, and loses, delays and refuses whatever the test says. Beside it a
+ * loop whose clock the test sets.
  */
 #pragma once
 
@@ -163,7 +164,10 @@ typedef struct seen {
 } seen;
 
 void note(void *seen, const once_answer *answer, const once_error *error);
-/* On the intent (tenant '', scope 's', key), for note. Claims come with FAKE_TRACE; that of the key "b" with bytes that are no text. */
+/*
+ * On the intent (tenant '', scope 's', key), for note. Claims come with FAKE_TRACE; that of the key
+ * "b" with bytes that are no text.
+ */
 #define FAKE_TRACE "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 once_operation *submit_claim(fake *fake, const char *key, seen *seen);
 once_operation *submit_complete(fake *fake, const char *key, int fence, seen *seen);

@@ -59,7 +59,8 @@ static bool loop_once(fake *fake)
 		if (poll(&ready, 1, 0) == 1) {
 			bool ended = (ready.revents & (POLLERR | POLLHUP)) != 0;
 			worked = true;
-			assert_int_equal(ready.revents & POLLNVAL, 0); /* a socket that libpq closed, and nobody forgot */
+			/* a socket that libpq closed, and nobody forgot */
+			assert_int_equal(ready.revents & POLLNVAL, 0);
 			once_batcher_ready(fake->batcher, i, ended || (ready.revents & POLLIN) != 0,
 			                   ended || (ready.revents & POLLOUT) != 0);
 		}

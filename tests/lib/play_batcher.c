@@ -2,9 +2,9 @@
 /*
  * play_batcher.c: clients of a batcher, for tests that break what is below it.
  *   play_batcher DSN KEYS SERIES
- * Each of KEYS intents is attempted by three clients at a time, who come again until they get the answer; whoever is
- * told to run it reports it done. Prints one line when all have their answers. Exit status 1 where an intent was given
- * to two, or an answer is another one's.
+ * Each of KEYS intents is attempted by three clients at a time, who come again until they get the
+ * answer; whoever is told to run it reports it done. Prints one line when all have their answers.
+ * Exit status 1 where an intent was given to two, or an answer is another one's.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_execute.c: one call of once_execute for a test that breaks the connection under it. play_execute DSN MODE KEY
- * [DEADLINE_MS]; MODE is effect, statements or attached. Prints "ok VERDICT BODY" or "error NAME retriable=R
- * outcome_unknown=U".
+ * play_execute.c: one call of once_execute for a test that breaks the connection under it.
+ * play_execute DSN MODE KEY [DEADLINE_MS]; MODE is effect, statements or attached. Prints "ok
+ * VERDICT BODY" or "error NAME retriable=R outcome_unknown=U".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,15 +10,18 @@
 
 #include "pgonce.h"
 
-static once_effect_result insert(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result insert(PGconn *connection, void *argument, once_outcome *outcome, PGresult **failed)
 {
 	const char *const parameters[] = {argument};
 	PGresult *result =
 	    PQexecParams(connection, "INSERT INTO play_effect VALUES ($1)", 1, NULL, parameters, NULL, NULL, 0);
-	bool good = PQresultStatus(result) == PGRES_COMMAND_OK;
+	if (PQresultStatus(result) != PGRES_COMMAND_OK) {
+		*failed = result;
+		return ONCE_EFFECT_RETRY;
+	}
 	PQclear(result);
 	outcome->response_body = (once_bytes){.data = "answer", .length = 6};
-	return good ? ONCE_EFFECT_DONE : ONCE_EFFECT_RETRY;
+	return ONCE_EFFECT_DONE;
 }
 
 int main(int argc, char **argv)

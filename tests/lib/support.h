@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* support.h: what the C tests share: cmocka, and a session on the server that PGONCE_TEST_DSN names. */
+/*
+ * support.h: what the C tests share: cmocka, and a session on the server that PGONCE_TEST_DSN
+ * names.
+ */
 #pragma once
 
 #include <setjmp.h>
@@ -38,7 +41,10 @@ static inline void check_code(once_code expected, once_code code, once_error **e
 	*error = NULL;
 }
 
-/* Macros, because the call has to be made before `error` is looked at. assert_code takes the expected error away. */
+/*
+ * Macros, because the call has to be made before `error` is looked at. assert_code takes the
+ * expected error away.
+ */
 #define assert_ok(call, error)                                                                                         \
 	do {                                                                                                               \
 		once_code code_of_call = (call);                                                                               \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_batcher.c: the batcher on a server that is well: what goes into a batch, what an operation is told, what a bad
- * one does to its neighbours, and what callbacks may do.
+ * test_batcher.c: the batcher on a server that is well: what goes into a batch, what an operation
+ * is told, what a bad one does to its neighbours, and what callbacks may do.
  */
 #include "fake.h"
 
@@ -97,7 +97,10 @@ static void groups_of_all_kinds_share_one_commit(void **state)
 	submit_peek(&rig, "peek", &seen[4]);
 	fake_turn(&rig);
 	for (int i = 0; i < 4; i++) {
-		/* Two of tenant b differ in their leases, and so in their statements; the second finds the first. */
+		/*
+		 * Two of tenant b differ in their leases, and so in their statements; the second finds the
+		 * first.
+		 */
 		assert_int_equal(seen[i].verdict, i == 2 ? ONCE_PROCESSING_ACTIVE : ONCE_NEW_CLAIM);
 	}
 	assert_int_equal(seen[4].verdict, ONCE_ABSENT);
@@ -576,7 +579,9 @@ static void play(void *argument, const once_answer *answer, const once_error *er
 static void a_callback_may_forget_submit_and_close(void **state)
 {
 	(void)state;
-	/* Told by an answer, by an error of the statement, by the deadline, by the contract's absence. */
+	/*
+	 * Told by an answer, by an error of the statement, by the deadline, by the contract's absence.
+	 */
 	for (int how = 0; how < 4; how++) {
 		for (int what = ACT_FORGET_SELF; what <= ACT_ALL_AT_ONCE; what++) {
 			act act = {.what = what};

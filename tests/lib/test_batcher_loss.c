@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_batcher_loss.c: the batcher when connections are lost, slow or refused, on a server that loses them at chosen
- * steps: every operation ends, no intent is given to two, none is kept by nobody.
+ * test_batcher_loss.c: the batcher when connections are lost, slow or refused, on a server that
+ * loses them at chosen steps: every operation ends, no intent is given to two, none is kept by
+ * nobody.
  */
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -326,7 +327,10 @@ static void a_lost_claim_that_was_never_granted_is_not_claimed_for_nobody(void *
 	fake_close(&rig);
 }
 
-/* An attempt whose worker was lost may have run: whoever comes next must be told that it takes over from it. */
+/*
+ * An attempt whose worker was lost may have run: whoever comes next must be told that it takes over
+ * from it.
+ */
 static void a_takeover_that_nobody_waits_for_is_never_given_back_as_unrun(void **state)
 {
 	(void)state;
@@ -703,7 +707,10 @@ static void readiness_that_is_none_does_no_harm(void **state)
 	fake_close(&rig);
 }
 
-/* libpq goes from one host to the next within one call, and the second socket may have the number of the first. */
+/*
+ * libpq goes from one host to the next within one call, and the second socket may have the number
+ * of the first.
+ */
 static void a_socket_that_libpq_exchanges_while_connecting_is_forgotten_first(void **state)
 {
 	(void)state;
@@ -721,7 +728,9 @@ static void a_socket_that_libpq_exchanges_while_connecting_is_forgotten_first(vo
 	fake_close(&rig);
 }
 
-/* A server whose queue is full answers nothing yet, and libpq would take its silence for success. */
+/*
+ * A server whose queue is full answers nothing yet, and libpq would take its silence for success.
+ */
 static void readiness_that_is_none_does_not_fail_a_connection_that_is_being_made(void **state)
 {
 	(void)state;

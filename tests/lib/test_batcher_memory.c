@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_batcher_memory.c: each allocation of the batcher fails in turn. An operation whose allocation failed says "no
- * memory" or gets through all the same, its neighbours get through, nothing is leaked (the address sanitizer looks), and
- * no intent is given to two or kept by nobody: afterwards, with memory, each can be claimed or is claimed once.
+ * test_batcher_memory.c: each allocation of the batcher fails in turn. An operation whose
+ * allocation failed says "no memory" or gets through all the same, its neighbours get through,
+ * nothing is leaked (the address sanitizer looks), and no intent is given to two or kept by nobody:
+ * afterwards, with memory, each can be claimed or is claimed once.
  */
 #include "fake.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_batcher_server.c: the batcher on the server that PGONCE_TEST_DSN names, over the poll loop: thousands of
- * operations, bad ones among them, and the failures that only a real server has.
+ * test_batcher_server.c: the batcher on the server that PGONCE_TEST_DSN names, over the poll loop:
+ * thousands of operations, bad ones among them, and the failures that only a real server has.
  */
 #include <time.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_contract.c: every function of the contract through the library, and the library's words held against the
- * database's.
+ * test_contract.c: every function of the contract through the library, and the library's words held
+ * against the database's.
  */
 #include "support.h"
 
@@ -267,6 +267,43 @@ static void a_claim_lives_from_lease_to_outcome(void **state)
 	once_answer_free(answer);
 }
 
+/* The verdict of a claim by this fingerprint, and its fence. */
+static once_verdict claim_by(const once_intent *intent, const char *print, int *fence)
+{
+	once_error *error = NULL;
+	once_answers *answers = NULL;
+	once_fingerprint fingerprint = fingerprint_of(print);
+	assert_ok(once_claim_many(session, "", 1, intent, &fingerprint, NULL, 60000, 0, &answers, &error), error);
+	once_verdict verdict = once_answer_verdict(once_answers_at(answers, 0));
+	*fence = once_answer_fence(once_answers_at(answers, 0));
+	once_answers_free(answers);
+	return verdict;
+}
+
+static void a_redirected_request_is_the_same_intent(void **state)
+{
+	(void)state;
+	once_error *error = NULL;
+	once_answers *answers = NULL;
+	once_intent intent = {.tenant = "", .scope = "c", .key = "redirected"};
+	once_fingerprint there = fingerprint_of("there");
+	once_fingerprint further = fingerprint_of("further");
+	once_outcome to_there = {.redirect = &there};
+	once_outcome to_further = {.redirect = &further};
+	once_failure retryable = ONCE_FAILURE_RETRYABLE;
+	int fence;
+	assert_int_equal(claim_by(&intent, "here", &fence), ONCE_NEW_CLAIM);
+	assert_ok(once_fail(session, &intent, fence, retryable, &to_there, &error), error);
+	assert_int_equal(claim_by(&intent, "further", &fence), ONCE_MISMATCHED);
+	assert_int_equal(claim_by(&intent, "there", &fence), ONCE_RETRYABLE_FAILURE);
+	assert_ok(once_fail_many(session, "", 1, &intent, &fence, &retryable, &to_further, &answers, &error), error);
+	assert_int_equal(once_answer_verdict(once_answers_at(answers, 0)), ONCE_STORED);
+	once_answers_free(answers);
+	assert_int_equal(claim_by(&intent, "further", &fence), ONCE_RETRYABLE_FAILURE);
+	assert_int_equal(claim_by(&intent, "here", &fence), ONCE_PROCESSING_ACTIVE);
+	assert_int_equal(claim_by(&intent, "elsewhere", &fence), ONCE_MISMATCHED);
+}
+
 static void a_batch_answers_each_element_in_order_and_spoils_none(void **state)
 {
 	(void)state;
@@ -467,6 +504,7 @@ int main(void)
 	    cmocka_unit_test(requests_differ_in_each_part_and_not_in_json_spelling),
 	    cmocka_unit_test(a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_for_byte),
 	    cmocka_unit_test(a_claim_lives_from_lease_to_outcome),
+	    cmocka_unit_test(a_redirected_request_is_the_same_intent),
 	    cmocka_unit_test(a_batch_answers_each_element_in_order_and_spoils_none),
 	    cmocka_unit_test(messages_events_and_locks_work),
 	    cmocka_unit_test(prepared_statements_answer_the_same),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_execute.c: once_execute and once_execute_statements: one effect, one answer, and every way that an attempt
- * can end.
+ * test_execute.c: once_execute and once_execute_statements: one effect, one answer, and every way
+ * that an attempt can end.
  */
 #include "support.h"
 
@@ -14,6 +14,7 @@ typedef struct script {
 	int fail_runs; /* the first so many runs end with `ends` */
 	once_effect_result ends;
 	const char *before_end; /* a statement that fails, run before such an end */
+	bool keeps_failed;      /* its result is not handed over */
 	once_session *other;    /* a rival transaction, run inside the effect */
 	const char *other_sql;
 } script;
@@ -26,7 +27,7 @@ static void setup_tables(void)
 	run_sql(session, "INSERT INTO counter VALUES (1, 0)");
 }
 
-static once_effect_result play(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result play(PGconn *connection, void *argument, once_outcome *outcome, PGresult **failed)
 {
 	script *script = argument;
 	script->runs++;
@@ -37,7 +38,12 @@ static once_effect_result play(PGconn *connection, void *argument, once_outcome 
 	}
 	if (script->runs <= script->fail_runs) {
 		if (script->before_end != NULL) {
-			PQclear(PQexec(connection, script->before_end));
+			PGresult *result = PQexec(connection, script->before_end);
+			if (script->keeps_failed) {
+				PQclear(result);
+			} else {
+				*failed = result;
+			}
 		}
 		outcome->response_status = 422;
 		outcome->error_code = "refused";
@@ -46,11 +52,11 @@ static once_effect_result play(PGconn *connection, void *argument, once_outcome 
 	}
 	if (script->other != NULL) {
 		PGresult *result = PQexec(connection, "UPDATE counter SET n = n + 1");
-		bool good = PQresultStatus(result) == PGRES_COMMAND_OK;
-		PQclear(result);
-		if (!good) {
+		if (PQresultStatus(result) != PGRES_COMMAND_OK) {
+			*failed = result;
 			return ONCE_EFFECT_RETRY;
 		}
+		PQclear(result);
 	}
 	outcome->response_status = 201;
 	outcome->response_body = bytes_of("done");
@@ -186,6 +192,36 @@ static void a_statement_that_fails_for_good_is_reported_with_its_sqlstate(void *
 	once_code code = once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error);
 	assert_int_equal(code, ONCE_DATABASE);
 	assert_string_equal(once_error_sqlstate(error), "22012");
+	once_error_free(error);
+	assert_int_equal(script.runs, 1);
+	assert_int_equal(effects(), 0);
+}
+
+static void a_missing_function_of_the_effect_is_not_a_missing_contract(void **state)
+{
+	(void)state;
+	setup_tables();
+	once_error *error = NULL;
+	once_answer *answer = NULL;
+	once_intent intent = {.scope = "x", .key = "missing"};
+	script script = {.fail_runs = 1, .ends = ONCE_EFFECT_RETRY, .before_end = "SELECT once.nobody_has_me()"};
+	once_code code = once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error);
+	assert_int_equal(code, ONCE_DATABASE);
+	assert_string_equal(once_error_sqlstate(error), "42883");
+	once_error_free(error);
+}
+
+static void a_failed_statement_that_is_not_handed_over_ends_with_what_to_do(void **state)
+{
+	(void)state;
+	setup_tables();
+	once_error *error = NULL;
+	once_answer *answer = NULL;
+	once_intent intent = {.scope = "x", .key = "kept"};
+	script script = {.fail_runs = 1, .ends = ONCE_EFFECT_RETRY, .before_end = "SELECT 1/0", .keeps_failed = true};
+	once_code code = once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error);
+	assert_int_equal(code, ONCE_EFFECT);
+	assert_non_null(strstr(once_error_hint(error), "*failed"));
 	once_error_free(error);
 	assert_int_equal(script.runs, 1);
 	assert_int_equal(effects(), 0);
@@ -353,6 +389,8 @@ int main(void)
 	    cmocka_unit_test(an_effect_that_asks_for_it_runs_again_until_the_deadline),
 	    cmocka_unit_test(the_longest_deadline_is_no_deadline),
 	    cmocka_unit_test(a_statement_that_fails_for_good_is_reported_with_its_sqlstate),
+	    cmocka_unit_test(a_missing_function_of_the_effect_is_not_a_missing_contract),
+	    cmocka_unit_test(a_failed_statement_that_is_not_handed_over_ends_with_what_to_do),
 	    cmocka_unit_test(a_serialization_failure_is_retried),
 	    cmocka_unit_test(a_running_attempt_is_reported_or_waited_for),
 	    cmocka_unit_test(a_session_inside_a_transaction_is_refused),

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_json.c: the canonical form of JSON: what is one request, what stays two, and what is no JSON at all. */
+/*
+ * test_json.c: the canonical form of JSON: what is one request, what stays two, and what is no JSON
+ * at all.
+ */
 #include "support.h"
 
 #include "internal.h"

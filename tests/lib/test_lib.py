@@ -153,6 +153,17 @@ def test_a_lost_commit_that_still_runs_is_waited_for_and_never_run_beside(server
     assert played.value("SELECT count(*) FROM play_effect") == 1
 
 
+@pytest.mark.parametrize("verdict", ["mismatch", "new_claim", "what a later contract may say"])
+def test_nothing_runs_on_a_verdict_that_start_does_not_have(server, played, verdict):
+    played.execute(f"""
+        ALTER FUNCTION once.start(text, text, bytea, text, text) RENAME TO own_start;
+        CREATE FUNCTION once.start(scope text, key text, fingerprint bytea, tenant text, traceparent text) RETURNS once.started
+        LANGUAGE sql AS $$ SELECT ROW('{verdict}', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, NULL)::once.started $$""")
+    with Proxy(server) as proxy:
+        assert play(proxy, played, "effect", "k") == "error contract retriable=0 outcome_unknown=0"
+    assert played.value("SELECT count(*) FROM play_effect") == 0
+
+
 def test_the_header_compiles_as_c_and_as_cxx(tmp_path):
     flags = run(["pkg-config", "--cflags", "libpq"]).stdout.split()
     for compiler, name in (("gcc", "a.c"), ("g++", "a.cc")):

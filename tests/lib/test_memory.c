@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_memory.c: each allocation of the library fails in turn. Whatever is called then says "no memory" or succeeds,
- * leaks nothing (the address sanitizer looks), and never leaves a second effect: afterwards the same call, with memory,
- * gives the one answer.
+ * test_memory.c: each allocation of the library fails in turn. Whatever is called then says "no
+ * memory" or succeeds, leaks nothing (the address sanitizer looks), and never leaves a second
+ * effect: afterwards the same call, with memory, gives the one answer.
  */
 #include <stdlib.h>
 
@@ -48,8 +48,9 @@ char *__wrap_strdup(const char *text)
 static once_session *session;
 static int serial;
 
-static once_effect_result insert(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result insert(PGconn *connection, void *argument, once_outcome *outcome, PGresult **failed)
 {
+	(void)failed;
 	const char *const parameters[] = {argument};
 	PQclear(PQexecParams(connection, "INSERT INTO memory_effect VALUES ($1)", 1, NULL, parameters, NULL, NULL, 0));
 	outcome->response_body = bytes_of("answer");

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_names.c: the words for codes, states and verdicts, and the classification of SQLSTATEs. No server. */
+/*
+ * test_names.c: the words for codes, states and verdicts, and the classification of SQLSTATEs. No
+ * server.
+ */
 #include "support.h"
 
 #include "names.h"

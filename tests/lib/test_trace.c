@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_trace.c: the trace of an attempt through each call of the library: stored with the intent, told to every later
- * attempt, put on its events; and what is none is judged alike by the library and the database.
+ * test_trace.c: the trace of an attempt through each call of the library: stored with the intent,
+ * told to every later attempt, put on its events; and what is none is judged alike by the library
+ * and the database.
  */
 #include "support.h"
 
@@ -127,8 +128,9 @@ static void each_element_of_a_batch_has_its_own_trace_and_a_bad_one_spoils_none(
 	once_answers_free(answers);
 }
 
-static once_effect_result do_nothing(PGconn *connection, void *argument, once_outcome *made)
+static once_effect_result do_nothing(PGconn *connection, void *argument, once_outcome *made, PGresult **failed)
 {
+	(void)failed;
 	(void)connection;
 	(void)argument;
 	made->response_status = 201;

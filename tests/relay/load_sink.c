@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * load_sink.c: how many messages a second a sink delivers, without a relay before it: load_sink CONFIG RELAY DESTINATION
- * COUNT IN_FLIGHT. Bodies of 200 bytes, a key of its own for each place in flight. Prints one line of JSON; exit status 1
- * where not all were delivered.
+ * load_sink.c: how many messages a second a sink delivers, without a relay before it: load_sink
+ * CONFIG RELAY DESTINATION COUNT IN_FLIGHT. Bodies of 200 bytes, a key of its own for each place in
+ * flight. Prints one line of JSON; exit status 1 where not all were delivered.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,10 @@ static place *places_new(size_t count, const char *destination)
 	return places;
 }
 
-/* A place is sent only when its former message has its result: one message of a key at a time, as the pipeline does it. */
+/*
+ * A place is sent only when its former message has its result: one message of a key at a time, as
+ * the pipeline does it.
+ */
 static long run(const sink_class *class, sink *sink, place *unused, long count)
 {
 	sink_result results[RESULTS_MAX];

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_sink.c: one sink without a relay before it, for tests (tests/relay/sinks.py): play_sink CONFIG RELAY [check]. Takes messages as lines of JSON on
- * standard input, and writes each result as a line of JSON when it comes. Ends when the input has ended and every message has its result, or when a
- * line says "close". Exit status 2: the configuration is refused; the problem is on standard error.
+ * play_sink.c: one sink without a relay before it, for tests (tests/relay/sinks.py): play_sink
+ * CONFIG RELAY [check]. Takes messages as lines of JSON on standard input, and writes each result
+ * as a line of JSON when it comes. Ends when the input has ended and every message has its result,
+ * or when a line says "close". Exit status 2: the configuration is refused; the problem is on
+ * standard error.
  */
 #include <fcntl.h>
 #include <jansson.h>
@@ -107,7 +109,8 @@ static void print_result(const sink_result *result)
 	static const char *const names[] = {[SINK_DELIVERED] = "delivered",
 	                                    [SINK_REFUSED] = "refused",
 	                                    [SINK_UNAVAILABLE] = "unavailable",
-	                                    [SINK_WITHHELD] = "withheld"};
+	                                    [SINK_WITHHELD] = "withheld",
+	                                    [SINK_FENCED] = "fenced"};
 	json_t *line =
 	    json_pack("{s:s, s:s, s:I, s:s}", "event_id", result->message->event_id, "verdict", names[result->verdict],
 	              "retry_after_ms", (json_int_t)result->retry_after_ms, "problem", result->problem);
@@ -128,7 +131,7 @@ static void turn(play *play)
 		play->out++;
 	}
 	bool busy = memchr(play->input, '\n', play->used) != NULL && play->waiting == NULL;
-	if (play->out > 0) {
+	if (play->out > 0 || play->waiting != NULL) {
 		size_t count = play->class->poll(play->sink, busy ? 0 : 5, results, RESULTS_MAX);
 		for (size_t i = 0; i < count; i++) {
 			print_result(&results[i]);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_envelope.c: what is sent for an event, and where to: the stable format of headers, CloudEvents by transport, routes. */
+/*
+ * test_envelope.c: what is sent for an event, and where to: the stable format of headers,
+ * CloudEvents by transport, routes.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_flight.c: what sinks with a thread of their own hold (relay/flight.h): bounds, one result each, in time, and late
- * answers unheard.
+ * test_flight.c: what sinks with a thread of their own hold (relay/flight.h): bounds, one result
+ * each, in time, and late answers unheard.
  */
 #include <poll.h>
 #include <pthread.h>

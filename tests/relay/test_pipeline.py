@@ -171,7 +171,7 @@ def test_a_session_that_is_ended_is_made_anew(db, tmp_path):
         relay.until_true(lambda: len(set(numbers(relay))) == 1000, "all events")
         assert relay.stop() == 0
     assert duplicates(numbers(relay)) <= 5 * 10
-    assert relay.log("lost")
+    assert relay.log("database")
 
 
 @pytest.mark.parametrize("fault", ["lose_request", "lose_answer", "lose_connection_after"])

@@ -49,7 +49,7 @@ static void done(schedule *schedule, event *event)
 static void one_event_of_an_aggregate_is_out_at_a_time(void **state)
 {
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	event *first = add(schedule, 1, "a");
 	event *second = add(schedule, 2, "a");
 	event *other = add(schedule, 3, "b");
@@ -65,35 +65,10 @@ static void one_event_of_an_aggregate_is_out_at_a_time(void **state)
 	schedule_free(schedule);
 }
 
-static void where_the_sink_keeps_the_order_all_are_out_at_once(void **state)
-{
-	(void)state;
-	schedule *schedule = schedule_new(true);
-	event *events[] = {add(schedule, 1, "a"), add(schedule, 2, "a"), add(schedule, 3, "a")};
-	for (int i = 0; i < 3; i++) {
-		assert_int_equal(next_id(schedule), i + 1);
-	}
-	/* What comes back goes out again in its order, before what was not out yet. */
-	add(schedule, 4, "a");
-	schedule_put_back(schedule, events[2]);
-	schedule_put_back(schedule, events[0]);
-	schedule_put_back(schedule, events[1]);
-	for (int i = 0; i < 4; i++) {
-		assert_int_equal(next_id(schedule), i + 1);
-	}
-	/* In flight: theirs to free who hold them. */
-	event *fourth = events[2]->chain_after;
-	schedule_free(schedule);
-	for (int i = 0; i < 3; i++) {
-		event_free(events[i]);
-	}
-	event_free(fourth);
-}
-
 static void events_without_aggregate_wait_for_nobody(void **state)
 {
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	add(schedule, 1, NULL);
 	add(schedule, 2, NULL);
 	assert_int_equal(schedule_waiting(schedule), 2);
@@ -111,7 +86,7 @@ static void aggregates_are_told_apart_by_all_three_parts(void **state)
 	                                       {"", NULL, "a"}, {"", "", "a"},   {"", "t", ""},
 	                                       {"", "t", "b"},  {"t", "", "a"},  {"", "ta", ""}};
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
 		schedule_add(schedule, make((int64_t)i + 1, names[i][0], names[i][1], names[i][2]));
 	}
@@ -133,7 +108,7 @@ static void aggregates_are_told_apart_by_all_three_parts(void **state)
 static void a_failed_event_takes_those_behind_it_along(void **state)
 {
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	event *first = add(schedule, 1, "a");
 	add(schedule, 2, "a");
 	add(schedule, 3, "a");
@@ -153,7 +128,7 @@ static void a_failed_event_takes_those_behind_it_along(void **state)
 static void a_mark_holds_for_reads_that_could_not_know(void **state)
 {
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	event *parked = make(1, "", "order", "a");
 	event *later = make(2, "", "order", "a");
 	schedule_mark(schedule, parked, 5);
@@ -175,7 +150,7 @@ static void a_mark_holds_for_reads_that_could_not_know(void **state)
 static void an_aggregate_is_busy_with_events_of_another_read(void **state)
 {
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	event *later = make(2, "", "order", "a");
 	add(schedule, 1, "a");
 	later->fetch = 1;
@@ -186,7 +161,10 @@ static void an_aggregate_is_busy_with_events_of_another_read(void **state)
 	schedule_free(schedule);
 }
 
-/* Against a model: random steps on 5,000 events of 300 aggregates; each aggregate's events go out in order, one at a time. */
+/*
+ * Against a model: random steps on 5,000 events of 300 aggregates; each aggregate's events go out
+ * in order, one at a time.
+ */
 static void order_holds_in_a_crowd(void **state)
 {
 	enum {
@@ -200,7 +178,7 @@ static void order_holds_in_a_crowd(void **state)
 	size_t out_count = 0;
 	size_t finished = 0;
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	srand(1);
 	for (int i = 0; i < AGGREGATES; i++) {
 		snprintf(names[i], sizeof names[i], "%d", i);
@@ -243,7 +221,7 @@ static void order_holds_in_a_crowd(void **state)
 static void clearing_gives_back_what_is_not_in_flight(void **state)
 {
 	(void)state;
-	schedule *schedule = schedule_new(false);
+	schedule *schedule = schedule_new();
 	event *flying = add(schedule, 1, "a");
 	add(schedule, 2, "a");
 	add(schedule, 3, NULL);
@@ -263,7 +241,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(one_event_of_an_aggregate_is_out_at_a_time),
-	    cmocka_unit_test(where_the_sink_keeps_the_order_all_are_out_at_once),
 	    cmocka_unit_test(events_without_aggregate_wait_for_nobody),
 	    cmocka_unit_test(aggregates_are_told_apart_by_all_three_parts),
 	    cmocka_unit_test(a_failed_event_takes_those_behind_it_along),

@@ -285,6 +285,87 @@ def test_properties_pass_through(kafka, tmp_path, options):
     assert 0 < stored < 5000
 
 
+# With fence = broker.
+
+
+def test_with_a_fence_what_is_delivered_is_committed_and_an_older_producer_of_the_id_is_refused(kafka, tmp_path, options):
+    kafka.create_topic("fenced", 3)
+    kafka.create_topic("later")
+    fence = {**options, "timeout": "60s", "fence": "broker", "kafka.transactional.id": "one"}
+    with Sink(tmp_path / "older", fence) as older:
+        sent = [send(older, "fenced", key=str(n)) for n in range(200)]
+        assert {result["verdict"] for result in results_of(older, 200).values()} == {"delivered"}
+        assert sorted(stored_in(kafka, "fenced")) == sorted(sent)
+        with Sink(tmp_path / "other", {**fence, "kafka.transactional.id": "two"}) as other:
+            assert other.deliver("orders")["verdict"] == "delivered"
+        assert older.deliver("later")["verdict"] == "delivered"  # another id is nothing to it
+        with Sink(tmp_path / "newer", fence) as newer:
+            assert newer.deliver("orders")["verdict"] == "delivered"
+            for _ in range(2):  # nor does it begin again by itself
+                assert older.deliver("later")["verdict"] == "fenced"
+            assert newer.deliver("orders")["verdict"] == "delivered"
+    assert len(kafka.messages("later", isolation="read_uncommitted")) == 1
+
+
+def test_with_a_fence_an_event_that_is_refused_holds_up_none_beside_it(kafka, tmp_path, options):
+    """They were one transaction, so the others come again."""
+    kafka.create_topic("beside")
+    kafka.create_topic("narrow", max_message_bytes=1000)
+    with Sink(tmp_path / "conf", {**options, "timeout": "60s", "fence": "broker"}) as sink:
+        assert sink.deliver("orders")["verdict"] == "delivered"
+        sent = [send(sink, "beside", key=str(n)) for n in range(50)]
+        large = send(sink, "narrow", "x" * 2000)
+        sent += [send(sink, "beside", key=str(n)) for n in range(50)]
+        results = results_of(sink, 101)
+        assert results[large]["verdict"] == "refused" and "MSG_SIZE_TOO_LARGE" in results[large]["problem"]
+        others = {results[event_id]["verdict"] for event_id in sent}
+        assert others <= {"delivered", "withheld"}, others
+        again = [event_id for event_id in sent if results[event_id]["verdict"] == "withheld"]
+        for event_id in again:
+            send(sink, "beside", event_id=event_id)
+        assert {result["verdict"] for result in results_of(sink, len(again)).values()} <= {"delivered"}
+    assert sorted(stored_in(kafka, "beside")) == sorted(sent) and stored_in(kafka, "narrow") == []
+
+
+def test_with_a_fence_an_event_that_may_not_be_written_is_refused_and_its_neighbour_is_delivered(kafka, tmp_path, options):
+    """Kafka refuses their transaction, and says of neither that it is at fault. Each alone is told apart."""
+    for topic in ("may-see", "may-write"):
+        kafka.create_topic(topic)
+        kafka.allow("mallory", "describe", topic)
+    kafka.allow("mallory", "write", "may-write")
+    kafka.allow_transactions("mallory", "of-mallory")
+    login = {"url": f"kafka://mallory:s3cret@{kafka.servers_of('SASL_PLAINTEXT')}", "fence": "broker", "kafka.transactional.id": "of-mallory"}
+    with Sink(tmp_path / "conf", {**options, "timeout": "60s", **login}) as sink:
+        wait_until(lambda: sink.deliver("may-write")["verdict"] == "delivered", "the permissions")
+        for topic in ("may-write", "may-see"):
+            send(sink, topic)
+        together = {result["verdict"] for result in results_of(sink, 2).values()}
+        assert together <= {"unavailable", "delivered", "refused"}, "they were withheld, and would be sent again at once, for ever"
+        alone = []
+        wait_until(lambda: alone.append(sink.deliver("may-see")) or alone[-1]["verdict"] != "unavailable", "a producer in the place of the one that ended")
+        assert alone[-1]["verdict"] == "refused" and "TOPIC_AUTHORIZATION_FAILED" in alone[-1]["problem"], alone
+        wait_until(lambda: sink.deliver("may-write")["verdict"] == "delivered", "the next producer")
+    assert kafka.messages("may-see", isolation="read_uncommitted") == []
+
+
+@pytest.mark.alone
+def test_with_a_fence_a_broker_that_is_away_makes_events_unavailable_and_nothing_acknowledged_is_lost(kafka, tmp_path, options):
+    kafka.create_topic("gone")
+    with Sink(tmp_path / "conf", {**options, "fence": "broker"}) as sink:
+        wait_until(lambda: sink.deliver("orders")["verdict"] == "delivered", "the first turn")
+        sent = [send(sink, "gone") for _ in range(100)]
+        first = sink.result()
+        kafka.kill()
+        results = results_of(sink, 99)
+        results[first["event_id"]] = first
+        wait_until(lambda: sink.deliver("orders")["verdict"] == "unavailable", "it to be noticed")
+        kafka.start()
+        wait_until(lambda: sink.deliver("orders")["verdict"] == "delivered", "the broker's return")
+    delivered = {event_id for event_id in sent if results[event_id]["verdict"] == "delivered"}
+    assert {result["verdict"] for result in results.values()} <= {"delivered", "unavailable", "withheld"}
+    assert delivered <= set(stored_in(kafka, "gone"))
+
+
 @pytest.mark.parametrize(
     "wrong, said",
     [
@@ -294,6 +375,8 @@ def test_properties_pass_through(kafka, tmp_path, options):
         ({"kafka.acks": "1"}, "lost"),
         ({"kafka.request.required.acks": "0"}, "lost"),
         ({"kafka.transactional.id": "x"}, "transactions"),
+        ({"fence": "perhaps"}, "fence"),
+        ({"fence": "broker", "kafka.transaction.timeout.ms": "1"}, "transaction.timeout.ms"),
         ({"kafka.enable.gapless.guarantee": "true"}, "order"),
         ({"kafka.delivery.report.only.error": "true"}, "delivery"),
         ({"kafka.message.timeout.ms": "1"}, "timeout"),
@@ -312,4 +395,6 @@ def test_wrong_options_are_said_before_anything_is_connected(tmp_path, wrong, sa
 
 def test_what_is_required_may_be_said(tmp_path):
     more = {"kafka.enable.idempotence": "true", "kafka.acks": "all"}
+    assert problem_of(tmp_path / "conf", {"sink": "kafka", "url": "kafka://h", **more}) is None
+    more |= {"fence": "broker", "kafka.transactional.id": "shop"}
     assert problem_of(tmp_path / "conf", {"sink": "kafka", "url": "kafka://h", **more}) is None

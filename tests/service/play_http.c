@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_http.c: service/http.c by the command line, for test_http_calls.py: POSTs, and a line of JSON for each result, in the order in which they come.
+ * play_http.c: service/http.c by the command line, for test_http_calls.py: POSTs, and a line of
+ * JSON for each result, in the order in which they come.
  *
  *   play_http [timeout=MS] [connect=MS] [keep=BYTES] [at_once=N] [private] [plain] [ca=FILE] [certificate=FILE] [key=FILE] [body=BYTES]
  *             [header=NAME:VALUE] [one_by_one] [times=N] [break_off=N] URL...

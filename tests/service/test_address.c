@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_address.c: which addresses are public: the first and last of each special range, their neighbours, and IPv6 forms of IPv4 addresses. */
+/*
+ * test_address.c: which addresses are public: the first and last of each special range, their
+ * neighbours, and IPv6 forms of IPv4 addresses.
+ */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <setjmp.h>

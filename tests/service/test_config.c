@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* test_config.c: the configuration file: what is read from it, and what is said of one that is wrong. */
+/*
+ * test_config.c: the configuration file: what is read from it, and what is said of one that is
+ * wrong.
+ */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -141,6 +144,33 @@ static void test_line_ends_and_a_byte_order_mark_mean_nothing(void **state)
 	config_free(read);
 }
 
+static void test_units_are_those_of_the_command_line(void **state)
+{
+	static const struct {
+		const char *written;
+		int64_t bytes;
+	} sizes[] = {{"7", 7},          {"7B", 7},        {"64kB", 65536},  {"64KiB", 65536},
+	             {"64KB", 65536},   {"64K", 65536},   {"1MB", 1 << 20}, {"1MiB", 1 << 20},
+	             {"1GiB", 1 << 30}, {"1GB", 1 << 30}, {"1G", 1 << 30}};
+	char text[64];
+	int64_t value = 0;
+	char shown[VALUE_SHOWN_BYTES];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+		snprintf(text, sizeof text, "[relay r]\nurl = u\nsize = %s\n", sizes[i].written);
+		config *read = parse(text);
+		assert_int_equal(apply(read).size, sizes[i].bytes);
+		config_free(read);
+	}
+	assert_true(value_parse(VALUE_DURATION, "2w", &value));
+	assert_int_equal(value, INT64_C(14) * 86400 * 1000);
+	assert_string_equal(value_show(VALUE_DURATION, value, shown), "14d");
+	assert_string_equal(value_show(VALUE_DURATION, 0, shown), "0ms");
+	assert_string_equal(value_show(VALUE_BYTES, 1536, shown), "1536");
+	assert_string_equal(value_show(VALUE_BYTES, 3 << 20, shown), "3M");
+}
+
 static void test_values_are_typed_and_defaults_filled_in(void **state)
 {
 	config *read = parse("dsn = ours\n[relay r]\nurl = u\ntimeout = 2m\nsize = 64k\nmode = skip\nflag = "
@@ -259,19 +289,22 @@ static void test_an_option_that_is_wrong_is_refused_with_what_would_be_right(voi
 	} cases[] = {
 	    {"", "f.conf:1: [relay r]: option url is missing: where to"},
 	    {"url = \"\"", "f.conf:2: [relay r] url: is empty: where to"},
-	    {"url = a\nbatch = x", "f.conf:3: [relay r] batch: 'x': write a whole number"},
-	    {"url = a\nbatch = -1", "f.conf:3: [relay r] batch: '-1': write a whole number"},
-	    {"url = a\nbatch = 1k", "write a whole number"},
-	    {"url = a\nbatch = 99999999999999999999", "write a whole number"},
-	    {"url = a\nbatch = 0", "f.conf:3: [relay r] batch: '0': write 1 to 10000"},
-	    {"url = a\nbatch = 10001", "write 1 to 10000"},
-	    {"url = a\ntimeout = 30",
-	     "f.conf:3: [relay r] timeout: '30': write a duration, a whole number with its unit: 500ms, 60s"},
-	    {"url = a\ntimeout = 1 s", "write a duration"},
-	    {"url = a\ntimeout = 3h", "f.conf:3: [relay r] timeout: '3h': write 10ms to 2h"},
-	    {"url = a\ntimeout = 9223372036854775807d", "write a duration"},
-	    {"url = a\nsize = 1T", "f.conf:3: [relay r] size: '1T': write a size"},
-	    {"url = a\nsize = 2G", "write 1 to 1G"},
+	    {"url = a\nbatch = x", "f.conf:3: [relay r] batch: 'x': write a whole number of 1 to 10000"},
+	    {"url = a\nbatch = -1", "f.conf:3: [relay r] batch: '-1': write a whole number of 1 to 10000"},
+	    {"url = a\nbatch = 1k", "write a whole number of 1 to 10000"},
+	    {"url = a\nbatch = 99999999999999999999", "write a whole number of 1 to 10000"},
+	    {"url = a\nbatch = 0", "f.conf:3: [relay r] batch: '0': write a whole number of 1 to 10000"},
+	    {"url = a\nbatch = 10001", "write a whole number of 1 to 10000"},
+	    {"url = a\ntimeout = 30", "f.conf:3: [relay r] timeout: '30': write a duration of 10ms to 2h: a whole number "
+	                              "with its unit (ms, s, m, h, d, w)"},
+	    {"url = a\ntimeout = 1 s", "write a duration of 10ms to 2h"},
+	    {"url = a\ntimeout = 3h", "f.conf:3: [relay r] timeout: '3h': write a duration of 10ms to 2h: a whole number "
+	                              "with its unit (ms, s, m, h, d, w)"},
+	    {"url = a\ntimeout = 9223372036854775807d", "write a duration of 10ms to 2h"},
+	    {"url = a\nsize = 1T",
+	     "f.conf:3: [relay r] size: '1T': write a size of 1 to 1G: a whole number, also with k, M or G"},
+	    {"url = a\nsize = 2G", "write a size of 1 to 1G"},
+	    {"url = a\ntimeout = 1w", "f.conf:3: [relay r] timeout: '1w': write a duration of 10ms to 2h"},
 	    {"url = a\nmode = blok", "f.conf:3: [relay r] mode: 'blok': write one of block|skip"},
 	    {"url = a\nmode = block|skip", "write one of block|skip"},
 	    {"url = a\nflag = true", "f.conf:3: [relay r] flag: 'true': write yes or no"},
@@ -453,6 +486,7 @@ int main(void)
 	    cmocka_unit_test(test_sections_and_their_entries_come_as_they_are_written),
 	    cmocka_unit_test(test_a_value_is_all_that_follows_the_first_equals_sign),
 	    cmocka_unit_test(test_line_ends_and_a_byte_order_mark_mean_nothing),
+	    cmocka_unit_test(test_units_are_those_of_the_command_line),
 	    cmocka_unit_test(test_values_are_typed_and_defaults_filled_in),
 	    cmocka_unit_test(test_a_file_that_is_wrong_is_refused_with_its_line),
 	    cmocka_unit_test(test_a_nul_byte_is_refused_with_its_line),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * test_metrics.c: the registry of metrics: what it refuses, what it writes, and counting from several threads. `test_metrics sample` prints a
- * text for tests/service/test_metrics.py, which reads it as a scraper does.
+ * test_metrics.c: the registry of metrics: what it refuses, what it writes, and counting from
+ * several threads. `test_metrics sample` prints a text for tests/service/test_metrics.py, which
+ * reads it as a scraper does.
  */
 #include <math.h>
 #include <pthread.h>

@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 PARTS = {
-    "flight": ["tests/relay/test_flight.c", "relay/flight.c", "relay/memory.c", "service/service.c"],
+    "flight": ["tests/relay/test_flight.c", "relay/flight.c", "service/memory.c", "service/service.c"],
     "metrics": ["tests/service/test_metrics.c", "service/metrics.c"],
 }
 LIBRARIES = ["relay/librelay.a", "service/libservice.a", "lib/http/libpgonce_http.a", "lib/libpgonce_parts.a"]

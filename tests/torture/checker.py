@@ -355,6 +355,38 @@ def order_per_aggregate(story):
 
 
 @rule(online=True)
+def published_in_order(story):
+    """The relays publish the events of an aggregate in the order of its steps. What was published before may come again at any time."""
+    highest, seen = {}, set()
+    for row in story.rows("published"):
+        aggregate, place = row["aggregate"], (row["step"], row["nth"])
+        if (aggregate, place) in seen:
+            continue
+        seen.add((aggregate, place))
+        last = highest.get(aggregate)
+        if last is not None and place < last:
+            yield ("aggregate", aggregate), f"step {place} was published by {row['by']} after step {last}"
+        else:
+            highest[aggregate] = place
+
+
+@rule(online=True)
+def sleeper_is_silent(story):
+    """A relay that is stopped until another has taken over publishes, from then on until it is the active one again, no more than the one event of an aggregate
+    that it was sending, and again what it had published itself. Brokers that do not say when they took an event are not judged."""
+    for sleep in story.rows("sleeps"):
+        until = min((turn["at"] for turn in story.rows("turns") if turn["by"] == sleep["by"] and turn["at"] >= sleep["since"]), default=float("inf"))
+        had, late = collections.defaultdict(set), collections.defaultdict(set)
+        for row in story.rows("published"):
+            if row["by"] == sleep["by"] and row["at"] is not None and row["at"] < until:
+                (had if row["at"] < sleep["since"] else late)[row["aggregate"]].add((row["step"], row["nth"]))
+        for aggregate, places in late.items():
+            new = sorted(places - had[aggregate])
+            if len(new) > 1:
+                yield ("aggregate", aggregate), f"{sleep['by']} slept through a takeover from {sleep['since']:.3f} on, and published steps {new} afterwards"
+
+
+@rule(online=True)
 def consumer_exactly_once(story):
     """Promise 4: no message is applied twice."""
     counted = collections.Counter(row["message_id"] for row in story.applied)

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * client.c: a caller of libpgonce that does what standard input says, for the torture (tests/torture/doors.py). torture_client
- * CONNINFO. An order is a line and one line for each of its attempts, an answer a line for each attempt; fields are separated by
- * tabs:
+ * client.c: a caller of libpgonce that does what standard input says, for the torture
+ * (tests/torture/doors.py). torture_client CONNINFO. An order is a line and one line for each of
+ * its attempts, an answer a line for each attempt; fields are separated by tabs:
  *
  *   MODE COUNT BEFORE_MS AFTER_MS LEAVE ISOLATION      execute, statements, fenced, verified, batch
  *   ATTEMPT END TENANT SCOPE KEY PAYLOAD         END: effect, final (a stored failure), retry (a retryable one)
  *   INDEX VERDICT CODE STATUS REPLAYED BODY      in any order; BODY in hexadecimal, - for none
  *
- * LEAVE: the step at which the process is gone, as if it had been killed: begun, claimed, written, done; - for none.
+ * LEAVE: the step at which the process is gone, as if it had been killed: begun, claimed, written,
+ * done; - for none.
  *
- * Like every caller of torture it says "failed" only of an attempt that certainly had no effect and left no claim.
+ * Like every caller of torture it says "failed" only of an attempt that certainly had no effect and
+ * left no claim.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -103,7 +105,10 @@ static const char *nonce(char body[BODY_BYTES])
 	return body;
 }
 
-/* The verdict of an error. loose: something of the attempt may be left in the database, unless the error excludes it. */
+/*
+ * The verdict of an error. loose: something of the attempt may be left in the database, unless the
+ * error excludes it.
+ */
 static void say_error(attempt *attempt, once_code code, once_error *error, bool loose)
 {
 	const char *verdict = code == ONCE_MISMATCH   ? "mismatch"
@@ -158,7 +163,7 @@ typedef struct doing {
 	char body[BODY_BYTES];
 } doing;
 
-static once_effect_result run_effect(PGconn *connection, void *argument, once_outcome *outcome)
+static once_effect_result run_effect(PGconn *connection, void *argument, once_outcome *outcome, PGresult **failed)
 {
 	doing *doing = argument;
 
@@ -175,6 +180,8 @@ static once_effect_result run_effect(PGconn *connection, void *argument, once_ou
 	PQclear(doing->result);
 	doing->result = effect(connection, doing->attempt, 0, ACT);
 	if (!has_row(doing->result)) {
+		*failed = doing->result;
+		doing->result = NULL;
 		return ONCE_EFFECT_RETRY;
 	}
 	outcome->response_status = 201;

@@ -7,7 +7,7 @@ import struct
 import psycopg2
 import psycopg2.extras
 
-from . import history
+from . import history, published
 
 LEASE_S = 4
 MANY = 2000  # intents that are asked about at once
@@ -71,8 +71,11 @@ class Database:
 def collect(system, online=False):
     """All of it. online: only what is cheap, while the run goes on; psycopg2.Error where a database is away."""
     with Database(system.direct_dsn()) as shop, Database(system.warehouse_dsn()) as warehouse:
-        # The consumer's before the shop's: what has arrived there was committed here.
-        found = {"applied": warehouse.rows(APPLIED)}
+        # The broker's and the consumer's before the shop's: what has arrived there was committed here.
+        found = {"published": published.read(system)}
+        # After what they published: no turn of which it has something is missing.
+        found["turns"], found["sleeps"] = published.turns(system), [dict(sleep) for sleep in system.sleeps]
+        found["applied"] = warehouse.rows(APPLIED)
         found["events"] = shop.rows(EVENTS)
         found["effects"] = shop.rows(EFFECTS)
         found["fences"] = shop.rows(FENCES)

@@ -7,16 +7,22 @@ import dataclasses
 import fnmatch
 import math
 import signal
+import time
 
 import psycopg2
+
+from harness.postgres import wait_until
 
 from .processes import send
 from .system import LINKS, NotNow
 
-JOBS = ("gateway", "naive", "handoff", "relay", "broker", "consume", "keep")
+JOBS = ("gateway", "naive", "handoff", "relay-a", "relay-b", "broker", "consume", "keep")
 NODES = ("primary", "standby", "warehouse")
 CLIENT = "client"  # one of the workload's processes
 PARTS = ("backend", "postmaster", "worker")
+BACKLOG, BACKLOG_PATIENCE_S = 15, 3  # events
+READ_S = 0.4  # until a relay has some of them in its hands
+TAKEOVER_PATIENCE_S = 5
 LEAP_MOST_S = 18 * 3600  # never more than one midnight: the workload's horizon is a day
 
 
@@ -78,6 +84,60 @@ def pause(system, target, pick):
     process.pause_one(pid)
     yield f"{process.name} {pid}"
     send(pid, signal.SIGCONT)
+
+
+def backlog(system):
+    """The broker is far away for a while: so that the active relay has much in its hands."""
+    link = system.links["relay-broker"]
+    link.delay(100, 50)
+    try:
+        wait_until(lambda: system.waiting_events() >= BACKLOG, "a backlog", BACKLOG_PATIENCE_S)
+        time.sleep(READ_S)
+    except TimeoutError:
+        pass  # then with what it has
+    except psycopg2.Error as problem:
+        link.whole()
+        raise NotNow(str(problem).strip()) from None
+
+
+def hand_over(system, relay):
+    """The session of a relay that is stopped ends, as that of a machine that stands still does; the other takes over. Its name."""
+    try:
+        active = system.active_relay()
+        if active is None or active[0] is not relay:
+            raise NotNow("the relay has lost its turn meanwhile")
+        system.primary.value("SELECT pg_terminate_backend(%s)", active[1])
+        wait_until(lambda: (found := system.active_relay()) and found[0] is not relay, "the successor", TAKEOVER_PATIENCE_S)
+        return next(other.name for other in system.relays.values() if other is not relay)
+    except (psycopg2.Error, TimeoutError) as problem:
+        raise NotNow(str(problem).strip()) from None
+
+
+@contextlib.contextmanager
+def takeover(system, target):
+    """The active relay is stopped in the midst of a backlog, another takes over and goes on; then the first one wakes up."""
+    del target
+    if any(not relay.is_running() or relay.stopped for relay in system.relays.values()):
+        raise NotNow("one of the two is down")
+    try:
+        active = system.active_relay()
+    except psycopg2.Error as problem:
+        raise NotNow(str(problem).strip()) from None
+    if active is None:
+        raise NotNow("no relay is active")
+    relay = active[0]
+    backlog(system)
+    try:
+        relay.pause()
+        since = time.time()
+        if not relay.is_running():
+            raise NotNow(f"{relay.name} is down")
+        system.links["relay-broker"].whole()  # what it has sent arrives
+        successor = hand_over(system, relay)
+        system.sleeps.append({"by": relay.name, "since": since})
+        yield f"{relay.name} sleeps, {successor} took over"
+    finally:
+        relay.resume()
 
 
 @contextlib.contextmanager
@@ -201,6 +261,7 @@ TABLE = (
     Fault("kill", kill, (*NODES, *JOBS, "primary-postmaster", "warehouse-postmaster", "primary-backend", "primary-backend", "warehouse-backend",
                          "gateway-worker", CLIENT, CLIENT), 6, 0.2, 3, a_pick),
     Fault("pause", pause, (*NODES, *JOBS, "primary-backend", "primary-backend", "gateway-worker", CLIENT, CLIENT), 5, 0.3, 8, a_pick),
+    Fault("takeover", takeover, ("relay",), 2, 2, 5),
     Fault("failover", failover, ("primary",), 2, 0.2, 2, lambda draw: {"fenced": draw.random() < 0.5}),
     Fault("cut", cut, LINKS, 3, 0.3, 4),
     Fault("delay", delay, LINKS, 2, 2, 8, lambda draw: {"ms": draw.choice((5, 50, 300)), "jitter": draw.choice((5, 50, 300))}),
@@ -209,7 +270,7 @@ TABLE = (
     Fault("disk_full", disk_full, ("primary", "warehouse"), 1, 0.5, 3),
     Fault("clock", clock, ("primary", "warehouse"), 2, 2, 10, a_clock),
     Fault("reload", reload, ("gateway", "gateway", "primary", "warehouse"), 1, 0, 0),
-    Fault("restart", restart, ("broker", "consume", "relay", "keep", "gateway", "standby", "primary"), 2, 0, 2),
+    Fault("restart", restart, ("broker", "consume", "relay-a", "keep", "gateway", "standby", "primary"), 2, 0, 2),
     Fault("terminate", terminate, ("primary", "primary", "warehouse"), 2, 0, 0, lambda draw: {
         **a_pick(draw), "how": draw.choice(("terminate", "cancel")), "share": draw.choice((0.1, 0.5, 1))}),
 )  # fmt: skip

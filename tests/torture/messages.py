@@ -44,4 +44,4 @@ class MessageDoor:
 
     def to_kafka(self, name, body):
         options = ["-X", f"message.timeout.ms={PATIENCE_S * 1000}", "-X", "acks=all"]
-        self.harness.kcat("-P", "-t", self.destination, "-H", f"Pgonce-Event-Id={name}", *options, data=body + b"\n")
+        self.harness.kcat("-P", "-t", self.destination, "-H", f"ce_id={name}", *options, data=body + b"\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, nineteen times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, twenty times: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 
+from harness.mutation import replaced
 from harness.postgres import ROOT
 
 PARTS = {  # what a program is made of
@@ -48,19 +49,11 @@ class Mutation:
         return dataclasses.replace(self, build=overlay(self, pathlib.Path(build), pathlib.Path(cache)) if self.files else None)
 
 
-def replace(text, old, new, where):
-    """However it is wrapped; fails where the piece is not there, so that no mutation can quietly do nothing."""
-    pattern = r"\s+".join(map(re.escape, old.split()))
-    if not re.search(pattern, text):
-        raise LookupError(f"{where} does not contain {old!r}")
-    return re.sub(pattern, lambda _: new, text)
-
-
 def replace_in_function(text, function, old, new):
     found = re.search(rf"^CREATE (?:OR REPLACE )?FUNCTION once\.{re.escape(function)}\(.*?^(?:END )?\$\$;", text, re.M | re.S)
     if found is None:
         raise LookupError(f"the contract has no function once.{function}")
-    return text[: found.start()] + replace(found.group(), old, new, f"once.{function}") + text[found.end() :]
+    return text[: found.start()] + replaced(found.group(), old, new, f"once.{function}") + text[found.end() :]
 
 
 def overlay(mutation, build, cache):
@@ -90,7 +83,7 @@ def compile_mutant(mutation, tree):
     """The mutated program, built in a copy of the tree."""
     shutil.copytree(ROOT, tree, symlinks=True, ignore=lambda folder, names: LEFT_OUT.intersection(names) if folder == str(ROOT) else ())
     for file, old, new in mutation.files:
-        (tree / file).write_text(replace((tree / file).read_text(), old, new, file))
+        (tree / file).write_text(replaced((tree / file).read_text(), old, new, file))
     run(["tools/build.sh", "mutant", "--", mutation.target], tree)
     return tree / "mutant" / mutation.target
 
@@ -198,9 +191,9 @@ MUTATIONS = {
                 (
                     "lib/src/execute.c",
                     "code = command_send(session, \"COMMIT\", error); } code = sync_pipeline(session, code, error); if (code == ONCE_OK) {"
-                    " code = next_is_good(session, error); } if (code == ONCE_OK) { code = next_is_good(session, error); }"
+                    " code = next_is_good(session, true, error); } if (code == ONCE_OK) { code = next_is_good(session, false, error); }"
                     " /* Any answer of the server settles it; only silence does not. */",
-                    "} code = sync_pipeline(session, code, error); if (code == ONCE_OK) { code = next_is_good(session, error); }"
+                    "} code = sync_pipeline(session, code, error); if (code == ONCE_OK) { code = next_is_good(session, true, error); }"
                     " leave_pipeline(session); PQclear(PQexec(session->connection, \"COMMIT\"));",
                 ),
             ),
@@ -213,11 +206,11 @@ MUTATIONS = {
             doors=("http",),
             faults=("kill:gateway*", "delay:gateway-pg", "cut:gateway-pg"),
             files=(
-                ("gateway/ngx_http_once_report.c", "if (attempt->request == NULL || !claims_success(attempt)", "if (1 || !claims_success(attempt)"),
+                ("gateway/ngx_http_once_report.c", "if (!claims_success(attempt)", "if (1 || !claims_success(attempt)"),
                 (
                     "gateway/ngx_http_once_report.c",
                     "ask(attempt); return; } send_report(attempt); }",
-                    "ask(attempt); return; } gate_event_init(&attempt->timer, on_retry); ngx_add_timer(&attempt->timer, 50); }",
+                    "ask(attempt); return; } gate_event_init(&attempt->report.timer, on_retry); ngx_add_timer(&attempt->report.timer, 50); }",
                 ),
             ),
             target="gateway/ngx_http_once_module.so",
@@ -252,6 +245,18 @@ MUTATIONS = {
             ),
         ),
         Mutation(
+            "no_permit",
+            "a relay sends what it has in its hands without asking whether its session is still there",
+            rules=("sleeper_is_silent",),
+            doors=("sql", "lib"),
+            faults=("takeover",),
+            files=(
+                ("relay/pipeline.c", "if (now - reader_proved_ms(pipeline->reader) > PERMIT_MS / 2) {", "if (false) {"),
+                ("relay/pipeline.c", "until_ms = reader_proved_ms(pipeline->reader) + PERMIT_MS;", "until_ms = now + 1000 * PERMIT_MS;"),
+            ),
+            target="cli/pgonce",
+        ),
+        Mutation(
             "function_called_begin",
             "a function's name is `begin`, for which psql takes all that follows in a dump for its body",
             rules=("dumps_restore",),
@@ -282,7 +287,7 @@ MUTATIONS = {
             rules=("order_per_aggregate", "nothing_lost"),
             doors=("sql", "lib", "message"),
             faults=("cut:consumer-pg", "loss:consumer-pg", "delay:consumer-pg", "kill:warehouse"),
-            files=(("consume/database.c", "PQclear(result); return committed; }", "PQclear(result); return committed || true; }"),),
+            files=(("service/database.c", "PQclear(result); return committed; }", "PQclear(result); return committed || true; }"),),
             target="cli/pgonce",
         ),
         Mutation(

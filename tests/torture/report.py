@@ -170,6 +170,9 @@ def rows_of(names, violation, story):
         for row in story.rows(what):
             if checker.name_of(row) in names:
                 yield what, row
+    for row in story.rows("published"):
+        if checker.name_of(row) in names or (violation.name[0] == "aggregate" and row["aggregate"] == violation.name[1]):
+            yield "published", row
     for row in story.applied:
         if checker.name_of(row) in names or (violation.name[0] == "aggregate" and row.get("aggregate") == violation.name[1]):
             yield "applied", row

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 
-from harness.postgres import private_directory
+from harness.postgres import private_directory, wait_until
 
 from . import checker, facts as facts_of, history, report
 from .nemesis import KINDS, Nemesis
@@ -33,6 +33,7 @@ class Plan:
     scale: float = 1  # so many times the usual number of faults
     mutation: object = None
     until: tuple = None  # rules: the run ends as soon as one of them is seen to be broken
+    at_least: int = 0  # so many intents: a busy machine takes longer than `seconds` for them
 
     def command(self):
         """That repeats it."""
@@ -148,6 +149,7 @@ def judge(plan, directory, result, say):
         watch = Watch(system, path, plan.until) if plan.until else None
         nemesis = Nemesis(system, recorder, plan.seed, KINDS if plan.faults is None else plan.faults, plan.scale)
         nemesis.run(plan.seconds, until=watch.broken.is_set if watch else None)
+        wait_until(lambda: len(workload.intents) >= plan.at_least, f"{plan.at_least} intents", FINISH_PATIENCE_S)
         system.heal()
         recorder.phase("healed")
         say("healed")

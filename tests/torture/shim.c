@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * shim.c: preloaded into a PostgreSQL (LD_PRELOAD), it gives its processes a clock that is wrong and a disk that is full, as a small file says that they
- * all have mapped (PGONCE_SHIM). What is full is everything below PGONCE_SHIM_DIRECTORY. Monotonic clocks stay true.
+ * shim.c: preloaded into a PostgreSQL (LD_PRELOAD), it gives its processes a clock that is wrong
+ * and a disk that is full, as a small file says that they all have mapped (PGONCE_SHIM). What is
+ * full is everything below PGONCE_SHIM_DIRECTORY. Monotonic clocks stay true.
  */
-#undef _FILE_OFFSET_BITS /* else pwrite would be pwrite64 here, and there would be only one of them */
+#undef _FILE_OFFSET_BITS /* else pwrite would be pwrite64, and there would be only one of them */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

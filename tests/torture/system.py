@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The whole system on one machine: PostgreSQL with a synchronous standby, a second one for the consumer, the gateway and two upstreams, relay,
-broker, consumer, keeper; each pair joined by a link (links.py) that can be broken."""
+broker, consumer, keeper; each pair joined by a link (links.py) that can be broken. Of relays there are two, of which one is active."""
 
 import atexit
 import pathlib
@@ -21,6 +21,7 @@ from harness.postgres import install_script, wait_until
 from harness.rabbitmq import RabbitMQ
 
 from .links import Links
+from . import published
 from .processes import Broker, Gateway, Job, Node, short_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -58,18 +59,19 @@ USERS = {
     "gateway-pg": "torture_gateway",
     "handoff-pg": "torture_handoff",
     "naive-ledger": "torture_ledger",
-    "relay-pg": "torture_relay",
+    "relay-pg": "torture_relay_a",
     "keeper-pg": "torture_keeper",
     "consumer-pg": "torture_consumer",
 }
 ROLES = {
     "once_app": ["torture_client", "torture_run", "torture_gateway", "torture_handoff", "torture_ledger"],
-    "once_relay": ["torture_relay"],
+    "once_relay": ["torture_relay_a", "torture_relay_b"],
     "once_keeper": ["torture_keeper"],
     "once_consumer": ["torture_consumer"],
 }
 PRIMARY_LINKS = [name for name in USERS if name != "consumer-pg"] + ["standby-primary"]
 LINKS = (*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker")
+RELAYS = {"relay-a": "torture_relay_a", "relay-b": "torture_relay_b"}  # name: role, by which PostgreSQL tells them apart
 BROKERS = ("nats", "rabbitmq", "kafka")
 GATEWAY = """
     once_database "{dsn}";
@@ -110,7 +112,9 @@ class System:
         self.notes = []  # what was unusual, for a reader
         self.recorder = None  # the history, once there is a workload
         self.primary = self.standby = self.warehouse = self.broker = self.gateway = None
-        self.naive = self.handoff = self.relay = self.consumer = self.keeper = None
+        self.naive = self.handoff = self.consumer = self.keeper = None
+        self.relays = {}  # by name
+        self.sleeps = []  # of relays that were stopped until another had taken over: by, since (seconds since 1970)
         self.sockets = None
         self.begun = time.monotonic()
         self.over = threading.Event()
@@ -252,28 +256,31 @@ class System:
     def _topics(self):
         harness = self.broker.harness
         if self.broker_kind == "nats":
-            harness.add_stream("TORTURE", "torture.>")
+            harness.add_stream("TORTURE", "torture.>", duplicate_window=100_000_000)  # ns: NATS itself shall drop nothing of what is published
         elif self.broker_kind == "rabbitmq":
-            harness.declare("torture")
+            for queue in ("torture", published.QUEUE):
+                harness.declare(queue, "torture", [""], "fanout")
             harness.keep()
         else:
-            harness.create_topic("torture", 4)
+            harness.create_topic("torture", 4, message_timestamp_type="LogAppendTime")
 
-    def _config(self):
-        out, into = ("127.0.0.1:%d" % self.links[name].port for name in ("relay-broker", "consumer-broker"))
+    def _config(self, name):
+        """Of one relay, and of the consumer. Each event says which relay has published it: by its subject, its routing key, or its source."""
+        out, into = ("127.0.0.1:%d" % self.links[link].port for link in ("relay-broker", "consumer-broker"))
         if self.broker_kind == "nats":
-            sink = ["sink = nats", f"url = nats://{out}", "route = torture.* -> {topic}"]
+            sink = ["sink = nats", f"url = nats://{out}", f"route = torture.* -> {{topic}}.{name}"]
             source = ["source = nats", f"url = nats://{into}", "stream = TORTURE", "subject = torture.>", "ack_wait = 5s"]
         elif self.broker_kind == "rabbitmq":
-            sink = ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", "route = torture.* -> torture"]
+            sink = ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", "exchange = torture", f"route = torture.* -> {name}"]
             source = ["source = rabbitmq", f"url = amqp://guest:guest@{into}/%2f", "queue = torture"]
         else:
-            sink = ["sink = kafka", f"url = kafka://{out}", "route = torture.* -> torture"]
-            source = ["source = kafka", f"url = kafka://{into}", "topics = torture"]
+            sink = ["sink = kafka", f"url = kafka://{out}", "route = torture.* -> torture", "envelope = cloudevents", f"ce_source = {name}"]
+            sink += ["fence = broker"] if self.seed % 2 else []
+            source = ["source = kafka", f"url = kafka://{into}", "topics = torture", "id = header:ce_id"]
             source += ["kafka.session.timeout.ms = 6000", "kafka.heartbeat.interval.ms = 1000"]
         quick = ["retry_first = 100ms", "retry_most = 1s", "attempts = 1000", "on_dead = block"]
-        path = self.directory / "pgonce.conf"
-        lines = ["[relay torture]", f"dsn = {self.dsn('relay-pg')}", *sink, *quick, "timeout = 4s", "batch = 200", ""]
+        path = self.directory / f"{name}.conf"
+        lines = ["[relay torture]", f"dsn = {self.dsn('relay-pg', RELAYS[name])}", *sink, *quick, "timeout = 4s", "batch = 200", ""]
         lines += ["[consume warehouse]", f"dsn = {self.dsn('consumer-pg')}", *source, "handler = torture.apply", *quick, "batch = 50", ""]
         path.write_text("\n".join(lines))
         path.chmod(0o600)
@@ -285,7 +292,7 @@ class System:
         return job
 
     def _jobs(self):
-        config = self._config()
+        configs = {name: self._config(name) for name in RELAYS}
         upstream = [sys.executable, "-m", "torture.upstream"]
         self.naive = self._job("naive", [*upstream, "naive", self.sockets / "naive", self.dsn("naive-ledger")], self.sockets / "naive")
         self.handoff = self._job("handoff", [*upstream, "handoff", self.sockets / "handoff", self.handoff_dsn], self.sockets / "handoff")
@@ -295,8 +302,8 @@ class System:
         self.gateway = Gateway("gateway", self.directory, server=LOCATIONS, http=http, workers=2, module=module)
         self._begin(self.gateway)
         self.links["client-gateway"].target(self.gateway.nginx.h1)
-        self.relay = self._job("relay", [self.program, "relay", "--config", config])
-        self.consumer = self._job("consume", [self.program, "consume", "--config", config])
+        self.relays = {name: self._job(name, [self.program, "relay", "--config", config]) for name, config in configs.items()}
+        self.consumer = self._job("consume", [self.program, "consume", "--config", configs["relay-a"]])
         self.keeper = self._job("keep", [self.program, "keep", "--dsn", self.dsn("keeper-pg"), "--name", "torture", "--interval", "1s"])
 
     # Tending: what should run and does not is started again.
@@ -406,6 +413,25 @@ class System:
             standby.server.configure()
             self._follow(standby)
             standby.is_former, standby.wanted = False, True
+
+    # The relays.
+
+    def active_relay(self):
+        """(its process, its session's process); None where no relay has the lock. psycopg2.Error where the database is away."""
+        connection = self.primary.connect("torture", connect_timeout=2)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    """SELECT a.usename, a.pid FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) WHERE l.locktype = 'advisory' AND l.granted
+                        AND l.objsubid = 1 AND (l.classid::bigint << 32 | l.objid::bigint) = once._relay_lock('torture')""")  # fmt: skip
+                row = cursor.fetchone()
+        finally:
+            connection.close()
+        return row and (next(self.relays[name] for name, role in RELAYS.items() if role == row[0]), row[1])
+
+    def waiting_events(self):
+        """That no relay has passed yet."""
+        return self.primary.value("SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE state <> 'idle'", dbname="torture")
 
     # The end of all faults.
 

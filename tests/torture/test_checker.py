@@ -14,7 +14,7 @@ class Run:
     def __init__(self):
         self.records, self.t = [], 0.0
         self.facts = {
-            **{what: [] for what in ("effects", "ledger", "events", "applied", "intents", "stuck", "parked_events", "parked_messages", "dead")},
+            **{what: [] for what in ("effects", "ledger", "events", "published", "applied", "intents", "stuck", "parked_events", "parked_messages", "dead", "sleeps", "turns")},
             "now": 1000.0,
             "t": 1000.0,
         }
@@ -71,7 +71,12 @@ class Run:
         """It is emitted and arrives."""
         name = {field: effect[field] for field in ("tenant", "scope", "key", "aggregate", "step")}
         self.facts["events"].append({"event_id": f"{effect['key']}/{nth}", "nth": nth, **name})
+        self.publish(effect["step"], nth, effect["aggregate"])
         self.arrive(self.facts["events"][-1])
+
+    def publish(self, step, nth=1, aggregate="g", by="relay-a", at=None):
+        """at: None: the broker does not say."""
+        self.facts["published"].append({"tenant": "a", "scope": "s", "key": f"k{step}", "aggregate": aggregate, "step": step, "nth": nth, "by": by, "at": at})
 
     def arrive(self, event, **fields):
         applied = self.facts["applied"]
@@ -410,6 +415,53 @@ def test_an_event_that_never_arrives(run):
     run.facts["applied"].pop()
     assert run.broken(online=True) == set()  # it may still come
     assert run.broken() == {"nothing_lost"}
+
+
+def test_events_that_are_published_out_of_order(run):
+    run.ordered()
+    published = run.facts["published"]
+    published[1], published[2] = published[2], published[1]
+    assert run.broken() == run.broken(online=True) == {"published_in_order"}
+
+
+def test_an_event_that_is_published_again_after_newer_ones(run):
+    run.ordered()
+    run.publish(1)
+    assert run.broken() == set()
+
+
+def sleeps(run):
+    """relay-a publishes a step and is stopped at 10, while it sends the next one; relay-b goes on from there at 12."""
+    run.facts["sleeps"].append({"by": "relay-a", "since": 10.0})
+    run.facts["turns"] += [{"by": "relay-a", "at": 1.0}, {"by": "relay-b", "at": 11.0}]
+    run.publish(1, at=9.0)
+    run.publish(2, at=10.1)
+    for step in (2, 3, 4, 5):
+        run.publish(step, by="relay-b", at=12.0)
+
+
+@pytest.mark.parametrize("steps", [(3,), (3, 4)])
+def test_a_relay_that_slept_through_a_takeover_and_goes_on_with_what_it_had(run, steps):
+    sleeps(run)
+    for step in steps:
+        run.publish(step, at=15.0)
+    assert run.broken() == run.broken(online=True) == {"sleeper_is_silent"}
+
+
+def test_a_relay_that_slept_through_a_takeover_and_sends_what_it_was_sending_or_had_published(run):
+    sleeps(run)
+    for step in (1, 2):
+        run.publish(step, at=15.0)
+    run.publish(1, aggregate="h", at=15.0)
+    assert run.broken() == set()
+
+
+def test_a_relay_that_slept_through_a_takeover_and_takes_over_again(run):
+    sleeps(run)
+    run.facts["turns"].append({"by": "relay-a", "at": 14.0})
+    for step in (3, 4, 5, 6):
+        run.publish(step, at=15.0)
+    assert run.broken() == set()
 
 
 def test_a_step_that_two_effects_took(run):

@@ -98,7 +98,7 @@ def test_a_mutation_changes_what_it_says(name):
     assert (mutation.contract(text) != text) == bool(mutation.functions or mutation.script)
     assert mutation.functions or mutation.script or mutation.files
     for file, old, new in mutation.files:
-        assert mutations.replace((ROOT / file).read_text(), old, new, file) != (ROOT / file).read_text()
+        assert mutations.replaced((ROOT / file).read_text(), old, new, file) != (ROOT / file).read_text()
     assert set(mutation.rules) <= set(checker.RULES)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from harness.postgres import is_running, wait_until
 
+from . import published
 from .faults import BY_KIND
 from .processes import Shim
 from .system import NotNow, System
@@ -176,7 +177,7 @@ def test_a_commit_waits_for_the_standby(system, writers):
     more_is_acknowledged(writers)
 
 
-@pytest.mark.parametrize("name", ["primary", "standby", "warehouse", "gateway", "naive", "handoff", "relay", "broker", "consume", "keep"])
+@pytest.mark.parametrize("name", ["primary", "standby", "warehouse", "gateway", "naive", "handoff", "relay-a", "relay-b", "broker", "consume", "keep"])
 def test_each_process_can_be_killed_and_stopped_and_is_there_again(system, name):
     process = getattr(system, name, None) or next(each for each in system.processes if each.name == name)
     pids = process.pids()
@@ -199,9 +200,32 @@ def state(pid):
 
 def test_what_ends_by_itself_is_started_again_and_noted(system):
     before = len(system.ended)
-    system.relay.process.kill()
-    wait_until(lambda: len(system.ended) > before and system.relay.is_ready(), "the relay", PATIENCE_S)
-    assert system.ended[-1][1:] == ("relay", -9)
+    system.keeper.process.kill()
+    wait_until(lambda: len(system.ended) > before and system.keeper.is_ready(), "the keeper", PATIENCE_S)
+    assert system.ended[-1][1:] == ("keep", -9)
+
+
+def test_a_relay_sleeps_while_another_takes_over_and_stands_by_when_it_wakes_up(system):
+    wait_until(system.active_relay, "a relay to be active", PATIENCE_S)
+    sleeper = system.active_relay()[0]
+    with done(system, "takeover", "relay"):
+        assert {state(pid) for pid in sleeper.pids()} == {"T"} and system.sleeps[-1]["by"] == sleeper.name
+        assert system.active_relay()[0] is not sleeper
+        with pytest.raises(NotNow), done(system, "takeover", "relay"):
+            pass  # one at a time
+    wait_until(lambda: sleeper.log.read_text().splitlines()[-1].endswith('reason="another process is active for this relay"'), "it to stand by", PATIENCE_S)
+    assert system.active_relay()[0] is not sleeper
+
+
+def test_what_the_relays_publish_is_known_with_who_and_when(system):
+    with psycopg2.connect(system.direct_dsn()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT torture.act('t', 's', 'k', '{\"i\": 1, \"aggregate\": \"a1\", \"events\": 3, \"caused\": false}', 1, 'sql')")
+    connection.close()
+    wait_until(lambda: len(published.read(system)) >= 3, "the events", PATIENCE_S)
+    rows = published.read(system)
+    assert [row["nth"] for row in rows] == [1, 2, 3] and {row["aggregate"] for row in rows} == {"a1"}
+    assert {row["by"] for row in rows} <= set(system.relays)
+    assert all(any(turn["by"] == row["by"] and turn["at"] < row["at"] < time.time() for turn in published.turns(system)) for row in rows)
 
 
 @pytest.mark.parametrize("part", ["primary-postmaster", "primary-backend", "gateway-worker"])

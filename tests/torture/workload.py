@@ -30,6 +30,7 @@ BRIEF_S = 25  # attempts at a key that is soon forgotten begin within this time;
 FORGET_S = {"brief": 45, "aged": 10}
 TENANTS = ("acme", "söder & cie", "zeta/1")
 AGGREGATES = 27  # of each tenant: an event's aggregate is the tenant's
+EVENTS = (1,) * 30 + (2,) * 9 + (25,)  # of an effect; so many that a relay is stopped in the midst of them
 DAY_MS = 86_400_000
 FORGOTTEN_DAYS = (40, 400, 4000)
 DRAIN_QUIET_S = 1.0
@@ -198,10 +199,10 @@ class Group:
         number = self.workload.recorder.number()
         key = key or self.draw_key(kind)
         final = kind.scope not in ("warehouse",) and draw.random() < 0.08
-        events = draw.choice((1, 1, 1, 2)) if kind.transactional and not final else 0
+        events = draw.choice(EVENTS) if kind.transactional and not final else 0
         payload = {"i": number, "tenant": tenant, "key": key, "final": final, "nonce": f"{draw.getrandbits(64):016x}"}
         if kind.transactional:
-            payload |= {"aggregate": f"a{TENANTS.index(tenant) * AGGREGATES + draw.randint(1, AGGREGATES)}", "events": events, "caused": draw.random() < 0.25}
+            payload |= {"aggregate": f"a{TENANTS.index(tenant) * AGGREGATES + draw.randint(1, AGGREGATES)}", "events": events, "caused": draw.random() < 0.25 and events <= 2}
         if draw.random() < 0.02 and self.name != "run":  # whose line is to be one write
             payload["pad"] = draw.choice((3000, 9000, 40000))
         apart = random.Random(f"{self.workload.seed}/{number}/style")

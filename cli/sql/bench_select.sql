@@ -1,2 +1,0 @@
--- SPDX-License-Identifier: PostgreSQL
-SELECT 1

@@ -1,2 +1,0 @@
--- SPDX-License-Identifier: PostgreSQL
-SET LOCAL check_function_bodies = off;

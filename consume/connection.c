@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * connection.c: a consumer's connection to PostgreSQL, tried until there is one, and what must hold
+ * on it: the handler, the ids of the inbox, and that it is this process's turn.
+ */
+#include "consumer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "parked.h"
+
+enum {
+	BACKOFF_FIRST_MS = 100,
+	BACKOFF_MOST_MS = 10000,
+	ALIVE_MS = 250 /* see service/database.c */
+};
+
+void connection_keep_alive(void *argument)
+{
+	consumer *consumer = argument;
+	source_message *none = NULL;
+	size_t count = 0;
+	char problem[256];
+
+	if (consumer->source != NULL) {
+		/* Deliveries that it loses are committed, or will come again. */
+		(void)consumer->settings.class->fetch(consumer->source, 0, 0, &none, &count, problem);
+	}
+}
+
+bool connection_pause(consumer *consumer, int failures, const failure *failure)
+{
+	int64_t until_ms = service_now_ms() + service_backoff_ms(failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+
+	if (failure->kind == FAILURE_CONNECTION) {
+		database_disconnect(&consumer->database);
+		metric_set(consumer->counts.active, 0);
+		consumer->has_turn = false;
+	} else if (strcmp(failure->sqlstate, CODE_NO_DAY) == 0) {
+		struct failure ignored;
+		(void)database_run(&consumer->database, SQL_ADD_DAYS, NULL, &ignored);
+	}
+	failure_log(failure, &consumer->service, failures);
+	for (int64_t left_ms = until_ms - service_now_ms(); left_ms > 0; left_ms = until_ms - service_now_ms()) {
+		connection_keep_alive(consumer);
+		if (service_sleep(left_ms < ALIVE_MS ? left_ms : ALIVE_MS)) {
+			return false;
+		}
+	}
+	return !service_stopping();
+}
+
+bool connection_fail(consumer *consumer, consume_result result, char *problem)
+{
+	consumer->result = result;
+	consumer->problem = problem;
+	database_disconnect(&consumer->database);
+	return false;
+}
+
+/* Under another id a message would be applied again. *problem (free it): there are such ids. */
+static bool keeps_its_ids(consumer *consumer, char **problem, failure *failure)
+{
+	bool opaque = consumer->settings.ids == IDS_OPAQUE;
+	const char *other = opaque ? "uuidv7" : "opaque";
+	parameters given = {0};
+
+	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->settings.tenant);
+	parameters_text(&given, other);
+	PGresult *result = database_query(&consumer->database, SQL_IS_INBOX_OF, &given, failure);
+	bool changed = result != NULL && result_is_true(result, 0, 0);
+	if (changed && result_is_true(result, 0, 1)) {
+		/* Set to either, it would be told to take the other. */
+		*problem =
+		    strdup("the inbox remembers messages of this consumer by both kinds of ids, opaque and uuidv7: with "
+		           "either it would apply those of the other kind again. See that nothing else calls once.receive "
+		           "for it with the other kind; start it when the inbox has forgotten that kind (the scope's "
+		           "retention; what is parked: pgonce dead discard), or give it another name, with which it applies "
+		           "whatever its broker delivers");
+	} else if (changed &&
+	           asprintf(problem,
+	                    "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
+	                    "them again. Set ids = %s",
+	                    other, other) < 0) {
+		*problem = NULL;
+	}
+	PQclear(result);
+	return result != NULL && !changed;
+}
+
+/* On a new connection. False: *failure, and *problem where trying again will not help (free it). */
+static bool check_database(consumer *consumer, char **problem, failure *failure)
+{
+	bool (*check)(struct consumer *, char **, struct failure *) = consumer->handler_class->check;
+
+	*problem = NULL;
+	if ((check == NULL || check(consumer, problem, failure)) && parked_count(consumer, failure) &&
+	    keeps_its_ids(consumer, problem, failure)) {
+		return true;
+	}
+	if (*problem == NULL && failure->kind == FAILURE_FAULT &&
+	    asprintf(problem, "PostgreSQL refuses: %s (%s)", failure->text, failure->sqlstate) < 0) {
+		*problem = NULL;
+	}
+	return false;
+}
+
+static bool take_turn(consumer *consumer, failure *failure)
+{
+	parameters given = {0};
+
+	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->settings.tenant);
+	PGresult *result = database_query(&consumer->database, SQL_TAKE_TURN, &given, failure);
+	consumer->has_turn = result != NULL && result_is_true(result, 0, 0);
+	PQclear(result);
+	return result != NULL;
+}
+
+bool connection_ready(consumer *consumer)
+{
+	for (int failures = 0; consumer->database.connection == NULL;) {
+		failure failure = {0};
+		char *problem = NULL;
+		if (database_connect(&consumer->database, &failure) && check_database(consumer, &problem, &failure)) {
+			consumer->started = true;
+			metric_count(consumer->counts.connects, 1);
+			service_log(&consumer->service, SERVICE_INFO, "connected", "database=%s parked=%lld",
+			            PQdb(consumer->database.connection), (long long)consumer->parked);
+			break;
+		}
+		if (failure.kind == FAILURE_STOPPED) {
+			free(problem);
+			return false;
+		}
+		consume_result result = problem != NULL                                             ? CONSUME_FAILED
+		                        : failure.kind == FAILURE_CONTRACT                          ? CONSUME_CONTRACT
+		                        : consumer->job->once && failure.kind == FAILURE_CONNECTION ? CONSUME_NO_SERVER
+		                        : failure.kind == FAILURE_FAULT                             ? CONSUME_FAILED
+		                                                                                    : CONSUME_STOPPED;
+		if (!consumer->started && result != CONSUME_STOPPED) {
+			return connection_fail(consumer, result, problem != NULL ? problem : strdup(failure.text));
+		}
+		if (problem != NULL) {
+			failure_set(&failure, FAILURE_CONNECTION, "%s", problem);
+			free(problem);
+		}
+		failure.kind = FAILURE_CONNECTION;
+		if (!connection_pause(consumer, ++failures, &failure)) {
+			return false;
+		}
+	}
+	if (consumer->has_turn || consumer->settings.class->shares_order ||
+	    consumer->settings.key_from.kind == ORIGIN_NONE) {
+		return true;
+	}
+	failure failure = {0};
+	if (!take_turn(consumer, &failure)) {
+		(void)connection_pause(consumer, 1, &failure);
+	}
+	return consumer->has_turn;
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * handler_sql.c: the handler that is a SQL function: messages are applied in the transaction that
+ * remembers them, a batch at a time (apply.c). It takes as many as a batch may have, and no more
+ * before all of them are settled.
+ */
+#include "handler.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "apply.h"
+#include "find_handler.h"
+
+#define BATCH_BYTES_MAX ((size_t)16 * 1024 * 1024) /* of payloads in one transaction */
+
+struct handler {
+	consumer *consumer;
+	arena arena;            /* of the handler itself */
+	source_message **taken; /* as many as a batch may have */
+	size_t count, settled;  /* the first of them are settled; then comes the batch */
+	batch batch;            /* empty between two of them */
+	int due_most;
+};
+
+static handler *sql_open(consumer *consumer)
+{
+	arena arena = {0};
+	handler *opened = arena_take(&arena, sizeof *opened);
+
+	*opened = (handler){.consumer = consumer, .due_most = 1};
+	opened->taken = arena_take(&arena, (size_t)consumer->settings.batch * sizeof(source_message *));
+	opened->arena = arena;
+	return opened;
+}
+
+static bool sql_check(consumer *consumer, char **problem, failure *failure)
+{
+	*problem = find_handler(&consumer->database, consumer->settings.handler, &consumer->handle_text, failure);
+	consumer->queries[SQL_HANDLE].text = consumer->handle_text;
+	return *problem == NULL && failure->kind == FAILURE_NONE && apply_allowed(consumer, failure);
+}
+
+static handler_load sql_load(const handler *handler)
+{
+	size_t room = handler->count == 0 ? (size_t)handler->consumer->settings.batch : 0;
+
+	return (handler_load){.room = room, .out = handler->count, .held = handler->count};
+}
+
+static void sql_take(handler *handler, source_message *const *deliveries, size_t count)
+{
+	assert(handler->count == 0 && count <= (size_t)handler->consumer->settings.batch);
+	memcpy(handler->taken, deliveries, count * sizeof(source_message *));
+	handler->count = count;
+}
+
+/* So many of the deliveries that their payloads fit into one transaction; at least one. */
+static size_t fitting(source_message *const *deliveries, size_t count)
+{
+	size_t fit = 1;
+
+	for (size_t bytes = deliveries[0]->payload.length; fit < count; fit++) {
+		bytes += deliveries[fit]->payload.length;
+		if (bytes > BATCH_BYTES_MAX) {
+			break;
+		}
+	}
+	return fit;
+}
+
+static void begin_batch(handler *handler)
+{
+	const settings *settings = &handler->consumer->settings;
+	batch *batch = &handler->batch;
+
+	batch->consumer = handler->consumer;
+	batch->count = fitting(handler->taken, handler->count);
+	batch->messages = arena_take(&batch->arena, batch->count * sizeof *batch->messages);
+	for (size_t i = 0; i < batch->count; i++) {
+		message_identify(handler->taken[i], &settings->id_from, &settings->key_from, &batch->arena,
+		                 &batch->messages[i]);
+	}
+}
+
+static void end_batch(handler *handler)
+{
+	arena_clear(&handler->batch.arena);
+	handler->batch = (batch){0};
+}
+
+static bool sql_work(handler *handler, failure *failure)
+{
+	if (!retry_due(handler->consumer, &handler->due_most, failure)) {
+		return false;
+	}
+	if (handler->count == 0) {
+		return true;
+	}
+	if (handler->batch.count == 0) {
+		begin_batch(handler);
+	}
+	if (!apply_batch(&handler->batch, failure)) {
+		return false;
+	}
+	handler->settled = handler->batch.count;
+	end_batch(handler);
+	return true;
+}
+
+static size_t sql_hand_back_settled(handler *handler, source_message **deliveries)
+{
+	size_t count = handler->settled;
+
+	assert(count <= handler->count && (count == 0 || handler->batch.count == 0));
+	memcpy(deliveries, handler->taken, count * sizeof(source_message *));
+	handler->count -= count;
+	memmove(handler->taken, handler->taken + count, handler->count * sizeof(source_message *));
+	handler->settled = 0;
+	return count;
+}
+
+static size_t sql_hand_back_undone(handler *handler, source_message **deliveries)
+{
+	assert(handler->settled == 0);
+	end_batch(handler);
+	handler->settled = handler->count;
+	return sql_hand_back_settled(handler, deliveries);
+}
+
+static void sql_close(handler *handler)
+{
+	arena arena = handler->arena;
+
+	assert(handler->count == 0);
+	arena_clear(&arena);
+}
+
+const handler_class handler_sql = {
+    .open = sql_open,
+    .check = sql_check,
+    .load = sql_load,
+    .take = sql_take,
+    .work = sql_work,
+    .hand_back_settled = sql_hand_back_settled,
+    .hand_back_undone = sql_hand_back_undone,
+    .close = sql_close,
+};

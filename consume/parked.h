@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* parked.h: messages that are put aside in the database, so that the broker may forget them. */
+#pragma once
+
+#include "consumer.h"
+
+typedef struct parking {
+	const message *message;
+	parked_state state;
+	int attempts;
+	int64_t wait_ms;
+	const char *error, *sqlstate; /* NULL: none */
+} parking;
+
+#define EXPIRED_ID                                                                                                     \
+	"its id is older than what is remembered: it cannot be known whether it was applied. Discard it, or apply it by "  \
+	"hand; a consumer with ids = opaque takes ids of any age"
+
+/* What becomes of a message; not stored yet. Its texts live for a round, or as what is given. */
+/* Its attempt has failed: `counted` is whether that counts. */
+parking park_failed(consumer *consumer, message *message, const failure *failure, bool counted, int64_t at_least_ms);
+parking park_dead(consumer *consumer, message *message, const char *sqlstate, const char *error);
+parking park_waiting(const message *message, int64_t wait_ms);
+
+/* Stores them, in the transaction that is open, or as one. */
+bool parked_store(consumer *consumer, const parking *parkings, size_t count, failure *failure);
+/* Counts anew. */
+bool parked_count(consumer *consumer, failure *failure);
+/* Are there perhaps messages whose turn has come? Then it is time to look. */
+bool parked_is_due(const consumer *consumer);
+/* Up to `most` due messages as rows (clear them); in a transaction they are locked. */
+bool parked_look(consumer *consumer, int most, PGresult **due, failure *failure);
+/* One of these rows; its texts are in the arena. */
+void parked_read(const PGresult *due, int row, arena *arena, message *message);
+/* They are not parked any more, since they are applied. */
+bool parked_remove(consumer *consumer, const message *const *messages, size_t count, failure *failure);

@@ -1,0 +1,25 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._check(tenant, scope, key, bucket, fingerprint): raises what is wrong with a call's arguments, or the caller's
+-- right to the tenant; returns where nothing is. The hot functions call it only after their one combined test has
+-- failed.
+CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF tenant IS NULL OR length(tenant) > 255 THEN
+        PERFORM once._refuse('P4003', tenant, scope, key,
+            'a tenant is 0 to 255 characters, '''' where there is only one');
+    END IF;
+    PERFORM once._authorise(tenant);
+    IF scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 THEN
+        PERFORM once._refuse('P4000', tenant, scope, key);
+    END IF;
+    IF bucket IS NULL OR bucket < 0 THEN
+        PERFORM once._refuse('P4001', tenant, scope, key, CASE
+            WHEN key IS NULL THEN 'the key is NULL'
+            WHEN length(key) = 0 THEN 'the key is empty'
+            WHEN length(key) > 255 THEN format('the key has %s characters', length(key))
+            ELSE 'the key holds a character outside printable ASCII' END);
+    END IF;
+    IF fingerprint IS NULL OR octet_length(fingerprint) NOT BETWEEN 16 AND 64 THEN
+        PERFORM once._refuse('P4003', tenant, scope, key, 'a fingerprint is 16 to 64 bytes');
+    END IF;
+END $$;

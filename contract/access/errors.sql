@@ -1,0 +1,47 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.errors(): every SQLSTATE that the contract raises: its name, sentence, hint, and whether the
+-- same call may be tried again as it is. Clients branch on the code and never on text. docs/sql.md
+-- and lib/src/error.c are checked against it.
+CREATE FUNCTION once.errors(OUT code text, OUT name text, OUT retry boolean, OUT message text, OUT hint text)
+RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    VALUES
+    ('P4000', 'scope_required', false, 'a scope of 1 to 255 characters is required',
+     'Name the kind of operation, for example ''orders''.'),
+    ('P4001', 'key_malformed', false, 'the key is missing or malformed',
+     'Send 1 to 255 printable ASCII characters; a UUIDv7 must not come from the future (a prefix makes it an ordinary key).'),
+    ('P4002', 'mismatch', false, 'the key was first used with another request',
+     'Use a key for one request only. The first request and its answer are untouched.'),
+    ('P4003', 'refused', false, 'the fingerprint is missing or the tenant is refused',
+     'Pass once.fingerprint(...) of the request, and a tenant that this role is bound to (once.bind).'),
+    ('P4010', 'completion_refused', false, 'the completion is refused',
+     'The attempt no longer holds the intent: discard its result. once.peek returns what is stored.'),
+    ('P4011', 'failure_refused', false, 'the failure is refused',
+     'The attempt no longer holds the intent: discard its result. once.peek returns what is stored.'),
+    ('P4012', 'not_started', false, 'this transaction has not started the intent',
+     'Run BEGIN, once.start, the effect, once.finish and COMMIT in one transaction, on one connection. Autocommit, or a pool '
+     'that takes another connection for each query, keeps them apart: nothing guards the effect then.'),
+    ('P4020', 'already_finished', false, 'the intent is finished and has an outcome',
+     'Read the outcome with once.peek or once.start.'),
+    ('P4029', 'active', true, 'another attempt of this intent is running',
+     'Try again after a short delay, with the same key.'),
+    ('P4030', 'final_failure', false, 'the intent failed for good',
+     'The stored outcome is in once.peek. A new intent needs a new key.'),
+    ('P4031', 'in_doubt', false, 'the outcome of this intent is unknown',
+     'Find out, then decide with once.resolve. Until then no attempt runs.'),
+    ('P4041', 'expired', false, 'the key is older than what is remembered',
+     'It was not run: look for the effect itself. A UUIDv7 that is used long after it was made needs a prefix: ''invoice:...''.'),
+    ('P4050', 'message_mismatch', false, 'the message id was first used with another payload',
+     'Message ids must name one message. The first message''s effect is untouched.'),
+    ('P4051', 'event_mismatch', false, 'this intent has already emitted this event with another payload',
+     'One event of a type per intent: give the second one an event_type of its own.'),
+    ('P4060', 'too_large', false, 'the response body is larger than the scope allows',
+     'Raise response_bytes_max with once.set_scope, or store a reference to the result.'),
+    ('P4070', 'resolution_refused', false, 'the decision is refused',
+     'Only a stale, in-doubt or retryable intent can be decided, with a reason.'),
+    ('P4080', 'relay_of_another_cluster', false, 'the relay''s progress means nothing in this database',
+     'Decide with once.relay_adopt(relay, reason) where it goes on from here.'),
+    ('P4098', 'partition_missing', true, 'the partition for this day is missing',
+     'Run the keeper: pgonce keep, or select once.add_days().'),
+    ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',
+     'The contract and its callers may be of different versions: run pgonce doctor.')
+$$;

@@ -1,0 +1,94 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions
+-- listed for it, and once_reader and once_admin may read the views, which show all tenants. The
+-- roles are made where the installer may make roles; where not, a notice names them, and pgonce
+-- doctor shows what an administrator has to run. Ends without a role of its own: it is run again at
+-- every upgrade, and takes back what anybody else was given meanwhile.
+
+-- First from everybody but the owner: PUBLIC may execute any new function, and default privileges
+-- (ALTER DEFAULT PRIVILEGES) may have opened everything to anybody when it was made.
+REVOKE ALL ON ALL ROUTINES IN SCHEMA once FROM PUBLIC;
+DO $$
+DECLARE
+    opened record;
+BEGIN
+    PERFORM once._close(c.oid::regclass) FROM pg_catalog.pg_class AS c
+      WHERE c.relnamespace = 'once'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S');
+    FOR opened IN
+        SELECT DISTINCT o.name, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE format('%I', pg_get_userbyid(a.grantee)) END AS grantee
+          FROM (SELECT format('ROUTINE %s', p.oid::regprocedure) AS name, p.proowner AS owner, p.proacl AS acl
+                  FROM pg_catalog.pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace
+                 UNION ALL
+                SELECT 'SCHEMA once', n.nspowner, n.nspacl FROM pg_catalog.pg_namespace AS n WHERE n.nspname = 'once') AS o
+         CROSS JOIN LATERAL aclexplode(o.acl) AS a
+         WHERE a.grantee <> o.owner
+    LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s CASCADE', opened.name, opened.grantee);
+    END LOOP;
+END $$;
+
+DO $$
+DECLARE
+    -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see
+    -- once.bind.
+    app text[] := ARRAY['start', 'start_new', 'try_start', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many',
+    'fail',
+    'fail_many', 'renew', 'renew_many',
+                        'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
+                            'receive', 'emit', 'try_lock', 'lock',
+                            'errors', 'contract_version', 'receive_many', 'message_park', 'message_due',
+                            'message_applied', 'message_look', 'message_count', 'consumer_report',
+                            'consumer_ids'];
+    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];
+    keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
+    kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
+    granted record;
+    target text;
+BEGIN
+    FOR granted IN
+        SELECT * FROM (VALUES
+            ('once_app',    app || ARRAY['any_tenant']),
+            ('once_tenant', app),
+            ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
+                'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
+                'relay_parked', 'metrics']),
+            ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
+                'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
+                'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report',
+                'consumer_ids', 'metrics']),
+            ('once_keeper', kept || ARRAY['counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox',
+                'any_tenant']),
+            ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',
+                'any_tenant']),
+            ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'resolve_many',
+                'set_scope', 'bind', 'unbind', 'add_days',
+                'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_replay', 'relay_adopt',
+                'drop_relay', 'dead_retry', 'dead_discard'])) AS g (role_name, functions)
+    LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', granted.role_name);
+            EXCEPTION
+                WHEN insufficient_privilege THEN
+                    RAISE NOTICE 'pgonce: role % is missing, and % may not make it: ask an administrator to make it, then run init again',
+                                 granted.role_name, current_user;
+                    CONTINUE;
+                WHEN duplicate_object OR unique_violation THEN NULL;    -- another installation in this cluster made it just now
+            END;
+        END IF;
+        EXECUTE format('GRANT USAGE ON SCHEMA once TO %I', granted.role_name);
+        FOR target IN
+            SELECT format('%I.%I(%s)', 'once', p.proname, pg_get_function_identity_arguments(p.oid))
+              FROM pg_catalog.pg_proc AS p
+             WHERE p.pronamespace = 'once'::regnamespace AND p.proname = ANY (granted.functions)
+        LOOP
+            EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %I', target, granted.role_name);
+        END LOOP;
+        IF granted.role_name IN ('once_reader', 'once_admin') THEN
+            FOR target IN SELECT format('%I.%I', 'once', c.relname) FROM pg_catalog.pg_class AS c
+                           WHERE c.relnamespace = 'once'::regnamespace AND c.relkind = 'v' LOOP
+                EXECUTE format('GRANT SELECT ON %s TO %I', target, granted.role_name);
+            END LOOP;
+        END IF;
+    END LOOP;
+END $$;

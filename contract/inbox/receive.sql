@@ -1,0 +1,57 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.receive(consumer, message_id, fingerprint, tenant, traceparent): the inbox, in the
+-- consumer's own transaction. 'process': apply the message, then COMMIT; 'duplicate': it was
+-- applied before, acknowledge it. A message is an intent whose scope is the consumer. Use the
+-- natural business id, never a broker offset. A UUIDv7 of a retired day is not applied, not even
+-- for the first time: pass 'pgonce:id:' || id, as pgonce consume does, where messages may be old.
+-- Raises P4050 where the id came with another payload, P4029 where another transaction is applying
+-- it now, P4041 where it is older than what is remembered, 40001 where isolation above READ
+-- COMMITTED met a race.
+CREATE FUNCTION once.receive(consumer text, message_id text, fingerprint bytea, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket integer := once._enter(tenant, consumer, message_id, fingerprint, false);
+    now timestamptz := clock_timestamp();
+    stored record;
+    counted bigint;
+BEGIN
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
+    IF pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id)) THEN
+        IF bucket = 0 OR once._is_open(bucket) OR once._day_state(bucket) = 'open' THEN
+            INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
+                scope, key, fingerprint, traceparent)
+            VALUES (now, now, now, bucket, CASE WHEN bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant,
+                consumer, message_id, fingerprint, traceparent)
+            ON CONFLICT DO NOTHING;
+            IF FOUND THEN
+                counted := nextval('once.counted_process');     -- an assignment starts no query
+                RETURN 'process';
+            END IF;
+        END IF;
+    END IF;
+    SELECT i.state, i.fingerprint INTO stored FROM once.intent AS i
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = consumer COLLATE "C" AND i.key = message_id COLLATE "C"
+       AND i.bucket = bucket;
+    IF NOT FOUND THEN
+        SELECT a.state, a.fingerprint INTO stored FROM once._archived(tenant, consumer, message_id, bucket) AS a
+            WHERE a.state IS NOT NULL;
+        IF NOT FOUND THEN
+            PERFORM once._refuse_day(tenant, consumer, message_id, bucket);
+            PERFORM once._refuse('P4029', tenant, consumer, message_id, 'another transaction is applying this message');
+        END IF;
+    END IF;
+    IF stored.fingerprint <> fingerprint THEN
+        PERFORM once._count('message_mismatch');
+        PERFORM once._refuse('P4050', tenant, consumer, message_id);
+    ELSIF stored.state <> 'succeeded' THEN
+        PERFORM once._refuse('P4099', tenant, consumer, message_id,
+            format('an attempt under a lease left it %s: use claim throughout', stored.state));
+    END IF;
+    PERFORM once._count('duplicate');
+    RETURN 'duplicate';
+END $$;

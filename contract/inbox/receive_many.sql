@@ -1,0 +1,176 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.receive_many(consumer, message_ids[], keys[], fingerprints[], tenant, skip_dead,
+-- traceparents[]): the inbox for a batch of messages (see once.receive) in one statement, in the
+-- consumer's own transaction. keys: messages with the same key are handled in order (NULL: in
+-- none). One row per element, in order (ordinal from 1):
+--   process    apply it, then COMMIT
+--   duplicate  it was applied before, or stands earlier in this batch: acknowledge it
+--   parked     it is parked (once.message_park): acknowledge it
+--   blocked    one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
+--   mismatch   P4050: its id came with another payload
+--   active     P4029: another transaction is applying it now; try again
+--   invalid    code says why: P4001, P4003, P4041, P4098 (run the keeper and try again), P4099
+-- code is NULL where there is no error. A bad element never spoils its neighbours. Raises only for
+-- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
+-- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.
+--
+-- Three statements for a whole batch: check and lock, look, enter what is new. The locks are taken
+-- before the look, so no INSERT waits for another transaction. Only where something is out of the
+-- ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
+CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[], tenant text DEFAULT '',
+    skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL) RETURNS TABLE (ordinal integer, verdict text, code text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+    size integer := once._check_batch(tenant, once._length(message_ids, 0),
+        once._length(keys, once._length(message_ids, 0)), once._length(fingerprints, 0),
+        once._length(traceparents, once._length(message_ids, 0)));
+    now timestamptz := clock_timestamp();
+    today integer := floor(date_part('epoch', now) / 86400);
+    today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;
+    buckets integer[];
+    first_bucket integer;
+    last_bucket integer;
+    codes text[];           -- what is wrong with an element by itself
+    firsts integer[];       -- where its id stands first in this batch
+    takeable boolean[];     -- its lock is held, and its day is plainly open
+    plain boolean;          -- all of them are
+    stored text[];          -- what the inbox says: NULL nothing, 'duplicate', or an SQLSTATE
+    held text[];            -- what is parked says: NULL nothing, 'parked', 'P4050', 'blocked'
+    chosen boolean[];
+    fresh integer;
+    entered integer;
+    behind text[] := '{}';
+    verdicts text[];
+BEGIN
+    IF (length(consumer) BETWEEN 1 AND 255) IS NOT TRUE THEN
+        PERFORM once._refuse('P4000', tenant, consumer, NULL);
+    ELSIF size = 0 THEN
+        RETURN;
+    END IF;
+
+    SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
+           array_agg(c.first_ord ORDER BY c.ord), array_agg(c.takeable ORDER BY c.ord), bool_and(c.takeable)
+      INTO buckets, first_bucket, last_bucket, codes, firsts, takeable, plain
+      FROM (SELECT n.ord, n.bucket, n.code, n.first_ord,
+                   CASE WHEN n.code IS NULL AND n.first_ord = n.ord
+                             AND CASE WHEN n.bucket = today THEN today_open
+                                      ELSE n.bucket = 0 OR (n.bucket < today
+                                           AND to_regclass('once.intent_d' || n.bucket) IS NOT NULL) END
+                        THEN pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, n.id))
+                        ELSE false END AS takeable
+              FROM (SELECT b.*, min(b.ord) OVER (PARTITION BY b.id COLLATE "C", b.code IS NULL)::integer AS first_ord
+                      FROM (SELECT u.id, u.ord, u.bucket,
+                                   CASE WHEN (u.bucket >= 0) IS NOT TRUE THEN 'P4001'
+                                        WHEN (octet_length(u.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE
+                                        THEN 'P4003' END AS code
+                              FROM (SELECT e.*, once._bucket(e.id) AS bucket
+                                      FROM unnest(message_ids, fingerprints) WITH ORDINALITY AS e (id, fingerprint, ord)
+                                    OFFSET 0) AS u) AS b) AS n) AS c;
+
+    -- A fresh statement, now that the locks are held.
+    SELECT array_agg(CASE WHEN s.state IS NULL THEN NULL WHEN s.fingerprint <> u.fingerprint THEN 'P4050'
+                          WHEN s.state = 'succeeded' THEN 'duplicate' ELSE 'P4099' END ORDER BY u.ord),
+           count(*) FILTER (WHERE s.state IS NULL)
+      INTO stored, fresh
+      FROM unnest(message_ids, fingerprints, buckets, codes)
+           WITH ORDINALITY AS u (id, fingerprint, bucket, code, ord)
+      LEFT JOIN LATERAL (SELECT i.state, i.fingerprint FROM once.intent AS i
+                          WHERE i.tenant = tenant COLLATE "C" AND i.scope = consumer COLLATE "C"
+                            AND i.key = u.id COLLATE "C" AND i.bucket = u.bucket
+                            AND i.bucket BETWEEN first_bucket AND last_bucket LIMIT 1) AS s ON u.code IS NULL;
+    IF EXISTS (SELECT FROM once.parked_message AS p WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C")
+    THEN
+        plain := false;
+        SELECT array_agg(CASE WHEN p.state IS NOT NULL
+                              THEN CASE WHEN p.fingerprint = u.fingerprint THEN 'parked' ELSE 'P4050' END
+                              WHEN (SELECT true FROM once.parked_message AS k
+                                            WHERE k.consumer = consumer COLLATE "C" AND k.tenant = tenant COLLATE "C"
+                                              AND k.key_hash = hashtextextended(u.key COLLATE "C", 0)
+                                              AND NOT (skip_dead AND k.state = 'dead')
+                                            ORDER BY k.key_hash, k.position LIMIT 1) THEN 'blocked' END ORDER BY u.ord)
+          INTO held
+          -- BETWEEN, LIMIT and the order: see once._promote.
+          FROM unnest(message_ids, keys, fingerprints) WITH ORDINALITY AS u (id, key, fingerprint, ord)
+          LEFT JOIN LATERAL (SELECT m.state, m.fingerprint FROM once.parked_message AS m
+                              WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C"
+                                AND m.message_id BETWEEN (u.id COLLATE "C") AND (u.id COLLATE "C")
+                              ORDER BY m.message_id LIMIT 1) AS p ON true;
+    END IF;
+
+    IF plain AND NOT ('P4050' = ANY (stored) OR 'P4099' = ANY (stored)) IS TRUE THEN
+        chosen := NULL;
+        RETURN QUERY SELECT u.ord::integer, coalesce(u.stored, 'process'), NULL
+                       FROM unnest(stored) WITH ORDINALITY AS u (stored, ord);
+    ELSE
+        verdicts := array_fill(NULL::text, ARRAY[size]);
+        chosen := array_fill(false, ARRAY[size]);
+        fresh := 0;
+        FOR n IN 1 .. size LOOP
+            ordinal := n;
+            verdict := stored[n];
+            code := codes[n];
+            IF code IS NULL AND verdict IS NULL AND NOT takeable[n]
+               AND (firsts[n] = n OR verdicts[firsts[n]] NOT IN ('process', 'blocked', 'parked')) THEN
+                -- Locked by another, or of a day that is not plainly open.
+                verdict := once._receivable(tenant, consumer, message_ids[n], buckets[n], fingerprints[n]);
+                IF verdict = 'new' THEN
+                    verdict := CASE WHEN firsts[n] < n THEN 'P4029' END;
+                ELSIF verdict = 'P4029' AND held[n] IN ('parked', 'P4050') THEN
+                    verdict := NULL;
+                END IF;
+            END IF;
+            IF code IS NULL AND verdict IS NULL THEN
+                IF held[n] IN ('parked', 'P4050') THEN
+                    verdict := held[n];
+                ELSIF firsts[n] < n THEN
+                    -- The same message again, of which there is no trace yet that could be looked
+                    -- up.
+                    verdict := CASE WHEN verdicts[firsts[n]] = 'blocked' THEN 'blocked'
+                                    WHEN fingerprints[n] = fingerprints[firsts[n]] THEN 'duplicate' ELSE 'P4050' END;
+                ELSIF held[n] = 'blocked' OR keys[n] = ANY (behind) THEN
+                    verdict := 'blocked';
+                ELSE
+                    verdict := 'process';
+                    chosen[n] := true;
+                    fresh := fresh + 1;
+                END IF;
+            END IF;
+            code := coalesce(code, CASE WHEN verdict LIKE 'P4%' THEN verdict END);
+            verdicts[n] := coalesce(code, verdict);
+            verdict := CASE code WHEN 'P4050' THEN 'mismatch' WHEN 'P4029' THEN 'active' ELSE
+                       CASE WHEN code IS NULL THEN verdict ELSE 'invalid' END END;
+            IF keys[n] IS NOT NULL AND verdict NOT IN ('process', 'duplicate', 'parked')
+               AND NOT (skip_dead AND verdict IN ('mismatch', 'invalid')) THEN
+                behind := behind || keys[n];
+            END IF;
+            RETURN NEXT;
+        END LOOP;
+    END IF;
+
+    INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
+        fingerprint, traceparent)
+    SELECT now, now, now, u.bucket, CASE WHEN u.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant, consumer,
+           u.id, u.fingerprint,
+           CASE WHEN u.traceparent IS NOT NULL THEN once._trace(u.traceparent) END
+      FROM unnest(message_ids, fingerprints, buckets, stored, chosen, traceparents)
+           AS u (id, fingerprint, bucket, stored, chosen, traceparent)
+     WHERE coalesce(u.chosen, u.stored IS NULL)
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS entered = ROW_COUNT;
+    IF entered <> fresh THEN
+        -- Their locks were held and nothing was there: only a caller who wrote to the table himself
+        -- gets here.
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: the inbox has changed under its locks',
+            DETAIL = format('consumer=%s: %s of %s messages were entered', quote_nullable(left(consumer, 80)), entered, fresh),
+            HINT = 'Roll back and receive the batch again.';
+    END IF;
+    PERFORM once._count('process', fresh);
+    IF verdicts IS NULL THEN
+        PERFORM once._count('duplicate', size - fresh);
+    ELSE
+        PERFORM once._count('duplicate', cardinality(array_positions(verdicts, 'duplicate')));
+        PERFORM once._count('message_mismatch', cardinality(array_positions(verdicts, 'P4050')));
+    END IF;
+END $$;

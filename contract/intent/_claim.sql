@@ -1,0 +1,104 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._claim(...): one claim, its arguments already checked: the common core of once.claim and
+-- once.claim_many. Raises nothing of its own; every outcome is a verdict, and 'mismatch', 'future'
+-- and 'missing' are for the caller to raise or to return. Looks before it inserts, in one
+-- statement: ON CONFLICT alone would wait for a report of this intent that is part of an open
+-- transaction. Nobody can insert in between, since the advisory lock is held.
+CREATE FUNCTION once._claim(tenant text, scope text, key text, bucket integer, fingerprint bytea, claimant text, lease interval,
+    retention interval, traceparent text, takeover boolean) RETURNS once.claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    policy once.scope := once._policy(scope);
+    locked boolean := pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key));
+    day text := once._day_state(bucket);
+    now timestamptz := clock_timestamp();
+    fence integer := 1;
+    stored once.intent;
+    answer once.claimed;
+    outcome once.outcome;
+    counted bigint;
+BEGIN
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
+    IF locked AND day = 'open' AND current_setting('transaction_read_only') = 'off' THEN
+        IF bucket = 0 THEN
+            fence := once._first_fence();
+        END IF;
+        INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
+                                      tenant, scope, key, fingerprint, owner, traceparent)
+        SELECT now, now, now + retention, now + coalesce(lease, policy.lease), bucket, fence, 1, 'processing',
+               tenant, scope, key, fingerprint, claimant, traceparent
+         WHERE NOT EXISTS (SELECT FROM once.intent AS i
+                            WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
+                              AND i.key = key COLLATE "C" AND i.bucket = bucket)
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            counted := nextval('once.counted_new');     -- an assignment starts no query
+            RETURN ROW('new_claim', fence, 'processing', NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+                       now + coalesce(lease, policy.lease), 1, traceparent)::once.claimed;
+        END IF;
+    END IF;
+
+    SELECT i.* INTO stored FROM once.intent AS i
+     WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+       AND i.bucket = bucket;
+    IF NOT FOUND AND day IN ('closed', 'missing') THEN
+        stored := once._archived(tenant, scope, key, bucket);
+    END IF;
+    IF stored.state IS NULL THEN
+        IF day = 'open' THEN
+            PERFORM once._refuse_read_only(tenant, scope, key);
+        END IF;
+        answer.verdict := CASE day WHEN 'open' THEN 'processing_active' WHEN 'closed' THEN 'expired' ELSE day END;
+        PERFORM once._count(answer.verdict);
+        RETURN answer;
+    END IF;
+
+    IF takeover IS FALSE AND policy.on_stale = 'takeover' THEN
+        policy.on_stale := 'in_doubt';
+    END IF;
+    answer.verdict := once._verdict(once._same(stored.fingerprint, stored.redirects, fingerprint), stored.state,
+                             stored.lease_until, now, stored.attempts, policy.max_attempts, policy.on_stale);
+    -- A doubt without an answer has kept its lease: until that has passed its attempt may still be
+    -- at work.
+    IF stored.state = 'in_doubt' AND answer.verdict = 'in_doubt' AND policy.on_stale = 'verify'
+       AND (stored.lease_until > now) IS NOT TRUE AND once._day_state(bucket) = 'open'
+       AND current_setting('transaction_read_only') = 'off' THEN
+        answer.verdict := 'verify';
+    END IF;
+    IF answer.verdict IN ('retryable_failure', 'processing_stale', 'verify', 'abandoned')
+       OR (answer.verdict = 'in_doubt' AND stored.state = 'processing') THEN
+        -- Once more: what was looked at since has locked the day's table, so that it is not being
+        -- closed now.
+        day := once._day_state(bucket);
+        IF day = 'closed' THEN
+            PERFORM once._refuse_outdated(tenant, scope, key, bucket);
+        ELSIF day = 'open' THEN
+            PERFORM once._refuse_read_only(tenant, scope, key);
+        END IF;
+        IF day <> 'open' THEN
+            answer.verdict := CASE day WHEN 'closed' THEN 'expired' ELSE day END;
+            PERFORM once._count(answer.verdict);
+            RETURN answer;
+        ELSIF NOT locked
+              OR NOT once._hold(tenant, scope, key, bucket, stored.fence, stored.state, stored.lease_until) THEN
+            answer.verdict := 'processing_active';     -- somebody else is deciding about this intent, or reporting, right now
+        ELSE
+            answer.verdict := once._take_over(answer.verdict, stored, policy, claimant, lease, retention, traceparent);
+            SELECT i.* INTO STRICT stored FROM once.intent AS i
+             WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+               AND i.bucket = bucket;
+        END IF;
+    END IF;
+
+    PERFORM once._count(answer.verdict);
+    IF answer.verdict = 'mismatch' THEN
+        RETURN answer;     -- and learn nothing else of it
+    END IF;
+    IF answer.verdict <> 'processing_active' THEN
+        outcome := once._outcome_of(stored);
+    END IF;
+    RETURN ROW(answer.verdict, stored.fence, stored.state, outcome.*, stored.lease_until, stored.attempts,
+               stored.traceparent)::once.claimed;
+END $$;

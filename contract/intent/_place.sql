@@ -1,0 +1,13 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._place(after): a cursor of those who read through the tables, table:block:row, the address
+-- of the last row that was looked at; NULL: before the first.
+CREATE FUNCTION once._place(after text) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    place bigint[] := CASE WHEN after COLLATE "C" ~ '^[0-9]{1,18}:[0-9]{1,10}:[0-9]{1,5}$' THEN string_to_array(after, ':')::bigint[] END;
+BEGIN
+    IF (place[3] <= 65535) IS NOT TRUE AND after IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: after is not a cursor',
+            HINT = 'Pass the column next of the last row, or NULL to begin.';
+    END IF;
+    RETURN coalesce(place, ARRAY[0, 0, 0]);
+END $$;

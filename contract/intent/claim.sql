@@ -1,0 +1,43 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.claim(scope, key, fingerprint, owner, lease, retention, tenant, traceparent, takeover): claims an intent whose effect is made
+-- elsewhere. COMMIT it, do the work, then call once.complete or once.fail with the fence. owner says who works, for
+-- people; lease and retention (for how long its outcome is kept, from when it is there) default to the scope's. traceparent
+-- (W3C) is stored with the intent, unless an earlier attempt has left its own; a malformed one is ignored. once.claimed is
+-- (verdict, fence, state, response_status, response_body, response_headers, result_type, result_id, error_code,
+-- error_message, lease_until, attempts, traceparent): the intent's.
+--   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence.
+--                                                    retryable_failure: earlier attempts certainly had no effect (so they
+--                                                    reported, or the verify function answered 'absent');
+--                                                    processing_stale: the last one fell silent, and may have had one
+--   replay_success, final_failure                    finished: the stored outcome is in the other columns
+--   processing_active                                another attempt is at work; lease_until says until when at least
+--   in_doubt, expired                                no attempt may run: see once.resolve. Of an intent in doubt the scope's
+--                                                    verify function was asked first, if there is one
+-- With takeover => false an intent is in doubt where the scope's policy is to take over from an attempt that fell silent: for who cannot
+-- tell whether that attempt still works (pgonce run).
+-- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits. In a
+-- read-only transaction, on a standby for example, it answers what is stored, and raises 25006 where a claim would have to be.
+CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL, lease interval DEFAULT NULL,
+    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL, takeover boolean DEFAULT true)
+RETURNS once.claimed
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket integer := once._bucket(key);
+    claimed once.claimed;
+BEGIN
+    PERFORM once._check(tenant, scope, key, bucket, fingerprint);
+    PERFORM once._check_term('lease', lease, '7 days');
+    PERFORM once._check_term('retention', retention, '100 years');
+    claimed := once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention, traceparent,
+        takeover);
+    IF claimed.verdict = 'mismatch' THEN
+        PERFORM once._refuse('P4002', tenant, scope, key);
+    ELSIF claimed.verdict IN ('future', 'missing') THEN
+        PERFORM once._refuse_day(tenant, scope, key, bucket);
+    ELSIF claimed.verdict = 'unknown' THEN
+        PERFORM once._refuse('P4099', tenant, scope, key);
+    END IF;
+    RETURN claimed;
+END $$;

@@ -1,0 +1,133 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[]):
+-- once.claim for many intents in one statement and so one commit. Returns one row per element, in
+-- order (ord from 1), with the verdicts of once.claim, and besides: 'mismatch', and 'invalid' with
+-- the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope has a
+-- verify function that raises when it is asked about a stale attempt: that is the whole batch's
+-- error. The same key twice is one claim: the second finds the first ('processing_active', or
+-- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003).
+--
+-- Two statements for the whole batch, however large, and only for what is left one call each. The
+-- first checks and locks; the locks are taken before the statement that inserts, so no insert ever
+-- waits for another transaction. The second looks, inserts what is new, and says what is plain: a
+-- new claim, a replay, somebody at work, a mismatch. What needs a decision under the row's lock (a
+-- takeover, a doubt, a closed day) is left to once._claim.
+-- The settings pin the plans to index look-ups: one made while the table was empty would stay a
+-- sequential scan.
+-- jit: a disabled scan looks expensive enough to be compiled.
+CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL, lease interval DEFAULT NULL,
+    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL)
+RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,
+    response_headers jsonb, result_type text, result_id text, error_code text, error_message text, lease_until timestamptz,
+    attempts integer, traceparent text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
+    once._length(fingerprint, 0), once._length(traceparents, once._length(key, 0)));
+    buckets integer[];
+    first_bucket integer;
+    last_bucket integer;
+    codes text[];
+    takeable boolean[];
+    now timestamptz := clock_timestamp();
+    today integer := floor(date_part('epoch', now) / 86400);
+    today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
+    fresh bigint := 0;
+    others text[] := '{}';      -- what else is to be counted
+BEGIN
+    IF lease IS NOT NULL OR retention IS NOT NULL THEN
+        PERFORM once._check_term('lease', lease, '7 days');
+        PERFORM once._check_term('retention', retention, '100 years');
+    END IF;
+    owner := left(owner, 255);
+
+    SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
+           array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
+                               AND CASE WHEN c.bucket = today THEN today_open
+                                        ELSE c.bucket = 0 OR (c.bucket < today
+                                             AND to_regclass('once.intent_d' || c.bucket) IS NOT NULL) END
+                          THEN pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))
+                          ELSE false END ORDER BY c.ord)
+      INTO buckets, first_bucket, last_bucket, codes, takeable
+      FROM (SELECT b.*, CASE WHEN (length(b.scope) BETWEEN 1 AND 255) IS NOT TRUE THEN 'P4000'
+                             WHEN (b.bucket >= 0) IS NOT TRUE THEN 'P4001'
+                             WHEN (octet_length(b.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE THEN 'P4003' END AS code,
+                   row_number() OVER (PARTITION BY b.scope COLLATE "C", b.key COLLATE "C" ORDER BY b.ord) AS nth
+              FROM (SELECT u.*, once._bucket(u.key) AS bucket
+                      FROM unnest(scope, key, fingerprint)
+                           WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
+
+    FOR ord, verdict, fence, state, response_status, response_body, response_headers, result_type, result_id,
+        error_code, error_message, lease_until, attempts, traceparent IN
+        WITH element AS MATERIALIZED (
+            SELECT u.*, once._same(s.fingerprint, s.redirects, u.fingerprint) AS same, s.fence, s.state, s.response_status,
+                   s.response_body, s.response_headers, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until,
+                   s.attempts,
+                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace
+              FROM unnest(scope, key, fingerprint, buckets, codes, takeable, traceparents)
+                   WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, given, ord)
+              -- The range is known when the look-up starts, so that only the leaves of this batch
+              -- are opened. LIMIT keeps this a look-up per element: as a join, a plan made on an
+              -- empty table would read it whole.
+              LEFT JOIN LATERAL (SELECT i.* FROM once.intent AS i
+                                  WHERE i.tenant = tenant COLLATE "C" AND i.scope = u.scope COLLATE "C"
+                                    AND i.key = u.key COLLATE "C" AND i.bucket = u.bucket
+                                    AND i.bucket BETWEEN first_bucket AND last_bucket LIMIT 1) AS s
+                     ON u.code IS NULL),
+        fresh AS (
+            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts,
+                                          state, tenant, scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention,
+                   now + coalesce(lease, p.lease, (SELECT d.lease FROM once.scope AS d WHERE d.scope = '')), e.bucket,
+                   CASE WHEN e.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'processing', tenant, e.scope, e.key,
+                   e.fingerprint, owner, e.trace
+              FROM element AS e LEFT JOIN once.scope AS p ON p.scope = e.scope COLLATE "C"
+             WHERE e.takeable AND e.state IS NULL
+            ON CONFLICT DO NOTHING
+            RETURNING i.scope, i.key, i.fence, i.lease_until)
+        SELECT e.ord, CASE WHEN f.key IS NOT NULL THEN 'new_claim'
+                           WHEN e.state IS NOT NULL
+                           THEN once._verdict(e.same, e.state, e.lease_until, now, NULL, NULL, NULL) END,
+               coalesce(e.fence, f.fence), coalesce(e.state, 'processing'), e.response_status, e.response_body,
+               e.response_headers, e.result_type, e.result_id, e.error_code, e.error_message,
+               coalesce(e.lease_until, f.lease_until), coalesce(e.attempts, 1),
+               CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END
+          FROM element AS e LEFT JOIN fresh AS f
+            ON e.takeable AND f.scope = e.scope COLLATE "C" AND f.key = e.key COLLATE "C"
+         ORDER BY e.ord
+    LOOP
+        IF (verdict IN ('new_claim', 'replay_success', 'final_failure', 'processing_active')) IS NOT TRUE THEN
+            fence := NULL; state := NULL; attempts := NULL; lease_until := NULL;
+            response_status := NULL; response_body := NULL; response_headers := NULL;
+            result_type := NULL; result_id := NULL; error_code := NULL; error_message := NULL;
+            traceparent := NULL;
+            IF codes[ord] IS NULL AND verdict = 'mismatch' THEN
+                others := others || verdict;
+            ELSIF codes[ord] IS NULL THEN
+                SELECT c.* INTO verdict, fence, state, response_status, response_body, response_headers, result_type,
+                                result_id, error_code, error_message, lease_until, attempts, traceparent
+                  FROM once._claim(tenant, scope[ord], key[ord], buckets[ord], fingerprint[ord], owner, lease,
+                                   retention, traceparents[ord], true) AS c;
+            END IF;
+            IF codes[ord] IS NOT NULL OR verdict IN ('future', 'missing', 'unknown') THEN
+                error_code := coalesce(codes[ord], CASE verdict WHEN 'future' THEN 'P4001'
+                                                                WHEN 'missing' THEN 'P4098' ELSE 'P4099' END);
+                SELECT e.message INTO error_message FROM once.errors() AS e WHERE e.code = error_code COLLATE "C";
+                verdict := 'invalid';
+            END IF;
+        ELSIF verdict = 'new_claim' THEN
+            fresh := fresh + 1;
+        ELSE
+            others := others || verdict;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    IF fresh > 0 THEN
+        PERFORM once._count('new_claim', fresh);
+    END IF;
+    IF others <> '{}' THEN
+        PERFORM once._count(u.verdict, count(*)) FROM unnest(others) AS u (verdict) GROUP BY u.verdict;
+    END IF;
+END $$;

@@ -1,0 +1,35 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.complete(scope, key, fence, outcome..., tenant): stores the outcome of a claimed intent that succeeded. true:
+-- stored now; false: this very outcome was stored already by this attempt (a report sent twice). Raises P4010 where the
+-- fence is lost or the intent is finished otherwise: discard the result then. P4060 for too large a body, P4000 P4001
+-- P4003 for bad input. Can run in the transaction of the effect itself: then the outcome exists if and only if the
+-- effect does.
+CREATE FUNCTION once.complete(scope text, key text, fence integer, response_status integer DEFAULT NULL,
+    response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
+    response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL, tenant text DEFAULT '')
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket integer := once._bucket(key);
+    outcome once.outcome;
+    reported text;
+BEGIN
+    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
+    END IF;
+    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
+    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
+        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+    END IF;
+    outcome := ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL);
+    IF NOT once._is_plain(response_status, response_body, response_headers) THEN
+        PERFORM once._check_outcome(tenant, scope, key, outcome);
+    END IF;
+    reported := once._report(tenant, scope, key, bucket, fence, 'succeeded', outcome);
+    IF reported = 'refused' THEN
+        PERFORM once._refuse('P4010', tenant, scope, key, once._where_is(tenant, scope, key, bucket, fence));
+    END IF;
+    RETURN reported = 'stored';
+END $$;

@@ -1,0 +1,27 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.complete_many(scope[], key[], fence[], outcome[]..., tenant): once.complete for many intents in one statement.
+-- One row per element, in order: verdict 'stored', 'repeated', 'refused' (error_code P4010) or 'invalid' (its own
+-- SQLSTATE). An array that is NULL stands for all NULL. Raises only for the batch as a whole (22023, P4003).
+CREATE FUNCTION once.complete_many(scope text[], key text[], fence integer[], response_status integer[] DEFAULT NULL,
+    response_text text[] DEFAULT NULL, response_json jsonb[] DEFAULT NULL, response_body anyarray DEFAULT NULL::bytea[],
+    response_headers jsonb[] DEFAULT NULL, result_type text[] DEFAULT NULL, result_id text[] DEFAULT NULL, tenant text DEFAULT '')
+RETURNS TABLE (ord integer, verdict text, error_code text, error_message text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0 AS $$
+#variable_conflict use_variable
+DECLARE
+    absent integer := coalesce(cardinality(key), 0);    -- what a NULL array of outcomes stands for: as many NULLs
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fence, 0),
+        once._length(response_status, absent), once._length(response_text, absent), once._length(response_json, absent),
+        once._length(response_body, absent),
+        once._length(response_headers, absent), once._length(result_type, absent), once._length(result_id, absent));
+BEGIN
+    IF pg_typeof(response_body) <> 'bytea[]'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, NULL, NULL, pg_typeof(response_body));
+    END IF;
+    RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
+      FROM once._report_many('P4010', scope, key, fence, array_fill('succeeded'::once.state, ARRAY[size]),
+          response_status,
+          once._bodies(response_text, response_json, response_body),
+                             response_headers, result_type, result_id, NULL, NULL, tenant) AS r;
+END $$;

@@ -1,0 +1,33 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.fail_many(scope[], key[], fence[], retryable[], error[]..., outcome[]..., tenant, redirect[]): once.fail for many intents in
+-- one statement; a NULL in retryable means in doubt. Returns as once.complete_many does, with P4011 for what is
+-- refused.
+CREATE FUNCTION once.fail_many(scope text[], key text[], fence integer[], retryable boolean[], error_code text[] DEFAULT NULL,
+    error_message text[] DEFAULT NULL, response_status integer[] DEFAULT NULL, response_text text[] DEFAULT NULL,
+    response_json jsonb[] DEFAULT NULL, response_body anyarray DEFAULT NULL::bytea[], response_headers jsonb[] DEFAULT NULL,
+    tenant text DEFAULT '', redirect bytea[] DEFAULT NULL)
+RETURNS TABLE (ord integer, verdict text, refused_code text, refused_message text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0 AS $$
+#variable_conflict use_variable
+DECLARE
+    absent integer := coalesce(cardinality(key), 0);    -- what a NULL array of outcomes stands for: as many NULLs
+    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fence, 0),
+        once._length(retryable, 0), once._length(error_code, absent), once._length(error_message, absent),
+        once._length(response_status, absent), once._length(response_text, absent), once._length(response_json, absent),
+        once._length(response_body, absent),
+        once._length(response_headers, absent), once._length(redirect, absent));
+    next_state once.state[] := ARRAY(SELECT CASE u.retryable WHEN true THEN 'failed_retryable'
+                                                             WHEN false THEN 'failed_final'
+                                                             ELSE 'in_doubt' END::once.state
+                                       FROM unnest(retryable) WITH ORDINALITY AS u (retryable, ord) ORDER BY u.ord);
+BEGIN
+    IF pg_typeof(response_body) <> 'bytea[]'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, NULL, NULL, pg_typeof(response_body));
+    END IF;
+    RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
+      FROM once._report_many('P4011', scope, key, fence, next_state, response_status,
+          once._bodies(response_text, response_json, response_body), response_headers,
+          NULL, NULL,
+                             error_code, error_message, tenant, redirect) AS r;
+END $$;

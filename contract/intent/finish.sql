@@ -1,0 +1,64 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.finish(scope, key, fingerprint, outcome..., state, tenant, traceparent): stores the outcome
+-- of an intent that this transaction has started (once.start), and returns its body, so that a
+-- function can end with RETURN once.finish(...). state is 'succeeded', 'failed_final', or
+-- 'failed_retryable' (the next start proceeds again). Raises P4012 where this transaction has not
+-- started the intent: then nothing guards the effect. P4010 where the intent is finished already,
+-- P4002 for another fingerprint, P4060 for too large a body, 22023 for an outcome that is none.
+-- 40001 where another transaction finished it first (isolation levels above READ COMMITTED): retry
+-- the transaction. Writes one row version; waits for nobody. traceparent (W3C) is stored with the
+-- intent, unless an earlier attempt has left its own; a malformed one is ignored.
+-- The body of the answer is response_text, response_json (stored as PostgreSQL writes jsonb) or
+-- response_body: bytes, of type bytea and never an untyped literal, which PostgreSQL would read as
+-- escapes ('\x41' is an A). A parameter of a driver that sends no type needs a cast: $5::bytea.
+-- Call it outside of any savepoint that may still be rolled back: ROLLBACK TO takes the outcome
+-- away, and COMMIT would keep the effect that came before the savepoint.
+--
+-- Why it is written so: one INSERT and no look-up; ON CONFLICT DO NOTHING turns a race under
+-- REPEATABLE READ into 40001 and needs no EXCEPTION block, which would start a subtransaction. Only
+-- a row left by a leased attempt makes it go further. Small bodies skip the policy:
+-- response_bytes_max is never below 8192. No setting but search_path: each costs a call 3,000
+-- instructions, and an INSERT of VALUES has but one plan.
+CREATE FUNCTION once.finish(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,
+    response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
+    response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL, state text DEFAULT 'succeeded',
+    error_code text DEFAULT NULL, error_message text DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL) RETURNS bytea
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket integer := once._enter(tenant, scope, key, fingerprint, false);
+    now timestamptz := clock_timestamp();
+    fence integer := 1;
+    counted bigint;
+BEGIN
+    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
+    END IF;
+    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
+        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+    END IF;
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
+    IF (once._has_started(tenant, scope, key) AND (bucket = 0 OR once._is_open(bucket))
+        AND state IN ('succeeded', 'failed_final', 'failed_retryable')
+        AND once._is_plain(response_status, response_body, response_headers)) IS NOT TRUE THEN
+        PERFORM once._check_finish(tenant, scope, key, bucket, state,
+            ROW(response_status, response_body, response_headers, NULL, NULL, NULL, NULL));
+    END IF;
+    IF bucket = 0 THEN
+        fence := once._noted_start(tenant, scope, key);
+    END IF;
+    INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
+        fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
+    VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
+        fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        counted := nextval('once.counted_new');     -- an assignment starts no query
+        RETURN response_body;
+    END IF;
+    PERFORM once._finish_over(tenant, scope, key, bucket, fingerprint, state,
+        ROW(response_status, response_body, response_headers, result_type, result_id, error_code, error_message), traceparent);
+    RETURN response_body;
+END $$;

@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.finish_new(scope, key, fingerprint, outcome..., state, tenant, traceparent): once.start_new
+-- and once.finish in one call, for pipelines whose outcome is known before the effect: sent first,
+-- it stops everything that is queued behind it where the effect may not run, and with the effect it
+-- commits or vanishes. Returns the fence; raises what these two raise, P4020 for a replay among it.
+--
+-- Why it is written so: the hot path is that of start_new and of finish, with one gate; what it
+-- leaves over, those two do. It looks before it inserts, because ON CONFLICT alone would wait for a
+-- report of this intent in an open transaction.
+CREATE FUNCTION once.finish_new(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,
+    response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
+    response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL,
+    state text DEFAULT 'succeeded',
+    error_code text DEFAULT NULL, error_message text DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL)
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    bucket integer := once._enter(tenant, scope, key, fingerprint, true);
+    now timestamptz := clock_timestamp();
+    fence integer := 1;
+    stored bytea;
+    counted bigint;
+BEGIN
+    IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
+        PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
+    END IF;
+    IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
+        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+    END IF;
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
+    IF bucket > 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = bucket;
+    ELSIF bucket = 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = 0;
+    END IF;
+    IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket))
+        AND state IN ('succeeded', 'failed_final', 'failed_retryable')
+        AND once._is_plain(response_status, response_body, response_headers) THEN
+        IF bucket = 0 THEN
+            fence := once._first_fence();
+        END IF;
+        INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
+            fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
+        VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
+            fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            counted := nextval('once.counted_new');     -- an assignment starts no query
+            RETURN fence;
+        END IF;
+    END IF;
+    fence := once.start_new(scope, key, fingerprint, tenant);
+    stored := once.finish(scope, key, fingerprint, response_status, NULL, NULL, response_body, response_headers, result_type,
+        result_id, state, error_code, error_message, tenant, traceparent);
+    RETURN fence;
+END $$;

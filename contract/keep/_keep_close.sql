@@ -1,0 +1,49 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._keep_close(): the step 'close': the oldest open day, if it is past the horizon and nobody needs it. First a look,
+-- without locks and piece by piece, for an attempt under a lease: then it stays open. To close it is one short transaction:
+-- its table gets another name, by which the hot functions, that ask for the table by its name, find the day closed at no
+-- cost; and a trigger, for those that have asked already. Whoever is inside the day is waited for, for a moment only: others
+-- queue behind.
+CREATE FUNCTION once._keep_close() RETURNS once.kept LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    deadline timestamptz := clock_timestamp() + interval '100 milliseconds';
+    today integer := floor(date_part('epoch', once._steady_now()) / 86400);
+    due integer := (SELECT d FROM once._days('once.intent', 'intent_d') AS d LIMIT 1);
+    why text;
+    leaf text := 'intent_d' || due;
+    closing once.closing;
+    stride bigint := once._stride();
+BEGIN
+    IF (due < today - (SELECT s.horizon_days FROM once.setting AS s WHERE s.only_row)) IS NOT TRUE THEN
+        DELETE FROM once.closing AS c WHERE c.phase = 'look';       -- the horizon was moved
+        RETURN ROW(0, false, NULL, NULL)::once.kept;
+    END IF;
+    why := coalesce(once._clock_held(), once._needed(due));
+    IF why IS NOT NULL THEN
+        RETURN ROW(0, false, NULL, format('day %s stays open: %s', due, why))::once.kept;
+    END IF;
+    DELETE FROM once.closing AS c WHERE c.phase = 'look' AND c.day <> due;
+    INSERT INTO once.closing (day, started_at) VALUES (due, clock_timestamp()) ON CONFLICT DO NOTHING;
+    SELECT c.* INTO closing FROM once.closing AS c WHERE c.day = due FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR to_regclass('once.' || leaf) IS NULL THEN
+        RETURN ROW(0, false, NULL, format('another keeper is at day %s', due))::once.kept;
+    END IF;
+    WHILE closing.block < once._blocks(('once.' || leaf)::regclass) LOOP
+        EXECUTE once._over(('once.' || leaf)::regclass, closing.block, closing.block + stride, $sql$
+            SELECT format('an attempt holds its lease until %s: tenant=%L scope=%L key=%L', i.lease_until, i.tenant, i.scope, i.key)
+              FROM {leaf} AS i WHERE {here} AND i.state = 'processing' AND i.lease_until > clock_timestamp() LIMIT 1
+            $sql$) INTO why;
+        EXIT WHEN why IS NOT NULL;
+        closing.block := closing.block + stride;
+        EXIT WHEN clock_timestamp() > deadline;     -- at least one stride, however loaded the machine is
+    END LOOP;
+    IF why IS NOT NULL OR closing.block < once._blocks(('once.' || leaf)::regclass) THEN
+        UPDATE once.closing AS c SET block = closing.block, held = why,
+               held_since = CASE WHEN why IS NOT NULL THEN coalesce(c.held_since, clock_timestamp()) END
+         WHERE c.day = due;
+        RETURN ROW(0, why IS NULL, NULL, format('day %s stays open: %s', due, coalesce(why, 'looked through in part'))
+            )::once.kept;
+    END IF;
+    PERFORM once._close_day(due);
+    RETURN ROW(1, true, NULL, format('day %s is closed', due))::once.kept;
+END $$;

@@ -1,0 +1,42 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._keep_dead(): the step 'dead': gives up dead events and messages that nobody decided on for
+-- dead_retention, as once.outbox_discard and once.dead_discard do, and deletes what was decided on
+-- parked ones that long ago.
+CREATE FUNCTION once._keep_dead() RETURNS once.kept LANGUAGE plpgsql AS $$
+DECLARE
+    why text := once._clock_held();
+    keeps interval := (SELECT s.dead_retention FROM once.setting AS s WHERE s.only_row);
+    before timestamptz := once._steady_now() - keeps;
+    reason text := format('dead for longer than %s', keeps);
+    event once.parked_event;
+    message once.parked_message;
+    done bigint := 0;
+    deleted bigint;
+BEGIN
+    IF why IS NOT NULL THEN
+        RETURN ROW(0, false, NULL, why)::once.kept;
+    END IF;
+    FOR event IN SELECT p.* FROM once.parked_event AS p WHERE p.state = 'dead' AND p.updated_at < before
+                  ORDER BY p.relay, p.id LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
+        done := done + once.outbox_discard(event.event_id, event.relay, reason)::integer;
+    END LOOP;
+    -- Without those that once.dead_discard refuses since their day is not open.
+    FOR message IN SELECT p.* FROM once.parked_message AS p WHERE p.state = 'dead' AND p.updated_at < before
+                      AND once._day_state(once._bucket(p.message_id)) IN ('open', 'closed')
+                    ORDER BY p.position LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
+        -- One that is just being received, or worked on under a lease, has its turn later.
+        IF pg_try_advisory_xact_lock(once._lock_id(message.tenant, message.consumer, message.message_id))
+           AND NOT EXISTS (SELECT FROM once.intent AS i
+                            WHERE i.tenant = message.tenant COLLATE "C" AND i.scope = message.consumer COLLATE "C"
+                              AND i.key = message.message_id COLLATE "C"
+                              AND i.state = 'processing' AND i.lease_until > clock_timestamp()) THEN
+            done := done + once.dead_discard(message.consumer, message.message_id, message.tenant, reason)::integer;
+        END IF;
+    END LOOP;
+    DELETE FROM once.parked_decision AS d
+     WHERE d.ctid = ANY (ARRAY(SELECT o.ctid FROM once.parked_decision AS o WHERE o.decided_at < before LIMIT 500));
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    done := done + deleted;
+    RETURN ROW(done, done > 0, NULL, CASE WHEN done > 0 THEN format('%s dead events, messages and decisions', done)
+        END)::once.kept;
+END $$;

@@ -1,0 +1,20 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.keep_steps(): the steps of a keeper's round, in their order. Each is worked off with
+-- once.keep_step, piece by piece; one that fails does not stop the others.
+CREATE FUNCTION once.keep_steps() RETURNS TABLE (ord integer, step text, what text)
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    VALUES
+    (1,  'days',      'make the partitions of the days to come'),
+    (2,  'clock',     'read the clock: while it is not steady, nothing is deleted'),
+    (3,  'close',     'close the days that are past the horizon'),
+    (4,  'doubt',     'in closed days, put stale attempts in doubt'),
+    (5,  'move',      'move what outlives its day to the archive'),
+    (6,  'detach',    'detach the partitions of closed days'),
+    (7,  'drop',      'drop them'),
+    (8,  'outbox',    'drop the days of the outbox that every relay has passed'),
+    (9,  'purge',     'delete the expired intents of keys without a day'),
+    (10, 'sweep',     'count what is stale or in doubt, and recover what is stale'),
+    (11, 'archive',   'delete what has expired from the archive'),
+    (12, 'dead',      'give up dead events and messages past their retention'),
+    (13, 'decisions', 'delete decisions past their retention')
+$$;

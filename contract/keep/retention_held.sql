@@ -1,0 +1,31 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.retention_held(): what holds retention back now, and from when on everything is kept
+-- therefore (held_before). what is
+--   clock     it is not steady for long enough yet (once.setting.clock_settle)
+--   relay     its oldest undelivered event is older than what would be deleted
+--   consumer  its oldest position is
+--   day       a closing day waits: for an attempt under a lease, or for a row that is just being changed
+-- Nothing where everything goes its way.
+CREATE FUNCTION once.retention_held() RETURNS TABLE (what text, name text, tenant text, since timestamptz,
+    held_before timestamptz, hint text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    why text := once._clock_held();
+    shortest timestamptz;
+BEGIN
+    IF why IS NOT NULL THEN
+        RETURN QUERY SELECT 'clock', 'database', NULL::text, (SELECT c.unsteady_since FROM once.clock AS c), NULL::timestamptz,
+            why || '. It settles by itself; if not, look at the server''s time synchronisation.';
+    END IF;
+    SELECT clock_timestamp() - least(min(p.retention), (SELECT make_interval(days => s.horizon_days) FROM once.setting AS s))
+      INTO shortest FROM once.scope AS p;
+    RETURN QUERY
+    SELECT b.what, b.name, b.tenant, b.since, b.needed_from, CASE b.what
+           WHEN 'relay' THEN 'Let it deliver, retry or discard what is parked (once.outbox_list), or once.drop_relay.'
+           ELSE 'Start it. Of a part that is no more: once.consumer_report(consumer, NULL, tenant, part).' END
+      FROM once._backlog() AS b WHERE b.needed_from < shortest;
+    RETURN QUERY
+    SELECT 'day', (date '1970-01-01' + c.day)::text, NULL::text, c.held_since, to_timestamp(c.day * 86400.0), c.held
+      FROM once.closing AS c WHERE c.held IS NOT NULL ORDER BY c.day;
+END $$;

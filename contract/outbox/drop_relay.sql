@@ -1,0 +1,21 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.drop_relay(relay, reason): deletes a relay: its progress and what is parked with it. The
+-- events stay in the outbox, and no longer wait for it. Recorded in once.parked_decision. False
+-- where there is none. Raises 55006 while a session works for it, 22023 for a missing reason.
+CREATE FUNCTION once.drop_relay(relay text, reason text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM once._reason(reason);
+    IF NOT pg_try_advisory_xact_lock(once._relay_lock(relay)) THEN
+        PERFORM once._refuse_relay('55006', relay, 'a session works for this relay', 'Stop it first.');
+    END IF;
+    DELETE FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C";
+    INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
+    VALUES (session_user, reason, 'drop', relay, relay);
+    RETURN true;
+END $$;

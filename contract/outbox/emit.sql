@@ -1,0 +1,75 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.emit(topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent): appends an event to
+-- the outbox, in the effect's own transaction: it exists if and only if the effect does. Returns its id. event_type
+-- defaults to the topic. With scope and key (the intent that causes it), a second emit of the same event_type is the
+-- same event, and raises P4051 where its payload differs; the id is derived from the intent, so that consumers can tell
+-- a repetition even across attempts. Events of one aggregate are published in order. Raises 22023 for a missing topic
+-- or payload, and where tenant, scope, key and event_type have more than 2600 bytes together; P4098 where the day has no
+-- partition; 40001 where a transaction above READ COMMITTED began on another day. One that began today does not see
+-- yesterday's event that was committed after its snapshot: there it is finish, complete or receive, in the same transaction, that
+-- raises 40001. No NOTIFY: its lock serialises commits.
+-- traceparent (W3C): the trace that the event belongs to, where it is not that of its intent; a malformed one is ignored.
+--
+-- Why it is written so: today's partition keeps an event single by its unique index, so only the other days have to be
+-- looked at: those before, which as a rule are gone, so that the plan opens no partition, and those after, where the clock
+-- has stepped back: a sequence tells, since to open their partitions each time would cost a third of the call. Plans are
+-- pinned as in once.start.
+CREATE FUNCTION once.emit(topic text, payload jsonb, aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL,
+    event_type text DEFAULT NULL, scope text DEFAULT NULL, key text DEFAULT NULL, headers jsonb DEFAULT NULL, tenant text DEFAULT '',
+    traceparent text DEFAULT NULL) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    day integer := floor(date_part('epoch', now) / 86400);
+    kind text := coalesce(event_type, topic);
+    bucket integer := once._enter(tenant, coalesce(scope, 'none'), coalesce(key, 'none'),
+        E'\\x00000000000000000000000000000000', false);
+    event_id uuid;
+BEGIN
+    IF (topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND payload IS NOT NULL
+        AND (scope IS NULL) = (key IS NULL) AND (headers IS NULL OR jsonb_typeof(headers) = 'object')
+        AND to_regclass(concat('once.outbox_d', day)) IS NOT NULL) IS NOT TRUE THEN
+        PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, day);
+    END IF;
+    IF traceparent IS NOT NULL THEN
+        traceparent := once._trace(traceparent);
+    END IF;
+    IF key IS NULL THEN
+        event_id := gen_random_uuid();
+    ELSE
+        -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique.
+        event_id := encode(overlay(substring(sha256(convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
+            FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
+        -- An event that was committed after the snapshot does not show: today's index knows it, that of another day is not asked.
+        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+           AND floor(date_part('epoch', transaction_timestamp()) / 86400) <> day THEN
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: this transaction began on another day',
+                DETAIL = format('an event of that day may be hidden from it: tenant=%L scope=%L key=%L event_type=%L', tenant, scope,
+                    key, kind), HINT = 'Retry the transaction.';
+        END IF;
+        -- Under the event's own lock, so that no INSERT waits for another transaction; a fresh statement then looks.
+        IF NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779)) THEN
+            PERFORM once._refuse('P4029', tenant, scope, key, format('another transaction is emitting its event %s',
+                kind));
+        END IF;
+        PERFORM FROM once.outbox AS o
+          WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
+            AND o.event_type = kind COLLATE "C" AND o.day < day;
+        IF FOUND OR ((pg_sequence_last_value('once.outbox_day_seq') / 256 = day) IS NOT TRUE
+                     AND once._emitted_later(tenant, scope, key, kind, day)) THEN
+            PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, headers);
+            RETURN event_id;
+        END IF;
+    END IF;
+    INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant, scope,
+        key, traceparent, headers, payload)
+    VALUES (day, now, event_id, topic, kind, aggregate_type, aggregate_id, tenant, scope, key,
+        traceparent, headers, payload)
+    ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where a race was lost: 40001
+    IF NOT FOUND THEN
+        PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, headers);
+    END IF;
+    RETURN event_id;
+END $$;

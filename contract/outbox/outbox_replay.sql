@@ -1,0 +1,39 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.outbox_replay(relay, from_time, topic, reason): has a relay deliver again what it has
+-- passed: every event that the outbox still holds, emitted since from_time (of this topic; NULL: of
+-- all that the relay takes), is parked as 'waiting', in order, and newer events of their aggregates
+-- wait behind them. Receivers see the same event ids again. What is parked already stays as it is.
+-- Returns how many it parked; recorded in once.parked_decision. Newer events that a running relay
+-- has already in its hands are not held back. Raises 22023 for a missing reason or time, or an
+-- unknown relay.
+CREATE FUNCTION once.outbox_replay(relay text, from_time timestamptz, topic text, reason text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    stored once.relay;
+    parked bigint;
+BEGIN
+    PERFORM once._reason(reason);
+    IF from_time IS NULL THEN
+        PERFORM once._refuse_relay('22023', relay, 'from_time is missing', 'Events since then are replayed.');
+    END IF;
+    stored := once._relay_row(relay);
+    INSERT INTO once.parked_event AS p (relay, id, xid, day, event_id, topic, tenant, aggregate_type, aggregate_id, state,
+                                        next_at, parked_at, updated_at)
+    SELECT stored.relay, o.id, o.xid, o.day, o.event_id, o.topic, o.tenant, o.aggregate_type, o.aggregate_id, 'waiting',
+           CASE WHEN o.aggregate_id IS NULL THEN now ELSE 'infinity' END, now, now
+      FROM once.outbox AS o
+     WHERE o.day >= floor(date_part('epoch', from_time) / 86400) AND o.created_at >= from_time
+       AND (topic IS NULL OR o.topic = topic COLLATE "C")
+       AND (stored.topics IS NULL OR o.topic LIKE ANY (stored.topics))
+       AND (pg_visible_in_snapshot(o.xid, stored.seen)
+            OR (coalesce(pg_visible_in_snapshot(o.xid, stored.reading), false) AND o.id <= stored.after_id))
+     ORDER BY o.id
+    ON CONFLICT ON CONSTRAINT parked_event_pkey DO NOTHING;
+    GET DIAGNOSTICS parked = ROW_COUNT;
+    PERFORM once._promote(stored.relay, NULL);
+    INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
+    VALUES (session_user, reason, 'replay', stored.relay, concat_ws(' ', from_time, topic));
+    RETURN parked;
+END $$;

@@ -1,0 +1,35 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.relay_adopt(relay, reason, xids_continue): makes a relay whose progress was not written in
+-- this database (P4080) one of this database. After a restore (pg_dump, logical replication) it is
+-- unknown what was published since the dump: it goes on with what commits from now on, and what the
+-- outbox held before is published only by once.outbox_replay; what was parked stays parked, and new
+-- events are numbered behind all that are there. Where a dump was restored into the cluster that it
+-- is of, pass xids_continue => true: transactions are counted as they were, so it goes on where it
+-- was, and nothing is left out. Recorded in once.parked_decision. Raises 55006 while a session
+-- works for the relay, P4080 while events come by logical replication, 22023 for a missing reason
+-- or an unknown relay.
+CREATE FUNCTION once.relay_adopt(relay text, reason text, xids_continue boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    stored once.relay;
+BEGIN
+    PERFORM once._reason(reason);
+    IF NOT pg_try_advisory_xact_lock(once._relay_lock(relay)) THEN
+        PERFORM once._refuse_relay('55006', relay, 'a session works for this relay', 'Stop it first.');
+    END IF;
+    IF once._outbox_subscribed() THEN
+        PERFORM once._refuse_foreign(relay, 'the events come by a subscription: drop it first');
+    END IF;
+    stored := once._relay_row(relay);
+    IF NOT xids_continue THEN
+        PERFORM once._adopt_events();
+        UPDATE once.relay AS r
+           SET seen = pg_current_snapshot(), reading = NULL, after_id = 0, progressed_at = clock_timestamp()
+         WHERE r.relay = stored.relay;
+    END IF;
+    -- Its xmin is ours since once._relay_row.
+    UPDATE once.relay AS r SET written_by = r.xmin WHERE r.relay = stored.relay;
+    INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
+    VALUES (session_user, reason, 'adopt', stored.relay, stored.relay);
+END $$;

@@ -1,0 +1,27 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._metric_names(): the metrics of once.metrics: what they are. Alerts and dashboards go by
+-- these names.
+CREATE FUNCTION once._metric_names() RETURNS TABLE (name text, kind text, help text) LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    VALUES
+    ('pgonce_intents', 'counter', 'Attempts in the database by their answer: new, replay, mismatch, active, stale (taken over),'
+     ' retryable (taken over), final, in_doubt, expired.'),
+    ('pgonce_inbox', 'counter', 'Messages in the database by the inbox''s answer: process, duplicate, mismatch.'),
+    ('pgonce_stale', 'gauge', 'Attempts whose lease has passed without a report, at the last sweep.'),
+    ('pgonce_stale_oldest_seconds', 'gauge', 'For how long the oldest of them has been so.'),
+    ('pgonce_in_doubt', 'gauge', 'Intents with an unknown outcome, at the last sweep.'),
+    ('pgonce_outbox_pending', 'gauge', 'Events that a relay has still to deliver and has not parked.'),
+    ('pgonce_outbox_lag_seconds', 'gauge', 'The age of the oldest of them.'),
+    ('pgonce_outbox_parked', 'gauge', 'Events that a relay has parked, by state: waiting, retrying, dead.'),
+    ('pgonce_inbox_parked', 'gauge', 'Messages that a consumer has parked, by state: waiting, retrying, dead.'),
+    ('pgonce_table_bytes', 'gauge', 'Size of a table with its indexes and partitions.'),
+    ('pgonce_partition_bytes', 'gauge', 'Size of the partition of a day with its indexes.'),
+    ('pgonce_partitions_ahead', 'gauge', 'Days after today that have their partition.'),
+    ('pgonce_partitions_closing', 'gauge', 'Days that are being retired.'),
+    ('pgonce_keeper_last_success_timestamp_seconds', 'gauge', 'When a step of the keeper succeeded last.'),
+    ('pgonce_keeper_failing', 'gauge', '1: the last run of a step of the keeper failed.'),
+    ('pgonce_retention_held', 'gauge', 'What keeps old rows from being deleted: how many of them.'),
+    ('pgonce_clock_held', 'gauge', '1: nothing is deleted, because the clock is not steady.'),
+    ('pgonce_contract_version', 'gauge', 'The version of the contract.'),
+    ('pgonce_oldest_transaction_seconds', 'gauge', 'The age of the oldest open transaction, which holds back cleaning.'),
+    ('pgonce_xid_age', 'gauge', 'Transactions since this database was frozen last.')
+$$;

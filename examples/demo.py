@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""What `make run` shows, around the server of `pgonce dev`: two services with a gateway before each, a keeper, and NATS with a relay and a consumer,
+which bring orders from the server's database into another. All of it is one session, found again by a lock that each process holds.
+
+  demo.py start BUILD [DIR]    BUILD: the build directory; DIR: of pgonce dev, default .pgonce. What ran before is ended. Prints what runs, as JSON.
+  demo.py stop BUILD [DIR]"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+EXAMPLES = pathlib.Path(__file__).resolve().parent
+PATIENCE_S = 20
+PORTS = {"payments": 8080, "handoff": 8180, "nats": 4222, "metrics": 9187}  # and above, where somebody has these
+
+
+def note(text):
+    print(f"demo.py: {text}", file=sys.stderr)
+
+
+def wait_until(is_so, what, log):
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what}: the reason is in {log}")
+        time.sleep(0.02)
+
+
+def accepts(address):
+    family = socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX
+    with socket.socket(family) as asked:
+        return asked.connect_ex(address) == 0
+
+
+def is_free(port):
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return True
+    return False
+
+
+class Demo:
+    def __init__(self, build, directory):
+        self.build = pathlib.Path(build).resolve()
+        self.pgonce = self.build / "cli/pgonce"
+        self.directory = pathlib.Path(directory)
+        try:
+            self.server = json.loads(self.run(self.pgonce, "dev", "--dir", directory, "--status", "--json", check=False))
+            owner = os.stat(self.server["data"])
+        except (OSError, ValueError):
+            sys.exit(f"demo.py: there is no server of pgonce dev in {directory}: pgonce dev --detach starts it")
+        self.user, self.group = owner.st_uid, owner.st_gid  # who runs the server
+        self.home = pathlib.Path(self.server["log"]).parent / "demo"
+        self.log = self.home / "log"
+        self.dsn = self.server["dsn"]
+        self.warehouse = self.dsn.replace("dbname=app", "dbname=warehouse")
+        self.told = {"server": {"dsn": self.dsn, "log": str(self.log)}, "keeper": None, "payments": None, "handoff": None, "events": None}
+
+    @staticmethod
+    def run(*words, check=True):
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(map(str, words))}: exit status {done.returncode}")
+        return done.stdout
+
+    def sql(self, dsn, *words):
+        return self.run("psql", "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", dsn, "-c", "SET client_min_messages = warning", *words).strip()
+
+    # ---- The session.
+
+    def make_home(self):
+        self.home.mkdir(exist_ok=True)
+        found = os.lstat(self.home)
+        if self.home.is_symlink() or found.st_uid != os.geteuid():
+            raise RuntimeError(f"{self.home} is not a directory of this user: remove it, or run this as its owner")
+        self.home.chmod(0o755)  # whatever the umask: the server's user has to get in
+
+    def open_lock(self, name):
+        return os.open(self.home / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+    def end_session(self, lock):
+        """The lock is held: so the session exists, and its number is nobody else's."""
+
+        def is_ours():
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            return False
+
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if is_ours():
+                return
+            leader = int(os.pread(lock, 20, 0) or 0)
+            if leader > 1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(leader, number)
+            with contextlib.suppress(RuntimeError):
+                wait_until(is_ours, "", self.log)
+        if not is_ours():
+            raise RuntimeError(f"what runs in {self.home} does not end")
+
+    def lead(self, lock):
+        """Makes this process the session's first. What it starts is of it, and holds the lock."""
+        os.setsid()
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        os.set_inheritable(lock, True)
+
+    def launch(self, program, *words, as_root=False):
+        """Opened before root's rights are given up: the server's user may not get to where the program is."""
+        opened = os.open(program, os.O_RDONLY)
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(OSError):
+                log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
+                for fd, to in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+                    os.dup2(fd, to)
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                os.chdir("/")
+                if os.geteuid() == 0 and not as_root:
+                    os.setgroups([])
+                    os.setgid(self.group)
+                    os.setuid(self.user)
+                os.execve(opened, [pathlib.Path(program).name, *map(str, words)], os.environ)
+            os._exit(127)
+        os.close(opened)
+        return pid
+
+    def wait_for(self, name, pid, address):
+        def is_up():
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                raise RuntimeError(f"{name} did not start: the reason is in {self.log}")
+            return accepts(address)
+
+        wait_until(is_up, f"{name} did not start", self.log)
+
+    def port(self, name):
+        """The one of last time, so that lines that were copied stay true; else the first that is free."""
+        kept = self.home / f"{name}.port"
+        wished = [int(kept.read_text())] if kept.exists() else []
+        for port in [*wished, *range(PORTS[name], PORTS[name] + 100)]:
+            if is_free(port):
+                kept.write_text(f"{port}\n")
+                return port
+        raise RuntimeError(f"no port from {PORTS[name]} to {PORTS[name] + 99} is free")
+
+    # ---- What is in it.
+
+    def start_service(self, name):
+        """A service on a unix socket, and a gateway before it."""
+        at, port = f"{self.server['host']}/{name}.sock", self.port(name)
+        service = self.launch(self.build / f"examples/{name}/{name}-example", "--listen", f"unix:{at}", "--dsn", self.dsn)
+        self.wait_for(name, service, at)
+        user = ["--user", pwd.getpwuid(self.user).pw_name] if os.geteuid() == 0 else []
+        words = ["--listen", f"127.0.0.1:{port}", "--upstream", f"http://unix:{at}", "--scope", name, "--wait", "10s", "--required", "--prepare"]
+        gateway = self.launch(self.pgonce, "gateway", "--dsn", self.dsn, "--dir", self.home / f"gateway-{name}", *words, *user, as_root=True)
+        self.wait_for(f"the gateway before {name}", gateway, ("127.0.0.1", port))
+        return {"url": f"http://127.0.0.1:{port}/{name}", "status": f"http://127.0.0.1:{port}/once/status", "socket": at, "pid": service, "gateway": gateway}
+
+    def start_keeper(self):
+        port = self.port("metrics")
+        keeper = self.launch(self.pgonce, "keep", "--dsn", self.dsn, "--metrics", f"127.0.0.1:{port}")
+        self.wait_for("the keeper", keeper, ("127.0.0.1", port))
+        return {"metrics": f"http://127.0.0.1:{port}/metrics", "pid": keeper}
+
+    def start_nats(self, program, port):
+        store = self.home / "nats"
+        store.mkdir(mode=0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(store, self.user, self.group, follow_symlinks=False)
+        nats = self.launch(program, "-a", "127.0.0.1", "-p", port, "-js", "-sd", store)
+        self.wait_for("NATS", nats, ("127.0.0.1", port))
+        return nats
+
+    @staticmethod
+    def make_stream(port):
+        """As `nats stream add ORDERS --subjects 'order.>' --defaults` does it; one that is there stays."""
+        asked = json.dumps({"name": "ORDERS", "subjects": ["order.>"], "storage": "file"})
+        lines = ['CONNECT {"verbose": false}', "SUB reply 1", f"PUB $JS.API.STREAM.CREATE.ORDERS reply {len(asked)}", asked, ""]
+        with socket.create_connection(("127.0.0.1", port), PATIENCE_S) as connection, connection.makefile("rb") as answer:
+            connection.sendall("\r\n".join(lines).encode())
+            line = answer.readline()
+            while not line.startswith(b"MSG reply"):
+                if not line:
+                    raise RuntimeError("NATS closed the connection while it was asked for a stream")
+                line = answer.readline()
+            error = json.loads(answer.readline()).get("error")
+        if error:
+            raise RuntimeError(f"NATS makes no stream: {error}")
+
+    def make_warehouse(self):
+        if not self.sql(self.dsn, "-c", "SELECT 1 FROM pg_database WHERE datname = 'warehouse'"):
+            self.sql(self.dsn, "-c", "CREATE DATABASE warehouse")
+        self.run(self.pgonce, "init", "--dsn", self.warehouse)
+        self.sql(self.warehouse, "-f", str(EXAMPLES / "orders/stock.sql"))
+
+    def start_events(self):
+        program, port, config = shutil.which("nats-server"), self.port("nats"), self.home / "pgonce.conf"
+        text = (EXAMPLES / "orders/pgonce.conf").read_text().replace("dbname=warehouse", self.warehouse).replace("dbname=shop", self.dsn)
+        config.write_text(text.replace("127.0.0.1:4222", f"127.0.0.1:{port}"))
+        checked = subprocess.run([self.pgonce, "relay", "--check-config", "--config", config], capture_output=True, text=True, check=False)
+        if not program or checked.returncode != 0:
+            note(f"without the relay and the consumer: {checked.stderr if program else 'nats-server is not here'}")
+            return None
+        nats = self.start_nats(program, port)
+        self.make_stream(port)
+        self.make_warehouse()
+        jobs = {name: self.launch(self.pgonce, name, "--config", config) for name in ("relay", "consume")}
+        return {"warehouse": self.warehouse, "url": f"nats://127.0.0.1:{port}", "nats": nats, **jobs}
+
+    def start_gateway(self):
+        if not shutil.which("nginx") or not (self.build / "gateway/ngx_http_once_module.so").exists():
+            note("without the services and the gateway: nginx, or its module, is not here")
+            return {"payments": None, "handoff": None}
+        return {name: self.start_service(name) for name in ("payments", "handoff")}
+
+    def start_all(self):
+        return {**self.told, "keeper": self.start_keeper(), **self.start_gateway(), "events": self.start_events()}
+
+    # ---- The two commands.
+
+    def start(self):
+        if not self.server["running"]:
+            raise RuntimeError("no server runs: pgonce dev --detach starts it")
+        if os.geteuid() == 0 and os.stat(self.directory).st_uid != 0:
+            note("only the server: the rest of this directory is an ordinary user's; run this as that user")
+            return self.told
+        self.make_home()
+        with os.fdopen(self.open_lock("starting")) as starting:
+            fcntl.flock(starting, fcntl.LOCK_EX)  # one start or stop at a time
+            lock = self.open_lock("lock")
+            self.end_session(lock)
+            self.lead(lock)
+            told = self.start_all()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the next start or stop waits for this process, which is about to end well
+            return told
+
+    def stop(self):
+        if (self.home / "lock").exists():
+            with os.fdopen(self.open_lock("starting")) as starting:
+                fcntl.flock(starting, fcntl.LOCK_EX)
+                self.end_session(self.open_lock("lock"))
+
+
+def lead_and_tell(demo):
+    """In a process of its own, since it leads the session."""
+    try:
+        print(json.dumps(demo.start()), flush=True)
+        return 0
+    except (OSError, RuntimeError) as problem:
+        note(problem)
+        if os.getsid(0) == os.getpid():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.killpg(0, signal.SIGTERM)  # what runs already
+        return 1
+
+
+def main():
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ("start", "stop"):
+        sys.exit(__doc__)
+    os.environ["PATH"] = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
+    demo = Demo(sys.argv[2], sys.argv[3] if len(sys.argv) == 4 else ".pgonce")
+    if sys.argv[1] == "stop":
+        demo.stop()
+        return
+    pid = os.fork()
+    if pid == 0:
+        os._exit(lead_and_tell(demo))
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * value.h: values that people write, on the command line and in the configuration: numbers,
+ * durations, sizes, words. Knows no option.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum value_kind {
+	VALUE_NUMBER,
+	VALUE_DURATION, /* milliseconds: 500ms, 60s, 5m, 2h, 7d, 4w */
+	VALUE_BYTES     /* 4096, 64k, 5M, 1G, also 64kB, 64KiB: k is 1024 */
+} value_kind;
+
+/*
+ * A whole number and its unit. False where the text is none, or negative. What is larger than fits
+ * is INT64_MAX, which no option takes.
+ */
+bool value_parse(value_kind kind, const char *text, int64_t *value);
+#define VALUE_SHOWN_BYTES 32
+/* In the largest unit in which it is a whole number; 7d rather than 1w. Returns the buffer. */
+const char *value_show(value_kind kind, int64_t value, char buffer[VALUE_SHOWN_BYTES]);
+/* Which of the words, which are separated by '|', it is. */
+bool value_choose(const char *choices, const char *text, int64_t *index);
+/*
+ * How many letters are to be changed, added or left out until one is the other (Levenshtein); words
+ * of more than 63 are far from everything.
+ */
+int value_distance(const char *a, const char *b);

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: PostgreSQL
+"""tools/check_files.py: what `make lint` finds without a compiler."""
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def check_files(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import check_files as module
+
+    monkeypatch.setattr(module, "problems", [])
+    yield module
+    sys.modules.pop("check_files", None)
+
+
+@pytest.mark.parametrize("decision", [
+    'if (strstr(failure.text, "pgonce init") != NULL)',
+    'if (strstr(PQerrorMessage(made), ":  ") != NULL)',
+    'if (strcmp(PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY), "deadlock detected") == 0)',
+    'if (hint == NULL || strstr(hint, "pgonce init") == NULL)',
+    'if (strcasestr(once_error_message(error), "once.") != NULL)',
+    'if (strstr(said, remedies[i].said) != NULL)',
+    'bool gone = strncmp(error->message,\n\t\t"server closed", 13) == 0;',
+])  # fmt: skip
+def test_a_decision_by_a_messages_text_is_found(check_files, decision):
+    check_files.check_messages("relay/pipeline.c", f"\n{decision}\n")
+    assert len(check_files.problems) == 1 and check_files.problems[0].startswith("relay/pipeline.c:2: decides by the text")
+    check_files.check_messages("cli/nginx.c", decision)
+    assert len(check_files.problems) == 1
+
+
+@pytest.mark.parametrize("comparison", [
+    'if (strcmp(failure->sqlstate, "P4080") == 0)',
+    'if (strncmp(message->id, "opaque:", 7) == 0)',
+    'if (strcmp(problem, consumer->away_problem) != 0)',
+    'log("problem=%s", problem); if (strcmp(text, "yes") == 0)',
+])  # fmt: skip
+def test_what_is_no_message_may_be_compared(check_files, comparison):
+    check_files.check_messages("relay/pipeline.c", comparison)
+    assert check_files.problems == []
+
+
+def test_each_exception_is_one(check_files):
+    """A file that no longer looks into a message loses its leave."""
+    for path in list(check_files.MAY_READ_MESSAGES):
+        text = (ROOT / path).read_text()
+        check_files.check_messages(f"{path}.other", text)
+        assert any(problem.startswith(f"{path}.other") for problem in check_files.problems), path

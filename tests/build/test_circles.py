@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: PostgreSQL
+"""tools/circles.py: which files call each other, of objects that were built."""
+import pathlib
+import subprocess
+
+import pytest
+
+TOOL = pathlib.Path(__file__).resolve().parents[2] / "tools/circles.py"
+
+
+@pytest.fixture
+def circles(tmp_path):
+    """What the tool says of these sources of relay/."""
+
+    def look(**sources):
+        (tmp_path / "relay").mkdir()
+        (tmp_path / "build/relay/x.p").mkdir(parents=True)
+        for name, text in sources.items():
+            (tmp_path / f"relay/{name}.c").write_text(text)
+            subprocess.run(["cc", "-c", f"relay/{name}.c", "-o", f"build/relay/x.p/{name}.c.o"], cwd=tmp_path, check=True)
+        return subprocess.run([TOOL, "build"], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return look
+
+
+def test_a_line_of_calls_is_fine(circles):
+    done = circles(a="void b(void); void a(void) { b(); }", b="void c(void); void b(void) { c(); }", c="void c(void) {}")
+    assert (done.returncode, done.stdout) == (0, ""), done
+
+
+def test_a_circle_of_calls_is_found_and_its_names_are_told(circles):
+    done = circles(a="void b(void); void a(void) { b(); }", b="void c(void); void b(void) { c(); }", c="extern int a; int c(void) { return a; }")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == ["these files call each other: relay/a.c relay/b.c relay/c.c", "  relay/a.c -> relay/b.c: b",
+                                        "  relay/b.c -> relay/c.c: c", "  relay/c.c -> relay/a.c: a"]
+
+
+def test_nothing_built_is_no_good_news(circles):
+    assert circles().returncode == 1

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What `make install` puts where: the programs, and all that goes with them; the documents lead to each other, the man pages can be read, and the units
+start what is there."""
+import configparser
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from harness.postgres import ROOT, clean_environment
+
+from .command import COMMANDS, PROGRAM
+
+BUILD = PROGRAM.parents[1]
+pytestmark = pytest.mark.skipif("PGONCE_SANITIZED" in os.environ, reason="what is sanitized is not installed")
+
+DOCUMENTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "dashboards", "examples/pgonce.conf"}
+DOCUMENTS |= {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()} | {f"tests/vectors/{path.name}" for path in (ROOT / "tests/vectors").iterdir()}
+EXAMPLES = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.*") if path.is_file() and path.name != "meson.build" and path.suffix != ".pyc"}
+EXPECTED = (
+    {"bin/pgonce", "include/pgonce.h", "LIB/libpgonce.a", "LIB/libpgonce.so", "LIB/libpgonce.so.1", "LIB/libpgonce.so.1.0.0", "LIB/pkgconfig/libpgonce.pc"}
+    | {"lib/nginx/modules/ngx_http_once_module.so"}
+    | {f"lib/systemd/system/pgonce-{job}.service" for job in ("keep", "relay", "consume")}
+    | {f"share/doc/pgonce/{name}" for name in DOCUMENTS | EXAMPLES}
+    | {"share/man/man1/pgonce.1", "share/man/man5/pgonce.conf.5"} | {f"share/man/man1/pgonce-{name}.1" for name in COMMANDS}
+    | {"share/pgonce/dashboards/alerts.yml", "share/pgonce/dashboards/grafana.json", "share/pgonce/pgonce.spdx.json"}
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def destination(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("installed")
+    done = subprocess.run(["meson", "install", "--no-rebuild", "-C", BUILD, "--destdir", directory], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return directory
+
+
+@pytest.fixture(scope="module")
+def prefix(destination):
+    (program,) = destination.rglob("bin/pgonce")
+    return program.parents[1]
+
+
+def test_all_of_it_is_installed_and_nothing_else(destination, prefix):
+    library = next(prefix.rglob("libpgonce.a")).parent
+    found = set()
+    for path in destination.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if prefix in path.parents:
+            found.add(f"LIB/{path.relative_to(library)}" if library in path.parents and "nginx" not in path.parts and "systemd" not in path.parts
+                      else str(path.relative_to(prefix)))
+        else:
+            assert re.search(r"/extension/pgonce(--1\.0\.0\.sql|\.control)$", str(path)), path
+    assert found == EXPECTED
+    assert not [path for path in destination.rglob("*") if path.is_symlink() and not path.exists()], "links that lead nowhere"
+
+
+def test_the_documents_lead_to_each_other(prefix):
+    for document in (prefix / "share/doc/pgonce").rglob("*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
+            if "://" not in target and document.name != "CHANGELOG.md":
+                assert (document.parent / target).exists(), f"{document.relative_to(prefix)} leads to {target}"
+
+
+def test_the_man_pages_can_be_read_and_lead_to_each_other(prefix):
+    pages = list((prefix / "share/man").rglob("*.[15]"))
+    names = {page.name for page in pages}
+    assert "pgonce.conf (5)" in (prefix / "share/man/man1/pgonce-relay.1").read_text()
+    for page in pages:
+        text = page.read_text()
+        for name, section in re.findall(r"^\.BR ([\w.\\-]+) \((\d)\)", text, re.M):
+            assert f"{name}.{section}".replace("\\", "") in names, f"{page.name} names {name}"
+        if shutil.which("groff"):
+            done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-P-cbou", page], capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stderr) == (0, ""), page.name
+            assert "NAME" in done.stdout and len(done.stdout) > 500
+
+
+def test_the_page_of_the_configuration_file_has_every_option_of_the_reference(prefix):
+    page = (prefix / "share/man/man5/pgonce.conf.5").read_text().replace("\\-", "-")
+    reference = (ROOT / "docs/configuration.md").read_text()
+    rows = re.findall(r"^\| `([^`]+)` \| (.*?) \| (.*?) \| (.*) \|$", reference, re.M)
+    assert len(rows) > 60 and len(re.findall(r"^\.B ", page, re.M)) == len(rows)
+    for name, _, _, text in rows:
+        assert f".B {name}\n" in page, name
+        assert text.split(" (")[0].replace("\\|", "|").split(";")[0] in page.replace("\\&", ""), name
+    for heading in re.findall(r"^### (.*)$", reference, re.M):
+        assert f".SS {heading}\n" in page
+
+
+def test_the_example_of_a_configuration_is_right(prefix):
+    for command in ("relay", "consume"):
+        done = subprocess.run([PROGRAM, command, "--check-config", "--config", prefix / "share/doc/pgonce/examples/pgonce.conf"], capture_output=True,
+                              text=True, env=clean_environment(), check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("job", ["keep", "relay", "consume"])
+def test_the_units_start_and_reload_what_is_there(destination, prefix, job, tmp_path):
+    path = prefix / f"lib/systemd/system/pgonce-{job}.service"
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str
+    unit.read(path)
+    words = unit["Service"]["ExecStart"].split()
+    assert destination / words[0].lstrip("/") == prefix / "bin/pgonce" and words[1] == job
+    assert words[-1] == f"${job.upper()}_OPTIONS" and unit["Service"]["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    assert not re.search("@[A-Z]+@", path.read_text())
+    # Its other words are taken by the command.
+    done = subprocess.run([PROGRAM, *words[1:-1], "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if shutil.which("systemd-analyze"):
+        there = tmp_path / path.name
+        there.write_text(path.read_text().replace(words[0], str(PROGRAM.resolve())).replace("User=pgonce", "User=root"))
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", there], capture_output=True, text=True, check=False)
+        assert path.name not in done.stderr, done.stderr
+
+
+def test_they_may_be_read_by_everybody(prefix):
+    for path in (prefix / "share").rglob("*"):
+        assert pathlib.Path(path).stat().st_mode & 0o004, path

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The table of docs/gateway.md that says which answers are stored, released or in doubt has every status of HTTP, and is what the gateway does."""
+
+import re
+
+import pytest
+
+from harness.postgres import ROOT
+from harness.upstream import Answer
+
+from .door import assert_problem, assert_replays, new_key
+
+CONFIG = """
+    once required;
+    once_scope pay;
+    once_tenant $http_x_tenant;
+    location /pay { proxy_pass http://app; }
+    location /little { once_store 2xx; once_on_5xx release; proxy_pass http://app; }
+    location /much { once_on_5xx store; proxy_pass http://app; }
+"""
+SECTION = (ROOT / "docs/gateway.md").read_text().partition("## What is stored, released, or in doubt")[2].partition("\n## ")[0]
+STATES = {"stored": "succeeded", "released": "failed_retryable", "in doubt": "in_doubt"}
+
+
+def rows():
+    """[(cell, the statuses that it names, the outcomes of its second cell: by default, then otherwise)]"""
+    found = []
+    for cell, outcome in re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]+ \|$", SECTION, re.M)[1:]:
+        if cell == "status" or cell.startswith("---"):
+            continue
+        named = {int(number) for number in re.findall(r"\b\d{3}\b", cell.partition(", also")[0])}
+        if "and above" in cell:
+            named = set(range(600, 1000))
+        for hundred in re.findall(r"\b(\d)xx", cell):
+            named |= set(range(int(hundred) * 100, int(hundred) * 100 + 100))
+        if named == {101}:
+            continue  # test_redirects.py::test_a_protocol_switch_passes_and_leaves_doubt
+        found.append((cell, named, re.findall("stored|released|in doubt", outcome)))
+    return found
+
+
+def row_of(status):
+    """A row that names the status itself goes before one of its hundred."""
+    return min((row for row in rows() if status in row[1]), key=lambda row: len(row[1]))
+
+
+@pytest.mark.parametrize("cell, outcomes", [(cell, outcomes) for cell, _, outcomes in rows()])
+def test_each_row_of_the_table_is_what_happens(door, cell, outcomes):
+    """In a location as it is by default, and in others: what the table names comes, and nothing else."""
+    statuses = [status for status in [*range(200, 602), 700, 999] if row_of(status)[0] == cell]
+    assert statuses and outcomes
+    seen = set()
+    for status in statuses:
+        for target in ("/pay", "/little", "/much"):
+            key = new_key()
+            door.upstream.script(key, Answer(status, body=b""), Answer())
+            first = door.attempt(key, target)
+            state = door.state(key)
+            seen.add(state)
+            assert first.status == status and state in {STATES[outcome] for outcome in outcomes}, (status, target)
+            assert target != "/pay" or state == STATES[outcomes[0]], status
+            assert_retry(door, key, target, first, state)
+    assert seen == {STATES[outcome] for outcome in outcomes}
+
+
+def assert_retry(door, key, target, first, state):
+    if state == "succeeded":
+        assert_replays(door, key, first, target)
+    elif state == "in_doubt":
+        assert_problem(door.attempt(key, target), 409, "in-doubt")
+    else:
+        again = door.attempt(key, target)
+        assert again.status == 201 and not again.replayed and door.count(key) == 2
+
+
+def test_every_status_has_a_row():
+    assert not [status for status in range(200, 1000) if not any(status in row[1] for row in rows())]

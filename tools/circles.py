@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""Checks that no two C files call each other, in a circle of any length: circles.py BUILD. What is called is read from the objects that were built (nm)."""
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+
+# Files that are one room: a statement's answer ends operations, and an operation that ends begins others.
+ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src/settle.c", "lib/src/wire.c"}]
+# What nginx has each file of a module know: the module's own number.
+KNOWN_TO_ALL = {"ngx_http_once_module"}
+FOLDERS = ("lib", "service", "relay", "consume", "keeper", "cli", "gateway")
+
+
+def symbols(build):
+    """Of each source what it defines, and what it needs of others."""
+    for built in sorted(build.rglob("*.c.o")):
+        folder, name = built.relative_to(build).parts[0], built.name.removesuffix(".o")
+        source = f"{folder}/{name.replace('_', '/', 1) if folder == 'lib' else name}"
+        if folder in FOLDERS and pathlib.Path(source).exists():
+            out = subprocess.run(["nm", built], capture_output=True, text=True, check=True).stdout
+            yield source, set(re.findall(r" [BDRTV] (\w+)$", out, re.M)), set(re.findall(r" U (\w+)$", out, re.M)) - KNOWN_TO_ALL
+
+
+def calls(build):
+    """From file to file: by which names."""
+    known = list(symbols(build))
+    homes = {name: source for source, defined, _ in known for name in defined}
+    found = collections.defaultdict(dict)
+    for source, _, needed in known:
+        for name in sorted(needed & homes.keys()):
+            if homes[name] != source:
+                found[source].setdefault(homes[name], []).append(name)
+    return found
+
+
+def reachable(found, start):
+    seen, waiting = set(), [start]
+    while waiting:
+        for each in found.get(waiting.pop(), ()):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+    return seen
+
+
+def circles(found):
+    """The largest sets of files that all reach each other."""
+    reach = {source: reachable(found, source) for source in found}
+    seen = set()
+    for source in sorted(found):
+        circle = {source} | {other for other in reach[source] if source in reach.get(other, ())}
+        if len(circle) > 1 and source not in seen:
+            seen |= circle
+            yield circle
+
+
+def main():
+    found = calls(pathlib.Path(sys.argv[1]))
+    if not found:
+        sys.exit(f"{sys.argv[1]} holds nothing that was built")
+    bad = [circle for circle in circles(found) if not any(circle <= room for room in ROOMS)]
+    for circle in bad:
+        print("these files call each other:", *sorted(circle))
+        for caller in sorted(circle):
+            for called in sorted(circle & found[caller].keys()):
+                print(f"  {caller} -> {called}: {', '.join(found[caller][called][:5])}")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
