@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 
 enum {
@@ -14,22 +14,22 @@ enum {
 
 static void print_message_state(const json_t *row)
 {
-	const char *tenant = parked_text(row, "tenant"), *key = parked_text(row, "key");
+	const char *tenant = operator_text(row, "tenant"), *key = operator_text(row, "key");
 	char *before = cli_format("%s%s%s%s%s", tenant[0] != '\0' ? "tenant " : "", tenant,
 	                          tenant[0] != '\0' && key[0] != '\0' ? ", " : "", key[0] != '\0' ? "key " : "", key);
 
-	parked_print_state(row, before);
+	operator_print_state(row, before);
 	free(before);
 }
 
 static void print_list(const cli_invocation *invocation, const json_t *list)
 {
-	static const parked_column consumer_columns[] = {{"CONSUMER", "consumer", COLUMN_TEXT},
-	                                                 {"STATE", "state", COLUMN_TEXT},
-	                                                 {"MESSAGES", "messages", COLUMN_NUMBER},
-	                                                 {"OLDEST", "age_ms", COLUMN_AGE},
-	                                                 {NULL, NULL, COLUMN_TEXT}};
-	static const parked_column message_columns[] = {
+	static const operator_column consumer_columns[] = {{"CONSUMER", "consumer", COLUMN_TEXT},
+	                                                   {"STATE", "state", COLUMN_TEXT},
+	                                                   {"MESSAGES", "messages", COLUMN_NUMBER},
+	                                                   {"OLDEST", "age_ms", COLUMN_AGE},
+	                                                   {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column message_columns[] = {
 	    {"MESSAGE", "message_id", COLUMN_TEXT}, {"STATE", "state", COLUMN_TEXT}, {"AGE", "age_ms", COLUMN_AGE},
 	    {"CONSUMER", "consumer", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT}, {NULL, NULL, COLUMN_TEXT}};
 	const json_t *messages = json_object_get(list, "messages");
@@ -39,19 +39,19 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 		                                        : "nothing is parked: every message that was taken is applied");
 		return;
 	}
-	parked_print_table(json_object_get(list, "consumers"), consumer_columns, NULL);
+	operator_print_table(json_object_get(list, "consumers"), consumer_columns, NULL);
 	putchar('\n');
 	if (json_array_size(messages) == 0) {
 		puts("no message is in this state");
 	} else {
-		parked_print_table(messages, message_columns, print_message_state);
+		operator_print_table(messages, message_columns, print_message_state);
 	}
 }
 
 static int list_messages(const cli_invocation *invocation, PGconn *connection, const char *operand)
 {
 	const char *state = invocation->text[OPTION_STATE];
-	char *taken = parked_take(invocation);
+	char *taken = operator_take(invocation);
 	const char *parameters[] = {invocation->text[OPTION_CONSUMER], state, invocation->text[OPTION_PARKED_TENANT],
 	                            taken};
 	json_t *list = NULL;
@@ -62,7 +62,8 @@ static int list_messages(const cli_invocation *invocation, PGconn *connection, c
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help dead",
 		                  "a message is waiting, retrying or dead, never pending: the broker has it");
 	} else {
-		result = parked_query(invocation, connection, SQL_DEAD_LIST, 4, parameters, "cannot list the messages", &list);
+		result =
+		    operator_query(invocation, connection, SQL_DEAD_LIST, 4, parameters, "cannot list the messages", &list);
 	}
 	if (result == CLI_OK) {
 		if (invocation->given[OPTION_JSON]) {
@@ -70,7 +71,7 @@ static int list_messages(const cli_invocation *invocation, PGconn *connection, c
 		} else {
 			print_list(invocation, list);
 		}
-		parked_note_cut(invocation, json_object_get(list, "messages"), "messages");
+		operator_note_cut(invocation, json_object_get(list, "messages"), "messages");
 	}
 	json_decref(list);
 	free(taken);
@@ -88,8 +89,8 @@ static char *places_text(const json_t *places)
 
 	json_array_foreach(places, index, place)
 	{
-		const char *tenant = parked_text(place, "tenant");
-		cli_append(&text, "%s%s%s%s%s", text[0] != '\0' ? ", " : "", parked_text(place, "consumer"),
+		const char *tenant = operator_text(place, "tenant");
+		cli_append(&text, "%s%s%s%s%s", text[0] != '\0' ? ", " : "", operator_text(place, "consumer"),
 		           tenant[0] != '\0' ? " (tenant '" : "", tenant, tenant[0] != '\0' ? "')" : "");
 	}
 	return text;
@@ -102,7 +103,8 @@ static int find_message(const cli_invocation *invocation, PGconn *connection, co
 	const char *consumer = invocation->text[OPTION_CONSUMER];
 	const char *parameters[] = {id, consumer, invocation->text[OPTION_PARKED_TENANT]};
 	json_t *places = NULL;
-	int result = parked_query(invocation, connection, SQL_DEAD_FIND, 3, parameters, "cannot find the message", &places);
+	int result =
+	    operator_query(invocation, connection, SQL_DEAD_FIND, 3, parameters, "cannot find the message", &places);
 
 	*place = NULL;
 	if (result == CLI_OK && json_array_size(places) == 0) {
@@ -142,22 +144,22 @@ static void print_payload(const json_t *message)
 
 static void print_message(const json_t *message)
 {
-	parked_print_member(message, "message", "message_id");
-	parked_print_member(message, "consumer", "consumer");
-	if (parked_text(message, "tenant")[0] != '\0') {
-		parked_print_member(message, "tenant", "tenant");
+	operator_print_member(message, "message", "message_id");
+	operator_print_member(message, "consumer", "consumer");
+	if (operator_text(message, "tenant")[0] != '\0') {
+		operator_print_member(message, "tenant", "tenant");
 	}
-	parked_print_member(message, "topic", "topic");
-	parked_print_member(message, "key", "key");
-	parked_print_member(message, "state", "state");
-	parked_print_member(message, "attempts", "attempts");
-	parked_print_member(message, "next", "next_at");
-	parked_print_member(message, "error", "error");
-	parked_print_member(message, "sqlstate", "sqlstate");
-	parked_print_member(message, "parked", "parked_at");
-	parked_print_member(message, "updated", "updated_at");
-	parked_print_member(message, "headers", "headers");
-	parked_print_decisions(message);
+	operator_print_member(message, "topic", "topic");
+	operator_print_member(message, "key", "key");
+	operator_print_member(message, "state", "state");
+	operator_print_member(message, "attempts", "attempts");
+	operator_print_member(message, "next", "next_at");
+	operator_print_member(message, "error", "error");
+	operator_print_member(message, "sqlstate", "sqlstate");
+	operator_print_member(message, "parked", "parked_at");
+	operator_print_member(message, "updated", "updated_at");
+	operator_print_member(message, "headers", "headers");
+	operator_print_decisions(message);
 	print_payload(message);
 }
 
@@ -167,9 +169,9 @@ static int show_message(const cli_invocation *invocation, PGconn *connection, co
 	int result = find_message(invocation, connection, id, &place);
 
 	if (result == CLI_OK) {
-		const char *parameters[] = {parked_text(place, "consumer"), id, parked_text(place, "tenant")};
+		const char *parameters[] = {operator_text(place, "consumer"), id, operator_text(place, "tenant")};
 		result =
-		    parked_query(invocation, connection, SQL_DEAD_SHOW, 3, parameters, "cannot read the message", &message);
+		    operator_query(invocation, connection, SQL_DEAD_SHOW, 3, parameters, "cannot read the message", &message);
 	}
 	if (result == CLI_OK && !json_is_object(message)) {
 		result = cli_fail(invocation, CLI_NOT_FOUND, "it was applied or discarded just now",
@@ -193,18 +195,18 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 	int result = find_message(invocation, connection, id, &place);
 
 	if (result == CLI_OK) {
-		const char *parameters[] = {parked_text(place, "consumer"), id, parked_text(place, "tenant"),
+		const char *parameters[] = {operator_text(place, "consumer"), id, operator_text(place, "tenant"),
 		                            invocation->text[OPTION_PARKED_REASON]};
-		result = parked_query(invocation, connection, statement, 4, parameters, what, &answer);
+		result = operator_query(invocation, connection, statement, 4, parameters, what, &answer);
 	}
 	if (result == CLI_OK && !json_is_true(answer)) {
 		result = cli_fail(invocation, CLI_REFUSED, "it was applied or discarded just now",
 		                  "message '%s' is not parked any more", id);
 	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s, s:s, s:s}", "message_id", id, "consumer", parked_text(place, "consumer"),
-		                         "tenant", parked_text(place, "tenant"), "done", invocation->operands[0]));
+		cli_print_json(json_pack("{s:s, s:s, s:s, s:s}", "message_id", id, "consumer", operator_text(place, "consumer"),
+		                         "tenant", operator_text(place, "tenant"), "done", invocation->operands[0]));
 	} else if (result == CLI_OK) {
-		plain_line("message %s, consumer %s: %s", id, parked_text(place, "consumer"), done);
+		plain_line("message %s, consumer %s: %s", id, operator_text(place, "consumer"), done);
 	}
 	json_decref(answer);
 	json_decref(place);
@@ -227,12 +229,12 @@ int cli_dead(const cli_invocation *invocation)
 {
 	static const option_id of_list[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_STATE, OPTION_TAKE, OPTION_COUNT};
 	static const option_id of_one[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
-	static const parked_verb verbs[] = {
+	static const operator_verb verbs[] = {
 	    {.name = "list", .options = of_list, .run = list_messages},
 	    {.name = "show", .operand = "ID", .options = of_one, .run = show_message},
 	    {.name = "retry", .operand = "ID", .needs_reason = true, .options = of_one, .run = retry_message},
 	    {.name = "discard", .operand = "ID", .needs_reason = true, .options = of_one, .run = discard_message},
 	    {.name = NULL}};
 
-	return parked_run(invocation, verbs);
+	return operator_run(invocation, verbs);
 }

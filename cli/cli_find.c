@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 #include "story.h"
 
@@ -69,7 +69,7 @@ static char *read_trace(const char *text)
 static int read_when(const cli_invocation *invocation, PGconn *connection, option_id id, marks *marks, int index)
 {
 	char *when = NULL;
-	int result = parked_read_time(invocation, connection, id, true, &when);
+	int result = operator_read_time(invocation, connection, id, true, &when);
 
 	marks->parameters[index] = keep(marks, when);
 	return result;
@@ -102,8 +102,8 @@ static int read_marks(const cli_invocation *invocation, marks *marks)
 	marks->parameters[2] = invocation->text[OPTION_INTENT_STATE];
 	marks->parameters[5] = invocation->text[OPTION_EVENT];
 	marks->parameters[7] = invocation->text[OPTION_OWNER];
-	marks->parameters[10] = keep(marks, parked_take(invocation));
-	if (marks->parameters[5] != NULL && !parked_is_uuid(marks->parameters[5])) {
+	marks->parameters[10] = keep(marks, operator_take(invocation));
+	if (marks->parameters[5] != NULL && !operator_is_uuid(marks->parameters[5])) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce outbox list shows events and their ids",
 		                "option --event: '%s' is no event's id: it is a UUID", marks->parameters[5]);
 	}
@@ -123,14 +123,14 @@ static int read_marks(const cli_invocation *invocation, marks *marks)
 
 static void print_more(const json_t *row)
 {
-	char *trace = read_trace(parked_text(row, "traceparent"));
-	char *result = cli_format("%s %s", parked_text(row, "result_type"), parked_text(row, "result_id"));
+	char *trace = read_trace(operator_text(row, "traceparent"));
+	char *result = cli_format("%s %s", operator_text(row, "result_type"), operator_text(row, "result_id"));
 	const struct {
 		const char *name;
 		const char *value; /* empty: it has none */
-	} marks[] = {{"tenant ", parked_text(row, "tenant")},
+	} marks[] = {{"tenant ", operator_text(row, "tenant")},
 	             {"result ", strlen(result) > 1 ? result : ""},
-	             {"owner ", parked_text(row, "owner")},
+	             {"owner ", operator_text(row, "owner")},
 	             {"trace ", trace != NULL ? trace : ""},
 	             {"", json_is_true(json_object_get(row, "archived")) ? "archived" : ""}};
 	const char *separator = "  ";
@@ -155,19 +155,19 @@ typedef struct listing {
 	size_t count;
 	json_t *part;  /* for people: rows that are not printed yet; the first of all stays */
 	json_t *first; /* for people */
-	parked_table table;
+	operator_table table;
 	int write_error; /* the errno; 0: none */
 	bool unknown;    /* a row is no JSON */
 } listing;
 
 static void print_part(listing *listing)
 {
-	static const parked_column columns[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
-	                                        {"STATE", "state", COLUMN_TEXT},      {"AGE", "age_ms", COLUMN_AGE},
-	                                        {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column columns[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
+	                                          {"STATE", "state", COLUMN_TEXT},      {"AGE", "age_ms", COLUMN_AGE},
+	                                          {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
 
 	if (json_array_size(listing->part) > 0) {
-		parked_print_part(&listing->table, listing->part, columns, print_more);
+		operator_print_part(&listing->table, listing->part, columns, print_more);
 		json_array_clear(listing->part);
 	}
 }
@@ -221,8 +221,8 @@ static void print_end(listing *listing)
 		return;
 	}
 	const json_t *first = listing->first;
-	char *command = listing->count == 1 ? story_command("show", parked_text(first, "tenant"),
-	                                                    parked_text(first, "scope"), parked_text(first, "key"))
+	char *command = listing->count == 1 ? story_command("show", operator_text(first, "tenant"),
+	                                                    operator_text(first, "scope"), operator_text(first, "key"))
 	                                    : cli_duplicate("pgonce show --scope SCOPE --key KEY");
 	putchar('\n');
 	plain_line("the whole story: %s", command);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 
 enum {
@@ -12,7 +12,7 @@ enum {
 
 static bool is_parked(const json_t *relay)
 {
-	const char *state = parked_text(relay, "state");
+	const char *state = operator_text(relay, "state");
 	return strcmp(state, "waiting") == 0 || strcmp(state, "retrying") == 0 || strcmp(state, "dead") == 0;
 }
 
@@ -20,21 +20,21 @@ static bool is_parked(const json_t *relay)
 
 static void print_event_state(const json_t *row)
 {
-	const char *id = parked_text(row, "aggregate_id");
-	char *aggregate = cli_format("%s%s%s", parked_text(row, "aggregate_type"), id[0] != '\0' ? " " : "", id);
+	const char *id = operator_text(row, "aggregate_id");
+	char *aggregate = cli_format("%s%s%s", operator_text(row, "aggregate_type"), id[0] != '\0' ? " " : "", id);
 
-	parked_print_state(row, aggregate);
+	operator_print_state(row, aggregate);
 	free(aggregate);
 }
 
 static void print_list(const cli_invocation *invocation, const json_t *list)
 {
-	static const parked_column relay_columns[] = {{"RELAY", "relay", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT},
-	                                              {"STATE", "state", COLUMN_TEXT},  {"EVENTS", "events", COLUMN_NUMBER},
-	                                              {"OLDEST", "age_ms", COLUMN_AGE}, {NULL, NULL, COLUMN_TEXT}};
-	static const parked_column event_columns[] = {{"EVENT", "event_id", COLUMN_TEXT}, {"STATE", "state", COLUMN_TEXT},
-	                                              {"AGE", "age_ms", COLUMN_AGE},      {"RELAY", "relay", COLUMN_TEXT},
-	                                              {"TOPIC", "topic", COLUMN_TEXT},    {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column relay_columns[] = {
+	    {"RELAY", "relay", COLUMN_TEXT},     {"TOPIC", "topic", COLUMN_TEXT},  {"STATE", "state", COLUMN_TEXT},
+	    {"EVENTS", "events", COLUMN_NUMBER}, {"OLDEST", "age_ms", COLUMN_AGE}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column event_columns[] = {{"EVENT", "event_id", COLUMN_TEXT}, {"STATE", "state", COLUMN_TEXT},
+	                                                {"AGE", "age_ms", COLUMN_AGE},      {"RELAY", "relay", COLUMN_TEXT},
+	                                                {"TOPIC", "topic", COLUMN_TEXT},    {NULL, NULL, COLUMN_TEXT}};
 	const json_t *relays = json_object_get(list, "relays");
 	const json_t *events = json_object_get(list, "events");
 
@@ -42,25 +42,26 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 		puts("no relay has run in this database yet: pgonce relay --config FILE");
 		return;
 	}
-	parked_print_table(relays, relay_columns, NULL);
+	operator_print_table(relays, relay_columns, NULL);
 	putchar('\n');
 	if (json_array_size(events) == 0) {
 		puts(invocation->given[OPTION_STATE] ? "no event is in this state"
 		                                     : "no event is parked: what a relay has passed is delivered");
 	} else {
-		parked_print_table(events, event_columns, print_event_state);
+		operator_print_table(events, event_columns, print_event_state);
 	}
 }
 
 static int list_events(const cli_invocation *invocation, PGconn *connection, const char *operand)
 {
-	char *taken = parked_take(invocation);
+	char *taken = operator_take(invocation);
 	const char *relay = invocation->text[OPTION_RELAY];
 	const char *parameters[] = {relay, invocation->text[OPTION_TOPIC], invocation->text[OPTION_STATE], taken};
 	json_t *list = NULL;
 
 	(void)operand;
-	int result = parked_query(invocation, connection, SQL_OUTBOX_LIST, 4, parameters, "cannot list the outbox", &list);
+	int result =
+	    operator_query(invocation, connection, SQL_OUTBOX_LIST, 4, parameters, "cannot list the outbox", &list);
 	if (result == CLI_OK && relay != NULL && json_array_size(json_object_get(list, "relays")) == 0) {
 		result = cli_fail(invocation, CLI_NOT_FOUND, "pgonce outbox list shows all",
 		                  "no relay '%s' has run in this database", relay);
@@ -70,7 +71,7 @@ static int list_events(const cli_invocation *invocation, PGconn *connection, con
 		} else {
 			print_list(invocation, list);
 		}
-		parked_note_cut(invocation, json_object_get(list, "events"), "events");
+		operator_note_cut(invocation, json_object_get(list, "events"), "events");
 	}
 	json_decref(list);
 	free(taken);
@@ -81,21 +82,21 @@ static int list_events(const cli_invocation *invocation, PGconn *connection, con
 
 static void print_relay(const json_t *relay, const char *name)
 {
-	const char *state = parked_text(relay, "state");
-	const char *next = is_parked(relay) ? parked_text(relay, "next_at") : "";
+	const char *state = operator_text(relay, "state");
+	const char *next = is_parked(relay) ? operator_text(relay, "next_at") : "";
 	char tried[48] = "";
 
 	if (is_parked(relay)) {
 		snprintf(tried, sizeof tried, ", %" JSON_INTEGER_FORMAT " attempts",
 		         json_integer_value(json_object_get(relay, "attempts")));
 	}
-	plain_line("%-*s %s: %s%s%s%s%s", NAME_COLUMN, name, parked_text(relay, "relay"), state,
+	plain_line("%-*s %s: %s%s%s%s%s", NAME_COLUMN, name, operator_text(relay, "relay"), state,
 	           strcmp(state, "passed") == 0    ? " (delivered, discarded, or older than the relay)"
 	           : strcmp(state, "pending") == 0 ? " (the relay has not reached it yet)"
 	                                           : "",
 	           tried, next[0] != '\0' ? ", next at " : "", next);
-	if (parked_text(relay, "error")[0] != '\0') {
-		plain_line("%-*s   %s", NAME_COLUMN, "", parked_text(relay, "error"));
+	if (operator_text(relay, "error")[0] != '\0') {
+		plain_line("%-*s   %s", NAME_COLUMN, "", operator_text(relay, "error"));
 	}
 }
 
@@ -104,35 +105,35 @@ static void print_event(const json_t *event)
 	size_t index = 0;
 	const json_t *relay = NULL;
 
-	parked_print_member(event, "event", "event_id");
-	parked_print_member(event, "emitted", "created_at");
-	parked_print_member(event, "topic", "topic");
-	parked_print_member(event, "type", "event_type");
-	if (parked_text(event, "tenant")[0] != '\0') {
-		parked_print_member(event, "tenant", "tenant");
+	operator_print_member(event, "event", "event_id");
+	operator_print_member(event, "emitted", "created_at");
+	operator_print_member(event, "topic", "topic");
+	operator_print_member(event, "type", "event_type");
+	if (operator_text(event, "tenant")[0] != '\0') {
+		operator_print_member(event, "tenant", "tenant");
 	}
-	parked_print_member(event, "aggregate", "aggregate_type");
-	parked_print_member(event, "", "aggregate_id");
-	parked_print_member(event, "scope", "scope");
-	parked_print_member(event, "key", "key");
-	parked_print_member(event, "traceparent", "traceparent");
-	parked_print_member(event, "headers", "headers");
+	operator_print_member(event, "aggregate", "aggregate_type");
+	operator_print_member(event, "", "aggregate_id");
+	operator_print_member(event, "scope", "scope");
+	operator_print_member(event, "key", "key");
+	operator_print_member(event, "traceparent", "traceparent");
+	operator_print_member(event, "headers", "headers");
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
 		print_relay(relay, index == 0 ? "relays" : "");
 	}
-	parked_print_decisions(event);
-	parked_print_member(event, "payload", "payload");
+	operator_print_decisions(event);
+	operator_print_member(event, "payload", "payload");
 }
 
 /* The event as once.outbox_event tells it; to be freed by json_decref. */
 static int find_event(const cli_invocation *invocation, PGconn *connection, const char *id, json_t **event)
 {
 	*event = NULL;
-	if (!parked_is_uuid(id)) {
+	if (!operator_is_uuid(id)) {
 		return cli_fail(invocation, CLI_USAGE, "pgonce outbox list", "'%s' is no event's id: it is a UUID", id);
 	}
-	int result = parked_query(invocation, connection, SQL_OUTBOX_EVENT, 1, &id, "cannot read the event", event);
+	int result = operator_query(invocation, connection, SQL_OUTBOX_EVENT, 1, &id, "cannot read the event", event);
 	if (result == CLI_OK && !json_is_object(*event)) {
 		result = cli_fail(invocation, CLI_NOT_FOUND,
 		                  "check the id and the database; an event in a transaction that is still open does not show, "
@@ -168,8 +169,8 @@ static char *relays_text(const json_t *event, bool parked_only)
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
 		if (!parked_only || is_parked(relay)) {
-			cli_append(&text, "%s%s: %s", text[0] != '\0' ? ", " : "", parked_text(relay, "relay"),
-			           parked_text(relay, "state"));
+			cli_append(&text, "%s%s: %s", text[0] != '\0' ? ", " : "", operator_text(relay, "relay"),
+			           operator_text(relay, "state"));
 		}
 	}
 	return text;
@@ -187,11 +188,11 @@ static int choose_relay(const cli_invocation *invocation, const json_t *event, c
 	*chosen = NULL;
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
-		bool meant = asked == NULL || strcmp(asked, parked_text(relay, "relay")) == 0;
+		bool meant = asked == NULL || strcmp(asked, operator_text(relay, "relay")) == 0;
 		known += meant;
 		if (meant && is_parked(relay)) {
 			parked++;
-			*chosen = parked_text(relay, "relay");
+			*chosen = operator_text(relay, "relay");
 		}
 	}
 	char *all = relays_text(event, false), *some = relays_text(event, true);
@@ -225,16 +226,16 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 	}
 	if (result == CLI_OK) {
 		const char *parameters[] = {id, relay, invocation->text[OPTION_PARKED_REASON]};
-		result = parked_query(invocation, connection, statement, 3, parameters, what, &answer);
+		result = operator_query(invocation, connection, statement, 3, parameters, what, &answer);
 	}
 	if (result == CLI_OK && !json_is_true(answer)) {
 		result = cli_fail(invocation, CLI_REFUSED, "pgonce outbox show",
 		                  "event %s is not parked with relay %s any more", id, relay);
 	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s, s:s}", "event_id", parked_text(event, "event_id"), "relay", relay, "done",
-		                         invocation->operands[0]));
+		cli_print_json(json_pack("{s:s, s:s, s:s}", "event_id", operator_text(event, "event_id"), "relay", relay,
+		                         "done", invocation->operands[0]));
 	} else if (result == CLI_OK) {
-		plain_line("event %s, relay %s: %s", parked_text(event, "event_id"), relay, done);
+		plain_line("event %s, relay %s: %s", operator_text(event, "event_id"), relay, done);
 	}
 	json_decref(answer);
 	json_decref(event);
@@ -262,7 +263,7 @@ static int find_relay(const cli_invocation *invocation, PGconn *connection, char
 	json_t *relays = NULL;
 	size_t index = 0;
 	const json_t *name = NULL;
-	int result = parked_query(invocation, connection, SQL_OUTBOX_RELAYS, 0, NULL, "cannot list the relays", &relays);
+	int result = operator_query(invocation, connection, SQL_OUTBOX_RELAYS, 0, NULL, "cannot list the relays", &relays);
 
 	json_array_foreach(relays, index, name)
 	{
@@ -297,7 +298,7 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
 		                  "replay needs --from TIME: what was emitted since then is delivered again");
 	} else {
-		result = parked_read_time(invocation, connection, OPTION_FROM, false, &from);
+		result = operator_read_time(invocation, connection, OPTION_FROM, false, &from);
 	}
 	if (result == CLI_OK) {
 		result = find_relay(invocation, connection, &relay);
@@ -305,14 +306,14 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 	if (result == CLI_OK) {
 		const char *parameters[] = {relay, from, invocation->text[OPTION_TOPIC],
 		                            invocation->text[OPTION_PARKED_REASON]};
-		result = parked_query(invocation, connection, SQL_OUTBOX_REPLAY, 4, parameters, "cannot replay", &answer);
+		result = operator_query(invocation, connection, SQL_OUTBOX_REPLAY, 4, parameters, "cannot replay", &answer);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 		cli_print_json(json_incref(answer));
 	} else if (result == CLI_OK) {
 		json_int_t count = json_integer_value(json_object_get(answer, "replayed"));
 		plain_line("%" JSON_INTEGER_FORMAT " event%s since %s %s delivered again by relay %s", count,
-		           count == 1 ? "" : "s", parked_text(answer, "from"), count == 1 ? "is" : "are", relay);
+		           count == 1 ? "" : "s", operator_text(answer, "from"), count == 1 ? "is" : "are", relay);
 	}
 	json_decref(answer);
 	free(from);
@@ -326,7 +327,7 @@ int cli_outbox(const cli_invocation *invocation)
 	static const option_id of_show[] = {OPTION_COUNT};
 	static const option_id of_one[] = {OPTION_RELAY, OPTION_COUNT};
 	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_FROM, OPTION_COUNT};
-	static const parked_verb verbs[] = {
+	static const operator_verb verbs[] = {
 	    {.name = "list", .options = of_list, .run = list_events},
 	    {.name = "show", .operand = "EVENT", .options = of_show, .run = show_event},
 	    {.name = "retry", .operand = "EVENT", .needs_reason = true, .options = of_one, .run = retry_event},
@@ -334,5 +335,5 @@ int cli_outbox(const cli_invocation *invocation)
 	    {.name = "replay", .needs_reason = true, .options = of_replay, .run = replay_events},
 	    {.name = NULL}};
 
-	return parked_run(invocation, verbs);
+	return operator_run(invocation, verbs);
 }

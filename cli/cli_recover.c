@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 #include "story.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 #include "resolve_many.h"
 #include "story.h"
@@ -45,7 +45,7 @@ static once_state state_of_word(const char *word)
 
 static bool is_decidable(const json_t *told)
 {
-	const char *verdict = parked_text(told, "verdict");
+	const char *verdict = operator_text(told, "verdict");
 
 	return strcmp(verdict, "processing_stale") == 0 || strcmp(verdict, "in_doubt") == 0 ||
 	       strcmp(verdict, "retryable_failure") == 0;
@@ -131,7 +131,7 @@ static int explain(const cli_invocation *invocation, PGconn *connection, const o
 	free(opinion.problem);
 	if (!decidable) {
 		return cli_fail(invocation, CLI_REFUSED, "only an intent in doubt, stale, or failed retryably can be decided",
-		                "there is nothing to decide: the intent is %s", parked_text(story->told, "verdict"));
+		                "there is nothing to decide: the intent is %s", operator_text(story->told, "verdict"));
 	}
 	return cli_fail(invocation, CLI_USAGE,
 	                "--as succeeded: the effect happened; failed_retryable: it did not, the next attempt may run; "
@@ -147,7 +147,7 @@ static void tell_side(const char *name, const json_t *told)
 	const json_t *status = json_object_get(told, "response_status");
 	const json_t *bytes = json_object_get(told, "response_bytes");
 
-	printf("  %-8s %s, fence %" JSON_INTEGER_FORMAT, name, parked_text(told, "state"),
+	printf("  %-8s %s, fence %" JSON_INTEGER_FORMAT, name, operator_text(told, "state"),
 	       json_integer_value(json_object_get(told, "fence")));
 	if (json_is_integer(status)) {
 		printf(", status %" JSON_INTEGER_FORMAT, json_integer_value(status));
@@ -196,13 +196,13 @@ static void print_decision(const cli_invocation *invocation, const once_intent *
 
 	if (invocation->given[OPTION_JSON]) {
 		cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:s, s:s?}", "tenant", intent->tenant,
-		                         "scope", intent->scope, "key", intent->key, "from", parked_text(before, "state"), "to",
-		                         as, "reason", reason, "dry_run", dry_run, "before", side(before), "after", side(after),
-		                         "follows", follows, "verify", opinion->asked ? opinion->answer : NULL));
+		                         "scope", intent->scope, "key", intent->key, "from", operator_text(before, "state"),
+		                         "to", as, "reason", reason, "dry_run", dry_run, "before", side(before), "after",
+		                         side(after), "follows", follows, "verify", opinion->asked ? opinion->answer : NULL));
 		return;
 	}
 	char *named = cli_intent_text(intent);
-	plain_line("%s: %s -> %s%s", named, parked_text(before, "state"), as,
+	plain_line("%s: %s -> %s%s", named, operator_text(before, "state"), as,
 	           dry_run ? " (dry run: nothing was changed)" : "");
 	free(named);
 	tell_side("before", before);

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 #include "story.h"
 
@@ -14,8 +14,9 @@
 
 static void print_intent(const json_t *row, const char *verb)
 {
-	const char *owner = parked_text(row, "owner"), *why = parked_text(row, "reason");
-	char *command = story_command(verb, parked_text(row, "tenant"), parked_text(row, "scope"), parked_text(row, "key"));
+	const char *owner = operator_text(row, "owner"), *why = operator_text(row, "reason");
+	char *command =
+	    story_command(verb, operator_text(row, "tenant"), operator_text(row, "scope"), operator_text(row, "key"));
 
 	if (owner[0] != '\0') {
 		plain_line("  owner %s", owner);
@@ -38,14 +39,14 @@ static void print_to_resolve(const json_t *row)
 }
 
 /* True: something was printed. */
-static bool print_section(const json_t *rows, const char *title, const parked_column *columns,
+static bool print_section(const json_t *rows, const char *title, const operator_column *columns,
                           void (*more)(const json_t *row), const char *advice)
 {
 	if (json_array_size(rows) == 0) {
 		return false;
 	}
 	printf("%s\n", title);
-	parked_print_table(rows, columns, more);
+	operator_print_table(rows, columns, more);
 	if (advice != NULL) {
 		printf("  %s\n", advice);
 	}
@@ -55,24 +56,24 @@ static bool print_section(const json_t *rows, const char *title, const parked_co
 
 static void print_stuck(const json_t *stuck)
 {
-	static const parked_column stale[] = {
+	static const operator_column stale[] = {
 	    {"SCOPE", "scope", COLUMN_TEXT},   {"KEY", "key", COLUMN_TEXT},   {"POLICY", "on_stale", COLUMN_TEXT},
 	    {"STALE", "stale_ms", COLUMN_AGE}, {"AGE", "age_ms", COLUMN_AGE}, {"TRIES", "attempts", COLUMN_NUMBER},
 	    {NULL, NULL, COLUMN_TEXT}};
-	static const parked_column active[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
-	                                       {"AGE", "age_ms", COLUMN_AGE},        {"LEASE", "lease_ms", COLUMN_AGE},
-	                                       {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
-	static const parked_column retried[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
-	                                        {"STATE", "state", COLUMN_TEXT},      {"AGE", "age_ms", COLUMN_AGE},
-	                                        {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
-	static const parked_column events[] = {{"RELAY", "relay", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT},
-	                                       {"STATE", "state", COLUMN_TEXT},  {"EVENTS", "events", COLUMN_NUMBER},
-	                                       {"OLDEST", "age_ms", COLUMN_AGE}, {NULL, NULL, COLUMN_TEXT}};
-	static const parked_column messages[] = {{"CONSUMER", "consumer", COLUMN_TEXT},
-	                                         {"STATE", "state", COLUMN_TEXT},
-	                                         {"MESSAGES", "messages", COLUMN_NUMBER},
-	                                         {"OLDEST", "age_ms", COLUMN_AGE},
-	                                         {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column active[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
+	                                         {"AGE", "age_ms", COLUMN_AGE},        {"LEASE", "lease_ms", COLUMN_AGE},
+	                                         {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column retried[] = {{"SCOPE", "scope", COLUMN_TEXT},      {"KEY", "key", COLUMN_TEXT},
+	                                          {"STATE", "state", COLUMN_TEXT},      {"AGE", "age_ms", COLUMN_AGE},
+	                                          {"TRIES", "attempts", COLUMN_NUMBER}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column events[] = {{"RELAY", "relay", COLUMN_TEXT},  {"TOPIC", "topic", COLUMN_TEXT},
+	                                         {"STATE", "state", COLUMN_TEXT},  {"EVENTS", "events", COLUMN_NUMBER},
+	                                         {"OLDEST", "age_ms", COLUMN_AGE}, {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column messages[] = {{"CONSUMER", "consumer", COLUMN_TEXT},
+	                                           {"STATE", "state", COLUMN_TEXT},
+	                                           {"MESSAGES", "messages", COLUMN_NUMBER},
+	                                           {"OLDEST", "age_ms", COLUMN_AGE},
+	                                           {NULL, NULL, COLUMN_TEXT}};
 	bool any = false;
 
 	any |= print_section(json_object_get(stuck, "stale"), "stale: the lease has passed and nothing was reported", stale,
@@ -98,8 +99,8 @@ static int list(const cli_invocation *invocation, enum sql_id id, int parameter_
 	int result = connect_open(invocation, &session);
 
 	if (result == CLI_OK) {
-		result = parked_query(invocation, once_session_connection(session), id, parameter_count, parameters,
-		                      "cannot list the intents", rows);
+		result = operator_query(invocation, once_session_connection(session), id, parameter_count, parameters,
+		                        "cannot list the intents", rows);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 		cli_print_json(json_incref(*rows));
@@ -111,7 +112,7 @@ static int list(const cli_invocation *invocation, enum sql_id id, int parameter_
 int cli_stuck(const cli_invocation *invocation)
 {
 	int64_t running_ms = cli_number(invocation, OPTION_LONGER_THAN, LONG_MS);
-	char *take = parked_take(invocation);
+	char *take = operator_take(invocation);
 	char *running = cli_format("%" PRId64 " milliseconds", running_ms);
 	const char *parameters[] = {invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT], running,
 	                            take};
@@ -122,9 +123,9 @@ int cli_stuck(const cli_invocation *invocation)
 		print_stuck(stuck);
 	}
 	if (result == CLI_OK) {
-		parked_note_cut(invocation, json_object_get(stuck, "stale"), "stale intents");
-		parked_note_cut(invocation, json_object_get(stuck, "active"), "running intents");
-		parked_note_cut(invocation, json_object_get(stuck, "retried"), "intents retried often");
+		operator_note_cut(invocation, json_object_get(stuck, "stale"), "stale intents");
+		operator_note_cut(invocation, json_object_get(stuck, "active"), "running intents");
+		operator_note_cut(invocation, json_object_get(stuck, "retried"), "intents retried often");
 	}
 	json_decref(stuck);
 	free(take);
@@ -134,12 +135,12 @@ int cli_stuck(const cli_invocation *invocation)
 
 int cli_in_doubt(const cli_invocation *invocation)
 {
-	static const parked_column columns[] = {{"SCOPE", "scope", COLUMN_TEXT},
-	                                        {"KEY", "key", COLUMN_TEXT},
-	                                        {"AGE", "age_ms", COLUMN_AGE},
-	                                        {"TRIES", "attempts", COLUMN_NUMBER},
-	                                        {NULL, NULL, COLUMN_TEXT}};
-	char *take = parked_take(invocation);
+	static const operator_column columns[] = {{"SCOPE", "scope", COLUMN_TEXT},
+	                                          {"KEY", "key", COLUMN_TEXT},
+	                                          {"AGE", "age_ms", COLUMN_AGE},
+	                                          {"TRIES", "attempts", COLUMN_NUMBER},
+	                                          {NULL, NULL, COLUMN_TEXT}};
+	char *take = operator_take(invocation);
 	const char *parameters[] = {invocation->text[OPTION_FIND_SCOPE], invocation->text[OPTION_FIND_TENANT], take};
 	json_t *rows = NULL;
 	int result = list(invocation, SQL_IN_DOUBT, 3, parameters, &rows);
@@ -151,7 +152,7 @@ int cli_in_doubt(const cli_invocation *invocation)
 		puts("nothing is in doubt");
 	}
 	if (result == CLI_OK) {
-		parked_note_cut(invocation, rows, "intents in doubt");
+		operator_note_cut(invocation, rows, "intents in doubt");
 	}
 	json_decref(rows);
 	free(take);

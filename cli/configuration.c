@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "../relay/settings.h" /* consume/ has one too */
+#include "../relay/relay_settings.h"
 #include "cli.h"
 #include "consume.h"
 #include "roff.h"

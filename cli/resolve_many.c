@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 
 enum {
@@ -149,10 +149,10 @@ int resolve_many(const cli_invocation *invocation, PGconn *connection, const cha
 	char *body = hexadecimal(outcome->response_body);
 	char *after = NULL;
 	PGresult *rows = NULL;
-	int result = parked_read_time(invocation, connection, OPTION_SINCE, true, &decisions.since);
+	int result = operator_read_time(invocation, connection, OPTION_SINCE, true, &decisions.since);
 
 	if (result == CLI_OK) {
-		result = parked_read_time(invocation, connection, OPTION_DOUBT_UNTIL, true, &decisions.until);
+		result = operator_read_time(invocation, connection, OPTION_DOUBT_UNTIL, true, &decisions.until);
 	}
 	bool more = result == CLI_OK;
 	while (more) {

@@ -9,7 +9,7 @@
 
 #include "capture.h"
 #include "moment.h"
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 #include "replay.h"
 
@@ -230,7 +230,7 @@ static void tell_outcome(const json_t *told)
 	}
 	tell("headers", headers);
 	if (text_of(told, "result_type") != NULL || text_of(told, "result_id") != NULL) {
-		char *result = cli_format("%s %s", parked_text(told, "result_type"), parked_text(told, "result_id"));
+		char *result = cli_format("%s %s", operator_text(told, "result_type"), operator_text(told, "result_id"));
 		tell("result", result);
 		free(result);
 	}
@@ -254,7 +254,8 @@ static void tell_outcome(const json_t *told)
 static void tell_moment(const json_t *entry, int64_t first)
 {
 	char shown[64], since[40] = "", span[32], of[40] = "";
-	const char *by = parked_text(entry, "by"), *text = parked_text(entry, "text"), *what = parked_text(entry, "what");
+	const char *by = operator_text(entry, "by"), *text = operator_text(entry, "text"),
+	           *what = operator_text(entry, "what");
 	json_int_t fence = json_integer_value(json_object_get(entry, "fence"));
 	int64_t at = 0;
 
@@ -307,7 +308,7 @@ static void tell_decisions(const json_t *told)
 
 	json_array_foreach(json_object_get(told, "decisions"), index, decision)
 	{
-		const char *kind = parked_text(decision, "kind");
+		const char *kind = operator_text(decision, "kind");
 		bool attempt = strcmp(kind, "takeover") == 0 || strcmp(kind, "retry") == 0;
 		if (attempt || (text_of(decision, "before") == NULL && text_of(decision, "after") == NULL)) {
 			continue; /* the timeline says all that is known */
@@ -315,8 +316,8 @@ static void tell_decisions(const json_t *told)
 		fputs(begun ? "" : "decisions\n", stdout);
 		begun = true;
 		moment_shown(text_of(decision, "at"), shown, sizeof shown);
-		plain_line("  %s by %s: %s -> %s: %s", shown, parked_text(decision, "by"), parked_text(decision, "from"),
-		           parked_text(decision, "to"), parked_text(decision, "reason"));
+		plain_line("  %s by %s: %s -> %s: %s", shown, operator_text(decision, "by"), operator_text(decision, "from"),
+		           operator_text(decision, "to"), operator_text(decision, "reason"));
 		if (text_of(decision, "before") != NULL) {
 			plain_line("    before %s", text_of(decision, "before"));
 		}
@@ -334,25 +335,25 @@ static void tell_event(const json_t *event)
 	bool has_aggregate = text_of(event, "aggregate_id") != NULL;
 
 	moment_shown(text_of(event, "at"), shown, sizeof shown);
-	plain_line("  %s  %s (%s) %s%s%s%s%s", shown, parked_text(event, "topic"), parked_text(event, "type"),
-	           parked_text(event, "id"), has_aggregate ? " of " : "",
-	           has_aggregate ? parked_text(event, "aggregate_type") : "", has_aggregate ? " " : "",
-	           parked_text(event, "aggregate_id"));
+	plain_line("  %s  %s (%s) %s%s%s%s%s", shown, operator_text(event, "topic"), operator_text(event, "type"),
+	           operator_text(event, "id"), has_aggregate ? " of " : "",
+	           has_aggregate ? operator_text(event, "aggregate_type") : "", has_aggregate ? " " : "",
+	           operator_text(event, "aggregate_id"));
 	/* The text of its JSON, so that its numbers stay as they were written. */
 	plain_line("    %s", text_of(event, "payload") != NULL ? text_of(event, "payload") : "?");
 	json_array_foreach(json_object_get(event, "relays"), index, relay)
 	{
-		const char *state = parked_text(relay, "state");
+		const char *state = operator_text(relay, "state");
 		const json_t *attempts = json_object_get(relay, "attempts");
 		char tried[48] = "";
 		if (json_is_integer(attempts)) {
 			snprintf(tried, sizeof tried, ", %" JSON_INTEGER_FORMAT " attempts", json_integer_value(attempts));
 		}
-		plain_line("    relay %s: %s%s%s%s", parked_text(relay, "relay"),
+		plain_line("    relay %s: %s%s%s%s", operator_text(relay, "relay"),
 		           strcmp(state, "passed") == 0    ? "delivered (or discarded, or older than the relay)"
 		           : strcmp(state, "pending") == 0 ? "pending: the relay has not reached it yet"
 		                                           : state,
-		           tried, text_of(relay, "error") != NULL ? ": " : "", parked_text(relay, "error"));
+		           tried, text_of(relay, "error") != NULL ? ": " : "", operator_text(relay, "error"));
 	}
 }
 
@@ -360,14 +361,16 @@ void story_tell(const json_t *told)
 {
 	const json_t *event = NULL;
 	size_t index = 0;
-	char *named = cli_intent_text(&(once_intent){
-	    .tenant = parked_text(told, "tenant"), .scope = parked_text(told, "scope"), .key = parked_text(told, "key")});
+	char *named = cli_intent_text(&(once_intent){.tenant = operator_text(told, "tenant"),
+	                                             .scope = operator_text(told, "scope"),
+	                                             .key = operator_text(told, "key")});
 	char *where = cli_format("%s%s", named, json_is_true(json_object_get(told, "archived")) ? " (archived)" : "");
 
 	tell("intent", where);
 	free(where);
 	free(named);
-	printf("%-*s %s: %s\n", NAME_COLUMN, "state", parked_text(told, "state"), story_meaning(text_of(told, "verdict")));
+	printf("%-*s %s: %s\n", NAME_COLUMN, "state", operator_text(told, "state"),
+	       story_meaning(text_of(told, "verdict")));
 	printf("%-*s %" JSON_INTEGER_FORMAT ", fence %" JSON_INTEGER_FORMAT "\n", NAME_COLUMN, "attempts",
 	       json_integer_value(json_object_get(told, "attempts")), json_integer_value(json_object_get(told, "fence")));
 	tell("owner", text_of(told, "owner"));

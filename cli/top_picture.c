@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "moment.h"
-#include "parked.h"
+#include "operator.h"
 #include "plain.h"
 
 enum {
@@ -49,7 +49,7 @@ static json_t *span_of(const json_t *object, const char *member)
 
 static json_t *name_of(const json_t *object, const char *member)
 {
-	char *cut = parked_cut(parked_text(object, member), NAME_COLUMNS);
+	char *cut = operator_cut(operator_text(object, member), NAME_COLUMNS);
 	json_t *name = json_string(cut);
 
 	free(cut);
@@ -86,8 +86,8 @@ static json_t *row_of_relay(const json_t *relay)
 
 static json_t *row_of_partition(const json_t *partition)
 {
-	return json_pack("{s:o, s:s, s:s}", "table", name_of(partition, "table"), "day", parked_text(partition, "day"),
-	                 "size", parked_text(partition, "size"));
+	return json_pack("{s:o, s:s, s:s}", "table", name_of(partition, "table"), "day", operator_text(partition, "day"),
+	                 "size", operator_text(partition, "size"));
 }
 
 /* ---- sections */
@@ -97,30 +97,30 @@ typedef json_t *row_maker(const json_t *item);
 typedef struct section {
 	const char *member;
 	row_maker *make_row;
-	const parked_column *columns;
+	const operator_column *columns;
 } section;
 
-static const parked_column scope_columns[] = {
+static const operator_column scope_columns[] = {
     {"SCOPE", "scope", COLUMN_TEXT},      {"RUNNING", "in_flight", COLUMN_NUMBER}, {"STALE", "stale", COLUMN_NUMBER},
     {"DOUBT", "in_doubt", COLUMN_NUMBER}, {"OLDEST", "oldest", COLUMN_AGE},        {NULL, NULL, COLUMN_TEXT}};
-static const parked_column intent_columns[] = {{"RUNNING LONGEST", "scope", COLUMN_TEXT},
-                                               {"KEY", "key", COLUMN_TEXT},
-                                               {"AGE", "age", COLUMN_AGE},
-                                               {"LEASE", "lease", COLUMN_AGE},
-                                               {"TRIES", "attempts", COLUMN_NUMBER},
-                                               {"OWNER", "owner", COLUMN_TEXT},
-                                               {NULL, NULL, COLUMN_TEXT}};
-static const parked_column relay_columns[] = {{"RELAY", "relay", COLUMN_TEXT},
-                                              {"TOPIC", "topic", COLUMN_TEXT},
-                                              {"WAITING", "pending", COLUMN_NUMBER},
-                                              {"PARKED", "parked", COLUMN_NUMBER},
-                                              {"DEAD", "dead", COLUMN_NUMBER},
-                                              {"OLDEST", "lag", COLUMN_AGE},
-                                              {NULL, NULL, COLUMN_TEXT}};
-static const parked_column partition_columns[] = {{"PARTITION", "table", COLUMN_TEXT},
-                                                  {"DAY", "day", COLUMN_TEXT},
-                                                  {"SIZE", "size", COLUMN_NUMBER},
-                                                  {NULL, NULL, COLUMN_TEXT}};
+static const operator_column intent_columns[] = {{"RUNNING LONGEST", "scope", COLUMN_TEXT},
+                                                 {"KEY", "key", COLUMN_TEXT},
+                                                 {"AGE", "age", COLUMN_AGE},
+                                                 {"LEASE", "lease", COLUMN_AGE},
+                                                 {"TRIES", "attempts", COLUMN_NUMBER},
+                                                 {"OWNER", "owner", COLUMN_TEXT},
+                                                 {NULL, NULL, COLUMN_TEXT}};
+static const operator_column relay_columns[] = {{"RELAY", "relay", COLUMN_TEXT},
+                                                {"TOPIC", "topic", COLUMN_TEXT},
+                                                {"WAITING", "pending", COLUMN_NUMBER},
+                                                {"PARKED", "parked", COLUMN_NUMBER},
+                                                {"DEAD", "dead", COLUMN_NUMBER},
+                                                {"OLDEST", "lag", COLUMN_AGE},
+                                                {NULL, NULL, COLUMN_TEXT}};
+static const operator_column partition_columns[] = {{"PARTITION", "table", COLUMN_TEXT},
+                                                    {"DAY", "day", COLUMN_TEXT},
+                                                    {"SIZE", "size", COLUMN_NUMBER},
+                                                    {NULL, NULL, COLUMN_TEXT}};
 
 static void print_section(const section *section, const json_t *now, size_t limit)
 {
@@ -138,7 +138,7 @@ static void print_section(const section *section, const json_t *now, size_t limi
 			json_array_append_new(rows, section->make_row(item));
 		}
 	}
-	parked_print_table(rows, section->columns, NULL);
+	operator_print_table(rows, section->columns, NULL);
 	if (index > limit) {
 		printf("... %zu of %zu\n", limit, index);
 	}
@@ -167,21 +167,21 @@ static void print_head(const json_t *now)
 {
 	char clock[CELL_BYTES];
 
-	moment_shown(parked_text(now, "now"), clock, sizeof clock);
+	moment_shown(operator_text(now, "now"), clock, sizeof clock);
 	printf("%.19s", clock); /* whole seconds */
-	print_list("  pgonce top  ", parked_text(now, "database"));
-	print_list(" on PostgreSQL ", parked_text(now, "server"));
-	print_list(" as ", parked_text(now, "role"));
+	print_list("  pgonce top  ", operator_text(now, "database"));
+	print_list(" on PostgreSQL ", operator_text(now, "server"));
+	print_list(" as ", operator_text(now, "role"));
 	putchar('\n');
 	if (json_is_number(json_object_get(now, "keeper_seconds"))) {
 		print_span("keeper ", now, "keeper_seconds", " ago");
 	} else {
 		fputs("keeper: none has run", stdout);
 	}
-	print_list(", failing: ", parked_text(now, "keeper_failing"));
+	print_list(", failing: ", operator_text(now, "keeper_failing"));
 	printf("  days ahead %.0f", number_of(now, "days_ahead"));
 	print_span("  oldest transaction ", now, "oldest_transaction_seconds", "");
-	print_list("  held: ", parked_text(now, "held"));
+	print_list("  held: ", operator_text(now, "held"));
 	printf("\nrunning %.0f  stale %.0f  in doubt %.0f  events %.0f waiting", number_of(now, "in_flight"),
 	       number_of(now, "stale"), number_of(now, "in_doubt"), number_of(now, "pending"));
 	if (number_of(now, "pending") > 0) {

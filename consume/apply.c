@@ -77,7 +77,7 @@ bool apply_allowed(consumer *consumer, failure *failure)
 	return result != NULL;
 }
 
-static PGresult *receive(batch *batch, message *const *messages, size_t count, failure *failure)
+static PGresult *receive(message_batch *batch, message *const *messages, size_t count, failure *failure)
 {
 	PGresult *result = call_inbox(batch->consumer, messages, count, failure);
 
@@ -102,7 +102,7 @@ typedef struct sorted {
 } sorted;
 
 /* The inbox does not take it: is that the message's fault? */
-static bool sort_invalid(batch *batch, message *message, const char *code, sorted *sorted, failure *failure)
+static bool sort_invalid(message_batch *batch, message *message, const char *code, sorted *sorted, failure *failure)
 {
 	struct failure own;
 
@@ -127,7 +127,7 @@ static bool sort_invalid(batch *batch, message *message, const char *code, sorte
 }
 
 /* False: the whole try fails. */
-static bool sort(batch *batch, message *message, const char *verdict, const char *code, sorted *sorted,
+static bool sort(message_batch *batch, message *message, const char *verdict, const char *code, sorted *sorted,
                  failure *failure)
 {
 	consumer *consumer = batch->consumer;
@@ -158,7 +158,7 @@ static bool sort(batch *batch, message *message, const char *verdict, const char
 }
 
 /* Messages that have an id, in order: inbox, handler for those that are new, parking. */
-static bool apply_usable(batch *batch, message **messages, size_t count, failure *failure)
+static bool apply_usable(message_batch *batch, message **messages, size_t count, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	sorted sorted = {.handled = arena_take(&consumer->arena, count * sizeof(message *)),
@@ -182,7 +182,7 @@ static bool apply_usable(batch *batch, message **messages, size_t count, failure
  * A part of the batch. One that cannot be used splits it: what comes before it is done before it is
  * parked, what comes after it and has its key then waits behind it.
  */
-static bool apply_part(batch *batch, size_t first, size_t end, failure *failure)
+static bool apply_part(message_batch *batch, size_t first, size_t end, failure *failure)
 {
 	message **usable = arena_take(&batch->consumer->arena, (end - first + 1) * sizeof(message *));
 	uint64_t before = tally_messages(&batch->consumer->counts.open);
@@ -209,13 +209,13 @@ static bool apply_part(batch *batch, size_t first, size_t end, failure *failure)
 
 /* ---- finding who fails */
 
-static bool is_of_a_message(const batch *batch, const failure *failure)
+static bool is_of_a_message(const message_batch *batch, const failure *failure)
 {
 	return failure->kind == FAILURE_FAULT || failure->kind == FAILURE_CANCELED ||
 	       (batch->isolating && failure->kind == FAILURE_PASSING);
 }
 
-static bool park_one(batch *batch, size_t at, failure *failure)
+static bool park_one(message_batch *batch, size_t at, failure *failure)
 {
 	message *message = &batch->messages[at];
 
@@ -232,10 +232,10 @@ static bool park_one(batch *batch, size_t at, failure *failure)
 	return parked_store(batch->consumer, &parking, 1, failure) || nobodys_fault(failure);
 }
 
-static bool try_part(batch *batch, size_t first, size_t end, failure *failure);
+static bool try_part(message_batch *batch, size_t first, size_t end, failure *failure);
 
 /* A part that is known to fail as a whole. */
-static bool split(batch *batch, size_t first, size_t end, failure *failure)
+static bool split(message_batch *batch, size_t first, size_t end, failure *failure)
 {
 	if (end - first == 1) {
 		return park_one(batch, first, failure);
@@ -244,7 +244,7 @@ static bool split(batch *batch, size_t first, size_t end, failure *failure)
 	return try_part(batch, first, middle, failure) && try_part(batch, middle, end, failure);
 }
 
-static bool try_part(batch *batch, size_t first, size_t end, failure *failure)
+static bool try_part(message_batch *batch, size_t first, size_t end, failure *failure)
 {
 	database *database = &batch->consumer->database;
 	struct failure ignored;
@@ -270,7 +270,7 @@ static bool try_part(batch *batch, size_t first, size_t end, failure *failure)
 }
 
 /* All of the part that is open is applied or parked: COMMIT makes it so. */
-static bool commit(batch *batch, size_t size, failure *failure)
+static bool commit(message_batch *batch, size_t size, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	const tally open = consumer->counts.open;
@@ -291,7 +291,7 @@ static bool begin(consumer *consumer, failure *failure)
 }
 
 /* A part in a transaction of its own. */
-static bool transact(batch *batch, size_t first, size_t end, failure *failure)
+static bool transact(message_batch *batch, size_t first, size_t end, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	database *database = &consumer->database;
@@ -332,7 +332,7 @@ static bool transact(batch *batch, size_t first, size_t end, failure *failure)
 	return transact(batch, first, middle, failure) && transact(batch, middle, end, failure);
 }
 
-bool apply_batch(batch *batch, failure *failure)
+bool apply_batch(message_batch *batch, failure *failure)
 {
 	consumer *consumer = batch->consumer;
 	const tally *now = &consumer->counts.committed;

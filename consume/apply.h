@@ -4,7 +4,7 @@
 
 #include "consumer.h"
 
-typedef struct batch {
+typedef struct message_batch {
 	consumer *consumer;
 	arena arena; /* of its messages */
 	message *messages;
@@ -15,13 +15,13 @@ typedef struct batch {
 	/* failures that are nobody's fault are laid to single messages too, uncounted */
 	bool isolating;
 	bool ask_again; /* a payload was not jsonb against our belief: ask the server, then again */
-} batch;
+} message_batch;
 
 /*
  * One try: true: all that can be is committed, all else parked. False: *failure, and no transaction
  * is open; call again, until it is true: the inbox makes that harmless.
  */
-bool apply_batch(batch *batch, failure *failure);
+bool apply_batch(message_batch *batch, failure *failure);
 /* Calls the handler for messages in order, in the transaction that is open. */
 bool apply_handle(consumer *consumer, message *const *messages, size_t count, failure *failure);
 /* May the role call what apply_batch calls? */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "memory.h"
 #include "parked.h"
 
 enum {
@@ -60,8 +61,8 @@ bool connection_fail(consumer *consumer, consume_result result, char *problem)
 	return false;
 }
 
-/* Under another id a message would be applied again. *problem (free it): there are such ids. */
-static bool keeps_its_ids(consumer *consumer, char **problem, failure *failure)
+/* Under another id a message would be applied again. FAILURE_FAULT: there are such ids. */
+static bool keeps_its_ids(consumer *consumer, failure *failure)
 {
 	bool opaque = consumer->settings.ids == IDS_OPAQUE;
 	const char *other = opaque ? "uuidv7" : "opaque";
@@ -74,36 +75,35 @@ static bool keeps_its_ids(consumer *consumer, char **problem, failure *failure)
 	bool changed = result != NULL && result_is_true(result, 0, 0);
 	if (changed && result_is_true(result, 0, 1)) {
 		/* Set to either, it would be told to take the other. */
-		*problem =
-		    strdup("the inbox remembers messages of this consumer by both kinds of ids, opaque and uuidv7: with "
-		           "either it would apply those of the other kind again. See that nothing else calls once.receive "
-		           "for it with the other kind; start it when the inbox has forgotten that kind (the scope's "
-		           "retention; what is parked: pgonce dead discard), or give it another name, with which it applies "
-		           "whatever its broker delivers");
-	} else if (changed &&
-	           asprintf(problem,
-	                    "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
-	                    "them again. Set ids = %s",
-	                    other, other) < 0) {
-		*problem = NULL;
+		failure_set(failure, FAILURE_FAULT,
+		            "the inbox remembers messages of this consumer by both kinds of ids, opaque and uuidv7: with "
+		            "either it would apply those of the other kind again. See that nothing else calls once.receive "
+		            "for it with the other kind; start it when the inbox no longer remembers that kind (the scope's "
+		            "retention; what is parked: pgonce dead discard), or give it another name, with which it applies "
+		            "whatever its broker delivers");
+	} else if (changed) {
+		failure_set(failure, FAILURE_FAULT,
+		            "the inbox remembers messages of this consumer by ids = %s: under other ids it would apply "
+		            "them again. Set ids = %s",
+		            other, other);
 	}
 	PQclear(result);
 	return result != NULL && !changed;
 }
 
-/* On a new connection. False: *failure, and *problem where trying again will not help (free it). */
-static bool check_database(consumer *consumer, char **problem, failure *failure)
+/* On a new connection. FAILURE_FAULT: trying again will not help. */
+static bool check_database(consumer *consumer, failure *failure)
 {
-	bool (*check)(struct consumer *, char **, struct failure *) = consumer->handler_class->check;
+	bool (*check)(struct consumer *, struct failure *) = consumer->handler_class->check;
 
-	*problem = NULL;
-	if ((check == NULL || check(consumer, problem, failure)) && parked_count(consumer, failure) &&
-	    keeps_its_ids(consumer, problem, failure)) {
+	if ((check == NULL || check(consumer, failure)) && parked_count(consumer, failure) &&
+	    keeps_its_ids(consumer, failure)) {
 		return true;
 	}
-	if (*problem == NULL && failure->kind == FAILURE_FAULT &&
-	    asprintf(problem, "PostgreSQL refuses: %s (%s)", failure->text, failure->sqlstate) < 0) {
-		*problem = NULL;
+	if (failure->kind == FAILURE_FAULT && failure->sqlstate[0] != '\0') {
+		char *refusal = memory_format("PostgreSQL refuses: %s (%s)", failure->text, failure->sqlstate);
+		failure_set(failure, FAILURE_FAULT, "%s", refusal);
+		free(refusal);
 	}
 	return false;
 }
@@ -124,8 +124,7 @@ bool connection_ready(consumer *consumer)
 {
 	for (int failures = 0; consumer->database.connection == NULL;) {
 		failure failure = {0};
-		char *problem = NULL;
-		if (database_connect(&consumer->database, &failure) && check_database(consumer, &problem, &failure)) {
+		if (database_connect(&consumer->database, &failure) && check_database(consumer, &failure)) {
 			consumer->started = true;
 			metric_count(consumer->counts.connects, 1);
 			service_log(&consumer->service, SERVICE_INFO, "connected", "database=%s parked=%lld",
@@ -133,20 +132,14 @@ bool connection_ready(consumer *consumer)
 			break;
 		}
 		if (failure.kind == FAILURE_STOPPED) {
-			free(problem);
 			return false;
 		}
-		consume_result result = problem != NULL                                             ? CONSUME_FAILED
-		                        : failure.kind == FAILURE_CONTRACT                          ? CONSUME_CONTRACT
+		consume_result result = failure.kind == FAILURE_CONTRACT                            ? CONSUME_CONTRACT
 		                        : consumer->job->once && failure.kind == FAILURE_CONNECTION ? CONSUME_NO_SERVER
 		                        : failure.kind == FAILURE_FAULT                             ? CONSUME_FAILED
 		                                                                                    : CONSUME_STOPPED;
 		if (!consumer->started && result != CONSUME_STOPPED) {
-			return connection_fail(consumer, result, problem != NULL ? problem : strdup(failure.text));
-		}
-		if (problem != NULL) {
-			failure_set(&failure, FAILURE_CONNECTION, "%s", problem);
-			free(problem);
+			return connection_fail(consumer, result, strdup(failure.text));
 		}
 		failure.kind = FAILURE_CONNECTION;
 		if (!connection_pause(consumer, ++failures, &failure)) {

@@ -7,11 +7,11 @@
 #pragma once
 
 #include "consume.h"
+#include "consume_settings.h"
 #include "counts.h"
 #include "database.h"
 #include "handler.h"
 #include "message.h"
-#include "settings.h"
 #include "sql.h"
 
 struct consumer {

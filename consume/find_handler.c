@@ -21,49 +21,55 @@ static char *statement_with(const char *name)
 	return memory_format("%.*s%s%s", (int)(place - text), text, name, place + strlen(HANDLER_PLACE));
 }
 
-char *find_handler(database *database, const char *handler, char **statement, failure *failure)
+bool find_handler(database *database, const char *handler, char **statement, failure *failure)
 {
 	parameters named = {0};
-	char *problem = NULL;
 
 	parameters_text(&named, handler);
+	bool found = false;
 	PGresult *result = database_query(database, SQL_FIND_HANDLER, &named, failure);
 	if (result == NULL) {
-		if (failure->kind != FAILURE_CONNECTION && failure->kind != FAILURE_CANCELED) {
-			problem =
-			    memory_format("'%s' cannot be looked up as a function's name (schema.name, quoted where SQL would): %s",
-			                  handler, failure->text);
-			failure->kind = FAILURE_NONE;
+		if (failure->kind == FAILURE_FAULT || failure->kind == FAILURE_CONTRACT) {
+			char *said = memory_format("%s", failure->text);
+			failure_set(failure, FAILURE_FAULT,
+			            "'%s' cannot be looked up as a function's name (schema.name, quoted where SQL would): %s",
+			            handler, said);
+			free(said);
 		}
-		return problem;
+		return false;
 	}
 	const char *name = PQgetvalue(result, 0, 0);
 	const char *others = PQgetvalue(result, 0, 4);
 	const char *encoding = PQgetvalue(result, 0, 5);
 	const char *role = PQgetvalue(result, 0, 6);
 	if (strcmp(encoding, "UTF8") != 0) {
-		problem = memory_format("the database's encoding is %s: messages need one in UTF8", encoding);
+		failure_set(failure, FAILURE_FAULT, "the database's encoding is %s: messages need one in UTF8", encoding);
 	} else if (PQgetisnull(result, 0, 0) && others[0] != '\0') {
-		problem = memory_format(
+		failure_set(
+		    failure, FAILURE_FAULT,
 		    "there is no function %s(once.message), only %s: a handler takes one argument, of type once.message",
 		    handler, others);
 	} else if (PQgetisnull(result, 0, 0)) {
-		problem = memory_format("there is no function %s(once.message) that the role %s finds: create it, or name it "
-		                        "with its schema",
-		                        handler, role);
+		failure_set(failure, FAILURE_FAULT,
+		            "there is no function %s(once.message) that the role %s finds: create it, or name it "
+		            "with its schema",
+		            handler, role);
 	} else if (!result_is_true(result, 0, 1)) {
-		problem = memory_format("%s is a procedure, an aggregate or a window function: a handler is a function, which "
-		                        "cannot commit by itself",
-		                        handler);
+		failure_set(failure, FAILURE_FAULT,
+		            "%s is a procedure, an aggregate or a window function: a handler is a function, which "
+		            "cannot commit by itself",
+		            handler);
 	} else if (result_is_true(result, 0, 2)) {
-		problem = memory_format("%s returns a set: a handler returns void or one value, which nobody reads", handler);
+		failure_set(failure, FAILURE_FAULT, "%s returns a set: a handler returns void or one value, which nobody reads",
+		            handler);
 	} else if (!result_is_true(result, 0, 3)) {
-		problem = memory_format("the role %s may not execute %s: GRANT EXECUTE on it, and USAGE on its schema", role,
-		                        handler);
+		failure_set(failure, FAILURE_FAULT,
+		            "the role %s may not execute %s: GRANT EXECUTE on it, and USAGE on its schema", role, handler);
 	} else {
 		free(*statement);
 		*statement = statement_with(name);
+		found = true;
 	}
 	PQclear(result);
-	return problem;
+	return found;
 }

@@ -8,7 +8,7 @@
 #include "database.h"
 
 /*
- * What is wrong with it (free it); NULL: all is well, and *statement (freed before) calls it as
- * sql/handle.sql says. *failure: it could not be asked.
+ * True: *statement (freed before) calls it as sql/handle.sql says. False: *failure; FAILURE_FAULT
+ * says what is wrong with the function.
  */
-char *find_handler(database *database, const char *handler, char **statement, failure *failure);
+bool find_handler(database *database, const char *handler, char **statement, failure *failure);

@@ -22,10 +22,8 @@ typedef struct handler_load {
 
 typedef struct handler_class {
 	handler *(*open)(consumer *consumer);
-	/*
-	 * On a new connection; NULL: nothing to ask. False: *failure, or *problem (free it) for good.
-	 */
-	bool (*check)(consumer *consumer, char **problem, failure *failure);
+	/* On a new connection; NULL: nothing to ask. FAILURE_FAULT: what it needs is not there. */
+	bool (*check)(consumer *consumer, failure *failure);
 	handler_load (*load)(const handler *handler);
 	/* Takes deliveries over, no more than it has room for, in the broker's order. */
 	void (*take)(handler *handler, source_message *const *deliveries, size_t count);

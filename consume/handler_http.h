@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "http.h"
+#include "http_client.h"
 #include "http_request.h"
 #include "parked.h"
 

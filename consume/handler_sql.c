@@ -19,7 +19,7 @@ struct handler {
 	arena arena;            /* of the handler itself */
 	source_message **taken; /* as many as a batch may have */
 	size_t count, settled;  /* the first of them are settled; then comes the batch */
-	batch batch;            /* empty between two of them */
+	message_batch batch;    /* empty between two of them */
 	int due_most;
 };
 
@@ -34,11 +34,12 @@ static handler *sql_open(consumer *consumer)
 	return opened;
 }
 
-static bool sql_check(consumer *consumer, char **problem, failure *failure)
+static bool sql_check(consumer *consumer, failure *failure)
 {
-	*problem = find_handler(&consumer->database, consumer->settings.handler, &consumer->handle_text, failure);
+	bool found = find_handler(&consumer->database, consumer->settings.handler, &consumer->handle_text, failure);
+
 	consumer->queries[SQL_HANDLE].text = consumer->handle_text;
-	return *problem == NULL && failure->kind == FAILURE_NONE && apply_allowed(consumer, failure);
+	return found && apply_allowed(consumer, failure);
 }
 
 static handler_load sql_load(const handler *handler)
@@ -72,7 +73,7 @@ static size_t fitting(source_message *const *deliveries, size_t count)
 static void begin_batch(handler *handler)
 {
 	const settings *settings = &handler->consumer->settings;
-	batch *batch = &handler->batch;
+	message_batch *batch = &handler->batch;
 
 	batch->consumer = handler->consumer;
 	batch->count = fitting(handler->taken, handler->count);
@@ -86,7 +87,7 @@ static void begin_batch(handler *handler)
 static void end_batch(handler *handler)
 {
 	arena_clear(&handler->batch.arena);
-	handler->batch = (batch){0};
+	handler->batch = (message_batch){0};
 }
 
 static bool sql_work(handler *handler, failure *failure)

@@ -99,8 +99,8 @@ static bool heed_claim(handler *handler, item *item, const once_answer *answer, 
 		parking = park_dead(consumer, message, "P4030", "its intent failed for good: pgonce show; pgonce resolve");
 		break;
 	case ONCE_IN_DOUBT_STORED:
-		parking =
-		    park_dead(consumer, message, "P4031", "nobody knows whether it was applied: find out, then pgonce resolve");
+		parking = park_dead(consumer, message, "P4031",
+		                    "the endpoint may have applied it, or not: find out, then decide by pgonce resolve");
 		break;
 	case ONCE_MISMATCHED:
 		message_refuse(message, &item->arena, CODE_REUSED_ID,

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "database.h"
-#include "http.h"
+#include "http_client.h"
 #include "message.h"
 
 typedef enum answer_kind {

@@ -20,23 +20,23 @@ enum {
 };
 #define BYTES_SURE ((size_t)32 * 1024 * 1024) /* the parts of a jsonb have up to 256 MB */
 
-typedef struct reader {
+typedef struct text_reader {
 	const unsigned char *at, *end;
 	int depth;
 	bool unsure; /* beyond what is certainly taken */
 	bool zero;   /* a \u0000 was met */
-} reader;
+} text_reader;
 
-static bool read_value(reader *in);
+static bool read_value(text_reader *in);
 
-static void skip_space(reader *in)
+static void skip_space(text_reader *in)
 {
 	while (in->at < in->end && (*in->at == ' ' || *in->at == '\t' || *in->at == '\n' || *in->at == '\r')) {
 		in->at++;
 	}
 }
 
-static bool take(reader *in, unsigned char wanted)
+static bool take(text_reader *in, unsigned char wanted)
 {
 	if (in->at == in->end || *in->at != wanted) {
 		return false;
@@ -61,7 +61,7 @@ bool json_text_is_text(const void *data, size_t length)
 }
 
 /* decoded: NULL, or room for as many bytes as are left; *length: how many were written. */
-static bool read_string(reader *in, char *decoded, size_t *length)
+static bool read_string(text_reader *in, char *decoded, size_t *length)
 {
 	size_t used = 0;
 
@@ -100,7 +100,7 @@ static bool read_string(reader *in, char *decoded, size_t *length)
 	return false;
 }
 
-static size_t read_digits(reader *in)
+static size_t read_digits(text_reader *in)
 {
 	const unsigned char *start = in->at;
 
@@ -110,7 +110,7 @@ static size_t read_digits(reader *in)
 	return (size_t)(in->at - start);
 }
 
-static bool read_number(reader *in)
+static bool read_number(text_reader *in)
 {
 	const unsigned char *start = in->at;
 
@@ -134,7 +134,7 @@ static bool read_number(reader *in)
 	return true;
 }
 
-static bool read_word(reader *in, const char *word)
+static bool read_word(text_reader *in, const char *word)
 {
 	size_t length = strlen(word);
 
@@ -145,7 +145,7 @@ static bool read_word(reader *in, const char *word)
 	return true;
 }
 
-static bool read_array(reader *in)
+static bool read_array(text_reader *in)
 {
 	in->at++;
 	skip_space(in);
@@ -160,7 +160,7 @@ static bool read_array(reader *in)
 	return take(in, ']');
 }
 
-static bool read_name(reader *in, char *decoded, size_t *length)
+static bool read_name(text_reader *in, char *decoded, size_t *length)
 {
 	skip_space(in);
 	if (!read_string(in, decoded, length)) {
@@ -170,7 +170,7 @@ static bool read_name(reader *in, char *decoded, size_t *length)
 	return take(in, ':');
 }
 
-static bool read_object(reader *in)
+static bool read_object(text_reader *in)
 {
 	in->at++;
 	skip_space(in);
@@ -186,7 +186,7 @@ static bool read_object(reader *in)
 }
 
 /* A value with the space around it. */
-static bool read_value(reader *in)
+static bool read_value(text_reader *in)
 {
 	bool good = false;
 
@@ -227,7 +227,7 @@ static bool read_value(reader *in)
 
 json_answer json_text_check(once_bytes text)
 {
-	reader in = {.at = text.data, .end = (const unsigned char *)text.data + text.length};
+	text_reader in = {.at = text.data, .end = (const unsigned char *)text.data + text.length};
 
 	if (text.data == NULL || text.length == 0) {
 		return JSON_NO;
@@ -291,7 +291,8 @@ static bool token_index(const char *token, size_t length, size_t *index)
  * Goes into the object or array at `in`: *found is where the token's value starts, NULL where there
  * is none. False: no JSON.
  */
-static bool find_member(reader *in, const char *token, size_t token_length, arena *arena, const unsigned char **found)
+static bool find_member(text_reader *in, const char *token, size_t token_length, arena *arena,
+                        const unsigned char **found)
 {
 	*found = NULL;
 	in->at++;
@@ -301,7 +302,7 @@ static bool find_member(reader *in, const char *token, size_t token_length, aren
 	}
 	do {
 		skip_space(in);
-		reader measured = *in;
+		text_reader measured = *in;
 		size_t length = 0;
 		if (!read_string(&measured, NULL, &length)) {
 			return false;
@@ -321,7 +322,7 @@ static bool find_member(reader *in, const char *token, size_t token_length, aren
 	return take(in, '}');
 }
 
-static bool find_element(reader *in, const char *token, size_t token_length, const unsigned char **found)
+static bool find_element(text_reader *in, const char *token, size_t token_length, const unsigned char **found)
 {
 	size_t wanted = 0;
 	bool is_index = token_index(token, token_length, &wanted);
@@ -346,7 +347,7 @@ static bool find_element(reader *in, const char *token, size_t token_length, con
 	}
 }
 
-static json_found plain_value(reader *in, arena *arena, char **value, size_t *length)
+static json_found plain_value(text_reader *in, arena *arena, char **value, size_t *length)
 {
 	const unsigned char *start = in->at;
 
@@ -357,7 +358,7 @@ static json_found plain_value(reader *in, arena *arena, char **value, size_t *le
 	case 'n':
 		return JSON_NOT_THERE;
 	case '"': {
-		reader measured = *in;
+		text_reader measured = *in;
 		if (!read_string(&measured, NULL, length)) {
 			return JSON_NOT_JSON;
 		}
@@ -383,7 +384,7 @@ json_found json_text_find(once_bytes text, const char *pointer, arena *arena, ch
 	if (json_text_check(text) == JSON_NO) {
 		return JSON_NOT_JSON;
 	}
-	reader in = {.at = text.data, .end = (const unsigned char *)text.data + text.length};
+	text_reader in = {.at = text.data, .end = (const unsigned char *)text.data + text.length};
 	skip_space(&in);
 	while (*pointer == '/') {
 		const char *token = pointer + 1;

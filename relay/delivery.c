@@ -33,18 +33,18 @@ enum {
 /* Memory for events in flight for long; with more of them the chunk waits. */
 #define HELD_BYTES_MAX ((size_t)64 << 20)
 
-void batch_add(batch *batch, event *event)
+void event_list_add(event_list *list, event *event)
 {
-	if (batch->count == batch->room) {
-		batch->room = batch->room == 0 ? 1024 : 2 * batch->room;
-		batch->events = memory_array(batch->events, batch->room, sizeof(void *));
+	if (list->count == list->room) {
+		list->room = list->room == 0 ? 1024 : 2 * list->room;
+		list->events = memory_array(list->events, list->room, sizeof(void *));
 	}
-	event->index = (int)batch->count;
-	batch->events[batch->count++] = event;
-	batch->open++;
+	event->index = (int)list->count;
+	list->events[list->count++] = event;
+	list->open++;
 }
 
-static batch *batch_of(pipeline *pipeline, const event *event)
+static event_list *list_of(pipeline *pipeline, const event *event)
 {
 	return event->index < 0 ? NULL : event->known ? &pipeline->due : &pipeline->chunk;
 }
@@ -60,11 +60,11 @@ static void held_remove(pipeline *pipeline, const event *event)
 
 static void batch_remove(pipeline *pipeline, event *event)
 {
-	batch *batch = batch_of(pipeline, event);
+	event_list *list = list_of(pipeline, event);
 
-	if (batch != NULL) {
-		batch->events[event->index] = NULL;
-		batch->open--;
+	if (list != NULL) {
+		list->events[event->index] = NULL;
+		list->open--;
 		event->index = -1;
 	}
 	held_remove(pipeline, event);
@@ -127,7 +127,7 @@ static void park_dead(pipeline *pipeline, event *event, const char *error)
 
 /* ---- events come in */
 
-void delivery_accept(pipeline *pipeline, event *event, batch *batch)
+void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 {
 	event->session = pipeline->session;
 	event->fetch = pipeline->reads;
@@ -151,7 +151,7 @@ void delivery_accept(pipeline *pipeline, event *event, batch *batch)
 	}
 	envelope_fill(&pipeline->settings.envelope, event);
 	event->message.destination = route_destination(route, event);
-	batch_add(batch, event);
+	event_list_add(list, event);
 	schedule_add(pipeline->schedule, event);
 }
 
@@ -221,7 +221,7 @@ void delivery_send(pipeline *pipeline)
 			return;
 		}
 		event->sent_ms = now;
-		batch_of(pipeline, event)->sent_ms = now;
+		list_of(pipeline, event)->sent_ms = now;
 		out_add(pipeline, event);
 		pipeline->probe = pipeline->failures > 0 ? event : pipeline->probe;
 	}
@@ -416,7 +416,7 @@ static void put_off(pipeline *pipeline, event *event)
 
 bool delivery_detach(pipeline *pipeline)
 {
-	const batch *chunk = &pipeline->chunk;
+	const event_list *chunk = &pipeline->chunk;
 	size_t bytes = pipeline->held_bytes;
 
 	if (schedule_has_ready(pipeline->schedule) || service_now_ms() - chunk->sent_ms < hanging_ms(pipeline)) {
@@ -450,7 +450,7 @@ bool delivery_detach(pipeline *pipeline)
 
 void delivery_defer(pipeline *pipeline)
 {
-	batch *due = &pipeline->due;
+	event_list *due = &pipeline->due;
 	int64_t now = service_now_ms();
 
 	for (size_t i = 0; i < due->count; i++) {

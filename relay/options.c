@@ -2,7 +2,7 @@
 /* options.c: what a [relay NAME] section may say, besides its sink's options. Sinks read it too. */
 #include <stddef.h>
 
-#include "settings.h"
+#include "relay_settings.h"
 
 #define AT(member) offsetof(relay_settings, member)
 

@@ -36,10 +36,10 @@ enum {
 
 /* ---- what belongs to a session */
 
-static void batch_forget(batch *batch)
+static void event_list_forget(event_list *list)
 {
-	free(batch->events);
-	*batch = (struct batch){0};
+	free(list->events);
+	*list = (struct event_list){0};
 }
 
 static void progress_clear(reader_progress *progress)
@@ -53,8 +53,8 @@ static void progress_clear(reader_progress *progress)
 static void forget_session(pipeline *pipeline)
 {
 	event_free_list(schedule_clear(pipeline->schedule));
-	batch_forget(&pipeline->chunk);
-	batch_forget(&pipeline->due);
+	event_list_forget(&pipeline->chunk);
+	event_list_forget(&pipeline->due);
 	settlement_clear(&pipeline->settlement);
 	progress_clear(&pipeline->progress);
 	pipeline->session++;
@@ -207,7 +207,7 @@ static bool settle_chunk(pipeline *pipeline)
  */
 static bool settle_part(pipeline *pipeline)
 {
-	batch *chunk = &pipeline->chunk;
+	event_list *chunk = &pipeline->chunk;
 
 	if (chunk->open == chunk->count && !settlement_has_fresh(&pipeline->settlement)) {
 		return settle_known(pipeline);

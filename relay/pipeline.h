@@ -23,17 +23,17 @@
 
 #include "reader.h"
 #include "relay.h"
+#include "relay_settings.h"
 #include "schedule.h"
-#include "settings.h"
 #include "settlement.h"
 
 /* Events that were read together. events[i] NULL: delivered, or parked. */
-typedef struct batch {
+typedef struct event_list {
 	event **events;
 	size_t count, room;
 	size_t open;     /* not NULL */
 	int64_t sent_ms; /* when the last of them was handed to the sink */
-} batch;
+} event_list;
 
 /* pgonce_relay_*; each NULL where nobody asks. */
 typedef struct relay_metrics {
@@ -63,9 +63,9 @@ typedef struct pipeline {
 	size_t fetch_count; /* how many events to ask for: fewer where they are large */
 	uint64_t reads;     /* the number of the last read of events */
 	bool in_chunk;
-	batch chunk;
+	event_list chunk;
 	int64_t chunk_end_id; /* the progress when the chunk is done */
-	batch due;            /* parked events that are being delivered */
+	event_list due;       /* parked events that are being delivered */
 	int64_t due_at_ms;
 	int64_t parked; /* how many events are parked, by our own count since parked_at_ms */
 	int64_t parked_at_ms;
@@ -100,7 +100,7 @@ typedef struct pipeline {
 	char *problem;
 } pipeline;
 
-void batch_add(batch *batch, event *event);
+void event_list_add(event_list *list, event *event);
 
 /* delivery.c */
 /* Hands over what may go; takes results for at most wait_ms. */
@@ -110,7 +110,7 @@ void delivery_collect(pipeline *pipeline, int64_t wait_ms);
  * An event fresh from the outbox or due: to the schedule, or, where it must not go now, parked.
  * Consumes it.
  */
-void delivery_accept(pipeline *pipeline, event *event, batch *batch);
+void delivery_accept(pipeline *pipeline, event *event, event_list *list);
 /*
  * Is all that is left of the chunk in flight for so long that others should not wait for it? Then
  * it is parked, with what stands behind it, and its results are settled when they come.

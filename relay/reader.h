@@ -8,7 +8,7 @@
 
 #include "database.h"
 #include "event.h"
-#include "settings.h"
+#include "relay_settings.h"
 
 /* How far the relay has come (once.relay). */
 typedef struct reader_progress {

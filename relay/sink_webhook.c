@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "http.h"
-#include "settings.h"
+#include "http_client.h"
+#include "relay_settings.h"
 #include "signature.h"
 #include "sink.h"
 

@@ -19,6 +19,7 @@ LEFT_OUT = "not sanitized and not installed_library and not libraries_show and n
 
 # Lines whose branches are not counted: what they match, and why nothing of ours could take them.
 EXCLUDED = {
+    r"\bassert\(": "what must hold: only a defect takes the other branch",
     r"ngx_log_error\(": "nginx's macro compares the log's level",
     r"ngx_(post_event|delete_posted_event)\(": "nginx's macros write debug messages, and ask whether an event was posted before",
     r"ngx_buf_(size|in_memory)\(": "nginx's macros tell buffers in memory, in a file, and of neither kind",

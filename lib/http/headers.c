@@ -235,21 +235,21 @@ bool http_headers_encode(const http_header *headers, size_t count, char **json)
 /* ---- Reading ---- */
 
 /* Reads twice: first only counting, with headers and text NULL; then into the block that fits. */
-typedef struct reader {
+typedef struct header_reader {
 	const char *at; /* terminated */
 	http_header *headers;
 	size_t count;
 	char *text;
 	size_t bytes;
-} reader;
+} header_reader;
 
-static void skip_space(reader *in)
+static void skip_space(header_reader *in)
 {
 	in->at += strspn(in->at, " \t\r\n");
 }
 
 /* With the space around it. */
-static bool take(reader *in, char wanted)
+static bool take(header_reader *in, char wanted)
 {
 	skip_space(in);
 	if (*in->at != wanted) {
@@ -260,7 +260,7 @@ static bool take(reader *in, char wanted)
 	return true;
 }
 
-static bool take_null(reader *in)
+static bool take_null(header_reader *in)
 {
 	if (strncmp(in->at, "null", 4) != 0) {
 		return false;
@@ -269,7 +269,7 @@ static bool take_null(reader *in)
 	return true;
 }
 
-static void put(reader *in, unsigned char c)
+static void put(header_reader *in, unsigned char c)
 {
 	if (in->text != NULL) {
 		in->text[in->bytes] = (char)c;
@@ -285,7 +285,7 @@ static int hex_digit(char c)
 	                              : -1;
 }
 
-static bool escape(reader *in)
+static bool escape(header_reader *in)
 {
 	const unsigned char *at = (const unsigned char *)in->at;
 	char bytes[4];
@@ -301,12 +301,12 @@ static bool escape(reader *in)
 	return true;
 }
 
-static http_text text_since(const reader *in, size_t start)
+static http_text text_since(const header_reader *in, size_t start)
 {
 	return (http_text){.data = in->text == NULL ? NULL : in->text + start, .length = in->bytes - start};
 }
 
-static bool string(reader *in, http_text *text)
+static bool string(header_reader *in, http_text *text)
 {
 	size_t start = in->bytes;
 	if (*in->at != '"') {
@@ -331,7 +331,7 @@ static bool string(reader *in, http_text *text)
 	return true;
 }
 
-static bool hex_string(reader *in, http_text *text)
+static bool hex_string(header_reader *in, http_text *text)
 {
 	size_t start = in->bytes;
 	if (*in->at != '"') {
@@ -353,7 +353,7 @@ static bool hex_string(reader *in, http_text *text)
 }
 
 /* A number is sent as it is written: {"Retry-After": 5}. */
-static bool string_or_number(reader *in, http_text *text)
+static bool string_or_number(header_reader *in, http_text *text)
 {
 	size_t length = strspn(in->at, "-.0123456789");
 	if (length == 0) {
@@ -367,7 +367,7 @@ static bool string_or_number(reader *in, http_text *text)
 	return true;
 }
 
-static bool add(reader *in, http_text name, http_text value)
+static bool add(header_reader *in, http_text name, http_text value)
 {
 	if (in->count == HTTP_HEADERS_MAX) {
 		return false;
@@ -383,7 +383,7 @@ static bool add(reader *in, http_text name, http_text value)
 }
 
 /* The rest of an array of pairs, after its first '[' of two. */
-static bool pairs(reader *in)
+static bool pairs(header_reader *in)
 {
 	do {
 		http_text name;
@@ -402,7 +402,7 @@ static bool pairs(reader *in)
 }
 
 /* One member of the flat form, after its name and the colon. */
-static bool values(reader *in, http_text name)
+static bool values(header_reader *in, http_text name)
 {
 	http_text value;
 	if (take_null(in)) {
@@ -423,15 +423,15 @@ static bool values(reader *in, http_text name)
 }
 
 /* {"h": [[ tells the form with pairs; in the flat one a header named h has strings. */
-static bool begins_with_pairs(const reader *in)
+static bool begins_with_pairs(const header_reader *in)
 {
-	reader ahead = {.at = in->at};
+	header_reader ahead = {.at = in->at};
 	http_text name;
 	return string(&ahead, &name) && ahead.bytes == 1 && in->at[1] == 'h' && take(&ahead, ':') && take(&ahead, '[') &&
 	       *ahead.at == '[';
 }
 
-static bool document(reader *in)
+static bool document(header_reader *in)
 {
 	if (!take(in, '{')) {
 		return false;
@@ -459,7 +459,7 @@ bool http_headers_decode(const char *json, http_header **headers, size_t *count)
 	if (json == NULL) {
 		return true;
 	}
-	reader sizes = {.at = json};
+	header_reader sizes = {.at = json};
 	if (!document(&sizes)) {
 		return false;
 	}
@@ -471,7 +471,7 @@ bool http_headers_decode(const char *json, http_header **headers, size_t *count)
 	if (block == NULL) {
 		return false;
 	}
-	reader in = {.at = json, .headers = block, .text = (char *)block + table_bytes};
+	header_reader in = {.at = json, .headers = block, .text = (char *)block + table_bytes};
 	if (!document(&in)) {
 		free(block);
 		return false;

@@ -187,8 +187,9 @@ static once_code error_of_effect(execution *run, const PGresult *failed, once_er
 		                  NULL, NULL);
 	}
 	if (failed == NULL) {
-		return error_make(error, ONCE_EFFECT, NULL, false, "a statement of the effect failed, and nobody knows why",
-		                  NULL, "Set *failed to its result before you return ONCE_EFFECT_RETRY.");
+		return error_make(error, ONCE_EFFECT, NULL, false,
+		                  "a statement of the effect failed, and its error is not known", NULL,
+		                  "Set *failed to its result before you return ONCE_EFFECT_RETRY.");
 	}
 	return error_of_callers_result(error, connection, failed);
 }

@@ -19,24 +19,24 @@ enum {
 	EXPONENT_MAX = 99
 };
 
-typedef struct buffer {
+typedef struct json_output {
 	char *data;
 	size_t length;
 	size_t capacity;
-} buffer;
+} json_output;
 
 typedef struct json_reader {
 	const unsigned char *at;
 	const unsigned char *end;
-	buffer out;
-	buffer names; /* of the members of the objects that are open, decoded */
-	bool is_name; /* the string that is read goes there, too */
+	json_output out;
+	json_output names; /* of the members of the objects that are open, decoded */
+	bool is_name;      /* the string that is read goes there, too */
 	bool no_memory;
 } json_reader;
 
 static bool value(json_reader *in, int depth);
 
-static bool append(json_reader *in, buffer *out, const void *data, size_t length)
+static bool append(json_reader *in, json_output *out, const void *data, size_t length)
 {
 	if (out->capacity - out->length < length) {
 		size_t capacity = (out->capacity + length) * 2;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "http.h"
+#include "http_client.h"
 #include "http_request.h"
 
 enum {

@@ -31,7 +31,7 @@ TARGETS = {
     "url": ["broker/broker.c", "service/config.c", "service/config_apply.c"],
     "conninfo": ["service/conninfo.c"],
     "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "service/memory.c", "service/config.c", "service/config_apply.c"],
-    "answer": ["service/http.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
+    "answer": ["service/http_client.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
     "moment": ["cli/moment.c"],
 }  # fmt: skip
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]

@@ -117,6 +117,7 @@ def test_a_database_that_refuses_connections_is_told_at_once(listener, database,
         wait_until(lambda: took(door)[1] < AT_ONCE_S, "the first refused connection")
         assert_refused_at_once(door)
         assert not ready(door)
+        assert door.nginx.ask("POST", "/ready", body=b"x").status == 405
         answer, seconds = took(door, "/open")
         assert (answer.status, seconds < TIMEOUT_S / 2) == (201, True), "failing open waits for nothing either"
 

@@ -106,3 +106,17 @@ def test_the_redirect_that_nginx_makes_absolute_is_as_its_directives_say(door):
     key = new_key()
     door.upstream.script(key, Answer(201, headers=(("Location", "http://inside.test:3000/a"),), body=b"paid"))
     assert ask(door, key, "/explicit", "HTTP/1.1", "second.test").header("Location") == f"http://second.test:{PORT}/outside/a"
+
+
+def test_without_a_host_a_redirect_names_the_address_that_the_client_came_to(door):
+    """HTTP/1.0, where a request needs no Host."""
+    key = new_key()
+    door.upstream.script(key, Answer(201, headers=(("Location", "http://inside.test:3000/a"),), body=b"paid"))
+    for replayed in (False, True):
+        with Http1(("127.0.0.1", PORT)) as connection:
+            request = Http1.bytes_of("POST", "/explicit", door.headers_of(key), BODY, version="1.0")
+            connection.socket.sendall(request.replace(b"Host: test\r\n", b""))
+            answer = connection.receive()
+        assert (answer.replayed, answer.status) == (replayed, 201)
+        assert answer.header("Location") == f"http://127.0.0.1:{PORT}/outside/a"
+    assert door.count(key) == 1

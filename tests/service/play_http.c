@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "http.h"
+#include "http_client.h"
 #include "service.h"
 
 enum {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""HTTP calls (service/http.c): what came back, and what is certain when nothing did. Under the sanitizers, but for what is measured."""
+"""HTTP calls (service/http_client.c): what came back, and what is certain when nothing did. Under the sanitizers, but for what is measured."""
 import json
 import os
 import pathlib

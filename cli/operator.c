@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* parked.c: see parked.h. */
-#include "parked.h"
+/* operator.c: see operator.h. */
+#include "operator.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -18,7 +18,7 @@ enum {
 
 /* ---- verbs */
 
-static const parked_verb *find_verb(const parked_verb *verbs, const char *name)
+static const operator_verb *find_verb(const operator_verb *verbs, const char *name)
 {
 	for (; verbs->name != NULL; verbs++) {
 		if (strcmp(verbs->name, name) == 0) {
@@ -28,7 +28,7 @@ static const parked_verb *find_verb(const parked_verb *verbs, const char *name)
 	return NULL;
 }
 
-static bool is_known(const parked_verb *verb, option_id id)
+static bool is_known(const operator_verb *verb, option_id id)
 {
 	if (id == OPTION_DSN || id == OPTION_JSON || (verb->needs_reason && id == OPTION_PARKED_REASON)) {
 		return true;
@@ -41,7 +41,7 @@ static bool is_known(const parked_verb *verb, option_id id)
 	return false;
 }
 
-static int check_verb(const cli_invocation *invocation, const parked_verb *verb, const char *hint)
+static int check_verb(const cli_invocation *invocation, const operator_verb *verb, const char *hint)
 {
 	const char *reason = invocation->text[OPTION_PARKED_REASON];
 
@@ -66,11 +66,11 @@ static int check_verb(const cli_invocation *invocation, const parked_verb *verb,
 	return CLI_OK;
 }
 
-int parked_run(const cli_invocation *invocation, const parked_verb *verbs)
+int operator_run(const cli_invocation *invocation, const operator_verb *verbs)
 {
 	char *hint = cli_format("pgonce help %s", invocation->command->name);
 	const char *name = invocation->operand_count > 0 ? invocation->operands[0] : "";
-	const parked_verb *verb = find_verb(verbs, name);
+	const operator_verb *verb = find_verb(verbs, name);
 	once_session *session = NULL;
 	int result = CLI_OK;
 
@@ -94,12 +94,12 @@ int parked_run(const cli_invocation *invocation, const parked_verb *verbs)
 	return result;
 }
 
-char *parked_take(const cli_invocation *invocation)
+char *operator_take(const cli_invocation *invocation)
 {
 	return cli_format("%" PRId64, cli_number(invocation, OPTION_TAKE, LISTED_STANDARD));
 }
 
-void parked_note_cut(const cli_invocation *invocation, const json_t *list, const char *what)
+void operator_note_cut(const cli_invocation *invocation, const json_t *list, const char *what)
 {
 	int64_t take = cli_number(invocation, OPTION_TAKE, LISTED_STANDARD);
 
@@ -108,8 +108,8 @@ void parked_note_cut(const cli_invocation *invocation, const json_t *list, const
 	}
 }
 
-int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
-                 const char *const *parameters, const char *what, json_t **json)
+int operator_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                   const char *const *parameters, const char *what, json_t **json)
 {
 	PGresult *answer = NULL;
 	int result = connect_run(invocation, connection, id, parameter_count, parameters, what, &answer);
@@ -128,7 +128,7 @@ int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_
 	                                "%s: the contract answered in an unknown form", what);
 }
 
-bool parked_is_uuid(const char *text)
+bool operator_is_uuid(const char *text)
 {
 	static const char shape[] = "00000000-0000-0000-0000-000000000000";
 
@@ -143,7 +143,7 @@ bool parked_is_uuid(const char *text)
 	return true;
 }
 
-int parked_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when)
+int operator_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when)
 {
 	const char *text = invocation->text[id];
 	int64_t milliseconds = 0;
@@ -176,7 +176,7 @@ int parked_read_time(const cli_invocation *invocation, PGconn *connection, optio
 
 /* ---- lists */
 
-const char *parked_text(const json_t *object, const char *member)
+const char *operator_text(const json_t *object, const char *member)
 {
 	const char *text = json_string_value(json_object_get(object, member));
 	return text != NULL ? text : "";
@@ -210,7 +210,7 @@ static void show_duration(int64_t milliseconds, char *text, size_t size)
 	snprintf(text, size, "0s");
 }
 
-static const char *show_cell(const json_t *row, const parked_column *column, char *text, size_t size)
+static const char *show_cell(const json_t *row, const operator_column *column, char *text, size_t size)
 {
 	const json_t *value = json_object_get(row, column->member);
 
@@ -242,11 +242,11 @@ static void print_cell(const char *text, int width, column_kind kind, bool last)
 	fputs(last ? "\n" : "  ", stdout);
 }
 
-void parked_print_table(const json_t *rows, const parked_column *columns, void (*more)(const json_t *row))
+void operator_print_table(const json_t *rows, const operator_column *columns, void (*more)(const json_t *row))
 {
-	parked_table table = {.has_head = false};
+	operator_table table = {.has_head = false};
 
-	parked_print_part(&table, rows, columns, more);
+	operator_print_part(&table, rows, columns, more);
 }
 
 static void widen(int *width, const char *text)
@@ -256,14 +256,14 @@ static void widen(int *width, const char *text)
 	*width = needed > *width ? needed : *width;
 }
 
-void parked_print_part(parked_table *table, const json_t *rows, const parked_column *columns,
-                       void (*more)(const json_t *row))
+void operator_print_part(operator_table *table, const json_t *rows, const operator_column *columns,
+                         void (*more)(const json_t *row))
 {
 	char text[64];
 	size_t index = 0;
 	const json_t *row = NULL;
 
-	for (int i = 0; columns[i].title != NULL && i < PARKED_COLUMNS_MAX; i++) {
+	for (int i = 0; columns[i].title != NULL && i < OPERATOR_COLUMNS_MAX; i++) {
 		widen(&table->widths[i], columns[i].title);
 		json_array_foreach(rows, index, row)
 		{
@@ -286,7 +286,7 @@ void parked_print_part(parked_table *table, const json_t *rows, const parked_col
 	}
 }
 
-char *parked_cut(const char *text, int columns)
+char *operator_cut(const char *text, int columns)
 {
 	char *copy = cli_duplicate(text);
 
@@ -303,11 +303,11 @@ char *parked_cut(const char *text, int columns)
 	return copy;
 }
 
-void parked_print_state(const json_t *row, const char *before)
+void operator_print_state(const json_t *row, const char *before)
 {
 	const json_t *next = json_object_get(row, "next_ms");
 	json_int_t attempts = json_integer_value(json_object_get(row, "attempts"));
-	const char *state = parked_text(row, "state");
+	const char *state = operator_text(row, "state");
 	char when[32] = "", soon[16];
 
 	if (json_is_integer(next) && strcmp(state, "dead") != 0) {
@@ -315,9 +315,9 @@ void parked_print_state(const json_t *row, const char *before)
 		snprintf(when, sizeof when, json_integer_value(next) <= 0 ? ", due now" : ", again in %s", soon);
 	}
 	char *line = cli_format("%s%s%" JSON_INTEGER_FORMAT " attempt%s%s%s%s", before, before[0] != '\0' ? "; " : "",
-	                        attempts, attempts == 1 ? "" : "s", when, parked_text(row, "error")[0] != '\0' ? ": " : "",
-	                        parked_text(row, "error"));
-	char *cut = parked_cut(line, LINE_COLUMNS - 2);
+	                        attempts, attempts == 1 ? "" : "s", when,
+	                        operator_text(row, "error")[0] != '\0' ? ": " : "", operator_text(row, "error"));
+	char *cut = operator_cut(line, LINE_COLUMNS - 2);
 	plain_line("  %s", cut);
 	free(cut);
 	free(line);
@@ -325,7 +325,7 @@ void parked_print_state(const json_t *row, const char *before)
 
 /* ---- one, whole */
 
-void parked_print_member(const json_t *object, const char *name, const char *member)
+void operator_print_member(const json_t *object, const char *name, const char *member)
 {
 	const json_t *value = json_object_get(object, member);
 
@@ -340,16 +340,16 @@ void parked_print_member(const json_t *object, const char *name, const char *mem
 	}
 }
 
-void parked_print_decisions(const json_t *object)
+void operator_print_decisions(const json_t *object)
 {
 	size_t index = 0;
 	const json_t *decision = NULL;
 
 	json_array_foreach(json_object_get(object, "decisions"), index, decision)
 	{
-		const char *relay = parked_text(decision, "relay");
-		plain_line("%-*s %s by %s: %s%s%s: %s", NAME_COLUMN, index == 0 ? "decisions" : "", parked_text(decision, "at"),
-		           parked_text(decision, "by"), parked_text(decision, "what"), relay[0] != '\0' ? " with " : "", relay,
-		           parked_text(decision, "reason"));
+		const char *relay = operator_text(decision, "relay");
+		plain_line("%-*s %s by %s: %s%s%s: %s", NAME_COLUMN, index == 0 ? "decisions" : "",
+		           operator_text(decision, "at"), operator_text(decision, "by"), operator_text(decision, "what"),
+		           relay[0] != '\0' ? " with " : "", relay, operator_text(decision, "reason"));
 	}
 }

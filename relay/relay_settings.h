@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* settings.h: what a [relay NAME] section says. */
+/* relay_settings.h: what a [relay NAME] section says. */
 #pragma once
 
 #include "envelope.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.c: see http.h. One easy handle for each call in flight, kept for the next one; connections
- * live in the multi handle. What is certain about a call that failed is decided here (settle), and
- * nowhere by the text of an error.
+ * http_client.c: see http_client.h. One easy handle for each call in flight, kept for the next one;
+ * connections live in the multi handle. What is certain about a call that failed is decided here
+ * (settle), and nowhere by the text of an error.
  */
-#include "http.h"
+#include "http_client.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* settings.c: see settings.h. */
-#include "settings.h"
+/* relay_settings.c: see relay_settings.h. */
+#include "relay_settings.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* settings.h: what a [consume NAME] section says, but for what is its source's own. */
+/* consume_settings.h: what a [consume NAME] section says, but for what is its source's own. */
 #pragma once
 
 #include "consume.h"

@@ -1,43 +1,43 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* parked.h: what commands for operators share: verbs (list, show, retry ...),
+/* operator.h: what commands for operators share: verbs (list, show, retry ...),
  * answers that are JSON, lists for people. */
 #pragma once
 
 #include "connect.h"
 
-typedef struct parked_verb {
+typedef struct operator_verb {
 	const char *name;
 	const char *operand; /* what it is about, "EVENT"; NULL: nothing */
 	bool needs_reason;
 	/* besides --dsn, --json and, where it is needed, --reason; ends with OPTION_COUNT */
 	const option_id *options;
 	int (*run)(const cli_invocation *invocation, PGconn *connection, const char *operand);
-} parked_verb;
+} operator_verb;
 
 /* Reads the operands, refuses options that this verb does not know,
  * connects, runs. `verbs` ends with name NULL. */
-int parked_run(const cli_invocation *invocation, const parked_verb *verbs);
+int operator_run(const cli_invocation *invocation, const operator_verb *verbs);
 
 /* --limit, or its default, as a parameter; free it. */
-char *parked_take(const cli_invocation *invocation);
+char *operator_take(const cli_invocation *invocation);
 /* A note where the list is as long as --limit lets it be. */
-void parked_note_cut(const cli_invocation *invocation, const json_t *list, const char *what);
+void operator_note_cut(const cli_invocation *invocation, const json_t *list, const char *what);
 /* Runs a statement whose answer is one JSON value. CLI_OK, with *json (SQL's NULL is JSON's null),
  * or an exit code after saying what is wrong. */
-int parked_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
-                 const char *const *parameters, const char *what, json_t **json);
+int operator_query(const cli_invocation *invocation, PGconn *connection, enum sql_id id, int parameter_count,
+                   const char *const *parameters, const char *what, json_t **json);
 
 /* 8-4-4-4-12 hexadecimal digits? */
-bool parked_is_uuid(const char *text);
+bool operator_is_uuid(const char *text);
 /*
  * The option as the server reads a time, or, with `spans`, as so long ago ("2h"). Asked by itself,
  * so that what is no time is told apart from what failed. CLI_OK, with *when (NULL where the option
  * is not given; free it), or after saying what is wrong.
  */
-int parked_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when);
+int operator_read_time(const cli_invocation *invocation, PGconn *connection, option_id id, bool spans, char **when);
 
 enum {
-	PARKED_COLUMNS_MAX = 9
+	OPERATOR_COLUMNS_MAX = 9
 };
 
 typedef enum column_kind {
@@ -46,29 +46,29 @@ typedef enum column_kind {
 	COLUMN_AGE /* milliseconds */
 } column_kind;
 
-typedef struct parked_column {
+typedef struct operator_column {
 	const char *title;
 	const char *member;
 	column_kind kind;
-} parked_column;
+} operator_column;
 
 /* A table of the rows, an array of objects; the columns end with title NULL. `more` (NULL:
  * none) prints a line below each row. */
-void parked_print_table(const json_t *rows, const parked_column *columns, void (*more)(const json_t *row));
+void operator_print_table(const json_t *rows, const operator_column *columns, void (*more)(const json_t *row));
 /* The same in parts, zeroed at first: each is printed below those
  * before it, in columns that only grow. */
-typedef struct parked_table {
-	int widths[PARKED_COLUMNS_MAX];
+typedef struct operator_table {
+	int widths[OPERATOR_COLUMNS_MAX];
 	bool has_head;
-} parked_table;
-void parked_print_part(parked_table *table, const json_t *rows, const parked_column *columns,
-                       void (*more)(const json_t *row));
+} operator_table;
+void operator_print_part(operator_table *table, const json_t *rows, const operator_column *columns,
+                         void (*more)(const json_t *row));
 /* At most so many columns of it, where each character takes one; it
  * is cut between characters. Free it. */
-char *parked_cut(const char *text, int columns);
+char *operator_cut(const char *text, int columns);
 /* "  10 attempts, again in 3m: the error", as much as fits a line. */
-void parked_print_state(const json_t *row, const char *before);
+void operator_print_state(const json_t *row, const char *before);
 /* "name   value"; nothing where the member is null or missing. */
-void parked_print_member(const json_t *object, const char *name, const char *member);
-void parked_print_decisions(const json_t *object);
-const char *parked_text(const json_t *object, const char *member); /* "" where there is none */
+void operator_print_member(const json_t *object, const char *name, const char *member);
+void operator_print_decisions(const json_t *object);
+const char *operator_text(const json_t *object, const char *member); /* "" where there is none */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* settings.c: the options of a consumer, and what must hold between them. */
-#include "settings.h"
+/* consume_settings.c: the options of a consumer, and what must hold between them. */
+#include "consume_settings.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "built.h"
-#include "http.h"
+#include "http_client.h"
 
 #define AT(member) offsetof(settings, member)
 #define SOURCES_MAX 8

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http.h: many HTTP POSTs at once, by libcurl's multi interface: for webhooks (relay) and for
- * handlers outside the database (consume). HTTP/1.1 with connections kept open. No redirects are
- * followed; TLS is verified; addresses that are not public are refused unless allowed. One client
- * belongs to one thread.
+ * http_client.h: many HTTP POSTs at once, by libcurl's multi interface: for webhooks (relay) and
+ * for handlers outside the database (consume). HTTP/1.1 with connections kept open. No redirects
+ * are followed; TLS is verified; addresses that are not public are refused unless allowed. One
+ * client belongs to one thread.
  */
 #pragma once
 
