@@ -114,10 +114,20 @@ static bool take_turn(consumer *consumer, failure *failure)
 
 	parameters_text(&given, consumer->service.name);
 	parameters_text(&given, consumer->settings.tenant);
+	parameters_integer(&given, PQbackendPID(consumer->database.connection));
 	PGresult *result = database_query(&consumer->database, SQL_TAKE_TURN, &given, failure);
-	consumer->has_turn = result != NULL && result_is_true(result, 0, 0);
+	bool good = result != NULL;
+	if (good && PQgetisnull(result, 0, 0)) {
+		failure_set(
+		    failure, FAILURE_FAULT,
+		    "a connection pooler stands between the consumer and PostgreSQL; hint: connect to PostgreSQL itself "
+		    "(dsn), or set order_by = none: the order of a key is kept by a lock of the session, which a pooler "
+		    "would hand to others");
+		good = false;
+	}
+	consumer->has_turn = good && result_is_true(result, 0, 0);
 	PQclear(result);
-	return result != NULL;
+	return good;
 }
 
 bool connection_ready(consumer *consumer)
@@ -152,6 +162,9 @@ bool connection_ready(consumer *consumer)
 	}
 	failure failure = {0};
 	if (!take_turn(consumer, &failure)) {
+		if (failure.kind == FAILURE_FAULT && failure.sqlstate[0] == '\0') {
+			return connection_fail(consumer, CONSUME_FAILED, strdup(failure.text));
+		}
 		(void)connection_pause(consumer, 1, &failure);
 	}
 	return consumer->has_turn;

@@ -177,6 +177,15 @@ def test_behind_a_pooler_in_transaction_mode_nothing_is_prepared(server, applied
         assert done.returncode == 2 and "prepare: with queue the order of a key is kept by one process" in done.stderr
 
 
+def test_the_order_of_a_key_is_not_kept_through_a_pooler_and_no_lock_is_left_there(server, applied):
+    with PgBouncer(server, server_connections=2) as pooler, Script([message(n, key="k") for n in range(3)]) as script:
+        through = applied.dsn().replace(str(server.directory), str(pooler.directory))
+        done = subprocess.run([PROGRAM, script.config(source="queue"), "stock", through], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1 and "pooler" in done.stderr and "order_by" in done.stderr, done.stderr
+        assert applied.value("SELECT count(*) FROM applied") == 0
+        assert applied.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+
+
 def test_it_works_in_a_database_whose_default_is_serializable(applied):
     applied.execute(f"ALTER DATABASE {applied.name} SET default_transaction_isolation = 'serializable'")
     with Script([message(n, key="k") for n in range(100)] + [message(5)]) as script:
