@@ -35,6 +35,11 @@ FINISH = f"SELECT once.finish('b', $1, {{fingerprint}}, 201, response_body => {B
 FINISH_NEW = FINISH.replace("finish", "finish_new")
 EMIT = "SELECT once.emit('order.placed', {request}, 'order', $1, scope => 'orders', key => $1)"
 EMIT_ALONE = "SELECT once.emit('order.placed', {request}, 'order', $1)"
+SIXTEEN = "(SELECT array_agg({each}) FROM generate_series(4096, 4111) AS n)"
+KEYS = SIXTEEN.format(each="substr($1, 1, 32) || to_hex(n)")
+SCOPES, FINGERPRINTS, FENCES, STATUSES, BODIES = (SIXTEEN.format(each=each) for each in ("'leased'::text", "{fingerprint}", "1", "201", "{fingerprint}"))
+CLAIM_MANY = f"SELECT count(c) FROM once.claim_many({SCOPES}, {KEYS}, {FINGERPRINTS}, 'bench') AS c"
+COMPLETE_MANY = f"SELECT count(c) FROM once.complete_many({SCOPES}, {KEYS}, {FENCES}, {STATUSES}, response_body => {BODIES}) AS c"
 EFFECT = [
     (BENCH / "pipeline" / name).read_text().replace("$1::uuid", "gen_random_uuid()").replace("$2", "$1")
     for name in ("insert_order.sql", "insert_event.sql")
@@ -53,6 +58,9 @@ CASES = {
         "SELECT once.claim('leased', $1, {fingerprint}, 'bench')",
         "SELECT once.complete('leased', $1, 1, 201, response_body => {fingerprint})",
     ],
+    "arrays of 16": [f"SELECT count(u) FROM unnest({SCOPES}, {KEYS}, {FINGERPRINTS}) AS u"],
+    "claim_many of 16": [CLAIM_MANY],
+    "claim and complete, batches of 16": [CLAIM_MANY, COMPLETE_MANY],
     "plain bare": ["scripts/plain_bare.sql"],
     "plain place": ["scripts/plain_place.sql"],
     "place bare": ["scripts/place_bare.sql"],
@@ -199,7 +207,7 @@ def main():
         for name, words in CASES.items():
             if re.search(options.only, name):
                 make_key = uuid7 if options.keys == "v7" else uuid4
-                print(f"{name:<20}{measure(server, database, words, options, make_key, options.profile):>12,}", flush=True)
+                print(f"{name:<34}{measure(server, database, words, options, make_key, options.profile):>12,}", flush=True)
         database.close()
 
 
