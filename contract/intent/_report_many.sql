@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._report_many(...): reports of many attempts in one statement: the common core of complete_many and fail_many.
--- One statement for all that is plain; what it did not store goes through once._report, one by one, which says why.
+-- One element alone is a call of once._report, which costs less than the statement for many. Else one statement for all that is plain;
+-- what it did not store goes through once._report, one by one, which says why.
 -- Rows are found by a look-up per element (LIMIT: see once.claim_many) and then updated by their address: joined to the
 -- batch by its key, a plan that was made while a partition was empty searches the index by tenant alone and stays so. If
 -- a row moves in between, because somebody else has changed it, the address leads nowhere and once._report looks again.
@@ -16,9 +17,18 @@ DECLARE
     size integer := once._length(key, 0);
     n integer;
     stored integer[];
+    told record;
     verdicts text[] := array_fill(NULL::text, ARRAY[size]);
     codes text[] := verdicts;
+    messages text[] := verdicts;
 BEGIN
+    IF size = 1 THEN
+        RETURN QUERY SELECT 1, r.*
+          FROM once._report_element(refusal, tenant, scope[1], key[1], once._bucket(key[1]), fence[1], next_state[1],
+                                    ROW(response_status[1], response_body[1], response_headers[1], result_type[1], result_id[1],
+                                        error_code[1], error_message[1]), redirect[1]) AS r;
+        RETURN;
+    END IF;
     -- A range that is known when the look-up starts, so that only the leaves of this batch are opened.
     SELECT array_agg(b.bucket ORDER BY b.ord), min(b.bucket), max(b.bucket) INTO buckets, first_bucket, last_bucket
       FROM (SELECT u.ord, once._bucket(u.key) AS bucket FROM unnest(key) WITH ORDINALITY AS u (key, ord)) AS b;
@@ -58,29 +68,13 @@ BEGIN
     FOR n IN SELECT u.ord FROM unnest(scope, key) WITH ORDINALITY AS u (scope, key, ord)
               WHERE (u.ord = ANY (stored)) IS NOT TRUE
               ORDER BY u.scope COLLATE "C", u.key COLLATE "C", u.ord LOOP
-        IF (length(scope[n]) BETWEEN 1 AND 255) IS NOT TRUE THEN
-            codes[n] := 'P4000';
-        ELSIF (buckets[n] >= 0) IS NOT TRUE THEN
-            codes[n] := 'P4001';
-        ELSIF octet_length(response_body[n]) > 8192
-              AND octet_length(response_body[n]) > (once._policy(scope[n])).response_bytes_max THEN
-            codes[n] := 'P4060';
-        ELSIF once._wrong_outcome(response_status[n], response_headers[n]) IS NOT NULL THEN
-            codes[n] := '22023';
-        ELSIF octet_length(redirect[n]) NOT BETWEEN 16 AND 64 THEN
-            codes[n] := 'P4003';
-        ELSE
-            verdicts[n] := once._report(tenant, scope[n], key[n], buckets[n], fence[n], next_state[n],
-                                        ROW(response_status[n], response_body[n], response_headers[n], result_type[n],
-                                            result_id[n], error_code[n], error_message[n]), redirect[n]);
-            IF verdicts[n] = 'refused' THEN
-                codes[n] := refusal;
-            END IF;
-        END IF;
+        told := once._report_element(refusal, tenant, scope[n], key[n], buckets[n], fence[n], next_state[n],
+                                     ROW(response_status[n], response_body[n], response_headers[n], result_type[n], result_id[n],
+                                         error_code[n], error_message[n]), redirect[n]);
+        verdicts[n] := told.verdict;
+        codes[n] := told.refused_code;
+        messages[n] := told.refused_message;
     END LOOP;
-    RETURN QUERY SELECT u.ord::integer,
-                        CASE WHEN u.ord = ANY (stored) THEN 'stored' ELSE coalesce(u.verdict, 'invalid') END, u.code,
-                        coalesce((SELECT e.message FROM once.errors() AS e WHERE e.code = u.code COLLATE "C"),
-                                 once._wrong_outcome(response_status[u.ord], response_headers[u.ord]))
-                   FROM unnest(verdicts, codes) WITH ORDINALITY AS u (verdict, code, ord) ORDER BY u.ord;
+    RETURN QUERY SELECT u.ord::integer, coalesce(u.verdict, 'stored'), u.code, u.message
+                   FROM unnest(verdicts, codes, messages) WITH ORDINALITY AS u (verdict, code, message, ord) ORDER BY u.ord;
 END $$;

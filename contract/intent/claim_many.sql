@@ -7,11 +7,12 @@
 -- error. The same key twice is one claim: the second finds the first ('processing_active', or
 -- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003).
 --
--- Two statements for the whole batch, however large, and only for what is left one call each. The
--- first checks and locks; the locks are taken before the statement that inserts, so no insert ever
--- waits for another transaction. The second looks, inserts what is new, and says what is plain: a
--- new claim, a replay, somebody at work, a mismatch. What needs a decision under the row's lock (a
--- takeover, a doubt, a closed day) is left to once._claim.
+-- One element alone is a call of once._claim, which costs less than the two statements that a batch
+-- takes, however large, with a call only for each element that these leave. The first checks and
+-- locks; the locks are taken before the statement that inserts, so no insert ever waits for another
+-- transaction. The second looks, inserts what is new, and says what is plain: a new claim, a replay,
+-- somebody at work, a mismatch. What needs a decision under the row's lock (a takeover, a doubt, a
+-- closed day) is left to once._claim.
 -- The settings pin the plans to index look-ups: one made while the table was empty would stay a
 -- sequential scan.
 -- jit: a disabled scan looks expensive enough to be compiled.
@@ -42,6 +43,12 @@ BEGIN
         PERFORM once._check_term('retention', retention, '100 years');
     END IF;
     owner := left(owner, 255);
+    IF size = 1 THEN
+        RETURN QUERY SELECT 1, c.*
+          FROM once._claim_element(tenant, scope[1], key[1], once._bucket(key[1]), fingerprint[1], owner, lease, retention,
+                                   traceparents[1]) AS c;
+        RETURN;
+    END IF;
 
     SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
            array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
@@ -51,9 +58,7 @@ BEGIN
                           THEN pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))
                           ELSE false END ORDER BY c.ord)
       INTO buckets, first_bucket, last_bucket, codes, takeable
-      FROM (SELECT b.*, CASE WHEN (length(b.scope) BETWEEN 1 AND 255) IS NOT TRUE THEN 'P4000'
-                             WHEN (b.bucket >= 0) IS NOT TRUE THEN 'P4001'
-                             WHEN (octet_length(b.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE THEN 'P4003' END AS code,
+      FROM (SELECT b.*, once._wrong_element(b.scope, b.bucket, b.fingerprint) AS code,
                    row_number() OVER (PARTITION BY b.scope COLLATE "C", b.key COLLATE "C" ORDER BY b.ord) AS nth
               FROM (SELECT u.*, once._bucket(u.key) AS bucket
                       FROM unnest(scope, key, fingerprint)
@@ -105,17 +110,11 @@ BEGIN
             traceparent := NULL;
             IF codes[ord] IS NULL AND verdict = 'mismatch' THEN
                 others := others || verdict;
-            ELSIF codes[ord] IS NULL THEN
+            ELSE
                 SELECT c.* INTO verdict, fence, state, response_status, response_body, response_headers, result_type,
                                 result_id, error_code, error_message, lease_until, attempts, traceparent
-                  FROM once._claim(tenant, scope[ord], key[ord], buckets[ord], fingerprint[ord], owner, lease,
-                                   retention, traceparents[ord], true) AS c;
-            END IF;
-            IF codes[ord] IS NOT NULL OR verdict IN ('future', 'missing', 'unknown') THEN
-                error_code := coalesce(codes[ord], CASE verdict WHEN 'future' THEN 'P4001'
-                                                                WHEN 'missing' THEN 'P4098' ELSE 'P4099' END);
-                SELECT e.message INTO error_message FROM once.errors() AS e WHERE e.code = error_code COLLATE "C";
-                verdict := 'invalid';
+                  FROM once._claim_element(tenant, scope[ord], key[ord], buckets[ord], fingerprint[ord], owner, lease,
+                                           retention, traceparents[ord]) AS c;
             END IF;
         ELSIF verdict = 'new_claim' THEN
             fresh := fresh + 1;

@@ -40,11 +40,13 @@ ARRAYS = {
     "error_message": "text[]",
     "redirect": "bytea[]",
 }
+PADDED = ("claim_many", "complete_many", "fail_many")
 
 
 class Once:
     """Each attribute is a function of the contract, called with named arguments. A batch gives its rows, another
-    function its row, or its value where there is but one."""
+    function its row, or its value where there is but one. A batch of one has a way of its own in the contract: it gets a
+    second element, which cannot be an intent, unless the call says alone=True."""
 
     def __init__(self, connection, **defaults):
         self.connection = connection
@@ -53,11 +55,16 @@ class Once:
     def __getattr__(self, function):
         def call(**arguments):
             many = function.endswith("_many")
+            alone = arguments.pop("alone", False)
             arguments = {**DEFAULTS.get(function, {}), **self.defaults, **arguments}
             if many and "scope" not in arguments:
                 arguments["scope"] = ["orders"] * len(arguments["key"])
             if function == "claim_many" and "fingerprint" not in arguments:
                 arguments["fingerprint"] = [PRINT] * len(arguments["key"])
+            lists = [name for name, value in arguments.items() if isinstance(value, list)]
+            padded = function in PADDED and not alone and {len(arguments[name]) for name in lists} == {1}
+            if padded:
+                arguments = {**arguments, **{name: arguments[name] * 2 for name in lists}, "scope": [*arguments["scope"], ""]}
             listed = ", ".join(
                 f"{name} => %s" + (f"::{ARRAYS[name]}" if many and name in ARRAYS else "::bytea" if name == "response_body" else "")
                 for name in arguments
@@ -66,7 +73,7 @@ class Once:
                 cursor.execute(f"SELECT * FROM once.{function}({listed})", list(arguments.values()))
                 rows = cursor.fetchall()
             if many:
-                return rows
+                return rows[:1] if padded else rows
             assert len(rows) == 1
             return rows[0] if len(rows[0]) > 1 else rows[0][0]
 

@@ -111,6 +111,73 @@ def test_report_batches_say_of_every_state_what_single_reports_say(db, report):
             assert once.peek(key=f"single{number}/{fence}").state == once.peek(key=f"batch{number}/{fence}").state
 
 
+BAD_ELEMENTS = (
+    {"scope": ""}, {"scope": None}, {"scope": "s" * 256}, {"key": None}, {"key": ""}, {"key": "\u00e4"}, {"key": "k" * 256},
+    {"key": "ffffffff-ffff-7000-8000-000000000001"}, {"key": "01000000-0000-7000-8000-000000000001"},
+    {"fingerprint": None}, {"fingerprint": b"short"}, {"fingerprint": b"l" * 65},
+)  # fmt: skip
+
+
+def seen(db, row, key):
+    """What a caller is told, and what is stored then; neither times nor what the key is called."""
+    stored = db.rows(
+        "SELECT state, fence, attempts, fingerprint, owner, response_status, response_body, response_headers, result_type, error_code,"
+        " redirects, traceparent, round(extract(epoch FROM lease_until - updated_at)) AS lease, expires_at - created_at AS kept"
+        " FROM once.intent WHERE key = %s", key)  # fmt: skip
+    told = {name: value for name, value in row._asdict().items() if name != "lease_until"}
+    return told, getattr(row, "lease_until", None) is None, stored
+
+
+@pytest.mark.parametrize("policy", ["on_stale => 'takeover'", "on_stale => 'in_doubt'", "max_attempts => 1", "lease => '3 hours'"])
+@pytest.mark.parametrize("fingerprint", [PRINT, OTHER_PRINT])
+def test_one_claim_in_a_batch_is_told_what_it_is_told_among_others(db, policy, fingerprint):
+    once = Once(db.connect())
+    for number, (state, stale) in enumerate(STATES):
+        build(db, once, f"one{number}", state, stale)
+        build(db, once, f"many{number}", state, stale)
+    db.execute(f"SELECT once.set_scope('orders', {policy})")
+    more = {"owner": "me", "retention": "1 day", "traceparents": ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]}
+    for number, (state, _) in enumerate(STATES):
+        one, many = (
+            seen(db, once.claim_many(key=[f"{how}{number}"], fingerprint=[fingerprint], alone=how == "one", **more)[0], f"{how}{number}")
+            for how in ("one", "many")
+        )
+        assert one == many, state
+    assert db.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == 0
+
+
+@pytest.mark.parametrize("function", ["claim_many", "complete_many", "fail_many"])
+def test_one_bad_element_alone_is_told_what_it_is_told_among_others(db, function):
+    call = getattr(Once(db.connect()), function)
+    standard = {"fence": 1, "retryable": True} if function == "fail_many" else {"fence": 1} if function == "complete_many" else {}
+    bad = BAD_ELEMENTS if function == "claim_many" else [
+        *(element for element in BAD_ELEMENTS if "fingerprint" not in element), {"response_status": 1000}, {"response_body": b"b" * 2_000_000},
+        {"fence": 9}, {"fence": None}, *([{"redirect": b"short"}] if function == "fail_many" else [])]  # fmt: skip
+    for element in bad:
+        arguments = {name: [value] for name, value in {"scope": "orders", "key": "k", **standard, **element}.items()}
+        one, many = call(**arguments, alone=True)[0], call(**arguments)[0]
+        assert one == many and one.verdict in ("invalid", "refused", "expired"), element
+    assert db.value("SELECT count(*) FROM once.intent") == 0
+
+
+@pytest.mark.parametrize("report", ["complete_many", "fail_many"])
+def test_one_report_in_a_batch_does_what_it_does_among_others(db, report):
+    once = Once(db.connect())
+    for retryable in (True, False, None)[: 1 if report == "complete_many" else 3]:
+        for fence in (1, 2):
+            for number, (state, stale) in enumerate(STATES):
+                told = []
+                for how in ("one", "many"):
+                    key = f"{how}{number}/{fence}/{retryable}"
+                    build(db, once, key, state, stale)
+                    more = {"fence": [fence], "response_status": [201], "response_body": [b"b"], "response_headers": ['{"a": "b"}'], "result_type": ["r"]}
+                    if report == "fail_many":
+                        del more["result_type"]
+                        more |= {"retryable": [retryable], "error_code": ["x"], "redirect": [OTHER_PRINT]}
+                    told.append([seen(db, getattr(once, report)(key=[key], **more, alone=how == "one")[0], key) for _ in range(2)])
+                assert told[0] == told[1], (state, fence, retryable)
+
+
 def test_renew_many_and_peek_many_say_of_every_state_what_single_calls_say(db):
     once = Once(db.connect())
     keys = [f"k{n}" for n in range(len(STATES))]
