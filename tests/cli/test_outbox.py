@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce outbox: what operators see of events that were not delivered, and what they can do. The relays are played by the contract's own functions."""
 import json
+import re
 import uuid
 
 import pytest
@@ -92,7 +93,7 @@ def test_the_list_counts_what_waits_and_shows_what_is_parked_the_dead_first(pgon
     assert [row["event_id"] for row in listed["events"]] == [dead, retrying, waiting]
     text = text_of(outbox(pgonce, "list"))
     for part in ("invoice.sent", "order 3; 10 attempts: HTTP 422: no such customer", "order 2; 1 attempt, again in 59s: HTTP 500", dead):
-        assert part in text, text
+        assert part in re.sub(r"in 5\ds", "in 59s", text), text
     assert pending not in text
     assert all(len(line) <= 80 for line in text.splitlines()), text
 

@@ -9,6 +9,7 @@ As a command: postgres.py CMD...   runs CMD with PGHOST, PGPORT, PGUSER, PGDATAB
 contract."""
 
 import atexit
+import datetime
 import functools
 import os
 import pathlib
@@ -175,7 +176,7 @@ class Postgres:
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.databases = 0
-        self.template = None
+        self.template, self.template_day = None, None
         atexit.register(self.destroy)
         if copy_of is None:
             self._initdb()
@@ -344,12 +345,13 @@ class Postgres:
 
     def new_database(self):
         """A database with the contract: a copy of one into which it was installed, which is far faster than to
-        install it again."""
-        if self.template is None:
+        install it again. Anew each day (UTC), since the contract's days are counted from its installation."""
+        today = datetime.datetime.now(datetime.timezone.utc).date()
+        if self.template_day != today:
             template = self.empty_database()
             template.install()
             template.close()
-            self.template = template.name
+            self.template, self.template_day = template.name, today
         return self.empty_database(template=self.template)
 
 
