@@ -10,6 +10,8 @@ PYTEST := $(PYTHON) -m pytest -q -rs -p no:cacheprovider $(if $(DURATIONS),--dur
 WORKERS := $(if $(filter 1,$(PYTEST_WORKERS)),,-n $(PYTEST_WORKERS) --dist loadgroup)
 TORTURE := PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) -m torture
 TESTED := PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUILD_SANITIZED)
+# bench PG=17: on that server instead of the system's.
+ON_SERVER = $(if $(PG),server=$$(tools/matrix.py --bindir $(PG)) && PGONCE_PG_BINDIR=$$server) PGONCE_BUILD=$(CURDIR)/$(BUILD)
 SANITIZED := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dsbom=false
 
 .PHONY: help run test check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
@@ -63,17 +65,17 @@ lint-deep: setup-lint build ## the static analysis alone, as deep as clang's ana
 format: setup-lint ## format the C files in place
 	@tools/lint.sh --format
 
-bench: setup-bench build ## measure against the goals of docs/evidence.md (writes bench/results.json)
-	$(PYTHON) bench/run.py --json bench/results.json
+bench: setup-bench build ## measure against the goals of docs/evidence.md (PG=17: on that server; writes bench/results.json)
+	$(ON_SERVER) $(PYTHON) bench/run.py --json bench/results.json
 
 bench-gateway: setup-bench-gateway build ## measure the gateway against plain nginx and a peer (writes bench/gateway.json)
-	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/gateway.py --json bench/gateway.json
+	$(ON_SERVER) $(PYTHON) bench/gateway.py --json bench/gateway.json
 
 bench-events: setup-bench-events build ## measure the relay and the consumer against their goals and a peer (writes bench/events.json)
-	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/events.py --json bench/events.json
+	$(ON_SERVER) $(PYTHON) bench/events.py --json bench/events.json
 
 bench-keeper: setup-bench build ## measure retirement, and claims among many stored intents (PGONCE_BENCH_ROWS; writes bench/keeper.json)
-	PGONCE_BUILD=$(CURDIR)/$(BUILD) $(PYTHON) bench/keeper.py --json bench/keeper.json
+	$(ON_SERVER) $(PYTHON) bench/keeper.py --json bench/keeper.json
 
 fuzz: setup-test build ## fuzz every parser of outside input, a minute of a CPU each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) -rA tests/fuzz

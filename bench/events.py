@@ -3,7 +3,8 @@
 """The benchmark of the way out and the way in, as ratios within one run: `make bench-events` calls it.
 
 Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka, RabbitMQ, webhooks and standard
-output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches and one by one. Latencies are given for
+output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches, one by one, and where they
+have waited in a line behind one that failed. Latencies are given for
 each sink, and for webhooks also beside an aggregate that is refused and one that hangs. Broker, PostgreSQL, relay and load share
 the machine. In each round every way moves its events, one after the other; printed are medians, a ratio is the median of the rounds' ratios."""
 
@@ -246,8 +247,8 @@ class Bench:
             sys.exit(f"bench: pgonce {job} failed ({done.returncode}):\n{done.stderr[-2000:]}")
         return seconds, sum(os.times()[2:4]) - sum(own[2:4])
 
-    def fill(self, database, first, last):
-        database.execute(EMIT, payload_text(), AGGREGATES, first, last)
+    def fill(self, database, first, last, aggregates=AGGREGATES):
+        database.execute(EMIT, payload_text(), aggregates, first, last)
 
     def relay(self, kind, events):
         """A backlog of events, from the start of the relay to the last acknowledgement stored."""
@@ -263,6 +264,41 @@ class Bench:
             sys.exit(f"bench: {count} of {events} events arrived at {kind}")
         postgres = cpu_seconds([server, *children_of(server)]) - before
         return {"per_second": events / seconds, "relay_us": cpu / events * 1e6, "postgresql_us": postgres / events * 1e6}
+
+    def drain(self, kind, events):
+        """A line behind one dead event of its aggregate, from the operator's decision to the last acknowledgement stored. The relay publishes one event of
+        an aggregate at a time, so this is what a sink takes to acknowledge one."""
+        database = self.server.new_database()
+        self.fill(database, 1, events, aggregates=1)
+        sink, arrived = self.sink(kind)
+        path = self.configure(f"[relay bench]\ndsn = {database.dsn()}\n" + "\n".join(sink))
+        connection = database.connect()
+        cursor = connection.cursor()
+        cursor.execute("SELECT once.relay_take('bench', NULL, true)")
+        cursor.execute("SELECT once.outbox_replay('bench', now() - interval '1 hour', NULL, 'bench')")
+        cursor.execute("UPDATE once.parked_event SET state = 'dead' WHERE id = (SELECT min(id) FROM once.parked_event) RETURNING event_id::text")
+        (dead,) = cursor.fetchone()
+        connection.close()
+        database.execute("VACUUM ANALYZE once.parked_event")
+        left = "SELECT count(*) FROM (SELECT FROM once.parked_event ORDER BY id DESC LIMIT 1) AS l"
+        with open(self.directory / "relay.log", "wb") as log, open(self.directory / "stdout", "wb") as out:
+            relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=out, env=clean_environment())
+        try:
+            wait_until(lambda: b"event=active" in (self.directory / "relay.log").read_bytes(), "the relay to start")
+            time.sleep(1.5)     # until it may send
+            before, used = time.monotonic(), cpu_seconds([relay.pid])
+            server = cpu_seconds([self.server.process.pid, *children_of(self.server.process.pid)])
+            database.execute("SELECT once.outbox_discard(%s::uuid, 'bench', 'bench')", dead)
+            wait_until(lambda: database.value(left) == 0, "the line to be delivered", 600)
+            seconds, used = time.monotonic() - before, cpu_seconds([relay.pid]) - used
+            server = cpu_seconds([self.server.process.pid, *children_of(self.server.process.pid)]) - server
+        finally:
+            relay.terminate()
+            relay.wait(PATIENCE_S)
+        count = arrived()
+        if count != events - 1:
+            sys.exit(f"bench: {count} of {events - 1} events of a line arrived at {kind}")
+        return {"per_second": (events - 1) / seconds, "relay_us": used / events * 1e6, "postgresql_us": server / events * 1e6}
 
     def move_by_peer(self, events):
         database = self.server.new_database()
@@ -378,6 +414,39 @@ class Bench:
             sys.exit(f"bench: {row[0]} of {events} messages were applied")
         return {"per_second": events / row[1]}
 
+    def line(self, messages):
+        """Messages of one key that waited behind one that is gone; the rate from the first effect to the last."""
+        database = self.server.new_database()
+        database.execute("CREATE TABLE applied (number bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())")
+        database.execute(
+            "CREATE FUNCTION apply(message once.message) RETURNS void LANGUAGE sql AS"
+            " $$ INSERT INTO applied (number) VALUES (((message).body ->> 'number')::bigint) $$"
+        )
+        database.execute(
+            "SELECT once.message_park('bench', '', ARRAY(SELECT ROW('m' || n, 'moved', 'key', '{}',"
+            " convert_to(jsonb_build_object('number', n, 'text', repeat('x', %s))::text, 'UTF8'), sha256(n::text::bytea), 'waiting', 0, 0,"
+            " NULL, NULL)::once.parked FROM generate_series(1, %s) AS n))",
+            payload_text(),
+            messages,
+        )
+        path = self.configure(
+            f"[consume bench]\ndsn = {database.dsn()}\nsource = nats\nurl = {self.nats.url}\nstream = {self.stream()}\n"
+            "durable = bench\nhandler = apply"
+        )
+        with open(self.directory / "stdout", "wb") as log:
+            consumer = subprocess.Popen(self.command("consume", path), stderr=log, stdout=log, env=clean_environment())
+        try:
+            left = "SELECT count(*) FROM (SELECT FROM once.parked_message ORDER BY key_hash DESC, position DESC LIMIT 1) AS l"
+            wait_until(lambda: time.sleep(0.1) or database.value(left) == 0, "the line to be applied", 600)
+        finally:
+            consumer.terminate()
+            consumer.wait(PATIENCE_S)
+        row = database.row("SELECT count(*), extract(epoch FROM max(at) - min(at))::float8, bool_and(number = n) FROM"
+                           " (SELECT *, row_number() OVER (ORDER BY at) AS n FROM applied) AS a")  # fmt: skip
+        if row[0] != messages or not row[2]:
+            sys.exit(f"bench: {row[0]} of {messages} messages of a line were applied, in order: {row[2]}")
+        return {"per_second": messages / row[1]}
+
     # What reading costs: the pages that listing 100 new events touches.
 
     def read_cost(self):
@@ -443,6 +512,7 @@ GOALS = [
     ("commit to webhook at 1,000/s, p99 ms", "latency/webhook", None, "p99_ms", "<=", 25),
     ("webhooks to an endpoint of 20 ms, events/s", "relay/webhook", None, "per_second", ">=", 1000),
     ("consumer, effects/s", "consume/batches", None, "per_second", ">=", 10000),
+    ("consumer, a line behind one parked key, messages/s", "consume/line", None, "per_second", ">=", 5000),
     ("consumer, above one by one", "consume/batches", "consume/one by one", "per_second", ">=", 4),
 ]
 
@@ -469,9 +539,9 @@ def show(medians, goals, cost):
         print(f"  {name:<52}{row['pages']:>8,.0f} pages {row['ms']:>8.2f} ms")
     for name, row in list(cost.items())[-1:]:
         print(f"\nthe plan, with {name}:\n{row['plan']}")
-    print(f"\n{'goal':<46}{'goal':>10}{'measured':>12}  met")
+    print(f"\n{'goal':<52}{'goal':>10}{'measured':>12}  met")
     for goal in goals:
-        print(f"{goal['what']:<46}{goal['goal']:>10}{goal['measured']:>12,.1f}  {'yes' if goal['met'] else 'NO'}")
+        print(f"{goal['what']:<52}{goal['goal']:>10}{goal['measured']:>12,.1f}  {'yes' if goal['met'] else 'NO'}")
 
 
 def main():
@@ -497,6 +567,10 @@ def main():
             "relay/webhook": lambda: bench.relay("webhook", tenth),
             "relay/stdout": lambda: bench.relay("stdout", options.events),
             "peer/nats": lambda: bench.move_by_peer(tenth),
+            "line/nats": lambda: bench.drain("nats", tenth),
+            "line/kafka": lambda: bench.drain("kafka", tenth),
+            "line/rabbitmq": lambda: bench.drain("rabbitmq", tenth // 10),
+            "line/webhook": lambda: bench.drain("webhook", tenth // 10),
             "latency/nats": lambda: bench.latency("nats"),
             "latency/kafka": lambda: bench.latency("kafka"),
             "latency/rabbitmq": lambda: bench.latency("rabbitmq"),
@@ -504,6 +578,7 @@ def main():
             "latency/webhook beside poison": lambda: bench.latency("webhook", poisoned=True),
             "consume/batches": lambda: bench.consume(options.events // 2, 500),
             "consume/one by one": lambda: bench.consume(tenth, 1),
+            "consume/line": lambda: bench.line(tenth),
         }
         ways = {
             name: way

@@ -7,18 +7,22 @@ batches and VACUUM of the same rows, in turns, in one run, each measured against
 lock was held is bounded from above: the whole duration of every transaction that takes one, its waiting included.
 Storing: the latency of a claim with 50,000 intents stored and with four times PGONCE_BENCH_ROWS, in turns, for UUIDv7 and UUIDv4 keys; without
 the commit's wait for the disk, which is the same for both and would hide what differs.
+Days: what a catalogue with 366 days ahead and as many behind costs a backend, in memory and in time.
 Medians over the rounds; the longest lock is the worst of all rounds. The server is private, with fsync on."""
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
+import uuid
 
 from measure import ROOT, SETTINGS, clean_environment, median_row, recycle_wal, wait_until
 from run import FINGERPRINT, KEY, MS_BACK, PRELUDE, find_program
@@ -32,21 +36,24 @@ BATCH_PAGES = 500  # of a DELETE: about 10,000 rows
 SMALL = 50_000
 SURVIVORS = 100  # in doubt: they outlive their day
 CLAIM = f"SELECT verdict FROM once.claim('bench', {KEY}, {FINGERPRINT}, 'bench');\n"
-# An intent that succeeded a moment after its key was made. {key}: text; {ms}: of the key.
+# Intents that succeeded a moment after their keys were made.
 FILL = """
-    INSERT INTO once.intent_d{leaf} (created_at, updated_at, completed_at, lease_until, bucket, fence, attempts, state, tenant, scope, key,
-                                     fingerprint, owner, response_status, response_body)
-    SELECT t.at, t.at, t.at, NULL, {leaf}, 1, 1, CASE WHEN i <= {doubtful} THEN 'in_doubt' ELSE 'succeeded' END::once.state, '', 'bench',
-           t.key, decode(md5(i::text) || md5(i::text), 'hex'), 'bench', 201, '\\x00112233445566778899001122334455'
+    INSERT INTO {table} (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint, owner,
+                         response_status, response_body)
+    SELECT t.at, t.at, t.at, {leaf}, 1, 1, CASE WHEN i <= {doubtful} THEN 'in_doubt' ELSE 'succeeded' END::once.state, '', 'bench',
+           encode(int8send({left}) || int8send('-9223372036854775808' | (hashint8extended(i, 0) & 1152921504606846975)), 'hex')::uuid::text,
+           sha256(int8send(i)), 'bench', 201, '\\x00112233445566778899001122334455'
       FROM generate_series(1, {rows}::bigint) AS i,
-           LATERAL (SELECT ({first_ms} + i * {span_ms} / {rows})::bigint AS ms) AS m,
-           LATERAL (SELECT to_timestamp(m.ms / 1000.0) AS at, {key} AS key) AS t"""
-# Keys rise, so that their index is filled as fast as it can be: for UUIDv4 that is another order, but the same keys.
+           LATERAL (SELECT {first_ms} + i * {span_ms} / {rows} AS ms OFFSET 0) AS m,
+           LATERAL (SELECT to_timestamp(m.ms / 1000.0) AS at OFFSET 0) AS t"""
+# The first 64 bits of a key. They rise, so that the index is made fast; made anew, it is packed as a week of splits leaves none, for few and many alike.
 KEYS = {
-    "v7": "(lpad(to_hex(m.ms << 16 | 28672 | i & 4095), 16, '0') || '8' || substr(md5(i::text), 1, 15))::uuid::text",
-    "v4": "(lpad(to_hex(-9223372036854775807 + i * (9223372036854775807 / {rows})), 16, '0') || '8' || substr(md5(i::text), 1, 15))::uuid::text",
+    "v7": "(m.ms << 16) | 28672 | (i & 4095)",
+    "v4": "((-9223372036854775807 + i * (9223372036854775807 / {rows})) & ~61440) | 16384",
 }
-V4 = "overlay({} placing '4' from 15 for 1)"
+LOADERS = 2  # days that are filled at once
+RETIRING = ("close", "doubt", "move", "detach", "drop")
+DAYS = (2, 366)  # ahead, for the size of the catalogue
 DAY_MS = 86_400_000
 
 
@@ -120,6 +127,8 @@ class Bench:
             made = self.databases[name] = self.server.new_database()
             made.execute("GRANT once_app TO bench")
             made.execute("SELECT once.set_keeping(clock_settle => '0')")
+            # Nobody completes what is claimed here. As stale attempts they would be the keeper's work, and come faster than it goes.
+            made.execute("SELECT once.set_scope('bench', lease => '1 day')")
             made.execute("UPDATE once.setting SET closed_before = %s", self.next_day)
         return self.databases[name]
 
@@ -129,17 +138,31 @@ class Bench:
         """A day that is past the horizon, full of intents; vacuumed and known to the planner, as its own week has left it."""
         day = self.next_day
         self.next_day += 1
-        database.execute(f"CREATE TABLE once.intent_d{day} (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)")
-        database.execute(f"ALTER TABLE once.intent ATTACH PARTITION once.intent_d{day} FOR VALUES FROM ({day}) TO ({day + 1})")
-        self.fill(database, day, self.options.rows, KEYS["v7"], day * DAY_MS, DAY_MS - 1, SURVIVORS)
+        self.fill(database, day, self.options.rows, "v7", day * DAY_MS, DAY_MS - 1, SURVIVORS, settled=True)
+        database.execute("CHECKPOINT")
         return day
 
     @staticmethod
-    def fill(database, leaf, rows, key, first_ms, span_ms, doubtful=0):
-        database.execute("SET synchronous_commit = off")
-        database.execute(FILL.format(leaf=leaf, rows=rows, key=key.format(rows=rows), first_ms=first_ms, span_ms=span_ms, doubtful=doubtful))
-        database.execute(f"VACUUM (FREEZE, ANALYZE) once.intent_d{leaf}")
-        database.execute("CHECKPOINT")
+    def fill(database, leaf, rows, kind, first_ms, span_ms, doubtful=0, settled=False):
+        """Puts a partition that is full in the place of an empty one, or of none. Row by row through the parent's index takes ten times as long. In the
+        transaction that makes the table, wal_level = minimal writes no WAL. settled: as its own week has left it; else no vacuum comes near it."""
+        began, table = time.monotonic(), f"once.filled_d{leaf}"
+        cursor = database.connect().cursor()
+        cursor.execute("SET maintenance_work_mem = '1GB'; BEGIN")
+        cursor.execute(f"CREATE TABLE {table} (LIKE once.intent INCLUDING ALL EXCLUDING INDEXES) WITH (fillfactor = 50,"
+                       f" autovacuum_enabled = {str(settled).lower()})")  # fmt: skip
+        cursor.execute(FILL.format(table=table, leaf=leaf, rows=rows, left=KEYS[kind].format(rows=rows), first_ms=first_ms, span_ms=span_ms,
+                                   doubtful=doubtful))  # fmt: skip
+        cursor.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (tenant, scope, key, bucket)")
+        cursor.execute("COMMIT")
+        cursor.execute(f"SELECT count(*) FROM {table} WHERE once._bucket(key) <> {leaf} AND ctid < '(10,0)'::tid")
+        assert cursor.fetchone()[0] == 0, "keys of another day"
+        cursor.execute(f"VACUUM (FREEZE, ANALYZE) {table}" if settled else f"ANALYZE {table}")
+        cursor.execute(f"DROP TABLE IF EXISTS once.intent_d{leaf}")
+        cursor.execute(f"ALTER TABLE {table} RENAME TO intent_d{leaf}")
+        cursor.execute(f"ALTER TABLE once.intent ATTACH PARTITION once.intent_d{leaf} FOR VALUES FROM ({leaf}) TO ({leaf + 1})")
+        cursor.connection.close()
+        print(f"bench: {rows:,} intents stored in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
     def beside_claims(self, way):
         """Runs way(database, day) on a new day while clients claim."""
@@ -152,7 +175,7 @@ class Bench:
             started = time.time()
             time.sleep(BEFORE_S)
             lsn, begin = database.value("SELECT pg_current_wal_insert_lsn()"), time.time()
-            locked = way(database, day)
+            locked, work = way(database, day)
             end = time.time()
             wal = database.value("SELECT pg_current_wal_insert_lsn() - %s::pg_lsn", lsn)
             time.sleep(max(1.0, LEAST_S - (end - begin)))
@@ -161,6 +184,7 @@ class Bench:
         measured = {
             "seconds": end - begin,
             "exclusive_ms": 1000 * locked,
+            "work": work,
             "wal_mb": (float(wal)) / 1e6,
             "mb_given_back": float(bytes_before - database.value(size, f"once.intent_d{day}")) / 1e6,
             "of_before": meanwhile["per_second"] / before["per_second"],
@@ -176,10 +200,10 @@ class Bench:
 
     def retire(self, database, day):
         """The steps of a keeper's round, as `pgonce keep` takes them, with its pauses. Returns the seconds of the transactions that took an exclusive
-        lock on what claims use: on once.intent, or on a partition that was in it."""
+        lock on what claims use (once.intent, or a partition that was in it), and those that each step worked."""
         connection = database.connect(autocommit=False)
         free = database.connect()
-        cursor, locked = connection.cursor(), 0.0
+        cursor, locked, work = connection.cursor(), 0.0, {}
         cursor.execute("SET application_name = 'keeper'; SELECT pg_backend_pid(), once.keep_take('bench', '1 hour')")
         connection.commit()
         cursor.execute("SELECT step FROM once.keep_steps() ORDER BY ord")
@@ -200,13 +224,14 @@ class Bench:
                     exclusive = True
                 took = time.monotonic() - begin
                 locked += took if exclusive else 0
+                work[step] = work.get(step, 0.0) + took
                 more = row.more
                 time.sleep(min(self.options.pace * took, 5))
         cursor.execute("SELECT once.keep_release('bench')")
         connection.commit()
         if database.value("SELECT to_regclass(%s)", f"once.intent_d{day}") is not None:
             sys.exit("bench: the day is not retired")
-        return locked
+        return locked, {step: took for step, took in work.items() if step in RETIRING}
 
     @staticmethod
     def delete(database, day):
@@ -219,7 +244,7 @@ class Bench:
                 f"({first + BATCH_PAGES},0)",
             )
         database.execute(f"VACUUM once.intent_d{day}")
-        return 0.0
+        return 0.0, {}
 
     # ---- storing
 
@@ -229,11 +254,16 @@ class Bench:
         if name not in self.databases:
             database = self.database(name)
             if kind == "v4":
-                self.fill(database, 0, stored, V4.format(KEYS["v4"]), 1000 * int(time.time()), 0)
+                self.fill(database, 0, stored, "v4", 1000 * int(time.time()), 0)
             else:
-                for day in range(today() - 6, today() + 1):
-                    span = DAY_MS - 1 if day < today() else max(1, int(time.time() * 1000) - day * DAY_MS - 2 * MS_BACK)
-                    self.fill(database, day, stored // 7, KEYS["v7"], day * DAY_MS, span)
+                now_ms = int(time.time() * 1000)
+
+                def fill(day):
+                    span = DAY_MS - 1 if day < today() else max(1, now_ms - day * DAY_MS - 2 * MS_BACK)
+                    self.fill(database, day, stored // 7, "v7", day * DAY_MS, span)
+
+                with concurrent.futures.ThreadPoolExecutor(LOADERS) as pool:
+                    list(pool.map(fill, range(today() - 6, today() + 1)))
             database.execute("CHECKPOINT")
         return self.databases[name]
 
@@ -244,7 +274,7 @@ class Bench:
             for stored, found in measured.items():
                 found.append(self.latency_of(kind, stored))
         return {str(stored): median_row(found) for stored, found in measured.items()} | {
-            "ratio": statistics.median(many["p50"] / few["p50"] for few, many in zip(*measured.values()))
+            f"ratio_{share}": statistics.median(many[share] / few[share] for few, many in zip(*measured.values())) for share in ("p50", "p99")
         }
 
     def latency_of(self, kind, stored):
@@ -255,6 +285,54 @@ class Bench:
             end = time.time()
             time.sleep(0.3)
         return summary(load.claims(), begin, end)
+
+    # ---- the catalogue
+
+    def days(self):
+        """What partitions of many days cost: `ahead` of them, and as many behind. A backend's memory, and its claims, one after the other."""
+        return {f"{ahead} days ahead": self.days_of(ahead) for ahead in DAYS}
+
+    def days_of(self, ahead):
+        database = self.server.new_database()
+        database.execute("GRANT once_app TO bench")
+        horizon = max(7, ahead)
+        database.execute("SELECT once.set_keeping(horizon_days => %s, days_ahead => %s)", horizon, ahead)
+        database.execute("UPDATE once.setting SET closed_before = %s", today() - horizon)
+        database.execute("SELECT once.add_days()")
+        database.execute("VACUUM ANALYZE")
+        measured = {
+            "partitions": database.value("SELECT count(*) FROM pg_inherits WHERE inhparent IN ('once.intent'::regclass, 'once.outbox'::regclass)"),
+            "catalogue_mb": float(database.value("SELECT sum(pg_total_relation_size(c.oid)) / 1e6 FROM pg_class AS c WHERE c.relnamespace ="
+                                                 " 'pg_catalog'::regnamespace AND c.relkind = 'r'")),  # fmt: skip
+        }
+        connection = database.connect()
+        cursor = connection.cursor()
+        cursor.execute("SET synchronous_commit = off")
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+        measured["new_kb"] = anonymous_kb(pid)
+        times = []
+        for number in range(300):
+            key = f"{int(time.time() * 1000):012x}7000800000000000{number:04x}"
+            begin = time.monotonic()
+            cursor.execute("SELECT verdict FROM once.claim('bench', %s, sha256('x'), 'bench')", (str(uuid.UUID(key)),))
+            times.append(1000 * (time.monotonic() - begin))
+            assert cursor.fetchone()[0] == "new_claim", "a new key is claimed"
+        measured["claiming_kb"] = anonymous_kb(pid)
+        measured |= {"first_ms": times[0], "p50_ms": statistics.median(times[20:])}
+        connection.close()
+        with database.connect() as other:
+            cursor = other.cursor()
+            begin = time.monotonic()
+            cursor.execute("SELECT count(*) FROM once.intent; SELECT pg_backend_pid()")  # every partition of it
+            measured["all_ms"] = 1000 * (time.monotonic() - begin)
+            measured["all_kb"] = anonymous_kb(cursor.fetchone()[0])
+        return measured
+
+
+def anonymous_kb(pid):
+    """Memory of a process that is not shared: of a backend its caches, plans and what it works with."""
+    return int(re.search(r"RssAnon:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
 
 
 def judge(rounds, options):
@@ -269,8 +347,9 @@ def judge(rounds, options):
         goal(f"exclusive lock in all, {options.rows:,} intents, worst round, ms", 1000, max(row["exclusive_ms"] for row in rounds["keeper"]))
         goal("claims/s while the day is retired, of before", 0.95, statistics.median(row["of_before"] for row in rounds["keeper"]), True)
     if "v7" in rounds:
-        ratio = statistics.median(row["ratio"] for row in rounds["v7"])
-        goal(f"claim with {options.stored:,} UUIDv7 intents, of {SMALL:,}", 1.25, ratio)
+        for share in ("p50", "p99"):
+            ratio = statistics.median(row[f"ratio_{share}"] for row in rounds["v7"])
+            goal(f"{share} of a claim with {options.stored:,} UUIDv7 intents, of {SMALL:,}", 1.25, ratio)
     return goals
 
 
@@ -284,10 +363,14 @@ def show(medians, goals):
     print(f"\n{'claims, ms':<24}" + "".join(f"{column:>12}" for column in columns))
     for name, row in medians.items():
         for part, values in row.items():
-            if isinstance(values, dict):
+            if isinstance(values, dict) and "p99.9" in values:
                 print(f"{name + ', ' + part:<24}" + "".join(f"{values[column]:>12,.2f}" for column in columns))
-        if "ratio" in row:
-            print(f"{name + ', many of few':<24}{'':>12}{row['ratio']:>12,.2f}")
+        if "ratio_p50" in row:
+            print(f"{name + ', many of few':<24}{'':>12}{row['ratio_p50']:>12,.2f}{row['ratio_p99']:>12,.2f}")
+    if "keeper" in medians:
+        print("\nseconds of work, without the pauses: " + ", ".join(f"{step} {took:.1f}" for step, took in medians["keeper"]["work"].items()))
+    for name, row in medians.get("days", {}).items():
+        print(f"{name + ':':<18}" + ", ".join(f"{what} {value:,.1f}" for what, value in row.items()))
     print(f"\n{'goal':<64}{'goal':>10}{'measured':>12}  met")
     for goal in goals:
         print(f"{goal['what']:<64}{goal['goal']:>10}{goal['measured']:>12,.2f}  {'yes' if goal['met'] else 'NO'}")
@@ -296,20 +379,22 @@ def show(medians, goals):
 def main():
     rows = int(os.environ.get("PGONCE_BENCH_ROWS", 5_000_000))
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="default: 3; 1 where the rows are more than a million: a round is then minutes")
     parser.add_argument("--rows", type=int, default=rows, help="of the day that is retired (default: PGONCE_BENCH_ROWS, or 5,000,000)")
     parser.add_argument("--stored", type=int, help="intents that are stored for the latency of a claim (default: four times the rows)")
     parser.add_argument("--pace", type=float, default=9, help="the keeper pauses so many times as long as each piece took; 0: as with --once")
     parser.add_argument("--turns", type=int, default=10, help="of few and many stored intents in each round")
-    parser.add_argument("--only", nargs="+", metavar="WAY", choices=("keeper", "delete", "v7", "v4"))
+    parser.add_argument("--only", nargs="+", metavar="WAY", choices=("keeper", "delete", "v7", "v4", "days"))
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
     options = parser.parse_args()
     options.stored = options.stored or 4 * options.rows
-    with Postgres(fsync=True, settings={**SETTINGS, "log_checkpoints": "off"}) as server:
+    options.rounds = options.rounds or (3 if options.rows <= 1_000_000 else 1)
+    with Postgres(fsync=True, settings={**SETTINGS, "log_checkpoints": "off", "wal_level": "minimal", "max_wal_senders": "0"}) as server:
         bench = Bench(server, options)
         ways = {"keeper": lambda: bench.beside_claims(bench.retire), "delete": lambda: bench.beside_claims(bench.delete)}
         for kind in ("v7", "v4"):
             ways[kind] = lambda kind=kind: bench.latency(kind)
+        ways["days"] = bench.days
         ways = {name: way for name, way in ways.items() if not options.only or name in options.only}
         print(f"bench: PostgreSQL {server.version}, {os.cpu_count()} CPUs, fsync on, {options.rounds} rounds, {CLIENTS} clients", flush=True)
         recycle_wal(bench.database("retiring"))

@@ -49,7 +49,7 @@ static bool nobodys_fault(failure *failure)
 	return false;
 }
 
-static PGresult *call_inbox(consumer *consumer, message *const *messages, size_t count, failure *failure)
+PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count, bool ordered, failure *failure)
 {
 	parameters given = {0};
 
@@ -62,7 +62,7 @@ static PGresult *call_inbox(consumer *consumer, message *const *messages, size_t
 	int traces = parameters_array(&given, PARAMETER_TEXT);
 	for (size_t i = 0; i < count; i++) {
 		parameters_add_text(&given, ids, messages[i]->id);
-		parameters_add_text(&given, keys, messages[i]->key);
+		parameters_add_text(&given, keys, ordered ? messages[i]->key : NULL);
 		parameters_add(&given, fingerprints, messages[i]->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
 		parameters_add_text(&given, traces, messages[i]->traceparent);
 	}
@@ -71,7 +71,7 @@ static PGresult *call_inbox(consumer *consumer, message *const *messages, size_t
 
 bool apply_allowed(consumer *consumer, failure *failure)
 {
-	PGresult *result = call_inbox(consumer, NULL, 0, failure);
+	PGresult *result = apply_inbox(consumer, NULL, 0, true, failure);
 
 	PQclear(result);
 	return result != NULL;
@@ -79,7 +79,7 @@ bool apply_allowed(consumer *consumer, failure *failure)
 
 static PGresult *receive(message_batch *batch, message *const *messages, size_t count, failure *failure)
 {
-	PGresult *result = call_inbox(batch->consumer, messages, count, failure);
+	PGresult *result = apply_inbox(batch->consumer, messages, count, true, failure);
 
 	if (result == NULL) {
 		nobodys_fault(failure);

@@ -24,6 +24,11 @@ typedef struct message_batch {
 bool apply_batch(message_batch *batch, failure *failure);
 /* Calls the handler for messages in order, in the transaction that is open. */
 bool apply_handle(consumer *consumer, message *const *messages, size_t count, failure *failure);
+/*
+ * The inbox's verdicts on messages, a row each (clear them), in the transaction that is open; NULL:
+ * *failure. ordered: one waits behind a parked message of its key.
+ */
+PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count, bool ordered, failure *failure);
 /* May the role call what apply_batch calls? */
 bool apply_allowed(consumer *consumer, failure *failure);
 

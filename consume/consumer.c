@@ -120,7 +120,8 @@ static bool take(consumer *consumer)
 	const handler_load load = consumer->handler_class->load(consumer->handler);
 	bool full = is_full(consumer);
 	size_t most = full || service_stopping() ? 0 : load.room;
-	int wait_ms = most == 0 || load.held > 0 ? 0 : consumer->parked > 0 ? FETCH_MS / 2 : FETCH_MS;
+	bool at_once = most == 0 || load.held > 0 || parked_goes_on(consumer);
+	int wait_ms = at_once ? 0 : consumer->parked > 0 ? FETCH_MS / 2 : FETCH_MS;
 	source_message **deliveries = arena_take(&consumer->arena, (most + 1) * sizeof(source_message *));
 	size_t count = 0;
 	char problem[256] = "";
@@ -188,7 +189,7 @@ static void run(consumer *consumer)
 		} else if (!connection_pause(consumer, ++failures, &failure)) {
 			break;
 		}
-		if (busy || class->load(consumer->handler).held > 0) {
+		if (busy || class->load(consumer->handler).held > 0 || parked_goes_on(consumer)) {
 			busy_ms = service_now_ms();
 		} else if (consumer->job->once && service_now_ms() - busy_ms >= IDLE_MS) {
 			break;

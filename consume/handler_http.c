@@ -156,7 +156,7 @@ static bool recall_due(window *window, failure *failure)
 	if (service_stopping() || !parked_is_due(consumer)) {
 		return true;
 	}
-	if (!parked_look(consumer, (int)most, &due, failure)) {
+	if (!parked_look(consumer, (int)most, false, &due, failure)) {
 		return false;
 	}
 	for (int i = 0; i < PQntuples(due) && window->recalled < (size_t)most; i++) {

@@ -173,6 +173,9 @@ bool window_store(window *window, failure *failure)
 		return false;
 	}
 	consumer->parked -= consumer->parked > (int64_t)recalled_count ? (int64_t)recalled_count : consumer->parked;
+	if (recalled_count > 0) {
+		consumer->look_due_ms = 0; /* what stood behind them is due now */
+	}
 	move_all(window, items, count);
 	return store_parked(window, failure);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * parked.c: messages that wait: what becomes of one that failed, storing it, and finding those
- * whose turn has come. The order of a key is the database's business (once.message_due gives only
- * heads). Called by all that applies messages.
+ * whose turn has come. The order of a key is the database's business (once.message_due gives them
+ * in it). Called by all that applies messages.
  */
 #include "parked.h"
 
@@ -211,7 +211,12 @@ bool parked_is_due(const consumer *consumer)
 	return consumer->parked > 0 && service_now_ms() >= consumer->look_due_ms;
 }
 
-bool parked_look(consumer *consumer, int most, PGresult **due, failure *failure)
+bool parked_goes_on(const consumer *consumer)
+{
+	return consumer->parked > 0 && consumer->look_due_ms == 0;
+}
+
+bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failure *failure)
 {
 	parameters given = {0};
 	int64_t asked_ms = service_now_ms();
@@ -220,6 +225,7 @@ bool parked_look(consumer *consumer, int most, PGresult **due, failure *failure)
 	parameters_text(&given, consumer->settings.tenant);
 	parameters_integer(&given, most);
 	parameters_boolean(&given, consumer->settings.on_dead == ON_DEAD_SKIP);
+	parameters_boolean(&given, lines);
 	*due = database_query(&consumer->database, SQL_DUE, &given, failure);
 	/* A look that is expensive, since many wait behind dead ones, is taken seldom. */
 	int64_t now_ms = service_now_ms();

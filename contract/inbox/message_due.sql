@@ -1,22 +1,31 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.message_due(consumer, tenant, take, skip_dead): parked messages whose turn it is, at most `take`, in the order in
--- which they came: those whose time has come and before which none of their key is parked (with skip_dead: none that is
--- not dead). They are locked until your transaction ends, and what another transaction has locked is left out: two
+-- once.message_due(consumer, tenant, take, skip_dead, lines): parked messages whose turn it is, at most `take`, in the order
+-- in which they came: those whose time has come and before which none of their key is parked (with skip_dead: none that is
+-- not dead); with `lines` also, behind each of them, those of its key that wait for nothing else, as many of each key, so
+-- that a line is worked off in few transactions: apply them in order, and none behind one that was not applied. They are
+-- locked until your transaction ends, and what another transaction has locked is left out, with what stands behind it: two
 -- processes of one consumer never take the same. Then for each: once.receive, the effect, once.message_applied, COMMIT; or
 -- once.message_park with one attempt more. Raises P4000 for the consumer, P4003 for the tenant.
 --
 -- Why it is written so: of what is due by its time most may stand behind another. Where that are many, the first of each
 -- key is looked for by stepping from key to key in the index, so that ten thousand behind one dead message are one step.
-CREATE FUNCTION once.message_due(consumer text, tenant text, take integer, skip_dead boolean DEFAULT false)
+CREATE FUNCTION once.message_due(consumer text, tenant text, take integer, skip_dead boolean DEFAULT false,
+    lines boolean DEFAULT false)
 RETURNS TABLE (message_id text, topic text, key text, headers jsonb, payload bytea, fingerprint bytea, attempts integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
 #variable_conflict use_variable
 DECLARE
     few CONSTANT integer := 500;
+    bytes_most CONSTANT integer := 4194304;     -- of the payloads of all that follow
     now timestamptz := clock_timestamp();
     due integer;
     heads text[];
+    taken tid[];
+    followers integer;      -- of each
+    followed tid[];
+    lanes bigint[];
+    places bigint[];
 BEGIN
     PERFORM once._check_consumer(tenant, consumer);
     IF (take > 0) IS NOT TRUE THEN
@@ -74,15 +83,48 @@ BEGIN
     END IF;
     -- A fresh statement: what has ended meanwhile is not taken, what is being worked on is left out. By a look-up each and
     -- by address: see once._promote.
+    SELECT array_agg(t.address) INTO taken
+      FROM (SELECT p.ctid AS address
+              FROM (SELECT a.address FROM unnest(heads) AS u (id)
+                     CROSS JOIN LATERAL (SELECT k.ctid AS address FROM once.parked_message AS k
+                                          WHERE k.consumer = consumer COLLATE "C" AND k.tenant = tenant COLLATE "C"
+                                            AND k.message_id BETWEEN (u.id COLLATE "C") AND (u.id COLLATE "C")
+                                          ORDER BY k.message_id LIMIT 1) AS a) AS f
+              JOIN once.parked_message AS p ON p.ctid = f.address
+             WHERE p.state <> 'dead' AND p.next_at <= now
+             ORDER BY p.position LIMIT take
+               FOR UPDATE OF p SKIP LOCKED) AS t;
+    followers := (take - cardinality(taken)) / cardinality(taken);
+    IF lines AND followers > 0 THEN
+        SELECT array_agg(c.address), array_agg(c.key_hash), array_agg(c.place) INTO followed, lanes, places
+          FROM unnest(taken) AS u (address)
+          JOIN once.parked_message AS p ON p.ctid = u.address
+         CROSS JOIN LATERAL (
+               SELECT n.address, n.key_hash, n.place
+                 FROM (SELECT e.address, e.key_hash, row_number() OVER line AS place,
+                              bool_and(e.state <> 'dead' AND e.next_at <= now) OVER line AS free,
+                              sum(e.bytes) OVER line AS bytes
+                         FROM (SELECT m.ctid AS address, m.key_hash, m.position, m.state, m.next_at,
+                                      coalesce(octet_length(m.payload), 0) AS bytes
+                                 FROM once.parked_message AS m
+                                WHERE m.consumer = consumer COLLATE "C" AND m.tenant = tenant COLLATE "C"
+                                  AND m.key_hash = p.key_hash AND m.position > p.position
+                                  AND NOT (skip_dead AND m.state = 'dead')
+                                ORDER BY m.key_hash, m.position LIMIT followers) AS e
+                       WINDOW line AS (ORDER BY e.position)) AS n
+                WHERE n.free AND n.bytes <= bytes_most / cardinality(taken)) AS c;
+        -- Locked too, so that nobody decides on one of them meanwhile; the line ends before one that another has locked.
+        SELECT taken || array_agg(f.address) INTO taken
+          FROM (SELECT l.address, l.place = row_number() OVER (PARTITION BY l.lane ORDER BY l.place) AS follows
+                  FROM (SELECT p.ctid AS address, u.lane, u.place
+                          FROM unnest(followed, lanes, places) AS u (address, lane, place)
+                          JOIN once.parked_message AS p ON p.ctid = u.address
+                         WHERE p.state <> 'dead' AND p.next_at <= now
+                           FOR UPDATE OF p SKIP LOCKED) AS l) AS f
+         WHERE f.follows;
+    END IF;
     RETURN QUERY
     SELECT p.message_id::text, p.topic::text, p.key::text, p.headers, p.payload, p.fingerprint, p.attempts
-      FROM (SELECT a.address FROM unnest(heads) AS u (id)
-             CROSS JOIN LATERAL (SELECT k.ctid AS address FROM once.parked_message AS k
-                                  WHERE k.consumer = consumer COLLATE "C" AND k.tenant = tenant COLLATE "C"
-                                    AND k.message_id BETWEEN (u.id COLLATE "C") AND (u.id COLLATE "C")
-                                  ORDER BY k.message_id LIMIT 1) AS a) AS f
-      JOIN once.parked_message AS p ON p.ctid = f.address
-     WHERE p.state <> 'dead' AND p.next_at <= now
-     ORDER BY p.position LIMIT take
-       FOR UPDATE OF p SKIP LOCKED;
+      FROM unnest(taken) AS u (address) JOIN once.parked_message AS p ON p.ctid = u.address
+     ORDER BY p.position;
 END $$;

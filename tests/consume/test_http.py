@@ -263,3 +263,14 @@ def test_the_database_going_away_during_calls_repeats_none(server, db, hook):
             assert consumer.stop() == 0
             assert consumer.said().count("event=connected") == 2
     assert len(hook.requests) == 10
+
+
+def test_a_line_behind_one_parked_message_is_called_as_fast_as_it_is_answered(db, hook):
+    """Not one at each look for what is due: these are a tenth of a second apart, which would be a minute."""
+    db.execute("SELECT once.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', 'k', '{}', convert_to(format('{\"number\": %s}', n), 'UTF8'),"
+               " sha256(''), 'waiting', 0, 0, NULL, NULL)::once.parked FROM generate_series(0, 599) AS n))")  # fmt: skip
+    with Script() as script:
+        with Consumer(script, db.dsn(), config=script.config(**http(hook))) as consumer:
+            wait_until(lambda: db.value("SELECT count(*) FROM once.parked_message") == 0, "the line to be applied", 50)
+            assert consumer.stop() == 0
+    assert [by_number(request) for request in hook.requests] == list(range(600))

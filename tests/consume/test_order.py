@@ -127,10 +127,97 @@ def test_what_follows_a_message_without_an_id_waits_behind_it_and_what_precedes_
     assert [row.state for row in db.rows("SELECT state FROM once.parked_message ORDER BY position")] == ["dead", "waiting"]
 
 
-def test_a_long_line_behind_one_message_drains_in_order(db):
-    with Script([message(0, key="k", body={"fails": 2})] + [message(n, key="k", body={"fails": 0}) for n in range(1, 1500)]) as script:
-        with Consumer(script, db.dsn(), config=script.config(handler="stubborn", retry_first="1s", retry_most="1s")) as consumer:
-            wait_until(lambda: len(script.acknowledged()) == 1500, "all to be acknowledged")
-            wait_until(all_applied(db, 1500), "the line")
+# ---- long lines
+
+
+def line(key, numbers, first_fails=True):
+    """The first of them is dead at once, with attempts = 1, until it is mended."""
+    return [message(n, key=key, body={"fails": 100 if first_fails and n == numbers[0] else 0}) for n in numbers]
+
+
+def parked_line(db, script, consumer, count, keys=1):
+    wait_until(lambda: len(script.acknowledged()) == script.count, "all to be acknowledged")
+    assert db.value("SELECT count(*) FROM once.parked_message") == count and consumer.process.poll() is None
+    assert db.value("SELECT count(*) FROM once.parked_message WHERE state = 'dead'") == keys
+
+
+def mend(db, *ids):
+    for each in ids:
+        db.execute("INSERT INTO mended VALUES (%s)", each)
+        assert db.value("SELECT once.dead_retry('stock', %s, '', 'mended')", each)
+
+
+def test_a_long_line_behind_one_message_drains_in_order_and_in_few_transactions(db):
+    db.execute("ALTER TABLE applied ADD COLUMN xid xid8 DEFAULT pg_current_xact_id()")
+    with Script(line("k", range(3000))) as script:
+        with Consumer(script, db.dsn(), config=script.config(handler="stubborn", attempts=1)) as consumer:
+            parked_line(db, script, consumer, 3000)
+            mend(db, "id-0")
+            wait_until(all_applied(db, 3000), "the line")
             assert consumer.stop() == 0
-    in_order(db)
+    assert ids(db) == [f"id-{n}" for n in range(3000)]
+    assert db.value("SELECT count(DISTINCT xid) FROM applied") < 100
+    assert db.value("SELECT count(*) FROM once.parked_message") == 0
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_a_line_that_is_killed_while_it_drains_goes_on_where_it_was(db, times):
+    with Script(line("k", range(3000))) as script:
+        config = script.config(handler="stubborn", attempts=1)
+        with Consumer(script, db.dsn(), config=config) as consumer:
+            parked_line(db, script, consumer, 3000)
+            mend(db, "id-0")
+            for kill in range(times):
+                done = db.value("SELECT count(*) FROM applied")
+                wait_until(lambda done=done: db.value("SELECT count(*) FROM applied") > done, "some of the line")
+                consumer.kill()
+                consumer = Consumer(script, db.dsn(), config=config)
+            with consumer:
+                wait_until(all_applied(db, 3000), "the line")
+                wait_until(lambda: db.value("SELECT count(*) FROM once.parked_message") == 0, "no message to be parked")
+                assert consumer.stop() == 0
+    assert ids(db) == [f"id-{n}" for n in range(3000)]
+
+
+def test_a_line_stops_at_a_message_that_fails_in_its_middle(db):
+    messages = line("k", range(1500))
+    messages[700] = message(700, key="k", body={"fails": 100})
+    with Script(messages) as script:
+        with Consumer(script, db.dsn(), config=script.config(handler="stubborn", attempts=1)) as consumer:
+            parked_line(db, script, consumer, 1500)
+            mend(db, "id-0")
+            wait_until(lambda: db.value("SELECT state = 'dead' FROM once.parked_message WHERE message_id = 'id-700'"), "it to die")
+            script.add(message(1500, key="k", body={"fails": 0}), message(1501, key="other", body={"fails": 0}))
+            wait_until(lambda: ids(db, "other") == ["id-1501"], "another key's message")
+            assert ids(db, "k") == [f"id-{n}" for n in range(700)]
+            mend(db, "id-700")
+            wait_until(all_applied(db, 1502), "the rest")
+            assert consumer.stop() == 0
+    assert ids(db, "k") == [f"id-{n}" for n in range(1501)]
+
+
+def test_two_lines_drain_beside_each_other_and_new_messages_get_their_turn(db):
+    with Script(line("a", range(4000)) + line("b", range(4000, 8000))) as script:
+        with Consumer(script, db.dsn(), config=script.config(handler="stubborn", attempts=1)) as consumer:
+            parked_line(db, script, consumer, 8000, keys=2)
+            mend(db, "id-0", "id-4000")
+            wait_until(lambda: db.value("SELECT count(*) FROM applied") > 0, "the lines to drain")
+            script.add(message(8000, key="new", body={"fails": 0}))
+            wait_until(all_applied(db, 8001), "all")
+            assert consumer.stop() == 0
+    assert ids(db, "a") == [f"id-{n}" for n in range(4000)] and ids(db, "b") == [f"id-{n}" for n in range(4000, 8000)]
+    place = {row.id: row.n for row in db.rows("SELECT id, row_number() OVER (ORDER BY n) AS n FROM applied")}
+    assert place["id-4000"] < place["id-2000"] and place["id-2000"] < place["id-7999"], "one line waited for the other"
+    assert place["id-8000"] < max(place["id-3999"], place["id-7999"]), "the new message waited for the lines"
+
+
+def test_with_once_a_line_is_worked_off_to_its_end(db):
+    """Also one that takes longer than an idle consumer stays."""
+    db.execute("CREATE FUNCTION slow(m once.message) RETURNS void LANGUAGE sql AS $$"
+               " INSERT INTO applied (id, key) SELECT m.id, m.key FROM pg_sleep(0.1) $$")  # fmt: skip
+    db.execute("SELECT once.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', 'k', '{}', 'body'::bytea, sha256(''), 'waiting', 0, 0,"
+               " NULL, NULL)::once.parked FROM generate_series(0, 49) AS n))")  # fmt: skip
+    with Script() as script:
+        with Consumer(script, db.dsn(), "once", config=script.config(handler="slow")) as consumer:
+            assert consumer.ends() == 0, consumer.said()
+    assert ids(db) == [f"id-{n}" for n in range(50)]

@@ -313,6 +313,26 @@ BROKEN = {
         replace("message_due", "AND p.position <= ALL (", "AND 0 <= ALL ("),
         [parked.test_only_the_first_of_a_key_is_due_and_messages_without_a_key_wait_for_nobody],
     ),
+    "a line has gaps": (
+        replace("message_due", "WHERE n.free AND", "WHERE"),
+        [parked.test_a_line_is_given_when_its_first_is_due_and_ends_at_what_waits_for_something_else],
+    ),
+    "the first line takes all": (
+        replace("message_due", "followers := (take - cardinality(taken)) / cardinality(taken);", "followers := take - cardinality(taken);"),
+        [parked.test_lines_get_an_equal_share_and_come_in_the_order_in_which_they_came],
+    ),
+    "a line goes on behind what another has locked": (
+        replace("message_due", "WHERE f.follows", ""),
+        [parked.test_a_line_ends_before_a_message_that_another_has_locked_and_whoever_has_its_first_has_it],
+    ),
+    "an operator decides on what is being applied": (
+        replace("message_due", "FOR UPDATE OF p SKIP LOCKED) AS l", ") AS l"),
+        [parked.test_a_line_ends_before_a_message_that_another_has_locked_and_whoever_has_its_first_has_it],
+    ),
+    "a line of any size is given": (
+        replace("message_due", "AND n.bytes <= bytes_most / cardinality(taken)", ""),
+        [parked.test_what_follows_is_bounded_in_bytes],
+    ),
     "a long queue is looked through": (
         replace("message_due", "few CONSTANT integer := 500", "few CONSTANT integer := 500000"),
         [parked.test_thousands_behind_one_dead_message_are_not_looked_at_each_time],

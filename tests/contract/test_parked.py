@@ -390,3 +390,64 @@ def test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would
         assert Once(connection).receive(message_id=message, consumer="mailer") == "process"
         assert applied(connection, message) == 1
         assert receive_many(connection, [message]) == ["duplicate"]
+
+
+# ---- lines
+
+
+def lines(connection, take=100, skip_dead=False):
+    return [row.message_id for row in run(connection, "SELECT * FROM once.message_due('mailer', '', %s, %s, true)", take, skip_dead)]
+
+
+def park_line(connection, key, first, last, state="waiting", wait_ms=0):
+    for number in range(first, last + 1):
+        park(connection, f"{key}{number}", key, state, wait_ms=wait_ms)
+
+
+def test_a_line_is_given_when_its_first_is_due_and_ends_at_what_waits_for_something_else(db):
+    connection = db.connect()
+    park_line(connection, "a", 1, 3)
+    park(connection, "a4", "a", "retrying", wait_ms=60_000)
+    park_line(connection, "a", 5, 6)
+    park_line(connection, "b", 1, 2)
+    park(connection, "b3", "b", "dead")
+    park_line(connection, "b", 4, 5)
+    park(connection, "c1", "c", "retrying", wait_ms=60_000)
+    park_line(connection, "c", 2, 3)
+    park(connection, "free1")
+    park(connection, "free2")
+    assert lines(connection) == ["a1", "a2", "a3", "b1", "b2", "free1", "free2"]
+    assert lines(connection, skip_dead=True) == ["a1", "a2", "a3", "b1", "b2", "b4", "b5", "free1", "free2"]
+    assert due(connection) == ["a1", "b1", "free1", "free2"]
+
+
+def test_lines_get_an_equal_share_and_come_in_the_order_in_which_they_came(db):
+    connection = db.connect()
+    for number in range(10):
+        park_line(connection, "a", number, number)
+        park_line(connection, "b", number, number)
+    assert lines(connection, 7) == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert lines(connection, 2) == ["a0", "b0"] and lines(connection, 1) == ["a0"]
+    assert lines(connection, 100) == [f"{key}{number}" for number in range(10) for key in "ab"]
+
+
+def test_a_line_ends_before_a_message_that_another_has_locked_and_whoever_has_its_first_has_it(db):
+    park_line(db.connect(), "a", 1, 5)
+    operator, first, second = (db.connect(isolation="READ COMMITTED", lock_timeout="1s") for _ in range(3))
+    run(operator, "SELECT FROM once.parked_message WHERE message_id = 'a4' FOR UPDATE")
+    assert lines(first) == ["a1", "a2", "a3"]
+    operator.rollback()
+    assert lines(second) == []
+    with refused("55P03"):
+        run(operator, "SELECT once.dead_discard('mailer', 'a3', '', 'while it is applied')")
+    applied(first, "a1")
+    first.commit()
+    assert lines(second) == ["a2", "a3", "a4", "a5"]
+
+
+def test_what_follows_is_bounded_in_bytes(db):
+    connection = db.connect()
+    park_line(connection, "a", 1, 5)
+    park_line(connection, "b", 1, 5)
+    db.execute("UPDATE once.parked_message SET payload = convert_to(repeat('x', 1500000), 'UTF8')")
+    assert lines(connection) == ["a1", "a2", "b1", "b2"]

@@ -172,7 +172,8 @@ class Postgres:
         self.environment = {**clean_environment(), **(environment or {})}
         self.settings = {**SETTINGS, "fsync": "on" if fsync else "off", **(settings or {})}
         self.process = None
-        self.directory = private_directory("pgonce-", in_memory())
+        # In memory fsync would cost nothing, and mean nothing. /tmp may be in memory, too.
+        self.directory = private_directory("pgonce-", "/var/tmp" if fsync else in_memory())
         self.data = self.directory / "data"
         self.log = self.directory / "log"
         self.databases = 0
