@@ -48,6 +48,11 @@ REPLAYED = {
 }
 REPLAYED_COUNT = 1000
 BATCHES = (16, 64, 256)
+# What bench/pipeline.c says of each.
+PIPELINE_WAYS = (
+    *("bare", "once", "bare_text", "once_text", "stepwise"),
+    *("bare_steps", "callback", "bare_steps_text", "callback_text"),
+)
 # The keys' clock starts a little in the past: it ticks once per transaction, and no key may come from the future.
 MS_BACK = 240_000
 
@@ -56,6 +61,7 @@ class Bench:
     def __init__(self, server, database, options, scratch):
         self.server, self.database, self.options, self.scratch = server, database, options, scratch
         self.pgbench = find_program("pgbench")
+        self.trips = {}  # of one transaction of a pipelined way: what its client waits for
         self.replayed_ms = int(time.time() * 1000) - 2 * MS_BACK
         self.pipeline = pathlib.Path(os.environ.get("PGONCE_BUILD") or ROOT / "build") / "examples/bench-pipeline"
 
@@ -150,7 +156,9 @@ class Bench:
         )
         if done.returncode != 0:
             sys.exit(f"bench: pipeline {way} failed:\n{done.stderr}")
-        return float(done.stdout)
+        per_second, trips = done.stdout.split()
+        self.trips[way] = int(trips)
+        return float(per_second)
 
     def traces(self, name, kind, count=1, transactions=4000):
         """What one intent leaves behind: WAL bytes, dead tuples, and the part of its updates that were HOT."""
@@ -224,7 +232,7 @@ def cases(bench, options):
         print("bench: Redis is not installed (apt-get install redis-server): batches are NOT measured beside it", file=sys.stderr)
     if bench.pipeline.exists():
         for clients in both:
-            for way in ("bare", "once", "stepwise"):
+            for way in PIPELINE_WAYS:
                 yield f"pipeline_{way}/v7/{clients}", lambda way=way, clients=clients: bench.run_pipeline(way, clients)
     else:
         print(f"bench: {bench.pipeline} is not built: the pipelined ways are NOT measured", file=sys.stderr)
@@ -240,6 +248,10 @@ GOALS = [
     ("  UUIDv4 keys", "place/v4/16", "seed000/v4/16", 1.0, 1.3),
     ("  with a plain event table", "plain_place/v7/16", "seed000/v7/16", 1.0, 1.3),
     ("pipelined, of pipelined bare", "pipeline_once/v7/16", "pipeline_bare/v7/16", 0.66, 0.8),
+    ("  neither prepared", "pipeline_once_text/v7/16", "pipeline_bare_text/v7/16", 0.66, 0.8),
+    ("once_execute, of its effect bare", "pipeline_callback/v7/16", "pipeline_bare_steps/v7/16", 0.66, 0.8),
+    ("  neither prepared", "pipeline_callback_text/v7/16", "pipeline_bare_steps_text/v7/16", 0.66, 0.8),
+    ("  one client", "pipeline_callback/v7/1", "pipeline_bare_steps/v7/1", 0.66, 0.8),
     ("pipelined, of step by step", "pipeline_once/v7/16", "pipeline_stepwise/v7/16", 1.5, 1.5),
     ("batches of 64, of one by one, one backend", "leased_64/v7/1", "leased/v7/1", 4.0, 4.0),
     ("  UUIDv4 keys", "leased_64/v4/1", "leased/v4/1", 4.0, 4.0),
@@ -278,7 +290,7 @@ def judge(rounds, traces, native):
     return goals
 
 
-def show(medians, traces, goals):
+def show(medians, traces, goals, trips):
     print(f"\n{'what':<28}{'per second':>12}")
     for name, value in medians.items():
         print(f"{name:<28}{value:>12,.0f}")
@@ -286,6 +298,8 @@ def show(medians, traces, goals):
     for name, row in traces.items():
         hot = "-" if row["hot_updates"] is None else f"{row['hot_updates']:.0%}"
         print(f"{name:<28}{row['wal_bytes']:>12,}{row['dead_tuples']:>14.3f}{hot:>14}")
+    if trips:
+        print("\nround trips of one transaction: " + ", ".join(f"{way} {count}" for way, count in trips.items()))
     print(f"\n{'goal, at 16 clients unless it says otherwise':<48}{'goal':>10}{'measured':>10}  met")
     for goal in goals:
         print(f"{goal['what']:<48}{goal['goal']:>10}{goal['measured']:>10.2f}  {'yes' if goal['met'] else 'NO'}")
@@ -334,7 +348,7 @@ def main():
 
     medians = {name: statistics.median(values) for name, values in rounds.items()}
     goals = judge(rounds, traces, native)
-    show(medians, traces, goals)
+    show(medians, traces, goals, bench.trips)
     if options.json:
         pathlib.Path(options.json).write_text(
             json.dumps(
@@ -349,6 +363,7 @@ def main():
                     "settings": SETTINGS,
                     "per_second": rounds,
                     "medians": medians,
+                    "round_trips": bench.trips,
                     "traces": traces,
                     "goals": goals,
                 },

@@ -300,9 +300,11 @@ ONCE_API void once_session_close(
 ONCE_API PGconn *once_session_connection(
     const once_session *session); /* for the caller's own statements; owned by the session */
 /*
- * Whether the library's statements are prepared once per connection: fewer microseconds per call,
- * but not behind a pooler that hands a session's transactions to different connections. Off at
- * first.
+ * Whether statements are prepared, in the round trip of their first execution: ours, BEGIN and
+ * COMMIT, and the first 64 different texts of once_execute_statements (a parameter keeps its first
+ * type). One that is gone (DISCARD ALL) or whose result has changed (ALTER TABLE) is prepared anew;
+ * what met that runs again as text, but fails in a transaction of the caller's (26000, 0A000).
+ * Off at first, and after three such misses in a row, as behind a pooler that moves sessions.
  */
 ONCE_API void once_session_prepare(once_session *session, bool prepare);
 /*
@@ -509,19 +511,19 @@ typedef struct once_options {
 } once_options;
 
 /*
- * Runs an effect once: BEGIN, once.start, the effect, once.finish, COMMIT. *answer is the outcome,
- * fresh (verdict PROCEED) or stored (verdict REPLAY): the same bytes either way. Retries 40001 and
- * 40P01 with backoff until the deadline. If the connection is lost during COMMIT, reconnects and
- * asks: the intent's row says whether it committed. The session must not be in a transaction.
- * Errors besides those of start and finish: ONCE_SERIALIZATION or ONCE_DEADLINE after the last
- * retry, ONCE_OUTCOME_UNKNOWN, ONCE_EFFECT. ONCE_FINAL_FAILURE for an intent that failed for good,
- * now or earlier: once_peek has its outcome.
+ * Runs an effect once: BEGIN and once.start in one round trip, the effect, once.finish and COMMIT
+ * in one; a replay: ROLLBACK. *answer is the outcome, fresh (PROCEED) or stored (REPLAY): the same
+ * bytes. Retries 40001 and 40P01 with backoff until the deadline. If the connection is lost during
+ * COMMIT, reconnects and asks: the intent's row says whether it committed. The session must not be
+ * in a transaction; the callback leaves no pipeline open. Errors besides those of start and finish:
+ * ONCE_SERIALIZATION or ONCE_DEADLINE after the last retry, ONCE_OUTCOME_UNKNOWN, ONCE_EFFECT.
+ * ONCE_FINAL_FAILURE for an intent that failed for good, now or before: once_peek has its outcome.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_execute(once_session *session, const once_intent *intent,
                                                 const once_fingerprint *fingerprint, once_effect effect, void *argument,
                                                 const once_options *options, once_answer **answer, once_error **error);
 
-/* A statement with text parameters ($1..$n), NULL for SQL's NULL. */
+/* Parameters ($1..$n) are text, NULL is SQL's. Not COPY, nor what begins or ends a transaction. */
 typedef struct once_statement {
 	const char *sql;
 	int parameter_count;
@@ -529,9 +531,9 @@ typedef struct once_statement {
 } once_statement;
 
 /*
- * once_execute for an effect that is a list of statements with a known outcome: everything is sent
- * in one round trip (pipeline mode). A replay aborts the pipeline before the effect and is then
- * read in a second one.
+ * once_execute for a list of statements with a known outcome: all in one round trip, from BEGIN to
+ * COMMIT. once.finish_new goes first and raises unless the effect is to run: the server then skips
+ * what stands behind it, and a replay is read in a second round trip.
  */
 ONCE_API ONCE_MUST_CHECK once_code once_execute_statements(once_session *session, const once_intent *intent,
                                                            const once_fingerprint *fingerprint, size_t count,

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: PostgreSQL
 """Embeds .sql files into a program, each with the number of its parameters: a C call that passes another number fails at once
 and not in production. The table is sql_queries in C; for the linker, where several meet in one program, it is PREFIX_sql_queries.
+A statement's name is for preparing it. It ends in a hash of the text, so that under one name no connection has another text, whichever
+version of a program has prepared there.
 embed_sql.py PREFIX OUT.c OUT.h FILE.sql..."""
+import hashlib
 import pathlib
 import re
 import sys
@@ -17,9 +20,11 @@ def main():
         used = {int(number) for number in re.findall(r"\$(\d+)", text)}
         if used and used != set(range(1, max(used) + 1)):
             sys.exit(f"{path}: parameters are not numbered 1..n: {sorted(used)}")
-        literal = " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
+        text = " ".join(text.split())
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        literal = text.replace("\\", "\\\\").replace('"', '\\"')
         names.append(path.stem)
-        rows.append(f'\t[SQL_{path.stem.upper()}] = {{.name = "{path.stem}", .text = "{literal}", .parameter_count = {len(used)}}},')
+        rows.append(f'\t[SQL_{path.stem.upper()}] = {{.name = "{prefix}_{path.stem}_{digest}", .text = "{literal}", .parameter_count = {len(used)}}},')
     pathlib.Path(out_h).write_text(
         head + "#pragma once\n\nenum sql_id {\n"
         + "".join(f"\tSQL_{name.upper()},\n" for name in names) + "\tSQL_COUNT\n};\n\n"

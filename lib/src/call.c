@@ -199,23 +199,6 @@ static once_code call_check(const call *call, once_error **error)
 	return ONCE_OK;
 }
 
-once_code call_prepare(once_session *session, enum sql_id id, once_error **error)
-{
-	const sql_query *query = &sql_queries[id];
-	if (!session->prepares || session->prepared[id]) {
-		return ONCE_OK;
-	}
-	PGresult *result = PQprepare(session->connection, query->name, query->text, 0, NULL);
-	once_code code = ONCE_OK;
-	if (PQresultStatus(result) != PGRES_COMMAND_OK) {
-		code = error_of_result(error, session->connection, result);
-	} else {
-		session->prepared[id] = true;
-	}
-	PQclear(result);
-	return code;
-}
-
 once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error **error)
 {
 	const sql_query *query = &sql_queries[call->id];
@@ -230,24 +213,62 @@ once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error
 	return sent == 1 ? ONCE_OK : error_of_connection(error, connection);
 }
 
-once_code call_send(once_session *session, call *call, once_error **error)
+/* Makes it known to the connection. */
+static once_code prepare(once_session *session, enum sql_id id, prepared prepared, once_error **error)
 {
-	return call_send_on(session->connection, session->prepares && session->prepared[call->id], call, error);
+	PGresult *result = PQprepare(session->connection, prepared.name, sql_queries[id].text, 0, NULL);
+	const char *sqlstate = text_or_empty(PQresultErrorField(result, PG_DIAG_SQLSTATE));
+	once_code code = ONCE_OK;
+	*prepared.known = PQresultStatus(result) == PGRES_COMMAND_OK;
+	/* It may be there already: that is as good, unless it has spoilt the caller's transaction. */
+	if (!*prepared.known && (!prepared_missed(session, prepared, true, false, sqlstate) ||
+	                         PQtransactionStatus(session->connection) != PQTRANS_IDLE)) {
+		code = error_of_result(error, session->connection, result);
+	}
+	PQclear(result);
+	return code;
+}
+
+static PGresult *execute(once_session *session, const call *call, bool prepared)
+{
+	const sql_query *query = &sql_queries[call->id];
+	return prepared ? PQexecPrepared(session->connection, query->name, call->count, call->values, call->lengths,
+	                                 call->formats, FORMAT_BINARY)
+	                : PQexecParams(session->connection, query->text, call->count, NULL, call->values, call->lengths,
+	                               call->formats, FORMAT_BINARY);
+}
+
+/* What was prepared earlier may be gone. Outside of a transaction nothing is lost by that. */
+static PGresult *execute_prepared(once_session *session, const call *call, prepared prepared, bool fresh)
+{
+	bool alone = PQtransactionStatus(session->connection) == PQTRANS_IDLE;
+	PGresult *got = execute(session, call, true);
+	if (PQresultStatus(got) == PGRES_TUPLES_OK) {
+		if (!fresh) {
+			prepared_met(session);
+		}
+		return got;
+	}
+	const char *sqlstate = text_or_empty(PQresultErrorField(got, PG_DIAG_SQLSTATE));
+	if (prepared_missed(session, prepared, false, fresh, sqlstate) && alone) {
+		PQclear(got);
+		got = execute(session, call, false);
+	}
+	return got;
 }
 
 once_code call_run(once_session *session, call *call, PGresult **result, once_error **error)
 {
-	const sql_query *query = &sql_queries[call->id];
 	PGresult *got = NULL;
 	once_code code = call_check(call, error);
-	if (code == ONCE_OK) {
-		code = call_prepare(session, call->id, error);
+	prepared_tidy(session);
+	prepared prepared = prepared_query(session, call->id);
+	bool fresh = prepared.name != NULL && !*prepared.known;
+	if (code == ONCE_OK && fresh) {
+		code = prepare(session, call->id, prepared, error);
 	}
 	if (code == ONCE_OK) {
-		got = session->prepares ? PQexecPrepared(session->connection, query->name, call->count, call->values,
-		                                         call->lengths, call->formats, FORMAT_BINARY)
-		                        : PQexecParams(session->connection, query->text, call->count, NULL, call->values,
-		                                       call->lengths, call->formats, FORMAT_BINARY);
+		got = prepared.name != NULL ? execute_prepared(session, call, prepared, fresh) : execute(session, call, false);
 		if (PQresultStatus(got) != PGRES_TUPLES_OK) {
 			code = error_of_result(error, session->connection, got);
 			PQclear(got);
@@ -257,23 +278,6 @@ once_code call_run(once_session *session, call *call, PGresult **result, once_er
 	call_free(call);
 	*result = got;
 	return code;
-}
-
-once_code command_run(once_session *session, const char *command, once_error **error)
-{
-	PGresult *result = PQexec(session->connection, command);
-	once_code code = ONCE_OK;
-	if (PQresultStatus(result) != PGRES_COMMAND_OK) {
-		code = error_of_result(error, session->connection, result);
-	}
-	PQclear(result);
-	return code;
-}
-
-once_code command_send(once_session *session, const char *command, once_error **error)
-{
-	int sent = PQsendQueryParams(session->connection, command, 0, NULL, NULL, NULL, NULL, FORMAT_TEXT);
-	return sent == 1 ? ONCE_OK : error_of_connection(error, session->connection);
 }
 
 once_code check_intent(const once_session *session, const once_intent *intent, once_error **error)

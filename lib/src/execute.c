@@ -15,7 +15,8 @@
 enum {
 	DEADLINE_MS_DEFAULT = 30000,
 	BACKOFF_MS_DEFAULT = 5,
-	BACKOFF_MS_MAX_DEFAULT = 1000
+	BACKOFF_MS_MAX_DEFAULT = 1000,
+	STEPS_BESIDE_STATEMENTS = 3 /* BEGIN, finish_new, COMMIT */
 };
 
 /* What one attempt needs, in either form. */
@@ -23,7 +24,7 @@ typedef struct execution {
 	once_session *session;
 	const once_intent *intent;
 	const once_fingerprint *fingerprint;
-	const char *begin_command;
+	enum sql_id begin;
 	/* Form 1: a callback. */
 	once_effect effect;
 	void *argument;
@@ -31,72 +32,35 @@ typedef struct execution {
 	size_t statement_count;
 	const once_statement *statements;
 	const once_outcome *outcome;
+	step *steps;
+	/* Once a prepared statement was not there: the rest of the execution is sent as text. */
+	bool as_text;
 	/* Set by an attempt: its COMMIT was sent and not answered. */
 	bool commit_unanswered;
+	/* Set by an attempt: it failed by that alone, and was rolled back. */
+	bool missed;
 	/* Set by an attempt: run it again, whatever its error says (the callback asked for it). */
 	bool again;
 } execution;
 
 static void rollback(once_session *session)
 {
+	pipeline_abandon(session);
 	if (PQstatus(session->connection) == CONNECTION_OK && PQtransactionStatus(session->connection) != PQTRANS_IDLE) {
 		PQclear(PQexec(session->connection, "ROLLBACK"));
 	}
 }
 
-/*
- * Ends what was sent, so that the server answers all of it. Also after a failed send: without the
- * sync the answers to what did go out would be waited for in vain.
- */
-static once_code sync_pipeline(once_session *session, once_code code, once_error **error)
+static void open_pipeline(execution *run, pipeline *pipeline, step *steps, size_t room, once_error **error)
 {
-	if (PQpipelineSync(session->connection) == 1) {
-		return code;
-	}
-	if (PQstatus(session->connection) == CONNECTION_OK && session->owns_connection) {
-		/* Out of memory with the connection in an unusable state: only a new one is clean. */
-		PQreset(session->connection);
-	}
-	return code == ONCE_OK ? error_of_connection(error, session->connection) : code;
+	pipeline_open(pipeline, run->session, !run->as_text, steps, room, error);
 }
 
-/* Leaves pipeline mode, whatever is still on its way. */
-static void leave_pipeline(once_session *session)
+static once_code run_pipeline(execution *run, pipeline *pipeline, size_t keep, PGresult **kept)
 {
-	while (PQpipelineStatus(session->connection) != PQ_PIPELINE_OFF && PQstatus(session->connection) == CONNECTION_OK) {
-		if (PQexitPipelineMode(session->connection) == 1) {
-			return;
-		}
-		PQclear(PQgetResult(session->connection));
-	}
-}
-
-/*
- * Reads the result of the next statement of a pipeline. ONCE_OK: *result is it. After an error the
- * rest of the pipeline comes as PGRES_PIPELINE_ABORTED, which is passed over: the first error is
- * the one to report.
- */
-static once_code next_result(once_session *session, bool is_ours, PGresult **result, once_error **error)
-{
-	PGresult *got = PQgetResult(session->connection);
-	PGresult *end = got == NULL ? NULL : PQgetResult(session->connection);
-	PQclear(end);
-	ExecStatusType status = PQresultStatus(got);
-	if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK) {
-		*result = got;
-		return ONCE_OK;
-	}
-	once_code code = is_ours ? error_of_result(error, session->connection, got)
-	                         : error_of_callers_result(error, session->connection, got);
-	PQclear(got);
-	return code;
-}
-
-static once_code next_is_good(once_session *session, bool is_ours, once_error **error)
-{
-	PGresult *result = NULL;
-	once_code code = next_result(session, is_ours, &result, error);
-	PQclear(result);
+	once_code code = pipeline_run(pipeline, keep, kept);
+	run->commit_unanswered = pipeline->commit_unanswered;
+	run->missed = pipeline->missed;
 	return code;
 }
 
@@ -106,72 +70,48 @@ static once_code next_is_good(once_session *session, bool is_ours, once_error **
  */
 static once_code open_transaction(execution *run, once_answer **answer, once_error **error)
 {
-	once_session *session = run->session;
-	PGresult *started = NULL;
+	enum {
+		BEGIN,
+		START,
+		SAVEPOINT,
+		STEPS
+	};
+	step steps[STEPS];
+	pipeline pipeline;
 	call start;
-	once_code code = call_prepare(session, SQL_START, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
+	PGresult *started = NULL;
 	start_fill(&start, run->intent, run->fingerprint);
-	if (PQenterPipelineMode(session->connection) != 1) {
-		return error_of_connection(error, session->connection);
-	}
-	code = command_send(session, run->begin_command, error);
-	if (code == ONCE_OK) {
-		code = call_send(session, &start, error);
-	}
-	if (code == ONCE_OK) {
-		code = command_send(session, "SAVEPOINT once_effect", error);
-	}
-	code = sync_pipeline(session, code, error);
-	if (code == ONCE_OK) {
-		code = next_is_good(session, true, error);
-	}
-	if (code == ONCE_OK) {
-		code = next_result(session, true, &started, error);
-	}
-	if (code == ONCE_OK) {
-		code = next_is_good(session, true, error);
-	}
-	leave_pipeline(session);
-	if (code != ONCE_OK) {
-		PQclear(started);
-		return code;
-	}
-	return answer_of_result(started, answer, error);
+	open_pipeline(run, &pipeline, steps, STEPS, error);
+	pipeline_command(&pipeline, run->begin);
+	pipeline_call(&pipeline, &start);
+	pipeline_command(&pipeline, SQL_SAVEPOINT);
+	once_code code = run_pipeline(run, &pipeline, START, &started);
+	return code == ONCE_OK ? answer_of_result(started, answer, error) : code;
 }
 
-/* once.finish and COMMIT in one round trip. */
+/*
+ * once.finish and COMMIT in one round trip; of an effect that has failed for good, what takes it
+ * back goes before them.
+ */
 static once_code close_transaction(execution *run, once_state state, const once_outcome *outcome, once_error **error)
 {
-	once_session *session = run->session;
+	enum {
+		ROLLBACK_TO,
+		FINISH,
+		COMMIT,
+		STEPS
+	};
+	step steps[STEPS];
+	pipeline pipeline;
 	call finish;
-	once_code code = call_prepare(session, SQL_FINISH, error);
-	if (code != ONCE_OK) {
-		return code;
-	}
 	finish_fill(&finish, run->intent, run->fingerprint, state, outcome);
-	if (PQenterPipelineMode(session->connection) != 1) {
-		return error_of_connection(error, session->connection);
+	open_pipeline(run, &pipeline, steps, STEPS, error);
+	if (state == ONCE_STATE_FAILED_FINAL) {
+		pipeline_command(&pipeline, SQL_ROLLBACK_TO_SAVEPOINT);
 	}
-	code = call_send(session, &finish, error);
-	if (code == ONCE_OK) {
-		/* From here on the server may commit without our hearing of it. */
-		run->commit_unanswered = true;
-		code = command_send(session, "COMMIT", error);
-	}
-	code = sync_pipeline(session, code, error);
-	if (code == ONCE_OK) {
-		code = next_is_good(session, true, error);
-	}
-	if (code == ONCE_OK) {
-		code = next_is_good(session, false, error);
-	}
-	/* Any answer of the server settles it; only silence does not. */
-	run->commit_unanswered = run->commit_unanswered && code == ONCE_CONNECTION;
-	leave_pipeline(session);
-	return code;
+	pipeline_call(&pipeline, &finish);
+	pipeline_command(&pipeline, SQL_COMMIT);
+	return run_pipeline(run, &pipeline, 0, NULL);
 }
 
 /* Why did the callback want to run again? `failed` is what it handed over. */
@@ -232,10 +172,7 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 		}
 		return code;
 	case ONCE_EFFECT_FAILED:
-		code = command_run(session, "ROLLBACK TO SAVEPOINT once_effect", error);
-		if (code == ONCE_OK) {
-			code = close_transaction(run, ONCE_STATE_FAILED_FINAL, &outcome, error);
-		}
+		code = close_transaction(run, ONCE_STATE_FAILED_FINAL, &outcome, error);
 		if (code != ONCE_OK) {
 			return code;
 		}
@@ -251,62 +188,72 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 }
 
 /*
+ * finish_new has met an outcome, and has compared the fingerprint; a second round trip reads it.
+ * Where it has gone meanwhile (its time was over), the next attempt runs.
+ */
+static once_code read_outcome(execution *run, once_answer **answer, once_error **error)
+{
+	enum {
+		ROLLBACK,
+		START,
+		STEPS
+	};
+	step steps[STEPS];
+	pipeline pipeline;
+	call start;
+	PGresult *stored = NULL;
+	start_fill(&start, run->intent, run->fingerprint);
+	open_pipeline(run, &pipeline, steps, STEPS, error);
+	pipeline_command(&pipeline, SQL_ROLLBACK);
+	pipeline_call(&pipeline, &start);
+	once_code code = run_pipeline(run, &pipeline, START, &stored);
+	code = code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
+	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY) {
+		return code;
+	}
+	once_verdict verdict = once_answer_verdict(*answer);
+	once_answer_free(*answer);
+	*answer = NULL;
+	if (verdict != ONCE_PROCEED) {
+		return error_of_shape(error);
+	}
+	return error_make(error, ONCE_SERIALIZATION, NULL, false, "the stored outcome went away while it was read", NULL,
+	                  "Try again with the same key.");
+}
+
+/*
  * Everything in one round trip: BEGIN, finish_new (which raises for a replay and so stops the
  * rest), the effect, COMMIT. The outcome is stored before the effect, since it is known by then:
  * one call fewer; they commit together or not at all.
  */
 static once_code attempt_statements(execution *run, once_answer **answer, once_error **error)
 {
-	once_session *session = run->session;
-	PGresult *started = NULL;
+	enum {
+		BEGIN,
+		FINISH_NEW
+	};
+	pipeline pipeline;
 	call start;
+	PGresult *started = NULL;
 	once_answer *fresh = NULL;
+	/* Made before the commit: afterwards nothing may fail. */
 	once_code code = answer_of_outcome(run->intent, run->outcome, ONCE_STATE_SUCCEEDED, 0, &fresh, error);
-	if (code == ONCE_OK) {
-		code = call_prepare(session, SQL_FINISH_NEW, error);
-	}
 	if (code != ONCE_OK) {
-		once_answer_free(fresh);
 		return code;
 	}
 	finish_fill(&start, run->intent, run->fingerprint, ONCE_STATE_SUCCEEDED, run->outcome);
 	start.id = SQL_FINISH_NEW; /* the parameters are those of finish */
-	if (PQenterPipelineMode(session->connection) != 1) {
-		once_answer_free(fresh);
-		return error_of_connection(error, session->connection);
+	open_pipeline(run, &pipeline, run->steps, run->statement_count + STEPS_BESIDE_STATEMENTS, error);
+	pipeline_command(&pipeline, run->begin);
+	pipeline_call(&pipeline, &start);
+	for (size_t i = 0; i < run->statement_count; i++) {
+		pipeline_statement(&pipeline, &run->statements[i]);
 	}
-	code = command_send(session, run->begin_command, error);
-	if (code == ONCE_OK) {
-		code = call_send(session, &start, error);
-	}
-	for (size_t i = 0; i < run->statement_count && code == ONCE_OK; i++) {
-		const once_statement *statement = &run->statements[i];
-		if (PQsendQueryParams(session->connection, statement->sql, statement->parameter_count, NULL,
-		                      statement->parameters, NULL, NULL, 0) != 1) {
-			code = error_of_connection(error, session->connection);
-		}
-	}
-	if (code == ONCE_OK) {
-		run->commit_unanswered = true;
-		code = command_send(session, "COMMIT", error);
-	}
-	code = sync_pipeline(session, code, error);
-	if (code == ONCE_OK) {
-		code = next_is_good(session, true, error);
-	}
-	if (code == ONCE_OK) {
-		code = next_result(session, true, &started, error);
-	}
+	pipeline_command(&pipeline, SQL_COMMIT);
+	code = run_pipeline(run, &pipeline, FINISH_NEW, &started);
 	if (code == ONCE_OK) {
 		answer_set_fence(fresh, result_int(started, 0, 0));
 		PQclear(started);
-	}
-	for (size_t i = 0; i < run->statement_count + 1 && code == ONCE_OK; i++) {
-		code = next_is_good(session, false, error);
-	}
-	run->commit_unanswered = run->commit_unanswered && code == ONCE_CONNECTION;
-	leave_pipeline(session);
-	if (code == ONCE_OK) {
 		*answer = fresh;
 		return ONCE_OK;
 	}
@@ -314,13 +261,8 @@ static once_code attempt_statements(execution *run, once_answer **answer, once_e
 	if (code != ONCE_ALREADY_FINISHED) {
 		return code;
 	}
-	/* finish_new has compared the fingerprint; a second round trip reads what it found. */
 	error_discard(error);
-	rollback(session);
-	start_fill(&start, run->intent, run->fingerprint);
-	PGresult *stored = NULL;
-	code = call_run(session, &start, &stored, error);
-	return code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
+	return read_outcome(run, answer, error);
 }
 
 /*
@@ -345,22 +287,26 @@ static once_options options_with_defaults(const once_options *given)
 	return options;
 }
 
-static const char *begin_command(const char *isolation)
+/* SQL_COUNT: there is no such isolation level. */
+static enum sql_id begin_of(const once_options *options)
 {
-	static const char *const commands[][2] = {
-	    {"read committed", "BEGIN ISOLATION LEVEL READ COMMITTED"},
-	    {"repeatable read", "BEGIN ISOLATION LEVEL REPEATABLE READ"},
-	    {"serializable", "BEGIN ISOLATION LEVEL SERIALIZABLE"},
+	static const struct {
+		const char *isolation;
+		enum sql_id begin;
+	} commands[] = {
+	    {"read committed", SQL_BEGIN_READ_COMMITTED},
+	    {"repeatable read", SQL_BEGIN_REPEATABLE_READ},
+	    {"serializable", SQL_BEGIN_SERIALIZABLE},
 	};
-	if (isolation == NULL) {
-		return "BEGIN";
+	if (options == NULL || options->isolation == NULL) {
+		return SQL_BEGIN;
 	}
 	for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-		if (strcmp(isolation, commands[i][0]) == 0) {
-			return commands[i][1];
+		if (strcmp(options->isolation, commands[i].isolation) == 0) {
+			return commands[i].begin;
 		}
 	}
-	return NULL;
+	return SQL_COUNT;
 }
 
 /* The connection is lost. A session's own is made anew; a caller's is not ours to touch. */
@@ -410,6 +356,21 @@ static once_code still_unknown(once_error **error)
 	return code;
 }
 
+/* The deadline passes before another attempt. */
+static once_code end_at_deadline(const execution *run, once_code code, bool in_doubt, once_error **error)
+{
+	if (in_doubt) {
+		return still_unknown(error);
+	}
+	if (!run->again) {
+		return code;
+	}
+	error_discard(error);
+	return error_make(error, ONCE_DEADLINE, NULL, false,
+	                  "the deadline passed before the effect succeeded; nothing was committed", NULL,
+	                  "Try again with the same key, or allow more time in once_options.deadline_ms.");
+}
+
 static once_code execute(execution *run, once_code (*attempt)(execution *, once_answer **, once_error **),
                          const once_options *given, once_answer **answer, once_error **error)
 {
@@ -420,15 +381,13 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 	int64_t deadline = options.deadline_ms > INT64_MAX - start ? INT64_MAX : start + options.deadline_ms;
 	/* An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
 	bool in_doubt = false;
-	/*
-	 * A connection of ours was lost: its backend may live on for a moment, and "active" may mean
-	 * ourselves.
-	 */
+	/* A connection of ours was lost: its backend may live on, and "active" may mean ourselves. */
 	bool haunted = false;
 	once_code code;
 	for (int tries = 0;; tries++) {
 		run->commit_unanswered = false;
 		run->again = false;
+		run->missed = false;
 		code = attempt(run, answer, failure);
 		if (code == ONCE_OK) {
 			break;
@@ -444,6 +403,11 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 			continue;
 		}
 		rollback(run->session);
+		if (run->missed) {
+			run->as_text = true; /* so it cannot be missed again */
+			error_discard(failure);
+			continue;
+		}
 		/*
 		 * "Active" may still be the lost backend in its COMMIT, and an error is no answer: only a
 		 * verdict is.
@@ -456,14 +420,7 @@ static once_code execute(execution *run, once_code (*attempt)(execution *, once_
 		}
 		int64_t pause = backoff(run->session, &options, tries);
 		if (now_ms() + pause >= deadline) {
-			if (in_doubt) {
-				code = still_unknown(failure);
-			} else if (run->again) {
-				error_discard(failure);
-				code = error_make(failure, ONCE_DEADLINE, NULL, false,
-				                  "the deadline passed before the effect succeeded; nothing was committed", NULL,
-				                  "Try again with the same key, or allow more time in once_options.deadline_ms.");
-			}
+			code = end_at_deadline(run, code, in_doubt, failure);
 			break;
 		}
 		error_discard(failure);
@@ -482,7 +439,7 @@ static once_code check_execution(const execution *run, once_error **error)
 	if (code != ONCE_OK) {
 		return code;
 	}
-	if (run->begin_command == NULL) {
+	if (run->begin == SQL_COUNT) {
 		return error_usage(error, "isolation is one of \"read committed\", \"repeatable read\", \"serializable\"");
 	}
 	if (PQstatus(run->session->connection) == CONNECTION_OK &&
@@ -499,7 +456,7 @@ once_code once_execute(once_session *session, const once_intent *intent, const o
 	execution run = {.session = session,
 	                 .intent = intent,
 	                 .fingerprint = fingerprint,
-	                 .begin_command = begin_command(options == NULL ? NULL : options->isolation),
+	                 .begin = begin_of(options),
 	                 .effect = effect,
 	                 .argument = argument};
 	once_code code = check_execution(&run, error);
@@ -519,7 +476,7 @@ once_code once_execute_statements(once_session *session, const once_intent *inte
 	execution run = {.session = session,
 	                 .intent = intent,
 	                 .fingerprint = fingerprint,
-	                 .begin_command = begin_command(options == NULL ? NULL : options->isolation),
+	                 .begin = begin_of(options),
 	                 .statement_count = count,
 	                 .statements = statements,
 	                 .outcome = outcome};
@@ -530,5 +487,16 @@ once_code once_execute_statements(once_session *session, const once_intent *inte
 	if ((count > 0 && statements == NULL) || outcome == NULL || answer == NULL) {
 		return error_usage(error, "statements, outcome and answer must not be NULL");
 	}
-	return execute(&run, attempt_statements, options, answer, error);
+	for (size_t i = 0; i < count; i++) {
+		if (statements[i].sql == NULL || !statement_fits_list(statements[i].sql)) {
+			return error_usage(error, "a statement of the list is missing, is a COPY, or begins or ends a transaction");
+		}
+	}
+	run.steps = calloc(count + STEPS_BESIDE_STATEMENTS, sizeof *run.steps);
+	if (run.steps == NULL) {
+		return error_no_memory(error);
+	}
+	code = execute(&run, attempt_statements, options, answer, error);
+	free(run.steps);
+	return code;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * internal.h: what the files of the library share. Arrows: session <- call <- contract,
- * batch, fingerprint <- execute; error and names are below all of them. The evented half
+ * internal.h: what the files of the library share. Arrows: prepared <- session <- call <- contract,
+ * batch, fingerprint, pipeline <- execute; error and names are below all of them. The evented half
  * (evented.h) stands beside session and above call.
  */
 #pragma once
@@ -19,15 +19,33 @@ enum {
 enum {
 	SESSION_TENANT_MAX = 255 * 4, /* bytes: the contract's 255 characters in UTF-8 */
 	SALT_BYTES = 32,
-	CALL_PARAMETERS_MAX = 13
+	CALL_PARAMETERS_MAX = 13,
+	/* Different texts of callers' statements that a connection knows by a name; others are sent as
+	 * they are. */
+	PREPARED_TEXTS_MAX = 64,
+	PREPARED_NAME_BYTES = 48,
+	/* So often in a row a connection may not know what was prepared. */
+	PREPARED_MISSES_MAX = 3
 };
+
+/* A caller's statement that is prepared. */
+typedef struct prepared_text {
+	uint64_t hash;
+	char *text; /* owned; NULL: the place is free */
+	char name[PREPARED_NAME_BYTES];
+	bool known;
+} prepared_text;
 
 struct once_session {
 	PGconn *connection;
 	bool owns_connection;
-	bool prepares;            /* send each of our statements as a prepared one */
-	bool prepared[SQL_COUNT]; /* ... those that this connection knows already */
-	bool salted;              /* salt is that of salt_tenant */
+	bool prepares;            /* send each statement as a prepared one */
+	bool prepared[SQL_COUNT]; /* ... those of ours that this connection knows already */
+	prepared_text texts[PREPARED_TEXTS_MAX];
+	const char *outdated; /* the name of one whose plan the server refuses: it is to go */
+	bool *outdated_known;
+	int misses;  /* in a row */
+	bool salted; /* salt is that of salt_tenant */
 	char salt_tenant[SESSION_TENANT_MAX + 1];
 	unsigned char salt[SALT_BYTES];
 	uint64_t random_state; /* for the jitter of backoffs */
@@ -119,6 +137,29 @@ once_code answer_of_outcome(const once_intent *intent, const once_outcome *outco
 
 void answer_set_fence(once_answer *answer, int fence);
 
+/* ---- prepared.c: what a connection knows by a name ---- */
+/* name NULL: the statement is sent as text. *known: the connection has it, as far as we know. */
+typedef struct prepared {
+	const char *name;
+	bool *known;
+} prepared;
+prepared prepared_query(once_session *session, enum sql_id id);
+/* Of a caller's statement; one that is new takes a free place, if there is one. */
+prepared prepared_text_of(once_session *session, const char *text);
+/*
+ * A statement failed: in its preparation (in_parse), or as one that was prepared just now (fresh)
+ * or earlier. True where that only says what the connection knows, which is then noted: the same
+ * statement, sent as text, does not fail so.
+ */
+bool prepared_missed(once_session *session, prepared statement, bool in_parse, bool fresh, const char *sqlstate);
+/* A statement that was prepared earlier was there. */
+void prepared_met(once_session *session);
+/* Takes away what the server refuses to run any more, as soon as no transaction is open. */
+void prepared_tidy(once_session *session);
+/* It is another connection, or the server has forgotten. */
+void prepared_forget(once_session *session);
+void prepared_free(once_session *session);
+
 /* ---- call.c: parameters, and one round trip ---- */
 typedef struct call {
 	enum sql_id id;
@@ -159,24 +200,61 @@ void call_add_bool(call *call, bool value, bool null);
 typedef once_bytes (*call_element)(const void *context, size_t index, unsigned char scratch[8]);
 void call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context);
 void call_free(call *call);
-/*
- * Makes a statement known to the connection, where the session prepares. Before a pipeline:
- * in one, its result would be in the way.
- */
-once_code call_prepare(once_session *session, enum sql_id id, once_error **error);
 /* Sends without reading (pipeline mode). */
 once_code call_send_on(PGconn *connection, bool prepared, call *call, once_error **error);
-once_code call_send(once_session *session, call *call, once_error **error);
 /* Sends, reads, checks; *result is the caller's. Frees the call. */
 once_code call_run(once_session *session, call *call, PGresult **result, once_error **error);
-/* A command without parameters (BEGIN, COMMIT, ...), read or only sent. */
-once_code command_run(once_session *session, const char *command, once_error **error);
-once_code command_send(once_session *session, const char *command, once_error **error);
 /* Is the intent named at all? Everything else about it is the contract's to judge. */
 once_code check_intent(const once_session *session, const once_intent *intent, once_error **error);
 /* Binary values of results. */
 int32_t result_int(const PGresult *result, int row, int column);
 bool result_bool(const PGresult *result, int row, int column);
+
+/* ---- pipeline.c: several statements, one round trip ---- */
+/* A statement of a pipeline, from its sending to its answer. */
+typedef struct step {
+	prepared prepared;
+	bool parses; /* it is prepared on the way */
+	bool parsed; /* ... and that was answered */
+	bool is_ours;
+	bool commits;
+} step;
+/*
+ * Opened, filled, run; after a failure to open or to fill, running reports it. What a statement's
+ * failure leaves behind it the server skips, up to the one Sync at the end.
+ */
+typedef struct pipeline {
+	once_session *session;
+	step *steps; /* the caller's, of `room` */
+	size_t room;
+	size_t count;
+	bool prepares;
+	bool is_open;
+	once_code code;
+	once_error **error;
+	/* A COMMIT was sent, and neither it nor what stands before it was refused: it may have
+	 * happened. */
+	bool commit_unanswered;
+	/* It failed by what the connection knows: the same again, unprepared, does not. */
+	bool missed;
+} pipeline;
+void pipeline_open(pipeline *pipeline, once_session *session, bool prepares, step *steps, size_t room,
+                   once_error **error);
+void pipeline_call(pipeline *pipeline, call *call);
+/* One of ours without parameters. */
+void pipeline_command(pipeline *pipeline, enum sql_id id);
+void pipeline_statement(pipeline *pipeline, const once_statement *statement);
+/*
+ * The round trip: reads all answers, and leaves a connection as it was before, or lost. kept: that
+ * of step `keep`, the caller's; NULL where the pipeline failed.
+ */
+once_code pipeline_run(pipeline *pipeline, size_t keep, PGresult **kept);
+/* Leaves a pipeline that somebody else has left open. */
+void pipeline_abandon(once_session *session);
+
+/* ---- statement.c ---- */
+/* May it stand in a list? Not where it ends the transaction, or waits for data. */
+bool statement_fits_list(const char *sql);
 
 /* ---- trace.c ---- */
 enum {

@@ -131,6 +131,7 @@ void once_session_close(once_session *session)
 	if (session->owns_connection) {
 		PQfinish(session->connection);
 	}
+	prepared_free(session);
 	free(session);
 }
 
@@ -142,6 +143,7 @@ PGconn *once_session_connection(const once_session *session)
 void once_session_prepare(once_session *session, bool prepare)
 {
 	session->prepares = prepare;
+	session->misses = 0;
 }
 
 bool contract_version_fits(int version, once_error **error)
@@ -180,7 +182,7 @@ once_code once_session_check(once_session *session, once_error **error)
 once_code session_reconnect(once_session *session, once_error **error)
 {
 	PQreset(session->connection);
-	memset(session->prepared, 0, sizeof session->prepared);
+	prepared_forget(session);
 	return PQstatus(session->connection) == CONNECTION_OK ? ONCE_OK : error_of_connection(error, session->connection);
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * play_execute.c: one call of once_execute for a test that breaks the connection under it.
- * play_execute DSN MODE KEY [DEADLINE_MS]; MODE is effect, statements or attached. Prints "ok
+ * play_execute DSN MODE KEY [DEADLINE_MS [prepared]]; MODE is effect, statements, attached, or
+ * attached_statements. prepared: all is, by a first execution of the key "warm-up". Prints "ok
  * VERDICT BODY" or "error NAME retriable=R outcome_unknown=U".
  */
 #include <stdio.h>
@@ -24,35 +25,58 @@ static once_effect_result insert(PGconn *connection, void *argument, once_outcom
 	return ONCE_EFFECT_DONE;
 }
 
+static once_code execute(once_session *session, const char *key, bool statements, const once_options *options,
+                         once_answer **answer, once_error **error)
+{
+	const once_fingerprint fingerprint = {{7}};
+	const once_intent intent = {.scope = "play", .key = key};
+	const once_statement statement = {
+	    .sql = "INSERT INTO play_effect VALUES ($1)", .parameter_count = 1, .parameters = &key};
+	const once_outcome outcome = {.response_body = {.data = "answer", .length = 6}};
+	return statements
+	           ? once_execute_statements(session, &intent, &fingerprint, 1, &statement, &outcome, options, answer,
+	                                     error)
+	           : once_execute(session, &intent, &fingerprint, insert, (void *)(uintptr_t)key, options, answer, error);
+}
+
+/* Twice: the replay prepares what only a replay needs. */
+static once_code warm_up(once_session *session, bool statements, const once_options *options, once_error **error)
+{
+	once_code code = ONCE_OK;
+	once_session_prepare(session, true);
+	for (int i = 0; i < 2 && code == ONCE_OK; i++) {
+		once_answer *answer = NULL;
+		code = execute(session, "warm-up", statements, options, &answer, error);
+		once_answer_free(answer);
+	}
+	return code;
+}
+
 int main(int argc, char **argv)
 {
 	if (argc < 4) {
-		fprintf(stderr, "usage: play_execute DSN effect|statements|attached KEY [DEADLINE_MS]\n");
+		fprintf(stderr, "usage: play_execute DSN effect|statements|attached|attached_statements KEY [DEADLINE_MS "
+		                "[prepared]]\n");
 		return 2;
 	}
 	once_error *error = NULL;
 	once_answer *answer = NULL;
 	once_session *session = NULL;
 	PGconn *connection = NULL;
-	once_fingerprint fingerprint = {{7}};
-	once_intent intent = {.scope = "play", .key = argv[3]};
 	once_options options = {.deadline_ms = argc > 4 ? atoll(argv[4]) : 10000};
+	bool statements = strstr(argv[2], "statements") != NULL;
 	once_code code;
-	if (strcmp(argv[2], "attached") == 0) {
+	if (strncmp(argv[2], "attached", strlen("attached")) == 0) {
 		connection = PQconnectdb(argv[1]);
 		code = once_session_attach(connection, &session, &error);
 	} else {
 		code = once_session_open(argv[1], &session, &error);
 	}
-	if (code == ONCE_OK && strcmp(argv[2], "statements") == 0) {
-		const char *const parameters[] = {argv[3]};
-		once_statement statement = {
-		    .sql = "INSERT INTO play_effect VALUES ($1)", .parameter_count = 1, .parameters = parameters};
-		once_outcome outcome = {.response_body = {.data = "answer", .length = 6}};
-		code =
-		    once_execute_statements(session, &intent, &fingerprint, 1, &statement, &outcome, &options, &answer, &error);
-	} else if (code == ONCE_OK) {
-		code = once_execute(session, &intent, &fingerprint, insert, argv[3], &options, &answer, &error);
+	if (code == ONCE_OK && argc > 5) {
+		code = warm_up(session, statements, &options, &error);
+	}
+	if (code == ONCE_OK) {
+		code = execute(session, argv[3], statements, &options, &answer, &error);
 	}
 	if (code == ONCE_OK) {
 		once_bytes body = once_answer_response_body(answer);

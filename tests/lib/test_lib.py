@@ -8,12 +8,16 @@ import subprocess
 
 import pytest
 
-from harness.proxy import Proxy, hang_up
+from harness import proxy as harness_proxy
+from harness.pgbouncer import PROGRAM as PGBOUNCER
+from harness.pgbouncer import PgBouncer
+from harness.postgres import PORT, wait_until
+from harness.proxy import Proxy, Rule, hang_up
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
-C_TESTS = ["json", "names", "contract", "refusals", "trace", "execute", "memory", "batcher", "batcher_loss", "batcher_memory", "batcher_server"]
+C_TESTS = ["json", "names", "contract", "refusals", "trace", "execute", "pipeline", "memory", "batcher", "batcher_loss", "batcher_memory", "batcher_server"]
 
 
 def run(command, **environment):
@@ -36,10 +40,27 @@ def test_the_batcher_survives_each_allocation_of_libpq_failing_in_turn():
     assert re.search(r"\d+ allocations of libpq failed in turn", done.stdout) and "SKIPPED" not in done.stdout
 
 
-def play(proxy, db, mode, key, deadline_ms=20000, build=SANITIZED):
-    done = run([build / "tests/lib/play_execute", proxy.dsn(db.name), mode, key, deadline_ms])
+@pytest.mark.plain("it replaces malloc, as the sanitizer does")
+def test_an_execution_survives_each_allocation_of_libpq_failing_in_turn(db):
+    done = run([BUILD / "tests/lib/test_execute_memory"], LD_PRELOAD=str(BUILD / "tests/lib/fail_libpq.so"), PGONCE_TEST_DSN=db.dsn(),
+               PGOPTIONS="-c client_min_messages=warning")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert re.search(r"\d+ allocations of libpq failed in turn", done.stdout) and "SKIPPED" not in done.stdout
+
+
+def command_of_play(dsn, mode, key, deadline_ms, prepared, build):
+    return [build / "tests/lib/play_execute", dsn, mode, key, deadline_ms, *(["prepared"] if prepared else [])]
+
+
+def play(proxy, db, mode, key, deadline_ms=20000, prepared=False, build=SANITIZED):
+    done = run(command_of_play(proxy.dsn(db.name), mode, key, deadline_ms, prepared, build))
     assert done.returncode == 0, done.stdout
     return done.stdout.strip()
+
+
+def play_in_background(dsn, mode, key, prepared):
+    command = command_of_play(dsn, mode, key, 20000, prepared, SANITIZED)
+    return subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture
@@ -63,7 +84,7 @@ def test_a_connection_lost_at_any_step_ends_in_one_effect_and_its_answer(server,
     with Proxy(server) as proxy:
         rule = getattr(proxy, loss)(step)
         answer = play(proxy, played, mode, "k")
-        assert rule.fired.is_set()
+        assert rule.fired.wait(20)
         assert answer in ("ok proceed answer", "ok replay answer")
         # Whether the COMMIT was heard decides which; the other losses leave nothing to replay.
         if step == "COMMIT" and loss == "lose_answer":
@@ -72,6 +93,186 @@ def test_a_connection_lost_at_any_step_ends_in_one_effect_and_its_answer(server,
             assert answer == "ok proceed answer"
         assert played.value("SELECT count(*) FROM play_effect") == 1
         assert play(proxy, played, mode, "k") == "ok replay answer"
+
+
+# Prepared, a step is a Bind of its statement's name; the first execution, which prepares, is over by then. Not by its text: that went out before.
+PREPARED_STEPS = ["once_begin_", "once_start_", "once_savepoint_", "INSERT INTO play_effect", "once_finish_", "once_commit_"]
+PREPARED_STEPS_OF_STATEMENTS = ["once_begin_", "once_finish_new_", "once_text_", "once_commit_"]
+PREPARED = [("effect", step) for step in PREPARED_STEPS] + [("statements", step) for step in PREPARED_STEPS_OF_STATEMENTS]
+
+
+class ThirdBind(Rule):
+    """Meets the step of the third execution: the first two warm up, of which the second, a replay, starts without going on."""
+
+    def __init__(self, action, mode, step):
+        super().__init__("frontend", action, step.encode())
+        # In a replay there is a begin and a start, and in one of statements all of them, sent behind the start that stops them.
+        again = mode == "statements" or step in ("once_begin_", "once_start_", "once_savepoint_")
+        self.spared = 2 if again else 1
+
+    def meets(self, direction, kind, body):
+        if kind not in (b"B", b"P") or not super().meets(direction, kind, body):
+            return False
+        # A Parse names it, too, and an effect's own statement is never bound by its name.
+        if (kind == b"P") != (self.text == b"INSERT INTO play_effect"):
+            return False
+        self.spared -= 1
+        return self.spared < 0
+
+
+@pytest.mark.parametrize("action", ["drop", "forward", "swallow"])
+@pytest.mark.parametrize("mode, step", PREPARED)
+def test_a_connection_lost_at_any_prepared_step_ends_in_one_effect_and_its_answer(server, played, mode, action, step):
+    with Proxy(server) as proxy:
+        rule = proxy._add(ThirdBind(action, mode, step))
+        answer = play(proxy, played, mode, "k", prepared=True)
+        assert rule.fired.wait(20)
+        assert answer in ("ok proceed answer", "ok replay answer")
+        if step == "once_commit_" and action == "swallow":
+            assert answer == "ok replay answer"
+        assert played.value("SELECT count(*) FROM play_effect WHERE key = 'k'") == 1
+        assert played.value("SELECT count(*) FROM play_effect WHERE key = 'warm-up'") == 1
+
+
+@pytest.mark.parametrize("attached", [False, True], ids=["own", "attached"])
+@pytest.mark.parametrize("prepared", [False, True], ids=["text", "prepared"])
+@pytest.mark.parametrize("mode", ["effect", "statements"])
+def test_an_answer_to_commit_that_never_comes_is_asked_for_or_said_to_be_unknown(server, played, mode, prepared, attached):
+    """The server has committed; the client has read all answers but the last."""
+    name = {"effect": "attached", "statements": "attached_statements"}[mode] if attached else mode
+    if prepared:
+        with Proxy(server) as proxy:
+            play(proxy, played, name, "k", prepared=True)
+        played.execute("DELETE FROM play_effect")
+    with Proxy(server) as proxy:
+        # Where it warms up with a replay, no COMMIT is answered before.
+        rule = proxy.lose_from_server(b"C", b"COMMIT")
+        answer = play(proxy, played, name, "l", prepared=prepared)
+        assert rule.fired.wait(20)
+        assert answer == ("error outcome_unknown retriable=1 outcome_unknown=1" if attached else "ok replay answer")
+        assert play(proxy, played, name, "l") == "ok replay answer"
+    assert played.value("SELECT count(*) FROM play_effect WHERE key = 'l'") == 1
+
+
+HOLD_AT_COMMIT = """
+    CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN IF NEW.key <> 'warm-up' THEN PERFORM pg_advisory_xact_lock(4711); END IF; RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON play_effect DEFERRABLE INITIALLY {} FOR EACH ROW EXECUTE FUNCTION hold()"""
+
+
+def held_backend(db):
+    """Who waits for the lock that the test holds."""
+    rows = []
+
+    def waits():
+        rows[:] = [db.value("SELECT max(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"
+                            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")]
+        return rows[0] is not None
+
+    wait_until(waits, "the execution to be held")
+    return rows[0]
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["text", "prepared"])
+@pytest.mark.parametrize("mode", ["effect", "statements", "attached", "attached_statements"])
+@pytest.mark.parametrize("where", ["DEFERRED", "IMMEDIATE"])
+def test_a_backend_that_is_ended_in_its_effect_or_its_commit_leaves_one_effect_at_most(server, played, where, mode, prepared):
+    played.execute(HOLD_AT_COMMIT.format(where))
+    holder = played.connect()
+    holder.cursor().execute("SELECT pg_advisory_lock(4711)")
+    with Proxy(server) as proxy:
+        process = play_in_background(proxy.dsn(played.name), mode, "k", prepared)
+        played.execute(f"SELECT pg_terminate_backend({held_backend(played)})")
+        holder.cursor().execute("SELECT pg_advisory_unlock_all()")
+        answer = process.communicate(timeout=60)[0].strip()
+        holder.close()
+        if not mode.startswith("attached"):
+            assert answer == "ok proceed answer"
+        elif where == "DEFERRED" or mode == "attached_statements":
+            # The COMMIT was sent, and what answered it was the server's farewell.
+            assert answer == "error outcome_unknown retriable=1 outcome_unknown=1"
+        else:
+            assert answer == "error connection retriable=1 outcome_unknown=0"
+        assert play(proxy, played, "effect", "k") == ("ok proceed answer" if mode.startswith("attached") else "ok replay answer")
+    assert played.value("SELECT count(*) FROM play_effect WHERE key = 'k'") == 1
+
+
+@pytest.mark.parametrize("mode", ["attached", "attached_statements"])
+def test_a_backend_that_dies_in_commit_of_whatever_cause_leaves_an_unknown(server, played, mode, monkeypatch):
+    """As one does that cannot write its commit record (PANIC, 53100): that may be on disk, and be found by recovery."""
+
+    def dying(source):
+        kind, body, raw = true_message(source)
+        return kind, body, raw.replace(b"C57P01\0", b"C53100\0") if kind == b"E" else raw
+
+    true_message = harness_proxy.message
+    played.execute(HOLD_AT_COMMIT.format("DEFERRED"))
+    holder = played.connect()
+    holder.cursor().execute("SELECT pg_advisory_lock(4711)")
+    monkeypatch.setattr(harness_proxy, "message", dying)
+    with Proxy(server) as proxy:
+        process = play_in_background(proxy.dsn(played.name), mode, "k", False)
+        played.execute(f"SELECT pg_terminate_backend({held_backend(played)})")
+        assert process.communicate(timeout=60)[0].strip() == "error outcome_unknown retriable=1 outcome_unknown=1"
+    holder.close()
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["text", "prepared"])
+@pytest.mark.parametrize("mode", ["effect", "statements"])
+@pytest.mark.parametrize("where", ["DEFERRED", "IMMEDIATE"])
+def test_a_cancelled_execution_says_so_and_leaves_nothing(server, played, where, mode, prepared):
+    played.execute(HOLD_AT_COMMIT.format(where))
+    holder = played.connect()
+    holder.cursor().execute("SELECT pg_advisory_lock(4711)")
+    with Proxy(server) as proxy:
+        process = play_in_background(proxy.dsn(played.name), mode, "k", prepared)
+        played.execute(f"SELECT pg_cancel_backend({held_backend(played)})")
+        assert process.communicate(timeout=60)[0].strip() == "error database retriable=1 outcome_unknown=0"
+        holder.close()
+        assert played.value("SELECT count(*) FROM play_effect WHERE key = 'k'") == 0
+        assert play(proxy, played, mode, "k") == "ok proceed answer"
+
+
+@pytest.mark.parametrize("mode", ["effect", "statements"])
+def test_a_commit_that_says_it_has_rolled_back_is_no_success(server, played, mode, monkeypatch):
+    def lying(source):
+        kind, body, raw = true_message(source)
+        return (kind, body, raw.replace(b"\x0bCOMMIT\0", b"\x0dROLLBACK\0")) if kind == b"C" else (kind, body, raw)
+
+    true_message = harness_proxy.message
+    with Proxy(server) as proxy:
+        assert play(proxy, played, mode, "k") == "ok proceed answer"
+        monkeypatch.setattr(harness_proxy, "message", lying)
+        assert play(proxy, played, mode, "l") == "error database retriable=0 outcome_unknown=0"
+
+
+@pytest.mark.parametrize("prepared", [False, True], ids=["text", "prepared"])
+@pytest.mark.parametrize("mode", ["effect", "statements"])
+def test_a_transaction_that_may_not_write_replays_and_runs_nothing(server, played, mode, prepared):
+    """As on a standby; there the same statements are refused with the same SQLSTATE."""
+    with Proxy(server) as proxy:
+        assert play(proxy, played, mode, "k", prepared=prepared) == "ok proceed answer"
+        played.execute(f"ALTER DATABASE {played.name} SET default_transaction_read_only = on")
+        assert play(proxy, played, mode, "k", prepared=prepared) == "ok replay answer"
+        assert play(proxy, played, mode, "l", prepared=prepared) == "error database retriable=0 outcome_unknown=0"
+        played.execute(f"ALTER DATABASE {played.name} RESET default_transaction_read_only")
+        assert play(proxy, played, mode, "l", prepared=prepared) == "ok proceed answer"
+
+
+@pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+@pytest.mark.parametrize("prepared", [False, True], ids=["text", "prepared"])
+@pytest.mark.parametrize("mode", ["effect", "statements"])
+def test_behind_a_pooler_each_execution_has_its_one_effect_whatever_its_connections_know(server, played, mode, prepared):
+    """Transaction mode: each run is another client on the same two connections, which know what the runs before have prepared."""
+    with PgBouncer(server, server_connections=2) as bouncer:
+        dsn = f"host={bouncer.directory} port={PORT} dbname={played.name} user=postgres"
+        for _ in range(2):
+            together = [play_in_background(dsn, mode, f"k{n}", prepared) for n in range(6)]
+            answers = {process.communicate(timeout=60)[0].strip() for process in together}
+            assert answers <= {"ok proceed answer", "ok replay answer", "error active retriable=1 outcome_unknown=0"}
+        assert "ok replay answer" in answers
+    assert played.value("SELECT count(*) FROM play_effect WHERE key LIKE 'k%'") == 6
+    assert played.value("SELECT max(n) FROM (SELECT count(*) AS n FROM play_effect GROUP BY key) AS each") == 1
 
 
 def test_a_lost_commit_on_the_callers_connection_is_said_to_be_unknown_and_the_retry_knows(server, played):
@@ -103,7 +304,7 @@ def test_a_commit_whose_database_never_comes_back_is_unknown_when_the_deadline_p
     with LastProxy(server) as proxy:
         rule = proxy.lose_answer("COMMIT")
         assert play(proxy, played, "effect", "k", 600) == "error outcome_unknown retriable=1 outcome_unknown=1"
-        assert rule.fired.is_set()
+        assert rule.fired.wait(20)
     with Proxy(server) as again:
         assert play(again, played, "effect", "k") == "ok replay answer"
     assert played.value("SELECT count(*) FROM play_effect") == 1

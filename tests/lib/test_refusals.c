@@ -430,7 +430,7 @@ static void what_a_statement_is_refused_for_names_the_statements_own_reason(void
 		once_code code;
 		bool retriable;
 	} refused[] = {{"SELECT 1 / 0", ONCE_DATABASE, false},
-	               {"COPY once.meta TO STDOUT", ONCE_DATABASE, false},
+	               {"COPY once.meta TO STDOUT", ONCE_USAGE, false},
 	               {"DO $$ BEGIN RAISE SQLSTATE '53300'; END $$", ONCE_DATABASE, true},
 	               {"DO $$ BEGIN RAISE SQLSTATE '55P03'; END $$", ONCE_DATABASE, true},
 	               {"DO $$ BEGIN RAISE SQLSTATE '3F000' USING MESSAGE = 'schema \"twice\" does not exist'; END $$",
@@ -484,7 +484,7 @@ static void a_call_with_another_number_of_parameters_than_its_query_is_not_sent(
 		call_add_text(&call, "too many");
 	}
 	call_add_array(&call, TYPE_TEXT, 0, NULL, NULL);
-	assert_code(ONCE_TOO_LARGE, call_send(session, &call, &error), error);
+	assert_code(ONCE_TOO_LARGE, call_send_on(once_session_connection(session), false, &call, &error), error);
 }
 
 int main(void)

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SHORT = ["json", "names", "batcher"]
 # Not those in which each allocation fails in turn: thousands of rounds, under the sanitizers each time.
-LONG = ["batcher_loss", "batcher_server", "contract", "trace", "execute"]
+LONG = ["batcher_loss", "batcher_server", "contract", "trace", "execute", "pipeline"]
 LEAKS = "definite,indirect,possible"
 PATIENCE_S = 1200
 
@@ -22,7 +22,7 @@ PATIENCE_S = 1200
 def test_the_c_tests_have_no_error_under_valgrind(request, name):
     assert shutil.which("valgrind"), "run tools/setup.sh"
     environment = os.environ | {"PGOPTIONS": "-c client_min_messages=warning"}
-    if name in ("contract", "trace", "execute"):
+    if name in ("contract", "trace", "execute", "pipeline"):
         environment["PGONCE_TEST_DSN"] = request.getfixturevalue("db").dsn()
     command = ["valgrind", "--quiet", "--leak-check=full", f"--show-leak-kinds={LEAKS}", f"--errors-for-leak-kinds={LEAKS}", "--error-exitcode=99",
                BUILD / f"tests/lib/test_{name}"]  # fmt: skip

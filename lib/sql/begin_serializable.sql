@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- Opens the transaction of an execution.
+BEGIN ISOLATION LEVEL SERIALIZABLE

@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- Sent behind finish: a finish that fails has the server skip it.
+COMMIT

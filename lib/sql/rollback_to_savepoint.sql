@@ -1,0 +1,3 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- Takes an effect back that failed for good. What start noted stays.
+ROLLBACK TO SAVEPOINT once_effect
