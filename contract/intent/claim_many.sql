@@ -5,7 +5,9 @@
 -- the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope has a
 -- verify function that raises when it is asked about a stale attempt: that is the whole batch's
 -- error. The same key twice is one claim: the second finds the first ('processing_active', or
--- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003).
+-- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003). kept_ms: of a replay, for how many milliseconds
+-- its outcome is kept at least, at most a day: a copy may be given for so long. NULL where that is not known for certain, or
+-- where the intent has other fingerprints besides: what is copied could not tell a mismatch from them.
 --
 -- Two statements for the whole batch, however large, and only for what is left one call each. The
 -- first checks and locks; the locks are taken before the statement that inserts, so no insert ever
@@ -19,7 +21,7 @@ CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], o
     retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,
     response_headers jsonb, result_type text, result_id text, error_code text, error_message text, lease_until timestamptz,
-    attempts integer, traceparent text)
+    attempts integer, traceparent text, kept_ms integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -60,12 +62,17 @@ BEGIN
                            WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
 
     FOR ord, verdict, fence, state, response_status, response_body, response_headers, result_type, result_id,
-        error_code, error_message, lease_until, attempts, traceparent IN
+        error_code, error_message, lease_until, attempts, traceparent, kept_ms IN
         WITH element AS MATERIALIZED (
             SELECT u.*, once._same(s.fingerprint, s.redirects, u.fingerprint) AS same, s.fence, s.state, s.response_status,
                    s.response_body, s.response_headers, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until,
                    s.attempts,
-                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace
+                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace,
+                   CASE WHEN s.state IN ('succeeded', 'failed_final') AND s.redirects IS NULL
+                        THEN least(86400000, greatest(0, 1000 * date_part('epoch', s.completed_at - now
+                             + coalesce(s.expires_at - s.created_at,
+                                        (SELECT p.retention FROM once.scope AS p WHERE p.scope = u.scope COLLATE "C"),
+                                        (SELECT d.retention FROM once.scope AS d WHERE d.scope = '')))))::integer END AS kept_ms
               FROM unnest(scope, key, fingerprint, buckets, codes, takeable, traceparents)
                    WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, given, ord)
               -- The range is known when the look-up starts, so that only the leaves of this batch
@@ -93,7 +100,7 @@ BEGIN
                coalesce(e.fence, f.fence), coalesce(e.state, 'processing'), e.response_status, e.response_body,
                e.response_headers, e.result_type, e.result_id, e.error_code, e.error_message,
                coalesce(e.lease_until, f.lease_until), coalesce(e.attempts, 1),
-               CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END
+               CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END, e.kept_ms
           FROM element AS e LEFT JOIN fresh AS f
             ON e.takeable AND f.scope = e.scope COLLATE "C" AND f.key = e.key COLLATE "C"
          ORDER BY e.ord
@@ -102,7 +109,7 @@ BEGIN
             fence := NULL; state := NULL; attempts := NULL; lease_until := NULL;
             response_status := NULL; response_body := NULL; response_headers := NULL;
             result_type := NULL; result_id := NULL; error_code := NULL; error_message := NULL;
-            traceparent := NULL;
+            traceparent := NULL; kept_ms := NULL;
             IF codes[ord] IS NULL AND verdict = 'mismatch' THEN
                 others := others || verdict;
             ELSIF codes[ord] IS NULL THEN
