@@ -272,11 +272,17 @@ static void put_main(const gateway *gateway, FILE *out)
 static void put_log_format(bool json, FILE *out)
 {
 	static const char *const fields[][2] = {
-	    {"time", "$time_iso8601"},     {"client", "$remote_addr"},
-	    {"method", "$request_method"}, {"uri", "$uri"},
-	    {"status", "$status"},         {"verdict", "$once_verdict"},
-	    {"fence", "$once_fence"},      {"upstream", "$upstream_status"},
-	    {"seconds", "$request_time"},  {"request", "$request_id"},
+	    {"time", "$time_iso8601"},
+	    {"client", "$remote_addr"},
+	    {"method", "$request_method"},
+	    {"uri", "$uri"},
+	    {"status", "$status"},
+	    {"verdict", "$once_verdict"},
+	    {"fence", "$once_fence"},
+	    {"cache", "$once_cache"},
+	    {"upstream", "$upstream_status"},
+	    {"seconds", "$request_time"},
+	    {"request", "$request_id"},
 	};
 
 	fprintf(out, "    log_format once escape=%s '%s", json ? "json" : "default", json ? "{" : "");
@@ -298,6 +304,7 @@ static void put_http(const gateway *gateway, FILE *out)
 	if (gateway->prepare) {
 		fputs("    once_prepare on;\n", out);
 	}
+	fputs("    once_replay_cache zone=once_replays:32m;\n", out);
 	put_log_format(gateway->json, out);
 	fputs("    access_log ", out);
 	if (gateway->access_log != NULL) {

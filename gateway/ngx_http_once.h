@@ -48,8 +48,10 @@ typedef struct gate_main {
 	size_t batch_bytes_max;
 	size_t replay_bytes_max; /* of a worker */
 	ngx_flag_t prepare;
-	ngx_shm_zone_t *zone;  /* the counters of the status page */
-	ngx_array_t locations; /* that protect something: of gate_place */
+	ngx_flag_t cache_set;       /* once_replay_cache was read */
+	ngx_shm_zone_t *cache_zone; /* NULL: off */
+	ngx_shm_zone_t *zone;       /* the counters of the status page */
+	ngx_array_t locations;      /* that protect something: of gate_place */
 } gate_main;
 
 /* Where a protected location stands: what all modules have set for it, and for its server. */
@@ -132,6 +134,23 @@ enum {
 /* A stored answer that is being sent, to one client or several. */
 typedef struct gate_shared gate_shared;
 
+/* An answer as the contract stores it, lent by who has it. */
+typedef struct gate_stored {
+	once_verdict verdict;
+	once_state state;
+	ngx_uint_t status;
+	const char *headers;
+	once_bytes body;
+	const char *trace;
+} gate_stored;
+
+/* Whether a claim was answered from the copies that the workers share. */
+typedef enum gate_cached {
+	GATE_CACHE_UNASKED,
+	GATE_CACHE_MISS,
+	GATE_CACHE_HIT
+} gate_cached;
+
 /* An answer to send: stored, or a problem. Its memory is its owner's, except for what is shared. */
 typedef struct gate_reply {
 	gate_shared *shared; /* whose headers and body these are; NULL: its own */
@@ -172,7 +191,10 @@ typedef struct gate_claim {
 	ngx_uint_t queued;
 	ngx_msec_t wait_step_ms;
 	ngx_msec_t started; /* ngx_current_msec at the first claim */
+	ngx_msec_t asked;   /* and at the last */
 	ngx_msec_t waited_ms;
+	gate_cached cached;
+	uint64_t generation; /* of the cache, when the database was asked; 0: of none */
 	once_verdict verdict;
 	once_state state;
 	int fence;                    /* 0: this attempt holds nothing */
@@ -297,6 +319,8 @@ void gate_database_stop(void);
 once_batcher *gate_batcher(void); /* NULL: cannot be made, or not in a worker */
 const char *gate_owner(void);
 void gate_event_init(ngx_event_t *event, ngx_event_handler_pt handler); /* of no connection */
+/* Called after any event in which a connection was lost. NULL: nobody is. */
+void gate_database_on_loss(void (*lost)(void));
 
 /* ---- _status.c: counters in shared memory, and the page that shows them ---- */
 ngx_int_t gate_status_zone(ngx_conf_t *cf, gate_main *conf);
@@ -309,6 +333,23 @@ void gate_count_report(http_report report);
 void gate_count_trouble(ngx_uint_t refused); /* a report that was refused, or else not stored */
 void gate_count_gauge(ngx_int_t running, ngx_int_t waiting, ngx_int_t held);
 void gate_count_replay_bytes(ngx_int_t bytes);
+void gate_count_cache(http_cache_event event);
+
+/* ---- _cache.c: copies of stored answers, in memory that all workers share ---- */
+char *gate_cache_set(ngx_conf_t *cf, ngx_command_t *command, void *conf); /* once_replay_cache */
+void gate_cache_start(gate_main *conf);
+void gate_cache_stop(void);
+/*
+ * NGX_OK: *found is the answer to this request, until the next call. NGX_ABORT: the key was used
+ * for another request. NGX_DECLINED: the database has to be asked.
+ */
+ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored *found);
+/*
+ * Copies an answer that the database has, and which no transition changes any more. kept_ms: for
+ * how long it is kept there at least, from then on.
+ */
+void gate_cache_keep(const gate_attempt *attempt, const gate_stored *stored, ngx_msec_t then, int64_t kept_ms);
+int64_t gate_cache_kept_ms(void); /* of an intent without a retention of its own; 0: not known */
 
 /* ---- _replay.c: stored answers and problems ---- */
 #define GATE_CHARSET "X-Accel-Charset" /* among stored headers: for nginx, and never for a client */
@@ -316,7 +357,8 @@ ngx_int_t gate_reply_variables(ngx_conf_t *cf);
 /* NGX_DECLINED: nothing is stored that could be sent. */
 ngx_int_t gate_reply_own(gate_reply *reply, const once_answer *answer);
 /* For attempt->reply, with a body that is shared: do not write to it. NGX_BUSY: no room now. */
-ngx_int_t gate_reply_stored(gate_attempt *attempt, const once_answer *answer);
+ngx_int_t gate_reply_stored(gate_attempt *attempt, const gate_stored *stored);
+gate_stored gate_stored_of(const once_answer *answer); /* without its trace */
 /* The problem in place of an answer, as attempt->reply. status 0: its own. */
 ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail);
 void gate_reply_free(gate_reply *reply);

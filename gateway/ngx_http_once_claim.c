@@ -41,7 +41,7 @@ static ngx_uint_t is_multipart(const ngx_http_request_t *r)
 /* What the problem alone does not tell; text has room for DOUBT_BYTES. */
 static const char *detail_of(const gate_attempt *attempt, const once_answer *answer, char *text)
 {
-	int status = once_answer_response_status(answer);
+	int status = answer == NULL ? 0 : once_answer_response_status(answer);
 
 	if (attempt->problem == HTTP_PROBLEM_MISMATCH && is_multipart(attempt->r)) {
 		return "A multipart body that is built again has a new boundary, so it is another request: send the same bytes "
@@ -113,21 +113,19 @@ void gate_claim_release(gate_attempt *attempt)
 	}
 }
 
-/* The step is set: by the verdict alone. */
-static void follow(gate_attempt *attempt, const once_answer *answer)
+static void replay(gate_attempt *attempt, const gate_stored *stored)
+{
+	ngx_int_t rc = gate_reply_stored(attempt, stored);
+
+	attempt->problem = rc == NGX_BUSY ? HTTP_PROBLEM_BUSY : HTTP_PROBLEM_NO_ANSWER;
+	attempt->step = rc == NGX_OK ? HTTP_REPLAY : HTTP_REFUSE;
+}
+
+/* answer NULL: it came from a copy. */
+static void conclude(gate_attempt *attempt, const once_answer *answer)
 {
 	char doubt[DOUBT_BYTES];
 
-	if (attempt->step == HTTP_WAIT) {
-		wait_start(attempt);
-		return;
-	}
-	if (attempt->step == HTTP_REPLAY) {
-		ngx_int_t rc = gate_reply_stored(attempt, answer);
-
-		attempt->problem = rc == NGX_BUSY ? HTTP_PROBLEM_BUSY : HTTP_PROBLEM_NO_ANSWER;
-		attempt->step = rc == NGX_OK ? HTTP_REPLAY : HTTP_REFUSE;
-	}
 	if (attempt->step != HTTP_REFUSE) {
 		gate_count_step(attempt->intent.scope, attempt->step, attempt->problem);
 	}
@@ -140,6 +138,25 @@ static void follow(gate_attempt *attempt, const once_answer *answer)
 		gate_attempt_refuse(attempt, attempt->problem, detail_of(attempt, answer, doubt));
 	}
 	attempt->walk(attempt, GATE_STEP);
+}
+
+/* The step is set: by the verdict alone. */
+static void follow(gate_attempt *attempt, const once_answer *answer)
+{
+	if (attempt->step == HTTP_WAIT) {
+		wait_start(attempt);
+		return;
+	}
+	if (attempt->step == HTTP_REPLAY) {
+		gate_stored stored = gate_stored_of(answer);
+
+		stored.trace = attempt->claim.trace;
+		replay(attempt, &stored);
+		if (attempt->step == HTTP_REPLAY) {
+			gate_cache_keep(attempt, &stored, attempt->claim.asked, once_answer_kept_ms(answer));
+		}
+	}
+	conclude(attempt, answer);
 }
 
 /*
@@ -186,6 +203,34 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 	}
 }
 
+/*
+ * What the database would say, from a copy: the same request gets the stored answer, and another
+ * one is a mismatch. 0: it has to be asked.
+ */
+static ngx_uint_t claim_cached(gate_attempt *attempt)
+{
+	gate_stored stored;
+	ngx_int_t rc = gate_cache_find(attempt, &stored);
+
+	if (rc == NGX_DECLINED) {
+		return 0;
+	}
+	attempt->claim.waited_ms = ngx_current_msec - attempt->claim.started;
+	attempt->claim.verdict = ONCE_MISMATCHED;
+	attempt->claim.state = ONCE_STATE_NONE;
+	attempt->claim.trace[0] = '\0';
+	attempt->problem = HTTP_PROBLEM_MISMATCH;
+	attempt->step = HTTP_REFUSE;
+	if (rc == NGX_OK) {
+		attempt->claim.verdict = stored.verdict;
+		attempt->claim.state = stored.state;
+		ngx_cpystrn((u_char *)attempt->claim.trace, (u_char *)(uintptr_t)stored.trace, sizeof(attempt->claim.trace));
+		replay(attempt, &stored);
+	}
+	conclude(attempt, NULL);
+	return 1;
+}
+
 void gate_claim_start(gate_attempt *attempt)
 {
 	gate_location *location = attempt->location;
@@ -194,6 +239,10 @@ void gate_claim_start(gate_attempt *attempt)
 	assert(attempt->claim.operation == NULL && !attempt->claim.queued);
 	if (attempt->claim.started == 0) {
 		attempt->claim.started = ngx_current_msec;
+	}
+	attempt->claim.asked = ngx_current_msec;
+	if (claim_cached(attempt)) {
+		return;
 	}
 	attempt->policy.waits = ngx_current_msec - attempt->claim.started < location->wait_ms;
 	if (once_batcher_claim(gate_batcher(), &attempt->intent, &attempt->request.fingerprint, gate_owner(),

@@ -26,7 +26,29 @@ static struct {
 	ngx_event_t deferred;
 	char owner[128];
 	ngx_log_t *log;
+	uint64_t losses; /* that were told of */
+	void (*lost)(void);
 } worker;
+
+void gate_database_on_loss(void (*lost)(void))
+{
+	worker.lost = lost;
+}
+
+/* Connections are lost in the events below, and nowhere else. */
+static void heed_losses(void)
+{
+	once_batcher_statistics statistics;
+
+	if (worker.batcher == NULL || worker.lost == NULL) {
+		return;
+	}
+	once_batcher_count(worker.batcher, &statistics);
+	if (statistics.losses != worker.losses) {
+		worker.losses = statistics.losses;
+		worker.lost();
+	}
+}
 
 static void on_ready(ngx_event_t *event)
 {
@@ -34,18 +56,21 @@ static void on_ready(ngx_event_t *event)
 	gate_link *link = c->data;
 
 	once_batcher_ready(worker.batcher, link->number, !event->write, event->write);
+	heed_losses();
 }
 
 static void on_timer(ngx_event_t *event)
 {
 	(void)event;
 	once_batcher_tick(worker.batcher);
+	heed_losses();
 }
 
 static void on_deferred(ngx_event_t *event)
 {
 	(void)event;
 	once_batcher_flush(worker.batcher);
+	heed_losses();
 }
 
 static void unwatch(gate_link *link)
@@ -187,7 +212,8 @@ ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 	                                .batch_max = conf->batch_max,
 	                                .batch_bytes_max = conf->batch_bytes_max,
 	                                .prepare = conf->prepare == 1,
-	                                .impatient = true};
+	                                .impatient = true,
+	                                .caches = conf->cache_zone != NULL};
 	once_error *error = NULL;
 
 	worker.log = cycle->log;

@@ -330,6 +330,7 @@ static ngx_command_t commands[] = {
     MAIN_DIRECTIVE("once_batch_max", NGX_CONF_TAKE1, ngx_conf_set_num_slot, batch_max, &batch_max_bounds),
     MAIN_DIRECTIVE("once_batch_bytes", NGX_CONF_TAKE1, ngx_conf_set_size_slot, batch_bytes_max, NULL),
     MAIN_DIRECTIVE("once_replay_memory", NGX_CONF_TAKE1, ngx_conf_set_size_slot, replay_bytes_max, NULL),
+    MAIN_DIRECTIVE("once_replay_cache", NGX_CONF_TAKE1, gate_cache_set, cache_zone, NULL),
     MAIN_DIRECTIVE("once_batch_age", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, batch_age_ms, NULL),
     DIRECTIVE("once", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, mode, &modes),
     DIRECTIVE("once_scope", NGX_CONF_TAKE1, set_value, scope, NULL),
@@ -590,12 +591,14 @@ static ngx_int_t start(ngx_cycle_t *cycle)
 		return NGX_ERROR;
 	}
 	gate_status_start(conf);
+	gate_cache_start(conf);
 	return NGX_OK;
 }
 
 static void stop(ngx_cycle_t *cycle)
 {
 	(void)cycle;
+	gate_cache_stop();
 	gate_status_stop();
 	gate_database_stop();
 }

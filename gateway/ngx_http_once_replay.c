@@ -122,20 +122,29 @@ static ngx_int_t share_start(gate_attempt *attempt, gate_shared *wanted, gate_sh
 	return NGX_OK;
 }
 
-ngx_int_t gate_reply_stored(gate_attempt *attempt, const once_answer *answer)
+gate_stored gate_stored_of(const once_answer *answer)
 {
-	int status = once_answer_response_status(answer);
-	const char *text = once_answer_response_headers(answer);
-	gate_shared wanted = {
-	    .status = (ngx_uint_t)status, .text = text == NULL ? "{}" : text, .body = once_answer_response_body(answer)};
+	const char *headers = once_answer_response_headers(answer);
+	gate_stored stored = {.verdict = once_answer_verdict(answer),
+	                      .state = once_answer_state(answer),
+	                      .status = (ngx_uint_t)once_answer_response_status(answer),
+	                      .headers = headers == NULL ? "{}" : headers,
+	                      .body = once_answer_response_body(answer)};
+
+	if (stored.body.data == NULL) {
+		stored.body = (once_bytes){.data = "", .length = 0};
+	}
+	return stored;
+}
+
+ngx_int_t gate_reply_stored(gate_attempt *attempt, const gate_stored *stored)
+{
+	gate_shared wanted = {.status = stored->status, .text = stored->headers, .body = stored->body};
 	gate_shared *found;
 	ngx_int_t rc;
 
-	if (status < 200 || status > 599) {
+	if (wanted.status < 200 || wanted.status > 599) {
 		return NGX_DECLINED;
-	}
-	if (wanted.body.data == NULL) {
-		wanted.body = (once_bytes){.data = "", .length = 0};
 	}
 	rc = share_start(attempt, &wanted, &found);
 	if (rc == NGX_OK) {

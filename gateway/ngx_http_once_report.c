@@ -186,6 +186,48 @@ static void try_again(gate_attempt *attempt, const once_error *error)
 	attempt->report.tried = 1;
 }
 
+static ngx_uint_t has_answered(const gate_attempt *attempt)
+{
+	return attempt->answer.ending.from_upstream && attempt->answer.ending.complete;
+}
+
+/*
+ * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at
+ * once. A proxy's 502 or 504, or another gateway's answer, does not say that: the service may still
+ * work.
+ */
+static int status_of(const gate_attempt *attempt)
+{
+	int status = attempt->answer.ending.status;
+	ngx_uint_t goes_on =
+	    attempt->report.kind == HTTP_REPORT_IN_DOUBT &&
+	    (attempt->answer.behind || status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
+
+	return has_answered(attempt) && !goes_on && status >= 200 && status <= 599 ? status : 0;
+}
+
+/*
+ * Only of a first attempt is it certain that its fingerprint is the only one and its retention the
+ * location's or the scope's.
+ */
+static void keep_copy(const gate_attempt *attempt)
+{
+	const gate_location *location = attempt->location;
+	const gate_bytes *body = &attempt->answer.body;
+	gate_stored stored = {
+	    .verdict = ONCE_REPLAY_SUCCESS,
+	    .state = ONCE_STATE_SUCCEEDED,
+	    .status = (ngx_uint_t)status_of(attempt),
+	    .headers = attempt->answer.headers,
+	    .body = {.data = body->data == NULL ? (const u_char *)"" : body->data, .length = body->length},
+	    .trace = attempt->claim.trace};
+
+	if (attempt->report.kind == HTTP_REPORT_COMPLETE && attempt->claim.verdict == ONCE_NEW_CLAIM) {
+		gate_cache_keep(attempt, &stored, attempt->report.started,
+		                location->retention_ms > 0 ? (int64_t)location->retention_ms : gate_cache_kept_ms());
+	}
+}
+
 static void on_reported(void *argument, const once_answer *answer, const once_error *error)
 {
 	gate_attempt *attempt = argument;
@@ -209,29 +251,10 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 		try_again(attempt, error);
 		return;
 	}
+	keep_copy(attempt);
 	gate_count_report(attempt->report.kind);
 	gate_attempt_log(attempt, http_report_name(attempt->report.kind), NULL);
 	attempt->walk(attempt, GATE_REPORTED);
-}
-
-static ngx_uint_t has_answered(const gate_attempt *attempt)
-{
-	return attempt->answer.ending.from_upstream && attempt->answer.ending.complete;
-}
-
-/*
- * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at
- * once. A proxy's 502 or 504, or another gateway's answer, does not say that: the service may still
- * work.
- */
-static int status_of(const gate_attempt *attempt)
-{
-	int status = attempt->answer.ending.status;
-	ngx_uint_t goes_on =
-	    attempt->report.kind == HTTP_REPORT_IN_DOUBT &&
-	    (attempt->answer.behind || status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
-
-	return has_answered(attempt) && !goes_on && status >= 200 && status <= 599 ? status : 0;
 }
 
 static void describe(const gate_attempt *attempt, once_outcome *outcome)

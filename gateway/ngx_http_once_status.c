@@ -125,6 +125,13 @@ void gate_count_replay_bytes(ngx_int_t bytes)
 	}
 }
 
+void gate_count_cache(http_cache_event event)
+{
+	if (metrics != NULL) {
+		http_metrics_add(&metrics->cache[event], 1);
+	}
+}
+
 /* ---- the page ---- */
 
 /* What the request's Accept header asks for, if it has one. */

@@ -30,7 +30,8 @@ typedef enum which {
 	STATE,
 	STEP,
 	REPORT,
-	TRACE
+	TRACE,
+	CACHE
 } which;
 
 static const char *name_of(const gate_attempt *attempt, uintptr_t data)
@@ -46,6 +47,8 @@ static const char *name_of(const gate_attempt *attempt, uintptr_t data)
 		return attempt->stage >= GATE_DECIDED ? http_step_name(attempt->step) : "";
 	case TRACE:
 		return attempt->claim.trace;
+	case CACHE:
+		return attempt->claim.cached == GATE_CACHE_HIT ? "hit" : attempt->claim.cached == GATE_CACHE_MISS ? "miss" : "";
 	case REPORT:
 		return attempt->report.decided ? http_report_name(attempt->report.kind) : "";
 	default:
@@ -77,11 +80,11 @@ ngx_int_t gate_variables_add(ngx_conf_t *cf)
 	static const struct {
 		ngx_str_t name;
 		which data;
-	} variables[] = {{ngx_string("once_verdict"), VERDICT},  {ngx_string("once_key"), KEY},
-	                 {ngx_string("once_fence"), FENCE},      {ngx_string("once_replay"), REPLAY},
-	                 {ngx_string("once_scope"), SCOPE},      {ngx_string("once_state"), STATE},
-	                 {ngx_string("once_step"), STEP},        {ngx_string("once_report"), REPORT},
-	                 {ngx_string("once_traceparent"), TRACE}};
+	} variables[] = {{ngx_string("once_verdict"), VERDICT},   {ngx_string("once_key"), KEY},
+	                 {ngx_string("once_fence"), FENCE},       {ngx_string("once_replay"), REPLAY},
+	                 {ngx_string("once_scope"), SCOPE},       {ngx_string("once_state"), STATE},
+	                 {ngx_string("once_step"), STEP},         {ngx_string("once_report"), REPORT},
+	                 {ngx_string("once_traceparent"), TRACE}, {ngx_string("once_cache"), CACHE}};
 
 	if (gate_reply_variables(cf) != NGX_OK) {
 		return NGX_ERROR;

@@ -674,6 +674,8 @@ typedef struct once_batcher_options {
 	 * once with ONCE_CONNECTION. What may be under way, and every report, is tried on all the same.
 	 */
 	bool impatient;
+	/* to learn statistics.server and .retention_ms with each connection: once.count_cached */
+	bool caches;
 } once_batcher_options;
 
 /*
@@ -745,6 +747,25 @@ ONCE_API bool once_batcher_known_salt(const once_batcher *batcher, const char *t
                                       unsigned char salt[ONCE_SALT_BYTES]);
 ONCE_API ONCE_MUST_CHECK once_code once_batcher_salt(once_batcher *batcher, const char *tenant, once_done done,
                                                      void *argument, once_operation **operation, once_error **error);
+/*
+ * Attempts that were answered from copies of stored outcomes, for once.counts(). The answer,
+ * STORED, says no more; statistics.server and statistics.retention_ms are as of then. Goes by the
+ * connection of the claims. After a lost connection it is sent again, so it may count twice.
+ * ONCE_USAGE where options.caches is not set.
+ */
+typedef struct once_cached {
+	int64_t replays;
+	int64_t finals; /* replays of failures that are final */
+	int64_t mismatches;
+} once_cached;
+ONCE_API ONCE_MUST_CHECK once_code once_batcher_count_cached(once_batcher *batcher, const once_cached *cached,
+                                                             once_done done, void *argument, once_operation **operation,
+                                                             once_error **error);
+/*
+ * Of a batcher's claim that is a replay: for how long its outcome is kept at least, at most a day;
+ * a copy may be given for so long from when the claim was submitted. 0: not known.
+ */
+ONCE_API int once_answer_kept_ms(const once_answer *answer);
 /* of once_batcher_salt; else NULL */
 ONCE_API once_bytes once_answer_salt(const once_answer *answer);
 
@@ -776,6 +797,15 @@ typedef struct once_batcher_statistics {
 	 */
 	uint64_t latency[ONCE_LATENCY_BUCKETS];
 	uint64_t latency_sum_us;
+	uint64_t losses; /* connections that were lost after they had been made */
+	/*
+	 * Where options.caches is set: the server that all connections lead to, as a number that is
+	 * another one after a restart, a failover or a restore, in another database and for another
+	 * role; 0: it is not known, or not one. And the shortest retention of all scopes, of at most a
+	 * day.
+	 */
+	uint64_t server;
+	int64_t retention_ms;
 } once_batcher_statistics;
 ONCE_API void once_batcher_count(const once_batcher *batcher, once_batcher_statistics *statistics);
 

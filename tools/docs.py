@@ -38,7 +38,7 @@ GROUPS = [
     ("Locks without a row", ["try_lock", "lock"]),
     ("Keeping", ["keep", "keep_steps", "keep_take", "keep_step", "keep_failed", "keep_release", "keeper_status", "keeper_lease", "recover", "retention_held",
                  "consumer_report", "set_keeping"]),
-    ("Seeing", ["counts", "metrics", "top"]),
+    ("Seeing", ["counts", "count_cached", "metrics", "top"]),
     ("Operating", ["verify", "resolve", "resolve_many", "set_scope", "bind", "any_tenant", "add_days", "retire_day", "retire_outbox", "relay_adopt", "drop_relay"]),
 ]
 

@@ -36,7 +36,7 @@ DECLARE
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
                             'receive', 'emit', 'try_lock', 'lock',
-                            'errors', 'contract_version', 'receive_many', 'message_park', 'message_due',
+                            'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
                             'message_applied', 'message_look', 'message_count', 'consumer_report',
                             'consumer_ids'];
     shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];

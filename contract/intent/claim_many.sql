@@ -5,7 +5,8 @@
 -- the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope has a
 -- verify function that raises when it is asked about a stale attempt: that is the whole batch's
 -- error. The same key twice is one claim: the second finds the first ('processing_active', or
--- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003).
+-- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003). kept_ms, of a replay: see
+-- once._kept_ms; NULL also where the row is in the archive.
 --
 -- One element alone is a call of once._claim, which costs less than the two statements that a batch
 -- takes, however large, with a call only for each element that these leave. The first checks and
@@ -20,7 +21,7 @@ CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], o
     retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,
     response_headers jsonb, result_type text, result_id text, error_code text, error_message text, lease_until timestamptz,
-    attempts integer, traceparent text)
+    attempts integer, traceparent text, kept_ms integer)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -44,7 +45,12 @@ BEGIN
     END IF;
     owner := left(owner, 255);
     IF size = 1 THEN
-        RETURN QUERY SELECT 1, c.*
+        RETURN QUERY SELECT 1, c.*, CASE WHEN c.verdict IN ('replay_success', 'final_failure') THEN
+                (SELECT once._kept_ms(i.state, i.redirects, i.created_at, i.completed_at, i.expires_at, (once._policy(i.scope)).retention,
+                                      now)
+                   FROM once.intent AS i
+                  WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[1] COLLATE "C" AND i.key = key[1] COLLATE "C"
+                    AND i.bucket = once._bucket(key[1])) END
           FROM once._claim_element(tenant, scope[1], key[1], once._bucket(key[1]), fingerprint[1], owner, lease, retention,
                                    traceparents[1]) AS c;
         RETURN;
@@ -65,12 +71,15 @@ BEGIN
                            WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
 
     FOR ord, verdict, fence, state, response_status, response_body, response_headers, result_type, result_id,
-        error_code, error_message, lease_until, attempts, traceparent IN
+        error_code, error_message, lease_until, attempts, traceparent, kept_ms IN
         WITH element AS MATERIALIZED (
             SELECT u.*, once._same(s.fingerprint, s.redirects, u.fingerprint) AS same, s.fence, s.state, s.response_status,
                    s.response_body, s.response_headers, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until,
                    s.attempts,
-                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace
+                   s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace,
+                   once._kept_ms(s.state, s.redirects, s.created_at, s.completed_at, s.expires_at,
+                       coalesce((SELECT p.retention FROM once.scope AS p WHERE p.scope = u.scope COLLATE "C"),
+                                (SELECT d.retention FROM once.scope AS d WHERE d.scope = '')), now) AS kept_ms
               FROM unnest(scope, key, fingerprint, buckets, codes, takeable, traceparents)
                    WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, given, ord)
               -- The range is known when the look-up starts, so that only the leaves of this batch
@@ -98,7 +107,7 @@ BEGIN
                coalesce(e.fence, f.fence), coalesce(e.state, 'processing'), e.response_status, e.response_body,
                e.response_headers, e.result_type, e.result_id, e.error_code, e.error_message,
                coalesce(e.lease_until, f.lease_until), coalesce(e.attempts, 1),
-               CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END
+               CASE WHEN f.key IS NOT NULL THEN e.trace ELSE e.traceparent END, e.kept_ms
           FROM element AS e LEFT JOIN fresh AS f
             ON e.takeable AND f.scope = e.scope COLLATE "C" AND f.key = e.key COLLATE "C"
          ORDER BY e.ord
@@ -107,7 +116,7 @@ BEGIN
             fence := NULL; state := NULL; attempts := NULL; lease_until := NULL;
             response_status := NULL; response_body := NULL; response_headers := NULL;
             result_type := NULL; result_id := NULL; error_code := NULL; error_message := NULL;
-            traceparent := NULL;
+            traceparent := NULL; kept_ms := NULL;
             IF codes[ord] IS NULL AND verdict = 'mismatch' THEN
                 others := others || verdict;
             ELSE

@@ -263,6 +263,17 @@ typedef enum http_report {
 http_report http_decide_ending(const http_policy *policy, const http_ending *ending);
 const char *http_report_name(http_report report); /* "complete", ...: for logs and counters */
 
+/* What happens with the copies of stored answers that the workers share. */
+typedef enum http_cache_event {
+	HTTP_CACHE_HIT,      /* a replay was answered from it */
+	HTTP_CACHE_MISMATCH, /* another request with the key of one that it has */
+	HTTP_CACHE_MISS,     /* the database was asked */
+	HTTP_CACHE_KEPT,     /* an answer was copied into it */
+	HTTP_CACHE_EVICTED,  /* one was taken out before its time, for another one's room */
+	HTTP_CACHE_EMPTIED,  /* all were taken out: the server may have forgotten what they say */
+	HTTP_CACHE_EVENTS
+} http_cache_event;
+
 /* ---- metrics.c: the status page ---- */
 /*
  * Counters for all workers, in memory that they share: integers only, no pointers, a fixed size;
@@ -300,6 +311,7 @@ typedef struct http_metrics {
 	uint64_t reports[HTTP_REPORTS];
 	uint64_t reports_refused;  /* the fence was lost, or it was finished otherwise */
 	uint64_t reports_unstored; /* not stored in the database */
+	uint64_t cache[HTTP_CACHE_EVENTS];
 	uint64_t connects;
 	uint64_t connect_failures;
 	uint64_t batches[2];

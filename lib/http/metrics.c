@@ -162,6 +162,10 @@ static gauges sum_gauges(const http_metrics *metrics)
 
 static const char *const connection_names[] = {"claims", "reports"};
 
+static const char *const cache_names[HTTP_CACHE_EVENTS] = {
+    [HTTP_CACHE_HIT] = "hit",   [HTTP_CACHE_MISMATCH] = "mismatch", [HTTP_CACHE_MISS] = "miss",
+    [HTTP_CACHE_KEPT] = "kept", [HTTP_CACHE_EVICTED] = "evicted",   [HTTP_CACHE_EMPTIED] = "emptied"};
+
 /* NULL: a decision that is counted under another name. */
 static const char *decision_name(size_t decision)
 {
@@ -284,6 +288,11 @@ bool http_metrics_json(const http_metrics *metrics, char **text, size_t *length)
 	buffer_text(&out, "},");
 	json_number(&out, "reports_refused", get(&metrics->reports_refused));
 	json_number(&out, "reports_unstored", get(&metrics->reports_unstored));
+	buffer_text(&out, "\"cache\":{");
+	for (int i = 0; i < HTTP_CACHE_EVENTS; i++) {
+		buffer_format(&out, "%s\"%s\":%" PRIu64, i == 0 ? "" : ",", cache_names[i], get(&metrics->cache[i]));
+	}
+	buffer_text(&out, "},");
 	json_scopes(metrics, &out);
 	buffer_text(&out, "}\n");
 	*text = buffer_take(&out, length);
@@ -342,6 +351,15 @@ static void openmetrics_reports(const http_metrics *metrics, buffer *out)
 	counter(out, "pgonce_reports_unstored", "Reports that could not be stored.", &metrics->reports_unstored);
 }
 
+static void openmetrics_cache(const http_metrics *metrics, buffer *out)
+{
+	openmetrics_family(out, "counter", "pgonce_cache",
+	                   "What happened with the copies of stored answers (once_replay_cache).");
+	for (int i = 0; i < HTTP_CACHE_EVENTS; i++) {
+		buffer_format(out, "pgonce_cache_total{event=\"%s\"} %" PRIu64 "\n", cache_names[i], get(&metrics->cache[i]));
+	}
+}
+
 static void openmetrics_database(const http_metrics *metrics, const gauges *sum, buffer *out)
 {
 	openmetrics_family(out, "gauge", "pgonce_connections", "Connections to the database.");
@@ -383,6 +401,7 @@ bool http_metrics_openmetrics(const http_metrics *metrics, char **text, size_t *
 	gauges sum = sum_gauges(metrics);
 	openmetrics_decisions(metrics, &out);
 	openmetrics_reports(metrics, &out);
+	openmetrics_cache(metrics, &out);
 	gauge(&out, "pgonce_workers", "Worker processes.", sum.workers);
 	gauge(&out, "pgonce_running", "Requests that an upstream works on, under a lease.", sum.running);
 	gauge(&out, "pgonce_waiting", "Duplicates that wait for their original.", sum.waiting);

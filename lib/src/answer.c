@@ -32,6 +32,7 @@ static const char *const column_names[ANSWER_COLUMNS] = {
     [COLUMN_CREATED_AT] = "created_at",
     [COLUMN_COMPLETED_AT] = "completed_at",
     [COLUMN_TRACEPARENT] = "traceparent",
+    [COLUMN_KEPT_MS] = "kept_ms",
 };
 
 void answer_find_columns(const PGresult *result, answer_columns *columns)
@@ -82,6 +83,7 @@ void answer_read(once_answer *answer, const PGresult *result, const answer_colum
 	answer->created_at = find_text(result, columns, row, COLUMN_CREATED_AT);
 	answer->completed_at = find_text(result, columns, row, COLUMN_COMPLETED_AT);
 	answer->traceparent = find_text(result, columns, row, COLUMN_TRACEPARENT);
+	answer->kept_ms = find_int(result, columns, row, COLUMN_KEPT_MS);
 }
 
 once_code error_of_shape(once_error **error)
@@ -265,6 +267,11 @@ int once_answer_response_status(const once_answer *answer)
 once_bytes once_answer_response_body(const once_answer *answer)
 {
 	return answer->response_body;
+}
+
+int once_answer_kept_ms(const once_answer *answer)
+{
+	return answer->kept_ms;
 }
 
 once_bytes once_answer_salt(const once_answer *answer)

@@ -66,6 +66,7 @@ static inline void link_remove(link *removed)
 typedef enum kind {
 	KIND_CLAIM,
 	KIND_PEEK,
+	KIND_COUNT,
 	KIND_SALT,
 	KIND_RENEW,
 	KIND_FAIL,
@@ -118,7 +119,8 @@ struct once_operation {
 	once_failure failure;
 	once_fingerprint fingerprint;
 	once_outcome outcome;
-	char text[]; /* what the pointers above point to */
+	once_cached cached; /* to be counted */
+	char text[];        /* what the pointers above point to */
 };
 
 #define OPERATION_AT(address, member) ((once_operation *)(void *)((char *)(address)-offsetof(once_operation, member)))
@@ -186,6 +188,7 @@ typedef struct wire {
 	bool down;         /* the last attempt to connect has failed */
 	unsigned failures; /* in a row */
 	unsigned nulls;
+	uint64_t server; /* what the server has said of itself, as a number; 0: nothing */
 	int64_t due_ms;
 	int64_t sent_us;
 	size_t answer_bytes;         /* of one operation, of late: for sizing batches */
@@ -264,6 +267,8 @@ void batch_close(batch *batch);
 void batch_clear(batch *batch);
 /* Takes from the queue what fits, and lays it out in units and groups. */
 void batch_fill(once_batcher *batcher, int connection);
+/* The parameters of once.count_cached. */
+void fill_count(call *call, const once_cached *cached);
 /* Sends it. False where the connection is not usable any more. */
 bool batch_send(wire *wire);
 /* The kind of statement that an operation goes out as. */
@@ -289,4 +294,6 @@ void wire_send(wire *wire);
 /* Ends what waits for the connection and was never sent: there is none, and that is known. */
 void wire_refuse(wire *wire);
 void wire_forget(wire *wire);
+/* What a server says of itself, in a row of once.count_cached. False where it is none. */
+bool wire_heed(wire *wire, const PGresult *result);
 void wire_close(wire *wire);

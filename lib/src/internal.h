@@ -98,6 +98,7 @@ struct once_answer {
 	const char *created_at;
 	const char *completed_at;
 	const char *traceparent;
+	int kept_ms;
 	once_bytes salt;
 };
 
@@ -118,6 +119,7 @@ typedef enum answer_column {
 	COLUMN_CREATED_AT,
 	COLUMN_COMPLETED_AT,
 	COLUMN_TRACEPARENT,
+	COLUMN_KEPT_MS,
 	ANSWER_COLUMNS
 } answer_column;
 /* The places of a result's columns, found once for all its rows; -1 where it does not have one. */

@@ -25,6 +25,11 @@ static bool is_utf8(const char *text)
 	return true;
 }
 
+static bool names_intent(const once_operation *wanted)
+{
+	return wanted->kind != KIND_SALT && wanted->kind != KIND_COUNT;
+}
+
 /* What would spoil a whole batch, or needs no server to be refused. */
 static once_code check_texts(const once_operation *wanted, once_error **error)
 {
@@ -34,12 +39,12 @@ static once_code check_texts(const once_operation *wanted, once_error **error)
 	if (!is_utf8(wanted->intent.tenant)) {
 		return error_make(error, ONCE_REFUSED, "P4003", false, "the tenant is not UTF-8", NULL, NULL);
 	}
-	if (wanted->kind != KIND_SALT &&
+	if (names_intent(wanted) &&
 	    (wanted->intent.scope == NULL || wanted->intent.scope[0] == '\0' || !is_utf8(wanted->intent.scope))) {
 		return error_make(error, ONCE_SCOPE_REQUIRED, "P4000", false, "a scope of 1 to 255 characters is required",
 		                  NULL, "Name the kind of operation, for example 'orders'.");
 	}
-	if (wanted->kind != KIND_SALT &&
+	if (names_intent(wanted) &&
 	    (wanted->intent.key == NULL || wanted->intent.key[0] == '\0' || !is_utf8(wanted->intent.key))) {
 		return error_make(error, ONCE_KEY_MALFORMED, "P4001", false, "the key is missing or malformed", NULL,
 		                  "Send 1 to 255 printable ASCII characters.");
@@ -148,7 +153,7 @@ static once_code submit(once_batcher *batcher, const once_operation *wanted, onc
 		return error_usage(error, "batcher must not be NULL");
 	}
 	if (wanted->done == NULL && wire_of(wanted) == 0) {
-		return error_usage(error, "a claim, a peek and a salt take a callback");
+		return error_usage(error, "a claim, a peek, a count and a salt take a callback");
 	}
 	if (batcher->closed) {
 		return error_make(error, ONCE_CONNECTION, NULL, false, "the batcher is closed", NULL, NULL);
@@ -403,5 +408,18 @@ once_code once_batcher_salt(once_batcher *batcher, const char *tenant, once_done
                             once_operation **operation, once_error **error)
 {
 	once_operation wanted = {.kind = KIND_SALT, .done = done, .argument = argument, .intent = {.tenant = tenant}};
+	return submit(batcher, &wanted, operation, error);
+}
+
+once_code once_batcher_count_cached(once_batcher *batcher, const once_cached *cached, once_done done, void *argument,
+                                    once_operation **operation, once_error **error)
+{
+	if (batcher != NULL && !batcher->options.caches) {
+		return error_usage(error, "a count takes a batcher whose options.caches is set");
+	}
+	if (cached == NULL || cached->replays < 0 || cached->finals < 0 || cached->mismatches < 0) {
+		return error_usage(error, "what is counted is 0 or more");
+	}
+	once_operation wanted = {.kind = KIND_COUNT, .done = done, .argument = argument, .cached = *cached};
 	return submit(batcher, &wanted, operation, error);
 }

@@ -55,9 +55,12 @@ kind sends_as(const once_operation *operation)
 	return operation->asks ? KIND_PEEK : operation->kind;
 }
 
-/* Salts are asked for apart: a tenant that is refused then spoils nobody's claims. */
+/* Salts are asked for apart, and counts: a tenant that is refused then spoils nobody's claims. */
 static company company_of(const once_operation *operation)
 {
+	if (operation->kind == KIND_COUNT) {
+		return COMPANY_NONE;
+	}
 	return operation->kind == KIND_SALT && operation->company == COMPANY_ALL ? COMPANY_GROUP : operation->company;
 }
 
@@ -202,10 +205,10 @@ ELEMENT(redirect_at, bytes_of_redirect(&at->outcome))
 
 enum sql_id sql_of_kind(kind kind)
 {
-	static const enum sql_id ids[] = {
-	    [KIND_CLAIM] = SQL_CLAIM_MANY,    [KIND_PEEK] = SQL_PEEK_MANY, [KIND_SALT] = SQL_SALT,
-	    [KIND_RENEW] = SQL_RENEW_MANY,    [KIND_FAIL] = SQL_FAIL_MANY, [KIND_COMPLETE] = SQL_COMPLETE_MANY,
-	    [KIND_RELEASE] = SQL_RELEASE_MANY};
+	static const enum sql_id ids[] = {[KIND_CLAIM] = SQL_CLAIM_MANY,       [KIND_PEEK] = SQL_PEEK_MANY,
+	                                  [KIND_COUNT] = SQL_COUNT_CACHED,     [KIND_SALT] = SQL_SALT,
+	                                  [KIND_RENEW] = SQL_RENEW_MANY,       [KIND_FAIL] = SQL_FAIL_MANY,
+	                                  [KIND_COMPLETE] = SQL_COMPLETE_MANY, [KIND_RELEASE] = SQL_RELEASE_MANY};
 	return ids[kind];
 }
 
@@ -233,12 +236,23 @@ static void fill_outcome(call *call, size_t count, once_operation *const *at)
 	call_add_array(call, TYPE_TEXT, count, headers_at, at);
 }
 
+void fill_count(call *call, const once_cached *cached)
+{
+	call_add_bigint(call, cached->replays, false);
+	call_add_bigint(call, cached->finals, false);
+	call_add_bigint(call, cached->mismatches, false);
+}
+
 /* owner: room for the owner of the group's claims, which the call borrows. */
 static void fill_call(call *call, const group *group, once_operation *const *at, uint64_t nonce,
                       char owner[OWNER_BYTES_MAX + TOKEN_BYTES])
 {
 	size_t count = group->count;
 	call_start(call, sql_of_kind(group->kind));
+	if (group->kind == KIND_COUNT) {
+		fill_count(call, &at[0]->cached);
+		return;
+	}
 	if (group->kind != KIND_SALT) {
 		call_add_array(call, TYPE_TEXT, count, scope_at, at);
 		call_add_array(call, TYPE_TEXT, count, key_at, at);

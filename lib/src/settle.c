@@ -172,6 +172,13 @@ static void settle_salt(once_operation *operation, const PGresult *result)
 	operation_end(operation, &answer, NULL);
 }
 
+static void settle_count(once_operation *operation, const PGresult *result)
+{
+	/* Of this connection alone: the others lead to the same server, or a pooler stands between. */
+	(void)wire_heed(&operation->batcher->wires[wire_of(operation)], result);
+	end_with_verdict(operation, ONCE_STORED);
+}
+
 static void settle_row(once_operation *operation, kind kind, const PGresult *result, const answer_columns *columns,
                        int row)
 {
@@ -179,6 +186,9 @@ static void settle_row(once_operation *operation, kind kind, const PGresult *res
 	switch (kind) {
 	case KIND_SALT:
 		settle_salt(operation, result);
+		return;
+	case KIND_COUNT:
+		settle_count(operation, result);
 		return;
 	case KIND_RENEW:
 		end_with_verdict(operation, result_bool(result, row, 0) ? ONCE_STORED : ONCE_REPORT_REFUSED);
@@ -209,6 +219,8 @@ static bool fits(const group *group, const PGresult *result)
 	switch (group->kind) {
 	case KIND_SALT:
 		return rows == 1 && PQnfields(result) == 1 && PQgetlength(result, 0, 0) == ONCE_SALT_BYTES;
+	case KIND_COUNT:
+		return rows == 1 && PQnfields(result) == 2;
 	case KIND_RENEW:
 		return (size_t)rows == group->count && PQnfields(result) == 1;
 	case KIND_RELEASE:

@@ -41,13 +41,51 @@ static void watch(wire *wire, bool read, bool write)
 
 /* ---- Giving up ---- */
 
+/* The one that all connections lead to, if they do. */
+static void tell_server(once_batcher *batcher)
+{
+	uint64_t server = batcher->wires[0].server;
+	for (int i = 0; i < WIRES; i++) {
+		if (!batcher->statistics.connected[i] || batcher->wires[i].server != server) {
+			server = 0;
+		}
+	}
+	batcher->statistics.server = server;
+}
+
+/*
+ * A connection leads to one server for as long as it lives, and a server that is started again says
+ * something else. Where that changes all the same, a pooler stands between: it has changed for all.
+ */
+bool wire_heed(wire *wire, const PGresult *result)
+{
+	once_batcher *batcher = wire->batcher;
+	if (PQntuples(result) != 1 || PQnfields(result) != 2) {
+		return false;
+	}
+	uint64_t server = hash_text(PQgetvalue(result, 0, 0));
+	batcher->statistics.retention_ms = result_int(result, 0, 1);
+	if (wire->server != 0 && wire->server != server) {
+		batcher->statistics.losses++;
+		for (int i = 0; i < WIRES; i++) {
+			batcher->wires[i].server = server;
+		}
+	}
+	wire->server = server;
+	tell_server(batcher);
+	return true;
+}
+
 static void disconnect(wire *wire)
 {
 	unwatch(wire);
 	PQfinish(wire->connection);
 	wire->connection = NULL;
 	wire->prepares = false;
+	wire->server = 0;
+	wire->batcher->statistics.losses += wire->batcher->statistics.connected[wire->number];
 	wire->batcher->statistics.connected[wire->number] = false;
+	tell_server(wire->batcher);
 }
 
 /* One line without control characters: libpq's messages have several. */
@@ -127,6 +165,9 @@ static bool send_preparations(wire *wire)
 	static const kind first[] = {KIND_CLAIM, KIND_RENEW};
 	static const kind last[] = {KIND_SALT, KIND_RELEASE};
 	for (kind kind = first[wire->number]; kind <= last[wire->number]; kind++) {
+		if (kind == KIND_COUNT && !wire->batcher->options.caches) {
+			continue;
+		}
 		const sql_query *query = &sql_queries[sql_of_kind(kind)];
 		if (PQsendPrepare(wire->connection, query->name, query->text, 0, NULL) != 1) {
 			return false;
@@ -137,13 +178,16 @@ static bool send_preparations(wire *wire)
 
 static void send_check(wire *wire)
 {
-	call call;
+	call call, server;
 	wire->state = WIRE_CHECKING;
 	wire->version_read = false;
 	wire->nulls = 0;
 	call_start(&call, SQL_CONTRACT_VERSION);
+	call_start(&server, SQL_COUNT_CACHED);
+	fill_count(&server, &(once_cached){0});
 	if (PQsetnonblocking(wire->connection, 1) != 0 || PQenterPipelineMode(wire->connection) != 1 ||
 	    call_send_on(wire->connection, false, &call, NULL) != ONCE_OK ||
+	    (wire->batcher->options.caches && call_send_on(wire->connection, false, &server, NULL) != ONCE_OK) ||
 	    (wire->batcher->options.prepare && !send_preparations(wire)) || PQpipelineSync(wire->connection) != 1) {
 		wire_lose(wire, NULL);
 		return;
@@ -237,6 +281,13 @@ static bool check_result(wire *wire, const PGresult *result)
 	once_error *error = NULL;
 	switch (PQresultStatus(result)) {
 	case PGRES_TUPLES_OK:
+		if (wire->version_read) {
+			bool heeded = wire_heed(wire, result);
+			if (!heeded) {
+				wire_lose(wire, "the server does not say which it is");
+			}
+			return heeded;
+		}
 		wire->version_read = contract_version_fits(PQntuples(result) == 1 ? result_int(result, 0, 0) : 0, &error);
 		if (!wire->version_read) {
 			refuse_all(wire, error);
@@ -251,6 +302,7 @@ static bool check_result(wire *wire, const PGresult *result)
 		wire->batcher->statistics.connects++;
 		wire->batcher->statistics.connected[wire->number] = true;
 		wire->cause[0] = '\0';
+		tell_server(wire->batcher);
 		if (wire->number == 0) {
 			salts_forget(wire->batcher); /* it may be another server than before */
 		}

@@ -83,7 +83,7 @@ def test_claim_many_says_of_every_state_what_claim_says(db, policy, fingerprint)
         if code:
             assert (code, row.verdict) == ("P4002", "mismatch"), state
         else:
-            assert row._asdict().keys() - {"ord"} == singles[0]._asdict().keys()
+            assert row._asdict().keys() - {"ord", "kept_ms"} == singles[0]._asdict().keys()
             for name in ("verdict", "fence", "state", "response_body", "error_code", "error_message", "attempts"):
                 assert getattr(row, name) == getattr(singles[0], name), (state, name)
             assert (row.lease_until is None) == (singles[0].lease_until is None)

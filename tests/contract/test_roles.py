@@ -40,6 +40,7 @@ GRANTED = {
         "lock",
         "errors",
         "contract_version",
+        "count_cached",
         "any_tenant",
         "receive_many",
         "message_park",
@@ -682,6 +683,7 @@ ATTACKED = {
     "contract_version": ["once.contract_version()"],
     "key_of_header": ["once.key_of_header('k')", "once.key_of_header('\"k\"; a=1')", "once.key_of_header('\"')"],
     "counts": ["once.counts()"],
+    "count_cached": ["once.count_cached(1, 1, 1)"],
     "metrics": ["once.metrics()"],
     "top": ["once.top()"],
     "find": [

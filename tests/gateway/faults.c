@@ -79,6 +79,7 @@ FAULT(void *, ngx_array_push, NULL, (ngx_array_t *array), (array))
 FAULT(void *, ngx_list_push, NULL, (ngx_list_t *list), (list))
 FAULT(ngx_array_t *, ngx_array_create, NULL, (ngx_pool_t *pool, ngx_uint_t count, size_t size), (pool, count, size))
 FAULT(ngx_pool_cleanup_t *, ngx_pool_cleanup_add, NULL, (ngx_pool_t *pool, size_t size), (pool, size))
+FAULT(void *, ngx_slab_alloc_locked, NULL, (ngx_slab_pool_t *pool, size_t size), (pool, size))
 FAULT(void *, ngx_slab_calloc, NULL, (ngx_slab_pool_t *pool, size_t size), (pool, size))
 FAULT(ngx_shm_zone_t *, ngx_shared_memory_add, NULL, (ngx_conf_t *cf, ngx_str_t *name, size_t size, void *tag),
       (cf, name, size, tag))

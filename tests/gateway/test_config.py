@@ -35,7 +35,8 @@ def refusal(nginx, *args, **options):
 
 # ---- Each directive. In http where it belongs there, else in the location.
 
-HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_replay_memory"}
+HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_replay_memory",
+             "once_replay_cache"}
 GOOD = {
     "once_database": ["postgresql://app@%2Fnowhere/none", "host=127.0.0.1", "hostaddr=127.0.0.1 host=db.example", "host=@abstract", "dbname=none"],
     "once_timeout": ["1s", "500ms", "7d; send_timeout 22d"],
@@ -44,6 +45,7 @@ GOOD = {
     "once_batch_bytes": ["64k"],
     "once_batch_age": ["0", "2ms", "7d"],
     "once_replay_memory": ["0", "1024m"],
+    "once_replay_cache": ["off", "zone=replays:32k", "zone=a:64m"],
     "once": ["off", "on", "required"],
     "once_scope": ["payments", "$server_name", "pay-$arg_kind"],
     "once_tenant": ["none", "$http_x_tenant", "t-$remote_user"],
@@ -76,6 +78,7 @@ BAD = {
     "once_batch_bytes": ["some"],
     "once_batch_age": ["old", "604800001ms"],
     "once_replay_memory": ["little", "1g"],
+    "once_replay_cache": ["on", "zone=a", "zone=:1m", "zone=a:", "zone=a:much", "zone=a:16k", "zone=once_status:1m", "1m"],
     "once": ["yes", "on off"],
     "once_scope": ['""', "a b", "$no_such_variable"],
     "once_tenant": ['""', "$no_such_variable"],

@@ -215,6 +215,59 @@ def test_each_allocation_of_a_replay_fails_in_turn_and_changes_nothing(door, fau
     assert door.count(key) == 1 and door.attempt(key).body == first.body
 
 
+@pytest.fixture
+def caching(database, upstream, faults):
+    """For one test: while there are copies its worker tells the database each second, and would take part in another test's countdown."""
+    with Door(database, upstream, CONFIG, "once_timeout 2s; once_replay_cache zone=replays:64k;", workers=1) as running:
+        wait_until(lambda: page(running)["connected"] == {"claims": 1, "reports": 1}, "the worker's connections")
+        yield running
+
+
+def test_each_allocation_of_a_request_whose_answer_is_copied_fails_in_turn_and_it_runs_once(caching, faults):
+    def play(_n):
+        key = new_key()
+        first = attempt(caching, key, headers=[TRACE])
+        return lambda: once_only(caching, key, first, headers=[TRACE])
+
+    assert each_fails(caching, faults, play) > 5
+    assert page(caching)["cache"]["kept"] > 5
+
+
+@pytest.mark.parametrize("body, statuses", [(BODY, (201, 500, 503, 409)), (b"other", (422, 500, 503))])
+def test_each_allocation_of_an_answer_from_memory_fails_in_turn_and_changes_nothing(caching, faults, body, statuses):
+    key = new_key()
+    first = attempt(caching, key)
+    hits = page(caching)["cache"]
+
+    def play(_n):
+        again = attempt(caching, key, body=body)
+        assert again is None or again.status in statuses and (again.status != 201 or again.body == first.body), again
+        return lambda: None
+
+    assert each_fails(caching, faults, play) > 3
+    counted = page(caching)["cache"]
+    assert counted["hit"] + counted["mismatch"] > hits["hit"] + hits["mismatch"] + 3
+    assert caching.count(key) == 1 and caching.attempt(key).body == first.body
+
+
+def test_each_allocation_while_the_database_is_told_fails_in_turn_and_it_is_told_later(caching, faults):
+    key = new_key()
+    first = attempt(caching, key)
+    counts = "SELECT count FROM once.counts() WHERE verdict = 'replay'"
+    wait_until(lambda: attempt(caching, key).header("Idempotency-Replayed") == "true", "a replay")
+
+    def play(_n):
+        left = faults.memory[:]
+        faults.set(0)
+        told = caching.database.value(counts)
+        assert attempt(caching, key).body == first.body
+        faults.memory[:] = left
+        wait_until(lambda: caching.database.value(counts) > told or faults.memory[:] == bytes(4), "the count, or no memory for it")
+        return lambda: wait_until(lambda: caching.database.value(counts) > told, "the database to be told")
+
+    assert each_fails(caching, faults, play) >= 1
+
+
 REFUSED = {
     "no key": {"value": "-"},
     "a malformed key": {"value": '"a'},
@@ -359,7 +412,7 @@ def test_each_allocation_of_the_configuration_fails_in_turn_and_nginx_says_no(fa
         file.write(database.dsn() + "\n")
         file.flush()
         os.chmod(file.name, 0o644)
-        never_started = Door(database, upstream, everything, dsn=file.name).nginx
+        never_started = Door(database, upstream, everything, "once_replay_cache zone=replays:64k;", dsn=file.name).nginx
         failed = 0
         for n in range(1, LIMIT):
             faults.set(n)

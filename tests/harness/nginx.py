@@ -216,7 +216,7 @@ class Nginx:
             assert not bad, "in nginx's log:\n" + "\n".join(bad[:30])
 
     def bad_lines(self):
-        expected = [f"process {pid} exited on signal 9" for pid in self.killed]
+        expected = [f"process {pid} exited on signal 9" for pid in self.killed] + [f"was locked by {pid}" for pid in self.killed]
         lines = self.log().splitlines() + (self.directory / "output").read_text(errors="replace").splitlines()
         for report in self.directory.glob("sanitizer*"):
             lines += [f"{report.name}: AddressSanitizer or UBSan"] + report.read_text(errors="replace").splitlines()

@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * ngx_http_once_cache.c: copies of stored answers, in memory that all workers share
+ * (once_replay_cache). Only of outcomes that no transition leaves, and only while the workers are
+ * certain of the server that holds them. Called by _claim.c, before it asks, and by whoever has an
+ * answer of the database.
+ */
+#include "ngx_http_once.h"
+
+#include <openssl/sha.h>
+
+enum {
+	BODY_BYTES_MAX = 64 * 1024,
+	HEADERS_BYTES_MAX = 32 * 1024,
+	KEPT_MS_MAX = 60 * 1000,
+	TELL_MS = 1000,  /* how often the database is told of hits, and asked who it is */
+	EVICTED_MAX = 32 /* for the room of one answer: the lock is held meanwhile */
+};
+
+/* One answer. Behind it: tenant, scope and key, then the headers, each with its NUL; the body. */
+typedef struct gate_copy {
+	ngx_rbtree_node_t node; /* by a hash of the intent's names */
+	ngx_queue_t queue;      /* the latest used first */
+	ngx_msec_t until;
+	unsigned char fingerprint[ONCE_FINGERPRINT_BYTES];
+	once_verdict verdict;
+	once_state state;
+	ngx_uint_t status;
+	char trace[GATE_TRACE_BYTES];
+	size_t names_length;
+	size_t headers_length;
+	size_t body_length;
+	u_char content[];
+} gate_copy;
+
+/*
+ * What the workers share. It lies behind the pool's end, so that the pool can be made anew without
+ * it. A worker may be killed at any instruction: nginx's master then unlocks the pool, and who
+ * comes next finds `locked` still set.
+ */
+typedef struct gate_zone {
+	volatile ngx_uint_t locked; /* by a worker that is alive, or was */
+	uint64_t generation;        /* one more each time that all copies are thrown away; never 0 */
+	uint64_t server;            /* whose answers these are; 0: nobody's yet */
+	ngx_msec_t until;           /* the latest end of a copy */
+	ngx_uint_t count;
+	ngx_rbtree_t tree;
+	ngx_rbtree_node_t sentinel;
+	ngx_queue_t queue;
+} gate_zone;
+
+/* A worker's own. */
+static struct {
+	gate_zone *zone; /* NULL: off */
+	ngx_slab_pool_t *pool;
+	ngx_event_t timer;
+	once_operation *operation; /* that tells the database of hits */
+	once_cached told;          /* by it */
+	once_cached untold;
+} cache;
+
+/* ---- the zone ---- */
+
+/* Whatever state it is in. */
+static void empty(gate_zone *zone, ngx_slab_pool_t *pool)
+{
+	zone->generation++;
+	zone->server = 0;
+	zone->until = 0;
+	zone->count = 0;
+	ngx_slab_init(pool);
+	pool->log_nomem = 0;
+	ngx_rbtree_init(&zone->tree, &zone->sentinel, ngx_rbtree_insert_value);
+	ngx_queue_init(&zone->queue);
+}
+
+/* A reload keeps what is there. */
+static ngx_int_t zone_init(ngx_shm_zone_t *zone, void *old)
+{
+	ngx_slab_pool_t *pool = (ngx_slab_pool_t *)zone->shm.addr;
+
+	if (old == NULL && !zone->shm.exists) {
+		pool->end -= ngx_align(sizeof(gate_zone), NGX_ALIGNMENT * 8);
+		pool->data = pool->end;
+		ngx_memzero(pool->data, sizeof(gate_zone));
+		empty(pool->data, pool);
+	}
+	zone->data = pool->data;
+	return NGX_OK;
+}
+
+/* NULL, or what is wrong with it. */
+static const char *read_zone(ngx_str_t text, ngx_str_t *name, ssize_t *size)
+{
+	static const ngx_str_t prefix = ngx_string("zone=");
+	u_char *colon;
+	ngx_str_t rest;
+
+	if (text.len <= prefix.len || ngx_strncmp(text.data, prefix.data, prefix.len) != 0) {
+		return "takes zone=NAME:SIZE, or off";
+	}
+	name->data = text.data + prefix.len;
+	name->len = text.len - prefix.len;
+	colon = ngx_strlchr(name->data, name->data + name->len, ':');
+	if (colon == NULL || colon == name->data) {
+		return "takes zone=NAME:SIZE with a name and a size, such as zone=replays:16m";
+	}
+	rest.data = colon + 1;
+	rest.len = (size_t)(name->data + name->len - rest.data);
+	name->len = (size_t)(colon - name->data);
+	*size = ngx_parse_size(&rest);
+	if (*size == NGX_ERROR) {
+		return "has no valid size: write it as 512k or 16m";
+	}
+	if (*size < (ssize_t)(8 * ngx_pagesize)) {
+		return "needs a zone of at least 32k (8 pages of memory)";
+	}
+	return ngx_strncmp(name->data, "once_status", name->len) == 0 && name->len == ngx_strlen("once_status")
+	           ? "needs another name: once_status is the zone of the counters"
+	           : NULL;
+}
+
+char *gate_cache_set(ngx_conf_t *cf, ngx_command_t *command, void *conf)
+{
+	gate_main *main = conf;
+	ngx_str_t *value = cf->args->elts, name;
+	const char *fault;
+	ssize_t size;
+
+	(void)command;
+	if (main->cache_set) {
+		return "is duplicate";
+	}
+	main->cache_set = 1;
+	if (ngx_strcmp(value[1].data, "off") == 0) {
+		return NGX_CONF_OK;
+	}
+	fault = read_zone(value[1], &name, &size);
+	if (fault != NULL) {
+		return (char *)(uintptr_t)fault;
+	}
+	main->cache_zone = ngx_shared_memory_add(cf, &name, (size_t)size, &ngx_http_once_module);
+	if (main->cache_zone == NULL) {
+		return NGX_CONF_ERROR;
+	}
+	main->cache_zone->init = zone_init;
+	return NGX_CONF_OK;
+}
+
+/* ---- under the lock ---- */
+
+static void throw_away(void)
+{
+	if (cache.zone->count > 0) {
+		gate_count_cache(HTTP_CACHE_EMPTIED);
+	}
+	empty(cache.zone, cache.pool);
+}
+
+static void lock(void)
+{
+	ngx_shmtx_lock(&cache.pool->mutex);
+	if (cache.zone->locked) {
+		throw_away(); /* a worker was killed in here, and may have left it half changed */
+	}
+	cache.zone->locked = 1;
+	ngx_memory_barrier();
+}
+
+static void unlock(void)
+{
+	ngx_memory_barrier();
+	cache.zone->locked = 0;
+	ngx_shmtx_unlock(&cache.pool->mutex);
+}
+
+/*
+ * Is what is in there what this worker's server says? A worker whose connections were lost empties
+ * it; others may still be connected to a server that is none any more, so that all must lead to the
+ * same one. Where they do not, it is emptied each time.
+ */
+static void heed_server(uint64_t server)
+{
+	if (cache.zone->server != server) {
+		if (cache.zone->server != 0) {
+			throw_away();
+		}
+		cache.zone->server = server;
+	}
+}
+
+static void forget_copy(gate_copy *copy)
+{
+	ngx_queue_remove(&copy->queue);
+	ngx_rbtree_delete(&cache.zone->tree, &copy->node);
+	ngx_slab_free_locked(cache.pool, copy);
+	cache.zone->count--;
+}
+
+/* Two with one hash are one here: the names tell whether it is the one that is meant. */
+static gate_copy *find_copy(ngx_rbtree_key_t hash)
+{
+	ngx_rbtree_node_t *node = cache.zone->tree.root;
+
+	while (node != &cache.zone->sentinel) {
+		if (node->key == hash) {
+			return ngx_rbtree_data(node, gate_copy, node);
+		}
+		node = hash < node->key ? node->left : node->right;
+	}
+	return NULL;
+}
+
+static gate_copy *make_room(size_t bytes)
+{
+	gate_copy *copy;
+
+	copy = ngx_slab_alloc_locked(cache.pool, bytes);
+	for (ngx_uint_t i = 0; copy == NULL && i < EVICTED_MAX && !ngx_queue_empty(&cache.zone->queue); i++) {
+		gate_copy *last = ngx_queue_data(ngx_queue_last(&cache.zone->queue), gate_copy, queue);
+
+		if ((ngx_msec_int_t)(last->until - ngx_current_msec) > 0) {
+			gate_count_cache(HTTP_CACHE_EVICTED);
+		}
+		forget_copy(last);
+		copy = ngx_slab_alloc_locked(cache.pool, bytes);
+	}
+	return copy;
+}
+
+/* ---- the names ---- */
+
+/* Tenant, scope and key, each with its NUL. */
+enum {
+	NAMES_BYTES_MAX = 3 * (255 * 4 + 1)
+};
+
+typedef struct gate_names {
+	u_char text[NAMES_BYTES_MAX];
+	size_t length;
+	ngx_rbtree_key_t hash;
+} gate_names;
+
+static ngx_uint_t put_name(gate_names *names, const char *text)
+{
+	size_t length = ngx_strlen(text) + 1;
+
+	if (length > sizeof(names->text) - names->length) {
+		return 0;
+	}
+	ngx_memcpy(names->text + names->length, text, length);
+	names->length += length;
+	return 1;
+}
+
+/* By a hash for which nobody finds two intents in time. 0: it has no place for them. */
+static ngx_uint_t take_names(gate_names *names, const once_intent *intent)
+{
+	u_char digest[SHA256_DIGEST_LENGTH];
+
+	names->length = 0;
+	if (!put_name(names, intent->tenant) || !put_name(names, intent->scope) || !put_name(names, intent->key)) {
+		return 0;
+	}
+	SHA256(names->text, names->length, digest);
+	ngx_memcpy(&names->hash, digest, sizeof(names->hash));
+	return 1;
+}
+
+static ngx_uint_t is_of(const gate_copy *copy, const gate_names *names)
+{
+	return copy->names_length == names->length && ngx_memcmp(copy->content, names->text, names->length) == 0;
+}
+
+/* ---- telling the database ---- */
+
+static void on_told(void *argument, const once_answer *answer, const once_error *error)
+{
+	(void)argument;
+	cache.operation = NULL;
+	if (answer == NULL && (error == NULL || !once_error_outcome_unknown(error))) {
+		cache.untold.replays += cache.told.replays;
+		cache.untold.finals += cache.told.finals;
+		cache.untold.mismatches += cache.told.mismatches;
+	}
+	cache.told = (once_cached){0};
+}
+
+static ngx_uint_t has_news(void)
+{
+	return cache.untold.replays + cache.untold.finals + cache.untold.mismatches > 0;
+}
+
+/*
+ * Once a second while there are copies, so that a server that is gone, or another one behind a
+ * pooler, is noticed though nobody asks it anything.
+ */
+static void on_timer(ngx_event_t *event)
+{
+	if (gate_batcher() == NULL || (!has_news() && (ngx_msec_int_t)(cache.zone->until - ngx_current_msec) <= 0)) {
+		return;
+	}
+	ngx_add_timer(event, TELL_MS);
+	if (cache.operation == NULL) {
+		cache.told = cache.untold;
+		cache.untold = (once_cached){0};
+		if (once_batcher_count_cached(gate_batcher(), &cache.told, on_told, NULL, &cache.operation, NULL) != ONCE_OK) {
+			on_told(NULL, NULL, NULL);
+		}
+	}
+}
+
+static void tell_later(void)
+{
+	if (!cache.timer.timer_set) {
+		ngx_add_timer(&cache.timer, TELL_MS);
+	}
+}
+
+static void on_lost(void)
+{
+	lock();
+	throw_away();
+	unlock();
+}
+
+void gate_cache_start(gate_main *conf)
+{
+	if (conf->cache_zone == NULL) {
+		return;
+	}
+	cache.zone = conf->cache_zone->data;
+	cache.pool = (ngx_slab_pool_t *)conf->cache_zone->shm.addr;
+	gate_event_init(&cache.timer, on_timer);
+	cache.timer.cancelable = 1;
+	gate_database_on_loss(on_lost);
+}
+
+void gate_cache_stop(void)
+{
+	gate_database_on_loss(NULL);
+	if (cache.timer.timer_set) {
+		ngx_del_timer(&cache.timer);
+	}
+	once_operation_forget(cache.operation);
+	cache.operation = NULL;
+	cache.zone = NULL;
+}
+
+/* ---- what is asked of it ---- */
+
+/* The server that all connections of this worker lead to; 0: it has none, or is not certain. */
+static uint64_t own_server(int64_t *kept_ms)
+{
+	once_batcher_statistics statistics = {0};
+
+	if (gate_batcher() != NULL) {
+		once_batcher_count(gate_batcher(), &statistics);
+	}
+	*kept_ms = statistics.server == 0 ? 0 : statistics.retention_ms;
+	return statistics.server;
+}
+
+int64_t gate_cache_kept_ms(void)
+{
+	int64_t kept_ms;
+
+	(void)own_server(&kept_ms);
+	return kept_ms;
+}
+
+/* Its own copy: what is in the zone may be gone as soon as that is unlocked. */
+static void lend(const gate_copy *copy, gate_stored *found)
+{
+	static u_char content[HEADERS_BYTES_MAX + BODY_BYTES_MAX];
+	static char trace[GATE_TRACE_BYTES];
+
+	ngx_memcpy(content, copy->content + copy->names_length, copy->headers_length + copy->body_length);
+	ngx_memcpy(trace, copy->trace, sizeof(trace));
+	*found = (gate_stored){.verdict = copy->verdict,
+	                       .state = copy->state,
+	                       .status = copy->status,
+	                       .headers = (const char *)content,
+	                       .body = {.data = content + copy->headers_length, .length = copy->body_length},
+	                       .trace = trace};
+}
+
+static ngx_int_t find(const gate_names *names, const once_fingerprint *fingerprint, gate_stored *found)
+{
+	gate_copy *copy = find_copy(names->hash);
+
+	if (copy == NULL || !is_of(copy, names)) {
+		return NGX_DECLINED;
+	}
+	if ((ngx_msec_int_t)(copy->until - ngx_current_msec) <= 0) {
+		forget_copy(copy);
+		return NGX_DECLINED;
+	}
+	ngx_queue_remove(&copy->queue);
+	ngx_queue_insert_head(&cache.zone->queue, &copy->queue);
+	if (ngx_memcmp(copy->fingerprint, fingerprint->bytes, ONCE_FINGERPRINT_BYTES) != 0) {
+		return NGX_ABORT;
+	}
+	lend(copy, found);
+	return NGX_OK;
+}
+
+static void count(ngx_int_t rc, const gate_stored *found)
+{
+	if (rc == NGX_DECLINED) {
+		gate_count_cache(HTTP_CACHE_MISS);
+		return;
+	}
+	gate_count_cache(rc == NGX_OK ? HTTP_CACHE_HIT : HTTP_CACHE_MISMATCH);
+	if (rc == NGX_ABORT) {
+		cache.untold.mismatches++;
+	} else if (found->verdict == ONCE_FINAL_FAILURE_STORED) {
+		cache.untold.finals++;
+	} else {
+		cache.untold.replays++;
+	}
+	tell_later();
+}
+
+ngx_int_t gate_cache_find(gate_attempt *attempt, gate_stored *found)
+{
+	ngx_int_t rc = NGX_DECLINED;
+	gate_names names;
+	int64_t kept_ms;
+	uint64_t server;
+
+	attempt->claim.generation = 0;
+	if (cache.zone == NULL) {
+		return NGX_DECLINED;
+	}
+	server = own_server(&kept_ms);
+	if (server != 0 && take_names(&names, &attempt->intent)) {
+		lock();
+		heed_server(server);
+		attempt->claim.generation = cache.zone->generation;
+		rc = find(&names, &attempt->request.fingerprint, found);
+		unlock();
+	}
+	attempt->claim.cached = rc == NGX_DECLINED ? GATE_CACHE_MISS : GATE_CACHE_HIT;
+	count(rc, found);
+	return rc;
+}
+
+static void fill(gate_copy *copy, const gate_attempt *attempt, const gate_names *names, const gate_stored *stored)
+{
+	u_char *at = ngx_cpymem(copy->content, names->text, names->length);
+
+	copy->node.key = names->hash;
+	ngx_memcpy(copy->fingerprint, attempt->request.fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
+	copy->verdict = stored->verdict;
+	copy->state = stored->state;
+	copy->status = stored->status;
+	ngx_cpystrn((u_char *)copy->trace, (u_char *)(uintptr_t)stored->trace, sizeof(copy->trace));
+	copy->names_length = names->length;
+	copy->headers_length = ngx_strlen(stored->headers) + 1;
+	copy->body_length = stored->body.length;
+	at = ngx_cpymem(at, stored->headers, copy->headers_length);
+	ngx_memcpy(at, stored->body.data, stored->body.length);
+}
+
+static void keep(const gate_attempt *attempt, const gate_names *names, const gate_stored *stored, ngx_msec_t until)
+{
+	gate_copy *copy = find_copy(names->hash);
+
+	if (copy != NULL) {
+		forget_copy(copy);
+	}
+	copy = make_room(sizeof(*copy) + names->length + ngx_strlen(stored->headers) + 1 + stored->body.length);
+	if (copy == NULL) {
+		return;
+	}
+	fill(copy, attempt, names, stored);
+	copy->until = until;
+	ngx_rbtree_insert(&cache.zone->tree, &copy->node);
+	ngx_queue_insert_head(&cache.zone->queue, &copy->queue);
+	cache.zone->count++;
+	if ((ngx_msec_int_t)(until - cache.zone->until) > 0 || cache.zone->until == 0) {
+		cache.zone->until = until;
+	}
+	gate_count_cache(HTTP_CACHE_KEPT);
+}
+
+void gate_cache_keep(const gate_attempt *attempt, const gate_stored *stored, ngx_msec_t then, int64_t kept_ms)
+{
+	ngx_msec_t until = then + (ngx_msec_t)ngx_min(kept_ms, KEPT_MS_MAX);
+	gate_names names;
+	int64_t unused;
+	uint64_t server;
+
+	if (cache.zone == NULL || attempt->claim.generation == 0 || kept_ms <= 0 ||
+	    (ngx_msec_int_t)(until - ngx_current_msec) <= 0 || stored->body.length > BODY_BYTES_MAX ||
+	    ngx_strlen(stored->headers) >= HEADERS_BYTES_MAX || !take_names(&names, &attempt->intent)) {
+		return;
+	}
+	server = own_server(&unused);
+	lock();
+	/* Since it was asked for, no connection was lost, and the server is the same. */
+	if (attempt->claim.generation == cache.zone->generation && server != 0 && server == cache.zone->server) {
+		keep(attempt, &names, stored, until);
+	}
+	unlock();
+	tell_later();
+}

@@ -1,0 +1,783 @@
+# SPDX-License-Identifier: PostgreSQL
+"""once_replay_cache: an answer that nothing changes any more is given from memory that all workers share. What it holds is told from what the database
+holds by changing the latter behind the gateway's back, which nobody may do elsewhere."""
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+
+from harness.mutation import mutate
+from harness.nginx import BUILT_IN, Refused
+from harness.pgbouncer import PROGRAM, PgBouncer
+from harness.postgres import PORT, Postgres, is_running, private_directory, wait_until
+from harness.upstream import Answer, Upstream
+
+from .door import BODY, Door, assert_problem, at_once, new_key, quoted, soon
+from .load import Load
+from .mutant import mutant
+from .test_status import metrics, page
+
+H1, H2 = "HTTP/1.1", "HTTP/2"
+TRACE = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+SIZE = "zone=replays:4m"
+HTTP = f"once_replay_cache {SIZE};"
+CONFIG = """
+    once_tenant $http_x_tenant;
+    once required;
+    once_scope pay;
+    add_header X-Cache "$once_cache $once_verdict $once_replay $once_step $once_state" always;
+    location / { proxy_pass http://app; }
+    location /other { once_scope other; proxy_pass http://app; }
+    location /wait { once_wait 20s; proxy_pass http://app; }
+    location /brief { once_lease 1s; proxy_pass http://app; }
+    location /short { once_retention 1s; proxy_pass http://app; }
+    location /store { once_on_5xx store; proxy_pass http://app; }
+    location /closed { deny all; proxy_pass http://app; }
+    location /password { auth_basic here; auth_basic_user_file @dir@/users; proxy_pass http://app; }
+    location /open { once off; add_header X-Cache "[$once_cache]" always; proxy_pass http://app; }
+    location = /status.json { once off; once_status json; }
+    location = /metrics { once off; once_status; }
+"""
+FROM_CACHE = "hit replay_success 1 replay succeeded"
+FROM_DATABASE = "miss replay_success 1 replay succeeded"
+
+
+@pytest.fixture(scope="module")
+def door(database, upstream):
+    with opened(database, upstream) as running:
+        yield running
+
+
+@pytest.fixture
+def fresh(server):
+    database = server.new_database()
+    yield database
+    database.drop()
+
+
+@contextlib.contextmanager
+def opened(database, upstream, http=HTTP, **options):
+    with Door(database, upstream, CONFIG, http, **{"workers": 1, **options}) as door:
+        (door.nginx.directory / "users").write_text("known:{PLAIN}secret\n")
+        wait_connected(door)
+        yield door
+
+
+def wait_connected(door):
+    """Before, nobody is certain which server it is."""
+    wait_until(lambda: page(door)["connected"] == {"claims": door.nginx.workers, "reports": door.nginx.workers}, "all workers to be connected")
+
+
+def reload(door, http=None):
+    """Returns when the new workers have their connections."""
+    connects = page(door)["connects"]
+    door.nginx.write(http=http)
+    old = door.nginx.reload()
+    wait_until(lambda: not any(is_running(pid) for pid in old), "the old workers' end")
+    wait_until(lambda: page(door)["connects"] >= connects + 2 * door.nginx.workers, "the new workers to be connected")
+
+
+def counted(door):
+    return page(door)["cache"]
+
+
+def since(before, after):
+    return {name: after[name] - before[name] for name in after if after[name] != before[name]}
+
+
+def change(door, key, scope="pay", tenant="acme"):
+    """So that the database and a copy say different things."""
+    text = "UPDATE once.intent SET response_body = 'changed' WHERE key = %s AND scope = %s AND tenant = %s RETURNING 1"
+    assert door.database.value(text, key, scope, tenant) == 1
+
+
+def done(door, target="/pay", scope="pay", answer=None, **options):
+    """A key whose answer was given, and what the database holds since is another one; and the answer."""
+    key = new_key()
+    if answer is not None:
+        door.upstream.script(key, answer)
+    first = door.attempt(key, target, **options)
+    assert not first.replayed
+    change(door, key, scope)
+    return key, first
+
+
+def is_cached(door, key, first, target="/pay", **options):
+    """The attempt is answered with the first one's answer, from the cache?"""
+    again = door.attempt(key, target, **options)
+    assert again.replayed, again
+    assert again.body in (first.body, b"changed"), again
+    assert again.header("X-Cache") == (FROM_CACHE if again.body == first.body else FROM_DATABASE)
+    return again.body == first.body
+
+
+def described(answer):
+    """All of it but what tells the two ways apart, and when it was."""
+    return answer.status, [header for header in answer.headers if header[0] not in ("x-cache", "date")], answer.body
+
+
+# ---- Serving
+
+
+def test_a_replay_is_served_from_memory_and_asks_the_database_nothing(door):
+    key, first = done(door)
+    operations, before = page(door)["batches"], counted(door)
+    for _ in range(50):
+        assert is_cached(door, key, first)
+    assert since(before, counted(door)) == {"hit": 50}
+    # No more than the news of each second.
+    assert page(door)["batches"]["claims"] - operations["claims"] < 10
+    assert page(door)["batches"]["reports"] == operations["reports"]
+    assert door.count(key) == 1
+    assert "verdict=replay_success" in door.nginx.access_log.read_text().splitlines()[-4]
+
+
+ANSWERS = {
+    "plain": Answer(),
+    "no content": Answer(204, headers=(("X-Of", "a"),), body=b""),
+    "an empty body": Answer(200, body=b""),
+    "bytes": Answer(200, (("Content-Type", "application/octet-stream"),), bytes(range(256)) * 16),
+    "many headers": Answer(201, tuple((f"X-{n}", f"{n} \xe4\u20ac".encode()) for n in range(60)) + (("Link", "<a>"), ("Link", "<b>")), b"x"),
+    "headers of policy": Answer(200, (("Set-Cookie", "a=b"), ("Cache-Control", "max-age=1"), ("Cache-Control", "private"), ("ETag", '"e"')), b"x"),
+    "a charset": Answer(200, (("Content-Type", "text/html; charset=koi8-r"), ("Last-Modified", "Mon, 06 Nov 2023 10:00:00 GMT")), b"x"),
+    "a refusal": Answer(422, (("Content-Type", "text/plain"),), b"no"),
+    "elsewhere": Answer(303, (("Location", "/there"),), b"see"),
+}
+
+
+@pytest.mark.parametrize("protocol", [H1, H2])
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_the_answer_is_that_of_the_database_to_the_byte(door, upstream, kind, protocol):
+    """Copied when it was stored, and when it was replayed: a door without a cache says what the database says."""
+    key = new_key()
+    upstream.script(key, ANSWERS[kind])
+    with opened(door.database, upstream, "") as bare:
+        first = door.attempt(key, headers=[TRACE], protocol=protocol)
+        of_database = bare.attempt(key, protocol=protocol)
+        stored = door.attempt(key, protocol=protocol)
+        assert of_database.replayed and described(of_database) == described(stored)
+        assert (first.status, first.body) == (stored.status, stored.body)
+        assert stored.header("X-Cache").startswith("hit ") and stored.header("Idempotency-Traceparent") == TRACE[1]
+        # The other way: completed elsewhere, so the first replay is the database's.
+        other = new_key()
+        upstream.script(other, ANSWERS[kind])
+        bare.attempt(other, headers=[TRACE], protocol=protocol)
+        of_database, again = (door.attempt(other, protocol=protocol) for _ in range(2))
+        assert of_database.header("X-Cache").startswith("miss ") and again.header("X-Cache").startswith("hit ")
+        assert described(of_database) == described(again)
+
+
+def test_a_final_failure_is_served_from_memory(door):
+    key = new_key()
+    door.database.execute("SELECT once.claim('pay', %s, once.request_fingerprint('POST', 'test/pay', 'x', ''), tenant => 'acme')", key)
+    door.database.execute("DELETE FROM once.intent WHERE key = %s", key)
+    door.upstream.script(key, Answer())
+    door.attempt(key)
+    door.database.execute("UPDATE once.intent SET state = 'failed_final', error_code = 'no' WHERE key = %s", key)
+    with forgotten(door):
+        pass
+    assert door.attempt(key).header("X-Cache") == "miss final_failure 1 replay failed_final"
+    assert door.attempt(key).header("X-Cache") == "hit final_failure 1 replay failed_final"
+
+
+@contextlib.contextmanager
+def forgotten(door):
+    """All copies are gone, since a connection was lost."""
+    emptied, connects = counted(door)["emptied"], page(door)["connects"]
+    cut(door)
+    yield
+    wait_until(lambda: page(door)["connects"] > connects, "a connection again")
+    wait_connected(door)
+    wait_until(lambda: counted(door)["emptied"] > emptied, "the copies to be thrown away")
+
+
+def cut(door):
+    said = door.database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgonce' AND datname = %s", door.database.name)
+    assert len(said) >= 2
+
+
+def test_duplicates_that_waited_are_served_from_memory(door):
+    key = new_key()
+    before = counted(door)
+    answers = at_once(10, lambda _: door.attempt(key, "/wait"))
+    assert len({answer.body for answer in answers}) == 1 and door.count(key) == 1
+    assert sorted(answer.replayed for answer in answers) == [False] + [True] * 9
+    assert since(before, counted(door))["hit"] >= 1
+
+
+def test_where_nothing_is_protected_the_variable_is_empty(door):
+    assert door.attempt(new_key(), "/open").header("X-Cache") == "[]"
+
+
+# ---- Not serving
+
+
+@pytest.mark.parametrize("protocol", [H1, H2])
+def test_another_request_with_the_key_is_a_mismatch_and_the_database_is_not_asked(door, protocol):
+    key, first = done(door)
+    door.database.execute("UPDATE once.intent SET fingerprint = sha256('another') WHERE key = %s", key)
+    before = counted(door)
+    for _ in range(3):
+        refused = assert_problem(door.attempt(key, body=b"other", protocol=protocol), 422, "mismatch")
+        assert refused.header("X-Cache").strip() == "hit mismatch  refuse" and refused.header("Idempotency-Traceparent") is None
+        assert first.body not in refused.body
+    assert since(before, counted(door)) == {"mismatch": 3}
+    assert is_cached(door, key, first)
+
+
+def test_the_same_request_to_the_database_reads_the_same_mismatch(door, upstream):
+    key, _ = done(door)
+    with opened(door.database, upstream, "") as bare:
+        said = [each.attempt(key, body=b"other") for each in (door, bare)]
+    assert said[0].status == said[1].status == 422
+
+    def text(answer):
+        return [header for header in answer.headers if header[0] not in ("x-cache", "date", "content-length")]
+
+    assert text(said[0]) == text(said[1])
+
+
+def test_tenants_and_scopes_have_their_own_answers(door):
+    key = new_key()
+    answers = {
+        (target, tenant): door.attempt(key, target, tenant=tenant) for target in ("/pay", "/other/pay") for tenant in ("acme", "acme2", "acm")
+    }
+    assert len({answer.body for answer in answers.values()}) == 6 == door.count(key)
+    for (target, tenant), answer in answers.items():
+        again = door.attempt(key, target, tenant=tenant)
+        assert again.body == answer.body and again.header("X-Cache") == FROM_CACHE
+    assert door.attempt(key, tenant="acme3").header("X-Cache").startswith("miss new_claim")
+
+
+def test_names_that_read_alike_together_are_apart(door):
+    """'ab' and 'c' are not 'a' and 'bc'."""
+    key = new_key()
+    first, second = door.attempt("x" + key, tenant="a"), door.attempt(key, tenant="ax")
+    assert first.body != second.body and not second.replayed
+
+
+def test_who_may_not_come_in_gets_no_copy(door):
+    key, first = done(door, "/password", headers=[("Authorization", "Basic a25vd246c2VjcmV0")])
+    before = counted(door)
+    assert door.attempt(key, "/password").status == 401
+    assert door.attempt(key, "/password", headers=[("Authorization", "Basic a25vd246d3Jvbmc=")]).status == 401
+    assert since(before, counted(door)) == {}
+    assert is_cached(door, key, first, "/password", headers=[("Authorization", "Basic a25vd246c2VjcmV0")])
+    key, first = done(door)
+    refused = door.attempt(key, "/closed")
+    assert refused.status == 403 and first.body not in refused.body
+
+
+NOT_KEPT = {"doubt": Answer(500), "released": Answer(503), "redirected": Answer(307, (("Location", "/there"),)), "cut": Answer(200, body=b"abcdef", cut=3)}
+
+
+@pytest.mark.parametrize("kind", NOT_KEPT)
+def test_what_is_no_final_outcome_is_not_kept(door, kind):
+    key = new_key()
+    door.upstream.script(key, NOT_KEPT[kind], Answer())
+    before = counted(door)
+    door.attempt(key)
+    assert since(before, counted(door)) == {"miss": 1}
+    door.attempt(key)
+    assert "hit" not in since(before, counted(door))
+
+
+def test_an_intent_with_several_fingerprints_is_left_to_the_database(door):
+    """Who was led elsewhere may come with either request: a copy has one of them, and would call the other a mismatch."""
+    key = new_key()
+    door.upstream.script(key, Answer(307, (("Location", "/there"),)), Answer(201, body=b"paid"))
+    assert door.attempt(key).status == 307
+    assert door.attempt(key, "/there").body == b"paid"
+    for target in ("/there", "/pay", "/there", "/pay"):
+        again = door.attempt(key, target)
+        assert again.body == b"paid" and again.header("X-Cache") == FROM_DATABASE
+
+
+def test_a_report_that_was_not_stored_is_not_kept(door):
+    """The service has completed the intent itself, with another answer."""
+    key = new_key()
+
+    def complete(request):
+        door.database.execute(
+            "SELECT once.complete('pay', %s, %s, 200, response_body => 'its own'::bytea, tenant => 'acme')", key, int(request.header("Once-Fence"))
+        )
+
+    door.upstream.script(key, Answer(201, body=b"said", do=complete))
+    before = counted(door)
+    assert door.attempt(key).body == b"its own"
+    assert "kept" not in since(before, counted(door))
+    assert door.attempt(key).body == b"its own"
+
+
+@pytest.mark.parametrize("size, kept", [(64 * 1024, True), (64 * 1024 + 1, False), (900_000, False)])
+def test_a_body_above_64_kb_is_not_kept(door, size, kept):
+    key, first = done(door, answer=Answer(200, body=os.urandom(size)))
+    assert is_cached(door, key, first) == kept
+
+
+def test_headers_above_32_kb_are_not_kept(door):
+    key = new_key()
+    door.upstream.script(key, Answer(200, tuple((f"X-{n}", "v" * 3000) for n in range(12)), b"x"))
+    with opened(door.database, door.upstream, HTTP + "proxy_buffer_size 64k; proxy_buffers 8 64k; proxy_busy_buffers_size 64k;") as large:
+        assert large.attempt(key).status == 200
+        assert [large.attempt(key).header("X-Cache") for _ in range(2)] == [FROM_DATABASE] * 2
+
+
+# ---- Its end
+
+
+def test_nothing_is_served_after_its_retention(door):
+    began = time.monotonic()
+    key, first = done(door, "/short")
+    cached = is_cached(door, key, first, "/short")
+    assert cached or time.monotonic() - began > 0.9
+    wait_until(lambda: not is_cached(door, key, first, "/short"), "the end of its second", 5)
+    assert time.monotonic() - began > 0.9
+
+
+def test_a_replay_of_the_database_is_kept_for_what_is_left_of_its_retention(door, upstream):
+    with opened(door.database, upstream, "") as bare:
+        key, first = done(bare, "/short")
+        later = "completed_at = completed_at + interval '1 second', created_at = created_at - interval '1 second'"
+        door.database.execute(f"UPDATE once.intent SET {later} WHERE key = %s", key)
+    began = time.monotonic()
+    assert door.attempt(key, "/short").body == b"changed"
+    door.database.execute("UPDATE once.intent SET response_body = 'again' WHERE key = %s", key)
+    wait_until(lambda: door.attempt(key, "/short").body == b"again", "the end of what was left", 6)
+    assert time.monotonic() - began < 4.5
+    # Now it is over, and only the keeper has not come yet.
+    wait_until(lambda: door.database.value("SELECT completed_at + (expires_at - created_at) < clock_timestamp() FROM once.intent WHERE key = %s", key), "its end")
+    before = counted(door)
+    for _ in range(3):
+        assert door.attempt(key, "/short").body == b"again"
+    assert "kept" not in since(before, counted(door))
+
+
+def test_the_shortest_retention_of_all_scopes_holds_for_all(fresh, upstream):
+    fresh.execute("SELECT once.set_scope('brief', retention => '1 second')")
+    with opened(fresh, upstream) as door:
+        key, first = done(door)
+        began = time.monotonic()
+        wait_until(lambda: not is_cached(door, key, first), "the end of its second", 5)
+        assert time.monotonic() - began < 3
+        fresh.execute("SELECT once.set_scope('brief', retention => '7 days')")
+        key, first = done(door)
+        wait_until(lambda: is_cached(door, *done(door)), "the longer one to be known", 10)
+
+
+def test_what_claim_many_says_of_how_long_an_outcome_is_kept(fresh):
+    fresh.execute("SELECT once.set_scope('short', retention => '10 seconds')")
+    fingerprint = b"f" * 32
+
+    def claimed(scope, key, retention=None):
+        query = "SELECT verdict, kept_ms FROM once.claim_many(ARRAY[%s], ARRAY[%s], ARRAY[%s::bytea], retention => %s::interval)"
+        return tuple(fresh.row(query, scope, key, fingerprint, retention))
+
+    for scope, key, retention, least, most in (
+        ("short", "a", None, 9_000, 10_000),
+        ("long", "b", None, 86_400_000, 86_400_000),
+        ("long", "c", "5 seconds", 4_000, 5_000),
+        ("short", new_key()[:8], "100 years", 86_400_000, 86_400_000),
+    ):
+        assert claimed(scope, key, retention) == ("new_claim", None)
+        assert claimed(scope, key) == ("processing_active", None)
+        fresh.execute("SELECT once.complete(%s, %s, (SELECT fence FROM once.intent WHERE key = %s), 200)", scope, key, key)
+        verdict, kept = claimed(scope, key)
+        assert verdict == "replay_success" and least <= kept <= most
+        fresh.execute("UPDATE once.intent SET redirects = ARRAY['\\x01'::bytea] WHERE key = %s", key)
+        assert claimed(scope, key) == ("replay_success", None)
+        fresh.execute("UPDATE once.intent SET redirects = NULL, completed_at = completed_at - interval '101 years' WHERE key = %s", key)
+        assert claimed(scope, key) == ("replay_success", 0)
+
+
+def test_a_zone_that_is_full_lets_go_of_what_was_used_longest_ago(database, upstream):
+    with opened(database, upstream, "once_replay_cache zone=small:256k;") as door:
+        keys = [done(door, answer=Answer(200, body=os.urandom(20_000)))[0] for _ in range(30)]
+        found = counted(door)
+        assert found["kept"] == 30 and 15 < found["evicted"] < 30
+        served = [door.attempt(key).header("X-Cache") == FROM_CACHE for key in reversed(keys)]
+        assert served[0] and not served[-1]
+
+
+def test_an_answer_that_has_no_room_at_all_is_not_kept_and_nothing_breaks(database, upstream):
+    with opened(database, upstream, "once_replay_cache zone=small:32k;") as door:
+        key, first = done(door, answer=Answer(200, body=os.urandom(60_000)))
+        assert counted(door)["kept"] == 0
+        assert not is_cached(door, key, first)
+        key, first = done(door)
+        assert is_cached(door, key, first)
+
+
+# ---- When the server may have forgotten
+
+
+def test_a_lost_connection_empties_it(door):
+    key, first = done(door)
+    assert is_cached(door, key, first)
+    with forgotten(door):
+        pass
+    assert soon(door, key).body == b"changed"
+    again = done(door)
+    assert is_cached(door, *again)
+
+
+def test_an_answer_that_was_under_way_when_a_connection_was_lost_is_not_kept(door):
+    key = new_key()
+    answer = Answer(201, hold=threading.Event())
+    door.upstream.script(key, answer)
+    attempt = door.start(key)
+    wait_until(lambda: door.count(key) == 1, "the attempt to run")
+    with forgotten(door):
+        pass
+    assert is_cached(door, *done(door))  # it is in use again
+    before = counted(door)
+    answer.hold.set()
+    assert attempt.result().status == 201
+    assert "kept" not in since(before, counted(door))
+    change(door, key)
+    assert door.attempt(key).body == b"changed"
+
+
+def test_a_server_that_was_started_again_empties_it(upstream):
+    with Postgres() as server, opened(server.new_database(), upstream) as door:
+        key, first = done(door)
+        assert is_cached(door, key, first)
+        door.database.close()
+        server.restart()
+        wait_until(lambda: counted(door)["emptied"] == 1, "the copies to be thrown away")
+        assert soon(door, key).body == b"changed"
+
+
+@contextlib.contextmanager
+def failover(upstream, workers, **options):
+    """A server and a copy of it that does not have what came later; move() leads new connections to the copy."""
+    directory = private_directory("pgonce-link-")
+    link = directory / "server"
+    try:
+        with Postgres() as first:
+            database = first.new_database()
+            link.symlink_to(first.directory)
+            with Postgres(copy_of=first) as second:
+                dsn = database.dsn().replace(str(first.directory), str(link))
+
+                def move():
+                    link.unlink()
+                    link.symlink_to(second.directory)
+
+                with opened(database, upstream, workers=workers, dsn=dsn, **options) as door:
+                    yield first, second, door, move
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_after_a_failover_nothing_is_served_that_the_new_server_does_not_have(upstream):
+    with failover(upstream, 1) as (first, _, door, move):
+        key, answer = done(door)
+        assert is_cached(door, key, answer)
+        move()
+        door.database.close()
+        first.kill()
+        again = soon(door, key)
+        assert not again.replayed and again.body != answer.body and door.count(key) == 2
+
+
+@contextlib.contextmanager
+def alone(door, pid):
+    """Only this worker takes requests."""
+    others = door.nginx.worker_pids() - {pid}
+    for other in others:
+        os.kill(other, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for other in others:
+            os.kill(other, signal.SIGCONT)
+
+
+def two_servers(first, _, door, move):
+    left, right = sorted(door.nginx.worker_pids())
+    with alone(door, left):
+        door.attempt(new_key())
+        mine = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgonce' ORDER BY query_start DESC LIMIT 2"
+        backends = [row.pid for row in door.database.rows(mine)]
+        move()
+        for pid in backends:
+            door.database.execute("SELECT pg_terminate_backend(%s)", pid)
+        wait_until(lambda: soon(door, new_key()).header("X-Cache").startswith("miss new_claim") and page(door)["connects"] == 6, "connections")
+        key, answer = done_elsewhere(door)
+        assert door.attempt(key).header("X-Cache") == FROM_CACHE
+    with alone(door, right):
+        # It would be the other server's answer.
+        own = door.attempt(key)
+        assert not own.replayed and own.body != answer.body
+        assert door.attempt(key).body == own.body
+    with alone(door, left):
+        assert door.attempt(key).body == answer.body
+    with alone(door, right):
+        assert door.attempt(key).body == own.body
+    assert counted(door)["emptied"] >= 3
+
+
+def test_workers_that_are_connected_to_two_servers_share_no_answer(upstream):
+    """One has lost its connections and found the new server; the other has not noticed, and its server still answers."""
+    with failover(upstream, 2) as servers:
+        two_servers(*servers)
+
+
+def done_elsewhere(door):
+    key = new_key()
+    return key, soon(door, key)
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed")
+def test_behind_a_pooler_another_server_is_noticed_within_a_second(server, fresh, upstream):
+    with PgBouncer(server, server_connections=4) as bouncer:
+        with opened(fresh, upstream, dsn=f"host={bouncer.directory} port={PORT} dbname={fresh.name} user=postgres") as door:
+            key, first = done(door)
+            assert is_cached(door, key, first)
+            emptied, connects = counted(door)["emptied"], page(door)["connects"]
+            # What only another server would say.
+            mutate(fresh, "count_cached", "concat_ws('/', identifier", "concat_ws('/', 'another', identifier")
+            wait_until(lambda: counted(door)["emptied"] > emptied, "the copies to be thrown away", 5)
+            assert page(door)["connects"] == connects
+            assert door.attempt(key).body == b"changed"
+            assert is_cached(door, *done(door))
+
+
+def test_another_database_or_role_is_another_server(server, fresh):
+    other = server.new_database()
+    try:
+        fresh.execute("CREATE ROLE cached LOGIN IN ROLE once_app")
+        said = []
+        for database, user in ((fresh, "postgres"), (other, "postgres"), (fresh, "cached")):
+            with database.connect(user).cursor() as cursor:
+                cursor.execute("SELECT server FROM once.count_cached(0, 0, 0)")
+                said.append(cursor.fetchone()[0])
+        assert len(set(said)) == 3
+        assert len({text.split("/")[0] for text in said}) == 1 and said[0].split("/")[0]
+    finally:
+        other.drop()
+        fresh.close()
+        fresh.execute("DROP ROLE cached")
+
+
+# ---- Workers, reloads
+
+
+def test_a_reload_keeps_what_is_there(door):
+    key, first = done(door)
+    reload(door)
+    assert is_cached(door, key, first)
+
+
+def test_a_reload_with_another_size_begins_empty(database, upstream):
+    with opened(database, upstream) as door:
+        key, first = done(door)
+        reload(door, door.nginx.http.replace(SIZE, "zone=replays:1m"))
+        assert not is_cached(door, key, first)
+        assert is_cached(door, *done(door))
+        reload(door, door.nginx.http.replace("zone=replays:1m", "off"))
+        key, _ = done(door)
+        assert door.attempt(key).header("X-Cache") == "replay_success 1 replay succeeded"
+
+
+def test_a_reload_with_another_database_begins_empty(server, fresh, upstream):
+    other = server.new_database()
+    try:
+        with opened(fresh, upstream) as door:
+            key, first = done(door)
+            assert is_cached(door, key, first)
+            reload(door, door.nginx.http.replace(fresh.dsn(), other.dsn()))
+            again = door.attempt(key)
+            assert not again.replayed and again.body != first.body
+    finally:
+        other.drop()
+
+
+def test_workers_share_it(database, upstream):
+    with opened(database, upstream, workers=2) as door:
+        left, right = sorted(door.nginx.worker_pids())
+        with alone(door, left):
+            key, first = done(door)
+        with alone(door, right):
+            assert is_cached(door, key, first)
+
+
+def test_workers_that_are_killed_under_load_stop_nobody(database, upstream):
+    with opened(database, upstream, "once_replay_cache zone=busy:64k;", workers=2) as busy:
+        with Load(busy, "/brief", clients=8) as load:
+            for _ in range(12):
+                load.wait_more(20)
+                busy.nginx.kill_worker()
+        load.assert_safe()
+        wait_connected(busy)
+        assert is_cached(busy, *done(busy))
+
+
+DIES = ("if (copy == NULL) { return; }", 'if (copy == NULL) { return; } if (unlink("@dir@/die") == 0) { raise(9); }')
+HEALS = ("if (cache.zone->locked) { throw_away();", "if (0) { throw_away();")
+
+
+@contextlib.contextmanager
+def broken(database, upstream, *pieces, http=HTTP, **options):
+    directory = private_directory("pgonce-die-")
+    try:
+        pieces = [(old, new.replace("@dir@", str(directory))) for old, new in pieces]
+        with mutant("ngx_http_once_cache.c", *pieces) as module:
+            with opened(database, upstream, http, module=module, **options) as door:
+                door.directory = directory
+                yield door
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+pieces_only = pytest.mark.skipif(bool(BUILT_IN), reason="the module is built in")
+
+
+def die_in_the_zone(door):
+    """A worker is killed while it has the zone locked, with a copy half in; the other goes on, and finds it in order."""
+    key, first = done(door)
+    wait_until(lambda: is_cached(door, key, first), "a copy")
+    before, pids = counted(door), door.nginx.worker_pids()
+    (door.directory / "die").touch()
+    doomed = new_key()
+    with contextlib.suppress(ConnectionError):
+        door.attempt(doomed)
+    wait_until(lambda: door.nginx.worker_pids() != pids and len(door.nginx.worker_pids()) == 2, "a worker in its place")
+    door.nginx.killed |= pids - door.nginx.worker_pids()
+    wait_connected(door)
+    assert door.attempt(key).body == b"changed"
+    assert counted(door)["emptied"] == before["emptied"] + 1
+    assert is_cached(door, *done(door))
+    again = soon(door, doomed)
+    assert again.replayed and door.count(doomed) == 1  # it was stored before
+
+
+@pieces_only
+def test_a_worker_that_dies_with_the_zone_locked_stops_nobody(database, upstream):
+    with broken(database, upstream, DIES, workers=2) as door:
+        die_in_the_zone(door)
+
+
+# ---- What is said of it
+
+
+def test_hits_are_counted_on_the_page_in_the_metrics_and_in_the_database(fresh, upstream):
+    with opened(fresh, upstream) as door:
+        counts = dict(fresh.rows("SELECT * FROM once.counts()"))
+        key, first = done(door)
+        for _ in range(7):
+            assert is_cached(door, key, first)
+        for _ in range(2):
+            door.attempt(key, body=b"other")
+        assert counted(door) == {"hit": 7, "mismatch": 2, "miss": 1, "kept": 1, "evicted": 0, "emptied": 0}
+        samples = metrics(door)["pgonce_cache"].samples
+        assert {dict(labels)["event"]: value for (_, labels), value in samples.items()} == counted(door)
+        assert page(door)["scopes"]["pay"]["replay"] == 7 and page(door)["scopes"]["pay"]["mismatch"] == 2
+
+        def told():
+            now = dict(fresh.rows("SELECT * FROM once.counts()"))
+            return {verdict: now[verdict] - counts[verdict] for verdict in ("new", "replay", "mismatch")} == {"new": 1, "replay": 7, "mismatch": 2}
+
+        wait_until(told, "the database to be told", 10)
+
+
+def test_hits_that_could_not_be_told_are_told_later(fresh, upstream):
+    with opened(fresh, upstream, HTTP + "once_timeout 1s;") as door:
+        key, first = done(door)
+        counts = dict(fresh.rows("SELECT * FROM once.counts()"))
+        mutate(fresh, "count_cached", "IF replays", "IF replays > 0 THEN RAISE SQLSTATE 'P0001'; END IF; IF replays")
+        for _ in range(5):
+            assert is_cached(door, key, first)
+        failed = page(door)["operations"]["claims"]
+        wait_until(lambda: page(door)["operations"]["claims"] > failed + 1, "two tries to tell")
+        assert dict(fresh.rows("SELECT * FROM once.counts()"))["replay"] == counts["replay"]
+        mutate(fresh, "count_cached", "IF replays > 0 THEN RAISE SQLSTATE 'P0001'; END IF; IF replays", "IF replays")
+        wait_until(lambda: dict(fresh.rows("SELECT * FROM once.counts()"))["replay"] == counts["replay"] + 5, "the database to be told", 10)
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ("on", "takes zone=NAME:SIZE, or off"),
+        ("zone=", "takes zone=NAME:SIZE, or off"),
+        ("zone=a", "with a name and a size"),
+        ("zone=:1m", "with a name and a size"),
+        ("zone=a:", "no valid size"),
+        ("zone=a:large", "no valid size"),
+        ("zone=a:16k", "at least 32k"),
+        ("zone=once_status:1m", "needs another name"),
+        ("zone=a:1m; once_replay_cache off", "is duplicate"),
+        ("off; once_replay_cache zone=a:1m", "is duplicate"),
+        ("zone=a:1m; limit_req_zone $uri zone=a:1m rate=1r/s", "already"),
+    ],
+)
+def test_what_it_does_not_take_is_explained(database, upstream, value, said):
+    with pytest.raises(Refused) as refused:
+        Door(database, upstream, CONFIG, f"once_replay_cache {value};").nginx.check()
+    assert said in str(refused.value)
+
+
+# ---- Each guarantee taken out
+
+WITHOUT = {
+    "emptied when a connection is lost": (
+        ("static void on_lost(void) { lock(); throw_away();", "static void on_lost(void) { lock();"),
+        test_a_lost_connection_empties_it,
+    ),
+    "not kept where a connection was lost meanwhile": (
+        ("attempt->claim.generation == cache.zone->generation && server != 0", "server != 0"),
+        test_an_answer_that_was_under_way_when_a_connection_was_lost_is_not_kept,
+    ),
+    "of one tenant": (
+        ("!put_name(names, intent->tenant) || !put_name(names, intent->scope)", "!put_name(names, intent->scope)"),
+        test_tenants_and_scopes_have_their_own_answers,
+    ),
+    "of one scope": (
+        ("!put_name(names, intent->scope) || !put_name(names, intent->key)", "!put_name(names, intent->key)"),
+        test_tenants_and_scopes_have_their_own_answers,
+    ),
+    "of one request": (
+        ("if (ngx_memcmp(copy->fingerprint, fingerprint->bytes, ONCE_FINGERPRINT_BYTES) != 0) {", "if (0) {"),
+        lambda door: test_another_request_with_the_key_is_a_mismatch_and_the_database_is_not_asked(door, H1),
+    ),
+    "within the retention": (
+        ("if ((ngx_msec_int_t)(copy->until - ngx_current_msec) <= 0) { forget", "if (0) { forget"),
+        test_nothing_is_served_after_its_retention,
+    ),
+    "of at most 64 kB": (
+        ("stored->body.length > BODY_BYTES_MAX", "stored->body.length > 65537"),
+        lambda door: test_a_body_above_64_kb_is_not_kept(door, 65537, False),
+    ),
+}
+
+
+@pieces_only
+@pytest.mark.parametrize("guarantee", list(WITHOUT))
+def test_without_its_guarantee_the_test_fails(database, upstream, guarantee):
+    piece, check = WITHOUT[guarantee]
+    with broken(database, upstream, piece) as door:
+        assert is_cached(door, *done(door))  # the door itself works
+        with pytest.raises((AssertionError, TimeoutError)):
+            check(door)
+
+
+@pieces_only
+def test_without_healing_the_test_of_a_worker_that_dies_in_the_zone_fails(database, upstream):
+    with broken(database, upstream, DIES, HEALS, workers=2) as door:
+        with pytest.raises(AssertionError):
+            die_in_the_zone(door)
+
+
+@pieces_only
+def test_without_a_look_at_the_server_the_test_of_two_servers_fails(upstream):
+    piece = ("if (cache.zone->server != server) {", "if (cache.zone->server == 0) {")
+    with mutant("ngx_http_once_cache.c", piece) as module:
+        with pytest.raises(AssertionError):
+            with failover(upstream, 2, module=module) as servers:
+                two_servers(*servers)
