@@ -4,6 +4,7 @@ holds by changing the latter behind the gateway's back, which nobody may do else
 
 import contextlib
 import os
+import pathlib
 import shutil
 import signal
 import threading
@@ -492,6 +493,8 @@ def alone(door, pid):
     others = door.nginx.worker_pids() - {pid}
     for other in others:
         os.kill(other, signal.SIGSTOP)
+        # Until it has stopped it may be the one that is woken for a connection.
+        wait_until(lambda pid=other: pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the worker to stop")
     try:
         yield
     finally:
