@@ -18,7 +18,7 @@ BUILD = PROGRAM.parents[1]
 pytestmark = pytest.mark.skipif("PGONCE_SANITIZED" in os.environ, reason="what is sanitized is not installed")
 
 DOCUMENTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "dashboards", "examples/pgonce.conf"}
-DOCUMENTS |= {f"docs/{path.name}" for path in (ROOT / "docs").iterdir()} | {f"tests/vectors/{path.name}" for path in (ROOT / "tests/vectors").iterdir()}
+DOCUMENTS |= {str(path.relative_to(ROOT)) for folder in ("docs", "tests/vectors") for path in (ROOT / folder).rglob("*") if path.is_file()}
 EXAMPLES = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.*") if path.is_file() and path.name != "meson.build" and path.suffix != ".pyc"}
 EXPECTED = (
     {"bin/pgonce", "include/pgonce.h", "LIB/libpgonce.a", "LIB/libpgonce.so", "LIB/libpgonce.so.1", "LIB/libpgonce.so.1.0.0", "LIB/pkgconfig/libpgonce.pc"}
