@@ -89,7 +89,7 @@ CASES = [
     (RELEASES_5XX, server_errors, "test_who_retries_is_told_what_the_service_answered_and_what_to_do", {}),
     (STORES_5XX, server_errors, "test_each_5xx_but_503_is_what_the_location_says", {"status": 500, "target": "/pay", "scope": "pay"}),
     (
-        contract("_report_many", "e.next_state = 'in_doubt' AND e.response_status IS NULL", "false"),
+        contract("_report", "next_state = 'in_doubt' AND outcome.response_status IS NULL", "false"),
         server_errors,
         "test_while_the_service_may_still_be_at_work_its_verify_function_is_not_asked",
         {},
