@@ -190,11 +190,9 @@ MUTATIONS = {
             files=(
                 (
                     "lib/src/execute.c",
-                    "code = command_send(session, \"COMMIT\", error); } code = sync_pipeline(session, code, error); if (code == ONCE_OK) {"
-                    " code = next_is_good(session, true, error); } if (code == ONCE_OK) { code = next_is_good(session, false, error); }"
-                    " /* Any answer of the server settles it; only silence does not. */",
-                    "} code = sync_pipeline(session, code, error); if (code == ONCE_OK) { code = next_is_good(session, true, error); }"
-                    " leave_pipeline(session); PQclear(PQexec(session->connection, \"COMMIT\"));",
+                    "pipeline_call(&pipeline, &finish); pipeline_command(&pipeline, SQL_COMMIT); return run_pipeline(run, &pipeline, 0, NULL);",
+                    "pipeline_call(&pipeline, &finish); once_code code = run_pipeline(run, &pipeline, 0, NULL);"
+                    " PQclear(PQexec(run->session->connection, \"COMMIT\")); return code;",
                 ),
             ),
             target="tests/torture/torture_client",
