@@ -114,7 +114,7 @@ def lines(title, below, across, unit, series):
     for place in places:
         picture.text(at(place, 0)[0], bottom + 18, short(place), anchor="middle", colour="#4b5563")
     picture.text((LEFT + right) / 2, HEIGHT - 12, across, anchor="middle", colour="#4b5563")
-    picture.text(LEFT - 8, TOP - 4, unit, anchor="end", colour="#4b5563")
+    picture.text(LEFT - 8, TOP - 14, unit, anchor="end", colour="#4b5563")
     ends = []
     for (name, values), colour in zip(series.items(), COLOURS):
         points = [at(x, values[x]) for x in sorted(values)]
