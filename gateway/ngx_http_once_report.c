@@ -218,7 +218,7 @@ static void keep_copy(const gate_attempt *attempt)
 	    .verdict = ONCE_REPLAY_SUCCESS,
 	    .state = ONCE_STATE_SUCCEEDED,
 	    .status = (ngx_uint_t)status_of(attempt),
-	    .headers = attempt->answer.headers,
+	    .headers = attempt->answer.headers == NULL ? "{}" : attempt->answer.headers,
 	    .body = {.data = body->data == NULL ? (const u_char *)"" : body->data, .length = body->length},
 	    .trace = attempt->claim.trace};
 
