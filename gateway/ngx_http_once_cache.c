@@ -113,7 +113,7 @@ static const char *read_zone(ngx_str_t text, ngx_str_t *name, ssize_t *size)
 		return "has no valid size: write it as 512k or 16m";
 	}
 	if (*size < (ssize_t)(8 * ngx_pagesize)) {
-		return "needs a zone of at least 32k (8 pages of memory)";
+		return "needs a zone of at least 8 pages of memory (32k where a page has 4k)";
 	}
 	return ngx_strncmp(name->data, "once_status", name->len) == 0 && name->len == ngx_strlen("once_status")
 	           ? "needs another name: once_status is the zone of the counters"
@@ -274,21 +274,29 @@ static ngx_uint_t is_of(const gate_copy *copy, const gate_names *names)
 
 /* ---- telling the database ---- */
 
+static ngx_uint_t has_news(void)
+{
+	return cache.untold.replays + cache.untold.finals + cache.untold.mismatches > 0;
+}
+
+/* A worker that ends does not end before its hits are told. */
+static void stay_for_news(void)
+{
+	cache.timer.cancelable = !has_news();
+}
+
 static void on_told(void *argument, const once_answer *answer, const once_error *error)
 {
 	(void)argument;
 	cache.operation = NULL;
-	if (answer == NULL && (error == NULL || !once_error_outcome_unknown(error))) {
+	/* A worker that ends tries once. */
+	if (answer == NULL && !ngx_exiting && (error == NULL || !once_error_outcome_unknown(error))) {
 		cache.untold.replays += cache.told.replays;
 		cache.untold.finals += cache.told.finals;
 		cache.untold.mismatches += cache.told.mismatches;
 	}
 	cache.told = (once_cached){0};
-}
-
-static ngx_uint_t has_news(void)
-{
-	return cache.untold.replays + cache.untold.finals + cache.untold.mismatches > 0;
+	stay_for_news();
 }
 
 /*
@@ -308,6 +316,7 @@ static void on_timer(ngx_event_t *event)
 			on_told(NULL, NULL, NULL);
 		}
 	}
+	stay_for_news();
 }
 
 static void tell_later(void)
@@ -315,6 +324,7 @@ static void tell_later(void)
 	if (!cache.timer.timer_set) {
 		ngx_add_timer(&cache.timer, TELL_MS);
 	}
+	stay_for_news();
 }
 
 static void on_lost(void)
@@ -332,7 +342,6 @@ void gate_cache_start(gate_main *conf)
 	cache.zone = conf->cache_zone->data;
 	cache.pool = (ngx_slab_pool_t *)conf->cache_zone->shm.addr;
 	gate_event_init(&cache.timer, on_timer);
-	cache.timer.cancelable = 1;
 	gate_database_on_loss(on_lost);
 }
 

@@ -579,10 +579,12 @@ ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **c
 /*
  * For servers with an event loop: many requests submit operations, each with a callback; the
  * batcher joins them into the *_many functions, one batch in flight per connection, the next one
- * growing meanwhile. It has two connections, one for what starts an attempt (claims, peeks, salts)
- * and one for what ends it (completions, failures, renewals, releases). It is a state machine: it
- * never blocks, sleeps or starts a thread, and it knows the loop only through once_loop. One
- * batcher belongs to one thread.
+ * growing meanwhile. It has two connections: 0 for what starts an attempt (claims, peeks, salts), 1
+ * for what ends it (completions, failures, renewals, releases). While 1 is busy, what ends attempts
+ * shares the transactions of 0; there it waits at most 50 ms for a row that somebody has locked,
+ * and goes by 1 then, so it never holds up claims for long. It is a state machine: it never blocks,
+ * sleeps or starts a thread, and it knows the loop only through once_loop. One batcher belongs to
+ * one thread.
  *
  * An operation ends exactly once, in its callback, with an answer or an error; never inside the
  * call that submits it. A callback may submit, forget, or close the batcher. Operations that wait
@@ -784,7 +786,8 @@ typedef struct once_batcher_statistics {
 	bool connected[2];
 	uint64_t connects; /* successful ones, the contract checked, so reconnects are this less 2 */
 	uint64_t connect_failures;
-	uint64_t batches[2];          /* sent, per connection */
+	/* sent: with what starts attempts, and with what ends them; one with both counts in both */
+	uint64_t batches[2];
 	uint64_t operations[2];       /* in them */
 	uint64_t resolved_claims;     /* claims found to be ours after a lost connection */
 	uint64_t resent;              /* operations sent again after one */

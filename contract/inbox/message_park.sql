@@ -28,6 +28,15 @@ BEGIN
                 'g'),
             HINT = 'message_id: 1 to 512 bytes; topic; fingerprint: 16 to 64 bytes; state: waiting, retrying or dead.';
     END IF;
+    -- Another process may be applying one that is parked. A statement of its own waits for that one's end, so that the next
+    -- one's snapshot sees what came of it. By a look-up each and by address: see once._promote.
+    PERFORM FROM once.parked_message AS p
+      WHERE p.ctid = ANY (ARRAY(SELECT a.address FROM unnest(messages) AS u
+                                 CROSS JOIN LATERAL (SELECT k.ctid AS address FROM once.parked_message AS k
+                                                      WHERE k.consumer = consumer COLLATE "C" AND k.tenant = tenant COLLATE "C"
+                                                        AND k.message_id BETWEEN (u.message_id COLLATE "C") AND (u.message_id COLLATE "C")
+                                                      ORDER BY k.message_id LIMIT 1) AS a))
+      ORDER BY p.message_id FOR UPDATE;
     INSERT INTO once.parked_message AS p (consumer, tenant, message_id, topic, key, headers, payload, fingerprint, state,
                                           attempts, next_at, error, sqlstate, parked_at, updated_at)
     SELECT consumer, tenant, e.message_id, e.topic, e.key, e.headers, e.payload, e.fingerprint, e.state,

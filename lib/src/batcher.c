@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * batcher.c: what a loop calls: opening, readiness, the timer, the flush, closing; the two queues;
+ * batcher.c: what a loop calls: opening, readiness, the timer, the flush, closing; the queues;
  * and what is remembered of salts. Every way in goes through enter and leave, so that a batcher
  * closed by a callback is freed by the outermost.
  */
@@ -35,39 +35,52 @@ uint64_t hash_text(const char *text)
 
 /* ---- Queues ---- */
 
-int wire_of(const once_operation *operation)
+queue queue_of(const once_operation *operation)
 {
-	return operation->kind <= KIND_SALT ? 0 : 1;
+	return kind_starts(operation->kind) ? QUEUE_START : operation->patient ? QUEUE_APART : QUEUE_END;
+}
+
+/*
+ * A report may wait for a row that somebody holds, and must not hold up claims for long: on their
+ * connection it waits for a moment (limit_wait.sql) and goes apart then. One that goes apart may
+ * wait, so others do not go with it.
+ */
+bool wire_takes(const once_batcher *batcher, int connection, queue queue)
+{
+	if (connection == 0) {
+		return queue != QUEUE_APART;
+	}
+	return queue == (list_empty(&batcher->queues[QUEUE_APART]) ? QUEUE_END : QUEUE_APART);
 }
 
 static void enqueue(once_operation *operation, link *before)
 {
 	once_batcher *batcher = operation->batcher;
-	int wire = wire_of(operation);
+	queue queue = queue_of(operation);
 	link_before(before, &operation->place_link);
 	operation->place = PLACE_QUEUE;
-	batcher->queued[wire]++;
-	batcher->queued_bytes[wire] += operation->bytes;
+	batcher->queued[queue]++;
+	batcher->queued_bytes[queue] += operation->bytes;
 }
 
 void queue_append(once_operation *operation)
 {
-	enqueue(operation, &operation->batcher->queues[wire_of(operation)]);
+	enqueue(operation, &operation->batcher->queues[queue_of(operation)]);
 }
 
 void queue_prepend(once_operation *operation)
 {
-	enqueue(operation, operation->batcher->queues[wire_of(operation)].next);
+	enqueue(operation, operation->batcher->queues[queue_of(operation)].next);
 }
 
 void queue_remove(once_operation *operation)
 {
 	once_batcher *batcher = operation->batcher;
-	int wire = wire_of(operation);
-	assert(batcher->queued[wire] > 0 && batcher->queued_bytes[wire] >= operation->bytes);
+	queue queue = queue_of(operation);
+	assert(batcher->queued[queue] > 0 && batcher->queued_bytes[queue] >= operation->bytes);
 	link_remove(&operation->place_link);
-	batcher->queued[wire]--;
-	batcher->queued_bytes[wire] -= operation->bytes;
+	batcher->queued[queue]--;
+	batcher->queued_bytes[queue] -= operation->bytes;
 }
 
 void operation_rest(once_operation *operation, int64_t pause_ms)
@@ -232,8 +245,10 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 	made->conninfo = strdup(text_or_empty(conninfo));
 	made->salts = calloc((size_t)SALTS_SETS * SALTS_WAYS, sizeof *made->salts);
 	bool good = made->conninfo != NULL && made->salts != NULL;
-	for (int i = 0; i < WIRES; i++) {
+	for (int i = 0; i < QUEUES; i++) {
 		list_start(&made->queues[i]);
+	}
+	for (int i = 0; i < WIRES; i++) {
 		made->wires[i] = (wire){.batcher = made, .number = i, .fd = -1, .due_ms = ONCE_NEVER};
 		good = good && batch_open(&made->wires[i].batch, made->options.batch_max) &&
 		       batch_open(&made->wires[i].answered, made->options.batch_max);
@@ -274,7 +289,8 @@ void once_batcher_close(once_batcher *batcher)
 	end_all(batcher, &batcher->live);
 	end_all(batcher, &batcher->background);
 	/* Everybody has an answer. */
-	assert(batcher->statistics.pending == 0 && batcher->queued[0] + batcher->queued[1] == 0);
+	assert(batcher->statistics.pending == 0 && list_empty(&batcher->queues[QUEUE_START]) &&
+	       list_empty(&batcher->queues[QUEUE_END]) && list_empty(&batcher->queues[QUEUE_APART]));
 	if (--batcher->depth == 0) {
 		destroy(batcher);
 	}
@@ -282,22 +298,37 @@ void once_batcher_close(once_batcher *batcher)
 
 /* ---- What the loop calls ---- */
 
-/* When the batch that a connection could send has to go. */
-static int64_t batch_due(const once_batcher *batcher, int connection)
+static int64_t sooner(int64_t left, int64_t right)
 {
-	const once_operation *first = OPERATION_AT(batcher->queues[connection].next, place_link);
-	if (batcher->options.batch_age_ms == 0 || batcher->queued[connection] >= batcher->options.batch_max ||
-	    batcher->queued_bytes[connection] >= batcher->options.batch_bytes_max) {
+	return left < right ? left : right;
+}
+
+static int64_t queue_due(const once_batcher *batcher, queue queue)
+{
+	const once_operation *first = OPERATION_AT(batcher->queues[queue].next, place_link);
+	if (batcher->options.batch_age_ms == 0 || batcher->queued[queue] >= batcher->options.batch_max ||
+	    batcher->queued_bytes[queue] >= batcher->options.batch_bytes_max) {
 		return first->submitted_ms;
 	}
 	return first->submitted_ms + batcher->options.batch_age_ms;
 }
 
+/* When the batch that a connection could send has to go; never where it has none. */
+static int64_t batch_due(const once_batcher *batcher, int connection)
+{
+	int64_t due = ONCE_NEVER;
+	for (queue queue = QUEUE_START; queue < QUEUES; queue++) {
+		if (!list_empty(&batcher->queues[queue]) && wire_takes(batcher, connection, queue)) {
+			due = sooner(due, queue_due(batcher, queue));
+		}
+	}
+	return due;
+}
+
 void batcher_feed(once_batcher *batcher, int connection)
 {
 	wire *wire = &batcher->wires[connection];
-	if (!batcher->closed && wire->state == WIRE_IDLE && !list_empty(&batcher->queues[connection]) &&
-	    batch_due(batcher, connection) <= batcher_now(batcher)) {
+	if (!batcher->closed && wire->state == WIRE_IDLE && batch_due(batcher, connection) <= batcher_now(batcher)) {
 		batch_fill(batcher, connection);
 		wire_send(wire);
 	}
@@ -319,17 +350,16 @@ static void send_due(once_batcher *batcher)
 		if (i == 0 && wire->down && batcher->options.impatient) {
 			wire_refuse(wire);
 		}
+	}
+	/* From the last: reports go by the connection of their own if that is free. */
+	for (int i = WIRES; i-- > 0 && !batcher->closed;) {
+		wire *wire = &batcher->wires[i];
 		batcher_feed(batcher, i);
 		if (!batcher->closed && wire->state == WIRE_BUSY) {
 			/* Sending may have taken in what no event will tell of any more. */
 			wire_ready(wire, false, true);
 		}
 	}
-}
-
-static int64_t sooner(int64_t left, int64_t right)
-{
-	return left < right ? left : right;
 }
 
 static int64_t next_due(const once_batcher *batcher)
@@ -339,7 +369,7 @@ static int64_t next_due(const once_batcher *batcher)
 		const wire *wire = &batcher->wires[i];
 		if (wire->state != WIRE_CLOSED && wire->state != WIRE_IDLE) {
 			due = sooner(due, wire->due_ms);
-		} else if (wire->state == WIRE_IDLE && !list_empty(&batcher->queues[i]) && !batcher->deferred) {
+		} else if (wire->state == WIRE_IDLE && !batcher->deferred) {
 			due = sooner(due, batch_due(batcher, i));
 		}
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * evented.h: what the files of the evented half share. An operation (operation.c) waits in the
- * queue of one of two connections (wire.c, which alone knows libpq's states), goes out in a batch
+ * evented.h: what the files of the evented half share. An operation (operation.c) waits in a queue
+ * for one of two connections (wire.c, which alone knows libpq's states), goes out in a batch
  * (pack.c), and ends by what the answer means for it (settle.c). batcher.c is what the loop
  * calls: it keeps the queues and the clock.
  */
@@ -10,7 +10,11 @@
 #include "internal.h"
 
 enum {
-	WIRES = 2,         /* 0: what starts an attempt; 1: what ends it */
+	/*
+	 * 0: what starts an attempt and, where the other is busy, what ends one; 1: what ends one, and
+	 * it alone waits for as long as it takes for what others have locked
+	 */
+	WIRES = 2,
 	LOST_MAX = 8,      /* how often a claim may be lost before it is given up */
 	ATTEMPTS_MAX = 5,  /* how often a statement that fails by a passing trouble is sent */
 	BATCH_MAX = 10000, /* the contract's own limit */
@@ -61,18 +65,34 @@ static inline void link_remove(link *removed)
 
 /* ---- Operations ---- */
 
-/* In the order in which a pipeline has them: a renewal goes before
- * the report that ends its attempt. */
+/*
+ * In the order in which a transaction has them. A renewal goes before the report that ends its
+ * attempt. What may wait for a locked row goes before claims, which never wait: so nobody who waits
+ * holds the locks of claims. And a claim finds what was reported with it.
+ */
 typedef enum kind {
-	KIND_CLAIM,
-	KIND_PEEK,
-	KIND_COUNT,
-	KIND_SALT,
 	KIND_RENEW,
 	KIND_FAIL,
 	KIND_COMPLETE,
-	KIND_RELEASE
+	KIND_RELEASE,
+	KIND_CLAIM,
+	KIND_PEEK,
+	KIND_COUNT,
+	KIND_SALT
 } kind;
+
+static inline bool kind_starts(kind kind)
+{
+	return kind >= KIND_CLAIM;
+}
+
+/* What waits for a connection. */
+typedef enum queue {
+	QUEUE_START, /* what starts an attempt */
+	QUEUE_END,   /* what ends one, or renews it */
+	QUEUE_APART, /* ... and has waited too long for a row: connection 1 alone, without others */
+	QUEUES
+} queue;
 
 typedef enum place {
 	PLACE_QUEUE,
@@ -100,7 +120,8 @@ struct once_operation {
 	place place;
 	company company;
 	bool background;
-	bool asks; /* a claim that was lost: peek, whether it is ours */
+	bool asks;    /* a claim that was lost: peek, whether it is ours */
+	bool patient; /* waits for a row for as long as it takes */
 	unsigned char attempts;
 	unsigned char rests;
 	unsigned char lost_count;
@@ -147,6 +168,7 @@ typedef struct unit {
 	PGresult *failure; /* its first error */
 	/* ... and the group whose statement that is; one past the last where the commit failed */
 	size_t failed;
+	bool limits; /* it begins with a limit to its waiting, whose answer has not come yet */
 } unit;
 
 typedef struct batch {
@@ -218,9 +240,9 @@ struct once_batcher {
 	uint64_t random;
 	uint64_t serials;
 	uint64_t tokens;
-	link queues[WIRES];
-	size_t queued[WIRES];
-	size_t queued_bytes[WIRES];
+	link queues[QUEUES];
+	size_t queued[QUEUES];
+	size_t queued_bytes[QUEUES];
 	link resting;
 	link live;
 	link background;
@@ -235,7 +257,9 @@ int64_t batcher_now(const once_batcher *batcher);
 void batcher_feed(once_batcher *batcher, int connection);
 /* Has the loop call flush. */
 void batcher_defer(once_batcher *batcher);
-int wire_of(const once_operation *operation);
+/* May this connection send what waits there? */
+bool wire_takes(const once_batcher *batcher, int connection, queue queue);
+queue queue_of(const once_operation *operation);
 void queue_append(once_operation *operation);
 /* Ahead of all others; several are put back in reverse. */
 void queue_prepend(once_operation *operation);
@@ -265,7 +289,7 @@ bool batch_open(batch *batch, size_t batch_max);
 void batch_close(batch *batch);
 /* Forgets its results, and the operations that it had. */
 void batch_clear(batch *batch);
-/* Takes from the queue what fits, and lays it out in units and groups. */
+/* Takes from its queues what fits, and lays it out in units and groups. */
 void batch_fill(once_batcher *batcher, int connection);
 /* The parameters of once.count_cached. */
 void fill_count(call *call, const once_cached *cached);

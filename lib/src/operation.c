@@ -4,6 +4,7 @@
  * once. What goes on when nobody waits any more is decided here: reports and releases are tried on,
  * a claim that may have been granted is found out about and given back.
  */
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -152,7 +153,7 @@ static once_code submit(once_batcher *batcher, const once_operation *wanted, onc
 	if (batcher == NULL) {
 		return error_usage(error, "batcher must not be NULL");
 	}
-	if (wanted->done == NULL && wire_of(wanted) == 0) {
+	if (wanted->done == NULL && kind_starts(wanted->kind)) {
 		return error_usage(error, "a claim, a peek, a count and a salt take a callback");
 	}
 	if (batcher->closed) {
@@ -282,7 +283,7 @@ void operation_expire(once_operation *operation)
 		char message[96 + CAUSE_BYTES_MAX];
 		/* Empty where the connection is good: libpq's own words, which name a
 		 * server and a role, never a password. */
-		const char *cause = batcher->wires[wire_of(operation)].cause;
+		const char *cause = batcher->wires[kind_starts(operation->kind) ? 0 : 1].cause;
 		snprintf(message, sizeof message, "the database has not answered within %lld ms%s%s",
 		         (long long)batcher->options.operation_timeout_ms,
 		         cause[0] == '\0' ? "" : "; the last connection failed: ", cause);
@@ -305,11 +306,12 @@ void once_operation_forget(once_operation *operation)
 		return;
 	}
 	operation->done = NULL;
-	if (wire_of(operation) == 0 && operation->place != PLACE_FLIGHT) {
+	if (kind_starts(operation->kind) && operation->place != PLACE_FLIGHT) {
 		if (operation->lost_count == 0) {
 			operation_end(operation, NULL, NULL);
 			return;
 		}
+		assert(operation->kind == KIND_CLAIM); /* nothing else is counted as lost */
 		operation->asks = true;
 	}
 }

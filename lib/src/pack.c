@@ -133,7 +133,8 @@ static int compare_groups(const void *left, const void *right)
 	return order;
 }
 
-static void lay_out(batch *batch)
+/* limited: what waits among claims does so for a short time only. */
+static void lay_out(batch *batch, bool limited)
 {
 	qsort(batch->groups, batch->group_count, sizeof *batch->groups, compare_groups);
 	for (size_t i = 0; i < batch->group_count; i++) {
@@ -143,9 +144,36 @@ static void lay_out(batch *batch)
 			batch->operations[batch->operation_count++] = OPERATION_AT(at, place_link);
 		}
 		if (i == 0 || group->company != COMPANY_ALL) {
-			batch->units[batch->unit_count++] = (unit){.start = i};
+			batch->units[batch->unit_count++] = (unit){.start = i, .limits = limited && !kind_starts(group->kind)};
 		}
 		batch->units[batch->unit_count - 1].count++;
+	}
+}
+
+/* How full a batch is. */
+typedef struct fill {
+	size_t count;
+	size_t bytes;
+} fill;
+
+static void take(wire *wire, queue from, fill *filling)
+{
+	const once_batcher_options *options = &wire->batcher->options;
+	link *queue = &wire->batcher->queues[from];
+	while (!list_empty(queue) && filling->count < options->batch_max) {
+		once_operation *operation = OPERATION_AT(queue->next, place_link);
+		/* Answers are as large as the outcomes that they replay; what
+		 * came of late says how large. */
+		size_t size = operation->bytes > wire->answer_bytes ? operation->bytes : wire->answer_bytes;
+		if (filling->count > 0 &&
+		    (size > options->batch_bytes_max || filling->bytes > options->batch_bytes_max - size)) {
+			break;
+		}
+		filling->bytes += size;
+		filling->count++;
+		queue_remove(operation);
+		operation->place = PLACE_FLIGHT;
+		join(&wire->batch, operation);
 	}
 }
 
@@ -153,29 +181,18 @@ void batch_fill(once_batcher *batcher, int connection)
 {
 	wire *wire = &batcher->wires[connection];
 	batch *batch = &wire->batch;
-	const once_batcher_options *options = &batcher->options;
-	link *queue = &batcher->queues[connection];
-	size_t bytes = 0;
-	size_t count = 0;
+	fill filling = {0};
 	assert(batch->operation_count == 0 && batch->group_count == 0 && batch->unit_count == 0);
 	memset(batch->index, 0, batch->index_size * sizeof *batch->index);
-	while (!list_empty(queue) && count < options->batch_max) {
-		once_operation *operation = OPERATION_AT(queue->next, place_link);
-		/* Answers are as large as the outcomes that they replay; what
-		 * came of late says how large. */
-		size_t size = operation->bytes > wire->answer_bytes ? operation->bytes : wire->answer_bytes;
-		if (count > 0 && (size > options->batch_bytes_max || bytes > options->batch_bytes_max - size)) {
-			break;
+	for (queue queue = QUEUE_START; queue < QUEUES; queue++) {
+		if (wire_takes(batcher, connection, queue)) {
+			take(wire, queue, &filling);
 		}
-		bytes += size;
-		count++;
-		queue_remove(operation);
-		operation->place = PLACE_FLIGHT;
-		join(batch, operation);
 	}
-	lay_out(batch);
+	lay_out(batch, connection == 0);
 	/* Each operation goes out once: in one statement, in one transaction. */
-	assert(batch->operation_count == count && batch->group_count <= count && batch->unit_count <= batch->group_count);
+	assert(batch->operation_count == filling.count && batch->group_count <= filling.count &&
+	       batch->unit_count <= batch->group_count);
 }
 
 /* ---- Statements ---- */
@@ -257,7 +274,7 @@ static void fill_call(call *call, const group *group, once_operation *const *at,
 		call_add_array(call, TYPE_TEXT, count, scope_at, at);
 		call_add_array(call, TYPE_TEXT, count, key_at, at);
 	}
-	if (group->kind >= KIND_RENEW) {
+	if (group->kind <= KIND_RELEASE) {
 		call_add_array(call, TYPE_INT4, count, fence_at, at);
 	}
 	switch (group->kind) {
@@ -320,11 +337,21 @@ static bool send_group(wire *wire, group *group)
 	return usable;
 }
 
+static bool send_limit(const wire *wire)
+{
+	call call;
+	call_start(&call, SQL_LIMIT_WAIT);
+	return call_send_on(wire->connection, wire->prepares, &call, NULL) == ONCE_OK;
+}
+
 bool batch_send(wire *wire)
 {
 	const batch *batch = &wire->batch;
 	for (size_t i = 0; i < batch->unit_count; i++) {
 		const unit *unit = &batch->units[i];
+		if (unit->limits && !send_limit(wire)) {
+			return false;
+		}
 		for (size_t j = 0; j < unit->count; j++) {
 			if (!send_group(wire, &batch->groups[unit->start + j])) {
 				return false;

@@ -197,7 +197,8 @@ static PGresult *next_result(pipeline *pipeline, step *step, bool in_parse)
 	ExecStatusType status = PQresultStatus(result);
 	bool is_whole = end == NULL && !derails(result);
 	PQclear(end);
-	if (is_whole && (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)) {
+	/* An empty statement is none: the server goes on, to the COMMIT behind it. */
+	if (is_whole && (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK || status == PGRES_EMPTY_QUERY)) {
 		return result;
 	}
 	take_failure(pipeline, step, result, in_parse);

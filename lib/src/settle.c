@@ -175,7 +175,7 @@ static void settle_salt(once_operation *operation, const PGresult *result)
 static void settle_count(once_operation *operation, const PGresult *result)
 {
 	/* Of this connection alone: the others lead to the same server, or a pooler stands between. */
-	(void)wire_heed(&operation->batcher->wires[wire_of(operation)], result);
+	(void)wire_heed(&operation->batcher->wires[0], result);
 	end_with_verdict(operation, ONCE_STORED);
 }
 
@@ -303,7 +303,7 @@ static bool unit_committed(wire *wire, const unit *unit)
  * before is still to be found out about. */
 static bool end_if_for_nobody(once_operation *operation)
 {
-	if (operation->done != NULL || wire_of(operation) != 0) {
+	if (operation->done != NULL || !kind_starts(operation->kind)) {
 		return false;
 	}
 	operation->asks = operation->kind == KIND_CLAIM;
@@ -357,6 +357,7 @@ typedef struct judgement {
 	const once_error *error;
 	bool alone;       /* there is only one */
 	bool passes;      /* the trouble may pass */
+	bool waited;      /* it was a lock */
 	int64_t pause_ms; /* ... after this; the same for all, so that they stay together */
 } judgement;
 
@@ -367,6 +368,7 @@ static void judge(once_operation *operation, const judgement *judgement)
 			return;
 		}
 		operation->attempts++;
+		operation->patient = operation->patient || judgement->waited;
 		raise_company(operation, COMPANY_GROUP);
 		operation_rest(operation, judgement->pause_ms);
 	} else if (!judgement->alone && !judgement->passes && once_error_code(judgement->error) != ONCE_REFUSED) {
@@ -387,6 +389,7 @@ static bool judge_group(wire *wire, const group *culprit, const once_error *erro
 	                       .alone = culprit->count == 1,
 	                       .passes =
 	                           once_error_code(error) == ONCE_SERIALIZATION || error_passes(once_error_sqlstate(error)),
+	                       .waited = strcmp(once_error_sqlstate(error), "55P03") == 0,
 	                       .pause_ms = 1 + random_below(&wire->batcher->random, (int64_t)REST_MS_FIRST << attempts)};
 	/* From the last to the first, so that they come back into the queue in their order. */
 	for (size_t i = culprit->count; i-- > 0;) {

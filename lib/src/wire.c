@@ -159,21 +159,22 @@ void wire_start(wire *wire)
 	follow_poll(wire, PGRES_POLLING_WRITING);
 }
 
+static bool send_preparation(const wire *wire, enum sql_id id)
+{
+	const sql_query *query = &sql_queries[id];
+	return PQsendPrepare(wire->connection, query->name, query->text, 0, NULL) == 1;
+}
+
 /* The statements that a connection sends, prepared in the round trip of the check. */
 static bool send_preparations(wire *wire)
 {
-	static const kind first[] = {KIND_CLAIM, KIND_RENEW};
-	static const kind last[] = {KIND_SALT, KIND_RELEASE};
-	for (kind kind = first[wire->number]; kind <= last[wire->number]; kind++) {
-		if (kind == KIND_COUNT && !wire->batcher->options.caches) {
-			continue;
-		}
-		const sql_query *query = &sql_queries[sql_of_kind(kind)];
-		if (PQsendPrepare(wire->connection, query->name, query->text, 0, NULL) != 1) {
+	kind last = wire->number == 0 ? KIND_SALT : KIND_RELEASE;
+	for (kind kind = KIND_RENEW; kind <= last; kind++) {
+		if ((kind != KIND_COUNT || wire->batcher->options.caches) && !send_preparation(wire, sql_of_kind(kind))) {
 			return false;
 		}
 	}
-	return true;
+	return wire->number != 0 || send_preparation(wire, SQL_LIMIT_WAIT);
 }
 
 static void send_check(wire *wire)
@@ -239,13 +240,16 @@ static void connect_on(wire *wire)
 static void refuse_all(wire *wire, once_error *error)
 {
 	once_batcher *batcher = wire->batcher;
-	link *queue = &batcher->queues[wire->number];
 	uint64_t last = batcher->serials;
+	queue queue = wire->number == 0 ? QUEUE_START : QUEUE_END;
 	wire_lose(wire, once_error_message(error));
 	wire->down = false; /* it is there, and whoever asks gets its error */
-	/* Not those that a callback submits: they would be refused, and submitted, for ever. */
-	while (!batcher->closed && !list_empty(queue) && OPERATION_AT(queue->next, place_link)->serial <= last) {
-		operation_end(OPERATION_AT(queue->next, place_link), NULL, error);
+	for (; queue <= (wire->number == 0 ? QUEUE_START : QUEUE_APART); queue++) {
+		const link *at = &batcher->queues[queue];
+		/* Not those that a callback submits: they would be refused, and submitted, for ever. */
+		while (!batcher->closed && !list_empty(at) && OPERATION_AT(at->next, place_link)->serial <= last) {
+			operation_end(OPERATION_AT(at->next, place_link), NULL, error);
+		}
 	}
 	once_error_free(error);
 }
@@ -270,7 +274,7 @@ void wire_refuse(wire *wire)
 	once_operation *operation = NULL;
 	snprintf(message, sizeof message, "the database cannot be reached; the last connection failed: %s", wire->cause);
 	/* From the beginning each time: a callback may end any of them. */
-	while (!batcher->closed && (operation = find_unsent(&batcher->queues[wire->number], last)) != NULL) {
+	while (!batcher->closed && (operation = find_unsent(&batcher->queues[QUEUE_START], last)) != NULL) {
 		operation_fail(operation, ONCE_CONNECTION, false, message, NULL, "Try again, with the same key.");
 	}
 }
@@ -384,7 +388,7 @@ static bool unit_ends(wire *wire)
 {
 	batch *batch = &wire->batch;
 	const unit *unit = &batch->units[batch->unit_at];
-	if (unit->failure == NULL && batch->group_at != unit->start + unit->count) {
+	if (unit->failure == NULL && (unit->limits || batch->group_at != unit->start + unit->count)) {
 		wire_lose(wire, "the server left a statement unanswered");
 		return false;
 	}
@@ -421,22 +425,24 @@ static bool batch_result(wire *wire, PGresult *result)
 	}
 	if (status == PGRES_FATAL_ERROR
 	        ? spoils_connection(wire, result)
-	        : batch->group_at == end || status != (unit->failure == NULL ? PGRES_TUPLES_OK : PGRES_PIPELINE_ABORTED)) {
+	        : (batch->group_at == end && !unit->limits) ||
+	              status != (unit->failure == NULL ? PGRES_TUPLES_OK : PGRES_PIPELINE_ABORTED)) {
 		const char *message = PQresultErrorField(result, PG_DIAG_MESSAGE_PRIMARY);
 		wire_lose(wire, message != NULL ? message : "the server's answers do not fit what it was asked");
 		PQclear(result);
 		return false;
 	}
-	if (status == PGRES_TUPLES_OK) {
+	if (status == PGRES_TUPLES_OK && !unit->limits) {
 		batch->answer_bytes += PQresultMemorySize(result);
 		batch->groups[batch->group_at].result = result;
 	} else if (status == PGRES_FATAL_ERROR && unit->failure == NULL) {
 		unit->failure = result;
-		unit->failed = batch->group_at;
+		unit->failed = unit->limits ? end : batch->group_at;
 	} else {
-		PQclear(result); /* skipped by the server, after a failure */
+		PQclear(result); /* the limit is set; or skipped by the server, after a failure */
 	}
-	batch->group_at += batch->group_at < end;
+	batch->group_at += batch->group_at < end && !unit->limits;
+	unit->limits = false;
 	skip_unsent(batch, end);
 	return true;
 }
@@ -501,6 +507,20 @@ void wire_ready(wire *wire, bool readable, bool writable)
 
 /* ---- Sending ---- */
 
+static void count_sent(wire *wire)
+{
+	once_batcher_statistics *statistics = &wire->batcher->statistics;
+	size_t counts[2] = {0};
+	for (size_t i = 0; i < wire->batch.group_count; i++) {
+		const group *group = &wire->batch.groups[i];
+		counts[kind_starts(group->kind) ? 0 : 1] += group->count;
+	}
+	for (int i = 0; i < 2; i++) {
+		statistics->batches[i] += counts[i] > 0;
+		statistics->operations[i] += counts[i];
+	}
+}
+
 void wire_send(wire *wire)
 {
 	once_batcher *batcher = wire->batcher;
@@ -508,8 +528,7 @@ void wire_send(wire *wire)
 	wire->nulls = 0;
 	wire->sent_us = now_us();
 	wire->due_ms = batcher_now(batcher) + batcher->options.answer_timeout_ms;
-	batcher->statistics.batches[wire->number]++;
-	batcher->statistics.operations[wire->number] += wire->batch.operation_count;
+	count_sent(wire);
 	if (!batch_send(wire)) {
 		wire_lose(wire, PQstatus(wire->connection) == CONNECTION_OK ? "out of memory" : NULL);
 		return;

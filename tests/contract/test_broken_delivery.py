@@ -275,6 +275,10 @@ BROKEN = {
         replace("receive_many", "n.first_ord = n.ord", "true"),
         [many.test_the_same_message_twice_in_a_batch_is_processed_once],
     ),
+    "what another process applies is parked behind it": (
+        replace("message_park", "ORDER BY p.message_id FOR UPDATE", "ORDER BY p.message_id"),
+        [parked.test_a_message_that_another_process_is_applying_is_not_parked_behind_it],
+    ),
     "a message that is parked is received": (
         replace("receive_many", "IF held[n] IN ('parked', 'P4050') THEN", "IF false THEN"),
         [many.test_a_message_behind_a_parked_one_of_its_key_is_blocked_and_not_entered],

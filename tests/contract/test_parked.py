@@ -5,7 +5,9 @@ import json
 
 import pytest
 
-from .calls import PRINT, Once, refused, run, today, uuid7_days_ago
+from harness.postgres import wait_until
+
+from .calls import PRINT, Once, in_threads, refused, run, today, uuid7_days_ago
 from .keeping import keeper
 from .test_receive_many import park, receive_many
 
@@ -133,6 +135,24 @@ def test_an_applied_message_is_not_parked(db):
     today = uuid7_days_ago(db, 0)
     receive_many(connection, [today])
     assert park(connection, "done", "k") == 0 and park(connection, today) == 0
+    assert states(db) == {}
+
+
+def test_a_message_that_another_process_is_applying_is_not_parked_behind_it(db):
+    applying, parking = (db.connect(isolation="READ COMMITTED") for _ in range(2))
+    watcher = db.connect()
+    park(watcher, "m", "k")
+    assert due(applying) == ["m"]
+
+    def apply():
+        Once(applying).receive(message_id="m")
+        applied(applying, "m")
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+        wait_until(lambda: run(watcher, waiting, parking.get_backend_pid()), "the other process to wait")
+        applying.commit()
+
+    assert in_threads([lambda: park(parking, "m", "k", "dead"), apply])[0] == 0
+    parking.commit()
     assert states(db) == {}
 
 

@@ -690,6 +690,41 @@ def test_hits_are_counted_on_the_page_in_the_metrics_and_in_the_database(fresh, 
         wait_until(told, "the database to be told", 10)
 
 
+def replays(database):
+    return dict(database.rows("SELECT * FROM once.counts()"))["replay"]
+
+
+@pytest.mark.parametrize("ends", ["reload", "stop"])
+def test_a_worker_that_ends_in_peace_tells_of_its_last_hits_first(fresh, upstream, ends):
+    end_in_peace(fresh, upstream, ends)
+
+
+def end_in_peace(fresh, upstream, ends, **options):
+    with opened(fresh, upstream, **options) as door:
+        before = replays(fresh)
+        key, first = done(door)
+        for _ in range(5):
+            assert is_cached(door, key, first)
+        assert replays(fresh) == before
+        if ends == "reload":
+            door.nginx.reload()
+            wait_until(lambda: replays(fresh) == before + 5, "the old worker to tell", 10)
+        else:
+            door.nginx.stop()
+            assert replays(fresh) == before + 5
+
+
+def test_a_worker_that_ends_without_a_database_does_not_stay_for_its_hits(upstream):
+    with Postgres() as server:
+        with opened(server.new_database(), upstream, HTTP + "once_timeout 1s;") as door:
+            key, first = done(door)
+            assert is_cached(door, key, first)
+            server.stop("immediate")
+            started = time.monotonic()
+            door.nginx.stop()
+            assert time.monotonic() - started < 5
+
+
 def test_hits_that_could_not_be_told_are_told_later(fresh, upstream):
     with opened(fresh, upstream, HTTP + "once_timeout 1s;") as door:
         key, first = done(door)
@@ -713,7 +748,7 @@ def test_hits_that_could_not_be_told_are_told_later(fresh, upstream):
         ("zone=:1m", "with a name and a size"),
         ("zone=a:", "no valid size"),
         ("zone=a:large", "no valid size"),
-        ("zone=a:16k", "at least 32k"),
+        ("zone=a:16k", "at least 8 pages of memory"),
         ("zone=once_status:1m", "needs another name"),
         ("zone=a:1m; once_replay_cache off", "is duplicate"),
         ("off; once_replay_cache zone=a:1m", "is duplicate"),
@@ -768,6 +803,13 @@ def test_without_its_guarantee_the_test_fails(database, upstream, guarantee):
         assert is_cached(door, *done(door))  # the door itself works
         with pytest.raises((AssertionError, TimeoutError)):
             check(door)
+
+
+@pieces_only
+def test_without_staying_the_test_of_a_worker_that_ends_fails(fresh, upstream):
+    with mutant("ngx_http_once_cache.c", ("cache.timer.cancelable = !has_news();", "cache.timer.cancelable = 1;")) as module:
+        with pytest.raises(AssertionError):
+            end_in_peace(fresh, upstream, "stop", module=module)
 
 
 @pieces_only

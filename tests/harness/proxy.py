@@ -35,7 +35,7 @@ class Rule:
 
 
 class Proxy:
-    """listens on a unix socket in a private directory, or with tcp=True on a free port of 127.0.0.1."""
+    """listens on a unix socket in a private directory, or with tcp=True on a free port of 127.0.0.1, or that of tcp."""
 
     def __init__(self, server, tcp=False):
         self.target = str(server.directory / f".s.PGSQL.{PORT}")
@@ -48,7 +48,7 @@ class Proxy:
         self.open = {"frontend": threading.Event(), "backend": threading.Event()}
         self.thaw()
         if tcp:
-            self.listener = socket.create_server(("127.0.0.1", 0))
+            self.listener = socket.create_server(("127.0.0.1", 0 if tcp is True else tcp))
             self.host, self.port = "127.0.0.1", self.listener.getsockname()[1]
         else:
             self.host, self.port = str(self.directory), PORT

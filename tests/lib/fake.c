@@ -447,14 +447,49 @@ static void answer_salt(fake_connection *to, const char *tenant)
 	end(to, at);
 }
 
-static bool names_bad_key(const fake *fake, const statement *given)
+static bool names_key(const char *key, const statement *given)
 {
-	for (int i = 0; fake->bad_key[0] != '\0' && given->count > 2 && i < array_count(&given->parameters[0]); i++) {
-		if (strcmp(element_at(given, i).key, fake->bad_key) == 0) {
+	for (int i = 0; key[0] != '\0' && given->count > 2 && i < array_count(&given->parameters[0]); i++) {
+		if (strcmp(element_at(given, i).key, key) == 0) {
 			return true;
 		}
 	}
 	return false;
+}
+
+static void answer_count(fake *fake, fake_connection *to, const statement *given)
+{
+	static const char *const columns[] = {"tserver", "iretention_ms"};
+	fake->cached.replays += get_number(given->parameters[0].data + 4, 4);
+	fake->cached.finals += get_number(given->parameters[1].data + 4, 4);
+	fake->cached.mismatches += get_number(given->parameters[2].data + 4, 4);
+	send_columns(to, columns, 2);
+	size_t at = start(to, 'D');
+	put_number(to, 2, 2);
+	put_text(to, fake->server == NULL ? "a server" : fake->server);
+	put_int(to, 5000);
+	end(to, at);
+}
+
+/* Does the statement report on an intent whose row somebody holds? */
+static bool meets_lock(const fake *fake, const fake_connection *connection, const statement *given)
+{
+	bool reports = strstr(connection->text, "claim_many") == NULL && strstr(connection->text, "peek_many") == NULL;
+	size_t length = strlen(fake->locked_key);
+	for (int i = 0; length > 0 && reports && given->count > 2 && i < array_count(&given->parameters[0]); i++) {
+		if (strncmp(element_at(given, i).key, fake->locked_key, length) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static void note_statement(fake *fake, const char *text)
+{
+	size_t length = strlen(fake->order);
+	if (length < sizeof fake->order - 1) {
+		fake->order[length] = text[0];
+	}
 }
 
 static void execute(fake *fake, fake_connection *to, const statement *given)
@@ -464,6 +499,23 @@ static void execute(fake *fake, fake_connection *to, const statement *given)
 	fake->statements++;
 	if (fake->missing[0] != '\0' && strstr(text, fake->missing) != NULL) {
 		send_error(to, "42883", "function once.contract_version() does not exist");
+		return;
+	}
+	if (strstr(text, "lock_timeout") != NULL) {
+		if (fake->bad_limits > 0) {
+			fake->bad_limits--;
+			send_error(to, fake->bad_sqlstate, "the limit cannot be set");
+			return;
+		}
+		static const char *const columns[] = {"tset_config"};
+		send_columns(to, columns, 1);
+		size_t at = start(to, 'D');
+		put_number(to, 1, 2);
+		put_text(to, "50ms");
+		end(to, at);
+		send_complete(to);
+		to->limited = true;
+		fake->limits++;
 		return;
 	}
 	if (strstr(text, "contract_version") != NULL) {
@@ -476,12 +528,22 @@ static void execute(fake *fake, fake_connection *to, const statement *given)
 		send_complete(to);
 		return;
 	}
+	if (strstr(text, "count_cached") != NULL) {
+		to->statements++;
+		answer_count(fake, to, given);
+		send_complete(to);
+		return;
+	}
 	copy_text(tenant, given->parameters[strstr(text, "claim_many") != NULL ? 6 : given->count - 1]);
 	if (fake->refused_tenant[0] != '\0' && strcmp(fake->refused_tenant, tenant) == 0) {
 		send_error(to, "P4003", "pgonce: the fingerprint is missing or the tenant is refused");
 		return;
 	}
-	bool bad = fake->bad_count != 0 && names_bad_key(fake, given);
+	if (meets_lock(fake, to, given)) {
+		send_error(to, "55P03", "canceling statement due to lock timeout");
+		return;
+	}
+	bool bad = fake->bad_count != 0 && names_key(fake->bad_key, given);
 	fake->bad_count -= bad && fake->bad_count > 0;
 	to->spoiled = to->spoiled || (bad && fake->bad_sync);
 	if (bad && !fake->bad_sync) {
@@ -489,6 +551,7 @@ static void execute(fake *fake, fake_connection *to, const statement *given)
 		return;
 	}
 	to->statements++;
+	note_statement(fake, strstr(text, "once.") + strlen("once.") + 2);
 	if (given->count > 1 && array_count(&given->parameters[0]) > fake->largest) {
 		fake->largest = array_count(&given->parameters[0]);
 	}
@@ -600,8 +663,11 @@ static bool end_transaction(fake *fake, fake_connection *connection)
 	} else if (batch) {
 		fake->syncs++;
 	}
+	if (batch) {
+		note_statement(fake, ".");
+	}
 	send_ready(connection);
-	connection->failed = connection->spoiled = false;
+	connection->failed = connection->spoiled = connection->limited = false;
 	connection->statements = 0;
 	if (batch) {
 		size_t new_bytes = connection->output_length - connection->output_sent;
@@ -686,6 +752,10 @@ static bool take_message(fake *fake, fake_connection *connection, char type, con
 		memcpy(connection->bound, body, length);
 		bind_statement(connection, connection->bound, given);
 	} else if (type == 'E') {
+		if (connection->statements == 1 && loses(fake, STEP_BETWEEN)) {
+			roll_back(fake, connection);
+			return false;
+		}
 		execute(fake, connection, given);
 	}
 	return true;
@@ -702,6 +772,11 @@ static bool take_messages(fake *fake, fake_connection *connection)
 		}
 		size_t length = get_number(connection->input + at + head, 4);
 		if (connection->input_length - at < head + length) {
+			break;
+		}
+		connection->waiting = connection->started && connection->input[at] == 'E' && !connection->failed &&
+		                      !connection->limited && meets_lock(fake, connection, &connection->given);
+		if (connection->waiting) {
 			break;
 		}
 		open = connection->started ? take_message(fake, connection, (char)connection->input[at],
@@ -726,9 +801,9 @@ static bool serve(fake *fake, fake_connection *connection)
 		close_connection(connection);
 		return true;
 	}
-	if (got > 0) {
+	if (got > 0 || (connection->waiting && !meets_lock(fake, connection, &connection->given))) {
 		worked = true;
-		connection->input_length += (size_t)got;
+		connection->input_length += got > 0 ? (size_t)got : 0;
 		if (!take_messages(fake, connection)) {
 			close_connection(connection);
 			return true;
@@ -769,6 +844,7 @@ static bool accept_one(fake *fake)
 			int small = 4096;
 			connection->fd = fd;
 			connection->started = connection->failed = connection->closing = connection->spoiled = false;
+			connection->limited = connection->waiting = false;
 			connection->input_length = connection->output_length = connection->output_sent = 0;
 			connection->statements = connection->before_count = 0;
 			connection->prepared = 0;

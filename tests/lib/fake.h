@@ -30,7 +30,8 @@ typedef enum fake_step {
 	STEP_HALF,           /* ... half of the answer is sent */
 	STEP_LAST_BYTE,      /* ... all but the last byte */
 	STEP_ANSWERED,       /* ... all of it */
-	STEP_TERMINATED      /* nothing is done, and 57P01 says why */
+	STEP_TERMINATED,     /* nothing is done, and 57P01 says why */
+	STEP_BETWEEN         /* ... before the second statement of a transaction */
 } fake_step;
 
 typedef struct fake_intent {
@@ -64,6 +65,8 @@ typedef struct fake_connection {
 	bool spoiled; /* its commit will fail */
 	bool failed;  /* skips to the next Sync */
 	bool checks;  /* what it has been sent is the check */
+	bool limited; /* until the next Sync it does not wait */
+	bool waiting; /* for a row that somebody holds */
 	bool closing; /* when all is sent */
 	size_t input_length;
 	size_t output_length;
@@ -102,13 +105,20 @@ typedef struct fake {
 	char bad_sqlstate[6]; /* ... with this */
 	int bad_count;        /* ... so many times; -1: always */
 	bool bad_sync;        /* ... and not before the commit */
+	int bad_limits;       /* the limit to waiting fails so, so many times */
+	char locked_key[64];  /* somebody holds the rows of the keys that begin so */
 	bool ages;            /* a lease that a claim meets has passed when the next one looks */
 	int renewals;         /* elements */
+	once_cached cached;   /* what was counted */
+	const char *server;   /* what it says of itself */
 	int accepted;
 	int syncs;   /* transactions that did something */
 	int largest; /* the most elements in one statement */
 	int statements;
 	int prepares;
+	int limits; /* to waiting */
+	/* the statements of batches: the third letter of each function, and a point for each Sync */
+	char order[256];
 	fake_intent intents[FAKE_INTENTS];
 	size_t intent_count;
 	fake_connection connections[FAKE_CONNECTIONS];

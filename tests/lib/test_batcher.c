@@ -456,13 +456,13 @@ static void statements_are_prepared_with_the_check_if_wanted(void **state)
 	(void)state;
 	seen stored = {0};
 	warm_up(&(once_batcher_options){.prepare = true});
-	assert_int_equal(rig.prepares, 7);
+	assert_int_equal(rig.prepares, 12);
 	submit_claims(0, 5);
 	submit_complete(&rig, "warm", 1, &stored);
 	fake_turn(&rig);
 	check_granted(0, 5);
 	assert_int_equal(stored.verdict, ONCE_REPORT_REFUSED);
-	assert_int_equal(rig.prepares, 7);
+	assert_int_equal(rig.prepares, 12);
 	fake_close(&rig);
 }
 
@@ -476,7 +476,7 @@ static void a_pooler_that_forgets_statements_gets_plain_ones(void **state)
 	submit_claims(0, 5);
 	fake_pass(&rig, 3000);
 	check_granted(0, 5);
-	assert_int_equal(rig.prepares, 7);
+	assert_int_equal(rig.prepares, 12);
 	fake_close(&rig);
 }
 

@@ -53,6 +53,7 @@ char *__wrap_strdup(const char *text)
 static fake rig;
 static const char *const keys[] = {"a", "b", "c", "bad"};
 static seen told[4][3]; /* claim, report, renewal */
+static seen shared[3];  /* two renewals and a peek */
 static int without_memory;
 
 /* Submits, and lets want of memory be told as the callback would. */
@@ -72,6 +73,36 @@ static void submit(int i, int what)
 	}
 }
 
+static void submit_shared(int i)
+{
+	const once_intent intent = {.scope = "s", .key = keys[i], .tenant = ""};
+	once_error *error = NULL;
+	once_code code = i == 2 ? once_batcher_peek(rig.batcher, &intent, note, &shared[i], NULL, &error)
+	                        : once_batcher_renew(rig.batcher, &intent, 1, 0, note, &shared[i], NULL, &error);
+	if (code != ONCE_OK) {
+		note(&shared[i], NULL, error);
+		once_error_free(error);
+	}
+}
+
+/* One waits for a row on the connection of the reports; the others share a transaction on the other. */
+static void share(void)
+{
+	memset(shared, 0, sizeof shared);
+	snprintf(rig.locked_key, sizeof rig.locked_key, "%s", keys[0]);
+	submit_shared(0);
+	fake_turn(&rig);
+	submit_shared(1);
+	submit_shared(2);
+	fake_turn(&rig);
+	rig.locked_key[0] = '\0';
+	fake_pass(&rig, 8000);
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(shared[i].calls, 1);
+		assert_true(shared[i].code == ONCE_OK || shared[i].code == ONCE_NO_MEMORY);
+	}
+}
+
 /* Claims, renewals, reports; one element that spoils its statement; a lost connection. */
 static void use_everything(fake_step loses)
 {
@@ -88,6 +119,7 @@ static void use_everything(fake_step loses)
 		submit(i, 2);
 	}
 	fake_pass(&rig, 8000);
+	share();
 	for (int i = 0; i < 3; i++) {
 		submit(i, 1);
 	}

@@ -202,6 +202,47 @@ static void a_report_waits_for_a_locked_row_and_holds_up_no_other_for_long(void 
 	once_poll_close(loop);
 }
 
+/* The reports' own connection waits for a row; so the next ones go with claims. */
+static void a_report_that_waits_holds_up_no_claim_that_it_went_with(void **state)
+{
+	(void)state;
+	seen seen[5] = {0};
+	once_error *error = NULL;
+	once_poll *loop = open_loop("", NULL);
+	claim(loop, "", "held 1", &seen[0]);
+	claim(loop, "", "held 2", &seen[1]);
+	claim(loop, "", "not held", &seen[2]);
+	run_all(loop);
+	run_sql(session, "BEGIN");
+	run_sql(session, "SELECT FROM once.intent WHERE key LIKE 'held _' FOR UPDATE");
+	memset(seen, 0, sizeof seen);
+	complete(loop, "", "held 1", "{}", &seen[0]);
+	assert_ok(once_poll_run(loop, 0, &error), error);
+	complete(loop, "", "held 2", "{}", &seen[1]);
+	claim(loop, "", "new", &seen[3]);
+	while (seen[3].calls == 0) {
+		assert_ok(once_poll_run(loop, -1, &error), error);
+	}
+	assert_int_equal(seen[3].verdict, ONCE_NEW_CLAIM);
+	assert_int_equal(counted(loop).failed_transactions, 1);
+	/* While both wait, a report goes with the next claim. */
+	complete(loop, "", "not held", "{}", &seen[2]);
+	claim(loop, "", "newer", &seen[4]);
+	while (seen[4].calls + seen[2].calls < 2) {
+		assert_ok(once_poll_run(loop, -1, &error), error);
+	}
+	assert_int_equal(seen[4].verdict, ONCE_NEW_CLAIM);
+	assert_int_equal(seen[2].verdict, ONCE_STORED);
+	assert_int_equal(seen[0].calls + seen[1].calls, 0);
+	run_sql(session, "COMMIT");
+	run_all(loop);
+	assert_int_equal(seen[0].verdict, ONCE_STORED);
+	assert_int_equal(seen[1].verdict, ONCE_STORED);
+	assert_int_equal(counted(loop).failed_transactions, 1);
+	assert_int_equal(counted(loop).timeouts, 0);
+	once_poll_close(loop);
+}
+
 static void a_takeover_given_back_is_a_takeover_for_the_next_attempt_too(void **state)
 {
 	(void)state;
@@ -362,6 +403,7 @@ int main(void)
 	    cmocka_unit_test(every_kind_of_operation_means_what_its_function_means),
 	    cmocka_unit_test(a_commit_that_fails_is_no_answer),
 	    cmocka_unit_test(a_report_waits_for_a_locked_row_and_holds_up_no_other_for_long),
+	    cmocka_unit_test(a_report_that_waits_holds_up_no_claim_that_it_went_with),
 	    cmocka_unit_test(a_takeover_given_back_is_a_takeover_for_the_next_attempt_too),
 	    cmocka_unit_test(a_role_that_is_refused_a_tenant_is_told_so_for_that_tenant_alone),
 	    cmocka_unit_test(a_role_without_rights_and_a_database_without_the_contract_are_said_to_be_so),

@@ -373,6 +373,23 @@ static void a_list_with_a_statement_that_would_end_its_transaction_is_refused(vo
 	once_session_close(session);
 }
 
+static void a_statement_that_is_empty_does_nothing_and_is_no_error(void **state)
+{
+	(void)state;
+	start_anew();
+	once_error *error = NULL;
+	static const char *const empty[] = {"", " ; ", "-- only a comment"};
+	for (size_t i = 0; i < sizeof empty / sizeof empty[0]; i++) {
+		for (int again = 0; again < 2; again++) {
+			char key[40];
+			snprintf(key, sizeof key, "empty %zu %d", i, again);
+			assert_ok(execute_insert(key, empty[i], &error), error);
+			assert_int_equal(stored(key), 1);
+		}
+	}
+	once_session_close(session);
+}
+
 /* ---- What was prepared and is gone ---- */
 
 static void prepared_statements_that_are_gone_are_prepared_anew(void **state)
@@ -611,6 +628,7 @@ int main(void)
 	    cmocka_unit_test_prestate(no_statement_of_a_list_runs_behind_a_start_that_says_no, &prepare),
 	    cmocka_unit_test(an_outcome_that_goes_away_while_it_is_read_is_no_answer),
 	    cmocka_unit_test(a_list_with_a_statement_that_would_end_its_transaction_is_refused),
+	    cmocka_unit_test(a_statement_that_is_empty_does_nothing_and_is_no_error),
 	    cmocka_unit_test(prepared_statements_that_are_gone_are_prepared_anew),
 	    cmocka_unit_test(a_finish_that_is_gone_has_the_effect_rolled_back_and_run_again),
 	    cmocka_unit_test(a_plan_whose_result_has_changed_is_made_anew),
