@@ -20,6 +20,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BENCH = ROOT / "bench"
 sys.path.insert(0, str(ROOT / "tests"))
+from harness.native import install_native  # noqa: E402
 from harness.postgres import Postgres, clean_environment, unprivileged  # noqa: E402
 
 SETTINGS = {"statement_timeout": "0", "shared_buffers": "64MB"}
@@ -189,6 +190,7 @@ def main():
     parser.add_argument("--calls", type=int, default=40, help="to count, of each kind")
     parser.add_argument("--only", default="", help="a regular expression of the kinds to count")
     parser.add_argument("--keys", choices=("v7", "v4"), default="v7")
+    parser.add_argument("--native", action="store_true", help="with pgonce_native, from build/native")
     parser.add_argument("--profile", metavar="FILE", help="write the last kind's profile there")
     options = parser.parse_args()
     if not shutil.which("valgrind"):
@@ -200,6 +202,8 @@ def main():
         for path in (ROOT / "examples/orders/orders.sql", BENCH / "orders_plain.sql", BENCH / "seed000.sql"):
             database.execute(path.read_text())
         database.execute("CREATE ROLE bench LOGIN; GRANT once_app TO bench")
+        if options.native:
+            install_native(database)
         database.execute("VACUUM ANALYZE")
         database.close()
         server.stop()

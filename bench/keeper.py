@@ -17,7 +17,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -85,7 +84,7 @@ class Load:
     def __exit__(self, *_):
         if self.process.poll() is not None:
             sys.exit(f"bench: the clients ended:\n{self.errors.read_text()[-2000:]}")
-        self.process.send_signal(signal.SIGINT)
+        self.process.terminate()  # SIGINT is ignored by what a shell starts in the background
         self.process.wait(60)
 
     def logs(self):

@@ -13,6 +13,7 @@
 
 #include "connect.h"
 #include "install.h"
+#include "native.h"
 #include "server.h"
 
 /* One connection attempt to the server's database; for what must be there before it can be used. */
@@ -52,6 +53,9 @@ static int init_database(const server *server)
 
 	if (result == CLI_OK) {
 		result = install_contract(server->invocation, connection, &installed);
+	}
+	if (result == CLI_OK) {
+		(void)native_install(server->invocation, connection);
 	}
 	PQfinish(connection);
 	return result;

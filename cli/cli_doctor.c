@@ -9,6 +9,7 @@
 
 #include "connect.h"
 #include "install.h"
+#include "native.h"
 #include "plain.h"
 #include "pooling.h"
 
@@ -227,6 +228,30 @@ static bool check_contract(checkup *checkup)
 	return state.status != INSTALL_ABSENT && state.status != INSTALL_FOREIGN;
 }
 
+static void check_native(checkup *checkup)
+{
+	static const struct {
+		const char *level;
+		const char *advice;
+	} finds[] = {
+	    [NATIVE_SQL] = {"ok", ""},
+	    [NATIVE_C] = {"ok", ""},
+	    [NATIVE_OTHER] = {"failed",
+	                      "as a superuser: ALTER EXTENSION pgonce_native UPDATE, or install the server's files "
+	                      "of this pgonce, and connect anew"},
+	    [NATIVE_BROKEN] = {"failed", "install the library for this version of PostgreSQL, or DROP EXTENSION "
+	                                 "pgonce_native"},
+	    [NATIVE_UNTRUSTED] = {"warning",
+	                          "install contract and library of one pgonce (pgonce init), and connect anew; see "
+	                          "once.native, too"},
+	    [NATIVE_UNKNOWN] = {"skipped", "run pgonce doctor as the owner of the contract"},
+	};
+	native_state state;
+
+	native_inspect(checkup->connection, &state);
+	note(checkup, "native", finds[state.use].level, state.detail, finds[state.use].advice);
+}
+
 int cli_doctor(const cli_invocation *invocation)
 {
 	checkup checkup = {.invocation = invocation, .rows = invocation->given[OPTION_JSON] ? json_array() : NULL};
@@ -238,6 +263,7 @@ int cli_doctor(const cli_invocation *invocation)
 		check_pooling(&checkup, conninfo);
 		check_encryption(&checkup);
 		if (check_contract(&checkup)) {
+			check_native(&checkup);
 			run_sections(&checkup, true);
 		}
 		result = checkup.failed > 0 ? CLI_FAILED : CLI_OK;

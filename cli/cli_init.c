@@ -5,6 +5,7 @@
 
 #include "connect.h"
 #include "install.h"
+#include "native.h"
 
 /* What the contract's own SQL has to say, for example of roles that it may not make. */
 static void tell_notice(void *argument, const PGresult *notice)
@@ -16,17 +17,17 @@ static void tell_notice(void *argument, const PGresult *notice)
 	}
 }
 
-static void print_result(const cli_invocation *invocation, const install_result *result)
+static void print_result(const cli_invocation *invocation, const install_result *result, bool native)
 {
 	const char *done = result->before.status == INSTALL_ABSENT               ? "installed"
 	                   : result->migrations_run > 0 || result->code_replaced ? "upgraded"
 	                                                                         : "current";
 
 	if (invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s, s:i, s:s, s:i, s:b, s:i}", "result", done, "database",
+		cli_print_json(json_pack("{s:s, s:s, s:i, s:s, s:i, s:b, s:i, s:b}", "result", done, "database",
 		                         result->before.database, "contract", install_newest_version(), "pgonce",
 		                         PGONCE_RELEASE, "migrations_run", result->migrations_run, "functions_replaced",
-		                         result->code_replaced, "partitions_added", result->days_added));
+		                         result->code_replaced, "partitions_added", result->days_added, "native", native));
 	} else if (done[0] == 'c') {
 		printf("contract %d (pgonce %s) is already current in database %s; partitions added: %d\n",
 		       install_newest_version(), PGONCE_RELEASE, result->before.database, result->days_added);
@@ -57,7 +58,8 @@ int cli_init(const cli_invocation *invocation)
 		exit_code = install_contract(invocation, connection, &result);
 	}
 	if (exit_code == CLI_OK) {
-		print_result(invocation, &result);
+		bool native = !invocation->given[OPTION_NO_NATIVE] && native_install(invocation, connection);
+		print_result(invocation, &result, native);
 	}
 	PQfinish(connection);
 	free(conninfo);

@@ -49,8 +49,10 @@ ABOUT(init_about,
       "once.migration records versions and checksums.",
       "It refuses: a contract newer than this command; a schema \"once\" that is not pgonce's; a migration that was "
       "changed after it ran; and a contract made by CREATE EXTENSION (use ALTER EXTENSION pgonce UPDATE).",
+      "If the server has the extension pgonce_native and this role is a superuser, it installs or updates that, too. "
+      "Nothing else depends on it: if it fails, init succeeds and says why.",
       "  pgonce init --dsn 'host=db dbname=app'", "  pgonce init --print > review.sql");
-USES(init_uses, {OPTION_PRINT, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+USES(init_uses, {OPTION_PRINT, false}, {OPTION_NO_NATIVE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(init_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(dev_about,
@@ -197,7 +199,8 @@ EXITS(top_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(doctor_about,
       "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
-      "the contract (version, owner, grants), partitions, indexes and vacuum, what holds back cleaning (transactions, "
+      "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
+      "what holds back cleaning (transactions, "
       "slots, standbys), the keeper, relays and consumers, and keys that look wrong (new for each attempt, or too "
       "coarse). Changes nothing.",
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "

@@ -41,6 +41,7 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_KEY] = TEXT('k', "key", "KEY",
                         "names the intent in its scope, for example 2026-01-31; 1 to 255 printable ASCII characters"),
     [OPTION_PRINT] = FLAG(0, "print", "print the SQL of a new installation, for review, and connect to nothing"),
+    [OPTION_NO_NATIVE] = FLAG(0, "no-native", "leave pgonce_native, the hot functions in C, out of this database"),
     [OPTION_DIR] = TEXT(0, "dir", "DIR", "where the private PostgreSQL lives; default: .pgonce"),
     [OPTION_DETACH] = FLAG(0, "detach", "start, print, and leave the server running"),
     [OPTION_STOP] = FLAG(0, "stop", "stop the server; its data stays"),

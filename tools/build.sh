@@ -22,6 +22,7 @@ what_is_here() {
 	for library in libpq libcrypto jansson libcurl libmicrohttpd rdkafka librabbitmq libssl libnats cmocka; do
 		echo "$library $(pkg-config --modversion "$library" 2>/dev/null || echo no)"
 	done
+	headers=$(pg_config --includedir-server 2>/dev/null) && ls "$headers/postgres.h" 2>/dev/null || echo "no headers of a server"
 	ls /usr/share/nginx/src/configure 2>/dev/null || cat "$unpacked/version" 2>/dev/null || echo "no nginx"
 }
 again=""

@@ -7,7 +7,7 @@ set -euf
 
 # package: tasks: how to tell that it is here: what it is for
 #   tasks   run, and build, are part of test, lint and the benchmarks. With "?" the task goes on without it where the system has no such package.
-#   tell    program P, library L (of pkg-config), file F, module M (of Python), server (of PostgreSQL)
+#   tell    program P, library L (of pkg-config), file F, module M (of Python), server (of PostgreSQL), headers (of the server)
 table="
 gcc:run build:program gcc:the compiler
 libc6-dev:run build:file /usr/include/stdlib.h:the C library
@@ -26,6 +26,7 @@ libnats-dev:run? build?:library libnats:the NATS client library
 librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
 postgresql:run test bench:server:the private PostgreSQL
+postgresql-server-dev:test? bench?:headers:its headers, for pgonce_native
 nginx:run test bench:program nginx:the gateway's server
 nats-server:run? test bench-events:program nats-server:the private NATS
 g++:test:program g++:checks that pgonce.h compiles as C++
@@ -88,6 +89,7 @@ is_here() {
 	"library "*) pkg-config --exists "$rest" 2>/dev/null ;;
 	"module "*) /usr/bin/python3 -c "import $rest" 2>/dev/null ;;
 	"file "*) a_file_is "$rest" ;;
+	headers) [ -e "$(pg_config --includedir-server 2>/dev/null)/postgres.h" ] ;;
 	server)
 		[ -x "$(pg_config --bindir 2>/dev/null)/initdb" ] || [ -x "${PGONCE_PG_BINDIR:-}/initdb" ] ||
 			a_file_is '/usr/lib/postgresql/*/bin/initdb' || a_file_is '/usr/pgsql-*/bin/initdb' || command -v initdb >/dev/null 2>&1
@@ -148,7 +150,7 @@ name_them() {
 if ! command -v apt-get >/dev/null 2>&1; then
 	say() {
 		for package in $1; do
-			printf '  %-34s %s\n' "$(field "$package" 3 | sed 's/^server$/a PostgreSQL server, 13 or later/')" "$(field "$package" 4)"
+			printf '  %-34s %s\n' "$(field "$package" 3 | sed 's/^server$/a PostgreSQL server, 13 or later/; s/^headers$/the headers of that server/')" "$(field "$package" 4)"
 		done
 	}
 	if [ -n "$missing" ]; then
@@ -167,6 +169,15 @@ fi
 runtime() {
 	version=$(apt-cache depends clang 2>/dev/null | sed -n 's/^ *Depends: clang-\([0-9][0-9]*\)$/\1/p' | head -1)
 	echo "libclang-rt-${version:-0}-dev"
+}
+
+# The server's headers are a package named after its version; one that suits all versions brings all compilers.
+headers() {
+	set +f
+	version=$(printf "%s\n" /usr/lib/postgresql/*/bin/initdb | cut -d/ -f5 | grep -x "[0-9]*" | sort -n | tail -1)
+	set -f
+	[ -n "$version" ] || version=$(apt-cache depends postgresql 2>/dev/null | sed -n 's/^ *Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -1)
+	echo "postgresql-server-dev-${version:-0}"
 }
 
 as_root=""
@@ -189,6 +200,7 @@ fi
 install=$missing
 for package in $optional; do
 	[ "$package" != libclang-rt-dev ] || package=$(runtime)
+	[ "$package" != postgresql-server-dev ] || package=$(headers)
 	if apt-cache show "$package" >/dev/null 2>&1; then
 		install="$install $package"
 	else

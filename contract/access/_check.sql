@@ -4,7 +4,7 @@
 -- failed.
 CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF tenant IS NULL OR length(tenant) > 255 THEN
+    IF tenant IS NULL OR length(tenant) > 255 OR NOT once._find_native() THEN
         PERFORM once._refuse('P4003', tenant, scope, key,
             'a tenant is 0 to 255 characters, '''' where there is only one');
     END IF;

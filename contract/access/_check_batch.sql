@@ -4,7 +4,7 @@
 -- element until its transaction ends.
 CREATE FUNCTION once._check_batch(tenant text, VARIADIC sizes integer[]) RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
-    IF tenant IS NULL OR length(tenant) > 255 THEN
+    IF tenant IS NULL OR length(tenant) > 255 OR NOT once._find_native() THEN
         PERFORM once._refuse('P4003', tenant, NULL, NULL,
             'a tenant is 0 to 255 characters, '''' where there is only one');
     END IF;

@@ -10,11 +10,13 @@ import subprocess
 
 import pytest
 
+from harness.native import library as native_library
 from harness.postgres import ROOT, clean_environment
 
 from .command import COMMANDS, PROGRAM
 
 BUILD = PROGRAM.parents[1]
+PKGLIBDIR = subprocess.run(["pg_config", "--pkglibdir"], capture_output=True, text=True, check=True).stdout.strip()
 pytestmark = pytest.mark.skipif("PGONCE_SANITIZED" in os.environ, reason="what is sanitized is not installed")
 
 DOCUMENTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "dashboards", "examples/pgonce.conf"}
@@ -54,8 +56,9 @@ def test_all_of_it_is_installed_and_nothing_else(destination, prefix):
             found.add(f"LIB/{path.relative_to(library)}" if library in path.parents and "nginx" not in path.parts and "systemd" not in path.parts
                       else str(path.relative_to(prefix)))
         else:
-            assert re.search(r"/extension/pgonce(--1\.0\.0\.sql|\.control)$", str(path)), path
+            assert re.search(r"/extension/pgonce(_native)?(--1\.0\.0\.sql|\.control)$", str(path)) or str(path) == f"{destination}{PKGLIBDIR}/pgonce_native.so", path
     assert found == EXPECTED
+    assert len(list(destination.rglob("pgonce_native*"))) == (3 if native_library().exists() else 0)
     assert not [path for path in destination.rglob("*") if path.is_symlink() and not path.exists()], "links that lead nowhere"
 
 

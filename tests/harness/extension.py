@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """A server for which CREATE EXTENSION pgonce works: a copy of the one under test, in a folder of its own. PostgreSQL looks for extensions
-relative to its program, so that a copied program, beside links to all the others, finds the copied folder."""
+relative to its program, so that a copied program, beside links to all the others, finds the copied folder. native: CREATE EXTENSION pgonce_native does, too."""
 
 import contextlib
 import os
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 
+from .native import SCRIPT, library as native_library
 from .postgres import ROOT, Postgres, find_bindir, private_directory
 
 VERSION = "1.0.0"
@@ -23,8 +24,19 @@ def folders(bindir):
     return bindir, *(next(top / each for each in (f"{name}/postgresql", name) if (top / each).is_dir()) for name in ("share", "lib"))
 
 
+def add_native(extensions, pkglibdir, copied):
+    """pgonce_native's files, and its library among links to all the others."""
+    copied.mkdir(parents=True)
+    for file in pkglibdir.iterdir():
+        if file.name != native_library().name:
+            (copied / file.name).symlink_to(file)
+    shutil.copy(native_library(), copied)
+    for file in (SCRIPT, ROOT / "native/pgonce_native.control"):
+        shutil.copy(file, extensions)
+
+
 @contextlib.contextmanager
-def extended_server(**arguments):
+def extended_server(native=False, **arguments):
     top = private_directory("pgonce-ext-")
     bindir, sharedir, pkglibdir = folders(find_bindir().resolve())
     common = os.path.commonpath([bindir, sharedir, pkglibdir])
@@ -36,6 +48,8 @@ def extended_server(**arguments):
         else:
             (copied[bindir] / program.name).symlink_to(program)
     shutil.copytree(sharedir, copied[sharedir], dirs_exist_ok=True)
+    if native:
+        add_native(copied[sharedir] / "extension", pkglibdir, top / pkglibdir.relative_to(common))
     for library in (bindir.parent / "lib", pkglibdir):
         place = top / library.relative_to(common)
         if library.exists() and not place.exists():

@@ -5,6 +5,8 @@ Unix socket only, in a directory of its own under /tmp (socket paths are short),
 PGONCE_PG_BINDIR chooses the server's version. As root the server runs as `postgres` or `nobody`, since PostgreSQL
 refuses root.
 
+PGONCE_NATIVE=yes: databases with the contract have pgonce_native, too, so that the whole suite runs on C as it does on SQL.
+
 As a command: postgres.py CMD...   runs CMD with PGHOST, PGPORT, PGUSER, PGDATABASE naming a fresh database with the
 contract."""
 
@@ -400,7 +402,17 @@ class Database:
         """Installs the contract and returns the notices that it gave."""
         connection = self.connect(user)
         connection.cursor().execute(install_script())
+        if os.environ.get("PGONCE_NATIVE") == "yes" and user == "postgres":  # an ordinary owner may not
+            self.add_native()
         return list(connection.notices)
+
+    def add_native(self):
+        """pgonce_native, from where it was built."""
+        from .native import native_script  # pylint: disable=import-outside-toplevel,cyclic-import  # which takes ROOT from here
+
+        connection = self.server.connect(self.name)
+        connection.cursor().execute(native_script())
+        connection.close()
 
     def close(self):
         for connection in self.connections:

@@ -44,7 +44,7 @@ def soname(package):
 
 
 def path_of(name):
-    return next(path for path in (BUILD / folder / name for folder in ("cli", "lib", "gateway", "contract")) if path.exists())
+    return next(path for path in (BUILD / folder / name for folder in ("cli", "lib", "gateway", "contract", "native")) if path.exists())
 
 
 @pytest.mark.plain("the nginx module that is tried there is another build's: the system's nginx takes no sanitized one")

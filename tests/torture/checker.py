@@ -11,6 +11,7 @@ import dataclasses
 NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
 SERVICE_RETURNS_S = 120
 FAULT_LASTS_S = 10  # what it did to a connection may be noticed so much later
+NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)
 FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
 
 
@@ -274,6 +275,35 @@ def same_bytes(story):
             yield case.name, f"{first} was acknowledged with {first.said()[0]}, and the intent is {row['state']}"
         elif (row["status"], row["body"]) != first.said():
             yield case.name, f"{first} was told {first.said()}, and stored is {(row['status'], row['body'])}"
+
+
+@rule(online=True)
+def asked_anew(story):
+    """Promise 2: what the gateway has in memory is of the server that it has. Once it knows of a failover, it tells from memory only what it asked of the new one."""
+    for begun, over in failovers(story):
+        for case in story.cases.values():
+            asked = [a for a in case.attempts if (a.ended is None or a.ended > begun) and not is_cached(a)]
+            for attempt in case.attempts:
+                if is_cached(attempt) and attempt.began > over + NOTICED_S and not any(a.began < attempt.ended for a in asked):
+                    yield case.name, f"{attempt} was answered from memory, and since the failover at {begun:.1f} s nobody has asked the database"
+
+
+def is_cached(attempt):
+    return bool(attempt.answer and attempt.answer.get("cached"))
+
+
+def failovers(story):
+    """(the old primary was alive, the new one is certainly primary) of each that was done."""
+    begun = None
+    for record in story.faults:
+        if record["fault"] != "failover":
+            continue
+        if record["action"] == "begin":
+            begun = record["t"]
+        elif begun is not None:
+            if not str(record.get("detail")).startswith("not now"):
+                yield begun, record["t"]
+            begun = None
 
 
 @rule(online=True)

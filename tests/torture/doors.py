@@ -71,6 +71,7 @@ class Answer:
     body: bytes = None
     replayed: bool = None
     loose: bool = False
+    cached: bool = False  # the gateway asked no database
 
 
 class Left(Exception):
@@ -489,7 +490,7 @@ class HttpDoor:
             return Answer("unknown", f"cut: {error.__class__.__name__}")
         if not response.whole or response.header("Connection") == "close":
             self.close()
-        return self.judge(response)
+        return dataclasses.replace(self.judge(response), cached=response.header("X-Cache") == "hit")
 
     @staticmethod
     def judge(response):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: PostgreSQL
-"""The system with one guarantee taken out, twenty times: what the checker must notice. A mutation of the contract replaces a piece of its
+"""The system with one guarantee taken out, again and again: what the checker must notice. A mutation of the contract replaces a piece of its
 text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
@@ -18,6 +18,7 @@ from harness.postgres import ROOT
 PARTS = {  # what a program is made of
     "gateway/ngx_http_once_module.so": ("lib", "include", "gateway"),
     "cli/pgonce": ("lib", "include", "relay", "consume", "keeper", "broker", "service", "cli", "contract"),
+    "native/pgonce_native.so": ("native", "contract"),
     "tests/torture/torture_client": ("lib", "include", "tests/torture"),
 }
 LEFT_OUT = {".git", ".pgonce", "build", "build-sanitized", "build-threads", "build-coverage"}
@@ -36,6 +37,8 @@ class Mutation:
     target: str = ""  # what is built of them
     script: str = ""  # SQL that follows the contract
     broker: str = "nats"
+    cache: bool = None  # the plan's, where it matters
+    native: bool = False  # likewise: what is taken out of SQL alone would not show in C
     build: pathlib.Path = None  # where the programs are, once it is prepared
 
     def contract(self, text):
@@ -65,7 +68,7 @@ def overlay(mutation, build, cache):
         for old in cache.glob(f"{mutation.name}-*"):
             shutil.rmtree(old)
         made = compile_mutant(mutation, cache / f"{mutation.name}-{stamp}-tree")
-        for program in (path for folder in ("cli", "gateway", "tests/torture") for path in (build / folder).glob("*") if path.is_file()):
+        for program in (path for folder in ("cli", "gateway", "native", "tests/torture") for path in (build / folder).glob("*") if path.is_file()):
             linked = kept / program.relative_to(build)
             linked.parent.mkdir(parents=True, exist_ok=True)
             linked.symlink_to(program)
@@ -104,6 +107,16 @@ MUTATIONS = {
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
             functions=tuple((function, LOCKS, "true") for function in ("_enter", "_start_over", "_claim")),
+        ),
+        Mutation(
+            "native_without_lock",
+            "pgonce_native keeps attempts at one intent not apart by their lock",
+            rules=("told_at_once", "at_most_one"),
+            doors=("sql", "lib"),
+            faults=("delay:client-pg",),
+            files=(("native/store.c", "if (held_already) {", "if (true) { return true;"),),
+            target="native/pgonce_native.so",
+            native=True,
         ),
         Mutation(
             "no_fence_check",
@@ -212,6 +225,19 @@ MUTATIONS = {
                 ),
             ),
             target="gateway/ngx_http_once_module.so",
+        ),
+        Mutation(
+            "cache_survives_failover",
+            "the gateway keeps its copies of answers though it has lost the server that they are of",
+            rules=("asked_anew",),
+            doors=("http",),
+            faults=("failover",),
+            files=(
+                ("gateway/ngx_http_once_cache.c", "static void on_lost(void) { lock(); throw_away(); unlock(); }", "static void on_lost(void) { lock(); unlock(); }"),
+                ("gateway/ngx_http_once_cache.c", "if (cache.zone->server != server) {", "if (cache.zone->server == 0) {"),
+            ),
+            target="gateway/ngx_http_once_module.so",
+            cache=True,
         ),
         Mutation(
             "released_5xx",

@@ -21,6 +21,7 @@ class Figures:
         self.intents = len(story.intents)
         self.verdicts = collections.Counter(attempt.verdict or "no answer" for attempt in attempts)
         self.replays = sum(bool(attempt.answer and attempt.answer.get("replayed")) for attempt in attempts)
+        self.cached = sum(bool(attempt.answer and attempt.answer.get("cached")) for attempt in attempts)
         self.doors = collections.Counter(intent["door"] for intent in story.intents.values())
         self.faults = collections.Counter(record["fault"] for record in story.faults if record["action"] == "begin")
         self.faults.subtract(record["fault"] for record in story.faults if not_done(record))
@@ -47,7 +48,7 @@ class Figures:
     def rows(self):
         yield "seconds", f"{self.seconds:.0f}"
         yield "intents", f"{self.intents} ({counted(self.doors)})"
-        yield "attempts", f"{self.attempts} ({counted(self.verdicts)}; replays {self.replays})"
+        yield "attempts", f"{self.attempts} ({counted(self.verdicts)}; replays {self.replays}, from memory {self.cached})"
         yield "answered", f"{self.answered():.1%} of the attempts, definitely"
         yield "effects", f"{self.effects}, applied messages {self.applied}"
         yield "faults", f"{sum(self.faults.values())} ({counted(self.faults)})"

@@ -5,11 +5,13 @@ import dataclasses
 import json
 import os
 import pathlib
+import random
 import shutil
 import threading
 import time
 import traceback
 
+from harness.native import library
 from harness.postgres import private_directory, wait_until
 
 from . import checker, facts as facts_of, history, report
@@ -33,7 +35,21 @@ class Plan:
     scale: float = 1  # so many times the usual number of faults
     mutation: object = None
     until: tuple = None  # rules: the run ends as soon as one of them is seen to be broken
+    cache: bool = None  # the gateway answers from memory; None: as the seed says, in half of the runs
+    native: bool = None  # the contract's hot functions are those in C; None: likewise, where they are built
     at_least: int = 0  # so many intents: a busy machine takes longer than `seconds` for them
+
+    @property
+    def has_cache(self):
+        return random.Random(f"{self.seed}/cache").random() < 0.5 if self.cache is None else self.cache
+
+    @property
+    def has_native(self):
+        return library().exists() and random.Random(f"{self.seed}/native").random() < 0.5 if self.native is None else self.native
+
+    def parts(self):
+        """What a run may have or not, for people."""
+        return f"once_replay_cache {'on' if self.has_cache else 'off'}, pgonce_native {'on' if self.has_native else 'off'}"
 
     def command(self):
         """That repeats it."""
@@ -68,7 +84,7 @@ class Result:
 
     def text(self):
         plan = self.plan
-        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}",
+        lines = [report.summary(f"torture: seed {plan.seed}, {plan.seconds} s, {plan.broker}, faults: {', '.join(plan.faults) if plan.faults else 'none' if plan.faults == () else 'all'}, {plan.parts()}",
                                 self.figures)] if self.history else []  # fmt: skip
         shown = set()
         for violation in self.violations:
@@ -136,7 +152,7 @@ def run(plan, keep=None, say=lambda text: None):
 
 def judge(plan, directory, result, say):
     """Fills the result; raises where the harness itself fails."""
-    system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation)
+    system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native)
     path = directory / "history.jsonl"
     recorder, workload, watch = None, None, None
     try:

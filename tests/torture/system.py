@@ -16,6 +16,7 @@ from harness import kafka as kafka_harness
 from harness.broker import free_port
 from harness.kafka import Kafka
 from harness.nats import Nats
+from harness.native import native_script
 from harness.nginx import BUILD
 from harness.postgres import install_script, wait_until
 from harness.rabbitmq import RabbitMQ
@@ -76,6 +77,7 @@ BROKERS = ("nats", "rabbitmq", "kafka")
 GATEWAY = """
     once_database "{dsn}";
     once_timeout 2s;
+    {cache}
     send_timeout 10s;
     upstream naive {{ server 127.0.0.1:{naive}; keepalive 8; }}
     upstream handoff {{ server 127.0.0.1:{handoff}; keepalive 8; }}
@@ -88,6 +90,7 @@ GATEWAY = """
 LOCATIONS = """
     once_tenant $http_x_tenant;
     once_lease 3s;
+    add_header X-Cache "$once_cache" always;
     location /naive { once required; once_scope naive; proxy_pass http://naive; }
     location /handoff { once required; once_scope handoff; once_in_doubt retry; once_wait 2s; proxy_pass http://handoff; }
 """
@@ -98,9 +101,11 @@ class NotNow(Exception):
 
 
 class System:
-    """mutation: an object that may have contract(sql) -> sql, which is installed instead, and build, where the programs are instead."""
+    """mutation: an object that may have contract(sql) -> sql, which is installed instead, and build, where the programs are instead.
+    cache: the gateway has once_replay_cache. native: the databases have pgonce_native."""
 
-    def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None):
+    def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None, cache=True, native=False):
+        self.cache, self.native = cache, native
         self.seed, self.directory, self.broker_kind, self.seconds, self.mutation = seed, pathlib.Path(directory), broker, seconds, mutation
         self.build = pathlib.Path(getattr(mutation, "build", None) or BUILD)
         self.program = self.build / "cli/pgonce"
@@ -229,6 +234,8 @@ class System:
             with node.connect(name) as connection, connection.cursor() as cursor:
                 cursor.execute("SET statement_timeout = 0")
                 cursor.execute(contract)
+                if self.native:
+                    cursor.execute(native_script(self.build / "native/pgonce_native.so"))
                 for group, roles in ROLES.items():
                     for role in roles:
                         cursor.execute(f"CREATE ROLE {role} LOGIN IN ROLE {group}")
@@ -298,7 +305,7 @@ class System:
         self.handoff = self._job("handoff", [*upstream, "handoff", self.sockets / "handoff", self.handoff_dsn], self.sockets / "handoff")
         ports = {name: self.links[f"gateway-{name}"].port for name in ("naive", "handoff")}
         module = self.build / "gateway/ngx_http_once_module.so"
-        http = GATEWAY.format(dsn=self.dsn("gateway-pg"), **ports)
+        http = GATEWAY.format(dsn=self.dsn("gateway-pg"), cache="once_replay_cache zone=replays:1m;" if self.cache else "", **ports)
         self.gateway = Gateway("gateway", self.directory, server=LOCATIONS, http=http, workers=2, module=module)
         self._begin(self.gateway)
         self.links["client-gateway"].target(self.gateway.nginx.h1)

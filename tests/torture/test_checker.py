@@ -674,6 +674,26 @@ def test_a_lease_from_a_clock_that_was_ahead(run):
     assert run.broken() == set()
 
 
+def failover(run, detail="to postgres-b"):
+    run.log("fault", fault="failover", target="primary", action="begin")
+    run.log("fault", fault="failover", target="primary", action="end", detail=detail)
+
+
+@pytest.mark.parametrize("after_s, asked, detail, broken", [
+    (checker.NOTICED_S, False, "to postgres-b", {"asked_anew"}), (checker.NOTICED_S, True, "to postgres-b", set()),
+    (checker.NOTICED_S - 3, False, "to postgres-b", set()), (checker.NOTICED_S, False, "not now: one of the two is down", set()),
+])  # fmt: skip
+def test_an_answer_from_memory_after_a_failover(run, after_s, asked, detail, broken):
+    intent = run.done(door="http")
+    run.attempt(intent, 2, cached=True, replayed=True)
+    failover(run, detail)
+    run.t += after_s
+    if asked:
+        run.attempt(intent, 3, replayed=True)
+    run.attempt(intent, 4, cached=True, replayed=True)
+    assert run.broken() == broken
+
+
 @pytest.mark.parametrize("verdict", ["unknown", "failed", "busy", None])
 def test_an_intent_that_is_never_answered(run, verdict):
     intent = run.intent()

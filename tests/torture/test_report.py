@@ -39,7 +39,7 @@ def test_the_figures_of_a_run_are_counted():
     run = broken_run()
     figures = dict(report.Figures(run, run.facts, run.check()).rows())
     assert figures["duplicates"] == "1" and figures["losses"] == "0" and figures["violations"] == "at_most_one 1"
-    assert figures["intents"].startswith("5 (sql 4, http 1)") and figures["attempts"].startswith("6 (acknowledged 6; replays 1)")
+    assert figures["intents"].startswith("5 (sql 4, http 1)") and figures["attempts"].startswith("6 (acknowledged 6; replays 1, from memory 0)")
     assert figures["faults"] == "3 (kill 2, pause 1)" and figures["answered"].startswith("100.0%")
     assert figures["recovery"].startswith("median ") and "after kill relay" in figures["recovery"]
 

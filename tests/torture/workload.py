@@ -361,7 +361,8 @@ class Workload:
             answers = [door.attempt(intent, number, payload, orders) for intent, number, payload in made]
         for (intent, number, _), answer in zip(made, answers):
             self.recorder.answer(
-                intent.number, number, answer.verdict, answer.code, answer.status, answer.body, answer.replayed, loose=answer.loose or None
+                intent.number, number, answer.verdict, answer.code, answer.status, answer.body, answer.replayed,
+                loose=answer.loose or None, cached=answer.cached or None,
             )
             self.follow(group, intent, job, answer, draw)
 
@@ -438,6 +439,8 @@ class Workload:
         """What comes after an answer: late retries, and the same key with another payload."""
         if draw.random() < 0.2:
             self.elsewhere(group, intent, draw).push(draw.uniform(0.2, 15), [intent], late=True)
+        if group.name == "http" and draw.random() < 0.3:  # as late as a copy in the gateway's memory may be
+            group.push(draw.uniform(15, 60), [intent], late=True)
         if draw.random() < 0.12 and group.name != "message":
             other = json.loads(intent.payload) | {"other": draw.getrandbits(32)}
             group.push(draw.uniform(0, 5), [intent], payload=json.dumps(other))

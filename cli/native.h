@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * native.h: pgonce_native, the contract's hot functions in C, in a database: what is there, and
+ * putting it there. For init, dev and doctor.
+ */
+#pragma once
+
+#include "connect.h"
+
+typedef enum native_use {
+	NATIVE_SQL,       /* there is none */
+	NATIVE_C,         /* it answers */
+	NATIVE_OTHER,     /* the server has another version than the database */
+	NATIVE_BROKEN,    /* it cannot be loaded */
+	NATIVE_UNTRUSTED, /* it was made for another contract than this one, and leaves all to SQL */
+	NATIVE_UNKNOWN    /* this role may not call once.start */
+} native_use;
+
+typedef struct native_state {
+	native_use use;
+	char detail[256]; /* one sentence */
+} native_state;
+
+/*
+ * Installs it, or brings it up to date, where the server has it and this role may. Never fails:
+ * without it SQL does the same; what went wrong is a note. True: it is in the database now.
+ */
+bool native_install(const cli_invocation *invocation, PGconn *connection);
+/* What answers in this database; loads the library into this session. */
+void native_inspect(PGconn *connection, native_state *state);

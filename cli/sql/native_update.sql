@@ -1,0 +1,2 @@
+-- SPDX-License-Identifier: PostgreSQL
+ALTER EXTENSION pgonce_native UPDATE

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * The functions that stand in for the contract's in plans, each with its plain path alone:
+ * READ COMMITTED, a caller that may name any tenant, arguments of usual shape, an intent that
+ * is new or has succeeded, an open day. Whatever is not plain goes to the SQL function, with
+ * the same arguments, before anything was changed but that the intent's lock may be taken,
+ * which that function takes too. */
+#include "native.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "executor/executor.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/primnodes.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/typcache.h"
+
+#define BODY_BYTES_PLAIN 8192 /* see once._is_plain */
+
+/* What is kept for a call in a plan: in fn_extra, so for as long as an executor runs it. */
+typedef struct call_site {
+	Oid original;      /* the contract's function */
+	FmgrInfo function; /* the same, to be called; not before it is needed */
+	bool plain_types;  /* bytes where a body may be of any type */
+} call_site;
+
+/* What a finish is given, checked. */
+typedef struct finishing {
+	Datum body;
+	bool body_is_null;
+	Oid state;
+	text *traceparent;
+} finishing;
+
+/* The arguments' numbers in once.finish and once.finish_new. */
+enum finish_argument {
+	FINISH_SCOPE,
+	FINISH_KEY,
+	FINISH_FINGERPRINT,
+	FINISH_STATUS,
+	FINISH_TEXT,
+	FINISH_JSON,
+	FINISH_BODY,
+	FINISH_HEADERS,
+	FINISH_RESULT_TYPE,
+	FINISH_RESULT_ID,
+	FINISH_STATE,
+	FINISH_ERROR_CODE,
+	FINISH_ERROR_MESSAGE,
+	FINISH_TENANT,
+	FINISH_TRACEPARENT
+};
+
+/* The columns of once.started. */
+enum started_column {
+	STARTED_VERDICT,
+	STARTED_STATE,
+	STARTED_RESPONSE_STATUS,
+	STARTED_RESPONSE_BODY,
+	STARTED_RESPONSE_HEADERS,
+	STARTED_RESULT_TYPE,
+	STARTED_RESULT_ID,
+	STARTED_ERROR_CODE,
+	STARTED_ERROR_MESSAGE,
+	STARTED_FENCE,
+	STARTED_TRACEPARENT,
+	STARTED_COUNT
+};
+
+static int64 answered; /* calls that were answered here */
+
+static bool may_execute(Oid function, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+/* The plan's call of this function: looked at when an executor first gets here. The plan has
+ * the substitute in the place of a function that everybody needs a right to, so that right is
+ * asked for here. */
+static call_site *call_site_of(FunctionCallInfo fcinfo, int function)
+{
+	call_site *site = fcinfo->flinfo->fn_extra;
+	if (site != NULL) {
+		return site;
+	}
+	const native_mirrored *mirrored = &native_mirrored_functions[function];
+	Node *expression = fcinfo->flinfo->fn_expr;
+	if (expression == NULL || !IsA(expression, FuncExpr) || PG_NARGS() != mirrored->argument_count) {
+		elog(ERROR, "once_native.%s is not to be called by name", mirrored->name);
+	}
+	bool plain_types = true;
+	for (int i = 0; i < mirrored->argument_count; i++) {
+		Oid type = get_fn_expr_argtype(fcinfo->flinfo, i);
+		if (mirrored->argument_types[i] == ANYNONARRAYOID) {
+			plain_types = plain_types && type == BYTEAOID;
+		} else if (type != mirrored->argument_types[i]) {
+			elog(ERROR, "once_native.%s is not to be called by name", mirrored->name);
+		}
+	}
+	Oid original = native_function_find(function);
+	if (!may_execute(original, GetUserId())) {
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(original));
+	}
+	InvokeFunctionExecuteHook(original);
+
+	site = MemoryContextAllocZero(fcinfo->flinfo->fn_mcxt, sizeof *site);
+	site->original = original;
+	site->plain_types = plain_types;
+	fcinfo->flinfo->fn_extra = site;
+	return site;
+}
+
+/* The SQL function decides. It finds the types of its arguments in the expression, as ever. */
+static Datum leave_to_sql(FunctionCallInfo fcinfo, call_site *site)
+{
+	LOCAL_FCINFO(original, ARGUMENTS_MAX);
+
+	if (!OidIsValid(site->function.fn_oid)) {
+		MemoryContext before = MemoryContextSwitchTo(fcinfo->flinfo->fn_mcxt);
+		FuncExpr *expression = copyObject((FuncExpr *)fcinfo->flinfo->fn_expr);
+		FmgrInfo function;
+		fmgr_info_cxt(site->original, &function, fcinfo->flinfo->fn_mcxt);
+		expression->funcid = site->original;
+		fmgr_info_set_expr((Node *)expression, &function);
+		site->function = function;
+		MemoryContextSwitchTo(before);
+	}
+	InitFunctionCallInfoData(*original, &site->function, PG_NARGS(), fcinfo->fncollation, fcinfo->context,
+	                         fcinfo->resultinfo);
+	memcpy(original->args, fcinfo->args, sizeof fcinfo->args[0] * (size_t)PG_NARGS());
+	Datum result = FunctionCallInvoke(original);
+	fcinfo->isnull = original->isnull;
+	return result;
+}
+
+/* once._enter's quick test, but the lock. */
+static bool enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
+                  int tenant)
+{
+	if (PG_ARGISNULL(scope) || PG_ARGISNULL(scope + 1) || PG_ARGISNULL(scope + 2) || PG_ARGISNULL(tenant)) {
+		return false;
+	}
+	if (XactReadOnly || IsolationUsesXactSnapshot() || IsInParallelMode() || OidIsValid(GetCurrentRoleId())) {
+		return false;
+	}
+	intent->scope = PG_GETARG_TEXT_PP(scope);
+	intent->key = PG_GETARG_TEXT_PP(scope + 1);
+	intent->fingerprint = PG_GETARG_BYTEA_PP(scope + 2);
+	intent->tenant = PG_GETARG_TEXT_PP(tenant);
+	intent->bucket = native_bucket(intent->key);
+	size_t scope_bytes = VARSIZE_ANY_EXHDR(intent->scope);
+	if (intent->bucket < 0 || scope_bytes == 0 || scope_bytes + VARSIZE_ANY_EXHDR(intent->tenant) > 255) {
+		return false;
+	}
+	switch (VARSIZE_ANY_EXHDR(intent->fingerprint)) {
+	case 16:
+	case 20:
+	case 28:
+	case 32:
+	case 48:
+	case 64:
+		break;
+	default:
+		return false;
+	}
+	return may_execute(contract->any_tenant, GetSessionUserId());
+}
+
+/* once._trace: NULL for what is no traceparent. */
+static text *trace(FunctionCallInfo fcinfo, int argument)
+{
+	static const char shape[] = "00-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
+
+	if (PG_ARGISNULL(argument)) {
+		return NULL;
+	}
+	text *given = PG_GETARG_TEXT_PP(argument);
+	const char *at = VARDATA_ANY(given);
+	if (VARSIZE_ANY_EXHDR(given) != sizeof shape - 1) {
+		return NULL;
+	}
+	for (size_t i = 0; i < sizeof shape - 1; i++) {
+		if (shape[i] == 'h' ? !((at[i] >= '0' && at[i] <= '9') || (at[i] >= 'a' && at[i] <= 'f')) : at[i] != shape[i]) {
+			return NULL;
+		}
+	}
+	return strspn(at + 3, "0") >= 32 || strspn(at + 36, "0") >= 16 ? NULL : given;
+}
+
+static Datum started_make(TupleDesc shape, Datum *values, bool *nulls)
+{
+	return HeapTupleGetDatum(heap_form_tuple(shape, values, nulls));
+}
+
+/* The shape of once.started; NULL where it has changed. To be released. */
+static TupleDesc started_shape(FunctionCallInfo fcinfo, const native_contract *contract)
+{
+	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
+	                                         TEXTOID, TEXTOID, TEXTOID, INT4OID,  TEXTOID};
+
+	if (get_fn_expr_rettype(fcinfo->flinfo) != contract->started_type) {
+		return NULL;
+	}
+	TupleDesc shape = lookup_rowtype_tupdesc(contract->started_type, -1);
+	bool fits = shape->natts == STARTED_COUNT;
+	for (int i = 0; fits && i < STARTED_COUNT; i++) {
+		fits = TupleDescAttr(shape, i)->atttypid == types[i] && !TupleDescAttr(shape, i)->attisdropped;
+	}
+	if (!fits) {
+		ReleaseTupleDesc(shape);
+		return NULL;
+	}
+	return shape;
+}
+
+/* Whether this row is a plain replay; its answer. */
+static bool replay(native_tables *tables, HeapTuple row, const native_contract *contract, const native_intent *intent,
+                   Datum *values, bool *nulls)
+{
+	static const int columns[STARTED_COUNT] = {[STARTED_RESPONSE_STATUS] = COLUMN_RESPONSE_STATUS,
+	                                           [STARTED_RESPONSE_BODY] = COLUMN_RESPONSE_BODY,
+	                                           [STARTED_RESPONSE_HEADERS] = COLUMN_RESPONSE_HEADERS,
+	                                           [STARTED_RESULT_TYPE] = COLUMN_RESULT_TYPE,
+	                                           [STARTED_RESULT_ID] = COLUMN_RESULT_ID,
+	                                           [STARTED_ERROR_CODE] = COLUMN_ERROR_CODE,
+	                                           [STARTED_ERROR_MESSAGE] = COLUMN_ERROR_MESSAGE,
+	                                           [STARTED_FENCE] = COLUMN_FENCE,
+	                                           [STARTED_TRACEPARENT] = COLUMN_TRACEPARENT};
+	bool is_null;
+	Datum state = native_column_get(tables, row, COLUMN_STATE, &is_null);
+
+	if (is_null || DatumGetObjectId(state) != contract->states[STATE_SUCCEEDED]) {
+		return false;
+	}
+	bytea *stored = DatumGetByteaPP(native_column_get(tables, row, COLUMN_FINGERPRINT, &is_null));
+	if (is_null || VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(intent->fingerprint) ||
+	    memcmp(VARDATA_ANY(stored), VARDATA_ANY(intent->fingerprint), VARSIZE_ANY_EXHDR(stored)) != 0) {
+		return false;
+	}
+	values[STARTED_VERDICT] = CStringGetTextDatum("replay");
+	values[STARTED_STATE] = CStringGetTextDatum("succeeded");
+	nulls[STARTED_VERDICT] = nulls[STARTED_STATE] = false;
+	for (int i = STARTED_RESPONSE_STATUS; i < STARTED_COUNT; i++) {
+		values[i] = native_column_get(tables, row, columns[i], &nulls[i]);
+	}
+	return true;
+}
+
+/* The plain path of once.start; with new_only that of once.start_new. False: it is not plain. */
+static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool new_only, Datum *result)
+{
+	native_intent intent;
+	native_tables tables;
+	TupleDesc shape = NULL;
+	Datum values[STARTED_COUNT] = {0};
+	bool nulls[STARTED_COUNT];
+	bool plain = false;
+
+	if (!enter(fcinfo, contract, &intent, 0, 3) || (!new_only && (shape = started_shape(fcinfo, contract)) == NULL)) {
+		return false;
+	}
+	memset(nulls, true, sizeof nulls);
+	/* As each statement of the SQL function does: what this transaction did so far shows. */
+	CommandCounterIncrement();
+	/* The lock comes before the snapshot, which then sees whatever the last holder committed. */
+	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, AccessShareLock, &tables)) {
+		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+		HeapTuple row = native_look(&tables, &intent, snapshot);
+		if (row != NULL) {
+			if (!new_only && replay(&tables, row, contract, &intent, values, nulls)) {
+				/* Fetches large values, while the snapshot keeps them. */
+				*result = started_make(shape, values, nulls);
+				(void)nextval_internal(contract->counted_replay, false);
+				plain = true;
+			}
+			heap_freetuple(row);
+		} else if (intent.bucket == 0 || native_day_has_begun(intent.bucket, GetCurrentTimestamp())) {
+			int32 fence = intent.bucket > 0 ? 1 : native_first_fence(contract);
+			native_note_start(&intent, fence);
+			if (new_only) {
+				*result = Int32GetDatum(fence);
+			} else {
+				text *traceparent = trace(fcinfo, 4);
+				values[STARTED_VERDICT] = CStringGetTextDatum("proceed");
+				values[STARTED_FENCE] = Int32GetDatum(fence);
+				values[STARTED_TRACEPARENT] = PointerGetDatum(traceparent);
+				nulls[STARTED_VERDICT] = nulls[STARTED_FENCE] = false;
+				nulls[STARTED_TRACEPARENT] = traceparent == NULL;
+				*result = started_make(shape, values, nulls);
+			}
+			plain = true;
+		}
+		UnregisterSnapshot(snapshot);
+		native_tables_close(&tables);
+	}
+	if (shape != NULL) {
+		ReleaseTupleDesc(shape);
+	}
+	return plain;
+}
+
+/* An outcome that once.finish stores without a closer look. */
+static bool outcome_is_plain(FunctionCallInfo fcinfo, const native_contract *contract, finishing *given)
+{
+	static const struct {
+		const char *name;
+		int state;
+	} states[] = {{"succeeded", STATE_SUCCEEDED},
+	              {"failed_final", STATE_FAILED_FINAL},
+	              {"failed_retryable", STATE_FAILED_RETRYABLE}};
+
+	if (PG_ARGISNULL(FINISH_STATE) ||
+	    PG_ARGISNULL(FINISH_TEXT) + PG_ARGISNULL(FINISH_JSON) + PG_ARGISNULL(FINISH_BODY) < 2) {
+		return false;
+	}
+	given->state = InvalidOid;
+	text *state = PG_GETARG_TEXT_PP(FINISH_STATE);
+	for (size_t i = 0; i < lengthof(states); i++) {
+		if (VARSIZE_ANY_EXHDR(state) == strlen(states[i].name) &&
+		    memcmp(VARDATA_ANY(state), states[i].name, strlen(states[i].name)) == 0) {
+			given->state = contract->states[states[i].state];
+		}
+	}
+	if (!OidIsValid(given->state)) {
+		return false;
+	}
+	given->body_is_null = false;
+	if (!PG_ARGISNULL(FINISH_TEXT)) {
+		/* The database's encoding is UTF-8. */
+		given->body = PointerGetDatum(PG_GETARG_TEXT_PP(FINISH_TEXT));
+	} else if (!PG_ARGISNULL(FINISH_JSON)) {
+		Jsonb *json = PG_GETARG_JSONB_P(FINISH_JSON);
+		given->body = CStringGetTextDatum(JsonbToCString(NULL, &json->root, (int)VARSIZE(json)));
+	} else if (!PG_ARGISNULL(FINISH_BODY)) {
+		given->body = PointerGetDatum(PG_GETARG_BYTEA_PP(FINISH_BODY));
+	} else {
+		given->body = (Datum)0;
+		given->body_is_null = true;
+	}
+	if (!given->body_is_null && VARSIZE_ANY_EXHDR(DatumGetPointer(given->body)) > BODY_BYTES_PLAIN) {
+		return false;
+	}
+	if (!PG_ARGISNULL(FINISH_STATUS) && (PG_GETARG_INT32(FINISH_STATUS) < 0 || PG_GETARG_INT32(FINISH_STATUS) > 999)) {
+		return false;
+	}
+	if (!PG_ARGISNULL(FINISH_HEADERS) && !JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(FINISH_HEADERS))) {
+		return false;
+	}
+	given->traceparent = trace(fcinfo, FINISH_TRACEPARENT);
+	return true;
+}
+
+static void outcome_insert(FunctionCallInfo fcinfo, const native_contract *contract, native_tables *tables,
+                           const native_intent *intent, const finishing *given, int32 fence, TimestampTz now)
+{
+	static const struct {
+		int column;
+		int argument;
+	} passed[] = {{COLUMN_RESPONSE_STATUS, FINISH_STATUS},  {COLUMN_RESPONSE_HEADERS, FINISH_HEADERS},
+	              {COLUMN_RESULT_TYPE, FINISH_RESULT_TYPE}, {COLUMN_RESULT_ID, FINISH_RESULT_ID},
+	              {COLUMN_ERROR_CODE, FINISH_ERROR_CODE},   {COLUMN_ERROR_MESSAGE, FINISH_ERROR_MESSAGE}};
+	Datum values[COLUMN_COUNT] = {0};
+	bool nulls[COLUMN_COUNT];
+
+	memset(nulls, true, sizeof nulls);
+#define SET(column, value) (values[column] = (value), nulls[column] = false)
+	SET(COLUMN_CREATED_AT, TimestampTzGetDatum(now));
+	SET(COLUMN_UPDATED_AT, TimestampTzGetDatum(now));
+	SET(COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
+	SET(COLUMN_BUCKET, Int32GetDatum(intent->bucket));
+	SET(COLUMN_FENCE, Int32GetDatum(fence));
+	SET(COLUMN_ATTEMPTS, Int32GetDatum(1));
+	SET(COLUMN_STATE, ObjectIdGetDatum(given->state));
+	SET(COLUMN_FORMAT_VERSION, Int16GetDatum(1));
+	SET(COLUMN_TENANT, PointerGetDatum(intent->tenant));
+	SET(COLUMN_SCOPE, PointerGetDatum(intent->scope));
+	SET(COLUMN_KEY, PointerGetDatum(intent->key));
+	SET(COLUMN_FINGERPRINT, PointerGetDatum(intent->fingerprint));
+	if (given->traceparent != NULL) {
+		SET(COLUMN_TRACEPARENT, PointerGetDatum(given->traceparent));
+	}
+	if (!given->body_is_null) {
+		SET(COLUMN_RESPONSE_BODY, given->body);
+	}
+	for (size_t i = 0; i < lengthof(passed); i++) {
+		if (!PG_ARGISNULL(passed[i].argument)) {
+			SET(passed[i].column, PG_GETARG_DATUM(passed[i].argument));
+		}
+	}
+#undef SET
+	native_insert(tables, values, nulls);
+	(void)nextval_internal(contract->counted_new, false);
+}
+
+/* The plain path of once.finish; with starting that of once.finish_new. */
+static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, bool starting, Datum *result)
+{
+	native_intent intent;
+	native_tables tables;
+	finishing given;
+	int32 fence = 1;
+	bool plain = false;
+
+	if (!enter(fcinfo, contract, &intent, FINISH_SCOPE, FINISH_TENANT) || !outcome_is_plain(fcinfo, contract, &given)) {
+		return false;
+	}
+	TimestampTz now = GetCurrentTimestamp();
+	if (!starting && (fence = native_noted_start(&intent)) < 0) {
+		return false;
+	}
+	if (intent.bucket > 0) {
+		fence = 1;
+		if (!native_day_has_begun(intent.bucket, now)) {
+			return false;
+		}
+	}
+	CommandCounterIncrement();
+	/* Whoever inserts this intent has its lock, so that nothing can come between the look and
+	 * the INSERT. A note without the lock is somebody's forgery: the SQL function knows what
+	 * to do. finish_new looks before it locks for writing, since it may have nothing to write. */
+	if (native_lock(&intent, !starting) &&
+	    native_leaf_find(contract, intent.bucket, starting ? AccessShareLock : RowExclusiveLock, &tables)) {
+		SnapshotData dirty;
+		/* What is being inserted or deleted right now is not plain either. */
+		InitDirtySnapshot(dirty);
+		HeapTuple row = native_look(&tables, &intent, &dirty);
+		if (row != NULL) {
+			heap_freetuple(row);
+		} else if (!starting || native_tables_lock(&tables, RowExclusiveLock)) {
+			if (starting && intent.bucket == 0) {
+				fence = native_first_fence(contract);
+			}
+			outcome_insert(fcinfo, contract, &tables, &intent, &given, fence, now);
+			if (starting) {
+				*result = Int32GetDatum(fence);
+			} else {
+				*result = given.body;
+				fcinfo->isnull = given.body_is_null;
+			}
+			plain = true;
+		}
+		native_tables_close(&tables);
+	}
+	return plain;
+}
+
+/* Runs the plain path as the contract's owner, as SECURITY DEFINER does; after an error the
+ * transaction's end gives the role back. */
+static Datum answer(FunctionCallInfo fcinfo, int function)
+{
+	call_site *site = call_site_of(fcinfo, function);
+	const native_contract *contract = site->plain_types ? native_known() : NULL;
+	Datum result = (Datum)0;
+	bool plain = false;
+
+	CHECK_FOR_INTERRUPTS();
+	fcinfo->isnull = false;
+	if (contract != NULL && contract->functions[function] == site->original) {
+		Oid role;
+		int context;
+		GetUserIdAndSecContext(&role, &context);
+		SetUserIdAndSecContext(contract->owner, context | SECURITY_LOCAL_USERID_CHANGE);
+		switch (function) {
+		case FUNCTION_START:
+		case FUNCTION_START_NEW:
+			plain = start(fcinfo, contract, function == FUNCTION_START_NEW, &result);
+			break;
+		case FUNCTION_FINISH:
+		case FUNCTION_FINISH_NEW:
+			plain = finish(fcinfo, contract, function == FUNCTION_FINISH_NEW, &result);
+			break;
+		default:
+			break;
+		}
+		SetUserIdAndSecContext(role, context);
+	}
+	if (plain) {
+		answered++;
+		return result;
+	}
+	fcinfo->isnull = false;
+	return leave_to_sql(fcinfo, site);
+}
+
+#define SUBSTITUTE(name, function)                                                                                     \
+	PG_FUNCTION_INFO_V1(name);                                                                                         \
+	PGDLLEXPORT Datum name(PG_FUNCTION_ARGS)                                                                           \
+	{                                                                                                                  \
+		return answer(fcinfo, function);                                                                               \
+	}
+
+SUBSTITUTE(native_start, FUNCTION_START)
+SUBSTITUTE(native_start_new, FUNCTION_START_NEW)
+SUBSTITUTE(native_finish, FUNCTION_FINISH)
+SUBSTITUTE(native_finish_new, FUNCTION_FINISH_NEW)
+
+PG_FUNCTION_INFO_V1(native_answered);
+PGDLLEXPORT Datum native_answered(PG_FUNCTION_ARGS)
+{
+	(void)fcinfo;
+	PG_RETURN_INT64(answered);
+}

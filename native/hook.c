@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * Puts the library's functions in the place of the contract's when a statement is planned.
+ * Plans alone: what is stored (views, rules, bodies of functions) names the contract's
+ * functions, so that a database is whole without this library. A plan depends on both
+ * functions, and is made anew when either changes. */
+#include "native.h"
+
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/planner.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/plancache.h"
+#include "utils/syscache.h"
+
+PG_MODULE_MAGIC;
+
+#define SETTING "once.native"
+
+bool native_on = true;
+static char *setting;
+static planner_hook_type planner_before;
+
+extern PGDLLEXPORT void _PG_init(void);
+
+static int function_of(const native_contract *contract, Oid oid)
+{
+	for (int i = 0; i < FUNCTION_COUNT; i++) {
+		if (contract->functions[i] == oid) {
+			return i;
+		}
+	}
+	return -1;
+}
+
+/* The right is asked for as the executor asks for it where the function is in the plan: where
+ * it is missing, the executor says so. */
+static bool may_execute(Oid function)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return pg_proc_aclcheck(function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+static void replace_call(FuncExpr *call, const native_contract *contract)
+{
+	int function = function_of(contract, call->funcid);
+	Oid substitute = function < 0 ? InvalidOid : native_substitute(function);
+	if (!OidIsValid(substitute) || FmgrHookIsNeeded(call->funcid) || !may_execute(call->funcid) ||
+	    !may_execute(substitute)) {
+		return;
+	}
+	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(call->funcid));
+	if (!HeapTupleIsValid(tuple)) {
+		return;
+	}
+	/* Names and defaults of arguments are the contract's function's, so they are put in here
+	 * and not by the planner. */
+#if PG_VERSION_NUM >= 140000
+	call->args = expand_function_arguments(call->args, false, call->funcresulttype, tuple);
+#else
+	call->args = expand_function_arguments(call->args, call->funcresulttype, tuple);
+#endif
+	ReleaseSysCache(tuple);
+	call->funcid = substitute;
+}
+
+/* What is known of the contract, asked for by the first call of a function that may be one of
+ * its. */
+typedef struct planning {
+	bool asked;
+	bool known;
+	native_contract contract; /* a copy: a look at a catalogue may make the library forget */
+} planning;
+
+static bool replace_calls(Node *node, void *context)
+{
+	planning *at = context;
+
+	if (node == NULL) {
+		return false;
+	}
+	if (IsA(node, Query)) {
+		return query_tree_walker((Query *)node, replace_calls, context, 0);
+	}
+	if (IsA(node, FuncExpr) && ((FuncExpr *)node)->funcid >= FirstNormalObjectId) {
+		if (!at->asked) {
+			const native_contract *known = native_known();
+			at->asked = true;
+			at->known = known != NULL;
+			if (known != NULL) {
+				at->contract = *known;
+			}
+		}
+		if (at->known) {
+			replace_call((FuncExpr *)node, &at->contract);
+		}
+	}
+	return expression_tree_walker(node, replace_calls, context);
+}
+
+static PlannedStmt *plan(Query *query, const char *text, int options, ParamListInfo parameters)
+{
+	planning at = {.asked = false};
+
+	if (native_on) {
+		(void)replace_calls((Node *)query, &at);
+	}
+	return planner_before != NULL ? planner_before(query, text, options, parameters)
+	                              : standard_planner(query, text, options, parameters);
+}
+
+static void setting_changed(const char *value, void *extra)
+{
+	(void)extra;
+	bool on = value == NULL || strcmp(value, "off") != 0;
+	if (on != native_on) {
+		native_on = on;
+		ResetPlanCache();
+	}
+}
+
+void _PG_init(void)
+{
+	static bool done;
+	if (done) {
+		return;
+	}
+	done = true;
+	DefineCustomStringVariable(SETTING, "Whether pgonce's functions may be answered by this library.",
+	                           "off: by the contract's SQL alone. Anything else: on.", &setting, "on", PGC_USERSET, 0,
+	                           NULL, setting_changed, NULL);
+	native_known_init();
+	planner_before = planner_hook;
+	planner_hook = plan;
+}
+
+/* Called once a session by once._find_native: the library is loaded by then. What was planned
+ * before is planned anew. */
+PG_FUNCTION_INFO_V1(native_load);
+PGDLLEXPORT Datum native_load(PG_FUNCTION_ARGS)
+{
+	(void)fcinfo;
+	ResetPlanCache();
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * What the files of pgonce_native share. hook.c puts C functions in the place of the
+ * contract's in plans; known.c says whether the contract is the one that they stand in for;
+ * store.c reads and writes intents; attempt.c has the functions themselves. PostgreSQL's rules
+ * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
+ * that forgets it. */
+#ifndef PGONCE_NATIVE_H
+#define PGONCE_NATIVE_H
+
+#include "postgres.h"
+
+#include "access/htup.h"
+#include "fmgr.h"
+#include "utils/rel.h"
+#include "utils/snapshot.h"
+#include "utils/timestamp.h"
+
+/* All else is hidden. Before PostgreSQL 16 this is empty. */
+#undef PGDLLEXPORT
+#define PGDLLEXPORT __attribute__((visibility("default")))
+
+/* The columns of once.intent, in the order of its declaration in contract/intent/tables.sql. */
+enum native_column {
+	COLUMN_CREATED_AT,
+	COLUMN_UPDATED_AT,
+	COLUMN_COMPLETED_AT,
+	COLUMN_EXPIRES_AT,
+	COLUMN_LEASE_UNTIL,
+	COLUMN_BUCKET,
+	COLUMN_FENCE,
+	COLUMN_ATTEMPTS,
+	COLUMN_RESPONSE_STATUS,
+	COLUMN_STATE,
+	COLUMN_FORMAT_VERSION,
+	COLUMN_TENANT,
+	COLUMN_SCOPE,
+	COLUMN_KEY,
+	COLUMN_FINGERPRINT,
+	COLUMN_REDIRECTS,
+	COLUMN_OWNER,
+	COLUMN_RESULT_TYPE,
+	COLUMN_RESULT_ID,
+	COLUMN_ERROR_CODE,
+	COLUMN_ERROR_MESSAGE,
+	COLUMN_TRACEPARENT,
+	COLUMN_RESPONSE_BODY,
+	COLUMN_RESPONSE_HEADERS,
+	COLUMN_COUNT
+};
+
+/* The functions that have a substitute; the first of mirrored[], in this order
+ * (native/mirror.py). */
+enum native_function {
+	FUNCTION_START,
+	FUNCTION_START_NEW,
+	FUNCTION_FINISH,
+	FUNCTION_FINISH_NEW,
+	FUNCTION_COUNT
+};
+
+#define ARGUMENTS_MAX 16
+#define NATTS_MAX (COLUMN_COUNT + 32) /* of a partition, with dropped columns */
+
+/* A function of the contract whose decision is mirrored here, as the files of contract/ have
+ * it. */
+typedef struct native_mirrored {
+	const char *name;
+	int argument_count;
+	Oid argument_types[ARGUMENTS_MAX];
+	const char *language;
+	const char *settings; /* proconfig, one a line */
+	const char *source;   /* prosrc */
+	bool definer;
+	bool strict;
+	char volatility;
+} native_mirrored;
+
+/* Generated: see native/mirror.py. */
+extern const native_mirrored native_mirrored_functions[];
+extern const int native_mirrored_count;
+
+/* How once.state's labels are kept in native_contract. */
+enum native_state {
+	STATE_SUCCEEDED,
+	STATE_FAILED_RETRYABLE,
+	STATE_FAILED_FINAL,
+	STATE_PROCESSING,
+	STATE_COUNT
+};
+
+/* The contract in this database, where it is the one that this library was built for. */
+typedef struct native_contract {
+	Oid schema;
+	Oid owner;
+	Oid functions[FUNCTION_COUNT];
+	Oid any_tenant;
+	Oid intent;
+	Oid state_type;
+	Oid states[STATE_COUNT];
+	Oid started_type;
+	Oid counted_new;
+	Oid counted_replay;
+	Oid fence_floor;
+} native_contract;
+
+/* A partition of once.intent. */
+typedef struct native_leaf {
+	Oid relation; /* InvalidOid: this place is free */
+	Oid primary_key;
+	int32 bucket;
+	int natts;
+	AttrNumber columns[COLUMN_COUNT];
+} native_leaf;
+
+/* An intent's names, its arguments detoasted. */
+typedef struct native_intent {
+	text *tenant;
+	text *scope;
+	text *key;
+	bytea *fingerprint;
+	int32 bucket;
+} native_intent;
+
+/* Both tables open and locked until the transaction ends. */
+typedef struct native_tables {
+	Relation intent;
+	Relation leaf;
+	native_leaf known; /* a copy: what is known may be forgotten at any lock */
+	uint64 changes;    /* what had been forgotten by then */
+} native_tables;
+
+extern bool native_on; /* once.native */
+
+/* known.c */
+extern void native_known_init(void);
+extern const native_contract *native_known(void); /* NULL: not the one, all goes to SQL */
+extern Oid native_substitute(int function);       /* InvalidOid: there is none */
+extern Oid native_function_find(int function);
+extern bool native_leaf_find(const native_contract *contract, int32 bucket, LOCKMODE mode, native_tables *tables);
+extern bool native_tables_lock(native_tables *tables, LOCKMODE mode);
+extern void native_tables_close(native_tables *tables);
+
+/* store.c */
+extern int32 native_bucket(const text *key); /* -1: not for this library */
+extern bool native_lock(const native_intent *intent, bool held_already);
+extern HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot);
+extern Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *is_null);
+extern void native_insert(native_tables *tables, const Datum *values, const bool *nulls);
+extern void native_note_start(const native_intent *intent, int32 fence);
+extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly */
+extern int32 native_first_fence(const native_contract *contract);
+extern bool native_day_has_begun(int32 bucket, TimestampTz now);
+
+#endif

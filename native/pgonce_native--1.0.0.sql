@@ -1,0 +1,21 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- CREATE EXTENSION pgonce_native: C functions that stand in for the contract's in plans. None of
+-- them can be called by name (no value is of type internal), and none names an object of the
+-- contract: the extension may come before it, as in a restored dump, or after it. Their arguments
+-- and results are those of the call that they stand in for.
+\echo Use "CREATE EXTENSION pgonce_native" to load this file. \quit
+CREATE SCHEMA once_native;
+COMMENT ON SCHEMA once_native IS 'pgonce_native: the plain path of pgonce''s hot functions in C';
+
+CREATE FUNCTION once_native.start(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_start';
+CREATE FUNCTION once_native.start_new(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_start_new';
+CREATE FUNCTION once_native.finish(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_finish';
+CREATE FUNCTION once_native.finish_new(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_finish_new';
+
+-- Loads the library into a session; see once._find_native.
+CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';
+-- How many calls of this session the library has answered itself; the others went to SQL.
+CREATE FUNCTION once_native.answered() RETURNS bigint LANGUAGE c AS 'MODULE_PATHNAME', 'native_answered';
+
+GRANT USAGE ON SCHEMA once_native TO PUBLIC;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once_native TO PUBLIC;

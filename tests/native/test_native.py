@@ -1,0 +1,494 @@
+# SPDX-License-Identifier: PostgreSQL
+"""pgonce_native: what C answers is what SQL answers, and whatever changes under it sends everything back to SQL. The whole contract's tests run with it, too
+(PGONCE_NATIVE=1); here is what only it can break."""
+
+import pathlib
+import shutil
+import threading
+import time
+import uuid
+
+import psycopg2
+import pytest
+
+from harness.native import install_native, library, native_script
+from harness.postgres import wait_until
+
+pytestmark = pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")
+
+F = "'0123456789abcdef'::bytea"
+OTHER = "'fedcba9876543210'::bytea"
+ANSWERED = "SELECT once_native.answered()"
+
+
+def uuid7(ms=None):
+    ms = int(time.time() * 1000) if ms is None else ms
+    return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7{uuid.uuid4().hex[:3]}-8{uuid.uuid4().hex[:3]}-{uuid.uuid4().hex[:12]}"
+
+
+class Session:
+    """One connection, and what of its last statement C has answered."""
+
+    def __init__(self, db, **arguments):
+        self.connection = db.connect(**arguments)
+        self.cursor = self.connection.cursor()
+
+    def __call__(self, query, *values):
+        self.cursor.execute(query, values or None)
+        return self.cursor.fetchall() if self.cursor.description else None
+
+    def value(self, query, *values):
+        return self(query, *values)[0][0]
+
+    def answered(self, query, *values):
+        """How many calls of this statement C has answered, whether it raises or not."""
+        before = self.value(ANSWERED)
+        try:
+            self(query, *values)
+        except psycopg2.Error:
+            pass
+        return self.value(ANSWERED) - before
+
+    def outcome(self, query, *values):
+        """Its rows, or what it raised."""
+        try:
+            return [tuple(row) for row in self(query, *values) or []]
+        except psycopg2.Error as error:
+            return error.pgcode, error.diag.message_primary, error.diag.message_detail, error.diag.message_hint
+
+
+@pytest.fixture
+def native(db):
+    install_native(db)
+    return db
+
+
+@pytest.fixture
+def session(native):
+    made = Session(native)
+    made(f"SELECT once.start('warm', 'up', {F})")  # finds the library
+    assert made.value("SHOW once.native") == "on"
+    return made
+
+
+def start(key="k", fingerprint=F, more=""):
+    return f"SELECT * FROM once.start('s', '{key}', {fingerprint}{more})"
+
+
+def finish(key="k", more="", fingerprint=F):
+    return f"SELECT once.finish('s', '{key}', {fingerprint}{more})"
+
+
+def test_a_new_intent_and_its_replay_are_answered_in_c(session):
+    for key in ("k", uuid7()):
+        session("BEGIN")
+        assert session.answered(start(key)) == 1
+        assert session.answered(finish(key, ", 201, response_json => '{\"a\": 1}'")) == 1
+        session("COMMIT")
+        assert session.answered(start(key)) == 1
+        assert session.answered(f"SELECT once.start_new('s', 'a{key}', {F})") == 1
+        assert session.answered(f"SELECT once.finish_new('s', 'b{key}', {F}, 200)") == 1
+
+
+TOMORROW = uuid7(int(time.time() * 1000) + 86400000)
+
+# Each statement is run in both ways, one transaction each line, and must answer alike and leave the same rows, notes and counts.
+STORIES = {
+    "plain": [[start(), finish(more=", 201, response_text => 'häl\\lo'")], [start()], [start()]],
+    "json": [[start(), finish(more=", 200, response_json => '{\"b\": [1, null]}', response_headers => '{\"H\": \"1\"}'")], [start()]],
+    "bytes": [[start(), finish(more=", response_body => '\\x00ff'::bytea, result_type => 't', result_id => 'i'")], [start()]],
+    "another type": [[start(), finish(more=", response_body => 'x'::text")]],
+    "two bodies": [[start(), finish(more=", response_text => 'a', response_json => '1'")]],
+    "no body": [[start(), finish()], [start()]],
+    "large": [[start(), finish(more=", response_body => convert_to(repeat('ab', 4096), 'UTF8')")], [start()]],
+    "toasted": [[start(), finish(more=", response_text => (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 250) AS n)")], [start()]],
+    "larger than plain": [[start(), finish(more=", response_text => repeat('a', 8193)")], [start()]],
+    "too large": [[start(), finish(more=", response_text => repeat('a', 2000000)")], [start()]],
+    "failed": [[start(), finish(more=", state => 'failed_final', error_code => 'e', error_message => 'm'")], [start()]],
+    "to be retried": [[start(), finish(more=", state => 'failed_retryable'")], [start(), finish(more=", 200")], [start()]],
+    "a state that is none": [[start(), finish(more=", state => 'in_doubt'")]],
+    "a status that is none": [[start(), finish(more=", 1000")], [start(), finish(more=", -1")]],
+    "headers that are none": [[start(), finish(more=", response_headers => '[1]'")]],
+    "mismatch": [[start(), finish()], [start(fingerprint=OTHER)]],
+    "other fingerprint at the end": [[start(), finish(fingerprint=OTHER)], [start()]],
+    "no start": [[finish()]],
+    "twice": [[start(), finish(), finish()]],
+    "finished, started, finished": [[start(), finish(), start(), finish()]],
+    "started twice": [[start(), start(), finish()]],
+    "two intents": [[start("a"), start("b"), finish("a"), finish("b")]],
+    "a savepoint takes it back": [[start(), "SAVEPOINT x", finish(), "ROLLBACK TO x", finish(more=", 404")], [start()]],
+    "a savepoint takes the start back": [["SAVEPOINT x", start(), "ROLLBACK TO x", finish()]],
+    "new": [[f"SELECT once.start_new('s', 'k', {F})", finish()], [f"SELECT once.start_new('s', 'k', {F})"]],
+    "all at once": [[f"SELECT once.finish_new('s', 'k', {F}, 201, response_text => 'x')"], [f"SELECT once.finish_new('s', 'k', {F}, 201)"]],
+    "a trace": [[start(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'"), finish(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'")], [start()]],
+    "traces that are none": [
+        [start(more=f", traceparent => '{each}'"), finish(more=f", traceparent => '{each}'")]
+        for each in ("", "x", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01")
+    ],
+    "nulls": [[f"SELECT * FROM once.start(NULL, 'k', {F})"], [f"SELECT * FROM once.start('s', NULL, {F})"], ["SELECT * FROM once.start('s', 'k', NULL)"],
+              [start(more=", NULL")], [start(), finish(more=", state => NULL")]],
+    "bad keys": [[start("")], [start("a" * 256)], [start("a" * 255), finish("a" * 255)], [start("ä")], [start("a\tb")], [start(" ~"), finish(" ~")]],
+    "bad fingerprints": [["SELECT * FROM once.start('s', 'k', 'short')"], [f"SELECT * FROM once.start('s', 'k', ({F} || {F} || {F} || {F} || {F}))"],
+                         ["SELECT * FROM once.start('s', 'k', '0123456789abcdefg')"]],
+    "long names": [[f"SELECT * FROM once.start('{'s' * 255}', 'k', {F})"], [f"SELECT * FROM once.start('{'s' * 200}', 'k', {F}, '{'t' * 56}')"],
+                   [f"SELECT * FROM once.start('{'s' * 256}', 'k', {F})"], [f"SELECT * FROM once.start('', 'k', {F})"]],
+    "names that could be joined": [[f"SELECT * FROM once.start('a', 'bc', {F}, 't')", f"SELECT once.finish('ab', 'c', {F}, tenant => 't')"]],
+    "spellings of a UUIDv7": [[start(each), finish(each)] for each in (
+        "018F0000-0000-7000-8000-000000000000", "{018f0000-0000-7000-8000-000000000000}", "018f0000000070008000000000000000", "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        "01a", "{01", "urn:uuid:018f0000-0000-7000-8000-000000000000", "00000000-0000-7000-8000-000000000000", "ffffffff-ffff-7fff-bfff-ffffffffffff",
+        "018f0000-0000-4000-8000-000000000000", "018f0000-0000-7000-8-00-000000000000", "018f0000-0000-7000-8000-00000000000g")],
+    "other isolation": [["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", start(), finish()], ["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", start()],
+                        ["SET TRANSACTION READ ONLY", start()], ["SET TRANSACTION READ ONLY", start("new")]],
+    "in an expression": [[f"SELECT (once.start('s', 'k', {F})).verdict", f"SELECT length(once.finish('s', 'k', {F}, response_text => 'abc')) + 1"],
+                         [f"SELECT s.* FROM once.start(fingerprint => {F}, key => 'k', scope => 's') AS s"],
+                         [f"WITH c AS (SELECT once.start('s', 'k', {F}) AS s) SELECT (c.s).* FROM c"],
+                         [f"SELECT x.response_body FROM (VALUES ('k'), ('l')) AS v (key), LATERAL once.start('s', v.key, {F}) AS x"]],
+    "tomorrow": [[start(TOMORROW)], [f"SELECT once.finish_new('s', '{TOMORROW}', {F})"], [f"SELECT once.start_new('s', '{TOMORROW}', {F})"]],
+    "leased": [[f"SELECT verdict, fence FROM once.claim('s', 'k', {F}, lease => '1 day')"], [f"SELECT (once.try_start('s', 'k', {F})).verdict"], ["SELECT once.complete('s', 'k', 1, 200, response_text => 'x')"], [start()]],
+}  # fmt: skip
+ROWS = """SELECT bucket, fence, attempts, response_status, state, format_version, tenant, scope, key, fingerprint, owner, result_type, result_id, error_code,
+    error_message, traceparent, response_body, response_headers, attempts > 1 OR completed_at = created_at FROM once.intent ORDER BY tenant, scope, key"""
+COUNTS = "SELECT last_value, is_called FROM once.counted_new UNION ALL SELECT last_value, is_called FROM once.counted_replay"
+LOCKS = """SELECT locktype, mode, classid, objid, objsubid, CASE WHEN locktype = 'relation' THEN relation::regclass::text END FROM pg_locks
+    WHERE pid = pg_backend_pid() AND granted AND (locktype = 'advisory' OR relation::regclass::text IN ('once.intent', 'once.intent_d0',
+        'once.counted_new', 'once.counted_replay', 'once.fence_floor_seq')) ORDER BY 1, 2, 3, 4, 5, 6"""
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_c_answers_what_sql_answers(server, story):
+    told = {}
+    for way in ("on", "off"):
+        db = server.new_database()
+        install_native(db)
+        session = Session(db)
+        session(f"SELECT once.start('warm', 'up', {F})")
+        session(f"SET once.native = {way}")
+        lines = told[way] = []
+        for transaction in STORIES[story]:
+            session("BEGIN")
+            for statement in transaction:
+                lines.append(session.outcome(statement))
+                if session.connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INERROR:
+                    break
+                lines.append(session("SELECT current_setting('once.started', true)"))
+                lines.append(session(LOCKS))
+            session("ROLLBACK" if session.connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INERROR else "COMMIT")
+        lines.append(session(ROWS))
+        lines.append(session(COUNTS))
+        if story == "plain":
+            assert (session.value(ANSWERED) > 0) == (way == "on")
+        db.drop()
+    assert told["on"] == told["off"]
+
+
+def test_a_transaction_may_mix_both_ways(session):
+    for first, then in (("on", "off"), ("off", "on")):
+        session("BEGIN")
+        session(f"SET LOCAL once.native = {first}")
+        session(start(first))
+        session(f"SET LOCAL once.native = {then}")
+        session(finish(first, ", 201"))
+        session("COMMIT")
+        assert session.value(f"SELECT verdict FROM once.start('s', '{first}', {F})") == "replay"
+
+
+def test_another_attempt_is_refused_while_one_runs(native, session):
+    other = Session(native)
+    session("BEGIN")
+    session(start())
+    assert other.outcome(start())[0] == "P4029"
+    session(finish(more=", 201"))
+    assert other.outcome(start())[0] == "P4029"
+    session("COMMIT")
+    assert other.outcome(start())[0][0] == "replay"
+
+
+def test_what_is_stored_names_the_contract_s_functions(session):
+    session(f"CREATE VIEW looks AS SELECT once.start('s', 'k', {F}) AS s, x.verdict FROM once.start('s', 'l', {F}) AS x")
+    session("CREATE TABLE t (a integer)")
+    session(f"CREATE RULE r AS ON INSERT TO t DO ALSO SELECT once.start('s', 'k', {F})")
+    if session.connection.server_version >= 140000:
+        session(f"CREATE FUNCTION f() RETURNS text BEGIN ATOMIC SELECT (once.start('s', 'k', {F})).verdict; END")
+    session(f"PREPARE p AS SELECT once.start('s', 'k', {F})")
+    for _ in range(7):
+        session("EXECUTE p")
+        session("SELECT * FROM looks")
+        session("INSERT INTO t VALUES (1)")
+    assert session.answered("SELECT * FROM looks") == 2
+    for text in ("SELECT pg_get_viewdef('looks')", "SELECT string_agg(definition, '') FROM pg_rules WHERE tablename = 't'",
+                 "SELECT string_agg(pg_get_functiondef(oid), '') FROM pg_proc WHERE proname = 'f'"):  # fmt: skip
+        assert "once_native" not in str(session.value(text))
+    stored = "SELECT count(*) FROM pg_depend AS d JOIN pg_proc AS p ON d.refobjid = p.oid WHERE p.pronamespace = 'once_native'::regnamespace AND d.classid <> 'pg_extension'::regclass"
+    assert session.value(stored) == 0
+
+
+def test_a_function_without_the_library_s_schema_goes_back_to_sql_in_running_sessions(native, session):
+    session(f"PREPARE p AS SELECT (once.start('s', 'k', {F})).verdict")
+    session("CREATE FUNCTION f() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN (once.start('s', 'k', '0123456789abcdef')).verdict; END $$")
+    for _ in range(7):
+        assert session("EXECUTE p") == session("SELECT f()") == [("proceed",)]
+    native.execute("DROP SCHEMA once_native CASCADE")
+    assert session("EXECUTE p") == session("SELECT f()") == [("proceed",)]
+    assert "once_native" not in str(session("EXPLAIN (VERBOSE) EXECUTE p"))
+    install_native(native)
+    assert session.answered("EXECUTE p") == 1
+
+
+@pytest.mark.parametrize("function, old, new", [
+    ("_enter", "bucket >= 0", "bucket >= 0 AND key <> 'k'"),
+    ("_note_start", "'once.started'", "'once.begun'"),
+    ("start", "'replay', 'succeeded'", "'replay', 'done'"),
+    ("_bucket", "'^[ -~]+$'", "'^[a-z]+$'"),
+])  # fmt: skip
+def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, session, function, old, new):
+    from harness.mutation import mutate
+
+    session(f"PREPARE p AS {start()}")
+    for _ in range(7):
+        session("EXECUTE p")
+    assert session.answered("EXECUTE p") == 1
+    original = native.value("SELECT pg_get_functiondef(p.oid) FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname = %s", function)
+    mutate(native, function, old, new)
+    assert session.answered("EXECUTE p") == 0 and session.answered(start()) == 0
+    native.execute(original)
+    assert session.answered("EXECUTE p") == 1
+
+
+@pytest.mark.parametrize("change, back", [
+    ("CREATE TRIGGER x BEFORE INSERT ON once.intent_d0 FOR EACH ROW EXECUTE FUNCTION once._refuse_closed()", "DROP TRIGGER x ON once.intent_d0"),
+    ("ALTER TABLE once.intent_d0 ADD CONSTRAINT x CHECK (key <> 'z')", "ALTER TABLE once.intent_d0 DROP CONSTRAINT x"),
+    ("ALTER TABLE once.intent ADD COLUMN x integer", "ALTER TABLE once.intent DROP COLUMN x"),
+    ("CREATE INDEX x ON once.intent_d0 (created_at)", "DROP INDEX once.x"),
+    ("ALTER TABLE once.intent_d0 ENABLE ROW LEVEL SECURITY", "ALTER TABLE once.intent_d0 DISABLE ROW LEVEL SECURITY"),
+    ("CREATE RULE x AS ON INSERT TO once.intent DO ALSO NOTHING", "DROP RULE x ON once.intent"),
+    ("ALTER TABLE once.intent DETACH PARTITION once.intent_d0", "ALTER TABLE once.intent ATTACH PARTITION once.intent_d0 FOR VALUES FROM (0) TO (1)"),
+    ("ALTER FUNCTION once.finish SET enable_seqscan = off", "ALTER FUNCTION once.finish RESET enable_seqscan"),
+    ("ALTER FUNCTION once.finish SECURITY INVOKER", "ALTER FUNCTION once.finish SECURITY DEFINER"),
+])  # fmt: skip
+def test_a_change_of_the_tables_sends_finish_to_sql(native, session, change, back):
+    work = f"SELECT once.finish_new('s', md5(random()::text), {F})"
+    assert session.answered(work) == 1
+    native.execute(change)
+    assert session.answered(work) == 0
+    native.execute(back)
+    assert session.answered(work) == 1
+
+
+def test_a_closed_day_is_sql_s_business(native, session):
+    key = uuid7()
+    day = int(key.replace("-", "")[:12], 16) // 86400000
+    session("BEGIN")
+    session(start(key))
+    session(finish(key))
+    session("COMMIT")
+    assert session.answered(start(key)) == 1
+    native.execute(f"SELECT once._close_day({day})")
+    assert session.answered(start(key)) == 0
+    assert session.outcome(start(key))[0][0] == "replay"
+    assert session.outcome(start(uuid7()))[0] == "P4041"
+
+
+def test_who_may_not_is_refused_alike(native):
+    native.execute("DROP ROLE IF EXISTS native_stranger, native_app, native_bound")
+    native.execute("CREATE ROLE native_stranger LOGIN; CREATE ROLE native_app LOGIN; CREATE ROLE native_bound LOGIN")
+    native.execute("GRANT once_app TO native_app; GRANT once_tenant TO native_bound")
+    native.execute("SELECT once.bind('native_bound', 't')")
+    try:
+        for role in ("native_stranger", "native_app", "native_bound"):
+            told = []
+            for way in ("on", "off"):
+                session = Session(native, user=role)
+                session.outcome(start("warm"))
+                session(f"SET once.native = {way}")
+                told.append([session.outcome(start()), session.outcome(f"SELECT * FROM once.start('s', 'k', {F}, 't')"), session.outcome("SET ROLE native_app"),
+                             session.outcome(start())])
+                if role == "native_app":
+                    assert session.answered(f"RESET ROLE; {start()}") == (way == "on")
+            assert told[0] == told[1]
+        assert told[0][0][0] == "P4003"
+    finally:
+        native.execute("DROP ROLE native_stranger; REVOKE once_app FROM native_app; DROP ROLE native_app; REVOKE once_tenant FROM native_bound; DROP ROLE native_bound")
+
+
+def test_a_right_that_is_taken_away_is_missed_at_once(native):
+    native.execute("CREATE ROLE native_leaver LOGIN; GRANT once_app TO native_leaver")
+    try:
+        session = Session(native, user="native_leaver")
+        session(f"PREPARE p AS {start()}")
+        for _ in range(7):
+            session("EXECUTE p")
+        assert session.answered("EXECUTE p") == 1
+        native.execute("REVOKE once_app FROM native_leaver")
+        assert session.outcome("EXECUTE p")[0] == "42501"
+        assert session.outcome(start())[0] == "42501"
+    finally:
+        native.execute("DROP ROLE native_leaver")
+
+
+@pytest.mark.parametrize("left", [None, b"", b"\x7fELF", "/lib/x86_64-linux-gnu/libm.so.6"])
+def test_a_library_that_cannot_be_loaded_breaks_no_call(db, tmp_path, left):
+    tmp_path.chmod(0o755)
+    for above in list(tmp_path.parents)[:3]:
+        above.chmod(above.stat().st_mode | 0o055)
+    path = tmp_path / "pgonce_native.so"
+    shutil.copy(library(), path)
+    db.execute(native_script(path))
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left if isinstance(left, bytes) else pathlib.Path(left).read_bytes())
+    session = Session(db)
+    session("BEGIN")
+    assert session.outcome(start())[0][0] == "proceed"
+    session(finish())
+    session("COMMIT")
+    assert session.outcome(start())[0][0] == "replay"
+    assert session.value("SELECT current_setting('once.native')") == "none"
+
+
+def test_a_schema_of_that_name_runs_nobody_s_code_as_the_owner(db):
+    db.execute("""CREATE SCHEMA once_native; CREATE TABLE public.fooled ();
+        CREATE FUNCTION once_native.load() RETURNS void LANGUAGE plpgsql AS $$ BEGIN DROP TABLE public.fooled; END $$""")
+    session = Session(db)
+    session(start())
+    assert db.value("SELECT to_regclass('public.fooled')") == "fooled"
+
+
+def test_it_is_looked_for_once_also_after_discard_and_rollback(native, session):
+    for statement in ("DISCARD ALL", "RESET ALL", "BEGIN", start("x"), "ROLLBACK", "SET once.native = ''"):
+        session(statement)
+        assert session.answered(start()) == 1
+
+
+def test_where_it_is_found_in_a_transaction_that_is_rolled_back_it_stays(native):
+    session = Session(native)
+    session("BEGIN; SAVEPOINT x")
+    session(start())
+    session("ROLLBACK TO x; ROLLBACK")
+    assert session.answered(start()) == 1
+
+
+def test_it_is_found_in_a_read_only_transaction(native):
+    session = Session(native)
+    session("BEGIN READ ONLY")
+    assert session.outcome(start())[0][0] == "proceed"
+    session("COMMIT")
+    assert session.answered(start()) == 1
+
+
+def test_no_function_can_be_called_by_name(session):
+    for call in ("once_native.start('a', 'b')", "once_native.start(NULL, NULL::text)", "once_native.finish(NULL::text, 1)"):
+        assert session.outcome(f"SELECT {call}")[0] in ("42883", "42804", "42725", "0A000")
+
+
+def test_a_cursor_goes_on_where_the_library_went_away(native, session):
+    session("BEGIN")
+    session(f"DECLARE c CURSOR FOR SELECT (once.start('s', 'k' || n, {F})).verdict FROM generate_series(1, 4) AS n")
+    session("FETCH 2 FROM c")
+    native.execute("DROP SCHEMA once_native CASCADE")
+    assert session("FETCH 2 FROM c") == [("proceed",), ("proceed",)]
+    session("COMMIT")
+
+
+def test_a_statement_ends_in_time(native, session):
+    session("SET statement_timeout = '200ms'")
+    work = f"SELECT count(*) FROM generate_series(1, 100000000) AS n, LATERAL once.start_new('s', 'k' || n % 5, {F}) AS x"
+    assert session.outcome(work)[0] == "57014"
+    session("RESET statement_timeout")
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(session.outcome(work)))
+    thread.start()
+    pid = session.connection.info.backend_pid
+    wait_until(lambda: native.value("SELECT state FROM pg_stat_activity WHERE pid = %s", pid) == "active", "the statement to run")
+    native.execute("SELECT pg_cancel_backend(%s)", pid)
+    thread.join()
+    assert ended[0][0] == "57014"
+    assert session.answered(start()) == 1
+
+
+def test_a_note_without_the_lock_is_sql_s_business(session):
+    session("BEGIN")
+    session("SELECT set_config('once.started', E'\\x1e\\x1f\\x1fs\\x1fk\\x1f1', true)")
+    assert session.answered(finish()) == 0
+    session("ROLLBACK")
+
+
+def test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business(native, session):
+    """Whoever inserts without the lock holds up SQL's INSERT, and gets in its way; C leaves it that decision."""
+    hand = native.connect(autocommit=False)
+    session("BEGIN")
+    session(start())
+    hand.cursor().execute(f"""INSERT INTO once.intent (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint)
+        VALUES (now(), now(), now(), 0, 1, 1, 'succeeded', '', 's', 'k', {F})""")
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(session.outcome(finish())))
+    thread.start()
+    pid = session.connection.info.backend_pid
+    wait_until(lambda: native.value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", pid) == "Lock", "finish to wait")
+    hand.commit()
+    thread.join()
+    assert ended[0][0] == "P4010"
+
+
+def test_work_goes_on_while_everything_changes_under_it(native):
+    """Rows, answers and the index are whole after four sessions have worked beside one that does what administrators do."""
+    native.execute("CREATE EXTENSION amcheck")
+    text = native.value("SELECT pg_get_functiondef('once._note_start'::regproc)")
+    changes = [
+        text,
+        "ANALYZE once.intent_d0",
+        "ALTER TABLE once.intent_d0 SET (fillfactor = 60)",
+        "CREATE INDEX x ON once.intent_d0 (created_at)",
+        "DROP INDEX once.x",
+        "DROP SCHEMA once_native CASCADE",
+        native_script(),
+        "ALTER TABLE once.intent_d0 ADD CONSTRAINT x CHECK (key <> '')",
+        "ALTER TABLE once.intent_d0 DROP CONSTRAINT x",
+        "REINDEX TABLE once.intent_d0",
+        "SELECT once.add_days()",
+        "VACUUM FULL once.intent_d0",
+    ]
+    done, wrong, over = [], [], threading.Event()
+
+    def work(number):
+        session = Session(native)
+        session(f"PREPARE s (text) AS SELECT verdict FROM once.start('s', $1, {F})")
+        session(f"PREPARE f (text) AS SELECT once.finish('s', $1, {F}, response_text => $1)")
+        count = 0
+        while not over.is_set():
+            key = f"{number}-{count}" if count % 2 else uuid7()
+            try:
+                session("BEGIN")
+                assert session.value("EXECUTE s (%s)", key) == "proceed"
+                session("EXECUTE f (%s)", key)
+                session("COMMIT")
+                assert session.value("EXECUTE s (%s)", key) == "replay"
+                done.append(key)
+            except psycopg2.errors.DeadlockDetected:
+                session("ROLLBACK")
+            except (AssertionError, psycopg2.Error) as error:
+                wrong.append(error)
+                return
+            count += 1
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(6):
+            for change in changes:
+                before = len(done)
+                for attempt in range(5):
+                    try:
+                        native.execute(change)
+                        break
+                    except (psycopg2.errors.DeadlockDetected, psycopg2.errors.InternalError_):
+                        continue
+                wait_until(lambda: len(done) > before + 20 or wrong, "the work to go on")  # pylint: disable=cell-var-from-loop
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    assert sorted(row.key for row in native.rows("SELECT key FROM once.intent WHERE response_body = convert_to(key, 'UTF8')")) == sorted(done)
+    assert native.rows("""SELECT bt_index_check(i.indexrelid, true) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
+        WHERE i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'once.intent'::regclass) AND c.relkind = 'i'""")
