@@ -14,7 +14,7 @@ TESTED := PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUI
 ON_SERVER = $(if $(PG),server=$$(tools/matrix.py --bindir $(PG)) && PGONCE_PG_BINDIR=$$server) PGONCE_BUILD=$(CURDIR)/$(BUILD)
 SANITIZED := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dsbom=false
 
-.PHONY: help run test check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
+.PHONY: help run test test-native test-clients check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
 
 CHECKED := tests/contract tests/lib tests/http tests/gateway tests/extension
 
@@ -32,9 +32,19 @@ stop: ## stop what `make run` left up
 
 test: setup-test build build-sanitized ## every test, on private servers (TESTS: some of them; DURATIONS=20: and the slowest)
 	$(TESTED) $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
+	@[ -n "$(TESTS)" ] || [ ! -e $(BUILD)/native/pgonce_native.so ] || { echo "Some of them again, on pgonce_native:" && $(NATIVE) $(IN_C); }
+
+# On C what decides and stores, and is soon over; the rest of it with `make test-native`.
+IN_C := $(addprefix tests/contract/test_,batches.py emit.py errors.py fences.py inbox.py isolation.py locks.py one_effect.py outcomes.py started.py)
+NATIVE := PGONCE_NATIVE=yes $(TESTED) $(PYTEST) $(WORKERS)
+test-native: setup-test build build-sanitized ## the tests of the contract, the library and the gateway on pgonce_native instead of SQL (TESTS)
+	$(NATIVE) $(or $(TESTS),$(CHECKED) tests/native)
 
 check: setup-test build build-sanitized ## after each edit: the tests of the contract, the library and the gateway, without the long ones
 	$(TESTED) $(PYTEST) $(WORKERS) -m "not long and not alone" $(or $(TESTS),$(CHECKED))
+
+test-clients: setup-test build ## the clients of clients/ (LANGUAGES="node go"), with what they need from their registries; says what is left out where a toolchain is missing
+	@PGONCE_BUILD=$(CURDIR)/$(BUILD) tools/test_clients.sh $(LANGUAGES)
 
 test-sanitized: setup-test build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD)-sanitized --quiet
@@ -84,7 +94,7 @@ torture: setup-test build ## the whole system under faults, and a judge of its p
 	cd tests && $(TORTURE) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),2) --broker $(or $(BROKER),nats) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(DOORS),--doors $(DOORS)) $(if $(SHRINK),--shrink $(SHRINK)) $(if $(KEEP),--keep $(abspath $(KEEP)))
 
-torture-selftest: setup-test build ## twenty times a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
+torture-selftest: setup-test build ## again and again a guarantee is taken out of the system: the judge must notice within two minutes (MUTATION)
 	cd tests && $(TORTURE) --selftest $(if $(SEED),--seed $(SEED)) $(if $(MUTATION),--mutation $(MUTATION))
 
 model: setup-test ## search the model of the protocol within larger bounds too, and its mutations (some minutes)

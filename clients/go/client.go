@@ -1,0 +1,476 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"time"
+)
+
+// Client runs intents through a driver's door, whose transactions are of type T. Make one with
+// oncepgx.New or oncesql.New. It may be used by many goroutines at once, and owns nothing.
+type Client[T any] struct {
+	door    Door[T]
+	options options
+}
+
+// New makes a client of a door; applications call the driver's package instead. The options hold
+// for every call, unless the call has its own.
+func New[T any](door Door[T], defaults ...Option) *Client[T] {
+	return &Client[T]{door: door, options: options{}.with(defaults)}
+}
+
+const (
+	backoffFirst   = 5 * time.Millisecond
+	backoffMax     = time.Second
+	rollbackWithin = 5 * time.Second
+
+	savepoint      = "SAVEPOINT once_effect"
+	undo           = "ROLLBACK TO SAVEPOINT once_effect"
+	savepointStore = "SAVEPOINT once_store"
+	undoStore      = "ROLLBACK TO SAVEPOINT once_store"
+
+	// What the contract takes for any scope: below it, P4060 cannot come.
+	bodyNeverTooLarge = 8192
+
+	resultTooLarge = "once.too_large"
+)
+
+// Full jitter: anything from nothing to a ceiling that doubles.
+func backoff(tries int) time.Duration {
+	ceiling := backoffMax
+	if tries < 8 {
+		ceiling = min(backoffMax, backoffFirst<<tries)
+	}
+	return time.Duration(rand.Int63n(int64(ceiling) + 1))
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+func beginOf(isolation string) (string, error) {
+	switch isolation {
+	case "":
+		return "BEGIN", nil
+	case "read committed", "repeatable read", "serializable":
+		return "BEGIN ISOLATION LEVEL " + isolation, nil
+	}
+	return "", fmt.Errorf("pgonce: there is no isolation level %q", isolation)
+}
+
+// Run makes the effect happen once for (tenant, scope, key), and gives every call the same answer.
+//
+// It begins a transaction, asks the contract, calls the effect with that transaction, stores its
+// answer and commits: two round trips besides the effect's own with pgx. Where the intent is
+// finished, the stored answer comes back, Replayed, and the effect is not called.
+//
+// The request is what makes two calls the same: an HTTPRequest, a string, []byte, or anything that
+// encoding/json writes, compared in canonical form. The same key with another one is ErrMismatch.
+//
+// An effect that returns a *FinalError (see Fail) is taken back, and its failure stored for good in
+// the same transaction. Any other error comes out as it is, and nothing is committed. 40001 and
+// 40P01 run the effect again, so it must do everything in the transaction. A COMMIT whose
+// acknowledgement is lost is asked for on another connection.
+//
+// Until the effect has returned, the context may cancel. After that it cannot come between the
+// effect and its COMMIT.
+func (c *Client[T]) Run(ctx context.Context, scope, key string, request any, effect func(ctx context.Context, tx T) (Answer, error), opts ...Option) (Answer, error) {
+	return c.run(ctx, "run", scope, key, request, c.options.with(opts), func(ctx context.Context, tx T) (Answer, ending, error) {
+		answer, err := effect(ctx, tx)
+		var final *FinalError
+		switch {
+		case err == nil:
+			return answer, endDone, nil
+		case errors.As(err, &final):
+			return answer, endFinal, final
+		default:
+			return answer, endAbort, err
+		}
+	})
+}
+
+// How an effect ended.
+type ending int
+
+const (
+	endDone    ending = iota // store the answer with the effect
+	endFinal                 // take the effect back, and store the failure
+	endRelease               // nothing was done: ROLLBACK, and hand the answer on
+	endDoubt                 // take the effect back, and put the intent in doubt
+	endAbort                 // ROLLBACK, and hand the error on
+)
+
+type effectOf[T any] func(ctx context.Context, tx T) (Answer, ending, error)
+
+type attempt[T any] struct {
+	client             *Client[T]
+	options            options
+	begin              string
+	scope, key         string
+	start              Query
+	effect             effectOf[T]
+	unknown            bool // its COMMIT was sent and not answered
+	lost               bool // its connection is gone
+	unreached          bool // there was no connection to be had
+	proceeded, applied bool // the effect was called; it returned
+}
+
+// retry marks what another attempt may follow.
+type retry struct{ error }
+
+func (r retry) Unwrap() error { return r.error }
+
+func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request any, o options, effect effectOf[T]) (answer Answer, err error) {
+	ctx, end := o.observer.Begin(ctx, kind, scope)
+	tries := 0
+	defer func() {
+		end(observed(answer, err, tries+1))
+	}()
+	begin, err := beginOf(o.isolation)
+	if err != nil {
+		return Answer{}, err
+	}
+	start, err := startQuery(scope, key, request, o, o.trace(ctx))
+	if err != nil {
+		return Answer{}, err
+	}
+	began := time.Now()
+	deadline := began.Add(o.within)
+	inDoubt, haunted := false, false
+	for ; ; tries++ {
+		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, effect: effect}
+		answer, err = try.once(ctx, inDoubt)
+		inDoubt = inDoubt || try.unknown
+		haunted = haunted || try.lost
+		if err == nil {
+			return answer, nil
+		}
+		err = named(err)
+		var again retry
+		active := errors.Is(err, ErrActive)
+		switch {
+		case active && (inDoubt || haunted || time.Since(began) < o.wait):
+			// A lost connection's backend may live on: "active" may mean ourselves.
+		case inDoubt && isVerdict(err):
+			return Answer{}, err // the contract has looked: the lost COMMIT did not happen
+		case inDoubt:
+			// Only a verdict settles it.
+			if ctx.Err() != nil && try.proceeded {
+				return Answer{}, err // it was told to proceed: the lost COMMIT did not happen
+			}
+		case errors.As(err, &again):
+			err = again.error
+		default:
+			return Answer{}, err
+		}
+		pause := backoff(tries)
+		limit := deadline
+		if active && !inDoubt && !haunted {
+			limit = began.Add(o.wait)
+			pause = min(pause, time.Until(limit))
+		}
+		if !time.Now().Add(pause).Before(limit) && !(active && pause > 0) {
+			return Answer{}, giveUp(err, inDoubt)
+		}
+		pausing := ctx
+		if inDoubt {
+			pausing = context.WithoutCancel(ctx)
+		}
+		if cancelled := sleep(pausing, pause); cancelled != nil {
+			return Answer{}, cancelled
+		}
+	}
+}
+
+func observed(answer Answer, err error, attempts int) Observed {
+	seen := Observed{Verdict: "done", Attempts: attempts, Err: err, Traceparent: answer.Traceparent}
+	var known *Error
+	var final *FinalError
+	switch {
+	case errors.As(err, &final):
+		seen.Verdict = ErrFinal.Code
+	case errors.As(err, &known):
+		seen.Verdict, seen.Traceparent = known.Code, known.Traceparent
+	case err != nil:
+		seen.Verdict = "error"
+	case answer.Replayed:
+		seen.Verdict = "replay"
+	}
+	return seen
+}
+
+// What only the contract can say, having looked.
+func isVerdict(err error) bool {
+	var known *Error
+	var final *FinalError
+	return errors.As(err, &final) || (errors.As(err, &known) && known.SQLState != "" && bySQLState[known.SQLState] != nil && known.Code != ErrActive.Code)
+}
+
+func giveUp(err error, inDoubt bool) error {
+	switch {
+	case inDoubt:
+		return ErrOutcomeUnknown.because(err)
+	case isConflict(err):
+		return ErrConflict.because(err)
+	default:
+		return err
+	}
+}
+
+func startQuery(scope, key string, request any, o options, traceparent any) (Query, error) {
+	p := parameters{}
+	fingerprint, err := p.fingerprint(request, o.tenant)
+	if err != nil {
+		return Query{}, err
+	}
+	text := fmt.Sprintf(`SELECT f.f, s.verdict, s.fence, s.state, s.response_status, s.response_headers::text, s.response_body, s.result_type, s.result_id,
+    s.error_code, s.error_message, s.traceparent
+  FROM (SELECT %s AS f OFFSET 0) AS f, once.try_start(%s, %s, f.f, %s, traceparent => %s) AS s`,
+		fingerprint, p.add(scope, "text"), p.add(key, "text"), p.add(o.tenant, "text"), p.add(traceparent, "text"))
+	return Query{SQL: text, Args: p.args}, nil
+}
+
+// row is what is stored of an intent, as try_start and claim tell it.
+type row struct {
+	fingerprint                  []byte
+	verdict                      string
+	fence, status                *int32
+	state, headers               *string
+	body                         []byte
+	resultType, resultID         *string
+	errorCode, errorMessage, tra *string
+}
+
+func (r *row) outcome() []any {
+	return []any{&r.verdict, &r.fence, &r.state, &r.status, &r.headers, &r.body, &r.resultType, &r.resultID, &r.errorCode, &r.errorMessage, &r.tra}
+}
+
+func value[V any](pointer *V) V {
+	var zero V
+	if pointer == nil {
+		return zero
+	}
+	return *pointer
+}
+
+func (r *row) answer() (Answer, error) {
+	header, err := decodeHeaders(value(r.headers))
+	return Answer{Status: int(value(r.status)), Header: header, Body: r.body, ResultType: value(r.resultType), ResultID: value(r.resultID),
+		Replayed: true, Traceparent: value(r.tra), Fence: int(value(r.fence))}, err
+}
+
+// The stored answer, or the error that the verdict is.
+func (r *row) decide() (Answer, error) {
+	answer, broken := r.answer()
+	switch r.verdict {
+	case "replay", "replay_success":
+		if broken != nil {
+			answer.ResultType, answer.Status, answer.Body = "", 0, nil // no answer that could be sent
+		}
+		return answer, nil
+	case "final_failure":
+		final := newFinal(value(r.errorCode), value(r.errorMessage), answer)
+		return Answer{}, final
+	}
+	known := map[string]*Error{"active": ErrActive, "processing_active": ErrActive, "in_doubt": ErrInDoubt, "mismatch": ErrMismatch, "expired": ErrExpired}[r.verdict]
+	if known == nil {
+		return Answer{}, fmt.Errorf("pgonce: the contract answered %q, which this client does not know", r.verdict)
+	}
+	told := known.because(nil)
+	if known != ErrMismatch {
+		told.Traceparent = value(r.tra)
+	}
+	return Answer{}, told
+}
+
+func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code, message string, traceparent any) (Query, error) {
+	if answer.kind == asInvalid {
+		return Query{}, fmt.Errorf("pgonce: the answer cannot be written as JSON: %s", answer.Body)
+	}
+	headers, err := encodeHeaders(answer.Header)
+	if err != nil {
+		return Query{}, err
+	}
+	text, bytes := answer.body()
+	return Query{
+		SQL: `SELECT once.finish($1::text, $2::text, $3::bytea, $4::integer, response_text => $5::text, response_body => $6::bytea,
+    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, state => $10::text,
+    error_code => $11::text, error_message => $12::text, tenant => $13::text, traceparent => $14::text)`,
+		Args: []any{a.scope, a.key, fingerprint, statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID),
+			state, orNull(code), orNull(message), a.options.tenant, traceparent},
+	}, nil
+}
+
+// One transaction. inDoubt: it is there to learn what became of an earlier COMMIT, so the context
+// does not stop it from asking.
+func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err error) {
+	asking := ctx
+	if inDoubt {
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+		defer cancel()
+		asking = patient
+	}
+	session, err := a.client.door.Connect(asking)
+	if err != nil {
+		a.unreached = true
+		if asking.Err() != nil {
+			return Answer{}, context.Cause(asking)
+		}
+		return Answer{}, ErrUnavailable.because(err)
+	}
+	defer session.Release()
+	settled := false
+	defer func() {
+		if !settled { // an error, or a panic of the effect
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+			defer cancel()
+			session.Rollback(ending)
+		}
+	}()
+
+	var found row
+	err = session.Open(asking, a.begin, a.start, savepoint, append([]any{&found.fingerprint}, found.outcome()...)...)
+	if err != nil {
+		return Answer{}, a.failed(asking, session, err)
+	}
+	if found.verdict != "proceed" {
+		return found.decide()
+	}
+	if ctx.Err() != nil {
+		a.proceeded = true
+		return Answer{}, context.Cause(ctx)
+	}
+
+	a.proceeded = true
+	answer, how, cause := a.effect(ctx, session.Tx())
+	a.applied = true
+	if session.Ended() {
+		return Answer{}, ErrTransactionEnded.because(cause)
+	}
+	if cause != nil && how == endAbort {
+		return Answer{}, a.failed(ctx, session, cause)
+	}
+	if how == endRelease {
+		return answer, nil
+	}
+	if how == endDone && session.Failed() {
+		return Answer{}, ErrSwallowed
+	}
+
+	// From here on the caller's cancellation cannot come in between.
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+	defer cancel()
+	if how == endDoubt {
+		settled, err = a.doubt(closing, session, found.fingerprint, answer)
+		return answer, err
+	}
+	err = a.store(closing, session, &found, &answer, how, cause)
+	settled = err == nil
+	if err != nil {
+		return Answer{}, err
+	}
+	answer.Traceparent, answer.Fence, answer.Replayed = value(found.tra), int(value(found.fence)), false
+	if how == endFinal {
+		final := *asFinal(cause)
+		final.Answer = answer
+		return answer, &final
+	}
+	return answer, nil
+}
+
+func asFinal(err error) *FinalError {
+	var final *FinalError
+	errors.As(err, &final)
+	return final
+}
+
+// Finish and COMMIT.
+func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, answer *Answer, how ending, cause error) error {
+	state, code, message := "succeeded", "", ""
+	var commands []string
+	if how == endFinal {
+		final := asFinal(cause)
+		*answer, state, code, message = final.Answer, "failed_final", final.Code, final.Message
+		commands = append(commands, undo)
+	}
+	stored := *answer
+	forgiving := a.options.responseMax > 0
+	if forgiving && len(stored.Body) > a.options.responseMax {
+		stored = Answer{ResultType: resultTooLarge}
+	} else if forgiving && len(stored.Body) > bodyNeverTooLarge {
+		commands = append(commands, savepointStore)
+	}
+	query, err := a.finishQuery(found.fingerprint, stored, state, code, message, found.trace())
+	if err != nil {
+		return err
+	}
+	err = a.close(ctx, session, commands, query)
+	if forgiving && SQLStateOf(err) == ErrTooLarge.SQLState && len(stored.Body) > bodyNeverTooLarge {
+		// The scope keeps less than this location: done, and too large to keep.
+		query, err = a.finishQuery(found.fingerprint, Answer{ResultType: resultTooLarge}, state, code, message, found.trace())
+		if err == nil {
+			err = a.close(ctx, session, []string{undoStore}, query)
+		}
+	}
+	return err
+}
+
+func (r *row) trace() any { return orNull(value(r.tra)) }
+
+func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []string, query Query) error {
+	var body []byte
+	unknown, err := session.Close(ctx, commands, query, &body)
+	if err == nil {
+		return nil
+	}
+	a.unknown = unknown
+	if SQLStateOf(err) == "25P02" {
+		return ErrSwallowed.because(err)
+	}
+	return a.failed(ctx, session, err)
+}
+
+// What the application says of its own answer: nobody knows. The effect is taken back, and the
+// intent in doubt.
+func (a *attempt[T]) doubt(ctx context.Context, session Session[T], fingerprint []byte, answer Answer) (bool, error) {
+	var stored bool
+	unknown, err := session.Close(ctx, []string{undo}, Query{
+		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text)).fence, NULL,
+    error_code => 'upstream_status', error_message => 'the answer does not say whether the effect happened', response_status => $5::integer,
+    tenant => $4::text)`,
+		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(answer.Status)},
+	}, &stored)
+	if err == nil {
+		return true, nil
+	}
+	a.unknown = unknown
+	return false, a.failed(ctx, session, err)
+}
+
+// May another attempt follow this error?
+func (a *attempt[T]) failed(ctx context.Context, session Session[T], err error) error {
+	checking, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+	defer cancel()
+	if session.Lost(checking) {
+		a.lost = true
+		if ctx.Err() != nil && !a.unknown {
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+		return retry{ErrUnavailable.because(err)}
+	}
+	if isConflict(err) {
+		return retry{err}
+	}
+	return err
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import "context"
+
+// Query is one statement of the contract's, with its parameters.
+type Query struct {
+	SQL  string
+	Args []any
+}
+
+// Querier runs a statement that returns one row, and scans it.
+type Querier interface {
+	QueryRow(ctx context.Context, query Query, dest ...any) error
+}
+
+// Door is what a driver's package brings: oncepgx, oncesql, or one of your own. It owns no pool.
+// QueryRow runs a statement in a transaction of its own (autocommit).
+type Door[T any] interface {
+	Querier
+	// Connect takes a connection of the caller's pool.
+	Connect(ctx context.Context) (Session[T], error)
+	// In runs statements in a transaction that the caller has.
+	In(tx T) Querier
+}
+
+// Session is one connection, for one attempt. After Release it is the pool's again.
+type Session[T any] interface {
+	// Open sends begin, the query and savepoint, in one round trip where the driver can.
+	Open(ctx context.Context, begin string, query Query, savepoint string, dest ...any) error
+	// Tx is the open transaction, for the effect.
+	Tx() T
+	// Failed says that a statement has failed, so that COMMIT would roll back. False where the
+	// driver cannot tell: then the first statement of Close fails.
+	Failed() bool
+	// Ended says that the effect has ended the transaction itself.
+	Ended() bool
+	// Close sends the commands, the query and COMMIT, in one round trip where the driver can.
+	// unknown: COMMIT may have been carried out, and nobody said so.
+	Close(ctx context.Context, commands []string, query Query, dest ...any) (unknown bool, err error)
+	// Rollback ends the transaction, if there is one.
+	Rollback(ctx context.Context)
+	// Lost says, after an error, that the connection is gone.
+	Lost(ctx context.Context) bool
+	Release()
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Error is a decision of the contract, or of this client, that no effect follows from. Compare it
+// with errors.Is and one of the Err values; branch on Code or SQLState, never on the text. Its text
+// names neither the key nor the tenant.
+type Error struct {
+	Code      string // the name in once.errors(): "mismatch", "active", ...
+	SQLState  string // "P4002"; empty where it is the client's own
+	Status    int    // what the gateway answers for it
+	Retryable bool   // the same call may be made again as it is
+	Message   string
+	// Traceparent of the attempt that this is about, where the contract told.
+	Traceparent string
+	cause       error
+}
+
+func (e *Error) Error() string { return "pgonce: " + e.Message }
+
+// Unwrap gives the driver's error.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Is says whether the target is the same decision.
+func (e *Error) Is(target error) bool {
+	other, ok := target.(*Error)
+	return ok && other.Code == e.Code
+}
+
+func (e *Error) because(cause error) *Error {
+	made := *e
+	made.cause = cause
+	return &made
+}
+
+// What Run, Claim and the rest return; errors.Is compares with them.
+var (
+	ErrScopeRequired      = &Error{Code: "scope_required", SQLState: "P4000", Status: 403, Message: "a scope of 1 to 255 characters is required"}
+	ErrKeyMalformed       = &Error{Code: "key_malformed", SQLState: "P4001", Status: 400, Message: "the key is missing or malformed"}
+	ErrMismatch           = &Error{Code: "mismatch", SQLState: "P4002", Status: 422, Message: "the key was first used with another request"}
+	ErrRefused            = &Error{Code: "refused", SQLState: "P4003", Status: 403, Message: "the fingerprint is missing or the tenant is refused"}
+	ErrCompletionRefused  = &Error{Code: "completion_refused", SQLState: "P4010", Status: 409, Message: "the completion is refused: the lease is lost"}
+	ErrFailureRefused     = &Error{Code: "failure_refused", SQLState: "P4011", Status: 409, Message: "the failure is refused: the lease is lost"}
+	ErrAlreadyFinished    = &Error{Code: "already_finished", SQLState: "P4020", Status: 409, Message: "the intent is finished and has an outcome"}
+	ErrActive             = &Error{Code: "active", SQLState: "P4029", Status: 409, Retryable: true, Message: "another attempt of this intent is running"}
+	ErrFinal              = &Error{Code: "final_failure", SQLState: "P4030", Status: 409, Message: "the intent failed for good"}
+	ErrInDoubt            = &Error{Code: "in_doubt", SQLState: "P4031", Status: 409, Message: "the outcome of this intent is unknown"}
+	ErrExpired            = &Error{Code: "expired", SQLState: "P4041", Status: 409, Message: "the key is older than what is remembered"}
+	ErrMessageMismatch    = &Error{Code: "message_mismatch", SQLState: "P4050", Status: 409, Message: "the message id was first used with another payload"}
+	ErrEventMismatch      = &Error{Code: "event_mismatch", SQLState: "P4051", Status: 409, Message: "this intent has already emitted this event with another payload"}
+	ErrTooLarge           = &Error{Code: "too_large", SQLState: "P4060", Status: 409, Message: "the response body is larger than the scope allows"}
+	ErrResolutionRefused  = &Error{Code: "resolution_refused", SQLState: "P4070", Status: 409, Message: "the decision is refused"}
+	ErrPartitionMissing   = &Error{Code: "partition_missing", SQLState: "P4098", Status: 503, Retryable: true, Message: "the partition for this day is missing: run the keeper"}
+	ErrUnknownState       = &Error{Code: "unknown_state", SQLState: "P4099", Status: 503, Message: "the intent is in a state that this function does not know"}
+	ErrFinishWithoutStart = &Error{Code: "finish_refused", SQLState: "P4012", Status: 503, Message: "this transaction has not started the intent"}
+
+	// ErrSwallowed: a statement of the effect failed and the effect went on as if it had not.
+	// COMMIT would have rolled back in silence. Nothing was committed.
+	ErrSwallowed = &Error{Code: "swallowed", Status: 500, Message: "a statement of the effect failed, and the effect returned no error: nothing was committed"}
+	// ErrTransactionEnded: the effect has called Commit or Rollback itself. With pgx it is refused, and
+	// nothing was committed; with database/sql, and by SQL, what it committed is there, unprotected.
+	ErrTransactionEnded = &Error{Code: "transaction_ended", Status: 500, Message: "the effect called Commit or Rollback itself: the transaction is committed with its answer, so return from the effect, with an error to roll back"}
+	// ErrOutcomeUnknown: COMMIT's acknowledgement was lost, and the database could not be asked in
+	// time. Call again with the same key.
+	ErrOutcomeUnknown = &Error{Code: "outcome_unknown", Status: 503, Retryable: true, Message: "the connection was lost during COMMIT, and what became of it cannot be learnt now"}
+	// ErrUnavailable: the database could not be asked. Nothing was done.
+	ErrUnavailable = &Error{Code: "unavailable", Status: 503, Retryable: true, Message: "the database cannot be asked; nothing was done"}
+	// ErrConflict: rolled back by 40001 or 40P01 until the deadline passed.
+	ErrConflict = &Error{Code: "serialization", SQLState: "40001", Status: 503, Retryable: true, Message: "rolled back by a conflict with other transactions until the deadline passed"}
+	// ErrLeaseLost is the cause of a lease's context, once another attempt may hold the intent.
+	ErrLeaseLost = &Error{Code: "lease_lost", Status: 409, Message: "the lease is lost: another attempt may hold the intent"}
+)
+
+var bySQLState = func() map[string]*Error {
+	all := []*Error{ErrScopeRequired, ErrKeyMalformed, ErrMismatch, ErrRefused, ErrCompletionRefused, ErrFailureRefused, ErrFinishWithoutStart,
+		ErrAlreadyFinished, ErrActive, ErrFinal, ErrInDoubt, ErrExpired, ErrMessageMismatch, ErrEventMismatch, ErrTooLarge,
+		ErrResolutionRefused, ErrPartitionMissing, ErrUnknownState}
+	found := make(map[string]*Error, len(all))
+	for _, each := range all {
+		found[each.SQLState] = each
+	}
+	return found
+}()
+
+// SQLStateOf gives the SQLSTATE of a driver's error, as pgx's and lib/pq's say it; "" for any other.
+func SQLStateOf(err error) string {
+	var said interface{ SQLState() string }
+	if errors.As(err, &said) {
+		return said.SQLState()
+	}
+	return ""
+}
+
+// The contract's own errors become an *Error; all others stay as they are.
+func named(err error) error {
+	var already *Error
+	var final *FinalError
+	if err == nil || errors.As(err, &already) || errors.As(err, &final) {
+		return err
+	}
+	if known := bySQLState[SQLStateOf(err)]; known != nil {
+		return known.because(err)
+	}
+	return err
+}
+
+func isConflict(err error) bool {
+	state := SQLStateOf(err)
+	return state == "40001" || state == "40P01"
+}
+
+// FinalError is a failure for good: stored as the outcome, so every later attempt gets it. Make one
+// with Fail and return it from an effect; Run returns one for a failure that is stored.
+type FinalError struct {
+	Answer    Answer // what is stored
+	Code      string // error_code
+	Message   string // error_message
+	Retryable bool   // false: a new intent needs a new key
+	SQLState  string // P4030
+	Status    int    // the answer's, else 409
+}
+
+// Fail makes the error with which an effect fails for good: what it did is taken back, and the
+// answer is stored in the same transaction.
+func Fail(code, message string, answer Answer) *FinalError {
+	return newFinal(code, message, answer)
+}
+
+func newFinal(code, message string, answer Answer) *FinalError {
+	status := answer.Status
+	if status == 0 {
+		status = ErrFinal.Status
+	}
+	return &FinalError{Answer: answer, Code: code, Message: message, SQLState: ErrFinal.SQLState, Status: status}
+}
+
+func (e *FinalError) Error() string {
+	if e.Code == "" && e.Message == "" {
+		return "pgonce: " + ErrFinal.Message
+	}
+	return fmt.Sprintf("pgonce: the intent failed for good: %s: %s", e.Code, e.Message)
+}
+
+// Is says that it is ErrFinal.
+func (e *FinalError) Is(target error) bool {
+	other, ok := target.(*Error)
+	return ok && other.Code == ErrFinal.Code
+}
+
+// notDone marks an error after which there was certainly no effect.
+type notDone struct{ error }
+
+func (e notDone) Unwrap() error { return e.error }
+
+// NotDone says of an error that there was certainly no effect: a wrapper made by Effect then lets
+// the next attempt run. Any other error of such a function leaves its intent in doubt.
+func NotDone(err error) error { return notDone{err} }

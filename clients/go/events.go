@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Event is what Emit appends to the outbox.
+type Event struct {
+	Topic   string
+	Payload any // written as JSON
+	// Type is the topic unless set. One event of a type for an intent.
+	Type string
+	// AggregateType and AggregateID: what it is about. Events of one are published in order.
+	AggregateType, AggregateID string
+	// Scope and Key of the intent that causes it: then its id is derived from the intent.
+	Scope, Key  string
+	Headers     map[string]string
+	Tenant      string
+	Traceparent string
+}
+
+// Emit appends an event in the effect's own transaction: it exists if and only if the effect does.
+// It returns the event's id.
+func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err error) {
+	payload, err := json.Marshal(event.Payload)
+	if err != nil {
+		return "", fmt.Errorf("pgonce: the payload cannot be written as JSON: %w", err)
+	}
+	var headers any
+	if event.Headers != nil {
+		text, err := json.Marshal(event.Headers)
+		if err != nil {
+			return "", err
+		}
+		headers = string(text)
+	}
+	trace := orNull(event.Traceparent)
+	if trace == nil {
+		trace = c.options.trace(ctx)
+	}
+	tenant := event.Tenant
+	if tenant == "" {
+		tenant = c.options.tenant
+	}
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.emit($1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
+    traceparent => $10::text)::text`,
+		Args: []any{event.Topic, string(payload), orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(event.Scope), orNull(event.Key),
+			headers, tenant, trace}}, &id)
+	return id, named(err)
+}
+
+// Receive is the inbox, in the consumer's own transaction. true: apply the message, then commit;
+// false: it was applied before, so acknowledge it. messageID is the natural business id, never a
+// broker's offset. ErrMessageMismatch: the id came with another payload.
+func (c *Client[T]) Receive(ctx context.Context, tx T, consumer, messageID string, payload any, opts ...Option) (process bool, err error) {
+	o := c.options.with(opts)
+	p := parameters{}
+	fingerprint, err := p.fingerprint(payload, o.tenant)
+	if err != nil {
+		return false, err
+	}
+	query := Query{SQL: fmt.Sprintf(`SELECT once.receive(%s, %s, %s, %s, traceparent => %s) = 'process'`,
+		p.add(consumer, "text"), p.add(messageID, "text"), fingerprint, p.add(o.tenant, "text"), p.add(o.trace(ctx), "text"))}
+	query.Args = p.args
+	err = c.door.In(tx).QueryRow(ctx, query, &process)
+	return process, named(err)
+}
+
+// Lock takes a lock on a name until the transaction ends: "one settlement per merchant and day". It
+// waits so long at most, 0: not at all; false: another transaction has it.
+func (c *Client[T]) Lock(ctx context.Context, tx T, resource string, wait time.Duration) (taken bool, err error) {
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.lock($1::text, $2::bigint * interval '1 millisecond')`,
+		Args: []any{resource, int64(wait / time.Millisecond)}}, &taken)
+	return taken, named(err)
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Lease is an intent that this attempt holds, for an effect that is made elsewhere. It is renewed in
+// the background until it is reported, released or lost.
+type Lease struct {
+	// Verdict is new_claim, retryable_failure (earlier attempts certainly had no effect) or
+	// processing_stale (the last one fell silent, and may have had one).
+	Verdict string
+	// Fence is the lease's number: a later holder's is higher.
+	Fence int
+	// Traceparent of the intent's first attempt.
+	Traceparent string
+
+	door       Querier
+	options    options
+	scope, key string
+	context    context.Context
+	cancel     context.CancelCauseFunc
+	stop       chan struct{}
+	stopped    sync.WaitGroup
+	once       sync.Once
+}
+
+// Claim takes an intent whose effect is made elsewhere. Exactly one of three comes back: a lease,
+// under which the work is done and then reported; the stored answer of an intent that is finished;
+// or an error: ErrActive, ErrInDoubt, ErrExpired, ErrMismatch, *FinalError.
+//
+//	lease, answer, err := db.Claim(ctx, "payments", key, request)
+//	if lease == nil {
+//		return answer, err
+//	}
+//	charge, err := provider.Charge(lease.Context(), ...)
+//	...
+//	return lease.Complete(ctx, once.JSON(201, charge))
+//
+// A claim whose answer was lost with the connection is found again by its owner's mark.
+func (c *Client[T]) Claim(ctx context.Context, scope, key string, request any, opts ...Option) (*Lease, *Answer, error) {
+	o := c.options.with(opts)
+	ctx, end := o.observer.Begin(ctx, "claim", scope)
+	lease, answer, attempts, err := c.claim(ctx, scope, key, request, o)
+	seen := observed(value(answer), err, attempts)
+	if lease != nil {
+		seen.Verdict, seen.Traceparent = lease.Verdict, lease.Traceparent
+	}
+	end(seen)
+	return lease, answer, err
+}
+
+func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o options) (*Lease, *Answer, int, error) {
+	var nonce [8]byte
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return nil, nil, 1, err
+	}
+	owner := hex.EncodeToString(nonce[:])
+	if o.owner != "" {
+		owner = o.owner + " " + owner
+	}
+	p := parameters{}
+	fingerprint, err := p.fingerprint(request, o.tenant)
+	if err != nil {
+		return nil, nil, 1, err
+	}
+	query := Query{SQL: fmt.Sprintf(`SELECT s.verdict, s.fence, s.state, s.response_status, s.response_headers::text, s.response_body, s.result_type, s.result_id,
+    s.error_code, s.error_message, s.traceparent, (extract(epoch FROM s.lease_until - clock_timestamp()) * 1000)::bigint
+  FROM once.claim(%s, %s, %s, %s, %s * interval '1 millisecond', %s * interval '1 millisecond', %s, traceparent => %s, takeover => %s) AS s`,
+		p.add(scope, "text"), p.add(key, "text"), fingerprint, p.add(owner, "text"), p.add(milliseconds(o.lease), "bigint"),
+		p.add(milliseconds(o.retention), "bigint"), p.add(o.tenant, "text"), p.add(o.trace(ctx), "text"), p.add(!o.noTakeover, "boolean"))}
+	query.Args = p.args
+
+	began := time.Now()
+	lost := false
+	for tries := 0; ; tries++ {
+		var found row
+		var left *int64
+		asked := time.Now()
+		err := named(c.door.QueryRow(ctx, query, append(found.outcome(), &left)...))
+		if err == nil {
+			switch found.verdict {
+			case "new_claim", "retryable_failure", "processing_stale":
+				return newLease(ctx, c.door, o, scope, key, &found, asked, value(left)), nil, tries + 1, nil
+			}
+			answer, decided := found.decide()
+			if decided == nil {
+				return nil, &answer, tries + 1, nil
+			}
+			err = decided
+		}
+		if lost && errors.Is(err, ErrActive) {
+			if lease := c.adopt(ctx, o, scope, key, owner); lease != nil {
+				return lease, nil, tries + 1, nil
+			}
+		}
+		state := SQLStateOf(err)
+		noAnswer := state == "" && !isVerdict(err) && !errors.Is(err, ErrActive)
+		lost = lost || noAnswer
+		wait := errors.Is(err, ErrActive) && (lost || time.Since(began) < o.wait)
+		if ctx.Err() != nil {
+			return nil, nil, tries + 1, context.Cause(ctx)
+		}
+		if !wait && !isConflict(err) && !noAnswer {
+			return nil, nil, tries + 1, err
+		}
+		pause := backoff(tries)
+		limit := began.Add(o.within)
+		if wait && !lost {
+			limit = began.Add(o.wait)
+		}
+		// Without a single connection there is nothing to wait for.
+		if !time.Now().Add(pause).Before(limit) || (noAnswer && tries >= 8) {
+			if noAnswer {
+				err = ErrUnavailable.because(err)
+			}
+			return nil, nil, tries + 1, err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return nil, nil, tries + 1, err
+		}
+	}
+}
+
+func milliseconds(d time.Duration) any {
+	if d <= 0 {
+		return nil
+	}
+	return int64(d / time.Millisecond)
+}
+
+// A claim of ours whose answer was lost. A single attempt is the first whose work may start; any
+// other may have taken over from one that fell silent.
+func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner string) *Lease {
+	var found row
+	var left *int64
+	var asked = time.Now()
+	var who *string
+	var attempts *int32
+	var verdict string
+	err := c.door.QueryRow(ctx, Query{SQL: `SELECT verdict, fence, owner, attempts, traceparent, (extract(epoch FROM lease_until - clock_timestamp()) * 1000)::bigint
+  FROM once.peek($1::text, $2::text, $3::text)`, Args: []any{scope, key, o.tenant}}, &verdict, &found.fence, &who, &attempts, &found.tra, &left)
+	if err != nil || value(who) != owner || verdict != "processing_active" {
+		return nil
+	}
+	found.verdict = "processing_stale"
+	if value(attempts) == 1 {
+		found.verdict = "new_claim"
+	}
+	return newLease(ctx, c.door, o, scope, key, &found, asked, value(left))
+}
+
+func newLease(ctx context.Context, door Querier, o options, scope, key string, found *row, asked time.Time, leftMs int64) *Lease {
+	lease := &Lease{Verdict: found.verdict, Fence: int(value(found.fence)), Traceparent: value(found.tra), door: door, options: o,
+		scope: scope, key: key, stop: make(chan struct{})}
+	lease.context, lease.cancel = context.WithCancelCause(ctx)
+	lease.stopped.Add(1)
+	go lease.beat(asked, time.Duration(leftMs)*time.Millisecond)
+	return lease
+}
+
+// Context is cancelled when the lease is lost (context.Cause gives ErrLeaseLost), when it is
+// reported or released, and with the context of the claim.
+func (l *Lease) Context() context.Context { return l.context }
+
+// Renews after each third of the lease. When no renewal has been heard of for a whole lease, another
+// attempt may hold the intent, so the work is told to stop; what it reports is decided by the fence.
+func (l *Lease) beat(since time.Time, lease time.Duration) {
+	defer l.stopped.Done()
+	for {
+		timer := time.NewTimer(max(lease/3, 10*time.Millisecond))
+		select {
+		case <-l.stop:
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		asked := time.Now()
+		until, cancel := context.WithDeadline(context.Background(), since.Add(lease))
+		held, err := l.renew(until)
+		cancel()
+		switch {
+		case err == nil && !held:
+			l.cancel(ErrLeaseLost)
+			return
+		case err == nil:
+			since = asked
+		case !time.Now().Before(since.Add(lease)):
+			l.cancel(ErrLeaseLost.because(err))
+			return
+		}
+	}
+}
+
+func (l *Lease) renew(ctx context.Context) (bool, error) {
+	var held bool
+	err := l.door.QueryRow(ctx, Query{SQL: `SELECT once.renew($1::text, $2::text, $3::integer, $4::bigint * interval '1 millisecond', $5::text)`,
+		Args: []any{l.scope, l.key, int32(l.Fence), milliseconds(l.options.lease), l.options.tenant}}, &held)
+	return held, named(err)
+}
+
+// Renew renews it now; the heartbeat does so by itself. false: the lease is lost.
+func (l *Lease) Renew(ctx context.Context) (bool, error) { return l.renew(ctx) }
+
+func (l *Lease) end() {
+	l.once.Do(func() {
+		close(l.stop)
+		l.stopped.Wait()
+		l.cancel(context.Canceled)
+	})
+}
+
+// A report is the same however often it is sent, so a lost connection sends it again. The caller's
+// cancellation does not stop it: the work is done.
+func (l *Lease) report(ctx context.Context, query Query) (stored bool, err error) {
+	l.end()
+	calm, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.options.within)
+	defer cancel()
+	for tries := 0; ; tries++ {
+		err = named(l.door.QueryRow(calm, query, &stored))
+		if err == nil || (SQLStateOf(err) != "" && !isConflict(err) && !isDown(err)) {
+			return stored, err
+		}
+		if sleep(calm, backoff(tries)) != nil {
+			return false, ErrOutcomeUnknown.because(err)
+		}
+	}
+}
+
+// The server ends, or begins: its error is none about the statement.
+func isDown(err error) bool {
+	state := SQLStateOf(err)
+	return len(state) == 5 && (state[:2] == "08" || state[:3] == "57P")
+}
+
+// Complete stores the answer of work that succeeded. true: stored now; false: this very answer was
+// stored by this attempt before. ErrCompletionRefused: the lease is lost; discard the result.
+func (l *Lease) Complete(ctx context.Context, answer Answer) (bool, error) {
+	query, err := l.completeQuery(answer)
+	if err != nil {
+		return false, err
+	}
+	return l.report(ctx, query)
+}
+
+func (l *Lease) completeQuery(answer Answer) (Query, error) {
+	if answer.kind == asInvalid {
+		return Query{}, fmt.Errorf("pgonce: the answer cannot be written as JSON: %s", answer.Body)
+	}
+	headers, err := encodeHeaders(answer.Header)
+	text, bytes := answer.body()
+	return Query{SQL: `SELECT once.complete($1::text, $2::text, $3::integer, $4::integer, response_text => $5::text, response_body => $6::bytea,
+    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, tenant => $10::text)`,
+		Args: []any{l.scope, l.key, int32(l.Fence), statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID), l.options.tenant}}, err
+}
+
+// CompleteIn is Complete in a transaction of the caller's: the answer exists if and only if what
+// else that transaction did does.
+func CompleteIn[T any](ctx context.Context, client *Client[T], tx T, lease *Lease, answer Answer) (stored bool, err error) {
+	query, err := lease.completeQuery(answer)
+	if err != nil {
+		return false, err
+	}
+	err = named(client.door.In(tx).QueryRow(ctx, query, &stored))
+	return stored, err
+}
+
+// Fail stores a failure for good: every later attempt gets it.
+func (l *Lease) Fail(ctx context.Context, failure *FinalError) (bool, error) {
+	return l.fail(ctx, false, failure.Code, failure.Message, failure.Answer)
+}
+
+// FailRetryable says that the work certainly had no effect: the next attempt may run.
+func (l *Lease) FailRetryable(ctx context.Context, code, message string) (bool, error) {
+	return l.fail(ctx, true, code, message, Answer{})
+}
+
+// Doubt says that nobody knows whether the work had an effect: no attempt runs until the scope's
+// verify function, or an operator, has decided.
+func (l *Lease) Doubt(ctx context.Context, code, message string) (bool, error) {
+	return l.fail(ctx, nil, code, message, Answer{})
+}
+
+func (l *Lease) fail(ctx context.Context, retryable any, code, message string, answer Answer) (bool, error) {
+	headers, err := encodeHeaders(answer.Header)
+	if err != nil {
+		return false, err
+	}
+	text, bytes := answer.body()
+	return l.report(ctx, Query{SQL: `SELECT once.fail($1::text, $2::text, $3::integer, $4::boolean, error_code => $5::text, error_message => $6::text,
+    response_status => $7::integer, response_text => $8::text, response_body => $9::bytea, response_headers => $10::text::jsonb, tenant => $11::text)`,
+		Args: []any{l.scope, l.key, int32(l.Fence), retryable, orNull(code), orNull(message), statusOrNull(answer.Status), text, bytes, headers, l.options.tenant}})
+}
+
+// Release gives back a claim whose work certainly never started. false: the lease is lost.
+func (l *Lease) Release(ctx context.Context) (bool, error) {
+	return l.report(ctx, Query{SQL: `SELECT once.release($1::text, $2::text, $3::integer, $4::text)`,
+		Args: []any{l.scope, l.key, int32(l.Fence), l.options.tenant}})
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile("../../" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestTheVersionIsTheReleases(t *testing.T) {
+	found := regexp.MustCompile(`(?m)^\s*version: '([^']+)'`).FindStringSubmatch(read(t, "meson.build"))
+	if found == nil || found[1] != Version {
+		t.Fatalf("Version is %s, meson.build has %v", Version, found)
+	}
+}
+
+func TestKeysAreReadByTheGatewaysGrammar(t *testing.T) {
+	var file struct {
+		Keys []struct {
+			Header       string
+			Key, Refused *string
+			Strict       bool
+			LengthMax    int `json:"length_max"`
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "tests/vectors/keys.json")), &file); err != nil || len(file.Keys) == 0 {
+		t.Fatal(err, len(file.Keys))
+	}
+	for _, each := range file.Keys {
+		key, err := KeyOfHeader(each.Header, each.Strict, each.LengthMax)
+		switch {
+		case each.Key != nil && (err != nil || key != *each.Key):
+			t.Errorf("%q: %q, %v", each.Header, key, err)
+		case each.Refused != nil && (!errors.Is(err, ErrKeyMalformed) || errors.Unwrap(err).Error() != *each.Refused):
+			t.Errorf("%q: %q, %v; want %s", each.Header, key, errors.Unwrap(err), *each.Refused)
+		}
+	}
+}
+
+// The quoted names of a table in C.
+func table(t *testing.T, source, name string) []string {
+	t.Helper()
+	_, rest, found := strings.Cut(read(t, source), name+"[] = {")
+	body, _, ended := strings.Cut(rest, "};")
+	if !found || !ended {
+		t.Fatalf("%s has no %s", source, name)
+	}
+	var names []string
+	for _, match := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(body, -1) {
+		names = append(names, match[1])
+	}
+	return names
+}
+
+func TestTheListsOfHeadersAreTheGateways(t *testing.T) {
+	for name, ours := range map[string][]string{"kept_by_default": keptByDefault, "never": neverKept} {
+		if theirs := table(t, "lib/http/headers.c", name); !reflect.DeepEqual(ours, theirs) {
+			t.Errorf("%s: %q, the gateway has %q", name, ours, theirs)
+		}
+	}
+}
+
+func TestTheProblemsAreTheGateways(t *testing.T) {
+	var file struct {
+		Problems map[string]struct {
+			Status        int
+			Title, Detail string
+			Retryable     bool
+			RetryAfter    *int `json:"retry_after"`
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "clients/conformance/problems.json")), &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []problem{problemKeyMissing, problemKeyMalformed, problemKeyRepeated, problemTenantMissing, problemMismatch, problemActive,
+		problemInDoubt, problemExpired, problemTooLarge, problemNoAnswer, problemBodyTooLarge, problemRefused, problemUnavailable, problemNotStored} {
+		want, there := file.Problems[p.slug]
+		after := 0
+		if want.RetryAfter != nil {
+			after = *want.RetryAfter
+		}
+		if !there || want.Status != p.status || want.Title != p.title || want.Detail != p.detail || want.Retryable != (p.retryAfter > 0) || after != p.retryAfter {
+			t.Errorf("%+v, want %+v", p, want)
+		}
+	}
+}
+
+func TestHeadersComeBackAsTheyWereStored(t *testing.T) {
+	given := http.Header{"X-Order": {"1", "2"}, "X-Bytes": {"caf\xe9"}, "Content-Type": {`text/plain; a="<&>"`}, "Bad Name": {"x"}, "X-Split": {"a\r\nSet-Cookie: b"}}
+	text, err := encodeHeaders(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeHeaders(text.(string))
+	want := http.Header{"X-Order": {"1", "2"}, "X-Bytes": {"caf\xe9"}, "Content-Type": {`text/plain; a="<&>"`}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%q, %v", got, err)
+	}
+	flat, err := decodeHeaders(`{"Link": ["a", "b"], "Retry-After": 5, "H": null}`)
+	if err != nil || !reflect.DeepEqual(flat, http.Header{"Link": {"a", "b"}, "Retry-After": {"5"}}) {
+		t.Fatalf("%q, %v", flat, err)
+	}
+	for _, bad := range []string{`[]`, `{"a": {}}`, `{"a": "b\r\nc: d"}`, `{"h": [["a"]]}`, `{"h": [["a", null, "zz"]]}`, `{"h": [[]]}`} {
+		if got, err := decodeHeaders(bad); err == nil {
+			t.Errorf("%s: %q", bad, got)
+		}
+	}
+}
+
+func TestTheMiddlewareRefusesSettingsThatLeaveItOpenWhoseKeysTheyAre(t *testing.T) {
+	client := New[int](nil)
+	for _, settings := range []HTTP{{}, {Scope: "orders"}, {SingleTenant: true}, {Scope: "orders", SingleTenant: true, Headers: []string{"Set-Cookie"}}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%+v was taken", settings)
+				}
+			}()
+			client.Middleware(settings)
+		}()
+	}
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: PostgreSQL
+
+// Package onceotel tells OpenTelemetry of every call: a span with its verdict, and counters. It is a
+// module of its own, so that nobody else depends on OpenTelemetry.
+//
+//	db := oncepgx.New(pool, once.Observe(onceotel.New()))
+package onceotel
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"pgonce.internal/once"
+)
+
+const name = "pgonce.internal/once"
+
+type observer struct {
+	tracer   trace.Tracer
+	calls    metric.Int64Counter
+	attempts metric.Int64Counter
+	duration metric.Float64Histogram
+}
+
+// New makes an Observer of the global providers, as they are when it is called.
+func New() once.Observer {
+	meter := otel.GetMeterProvider().Meter(name, metric.WithInstrumentationVersion(once.Version))
+	// An instrument that cannot be made is one that does nothing.
+	calls, _ := meter.Int64Counter("pgonce.calls", metric.WithDescription("Calls, by kind, scope and verdict"))
+	attempts, _ := meter.Int64Counter("pgonce.attempts", metric.WithDescription("Transactions that they took"))
+	duration, _ := meter.Float64Histogram("pgonce.duration", metric.WithUnit("s"), metric.WithDescription("How long a call took, its effect included"))
+	return &observer{tracer: otel.GetTracerProvider().Tracer(name, trace.WithInstrumentationVersion(once.Version)), calls: calls, attempts: attempts, duration: duration}
+}
+
+func (o *observer) Begin(ctx context.Context, kind, scope string) (context.Context, func(once.Observed)) {
+	began := time.Now()
+	common := []attribute.KeyValue{attribute.String("pgonce.kind", kind), attribute.String("pgonce.scope", scope)}
+	ctx, span := o.tracer.Start(ctx, "pgonce."+kind, trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(common...))
+	return ctx, func(seen once.Observed) {
+		labels := metric.WithAttributes(append(common, attribute.String("pgonce.verdict", seen.Verdict))...)
+		o.calls.Add(ctx, 1, labels)
+		o.attempts.Add(ctx, int64(seen.Attempts), labels)
+		o.duration.Record(ctx, time.Since(began).Seconds(), labels)
+		span.SetAttributes(attribute.String("pgonce.verdict", seen.Verdict), attribute.Int("pgonce.attempts", seen.Attempts))
+		if seen.Traceparent != "" {
+			span.SetAttributes(attribute.String("pgonce.first_traceparent", seen.Traceparent))
+		}
+		if seen.Err != nil {
+			span.SetStatus(codes.Error, seen.Verdict) // never the error's text: it may be the application's
+		}
+		span.End()
+	}
+}
+
+func (o *observer) Traceparent(ctx context.Context) string {
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier["traceparent"]
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: PostgreSQL
+
+// Package oncesql is pgonce's door through database/sql, with any driver for PostgreSQL whose errors
+// tell their SQLSTATE (a method SQLState() string: pgx's stdlib, lib/pq). database/sql cannot send
+// several statements at once, so BEGIN, the contract's question and COMMIT are a round trip each:
+// oncepgx takes two for all of them.
+package oncesql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+
+	"pgonce.internal/once"
+)
+
+// Client runs intents whose effects get a *sql.Tx. Commit and Rollback are not the effect's to call.
+type Client = once.Client[*sql.Tx]
+
+// New makes a client over the caller's pool.
+func New(db *sql.DB, defaults ...once.Option) *Client {
+	return once.New[*sql.Tx](door{db}, defaults...)
+}
+
+type queries interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+type from struct{ db queries }
+
+func (f from) QueryRow(ctx context.Context, query once.Query, dest ...any) error {
+	return f.db.QueryRowContext(ctx, query.SQL, query.Args...).Scan(dest...)
+}
+
+type door struct{ db *sql.DB }
+
+func (d door) QueryRow(ctx context.Context, query once.Query, dest ...any) error {
+	return from{d.db}.QueryRow(ctx, query, dest...)
+}
+
+func (d door) In(tx *sql.Tx) once.Querier { return from{tx} }
+
+func (d door) Connect(ctx context.Context) (once.Session[*sql.Tx], error) {
+	conn, err := d.db.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &session{conn: conn}, nil
+}
+
+type session struct {
+	conn *sql.Conn
+	tx   *sql.Tx
+	lost bool
+	// Its COMMIT has not returned, so the connection cannot be given back yet.
+	stuck bool
+}
+
+var levels = map[string]sql.IsolationLevel{
+	"BEGIN":                                 sql.LevelDefault,
+	"BEGIN ISOLATION LEVEL read committed":  sql.LevelReadCommitted,
+	"BEGIN ISOLATION LEVEL repeatable read": sql.LevelRepeatableRead,
+	"BEGIN ISOLATION LEVEL serializable":    sql.LevelSerializable,
+}
+
+func (s *session) QueryRow(ctx context.Context, query once.Query, dest ...any) error {
+	return from{s.conn}.QueryRow(ctx, query, dest...)
+}
+
+// The transaction has a context of its own: with the caller's, database/sql would roll it back in
+// the background as soon as that is cancelled, between the effect and its answer too.
+func (s *session) Open(ctx context.Context, begin string, query once.Query, savepoint string, dest ...any) error {
+	tx, err := s.conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: levels[begin]})
+	if err != nil {
+		return s.heed(err)
+	}
+	s.tx = tx
+	if err := (from{tx}).QueryRow(ctx, query, dest...); err != nil {
+		return s.heed(err)
+	}
+	_, err = tx.ExecContext(ctx, savepoint)
+	return s.heed(err)
+}
+
+func (s *session) heed(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return once.ErrTransactionEnded
+	}
+	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
+		s.lost = true
+	}
+	return err
+}
+
+func (s *session) Tx() *sql.Tx { return s.tx }
+
+// database/sql does not tell; the first statement of Close fails then (25P02).
+func (s *session) Failed() bool { return false }
+
+// Not told either: Close learns it.
+func (s *session) Ended() bool { return false }
+
+func (s *session) Close(ctx context.Context, commands []string, query once.Query, dest ...any) (bool, error) {
+	for _, command := range commands {
+		if _, err := s.tx.ExecContext(ctx, command); err != nil {
+			return false, s.heed(err)
+		}
+	}
+	if err := (from{s.tx}).QueryRow(ctx, query, dest...); err != nil {
+		return false, s.heed(err)
+	}
+	err := s.commit(ctx)
+	if err == nil {
+		s.tx = nil
+		return false, nil
+	}
+	state := once.SQLStateOf(err)
+	unknown := state == "" || state[:2] == "08" || state[:2] == "57"
+	return unknown, s.heed(err)
+}
+
+// sql.Tx's Commit has no context, so a server that is silent would hold it for good: where the time
+// is over the answer is unknown, and the connection is not used again.
+func (s *session) commit(ctx context.Context) error {
+	done := make(chan error, 1)
+	tx := s.tx
+	go func() { done <- tx.Commit() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		s.lost, s.stuck = true, true
+		return context.Cause(ctx)
+	}
+}
+
+// Of a lost connection, too: until then database/sql keeps it for its transaction.
+func (s *session) Rollback(context.Context) {
+	if s.tx != nil && !s.stuck {
+		_ = s.tx.Rollback()
+	}
+	s.tx = nil
+}
+
+// An empty statement is one that a failed transaction takes, too. Within a transaction it must be
+// its own: Conn's Ping would wait for the transaction's end where the connection is bad.
+func (s *session) Lost(ctx context.Context) bool {
+	if s.lost {
+		return true
+	}
+	err := sql.ErrTxDone
+	if s.tx != nil {
+		_, err = s.tx.ExecContext(ctx, "")
+	}
+	if errors.Is(err, sql.ErrTxDone) {
+		err = s.conn.PingContext(ctx)
+	}
+	s.lost = err != nil
+	return s.lost
+}
+
+func (s *session) Release() {
+	if s.stuck {
+		go s.giveBack()
+	} else {
+		s.giveBack()
+	}
+}
+
+func (s *session) giveBack() {
+	if s.lost {
+		// Not back into the pool.
+		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	_ = s.conn.Close()
+}

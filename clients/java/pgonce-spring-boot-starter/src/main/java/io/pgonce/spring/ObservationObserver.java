@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce.spring;
+
+import io.micrometer.observation.Observation;
+import io.micrometer.observation.ObservationRegistry;
+import io.pgonce.Observer;
+
+/** Micrometer's observations, which are its metrics and its spans. Inside of each, an OpenTelemetry span where that is there. */
+final class ObservationObserver implements Observer {
+    private final ObservationRegistry registry;
+
+    ObservationObserver(ObservationRegistry registry) {
+        this.registry = registry;
+    }
+
+    @Override
+    public Span start(String operation, String scope) {
+        Observation observation = Observation.start("pgonce." + operation, registry).lowCardinalityKeyValue("pgonce.scope", scope)
+            .lowCardinalityKeyValue("pgonce.verdict", "unknown");
+        Observation.Scope current = observation.openScope();
+        return new Span() {
+            @Override
+            public String traceparent() {
+                return null;
+            }
+
+            @Override
+            public void verdict(String verdict) {
+                observation.lowCardinalityKeyValue("pgonce.verdict", verdict);
+            }
+
+            @Override
+            public void close() {
+                current.close();
+                observation.stop();
+            }
+        };
+    }
+}

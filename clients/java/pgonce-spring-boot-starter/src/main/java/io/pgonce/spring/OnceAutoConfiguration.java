@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce.spring;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import io.micrometer.observation.ObservationRegistry;
+import io.pgonce.Observer;
+import io.pgonce.Once;
+import javax.sql.DataSource;
+import org.aopalliance.intercept.MethodInterceptor;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.springframework.aop.Advisor;
+import org.springframework.aop.support.DefaultPointcutAdvisor;
+import org.springframework.aop.support.annotation.AnnotationMatchingPointcut;
+import org.springframework.beans.factory.ObjectProvider;
+import org.springframework.beans.factory.annotation.Qualifier;
+import org.springframework.boot.autoconfigure.AutoConfiguration;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnSingleCandidate;
+import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
+import org.springframework.boot.web.servlet.FilterRegistrationBean;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+import org.springframework.core.Ordered;
+import org.springframework.core.env.Environment;
+import org.springframework.transaction.PlatformTransactionManager;
+import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
+
+/**
+ * Beans over the application's DataSource and transaction manager. {@code pgonce.tenant=none} says that there is but one
+ * caller; else a {@link TenantResolver}, by default the principal's name, says whose key it is.
+ */
+@AutoConfiguration(afterName = {
+    "org.springframework.boot.autoconfigure.jdbc.DataSourceTransactionManagerAutoConfiguration",
+    "org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration",
+    "org.springframework.boot.autoconfigure.jackson.JacksonAutoConfiguration",
+    "org.springframework.boot.actuate.autoconfigure.observation.ObservationAutoConfiguration"})
+@ConditionalOnSingleCandidate(DataSource.class)
+@ConditionalOnBean(PlatformTransactionManager.class)
+public class OnceAutoConfiguration {
+    /** For Spring. */
+    public OnceAutoConfiguration() {
+    }
+
+    /**
+     * The door.
+     *
+     * @param manager the application's
+     * @param source the application's
+     * @param observer Micrometer's, where it is there
+     * @return over Spring's transactions
+     */
+    @Bean
+    @ConditionalOnMissingBean
+    public Once once(PlatformTransactionManager manager, DataSource source, ObjectProvider<Observer> observer) {
+        return Once.over(new SpringTransactions(manager, source), observer.getIfAvailable(Observer::found));
+    }
+
+    /**
+     * For @Transactional methods.
+     *
+     * @param once the door
+     * @param source the application's
+     * @return emit, receive and lock in the open transaction
+     */
+    @Bean
+    @ConditionalOnMissingBean
+    public OnceTransaction onceTransaction(Once once, DataSource source) {
+        return new OnceTransaction(once, source);
+    }
+
+    /** Micrometer's observations. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnClass(ObservationRegistry.class)
+    static class Observed {
+        @Bean
+        @ConditionalOnBean(ObservationRegistry.class)
+        @ConditionalOnMissingBean(Observer.class)
+        Observer onceObserver(ObservationRegistry registry) {
+            return new ObservationObserver(registry);
+        }
+    }
+
+    /** {@link Idempotent}. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
+    @ConditionalOnClass(RequestMappingHandlerMapping.class)
+    static class Web {
+        @Bean
+        IdempotencyFilter idempotencyFilter(Once once, @Qualifier("requestMappingHandlerMapping") RequestMappingHandlerMapping mapping,
+                                            ObjectProvider<TenantResolver> tenants, Environment environment) {
+            boolean none = "none".equals(environment.getProperty("pgonce.tenant"));
+            TenantResolver principal = request -> request.getUserPrincipal() == null ? null : request.getUserPrincipal().getName();
+            return new IdempotencyFilter(once, mapping, none ? null : tenants.getIfAvailable(() -> principal), environment::resolveRequiredPlaceholders);
+        }
+
+        /** Behind authentication, and behind the filters that most applications have. */
+        @Bean
+        FilterRegistrationBean<IdempotencyFilter> idempotencyFilterRegistration(IdempotencyFilter filter) {
+            FilterRegistrationBean<IdempotencyFilter> registration = new FilterRegistrationBean<>(filter);
+            registration.setOrder(Ordered.LOWEST_PRECEDENCE - 1000);
+            return registration;
+        }
+    }
+
+    /** {@link OnceEffect}. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnClass({MethodInterceptor.class, ObjectMapper.class})
+    static class Effects {
+        @Bean
+        Advisor onceEffectAdvisor(Once once, ObjectProvider<ObjectMapper> json) {
+            return new DefaultPointcutAdvisor(AnnotationMatchingPointcut.forMethodAnnotation(OnceEffect.class),
+                new OnceEffectInterceptor(once, json.getIfAvailable(ObjectMapper::new)));
+        }
+    }
+
+    /** {@link KafkaOnce}. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnClass(ConsumerRecord.class)
+    static class Kafka {
+        @Bean
+        KafkaOnce kafkaOnce(OnceTransaction transaction, PlatformTransactionManager manager) {
+            return new KafkaOnce(transaction, manager);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce.spring;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import io.pgonce.Answer;
+import io.pgonce.Once;
+import io.pgonce.Request;
+import java.lang.reflect.Method;
+import org.aopalliance.intercept.MethodInterceptor;
+import org.aopalliance.intercept.MethodInvocation;
+import org.springframework.context.expression.MethodBasedEvaluationContext;
+import org.springframework.core.DefaultParameterNameDiscoverer;
+import org.springframework.core.annotation.AnnotatedElementUtils;
+import org.springframework.expression.EvaluationContext;
+import org.springframework.expression.spel.standard.SpelExpressionParser;
+
+/** What {@link OnceEffect} does. The request is the method's arguments as JSON. */
+final class OnceEffectInterceptor implements MethodInterceptor {
+    private final Once once;
+    private final ObjectMapper json;
+    private final SpelExpressionParser parser = new SpelExpressionParser();
+    private final DefaultParameterNameDiscoverer names = new DefaultParameterNameDiscoverer();
+
+    OnceEffectInterceptor(Once once, ObjectMapper json) {
+        this.once = once;
+        this.json = json;
+    }
+
+    @Override
+    public Object invoke(MethodInvocation invocation) throws Throwable {
+        Method method = invocation.getMethod();
+        OnceEffect wanted = AnnotatedElementUtils.findMergedAnnotation(method, OnceEffect.class);
+        EvaluationContext context = new MethodBasedEvaluationContext(invocation.getThis(), method, invocation.getArguments(), names);
+        String key = parser.parseExpression(wanted.key()).getValue(context, String.class);
+        String tenant = parser.parseExpression(wanted.tenant()).getValue(context, String.class);
+        Answer answer = once.tenant(tenant).effect(wanted.scope(), key, Request.json(json.writeValueAsString(invocation.getArguments())), () -> {
+            try {
+                return Answer.empty().text(json.writeValueAsString(invocation.proceed()));
+            } catch (Exception | Error failure) {
+                throw failure;
+            } catch (Throwable failure) {
+                throw new IllegalStateException(failure);
+            }
+        });
+        return method.getReturnType() == void.class ? null
+            : json.readValue(answer.body(), json.constructType(method.getGenericReturnType()));
+    }
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import io.pgonce.OnceException.Reason;
+import io.pgonce.OnceException.Stored;
+import java.time.Duration;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.ScheduledThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * A claim of an intent whose effect is made elsewhere. Its lease is renewed in the background, after a third of it each
+ * time; where it is lost, the thread that claimed is interrupted. Close it on that thread: what was not reported by then
+ * is reported as in doubt.
+ */
+public final class Claim implements AutoCloseable {
+    private static final Set<String> RUN = Set.of("new_claim", "retryable_failure", "processing_stale");
+    private static final int OWNER_CHARACTERS = 200;
+    private static final double BEATS_PER_LEASE = 3;
+
+    /**
+     * How to claim.
+     *
+     * @param lease null: the scope's
+     * @param retention null: the scope's
+     * @param owner who works, for people; or null
+     * @param takeover may an attempt that fell silent be taken over, where the scope's policy says so?
+     * @param heartbeat is the lease renewed in the background?
+     */
+    public record Options(Duration lease, Duration retention, String owner, boolean takeover, boolean heartbeat) {
+        /** The scope's lease and retention. */
+        public static final Options DEFAULT = new Options(null, null, null, true, true);
+
+        /**
+         * With another lease.
+         *
+         * @param lease at least long enough for a renewal to come through
+         * @return other options
+         */
+        public Options lease(Duration lease) {
+            return new Options(lease, retention, owner, takeover, heartbeat);
+        }
+    }
+
+    private final Once once;
+    private final Sql.Name name;
+    private final Options options;
+    private final Sql.Claimed claimed;
+    private final Thread worker = Thread.currentThread();
+    private ScheduledFuture<?> beat;
+    private long leaseEndsNs;
+    private boolean reported;
+    private boolean closed;
+    private boolean lost;
+    private boolean interrupted;
+
+    private Claim(Once once, Sql.Name name, Options options, Sql.Claimed claimed, long askedNs) {
+        this.once = once;
+        this.name = name;
+        this.options = options;
+        this.claimed = claimed;
+        if (mine() && options.heartbeat) {
+            long leaseNs = TimeUnit.MILLISECONDS.toNanos(claimed.leaseMs());
+            leaseEndsNs = askedNs + leaseNs;
+            long everyNs = Math.max(1, (long) (leaseNs / BEATS_PER_LEASE));
+            beat = Heart.BEATS.scheduleWithFixedDelay(() -> beat(leaseNs), everyNs, everyNs, TimeUnit.NANOSECONDS);
+        }
+    }
+
+    /** One thread for all claims, made with the first. */
+    private static final class Heart {
+        static final ScheduledThreadPoolExecutor BEATS = new ScheduledThreadPoolExecutor(1, work -> {
+            Thread thread = new Thread(work, "pgonce-heartbeat");
+            thread.setDaemon(true);
+            return thread;
+        });
+
+        static {
+            BEATS.setRemoveOnCancelPolicy(true);
+        }
+    }
+
+    static Claim take(Once once, Sql.Name name, Request request, Options options, Observer.Span span) {
+        // By this a claim whose answer was lost is recognised as ours.
+        String own = options.owner == null ? "java" : options.owner;
+        String owner = own.substring(0, Math.min(own.length(), OWNER_CHARACTERS)) + " " + UUID.randomUUID();
+        Retries retries = new Retries(once.deadline);
+        long waitUntil = System.nanoTime() + once.wait.toNanos();
+        try {
+            while (true) {
+                long[] askedNs = new long[1];
+                Sql.Claimed claimed = once.repeatable(connection -> {
+                    askedNs[0] = System.nanoTime();
+                    Sql.Claimed answer = Sql.claim(connection, name, request, owner, seconds(options.lease), seconds(options.retention),
+                        once.traceparent == null ? span.traceparent() : once.traceparent, options.takeover);
+                    if ("processing_active".equals(answer.verdict())) {
+                        Sql.Peeked there = Sql.peek(connection, name);
+                        if (owner.equals(there.owner()) && "processing_active".equals(there.verdict())) {
+                            return new Sql.Claimed(there.attempts() == 1 ? "new_claim" : "processing_stale", there.fence(), answer.answer(),
+                                there.attempts(), there.leaseMs());
+                        }
+                    }
+                    return answer;
+                });
+                switch (claimed.verdict()) {
+                    case "processing_active" -> {
+                        if (System.nanoTime() - waitUntil >= 0 || !retries.pause() || retries.interrupted()) {
+                            throw refusal(Reason.ACTIVE, claimed);
+                        }
+                        continue;
+                    }
+                    case "in_doubt" -> throw refusal(Reason.IN_DOUBT, claimed);
+                    case "expired" -> throw refusal(Reason.EXPIRED, claimed);
+                    case "final_failure" -> throw Reason.FINAL_FAILURE.exception(null, null,
+                        new Stored(claimed.answer().status(), claimed.answer().traceparent()), claimed.answer());
+                    default -> {
+                        if (!RUN.contains(claimed.verdict()) && !"replay_success".equals(claimed.verdict())) {
+                            throw Reason.UNKNOWN_STATE.exception(null);
+                        }
+                    }
+                }
+                span.verdict("replay_success".equals(claimed.verdict()) ? "replay" : "proceed");
+                return new Claim(once, name, options, claimed, askedNs[0]);
+            }
+        } catch (OnceException failure) {
+            span.verdict(failure.code());
+            throw failure;
+        } finally {
+            retries.restore();
+        }
+    }
+
+    private static OnceException refusal(Reason reason, Sql.Claimed claimed) {
+        return reason.exception(null, null, new Stored(claimed.answer().status(), claimed.answer().traceparent()), null);
+    }
+
+    private static Double seconds(Duration duration) {
+        return duration == null ? null : duration.toMillis() / 1000.0;
+    }
+
+    /**
+     * Is the work this claim's to do? Else {@link #outcome()} is the stored answer.
+     *
+     * @return true: do the work, then report
+     */
+    public boolean mine() {
+        return RUN.contains(claimed.verdict());
+    }
+
+    /**
+     * What the contract said.
+     *
+     * @return {@code new_claim}, {@code retryable_failure}, {@code processing_stale} (an attempt before fell silent, and may
+     *     have had an effect) or {@code replay_success}
+     */
+    public String verdict() {
+        return claimed.verdict();
+    }
+
+    /**
+     * The fence of this attempt: pass it to what can compare it.
+     *
+     * @return above that of every attempt before
+     */
+    public int fence() {
+        return claimed.fence();
+    }
+
+    /**
+     * The stored answer.
+     *
+     * @return null where {@link #mine()}
+     */
+    public Answer outcome() {
+        return mine() ? null : claimed.answer();
+    }
+
+    /**
+     * Has the lease been lost? Then another attempt may run: stop the work if that is possible.
+     *
+     * @return true where the contract said so, or nothing was heard of it until the lease was over
+     */
+    public synchronized boolean lost() {
+        return lost;
+    }
+
+    /**
+     * The heartbeat, by hand.
+     *
+     * @return false: the intent is no longer this attempt's
+     */
+    public boolean renew() {
+        return once.repeatable(connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
+    }
+
+    private void beat(long leaseNs) {
+        boolean mine;
+        long askedNs = System.nanoTime();
+        try {
+            Once quick = once.deadline(Duration.ofNanos(Math.max(1, leaseNs / 6)));
+            mine = quick.repeatable(connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
+        } catch (RuntimeException unheard) {
+            synchronized (this) {
+                mine = leaseEndsNs - System.nanoTime() > 0;
+            }
+            if (mine) {
+                return; // the next beat tries again
+            }
+        }
+        synchronized (this) {
+            if (closed || reported) {
+                return;
+            }
+            if (mine) {
+                leaseEndsNs = askedNs + leaseNs;
+            } else if (!lost) {
+                lost = true;
+                interrupted = true;
+                worker.interrupt();
+            }
+        }
+    }
+
+    /**
+     * The work is done: stores its answer.
+     *
+     * @param answer for every later attempt
+     * @return true: stored now; false: this very outcome was stored already by this attempt (a report sent twice)
+     * @throws LeaseLostException where the fence is lost: discard the result
+     */
+    public boolean complete(Answer answer) {
+        return report(() -> once.repeatable(connection -> Sql.complete(connection, name, claimed.fence(), answer)));
+    }
+
+    /**
+     * The work failed for good: every later attempt gets this.
+     *
+     * @param answer as made by {@link Answer#failure}: see {@link FinalFailureException#answer()}
+     * @return as {@link #complete}
+     */
+    public boolean fail(Answer answer) {
+        return report(() -> once.repeatable(
+            connection -> Sql.fail(connection, name, claimed.fence(), false, answer.errorCode(), answer.errorMessage(), answer)));
+    }
+
+    /**
+     * The work certainly had no effect: the next attempt may run.
+     *
+     * @param code for programs
+     * @param message for people, or null
+     * @return as {@link #complete}
+     */
+    public boolean retryable(String code, String message) {
+        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), true, code, message, Answer.empty())));
+    }
+
+    /**
+     * Whether the work had an effect is unknown: no attempt runs until that is known.
+     *
+     * @param code for programs
+     * @param message for people, or null
+     * @return as {@link #complete}
+     */
+    public boolean doubt(String code, String message) {
+        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), null, code, message, Answer.empty())));
+    }
+
+    /**
+     * The work certainly never started: gives the claim back, and this attempt is not counted.
+     *
+     * @return false: the intent is no longer this attempt's
+     */
+    public boolean release() {
+        return report(() -> once.repeatable(connection -> Sql.release(connection, name, claimed.fence())));
+    }
+
+    private boolean report(java.util.function.BooleanSupplier statement) {
+        if (!mine()) {
+            throw new IllegalStateException("the intent is finished: there is nothing to report");
+        }
+        synchronized (this) {
+            reported = true; // from here on no interrupt of ours
+            if (interrupted) {
+                Thread.interrupted();
+                interrupted = false;
+            }
+        }
+        return statement.getAsBoolean();
+    }
+
+    /** Ends the heartbeat. What was not reported is reported as in doubt. */
+    @Override
+    public void close() {
+        boolean silent;
+        synchronized (this) {
+            silent = mine() && !reported && !closed;
+            closed = true;
+            if (beat != null) {
+                beat.cancel(false);
+            }
+            if (interrupted) {
+                Thread.interrupted();
+                interrupted = false;
+            }
+        }
+        if (silent && options.heartbeat) {
+            doubt("not_reported", "the attempt ended without a report");
+        }
+    }
+}

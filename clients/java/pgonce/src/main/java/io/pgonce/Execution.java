@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import io.pgonce.OnceException.Reason;
+import io.pgonce.OnceException.Stored;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.util.Objects;
+
+/**
+ * Runs an effect once, over all that can go wrong on the way: lib/src/execute.c in Java. What an attempt leaves behind
+ * is never guessed: after a lost COMMIT the next attempt's start asks. It cannot be told "proceed" while the old
+ * backend lives, because that one holds the intent's advisory lock until its commit is visible; so "proceed" means that
+ * it did not commit.
+ */
+final class Execution<E extends Exception> {
+    private static final int VALID_S = 5;
+
+    private final Once once;
+    private final Sql.Name name;
+    private final Request request;
+    private final Effect<E> effect;
+    private final Observer.Span span;
+    private final Retries retries;
+    private final String traceparent;
+
+    /** An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown. */
+    private boolean inDoubt;
+    /** A connection was lost: its backend may live on, and "active" may mean ourselves. */
+    private boolean haunted;
+    /** Set by an attempt: it had a connection. */
+    private boolean connected;
+    /** Set by an attempt: its COMMIT was sent and not answered. */
+    private boolean commitSent;
+    /** Set by an attempt: the effect has failed, and not a statement of ours. */
+    private boolean effectFailed;
+    /** Set by an attempt: its connection is gone. */
+    private boolean lost;
+    /**
+     * The effect has failed for good, or does not know, and its framework has doomed the transaction: that is recorded in
+     * another one.
+     */
+    private OnceException decidedFailure;
+    private Doubt decidedDoubt;
+
+    Execution(Once once, Sql.Name name, Request request, Effect<E> effect, Observer.Span span) {
+        this.once = once;
+        this.name = name;
+        this.request = request;
+        this.effect = effect;
+        this.span = span;
+        this.traceparent = once.traceparent == null ? span.traceparent() : once.traceparent;
+        this.retries = new Retries(once.deadline);
+    }
+
+    Answer run() throws E {
+        try {
+            Answer answer = loop();
+            span.verdict(answer.replayed() ? "replay" : "proceed");
+            return answer;
+        } catch (OnceException failure) {
+            span.verdict(failure.code());
+            throw failure;
+        } catch (Throwable failure) {
+            span.verdict("application");
+            throw failure;
+        } finally {
+            retries.restore();
+        }
+    }
+
+    private Answer loop() throws E {
+        long waitUntil = System.nanoTime() + once.wait.toNanos();
+        while (true) {
+            connected = false;
+            commitSent = false;
+            effectFailed = false;
+            lost = false;
+            Throwable failure;
+            try {
+                return attempt();
+            } catch (Doomed again) {
+                continue;
+            } catch (Recorded outcome) {
+                throw (OnceException) outcome.getCause();
+            } catch (Throwable thrown) {
+                failure = thrown;
+            }
+            String sqlState = Retries.sqlState(failure);
+            inDoubt = inDoubt || (commitSent && (lost || !Retries.isRolledBack(sqlState)));
+            haunted = haunted || (connected && lost);
+            boolean again = Retries.isRace(sqlState) || (connected ? lost || (commitSent && inDoubt) : inDoubt || haunted);
+            Reason reason = effectFailed ? null : Reason.ofSqlState(sqlState);
+            if (reason == Reason.ACTIVE) {
+                again = inDoubt || haunted || System.nanoTime() - waitUntil < 0;
+            } else if (reason != null) {
+                inDoubt = false; // a verdict: it settles what became of an earlier attempt
+            }
+            if (failure instanceof Error || (failure instanceof Doubt && !commitSent)) {
+                again = false;
+            }
+            if (again && retries.pause() && (inDoubt || !retries.interrupted())) {
+                if (inDoubt) {
+                    retries.shield();
+                }
+                continue;
+            }
+            if (inDoubt) {
+                throw Reason.OUTCOME_UNKNOWN.exception(failure);
+            }
+            if (again && retries.interrupted()) {
+                throw Reason.INTERRUPTED.exception(failure);
+            }
+            throw this.<RuntimeException>thrown(failure, reason, again);
+        }
+    }
+
+    /** What comes out; of an effect's own failure, that. */
+    @SuppressWarnings("unchecked")
+    private <T extends Throwable> RuntimeException thrown(Throwable failure, Reason reason, boolean again) throws T {
+        if (!connected && failure instanceof IllegalStateException) {
+            throw (T) failure; // a mistake of the application, which no retry mends
+        }
+        if (!connected) {
+            throw Reason.UNAVAILABLE.exception(failure);
+        }
+        if (effectFailed || !(failure instanceof SQLException)) {
+            throw (T) failure;
+        }
+        if (reason == null) {
+            String sqlState = Retries.sqlState(failure);
+            reason = lost ? Reason.UNAVAILABLE : again ? Reason.SERIALIZATION
+                : Reason.SWALLOWED.sqlState.equals(sqlState) ? Reason.SWALLOWED : Reason.DATABASE;
+            throw reason.exception(failure);
+        }
+        throw switch (reason) {
+            case ACTIVE, IN_DOUBT, EXPIRED, FINAL_FAILURE -> refused(reason, failure);
+            default -> reason.exception(failure);
+        };
+    }
+
+    /** What else is known of an intent that may not run: its answer, its trace. The verdict stands without it. */
+    private OnceException refused(Reason reason, Throwable failure) {
+        try (Transactions.Open open = once.transactions.begin(once.isolation)) {
+            Answer stored = Sql.peek(open.connection(), name).answer();
+            return reason.exception(null, failure, new Stored(stored.status(), stored.traceparent()), stored);
+        } catch (SQLException | RuntimeException unavailable) {
+            failure.addSuppressed(unavailable);
+            return reason == Reason.FINAL_FAILURE ? Reason.UNAVAILABLE.exception(failure) : reason.exception(null, failure, null, null);
+        }
+    }
+
+    private Answer attempt() throws SQLException, E {
+        try (Transactions.Open open = once.transactions.begin(once.isolation)) {
+            connected = true;
+            Connection connection = open.connection();
+            try {
+                Tx.refuseAutoCommit(connection);
+                Sql.Started started = Sql.start(connection, name, request, traceparent, true);
+                if (started.replay()) {
+                    return started.answer();
+                }
+                inDoubt = false;
+                haunted = false;
+                return close(open, connection, started);
+            } catch (Throwable failure) {
+                // What the effect met may be of another server: ours is asked.
+                lost = Retries.isClosed(connection) || (Retries.isLost(Retries.sqlState(failure)) && !connection.isValid(VALID_S));
+                throw failure;
+            }
+        }
+    }
+
+    private Answer close(Transactions.Open open, Connection connection, Sql.Started started) throws SQLException, E {
+        FinalFailureException failed = null;
+        Doubt doubt = null;
+        Answer given;
+        try {
+            if (decidedFailure != null) {
+                throw decidedFailure;
+            } else if (decidedDoubt != null) {
+                throw decidedDoubt;
+            }
+            given = Objects.requireNonNull(
+                effect.apply(new Tx(Tx.guarded(connection), name, name.tenant(), started.traceparent())), "the effect must return an answer");
+            open.flush();
+        } catch (FinalFailureException failure) {
+            if (!failure.declared) {
+                effectFailed = true; // of another intent
+                throw failure;
+            }
+            failed = failure;
+            given = failure.answer();
+        } catch (Doubt unknown) {
+            doubt = unknown;
+            given = null;
+        } catch (Throwable failure) {
+            effectFailed = true;
+            throw failure;
+        }
+        if (open.doomed()) {
+            decidedFailure = failed;
+            decidedDoubt = doubt;
+            if (failed == null && doubt == null) {
+                throw Reason.SWALLOWED.exception("the effect went on after a part of it had marked the transaction as rollback-only; nothing was committed",
+                    null, null, null);
+            }
+            throw new Doomed();
+        }
+        // From here to COMMIT's answer an interrupt would cut the effect off from its outcome.
+        retries.shield();
+        boolean travels = open.commitTravels();
+        if (doubt != null) {
+            commitSent = travels;
+            Sql.doubt(connection, name, started, doubt.status(), travels);
+            commitSent = true;
+            open.commit();
+            commitSent = false;
+            throw doubt;
+        }
+        commitSent = travels;
+        Answer answer = given.stored(Sql.finish(connection, name, started, given, failed != null, failed != null, travels), started.traceparent());
+        commitSent = true;
+        open.commit();
+        if (failed != null) {
+            commitSent = false;
+            throw new Recorded(Reason.FINAL_FAILURE.exception(null, null, new Stored(answer.status(), answer.traceparent()), answer));
+        }
+        return answer;
+    }
+
+    /** See decidedFailure. */
+    private static final class Doomed extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        Doomed() {
+            super(null, null, false, false);
+        }
+    }
+
+    /** Carries what was stored past the handlers of failures. */
+    static final class Recorded extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        Recorded(OnceException outcome) {
+            super(null, outcome, false, false);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.Objects;
+import java.util.concurrent.Callable;
+import javax.sql.DataSource;
+
+/**
+ * Retries made harmless: one durable effect and one answer for each (tenant, scope, key). The contract in the database
+ * decides; this calls it, in transactions of the application's own pool. Safe for use by many threads.
+ *
+ * <pre>{@code
+ * Once once = Once.over(dataSource);
+ * Answer answer = once.run("orders", key, Request.json(body), tx -> {
+ *     try (var insert = tx.connection().prepareStatement("INSERT INTO orders (cart) VALUES (7)")) { insert.execute(); }
+ *     return Answer.of(201).json("{\"order\": 1}");
+ * });
+ * }</pre>
+ */
+public final class Once {
+    private static final Duration DEADLINE = Duration.ofSeconds(30);
+
+    final Transactions transactions;
+    final Observer observer;
+    final Duration deadline;
+    final Duration wait;
+    final int isolation;
+    final String traceparent;
+    private final String tenant;
+
+    private Once(Transactions transactions, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent) {
+        this.transactions = Objects.requireNonNull(transactions);
+        this.observer = Objects.requireNonNull(observer);
+        this.deadline = deadline;
+        this.wait = wait;
+        this.isolation = isolation;
+        this.tenant = Objects.requireNonNull(tenant);
+        this.traceparent = traceparent;
+    }
+
+    /**
+     * Over a pool of the application's. OpenTelemetry's spans are made where its API is there.
+     *
+     * @param source gives a connection for each attempt, and gets it back
+     * @return with a deadline of 30 s, no wait, the tenant {@code ''}
+     */
+    public static Once over(DataSource source) {
+        return over(new JdbcTransactions(Objects.requireNonNull(source)), Observer.found());
+    }
+
+    /**
+     * Over a framework's transactions.
+     *
+     * @param transactions where they come from
+     * @param observer who watches, or {@link Observer#NONE}
+     * @return with a deadline of 30 s, no wait, the tenant {@code ''}
+     */
+    public static Once over(Transactions transactions, Observer observer) {
+        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, "", null);
+    }
+
+    /**
+     * For another tenant: whose keys these are. Never what a client can choose freely.
+     *
+     * @param name the tenant's
+     * @return another one, over the same transactions
+     */
+    public Once tenant(String name) {
+        return new Once(transactions, observer, deadline, wait, isolation, name, traceparent);
+    }
+
+    /**
+     * With another deadline: for how long races are retried, and a lost COMMIT is asked for.
+     *
+     * @param limit more than zero
+     * @return another one, over the same transactions
+     */
+    public Once deadline(Duration limit) {
+        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent);
+    }
+
+    /**
+     * With a wait: for how long a duplicate waits for the attempt that runs, to get its answer.
+     *
+     * @param limit zero: not at all
+     * @return another one, over the same transactions
+     */
+    public Once waiting(Duration limit) {
+        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent);
+    }
+
+    /**
+     * With another isolation level.
+     *
+     * @param level one of {@link Connection}'s
+     * @return another one, over the same transactions
+     */
+    public Once isolation(int level) {
+        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent);
+    }
+
+    /**
+     * In a trace: what is stored with the intent and passed on to its events. Else that of the span that is current.
+     *
+     * @param value a W3C traceparent, or null
+     * @return another one, over the same transactions
+     */
+    public Once traceparent(String value) {
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, value);
+    }
+
+    /**
+     * Runs an effect once: start, the effect, finish, COMMIT in one transaction. Races (40001, 40P01) are retried with
+     * full jitter under the deadline. Where COMMIT's acknowledgement is lost, the database is asked on another
+     * connection. A {@link FinalFailureException} of {@link Answer#failure} rolls back to a savepoint and stores that
+     * outcome; any other exception rolls back and comes out as it is.
+     *
+     * @param <E> what the effect throws besides
+     * @param scope what the key names an intent of
+     * @param key the intent's: 1 to 255 printable ASCII characters
+     * @param request what it asks for
+     * @param effect may run again where the run before was rolled back
+     * @return the answer: of this call, or the stored one ({@link Answer#replayed()})
+     * @throws E what the effect threw
+     * @throws OnceException where it may not run: mismatch, active, in doubt, expired, final failure, unavailable
+     */
+    public <E extends Exception> Answer run(String scope, String key, Request request, Effect<E> effect) throws E {
+        Sql.Name name = name(scope, key);
+        try (Observer.Span span = observer.start("run", scope)) {
+            return new Execution<>(this, name, Objects.requireNonNull(request), effect, span).run();
+        }
+    }
+
+    /**
+     * The caller's own transaction, for emit, receive and lock.
+     *
+     * @param connection with autocommit off; end it with {@link Tx#commit()}, which notices an error that was swallowed
+     * @return the transaction
+     */
+    public Tx in(Connection connection) {
+        Tx.refuseAutoCommit(connection);
+        return new Tx(connection, null, tenant, traceparent);
+    }
+
+    /**
+     * Claims an intent whose effect is made elsewhere, and renews its lease in the background until it is closed.
+     *
+     * @param scope what the key names an intent of
+     * @param key the intent's
+     * @param request what it asks for
+     * @return the claim: look at {@link Claim#mine()}
+     * @throws OnceException mismatch, active, in doubt, expired, unavailable
+     */
+    public Claim claim(String scope, String key, Request request) {
+        return claim(scope, key, request, Claim.Options.DEFAULT);
+    }
+
+    /**
+     * Claims an intent whose effect is made elsewhere.
+     *
+     * @param scope what the key names an intent of
+     * @param key the intent's
+     * @param request what it asks for
+     * @param options lease, retention, owner, takeover
+     * @return the claim: look at {@link Claim#mine()}
+     * @throws OnceException mismatch, active, in doubt, expired, unavailable
+     */
+    public Claim claim(String scope, String key, Request request, Claim.Options options) {
+        Sql.Name name = name(scope, key);
+        try (Observer.Span span = observer.start("claim", scope)) {
+            return Claim.take(this, name, Objects.requireNonNull(request), options, span);
+        }
+    }
+
+    /**
+     * Runs work that is elsewhere (a payment provider, a tool of an agent) at most once: claim, the work under a lease
+     * that renews itself, complete. Work that throws leaves the intent in doubt, but for
+     * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run).
+     *
+     * @param scope what the key names an intent of
+     * @param key the intent's
+     * @param request what it asks for
+     * @param work interrupted where the lease is lost
+     * @return the answer: of this call, or the stored one
+     * @throws Exception what the work threw
+     */
+    public Answer effect(String scope, String key, Request request, Callable<Answer> work) throws Exception {
+        try (Claim claim = claim(scope, key, request)) {
+            if (!claim.mine()) {
+                return claim.outcome();
+            }
+            try {
+                Answer answer = Objects.requireNonNull(work.call(), "the work must return an answer");
+                claim.complete(answer);
+                return answer;
+            } catch (FinalFailureException failure) {
+                if (failure.declared) {
+                    claim.fail(failure.answer());
+                } else {
+                    claim.doubt("work_failed", null);
+                }
+                throw failure;
+            } catch (NothingDone nothing) {
+                claim.retryable("nothing_done", null);
+                throw nothing;
+            } catch (LeaseLostException lost) {
+                throw lost;
+            } catch (Exception failure) {
+                claim.doubt("work_failed", failure.getClass().getName());
+                throw failure;
+            }
+        }
+    }
+
+    /** What work throws that certainly has done nothing: a retry may run. */
+    public static class NothingDone extends RuntimeException {
+        private static final long serialVersionUID = 1L;
+
+        /**
+         * Nothing was done.
+         *
+         * @param message why
+         * @param cause or null
+         */
+        public NothingDone(String message, Throwable cause) {
+            super(message, cause);
+        }
+    }
+
+    private Sql.Name name(String scope, String key) {
+        return new Sql.Name(tenant, Objects.requireNonNull(scope), Objects.requireNonNull(key));
+    }
+
+    /** A short transaction of ours that may be sent again: what it does is done once however often it is sent. */
+    <T> T repeatable(Repeatable<T> statement) {
+        Retries retries = new Retries(deadline);
+        boolean sent = false;
+        try {
+            while (true) {
+                retries.shield();
+                SQLException failure;
+                boolean connected = false;
+                try (Transactions.Open open = transactions.begin(isolation)) {
+                    connected = true;
+                    T result = statement.run(open.connection());
+                    sent = true;
+                    open.flush();
+                    open.commit();
+                    return result;
+                } catch (SQLException thrown) {
+                    failure = thrown;
+                } catch (RuntimeException thrown) {
+                    if (Retries.sqlState(thrown) == null) {
+                        throw thrown;
+                    }
+                    failure = new SQLException(thrown.getMessage(), Retries.sqlState(thrown), thrown);
+                }
+                String state = failure.getSQLState();
+                boolean again = Retries.isRace(state) || !connected || !Retries.isRolledBack(state);
+                if (!again) {
+                    throw Tx.failed(failure);
+                }
+                if (!retries.pause()) {
+                    throw (sent ? OnceException.Reason.OUTCOME_UNKNOWN : OnceException.Reason.UNAVAILABLE).exception(failure);
+                }
+            }
+        } finally {
+            retries.restore();
+        }
+    }
+
+    /** See {@link #repeatable}. */
+    interface Repeatable<T> {
+        T run(Connection connection) throws SQLException;
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.concurrent.ThreadLocalRandom;
+
+/** What an error means for a retry, and how long to pause before it. Decides by SQLSTATE alone. */
+final class Retries {
+    private static final long FIRST_MS = 5;
+    private static final long MAX_MS = 1000;
+    private static final int CAUSES_MAX = 64;
+
+    private final long deadlineNs;
+    private int tries;
+    private boolean interrupted;
+
+    Retries(Duration deadline) {
+        deadlineNs = System.nanoTime() + deadline.toNanos();
+    }
+
+    boolean over() {
+        return deadlineNs - System.nanoTime() <= 0;
+    }
+
+    /**
+     * Exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter"). False: the deadline passes first.
+     * An interrupt ends the pause, and is kept: see {@link #interrupted()}.
+     */
+    boolean pause() {
+        long ceiling = Math.min(MAX_MS, FIRST_MS << Math.min(tries++, 20));
+        long pauseMs = ThreadLocalRandom.current().nextLong(ceiling + 1);
+        if ((deadlineNs - System.nanoTime()) / 1_000_000 <= pauseMs) {
+            return false;
+        }
+        try {
+            Thread.sleep(pauseMs);
+        } catch (InterruptedException stop) {
+            interrupted = true;
+        }
+        return true;
+    }
+
+    /** Takes the thread's interrupt away, so that it does not meet a socket or a pool; {@link #restore()} gives it back. */
+    void shield() {
+        interrupted |= Thread.interrupted();
+    }
+
+    boolean interrupted() {
+        return interrupted;
+    }
+
+    void restore() {
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** The SQLSTATE in a chain of causes, since frameworks wrap; null where there is none. */
+    static String sqlState(Throwable failure) {
+        int left = CAUSES_MAX;
+        for (Throwable each = failure; each != null && left-- > 0; each = each.getCause()) {
+            if (each instanceof SQLException sql && sql.getSQLState() != null) {
+                return sql.getSQLState();
+            }
+        }
+        return null;
+    }
+
+    static boolean isRace(String sqlState) {
+        return "40001".equals(sqlState) || "40P01".equals(sqlState);
+    }
+
+    /** The connection is gone, or the server is ending it. */
+    static boolean isLost(String sqlState) {
+        return sqlState != null && (sqlState.startsWith("08") || sqlState.startsWith("57P"));
+    }
+
+    static boolean isClosed(Connection connection) {
+        try {
+            return connection.isClosed();
+        } catch (SQLException failure) {
+            return true;
+        }
+    }
+
+    /**
+     * Does an error in answer to COMMIT say for certain that nothing was committed? What the server says of a statement
+     * does; what it says of the session (57), the system (58), its resources (53) or itself (XX) need not.
+     */
+    static boolean isRolledBack(String sqlState) {
+        return sqlState != null && !sqlState.startsWith("08") && !sqlState.startsWith("57") && !sqlState.startsWith("58")
+            && !sqlState.startsWith("53") && !sqlState.startsWith("XX");
+    }
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.util.UUID;
+
+/** The calls of the contract: their text, their parameters, their results. Decides nothing. */
+final class Sql {
+    /** The fingerprint is computed once, in the statement that needs it. OFFSET 0 keeps the planner from computing it twice. */
+    private static final String START = "SELECT r.fingerprint, s.* FROM (SELECT %s AS fingerprint OFFSET 0) AS r, "
+        + "LATERAL once.start(?::text, ?::text, r.fingerprint, ?::text, ?::text) AS s; SAVEPOINT pgonce";
+    private static final String START_ALONE = START.substring(0, START.indexOf(';'));
+    private static final String FINISH = "SELECT once.finish(scope => ?::text, key => ?::text, fingerprint => ?::bytea, "
+        + "response_status => ?::integer, response_text => ?::text, response_json => ?::jsonb, response_body => ?::bytea, "
+        + "response_headers => ?::jsonb, result_type => ?::text, result_id => ?::text, state => ?::text, error_code => ?::text, "
+        + "error_message => ?::text, tenant => ?::text, traceparent => ?::text)";
+    private static final String BACK = "ROLLBACK TO SAVEPOINT pgonce; ";
+    private static final String COMMIT = "; COMMIT";
+    private static final String DOUBT = "SELECT once.fail(?::text, ?::text, (once.claim(?::text, ?::text, ?::bytea, tenant => ?::text, "
+        + "traceparent => ?::text)).fence, NULL, 'service_failed', 'the service does not know whether the effect happened', "
+        + "response_status => ?::integer, tenant => ?::text)";
+    private static final String PEEK = "SELECT verdict, response_status, response_body, response_headers, result_type, result_id, "
+        + "error_code, error_message, owner, fence, attempts, traceparent, "
+        + "extract(epoch FROM lease_until - clock_timestamp()) * 1000 AS lease_ms FROM once.peek(?::text, ?::text, ?::text)";
+    private static final String CLAIM = "SELECT c.*, r.fingerprint, extract(epoch FROM c.lease_until - clock_timestamp()) * 1000 AS lease_ms "
+        + "FROM (SELECT %s AS fingerprint OFFSET 0) AS r, LATERAL once.claim(?::text, ?::text, r.fingerprint, ?::text, "
+        + "make_interval(secs => ?::double precision), make_interval(secs => ?::double precision), ?::text, ?::text, ?::boolean) AS c";
+    private static final String COMPLETE = "SELECT once.complete(?::text, ?::text, ?::integer, ?::integer, ?::text, ?::jsonb, ?::bytea, "
+        + "?::jsonb, ?::text, ?::text, ?::text)";
+    private static final String FAIL = "SELECT once.fail(?::text, ?::text, ?::integer, ?::boolean, ?::text, ?::text, ?::integer, ?::text, "
+        + "?::jsonb, ?::bytea, ?::jsonb, ?::text)";
+    private static final String RENEW = "SELECT once.renew(?::text, ?::text, ?::integer, make_interval(secs => ?::double precision), ?::text)";
+    private static final String RELEASE = "SELECT once.release(?::text, ?::text, ?::integer, ?::text)";
+    private static final String EMIT = "SELECT once.emit(?::text, ?::jsonb, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
+    private static final String RECEIVE = "SELECT once.receive(?::text, ?::text, %s, ?::text, ?::text)";
+
+    private Sql() {
+    }
+
+    /** Which intent. */
+    record Name(String tenant, String scope, String key) {
+    }
+
+    record Started(boolean replay, Answer answer, byte[] fingerprint, String traceparent) {
+    }
+
+    record Peeked(String verdict, Answer answer, String owner, int fence, int attempts, long leaseMs) {
+    }
+
+    record Claimed(String verdict, int fence, Answer answer, int attempts, long leaseMs) {
+    }
+
+    static Started start(Connection connection, Name name, Request request, String traceparent, boolean savepoint) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(String.format(savepoint ? START : START_ALONE, request.sql))) {
+            int at = request.bind(statement, 1, name.tenant);
+            setAll(statement, at, name.scope, name.key, name.tenant, traceparent);
+            ResultSet row = first(statement);
+            boolean replay = switch (row.getString("verdict")) {
+                case "proceed" -> false;
+                case "replay" -> true;
+                default -> throw new SQLException("unknown verdict of once.start", "P4099");
+            };
+            return new Started(replay, replay ? answer(row) : null, row.getBytes("fingerprint"), row.getString("traceparent"));
+        }
+    }
+
+    /** Returns the body as it is stored. final_: the effect is taken back to the savepoint first. */
+    static byte[] finish(Connection connection, Name name, Started started, Answer answer, boolean back, boolean failed, boolean commit)
+        throws SQLException {
+        String text = (back ? BACK : "") + FINISH + (commit ? COMMIT : "");
+        try (PreparedStatement statement = connection.prepareStatement(text)) {
+            setAll(statement, 1, name.scope, name.key);
+            statement.setBytes(3, started.fingerprint);
+            int at = setOutcome(statement, 4, answer);
+            setAll(statement, at, answer.resultType(), answer.resultId(), failed ? "failed_final" : "succeeded", answer.errorCode(),
+                answer.errorMessage(), name.tenant, started.traceparent);
+            return first(statement).getBytes(1);
+        }
+    }
+
+    static void doubt(Connection connection, Name name, Started started, int status, boolean commit) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(BACK + DOUBT + (commit ? COMMIT : ""))) {
+            setAll(statement, 1, name.scope, name.key, name.scope, name.key);
+            statement.setBytes(5, started.fingerprint);
+            setAll(statement, 6, name.tenant, started.traceparent, status == 0 ? null : status, name.tenant);
+            first(statement);
+        }
+    }
+
+    static Peeked peek(Connection connection, Name name) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(PEEK)) {
+            setAll(statement, 1, name.scope, name.key, name.tenant);
+            ResultSet row = first(statement);
+            return new Peeked(row.getString("verdict"), answer(row), row.getString("owner"), row.getInt("fence"), row.getInt("attempts"),
+                row.getLong("lease_ms"));
+        }
+    }
+
+    static Claimed claim(Connection connection, Name name, Request request, String owner, Double lease, Double retention,
+                         String traceparent, boolean takeover) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(String.format(CLAIM, request.sql))) {
+            int at = request.bind(statement, 1, name.tenant);
+            setAll(statement, at, name.scope, name.key, owner, lease, retention, name.tenant, traceparent, takeover);
+            ResultSet row = first(statement);
+            return new Claimed(row.getString("verdict"), row.getInt("fence"), answer(row), row.getInt("attempts"), row.getLong("lease_ms"));
+        }
+    }
+
+    static boolean complete(Connection connection, Name name, int fence, Answer answer) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(COMPLETE)) {
+            setAll(statement, 1, name.scope, name.key, fence);
+            int at = setOutcome(statement, 4, answer);
+            setAll(statement, at, answer.resultType(), answer.resultId(), name.tenant);
+            return first(statement).getBoolean(1);
+        }
+    }
+
+    /** retryable null: the outcome is unknown. */
+    static boolean fail(Connection connection, Name name, int fence, Boolean retryable, String code, String message, Answer answer)
+        throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(FAIL)) {
+            setAll(statement, 1, name.scope, name.key, fence, retryable, code, message);
+            int at = setOutcome(statement, 7, answer);
+            setAll(statement, at, name.tenant);
+            return first(statement).getBoolean(1);
+        }
+    }
+
+    static boolean renew(Connection connection, Name name, int fence, Double lease) throws SQLException {
+        return ask(connection, RENEW, name.scope, name.key, fence, lease, name.tenant);
+    }
+
+    static boolean release(Connection connection, Name name, int fence) throws SQLException {
+        return ask(connection, RELEASE, name.scope, name.key, fence, name.tenant);
+    }
+
+    static boolean tryLock(Connection connection, String resource) throws SQLException {
+        return ask(connection, "SELECT once.try_lock(?::text)", resource);
+    }
+
+    static boolean lock(Connection connection, String resource, double seconds) throws SQLException {
+        return ask(connection, "SELECT once.lock(?::text, make_interval(secs => ?::double precision))", resource, seconds);
+    }
+
+    static UUID emit(Connection connection, Event event, Name intent, String tenant, String traceparent) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(EMIT)) {
+            setAll(statement, 1, event.topic(), event.payload(), event.aggregateType(), event.aggregateId(), event.type(),
+                intent == null ? null : intent.scope, intent == null ? null : intent.key, event.headers(), tenant, traceparent);
+            return first(statement).getObject(1, UUID.class);
+        }
+    }
+
+    static boolean receive(Connection connection, Name name, Request request, String traceparent) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(String.format(RECEIVE, request.sql))) {
+            setAll(statement, 1, name.scope, name.key);
+            int at = request.bind(statement, 3, name.tenant);
+            setAll(statement, at, name.tenant, traceparent);
+            return switch (first(statement).getString(1)) {
+                case "process" -> true;
+                case "duplicate" -> false;
+                default -> throw new SQLException("unknown verdict of once.receive", "P4099");
+            };
+        }
+    }
+
+    private static boolean ask(Connection connection, String text, Object... values) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(text)) {
+            setAll(statement, 1, values);
+            return first(statement).getBoolean(1);
+        }
+    }
+
+    /** The first row of the first statement that has rows; nothing of what stands beside it is left unread. */
+    private static ResultSet first(PreparedStatement statement) throws SQLException {
+        boolean rows = statement.execute();
+        while (!rows && statement.getUpdateCount() >= 0) {
+            rows = statement.getMoreResults();
+        }
+        ResultSet result = statement.getResultSet();
+        if (result == null || !result.next()) {
+            throw new SQLException("the contract gave no row: is it of another version?", "P4099");
+        }
+        return result;
+    }
+
+    private static int setOutcome(PreparedStatement statement, int at, Answer answer) throws SQLException {
+        setAll(statement, at, answer.status() == 0 ? null : answer.status(), answer.textOf(Answer.Kind.TEXT), answer.textOf(Answer.Kind.JSON));
+        statement.setBytes(at + 3, answer.bytesOrNull());
+        statement.setString(at + 4, StoredHeaders.write(answer.headers()));
+        return at + 5;
+    }
+
+    private static void setAll(PreparedStatement statement, int at, Object... values) throws SQLException {
+        for (Object value : values) {
+            if (value instanceof Integer number) {
+                statement.setInt(at++, number);
+            } else if (value instanceof Double number) {
+                statement.setDouble(at++, number);
+            } else if (value instanceof Boolean flag) {
+                statement.setBoolean(at++, flag);
+            } else {
+                statement.setString(at++, (String) value);
+            }
+        }
+    }
+
+    private static Answer answer(ResultSet row) throws SQLException {
+        // Headers that nobody can read are none; the middleware asks, since it must not send such an answer.
+        java.util.List<Answer.Header> headers = StoredHeaders.read(row.getString("response_headers"));
+        return Answer.replay(headers == null ? 0 : row.getInt("response_status"), row.getBytes("response_body"),
+            headers == null ? java.util.List.of() : headers, row.getString("result_type"), row.getString("result_id"),
+            row.getString("error_code"), row.getString("error_message"), row.getString("traceparent"));
+    }
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import java.sql.Connection;
+import java.sql.SQLException;
+
+/**
+ * Where transactions come from: the application's own pool, or the transaction manager of its framework. This library
+ * has neither.
+ */
+public interface Transactions {
+    /**
+     * Begins a transaction.
+     *
+     * @param isolation one of {@link Connection}'s, or {@link Connection#TRANSACTION_NONE} for the default
+     * @return to be closed by the caller
+     * @throws SQLException where there is no connection
+     */
+    Open begin(int isolation) throws SQLException;
+
+    /** A transaction that is open. */
+    interface Open extends AutoCloseable {
+        /**
+         * Its connection, with autocommit off.
+         *
+         * @return not to be closed, committed or rolled back by the caller
+         * @throws SQLException where it is lost
+         */
+        Connection connection() throws SQLException;
+
+        /**
+         * May COMMIT travel with the last statement, in one round trip? Not where a framework has work of its own to do
+         * before it.
+         *
+         * @return whether {@link #commit()} is told of a COMMIT that was sent already
+         */
+        boolean commitTravels();
+
+        /** Sends what the framework still holds back (JPA's flush). */
+        void flush();
+
+        /**
+         * Has the framework doomed the transaction, so that only ROLLBACK is left?
+         *
+         * @return true where {@link #commit()} would fail
+         */
+        boolean doomed();
+
+        /**
+         * COMMIT; where {@link #commitTravels()}, it has been sent.
+         *
+         * @throws SQLException where it failed, or its acknowledgement was lost
+         */
+        void commit() throws SQLException;
+
+        /** ROLLBACK where it was not committed, and gives the connection back. Never throws. */
+        @Override
+        void close();
+    }
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Proxy;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.time.Duration;
+import java.util.Objects;
+import java.util.Set;
+import java.util.UUID;
+
+/** A transaction that is open: what an effect works in, and what {@link Once#in(Connection)} makes of the caller's own. */
+public final class Tx {
+    private static final Set<String> REFUSED = Set.of("commit", "setAutoCommit", "close", "abort", "beginRequest", "endRequest");
+
+    private final Connection connection;
+    private final Sql.Name intent;
+    private final String tenant;
+    private final String traceparent;
+
+    Tx(Connection connection, Sql.Name intent, String tenant, String traceparent) {
+        this.connection = connection;
+        this.intent = intent;
+        this.tenant = tenant;
+        this.traceparent = traceparent;
+    }
+
+    static void refuseAutoCommit(Connection connection) {
+        try {
+            if (connection.getAutoCommit()) {
+                throw new IllegalStateException("autocommit is on: what this call guards would not be in its transaction");
+            }
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /** What a statement of ours met. */
+    static OnceException failed(SQLException failure) {
+        OnceException.Reason reason = OnceException.Reason.ofSqlState(failure.getSQLState());
+        return (reason == null ? OnceException.Reason.DATABASE : reason).exception(failure);
+    }
+
+    /** A connection that cannot end the transaction behind the intent's back. */
+    static Connection guarded(Connection connection) {
+        return (Connection) Proxy.newProxyInstance(Tx.class.getClassLoader(), new Class<?>[] {Connection.class}, (proxy, method, arguments) -> {
+            if (REFUSED.contains(method.getName()) || ("rollback".equals(method.getName()) && method.getParameterCount() == 0)) {
+                throw new IllegalStateException("the effect's transaction is pgonce's to end: throw to roll back");
+            }
+            try {
+                return method.invoke(connection, arguments);
+            } catch (InvocationTargetException failure) {
+                throw failure.getCause();
+            }
+        });
+    }
+
+    /**
+     * The connection that the transaction is on. It refuses to commit, to roll back (but to a savepoint) and to be
+     * closed: throw to roll back.
+     *
+     * @return valid until the effect ends
+     */
+    public Connection connection() {
+        return connection;
+    }
+
+    /**
+     * The trace that the effect belongs to: that of the first attempt where it is known.
+     *
+     * @return a W3C traceparent, or null
+     */
+    public String traceparent() {
+        return traceparent;
+    }
+
+    /**
+     * Appends an event to the outbox: it exists if and only if the effect does. In an intent's effect it is the
+     * intent's: a second one of its type is the same event.
+     *
+     * @param event what happened
+     * @return the event's id
+     */
+    public UUID emit(Event event) {
+        refuseAutoCommit(connection);
+        try {
+            return Sql.emit(connection, event, intent, tenant, traceparent);
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /**
+     * Is this message to be applied, in this transaction? Then the memory of it commits with its effect.
+     *
+     * @param consumer who applies it
+     * @param messageId its natural business id, never a broker's offset
+     * @param payload to recognise the same id with another payload
+     * @return true: apply it, then COMMIT; false: it was applied before, acknowledge it
+     */
+    public boolean receive(String consumer, String messageId, Request payload) {
+        refuseAutoCommit(connection);
+        try {
+            return Sql.receive(connection, new Sql.Name(tenant, Objects.requireNonNull(consumer), Objects.requireNonNull(messageId)), payload,
+                traceparent);
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /**
+     * Takes a lock that has no row, until the transaction ends.
+     *
+     * @param resource its name
+     * @param wait at most a day; zero: not at all
+     * @return false where another has it
+     */
+    public boolean lock(String resource, Duration wait) {
+        refuseAutoCommit(connection);
+        try {
+            return wait.isZero() ? Sql.tryLock(connection, resource) : Sql.lock(connection, resource, wait.toMillis() / 1000.0);
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /**
+     * Starts an intent in the caller's own transaction: for frameworks. {@link Once#run} does all of it.
+     *
+     * @param scope what the key names an intent of
+     * @param key the intent's
+     * @param request what it asks for
+     * @return the intent: look whether it is a replay
+     */
+    public Intent start(String scope, String key, Request request) {
+        refuseAutoCommit(connection);
+        Sql.Name name = new Sql.Name(tenant, Objects.requireNonNull(scope), Objects.requireNonNull(key));
+        try {
+            return new Intent(name, Sql.start(connection, name, request, traceparent, false));
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /**
+     * COMMIT, for the caller's own transaction: an error where a statement has failed and nobody heeded it. By itself the
+     * server would roll back then, and pgjdbc's {@code commit()} would say nothing of it.
+     */
+    public void commit() {
+        end("SELECT 1; COMMIT");
+        try {
+            connection.commit(); // sends nothing: the driver knows that the transaction is over
+        } catch (SQLException failure) {
+            throw failed(failure);
+        }
+    }
+
+    /** The look that {@link #commit()} takes, where somebody else commits. */
+    public void check() {
+        end("SELECT 1");
+    }
+
+    private void end(String sql) {
+        refuseAutoCommit(connection);
+        try (Statement statement = connection.createStatement()) {
+            statement.execute(sql);
+        } catch (SQLException failure) {
+            throw OnceException.Reason.SWALLOWED.sqlState.equals(failure.getSQLState())
+                ? OnceException.Reason.SWALLOWED.exception(failure) : failed(failure);
+        }
+    }
+
+    /** An intent that was started in this transaction. */
+    public final class Intent {
+        private final Sql.Name name;
+        private final Sql.Started started;
+
+        private Intent(Sql.Name name, Sql.Started started) {
+            this.name = name;
+            this.started = started;
+        }
+
+        /**
+         * The stored answer, where there is one: then the effect must not be done.
+         *
+         * @return the answer, or null: do the effect, then {@link #finish(Answer)}, then COMMIT
+         */
+        public Answer replay() {
+            return started.answer();
+        }
+
+        /**
+         * Stores the outcome. COMMIT is the caller's.
+         *
+         * @param answer of the effect
+         * @return the answer with the bytes that are stored
+         */
+        public Answer finish(Answer answer) {
+            try {
+                return answer.stored(Sql.finish(connection, name, started, answer, false, false, false), started.traceparent());
+            } catch (SQLException failure) {
+                throw failed(failure);
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce.http;
+
+import java.util.Set;
+
+/** What a whole answer of the service means for its intent: the gateway's table (docs/gateway.md), where each 5xx is rolled back. */
+public enum Ending {
+    /** The effect and the answer are stored. */
+    STORED,
+    /** The effect is taken back to the savepoint; the answer is stored as a final failure. */
+    FAILED,
+    /** ROLLBACK: nothing was done here, and a retry runs. */
+    RELEASED,
+    /** Nobody knows: the intent is put in doubt. */
+    IN_DOUBT;
+
+    /** The header with which the service says what it knows. Clients never get it. */
+    public static final String HEADER = "Once-Effect";
+    /** The result type of an answer that was too large to keep. */
+    public static final String TOO_LARGE = "once.too_large";
+    /** By HTTP nothing was done, and the same request may well be answered otherwise soon. */
+    private static final Set<Integer> REFUSALS = Set.of(307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429);
+
+    /**
+     * Decides.
+     *
+     * @param status of the answer
+     * @param said the value of Once-Effect, or null
+     * @return what to do
+     */
+    public static Ending of(int status, String said) {
+        if ("none".equalsIgnoreCase(said)) {
+            return RELEASED;
+        } else if ("done".equalsIgnoreCase(said)) {
+            return STORED;
+        } else if ("unknown".equalsIgnoreCase(said) || status < 200 || status > 599) {
+            return IN_DOUBT;
+        } else if (REFUSALS.contains(status) || status >= 500) {
+            return RELEASED;
+        }
+        return status < 400 ? STORED : FAILED;
+    }
+}

@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.zaxxer.hikari.HikariDataSource;
+import io.pgonce.testing.Server;
+import java.io.IOException;
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.lang.reflect.Proxy;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.UUID;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import javax.sql.DataSource;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+
+/** What goes wrong on the way, with a real server: connections lost at each step, backends killed, interrupts, leases lost. */
+class FaultsTest {
+    private static final Request REQUEST = Request.json("{\"cart\": 7}");
+    private static final Duration PATIENCE = Duration.ofSeconds(20);
+    private static Server server;
+    private static DataSource direct;
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+        direct = Server.plain(server.url());
+    }
+
+    @AfterAll
+    static void stop() {
+        server.close();
+    }
+
+    private static String newKey() {
+        return "k-" + UUID.randomUUID();
+    }
+
+    private static void insert(Tx tx, String key) throws SQLException {
+        try (Statement statement = tx.connection().createStatement()) {
+            statement.execute("INSERT INTO effect (key) VALUES ('" + key + "')");
+        }
+    }
+
+    private static Answer place(Once once, String key) throws SQLException {
+        return once.run("orders", key, REQUEST, tx -> {
+            insert(tx, key);
+            return Answer.of(201).text("placed");
+        });
+    }
+
+    private static void await(String sql) throws Exception {
+        long end = System.nanoTime() + PATIENCE.toNanos();
+        while (!Boolean.TRUE.equals(server.rows(sql).get(0).get(0))) {
+            assertTrue(System.nanoTime() < end, sql);
+            TimeUnit.MILLISECONDS.sleep(10);
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "lose_request,once.start", "lose_answer,once.start", "lose_request,INSERT INTO effect", "lose_answer,INSERT INTO effect",
+        "lose_request,once.finish", "lose_answer,once.finish", "lose_connection_after,once.finish",
+        "lose_request,COMMIT", "lose_answer,COMMIT", "lose_connection_after,COMMIT"})
+    void aConnectionLostAtAnyStepIsOneEffectAndOneAnswer(String how, String step) throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            for (boolean pooled : new boolean[] {false, true}) {
+                String url = server.url("127.0.0.1", forwarder.port());
+                HikariDataSource pool = pooled ? Server.pool(url, 2) : null;
+                String key = newKey();
+                int rule = forwarder.lose(how, step).get("rule").asInt();
+                Once once = Once.over(pooled ? pool : Server.plain(url));
+                Answer answer = place(once, key);
+                assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
+                assertEquals("placed", answer.bodyText());
+                assertEquals(1, server.count(key));
+                assertTrue(place(once, key).replayed());
+                assertEquals(1, server.count(key));
+                if (pooled) {
+                    pool.close();
+                }
+            }
+        }
+    }
+
+    @Test
+    void aLostCommitOfAFinalFailureIsAskedForToo() throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            String key = newKey();
+            forwarder.lose("lose_answer", "COMMIT");
+            Once once = Once.over(Server.plain(server.url("127.0.0.1", forwarder.port())));
+            FinalFailureException failure = assertThrows(FinalFailureException.class, () -> once.run("orders", key, REQUEST, tx -> {
+                insert(tx, key);
+                throw Answer.of(402).text("no funds").failure("no_funds", "not enough money");
+            }));
+            assertEquals("no funds", failure.answer().bodyText());
+            assertEquals(402, failure.status());
+            assertEquals(0, server.count(key));
+        }
+    }
+
+    @Test
+    void whereTheDatabaseCannotBeAskedAfterALostCommitTheOutcomeIsSaidToBeUnknown() throws Exception {
+        try (Server own = new Server(); Server.Forwarder forwarder = own.forwarder()) {
+            String key = newKey();
+            forwarder.lose("lose_answer", "COMMIT");
+            DataSource lossy = Server.plain(own.url("127.0.0.1", forwarder.port()));
+            Once once = Once.over(lossy).deadline(Duration.ofMillis(500));
+            AtomicInteger runs = new AtomicInteger();
+            UnavailableException failure = assertThrows(UnavailableException.class, () -> once.run("orders", key, REQUEST, tx -> {
+                runs.incrementAndGet();
+                insert(tx, key);
+                forwarder.lose("lose_request", "once.start");
+                for (int i = 0; i < 50; i++) {
+                    forwarder.lose("lose_request", "once.start");
+                }
+                return Answer.of(201).text("placed");
+            }));
+            assertTrue(failure.outcomeUnknown());
+            assertTrue(failure.retryable());
+            forwarder.tell("forget");
+            assertTrue(place(once, key).replayed());
+            assertEquals(1, runs.get());
+            assertEquals(1, own.count(key));
+        }
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {true, false})
+    void aBackendThatIsKilledInTheEffectLeavesNothingAndItRunsAgain(boolean before) throws Exception {
+        String name = "killed_" + before;
+        DataSource named = Server.plain(server.url() + "&ApplicationName=" + name);
+        String key = newKey();
+        AtomicInteger runs = new AtomicInteger();
+        Answer answer = Once.over(named).run("orders", key, REQUEST, tx -> {
+            if (before && runs.incrementAndGet() == 1) {
+                assertEquals(1, server.tell("terminate " + name).get("ended").asInt());
+            }
+            insert(tx, key);
+            if (!before && runs.incrementAndGet() == 1) {
+                assertEquals(1, server.tell("terminate " + name).get("ended").asInt());
+            }
+            return Answer.of(201).text("placed");
+        });
+        assertFalse(answer.replayed());
+        assertEquals(2, runs.get());
+        assertEquals(1, server.count(key));
+    }
+
+    @Test
+    void sixtyFourCallersAreOneEffectAndOneAnswer() throws Exception {
+        String key = newKey();
+        try (HikariDataSource pool = Server.pool(server.url(), 16)) {
+            Once once = Once.over(pool).waiting(PATIENCE);
+            CountDownLatch go = new CountDownLatch(1);
+            ExecutorService callers = Executors.newFixedThreadPool(64);
+            List<Future<Answer>> answers = new ArrayList<>();
+            for (int i = 0; i < 64; i++) {
+                answers.add(callers.submit(() -> {
+                    go.await();
+                    return place(once, key);
+                }));
+            }
+            go.countDown();
+            int fresh = 0;
+            for (Future<Answer> each : answers) {
+                assertEquals("placed", each.get().bodyText());
+                fresh += each.get().replayed() ? 0 : 1;
+            }
+            assertEquals(1, fresh);
+            assertEquals(1, server.count(key));
+            callers.shutdown();
+        }
+    }
+
+    @Test
+    void aRaceAboveReadCommittedIsRetriedWithJitterUnderTheDeadline() throws Exception {
+        String key = newKey();
+        AtomicInteger runs = new AtomicInteger();
+        Once once = Once.over(direct).isolation(Connection.TRANSACTION_SERIALIZABLE);
+        server.rows("CREATE TABLE IF NOT EXISTS counter AS SELECT 0 AS n");
+        Answer answer = once.run("orders", key, REQUEST, tx -> {
+            try (Statement statement = tx.connection().createStatement()) {
+                statement.executeQuery("SELECT n FROM counter").close();
+                if (runs.incrementAndGet() < 3) {
+                    server.rows("UPDATE counter SET n = n + 1");
+                }
+                statement.execute("UPDATE counter SET n = n + 1");
+            }
+            insert(tx, key);
+            return Answer.of(201);
+        });
+        assertFalse(answer.replayed());
+        assertEquals(3, runs.get());
+        assertEquals(1, server.count(key));
+        SQLException last = assertThrows(SQLException.class, () -> once.deadline(Duration.ofMillis(100)).run("orders", newKey(), REQUEST, tx -> {
+            throw new SQLException("always", "40001");
+        }));
+        assertEquals("40001", last.getSQLState());
+    }
+
+    @Test
+    void aFreshConnectionIsGivenBackAsItCame() throws Exception {
+        try (HikariDataSource pool = Server.pool(server.url(), 1)) {
+            Once once = Once.over(pool).isolation(Connection.TRANSACTION_REPEATABLE_READ);
+            place(once, newKey());
+            assertThrows(IllegalArgumentException.class, () -> once.run("orders", newKey(), REQUEST, tx -> {
+                throw new IllegalArgumentException();
+            }));
+            try (Connection connection = pool.getConnection()) {
+                assertTrue(connection.getAutoCommit());
+                assertEquals(Connection.TRANSACTION_READ_COMMITTED, connection.getTransactionIsolation());
+            }
+        }
+    }
+
+    @Test
+    void autocommitIsRefused() throws Exception {
+        try (Connection connection = direct.getConnection()) {
+            assertThrows(IllegalStateException.class, () -> Once.over(direct).in(connection));
+            connection.setAutoCommit(false);
+            Tx tx = Once.over(direct).in(connection);
+            connection.setAutoCommit(true);
+            assertThrows(IllegalStateException.class, () -> tx.emit(Event.of("t", "{}")));
+            assertThrows(IllegalStateException.class, () -> tx.receive("stock", newKey(), REQUEST));
+            assertThrows(IllegalStateException.class, () -> tx.start("orders", newKey(), REQUEST));
+            assertThrows(IllegalStateException.class, () -> tx.lock("r", Duration.ZERO));
+        }
+    }
+
+    @Test
+    void whatAnotherServerMetIsTheApplicationsAndIsNotRetried() {
+        AtomicInteger runs = new AtomicInteger();
+        SQLException failure = assertThrows(SQLException.class, () -> Once.over(direct).run("orders", newKey(), REQUEST, tx -> {
+            runs.incrementAndGet();
+            throw new SQLException("the other server is away", "08006");
+        }));
+        assertEquals("08006", failure.getSQLState());
+        assertEquals(1, runs.get());
+    }
+
+    @Test
+    void onceStartHasSaidProceedALostCommitIsNoDoubtAnyMore() throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            forwarder.lose("lose_request", "COMMIT");
+            AtomicInteger runs = new AtomicInteger();
+            assertThrows(IllegalArgumentException.class, () -> Once.over(Server.plain(server.url("127.0.0.1", forwarder.port())))
+                .run("orders", newKey(), REQUEST, tx -> {
+                    if (runs.incrementAndGet() == 2) {
+                        throw new IllegalArgumentException();
+                    }
+                    return Answer.of(201);
+                }));
+        }
+    }
+
+    /** What a client sends without waiting for an answer is one round trip. */
+    @Test
+    void aRunTakesTwoRoundTripsBesidesTheEffects() throws Exception {
+        AtomicInteger turns = new AtomicInteger();
+        try (ServerSocket listener = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
+            Thread relay = new Thread(() -> {
+                while (true) {
+                    try {
+                        Socket client = listener.accept();
+                        Socket target = new Socket("127.0.0.1", server.said.get("port").asInt());
+                        AtomicBoolean answered = new AtomicBoolean(true);
+                        new Thread(() -> pass(target, client, () -> answered.set(true))).start();
+                        new Thread(() -> pass(client, target, () -> turns.addAndGet(answered.getAndSet(false) ? 1 : 0))).start();
+                    } catch (IOException end) {
+                        return; // the test has ended
+                    }
+                }
+            });
+            relay.setDaemon(true);
+            relay.start();
+            try (HikariDataSource pool = Server.pool(server.url("127.0.0.1", listener.getLocalPort()), 1)) {
+                Once once = Once.over(pool);
+                once.run("orders", newKey(), REQUEST, tx -> Answer.of(201).text("warm"));
+                int before = turns.get();
+                once.run("orders", newKey(), REQUEST, tx -> Answer.of(201).text("counted"));
+                assertEquals(2, turns.get() - before);
+            }
+        }
+    }
+
+    private static void pass(Socket from, Socket to, Runnable noticed) {
+        byte[] bytes = new byte[1 << 16];
+        try {
+            for (int size = from.getInputStream().read(bytes); size >= 0; size = from.getInputStream().read(bytes)) {
+                noticed.run();
+                to.getOutputStream().write(bytes, 0, size);
+            }
+            to.close();
+        } catch (IOException end) {
+            // the other side has gone
+        }
+    }
+
+    @Test
+    void anEffectCannotEndItsTransaction() throws Exception {
+        String key = newKey();
+        for (String end : List.of("commit", "rollback", "close", "autocommit")) {
+            assertThrows(IllegalStateException.class, () -> Once.over(direct).run("orders", key, REQUEST, tx -> {
+                insert(tx, key);
+                switch (end) {
+                    case "commit" -> tx.connection().commit();
+                    case "rollback" -> tx.connection().rollback();
+                    case "close" -> tx.connection().close();
+                    default -> tx.connection().setAutoCommit(true);
+                }
+                return Answer.of(201);
+            }), end);
+        }
+        OnceException behind = assertThrows(OnceException.class, () -> Once.over(direct).run("orders", key, REQUEST, tx -> {
+            try (Statement statement = tx.connection().createStatement()) {
+                statement.execute("ROLLBACK");
+            }
+            return Answer.of(201);
+        }));
+        assertEquals("not_started", behind.code());
+        assertEquals(0, server.count(key));
+    }
+
+    @Test
+    void aSwallowedErrorOfAConsumerIsNoticedAtItsCommit() throws Exception {
+        String id = newKey();
+        try (Connection connection = direct.getConnection()) {
+            connection.setAutoCommit(false);
+            Tx tx = Once.over(direct).in(connection);
+            assertTrue(tx.receive("stock", id, REQUEST));
+            try (Statement statement = connection.createStatement()) {
+                assertThrows(SQLException.class, () -> statement.execute("SELECT 1/0"));
+            }
+            assertEquals("swallowed", assertThrows(OnceException.class, tx::commit).code());
+            connection.rollback();
+            assertTrue(tx.receive("stock", id, REQUEST));
+            tx.commit();
+            assertFalse(tx.receive("stock", id, REQUEST));
+        }
+    }
+
+    @Test
+    void anInterruptNeverLandsBetweenTheEffectAndItsCommit() throws Exception {
+        server.rows("CREATE TABLE IF NOT EXISTS slow (key text)");
+        server.rows("CREATE OR REPLACE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS "
+            + "'BEGIN PERFORM pg_advisory_xact_lock(4711); RETURN NULL; END'");
+        server.rows("CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_for_test()");
+        String key = newKey();
+        boolean[] flag = new boolean[1];
+        Answer[] answer = new Answer[1];
+        try (HikariDataSource pool = Server.pool(server.url(), 2); Connection holder = direct.getConnection(); Statement hold = holder.createStatement()) {
+            hold.execute("SELECT pg_advisory_lock(4711)");
+            Thread caller = new Thread(() -> {
+                try {
+                    answer[0] = Once.over(pool).run("orders", key, REQUEST, tx -> {
+                        insert(tx, key);
+                        try (Statement statement = tx.connection().createStatement()) {
+                            statement.execute("INSERT INTO slow VALUES ('x')");
+                        }
+                        Thread.currentThread().interrupt(); // at the effect's very end
+                        return Answer.of(201);
+                    });
+                } catch (SQLException failure) {
+                    throw new IllegalStateException(failure);
+                }
+                flag[0] = Thread.currentThread().isInterrupted();
+            });
+            caller.start();
+            await("SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted");
+            caller.interrupt(); // while COMMIT is under way
+            hold.execute("SELECT pg_advisory_unlock(4711)");
+            caller.join(PATIENCE.toMillis());
+        }
+        assertEquals(201, answer[0].status());
+        assertTrue(flag[0]);
+        assertEquals(1, server.count(key));
+    }
+
+    /** A DataSource as on a virtual thread, or on an interruptible channel: an interrupt closes its socket at the next use. */
+    private static DataSource interruptible() {
+        return (DataSource) Proxy.newProxyInstance(FaultsTest.class.getClassLoader(), new Class<?>[] {DataSource.class}, (source, method, arguments) -> {
+            Connection connection = direct.getConnection();
+            return Proxy.newProxyInstance(FaultsTest.class.getClassLoader(), new Class<?>[] {Connection.class}, (proxy, called, given) -> {
+                if ("prepareStatement".equals(called.getName()) && Thread.currentThread().isInterrupted()) {
+                    connection.close();
+                    throw new SQLException("closed by interrupt", "08006");
+                }
+                return called.invoke(connection, given);
+            });
+        });
+    }
+
+    @Test
+    void whereAnInterruptClosesSocketsTheEffectIsNotCutOffFromItsOutcome() throws Exception {
+        String key = newKey();
+        AtomicInteger runs = new AtomicInteger();
+        Answer answer = Once.over(interruptible()).run("orders", key, REQUEST, tx -> {
+            runs.incrementAndGet();
+            insert(tx, key);
+            Thread.currentThread().interrupt();
+            return Answer.of(201);
+        });
+        assertTrue(Thread.interrupted());
+        assertFalse(answer.replayed());
+        assertEquals(1, runs.get());
+        assertEquals(1, server.count(key));
+    }
+
+    @Test
+    void anInterruptDoesNotKeepALostCommitFromBeingAskedFor() throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder(); HikariDataSource pool = Server.pool(server.url("127.0.0.1", forwarder.port()), 2)) {
+            String key = newKey();
+            forwarder.lose("lose_answer", "COMMIT");
+            Answer answer = Once.over(pool).run("orders", key, REQUEST, tx -> {
+                insert(tx, key);
+                Thread.currentThread().interrupt();
+                return Answer.of(201);
+            });
+            assertTrue(Thread.interrupted());
+            assertTrue(answer.replayed());
+            assertEquals(1, server.count(key));
+        }
+    }
+
+    @Test
+    void anInterruptInTheEffectRollsBackAndIsTheApplications() throws Exception {
+        String key = newKey();
+        assertThrows(InterruptedException.class, () -> Once.over(direct).<Exception>run("orders", key, REQUEST, tx -> {
+            insert(tx, key);
+            Thread.currentThread().interrupt();
+            Thread.sleep(1000);
+            return Answer.of(201);
+        }));
+        assertEquals(0, server.count(key));
+        assertFalse(place(Once.over(direct), key).replayed());
+    }
+
+    @Test
+    void anInterruptWhileWaitingForAnotherAttemptEndsTheWait() throws Exception {
+        String key = newKey();
+        try (Connection other = direct.getConnection()) {
+            other.setAutoCommit(false);
+            Once.over(direct).in(other).start("orders", key, REQUEST);
+            Thread.currentThread().interrupt();
+            OnceException failure = assertThrows(OnceException.class, () -> place(Once.over(direct).waiting(PATIENCE), key));
+            assertTrue(Thread.interrupted());
+            assertEquals("interrupted", failure.code());
+        }
+        assertEquals(0, server.count(key));
+    }
+
+    @Test
+    void aLeaseRenewsItselfAndWhereItIsLostTheWorkIsInterrupted() throws Exception {
+        String key = newKey();
+        Once once = Once.over(direct);
+        Claim.Options options = Claim.Options.DEFAULT.lease(Duration.ofMillis(600));
+        try (Claim claim = once.claim("pay", key, REQUEST, options)) {
+            Object first = server.rows("SELECT lease_until FROM once.peek('pay', '" + key + "')").get(0).get(0);
+            await("SELECT lease_until > '" + first + "' FROM once.peek('pay', '" + key + "')");
+            assertFalse(claim.lost());
+            server.rows("UPDATE once.intent SET fence = fence + 1 WHERE key = '" + key + "'");
+            assertThrows(InterruptedException.class, () -> TimeUnit.SECONDS.sleep(20));
+            assertTrue(claim.lost());
+            assertThrows(LeaseLostException.class, () -> claim.complete(Answer.of(201)));
+        }
+        assertFalse(Thread.currentThread().isInterrupted());
+    }
+
+    @Test
+    void aClaimWhoseAnswerIsLostIsFoundAgain() throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            for (String how : List.of("lose_request", "lose_answer", "lose_connection_after")) {
+                String key = newKey();
+                forwarder.lose(how, "COMMIT");
+                Once once = Once.over(Server.plain(server.url("127.0.0.1", forwarder.port())));
+                AtomicInteger runs = new AtomicInteger();
+                Answer answer = once.effect("pay", key, REQUEST, () -> {
+                    runs.incrementAndGet();
+                    forwarder.lose("lose_answer", "COMMIT"); // of complete
+                    return Answer.of(201).text("charged");
+                });
+                assertEquals("charged", answer.bodyText());
+                assertEquals("charged", once.effect("pay", key, REQUEST, () -> Answer.of(500)).bodyText());
+                assertEquals(1, runs.get(), how);
+            }
+        }
+    }
+
+    @Test
+    void workThatThrowsLeavesADoubtAndWorkThatDidNothingRunsAgain() throws Exception {
+        Once once = Once.over(direct);
+        String doubt = newKey();
+        assertThrows(ArithmeticException.class, () -> once.effect("pay", doubt, REQUEST, () -> Answer.of(1 / Integer.parseInt("0"))));
+        assertThrows(InDoubtException.class, () -> once.effect("pay", doubt, REQUEST, () -> Answer.of(201)));
+        String nothing = newKey();
+        assertThrows(Once.NothingDone.class, () -> once.effect("pay", nothing, REQUEST, () -> {
+            throw new Once.NothingDone("refused at the door", null);
+        }));
+        assertEquals(201, once.effect("pay", nothing, REQUEST, () -> Answer.of(201)).status());
+        String finalOne = newKey();
+        for (int i = 0; i < 2; i++) {
+            FinalFailureException failure = assertThrows(FinalFailureException.class, () -> once.effect("pay", finalOne, REQUEST, () -> {
+                throw Answer.of(402).text("declined").failure("declined", null);
+            }));
+            assertEquals("declined", failure.answer().bodyText());
+        }
+        String unreported = newKey();
+        once.claim("pay", unreported, REQUEST).close();
+        assertThrows(InDoubtException.class, () -> once.claim("pay", unreported, REQUEST));
+    }
+
+    @Test
+    void noExceptionTellsTheKey() throws Exception {
+        String key = newKey();
+        Once once = Once.over(direct);
+        place(once, key);
+        OnceException mismatch = assertThrows(MismatchException.class, () -> once.run("orders", key, Request.json("1"), tx -> Answer.of(201)));
+        StringWriter text = new StringWriter();
+        mismatch.printStackTrace(new PrintWriter(text));
+        assertFalse(text.toString().contains(key), text.toString());
+        assertInstanceOf(SQLException.class, mismatch.getCause());
+    }
+
+    @Test
+    void whereThereIsNoDatabaseNothingRuns() {
+        Once once = Once.over(Server.plain(server.url("127.0.0.1", 1)));
+        AtomicInteger runs = new AtomicInteger();
+        UnavailableException failure = assertThrows(UnavailableException.class, () -> once.run("orders", newKey(), REQUEST, tx -> {
+            runs.incrementAndGet();
+            return Answer.of(201);
+        }));
+        assertFalse(failure.outcomeUnknown());
+        assertEquals(0, runs.get());
+    }
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import io.pgonce.http.KeyHeader;
+import io.pgonce.testing.Cases;
+import io.pgonce.testing.Child;
+import io.pgonce.testing.Server;
+import java.nio.charset.StandardCharsets;
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.util.HexFormat;
+import org.junit.jupiter.api.Test;
+
+/** tests/vectors: keys and fingerprints are those of every other door. */
+class VectorsTest {
+    @Test
+    void theKeyOfEachHeaderIsThatOfTheVectorsOrItIsRefusedWithTheirSentence() throws Exception {
+        JsonNode keys = Cases.read(Child.ROOT.resolve("tests/vectors/keys.json")).get("keys");
+        for (JsonNode each : keys) {
+            String header = new String(each.get("header").asText().getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
+            if (each.has("key")) {
+                assertEquals(each.get("key").asText(), KeyHeader.parse(header, false, 255), each.toString());
+            } else {
+                assertEquals(each.get("refused").asText(),
+                    assertThrows(KeyHeader.Malformed.class, () -> KeyHeader.parse(header, false, 255), each.toString()).getMessage());
+            }
+        }
+        assertEquals(true, keys.size() > 50);
+    }
+
+    @Test
+    void theFingerprintOfEachRequestIsThatOfTheVectors() throws Exception {
+        JsonNode vectors = Cases.read(Child.ROOT.resolve("tests/vectors/fingerprints.json"));
+        try (Server server = new Server(); Connection connection = Server.plain(server.url()).getConnection()) {
+            server.rows("UPDATE once.setting SET salt = '\\x" + vectors.get("installation_salt").asText() + "'");
+            for (JsonNode each : vectors.get("requests")) {
+                byte[] body = Cases.bytes(each);
+                assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.http(each.get("method").asText(), each.get("target").asText(),
+                    each.path("content_type").asText(null), body, each.path("canonical_json").asBoolean())), each.toString());
+            }
+            for (JsonNode each : vectors.get("bytes")) {
+                assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.bytes(Cases.bytes(each))), each.toString());
+                if (each.has("text")) {
+                    assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.text(each.get("text").asText())), each.toString());
+                }
+            }
+            for (JsonNode each : vectors.get("json")) {
+                assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.json(each.get("text").asText())), each.toString());
+            }
+        }
+    }
+
+    private static String of(Connection connection, JsonNode vector, Request request) throws Exception {
+        try (PreparedStatement statement = connection.prepareStatement("SELECT " + request.sql)) {
+            request.bind(statement, 1, vector.path("tenant").asText(""));
+            ResultSet row = statement.executeQuery();
+            row.next();
+            return HexFormat.of().formatHex(row.getBytes(1));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: PostgreSQL
+import type {IncomingMessage, ServerResponse} from 'node:http';
+import type {Pool, PoolClient} from 'pg';
+
+/** What tells a retry from another operation with the same key: bytes of a string or Buffer, an HTTP request, or any value of JSON (in canonical form). */
+export type Request = string | Uint8Array | {http: HttpRequest} | unknown;
+
+export interface HttpRequest {
+  method: string;
+  /** The host in lower case, then path and query as they were sent: 'shop.test/pay?dry=0'. */
+  target: string;
+  contentType?: string;
+  body?: string | Uint8Array;
+  canonicalJson?: boolean;
+}
+
+/** What an effect returns. body: a string, bytes, or any value of JSON. */
+export interface Answer {
+  status?: number;
+  headers?: Record<string, string>;
+  body?: unknown;
+  resultType?: string;
+  resultId?: string;
+}
+
+/** What is stored. */
+export interface StoredAnswer {
+  status: number | null;
+  headers: Record<string, unknown> | null;
+  body: Buffer | null;
+  resultType: string | null;
+  resultId: string | null;
+  errorCode: string | null;
+  errorMessage: string | null;
+}
+
+export interface Result extends StoredAnswer {
+  /** true: the effect happened before; this is its answer. */
+  replayed: boolean;
+}
+
+export interface EmitOptions {
+  aggregateType?: string;
+  aggregateId?: string;
+  /** The topic, unless set. */
+  eventType?: string;
+  scope?: string;
+  key?: string;
+  headers?: Record<string, string>;
+  tenant?: string;
+  traceparent?: string;
+}
+
+/** What an effect gets besides its transaction. */
+export interface Within {
+  readonly scope: string;
+  readonly key: string;
+  readonly tenant: string;
+  readonly traceparent?: string;
+  /** An event of this intent, in its transaction. Resolves to the event's id. */
+  emit(topic: string, payload: unknown, options?: EmitOptions): Promise<string>;
+  lock(resource: string, options?: {waitMs?: number}): Promise<boolean>;
+}
+
+export interface CallOptions {
+  tenant?: string;
+  /** W3C Trace Context; the active span's where OpenTelemetry's API is installed. */
+  traceparent?: string;
+  /** For how long it is tried again what serialization or a lost connection has ended. 30000 unless set. */
+  deadlineMs?: number;
+  /** For how long to wait for another attempt that runs. 0 unless set. */
+  waitMs?: number;
+  /** Looked at between attempts, never between an effect and its outcome. */
+  signal?: AbortSignal;
+}
+
+export interface RunOptions extends CallOptions {
+  isolation?: 'read committed' | 'repeatable read' | 'serializable';
+}
+
+export interface ClaimOptions extends CallOptions {
+  /** The scope's unless set; renewed in the background. */
+  leaseMs?: number;
+  retentionMs?: number;
+  /** false: an attempt that fell silent leaves doubt, whatever the scope's policy is. */
+  takeover?: boolean;
+  /** Who works, for people. */
+  owner?: string;
+}
+
+export interface Claim {
+  readonly replayed: false;
+  readonly verdict: 'new_claim' | 'retryable_failure' | 'processing_stale';
+  readonly fence: number;
+  readonly traceparent: string | null;
+  /** Aborted with a LeaseLost when the lease is lost. */
+  readonly signal: AbortSignal;
+  /** true: stored now; false: this very answer was stored already. */
+  complete(answer?: Answer): Promise<boolean>;
+  /** retryable true: certainly no effect; false: failed for good; null: the outcome is unknown. */
+  fail(retryable: boolean | null, failure?: {code?: string; message?: string; answer?: Answer}): Promise<boolean>;
+  release(): Promise<boolean>;
+  renew(): Promise<boolean>;
+}
+
+export interface MiddlewareOptions<R = IncomingMessage> {
+  /** The kind of operation, such as orders. */
+  scope: string;
+  /** Whose key it is, by what authentication has proved: never what a client can choose freely. false where there is but one caller. */
+  tenant: ((request: R) => string | undefined | Promise<string | undefined>) | false;
+  /** false: requests without a key pass unprotected. */
+  required?: boolean;
+  waitMs?: number;
+  /** The largest answer that is kept, 1 MiB unless set. */
+  responseMax?: number;
+  /** The largest body of a request, 16 MiB unless set. */
+  bodyMax?: number;
+  /** POST and PATCH unless set. */
+  methods?: string[];
+  /** The headers that are replayed, names or prefixes that end in *, instead of the built-in list. */
+  headers?: string[];
+  canonicalJson?: boolean;
+  strictKeys?: boolean;
+  keyLength?: number;
+  isolation?: RunOptions['isolation'];
+  /** What stands before a problem's name in its type. */
+  problemBase?: string;
+}
+
+/** req.pgonce in a handler. An unprotected request has only tx, which is the pool then. */
+export type Handling = {tx: PoolClient} & Within;
+
+export interface FastifyHooks {
+  preParsing: (request: any, reply: any, payload: any) => Promise<any>;
+  preHandler: (request: any, reply: any) => Promise<any>;
+  onSend: (request: any, reply: any, payload: any) => Promise<any>;
+  onResponse: (request: any) => Promise<void>;
+}
+
+export class Once {
+  constructor(pool: Pool, options?: {tenant?: string});
+  /** BEGIN and start, the effect in its transaction, finish and COMMIT. Replays what is stored. */
+  run(scope: string, key: string, request: Request, effect: (tx: PoolClient, within: Within) => Promise<Answer | void> | Answer | void, options?: RunOptions): Promise<Result>;
+  /** A lease on an intent whose effect is elsewhere. */
+  claim(scope: string, key: string, request: Request, options?: ClaimOptions): Promise<Claim | (Result & {replayed: true})>;
+  /** fn as a function that runs at most once for each key; it gets {signal, fence, traceparent} behind its own arguments. */
+  effect<A extends unknown[], T>(
+    options: ClaimOptions & {scope: string | ((...args: A) => string); key: string | ((...args: A) => string); request?: Request | ((...args: A) => Request)},
+    fn: (...args: [...A, {signal: AbortSignal; fence: number; traceparent: string | null}]) => Promise<T> | T,
+  ): (...args: A) => Promise<T>;
+  emit(tx: PoolClient, topic: string, payload: unknown, options?: EmitOptions): Promise<string>;
+  /** In the consumer's own transaction. */
+  receive(tx: PoolClient, consumer: string, message: string, payload: Request, options?: {tenant?: string; traceparent?: string}): Promise<'process' | 'duplicate'>;
+  /** receive, the effect and COMMIT. */
+  consume(consumer: string, message: string, payload: Request, effect: (tx: PoolClient) => unknown, options?: RunOptions): Promise<'process' | 'duplicate'>;
+  lock(tx: PoolClient, resource: string, options?: {waitMs?: number}): Promise<boolean>;
+  express(options: MiddlewareOptions<any>): (req: any, res: any, next: (error?: unknown) => void) => void;
+  fastify(options: MiddlewareOptions<any>): FastifyHooks;
+  http(options: MiddlewareOptions, handler: (req: IncomingMessage & {pgonce: Handling; rawBody?: Buffer}, res: ServerResponse) => unknown): (req: IncomingMessage, res: ServerResponse) => Promise<void>;
+}
+
+export class OnceError extends Error {
+  /** A name of once.errors(), or connection, serialization, outcome_unknown, swallowed, lease_lost, not_in_transaction. */
+  readonly code: string;
+  readonly sqlstate: string | null;
+  /** What the gateway answers for it. */
+  readonly status: number;
+  /** May the same call be made again as it is? */
+  readonly retryable: boolean;
+}
+export class Mismatch extends OnceError {}
+export class Active extends OnceError {}
+export class InDoubt extends OnceError {}
+export class Expired extends OnceError {}
+export class FinalFailure extends OnceError {
+  readonly answer: StoredAnswer;
+}
+export class OutcomeUnknown extends OnceError {}
+export class LeaseLost extends OnceError {}
+
+/** Thrown by an effect: it failed for good, and every retry gets this answer. What the effect did is taken back. */
+export class Failed extends Error {
+  constructor(code: string, message: string, answer?: Answer);
+  readonly code: string;
+  readonly answer: Answer;
+}
+/** Thrown by the function of once.effect: certainly nothing was done, the next attempt may run. */
+export class NotDone extends Error {}
+
+/** The key in the value of an Idempotency-Key header, or what is wrong with it. */
+export function keyOfHeader(value: string, options?: {strict?: boolean; lengthMax?: number}): {key: string; fault?: undefined} | {key?: undefined; fault: string};
+/** For express.json({verify: rawBody}), where a parser comes before the middleware. */
+export function rawBody(req: any, res: any, body: Buffer): void;

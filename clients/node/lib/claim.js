@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: PostgreSQL
+// A lease on an intent whose effect is elsewhere, renewed in the background until it is reported or lost.
+'use strict';
+
+const {randomUUID} = require('crypto');
+const {hostname} = require('os');
+
+const contract = require('./contract');
+const errors = require('./errors');
+const {Session, marked, repeat} = require('./transaction');
+
+const VERDICTS = {processing_active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
+
+/** One statement in a transaction of its own. */
+async function ask(pool, statement) {
+  const session = await Session.open(pool);
+  session.open = false;
+  try {
+    const [{rows}] = await session.send([statement]);
+    return rows[0];
+  } catch (error) {
+    throw marked(error, {lost: session.lost});
+  } finally {
+    await session.close();
+  }
+}
+
+class Claim {
+  #pool; #intent; #leaseMs; #timer; #until; #controller = new AbortController();
+
+  constructor(pool, intent, {verdict, fence, leaseMs, traceparent}, wanted, asked) {
+    this.#pool = pool;
+    this.#intent = intent;
+    this.#leaseMs = wanted;
+    this.replayed = false;
+    this.verdict = verdict;
+    this.fence = fence;
+    this.traceparent = traceparent;
+    this.#until = asked + leaseMs;
+    this.#beat(leaseMs);
+  }
+
+  /** Aborted when the lease is lost, with a LeaseLost as its reason. */
+  get signal() {
+    return this.#controller.signal;
+  }
+
+  #beat(leaseMs) {
+    const every = Math.max(leaseMs / 3, 10);
+    const beat = async () => {
+      const asked = performance.now();
+      try {
+        const [renewed] = await ask(this.#pool, contract.renew(this.#intent, this.fence, this.#leaseMs));
+        if (this.#timer === null) return;
+        if (renewed !== 't') return this.#lose('somebody else holds this intent, or it is finished');
+        this.#until = asked + leaseMs;
+      } catch {
+        if (this.#timer === null) return;
+        // Until the lease has passed it may still be renewed; after it nobody can know.
+        if (performance.now() >= this.#until) return this.#lose('the lease could not be renewed in time');
+      }
+      this.#timer = setTimeout(beat, Math.max(0, Math.min(every, this.#until - performance.now()))).unref();
+    };
+    this.#timer = setTimeout(beat, every).unref();
+  }
+
+  #lose(message) {
+    this.#stop();
+    this.#controller.abort(new errors.LeaseLost('lease_lost', message, {status: 503}));
+  }
+
+  #stop() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+  }
+
+  /** A report that is sent again after a lost connection is found to be the same one. */
+  async #report(statement) {
+    this.#stop();
+    const {value} = await repeat(async () => ({value: (await ask(this.#pool, statement))[0] === 't'}));
+    return value;
+  }
+
+  /** true: stored now; false: this very answer was stored already. */
+  complete(answer) {
+    return this.#report(contract.complete(this.#intent, this.fence, contract.checkAnswer(answer)));
+  }
+
+  /** retryable true: certainly no effect; false: failed for good; null: the outcome is unknown. */
+  fail(retryable, failure = {}) {
+    if (retryable !== true && retryable !== false && retryable !== null) throw new TypeError('pgonce: retryable is true, false or null (unknown)');
+    return this.#report(contract.fail(this.#intent, this.fence, retryable, {...failure, answer: contract.checkAnswer(failure.answer)}));
+  }
+
+  /** Its work certainly never started. false: it is somebody else's. */
+  release() {
+    return this.#report(contract.release(this.#intent, this.fence));
+  }
+
+  async renew() {
+    const [renewed] = await ask(this.#pool, contract.renew(this.#intent, this.fence, this.#leaseMs));
+    return renewed === 't';
+  }
+}
+
+/** The answer to a claim was lost: whether it is ours is asked for. undefined: it is not. */
+async function ours(pool, intent, owner) {
+  const found = contract.peeked(await ask(pool, contract.peek(intent)));
+  if (found.owner !== owner || found.state !== 'processing') return undefined;
+  // Of an intent that had attempts before, it cannot be told from a takeover of one that fell silent.
+  return {verdict: found.attempts === 1 ? 'new_claim' : 'processing_stale', fence: found.fence, leaseMs: found.leaseMs};
+}
+
+async function claim(pool, intent, options = {}) {
+  // A name of this one claim, so that it is known again.
+  const owner = `${options.owner ?? `${hostname()}/${process.pid}`}/${randomUUID()}`.slice(-255);
+  const {waitMs = 0, signal, deadlineMs} = options;
+  let haunted = false;
+  let asked;
+  const said = await repeat(async () => {
+    asked = performance.now();
+    try {
+      const mine = haunted ? await ours(pool, intent, owner) : undefined;
+      if (mine) return mine;
+      const row = contract.claimed(await ask(pool, contract.claim(intent, {...options, owner})));
+      return row.verdict === 'processing_active' ? {...row, verdict: 'active'} : row;
+    } catch (error) {
+      haunted = true;
+      throw error;
+    }
+  }, {waitMs, signal, deadlineMs});
+  if (said.verdict === 'replay_success') return {...said.answer, replayed: true};
+  const sqlstate = said.verdict === 'active' ? 'P4029' : VERDICTS[said.verdict];
+  if (sqlstate) {
+    const error = errors.ofSqlstate(sqlstate);
+    if (said.verdict === 'final_failure') Object.assign(error, {answer: said.answer, status: said.answer.status ?? error.status});
+    throw error;
+  }
+  return new Claim(pool, intent, said, options.leaseMs, asked);
+}
+
+module.exports = {claim, Claim};

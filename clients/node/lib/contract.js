@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: PostgreSQL
+// The contract's calls: their SQL, what goes in and what comes out. Decides nothing.
+'use strict';
+
+const OUTCOME = "response_status, encode(response_body, 'hex'), response_headers::text, result_type, result_id, error_code, error_message";
+
+const bytes = (value) => (value instanceof Uint8Array ? Buffer.from(value.buffer, value.byteOffset, value.byteLength) : null);
+const text = (value) => (value === undefined || value === null ? null : String(value));
+
+/** Numbers the parameters of one statement. */
+class Parameters {
+  constructor() {
+    this.values = [];
+  }
+
+  add(value, type) {
+    this.values.push(value);
+    return `$${this.values.length}::${type}`;
+  }
+}
+
+/** The fingerprint of a request, computed by the server in the call itself: bytes of a string or Buffer, HTTP of {http}, else JSON. */
+function fingerprint(parameters, request, tenant) {
+  const of = parameters.add(tenant, 'text');
+  if (typeof request === 'string') return `once.fingerprint(${parameters.add(request, 'text')}, ${of})`;
+  if (bytes(request)) return `once.fingerprint(${parameters.add(bytes(request), 'bytea')}, ${of})`;
+  if (request?.http) {
+    const {method, target, contentType = '', body = '', canonicalJson = false} = request.http;
+    return `once.request_fingerprint(${parameters.add(method, 'text')}, ${parameters.add(target, 'text')}, ${parameters.add(contentType, 'text')}, ${
+      bytes(body) ? parameters.add(bytes(body), 'bytea') : parameters.add(body, 'text')}, ${of}, ${parameters.add(String(canonicalJson), 'boolean')})`;
+  }
+  const json = JSON.stringify(request);
+  if (json === undefined) throw new TypeError('pgonce: a request is a string, bytes, {http: ...}, or a value of JSON');
+  return `once.fingerprint(${parameters.add(json, 'jsonb')}, ${of})`;
+}
+
+const ANSWER = ['status', 'headers', 'body', 'resultType', 'resultId'];
+
+/** Checked: what an effect returns by mistake must not become an answer without a body. */
+function checkAnswer(answer) {
+  if (answer === undefined || answer === null) return {};
+  const strange = typeof answer === 'object' && !Array.isArray(answer) && !bytes(answer) ? Object.keys(answer).find((name) => !ANSWER.includes(name)) : typeof answer;
+  if (strange !== undefined) throw new TypeError(`pgonce: an answer is {${ANSWER.join(', ')}}: put the value in body`);
+  return answer;
+}
+
+/** [as text, as bytes]: a string never becomes bytes on its way. */
+function bodyOf(body) {
+  if (body === undefined || body === null) return [null, null];
+  if (bytes(body)) return [null, bytes(body)];
+  return [typeof body === 'string' ? body : JSON.stringify(body), null];
+}
+
+function outcome(parameters, answer) {
+  const [asText, asBytes] = bodyOf(answer.body);
+  const body = asBytes ? `response_body => ${parameters.add(asBytes, 'bytea')}` : `response_text => ${parameters.add(asText, 'text')}`;
+  return `response_status => ${parameters.add(text(answer.status), 'integer')}, ${body}, response_headers => ${
+    parameters.add(answer.headers === undefined || answer.headers === null ? null : JSON.stringify(answer.headers), 'jsonb')}`;
+}
+
+function result(parameters, answer) {
+  return `result_type => ${parameters.add(text(answer.resultType), 'text')}, result_id => ${parameters.add(text(answer.resultId), 'text')}`;
+}
+
+/** The columns of OUTCOME, as an answer. */
+function answerOf([status, hex, headers, resultType, resultId, errorCode, errorMessage]) {
+  return {
+    status: status === null ? null : Number(status), headers: headers === null ? null : JSON.parse(headers),
+    body: hex === null ? null : Buffer.from(hex, 'hex'), resultType, resultId, errorCode, errorMessage,
+  };
+}
+
+function begin(isolation) {
+  const level = (isolation ?? '').toUpperCase();
+  if (!['', 'READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'].includes(level)) throw new TypeError('pgonce: no such isolation level');
+  return [level ? `BEGIN ISOLATION LEVEL ${level}` : 'BEGIN'];
+}
+
+function tryStart({scope, key, tenant, request, traceparent}) {
+  const p = new Parameters();
+  const print = fingerprint(p, request, tenant);
+  return [`SELECT verdict, traceparent, ${OUTCOME} FROM once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${
+    p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
+}
+
+const started = ([verdict, traceparent, ...rest]) => ({verdict, traceparent, answer: answerOf(rest)});
+
+/** failed: {code, message} of an effect that failed for good. */
+function finish({scope, key, tenant, request, traceparent}, answer, failed) {
+  const p = new Parameters();
+  const print = fingerprint(p, request, tenant);
+  const state = failed
+    ? `, state => 'failed_final', error_code => ${p.add(text(failed.code), 'text')}, error_message => ${p.add(text(failed.message), 'text')}` : '';
+  return [`SELECT FROM once.finish(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${outcome(p, answer)}, ${result(p, answer)}${state}, tenant => ${
+    p.add(tenant, 'text')}, traceparent => ${p.add(text(traceparent), 'text')})`, p.values];
+}
+
+function claim({scope, key, tenant, request, traceparent}, {owner, leaseMs, retentionMs, takeover = true}) {
+  const p = new Parameters();
+  const print = fingerprint(p, request, tenant);
+  return [`SELECT verdict, traceparent, fence, floor(extract(epoch FROM lease_until - clock_timestamp()) * 1000)::text, ${OUTCOME} FROM once.claim(${
+    p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${p.add(text(owner), 'text')}, ${p.add(text(leaseMs), 'float8')} * interval '1 millisecond', ${
+    p.add(text(retentionMs), 'float8')} * interval '1 millisecond', tenant => ${p.add(tenant, 'text')}, traceparent => ${
+    p.add(text(traceparent), 'text')}, takeover => ${p.add(String(takeover), 'boolean')})`, p.values];
+}
+
+const claimed = ([verdict, traceparent, fence, leaseMs, ...rest]) =>
+  ({verdict, traceparent, fence: fence === null ? null : Number(fence), leaseMs: leaseMs === null ? null : Number(leaseMs), answer: answerOf(rest)});
+
+/** The status of an answer that left a doubt: try_start does not tell it. */
+const peekStatus = ({scope, key, tenant}) => ['SELECT response_status FROM once.peek($1::text, $2::text, $3::text)', [scope, key, tenant]];
+
+/** Whose it is, after a claim whose answer was lost. */
+function peek({scope, key, tenant}) {
+  return [`SELECT owner, state, fence, attempts, floor(extract(epoch FROM lease_until - clock_timestamp()) * 1000)::text FROM once.peek($1::text, $2::text, $3::text)`, [scope, key, tenant]];
+}
+
+const peeked = ([owner, state, fence, attempts, leaseMs]) => ({owner, state, fence: Number(fence), attempts: Number(attempts), leaseMs: Number(leaseMs)});
+
+function complete({scope, key, tenant}, fence, answer) {
+  const p = new Parameters();
+  return [`SELECT once.complete(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${p.add(text(fence), 'integer')}, ${outcome(p, answer)}, ${result(p, answer)}, tenant => ${
+    p.add(tenant, 'text')})`, p.values];
+}
+
+/** retryable null: the outcome is unknown. */
+function fail({scope, key, tenant}, fence, retryable, {code, message, answer = {}} = {}) {
+  const p = new Parameters();
+  return [`SELECT once.fail(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${p.add(text(fence), 'integer')}, ${p.add(text(retryable), 'boolean')}, ${
+    p.add(text(code), 'text')}, ${p.add(text(message), 'text')}, ${outcome(p, answer)}, tenant => ${p.add(tenant, 'text')})`, p.values];
+}
+
+/** In the transaction that has started it, after ROLLBACK TO: nobody knows what happened elsewhere. */
+function doubt({scope, key, tenant, request}, answer) {
+  const p = new Parameters();
+  const print = fingerprint(p, request, tenant);
+  const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
+  return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, ${outcome(p, answer)}, tenant => ${t})`, p.values];
+}
+
+const renew = ({scope, key, tenant}, fence, leaseMs) =>
+  ["SELECT once.renew($1::text, $2::text, $3::integer, $4::float8 * interval '1 millisecond', $5::text)", [scope, key, text(fence), text(leaseMs), tenant]];
+
+const release = ({scope, key, tenant}, fence) => ['SELECT once.release($1::text, $2::text, $3::integer, $4::text)', [scope, key, text(fence), tenant]];
+
+function receive(consumer, message, payload, {tenant = '', traceparent} = {}) {
+  const p = new Parameters();
+  const print = fingerprint(p, payload, tenant);
+  return [`SELECT once.receive(${p.add(consumer, 'text')}, ${p.add(message, 'text')}, ${print}, ${p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
+}
+
+function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key, headers, tenant = '', traceparent} = {}) {
+  return ['SELECT once.emit($1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::jsonb, $9::text, $10::text)',
+    [topic, JSON.stringify(payload) ?? null, text(aggregateType), text(aggregateId), text(eventType), text(scope), text(key),
+      headers === undefined ? null : JSON.stringify(headers), tenant, text(traceparent)]];
+}
+
+const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [resource, String(waitMs)]];
+
+module.exports = {
+  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer,
+  SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
+};

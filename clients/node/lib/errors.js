@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: PostgreSQL
+// What the client throws. Branch on `code` (the names of once.errors()), never on text. No message holds a key: what the server says of the intent is left out.
+'use strict';
+
+class OnceError extends Error {
+  /** status: what the gateway answers for it. retryable: may the same call be made again as it is. */
+  constructor(code, message, {sqlstate = null, status = 500, retryable = false, cause} = {}) {
+    super(message, cause === undefined ? undefined : {cause});
+    this.name = this.constructor.name;
+    this.code = code;
+    this.sqlstate = sqlstate;
+    this.status = status;
+    this.retryable = retryable;
+  }
+}
+
+class Mismatch extends OnceError {}
+class Active extends OnceError {}
+class InDoubt extends OnceError {}
+class Expired extends OnceError {}
+/** The intent failed for good; `answer` is what is stored. */
+class FinalFailure extends OnceError {}
+/** COMMIT was sent, and the database cannot be asked what became of it. Ask again with the same key. */
+class OutcomeUnknown extends OnceError {}
+/** The lease is somebody else's, or could not be renewed in time. The reason of a claim's `signal`. */
+class LeaseLost extends OnceError {}
+
+/** Thrown by an effect: it failed for good, and every retry is to get this answer. What the effect did is taken back. */
+class Failed extends Error {
+  constructor(code, message, answer = {}) {
+    super(message);
+    this.name = 'Failed';
+    this.code = code;
+    this.answer = answer;
+  }
+}
+
+/** Thrown by the function of once.effect: certainly nothing was done, the next attempt may run. */
+class NotDone extends Error {
+  constructor(message, options) {
+    super(message, options);
+    this.name = 'NotDone';
+  }
+}
+
+// Of the contract: contract/access/errors.sql. [code, status, retryable, class]
+const KNOWN = {
+  P4000: ['scope_required', 403, false],
+  P4001: ['key_malformed', 400, false],
+  P4002: ['mismatch', 422, false, Mismatch],
+  P4003: ['refused', 403, false],
+  P4010: ['completion_refused', 409, false],
+  P4011: ['failure_refused', 409, false],
+  P4012: ['not_started', 500, false],
+  P4020: ['already_finished', 409, false],
+  P4029: ['active', 409, true, Active],
+  P4030: ['final_failure', 409, false, FinalFailure],
+  P4031: ['in_doubt', 409, false, InDoubt],
+  P4041: ['expired', 409, false, Expired],
+  P4050: ['message_mismatch', 422, false, Mismatch],
+  P4051: ['event_mismatch', 422, false, Mismatch],
+  P4060: ['too_large', 500, false],
+  P4070: ['resolution_refused', 409, false],
+  P4098: ['partition_missing', 503, true],
+  P4099: ['unknown_state', 503, false],
+};
+const MESSAGES = {
+  P4002: 'the key was first used with another request',
+  P4029: 'another attempt of this intent is running',
+  P4030: 'the intent failed for good',
+  P4031: 'the outcome of this intent is unknown',
+  P4041: 'the key is older than what is remembered',
+};
+
+const isSerialization = (error) => error?.code === '40001' || error?.code === '40P01';
+
+/** A FATAL one ends the session, and may come after COMMIT took effect (a server that is stopped while it waits for its standby). */
+const endsTheSession = (error) =>
+  error?.severity === 'FATAL' || error?.severity === 'PANIC' || error?.code === '40003' || /^08...$/.test(error?.code ?? '');
+
+/** Did the server answer this? Else the connection was lost, or never made. */
+const isAnswer = (error) => /^[0-9A-Z]{5}$/.test(error?.code ?? '') && error?.severity !== undefined && !endsTheSession(error);
+
+function ofSqlstate(sqlstate, message = MESSAGES[sqlstate]) {
+  const [code, status, retryable, Class = OnceError] = KNOWN[sqlstate];
+  return new Class(code, message, {sqlstate, status, retryable});
+}
+
+/** Of a driver's error; what is none of the contract's stays as it is. */
+function ofDriver(error) {
+  if (error instanceof OnceError) return error;
+  if (KNOWN[error?.code] && error.severity !== undefined) return ofSqlstate(error.code, error.message.replace(/^pgonce: /, ''));
+  if (isSerialization(error)) return new OnceError('serialization', 'another transaction was in the way until the deadline', {sqlstate: error.code, status: 503, retryable: true});
+  return error;
+}
+
+/** The database could not be reached, or was lost before COMMIT was sent: nothing was done. */
+const ofConnection = (cause) => new OnceError('connection', 'the database cannot be reached; nothing was done', {status: 503, retryable: true, cause});
+
+const unknown = (cause) =>
+  new OutcomeUnknown('outcome_unknown', 'COMMIT was sent, and what became of it cannot be learnt now; ask again with the same key', {status: 503, retryable: true, cause});
+
+const swallowed = () =>
+  new OnceError('swallowed', 'a statement of the effect failed and the effect went on: COMMIT would have rolled back, so nothing was committed. Let the error out, or use a savepoint');
+
+module.exports = {
+  OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone,
+  ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, endsTheSession,
+};

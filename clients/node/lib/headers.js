@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: PostgreSQL
+// Which headers are stored and replayed, and their form in response_headers: the gateway's (lib/http/headers.c), of which a test compares the lists.
+'use strict';
+
+const KEPT = [
+  'accept-patch', 'accept-post', 'access-control-*', 'allow', 'cache-control', 'content-*', 'cross-origin-*', 'deprecation', 'digest', 'etag', 'expires',
+  'last-modified', 'link', 'location', 'permissions-policy', 'pragma', 'preference-applied', 'ratelimit-*', 'refresh', 'repr-digest', 'referrer-policy',
+  'request-id', 'retry-after', 'sunset', 'traceparent', 'vary', 'warning', 'x-*',
+];
+const NEVER = [
+  'set-cookie', 'set-cookie2', 'www-authenticate', 'authentication-info', 'authentication-control', 'proxy-authenticate', 'proxy-authentication-info',
+  'authorization', 'proxy-authorization', 'clear-site-data', 'dpop-nonce', 'replay-nonce', 'x-auth-token', 'x-csrf-token', 'x-xsrf-token',
+  'connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'alt-svc', 'http2-settings',
+  'content-length', 'accept-ranges', 'date', 'server', 'age', 'via', 'status',
+  'x-accel-*', 'x-sendfile',
+  'idempotency-replayed', 'idempotency-traceparent', 'idempotency-key', 'once-*',
+];
+
+const fits = (name, patterns) => patterns.some((pattern) => (pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern));
+const never = (name) => fits(name.toLowerCase(), NEVER);
+const kept = (name, list = KEPT) => !never(name) && fits(name.toLowerCase(), list);
+
+/** list: names, or prefixes that end in *. One that is never kept is a mistake. */
+function checkList(list) {
+  if (list === undefined) return undefined;
+  const lower = list.map((name) => name.toLowerCase());
+  const bad = lower.find((name) => never(name));
+  if (bad) throw new TypeError(`pgonce: headers names ${bad}, which is never replayed`);
+  return lower;
+}
+
+/** Pairs of name and value as the contract stores them: in order, repetition and bytes kept. Values are Node's: a character for a byte. */
+function encode(pairs, list) {
+  const stored = pairs.filter(([name]) => kept(name, list)).map(([name, value]) =>
+    (/^[\t -~]*$/.test(value) ? [name, value] : [name, null, Buffer.from(value, 'latin1').toString('hex')]));
+  return {h: stored};
+}
+
+const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+
+/** The pairs of what is stored, or undefined where it cannot be sent as headers. Also of the flat form that SQL stores. */
+function decode(stored) {
+  let pairs = [];
+  if (stored === null || stored === undefined) return pairs;
+  if (Array.isArray(stored.h)) {
+    pairs = stored.h.map(([name, value, hex]) => [name, value ?? Buffer.from(hex, 'hex').toString('latin1')]);
+  } else {
+    for (const [name, value] of Object.entries(stored)) {
+      for (const each of Array.isArray(value) ? value : [value]) {
+        if (typeof each !== 'string' && typeof each !== 'number') return undefined;
+        pairs.push([name, Buffer.from(String(each)).toString('latin1')]);
+      }
+    }
+  }
+  return pairs.every(([name, value]) => TOKEN.test(name) && !/[\0\r\n]/.test(value)) ? pairs.filter(([name]) => !never(name)) : undefined;
+}
+
+module.exports = {KEPT, NEVER, checkList, decode, encode};

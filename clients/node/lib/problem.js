@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: PostgreSQL
+// The gateway's problem documents (lib/http/problem.c, docs/problems.md), as far as a client gives them. A test compares them.
+'use strict';
+
+// slug: [status, title, detail, seconds of Retry-After where it is worth a retry]
+const PROBLEMS = {
+  'key-missing': [400, 'Idempotency-Key is missing', 'This operation needs an Idempotency-Key header. Nothing was done.'],
+  'key-malformed': [400, 'Idempotency-Key is malformed', 'Nothing was done.'],
+  'key-repeated': [400, 'Idempotency-Key is sent more than once', 'Send one Idempotency-Key header with one key. Nothing was done.'],
+  'tenant-missing': [400, 'The request does not say whose key this is', 'What tells callers apart (a header, a claim, a certificate) is empty. Nothing was done.'],
+  'mismatch': [422, 'Idempotency-Key is already used', 'This key was first used with another request, whose answer is untouched. Use a new key for a new request.'],
+  'active': [409, 'A request with this Idempotency-Key is outstanding', 'The first request with this key is still running. Send the same request again later.', 1],
+  'in-doubt': [409, 'The outcome of this request is unknown', 'An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.'],
+  'expired': [409, 'Idempotency-Key is too old', 'This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.'],
+  'too-large': [409, 'Done, but its answer was too large to keep', 'The request with this key was carried out, and its answer was passed on once. It will not be run again.'],
+  'no-answer': [409, 'Finished, without an answer to repeat', 'The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.'],
+  'body-too-large': [413, 'The request body is too large', 'A body of this size cannot be protected here. Nothing was done.'],
+  'refused': [403, 'The tenant or the scope is refused', 'The gateway may not keep keys for this caller. Nothing was done.'],
+  'unavailable': [503, 'Idempotency keys cannot be checked right now', 'Nothing was done. Send the same request with the same key again later.', 5],
+  'not-stored': [503, 'The answer could not be stored', 'The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.', 5],
+};
+
+/** An answer: {status, headers, body}. more: what this occurrence adds to the detail. */
+function problem(slug, {more, base = 'urn:pgonce:problem:', traceparent} = {}) {
+  const [status, title, detail, retryAfter] = PROBLEMS[slug];
+  const document = {type: base + slug, title, status, detail: more ? `${detail} ${more}` : detail, retryable: retryAfter !== undefined};
+  const headers = [['Content-Type', 'application/problem+json'], ['Cache-Control', 'no-store']];
+  if (traceparent) headers.push(['Idempotency-Traceparent', traceparent]);
+  if (retryAfter !== undefined) headers.push(['Retry-After', String(retryAfter)]);
+  return {status, headers, body: Buffer.from(JSON.stringify(document))};
+}
+
+module.exports = {PROBLEMS, problem};

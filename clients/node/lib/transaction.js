@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: PostgreSQL
+// One attempt on one connection of the caller's pool, and the loop around attempts. What an attempt leaves behind is never guessed: after a lost COMMIT the next
+// attempt's start asks. It cannot be told "proceed" while the old backend lives, since that one holds the intent's lock until its commit is visible.
+'use strict';
+
+const {batch} = require('./batch');
+const contract = require('./contract');
+const errors = require('./errors');
+
+const BACKOFF_MS = 5;
+const BACKOFF_MAX_MS = 1000;
+const DEADLINE_MS = 30000;
+const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
+
+/** A connection of the pool, whose loss is seen: pg emits it where nobody listens, which would end the process. */
+class Session {
+  static async open(pool) {
+    let client;
+    try {
+      client = await pool.connect();
+    } catch (error) {
+      throw errors.isAnswer(error) && error.code !== '57P03' && error.code !== '53300' ? error : errors.ofConnection(error);
+    }
+    if (!client.connection?.parse) {
+      client.release();
+      throw new TypeError('pgonce: a Pool of pg is needed; pg-native is not supported');
+    }
+    return new Session(client);
+  }
+
+  constructor(client) {
+    this.client = client;
+    this.lost = false;
+    this.lose = () => {
+      this.lost = true;
+    };
+    client.on('error', this.lose);
+    client.on('end', this.lose);
+  }
+
+  async send(statements) {
+    try {
+      return await batch(this.client, statements);
+    } catch (error) {
+      if (!errors.isAnswer(error)) this.lost = true;
+      throw error;
+    }
+  }
+
+  /** Back to the pool, outside of a transaction; a connection of which that is not certain is closed. */
+  async close() {
+    if (this.closed) return;
+    this.closed = true;
+    if (!this.lost && this.open !== false) {
+      await this.send([contract.ROLLBACK]).catch(this.lose);
+    }
+    this.client.off('error', this.lose);
+    this.client.off('end', this.lose);
+    this.client.release(this.lost);
+  }
+}
+
+/** An effect's transaction that has begun: start said proceed. */
+class Attempt {
+  constructor(session, intent) {
+    this.session = session;
+    this.intent = intent;
+    this.tx = session.client;
+    this.commitSent = false;
+  }
+
+  /** {attempt} where the effect may run, else {verdict, answer, traceparent} with the connection given back. */
+  static async begin(pool, intent, isolation) {
+    const session = await Session.open(pool);
+    try {
+      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent), contract.SAVEPOINT]);
+      const {verdict, traceparent, answer} = contract.started(rows[0]);
+      if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, traceparent: traceparent ?? intent.traceparent})};
+      if (verdict === 'in_doubt') {
+        const [seen] = await session.send([contract.peekStatus(intent)]);
+        answer.status = seen.rows[0][0] === null ? null : Number(seen.rows[0][0]);
+      }
+      await session.close();
+      return {verdict, answer, traceparent};
+    } catch (error) {
+      await session.close();
+      throw marked(error, {lost: session.lost});
+    }
+  }
+
+  /** The outcome and COMMIT in one round trip. last: the statements before COMMIT. */
+  async commit(...last) {
+    const {session} = this;
+    try {
+      if (session.lost) throw errors.ofConnection();
+      this.commitSent = true;
+      const results = await session.send([...last, contract.COMMIT]);
+      session.open = false;
+      if (results.at(-1).tag !== 'COMMIT') throw errors.swallowed();
+    } catch (error) {
+      if (error.code === '25P02') throw errors.swallowed();
+      throw marked(error, {lost: session.lost, unanswered: this.commitSent && session.lost});
+    } finally {
+      await session.close();
+    }
+  }
+
+  /** Of an error of commit: was COMMIT sent, and not answered? */
+  static isUnanswered(error) {
+    return markOf(error).unanswered === true;
+  }
+
+  static isLost(error) {
+    return markOf(error).lost === true;
+  }
+
+  finish(answer) {
+    return this.commit(contract.finish(this.intent, answer));
+  }
+
+  /** Failed for good: the effect is taken back, and the answer stays. */
+  fail(failed, answer) {
+    return this.commit(contract.ROLLBACK_TO, contract.finish(this.intent, answer, failed));
+  }
+
+  /** The effect is taken back, and nobody knows what happened elsewhere. */
+  doubt(answer) {
+    return this.commit(contract.ROLLBACK_TO, contract.doubt(this.intent, answer));
+  }
+
+  /** Nothing happened. */
+  async abandon() {
+    await this.session.close();
+  }
+
+  /** The effect threw: nothing happened. What is to be thrown, so that the loop knows whether the connection was lost. */
+  async threw(error) {
+    await this.abandon();
+    return this.session.lost ? marked(errors.ofConnection(error), {lost: true}) : error;
+  }
+}
+
+/** What the loop has to know of an error, beside it: an error of the application may be frozen, or no object. */
+const marks = new WeakMap();
+
+function marked(error, what) {
+  if (typeof error === 'object' && error !== null) marks.set(error, what);
+  return error;
+}
+
+const markOf = (error) => (typeof error === 'object' && error !== null && marks.get(error)) || {};
+
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener('abort', stop);
+      resolve();
+    }, ms);
+    signal?.addEventListener('abort', stop, {once: true});
+  });
+}
+
+/** Exponential, capped, full jitter. */
+const backoff = (tries) => Math.random() * Math.min(BACKOFF_MAX_MS, BACKOFF_MS * 2 ** tries);
+
+/**
+ * attempt(settled) until it returns, or throws what another attempt cannot change. It returns {verdict} for what start has said instead of proceed, and calls
+ * settled() where start has said proceed: then an earlier COMMIT did not happen.
+ * The signal is looked at between attempts alone: never between an effect and its outcome.
+ */
+async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = {}) {
+  const begun = Date.now();
+  // An earlier attempt's COMMIT is unanswered: until start has spoken, the outcome is unknown.
+  let unanswered = false;
+  const settled = () => {
+    unanswered = false;
+  };
+  // A connection of ours was lost: its backend may live on, and "active" may mean ourselves.
+  let haunted = false;
+  for (let tries = 0; ; tries++) {
+    let failure;
+    try {
+      if (!unanswered) signal?.throwIfAborted();
+      const said = await attempt(settled);
+      if (said.verdict !== 'active') return said;
+      if (!(unanswered || haunted || Date.now() - begun < waitMs)) return said;
+      failure = errors.ofSqlstate('P4029');
+    } catch (error) {
+      const mark = markOf(error);
+      haunted ||= mark.lost === true;
+      unanswered ||= mark.unanswered === true;
+      const known = errors.ofDriver(error);
+      const away = known instanceof errors.OnceError && known.code === 'connection';
+      if (away && !mark.lost && !unanswered && !haunted) throw known;
+      if (!away && !mark.lost && !errors.isSerialization(error)) {
+        // Only what start itself has said settles what became of an earlier COMMIT.
+        throw unanswered && !(known instanceof errors.OnceError) ? errors.unknown(error) : known;
+      }
+      failure = mark.lost && !away ? errors.ofConnection(error) : known;
+    }
+    const ms = backoff(tries);
+    const limit = failure.code === 'active' && !unanswered && !haunted ? waitMs : deadlineMs;
+    if (Date.now() + ms >= begun + limit) {
+      if (unanswered) throw errors.unknown(failure);
+      if (failure.code === 'active') return {verdict: 'active'};
+      throw failure;
+    }
+    await pause(ms, unanswered ? undefined : signal);
+  }
+}
+
+/** What start has said, as what the caller is to get: the stored answer, or an error. */
+function conclude({verdict, answer}) {
+  if (verdict === 'replay') return answer;
+  const error = errors.ofSqlstate(VERDICTS[verdict] ?? 'P4099', VERDICTS[verdict] ? undefined : 'once.try_start has given a verdict that is not known here');
+  if (verdict === 'final_failure') {
+    error.answer = answer;
+    error.status = answer.status ?? error.status;
+  }
+  throw error;
+}
+
+/** A transaction around work(session), again after 40001 and 40P01. */
+function transact(pool, work, options = {}) {
+  return repeat(async (settled) => {
+    const session = await Session.open(pool);
+    let commitSent = false;
+    try {
+      const result = await work(session, settled);
+      if (session.lost) throw errors.ofConnection();
+      commitSent = true;
+      const [{tag}] = await session.send([contract.COMMIT]);
+      session.open = false;
+      await session.close();
+      if (tag !== 'COMMIT') throw errors.swallowed();
+      return result;
+    } catch (error) {
+      await session.close();
+      throw session.lost ? marked(errors.ofConnection(error), {lost: true, unanswered: commitSent}) : error;
+    }
+  }, options);
+}
+
+module.exports = {Attempt, Session, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: PostgreSQL
+// Backends that die at each step, acknowledgements that are lost, callers side by side, leases that end: the effect happens once, and nothing is guessed.
+'use strict';
+
+const assert = require('node:assert/strict');
+const fs = require('node:fs');
+const nodeHttp = require('node:http');
+const path = require('node:path');
+const {after, before, beforeEach, test} = require('node:test');
+const {randomUUID} = require('node:crypto');
+
+const {Active, Failed, InDoubt, LeaseLost, NotDone, Once, OnceError, OutcomeUnknown, keyOfHeader} = require('..');
+const {poolOf, startForwarder, startServer} = require('./support');
+
+let server;
+let forwarder;
+let pool; // straight to the server
+let far; // through the forwarder
+let once;
+let distant;
+let key;
+
+before(async () => {
+  server = await startServer();
+  forwarder = await startForwarder(server);
+  pool = poolOf(server);
+  far = poolOf(server, {port: forwarder.port, application_name: 'far'});
+  [once, distant] = [new Once(pool), new Once(far)];
+});
+
+after(async () => {
+  await Promise.all([pool.end(), far.end()]);
+  await forwarder.program.close();
+  await server.program.close();
+});
+
+beforeEach(async () => {
+  key = `order:${randomUUID()}`;
+  await forwarder.program.tell('forget');
+});
+
+const insert = (tx) => tx.query('INSERT INTO effect (key) VALUES ($1)', [key]);
+const effects = async () => (await pool.query('SELECT count(*)::int AS n FROM effect WHERE key = $1', [key])).rows[0].n;
+const kill = (tx) => pool.query('SELECT pg_terminate_backend($1)', [tx.processID]);
+const run = (of = once, effect = insert, options) => of.run('orders', key, {cart: 7}, async (tx, within) => (await effect(tx, within), {status: 201, body: {order: 7}}), options);
+
+async function assertDoneOnce(result) {
+  assert.deepEqual([result.status, result.body.toString()], [201, '{"order":7}']);
+  assert.equal(await effects(), 1);
+  const again = await run();
+  assert.deepEqual([again.replayed, again.status, again.body.toString()], [true, 201, '{"order":7}']);
+  assert.equal(await effects(), 1);
+}
+
+for (const [what, rule] of [
+  ['before the server has seen BEGIN and start', 'lose_request BEGIN'],
+  ['after start, before its answer', 'lose_answer once.try_start'],
+  ['before finish', 'lose_request once.finish'],
+  ['before COMMIT', 'lose_request COMMIT'],
+  ["with COMMIT's acknowledgement", 'lose_answer COMMIT'],
+  ['and nobody waits for what becomes of COMMIT', 'lose_connection_after COMMIT'],
+]) {
+  test(`a connection that is lost ${what} costs no effect and makes none twice`, async () => {
+    const {rule: number} = await forwarder.program.tell(rule);
+    const result = await run(distant);
+    assert.deepEqual(await forwarder.program.tell(`wait ${number}`), {fired: true});
+    await assertDoneOnce(result);
+  });
+}
+
+test('a lost acknowledgement of COMMIT is asked for on another connection: the effect is not called again', async () => {
+  await forwarder.program.tell('lose_answer COMMIT');
+  let calls = 0;
+  const result = await run(distant, (tx) => (calls++, insert(tx)));
+  assert.deepEqual([calls, result.replayed], [1, true]);
+  await assertDoneOnce(result);
+});
+
+test('where nobody can be asked after a lost COMMIT, the outcome is unknown, and never guessed', async () => {
+  await forwarder.program.tell('lose_answer COMMIT');
+  await assert.rejects(
+    run(distant, async (tx) => {
+      await insert(tx);
+      far.connect = () => Promise.reject(new Error('no way'));
+    }, {deadlineMs: 300}).finally(() => delete far.connect),
+    (error) => error instanceof OutcomeUnknown && error.retryable && error.code === 'outcome_unknown',
+  );
+  await assertDoneOnce(await run());
+});
+
+test('a backend that is killed during the effect: the effect runs again, and happens once', async () => {
+  let calls = 0;
+  const result = await run(once, async (tx) => {
+    await insert(tx);
+    if (calls++ === 0) {
+      await kill(tx);
+      await tx.query('SELECT 1');
+    }
+  });
+  assert.equal(calls, 2);
+  await assertDoneOnce(result);
+});
+
+test('a backend that is killed between the effect and finish', async () => {
+  let calls = 0;
+  await assertDoneOnce(await run(once, async (tx) => {
+    await insert(tx);
+    if (calls++ === 0) await kill(tx);
+  }));
+});
+
+test('a race that serialization ends is run again', async () => {
+  let calls = 0;
+  await assertDoneOnce(await run(once, async (tx) => {
+    await insert(tx);
+    if (calls++ < 2) await tx.query("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40001'; END $$");
+  }));
+  assert.equal(calls, 3);
+});
+
+test('what serialization ends until the deadline is an error that may be retried', async () => {
+  await assert.rejects(run(once, (tx) => tx.query("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '40P01'; END $$"), {deadlineMs: 100}),
+    (error) => error.code === 'serialization' && error.retryable);
+  assert.equal(await effects(), 0);
+});
+
+test('64 callers of one key make one effect, and get one answer', async () => {
+  const wide = poolOf(server, {max: 64});
+  const results = await Promise.all(Array.from({length: 64}, () => run(new Once(wide), async (tx) => {
+    await insert(tx);
+    await tx.query('SELECT pg_sleep(0.05)');
+  }, {waitMs: 20000})));
+  await wide.end();
+  assert.equal(results.filter((each) => !each.replayed).length, 1);
+  assert.equal(new Set(results.map((each) => each.body.toString())).size, 1);
+  assert.equal(await effects(), 1);
+});
+
+test('at every level of isolation a race has one effect', async () => {
+  for (const isolation of ['repeatable read', 'serializable']) {
+    key = `order:${randomUUID()}`;
+    await Promise.all(Array.from({length: 8}, () => run(once, insert, {isolation, waitMs: 20000})));
+    assert.equal(await effects(), 1);
+  }
+});
+
+test('a cancellation never lands between the effect and its outcome', async () => {
+  const controller = new AbortController();
+  const result = await run(once, async (tx) => {
+    await insert(tx);
+    controller.abort(new Error('the client has left'));
+  }, {signal: controller.signal});
+  await assertDoneOnce(result);
+  await assert.rejects(run(once, insert, {signal: controller.signal}), /the client has left/);
+});
+
+test('an effect that ends the transaction by itself is noticed: nothing guards it', async () => {
+  await assert.rejects(run(once, async (tx) => {
+    await insert(tx);
+    await tx.query('COMMIT');
+  }), (error) => error.sqlstate === 'P4012' && error.code === 'not_started');
+});
+
+test('a deferred constraint that fails at COMMIT is an error, and nothing happened', async () => {
+  await pool.query('CREATE TABLE once_only (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)');
+  await pool.query('INSERT INTO once_only VALUES (1)');
+  await assert.rejects(run(once, async (tx) => {
+    await insert(tx);
+    await tx.query('INSERT INTO once_only VALUES (1)');
+  }), (error) => error.code === '23505');
+  assert.equal(await effects(), 0);
+  await assertDoneOnce(await run());
+});
+
+test('what an effect returns by mistake is refused before anything is stored', async () => {
+  for (const mistake of [{order: 7}, 'done', 7, Buffer.from('x')]) {
+    await assert.rejects(once.run('orders', key, {}, () => mistake), /put the value in body/);
+  }
+  await assert.rejects(once.run('orders', key, undefined, insert), /a request is needed/);
+  assert.throws(() => new Once({}), /needs a Pool/);
+});
+
+test('emit, receive and lock refuse a pool, and a connection outside of a transaction', async () => {
+  await assert.rejects(once.emit(pool, 'order.placed', {}), /not a pool/);
+  const client = await pool.connect();
+  try {
+    await assert.rejects(once.emit(client, 'order.placed', {}), (error) => error.code === 'not_in_transaction');
+  } finally {
+    client.release();
+  }
+});
+
+test("an event bears its intent's name", async () => {
+  await run(once, (tx, within) => within.emit('order.placed', {order: 7}));
+  const {rows} = await pool.query('SELECT scope, payload FROM once.outbox WHERE key = $1', [key]);
+  assert.deepEqual(rows, [{scope: 'orders', payload: {order: 7}}]);
+});
+
+test('an error tells no key: not its text, not what it was caused by', async () => {
+  await run();
+  const error = await once.run('orders', key, {cart: 8}, insert).catch((failure) => failure);
+  assert.ok(!require('node:util').inspect(error, {depth: 9, showHidden: true}).includes(key));
+});
+
+test('a lease is renewed while the work goes on', {timeout: 20000}, async () => {
+  const claim = await once.claim('charges', key, {}, {leaseMs: 1000});
+  const first = (await pool.query("SELECT lease_until FROM once.peek('charges', $1)", [key])).rows[0].lease_until;
+  let now = first;
+  while (now <= first) now = (await pool.query("SELECT lease_until, pg_sleep(0.05) FROM once.peek('charges', $1)", [key])).rows[0].lease_until;
+  await assert.rejects(once.claim('charges', key, {}), Active);
+  assert.equal(claim.signal.aborted, false);
+  assert.equal(await claim.complete({status: 200, body: 'charged'}), true);
+});
+
+test('a lease that is lost aborts the signal, and the report is refused', {timeout: 20000}, async () => {
+  const claim = await once.claim('charges', key, {}, {leaseMs: 300});
+  const lost = new Promise((resolve) => claim.signal.addEventListener('abort', resolve, {once: true}));
+  claim.signal.throwIfAborted();
+  await pool.query("SELECT once.fail('charges', $1, $2, true)", [key, claim.fence]);
+  const other = await once.claim('charges', key, {});
+  await lost;
+  assert.ok(claim.signal.reason instanceof LeaseLost);
+  await assert.rejects(claim.complete({}), (error) => error.code === 'completion_refused');
+  assert.equal(await other.complete({}), true);
+});
+
+test('a claim whose answer is lost is found again', async () => {
+  await forwarder.program.tell('lose_answer once.claim');
+  const claim = await distant.claim('charges', key, {});
+  assert.equal(claim.verdict, 'new_claim');
+  await forwarder.program.tell('lose_answer once.complete');
+  assert.equal(await claim.complete({status: 200}), false); // this very report was stored already
+});
+
+test('once.effect: a function runs at most once for its key, and its result is replayed', async () => {
+  let calls = 0;
+  const charge = once.effect({scope: 'charges', key: (order) => `${key}/${order}`}, async (order, {signal}) => {
+    calls++;
+    return {order, aborted: signal.aborted};
+  });
+  assert.deepEqual(await charge('a'), {order: 'a', aborted: false});
+  assert.deepEqual(await charge('a'), {order: 'a', aborted: false});
+  assert.equal(calls, 1);
+});
+
+test('once.effect: what failed for good stays failed; what is not known is in doubt; what was not done may run', async () => {
+  const throwing = (name, error) => once.effect({scope: 'charges', key: `${key}/${name}`}, () => {
+    throw error;
+  });
+  const declined = throwing('declined', new Failed('declined', 'card declined', {status: 402}));
+  await assert.rejects(declined(), Failed);
+  await assert.rejects(declined(), (error) => error.code === 'final_failure' && error.status === 402);
+  const broken = throwing('broken', new Error('socket hang up'));
+  await assert.rejects(broken(), /hang up/);
+  await assert.rejects(broken(), InDoubt);
+  const busy = throwing('busy', new NotDone('busy'));
+  await assert.rejects(busy(), NotDone);
+  await assert.rejects(busy(), NotDone);
+});
+
+test('a client that leaves does not stop its request: a retry gets the answer', async () => {
+  let leave;
+  let stored;
+  const done = new Promise((resolve) => {
+    stored = resolve;
+  });
+  const app = nodeHttp.createServer(once.http({scope: 'orders', tenant: false}, async (req, res) => {
+    await insert(req.pgonce.tx);
+    leave?.();
+    await new Promise((resolve) => setImmediate(resolve));
+    res.end('done');
+    stored();
+  }));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  const ask = () => nodeHttp.request({port: app.address().port, method: 'POST', headers: {'Idempotency-Key': key}});
+  const first = ask();
+  leave = () => first.destroy();
+  first.on('error', () => {});
+  first.end();
+  await done;
+  leave = undefined;
+  let answer = 'active';
+  while (answer.includes('active')) {
+    answer = await new Promise((resolve) => ask().on('response', async (res) => resolve((await res.toArray()).join(''))).end());
+  }
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+  assert.equal(answer, 'done');
+  assert.equal(await effects(), 1);
+});
+
+test("the middleware asks after a lost acknowledgement of COMMIT, and gives the answer that is stored", async () => {
+  let calls = 0;
+  const app = nodeHttp.createServer(distant.http({scope: 'orders', tenant: false}, async (req, res) => {
+    calls++;
+    await insert(req.pgonce.tx);
+    res.end('done');
+  }));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  const ask = async () => {
+    const answer = await fetch(`http://127.0.0.1:${app.address().port}/`, {method: 'POST', headers: {'Idempotency-Key': key}});
+    return [answer.status, await answer.text()];
+  };
+  for (const [rule, status] of [['lose_answer COMMIT', 200], ['lose_request COMMIT', 503], ['lose_request once.finish', 503]]) {
+    key = `order:${randomUUID()}`;
+    calls = 0;
+    await forwarder.program.tell(rule);
+    const first = await ask();
+    assert.equal(first[0], status, rule);
+    assert.deepEqual(await ask(), [200, 'done'], rule);
+    assert.equal(await effects(), 1, rule);
+  }
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+});
+
+test('BEGIN and start go in one round trip, finish and COMMIT in one', async () => {
+  const client = await pool.connect();
+  const {release} = client;
+  let trips = 0;
+  client.connection.on('readyForQuery', () => trips++);
+  const one = new Once(Object.assign(Object.create(pool), {connect: async () => Object.assign(client, {release() {}})}));
+  await run(one);
+  release.call(client, true);
+  assert.equal(trips, 3); // with the effect's own
+});
+
+test('keys are those of the vectors', () => {
+  for (const vector of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/keys.json'))).keys) {
+    const value = vector.header ?? Buffer.from(vector.base64 ?? '', 'base64').toString('latin1');
+    const {key: found, fault} = keyOfHeader(value);
+    assert.deepEqual([found, fault], [vector.key, vector.refused], value);
+  }
+});
+
+test('problems, headers and codes are those of the gateway and of the contract', async () => {
+  const {PROBLEMS} = require('../lib/problem');
+  const rows = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/problems.json'))).problems;
+  for (const [slug, [status, title, detail, retryAfter = null]] of Object.entries(PROBLEMS)) {
+    assert.deepEqual({status, title, detail, retryable: retryAfter !== null, retry_after: retryAfter}, rows[slug]);
+  }
+  const {KEPT, NEVER} = require('../lib/headers');
+  const source = fs.readFileSync(path.join(__dirname, '../../../lib/http/headers.c'), 'utf8');
+  const list = (name) => [...source.split(`${name}[] = {`)[1].split('};')[0].replace(/\/\*[^]*?\*\//g, '').matchAll(/"([^"]+)"/g)].map(([, text]) => text);
+  assert.deepEqual([KEPT, NEVER], [list('kept_by_default'), list('never')]);
+  const {ofSqlstate} = require('../lib/errors');
+  for (const {code, name, retry} of (await pool.query('SELECT * FROM once.errors()')).rows) {
+    if (code === 'P4080') continue; // of relays
+    const error = ofSqlstate(code, '');
+    assert.ok(error instanceof OnceError);
+    assert.deepEqual([error.code, error.retryable], [name, retry], code);
+  }
+});
+
+test("the version is the release's", () => {
+  const [, version] = fs.readFileSync(path.join(__dirname, '../../../meson.build'), 'utf8').match(/^ {2}version: '([^']+)'/m);
+  assert.equal(require('../package.json').version, version);
+});

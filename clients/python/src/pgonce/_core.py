@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: PostgreSQL
+"""run, claim and report: what a client does around the contract's decisions, for both doors (see _io.py).
+
+As once_execute of libpgonce: what an attempt leaves behind is never guessed. After a lost COMMIT the next attempt's start
+asks. It cannot be told "proceed" while the old backend lives, because that one holds the intent's advisory lock until
+its commit is visible; so "proceed" means that it did not commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import secrets
+import socket
+import time
+from typing import Any, Callable, List, Optional, Tuple
+
+from . import _sql, errors
+from ._drivers import Source
+from ._io import Steps
+from .answer import Answer, Outcome, fingerprint_of, outcome_of, stored
+
+BACKOFF_S, BACKOFF_MAX_S = 0.005, 1.0
+DEADLINE_S = 30.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Intent:
+    scope: str
+    key: str
+    tenant: str
+    request: Any
+    traceparent: Optional[str] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Times in seconds. wait: how long to wait for a running attempt's answer."""
+
+    deadline: float = DEADLINE_S
+    wait: float = 0.0
+    isolation: Optional[str] = None
+
+    def __post_init__(self) -> None:
+        if self.isolation is not None and self.isolation not in _sql.ISOLATION:
+            raise errors.UsageError(f"isolation is one of {', '.join(_sql.ISOLATION)}")
+        if self.deadline <= 0 or self.wait < 0:
+            raise errors.UsageError("deadline must be more than 0, and wait not less")
+
+
+def pause_s(tries: int) -> float:
+    """Exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter")."""
+    return random.uniform(0, min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(tries, 30)))
+
+
+class Attempt:
+    """One transaction: start, effect, finish, COMMIT."""
+
+    def __init__(self, io: Any, source: Source, intent: Intent, options: Options) -> None:
+        self.io, self.source, self.intent, self.options = io, source, intent, options
+        self.connection: Any = None
+        self.print: bytes = b""
+        self.fence = 0
+        self.in_effect = False
+        self.committing = False
+        self.traceparent = intent.traceparent
+
+    def open(self) -> Steps[Optional[Answer]]:
+        """None: do the effect in self.connection.tx."""
+        intent = self.intent
+        kind, arguments = fingerprint_of(intent.request, intent.tenant)
+        statements: List[Tuple[str, Any]] = []
+        if self.options.isolation is not None:
+            statements.append((_sql.ISOLATION[self.options.isolation], ()))
+        statements.append((_sql.START[kind], [*arguments, intent.scope, intent.key, intent.traceparent]))
+        self.connection = yield self.source.acquire()
+        row = yield self.connection.begin([*statements, (_sql.SAVEPOINT, ())], len(statements) - 1)
+        self.print, verdict, self.fence = bytes(row[0] or b""), row[1], row[2]
+        if verdict == "proceed":
+            self.traceparent = row[11] or intent.traceparent
+            return None
+        answer = stored(row[3:12], replayed=True, fence=row[2] or 0)
+        if verdict == "replay":
+            return answer
+        if verdict == "in_doubt":  # why: only a look tells
+            row = yield self.connection.query(_sql.PEEK, [intent.scope, intent.key, intent.tenant])
+            answer = stored(row[2:11], replayed=True, fence=row[1] or 0)
+        raise failed(verdict, answer)
+
+    def close(self, outcome: Outcome, state: str, take_back: bool) -> Steps[Answer]:
+        """finish and COMMIT. take_back: the effect goes first."""
+        intent, connection = self.intent, self.connection
+        text, json_text, body, headers = outcome.bodies()
+        arguments = [
+            intent.scope, intent.key, self.print, outcome.status, text, json_text, body, headers, outcome.result_type,
+            outcome.result_id, state, outcome.error_code, outcome.error_message, intent.tenant, self.traceparent,
+        ]  # fmt: skip
+        statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else []
+        self.committing = True
+        # In a task of its own: a cancellation comes before the finish, or after the COMMIT.
+        row = yield self.io.protect(lambda: connection.commit([*statements, (_sql.FINISH, arguments)]))
+        self.committing = False
+        return Answer(
+            replayed=False,
+            state=state,
+            status=outcome.status,
+            headers=outcome.headers,
+            body=None if row[0] is None else bytes(row[0]),
+            result_type=outcome.result_type,
+            result_id=outcome.result_id,
+            error_code=outcome.error_code,
+            error_message=outcome.error_message,
+            traceparent=self.traceparent,
+            fence=self.fence or 0,
+        )
+
+    def end(self) -> Steps[None]:
+        """Gives the connection back, whatever became of it."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            yield self.io.protect(lambda: self.source.release(connection))
+
+    def run(self, effect: Callable[[Any], Any]) -> Steps[Answer]:
+        answer = yield from self.open()
+        if answer is not None:
+            return answer
+        self.in_effect = True
+        try:
+            result = yield effect(self.connection.tx)
+        except errors.FinalFailure as final:
+            if final.answer is not None:  # of another intent, within this one's effect
+                raise
+            failure = final
+        else:
+            self.in_effect = False
+            return (yield from self.close(outcome_of(result), "succeeded", False))
+        self.in_effect = False
+        outcome = Outcome(
+            status=failure.response_status,
+            body=failure.body,
+            headers=failure.headers,
+            error_code=failure.code,
+            error_message=failure.message or None,
+        )
+        failure.answer = yield from self.close(outcome, "failed_final", True)
+        raise failure
+
+
+def failed(verdict: str, answer: Answer) -> errors.OnceError:
+    if verdict != "final_failure":
+        made = errors.of_verdict(verdict)
+        if isinstance(made, errors.InDoubt):
+            made.answer = answer
+        return made
+    final = errors.FinalFailure(
+        answer.error_message or "", status=answer.status, body=answer.body, headers=answer.headers, code=answer.error_code
+    )
+    final.answer = answer
+    return final
+
+
+def trouble_of(connection: Any, raised: BaseException) -> Tuple[Optional[str], bool]:
+    """The SQLSTATE, and whether the connection is lost. An error of no driver is neither."""
+    found = None if connection is None else connection.trouble(raised)
+    return (None, False) if found is None else (found.sqlstate, found.lost)
+
+
+_DRIVERS = ("psycopg", "psycopg_pool", "psycopg2", "asyncpg", "sqlalchemy", "django")
+
+
+def unreachable(raised: BaseException) -> bool:
+    """Why no connection came: a driver's error, or the system's. Anything else is a fault in the program."""
+    return isinstance(raised, (OSError, TimeoutError, errors.ConnectionLost)) or (
+        any(kind.__module__.split(".")[0] in _DRIVERS for kind in type(raised).__mro__) and isinstance(raised, Exception)
+    )
+
+
+def typed_of(raised: BaseException, sqlstate: Optional[str], committing: bool) -> Optional[errors.OnceError]:
+    if isinstance(raised, errors.OnceError):
+        return raised
+    if committing and sqlstate == errors.SwallowedError.sqlstate:  # finish could not run: COMMIT would be a ROLLBACK
+        return errors.SwallowedError()
+    return errors.of_sqlstate(sqlstate)
+
+
+def run(io: Any, source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any]) -> Steps[Answer]:
+    start = time.monotonic()
+    in_doubt = False  # an earlier COMMIT is unanswered: until start has spoken, the outcome is unknown
+    haunted = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
+    tries = 0
+    while True:
+        attempt = Attempt(io, source, intent, options)
+        try:
+            answer = yield from attempt.run(effect)
+        except BaseException as raised:
+            sqlstate, lost = trouble_of(attempt.connection, raised)
+            connected = attempt.connection is not None
+            yield from attempt.end()
+            if not isinstance(raised, Exception):
+                raise
+            if not connected:
+                if not unreachable(raised):
+                    raise
+                if not haunted:
+                    raise errors.ConnectionLost() from raised
+                lost = True
+            in_doubt = in_doubt or (lost and attempt.committing)
+            haunted = haunted or lost
+            typed = typed_of(raised, sqlstate, attempt.committing)
+            again = sqlstate in errors.SERIALIZATION
+            if not lost and not again and attempt.in_effect:
+                raise
+            if isinstance(typed, errors.Active):
+                again = in_doubt or haunted or time.monotonic() - start < options.wait
+            elif typed is not None and (typed.sqlstate or "").startswith("P4"):
+                in_doubt = False  # start or finish has looked, and said
+            pause = pause_s(tries)
+            if lost and not source.renewable or not (lost or again) or time.monotonic() - start + pause >= options.deadline:
+                if in_doubt:
+                    raise errors.OutcomeUnknown() from raised
+                if lost:
+                    raise errors.ConnectionLost(sqlstate=sqlstate) from raised
+                if typed is not None and typed is not raised:
+                    raise typed from raised
+                raise
+        else:
+            yield from attempt.end()
+            return answer
+        yield io.sleep(pause)
+        tries += 1
+
+
+# ---- leased ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """Times in seconds; None: the scope's."""
+
+    owner: Optional[str] = None
+    lease: Optional[float] = None
+    retention: Optional[float] = None
+    takeover: bool = False
+
+
+@dataclasses.dataclass
+class Granted:
+    fence: int
+    verdict: str
+    lease_s: float
+    traceparent: Optional[str]
+
+
+def owner_of(given: Optional[str]) -> str:
+    """One of its own for each claim, so that a claim whose answer was lost is found again."""
+    return f"{(given or socket.gethostname())[:200]}:{os.getpid()}#{secrets.token_hex(8)}"
+
+
+MAY_RUN = ("new_claim", "retryable_failure", "processing_stale")
+
+
+def alone(io: Any, source: Source, sql: str, arguments: Any) -> Steps[Any]:
+    """One statement, committed. Raises ConnectionLost where there was no connection, or it was lost; then it may have happened."""
+    try:
+        connection = yield source.acquire()
+    except Exception as raised:
+        if unreachable(raised):
+            raise errors.ConnectionLost() from raised
+        raise
+    try:
+        row = yield io.protect(lambda: connection.alone(sql, arguments))
+    except BaseException as raised:
+        sqlstate, lost = trouble_of(connection, raised)
+        yield io.protect(lambda: source.release(connection))
+        if not isinstance(raised, Exception):
+            raise
+        if lost:
+            raise errors.ConnectionLost(sqlstate=sqlstate) from raised
+        typed = errors.of_sqlstate(sqlstate)
+        if typed is not None:
+            raise typed from raised
+        raise
+    yield io.protect(lambda: source.release(connection))
+    return row
+
+
+def insist(io: Any, source: Source, sql: str, arguments: Any, deadline: float) -> Steps[Tuple[Any, bool]]:
+    """Sends it again while the connection is lost; and whether it was sent more than once."""
+    end = time.monotonic() + deadline
+    tries = 0
+    sent = False
+    while True:
+        try:
+            row = yield from alone(io, source, sql, arguments)
+            return row, sent
+        except Exception as raised:
+            lost = isinstance(raised, errors.ConnectionLost)
+            sent = sent or lost
+            again = lost or getattr(raised, "sqlstate", None) in errors.SERIALIZATION or sent and not isinstance(raised, errors.OnceError)
+            pause = pause_s(tries)
+            if not again or not source.renewable or time.monotonic() + pause >= end:
+                if sent:
+                    raise errors.OutcomeUnknown() from raised
+                raise
+        yield io.sleep(pause)
+        tries += 1
+
+
+def claim(io: Any, source: Source, intent: Intent, options: Options, terms: Terms, box: List[Granted]) -> Steps[Optional[Answer]]:
+    """None: granted, and box holds it, even where this call ends in a cancellation."""
+    kind, arguments = fingerprint_of(intent.request, intent.tenant)
+    owner = owner_of(terms.owner)
+    arguments = [
+        *arguments, intent.scope, intent.key, owner, terms.lease, terms.retention, intent.traceparent, terms.takeover,
+    ]  # fmt: skip
+    start = time.monotonic()
+    tries = 0
+    while True:
+        row, twice = yield from insist(io, source, _sql.CLAIM[kind], arguments, options.deadline)
+        verdict, fence, lease_s = row[1], row[2] or 0, row[12]
+        answer = stored(row[3:12], replayed=True, fence=fence)
+        if verdict in MAY_RUN:
+            box.append(Granted(fence, verdict, lease_s, answer.traceparent))
+            return None
+        if verdict == "replay_success":
+            return answer
+        if verdict == "processing_active" and (twice or tries > 0):
+            peeked, _ = yield from insist(io, source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
+            if peeked[11] == owner:
+                box.append(Granted(peeked[1], "new_claim", peeked[12], peeked[10]))
+                return None
+        pause = pause_s(tries + 1)
+        if verdict != "processing_active" or time.monotonic() - start + pause >= options.wait:
+            raise failed(verdict, answer)
+        yield io.sleep(pause)
+        tries += 1
+
+
+def complete(io: Any, source: Source, intent: Intent, fence: int, outcome: Outcome, deadline: float) -> Steps[bool]:
+    text, json_text, body, headers = outcome.bodies()
+    arguments = [
+        intent.scope, intent.key, fence, outcome.status, text, json_text, body, headers, outcome.result_type,
+        outcome.result_id, intent.tenant,
+    ]  # fmt: skip
+    row, _ = yield from insist(io, source, _sql.COMPLETE, arguments, deadline)
+    return bool(row[0])
+
+
+def fail(
+    io: Any, source: Source, intent: Intent, fence: int, retryable: Optional[bool], outcome: Outcome, deadline: float,
+    redirect: Optional[bytes] = None,
+) -> Steps[bool]:  # fmt: skip
+    text, json_text, body, headers = outcome.bodies()
+    arguments = [
+        intent.scope, intent.key, fence, retryable, outcome.error_code, outcome.error_message, outcome.status, text,
+        json_text, body, headers, intent.tenant, redirect,
+    ]  # fmt: skip
+    row, _ = yield from insist(io, source, _sql.FAIL, arguments, deadline)
+    return bool(row[0])
+
+
+def release(io: Any, source: Source, intent: Intent, fence: int, deadline: float) -> Steps[bool]:
+    row, twice = yield from insist(io, source, _sql.RELEASE, [intent.scope, intent.key, fence, intent.tenant], deadline)
+    return bool(row[0]) or twice
+
+
+def renew(io: Any, source: Source, intent: Intent, fence: int, lease: Optional[float]) -> Steps[bool]:
+    row = yield from alone(io, source, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant])
+    return bool(row[0])
+
+
+# ---- in the caller's own transaction ----
+
+
+def within(connection: Any, sql: str, arguments: Any) -> Steps[Any]:
+    try:
+        row = yield connection.query(sql, arguments)
+    except Exception as raised:
+        typed = errors.of_sqlstate(trouble_of(connection, raised)[0])
+        if typed is not None:
+            raise typed from raised
+        raise
+    return row[0]

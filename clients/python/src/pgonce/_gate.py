@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The HTTP door without a framework: one transaction around a handler, its answer stored with its effect. asgi.py, django.py
+and flask.py bring requests here and take answers away."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+
+from . import _core, _sql, _trace, errors, http
+from ._drivers import Source
+from ._io import Steps
+from .answer import Answer, HttpRequest, Outcome
+
+HOLD_MAX = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """What a door does. Times in seconds, sizes in bytes.
+
+    scope: the kind of operation, or a function of the request; None from it: not protected.
+    tenant: a function of the request that says whose key it is: never what a client may choose. It may give an answer of
+    the framework instead, which is sent (a 401, say). None: there is but one caller.
+    headers: those that are stored, instead of the built-in list; a name may end in *."""
+
+    scope: Union[str, Callable[[Any], Optional[str]]]
+    tenant: Optional[Callable[[Any], Any]]
+    required: bool = True
+    wait: float = 0.0
+    methods: Sequence[str] = ("POST", "PATCH")
+    body_max: int = 16 << 20
+    response_max: int = 1 << 20
+    strict: bool = False
+    key_length: int = 255
+    headers: Optional[Sequence[str]] = None
+    canonical_json: bool = False
+    deadline: float = _core.DEADLINE_S
+    problem_base: str = http.PROBLEM_BASE
+
+    def __post_init__(self) -> None:
+        http.check_base(self.problem_base)
+        if not 1 <= self.key_length <= 255 or not 1 <= self.response_max <= HOLD_MAX:
+            raise errors.UsageError("key_length is 1 to 255, response_max 1 byte to 64 MiB")
+        for name in self.headers or ():
+            if http.never(name):
+                raise errors.UsageError(f"{name} belongs to one answer only: it cannot be stored")
+
+    def problem(self, name: str, more: str = "", trace: Optional[str] = None) -> http.Response:
+        return http.problem(name, more, self.problem_base, trace)
+
+    def scope_of(self, request: Any, method: str) -> Optional[str]:
+        if method not in self.methods:
+            return None
+        return self.scope(request) if callable(self.scope) else self.scope
+
+
+class Refused(Exception):
+    """The request goes no further: `answer` is sent."""
+
+    def __init__(self, answer: http.Response) -> None:
+        super().__init__()
+        self.answer = answer
+
+
+class Passes(Exception):
+    """The request has no key, and needs none."""
+
+
+def key_of(policy: Policy, values: Sequence[str]) -> str:
+    if not values:
+        if policy.required:
+            raise Refused(policy.problem("key-missing"))
+        raise Passes()
+    if len(values) > 1:
+        raise Refused(policy.problem("key-repeated"))
+    try:
+        return http.key_of_header(values[0], policy.strict, policy.key_length)
+    except http.BadKey as bad:
+        raise Refused(policy.problem("key-malformed", str(bad))) from None
+
+
+def tenant_of(policy: Policy, given: Any) -> str:
+    if policy.tenant is None:
+        return ""
+    if not given:
+        raise Refused(policy.problem("tenant-missing"))
+    if len(given) > 255 or any(c < " " or c == "\x7f" for c in given):
+        raise Refused(
+            policy.problem(
+                "tenant-missing",
+                "The tenant must be valid UTF-8 of at most 255 characters, without control characters.",
+            )
+        )
+    return str(given)
+
+
+def body_too_large(policy: Policy) -> http.Response:
+    return policy.problem("body-too-large")
+
+
+def replay(policy: Policy, answer: Answer) -> http.Response:
+    if answer.result_type == http.TOO_LARGE:
+        return policy.problem("too-large", trace=answer.traceparent)
+    headers = http.decode_headers(answer.headers)
+    if headers is None or answer.status is None or not 200 <= answer.status <= 599:
+        return policy.problem("no-answer", trace=answer.traceparent)
+    headers = [(name, value) for name, value in headers if not http.never(name)]
+    headers.append(("Idempotency-Replayed", "true"))
+    if answer.traceparent is not None:
+        headers.append(("Idempotency-Traceparent", answer.traceparent))
+    return http.Response(answer.status, headers, answer.body or b"", replayed=True)
+
+
+_PROBLEM_OF = (
+    (errors.KeyMalformed, "key-malformed"),
+    (errors.Mismatch, "mismatch"),
+    (errors.Active, "active"),
+    (errors.InDoubt, "in-doubt"),
+    (errors.Expired, "expired"),
+    (errors.ScopeRequired, "refused"),
+    (errors.Refused, "refused"),
+    (errors.AlreadyFinished, "no-answer"),
+    (errors.FinalFailure, "no-answer"),
+)
+
+
+def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest) -> http.Response:
+    for kind, name in _PROBLEM_OF:
+        if isinstance(error, kind):
+            break
+    else:
+        return policy.problem("not-stored" if error.outcome_unknown else "unavailable")
+    more, trace = "", None
+    if isinstance(error, errors.KeyMalformed):
+        more = "the key is missing or malformed"
+    elif isinstance(error, errors.Mismatch) and request.content_type[:10].lower() == "multipart/":
+        more = (
+            "A multipart body that is built again has a new boundary, so it is another request: send the same bytes as"
+            " the first time."
+        )
+    elif isinstance(error, errors.InDoubt) and error.answer is not None:
+        trace = error.answer.traceparent
+        if error.answer.status:
+            more = f"The service answered {error.answer.status}, which does not say whether the effect happened."
+    return policy.problem(name, more, trace)
+
+
+def public(answer: http.Response) -> http.Response:
+    """As the client of this attempt gets it."""
+    return dataclasses.replace(answer, headers=[each for each in answer.headers if not http.reserved(each[0])])
+
+
+def check_answer(headers: http.Headers) -> None:
+    for name, value in headers:
+        if name.lower() == "content-type" and value.split(";")[0].strip().lower() == "text/event-stream":
+            raise errors.UsageError("a stream of events has no end that could be stored: do not protect this operation")
+
+
+def check_held(length: int) -> None:
+    if length > HOLD_MAX:
+        raise errors.UsageError(f"an answer of more than {HOLD_MAX} bytes cannot be held until it is stored")
+
+
+def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:
+    """The effect is taken back, and the intent put in doubt: the handler does not know what it did elsewhere."""
+    intent, connection = attempt.intent, attempt.connection
+    claim = (
+        "SELECT once.fail(CAST($1 AS text), CAST($2 AS text), (once.claim(CAST($1 AS text), CAST($2 AS text),"
+        " CAST($3 AS bytea), tenant => CAST($4 AS text), traceparent => CAST($5 AS text))).fence, NULL,"
+        " 'handler', 'the handler''s answer does not say whether the effect happened',"
+        " response_status => CAST($6 AS integer), tenant => CAST($4 AS text))"
+    )
+    known = status if 200 <= status <= 599 else None
+    arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known]
+    attempt.committing = True
+    yield attempt.io.protect(lambda: connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (claim, arguments)]))
+    attempt.committing = False
+
+
+def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Steps[None]:
+    effect = http.effect_of(answer.status, answer.headers)
+    if effect == http.NONE:
+        return
+    if effect == http.UNKNOWN:
+        yield from _doubt(attempt, answer.status)
+        return
+    said = any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)
+    take_back = answer.status >= 400 and not said
+    headers = http.encode_headers(answer.headers, policy.headers)
+    large = headers is None or len(answer.body) > policy.response_max or not 200 <= answer.status <= 599
+    outcome = (
+        Outcome(status=answer.status if 200 <= answer.status <= 599 else None, result_type=http.TOO_LARGE)
+        if large
+        else Outcome(status=answer.status, body=answer.body, headers=headers)
+    )
+    yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back)
+
+
+def serve(
+    io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
+) -> Steps[Tuple[http.Response, Optional[BaseException]]]:
+    """handle(tx) gives the handler's http.Response; it is called at most once. What it raises comes out after ROLLBACK."""
+    with _trace.span("once.http", intent.scope, intent.traceparent) as span:
+        intent = dataclasses.replace(intent, traceparent=span.traceparent)
+        answer: http.Response = yield from _serve(io, source, policy, intent, handle)
+        span.verdict("replay" if answer.replayed else "proceed")
+        return answer, None
+
+
+def _serve(io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]) -> Steps[http.Response]:
+    start = time.monotonic()
+    tries = 0
+    options = _core.Options(deadline=policy.deadline)
+    while True:
+        attempt = _core.Attempt(io, source, intent, options)
+        found: Optional[http.Response] = None
+        try:
+            stored = yield from attempt.open()
+            if stored is not None:
+                found = replay(policy, stored)
+            else:
+                attempt.in_effect = True
+                found = yield handle(attempt.connection.tx)
+                attempt.in_effect = False
+                yield from _store(policy, attempt, found)
+                found = public(found)
+        except BaseException as raised:
+            sqlstate, lost = _core.trouble_of(attempt.connection, raised)
+            connected = attempt.connection is not None
+            yield from attempt.end()
+            if attempt.in_effect or not isinstance(raised, Exception) or isinstance(raised, errors.UsageError):
+                raise
+            typed = _core.typed_of(raised, sqlstate, attempt.committing)
+            if isinstance(typed, errors.SwallowedError):
+                raise typed from raised
+            if isinstance(typed, errors.FinalFailure) and typed.answer is not None:
+                return replay(policy, typed.answer)
+            if isinstance(typed, errors.TooLarge) and found is not None:
+                # The scope's own limit: nothing is stored, and nothing was done.
+                raise errors.UsageError("the answer is larger than the scope allows: raise response_bytes_max") from raised
+            again = sqlstate in errors.SERIALIZATION and found is None  # before the handler has run
+            if isinstance(typed, errors.Active):
+                again = time.monotonic() - start < policy.wait
+            pause = _core.pause_s(tries)
+            if again and time.monotonic() - start + pause < policy.deadline:
+                yield io.sleep(min(pause, 0.25))
+                tries += 1
+                continue
+            if typed is not None:
+                return refusal(policy, typed, intent.request)
+            if lost and attempt.committing:
+                answer = yield from _asked(io, source, policy, intent)
+                return answer
+            if not lost and sqlstate is None and (connected or not _core.unreachable(raised)):
+                raise  # of no driver: a fault in the application or here
+            return policy.problem("unavailable")
+        yield from attempt.end()
+        return found
+
+
+def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Steps[http.Response]:
+    """COMMIT was sent, and its answer lost: the next start says what became of it, and runs nothing."""
+    asked: List[bool] = []
+
+    def nothing(_: Any) -> Any:
+        asked.append(True)
+        raise errors.NotDone()
+
+    try:
+        found = yield from _core.run(io, source, intent, _core.Options(policy.deadline, policy.deadline / 3), nothing)
+    except errors.FinalFailure as final:
+        return policy.problem("no-answer") if final.answer is None else own(replay(policy, final.answer))
+    except errors.InDoubt:
+        return policy.problem("in-doubt")
+    except errors.NotDone:
+        return policy.problem("unavailable")
+    except Exception:
+        return policy.problem("not-stored")
+    return own(replay(policy, found))
+
+
+def own(answer: http.Response) -> http.Response:
+    """This attempt's own answer, though it was read from what is stored."""
+    headers = [each for each in answer.headers if not http.reserved(each[0])]
+    return dataclasses.replace(answer, headers=headers, replayed=False)

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The asynchronous door, for asyncio: as pgonce itself, with await."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import time
+from types import TracebackType
+from typing import Any, Awaitable, Callable, Dict, Optional, Type, TypeVar, Union
+
+from . import _core, _sql, _trace, errors
+from ._drivers import _AUTOCOMMIT, connection_of, is_asynchronous, source_of
+from ._io import Async, drive_async, shielded
+from .answer import Answer, Outcome, Request, dumps, fingerprint_of, outcome_of
+from .client import BaseClaim, Call, _current, as_json, emit_arguments, value_of
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+async def run(
+    pool_or_connect: Any,
+    scope: str,
+    key: str,
+    request: Request,
+    effect: Callable[[Any], Any],
+    *,
+    tenant: str = "",
+    traceparent: Optional[str] = None,
+    deadline: float = _core.DEADLINE_S,
+    wait: float = 0.0,
+    isolation: Optional[str] = None,
+) -> Answer:
+    """As pgonce.run. A cancellation rolls back, or comes after COMMIT; never between effect and finish."""
+    source, options = source_of(pool_or_connect, True), _core.Options(deadline, wait, isolation)
+    with _trace.span("once.run", scope, traceparent) as span:
+        intent = _core.Intent(scope, key, tenant, request, span.traceparent)
+        answer = await drive_async(_core.run(Async, source, intent, options, effect))
+        span.verdict("replay" if answer.replayed else "proceed")
+        return answer
+
+
+class Claim(BaseClaim):
+    """async with claim(...) as held: a lease that renews itself. When it is lost the body is cancelled, and LeaseLost comes out."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._heart: Optional["asyncio.Task[None]"] = None
+        self._body: Optional["asyncio.Task[Any]"] = None
+        self._cancelled_body = False
+
+    async def __aenter__(self) -> "Claim":
+        at = time.monotonic()
+        with _trace.span("once.claim", self._intent.scope, self._intent.traceparent) as span:
+            try:
+                self.answer = await drive_async(
+                    _core.claim(Async, self._source, self._intent, self._options, self._terms, self._granted)
+                )
+                # Granted or not, a cancellation may come here once more.
+                await asyncio.sleep(0)
+            except BaseException:
+                if self._granted:  # nobody will do the work
+                    await shielded(self._drive(_core.release(Async, self._source, self._intent, self.fence, 5.0)))
+                raise
+            span.verdict(self.verdict)
+        if self.answer is None:
+            self._note_renewal(at)
+            self._body = asyncio.current_task()
+            if self._source.renewable:  # one connection is the work's own
+                self._heart = asyncio.ensure_future(self._beat())
+        return self
+
+    @staticmethod
+    async def _drive(steps: Any) -> Any:
+        return await drive_async(steps)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s())
+            try:
+                held = await self.renew()
+            except Exception:
+                held = time.monotonic() <= self._held_until  # after that somebody else may have it
+            if not held:
+                self._cancelled_body = True
+                assert self._body is not None
+                self._body.cancel()
+                return
+
+    async def renew(self) -> bool:
+        at = time.monotonic()
+        held = await drive_async(_core.renew(Async, self._source, self._intent, self.fence, self._terms.lease))
+        if held:
+            self._note_renewal(at)
+        return held
+
+    async def _stop(self) -> None:
+        heart, self._heart = self._heart, None
+        if heart is not None:
+            heart.cancel()
+            await shielded(asyncio.wait({heart}))
+
+    async def _report(self, steps: Any) -> bool:
+        async def report() -> bool:
+            await self._stop()
+            try:
+                done: bool = await drive_async(steps)
+                self._reported = True
+                return done
+            except errors.LeaseLost:
+                self._reported = True
+                raise
+
+        return bool(await shielded(report()))
+
+    async def complete(self, result: Any = None) -> bool:
+        """Stores the outcome; False where this attempt had stored it already. Raises LeaseLost: discard the result."""
+        return await self._report(
+            _core.complete(Async, self._source, self._intent, self.fence, outcome_of(result), self._options.deadline)
+        )
+
+    async def fail(
+        self,
+        retryable: Optional[bool],
+        result: Any = None,
+        *,
+        code: Optional[str] = None,
+        message: Optional[str] = None,
+    ) -> bool:
+        """retryable: True, certainly no effect; False, for good; None, the outcome is unknown."""
+        outcome = outcome_of(result)
+        outcome = Outcome(outcome.status, outcome.body, outcome.headers, error_code=code, error_message=message)
+        return await self._report(
+            _core.fail(Async, self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
+        )
+
+    async def release(self) -> bool:
+        """Its work certainly never started: the next attempt may run at once."""
+        return await self._report(
+            _core.release(Async, self._source, self._intent, self.fence, self._options.deadline)
+        )
+
+    async def __aexit__(
+        self, kind: Optional[Type[BaseException]], raised: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        cancelled = None
+        try:
+            await shielded(self._end(raised))
+        except asyncio.CancelledError as late:
+            cancelled = late
+        if self._cancelled_body and (cancelled is not None or isinstance(raised, asyncio.CancelledError)):
+            if sys.version_info >= (3, 11) and self._body is not None:
+                self._body.uncancel()
+            raise errors.LeaseLost() from raised
+        if cancelled is not None:
+            raise cancelled
+        if raised is None and self.answer is None and not self._reported:
+            raise errors.UsageError("the claim ended without complete, fail or release: it is in doubt")
+
+    async def _end(self, raised: Optional[BaseException]) -> None:
+        await self._stop()
+        if self.answer is not None or self._reported or not self._granted:
+            return
+        try:
+            report = self._report_of(raised)
+            await drive_async(
+                _core.fail(
+                    Async, self._source, self._intent, self.fence, report["retryable"], report["outcome"],
+                    self._options.deadline,
+                )
+            )  # fmt: skip
+        except errors.OnceError:
+            if raised is None:
+                raise
+
+
+def claim(
+    pool_or_connect: Any,
+    scope: str,
+    key: str,
+    request: Request,
+    *,
+    tenant: str = "",
+    traceparent: Optional[str] = None,
+    owner: Optional[str] = None,
+    lease: Optional[float] = None,
+    retention: Optional[float] = None,
+    takeover: bool = False,
+    deadline: float = _core.DEADLINE_S,
+    wait: float = 0.0,
+) -> Claim:
+    """As pgonce.claim: async with claim(...) as held."""
+    return Claim(
+        source_of(pool_or_connect, True),
+        _core.Intent(scope, key, tenant, request, traceparent),
+        _core.Options(deadline, wait),
+        _core.Terms(owner, lease, retention, takeover),
+    )
+
+
+async def _own(tx: Any) -> Any:
+    connection = connection_of(tx)
+    if not is_asynchronous(connection):
+        raise errors.UsageError("this connection is blocking: use pgonce")
+    prepare = getattr(tx, "run_sync", None)
+    if prepare is not None:  # SQLAlchemy looks at its connection in a greenlet
+        good = await prepare(lambda _: connection.in_transaction())
+    else:
+        good = connection.in_transaction()
+    if not good:
+        raise errors.UsageError(_AUTOCOMMIT)
+    return connection
+
+
+async def emit(
+    tx: Any,
+    topic: str,
+    payload: Any,
+    *,
+    aggregate_type: Optional[str] = None,
+    aggregate_id: Optional[str] = None,
+    event_type: Optional[str] = None,
+    scope: Optional[str] = None,
+    key: Optional[str] = None,
+    headers: Optional[Dict[str, Any]] = None,
+    tenant: str = "",
+    traceparent: Optional[str] = None,
+) -> str:
+    """As pgonce.emit."""
+    arguments = emit_arguments(
+        topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+    )
+    return str(await drive_async(_core.within(await _own(tx), _sql.EMIT, arguments)))
+
+
+async def receive(
+    tx: Any, consumer: str, message_id: str, message: Request, *, tenant: str = "", traceparent: Optional[str] = None
+) -> bool:
+    """As pgonce.receive."""
+    kind, arguments = fingerprint_of(message, tenant)
+    steps = _core.within(await _own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])
+    return bool(await drive_async(steps) == "process")
+
+
+async def lock(tx: Any, resource: str, *, wait: float = 0.0) -> bool:
+    """As pgonce.lock."""
+    sql, arguments = (_sql.LOCK, [resource, wait]) if wait > 0 else (_sql.TRY_LOCK, [resource])
+    return bool(await drive_async(_core.within(await _own(tx), sql, arguments)))
+
+
+class Once:
+    """As pgonce.Once, for coroutines."""
+
+    def __init__(self, pool_or_connect: Any) -> None:
+        self.source = source_of(pool_or_connect, True)
+
+    async def run(self, scope: str, key: str, request: Request, effect: Callable[[Any], Any], **options: Any) -> Answer:
+        return await run(self.source, scope, key, request, effect, **options)
+
+    def claim(self, scope: str, key: str, request: Request, **options: Any) -> Claim:
+        return claim(self.source, scope, key, request, **options)
+
+    def effect(self, *, scope: str, key: Union[str, Callable[..., str]], **options: Any) -> Callable[[F], F]:
+        """As pgonce.Once.effect."""
+
+        def decorate(function: F) -> F:
+            call = Call(function, key)
+
+            @functools.wraps(function)
+            async def once(*arguments: Any, **named: Any) -> Any:
+                name, request = call.read(arguments, named)
+                async with self.claim(scope, name, request, **options) as held:
+                    if held.answer is not None:
+                        return value_of(held.answer)
+                    token = _current.set(held)
+                    try:
+                        result = as_json(await function(*arguments, **named))
+                    finally:
+                        _current.reset(token)
+                    await held.complete(Outcome(body=dumps(result)))
+                    return result
+
+            return once  # type: ignore[return-value]
+
+        return decorate

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The blocking door: run, claim, emit, receive, lock, and Once, which binds a pool."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+import json
+import threading
+import time
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Optional, Type, TypeVar, Union
+
+from . import _core, _sql, _trace, errors
+from ._drivers import _AUTOCOMMIT, Source, connection_of, is_asynchronous, source_of
+from ._io import Blocking, drive
+from .answer import Answer, Outcome, Request, dumps, fingerprint_of, outcome_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def run(
+    pool_or_connect: Any,
+    scope: str,
+    key: str,
+    request: Request,
+    effect: Callable[[Any], Any],
+    *,
+    tenant: str = "",
+    traceparent: Optional[str] = None,
+    deadline: float = _core.DEADLINE_S,
+    wait: float = 0.0,
+    isolation: Optional[str] = None,
+) -> Answer:
+    """Runs effect(tx) at most once for this key, in one transaction with its answer, and returns the answer.
+
+    effect returns an Outcome, (status, body), or a body; it may run again after a rollback, never after a commit. It may
+    raise FinalFailure to store a failure for good; any other exception rolls back and comes out as it is.
+    Times in seconds. wait: how long to wait for an attempt that runs. Raises errors.OnceError."""
+    source, options = source_of(pool_or_connect, False), _core.Options(deadline, wait, isolation)
+    with _trace.span("once.run", scope, traceparent) as span:
+        intent = _core.Intent(scope, key, tenant, request, span.traceparent)
+        answer = drive(_core.run(Blocking, source, intent, options, effect))
+        span.verdict("replay" if answer.replayed else "proceed")
+        return answer
+
+
+_current: contextvars.ContextVar[Optional["BaseClaim"]] = contextvars.ContextVar("pgonce_claim", default=None)
+
+
+class BaseClaim:
+    """What both doors' claims are: an intent, its terms, and what was granted."""
+
+    def __init__(self, source: Source, intent: _core.Intent, options: _core.Options, terms: _core.Terms) -> None:
+        self._source, self._intent, self._options, self._terms = source, intent, options, terms
+        self._granted: List[_core.Granted] = []
+        self._reported = False
+        self._held_until = 0.0
+        self.answer: Optional[Answer] = None
+
+    @property
+    def replayed(self) -> bool:
+        """It was done before: `answer` is stored, and there is nothing to do."""
+        return self.answer is not None
+
+    @property
+    def fence(self) -> int:
+        return self._one().fence
+
+    @property
+    def verdict(self) -> str:
+        return "replay_success" if self.answer is not None else self._one().verdict
+
+    @property
+    def traceparent(self) -> Optional[str]:
+        return self._one().traceparent
+
+    def _one(self) -> _core.Granted:
+        if not self._granted:
+            raise errors.UsageError("this claim is not held")
+        return self._granted[-1]
+
+    def _interval_s(self) -> float:
+        return max(0.05, self._one().lease_s / 3)
+
+    def _note_renewal(self, at: float) -> None:
+        self._held_until = at + self._one().lease_s
+
+    def _report_of(self, raised: Optional[BaseException]) -> Dict[str, Any]:
+        """What a claim that ends without a report says of itself: nobody knows, unless the exception says."""
+        if isinstance(raised, errors.FinalFailure) and raised.answer is None:
+            return {
+                "retryable": False,
+                "outcome": Outcome(
+                    status=raised.response_status, body=raised.body, headers=raised.headers, error_code=raised.code,
+                    error_message=raised.message or None,
+                ),
+            }  # fmt: skip
+        retryable = True if isinstance(raised, errors.NotDone) else None
+        kind = "no_report" if raised is None else type(raised).__name__
+        return {"retryable": retryable, "outcome": Outcome(error_code=kind)}
+
+
+def current_claim() -> Any:
+    """The claim that the running function of @once.effect works under."""
+    return _current.get()
+
+
+class Claim(BaseClaim):
+    """with claim(...) as held: a lease that renews itself in a thread. Report once: complete, fail or release."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.lost = threading.Event()
+        self._ended = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+
+    def __enter__(self) -> "Claim":
+        at = time.monotonic()
+        with _trace.span("once.claim", self._intent.scope, self._intent.traceparent) as span:
+            self.answer = drive(
+                _core.claim(Blocking, self._source, self._intent, self._options, self._terms, self._granted)
+            )
+            span.verdict(self.verdict)
+        if self.answer is None:
+            self._note_renewal(at)
+            if self._source.renewable:  # one connection is the work's own
+                self._thread = threading.Thread(target=self._beat, name="pgonce-heartbeat", daemon=True)
+                self._thread.start()
+        return self
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._interval_s()):
+            try:
+                self.renew()
+            except Exception:
+                if time.monotonic() > self._held_until:  # somebody else may have it
+                    self.lost.set()
+            if self.lost.is_set():
+                return
+
+    def check(self) -> None:
+        """Raises LeaseLost where the intent is no longer this attempt's: call it between the steps of long work."""
+        if self.lost.is_set():
+            raise errors.LeaseLost()
+
+    def renew(self) -> bool:
+        at = time.monotonic()
+        held = drive(_core.renew(Blocking, self._source, self._intent, self.fence, self._terms.lease))
+        self._note_renewal(at) if held else self.lost.set()
+        return held
+
+    def _report(self, steps: Any) -> bool:
+        self._stop()
+        try:
+            done: bool = drive(steps)
+            self._reported = True
+            return done
+        except errors.LeaseLost:
+            self._reported = True
+            raise
+
+    def _stop(self) -> None:
+        self._ended.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def complete(self, result: Any = None) -> bool:
+        """Stores the outcome; False where this attempt had stored it already. Raises LeaseLost: discard the result."""
+        return self._report(
+            _core.complete(Blocking, self._source, self._intent, self.fence, outcome_of(result), self._options.deadline)
+        )
+
+    def fail(
+        self,
+        retryable: Optional[bool],
+        result: Any = None,
+        *,
+        code: Optional[str] = None,
+        message: Optional[str] = None,
+    ) -> bool:
+        """retryable: True, certainly no effect; False, for good; None, the outcome is unknown."""
+        outcome = outcome_of(result)
+        outcome = Outcome(outcome.status, outcome.body, outcome.headers, error_code=code, error_message=message)
+        return self._report(
+            _core.fail(Blocking, self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
+        )
+
+    def release(self) -> bool:
+        """Its work certainly never started: the next attempt may run at once."""
+        return self._report(_core.release(Blocking, self._source, self._intent, self.fence, self._options.deadline))
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], raised: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._stop()
+        if self.answer is not None or self._reported or not self._granted:
+            return
+        try:
+            report = self._report_of(raised)
+            drive(
+                _core.fail(
+                    Blocking, self._source, self._intent, self.fence, report["retryable"], report["outcome"],
+                    self._options.deadline,
+                )
+            )  # fmt: skip
+        except errors.OnceError:
+            if raised is None:
+                raise
+        if raised is None:
+            raise errors.UsageError("the claim ended without complete, fail or release: it is in doubt")
+
+
+def claim(
+    pool_or_connect: Any,
+    scope: str,
+    key: str,
+    request: Request,
+    *,
+    tenant: str = "",
+    traceparent: Optional[str] = None,
+    owner: Optional[str] = None,
+    lease: Optional[float] = None,
+    retention: Optional[float] = None,
+    takeover: bool = False,
+    deadline: float = _core.DEADLINE_S,
+    wait: float = 0.0,
+) -> Claim:
+    """For an effect that is elsewhere. Where `replayed`, `answer` is stored; else do the work, then report.
+
+    takeover: whether it may take over from an attempt that fell silent, whose effect may have happened."""
+    return Claim(
+        source_of(pool_or_connect, False),
+        _core.Intent(scope, key, tenant, request, traceparent),
+        _core.Options(deadline, wait),
+        _core.Terms(owner, lease, retention, takeover),
+    )
+
+
+def _own(tx: Any) -> Any:
+    connection = connection_of(tx)
+    if is_asynchronous(connection):
+        raise errors.UsageError("this connection is asynchronous: use pgonce.aio")
+    if not connection.in_transaction():
+        raise errors.UsageError(_AUTOCOMMIT)
+    return connection
+
+
+def emit_arguments(
+    topic: str, payload: Any, aggregate_type: Any, aggregate_id: Any, event_type: Any, scope: Any, key: Any, headers: Any,
+    tenant: str, traceparent: Any,
+) -> List[Any]:  # fmt: skip
+    headers = None if headers is None else dumps(headers)
+    return [topic, dumps(payload), aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent]
+
+
+def emit(
+    tx: Any,
+    topic: str,
+    payload: Any,
+    *,
+    aggregate_type: Optional[str] = None,
+    aggregate_id: Optional[str] = None,
+    event_type: Optional[str] = None,
+    scope: Optional[str] = None,
+    key: Optional[str] = None,
+    headers: Optional[Dict[str, Any]] = None,
+    tenant: str = "",
+    traceparent: Optional[str] = None,
+) -> str:
+    """Appends an event in the caller's transaction: it exists if and only if the effect does. Returns its id."""
+    arguments = emit_arguments(
+        topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+    )
+    return str(drive(_core.within(_own(tx), _sql.EMIT, arguments)))
+
+
+def receive(
+    tx: Any, consumer: str, message_id: str, message: Request, *, tenant: str = "", traceparent: Optional[str] = None
+) -> bool:
+    """In the consumer's own transaction. True: apply the message, then COMMIT. False: it was applied before."""
+    kind, arguments = fingerprint_of(message, tenant)
+    return bool(
+        drive(_core.within(_own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])) == "process"
+    )
+
+
+def lock(tx: Any, resource: str, *, wait: float = 0.0) -> bool:
+    """A lock on a name until this transaction ends; waits at most so many seconds."""
+    sql, arguments = (_sql.LOCK, [resource, wait]) if wait > 0 else (_sql.TRY_LOCK, [resource])
+    return bool(drive(_core.within(_own(tx), sql, arguments)))
+
+
+# ---- the decorator ----
+
+
+class Call:
+    """A call of a decorated function as an intent: its key, and as the request its arguments."""
+
+    def __init__(self, function: Callable[..., Any], key: Union[str, Callable[..., str]]) -> None:
+        self.signature = inspect.signature(function)
+        self.key = key
+
+    def read(self, arguments: Any, named: Any) -> Any:
+        bound = self.signature.bind(*arguments, **named)
+        bound.apply_defaults()
+        key = self.key(*arguments, **named) if callable(self.key) else self.key.format(**bound.arguments)
+        request = {name: value for name, value in bound.arguments.items() if name != "self"}
+        return key, request
+
+
+def value_of(answer: Answer) -> Any:
+    return answer.json()
+
+
+def as_json(result: Any) -> Any:
+    """A decorated function's answer: JSON, so that the first caller gets what later ones will."""
+    return json.loads(dumps(result))
+
+
+class Once:
+    """Binds a pool: `once = Once(pool)`, then once.run(...), once.claim(...), @once.effect(...)."""
+
+    def __init__(self, pool_or_connect: Any) -> None:
+        self.source = source_of(pool_or_connect, False)
+
+    def run(self, scope: str, key: str, request: Request, effect: Callable[[Any], Any], **options: Any) -> Answer:
+        return run(self.source, scope, key, request, effect, **options)
+
+    def claim(self, scope: str, key: str, request: Request, **options: Any) -> Claim:
+        return claim(self.source, scope, key, request, **options)
+
+    def effect(self, *, scope: str, key: Union[str, Callable[..., str]], **options: Any) -> Callable[[F], F]:
+        """One function, at most once for each key: @once.effect(scope="payments", key="order-{order}").
+
+        Its arguments are the request, its result (JSON) the answer. It may raise FinalFailure (stored), or NotDone
+        (certainly nothing happened: the next call runs); any other exception leaves the outcome in doubt."""
+
+        def decorate(function: F) -> F:
+            call = Call(function, key)
+
+            @functools.wraps(function)
+            def once(*arguments: Any, **named: Any) -> Any:
+                name, request = call.read(arguments, named)
+                with self.claim(scope, name, request, **options) as held:
+                    if held.answer is not None:
+                        return value_of(held.answer)
+                    token = _current.set(held)
+                    try:
+                        result = as_json(function(*arguments, **named))
+                    finally:
+                        _current.reset(token)
+                    held.complete(Outcome(body=dumps(result)))
+                    return result
+
+            return once  # type: ignore[return-value]
+
+        return decorate

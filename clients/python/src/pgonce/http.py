@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: PostgreSQL
+"""What the HTTP doors share, without a framework: the key's grammar, the problem documents, which headers are kept, what
+an answer means. The gateway's rules (lib/src/key.c, lib/http/): the same request may come through either. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+from .errors import UsageError
+
+Headers = List[Tuple[str, str]]
+
+# ---- the key ----
+
+_SPACED = ' "\\,;'
+_ITEM = re.compile(
+    r"-?(?:[0-9]{1,12}\.[0-9]{1,3}(?![0-9])|[0-9]{1,15}(?![0-9.]))"  # RFC 8941, section 3.3
+    r"|[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*"
+    r'|"(?:[^"\\]|\\["\\])*"'
+    r"|:(?P<base64>[A-Za-z0-9+/]*)(?P<padding>=*):"
+    r"|\?[01]"
+)
+_PARAMETER = re.compile(r"; *[a-z*][a-z0-9_.*-]*")
+
+
+class BadKey(Exception):
+    """Its text is the sentence that the problem document has."""
+
+
+def _parameters_end(text: str) -> int:
+    """How far parameters reach, or -1 where one is malformed."""
+    at = 0
+    while at < len(text) and text[at] == ";":
+        name = _PARAMETER.match(text, at)
+        if name is None:
+            return -1
+        at = name.end()
+        if at < len(text) and text[at] == "=":
+            item = _ITEM.match(text, at + 1)
+            if item is None:
+                return -1
+            if item["base64"] is not None:
+                count, padding = len(item["base64"]), len(item["padding"])
+                if count % 4 == 1 or (padding and (padding > 2 or (count + padding) % 4)):
+                    return -1
+            at = item.end()
+    return at
+
+
+def key_of_header(value: str, strict: bool = False, length_max: int = 255) -> str:
+    """The key in an Idempotency-Key header; raises BadKey. docs/fingerprint.md specifies it."""
+    if any(not " " <= c <= "~" for c in value):
+        raise BadKey("The key's header holds a control character or one that is not ASCII.")
+    value = value.strip(" ")
+    if not value:
+        raise BadKey("The key is empty.")
+    if value[0] == '"':
+        key, rest = _quoted(value[1:], length_max)
+        end = _parameters_end(rest)
+        if end < 0:
+            raise BadKey("A parameter after the quoted key is malformed.")
+        if end < len(rest):
+            raise BadKey("After the quoted key comes something that is not a parameter; a list of keys is not allowed.")
+    else:
+        key = value
+        for at, c in enumerate(value if not strict else _SPACED):
+            if c in _SPACED:
+                raise BadKey(
+                    'The key must be a quoted string, such as "8e03978e-40d5-43dd-bc93-6894a57f9324"; '
+                    "without quotes it holds characters that are not allowed there, or quotes are required."
+                )
+            if at == length_max:
+                raise BadKey("The key is too long.")
+    if not key:
+        raise BadKey("The key is empty.")
+    return key
+
+
+def _quoted(text: str, length_max: int) -> Tuple[str, str]:
+    """After the opening quote: the key, and what follows the closing one."""
+    key: List[str] = []
+    at = 0
+    while at < len(text):
+        c = text[at]
+        at += 1
+        if c == '"':
+            return "".join(key), text[at:]
+        if c == "\\":
+            if at == len(text):
+                break
+            c = text[at]
+            at += 1
+            if c not in '"\\':
+                raise BadKey("In a quoted key a backslash must be followed by a quote or a backslash.")
+        if len(key) == length_max:
+            raise BadKey("The key is too long.")
+        key.append(c)
+    raise BadKey("The key begins with a quote and has no closing one.")
+
+
+# ---- problems ----
+
+PROBLEM_BASE = "urn:pgonce:problem:"
+_BAD_IN_BASE = re.compile(r'[^!-~]|["\\<>^`{|}]')
+
+# status, title, detail, Retry-After: as the table of lib/http/problem.c
+PROBLEMS = {
+    "key-missing": (400, "Idempotency-Key is missing",
+        "This operation needs an Idempotency-Key header. Nothing was done.", None),
+    "key-malformed": (400, "Idempotency-Key is malformed", "Nothing was done.", None),
+    "key-repeated": (400, "Idempotency-Key is sent more than once",
+        "Send one Idempotency-Key header with one key. Nothing was done.", None),
+    "tenant-missing": (400, "The request does not say whose key this is",
+        "What tells callers apart (a header, a claim, a certificate) is empty. Nothing was done.", None),
+    "mismatch": (422, "Idempotency-Key is already used",
+        "This key was first used with another request, whose answer is untouched. Use a new key for a new request.", None),
+    "active": (409, "A request with this Idempotency-Key is outstanding",
+        "The first request with this key is still running. Send the same request again later.", 1),
+    "in-doubt": (409, "The outcome of this request is unknown",
+        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is "
+        "known. Do not send it under a new key.", None),
+    "expired": (409, "Idempotency-Key is too old",
+        "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. "
+        "Find out before you use a new key.", None),
+    "too-large": (409, "Done, but its answer was too large to keep",
+        "The request with this key was carried out, and its answer was passed on once. It will not be run again.", None),
+    "no-answer": (409, "Finished, without an answer to repeat",
+        "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.", None),
+    "body-too-large": (413, "The request body is too large",
+        "A body of this size cannot be protected here. Nothing was done.", None),
+    "refused": (403, "The tenant or the scope is refused",
+        "The gateway may not keep keys for this caller. Nothing was done.", None),
+    "unavailable": (503, "Idempotency keys cannot be checked right now",
+        "Nothing was done. Send the same request with the same key again later.", 5),
+    "not-stored": (503, "The answer could not be stored",
+        "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.",
+        5),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """An answer as it goes over HTTP. replayed: it is a stored one; own: it is a problem document."""
+
+    status: int
+    headers: Headers
+    body: bytes
+    replayed: bool = False
+
+
+def _escaped(text: str) -> str:
+    """As the gateway writes it: other characters than ASCII's are a question mark."""
+    out = []
+    for byte in text.encode("utf-8"):
+        c = chr(byte)
+        out.append("\\" + c if c in '"\\' else f"\\u{byte:04x}" if byte < 0x20 else c if c <= "~" else "?")
+    return "".join(out)
+
+
+def problem(name: str, more: str = "", base: str = PROBLEM_BASE, trace: Optional[str] = None) -> Response:
+    status, title, detail, retry_after = PROBLEMS[name]
+    detail += f" {_escaped(more)}" if more else ""
+    text = (
+        f'{{"type":"{base}{name}","title":"{title}","status":{status},"detail":"{detail}",'
+        f'"retryable":{"true" if retry_after is not None else "false"}}}'
+    )
+    headers = [("Content-Type", "application/problem+json"), ("Cache-Control", "no-store")]
+    if trace is not None:
+        headers.append(("Idempotency-Traceparent", trace))
+    if retry_after is not None:
+        headers.append(("Retry-After", str(retry_after)))
+    return Response(status, headers, text.encode("ascii"))
+
+
+# ---- headers ----
+
+_KEPT = (
+    "accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*", "cross-origin-*",
+    "deprecation", "digest", "etag", "expires", "last-modified", "link", "location", "permissions-policy", "pragma",
+    "preference-applied", "ratelimit-*", "refresh", "repr-digest", "referrer-policy", "request-id", "retry-after",
+    "sunset", "traceparent", "vary", "warning", "x-*",
+)  # fmt: skip
+_NEVER = (
+    # Credentials: meant for the client of the first attempt, at that moment.
+    "set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "authentication-control",
+    "proxy-authenticate", "proxy-authentication-info", "authorization", "proxy-authorization", "clear-site-data",
+    "dpop-nonce", "replay-nonce", "x-auth-token", "x-csrf-token", "x-xsrf-token",
+    # Of one connection.
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc",
+    "http2-settings",
+    # Framing, and what the server says anew.
+    "content-length", "accept-ranges", "date", "server", "age", "via", "status",
+    # Instructions to the proxy.
+    "x-accel-*", "x-sendfile",
+    # The door's own.
+    "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*",
+)  # fmt: skip
+_HEADERS_MAX = 1024
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in patterns)
+
+
+def never(name: str) -> bool:
+    return _matches(name.lower(), _NEVER)
+
+
+def kept(name: str, allowed: Optional[Sequence[str]]) -> bool:
+    return not never(name) and _matches(name.lower(), _KEPT if not allowed else [each.lower() for each in allowed])
+
+
+def reserved(name: str) -> bool:
+    """Only the door says that an answer is a replay, and Once-Effect is for it alone."""
+    name = name.lower().replace("_", "-")
+    return name in ("idempotency-replayed", "idempotency-traceparent") or name.startswith("once-")
+
+
+def _sendable(name: str, value: str) -> bool:
+    return _NAME.match(name) is not None and not any(c in value for c in "\0\r\n")
+
+
+def encode_headers(headers: Headers, allowed: Optional[Sequence[str]]) -> Any:
+    """As they are stored: pairs in their order; a value that is no printable ASCII in hexadecimal. None: too many."""
+    pairs: List[Any] = []
+    for name, value in headers:
+        if kept(name, allowed) and _sendable(name, value):
+            plain = all(" " <= c <= "~" or c == "\t" for c in value)
+            pairs.append([name, value] if plain else [name, None, value.encode("latin-1").hex()])
+    return {"h": pairs} if len(pairs) <= _HEADERS_MAX else None
+
+
+def decode_headers(stored: Any) -> Optional[Headers]:
+    """None: what is stored cannot be sent as headers."""
+    headers: Headers = []
+    if stored is None:
+        return headers
+    if not isinstance(stored, Mapping):
+        return None
+    pairs = stored.get("h")
+    if len(stored) == 1 and isinstance(pairs, list) and pairs and isinstance(pairs[0], list):
+        given = [(pair[0], pair[1] if len(pair) == 2 else bytes.fromhex(pair[2]).decode("latin-1")) for pair in pairs]
+    elif len(stored) == 1 and pairs == []:
+        given = []
+    else:
+        given = []
+        for name, values in stored.items():
+            for value in values if isinstance(values, list) else [values]:
+                if value is None:
+                    continue
+                if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+                    return None
+                given.append((name, value if isinstance(value, str) else json.dumps(value)))
+    for name, value in given:
+        if not isinstance(name, str) or not isinstance(value, str) or not _sendable(name, value):
+            return None
+        # Text beyond ASCII goes as its UTF-8, in the one spelling that HTTP libraries take.
+        headers.append((name, value if all(ord(c) < 256 for c in value) else value.encode("utf-8").decode("latin-1")))
+    return headers
+
+
+# ---- what an answer means ----
+
+DONE, NONE, UNKNOWN = "done", "none", "unknown"
+_REFUSALS = (307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503)
+EFFECT_HEADER = "once-effect"
+TOO_LARGE = "once.too_large"
+
+
+def effect_of(status: int, headers: Headers) -> str:
+    """What the answer says of the effect. A 5xx: rolled back here, so nothing was done."""
+    said = [value.strip().lower() for name, value in headers if name.lower() == EFFECT_HEADER]
+    if len(said) == 1 and said[0] in (DONE, NONE, UNKNOWN):
+        return said[0]
+    if not 200 <= status <= 599:
+        return UNKNOWN
+    return NONE if status in _REFUSALS or status >= 500 else DONE
+
+
+_TRACE = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
+
+
+def traceparent_of(values: Sequence[str]) -> Optional[str]:
+    """Several, or a malformed one, count as none."""
+    return values[0] if len(values) == 1 and _TRACE.match(values[0]) else None
+
+
+def check_base(base: str) -> str:
+    if not base or len(base) > 255 or _BAD_IN_BASE.search(base):
+        raise UsageError("problem_base is the start of a URI")
+    return base

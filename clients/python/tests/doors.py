@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Every way into the client, as one blocking interface: a driver, blocking or not, and what its users write."""
+
+import asyncio
+import contextlib
+import threading
+
+import asyncpg
+import psycopg_pool
+import sqlalchemy
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+import pgonce
+import pgonce.aio
+
+
+class Loop:
+    """An event loop in a thread of its own, so that one test can hold several attempts."""
+
+    def __init__(self):
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    def wait(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(15)
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+def alchemy_url(driver, url):
+    return url.replace("postgresql://", f"postgresql+{driver}://")
+
+
+class Door:
+    """pool: what the client is given. execute: a statement by the driver's own means, in the caller's transaction."""
+
+    def __init__(self, pool, text=str):
+        self.pool, self.text = pool, text
+
+    def execute(self, tx, sql):
+        return tx.execute(self.text(sql))
+
+    def run(self, scope, key, request, effect, **options):
+        return pgonce.run(self.pool, scope, key, request, effect, **options)
+
+    def claim(self, *arguments, **options):
+        return Held(pgonce.claim(self.pool, *arguments, **options))
+
+    def within(self, name, tx, *arguments, **options):
+        return getattr(pgonce, name)(tx, *arguments, **options)
+
+    @contextlib.contextmanager
+    def transaction(self):
+        """The caller's own."""
+        if isinstance(self.pool, psycopg_pool.ConnectionPool):
+            with self.pool.connection() as tx:
+                yield tx
+        else:
+            with self.pool.begin() as tx:
+                yield tx
+
+
+class Held:
+    def __init__(self, claim, wait=lambda value: value):
+        self.claim, self.wait = claim, wait
+        wait(claim.__aenter__() if hasattr(claim, "__aenter__") else claim.__enter__())
+
+    def __getattr__(self, name):
+        found = getattr(self.claim, name)
+        return (lambda *a, **k: self.wait(found(*a, **k))) if callable(found) else found
+
+    def end(self):
+        """Without a report."""
+        self.claim._reported = True
+        self.wait(self.claim.__aexit__(None, None, None) if hasattr(self.claim, "__aexit__") else self.claim.__exit__(None, None, None))
+
+
+class AsyncDoor(Door):
+    def __init__(self, pool, loop, text=str):
+        super().__init__(pool, text)
+        self.loop = loop
+
+    def run(self, scope, key, request, effect, **options):
+        return self.loop.wait(pgonce.aio.run(self.pool, scope, key, request, effect, **options))
+
+    def claim(self, *arguments, **options):
+        return Held(pgonce.aio.claim(self.pool, *arguments, **options), self.loop.wait)
+
+    def within(self, name, tx, *arguments, **options):
+        return getattr(pgonce.aio, name)(tx, *arguments, **options)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self):
+        if isinstance(self.pool, psycopg_pool.AsyncConnectionPool):
+            async with self.pool.connection() as tx:
+                yield tx
+        elif isinstance(self.pool, asyncpg.Pool):
+            async with self.pool.acquire() as tx, tx.transaction():
+                yield tx
+        else:
+            async with self.pool.begin() as tx:
+                yield tx
+
+
+NAMES = ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg2", "sqlalchemy-async-psycopg", "sqlalchemy-async-asyncpg")
+
+
+@contextlib.contextmanager
+def opened(name, url, size=8):
+    """url: postgresql://... by TCP, so that a forwarder may stand in between."""
+    if name == "psycopg":
+        with psycopg_pool.ConnectionPool(url, open=True, min_size=0, max_size=size, timeout=10) as pool:
+            yield Door(pool)
+        return
+    if name.startswith("sqlalchemy-psycopg"):
+        engine = sqlalchemy.create_engine(alchemy_url(name.split("-")[-1], url), pool_size=size)
+        yield Door(sessionmaker(engine), sqlalchemy.text)
+        engine.dispose()
+        return
+    loop = Loop()
+    try:
+        if name == "psycopg-async":
+
+            async def make():
+                pool = psycopg_pool.AsyncConnectionPool(url, open=False, min_size=0, max_size=size, timeout=10)
+                await pool.open()
+                return pool
+
+            pool = loop.wait(make())
+            yield AsyncDoor(pool, loop)
+            loop.wait(pool.close())
+        elif name == "asyncpg":
+
+            async def make_asyncpg():
+                return await asyncpg.create_pool(url, min_size=0, max_size=size)
+
+            pool = loop.wait(make_asyncpg())
+            yield AsyncDoor(pool, loop)
+            pool.terminate()
+        else:
+            engine = create_async_engine(alchemy_url(name.split("-")[-1], url), pool_size=size)
+            yield AsyncDoor(async_sessionmaker(engine), loop, sqlalchemy.text)
+            loop.wait(engine.dispose())
+    finally:
+        loop.close()

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: PostgreSQL
+"""Runs the cases of clients/conformance against plain SQL and against the gateway: what these two do is what the cases have to expect. The format is
+described in clients/conformance/README.md."""
+
+import base64
+import json
+import threading
+
+import psycopg2
+import psycopg2.extras
+
+from gateway.door import Door
+from harness.client import Http1
+from harness.postgres import ROOT
+from harness.upstream import Answer
+
+SUITE = ROOT / "clients/conformance"
+PROBLEMS = json.loads((SUITE / "problems.json").read_text())
+STATUS = {"P4001": 400, "P4003": 403, "P4002": 422, "P4029": 409, "P4030": 409, "P4031": 409, "P4041": 409, "P4098": 503}
+VERDICTS = {"active": "P4029", "in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
+LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "database"}
+CASE = {"name", "about", "doors", "arrange", "steps", "rows", "location", "service", "runs", "effects"}
+SERVICE = {"status", "headers", "text", "base64", "repeat", "count", "effect", "pieces", "hold", "throw"}
+REQUEST = {"door", "method", "target", "host", "key", "headers", "body", "expect", "background", "join", "release", "sql"}
+
+
+def cases(file):
+    return json.loads((SUITE / f"{file}.json").read_text())["cases"]
+
+
+def of_door(file, *doors):
+    return [case for case in cases(file) if not case.get("doors") or set(case["doors"]) & set(doors)]
+
+
+def bytes_of(said):
+    """What a member of a case says of bytes; None where it says nothing."""
+    if "text" in said:
+        return said["text"].encode()
+    if "base64" in said:
+        return base64.b64decode(said["base64"])
+    return (said["repeat"] * said["count"]).encode() if "repeat" in said else None
+
+
+# ---- plain SQL
+
+
+class Refused(Exception):
+    """What the case calls an error."""
+
+    def __init__(self, code, sqlstate=None, retryable=False, answer=None):
+        super().__init__(code)
+        stored = (answer or {}).get("status")
+        self.said = {"code": code, "sqlstate": sqlstate, "retryable": retryable, "status": stored or STATUS.get(sqlstate), "answer": answer or {}}
+
+
+class Plain:
+    """The calls of a case as a user of psycopg2 writes them: BEGIN, once.try_start, the effect, once.finish, COMMIT."""
+
+    def __init__(self, database, case):
+        self.database, self.case = database, case
+        self.errors = {row.code: row for row in database.rows("SELECT * FROM once.errors()")}
+        self.claims, self.held = {}, {}
+
+    def refused(self, sqlstate, answer=None):
+        known = self.errors[sqlstate]
+        return Refused(known.name, sqlstate, known.retry, answer)
+
+    def names(self, step):
+        return step.get("scope", "conformance"), step.get("key", self.case["name"]), step.get("tenant", "")
+
+    def fingerprint(self, cursor, step):
+        request, tenant = step.get("request", {"json": {"case": self.case["name"]}}), step.get("tenant", "")
+        if "http" in request:
+            http = request["http"]
+            cursor.execute(
+                "SELECT once.request_fingerprint(%s, %s, %s, %s::bytea, %s)",
+                (http["method"], http["target"], http["content_type"], http["text"].encode(), tenant),
+            )
+        elif "json" in request:
+            cursor.execute("SELECT once.fingerprint(%s::jsonb, %s)", (json.dumps(request["json"]), tenant))
+        else:
+            cursor.execute("SELECT once.fingerprint(%s::bytea, %s)", (bytes_of(request), tenant))
+        return cursor.fetchone()[0]
+
+    def call(self, step):
+        """What the case calls the result."""
+        connection = self.database.connect(autocommit=False)
+        try:
+            with connection.cursor() as cursor:
+                return getattr(self, step["call"])(connection, cursor, step)
+        except psycopg2.Error as failure:
+            raise self.refused(failure.pgcode) from failure
+        finally:
+            if connection not in self.held.values():
+                connection.close()
+
+    @staticmethod
+    def answered(row, replayed):
+        return {
+            "replayed": replayed, "status": row.response_status, "headers": row.response_headers, "body": row.response_body,
+            "result_type": row.result_type, "result_id": row.result_id,
+        }  # fmt: skip
+
+    def looked(self, row):
+        """The verdict of start or claim, unless it says to go on."""
+        if row.verdict in ("replay", "replay_success"):
+            return self.answered(row, True)
+        if row.verdict in VERDICTS:
+            raise self.refused(VERDICTS[row.verdict], self.answered(row, True) if row.verdict == "final_failure" else None)
+        return None
+
+    def effect(self, cursor, effect):
+        for each in effect.get("do", []):
+            if "sql" in each:
+                cursor.execute(each["sql"])
+            elif "emit" in each:
+                names = {name: json.dumps(value) if name in ("payload", "headers") else value for name, value in each["emit"].items()}
+                cursor.execute(f"SELECT once.emit({', '.join(f'{name} => %s' for name in names)})", list(names.values()))
+            elif "lock" in each:
+                cursor.execute("SELECT once.lock(%s, %s * interval '1 millisecond')", (each["lock"]["resource"], each["lock"]["wait_ms"]))
+                assert cursor.fetchone()[0] is each["is"]
+            else:
+                try:
+                    cursor.execute(each["swallow"])
+                except psycopg2.Error:
+                    pass
+        if "throw" in effect:
+            raise Refused("application")
+
+    @staticmethod
+    def outcome(answer):
+        """(its expressions as named arguments, their values)"""
+        named = {}
+        if "status" in answer:
+            named["response_status"] = ("%s", answer["status"])
+        if "headers" in answer:
+            named["response_headers"] = ("%s::jsonb", json.dumps(answer["headers"]))
+        if "text" in answer:
+            named["response_text"] = ("%s::text", answer["text"])
+        elif "json" in answer:
+            named["response_json"] = ("%s::jsonb", json.dumps(answer["json"]))
+        elif bytes_of(answer) is not None:
+            named["response_body"] = ("%s::bytea", bytes_of(answer))
+        for name in ("result_type", "result_id"):
+            if name in answer:
+                named[name] = ("%s", answer[name])
+        return "".join(f", {name} => {place}" for name, (place, _) in named.items()), [value for _, value in named.values()]
+
+    def run(self, connection, cursor, step):
+        scope, key, tenant = self.names(step)
+        fingerprint = self.fingerprint(cursor, step)
+        cursor.execute("SELECT * FROM once.try_start(%s, %s, %s, %s)", (scope, key, fingerprint, tenant))
+        if known := self.looked(cursor.fetchone()):
+            return known
+        own = f"INSERT INTO effect (key) VALUES ('{self.case['name']}')"
+        effect = step.get("effect", {"do": [{"sql": own}], "answer": {"status": 201, "text": "done"}})
+        cursor.execute("SAVEPOINT effect")
+        self.effect(cursor, effect)
+        if connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INERROR:
+            raise Refused("swallowed")
+        failed = effect.get("fail")
+        more, values = self.outcome(failed or effect.get("answer", {}))
+        if failed:
+            cursor.execute("ROLLBACK TO effect")
+            more += ", state => 'failed_final', error_code => %s, error_message => %s"
+            values += [failed["code"], failed["message"]]
+        cursor.execute(f"SELECT once.finish(%s, %s, %s, tenant => %s{more})", (scope, key, fingerprint, tenant, *values))
+        connection.commit()
+        row = self.database.row("SELECT * FROM once.peek(%s, %s, %s)", scope, key, tenant)
+        if failed:
+            raise self.refused("P4030", self.answered(row, False))
+        return self.answered(row, False)
+
+    def claim(self, connection, cursor, step):
+        scope, key, tenant = self.names(step)
+        cursor.execute(
+            "SELECT * FROM once.claim(%s, %s, %s, lease => %s * interval '1 millisecond', retention => %s * interval '1 millisecond', tenant => %s, takeover => %s)",
+            (scope, key, self.fingerprint(cursor, step), step.get("lease_ms"), step.get("retention_ms"), tenant, step.get("takeover", True)),
+        )
+        row = cursor.fetchone()
+        connection.commit()
+        if known := self.looked(row):
+            return known
+        self.claims[step["as"]] = (scope, key, tenant, row.fence)
+        return {"verdict": row.verdict, "fence": row.fence}
+
+    def report(self, connection, cursor, step, function, more="", values=()):
+        scope, key, tenant, fence = self.claims[step["of"]]
+        cursor.execute(f"SELECT {function}(%s, %s, %s, tenant => %s{more})", (scope, key, fence, tenant, *values))
+        said = cursor.fetchone()[0]
+        connection.commit()
+        return {"is": said}
+
+    def complete(self, connection, cursor, step):
+        return self.report(connection, cursor, step, "once.complete", *self.outcome(step.get("answer", {})))
+
+    def fail(self, connection, cursor, step):
+        more, values = self.outcome(step.get("answer", {}))
+        more = ", retryable => %s, error_code => %s, error_message => %s" + more
+        return self.report(connection, cursor, step, "once.fail", more, [step["retryable"], step.get("code"), step.get("message"), *values])
+
+    def renew(self, connection, cursor, step):
+        return self.report(connection, cursor, step, "once.renew")
+
+    def release(self, connection, cursor, step):
+        return self.report(connection, cursor, step, "once.release")
+
+    def receive(self, connection, cursor, step):
+        cursor.execute("SELECT once.receive(%s, %s, %s, %s)", (step["consumer"], step["message"], self.fingerprint(cursor, step), step.get("tenant", "")))
+        verdict = cursor.fetchone()[0]
+        if verdict == "process":
+            self.effect(cursor, step["effect"])
+        connection.commit()
+        return {"verdict": verdict}
+
+    def sql(self, connection, cursor, step):
+        cursor.execute(step["sql"])
+        connection.commit()
+        return {}
+
+    def hold(self, connection, cursor, step):
+        scope, key, tenant = self.names(step)
+        cursor.execute("SELECT once.start(%s, %s, %s, %s)", (scope, key, self.fingerprint(cursor, step), tenant))
+        if "lock" in step:
+            cursor.execute("SELECT once.lock(%s, interval '0')", (step["lock"],))
+        self.held[step["as"]] = connection
+        return {}
+
+    def unhold(self, connection, cursor, step):
+        self.held.pop(step["of"]).close()
+        return {}
+
+    def step(self, step):
+        expected = step.get("expect", {})
+        try:
+            result = self.call(step)
+        except Refused as refused:
+            assert "error" in expected, f"{step}: {refused.said}"
+            self.compare(refused.said, expected["error"], step)
+            return
+        assert "error" not in expected, f"{step}: {result}"
+        self.compare(result, expected.get("result", {}), step)
+
+    def compare(self, said, expected, step):
+        for name, value in expected.items():
+            if name == "answer":
+                self.compare(said["answer"], value, step)
+            elif name == "fence_above":
+                assert said["fence"] > self.claims[value][3], step
+            elif name == "json":
+                assert json.loads(said["body"]) == value, step
+            elif name in ("text", "base64", "repeat"):
+                assert said["body"] == bytes_of(expected), (step, said)
+            elif name != "count":
+                assert said[name] == value, (step, name, said)
+
+
+def assert_rows(database, case):
+    for each in case.get("rows", []):
+        assert [list(row) for row in database.rows(each["sql"])] == each["is"], each["sql"]
+
+
+# ---- the gateway
+
+
+def location_of(case):
+    """The gateway's directives for what the case says of its location."""
+    said = {"once": "required", "scope": "conformance", "tenant": "header", "on_5xx": "release", **case.get("location", {})}
+    assert set(said) <= LOCATION, case["name"]
+    lines = [f"once {said['once']};", f"once_scope {said['scope']};", f"once_on_5xx {said['on_5xx']};"]
+    lines.append("once_tenant none;" if said["tenant"] == "none" else "once_tenant $http_x_tenant;")
+    for name, directive in (("response_max", "response_max"), ("body_max", "body_max"), ("key_syntax", "key_syntax"), ("key_length", "key_length")):
+        if name in said:
+            lines.append(f"once_{directive} {said[name]};")
+    for name, directive in (("methods", "methods"), ("headers", "headers")):
+        if name in said:
+            lines.append(f"once_{directive} {' '.join(said[name])};")
+    if "wait_ms" in said:
+        lines.append(f"once_wait {said['wait_ms']}ms;")
+    if said.get("canonical_json"):
+        lines.append("once_canonical_json on;")
+    return f"location = /{case['name']} {{ {' '.join(lines)} proxy_pass http://app; }}"
+
+
+def config_of(listed):
+    return "\n".join(map(location_of, listed))
+
+
+class Gateway:
+    """The HTTP steps of a case."""
+
+    def __init__(self, door: Door, case):
+        assert set(case) <= CASE, set(case) - CASE
+        self.door, self.case, self.name = door, case, case["name"]
+        self.release = threading.Event()
+        self.background = {}
+        self.begun = 0
+        door.upstream.script(self.name, *(self.answer(each) for each in case.get("service", [{}])))
+
+    def answer(self, said):
+        assert set(said) <= SERVICE, (self.name, set(said) - SERVICE)
+
+        def do(_request):
+            body = bytes_of(said)
+            if body is None:
+                body = json.dumps({"execution": self.door.count(self.name)}).encode()
+            headers = [tuple(pair) for pair in said.get("headers", [["Content-Type", "application/json"]])]
+            pieces = said.get("pieces", 1)
+            return Answer(
+                status=said.get("status", 201), headers=tuple(headers), body=body, hold=self.release if said.get("hold") else None,
+                framing="chunked" if pieces > 1 else "length", piece=-(-len(body) // pieces) if pieces > 1 else None,
+            )  # fmt: skip
+
+        return Answer(do=do)
+
+    def request(self, step):
+        """(method, target, headers, body)"""
+        own = step.get("headers", [])
+        given = {name.lower() for name, _ in own}
+        headers = [("Host", step.get("host", "shop.test"))]
+        headers += [pair for pair in (("X-Tenant", "acme"), ("Content-Type", "application/json")) if pair[0].lower() not in given]
+        headers += [(name, value) for name, value in own if value is not None]
+        keys = step.get("key", f'"{self.name}"')
+        headers += [("Idempotency-Key", key) for key in ([] if keys is None else keys if isinstance(keys, list) else [keys])]
+        body = bytes_of(step.get("body", {"text": '{"amount": 100}'}))
+        return step.get("method", "POST"), f"/{self.name}{step.get('target', '')}", [*headers, ("X-Test", self.name)], body
+
+    def ask(self, step):
+        method, *rest = self.request(step)
+        with Http1(self.door.nginx.h1) as connection:
+            return connection.send(method, *rest, close=True).receive(method)
+
+    def step(self, step):
+        assert set(step) <= REQUEST, (self.name, set(step) - REQUEST)
+        if "release" in step:
+            self.release.set()
+        elif "sql" in step:
+            self.door.database.execute(step["sql"])
+        elif "join" in step:
+            thread, answers = self.background[step["join"]]
+            thread.join(60)
+            self.compare(answers[0], step["expect"])
+        elif "background" in step:
+            answers = []
+            thread = threading.Thread(target=lambda: answers.append(self.ask(step)), daemon=True)
+            thread.start()
+            self.background[step["background"]] = thread, answers
+            script = self.case.get("service", [{}])
+            if self.begun < len(script) and script[self.begun].get("hold"):
+                self.begun += 1
+                self.door.upstream.wait(self.name, self.begun)
+        else:
+            self.compare(self.ask(step), step["expect"])
+
+    def compare(self, answer, expected):
+        for name, value in expected.items():
+            if name == "problem":
+                self.compare_problem(answer, value, expected.get("more"))
+            elif name == "headers":
+                for header, text in value.items():
+                    assert answer.all(header) == [text], (self.name, header, answer)
+            elif name == "absent":
+                assert not [header for header in value if answer.all(header)], (self.name, answer)
+            elif name == "json":
+                assert json.loads(answer.body) == value, (self.name, answer)
+            elif name in ("text", "base64", "repeat"):
+                assert answer.body == bytes_of(expected), (self.name, answer)
+            elif name not in ("count", "more"):
+                assert getattr(answer, name) == value, (self.name, name, answer)
+
+    def compare_problem(self, answer, slug, more):
+        row = PROBLEMS["problems"][slug]
+        assert answer.header("Content-Type") == "application/problem+json", (self.name, answer)
+        assert answer.header("Cache-Control") == "no-store"
+        assert answer.header("Retry-After") == (None if row["retry_after"] is None else str(row["retry_after"]))
+        document = json.loads(answer.body)
+        document.pop("instance", None)
+        detail = row["detail"] + (f" {more}" if more else "")
+        expected = {"type": PROBLEMS["type_base"] + slug, "title": row["title"], "status": row["status"], "detail": detail, "retryable": row["retryable"]}
+        assert document == expected, (self.name, document)
+        assert answer.status == row["status"]
+
+    def runs(self):
+        assert self.door.count(self.name) == self.case["runs"], self.name

@@ -1,0 +1,32 @@
+#!/bin/sh
+# SPDX-License-Identifier: PostgreSQL
+# Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
+# registry and ends with 77 where its toolchain is missing. Then the matrix of docs/clients.md is compared with what has passed.
+set -eu
+cd "$(dirname "$0")/.."
+
+PGONCE_BUILD=${PGONCE_BUILD:-$PWD/build}
+PGONCE_CONFORMANCE_RESULTS=$(mktemp -d)
+export PGONCE_BUILD PGONCE_CONFORMANCE_RESULTS
+trap 'rm -rf "$PGONCE_CONFORMANCE_RESULTS"' EXIT
+
+failed="" left_out="" tested=""
+[ $# -gt 0 ] || set -- node python go java
+for language in "$@"; do
+	if [ ! -x "clients/$language/test.sh" ]; then
+		left_out="$left_out $language (there is none)"
+		continue
+	fi
+	echo "== clients/$language"
+	status=0
+	"clients/$language/test.sh" || status=$?
+	case $status in
+	0) tested="$tested $language" ;;
+	77) left_out="$left_out $language (its toolchain is missing)" ;;
+	*) failed="$failed $language" ;;
+	esac
+done
+/usr/bin/python3 tools/clients_matrix.py --results "$PGONCE_CONFORMANCE_RESULTS" --check || failed="$failed docs/clients.md"
+
+echo "tested:${tested:- nothing}; left out:${left_out:- nothing}; failed:${failed:- nothing}"
+[ -z "$failed" ]
