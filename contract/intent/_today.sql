@@ -5,5 +5,6 @@
 -- the general path, which is slower.
 --
 -- Why it is written so: a plan that has it contains the number, so that it opens and locks one partition and not all. STABLE and
--- inlined, the planner notes that the plan depends on this function, and makes it anew when it is replaced; IMMUTABLE it would not.
+-- inlined, the planner notes that the plan depends on this function, and makes it anew when it is replaced: IMMUTABLE it would not,
+-- where another inlined function stands between.
 CREATE FUNCTION once._today() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS $$ SELECT NULL::integer $$;

@@ -30,10 +30,10 @@ def test_add_days_moves_today_on_and_never_back(db):
 def test_a_session_follows_today(db):
     """Its plans, made when today was another day, are made anew."""
     connection = db.connect()
-    run(connection, "SET plan_cache_mode = force_generic_plan; PREPARE today AS SELECT once._today() - %s", today(db))
+    run(connection, "SET plan_cache_mode = force_generic_plan; PREPARE is_today AS SELECT once._is_today(%s)", today(db))
     for ahead in (0, -1, None, 0):
         set_today(db, ahead)
-        assert run(connection, "EXECUTE today") == [(ahead,)]
+        assert run(connection, "EXECUTE is_today") == [(ahead == 0,)]
         key = uuid7_days_ago(db, 0, random.getrandbits(48))
         assert Once(connection).finish_new(key=key) == 1
         assert Once(connection).start(key=key).verdict == "replay"
