@@ -16,7 +16,9 @@
 --
 -- Why it is written so: one INSERT and no look-up; ON CONFLICT DO NOTHING turns a race under
 -- REPEATABLE READ into 40001 and needs no EXCEPTION block, which would start a subtransaction. Only
--- a row left by a leased attempt makes it go further. Small bodies skip the policy:
+-- a row left by a leased attempt makes it go further. No plain INSERT, as finish_new has: a second
+-- finish, or a claim, of the same transaction may have stored the row. The day is not looked at once
+-- more: it was open when it was started, and the look-up has locked its partition since. Small bodies skip the policy:
 -- response_bytes_max is never below 8192. No setting but search_path: each costs a call 3,000
 -- instructions, and an INSERT of VALUES has but one plan.
 CREATE FUNCTION once.finish(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,

@@ -186,6 +186,29 @@ BROKEN = {
             transitions.test_no_event_with_a_wrong_fence_changes_anything,
         ],
     ),
+    "complete ignores the fence": (
+        replace("complete", FENCE, "AND "),
+        [
+            fences.test_an_attempt_that_lost_its_lease_cannot_complete,
+            fences.test_an_operators_decision_shuts_out_the_zombie,
+            fences.test_a_fence_from_the_future_or_none_holds_nothing,
+        ],
+    ),
+    "a completion is stored twice": (
+        replace("complete", "i.state IN ('processing', 'in_doubt')", "true"),
+        [
+            fences.test_a_completion_sent_twice_is_stored_once_and_told_so,
+            transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
+        ],
+    ),
+    "claim takes today for open whatever became of it": (
+        replace("_claim", "once._is_today(bucket)", "true"),
+        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 1), today.test_a_partition_of_today_that_is_gone_is_said],
+    ),
+    "a scope has every scope's policy": (
+        replace("_policy", "ORDER BY p.scope DESC", "ORDER BY p.scope"),
+        [policy.test_verify_absent_lets_the_next_attempt_run],
+    ),
     "renew ignores the fence": (
         replace("_renew", FENCE, "AND "),
         [fences.test_an_attempt_that_lost_its_lease_cannot_renew],
