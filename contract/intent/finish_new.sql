@@ -72,6 +72,15 @@ BEGIN
         IF fence IS NOT NULL THEN
             IF current_setting('transaction_isolation') = 'read committed' THEN
                 INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
+                    fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
+                    error_message)
+                VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
+                    fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
+                    error_message);
+                counted := nextval('once.counted_new');     -- an assignment starts no query
+                RETURN fence;
+            END IF;
+            INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
                 fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
                 error_message)
             VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
