@@ -9,7 +9,8 @@ import sys
 
 # Those with a substitute come first, in the order of enum native_function; the others are what these call.
 MIRRORED = """start start_new finish finish_new
-_enter _bucket _lock_id _is_open _note_start _noted_start _has_started _first_fence _is_plain _trace _body _respelled any_tenant""".split()
+_enter _bucket _bucket_of_other _within _lock_id _is_open _is_today _proceed _note_start _noted_start _has_started _first_fence _is_plain _is_usual _trace _body _body_of _respelled
+any_tenant""".split()
 OIDS = {"text": "TEXTOID", "bytea": "BYTEAOID", "int4": "INT4OID", "bool": "BOOLOID", "jsonb": "JSONBOID", "interval": "INTERVALOID", "anynonarray": "ANYNONARRAYOID"}
 TYPES = {"integer": "int4", "bigint": "int8", "boolean": "bool", "smallint": "int2"}
 

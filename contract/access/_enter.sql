@@ -8,11 +8,24 @@
 -- each function or operator that an expression does without saves nearly 2,000 instructions. The quick test lets nothing
 -- wrong through; what it does not know (a bound role, a long name) is left to once._check.
 CREATE FUNCTION once._enter(tenant text, scope text, key text, fingerprint bytea, holding boolean) RETURNS integer
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    bucket integer := once._bucket(key);
+    bucket integer;
 BEGIN
-    IF (bucket >= 0 AND scope <> '' AND octet_length(tenant || scope) <= 255
+    -- Of once._bucket only what this key needs. A key of today is one by comparison; else its time is reckoned.
+    IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
+        bucket := CASE WHEN key COLLATE "C" NOT LIKE '%-%-%-%-%-%' AND key COLLATE "C" !~ '[^0-9a-f-]'
+                       THEN once._within(key, once._today()) END;
+        IF bucket IS NULL THEN
+            bucket := once._bucket(key);
+        END IF;
+    ELSE
+        bucket := once._bucket_of_other(key);
+        IF bucket < 0 THEN
+            PERFORM once._check(tenant, scope, key, bucket, fingerprint);
+        END IF;
+    END IF;
+    IF (scope <> '' AND octet_length(tenant || scope) <= 255
         AND octet_length(fingerprint) IN (16, 20, 28, 32, 48, 64)       -- of the usual hashes
         AND current_setting('role') = 'none' AND once._find_native()     -- a constant
         AND has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')) IS NOT TRUE THEN

@@ -15,6 +15,7 @@ SET enable_seqscan = off AS $$
 DECLARE
     bucket integer := once._enter(tenant, consumer, message_id, fingerprint, false);
     now timestamptz := clock_timestamp();
+    open boolean;
     stored record;
     counted bigint;
 BEGIN
@@ -22,7 +23,12 @@ BEGIN
         traceparent := once._trace(traceparent);
     END IF;
     IF pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id)) THEN
-        IF bucket = 0 OR once._is_open(bucket) OR once._day_state(bucket) = 'open' THEN
+        IF bucket = 0 OR once._is_today(bucket) THEN
+            open := true;
+        ELSE                            -- apart: an expression is prepared as a whole
+            open := once._is_open(bucket) OR once._day_state(bucket) = 'open';
+        END IF;
+        IF open THEN
             INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
                 scope, key, fingerprint, traceparent)
             VALUES (now, now, now, bucket, CASE WHEN bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant,

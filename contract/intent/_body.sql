@@ -7,5 +7,5 @@ BEGIN
     IF num_nonnulls(response_text, response_json, response_body) > 1 THEN
         PERFORM once._refuse_outcome(tenant, scope, key, 'the body of an answer is given in more than one way');
     END IF;
-    RETURN convert_to(coalesce(response_text, response_json::text), 'UTF8');
+    RETURN once._body_of(response_text, response_json);
 END $$;

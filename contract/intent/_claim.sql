@@ -3,14 +3,16 @@
 -- once.claim_many. Raises nothing of its own; every outcome is a verdict, and 'mismatch', 'future'
 -- and 'missing' are for the caller to raise or to return. Looks before it inserts, in one
 -- statement: ON CONFLICT alone would wait for a report of this intent that is part of an open
--- transaction. Nobody can insert in between, since the advisory lock is held.
+-- transaction. Nobody can insert in between, since the advisory lock is held. Of bucket 0 and of
+-- today each plan opens one partition: see once.start.
 CREATE FUNCTION once._claim(tenant text, scope text, key text, bucket integer, fingerprint bytea, claimant text, lease interval,
     retention interval, traceparent text, takeover boolean) RETURNS once.claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     policy once.scope := once._policy(scope);
     locked boolean := pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key));
-    day text := once._day_state(bucket);
+    of_today boolean := bucket = once._today();
+    day text;
     now timestamptz := clock_timestamp();
     fence integer := 1;
     stored once.intent;
@@ -18,25 +20,55 @@ DECLARE
     outcome once.outcome;
     counted bigint;
 BEGIN
+    lease := coalesce(lease, policy.lease);
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
+    END IF;
+    IF bucket = 0 THEN
+        day := 'open';
+    ELSIF of_today THEN
+        IF once._is_today(bucket) THEN
+            day := 'open';
+        END IF;
+    END IF;
+    IF day IS NULL THEN
+        day := once._day_state(bucket);
     END IF;
     IF locked AND day = 'open' AND current_setting('transaction_read_only') = 'off' THEN
         IF bucket = 0 THEN
             fence := once._first_fence();
+            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
+                                          tenant, scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
+                   tenant, scope, key, fingerprint, claimant, traceparent
+             WHERE NOT EXISTS (SELECT FROM once.intent AS i
+                                WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
+                                  AND i.key = key COLLATE "C" AND i.bucket = 0)
+            ON CONFLICT DO NOTHING;
+        ELSIF of_today THEN
+            -- Were that another day by now, it would look in the wrong place: ON CONFLICT finds the row all the same.
+            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
+                                          tenant, scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
+                   tenant, scope, key, fingerprint, claimant, traceparent
+             WHERE NOT EXISTS (SELECT FROM once.intent AS i
+                                WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
+                                  AND i.key = key COLLATE "C" AND i.bucket = once._today())
+            ON CONFLICT DO NOTHING;
+        ELSE
+            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
+                                          tenant, scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
+                   tenant, scope, key, fingerprint, claimant, traceparent
+             WHERE NOT EXISTS (SELECT FROM once.intent AS i
+                                WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
+                                  AND i.key = key COLLATE "C" AND i.bucket = bucket)
+            ON CONFLICT DO NOTHING;
         END IF;
-        INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
-                                      tenant, scope, key, fingerprint, owner, traceparent)
-        SELECT now, now, now + retention, now + coalesce(lease, policy.lease), bucket, fence, 1, 'processing',
-               tenant, scope, key, fingerprint, claimant, traceparent
-         WHERE NOT EXISTS (SELECT FROM once.intent AS i
-                            WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
-                              AND i.key = key COLLATE "C" AND i.bucket = bucket)
-        ON CONFLICT DO NOTHING;
         IF FOUND THEN
             counted := nextval('once.counted_new');     -- an assignment starts no query
             RETURN ROW('new_claim', fence, 'processing', NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-                       now + coalesce(lease, policy.lease), 1, traceparent)::once.claimed;
+                       now + lease, 1, traceparent)::once.claimed;
         END IF;
     END IF;
 

@@ -5,9 +5,7 @@ CREATE FUNCTION once._policy(scope text) RETURNS once.scope LANGUAGE plpgsql STA
 DECLARE
     policy once.scope;
 BEGIN
-    SELECT p.* INTO policy FROM once.scope AS p WHERE p.scope = _policy.scope COLLATE "C";
-    IF NOT FOUND THEN
-        SELECT p.* INTO STRICT policy FROM once.scope AS p WHERE p.scope = '';
-    END IF;
+    -- '' comes before every other name.
+    SELECT p.* INTO STRICT policy FROM once.scope AS p WHERE p.scope IN ('', _policy.scope COLLATE "C") ORDER BY p.scope DESC LIMIT 1;
     RETURN policy;
 END $$;

@@ -24,15 +24,20 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    bucket integer := once._bucket(key);
+    bucket integer := once._enter(tenant, scope, key, fingerprint, false);
     claimed once.claimed;
 BEGIN
-    PERFORM once._check(tenant, scope, key, bucket, fingerprint);
-    PERFORM once._check_term('lease', lease, '7 days');
-    PERFORM once._check_term('retention', retention, '100 years');
+    IF lease IS NOT NULL THEN
+        PERFORM once._check_term('lease', lease, '7 days');
+    END IF;
+    IF retention IS NOT NULL THEN
+        PERFORM once._check_term('retention', retention, '100 years');
+    END IF;
     claimed := once._claim(tenant, scope, key, bucket, fingerprint, left(owner, 255), lease, retention, traceparent,
         takeover);
-    IF claimed.verdict = 'mismatch' THEN
+    IF claimed.verdict = 'new_claim' THEN       -- apart: an expression is prepared as a whole
+        RETURN claimed;
+    ELSIF claimed.verdict = 'mismatch' THEN
         PERFORM once._refuse('P4002', tenant, scope, key);
     ELSIF claimed.verdict IN ('future', 'missing') THEN
         PERFORM once._refuse_day(tenant, scope, key, bucket);

@@ -4,6 +4,9 @@
 -- fence is lost or the intent is finished otherwise: discard the result then. P4060 for too large a body, P4000 P4001
 -- P4003 for bad input. Can run in the transaction of the effect itself: then the outcome exists if and only if the
 -- effect does.
+--
+-- Why it is written so: an UPDATE that names a constant bucket opens one partition. It is once._report's, for what succeeds; where
+-- it finds nothing, once._report does, or knows why not.
 CREATE FUNCTION once.complete(scope text, key text, fence integer, response_status integer DEFAULT NULL,
     response_text text DEFAULT NULL, response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea,
     response_headers jsonb DEFAULT NULL, result_type text DEFAULT NULL, result_id text DEFAULT NULL, tenant text DEFAULT '')
@@ -12,21 +15,43 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    bucket integer := once._bucket(key);
+    bucket integer;
+    now timestamptz := clock_timestamp();
+    stored boolean;
     outcome once.outcome;
     reported text;
 BEGIN
     IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
         PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
     END IF;
-    PERFORM once._check(tenant, scope, key, bucket, E'\\x00000000000000000000000000000000');
+    bucket := once._enter(tenant, scope, key, E'\\x00000000000000000000000000000000', false);
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
     END IF;
-    outcome := ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL);
     IF NOT once._is_plain(response_status, response_body, response_headers) THEN
-        PERFORM once._check_outcome(tenant, scope, key, outcome);
+        PERFORM once._check_outcome(tenant, scope, key, ROW(response_status, response_body, response_headers, NULL, NULL, NULL, NULL));
     END IF;
+    IF bucket = once._today() THEN
+        UPDATE once.intent AS i
+           SET state = 'succeeded', updated_at = now, completed_at = now, lease_until = NULL, response_status = response_status,
+               response_body = response_body, response_headers = response_headers, result_type = result_type, result_id = result_id,
+               error_code = NULL, error_message = NULL
+         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+           AND i.bucket = once._today() AND i.fence = fence AND i.state IN ('processing', 'in_doubt');
+        stored := FOUND;
+    ELSIF bucket = 0 THEN
+        UPDATE once.intent AS i
+           SET state = 'succeeded', updated_at = now, completed_at = now, lease_until = NULL, response_status = response_status,
+               response_body = response_body, response_headers = response_headers, result_type = result_type, result_id = result_id,
+               error_code = NULL, error_message = NULL
+         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+           AND i.bucket = 0 AND i.fence = fence AND i.state IN ('processing', 'in_doubt');
+        stored := FOUND;
+    END IF;
+    IF stored THEN
+        RETURN true;
+    END IF;
+    outcome := ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL);
     reported := once._report(tenant, scope, key, bucket, fence, 'succeeded', outcome);
     IF reported = 'refused' THEN
         PERFORM once._refuse('P4010', tenant, scope, key, once._where_is(tenant, scope, key, bucket, fence));

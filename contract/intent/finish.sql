@@ -16,7 +16,9 @@
 --
 -- Why it is written so: one INSERT and no look-up; ON CONFLICT DO NOTHING turns a race under
 -- REPEATABLE READ into 40001 and needs no EXCEPTION block, which would start a subtransaction. Only
--- a row left by a leased attempt makes it go further. Small bodies skip the policy:
+-- a row left by a leased attempt makes it go further. No plain INSERT, as finish_new has: a second
+-- finish, or a claim, of the same transaction may have stored the row. The day is not looked at once
+-- more: it was open when it was started, and the look-up has locked its partition since. Small bodies skip the policy:
 -- response_bytes_max is never below 8192. No setting but search_path: each costs a call 3,000
 -- instructions, and an INSERT of VALUES has but one plan.
 CREATE FUNCTION once.finish(scope text, key text, fingerprint bytea, response_status integer DEFAULT NULL,
@@ -28,26 +30,38 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     bucket integer := once._enter(tenant, scope, key, fingerprint, false);
     now timestamptz := clock_timestamp();
-    fence integer := 1;
+    fence integer;
+    plain boolean;
     counted bigint;
 BEGIN
     IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
         PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
     END IF;
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
-        response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+        IF (response_text IS NULL OR response_json IS NULL) AND response_body IS NULL THEN
+            response_body := once._body_of(response_text, response_json);
+        ELSE
+            response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
+        END IF;
     END IF;
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
     END IF;
-    IF (once._has_started(tenant, scope, key) AND (bucket = 0 OR once._is_open(bucket))
-        AND state IN ('succeeded', 'failed_final', 'failed_retryable')
-        AND once._is_plain(response_status, response_body, response_headers)) IS NOT TRUE THEN
-        PERFORM once._check_finish(tenant, scope, key, bucket, state,
-            ROW(response_status, response_body, response_headers, NULL, NULL, NULL, NULL));
-    END IF;
     IF bucket = 0 THEN
         fence := once._noted_start(tenant, scope, key);
+    ELSIF once._has_started(tenant, scope, key) THEN
+        fence := 1;
+    END IF;
+    IF fence IS NOT NULL AND state IN ('succeeded', 'failed_final', 'failed_retryable')
+        AND once._is_usual(response_status, response_body) THEN
+        plain := true;
+        IF response_headers IS NOT NULL THEN
+            plain := jsonb_typeof(response_headers) = 'object';
+        END IF;
+    END IF;
+    IF plain IS NOT TRUE THEN
+        PERFORM once._check_finish(tenant, scope, key, bucket, state,
+            ROW(response_status, response_body, response_headers, NULL, NULL, NULL, NULL));
     END IF;
     INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
         fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)

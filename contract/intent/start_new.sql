@@ -9,23 +9,39 @@ SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     bucket integer := once._enter(tenant, scope, key, fingerprint, true);
+    of_today boolean := bucket = once._today();
     started once.started;
-    fence integer := 1;
+    fence integer;
     noted text;
 BEGIN
-    IF bucket > 0 THEN
+    IF of_today THEN
         PERFORM FROM once.intent AS i
           WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
-            AND i.bucket = bucket;
+            AND i.bucket = once._today();
     ELSIF bucket = 0 THEN
         PERFORM FROM once.intent AS i
           WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
             AND i.bucket = 0;
+    ELSIF bucket > 0 THEN
+        PERFORM FROM once.intent AS i
+          WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+            AND i.bucket = bucket;
     END IF;
-    IF NOT FOUND AND (bucket = 0 OR once._is_open(bucket)) THEN
-        IF bucket = 0 THEN
+    IF NOT FOUND AND bucket >= 0 THEN
+        IF of_today THEN
+            IF once._is_today(bucket) THEN
+                fence := 1;
+            END IF;
+        ELSIF bucket = 0 THEN
             fence := once._first_fence();
+        ELSIF once._is_open(bucket) THEN
+            fence := 1;
         END IF;
+    END IF;
+    IF fence = 1 THEN
+        noted := once._note_start(tenant, scope, key, '1');
+        RETURN 1;
+    ELSIF fence > 1 THEN
         noted := once._note_start(tenant, scope, key, fence::text);
         RETURN fence;
     END IF;

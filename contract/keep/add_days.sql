@@ -2,8 +2,9 @@
 -- once.add_days(ahead): makes the partitions that are missing, from the oldest open day to today
 -- plus ahead days (default: once.setting.days_ahead), for intents and for the outbox; on its first
 -- run also the row of settings and the default policy. Returns how many partitions it made. Safe to
--- call at any time and by many at once. ATTACH, because CREATE TABLE ... PARTITION OF would take an
--- ACCESS EXCLUSIVE lock on the parent and stop every claim.
+-- call at any time and by many at once. Moves once._today() on, where that is another day. ATTACH,
+-- because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent and stop
+-- every claim.
 CREATE FUNCTION once.add_days(ahead integer DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -53,5 +54,11 @@ BEGIN
             END IF;
         END IF;
     END LOOP;
+    IF (once._today() >= today) IS NOT TRUE THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
+        IF (once._today() >= today) IS NOT TRUE THEN
+            PERFORM once._set_today(today);
+        END IF;
+    END IF;
     RETURN made;
 END $$;

@@ -22,16 +22,28 @@ SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
     now timestamptz := clock_timestamp();
-    day integer := floor(date_part('epoch', now) / 86400);
+    day integer := once._day_at(now, once._today());
+    of_today boolean := day IS NOT NULL;
     kind text := coalesce(event_type, topic);
     bucket integer := once._enter(tenant, coalesce(scope, 'none'), coalesce(key, 'none'),
         E'\\x00000000000000000000000000000000', false);
     event_id uuid;
+    there boolean;
+    repeated boolean;
 BEGIN
-    IF (topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND payload IS NOT NULL
-        AND (scope IS NULL) = (key IS NULL) AND (headers IS NULL OR jsonb_typeof(headers) = 'object')
-        AND to_regclass(concat('once.outbox_d', day)) IS NOT NULL) IS NOT TRUE THEN
+    IF day IS NULL THEN
+        day := floor(date_part('epoch', now) / 86400);
+        there := to_regclass(concat('once.outbox_d', day)) IS NOT NULL;
+    ELSE
+        there := to_regclass('once.outbox_d' || once._today()::text) IS NOT NULL;
+    END IF;
+    IF (there AND topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND payload IS NOT NULL
+        AND (scope IS NULL) = (key IS NULL)) IS NOT TRUE THEN
         PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, day);
+    ELSIF headers IS NOT NULL THEN
+        IF jsonb_typeof(headers) <> 'object' THEN
+            PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, day);
+        END IF;
     END IF;
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
@@ -43,22 +55,32 @@ BEGIN
         event_id := encode(overlay(substring(sha256(convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
             FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
         -- An event that was committed after the snapshot does not show: today's index knows it, that of another day is not asked.
-        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
-           AND floor(date_part('epoch', transaction_timestamp()) / 86400) <> day THEN
-            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: this transaction began on another day',
-                DETAIL = format('an event of that day may be hidden from it: tenant=%L scope=%L key=%L event_type=%L', tenant, scope,
-                    key, kind), HINT = 'Retry the transaction.';
+        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+            IF floor(date_part('epoch', transaction_timestamp()) / 86400) <> day THEN
+                RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'pgonce: this transaction began on another day',
+                    DETAIL = format('an event of that day may be hidden from it: tenant=%L scope=%L key=%L event_type=%L', tenant,
+                        scope, key, kind), HINT = 'Retry the transaction.';
+            END IF;
         END IF;
         -- Under the event's own lock, so that no INSERT waits for another transaction; a fresh statement then looks.
         IF NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779)) THEN
             PERFORM once._refuse('P4029', tenant, scope, key, format('another transaction is emitting its event %s',
                 kind));
         END IF;
-        PERFORM FROM once.outbox AS o
-          WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
-            AND o.event_type = kind COLLATE "C" AND o.day < day;
-        IF FOUND OR ((pg_sequence_last_value('once.outbox_day_seq') / 256 = day) IS NOT TRUE
-                     AND once._emitted_later(tenant, scope, key, kind, day)) THEN
+        IF of_today THEN
+            PERFORM FROM once.outbox AS o
+              WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
+                AND o.event_type = kind COLLATE "C" AND o.day < coalesce(once._today(), day);
+        ELSE
+            PERFORM FROM once.outbox AS o
+              WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
+                AND o.event_type = kind COLLATE "C" AND o.day < day;
+        END IF;
+        repeated := FOUND;
+        IF (pg_sequence_last_value('once.outbox_day_seq') / 256 = day) IS NOT TRUE THEN
+            repeated := repeated OR once._emitted_later(tenant, scope, key, kind, day);
+        END IF;
+        IF repeated THEN
             PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, headers);
             RETURN event_id;
         END IF;

@@ -25,6 +25,7 @@ from . import test_policy as policy
 from . import test_redirects as redirects
 from . import test_roles as roles
 from . import test_started as started
+from . import test_today as today
 from . import test_transitions as transitions
 from . import test_vectors as vectors
 from .calls import Once, refused, retire, run, shorten_horizon, uuid7_days_ago
@@ -107,7 +108,8 @@ BROKEN = {
     ),
     "finish does not ask who started": (
         both(
-            replace("finish", "once._has_started(tenant, scope, key) AND", ""),
+            replace("finish", "once._has_started(tenant, scope, key)", "true"),
+            replace("finish", "once._noted_start(tenant, scope, key)", "coalesce(once._noted_start(tenant, scope, key), 1)"),
             replace("_check_finish", "once._noted_start(tenant, scope, key) IS NULL", "false"),
         ),
         [
@@ -121,7 +123,7 @@ BROKEN = {
         [lambda db: outcomes.test_an_outcome_that_is_none_is_refused_at_every_door_and_stores_nothing(db, {"response_status": 99999}, "complete_many")],
     ),
     "text is read as the escapes of bytea": (
-        replace("_body", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "coalesce(response_text, response_json::text)::bytea"),
+        replace("_body_of", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "coalesce(response_text, response_json::text)::bytea"),
         [lambda db: outcomes.test_text_is_stored_as_it_is(db, "finish")],
     ),
     "batches take no lock": (
@@ -140,7 +142,7 @@ BROKEN = {
         ],
     ),
     "finish_new does not look before it inserts": (
-        replace("finish_new", "IF NOT FOUND AND (bucket", "IF (bucket"),
+        replace("finish_new", "IF NOT FOUND AND bucket >= 0", "IF bucket >= 0"),
         [lambda db: one_effect.test_finish_new_does_not_wait_for_an_open_completion(db, False)],
     ),
     "finish_new has no ON CONFLICT": (
@@ -183,6 +185,29 @@ BROKEN = {
             fences.test_a_fence_from_the_future_or_none_holds_nothing,
             transitions.test_no_event_with_a_wrong_fence_changes_anything,
         ],
+    ),
+    "complete ignores the fence": (
+        replace("complete", FENCE, "AND "),
+        [
+            fences.test_an_attempt_that_lost_its_lease_cannot_complete,
+            fences.test_an_operators_decision_shuts_out_the_zombie,
+            fences.test_a_fence_from_the_future_or_none_holds_nothing,
+        ],
+    ),
+    "a completion is stored twice": (
+        replace("complete", "i.state IN ('processing', 'in_doubt')", "true"),
+        [
+            fences.test_a_completion_sent_twice_is_stored_once_and_told_so,
+            transitions.test_the_changes_of_state_are_exactly_those_of_the_table,
+        ],
+    ),
+    "claim takes today for open whatever became of it": (
+        replace("_claim", "once._is_today(bucket)", "true"),
+        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 1), today.test_a_partition_of_today_that_is_gone_is_said],
+    ),
+    "a scope has every scope's policy": (
+        replace("_policy", "ORDER BY p.scope DESC", "ORDER BY p.scope"),
+        [policy.test_verify_absent_lets_the_next_attempt_run],
     ),
     "renew ignores the fence": (
         replace("_renew", FENCE, "AND "),
@@ -246,7 +271,7 @@ BROKEN = {
         ],
     ),
     "emit forgets the days before": (
-        replace("emit", "o.day < day", "false"),
+        replace("emit", "o.day < coalesce(once._today(), day)", "false"),
         [emit.test_the_same_event_again_on_another_day_is_the_same_event],
     ),
     "emit forgets the days after": (
@@ -316,10 +341,71 @@ BROKEN = {
     ),
     "the day is looked at before the table is locked": (
         both(
-            replace("start", "bucket = 0 OR once._is_open(bucket)", "bucket >= 0"),
+            replace("start", "ELSIF once._is_open(bucket)", "ELSIF bucket >= 0"),
             replace("_enter", "RETURN bucket;", "RETURN CASE WHEN bucket = 0 OR once._is_open(bucket) THEN bucket END;"),
         ),
-        [buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it],
+        [lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, False)],
+    ),
+    **{
+        f"{function} takes today for open whatever became of it": (
+            replace(function, "once._is_today(bucket)", "true"),
+            [
+                lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, True),
+                lambda db: today.test_a_call_during_which_today_becomes_another_day_answers_as_before_or_after(db, 1),
+            ],
+        )
+        for function in ("start", "start_new", "finish_new")
+    },
+    "receive takes today for open whatever became of it": (
+        replace("receive", "once._is_today(bucket)", "bucket >= 0"),
+        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 0), today.test_a_partition_of_today_that_is_gone_is_said],
+    ),
+    "today need not have begun": (
+        replace("_is_today", "clock_timestamp() >= to_timestamp(once._today() * 86400::double precision)", "true"),
+        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 1)],
+    ),
+    "today need not have a partition": (
+        replace("_is_today", "AND to_regclass('once.intent_d' || once._today()::text) IS NOT NULL", ""),
+        [
+            today.test_a_partition_of_today_that_is_gone_is_said,
+            lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, True),
+        ],
+    ),
+    "today is a truth for ever": (
+        both(replace("_today", "STABLE", "IMMUTABLE"), replace("_set_today", "STABLE", "IMMUTABLE")),
+        [today.test_a_session_follows_today],
+    ),
+    "today goes back": (
+        replace("add_days", "(once._today() >= today) IS NOT TRUE", "once._today() IS DISTINCT FROM today"),
+        [today.test_add_days_moves_today_on_and_never_back],
+    ),
+    "nobody moves today on": (
+        replace("add_days", "PERFORM once._set_today(today);", ""),
+        [today.test_add_days_moves_today_on_and_never_back],
+    ),
+    "today has its keys from the day after, too": (
+        replace("_within", "(day + 1)", "(day + 2)"),
+        [today.test_the_gate_has_each_key_of_its_own_day],
+    ),
+    "today has its keys in either case": (
+        replace("_enter", "'[^0-9a-f-]'", "'[^0-9a-fA-F-]'"),
+        [today.test_the_gate_has_each_key_of_its_own_day],
+    ),
+    "today has whatever looks like its keys": (
+        replace("_enter", """key COLLATE "C" NOT LIKE '%-%-%-%-%-%' AND""", ""),
+        [today.test_the_gate_has_each_key_of_its_own_day],
+    ),
+    "plans open all days": (
+        replace("start", "bucket = once._today();", "false;"),
+        [lambda db: today.test_start_emit_and_finish_lock_nothing_that_other_backends_look_at(db, True)],
+    ),
+    "finish_new inserts plainly above READ COMMITTED": (
+        replace("finish_new", "= 'read committed'", "<> ''"),
+        [races_of_claims],
+    ),
+    "finish_new inserts plainly without the lock": (
+        no_lock("_enter"),
+        [one_effect.test_a_second_finish_new_is_told_at_once_while_the_first_is_uncommitted],
     ),
     "a day may lie ahead": (
         replace("_is_open", "bucket <= date_part('epoch', clock_timestamp()) / 86400", "true"),
@@ -377,7 +463,7 @@ BROKEN = {
         [retire_only_with_nobody_under_lease],
     ),
     "keys of any characters": (
-        replace("_bucket", "AND key COLLATE \"C\" ~ '^[ -~]+$'", ""),
+        replace("_bucket_of_other", "AND key COLLATE \"C\" ~ '^[ -~]+$'", ""),
         [lambda db: hostile.test_a_malformed_key_is_refused_at_every_door(db, "a\nb")],
     ),
     "a UUIDv7 of any letter case is not recognised": (
@@ -392,7 +478,7 @@ BROKEN = {
         ],
     ),
     "only one spelling of a UUIDv7 has its day": (
-        replace("_bucket", "THEN once._respelled(key)", "THEN 0"),
+        replace("_bucket_of_other", "THEN once._respelled(key)", "THEN 0"),
         [
             buckets.test_a_uuid7_has_its_birthday_in_any_spelling,
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
@@ -598,7 +684,7 @@ BROKEN = {
         ],
     ),
     "start writes": (
-        replace("start", "BEGIN IF bucket > 0", "BEGIN PERFORM pg_current_xact_id(); IF bucket > 0"),
+        replace("start", "BEGIN IF of_today", "BEGIN PERFORM pg_current_xact_id(); IF of_today"),
         [plans.test_start_writes_nothing],
     ),
     "an error says the wrong thing": (

@@ -359,10 +359,13 @@ def test_a_day_is_not_retired_under_an_old_snapshot(db):
     assert Once(db.connect()).start(key=kept).response_body == b"kept"
 
 
-def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db):
+@pytest.mark.parametrize("late", [False, True], ids=["", "no keeper has run since that day"])
+def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, late):
     """It has passed the gate while the day was open, and then waits for the table that is being changed."""
     shorten_horizon(db)
-    kept, new = uuid7_days_ago(db, 2, 1), uuid7_days_ago(db, 2, 2)
+    if late:
+        db.execute(f"SELECT once._set_today({today(db) - 2})")
+    kept, *new = (uuid7_days_ago(db, 2, number) for number in range(4))
     Once(db.connect()).finish_new(key=kept, response_body=b"kept")
     retiring = db.connect(isolation="READ COMMITTED")
     run(retiring, "SELECT once.retire_day(%s)", today(db) - 2)
@@ -376,9 +379,9 @@ def test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(d
     assert in_threads(
         [
             lambda: attempts[0].start(key=kept).response_body,
-            lambda: code_of(lambda: attempts[1].start(key=new)),
-            lambda: code_of(lambda: attempts[2].start_new(key=new)),
-            lambda: code_of(lambda: attempts[3].finish_new(key=new)),
+            lambda: code_of(lambda: attempts[1].start(key=new[0])),
+            lambda: code_of(lambda: attempts[2].start_new(key=new[1])),
+            lambda: code_of(lambda: attempts[3].finish_new(key=new[2])),
             commit_when_all_wait,
         ]
     ) == [b"kept", "P4041", "P4041", "P4041", None]

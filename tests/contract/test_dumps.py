@@ -348,6 +348,8 @@ def assert_same(old, restored, but=()):
     for name in there:
         if not (old.how == "extension" and ANEW.match(name) or name in but):
             assert here[name] == there[name], name
+    if old.how == "extension":  # once._today() is as installed: until a keeper comes, calls are slower
+        assert restored.value("SELECT once._today()") is None and restored.value("SELECT once.add_days()") == 0
     assert restored.rows(OBJECTS) == old.db.rows(OBJECTS)
 
 

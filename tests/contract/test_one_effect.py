@@ -6,7 +6,7 @@ import threading
 import psycopg2
 import pytest
 
-from .calls import LEVELS, Once, effects, in_threads, let_lease_pass, make_effect, refused, run
+from .calls import LEVELS, Once, effects, in_threads, let_lease_pass, make_effect, refused, run, uuid7_days_ago
 
 ATTEMPTS = 64
 DOORS = ("same transaction", "leased", "both")
@@ -132,6 +132,19 @@ def test_a_second_start_is_told_at_once_that_the_first_is_running(db):
     second.rollback()
     first.commit()
     assert Once(second).start(key="k").verdict == "replay"
+
+
+def test_a_second_finish_new_is_told_at_once_while_the_first_is_uncommitted(db):
+    """In READ COMMITTED, where it inserts without asking for a conflict: the lock is what stands between."""
+    key = uuid7_days_ago(db, 0)
+    first, second = (db.connect(isolation="READ COMMITTED", lock_timeout="5s") for _ in range(2))
+    Once(first).finish_new(key=key, response_body=b"first")
+    with refused("P4029"):
+        Once(second).finish_new(key=key, response_body=b"second")
+    second.rollback()
+    first.commit()
+    with refused("P4020"):
+        Once(second).finish_new(key=key, response_body=b"second")
 
 
 def test_a_second_claim_is_told_at_once_while_the_first_is_uncommitted(db):

@@ -69,8 +69,8 @@ MUTATIONS = {
     "no lock": ("_enter", "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))", "true"),
     "another message": ("errors", "active", "busy"),
     "a fence too high": ("_first_fence", "+ 1", "+ 2"),
-    "finish without a start": ("finish", "(once._has_started(tenant, scope, key) AND (bucket", "((bucket"),
-    "a body is lost": ("_body", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "NULL::bytea"),
+    "finish without a start": ("finish", "once._has_started(tenant, scope, key)", "true"),
+    "a body is lost": ("_body_of", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "NULL::bytea"),
     "fences do not count": ("_report", "AND i.fence = fence AND ", "AND "),
 }
 
