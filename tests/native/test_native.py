@@ -2,6 +2,7 @@
 """pgonce_native: what C answers is what SQL answers, and whatever changes under it sends everything back to SQL. The whole contract's tests run with it, too
 (PGONCE_NATIVE=1); here is what only it can break."""
 
+import contextlib
 import pathlib
 import shutil
 import threading
@@ -12,7 +13,8 @@ import psycopg2
 import pytest
 
 from harness.native import install_native, library, native_script
-from harness.postgres import wait_until
+from harness.postgres import Postgres, wait_until
+from harness.wire import Wire
 
 pytestmark = pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")
 
@@ -122,8 +124,8 @@ STORIES = {
     "all at once": [[f"SELECT once.finish_new('s', 'k', {F}, 201, response_text => 'x')"], [f"SELECT once.finish_new('s', 'k', {F}, 201)"]],
     "a trace": [[start(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'"), finish(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'")], [start()]],
     "traces that are none": [
-        [start(more=f", traceparent => '{each}'"), finish(more=f", traceparent => '{each}'")]
-        for each in ("", "x", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01")
+        [start(f"k{number}", more=f", traceparent => '{each}'"), finish(f"k{number}", more=f", traceparent => '{each}'")]
+        for number, each in enumerate(("", "x", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01"))
     ],
     "nulls": [[f"SELECT * FROM once.start(NULL, 'k', {F})"], [f"SELECT * FROM once.start('s', NULL, {F})"], ["SELECT * FROM once.start('s', 'k', NULL)"],
               [start(more=", NULL")], [start(), finish(more=", state => NULL")]],
@@ -234,12 +236,15 @@ def test_a_function_without_the_library_s_schema_goes_back_to_sql_in_running_ses
     assert session.answered("EXECUTE p") == 1
 
 
-@pytest.mark.parametrize("function, old, new", [
+OTHER_TEXTS = [
     ("_enter", "bucket >= 0", "bucket >= 0 AND key <> 'k'"),
     ("_note_start", "'once.started'", "'once.begun'"),
     ("start", "'replay', 'succeeded'", "'replay', 'done'"),
     ("_bucket", "'^[ -~]+$'", "'^[a-z]+$'"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, old, new", OTHER_TEXTS)
 def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, session, function, old, new):
     from harness.mutation import mutate
 
@@ -254,7 +259,7 @@ def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, sessi
     assert session.answered("EXECUTE p") == 1
 
 
-@pytest.mark.parametrize("change, back", [
+TABLE_CHANGES = [
     ("CREATE TRIGGER x BEFORE INSERT ON once.intent_d0 FOR EACH ROW EXECUTE FUNCTION once._refuse_closed()", "DROP TRIGGER x ON once.intent_d0"),
     ("ALTER TABLE once.intent_d0 ADD CONSTRAINT x CHECK (key <> 'z')", "ALTER TABLE once.intent_d0 DROP CONSTRAINT x"),
     ("ALTER TABLE once.intent ADD COLUMN x integer", "ALTER TABLE once.intent DROP COLUMN x"),
@@ -264,7 +269,10 @@ def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, sessi
     ("ALTER TABLE once.intent DETACH PARTITION once.intent_d0", "ALTER TABLE once.intent ATTACH PARTITION once.intent_d0 FOR VALUES FROM (0) TO (1)"),
     ("ALTER FUNCTION once.finish SET enable_seqscan = off", "ALTER FUNCTION once.finish RESET enable_seqscan"),
     ("ALTER FUNCTION once.finish SECURITY INVOKER", "ALTER FUNCTION once.finish SECURITY DEFINER"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change, back", TABLE_CHANGES)
 def test_a_change_of_the_tables_sends_finish_to_sql(native, session, change, back):
     work = f"SELECT once.finish_new('s', md5(random()::text), {F})"
     assert session.answered(work) == 1
@@ -323,6 +331,146 @@ def test_a_right_that_is_taken_away_is_missed_at_once(native):
         assert session.outcome(start())[0] == "42501"
     finally:
         native.execute("DROP ROLE native_leaver")
+
+
+@contextlib.contextmanager
+def roles_of(native):
+    """One who may be anybody of the others."""
+    native.execute("DROP ROLE IF EXISTS native_app, native_bound, native_none, native_any")
+    native.execute("""CREATE ROLE native_app LOGIN; CREATE ROLE native_bound LOGIN; CREATE ROLE native_none LOGIN; CREATE ROLE native_any LOGIN;
+        GRANT once_app TO native_app, native_any; GRANT once_tenant TO native_bound; GRANT native_app, native_bound, native_none TO native_any;
+        SELECT once.bind('native_bound', 'a')""")
+    try:
+        yield native
+    finally:
+        native.execute("DROP OWNED BY native_app, native_bound, native_none, native_any; DROP ROLE native_app, native_bound, native_none, native_any")
+
+
+@pytest.fixture
+def roles(native):
+    with roles_of(native):
+        yield native
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_above_read_committed_a_start_sees_what_its_transaction_s_snapshot_sees(native, level):
+    told = []
+    for way in ("on", "off"):
+        session, other = Session(native), Session(native)
+        session(f"SELECT once.start('warm', '{way}', {F})")
+        session(f"SET once.native = {way}")
+        session(f"BEGIN ISOLATION LEVEL {level}")
+        session("SELECT count(*) FROM once.intent")
+        other(f"SELECT once.finish_new('s', '{way}', {F})")
+        told.append([session.outcome(start(way)), session.outcome(finish(way)), session("ROLLBACK")])
+        for query in (start(way), finish(way), f"SELECT once.start_new('s', 'z{way}', {F})", f"SELECT once.finish_new('s', 'z{way}', {F})"):
+            before = session.value(ANSWERED)
+            session(f"BEGIN ISOLATION LEVEL {level}")
+            session.outcome(query)
+            session("ROLLBACK")
+            assert session.value(ANSWERED) == before
+    assert told[0] == told[1]
+    assert told[0][0][0][0] == "proceed" and told[0][1][0] == "40001"
+
+
+def test_who_has_set_a_role_is_judged_by_that_role(roles):
+    for role, tenant, code in (("native_bound", "b", "P4003"), ("native_none", "a", "42501"), ("native_bound", "a", "proceed"), ("native_app", "b", "proceed")):
+        told = []
+        for way in ("on", "off"):
+            session = Session(roles, user="native_any")
+            session(f"SELECT once.start('warm', 'up', {F})")
+            session(f"SET once.native = {way}; SET ROLE {role}; BEGIN")
+            told.append([session.outcome(f"SELECT * FROM once.start('s', 'k', {F}, '{tenant}')")])
+            session("ROLLBACK; BEGIN")
+            told[-1].append(session.outcome(f"SELECT once.finish_new('s', 'k', {F}, tenant => '{tenant}')"))
+            session("ROLLBACK")
+        assert told[0] == told[1]
+        assert told[0][0][0] == code or told[0][0][0][0] == code
+
+
+def test_a_row_is_there_for_the_next_statement_of_a_statement_that_is_not_over(native):
+    """A driver that fetches in parts leaves a statement open; nothing of the server's own says then that a command has ended."""
+    for way in ("on", "off"):
+        with Wire(native) as wire:
+            wire.query(f"SELECT once.start('warm', 'up', {F})")
+            wire.query(f"SET once.native = {way}")
+            wire.query("BEGIN")
+            call = f"SELECT once.finish_new('{way}', 'k' || n, {F}) FROM generate_series(1, 3) AS n"
+            assert wire.fetch_some_and_query(call, 1, f"SELECT count(*) FROM once.intent WHERE scope = '{way}'") == ["1", "1"]
+            assert wire.query(ANSWERED) == (["1"] if way == "on" else ["0"])
+
+
+def test_a_right_is_missed_also_where_nothing_is_called(roles):
+    """The executor asks when it begins."""
+    session = Session(roles, user="native_none")
+    roles.execute("GRANT USAGE ON SCHEMA once TO native_none; LOAD '$libdir/plpgsql'")
+    session("SELECT once_native.load()")
+    for call in (start(), f"SELECT once.start_new('s', 'k', {F})", finish(), f"SELECT once.finish_new('s', 'k', {F})"):
+        name = call[call.index("once.") :].split("(")[0].removeprefix("once.")
+        for query in (call, f"EXPLAIN {call}"):
+            assert session.outcome(query)[:2] == ("42501", f"permission denied for function {name}")
+        expression = call.replace("SELECT * FROM", "SELECT")
+        assert session.outcome(f"{expression} FROM generate_series(1, 0)")[:2] == ("42501", f"permission denied for function {name}")
+
+
+def test_a_substitute_that_may_not_be_called_is_none(roles):
+    roles.execute("REVOKE EXECUTE ON FUNCTION once_native.start FROM PUBLIC")
+    session = Session(roles, user="native_app")
+    session(f"SELECT once.start('warm', 'up', {F})")
+    assert session.outcome(start())[0][0] == "proceed"
+    assert session.answered(start()) == 0
+    assert session.answered(f"SELECT once.start_new('s', 'k', {F})") == 1
+
+
+def test_off_counts_at_once_also_in_a_plan_that_was_made_before(native, session):
+    session(f"PREPARE p AS SELECT set_config('once.native', CASE WHEN $1 THEN 'on' ELSE 'off' END, false), once.start('s', 'k', {F})")
+    for _ in range(7):
+        assert session.answered("EXECUTE p (true)") == 1
+    assert session.answered("EXECUTE p (false)") == 0
+    assert "once_native" not in str(session(f"EXPLAIN (VERBOSE) {start()}"))
+    assert session.answered(start()) == 0
+    session("SET once.native = on")
+    assert "once_native" in str(session(f"EXPLAIN (VERBOSE) {start()}"))
+
+
+def test_in_a_parallel_worker_c_does_what_sql_does(native, session):
+    name = "force_parallel_mode" if session.connection.server_version < 160000 else "debug_parallel_query"
+    session(f"CREATE FUNCTION f() RETURNS text LANGUAGE sql PARALLEL SAFE AS $$ SELECT (once.start('s', 'k', {F})).verdict $$")
+    session(f"CREATE FUNCTION g() RETURNS integer LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN RETURN once.finish_new('s', 'l', {F}); END $$")
+    session(f"SET {name} = on")
+    for query in ("SELECT f()", "SELECT g()"):
+        told = []
+        for way in ("on", "off"):
+            session(f"SET once.native = {way}")
+            assert "Gather" in str(session(f"EXPLAIN {query}"))
+            told.append(session.outcome(query))
+        assert told[0] == told[1] and told[0][0] == "25000", told
+    assert session.value("SELECT count(*) FROM once.intent") == 0
+
+
+def test_on_a_standby_c_refuses_as_sql_does(server):
+    """Also where the session was there before the extension came."""
+    with Postgres(settings={"wal_level": "replica"}) as primary:
+        database = primary.new_database()
+        install_native(database)
+        database.execute(f"SELECT once.finish_new('s', 'k', {F}, 200)")
+        with Postgres(settings=primary.settings, copy_of=primary) as standby:
+            standby.stop()
+            (standby.data / "standby.signal").touch()
+            standby.start()
+            told = {}
+            for way in ("on", "off"):
+                connection = standby.connect(database.name)
+                session = Session.__new__(Session)
+                session.connection, session.cursor = connection, connection.cursor()
+                session.outcome(start("warm"))
+                session(f"SET once.native = {way}")
+                told[way] = [session.outcome(query) for query in (start(), start("l"), finish(), f"SELECT once.start_new('s', 'k', {F})",
+                             f"SELECT once.start_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'k', {F})")]  # fmt: skip
+                assert session.value(ANSWERED) == 0
+                connection.close()
+            assert told["on"] == told["off"]
+            assert told["on"][0][0][0] == "replay" and told["on"][5][0] == "25006"
 
 
 @pytest.mark.parametrize("left", [None, b"", b"\x7fELF", "/lib/x86_64-linux-gnu/libm.so.6"])
