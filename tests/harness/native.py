@@ -45,7 +45,7 @@ def mutant(directory, *changes):
     for name, text in texts.items():
         (directory / name).write_text(text)
     made = directory / "pgonce_native.so"
-    command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers, "-o", str(made)]
+    command = ["cc", "-shared", "-fPIC", "-O1", "-g", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers, "-o", str(made)]
     done = subprocess.run(command + [str(directory / name) for name in sorted(texts) if name.endswith(".c")], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"the mutant does not compile:\n{done.stderr[-4000:]}")
@@ -82,7 +82,7 @@ def with_points(directory):
     (directory / "trampolines.s").write_text(".text\n.hidden native_point\n" + "".join(texts) + '.section .note.GNU-stack,"",@progbits\n')
     headers = subprocess.run(["pg_config", "--includedir-server"], capture_output=True, text=True, check=True).stdout.strip()
     wrap = [f"-Wl,--wrap={name}" for name in names]
-    sources = [str(directory / name) for name in ("hook.c", "known.c", "store.c", "attempt.c", "mirrored.c", "trampolines.s")]
+    sources = [str(directory / "trampolines.s"), *(str(path) for path in sorted(directory.glob("*.c")))]
     command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers, "-o", str(plain), *wrap, *sources]
     # Apart, since what it calls is not to be wrapped.
     apart = ["cc", "-c", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden", "-isystem", headers, "-o", str(directory / "points.o"), str(ROOT / "tests/native/points.c")]

@@ -22,6 +22,8 @@ NOTHING, OUT_OF_MEMORY, FORGET, FORGET_ALWAYS = range(4)
 POINTS_MAX = 4000
 STORED = "SELECT tenant, scope, replace(key, %s, ''), bucket > 0, fence, attempts, state, response_status, response_body, owner FROM once.intent WHERE key LIKE %s ORDER BY 2, 3"
 
+EVENTS = "SELECT topic, event_type, aggregate_id, replace(key, %s, ''), payload FROM once.outbox WHERE key LIKE %s"
+
 
 @pytest.fixture(scope="module")
 def points():
@@ -51,6 +53,11 @@ def work(prefix):
         f"SELECT verdict, response_status, response_body FROM once.start('s', '{prefix}a', {F}, traceparent => '00-{'a' * 32}-{'b' * 16}-01')",
         f"SELECT once.finish_new('s', '{prefix}b', {F}, 200, response_text => repeat('text', 1000))",
         f"SELECT once.start_new('s', '{prefix}c', {F})",
+        f"SELECT verdict, fence, attempts FROM once.claim('s', '{prefix}d', {F}, 'me')",
+        f"SELECT once.complete('s', '{prefix}d', 1, 200, response_text => 'done')",
+        f"SELECT once.receive('s', '{prefix}e', {F})",
+        f"SELECT once.receive('s', '{prefix}e', {F})",
+        f"SELECT once.emit('t', '{{\"n\": 1}}', 'order', '7', scope => 's', key => '{prefix}a') IS NULL",
     ]
 
 
@@ -65,12 +72,12 @@ def run(session, prefix):
 
 
 def stored(session, prefix):
-    return [tuple(row) for row in session(STORED, prefix, prefix + "%")]
+    return [tuple(row) for query in (STORED, EVENTS) for row in session(query, prefix, prefix + "%")]
 
 
 def fresh(db):
     session = Session(db)
-    session(f"SELECT once.start('warm', 'up', {F})")
+    session(f"SELECT once.start('warm', 'up', {F}), once.emit('t', '1', scope => 's', key => 'warm')")
     assert session.value("SHOW once.native") == "on"
     return session
 
@@ -91,7 +98,7 @@ def test_memory_that_runs_out_at_any_call_ends_in_an_error_and_leaves_nothing(pr
         for before in work(prefix)[:query]:
             session(before)
         if not warm:
-            prepared.execute("COMMENT ON FUNCTION once._trace IS NULL; ALTER FUNCTION once._trace COST 100; ANALYZE once.intent_d0")
+            prepared.execute("COMMENT ON FUNCTION once._trace IS NULL; ALTER FUNCTION once._trace COST 100; ANALYZE once.intent_d0; ANALYZE once.outbox")
         inside = query < 3
         if inside:
             session("SAVEPOINT x")
@@ -112,7 +119,7 @@ def test_memory_that_runs_out_at_any_call_ends_in_an_error_and_leaves_nothing(pr
         # The session is as good as new.
         rest = [session.outcome(each) for each in work(prefix)[query if failed else query + 1 :]]
         assert all(isinstance(each, list) for each in rest), rest
-        assert len(stored(session, prefix)) == 2
+        assert len(stored(session, prefix)) == 5
         if not failed:
             break
     else:
@@ -144,7 +151,7 @@ def test_catalogues_that_are_forgotten_at_any_call_change_no_answer(prepared):
     assert session.value(f"SELECT once_native.arm({NOTHING}, 0, 0)") > 50
     before = session.value(ANSWERED)
     assert run(session, "after-") == expected
-    assert session.value(ANSWERED) == before + 5
+    assert session.value(ANSWERED) == before + 10
     whole(prepared)
 
 
