@@ -120,7 +120,7 @@ class Side:
         if what == "EXTENSION":  # comes and goes while sessions work, on the side that has it
             if self.library:
                 self.present = not self.present
-                self.admin.cursor().execute(native_script(self.library) if self.present else "SET client_min_messages = error; DROP SCHEMA once_native CASCADE")
+                self.admin.cursor().execute(native_script(self.library) if self.present else "SET client_min_messages = error; DROP SCHEMA once_native CASCADE; RESET client_min_messages")
             return None
         if what.startswith("HOLD"):  # until the next upkeep, what wants to write, or to look, waits for a lock, and gives up
             self.holder = self.admin

@@ -86,7 +86,7 @@ MUTATIONS = {
               STORY("terms that are no hours, or none"), {}),
     "a retention": ([("claim.c", "|| !PG_ARGISNULL(CLAIM_RETENTION)", "")], STORY("terms that are no hours, or none"), {}),
     "a long owner": ([("claim.c", "if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) {", "if (false) {")], STORY("an owner that is long"), {}),
-    "the scope's own policy": ([("store.c", "if (row == NULL) {\n\t\t\tkey_of_text", "{\n\t\t\tkey_of_text")], STORY("a claim of a policy"), {}),
+    "the scope's own policy": ([("store.c", "if (row == NULL) {\n\t\t\tnative_key_of_text", "{\n\t\t\tnative_key_of_text")], STORY("a claim of a policy"), {}),
     "an event's lock": ([("outbox.c", "native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&", "")],
                         t.test_an_event_that_another_transaction_emits_is_refused, {}),
     "an event that is being inserted": ([("outbox.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
