@@ -130,7 +130,6 @@ static void relation_changed(Datum unused, Oid relation)
 			leaves[i].relation = InvalidOid;
 		}
 	}
-	native_outbox_forget(relation);
 	if (!OidIsValid(relation) || !contract_fits || relation == contract.intent || relation == contract.outbox ||
 	    relation == contract.outbox_day || relation == contract.counted_new || relation == contract.counted_replay ||
 	    relation == contract.counted_process || relation == contract.counted_duplicate ||

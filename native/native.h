@@ -185,7 +185,8 @@ extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly
 extern int32 native_first_fence(const native_contract *contract);
 extern bool native_day_has_begun(int32 bucket, TimestampTz now);
 
-/* attempt.c */
+/* arguments.c */
+extern bool native_may_execute(Oid function, Oid role);
 extern bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
                          int fingerprint, int tenant);
 extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL for what is no traceparent */
@@ -199,7 +200,7 @@ extern bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *c
 extern bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 
 /* outbox.c */
-extern void native_outbox_forget(Oid relation);
+extern void native_outbox_init(void);
 extern bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 
 /* The arguments' numbers of an outcome in once.finish, once.finish_new and once.complete. */

@@ -25,6 +25,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
+#include "utils/inval.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -107,12 +108,18 @@ typedef struct outbox_leaf {
 static outbox_leaf last_leaf;
 static Oid last_outbox; /* its parent */
 
-void native_outbox_forget(Oid relation)
+static void relation_changed(Datum unused, Oid relation)
 {
+	(void)unused;
 	if (!OidIsValid(relation) || relation == last_leaf.relation || relation == last_leaf.single ||
 	    relation == last_leaf.ordered || relation == last_leaf.sequence || relation == last_outbox) {
 		last_leaf.relation = InvalidOid;
 	}
+}
+
+void native_outbox_init(void)
+{
+	CacheRegisterRelcacheCallback(relation_changed, (Datum)0);
 }
 
 /* Whether the parent is as the contract makes it: partitioned by day, ids of a sequence, xid by

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server"),
     pytest.mark.plain("a sanitized library does not run under valgrind"),
 ]
-OF_THE_LIBRARY = re.compile(r"pgonce_native\.so|\((hook|known|store|attempt|claim|outbox)\.c:\d+\)")
+OF_THE_LIBRARY = re.compile(r"pgonce_native\.so|\((hook|known|store|arguments|attempt|claim|outbox)\.c:\d+\)")
 OF_SQL = re.compile(r"plpgsql_call_handler|fmgr_security_definer|fmgr_sql")  # from there on a stack only says who has called
 
 
