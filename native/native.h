@@ -189,7 +189,7 @@ extern bool native_day_has_begun(int32 bucket, TimestampTz now);
 extern bool native_may_execute(Oid function, Oid role);
 extern bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
                          int fingerprint, int tenant);
-extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL for what is no traceparent */
+extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: it is none */
 extern TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count);
 extern bool native_outcome_is_plain(FunctionCallInfo fcinfo, native_outcome *outcome);
 extern bool native_same_bytes(const void *one, const void *other);

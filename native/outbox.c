@@ -36,7 +36,7 @@
 
 #define LOCK_SEED 20779
 #define NAMES_MAX 255            /* topic and event_type together: see once.emit */
-#define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); PostgreSQL 13's headers give another number that name */
+#define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); 13 names another so */
 #define DAYS_TO_2000 (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE)
 
 enum emit_argument {
@@ -141,7 +141,7 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 	    key->partattrs[0] != get_attnum(id, "day")) {
 		return false;
 	}
-	/* Defaults are columns that a leaf does not know of; any other one would have to be computed. */
+	/* The parent's defaults count. Any other one would have to be computed. */
 	for (int i = 0; i < shape->constr->num_defval; i++) {
 		if (shape->constr->defval[i].adnum != xid) {
 			return false;
@@ -157,7 +157,7 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 	return fits && OidIsValid(*sequence);
 }
 
-/* Whether the columns of the unique index are those, in this order, by which an event is looked for. */
+/* Whether the unique index has those columns, in this order, by which an event is looked for. */
 static bool is_single(Relation index, const outbox_leaf *leaf)
 {
 	static const int keys[] = {EVENT_TENANT, EVENT_SCOPE, EVENT_KEY, EVENT_EVENT_TYPE, EVENT_DAY};
@@ -418,7 +418,7 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 		if (plain) {
 			LockRelationOid(RelationGetRelid(outbox), RowExclusiveLock);
 			LockRelationOid(RelationGetRelid(relation), RowExclusiveLock);
-			plain = then == native_changes(); /* else something has changed while it was waited for */
+			plain = then == native_changes(); /* else something has changed meanwhile */
 		}
 		if (plain) {
 			event_insert(fcinfo, relation, &leaf, now, event_id, kind);
