@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL
  * The functions that stand in for the contract's in plans, each with its plain path alone:
  * READ COMMITTED, a caller that may name any tenant, arguments of usual shape, an intent that
- * is new or has succeeded, an open day. Whatever is not plain goes to the SQL function, with
+ * is new or has succeeded, an open day. start and finish are here, the others in claim.c and
+ * outbox.c. Whatever is not plain goes to the SQL function, with
  * the same arguments, before anything was changed but that the intent's lock may be taken,
  * which that function takes too. */
 #include "native.h"
@@ -18,12 +19,9 @@
 #include "nodes/primnodes.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/typcache.h"
-
-#define BODY_BYTES_PLAIN 8192 /* see once._is_plain */
 
 /* What is kept for a call in a plan: in fn_extra, so for as long as an executor runs it. */
 typedef struct call_site {
@@ -34,25 +32,16 @@ typedef struct call_site {
 
 /* What a finish is given, checked. */
 typedef struct finishing {
-	Datum body;
-	bool body_is_null;
+	native_outcome outcome;
 	Oid state;
 	text *traceparent;
 } finishing;
 
-/* The arguments' numbers in once.finish and once.finish_new. */
+/* The arguments' numbers in once.finish and once.finish_new; those of the outcome come before. */
 enum finish_argument {
 	FINISH_SCOPE,
-	FINISH_KEY,
-	FINISH_FINGERPRINT,
-	FINISH_STATUS,
-	FINISH_TEXT,
-	FINISH_JSON,
-	FINISH_BODY,
-	FINISH_HEADERS,
-	FINISH_RESULT_TYPE,
-	FINISH_RESULT_ID,
-	FINISH_STATE,
+	FINISH_FINGERPRINT = 2,
+	FINISH_STATE = OUTCOME_RESULT_ID + 1,
 	FINISH_ERROR_CODE,
 	FINISH_ERROR_MESSAGE,
 	FINISH_TENANT,
@@ -76,15 +65,6 @@ enum started_column {
 };
 
 static int64 answered; /* calls that were answered here */
-
-static bool may_execute(Oid function, Oid role)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
-#else
-	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
-#endif
-}
 
 /* The plan's call of this function: looked at when an executor first gets here. The plan has
  * the substitute in the place of a function that everybody needs a right to, so that right is
@@ -110,7 +90,7 @@ static call_site *call_site_of(FunctionCallInfo fcinfo, int function)
 		}
 	}
 	Oid original = native_function_find(function);
-	if (!may_execute(original, GetUserId())) {
+	if (!native_may_execute(original, GetUserId())) {
 		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(original));
 	}
 	InvokeFunctionExecuteHook(original);
@@ -145,84 +125,9 @@ static Datum leave_to_sql(FunctionCallInfo fcinfo, call_site *site)
 	return result;
 }
 
-/* once._enter's quick test, but the lock. */
-static bool enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
-                  int tenant)
-{
-	if (PG_ARGISNULL(scope) || PG_ARGISNULL(scope + 1) || PG_ARGISNULL(scope + 2) || PG_ARGISNULL(tenant)) {
-		return false;
-	}
-	if (XactReadOnly || IsolationUsesXactSnapshot() || IsInParallelMode() || OidIsValid(GetCurrentRoleId())) {
-		return false;
-	}
-	intent->scope = PG_GETARG_TEXT_PP(scope);
-	intent->key = PG_GETARG_TEXT_PP(scope + 1);
-	intent->fingerprint = PG_GETARG_BYTEA_PP(scope + 2);
-	intent->tenant = PG_GETARG_TEXT_PP(tenant);
-	intent->bucket = native_bucket(intent->key);
-	size_t scope_bytes = VARSIZE_ANY_EXHDR(intent->scope);
-	if (intent->bucket < 0 || scope_bytes == 0 || scope_bytes + VARSIZE_ANY_EXHDR(intent->tenant) > 255) {
-		return false;
-	}
-	switch (VARSIZE_ANY_EXHDR(intent->fingerprint)) {
-	case 16:
-	case 20:
-	case 28:
-	case 32:
-	case 48:
-	case 64:
-		break;
-	default:
-		return false;
-	}
-	return may_execute(contract->any_tenant, GetSessionUserId());
-}
-
-/* once._trace: NULL for what is no traceparent. */
-static text *trace(FunctionCallInfo fcinfo, int argument)
-{
-	static const char shape[] = "00-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
-
-	if (PG_ARGISNULL(argument)) {
-		return NULL;
-	}
-	text *given = PG_GETARG_TEXT_PP(argument);
-	const char *at = VARDATA_ANY(given);
-	if (VARSIZE_ANY_EXHDR(given) != sizeof shape - 1) {
-		return NULL;
-	}
-	for (size_t i = 0; i < sizeof shape - 1; i++) {
-		if (shape[i] == 'h' ? !((at[i] >= '0' && at[i] <= '9') || (at[i] >= 'a' && at[i] <= 'f')) : at[i] != shape[i]) {
-			return NULL;
-		}
-	}
-	return strspn(at + 3, "0") >= 32 || strspn(at + 36, "0") >= 16 ? NULL : given;
-}
-
 static Datum started_make(TupleDesc shape, Datum *values, bool *nulls)
 {
 	return HeapTupleGetDatum(heap_form_tuple(shape, values, nulls));
-}
-
-/* The shape of once.started; NULL where it has changed. To be released. */
-static TupleDesc started_shape(FunctionCallInfo fcinfo, const native_contract *contract)
-{
-	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
-	                                         TEXTOID, TEXTOID, TEXTOID, INT4OID,  TEXTOID};
-
-	if (get_fn_expr_rettype(fcinfo->flinfo) != contract->started_type) {
-		return NULL;
-	}
-	TupleDesc shape = lookup_rowtype_tupdesc(contract->started_type, -1);
-	bool fits = shape->natts == STARTED_COUNT;
-	for (int i = 0; fits && i < STARTED_COUNT; i++) {
-		fits = TupleDescAttr(shape, i)->atttypid == types[i] && !TupleDescAttr(shape, i)->attisdropped;
-	}
-	if (!fits) {
-		ReleaseTupleDesc(shape);
-		return NULL;
-	}
-	return shape;
 }
 
 /* Whether this row is a plain replay; its answer. */
@@ -245,8 +150,7 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 		return false;
 	}
 	bytea *stored = DatumGetByteaPP(native_column_get(tables, row, COLUMN_FINGERPRINT, &is_null));
-	if (is_null || VARSIZE_ANY_EXHDR(stored) != VARSIZE_ANY_EXHDR(intent->fingerprint) ||
-	    memcmp(VARDATA_ANY(stored), VARDATA_ANY(intent->fingerprint), VARSIZE_ANY_EXHDR(stored)) != 0) {
+	if (is_null || !native_same_bytes(stored, intent->fingerprint)) {
 		return false;
 	}
 	values[STARTED_VERDICT] = CStringGetTextDatum("replay");
@@ -261,6 +165,8 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 /* The plain path of once.start; with new_only that of once.start_new. False: it is not plain. */
 static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool new_only, Datum *result)
 {
+	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
+	                                         TEXTOID, TEXTOID, TEXTOID, INT4OID,  TEXTOID};
 	native_intent intent;
 	native_tables tables;
 	TupleDesc shape = NULL;
@@ -268,7 +174,8 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 	bool nulls[STARTED_COUNT];
 	bool plain = false;
 
-	if (!enter(fcinfo, contract, &intent, 0, 3) || (!new_only && (shape = started_shape(fcinfo, contract)) == NULL)) {
+	if (!native_enter(fcinfo, contract, &intent, 0, 2, 3) ||
+	    (!new_only && (shape = native_shape(fcinfo, contract->started_type, types, STARTED_COUNT)) == NULL)) {
 		return false;
 	}
 	memset(nulls, true, sizeof nulls);
@@ -292,7 +199,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 			if (new_only) {
 				*result = Int32GetDatum(fence);
 			} else {
-				text *traceparent = trace(fcinfo, 4);
+				text *traceparent = native_trace(fcinfo, 4);
 				values[STARTED_VERDICT] = CStringGetTextDatum("proceed");
 				values[STARTED_FENCE] = Int32GetDatum(fence);
 				values[STARTED_TRACEPARENT] = PointerGetDatum(traceparent);
@@ -311,8 +218,8 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 	return plain;
 }
 
-/* An outcome that once.finish stores without a closer look. */
-static bool outcome_is_plain(FunctionCallInfo fcinfo, const native_contract *contract, finishing *given)
+/* What once.finish stores without a closer look. */
+static bool finish_is_plain(FunctionCallInfo fcinfo, const native_contract *contract, finishing *given)
 {
 	static const struct {
 		const char *name;
@@ -321,8 +228,7 @@ static bool outcome_is_plain(FunctionCallInfo fcinfo, const native_contract *con
 	              {"failed_final", STATE_FAILED_FINAL},
 	              {"failed_retryable", STATE_FAILED_RETRYABLE}};
 
-	if (PG_ARGISNULL(FINISH_STATE) ||
-	    PG_ARGISNULL(FINISH_TEXT) + PG_ARGISNULL(FINISH_JSON) + PG_ARGISNULL(FINISH_BODY) < 2) {
+	if (PG_ARGISNULL(FINISH_STATE)) {
 		return false;
 	}
 	given->state = InvalidOid;
@@ -333,32 +239,10 @@ static bool outcome_is_plain(FunctionCallInfo fcinfo, const native_contract *con
 			given->state = contract->states[states[i].state];
 		}
 	}
-	if (!OidIsValid(given->state)) {
+	if (!OidIsValid(given->state) || !native_outcome_is_plain(fcinfo, &given->outcome)) {
 		return false;
 	}
-	given->body_is_null = false;
-	if (!PG_ARGISNULL(FINISH_TEXT)) {
-		/* The database's encoding is UTF-8. */
-		given->body = PointerGetDatum(PG_GETARG_TEXT_PP(FINISH_TEXT));
-	} else if (!PG_ARGISNULL(FINISH_JSON)) {
-		Jsonb *json = PG_GETARG_JSONB_P(FINISH_JSON);
-		given->body = CStringGetTextDatum(JsonbToCString(NULL, &json->root, (int)VARSIZE(json)));
-	} else if (!PG_ARGISNULL(FINISH_BODY)) {
-		given->body = PointerGetDatum(PG_GETARG_BYTEA_PP(FINISH_BODY));
-	} else {
-		given->body = (Datum)0;
-		given->body_is_null = true;
-	}
-	if (!given->body_is_null && VARSIZE_ANY_EXHDR(DatumGetPointer(given->body)) > BODY_BYTES_PLAIN) {
-		return false;
-	}
-	if (!PG_ARGISNULL(FINISH_STATUS) && (PG_GETARG_INT32(FINISH_STATUS) < 0 || PG_GETARG_INT32(FINISH_STATUS) > 999)) {
-		return false;
-	}
-	if (!PG_ARGISNULL(FINISH_HEADERS) && !JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(FINISH_HEADERS))) {
-		return false;
-	}
-	given->traceparent = trace(fcinfo, FINISH_TRACEPARENT);
+	given->traceparent = native_trace(fcinfo, FINISH_TRACEPARENT);
 	return true;
 }
 
@@ -368,9 +252,9 @@ static void outcome_insert(FunctionCallInfo fcinfo, const native_contract *contr
 	static const struct {
 		int column;
 		int argument;
-	} passed[] = {{COLUMN_RESPONSE_STATUS, FINISH_STATUS},  {COLUMN_RESPONSE_HEADERS, FINISH_HEADERS},
-	              {COLUMN_RESULT_TYPE, FINISH_RESULT_TYPE}, {COLUMN_RESULT_ID, FINISH_RESULT_ID},
-	              {COLUMN_ERROR_CODE, FINISH_ERROR_CODE},   {COLUMN_ERROR_MESSAGE, FINISH_ERROR_MESSAGE}};
+	} passed[] = {{COLUMN_RESPONSE_STATUS, OUTCOME_STATUS},  {COLUMN_RESPONSE_HEADERS, OUTCOME_HEADERS},
+	              {COLUMN_RESULT_TYPE, OUTCOME_RESULT_TYPE}, {COLUMN_RESULT_ID, OUTCOME_RESULT_ID},
+	              {COLUMN_ERROR_CODE, FINISH_ERROR_CODE},    {COLUMN_ERROR_MESSAGE, FINISH_ERROR_MESSAGE}};
 	Datum values[COLUMN_COUNT] = {0};
 	bool nulls[COLUMN_COUNT];
 
@@ -391,8 +275,8 @@ static void outcome_insert(FunctionCallInfo fcinfo, const native_contract *contr
 	if (given->traceparent != NULL) {
 		SET(COLUMN_TRACEPARENT, PointerGetDatum(given->traceparent));
 	}
-	if (!given->body_is_null) {
-		SET(COLUMN_RESPONSE_BODY, given->body);
+	if (!given->outcome.body_is_null) {
+		SET(COLUMN_RESPONSE_BODY, given->outcome.body);
 	}
 	for (size_t i = 0; i < lengthof(passed); i++) {
 		if (!PG_ARGISNULL(passed[i].argument)) {
@@ -413,7 +297,8 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	int32 fence = 1;
 	bool plain = false;
 
-	if (!enter(fcinfo, contract, &intent, FINISH_SCOPE, FINISH_TENANT) || !outcome_is_plain(fcinfo, contract, &given)) {
+	if (!native_enter(fcinfo, contract, &intent, FINISH_SCOPE, FINISH_FINGERPRINT, FINISH_TENANT) ||
+	    !finish_is_plain(fcinfo, contract, &given)) {
 		return false;
 	}
 	TimestampTz now = GetCurrentTimestamp();
@@ -432,10 +317,9 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	 * to do. finish_new looks before it locks for writing, since it may have nothing to write. */
 	if (native_lock(&intent, !starting) &&
 	    native_leaf_find(contract, intent.bucket, starting ? AccessShareLock : RowExclusiveLock, &tables)) {
-		SnapshotData dirty;
 		/* What is being inserted or deleted right now is not plain either. */
-		InitDirtySnapshot(dirty);
-		HeapTuple row = native_look(&tables, &intent, &dirty);
+		bool changing;
+		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
 		if (row != NULL) {
 			heap_freetuple(row);
 		} else if (!starting || native_tables_lock(&tables, RowExclusiveLock)) {
@@ -446,8 +330,8 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 			if (starting) {
 				*result = Int32GetDatum(fence);
 			} else {
-				*result = given.body;
-				fcinfo->isnull = given.body_is_null;
+				*result = given.outcome.body;
+				fcinfo->isnull = given.outcome.body_is_null;
 			}
 			plain = true;
 		}
@@ -481,6 +365,18 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		case FUNCTION_FINISH_NEW:
 			plain = finish(fcinfo, contract, function == FUNCTION_FINISH_NEW, &result);
 			break;
+		case FUNCTION_CLAIM:
+			plain = native_do_claim(fcinfo, contract, &result);
+			break;
+		case FUNCTION_COMPLETE:
+			plain = native_do_complete(fcinfo, contract, &result);
+			break;
+		case FUNCTION_RECEIVE:
+			plain = native_do_receive(fcinfo, contract, &result);
+			break;
+		case FUNCTION_EMIT:
+			plain = native_do_emit(fcinfo, contract, &result);
+			break;
 		default:
 			break;
 		}
@@ -505,6 +401,10 @@ SUBSTITUTE(native_start, FUNCTION_START)
 SUBSTITUTE(native_start_new, FUNCTION_START_NEW)
 SUBSTITUTE(native_finish, FUNCTION_FINISH)
 SUBSTITUTE(native_finish_new, FUNCTION_FINISH_NEW)
+SUBSTITUTE(native_claim, FUNCTION_CLAIM)
+SUBSTITUTE(native_complete, FUNCTION_COMPLETE)
+SUBSTITUTE(native_receive, FUNCTION_RECEIVE)
+SUBSTITUTE(native_emit, FUNCTION_EMIT)
 
 PG_FUNCTION_INFO_V1(native_answered);
 PGDLLEXPORT Datum native_answered(PG_FUNCTION_ARGS)

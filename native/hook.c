@@ -7,12 +7,10 @@
 
 #include "access/htup_details.h"
 #include "access/transam.h"
-#include "catalog/pg_proc.h"
 #include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/planner.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/plancache.h"
 #include "utils/syscache.h"
@@ -39,21 +37,12 @@ static int function_of(const native_contract *contract, Oid oid)
 
 /* The right is asked for as the executor asks for it where the function is in the plan: where
  * it is missing, the executor says so. */
-static bool may_execute(Oid function)
-{
-#if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK;
-#else
-	return pg_proc_aclcheck(function, GetUserId(), ACL_EXECUTE) == ACLCHECK_OK;
-#endif
-}
-
 static void replace_call(FuncExpr *call, const native_contract *contract)
 {
 	int function = function_of(contract, call->funcid);
 	Oid substitute = function < 0 ? InvalidOid : native_substitute(function);
-	if (!OidIsValid(substitute) || FmgrHookIsNeeded(call->funcid) || !may_execute(call->funcid) ||
-	    !may_execute(substitute)) {
+	if (!OidIsValid(substitute) || FmgrHookIsNeeded(call->funcid) || !native_may_execute(call->funcid, GetUserId()) ||
+	    !native_may_execute(substitute, GetUserId())) {
 		return;
 	}
 	HeapTuple tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(call->funcid));
@@ -137,6 +126,7 @@ void _PG_init(void)
 	                           "off: by the contract's SQL alone. Anything else: on.", &setting, "on", PGC_USERSET, 0,
 	                           NULL, setting_changed, NULL);
 	native_known_init();
+	native_outbox_init();
 	planner_before = planner_hook;
 	planner_hook = plan;
 }

@@ -130,8 +130,10 @@ static void relation_changed(Datum unused, Oid relation)
 			leaves[i].relation = InvalidOid;
 		}
 	}
-	if (!OidIsValid(relation) || !contract_fits || relation == contract.intent || relation == contract.counted_new ||
-	    relation == contract.counted_replay || relation == contract.fence_floor) {
+	if (!OidIsValid(relation) || !contract_fits || relation == contract.intent || relation == contract.outbox ||
+	    relation == contract.outbox_day || relation == contract.counted_new || relation == contract.counted_replay ||
+	    relation == contract.counted_process || relation == contract.counted_duplicate ||
+	    relation == contract.fence_floor || relation == contract.scope) {
 		contract_known = false;
 	}
 }
@@ -177,7 +179,7 @@ static bool function_fits(HeapTuple tuple, const native_mirrored *mirrored, Oid 
 		return false;
 	}
 	for (int i = 0; i < form->pronargs; i++) {
-		if (form->proargtypes.values[i] != mirrored->argument_types[i]) {
+		if (OidIsValid(mirrored->argument_types[i]) && form->proargtypes.values[i] != mirrored->argument_types[i]) {
 			return false;
 		}
 	}
@@ -257,11 +259,18 @@ static bool contract_look(void)
 	contract.intent = get_relname_relid("intent", schema);
 	contract.counted_new = get_relname_relid("counted_new", schema);
 	contract.counted_replay = get_relname_relid("counted_replay", schema);
+	contract.counted_process = get_relname_relid("counted_process", schema);
+	contract.counted_duplicate = get_relname_relid("counted_duplicate", schema);
+	contract.scope = get_relname_relid("scope", schema);
+	contract.outbox = get_relname_relid("outbox", schema);
+	contract.outbox_day = get_relname_relid("outbox_day_seq", schema);
 	contract.fence_floor = get_relname_relid("fence_floor_seq", schema);
 	contract.state_type =
 	    GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid, CStringGetDatum("state"), ObjectIdGetDatum(schema));
 	contract.started_type =
 	    GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid, CStringGetDatum("started"), ObjectIdGetDatum(schema));
+	contract.claimed_type =
+	    GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid, CStringGetDatum("claimed"), ObjectIdGetDatum(schema));
 	for (int i = 0; i < STATE_COUNT; i++) {
 		contract.states[i] = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid, ObjectIdGetDatum(contract.state_type),
 		                                     CStringGetDatum(state_labels[i]));
@@ -270,7 +279,9 @@ static bool contract_look(void)
 		}
 	}
 	return OidIsValid(contract.any_tenant) && OidIsValid(contract.intent) && OidIsValid(contract.counted_new) &&
-	       OidIsValid(contract.counted_replay) && OidIsValid(contract.fence_floor) && OidIsValid(contract.started_type);
+	       OidIsValid(contract.counted_replay) && OidIsValid(contract.counted_process) &&
+	       OidIsValid(contract.counted_duplicate) && OidIsValid(contract.fence_floor) && OidIsValid(contract.scope) &&
+	       OidIsValid(contract.started_type) && OidIsValid(contract.claimed_type);
 }
 
 const native_contract *native_known(void)
@@ -378,7 +389,7 @@ static bool bound_is(Oid relation, int32 bucket)
 
 /* Nothing that an INSERT would have to set off or to honour besides: cheap, so it is asked at
  * each call. */
-static bool is_bare(Relation relation)
+bool native_is_bare(Relation relation)
 {
 	return relation->trigdesc == NULL && relation->rd_rules == NULL && !relation->rd_rel->relrowsecurity &&
 	       !relation->rd_rel->relforcerowsecurity;
@@ -395,15 +406,14 @@ static bool intent_fits(const native_contract *known, Relation intent)
 	       key->partattrs[0] == get_attnum(RelationGetRelid(intent), "bucket");
 }
 
-/* Learns a partition, which the caller has open and locked; false where it is not as the
- * contract makes it. */
-static bool leaf_learn(const native_contract *known, Relation relation, int32 bucket, native_leaf *leaf)
+/* Whether a table, which the caller has open and locked, is the partition of this name, whose
+ * bound is exactly this number, as the contract makes it: nothing that an INSERT would have to
+ * compute or to check. */
+bool native_is_leaf(const native_contract *known, Relation relation, Oid parent, const char *name, int32 number)
 {
 	TupleDesc shape = RelationGetDescr(relation);
 	Form_pg_class class = relation->rd_rel;
-	char name[NAMEDATALEN];
 
-	snprintf(name, sizeof name, "intent_d%d", bucket);
 	if (class->relkind != RELKIND_RELATION || class->relam != HEAP_TABLE_AM_OID ||
 	    class->relpersistence != RELPERSISTENCE_PERMANENT || !class->relispartition ||
 	    class->relnamespace != known->schema || class->relowner != known->owner ||
@@ -411,16 +421,16 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 		return false;
 	}
 #if PG_VERSION_NUM >= 140000
-	if (get_partition_parent(RelationGetRelid(relation), true) != known->intent ||
+	if (get_partition_parent(RelationGetRelid(relation), true) != parent ||
 	    PartitionHasPendingDetach(RelationGetRelid(relation))) {
 		return false;
 	}
 #else
-	if (get_partition_parent(RelationGetRelid(relation)) != known->intent) {
+	if (get_partition_parent(RelationGetRelid(relation)) != parent) {
 		return false;
 	}
 #endif
-	if (shape->natts > NATTS_MAX || !bound_is(RelationGetRelid(relation), bucket)) {
+	if (shape->natts > NATTS_MAX || !bound_is(RelationGetRelid(relation), number)) {
 		return false;
 	}
 	if (shape->constr != NULL && (shape->constr->num_check > 0 || shape->constr->has_generated_stored)) {
@@ -431,6 +441,31 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 		return false;
 	}
 #endif
+	return true;
+}
+
+/* Whether an index is a valid B-tree of so many columns and nothing else. */
+bool native_is_plain_index(Relation index, int keys)
+{
+	Form_pg_index form = index->rd_index;
+
+	return form->indimmediate && form->indisvalid && form->indisready && form->indislive && form->indnatts == keys &&
+	       form->indnkeyatts == keys && index->rd_rel->relam == BTREE_AM_OID && index->rd_indextuple != NULL &&
+	       heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) &&
+	       heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL);
+}
+
+/* Learns a partition, which the caller has open and locked; false where it is not as the
+ * contract makes it. */
+static bool leaf_learn(const native_contract *known, Relation relation, int32 bucket, native_leaf *leaf)
+{
+	TupleDesc shape = RelationGetDescr(relation);
+	char name[NAMEDATALEN];
+
+	snprintf(name, sizeof name, "intent_d%d", bucket);
+	if (!native_is_leaf(known, relation, known->intent, name, bucket)) {
+		return false;
+	}
 	leaf->natts = shape->natts;
 	memset(leaf->columns, 0, sizeof leaf->columns);
 	int found = 0;
@@ -469,11 +504,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	Relation index = index_open(leaf->primary_key, AccessShareLock);
 	Form_pg_index form = index->rd_index;
 	static const int key[] = {COLUMN_TENANT, COLUMN_SCOPE, COLUMN_KEY, COLUMN_BUCKET};
-	bool fits = form->indisprimary && form->indisunique && form->indimmediate && form->indisvalid && form->indisready &&
-	            form->indislive && form->indnatts == 4 && form->indnkeyatts == 4 &&
-	            index->rd_rel->relam == BTREE_AM_OID && index->rd_indextuple != NULL &&
-	            heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) &&
-	            heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL);
+	bool fits = form->indisprimary && form->indisunique && native_is_plain_index(index, 4);
 	for (int i = 0; fits && i < 4; i++) {
 		fits = form->indkey.values[i] == leaf->columns[key[i]] && index->rd_indoption[i] == 0 &&
 		       (i == 3 ? index->rd_opfamily[i] == INTEGER_BTREE_FAM_OID
@@ -496,7 +527,7 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 	if (tables->intent == NULL) {
 		return false;
 	}
-	if (!contract_known || !is_bare(tables->intent)) {
+	if (!contract_known || !native_is_bare(tables->intent)) {
 		native_tables_close(tables);
 		return false;
 	}
@@ -538,7 +569,7 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 	} else {
 		tables->known = *place;
 	}
-	if (!contract_known || !is_bare(tables->leaf)) {
+	if (!contract_known || !native_is_bare(tables->leaf)) {
 		native_tables_close(tables);
 		return false;
 	}
@@ -553,6 +584,16 @@ bool native_tables_lock(native_tables *tables, LOCKMODE mode)
 	LockRelationOid(RelationGetRelid(tables->intent), mode);
 	LockRelationOid(RelationGetRelid(tables->leaf), mode);
 	return tables->changes == changes;
+}
+
+bool native_still_known(void)
+{
+	return contract_known;
+}
+
+uint64 native_changes(void)
+{
+	return changes;
 }
 
 /* The locks stay, as those of a statement do. */

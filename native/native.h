@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
- * store.c reads and writes intents; attempt.c has the functions themselves. PostgreSQL's rules
+ * store.c reads and writes intents; attempt.c has start and finish, claim.c claims, reports and
+ * messages, outbox.c events.
+ * PostgreSQL's rules
  * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
 #ifndef PGONCE_NATIVE_H
@@ -10,6 +12,8 @@
 #include "postgres.h"
 
 #include "access/htup.h"
+#include "access/skey.h"
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "utils/rel.h"
 #include "utils/snapshot.h"
@@ -55,6 +59,10 @@ enum native_function {
 	FUNCTION_START_NEW,
 	FUNCTION_FINISH,
 	FUNCTION_FINISH_NEW,
+	FUNCTION_CLAIM,
+	FUNCTION_COMPLETE,
+	FUNCTION_RECEIVE,
+	FUNCTION_EMIT,
 	FUNCTION_COUNT
 };
 
@@ -66,7 +74,7 @@ enum native_function {
 typedef struct native_mirrored {
 	const char *name;
 	int argument_count;
-	Oid argument_types[ARGUMENTS_MAX];
+	Oid argument_types[ARGUMENTS_MAX]; /* InvalidOid: one of the contract's own */
 	const char *language;
 	const char *settings; /* proconfig, one a line */
 	const char *source;   /* prosrc */
@@ -98,9 +106,15 @@ typedef struct native_contract {
 	Oid state_type;
 	Oid states[STATE_COUNT];
 	Oid started_type;
+	Oid claimed_type;
 	Oid counted_new;
 	Oid counted_replay;
+	Oid counted_process;
+	Oid counted_duplicate;
 	Oid fence_floor;
+	Oid scope; /* the table of policies */
+	Oid outbox;
+	Oid outbox_day;
 } native_contract;
 
 /* A partition of once.intent. */
@@ -121,6 +135,12 @@ typedef struct native_intent {
 	int32 bucket;
 } native_intent;
 
+/* What an attempt leaves, checked. */
+typedef struct native_outcome {
+	Datum body;
+	bool body_is_null;
+} native_outcome;
+
 /* Both tables open and locked until the transaction ends. */
 typedef struct native_tables {
 	Relation intent;
@@ -139,16 +159,59 @@ extern Oid native_function_find(int function);
 extern bool native_leaf_find(const native_contract *contract, int32 bucket, LOCKMODE mode, native_tables *tables);
 extern bool native_tables_lock(native_tables *tables, LOCKMODE mode);
 extern void native_tables_close(native_tables *tables);
+extern bool native_is_bare(Relation relation);
+extern bool native_is_leaf(const native_contract *contract, Relation relation, Oid parent, const char *name,
+                           int32 number);
+extern bool native_still_known(void); /* nothing of the contract has changed */
+extern uint64 native_changes(void);   /* counts what was forgotten */
+extern bool native_is_plain_index(Relation index, int keys);
 
 /* store.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
 extern bool native_lock(const native_intent *intent, bool held_already);
+extern bool native_lock_id(uint64 id);
+extern HeapTuple native_look_up(Relation table, Oid index, ScanKey keys, int count, Snapshot snapshot);
+extern void native_key_of_text(ScanKey key, AttrNumber column, text *value);
+extern Datum native_last_value(Oid sequence, bool *is_null);
 extern HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot);
+extern HeapTuple native_look_dirty(native_tables *tables, const native_intent *intent, bool *changing);
 extern Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *is_null);
 extern void native_insert(native_tables *tables, const Datum *values, const bool *nulls);
+extern bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls,
+                          const bool *replaces);
+extern const Interval *native_lease(const native_contract *contract, text *scope);
 extern void native_note_start(const native_intent *intent, int32 fence);
 extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly */
 extern int32 native_first_fence(const native_contract *contract);
 extern bool native_day_has_begun(int32 bucket, TimestampTz now);
+
+/* arguments.c */
+extern bool native_may_execute(Oid function, Oid role);
+extern bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
+                         int fingerprint, int tenant);
+extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: it is none */
+extern TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count);
+extern bool native_outcome_is_plain(FunctionCallInfo fcinfo, native_outcome *outcome);
+extern bool native_same_bytes(const void *one, const void *other);
+
+/* claim.c; false: it is not plain */
+extern bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
+extern bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
+extern bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
+
+/* outbox.c */
+extern void native_outbox_init(void);
+extern bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
+
+/* The arguments' numbers of an outcome in once.finish, once.finish_new and once.complete. */
+enum native_outcome_argument {
+	OUTCOME_STATUS = 3,
+	OUTCOME_TEXT,
+	OUTCOME_JSON,
+	OUTCOME_BODY,
+	OUTCOME_HEADERS,
+	OUTCOME_RESULT_TYPE,
+	OUTCOME_RESULT_ID
+};
 
 #endif

@@ -11,6 +11,10 @@ CREATE FUNCTION once_native.start(internal, anyelement) RETURNS anyelement LANGU
 CREATE FUNCTION once_native.start_new(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_start_new';
 CREATE FUNCTION once_native.finish(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_finish';
 CREATE FUNCTION once_native.finish_new(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_finish_new';
+CREATE FUNCTION once_native.claim(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_claim';
+CREATE FUNCTION once_native.complete(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_complete';
+CREATE FUNCTION once_native.receive(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_receive';
+CREATE FUNCTION once_native.emit(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_emit';
 
 -- Loads the library into a session; see once._find_native.
 CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';

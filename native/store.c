@@ -1,23 +1,31 @@
 /* SPDX-License-Identifier: PostgreSQL
  * An intent's lock, its row, and the note that a transaction has started it: what
  * once._bucket, _lock_id, _note_start, _noted_start, _first_fence and _is_open do, and the
- * look-up and the INSERT of once.start and once.finish. */
+ * look-up, the INSERT and the UPDATE of the functions that decide; and once._policy's lease. */
 #include "native.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/index.h"
 #include "catalog/indexing.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_opfamily.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "executor/executor.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
 #define LOCK_SEED 20778
@@ -99,46 +107,59 @@ static uint64 lock_id(const native_intent *intent)
 	return (hash << 5) - hash + text_hash(intent->key);
 }
 
-/* pg_try_advisory_xact_lock; or only asks whether this backend has it. */
-bool native_lock(const native_intent *intent, bool held_already)
+static void set_tag(LOCKTAG *tag, uint64 id)
 {
-	uint64 id = lock_id(intent);
+	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, (uint32)(id >> 32), (uint32)id, 1);
+}
+
+/* pg_try_advisory_xact_lock */
+bool native_lock_id(uint64 id)
+{
 	LOCKTAG tag;
 
-	SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, (uint32)(id >> 32), (uint32)id, 1);
+	set_tag(&tag, id);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/* The same for an intent; or only asks whether this backend has it. */
+bool native_lock(const native_intent *intent, bool held_already)
+{
 	if (held_already) {
+		LOCKTAG tag;
+		set_tag(&tag, lock_id(intent));
 #if PG_VERSION_NUM >= 170000
 		return LockHeldByMe(&tag, ExclusiveLock, false);
 #else
 		return LockHeldByMe(&tag, ExclusiveLock);
 #endif
 	}
-	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+	return native_lock_id(lock_id(intent));
 }
 
-/* A copy of the intent's row, or NULL. */
-HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot)
+/* Whether an index is a B-tree of this column alone, in the order of bytes. */
+static bool is_key(Oid index_id, AttrNumber column)
 {
-	ScanKeyData keys[4];
+	Relation index = index_open(index_id, AccessShareLock);
+	Form_pg_index form = index->rd_index;
+	bool is = form->indisunique && form->indisvalid && form->indislive && form->indnkeyatts == 1 &&
+	          form->indkey.values[0] == column && index->rd_rel->relam == BTREE_AM_OID &&
+	          index->rd_opfamily[0] == TEXT_BTREE_FAM_OID && index->rd_indcollation[0] == C_COLLATION_OID;
+	index_close(index, NoLock);
+	return is;
+}
+
+/* A copy of the first row that an index has for these keys, or NULL. */
+HeapTuple native_look_up(Relation table, Oid index_id, ScanKey keys, int count, Snapshot snapshot)
+{
 	HeapTuple copy = NULL;
-
-	ScanKeyEntryInitialize(&keys[0], 0, 1, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXTEQ,
-	                       PointerGetDatum(intent->tenant));
-	ScanKeyEntryInitialize(&keys[1], 0, 2, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXTEQ,
-	                       PointerGetDatum(intent->scope));
-	ScanKeyEntryInitialize(&keys[2], 0, 3, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXTEQ,
-	                       PointerGetDatum(intent->key));
-	ScanKeyEntryInitialize(&keys[3], 0, 4, BTEqualStrategyNumber, InvalidOid, InvalidOid, F_INT4EQ,
-	                       Int32GetDatum(intent->bucket));
-
-	Relation index = index_open(tables->known.primary_key, AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(tables->leaf, NULL);
+	Relation index = index_open(index_id, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
 #if PG_VERSION_NUM >= 180000
-	IndexScanDesc scan = index_beginscan(tables->leaf, index, snapshot, NULL, 4, 0);
+	IndexScanDesc scan = index_beginscan(table, index, snapshot, NULL, count, 0);
 #else
-	IndexScanDesc scan = index_beginscan(tables->leaf, index, snapshot, 4, 0);
+	IndexScanDesc scan = index_beginscan(table, index, snapshot, count, 0);
 #endif
-	index_rescan(scan, keys, 4, NULL, 0);
+	index_rescan(scan, keys, count, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot)) {
 		copy = ExecCopySlotHeapTuple(slot);
 	}
@@ -146,6 +167,77 @@ HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapsh
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	return copy;
+}
+
+void native_key_of_text(ScanKey key, AttrNumber column, text *value)
+{
+	ScanKeyEntryInitialize(key, 0, column, BTEqualStrategyNumber, InvalidOid, C_COLLATION_OID, F_TEXTEQ,
+	                       PointerGetDatum(value));
+}
+
+/* A copy of the intent's row, or NULL. */
+HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot)
+{
+	ScanKeyData keys[4];
+
+	native_key_of_text(&keys[0], 1, intent->tenant);
+	native_key_of_text(&keys[1], 2, intent->scope);
+	native_key_of_text(&keys[2], 3, intent->key);
+	ScanKeyEntryInitialize(&keys[3], 0, 4, BTEqualStrategyNumber, InvalidOid, InvalidOid, F_INT4EQ,
+	                       Int32GetDatum(intent->bucket));
+	return native_look_up(tables->leaf, tables->known.primary_key, keys, 4, snapshot);
+}
+
+/* The same of what is committed or on its way; changing: another transaction is at it. */
+HeapTuple native_look_dirty(native_tables *tables, const native_intent *intent, bool *changing)
+{
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	HeapTuple row = native_look(tables, intent, &dirty);
+	*changing = row != NULL && (TransactionIdIsValid(dirty.xmin) || TransactionIdIsValid(dirty.xmax));
+	return row;
+}
+
+/* The lease of a scope's policy, as once._policy finds it; NULL where its table is not as the
+ * contract makes it. */
+const Interval *native_lease(const native_contract *contract, text *scope)
+{
+	Interval *lease = NULL;
+	Relation table = try_relation_open(contract->scope, AccessShareLock);
+
+	if (table == NULL) {
+		return NULL;
+	}
+	TupleDesc shape = RelationGetDescr(table);
+	AttrNumber name = get_attnum(RelationGetRelid(table), "scope");
+	AttrNumber column = get_attnum(RelationGetRelid(table), "lease");
+	List *indexes = RelationGetIndexList(table);
+	Oid primary_key = table->rd_pkindex;
+	list_free(indexes);
+	if (table->rd_rel->relkind == RELKIND_RELATION && table->rd_rel->relam == HEAP_TABLE_AM_OID &&
+	    table->rd_rel->relowner == contract->owner && !table->rd_rel->relrowsecurity &&
+	    !table->rd_rel->relforcerowsecurity && OidIsValid(primary_key) && name > 0 && column > 0 &&
+	    TupleDescAttr(shape, name - 1)->atttypid == TEXTOID &&
+	    TupleDescAttr(shape, name - 1)->attcollation == C_COLLATION_OID &&
+	    TupleDescAttr(shape, column - 1)->atttypid == INTERVALOID && is_key(primary_key, name)) {
+		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+		ScanKeyData key;
+		native_key_of_text(&key, 1, scope);
+		HeapTuple row = native_look_up(table, primary_key, &key, 1, snapshot);
+		if (row == NULL) {
+			native_key_of_text(&key, 1, cstring_to_text(""));
+			row = native_look_up(table, primary_key, &key, 1, snapshot);
+		}
+		if (row != NULL) {
+			bool is_null;
+			Datum value = heap_getattr(row, column, shape, &is_null);
+			lease = is_null ? NULL : DatumGetIntervalP(value); /* points into the copy */
+		}
+		UnregisterSnapshot(snapshot);
+	}
+	table_close(table, NoLock);
+	return lease;
 }
 
 Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *is_null)
@@ -173,6 +265,58 @@ void native_insert(native_tables *tables, const Datum *values, const bool *nulls
 	CatalogTupleInsert(tables->leaf, tuple);
 	heap_freetuple(tuple);
 	CommandCounterIncrement();
+}
+
+/* Stores another version of a row that was just looked at, as an UPDATE does. False: somebody
+ * has changed it since, and nothing is done. Waits for who is changing it, as an UPDATE does. */
+bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls, const bool *replaces)
+{
+	Relation leaf = tables->leaf;
+	Datum set[NATTS_MAX] = {0};
+	bool set_nulls[NATTS_MAX] = {false};
+	bool set_replaces[NATTS_MAX] = {false};
+	TM_FailureData failure;
+	LockTupleMode mode;
+#if PG_VERSION_NUM >= 160000
+	TU_UpdateIndexes indexes = TU_None;
+	const TU_UpdateIndexes all = TU_All;
+#else
+	bool indexes = false;
+	const bool all = true;
+#endif
+
+	for (int i = 0; i < COLUMN_COUNT; i++) {
+		int at = tables->known.columns[i] - 1;
+		set[at] = values[i];
+		set_nulls[at] = nulls[i];
+		set_replaces[at] = replaces[i];
+	}
+	/* Raises what an UPDATE raises where a publication cannot name the row. */
+	CheckCmdReplicaIdentity(leaf, CMD_UPDATE);
+	HeapTuple changed = heap_modify_tuple(row, RelationGetDescr(leaf), set, set_nulls, set_replaces);
+	TupleTableSlot *slot = table_slot_create(leaf, NULL);
+	ExecForceStoreHeapTuple(changed, slot, false);
+	TM_Result done = table_tuple_update(leaf, &row->t_self, slot, GetCurrentCommandId(true), InvalidSnapshot,
+	                                    InvalidSnapshot, true, &failure, &mode, &indexes);
+	if (done == TM_Ok && indexes == all) { /* else it is HOT */
+		Relation index = index_open(tables->known.primary_key, RowExclusiveLock);
+		IndexInfo *about = BuildIndexInfo(index);
+		Datum keys[INDEX_MAX_KEYS];
+		bool keys_null[INDEX_MAX_KEYS];
+		FormIndexDatum(about, slot, NULL, keys, keys_null);
+#if PG_VERSION_NUM >= 140000
+		(void)index_insert(index, keys, keys_null, &slot->tts_tid, leaf, UNIQUE_CHECK_YES, true, about);
+#else
+		(void)index_insert(index, keys, keys_null, &slot->tts_tid, leaf, UNIQUE_CHECK_YES, about);
+#endif
+		index_close(index, NoLock);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	heap_freetuple(changed);
+	if (done == TM_Ok) {
+		CommandCounterIncrement();
+	}
+	return done == TM_Ok;
 }
 
 /* RS US tenant US scope US key US: what a note of this intent begins with. */
@@ -229,18 +373,27 @@ int32 native_noted_start(const native_intent *intent)
 	return (*at == '\x1f' || *at == '\0') && fence <= PG_INT32_MAX ? (int32)fence : -1;
 }
 
-/* To be asked as the contract's owner, who may read the sequence. */
-int32 native_first_fence(const native_contract *contract)
+/* pg_sequence_last_value. To be asked as the contract's owner, who may read the sequence. */
+Datum native_last_value(Oid sequence, bool *is_null)
 {
 	LOCAL_FCINFO(call, 1);
 	FmgrInfo function;
 
 	fmgr_info(F_PG_SEQUENCE_LAST_VALUE, &function);
 	InitFunctionCallInfoData(*call, &function, 1, InvalidOid, NULL, NULL);
-	call->args[0].value = ObjectIdGetDatum(contract->fence_floor);
+	call->args[0].value = ObjectIdGetDatum(sequence);
 	call->args[0].isnull = false;
 	Datum last = FunctionCallInvoke(call);
-	return call->isnull ? 1 : (int32)DatumGetInt64(last) + 1;
+	*is_null = call->isnull;
+	return last;
+}
+
+int32 native_first_fence(const native_contract *contract)
+{
+	bool is_null;
+	Datum last = native_last_value(contract->fence_floor, &is_null);
+
+	return is_null ? 1 : (int32)DatumGetInt64(last) + 1;
 }
 
 bool native_day_has_begun(int32 bucket, TimestampTz now)

@@ -4,7 +4,10 @@ touched. harness.extension has a server for which CREATE EXTENSION works."""
 
 import os
 import pathlib
+import re
+import subprocess
 
+from .mutation import replaced
 from .postgres import ROOT
 
 SCRIPT = ROOT / "native/pgonce_native--1.0.0.sql"
@@ -29,3 +32,65 @@ def answered(connection):
     with connection.cursor() as cursor:
         cursor.execute("SELECT once_native.answered()")
         return cursor.fetchone()[0]
+
+
+def mutant(directory, *changes):
+    """The library with (file, old, new) replaced in it, built in this directory, which the server must be able to read."""
+    directory = pathlib.Path(directory)
+    headers = subprocess.run(["pg_config", "--includedir-server"], capture_output=True, text=True, check=True).stdout.strip()
+    texts = {path.name: path.read_text() for path in (ROOT / "native").glob("*.[ch]")}
+    texts["mirrored.c"] = (library().parent / "mirrored.c").read_text()
+    for file, old, new in changes:
+        texts[file] = replaced(texts[file], old, new, file)
+    for name, text in texts.items():
+        (directory / name).write_text(text)
+    made = directory / "pgonce_native.so"
+    command = ["cc", "-shared", "-fPIC", "-O1", "-g", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers, "-o", str(made)]
+    done = subprocess.run(command + [str(directory / name) for name in sorted(texts) if name.endswith(".c")], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"the mutant does not compile:\n{done.stderr[-4000:]}")
+    made.chmod(0o755)  # the server is another user
+    return made
+
+
+# What is no call that may fail: reports of errors, C's own library, and what only the loader calls.
+NO_POINT = re.compile(r"err[a-z_]+|pg_[sv]?n?printf|__.*|mem\w+|str\w+|CacheRegister\w+|DefineCustom\w+|InvalidateSystemCaches")
+# Where PostgreSQL itself may learn what others have changed: it opens a table, or looks into a catalogue.
+MAY_FORGET = re.compile(r".*SysCache.*|.*_open|get_\w+|LockRelationOid|lookup_rowtype_tupdesc|\w*aclcheck|CatalogTuple\w+|\w*nextval\w*|fmgr_info\w*|table_\w+|index_beginscan")
+TRAMPOLINE = """
+.globl __wrap_{name}
+.type __wrap_{name}, @function
+__wrap_{name}:
+    push %rax; push %rdi; push %rsi; push %rdx; push %rcx; push %r8; push %r9
+    lea name_{name}(%rip), %rdi
+    mov ${may_forget}, %esi
+    call native_point
+    pop %r9; pop %r8; pop %rcx; pop %rdx; pop %rsi; pop %rdi; pop %rax
+    jmp __real_{name}@PLT
+name_{name}: .asciz "{name}"
+"""
+
+
+def with_points(directory):
+    """The library, and before each of its calls of the server a call of native_point (tests/native/points.c): for x86-64."""
+    directory = pathlib.Path(directory)
+    plain = mutant(directory)
+    listed = subprocess.run(["readelf", "-rW", str(plain)], capture_output=True, text=True, check=True).stdout
+    names = sorted(set(re.findall(r"R_X86_64_JUMP_SLOT?\s+\S+\s+(\w+)", listed)))
+    names = [name for name in names if not NO_POINT.fullmatch(name)]
+    texts = [TRAMPOLINE.format(name=name, may_forget=int(MAY_FORGET.fullmatch(name) is not None)) for name in names]
+    (directory / "trampolines.s").write_text(".text\n.hidden native_point\n" + "".join(texts) + '.section .note.GNU-stack,"",@progbits\n')
+    headers = subprocess.run(["pg_config", "--includedir-server"], capture_output=True, text=True, check=True).stdout.strip()
+    wrap = [f"-Wl,--wrap={name}" for name in names]
+    sources = [str(directory / "trampolines.s"), *(str(path) for path in sorted(directory.glob("*.c")))]
+    command = ["cc", "-shared", "-fPIC", "-O1", "-std=gnu11", "-w", "-fvisibility=hidden", "-isystem", headers, "-o", str(plain), *wrap, *sources]
+    # Apart, since what it calls is not to be wrapped.
+    apart = ["cc", "-c", "-fPIC", "-O1", "-std=gnu11", "-fvisibility=hidden", "-isystem", headers, "-o", str(directory / "points.o"), str(ROOT / "tests/native/points.c")]
+    for each in (apart, [*command, str(directory / "points.o")]):
+        done = subprocess.run(each, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"the library with points does not compile:\n{done.stderr[-4000:]}")
+    return plain, names
+
+
+ARM = """CREATE FUNCTION once_native.arm(integer, bigint, integer) RETURNS bigint LANGUAGE c AS '{path}', 'native_arm'"""

@@ -14,6 +14,8 @@ import uuid
 import psycopg2
 import psycopg2.extras
 
+from harness.native import native_script
+
 from .histories import ADMIN, SESSIONS
 
 TOLERANCE_S = 20
@@ -32,6 +34,9 @@ STORED = {
                         o.headers, o.payload FROM once.outbox AS o ORDER BY o.id""",
     "counts": "SELECT c.* FROM once.counts() AS c ORDER BY c.verdict",
 }
+# Every index of the contract is whole, and has each row of its table.
+WHOLE = """SELECT count(bt_index_check(c.oid, true)) > 0 AS whole FROM pg_class AS c JOIN pg_am AS a ON a.oid = c.relam AND a.amname = 'btree'
+             WHERE c.relnamespace = 'once'::regnamespace AND c.relkind = 'i'"""
 TYPES = {"fence": "integer", "fences": "integer[]"}
 # How a way calls; %s is the call of the contract's function with its arguments.
 CALLS = {
@@ -78,6 +83,7 @@ class Side:
 
     def __init__(self, database, users):
         self.database = database
+        self.library = self.present = database.value("SELECT max(p.probin) FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('once_native')")
         self.fences, self.ids, self.prepared = {}, {}, {}
         self.admin = database.connect(lock_timeout="50ms", statement_timeout="20s")
         self.watcher = database.connect()
@@ -111,10 +117,16 @@ class Side:
         if self.holder is not None:
             self.holder.cursor().execute("ROLLBACK")
             self.holder = None
+        if what == "EXTENSION":  # comes and goes while sessions work, on the side that has it
+            if self.library:
+                self.present = not self.present
+                self.admin.cursor().execute(native_script(self.library) if self.present else "SET client_min_messages = error; DROP SCHEMA once_native CASCADE; RESET client_min_messages")
+            return None
         if what.startswith("HOLD"):  # until the next upkeep, what wants to write, or to look, waits for a lock, and gives up
             self.holder = self.admin
             return self.answer(self.admin, f"BEGIN; LOCK TABLE once.intent IN {what[5:]} MODE", ())
-        if what in ("DAY", "CLOSE", "MISSING"):  # which lock another day: C holds no lock on that, and SQL may
+        # These lock another day, on which C holds no lock and SQL may; or an index, on which either may hold one.
+        if what in ("DAY", "CLOSE", "MISSING") or what.startswith(("ALTER TABLE", "REINDEX")):
             for connection in self.sessions:
                 with contextlib.suppress(psycopg2.Error):
                     connection.cursor().execute("COMMIT")
@@ -244,11 +256,14 @@ class Side:
             connection.close()
         if self.holder is not None:
             self.holder.cursor().execute("ROLLBACK")
-        return {what: self.answer(self.admin, text, ()) for what, text in STORED.items()}
+        self.answer(self.admin, "SELECT once.add_days(); CREATE EXTENSION amcheck", ())
+        return {what: self.answer(self.admin, text, ()) for what, text in {**STORED, "indexes": WHOLE}.items()}
 
     def answered(self):
         """How many calls the library answered itself; 0 where it is not there."""
         total = 0
+        if self.library and not self.present:
+            self.upkeep("EXTENSION")
         for connection in self.sessions:
             with contextlib.suppress(psycopg2.Error), connection.cursor() as cursor:
                 cursor.execute("ROLLBACK")
@@ -287,7 +302,7 @@ def play(first, second, users, steps, compare_locks=True):
                 return Difference(number, f"{differ[0]} after {step!r}", differ[1], differ[2]), 0
     answered = sides[1].answered()
     one, other = (side.stored() for side in sides)
-    for what in STORED:
+    for what in one:
         if one[what] != other[what]:
             rows = [(a, b) for a, b in zip(one[what][1], other[what][1]) if a != b] if one[what][0] == other[what][0] == "rows" else []
             a, b = rows[0] if rows else (one[what], other[what])

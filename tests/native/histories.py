@@ -229,7 +229,10 @@ class Maker:
             "SELECT once.set_scope('brief', lease => '100 s', max_attempts => 2)", "SELECT once.set_scope('pay', on_stale => 'in_doubt')",
             "SELECT once.set_scope('pay', on_stale => 'takeover')", "SELECT once.set_scope('pay', response_bytes_max => 8192)",
             "SELECT once.bind('native_bound', 'a')", "REVOKE EXECUTE ON FUNCTION once.start FROM once_app", "GRANT EXECUTE ON FUNCTION once.start TO once_app",
-            "ANALYZE once.intent", "HOLD SHARE", "HOLD ACCESS EXCLUSIVE",
+            "ANALYZE once.intent", "EXTENSION", "EXTENSION", "ALTER FUNCTION once._trace COST 100", "REINDEX TABLE once.intent_d0",
+            "VACUUM once.intent_d0", "ALTER TABLE once.intent_d0 SET (fillfactor = 60)", "SELECT once.add_days(9)",
+            "ALTER TABLE once.intent_d0 ADD CONSTRAINT x CHECK (key <> '')", "ALTER TABLE once.intent_d0 DROP CONSTRAINT IF EXISTS x",
+            "HOLD SHARE", "HOLD ACCESS EXCLUSIVE",
         ))  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 """pgonce_native: what C answers is what SQL answers, and whatever changes under it sends everything back to SQL. The whole contract's tests run with it, too
 (PGONCE_NATIVE=1); here is what only it can break."""
 
+import contextlib
 import pathlib
 import shutil
 import threading
@@ -12,7 +13,8 @@ import psycopg2
 import pytest
 
 from harness.native import install_native, library, native_script
-from harness.postgres import wait_until
+from harness.postgres import Postgres, wait_until
+from harness.wire import Wire
 
 pytestmark = pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")
 
@@ -80,6 +82,7 @@ def finish(key="k", more="", fingerprint=F):
 
 
 def test_a_new_intent_and_its_replay_are_answered_in_c(session):
+    session(emit("first"))  # moves the sequence of the latest day on
     for key in ("k", uuid7()):
         session("BEGIN")
         assert session.answered(start(key)) == 1
@@ -88,6 +91,26 @@ def test_a_new_intent_and_its_replay_are_answered_in_c(session):
         assert session.answered(start(key)) == 1
         assert session.answered(f"SELECT once.start_new('s', 'a{key}', {F})") == 1
         assert session.answered(f"SELECT once.finish_new('s', 'b{key}', {F}, 200)") == 1
+        assert session.answered(f"SELECT once.claim('s', 'c{key}', {F})") == 1
+        assert session.answered(f"SELECT once.complete('s', 'c{key}', 1, 200, response_text => 'done')") == 1
+        assert session.answered(f"SELECT once.claim('s', 'd{key}', {F}, 'me', '90 s')") == 1
+        assert session.answered(emit(key)) == 1
+        assert session.answered("SELECT once.emit('t', '1', 'order', '7')") == 1
+        assert session.answered(f"SELECT once.receive('s', 'm{key}', {F})") == 1
+        assert session.answered(f"SELECT once.receive('s', 'm{key}', {F})") == 1
+
+
+CLAIM = f"SELECT verdict, fence, state, response_body, lease_until > now(), attempts, traceparent FROM once.claim('s', 'k', {F})"
+RECEIVE = f"SELECT once.receive('s', 'm', {F})"
+
+
+def emit(key="k", more="", payload='{"n": 1}'):
+    return f"SELECT once.emit('t', '{payload}', key => '{key}', scope => 's'{more})".replace("scope => 's', scope", "scope")
+
+
+def with_more(call, more):
+    """more: ends with the parenthesis."""
+    return call.removesuffix(")") + more
 
 
 TOMORROW = uuid7(int(time.time() * 1000) + 86400000)
@@ -122,8 +145,8 @@ STORIES = {
     "all at once": [[f"SELECT once.finish_new('s', 'k', {F}, 201, response_text => 'x')"], [f"SELECT once.finish_new('s', 'k', {F}, 201)"]],
     "a trace": [[start(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'"), finish(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'")], [start()]],
     "traces that are none": [
-        [start(more=f", traceparent => '{each}'"), finish(more=f", traceparent => '{each}'")]
-        for each in ("", "x", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01")
+        [start(f"k{number}", more=f", traceparent => '{each}'"), finish(f"k{number}", more=f", traceparent => '{each}'")]
+        for number, each in enumerate(("", "x", f"00-{'A' * 32}-{'b' * 16}-01", f"00-{'0' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'0' * 16}-01", f"01-{'a' * 32}-{'b' * 16}-01"))
     ],
     "nulls": [[f"SELECT * FROM once.start(NULL, 'k', {F})"], [f"SELECT * FROM once.start('s', NULL, {F})"], ["SELECT * FROM once.start('s', 'k', NULL)"],
               [start(more=", NULL")], [start(), finish(more=", state => NULL")]],
@@ -144,14 +167,49 @@ STORIES = {
                          [f"WITH c AS (SELECT once.start('s', 'k', {F}) AS s) SELECT (c.s).* FROM c"],
                          [f"SELECT x.response_body FROM (VALUES ('k'), ('l')) AS v (key), LATERAL once.start('s', v.key, {F}) AS x"]],
     "tomorrow": [[start(TOMORROW)], [f"SELECT once.finish_new('s', '{TOMORROW}', {F})"], [f"SELECT once.start_new('s', '{TOMORROW}', {F})"]],
+    "claimed, completed, claimed": [[CLAIM, "SELECT once.complete('s', 'k', 1, 200, response_text => 'x', result_type => 't', result_id => 'i')"], [CLAIM], ["SELECT once.complete('s', 'k', 1, 200, response_text => 'x', result_type => 't', result_id => 'i')"], [start()]],
+    "claimed with all that a claim has": [[with_more(CLAIM, f", 'me', '90 s', NULL, 't', '00-{'a' * 32}-{'b' * 16}-01')")], [with_more(CLAIM, ", owner => 'x', lease => '1 hour')").replace("'k'", "'l'")]],
+    "terms that are no hours, or none": [[with_more(CLAIM, f", {more})").replace("'k'", f"'k{number}'")] for number, more in enumerate(("lease => '0 s'", "lease => '-1 s'", "lease => '8 days'", "lease => '1 day'", "lease => '200 h'", "lease => '1 mon -29 days'", "retention => '1 day'", "lease => NULL", "retention => '0'"))],
+    "an owner that is long": [[with_more(CLAIM, f", owner => '{'ü' * 200}')")], [with_more(CLAIM, f", owner => '{'ü' * 300}')").replace("'k'", "'l'")]],
+    "a claim of a policy": [["SELECT once.set_scope('s', lease => '1 day 2 hours')", CLAIM], ["SELECT extract(epoch FROM lease_until - created_at) FROM once.intent"]],
+    "a claim of the default": [[CLAIM], ["SELECT extract(epoch FROM lease_until - created_at), updated_at = created_at, completed_at FROM once.intent"]],
+    "another fence": [[CLAIM], ["SELECT once.complete('s', 'k', 2)"], ["SELECT once.complete('s', 'k', NULL)"], ["SELECT once.complete('s', 'l', 1)"]],
+    "completed twice": [[CLAIM], ["SELECT once.complete('s', 'k', 1, 200)"], ["SELECT once.complete('s', 'k', 1, 200)"], ["SELECT once.complete('s', 'k', 1, 201)"]],
+    "completed in doubt": [[CLAIM], ["UPDATE once.intent SET state = 'in_doubt', error_code = 'e', error_message = 'm'"], ["SELECT once.complete('s', 'k', 1, 200)"]],
+    "completed after the lease": [[CLAIM], ["UPDATE once.intent SET lease_until = now() - interval '1 hour', error_code = 'e', response_body = 'old'"], ["SELECT once.complete('s', 'k', 1, 200)"]],
+    "completed with a large body": [[CLAIM], ["SELECT once.complete('s', 'k', 1, response_text => (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 250) AS n))"], [start()]],
+    "completed with too large a body": [[CLAIM], ["SELECT once.complete('s', 'k', 1, response_text => repeat('a', 2000000))"], ["SELECT once.complete('s', 'k', 1, 1000)"]],
+    "completed, and taken back": [[CLAIM], ["SAVEPOINT x", "SELECT once.complete('s', 'k', 1, 200)", "ROLLBACK TO x", "SELECT once.complete('s', 'k', 1, 201)"], [start()]],
+    "claimed and completed at once": [[f"SELECT once.complete('s', 'k' || n, (once.claim('s', 'k' || n, {F})).fence, 200) FROM generate_series(1, 3) AS n"]],
+    "messages": [[RECEIVE], [RECEIVE], [RECEIVE.replace(F, OTHER)], [RECEIVE.replace("'m'", "'n'"), RECEIVE.replace("'m'", "'n'")], [with_more(RECEIVE, f", 't', '00-{'a' * 32}-{'b' * 16}-01')")]],
+    "a message that is an intent": [[CLAIM.replace("'k'", "'m'")], [RECEIVE]],
+    "a message of tomorrow": [[RECEIVE.replace("'m'", f"'{TOMORROW}'")]],
+    "events": [[emit()], [emit()], [emit(payload='{"n": 2}')], [emit(more=", event_type => 'other'")], [emit("l", ', scope => NULL')], [emit(more=", headers => '{\"H\": 1}'")]],
+    "events of one transaction": [[start(), emit(), emit("l", more=", aggregate_type => 'a', aggregate_id => 'i'"), emit(), finish(), "SAVEPOINT x", emit("m"), "ROLLBACK TO x", emit("m", payload='[]')]],
+    "names of events": [["SELECT once.emit('t', '1', tenant => $$%s$$, scope => $$%s$$, key => $$%s$$, event_type => $$%s$$)" % names] for names in (
+        ("", "s", "k", "e"), ("NULL", "null", 'a"b', "x\\y"), ("{a}", "a b", "c,d", "ü"), ("t", "s\t", "~", "x\n"), ("t", "S", " ", "\v"), ("\u00a0", "\u3000", "k", "e"))],
+    "events that are none": [["SELECT once.emit(NULL, '1')"], ["SELECT once.emit('', '1')"], ["SELECT once.emit('t', NULL)"], ["SELECT once.emit('t', '1', event_type => '')"],
+        ["SELECT once.emit('t', '1', scope => 's')"], ["SELECT once.emit('t', '1', key => 'k')"], ["SELECT once.emit('t', '1', headers => '[]')"],
+        [f"SELECT once.emit('{'t' * 256}', '1')"], [f"SELECT once.emit('{'t' * 200}', '1', event_type => '{'e' * 200}', scope => 's', key => 'k')"], ["SELECT once.emit('t', '1', tenant => NULL)"],
+        ["SELECT once.emit('t', '1', scope => 's', key => 'ä')"], [f"SELECT once.emit('t', '1', tenant => '{'t' * 256}')"]],
+    "an event with all that it has": [["SELECT once.emit('t', '{\"a\": 1}', 'order', '7', 'placed', 's', 'k', '{\"h\": [1]}', 'te', '00-%s-%s-01')" % ("a" * 32, "b" * 16)], ["SELECT once.emit('t', '1', key => 'k', scope => 's', traceparent => 'none')"]],
+    "a large event": [["SELECT once.emit('t', jsonb_build_object('x', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 500) AS n)), scope => 's', key => 'k')"]],
+    "events elsewhere": [["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", emit()], ["SET TRANSACTION READ ONLY", emit("l")], ["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", emit("m")]],
+    "many events": [["SELECT count(once.emit('t', to_jsonb(n), scope => 's', key => 'k' || n % 7)) FROM generate_series(0, 6) AS n"], ["SELECT count(DISTINCT once.emit('t', to_jsonb(n))) FROM generate_series(1, 100) AS n"]],
     "leased": [[f"SELECT verdict, fence FROM once.claim('s', 'k', {F}, lease => '1 day')"], [f"SELECT (once.try_start('s', 'k', {F})).verdict"], ["SELECT once.complete('s', 'k', 1, 200, response_text => 'x')"], [start()]],
 }  # fmt: skip
 ROWS = """SELECT bucket, fence, attempts, response_status, state, format_version, tenant, scope, key, fingerprint, owner, result_type, result_id, error_code,
-    error_message, traceparent, response_body, response_headers, attempts > 1 OR completed_at = created_at FROM once.intent ORDER BY tenant, scope, key"""
-COUNTS = "SELECT last_value, is_called FROM once.counted_new UNION ALL SELECT last_value, is_called FROM once.counted_replay"
-LOCKS = """SELECT locktype, mode, classid, objid, objsubid, CASE WHEN locktype = 'relation' THEN relation::regclass::text END FROM pg_locks
-    WHERE pid = pg_backend_pid() AND granted AND (locktype = 'advisory' OR relation::regclass::text IN ('once.intent', 'once.intent_d0',
-        'once.counted_new', 'once.counted_replay', 'once.fence_floor_seq')) ORDER BY 1, 2, 3, 4, 5, 6"""
+    error_message, traceparent, response_body, response_headers, expires_at - created_at AS kept, lease_until - updated_at AS leased, attempts > 1 OR completed_at = created_at AS at_once FROM once.intent ORDER BY tenant, scope, key"""
+EVENTS = """SELECT id, day, xid = pg_snapshot_xmin(pg_current_snapshot()) AS current, created_at > now() - interval '1 hour', CASE WHEN key IS NOT NULL THEN event_id END AS event_id,
+    topic, event_type, aggregate_type, aggregate_id, tenant, scope, key, traceparent, headers, payload FROM once.outbox ORDER BY id"""
+COUNTS = " UNION ALL ".join(f"SELECT last_value, is_called FROM once.counted_{each}" for each in ("new", "replay", "process", "duplicate", "message_mismatch"))
+# Of a relation the strongest that is held: a weaker one beside it makes no difference.
+LOCKS = """SELECT locktype, classid, objid, objsubid, CASE WHEN locktype = 'relation' THEN relation::regclass::text END AS relation,
+        max(array_position(ARRAY['AccessShareLock', 'RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock',
+            'ExclusiveLock', 'AccessExclusiveLock'], mode))
+    FROM pg_locks WHERE pid = pg_backend_pid() AND granted AND (locktype = 'advisory' OR relation::regclass::text IN ('once.intent', 'once.intent_d0',
+        'once.counted_new', 'once.counted_replay', 'once.outbox', 'once.outbox_id_seq', 'once.counted_process', 'once.counted_duplicate'))
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5"""
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -175,6 +233,7 @@ def test_c_answers_what_sql_answers(server, story):
             session("ROLLBACK" if session.connection.info.transaction_status == psycopg2.extensions.TRANSACTION_STATUS_INERROR else "COMMIT")
         lines.append(session(ROWS))
         lines.append(session(COUNTS))
+        lines.append(session(EVENTS))
         if story == "plain":
             assert (session.value(ANSWERED) > 0) == (way == "on")
         db.drop()
@@ -234,12 +293,15 @@ def test_a_function_without_the_library_s_schema_goes_back_to_sql_in_running_ses
     assert session.answered("EXECUTE p") == 1
 
 
-@pytest.mark.parametrize("function, old, new", [
+OTHER_TEXTS = [
     ("_enter", "scope <> ''", "scope <> '' AND key <> 'k'"),
     ("_note_start", "'once.started'", "'once.begun'"),
     ("start", "'replay', 'succeeded'", "'replay', 'done'"),
     ("_bucket_of_other", "'^[ -~]+$'", "'^[a-z]+$'"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function, old, new", OTHER_TEXTS)
 def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, session, function, old, new):
     from harness.mutation import mutate
 
@@ -254,7 +316,7 @@ def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, sessi
     assert session.answered("EXECUTE p") == 1
 
 
-@pytest.mark.parametrize("change, back", [
+TABLE_CHANGES = [
     ("CREATE TRIGGER x BEFORE INSERT ON once.intent_d0 FOR EACH ROW EXECUTE FUNCTION once._refuse_closed()", "DROP TRIGGER x ON once.intent_d0"),
     ("ALTER TABLE once.intent_d0 ADD CONSTRAINT x CHECK (key <> 'z')", "ALTER TABLE once.intent_d0 DROP CONSTRAINT x"),
     ("ALTER TABLE once.intent ADD COLUMN x integer", "ALTER TABLE once.intent DROP COLUMN x"),
@@ -264,7 +326,10 @@ def test_another_text_of_what_the_library_mirrors_sends_all_to_sql(native, sessi
     ("ALTER TABLE once.intent DETACH PARTITION once.intent_d0", "ALTER TABLE once.intent ATTACH PARTITION once.intent_d0 FOR VALUES FROM (0) TO (1)"),
     ("ALTER FUNCTION once.finish SET enable_seqscan = off", "ALTER FUNCTION once.finish RESET enable_seqscan"),
     ("ALTER FUNCTION once.finish SECURITY INVOKER", "ALTER FUNCTION once.finish SECURITY DEFINER"),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change, back", TABLE_CHANGES)
 def test_a_change_of_the_tables_sends_finish_to_sql(native, session, change, back):
     work = f"SELECT once.finish_new('s', md5(random()::text), {F})"
     assert session.answered(work) == 1
@@ -272,6 +337,74 @@ def test_a_change_of_the_tables_sends_finish_to_sql(native, session, change, bac
     assert session.answered(work) == 0
     native.execute(back)
     assert session.answered(work) == 1
+
+
+OUTBOX = f"once.outbox_d{int(time.time() // 86400)}"
+
+
+@pytest.mark.parametrize("change, back", [
+    (f"CREATE TRIGGER x BEFORE INSERT ON {OUTBOX} FOR EACH ROW EXECUTE FUNCTION once._refuse_closed()", f"DROP TRIGGER x ON {OUTBOX}"),
+    ("CREATE TRIGGER x BEFORE INSERT ON once.outbox FOR EACH STATEMENT EXECUTE FUNCTION once._refuse_closed()", "DROP TRIGGER x ON once.outbox"),
+    (f"ALTER TABLE {OUTBOX} ADD CONSTRAINT x CHECK (topic <> 'z')", f"ALTER TABLE {OUTBOX} DROP CONSTRAINT x"),
+    ("ALTER TABLE once.outbox ADD COLUMN x integer DEFAULT 7", "ALTER TABLE once.outbox DROP COLUMN x"),
+    ("ALTER TABLE once.outbox ALTER COLUMN headers SET DEFAULT '{}'", "ALTER TABLE once.outbox ALTER COLUMN headers DROP DEFAULT"),
+    (f"CREATE INDEX x ON {OUTBOX} (created_at)", "DROP INDEX once.x"),
+    ("DROP INDEX once.outbox_xid", "CREATE INDEX outbox_xid ON once.outbox (xid, id)"),
+    (f"ALTER TABLE {OUTBOX} ENABLE ROW LEVEL SECURITY", f"ALTER TABLE {OUTBOX} DISABLE ROW LEVEL SECURITY"),
+    ("CREATE RULE x AS ON INSERT TO once.outbox DO ALSO NOTHING", "DROP RULE x ON once.outbox"),
+])  # fmt: skip
+def test_a_change_of_the_outbox_sends_emit_to_sql(native, session, change, back):
+    session(emit("first"))
+    count = iter(range(100))
+    assert session.answered(emit(next(count))) == 1
+    native.execute(change)
+    assert session.answered(emit(next(count))) == 0
+    native.execute(back)
+    assert session.answered(emit(next(count))) == 1
+
+
+def test_events_of_an_earlier_or_later_day_are_sql_s_business(native, session):
+    """Of a day that is over and has its outbox still; and where the clock has stepped back."""
+    today = int(time.time() // 86400)
+    session(emit("first"))
+    assert session.answered(emit("a")) == 1
+    native.execute(f"""
+        CREATE TABLE once.outbox_d{today - 1} (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY);
+        ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d{today - 1} FOR VALUES FROM ({today - 1}) TO ({today});
+        INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
+            SELECT {today - 1}, created_at, event_id, topic, event_type, tenant, scope, 'old', payload FROM once.outbox LIMIT 1""")
+    assert session.answered(emit("old")) == 0 and session.answered(emit("b")) == 0
+    assert native.value("SELECT count(*) FROM once.outbox WHERE key = 'old'") == 1
+    assert session.answered("SELECT once.emit('t', '1')") == 1
+    native.execute(f"DROP TABLE once.outbox_d{today - 1}")
+    assert session.answered(emit("c")) == 1
+    native.execute(f"SELECT setval('once.outbox_day_seq', {256 * (today + 1)})")
+    assert session.answered(emit("d")) == 0
+    native.execute(f"""INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
+        SELECT {today + 1}, created_at, event_id, topic, event_type, tenant, scope, 'new', payload FROM once.outbox LIMIT 1""")
+    assert session.answered(emit("new")) == 0
+    assert native.value("SELECT count(*) FROM once.outbox WHERE key = 'new'") == 1
+
+
+def test_an_event_that_another_transaction_emits_is_refused(native, session):
+    other = Session(native)
+    other(f"SELECT once.start('warm', 'up', {F})")
+    session(emit("first"))
+    session("BEGIN")
+    assert session.answered(emit()) == 1
+    assert other.outcome(emit())[0] == "P4029"
+    session("COMMIT")
+    assert other.outcome(emit()) == session.outcome(emit())
+    assert other.outcome(emit(payload="2"))[0] == "P4051"
+
+
+def test_an_event_that_somebody_inserts_by_hand_is_sql_s_business(native, session):
+    hand = native.connect(autocommit=False)
+    session(emit("first"))
+    hand.cursor().execute("""INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, scope, key, payload)
+        SELECT day, created_at, event_id, topic, event_type, tenant, scope, 'k', payload FROM once.outbox""")
+    assert isinstance(in_a_thread(native, session, emit(), hand.commit), list)
+    assert native.value("SELECT count(*) FROM once.outbox WHERE key = 'k'") == 1
 
 
 def test_a_closed_day_is_sql_s_business(native, session):
@@ -323,6 +456,147 @@ def test_a_right_that_is_taken_away_is_missed_at_once(native):
         assert session.outcome(start())[0] == "42501"
     finally:
         native.execute("DROP ROLE native_leaver")
+
+
+@contextlib.contextmanager
+def roles_of(native):
+    """One who may be anybody of the others."""
+    native.execute("DROP ROLE IF EXISTS native_app, native_bound, native_none, native_any")
+    native.execute("""CREATE ROLE native_app LOGIN; CREATE ROLE native_bound LOGIN; CREATE ROLE native_none LOGIN; CREATE ROLE native_any LOGIN;
+        GRANT once_app TO native_app, native_any; GRANT once_tenant TO native_bound; GRANT native_app, native_bound, native_none TO native_any;
+        SELECT once.bind('native_bound', 'a')""")
+    try:
+        yield native
+    finally:
+        native.execute("DROP OWNED BY native_app, native_bound, native_none, native_any; DROP ROLE native_app, native_bound, native_none, native_any")
+
+
+@pytest.fixture
+def roles(native):
+    with roles_of(native):
+        yield native
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_above_read_committed_a_start_sees_what_its_transaction_s_snapshot_sees(native, level):
+    told = []
+    for way in ("on", "off"):
+        session, other = Session(native), Session(native)
+        session(f"SELECT once.start('warm', '{way}', {F})")
+        session(f"SET once.native = {way}")
+        session(f"BEGIN ISOLATION LEVEL {level}")
+        session("SELECT count(*) FROM once.intent")
+        other(f"SELECT once.finish_new('s', '{way}', {F})")
+        told.append([session.outcome(start(way)), session.outcome(finish(way)), session("ROLLBACK")])
+        for query in (start(way), finish(way), f"SELECT once.start_new('s', 'z{way}', {F})", f"SELECT once.finish_new('s', 'z{way}', {F})"):
+            before = session.value(ANSWERED)
+            session(f"BEGIN ISOLATION LEVEL {level}")
+            session.outcome(query)
+            session("ROLLBACK")
+            assert session.value(ANSWERED) == before
+    assert told[0] == told[1]
+    assert told[0][0][0][0] == "proceed" and told[0][1][0] == "40001"
+
+
+def test_who_has_set_a_role_is_judged_by_that_role(roles):
+    for role, tenant, code in (("native_bound", "b", "P4003"), ("native_none", "a", "42501"), ("native_bound", "a", "proceed"), ("native_app", "b", "proceed")):
+        told = []
+        for way in ("on", "off"):
+            session = Session(roles, user="native_any")
+            session(f"SELECT once.start('warm', 'up', {F})")
+            session(f"SET once.native = {way}; SET ROLE {role}; BEGIN")
+            told.append([session.outcome(f"SELECT * FROM once.start('s', 'k', {F}, '{tenant}')")])
+            session("ROLLBACK; BEGIN")
+            told[-1].append(session.outcome(f"SELECT once.finish_new('s', 'k', {F}, tenant => '{tenant}')"))
+            session("ROLLBACK")
+        assert told[0] == told[1]
+        assert told[0][0][0] == code or told[0][0][0][0] == code
+
+
+def test_a_row_is_there_for_the_next_statement_of_a_statement_that_is_not_over(native):
+    """A driver that fetches in parts leaves a statement open; nothing of the server's own says then that a command has ended."""
+    for way in ("on", "off"):
+        with Wire(native) as wire:
+            wire.query(f"SELECT once.start('warm', 'up', {F})")
+            wire.query(f"SET once.native = {way}")
+            wire.query("BEGIN")
+            call = f"SELECT once.finish_new('{way}', 'k' || n, {F}) FROM generate_series(1, 3) AS n"
+            assert wire.fetch_some_and_query(call, 1, f"SELECT count(*) FROM once.intent WHERE scope = '{way}'") == ["1", "1"]
+            assert wire.query(ANSWERED) == (["1"] if way == "on" else ["0"])
+
+
+def test_a_right_is_missed_also_where_nothing_is_called(roles):
+    """The executor asks when it begins."""
+    session = Session(roles, user="native_none")
+    roles.execute("GRANT USAGE ON SCHEMA once TO native_none; LOAD '$libdir/plpgsql'")
+    session("SELECT once_native.load()")
+    for call in (start(), f"SELECT once.start_new('s', 'k', {F})", finish(), f"SELECT once.finish_new('s', 'k', {F})"):
+        name = call[call.index("once.") :].split("(")[0].removeprefix("once.")
+        for query in (call, f"EXPLAIN {call}"):
+            assert session.outcome(query)[:2] == ("42501", f"permission denied for function {name}")
+        expression = call.replace("SELECT * FROM", "SELECT")
+        assert session.outcome(f"{expression} FROM generate_series(1, 0)")[:2] == ("42501", f"permission denied for function {name}")
+
+
+def test_a_substitute_that_may_not_be_called_is_none(roles):
+    roles.execute("REVOKE EXECUTE ON FUNCTION once_native.start FROM PUBLIC")
+    session = Session(roles, user="native_app")
+    session(f"SELECT once.start('warm', 'up', {F})")
+    assert session.outcome(start())[0][0] == "proceed"
+    assert session.answered(start()) == 0
+    assert session.answered(f"SELECT once.start_new('s', 'k', {F})") == 1
+
+
+def test_off_counts_at_once_also_in_a_plan_that_was_made_before(native, session):
+    session(f"PREPARE p AS SELECT set_config('once.native', CASE WHEN $1 THEN 'on' ELSE 'off' END, false), once.start('s', 'k', {F})")
+    for _ in range(7):
+        assert session.answered("EXECUTE p (true)") == 1
+    assert session.answered("EXECUTE p (false)") == 0
+    assert "once_native" not in str(session(f"EXPLAIN (VERBOSE) {start()}"))
+    assert session.answered(start()) == 0
+    session("SET once.native = on")
+    assert "once_native" in str(session(f"EXPLAIN (VERBOSE) {start()}"))
+
+
+def test_in_a_parallel_worker_c_does_what_sql_does(native, session):
+    name = "force_parallel_mode" if session.connection.server_version < 160000 else "debug_parallel_query"
+    session(f"CREATE FUNCTION f() RETURNS text LANGUAGE sql PARALLEL SAFE AS $$ SELECT (once.start('s', 'k', {F})).verdict $$")
+    session(f"CREATE FUNCTION g() RETURNS integer LANGUAGE plpgsql PARALLEL SAFE AS $$ BEGIN RETURN once.finish_new('s', 'l', {F}); END $$")
+    session(f"SET {name} = on")
+    for query in ("SELECT f()", "SELECT g()"):
+        told = []
+        for way in ("on", "off"):
+            session(f"SET once.native = {way}")
+            assert "Gather" in str(session(f"EXPLAIN {query}"))
+            told.append(session.outcome(query))
+        assert told[0] == told[1] and told[0][0] == "25000", told
+    assert session.value("SELECT count(*) FROM once.intent") == 0
+
+
+def test_on_a_standby_c_refuses_as_sql_does(server):
+    if not (server.bindir / "pg_basebackup").exists():
+        pytest.skip("this server comes without pg_basebackup")
+    with Postgres() as primary:
+        database = primary.new_database()
+        install_native(database)
+        database.execute(f"SELECT once.finish_new('s', 'k', {F}, 200)")
+        with Postgres(settings=primary.settings, copy_of=primary) as standby:
+            standby.stop()
+            (standby.data / "standby.signal").touch()
+            standby.start()
+            told = {}
+            for way in ("on", "off"):
+                connection = standby.connect(database.name)
+                session = Session.__new__(Session)
+                session.connection, session.cursor = connection, connection.cursor()
+                session.outcome(start("warm"))
+                session(f"SET once.native = {way}")
+                told[way] = [session.outcome(query) for query in (start(), start("l"), finish(), f"SELECT once.start_new('s', 'k', {F})",
+                             f"SELECT once.start_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'k', {F})")]  # fmt: skip
+                assert session.value(ANSWERED) == 0
+                connection.close()
+            assert told["on"] == told["off"]
+            assert told["on"][0][0][0] == "replay" and told["on"][5][0] == "25006"
 
 
 @pytest.mark.parametrize("left", [None, b"", b"\x7fELF", "/lib/x86_64-linux-gnu/libm.so.6"])
@@ -429,6 +703,103 @@ def test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business(native, sess
     assert ended[0][0] == "P4010"
 
 
+def claimed(session, key="k"):
+    session(f"SELECT once.claim('s', '{key}', {F})")
+    return f"SELECT once.complete('s', '{key}', 1, 200, response_text => 'done')"
+
+
+def in_a_thread(native, session, query, meanwhile):
+    """What a statement comes to that waits for another transaction until that has done its part."""
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(session.outcome(query)))
+    thread.start()
+    pid = session.connection.info.backend_pid
+    try:
+        wait_until(lambda: native.value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", pid) == "Lock" or ended, "the statement to wait")
+    finally:
+        waited = not ended
+        meanwhile()
+        thread.join()
+    assert waited, ended
+    return ended[0]
+
+
+@pytest.mark.parametrize("other, committed, told", [
+    ("SELECT once.renew('s', 'k', 1)", True, [(True,)]),
+    ("SELECT once.renew('s', 'k', 1)", False, [(True,)]),
+    ("SELECT once.fail('s', 'k', 1, retryable => false)", True, "P4010"),
+    ("SELECT once.fail('s', 'k', 1, retryable => false)", False, [(True,)]),
+    ("SELECT once.complete('s', 'k', 1, 200, response_text => 'done')", True, [(False,)]),
+    ("SELECT once.complete('s', 'k', 1, 201)", True, "P4010"),
+    ("DELETE FROM once.intent WHERE key = 'k'", True, "P4010"),
+    ("SELECT FROM once.intent WHERE key = 'k' FOR UPDATE", True, [(True,)]),
+])  # fmt: skip
+def test_a_report_waits_for_another_change_of_its_intent_and_looks_again(native, session, other, committed, told):
+    report, hand = claimed(session), native.connect(autocommit=False)
+    hand.cursor().execute(other)
+    outcome = in_a_thread(native, session, report, hand.commit if committed else hand.rollback)
+    assert outcome == told or outcome[0] == told
+    stored = native.rows("SELECT state, response_body FROM once.intent WHERE key = 'k'")
+    if told == [(True,)]:
+        assert stored == [("succeeded", b"done")]
+
+
+def test_a_report_is_a_hot_update_and_on_a_full_page_the_index_is_told(native, session):
+    native.execute("CREATE EXTENSION amcheck")
+    count = "SELECT pg_stat_get_xact_tuples_hot_updated('once.intent_d0'::regclass), pg_stat_get_xact_tuples_updated('once.intent_d0'::regclass)"
+    report = claimed(session)
+    session("BEGIN")
+    assert session.answered(report) == 1
+    assert [tuple(row) for row in session(count)] == [(1, 1)]
+    session("COMMIT")
+    native.execute("ALTER TABLE once.intent_d0 SET (fillfactor = 100)")
+    reports = [claimed(session, f"k{number}") for number in range(300)]
+    session("BEGIN")
+    before = session(count)[0]
+    assert sum(session.answered(each.replace("'done'", "repeat('x', 1000)")) for each in reports) == 300
+    hot, changed = (after - earlier for after, earlier in zip(session(count)[0], before))
+    assert changed == 300 > hot
+    session("COMMIT")
+    assert [session(start(f"k{number}"))[0].verdict for number in range(300)] == 300 * ["replay"]
+    native.execute("SELECT bt_index_check('once.intent_d0_pkey'::regclass, true)")
+
+
+def test_a_report_where_a_publication_cannot_name_the_row_is_refused_as_sql_refuses_it(native, session):
+    native.execute("ALTER TABLE once.intent_d0 REPLICA IDENTITY NOTHING; CREATE PUBLICATION p FOR TABLE once.intent_d0")
+    told = []
+    for way in ("on", "off"):
+        session(f"SET once.native = {way}")
+        told.append(session.outcome(claimed(session, way)))
+    assert told[0] == told[1] and told[0][0] == "55000"
+
+
+def test_a_message_that_is_being_applied_or_taken_away_is_sql_s_business(native, session):
+    for change in (f"INSERT INTO once.intent (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint) "
+                   f"VALUES (now(), now(), now(), 0, 1, 1, 'succeeded', '', 's', 'm', {F})", "DELETE FROM once.intent WHERE key = 'm'"):  # fmt: skip
+        hand = native.connect(autocommit=False)
+        hand.cursor().execute(change)
+        outcome = in_a_thread(native, session, RECEIVE, hand.commit)
+        assert outcome == [("duplicate" if "INSERT" in change else "process",)]
+
+
+def test_two_claims_of_one_intent_are_kept_apart(native, session):
+    other = Session(native)
+    session("BEGIN")
+    assert session.outcome(CLAIM)[0][0] == "new_claim"
+    assert other.outcome(CLAIM)[0][0] == "processing_active"
+    assert other.outcome("SELECT once.receive('s', 'k', '0123456789abcdef')")[0] == "P4029"
+    session("COMMIT")
+    assert other.outcome(CLAIM)[0][0] == "processing_active"
+
+
+def test_a_policy_that_has_changed_counts_at_once(native, session):
+    for lease in ("10 minutes", "3 days", "1 hour"):
+        native.execute("SELECT once.set_scope('s', lease => %s)", lease)
+        key = lease.replace(" ", "")
+        assert session.answered(f"SELECT once.claim('s', '{key}', {F})") == 1
+        assert native.value("SELECT lease_until - created_at = %s FROM once.intent WHERE key = %s", lease, key)
+
+
 def test_work_goes_on_while_everything_changes_under_it(native):
     """Rows, answers and the index are whole after four sessions have worked beside one that does what administrators do."""
     native.execute("CREATE EXTENSION amcheck")
@@ -436,6 +807,9 @@ def test_work_goes_on_while_everything_changes_under_it(native):
     changes = [
         text,
         "ANALYZE once.intent_d0",
+        "ANALYZE once.outbox",
+        f"CREATE INDEX y ON once.outbox_d{int(time.time() // 86400)} (created_at)",
+        "DROP INDEX once.y",
         "ALTER TABLE once.intent_d0 SET (fillfactor = 60)",
         "CREATE INDEX x ON once.intent_d0 (created_at)",
         "DROP INDEX once.x",
@@ -447,12 +821,16 @@ def test_work_goes_on_while_everything_changes_under_it(native):
         "SELECT once.add_days()",
         "VACUUM FULL once.intent_d0",
     ]
-    done, wrong, over = [], [], threading.Event()
+    done, reported, received, emitted, wrong, over = [], [], [], [], [], threading.Event()
 
     def work(number):
         session = Session(native)
         session(f"PREPARE s (text) AS SELECT verdict FROM once.start('s', $1, {F})")
         session(f"PREPARE f (text) AS SELECT once.finish('s', $1, {F}, response_text => $1)")
+        session(f"PREPARE c (text) AS SELECT verdict FROM once.claim('c', $1, {F})")
+        session("PREPARE d (text) AS SELECT once.complete('c', $1, 1, 200, response_text => $1)")
+        session("PREPARE e (text) AS SELECT once.emit('t', '1', scope => 's', key => $1)")
+        session(f"PREPARE r (text) AS SELECT once.receive('r', $1, {F})")
         count = 0
         while not over.is_set():
             key = f"{number}-{count}" if count % 2 else uuid7()
@@ -463,6 +841,13 @@ def test_work_goes_on_while_everything_changes_under_it(native):
                 session("COMMIT")
                 assert session.value("EXECUTE s (%s)", key) == "replay"
                 done.append(key)
+                assert session.value("EXECUTE c (%s)", key) == "new_claim"
+                assert session.value("EXECUTE d (%s)", key) is True
+                reported.append(key)
+                assert session.value("EXECUTE r (%s)", key) == "process"
+                received.append(key)
+                session("EXECUTE e (%s)", key)
+                emitted.append(key)
             except psycopg2.errors.DeadlockDetected:
                 session("ROLLBACK")
             except (AssertionError, psycopg2.Error) as error:
@@ -489,6 +874,9 @@ def test_work_goes_on_while_everything_changes_under_it(native):
         for thread in threads:
             thread.join()
     assert not wrong
-    assert sorted(row.key for row in native.rows("SELECT key FROM once.intent WHERE response_body = convert_to(key, 'UTF8')")) == sorted(done)
+    assert sorted(row.key for row in native.rows("SELECT key FROM once.intent WHERE response_body = convert_to(key, 'UTF8') AND scope = 's'")) == sorted(done)
+    for query, expected in (("SELECT key FROM once.intent WHERE scope = 'c' AND state = 'succeeded'", reported), ("SELECT key FROM once.intent WHERE scope = 'r'", received),
+                            ("SELECT key FROM once.outbox", emitted)):  # fmt: skip
+        assert sorted(row.key for row in native.rows(query)) == sorted(expected)
     assert native.rows("""SELECT bt_index_check(i.indexrelid, true) FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
-        WHERE i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'once.intent'::regclass) AND c.relkind = 'i'""")
+        WHERE i.indrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent IN ('once.intent'::regclass, 'once.outbox'::regclass)) AND c.relkind = 'i'""")

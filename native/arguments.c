@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * What a call is given and what it returns: the quick tests of once._enter, _trace, _body and
+ * _is_plain, and the shape of a row. */
+#include "native.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_proc.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/typcache.h"
+
+#define BODY_BYTES_PLAIN 8192 /* see once._is_plain */
+
+bool native_may_execute(Oid function, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+/* once._enter's quick test, but the lock. once._check lets all through that this does.
+ * scope, fingerprint: the arguments' numbers; -1: there is none (of scope and key: 'none'). */
+bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
+                  int fingerprint, int tenant)
+{
+	if ((scope >= 0 && (PG_ARGISNULL(scope) || PG_ARGISNULL(scope + 1))) || PG_ARGISNULL(tenant) ||
+	    (fingerprint >= 0 && PG_ARGISNULL(fingerprint))) {
+		return false;
+	}
+	if (XactReadOnly || IsolationUsesXactSnapshot() || IsInParallelMode() || OidIsValid(GetCurrentRoleId())) {
+		return false;
+	}
+	intent->scope = scope < 0 ? cstring_to_text("none") : PG_GETARG_TEXT_PP(scope);
+	intent->key = scope < 0 ? intent->scope : PG_GETARG_TEXT_PP(scope + 1);
+	intent->fingerprint = fingerprint < 0 ? NULL : PG_GETARG_BYTEA_PP(fingerprint);
+	intent->tenant = PG_GETARG_TEXT_PP(tenant);
+	intent->bucket = native_bucket(intent->key);
+	size_t scope_bytes = VARSIZE_ANY_EXHDR(intent->scope);
+	if (intent->bucket < 0 || scope_bytes == 0 || scope_bytes + VARSIZE_ANY_EXHDR(intent->tenant) > 255) {
+		return false;
+	}
+	switch (fingerprint < 0 ? 16 : VARSIZE_ANY_EXHDR(intent->fingerprint)) {
+	case 16:
+	case 20:
+	case 28:
+	case 32:
+	case 48:
+	case 64:
+		break;
+	default:
+		return false;
+	}
+	return native_may_execute(contract->any_tenant, GetSessionUserId());
+}
+
+/* once._trace */
+text *native_trace(FunctionCallInfo fcinfo, int argument)
+{
+	static const char shape[] = "00-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
+
+	if (PG_ARGISNULL(argument)) {
+		return NULL;
+	}
+	text *given = PG_GETARG_TEXT_PP(argument);
+	const char *at = VARDATA_ANY(given);
+	if (VARSIZE_ANY_EXHDR(given) != sizeof shape - 1) {
+		return NULL;
+	}
+	for (size_t i = 0; i < sizeof shape - 1; i++) {
+		if (shape[i] == 'h' ? !((at[i] >= '0' && at[i] <= '9') || (at[i] >= 'a' && at[i] <= 'f')) : at[i] != shape[i]) {
+			return NULL;
+		}
+	}
+	return strspn(at + 3, "0") >= 32 || strspn(at + 36, "0") >= 16 ? NULL : given;
+}
+
+/* The shape of a row that is returned; NULL where it has changed. To be released. */
+TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count)
+{
+	if (get_fn_expr_rettype(fcinfo->flinfo) != type) {
+		return NULL;
+	}
+	TupleDesc shape = lookup_rowtype_tupdesc(type, -1);
+	bool fits = shape->natts == count;
+	for (int i = 0; fits && i < count; i++) {
+		fits = TupleDescAttr(shape, i)->atttypid == columns[i] && !TupleDescAttr(shape, i)->attisdropped;
+	}
+	if (!fits) {
+		ReleaseTupleDesc(shape);
+		return NULL;
+	}
+	return shape;
+}
+
+bool native_same_bytes(const void *one, const void *other)
+{
+	return VARSIZE_ANY_EXHDR(one) == VARSIZE_ANY_EXHDR(other) &&
+	       memcmp(VARDATA_ANY(one), VARDATA_ANY(other), VARSIZE_ANY_EXHDR(one)) == 0;
+}
+
+/* An outcome that is stored without a closer look: once._body and once._is_plain. */
+bool native_outcome_is_plain(FunctionCallInfo fcinfo, native_outcome *outcome)
+{
+	if (PG_ARGISNULL(OUTCOME_TEXT) + PG_ARGISNULL(OUTCOME_JSON) + PG_ARGISNULL(OUTCOME_BODY) < 2) {
+		return false;
+	}
+	outcome->body_is_null = false;
+	if (!PG_ARGISNULL(OUTCOME_TEXT)) {
+		/* The database's encoding is UTF-8. */
+		outcome->body = PointerGetDatum(PG_GETARG_TEXT_PP(OUTCOME_TEXT));
+	} else if (!PG_ARGISNULL(OUTCOME_JSON)) {
+		Jsonb *json = PG_GETARG_JSONB_P(OUTCOME_JSON);
+		outcome->body = CStringGetTextDatum(JsonbToCString(NULL, &json->root, (int)VARSIZE(json)));
+	} else if (!PG_ARGISNULL(OUTCOME_BODY)) {
+		outcome->body = PointerGetDatum(PG_GETARG_BYTEA_PP(OUTCOME_BODY));
+	} else {
+		outcome->body = (Datum)0;
+		outcome->body_is_null = true;
+	}
+	return (outcome->body_is_null || VARSIZE_ANY_EXHDR(DatumGetPointer(outcome->body)) <= BODY_BYTES_PLAIN) &&
+	       (PG_ARGISNULL(OUTCOME_STATUS) ||
+	        (PG_GETARG_INT32(OUTCOME_STATUS) >= 0 && PG_GETARG_INT32(OUTCOME_STATUS) <= 999)) &&
+	       (PG_ARGISNULL(OUTCOME_HEADERS) || JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(OUTCOME_HEADERS)));
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * The plain paths of once.claim (a new intent), once.complete (of a running attempt with this
+ * fence) and once.receive (a new message, or one that was applied). See attempt.c. */
+#include "native.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "funcapi.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#define LEASE_MAX (7 * USECS_PER_DAY)
+#define OWNER_MAX 255
+
+enum claim_argument {
+	CLAIM_SCOPE,
+	CLAIM_FINGERPRINT = 2,
+	CLAIM_OWNER,
+	CLAIM_LEASE,
+	CLAIM_RETENTION,
+	CLAIM_TENANT,
+	CLAIM_TRACEPARENT
+};
+
+enum complete_argument {
+	COMPLETE_SCOPE,
+	COMPLETE_FENCE = 2,
+	COMPLETE_TENANT = OUTCOME_RESULT_ID + 1
+};
+
+enum receive_argument {
+	RECEIVE_CONSUMER,
+	RECEIVE_FINGERPRINT = 2,
+	RECEIVE_TENANT,
+	RECEIVE_TRACEPARENT
+};
+
+/* The columns of once.claimed that a new claim has. */
+enum claimed_column {
+	CLAIMED_VERDICT,
+	CLAIMED_FENCE,
+	CLAIMED_STATE,
+	CLAIMED_LEASE_UNTIL = 10,
+	CLAIMED_ATTEMPTS,
+	CLAIMED_TRACEPARENT,
+	CLAIMED_COUNT
+};
+
+/* A row of once.intent that is to be stored, all NULL but what every intent has. */
+typedef struct new_row {
+	Datum values[COLUMN_COUNT];
+	bool nulls[COLUMN_COUNT];
+} new_row;
+
+static void set(new_row *row, int column, Datum value)
+{
+	row->values[column] = value;
+	row->nulls[column] = false;
+}
+
+static void begin_row(new_row *row, const native_intent *intent, int32 fence, Oid state, TimestampTz now,
+                      text *traceparent)
+{
+	memset(row->values, 0, sizeof row->values);
+	memset(row->nulls, true, sizeof row->nulls);
+	set(row, COLUMN_CREATED_AT, TimestampTzGetDatum(now));
+	set(row, COLUMN_UPDATED_AT, TimestampTzGetDatum(now));
+	set(row, COLUMN_BUCKET, Int32GetDatum(intent->bucket));
+	set(row, COLUMN_FENCE, Int32GetDatum(fence));
+	set(row, COLUMN_ATTEMPTS, Int32GetDatum(1));
+	set(row, COLUMN_STATE, ObjectIdGetDatum(state));
+	set(row, COLUMN_FORMAT_VERSION, Int16GetDatum(1));
+	set(row, COLUMN_TENANT, PointerGetDatum(intent->tenant));
+	set(row, COLUMN_SCOPE, PointerGetDatum(intent->scope));
+	set(row, COLUMN_KEY, PointerGetDatum(intent->key));
+	set(row, COLUMN_FINGERPRINT, PointerGetDatum(intent->fingerprint));
+	if (traceparent != NULL) {
+		set(row, COLUMN_TRACEPARENT, PointerGetDatum(traceparent));
+	}
+}
+
+static bool is_open(const native_intent *intent, TimestampTz now)
+{
+	return intent->bucket == 0 || native_day_has_begun(intent->bucket, now);
+}
+
+/* A lease that once._check_term has nothing against, and that is the same at any time of the
+ * year: hours, and no days or months. */
+static bool lease_is_plain(const Interval *lease)
+{
+	return lease->month == 0 && lease->day == 0 && lease->time > 0 && lease->time <= LEASE_MAX;
+}
+
+/* once.claim and once._claim: of an intent that is not there. */
+bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+{
+	static const Oid types[CLAIMED_COUNT] = {TEXTOID, INT4OID, TEXTOID, INT4OID,        BYTEAOID, JSONBOID, TEXTOID,
+	                                         TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID,  TEXTOID};
+	native_intent intent;
+	native_tables tables;
+	text *owner = NULL;
+	const Interval *lease = NULL;
+	bool plain = false;
+
+	if (!native_enter(fcinfo, contract, &intent, CLAIM_SCOPE, CLAIM_FINGERPRINT, CLAIM_TENANT) ||
+	    !PG_ARGISNULL(CLAIM_RETENTION)) {
+		return false;
+	}
+	if (!PG_ARGISNULL(CLAIM_OWNER)) {
+		owner = PG_GETARG_TEXT_PP(CLAIM_OWNER);
+		if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) { /* which is cut, by characters */
+			return false;
+		}
+	}
+	if (!PG_ARGISNULL(CLAIM_LEASE)) {
+		lease = PG_GETARG_INTERVAL_P(CLAIM_LEASE);
+		if (!lease_is_plain(lease)) {
+			return false;
+		}
+	}
+	TupleDesc shape = native_shape(fcinfo, contract->claimed_type, types, CLAIMED_COUNT);
+	if (shape == NULL) {
+		return false;
+	}
+	CommandCounterIncrement();
+	if (lease == NULL) {
+		lease = native_lease(contract, intent.scope);
+	}
+	/* It looks before it locks for writing, since it may have nothing to write. */
+	if (lease != NULL && native_lock(&intent, false) &&
+	    native_leaf_find(contract, intent.bucket, AccessShareLock, &tables)) {
+		bool changing;
+		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
+		TimestampTz now = GetCurrentTimestamp();
+		if (row != NULL) {
+			heap_freetuple(row);
+		} else if (is_open(&intent, now) && native_tables_lock(&tables, RowExclusiveLock)) {
+			int32 fence = intent.bucket > 0 ? 1 : native_first_fence(contract);
+			text *traceparent = native_trace(fcinfo, CLAIM_TRACEPARENT);
+			Datum until =
+			    DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(now), IntervalPGetDatum(lease));
+			Datum values[CLAIMED_COUNT] = {0};
+			bool nulls[CLAIMED_COUNT];
+			new_row made;
+
+			begin_row(&made, &intent, fence, contract->states[STATE_PROCESSING], now, traceparent);
+			set(&made, COLUMN_LEASE_UNTIL, until);
+			if (owner != NULL) {
+				set(&made, COLUMN_OWNER, PointerGetDatum(owner));
+			}
+			native_insert(&tables, made.values, made.nulls);
+			(void)nextval_internal(contract->counted_new, false);
+
+			memset(nulls, true, sizeof nulls);
+			values[CLAIMED_VERDICT] = CStringGetTextDatum("new_claim");
+			values[CLAIMED_FENCE] = Int32GetDatum(fence);
+			values[CLAIMED_STATE] = CStringGetTextDatum("processing");
+			values[CLAIMED_LEASE_UNTIL] = until;
+			values[CLAIMED_ATTEMPTS] = Int32GetDatum(1);
+			values[CLAIMED_TRACEPARENT] = PointerGetDatum(traceparent);
+			nulls[CLAIMED_VERDICT] = nulls[CLAIMED_FENCE] = nulls[CLAIMED_STATE] = false;
+			nulls[CLAIMED_LEASE_UNTIL] = nulls[CLAIMED_ATTEMPTS] = false;
+			nulls[CLAIMED_TRACEPARENT] = traceparent == NULL;
+			*result = HeapTupleGetDatum(heap_form_tuple(shape, values, nulls));
+			plain = true;
+		}
+		native_tables_close(&tables);
+	}
+	ReleaseTupleDesc(shape);
+	return plain;
+}
+
+/* once.complete and once._report: of an attempt that runs, under its fence. The fence is the
+ * guard, and no lock is needed: where the row has changed since it was looked at, nothing was
+ * done yet. */
+bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+{
+	static const struct {
+		int column;
+		int argument;
+	} passed[] = {{COLUMN_RESPONSE_STATUS, OUTCOME_STATUS},
+	              {COLUMN_RESPONSE_HEADERS, OUTCOME_HEADERS},
+	              {COLUMN_RESULT_TYPE, OUTCOME_RESULT_TYPE},
+	              {COLUMN_RESULT_ID, OUTCOME_RESULT_ID}};
+	/* Those of another way to end stay empty. */
+	static const int emptied[] = {COLUMN_LEASE_UNTIL, COLUMN_RESPONSE_BODY, COLUMN_ERROR_CODE, COLUMN_ERROR_MESSAGE};
+	native_intent intent;
+	native_tables tables;
+	native_outcome outcome;
+	bool plain = false;
+
+	if (PG_ARGISNULL(COMPLETE_FENCE) || !native_enter(fcinfo, contract, &intent, COMPLETE_SCOPE, -1, COMPLETE_TENANT) ||
+	    !native_outcome_is_plain(fcinfo, &outcome)) {
+		return false;
+	}
+	CommandCounterIncrement();
+	if (native_leaf_find(contract, intent.bucket, RowExclusiveLock, &tables)) {
+		TimestampTz now = GetCurrentTimestamp();
+		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+		HeapTuple row = native_look(&tables, &intent, snapshot);
+		UnregisterSnapshot(snapshot);
+		bool state_null = true, fence_null = true;
+		Datum state = (Datum)0, fence = (Datum)0;
+		if (row != NULL) {
+			state = native_column_get(&tables, row, COLUMN_STATE, &state_null);
+			fence = native_column_get(&tables, row, COLUMN_FENCE, &fence_null);
+		}
+		if (!state_null && !fence_null && DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&
+		    DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)) {
+			new_row changed;
+			bool replaces[COLUMN_COUNT] = {false};
+			memset(changed.values, 0, sizeof changed.values);
+			memset(changed.nulls, true, sizeof changed.nulls);
+			set(&changed, COLUMN_STATE, ObjectIdGetDatum(contract->states[STATE_SUCCEEDED]));
+			set(&changed, COLUMN_UPDATED_AT, TimestampTzGetDatum(now));
+			set(&changed, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
+			replaces[COLUMN_STATE] = replaces[COLUMN_UPDATED_AT] = replaces[COLUMN_COMPLETED_AT] = true;
+			for (size_t i = 0; i < lengthof(emptied); i++) {
+				replaces[emptied[i]] = true;
+			}
+			if (!outcome.body_is_null) {
+				set(&changed, COLUMN_RESPONSE_BODY, outcome.body);
+			}
+			for (size_t i = 0; i < lengthof(passed); i++) {
+				replaces[passed[i].column] = true;
+				if (!PG_ARGISNULL(passed[i].argument)) {
+					set(&changed, passed[i].column, PG_GETARG_DATUM(passed[i].argument));
+				}
+			}
+			plain = native_update(&tables, row, changed.values, changed.nulls, replaces);
+			*result = BoolGetDatum(true);
+		}
+		if (row != NULL) {
+			heap_freetuple(row);
+		}
+		native_tables_close(&tables);
+	}
+	return plain;
+}
+
+/* once.receive: of a message that is new, or was applied by a transaction that is over. */
+bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+{
+	native_intent intent;
+	native_tables tables;
+	bool plain = false;
+
+	if (!native_enter(fcinfo, contract, &intent, RECEIVE_CONSUMER, RECEIVE_FINGERPRINT, RECEIVE_TENANT)) {
+		return false;
+	}
+	TimestampTz now = GetCurrentTimestamp();
+	if (!is_open(&intent, now)) {
+		return false;
+	}
+	CommandCounterIncrement();
+	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, RowExclusiveLock, &tables)) {
+		bool changing;
+		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
+		if (row != NULL) {
+			bool state_null, print_null;
+			Datum state = native_column_get(&tables, row, COLUMN_STATE, &state_null);
+			Datum print = native_column_get(&tables, row, COLUMN_FINGERPRINT, &print_null);
+			if (!changing && !state_null && !print_null &&
+			    DatumGetObjectId(state) == contract->states[STATE_SUCCEEDED] &&
+			    native_same_bytes(DatumGetByteaPP(print), intent.fingerprint)) {
+				(void)nextval_internal(contract->counted_duplicate, false);
+				*result = CStringGetTextDatum("duplicate");
+				plain = true;
+			}
+			heap_freetuple(row);
+		} else {
+			new_row made;
+			begin_row(&made, &intent, intent.bucket > 0 ? 1 : native_first_fence(contract),
+			          contract->states[STATE_SUCCEEDED], now, native_trace(fcinfo, RECEIVE_TRACEPARENT));
+			set(&made, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
+			native_insert(&tables, made.values, made.nulls);
+			(void)nextval_internal(contract->counted_process, false);
+			*result = CStringGetTextDatum("process");
+			plain = true;
+		}
+		native_tables_close(&tables);
+	}
+	return plain;
+}

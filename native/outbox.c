@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * The plain path of once.emit: an event of today that is new, where no earlier day has its
+ * outbox still, and the clock has not stepped back. See attempt.c. */
+#include "native.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_collation.h"
+#include "catalog/pg_opfamily.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "common/hashfn.h"
+#include "nodes/primnodes.h"
+#include "partitioning/partbounds.h"
+#include "partitioning/partdesc.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/inval.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/partcache.h"
+#include "utils/snapmgr.h"
+#include "utils/uuid.h"
+#include "utils/xid8.h"
+
+#define LOCK_SEED 20779
+#define NAMES_MAX 255            /* topic and event_type together: see once.emit */
+#define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); 13 names another so */
+#define DAYS_TO_2000 (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE)
+
+enum emit_argument {
+	EMIT_TOPIC,
+	EMIT_PAYLOAD,
+	EMIT_AGGREGATE_TYPE,
+	EMIT_AGGREGATE_ID,
+	EMIT_EVENT_TYPE,
+	EMIT_SCOPE,
+	EMIT_KEY,
+	EMIT_HEADERS,
+	EMIT_TENANT,
+	EMIT_TRACEPARENT
+};
+
+/* The columns of once.outbox, in the order of its declaration in contract/outbox/tables.sql. */
+enum event_column {
+	EVENT_ID,
+	EVENT_DAY,
+	EVENT_XID,
+	EVENT_CREATED_AT,
+	EVENT_EVENT_ID,
+	EVENT_TOPIC,
+	EVENT_EVENT_TYPE,
+	EVENT_AGGREGATE_TYPE,
+	EVENT_AGGREGATE_ID,
+	EVENT_TENANT,
+	EVENT_SCOPE,
+	EVENT_KEY,
+	EVENT_TRACEPARENT,
+	EVENT_HEADERS,
+	EVENT_PAYLOAD,
+	EVENT_COUNT
+};
+
+static const struct {
+	const char *name;
+	Oid type;
+	bool required;
+} columns[EVENT_COUNT] = {
+    [EVENT_ID] = {"id", INT8OID, true},
+    [EVENT_DAY] = {"day", INT4OID, true},
+    [EVENT_XID] = {"xid", XID8OID, true},
+    [EVENT_CREATED_AT] = {"created_at", TIMESTAMPTZOID, true},
+    [EVENT_EVENT_ID] = {"event_id", UUIDOID, true},
+    [EVENT_TOPIC] = {"topic", TEXTOID, true},
+    [EVENT_EVENT_TYPE] = {"event_type", TEXTOID, true},
+    [EVENT_AGGREGATE_TYPE] = {"aggregate_type", TEXTOID, false},
+    [EVENT_AGGREGATE_ID] = {"aggregate_id", TEXTOID, false},
+    [EVENT_TENANT] = {"tenant", TEXTOID, true},
+    [EVENT_SCOPE] = {"scope", TEXTOID, false},
+    [EVENT_KEY] = {"key", TEXTOID, false},
+    [EVENT_TRACEPARENT] = {"traceparent", TEXTOID, false},
+    [EVENT_HEADERS] = {"headers", JSONBOID, false},
+    [EVENT_PAYLOAD] = {"payload", JSONBOID, true},
+};
+
+/* A partition of once.outbox. */
+typedef struct outbox_leaf {
+	Oid relation; /* InvalidOid: nothing is known */
+	Oid single;   /* the index that keeps an intent's event single */
+	Oid ordered;  /* the other */
+	Oid sequence; /* of the ids */
+	int32 day;
+	int natts;
+	AttrNumber columns[EVENT_COUNT];
+} outbox_leaf;
+
+static outbox_leaf last_leaf;
+static Oid last_outbox; /* its parent */
+
+static void relation_changed(Datum unused, Oid relation)
+{
+	(void)unused;
+	if (!OidIsValid(relation) || relation == last_leaf.relation || relation == last_leaf.single ||
+	    relation == last_leaf.ordered || relation == last_leaf.sequence || relation == last_outbox) {
+		last_leaf.relation = InvalidOid;
+	}
+}
+
+void native_outbox_init(void)
+{
+	CacheRegisterRelcacheCallback(relation_changed, (Datum)0);
+}
+
+/* Whether the parent is as the contract makes it: partitioned by day, ids of a sequence, xid by
+ * its default the transaction's. */
+static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *sequence)
+{
+	Oid id = RelationGetRelid(outbox);
+	TupleDesc shape = RelationGetDescr(outbox);
+	AttrNumber number = get_attnum(id, "id"), xid = get_attnum(id, "xid");
+	bool fits = false;
+
+	if (outbox->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || outbox->rd_rel->relowner != contract->owner ||
+	    number <= 0 || xid <= 0 || TupleDescAttr(shape, number - 1)->attidentity == '\0' || shape->constr == NULL ||
+	    shape->constr->num_check > 0) {
+		return false;
+	}
+	PartitionKey key = RelationGetPartitionKey(outbox);
+	if (key->strategy != PARTITION_STRATEGY_RANGE || key->partnatts != 1 ||
+	    key->partattrs[0] != get_attnum(id, "day")) {
+		return false;
+	}
+	/* The parent's defaults count. Any other one would have to be computed. */
+	for (int i = 0; i < shape->constr->num_defval; i++) {
+		if (shape->constr->defval[i].adnum != xid) {
+			return false;
+		}
+		Node *value = stringToNode(shape->constr->defval[i].adbin);
+		fits = IsA(value, FuncExpr) && ((FuncExpr *)value)->funcid == CURRENT_XACT_ID_OID;
+	}
+#if PG_VERSION_NUM >= 170000
+	*sequence = getIdentitySequence(outbox, number, true);
+#else
+	*sequence = getIdentitySequence(id, number, true);
+#endif
+	return fits && OidIsValid(*sequence);
+}
+
+/* Whether the unique index has those columns, in this order, by which an event is looked for. */
+static bool is_single(Relation index, const outbox_leaf *leaf)
+{
+	static const int keys[] = {EVENT_TENANT, EVENT_SCOPE, EVENT_KEY, EVENT_EVENT_TYPE, EVENT_DAY};
+	Form_pg_index form = index->rd_index;
+
+	if (!form->indisunique || !native_is_plain_index(index, (int)lengthof(keys))) {
+		return false;
+	}
+#if PG_VERSION_NUM >= 150000
+	if (form->indnullsnotdistinct) {
+		return false;
+	}
+#endif
+	for (size_t i = 0; i < lengthof(keys); i++) {
+		bool is_text = columns[keys[i]].type == TEXTOID;
+		if (form->indkey.values[i] != leaf->columns[keys[i]] || index->rd_indoption[i] != 0 ||
+		    index->rd_opfamily[i] != (is_text ? TEXT_BTREE_FAM_OID : INTEGER_BTREE_FAM_OID) ||
+		    (is_text && index->rd_indcollation[i] != C_COLLATION_OID)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+/* Learns today's partition, which the caller has open and locked, as its parent is. */
+static bool leaf_learn(const native_contract *contract, Relation outbox, Relation relation, int32 day,
+                       outbox_leaf *leaf)
+{
+	TupleDesc shape = RelationGetDescr(relation);
+	char name[NAMEDATALEN];
+	int found = 0;
+
+	memset(leaf, 0, sizeof *leaf);
+	snprintf(name, sizeof name, "outbox_d%d", day);
+	if (!native_is_leaf(contract, relation, contract->outbox, name, day) ||
+	    !outbox_fits(contract, outbox, &leaf->sequence)) {
+		return false;
+	}
+	for (int i = 0; i < shape->natts; i++) {
+		Form_pg_attribute attribute = TupleDescAttr(shape, i);
+		if (attribute->attisdropped) {
+			continue;
+		}
+		int column = 0;
+		while (column < EVENT_COUNT && strcmp(NameStr(attribute->attname), columns[column].name) != 0) {
+			column++;
+		}
+		if (column == EVENT_COUNT || attribute->atttypid != columns[column].type ||
+		    attribute->attnotnull != columns[column].required || attribute->attgenerated != '\0' ||
+		    (attribute->atttypid == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
+			return false;
+		}
+		leaf->columns[column] = attribute->attnum;
+		found++;
+	}
+	List *indexes = RelationGetIndexList(relation);
+	if (found != EVENT_COUNT || list_length(indexes) != 2) {
+		return false;
+	}
+	ListCell *cell;
+	foreach (cell, indexes) {
+		Relation index = index_open(lfirst_oid(cell), AccessShareLock);
+		if (is_single(index, leaf)) {
+			leaf->single = RelationGetRelid(index);
+		} else if (!index->rd_index->indisunique && native_is_plain_index(index, 2)) {
+			leaf->ordered = RelationGetRelid(index);
+		}
+		index_close(index, NoLock);
+	}
+	leaf->relation = RelationGetRelid(relation);
+	leaf->day = day;
+	leaf->natts = shape->natts;
+	return OidIsValid(leaf->single) && OidIsValid(leaf->ordered);
+}
+
+/* Today's partition, open and locked for a look, and what is known of it; NULL where it is not
+ * plain. */
+static Relation leaf_open(const native_contract *contract, Relation outbox, int32 day, outbox_leaf *leaf)
+{
+	bool known = last_outbox == contract->outbox && last_leaf.day == day && OidIsValid(last_leaf.relation);
+	Oid id = last_leaf.relation;
+
+	if (!known) {
+		char name[NAMEDATALEN];
+		snprintf(name, sizeof name, "outbox_d%d", day);
+		id = get_relname_relid(name, contract->schema);
+	}
+	Relation relation = OidIsValid(id) ? try_relation_open(id, AccessShareLock) : NULL;
+	if (relation == NULL) {
+		return NULL;
+	}
+	bool fits = true;
+	/* The lock has brought what others have changed. */
+	if (known && last_leaf.relation == id && last_leaf.day == day) {
+		*leaf = last_leaf;
+	} else {
+		uint64 then = native_changes();
+		MemoryContext own = AllocSetContextCreate(CurrentMemoryContext, "pgonce_native", ALLOCSET_SMALL_SIZES);
+		MemoryContext before = MemoryContextSwitchTo(own);
+		fits = leaf_learn(contract, outbox, relation, day, leaf);
+		MemoryContextSwitchTo(before);
+		MemoryContextDelete(own);
+		if (fits && then == native_changes()) {
+			last_leaf = *leaf;
+			last_outbox = contract->outbox;
+		}
+	}
+	if (!fits || !native_still_known() || !native_is_bare(relation)) {
+		table_close(relation, NoLock);
+		return NULL;
+	}
+	return relation;
+}
+
+/* Whether today's is the first day that has a partition: else the days before have to be looked
+ * into. */
+static bool is_first_day(Relation outbox, int32 day)
+{
+#if PG_VERSION_NUM >= 140000
+	PartitionDesc all = RelationGetPartitionDesc(outbox, false);
+#else
+	PartitionDesc all = RelationGetPartitionDesc(outbox);
+#endif
+	PartitionBoundInfo bounds = all->boundinfo;
+
+	return all->nparts > 0 && bounds->strategy == PARTITION_STRATEGY_RANGE && bounds->ndatums > 0 &&
+	       bounds->default_index < 0 && bounds->kind[0][0] == PARTITION_RANGE_DATUM_VALUE &&
+	       DatumGetInt32(bounds->datums[0][0]) == day;
+}
+
+/* The id of an intent's event: see once.emit. */
+static pg_uuid_t *event_id_of(const native_intent *intent, text *kind)
+{
+	Datum names[] = {PointerGetDatum(intent->tenant), PointerGetDatum(intent->scope), PointerGetDatum(intent->key),
+	                 PointerGetDatum(kind)};
+	ArrayType *array = construct_array(names, lengthof(names), TEXTOID, -1, false, TYPALIGN_INT);
+	text *written = cstring_to_text(OidOutputFunctionCall(F_ARRAY_OUT, PointerGetDatum(array)));
+	bytea *hash = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea, PointerGetDatum(written)));
+	pg_uuid_t *id = palloc(sizeof *id);
+
+	memcpy(id->data, VARDATA_ANY(hash), UUID_LEN);
+	id->data[6] = 0x80;
+	id->data[7] = 0;
+	id->data[8] = 0x80;
+	return id;
+}
+
+static bool is_there(Relation relation, const outbox_leaf *leaf, const native_intent *intent, text *kind)
+{
+	ScanKeyData keys[5];
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	native_key_of_text(&keys[0], 1, intent->tenant);
+	native_key_of_text(&keys[1], 2, intent->scope);
+	native_key_of_text(&keys[2], 3, intent->key);
+	native_key_of_text(&keys[3], 4, kind);
+	ScanKeyEntryInitialize(&keys[4], 0, 5, BTEqualStrategyNumber, InvalidOid, InvalidOid, F_INT4EQ,
+	                       Int32GetDatum(leaf->day));
+	HeapTuple row = native_look_up(relation, leaf->single, keys, 5, &dirty);
+	if (row != NULL) {
+		heap_freetuple(row);
+	}
+	return row != NULL;
+}
+
+/* What an argument of an event has to be. */
+static bool event_is_plain(FunctionCallInfo fcinfo, text **topic, text **kind)
+{
+	if (PG_ARGISNULL(EMIT_TOPIC) || PG_ARGISNULL(EMIT_PAYLOAD) || PG_ARGISNULL(EMIT_SCOPE) != PG_ARGISNULL(EMIT_KEY)) {
+		return false;
+	}
+	*topic = PG_GETARG_TEXT_PP(EMIT_TOPIC);
+	*kind = PG_ARGISNULL(EMIT_EVENT_TYPE) ? *topic : PG_GETARG_TEXT_PP(EMIT_EVENT_TYPE);
+	size_t topic_bytes = VARSIZE_ANY_EXHDR(*topic), kind_bytes = VARSIZE_ANY_EXHDR(*kind);
+	return topic_bytes > 0 && kind_bytes > 0 && topic_bytes + kind_bytes <= NAMES_MAX &&
+	       (PG_ARGISNULL(EMIT_HEADERS) || JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(EMIT_HEADERS)));
+}
+
+static void event_insert(FunctionCallInfo fcinfo, Relation relation, const outbox_leaf *leaf, TimestampTz now,
+                         const pg_uuid_t *event_id, text *kind)
+{
+	static const struct {
+		int column;
+		int argument;
+	} passed[] = {{EVENT_TOPIC, EMIT_TOPIC},
+	              {EVENT_AGGREGATE_TYPE, EMIT_AGGREGATE_TYPE},
+	              {EVENT_AGGREGATE_ID, EMIT_AGGREGATE_ID},
+	              {EVENT_TENANT, EMIT_TENANT},
+	              {EVENT_SCOPE, EMIT_SCOPE},
+	              {EVENT_KEY, EMIT_KEY},
+	              {EVENT_HEADERS, EMIT_HEADERS},
+	              {EVENT_PAYLOAD, EMIT_PAYLOAD}};
+	Datum row[NATTS_MAX] = {0};
+	bool nulls[NATTS_MAX];
+	text *traceparent = native_trace(fcinfo, EMIT_TRACEPARENT);
+
+	memset(nulls, true, sizeof nulls);
+#define SET(column, value) (row[leaf->columns[column] - 1] = (value), nulls[leaf->columns[column] - 1] = false)
+	SET(EVENT_ID, Int64GetDatum(nextval_internal(leaf->sequence, false)));
+	SET(EVENT_DAY, Int32GetDatum(leaf->day));
+	SET(EVENT_XID, FullTransactionIdGetDatum(GetTopFullTransactionId()));
+	SET(EVENT_CREATED_AT, TimestampTzGetDatum(now));
+	SET(EVENT_EVENT_ID, UUIDPGetDatum(event_id));
+	SET(EVENT_EVENT_TYPE, PointerGetDatum(kind));
+	if (traceparent != NULL) {
+		SET(EVENT_TRACEPARENT, PointerGetDatum(traceparent));
+	}
+	for (size_t i = 0; i < lengthof(passed); i++) {
+		if (!PG_ARGISNULL(passed[i].argument)) {
+			SET(passed[i].column, PG_GETARG_DATUM(passed[i].argument));
+		}
+	}
+#undef SET
+	HeapTuple tuple = heap_form_tuple(RelationGetDescr(relation), row, nulls);
+	CatalogTupleInsert(relation, tuple);
+	heap_freetuple(tuple);
+	CommandCounterIncrement();
+}
+
+bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+{
+	native_intent intent;
+	outbox_leaf leaf;
+	text *topic, *kind;
+	pg_uuid_t *event_id = NULL;
+	bool of_intent = !PG_ARGISNULL(EMIT_KEY), plain = false;
+
+	if (!native_enter(fcinfo, contract, &intent, of_intent ? EMIT_SCOPE : -1, -1, EMIT_TENANT) ||
+	    !event_is_plain(fcinfo, &topic, &kind)) {
+		return false;
+	}
+	TimestampTz now = GetCurrentTimestamp();
+	if (now <= 0) {
+		return false;
+	}
+	int32 day = (int32)(now / USECS_PER_DAY) + DAYS_TO_2000;
+	CommandCounterIncrement();
+	Relation outbox = try_relation_open(contract->outbox, AccessShareLock);
+	if (outbox == NULL) {
+		return false;
+	}
+	Relation relation = native_still_known() && native_is_bare(outbox) ? leaf_open(contract, outbox, day, &leaf) : NULL;
+	if (relation != NULL) {
+		uint64 then = native_changes();
+		plain = true;
+		if (of_intent) {
+			bool is_null;
+			Datum last = native_last_value(contract->outbox_day, &is_null);
+			event_id = event_id_of(&intent, kind);
+			/* Whoever inserts this event has its lock. */
+			plain = !is_null && DatumGetInt64(last) / 256 == day && is_first_day(outbox, day) &&
+			        native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&
+			        !is_there(relation, &leaf, &intent, kind);
+		} else {
+			event_id = DatumGetUUIDP(OidFunctionCall0(F_GEN_RANDOM_UUID));
+		}
+		if (plain) {
+			LockRelationOid(RelationGetRelid(outbox), RowExclusiveLock);
+			LockRelationOid(RelationGetRelid(relation), RowExclusiveLock);
+			plain = then == native_changes(); /* else something has changed meanwhile */
+		}
+		if (plain) {
+			event_insert(fcinfo, relation, &leaf, now, event_id, kind);
+			*result = UUIDPGetDatum(event_id);
+		}
+		table_close(relation, NoLock);
+	}
+	table_close(outbox, NoLock);
+	return plain;
+}

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The library with one of its guards taken out, again and again: the tests that must notice. Each mutant is built from a changed copy of native/, and
+still answers what is plain.
+
+Not here, since nobody can tell: `if (native_on)` before a statement is planned only saves the search for calls, since native_known says "not the one"
+where the setting is off; CommandCounterIncrement before a look or an INSERT that follows another call of the library, which has done it after its own."""
+
+import contextlib
+import inspect
+import shutil
+
+import psycopg2
+import pytest
+
+from harness.native import install_native, library, mutant
+from harness.postgres import private_directory
+
+from . import test_native as t
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")]
+
+STORY = lambda name: lambda server: t.test_c_answers_what_sql_answers(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
+
+# (what is taken out: the changes, the test that notices, its arguments besides the database and its session)
+MUTATIONS = {
+    "isolation level": ([("arguments.c", "IsolationUsesXactSnapshot() || ", "")],
+                        t.test_above_read_committed_a_start_sees_what_its_transaction_s_snapshot_sees, {"level": "REPEATABLE READ"}),
+    "SET ROLE": ([("arguments.c", " || OidIsValid(GetCurrentRoleId())", "")], t.test_who_has_set_a_role_is_judged_by_that_role, {}),
+    "the row shows at once": ([("store.c", "heap_freetuple(tuple);\n\tCommandCounterIncrement();", "heap_freetuple(tuple);")],
+                              t.test_a_row_is_there_for_the_next_statement_of_a_statement_that_is_not_over, {}),
+    "the right, while planning": ([("hook.c", "!native_may_execute(call->funcid, GetUserId()) ||", "")], t.test_a_right_is_missed_also_where_nothing_is_called, {}),
+    "the right to the substitute": ([("hook.c", "!native_may_execute(call->funcid, GetUserId()) || !native_may_execute(substitute, GetUserId())) {", "!native_may_execute(call->funcid, GetUserId())) {")],
+                                    t.test_a_substitute_that_may_not_be_called_is_none, {}),
+    "the right, when called": ([("attempt.c", "if (!native_may_execute(original, GetUserId())) {", "if (false) {"), ("hook.c", "!native_may_execute(call->funcid, GetUserId()) ||", "")],
+                               t.test_a_right_that_is_taken_away_is_missed_at_once, {}),
+    "off, in a call": ([("known.c", "if (!native_on) {", "if (false) {")], t.test_off_counts_at_once_also_in_a_plan_that_was_made_before, {}),
+    "read-only": ([("arguments.c", "XactReadOnly || ", "")], t.test_on_a_standby_c_refuses_as_sql_does, {}),
+    "the tenant": ([("arguments.c", "return native_may_execute(contract->any_tenant, GetSessionUserId());", "return true;")], t.test_who_may_not_is_refused_alike, {}),
+    "the intent's lock": ([("store.c", "if (held_already) {", "if (true) { return true;")], t.test_another_attempt_is_refused_while_one_runs, {}),
+    "the lock of a note": ([("store.c", "return LockHeldByMe(&tag, ExclusiveLock);", "return true;")], t.test_a_note_without_the_lock_is_sql_s_business, {}),
+    "a row that is being inserted": ([("store.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
+                                     t.test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business, {}),
+    "triggers": ([("known.c", "return relation->trigdesc == NULL && ", "return ")], t.test_a_change_of_the_tables_sends_finish_to_sql,
+                 dict(zip(("change", "back"), t.TABLE_CHANGES[0]))),
+    "CHECKs": ([("known.c", "shape->constr->num_check > 0 || ", "")], t.test_a_change_of_the_tables_sends_finish_to_sql,
+               dict(zip(("change", "back"), t.TABLE_CHANGES[1]))),
+    "other indexes": ([("known.c", "if (list_length(indexes) != 1) {", "if (false) {")], t.test_a_change_of_the_tables_sends_finish_to_sql,
+                      dict(zip(("change", "back"), t.TABLE_CHANGES[3]))),
+    "row security": ([("known.c", "relation->rd_rules == NULL && !relation->rd_rel->relrowsecurity &&", "relation->rd_rules == NULL &&")],
+                     t.test_a_change_of_the_tables_sends_finish_to_sql, dict(zip(("change", "back"), t.TABLE_CHANGES[4]))),
+    "the contract's text": ([("known.c", "return !none && strcmp(TextDatumGetCString(value), mirrored->source) == 0;", "return !none;")],
+                            t.test_another_text_of_what_the_library_mirrors_sends_all_to_sql, dict(zip(("function", "old", "new"), t.OTHER_TEXTS[0]))),
+    "the day has begun": ([("store.c", "return now > 0 && bucket <= now / USECS_PER_DAY + days_to_2000;", "return now > 0;")], STORY("tomorrow"), {}),
+    "the fingerprint": ([("attempt.c", "!native_same_bytes(stored, intent->fingerprint)", "false")],
+                        STORY("mismatch"), {}),
+    "the state": ([("attempt.c", "if (is_null || DatumGetObjectId(state) != contract->states[STATE_SUCCEEDED]) {", "if (is_null) {")], STORY("failed"), {}),
+    "a start before a finish": ([("attempt.c", "(fence = native_noted_start(&intent)) < 0", "(fence = 1) < 0"), ("store.c", "return LockHeldByMe(&tag, ExclusiveLock);", "return true;")],
+                                STORY("no start"), {}),
+    "the size of a body": ([("arguments.c", "<= BODY_BYTES_PLAIN)", "<= (1 << 30))")], STORY("too large"), {}),
+    "the status": ([("arguments.c", "PG_GETARG_INT32(OUTCOME_STATUS) <= 999", "true")], STORY("a status that is none"), {}),
+    "headers": ([("arguments.c", "JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(OUTCOME_HEADERS))", "true")], STORY("headers that are none"), {}),
+    "other spellings": ([("store.c", "return may_be_respelled(at, length) ? -1 : 0;", "return 0;")], STORY("spellings of a UUIDv7"), {}),
+    "bytes of a key": ([("store.c", "if (at[i] < ' ' || at[i] > '~') {", "if (false) {")], STORY("bad keys"), {}),
+    "a trace's form": ([("arguments.c", "return strspn(at + 3, \"0\") >= 32 || strspn(at + 36, \"0\") >= 16 ? NULL : given;", "return given;")],
+                       STORY("traces that are none"), {}),
+    "in one way only": ([("arguments.c", "PG_ARGISNULL(OUTCOME_TEXT) + PG_ARGISNULL(OUTCOME_JSON) + PG_ARGISNULL(OUTCOME_BODY) < 2", "false")], STORY("two bodies"), {}),
+    "the type of a body": ([("attempt.c", "plain_types = plain_types && type == BYTEAOID;", "plain_types = true;")], STORY("another type"), {}),
+    "the fence of a report": ([("claim.c", "DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)", "true")], STORY("another fence"), {}),
+    "the state of a report": ([("claim.c", "DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&", "")], STORY("completed twice"), {}),
+    "a row that has changed since": ([("store.c", "return done == TM_Ok;", "return true;")],
+                                     t.test_a_report_waits_for_another_change_of_its_intent_and_looks_again, {"other": "SELECT once.renew('s', 'k', 1)", "committed": True, "told": [(True,)]}),
+    "the index of a new version": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (false) {")],
+                                   t.test_a_report_is_a_hot_update_and_on_a_full_page_the_index_is_told, {}),
+    "no second entry of a HOT update": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (done == TM_Ok) {")],
+                                        t.test_a_report_is_a_hot_update_and_on_a_full_page_the_index_is_told, {}),
+    "the columns of another end": ([("claim.c", "replaces[emptied[i]] = true;", "")], STORY("completed after the lease"), {}),
+    "what a publication needs": ([("store.c", "CheckCmdReplicaIdentity(leaf, CMD_UPDATE);", "")],
+                                 t.test_a_report_where_a_publication_cannot_name_the_row_is_refused_as_sql_refuses_it, {}),
+    "a message's state": ([("claim.c", "DatumGetObjectId(state) == contract->states[STATE_SUCCEEDED] &&", "")], STORY("a message that is an intent"), {}),
+    "a message's fingerprint": ([("claim.c", "native_same_bytes(DatumGetByteaPP(print), intent.fingerprint)", "true")], STORY("messages"), {}),
+    "a message that is changing": ([("claim.c", "if (!changing &&", "if (")], t.test_a_message_that_is_being_applied_or_taken_away_is_sql_s_business, {}),
+    "the day of a message": ([("claim.c", "return intent->bucket == 0 || native_day_has_begun(intent->bucket, now);", "return true;")],
+                             STORY("a message of tomorrow"), {}),
+    "the lock of a claim": ([("claim.c", "if (lease != NULL && native_lock(&intent, false) &&", "if (lease != NULL &&")], t.test_two_claims_of_one_intent_are_kept_apart, {}),
+    "terms": ([("claim.c", "return lease->month == 0 && lease->day == 0 && lease->time > 0 && lease->time <= LEASE_MAX;", "return true;")],
+              STORY("terms that are no hours, or none"), {}),
+    "a retention": ([("claim.c", "|| !PG_ARGISNULL(CLAIM_RETENTION)", "")], STORY("terms that are no hours, or none"), {}),
+    "a long owner": ([("claim.c", "if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) {", "if (false) {")], STORY("an owner that is long"), {}),
+    "the scope's own policy": ([("store.c", "if (row == NULL) {\n\t\t\tnative_key_of_text", "{\n\t\t\tnative_key_of_text")], STORY("a claim of a policy"), {}),
+    "an event's lock": ([("outbox.c", "native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&", "")],
+                        t.test_an_event_that_another_transaction_emits_is_refused, {}),
+    "an event that is being inserted": ([("outbox.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
+                                        t.test_an_event_that_somebody_inserts_by_hand_is_sql_s_business, {}),
+    "earlier days": ([("outbox.c", "is_first_day(outbox, day) &&", "")], t.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
+    "later days": ([("outbox.c", "DatumGetInt64(last) / 256 == day &&", "")], t.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
+    "what an event needs": ([("outbox.c", "topic_bytes > 0 && kind_bytes > 0 && topic_bytes + kind_bytes <= NAMES_MAX", "true")], STORY("events that are none"), {}),
+    "scope and key": ([("outbox.c", "|| PG_ARGISNULL(EMIT_SCOPE) != PG_ARGISNULL(EMIT_KEY)", "")], STORY("events that are none"), {}),
+    "an event's headers": ([("outbox.c", "JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(EMIT_HEADERS))", "true")], STORY("events that are none"), {}),
+    "an event's id": ([("outbox.c", "id->data[7] = 0;", "")], STORY("names of events"), {}),
+    "other defaults": ([("outbox.c", "if (shape->constr->defval[i].adnum != xid) { return false; }", "if (shape->constr->defval[i].adnum != xid) { continue; }")],
+                       t.test_a_change_of_the_outbox_sends_emit_to_sql, {"change": "ALTER TABLE once.outbox ALTER COLUMN headers SET DEFAULT '{}'", "back": "ALTER TABLE once.outbox ALTER COLUMN headers DROP DEFAULT"}),
+    "what is counted": ([("attempt.c", "(void)nextval_internal(contract->counted_replay, false);", "")], STORY("plain"), {}),
+}  # fmt: skip
+
+
+def works(db):
+    """The mutant is loaded, and answers what is plain."""
+    session = t.Session(db)
+    session(f"SELECT once.start('mutant', 'warm', {t.F})")
+    assert session.value("SHOW once.native") == "on"
+    for query in (f"SELECT once.finish_new('mutant', 'k', {t.F}, 200)", f"SELECT once.start('mutant', 'l', {t.F})"):
+        assert session.answered(query) == 1
+    db.execute("DELETE FROM once.intent; ALTER SEQUENCE once.counted_new RESTART")
+
+
+def run(server, path, test, arguments):
+    """One of test_native's tests with this library."""
+    db = server.new_database()
+    install_native(db, path)
+    works(db)
+    wanted = inspect.signature(test).parameters
+    given = {"server": server, "native": db, "roles": db}
+    with t.roles_of(db) if "roles" in wanted else contextlib.nullcontext():
+        if "session" in wanted:
+            given["session"] = t.Session(db)
+            given["session"](f"SELECT once.start('warm', 'up', {t.F})")
+        test(**{key: value for key, value in given.items() if key in wanted}, **arguments)
+    db.drop()
+
+
+@pytest.fixture
+def folder():
+    made = private_directory("pgonce-native-")
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_what_is_taken_out_is_noticed(server, folder, monkeypatch, name):
+    changes, test, arguments = MUTATIONS[name]
+    path = mutant(folder, *changes)
+    monkeypatch.setattr(t, "install_native", lambda database: install_native(database, path))
+    with pytest.raises((AssertionError, psycopg2.Error)) as noticed:
+        run(server, path, test, arguments)
+    assert any(entry.name == test.__name__ or entry.name.startswith("test_c_answers") for entry in noticed.traceback), noticed.value
+
+
+def test_where_nothing_is_taken_out_nothing_is_noticed(server, folder, monkeypatch):
+    path = mutant(folder)
+    monkeypatch.setattr(t, "install_native", lambda database: install_native(database, path))
+    for _, test, arguments in MUTATIONS.values():
+        run(server, path, test, arguments)
