@@ -26,24 +26,83 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
-    once._length(fingerprint, 0), once._length(traceparents, once._length(key, 0)));
-    buckets integer[];
+    size integer := cardinality(key);
+    plain boolean;
     first_bucket integer;
     last_bucket integer;
+    term interval := lease;
+    buckets integer[];
     codes text[];
     takeable boolean[];
     now timestamptz := clock_timestamp();
-    today integer := floor(date_part('epoch', now) / 86400);
-    today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
+    today integer;
+    today_open boolean;
     fresh bigint := 0;
+    counted bigint;
     others text[] := '{}';      -- what else is to be counted
 BEGIN
-    IF lease IS NOT NULL OR retention IS NOT NULL THEN
+    IF once._is_usual(tenant, size, array_dims(scope), array_dims(key), array_dims(fingerprint),
+                      CASE WHEN traceparents IS NULL THEN array_dims(key) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
+        size := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fingerprint, 0),
+                                  once._length(traceparents, once._length(key, 0)));
+    END IF;
+    IF retention IS NOT NULL OR NOT once._is_term(lease, '7 days') THEN
         PERFORM once._check_term('lease', lease, '7 days');
         PERFORM once._check_term('retention', retention, '100 years');
     END IF;
     owner := left(owner, 255);
+    SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
+           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket) INTO plain, first_bucket, last_bucket
+      FROM (SELECT once._lock_id(tenant, scope[u.n], u.key) AS id, once._bucket(u.key) AS bucket,
+                   scope[u.n] <> '' AND octet_length(scope[u.n]) <= 255 AND octet_length(fingerprint[u.n]) BETWEEN 16 AND 64 AS good
+              FROM unnest(key) WITH ORDINALITY AS u (key, n) OFFSET 0) AS e;
+    IF plain AND first_bucket = last_bucket AND (lease IS NOT NULL OR scope[1] = ALL (scope))
+       AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off'
+       AND (first_bucket = 0 OR once._is_open(first_bucket)) THEN
+        IF lease IS NULL THEN
+            term := (once._policy(scope[1])).lease;
+        END IF;
+        IF first_bucket = 0 THEN
+            fence := once._first_fence();
+            INSERT INTO once.intent_d0 AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
+                                             scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + term, 0, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
+                   owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
+              FROM generate_series(1, size) AS n
+             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
+                                WHERE (SELECT true FROM once.intent_d0 AS i
+                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
+                                          AND i.key = key[n] COLLATE "C" AND i.bucket = 0));
+        ELSE
+            fence := 1;
+            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
+                                             scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + term, first_bucket, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
+                   owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
+              FROM generate_series(1, size) AS n
+             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
+                                WHERE (SELECT true FROM once.intent AS i
+                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
+                                          AND i.key = key[n] COLLATE "C" AND i.bucket = first_bucket));
+        END IF;
+        IF FOUND THEN
+            verdict := 'new_claim';
+            state := 'processing';
+            attempts := 1;
+            lease_until := now + term;
+            FOR n IN 1 .. size LOOP
+                ord := n;
+                traceparent := traceparents[n];
+                IF traceparent IS NOT NULL THEN
+                    traceparent := once._trace(traceparent);
+                END IF;
+                counted := nextval('once.counted_new');     -- an assignment starts no query
+                RETURN NEXT;
+            END LOOP;
+            RETURN;
+        END IF;
+    END IF;
+
     IF size = 1 THEN
         RETURN QUERY SELECT 1, c.*, CASE WHEN c.verdict IN ('replay_success', 'final_failure') THEN
                 (SELECT once._kept_ms(i.state, i.redirects, i.created_at, i.completed_at, i.expires_at, (once._policy(i.scope)).retention,
@@ -56,6 +115,8 @@ BEGIN
         RETURN;
     END IF;
 
+    today := floor(date_part('epoch', now) / 86400);
+    today_open := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
     SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
            array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
                                AND CASE WHEN c.bucket = today THEN today_open
