@@ -7,7 +7,7 @@ CREATE FUNCTION once.complete_many(scope text[], key text[], fence integer[], re
     response_headers jsonb[] DEFAULT NULL, result_type text[] DEFAULT NULL, result_id text[] DEFAULT NULL, tenant text DEFAULT '')
 RETURNS TABLE (ord integer, verdict text, error_code text, error_message text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0 AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
 DECLARE
     size integer := cardinality(key);

@@ -8,7 +8,7 @@ CREATE FUNCTION once.fail_many(scope text[], key text[], fence integer[], retrya
     tenant text DEFAULT '', redirect bytea[] DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, refused_code text, refused_message text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET random_page_cost = 0 AS $$
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 #variable_conflict use_variable
 DECLARE
     size integer := cardinality(key);
