@@ -14,9 +14,9 @@
 -- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
 -- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.
 --
--- Where all is new and nothing parked, two statements do: see once.claim_many. Else three: check and lock, look, enter what is new. The locks
--- are taken before the look, so no INSERT waits for another transaction. Only where something is out of the
--- ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
+-- Where all is new and nothing parked, two statements do: see once.claim_many. Else three: check and lock, look, enter
+-- what is new. The locks are taken before the look, so no INSERT waits for another transaction. Only where something is out
+-- of the ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
 CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[], tenant text DEFAULT '',
     skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL) RETURNS TABLE (ordinal integer, verdict text, code text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan

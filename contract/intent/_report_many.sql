@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._report_many(refusal, stored, ...): the reports of a batch that once._store_many has left, of complete_many and
--- fail_many: each by itself, which says why it is not stored, in the order that once._store_many says. Returns all elements. One element alone
--- costs less so, too.
+-- fail_many: each by itself, which says why it is not stored, in the order that once._store_many says. Returns all elements.
+-- One element alone costs less so, too.
 CREATE FUNCTION once._report_many(refusal text, stored integer[], scope text[], key text[], fence integer[], next_state once.state[],
     response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[], result_id text[], error_code text[],
     error_message text[], tenant text, redirect bytea[])

@@ -21,7 +21,8 @@ BEGIN
             RETURN stored;
         END IF;
     END IF;
-    SELECT min(b.bucket), max(b.bucket) INTO first_bucket, last_bucket FROM (SELECT once._bucket(k) AS bucket FROM unnest(key) AS k OFFSET 0) AS b;
+    SELECT min(b.bucket), max(b.bucket) INTO first_bucket, last_bucket
+      FROM (SELECT once._bucket(k) AS bucket FROM unnest(key) AS k OFFSET 0) AS b;
     IF dated AND first_bucket <= 0 THEN
         stored := once._store_undated(tenant, scope, key, fence, next_state, response_status, response_body, response_headers,
                                       result_type, result_id, error_code, error_message, redirect);

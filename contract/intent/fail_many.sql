@@ -39,7 +39,9 @@ BEGIN
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._bodies(response_text, response_json, response_body);
     END IF;
-    next_state := ARRAY(SELECT CASE retryable[n] WHEN true THEN 'failed_retryable' WHEN false THEN 'failed_final' ELSE 'in_doubt' END::once.state
+    next_state := ARRAY(SELECT CASE retryable[n] WHEN true THEN 'failed_retryable'
+                                                 WHEN false THEN 'failed_final'
+                                                 ELSE 'in_doubt' END::once.state
                           FROM generate_series(1, size) AS n);
     IF size > 1 THEN
         stored := once._store_many(tenant, scope, key, fence, next_state, response_status, response_body, response_headers,

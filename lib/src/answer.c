@@ -116,8 +116,8 @@ once_code answer_of_result(PGresult *result, once_answer **answer, once_error **
 }
 
 /*
- * The statements of batches have no ORDER BY, which would sort sixteen columns for nothing: a set that
- * a function returns comes in its order. SQL promises nothing of the kind, so it is looked at.
+ * The statements of batches have no ORDER BY, which would sort sixteen columns for nothing: a set
+ * that a function returns comes in its order. SQL promises no such thing, so it is looked at.
  */
 bool rows_are_in_order(const PGresult *result, size_t count)
 {
