@@ -36,11 +36,23 @@ FINISH = f"SELECT once.finish('b', $1, {{fingerprint}}, 201, response_body => {B
 FINISH_NEW = FINISH.replace("finish", "finish_new")
 EMIT = "SELECT once.emit('order.placed', {request}, 'order', $1, scope => 'orders', key => $1)"
 EMIT_ALONE = "SELECT once.emit('order.placed', {request}, 'order', $1)"
-SIXTEEN = "(SELECT array_agg({each}) FROM generate_series(4096, 4111) AS n)"
-KEYS = SIXTEEN.format(each="substr($1, 1, 32) || to_hex(n)")
-SCOPES, FINGERPRINTS, FENCES, STATUSES, BODIES = (SIXTEEN.format(each=each) for each in ("'leased'::text", "{fingerprint}", "1", "201", "{fingerprint}"))
-CLAIM_MANY = f"SELECT count(c) FROM once.claim_many({SCOPES}, {KEYS}, {FINGERPRINTS}, 'bench') AS c"
-COMPLETE_MANY = f"SELECT count(c) FROM once.complete_many({SCOPES}, {KEYS}, {FENCES}, {STATUSES}, response_body => {BODIES}) AS c"
+
+
+def batches(size):
+    """Claims and completions of so many, the same with messages, and the arrays alone."""
+    array = f"(SELECT array_agg({{each}}) FROM generate_series(4096, {4095 + size}) AS n)"
+    scopes, keys, prints, fences, statuses = (
+        array.format(each=each) for each in ("'leased'::text", "substr($1, 1, 32) || to_hex(n)", "{fingerprint}", "1", "201"))
+    claims = f"SELECT count(c) FROM once.claim_many({scopes}, {keys}, {prints}, 'bench') AS c"
+    completions = f"SELECT count(c) FROM once.complete_many({scopes}, {keys}, {fences}, {statuses}, response_body => {prints}) AS c"
+    return {
+        f"arrays of {size}": [f"SELECT count(u) FROM unnest({scopes}, {keys}, {prints}) AS u"],
+        f"claim_many of {size}": [claims],
+        f"claim and complete, batches of {size}": [claims, completions],
+        f"receive_many of {size}": [f"SELECT count(r) FROM once.receive_many('consumer', {keys}, NULL, {prints}) AS r"],
+    }
+
+
 EFFECT = [
     (BENCH / "pipeline" / name).read_text().replace("$1::uuid", "gen_random_uuid()").replace("$2", "$1")
     for name in ("insert_order.sql", "insert_event.sql")
@@ -59,9 +71,9 @@ CASES = {
         "SELECT once.claim('leased', $1, {fingerprint}, 'bench')",
         "SELECT once.complete('leased', $1, 1, 201, response_body => {fingerprint})",
     ],
-    "arrays of 16": [f"SELECT count(u) FROM unnest({SCOPES}, {KEYS}, {FINGERPRINTS}) AS u"],
-    "claim_many of 16": [CLAIM_MANY],
-    "claim and complete, batches of 16": [CLAIM_MANY, COMPLETE_MANY],
+    **batches(3),
+    **batches(16),
+    **batches(64),
     "plain bare": ["scripts/plain_bare.sql"],
     "plain place": ["scripts/plain_place.sql"],
     "place bare": ["scripts/place_bare.sql"],

@@ -14,22 +14,22 @@
 -- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
 -- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.
 --
--- Three statements for a whole batch: check and lock, look, enter what is new. The locks are taken
--- before the look, so no INSERT waits for another transaction. Only where something is out of the
--- ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
+-- Where all is new and nothing parked, two statements do: see once.claim_many. Else three: check and lock, look, enter
+-- what is new. The locks are taken before the look, so no INSERT waits for another transaction. Only where something is out
+-- of the ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
 CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[], tenant text DEFAULT '',
     skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL) RETURNS TABLE (ordinal integer, verdict text, code text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, once._length(message_ids, 0),
-        once._length(keys, once._length(message_ids, 0)), once._length(fingerprints, 0),
-        once._length(traceparents, once._length(message_ids, 0)));
+    size integer := cardinality(message_ids);
     now timestamptz := clock_timestamp();
-    today integer := floor(date_part('epoch', now) / 86400);
-    today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;
+    today integer;
+    today_open boolean;
+    counted bigint;
     buckets integer[];
+    first_fence integer;
     first_bucket integer;
     last_bucket integer;
     codes text[];           -- what is wrong with an element by itself
@@ -44,30 +44,90 @@ DECLARE
     behind text[] := '{}';
     verdicts text[];
 BEGIN
+    IF once._is_usual(tenant, size, array_dims(message_ids), array_dims(fingerprints),
+                      CASE WHEN keys IS NULL THEN array_dims(message_ids) ELSE array_dims(keys) END,
+                      CASE WHEN traceparents IS NULL THEN array_dims(message_ids) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
+        size := once._check_batch(tenant, once._length(message_ids, 0), once._length(keys, once._length(message_ids, 0)),
+                                  once._length(fingerprints, 0), once._length(traceparents, once._length(message_ids, 0)));
+    END IF;
     IF (length(consumer) BETWEEN 1 AND 255) IS NOT TRUE THEN
         PERFORM once._refuse('P4000', tenant, consumer, NULL);
     ELSIF size = 0 THEN
         RETURN;
     END IF;
 
-    SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
-           array_agg(c.first_ord ORDER BY c.ord), array_agg(c.takeable ORDER BY c.ord), bool_and(c.takeable)
-      INTO buckets, first_bucket, last_bucket, codes, firsts, takeable, plain
-      FROM (SELECT n.ord, n.bucket, n.code, n.first_ord,
-                   CASE WHEN n.code IS NULL AND n.first_ord = n.ord
-                             AND CASE WHEN n.bucket = today THEN today_open
-                                      ELSE n.bucket = 0 OR (n.bucket < today
-                                           AND to_regclass('once.intent_d' || n.bucket) IS NOT NULL) END
-                        THEN pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, n.id))
-                        ELSE false END AS takeable
-              FROM (SELECT b.*, min(b.ord) OVER (PARTITION BY b.id COLLATE "C", b.code IS NULL)::integer AS first_ord
-                      FROM (SELECT u.id, u.ord, u.bucket,
-                                   CASE WHEN (u.bucket >= 0) IS NOT TRUE THEN 'P4001'
-                                        WHEN (octet_length(u.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE
-                                        THEN 'P4003' END AS code
-                              FROM (SELECT e.*, once._bucket(e.id) AS bucket
-                                      FROM unnest(message_ids, fingerprints) WITH ORDINALITY AS e (id, fingerprint, ord)
-                                    OFFSET 0) AS u) AS b) AS n) AS c;
+    -- Twice the same number: twice the same message.
+    SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
+           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket) INTO plain, first_bucket, last_bucket
+      FROM (SELECT once._lock_id(tenant, consumer, u.id) AS id, once._bucket(u.id) AS bucket,
+                   octet_length(fingerprints[u.n]) BETWEEN 16 AND 64 AS good
+              FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) OFFSET 0) AS e;
+    plain := coalesce(plain AND first_bucket = last_bucket AND (first_bucket = 0 OR once._is_open(first_bucket)), false);
+    IF plain AND current_setting('transaction_isolation') = 'read committed' THEN
+        IF first_bucket = 0 THEN
+            first_fence := once._first_fence();
+            INSERT INTO once.intent_d0 AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
+                                             fingerprint, traceparent)
+            SELECT now, now, now, 0, first_fence, 1, 'succeeded', tenant, consumer, message_ids[n], fingerprints[n],
+                   CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
+              FROM generate_series(1, size) AS n
+             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
+                                WHERE (SELECT true FROM once.intent_d0 AS i
+                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = consumer COLLATE "C"
+                                          AND i.key = message_ids[n] COLLATE "C" AND i.bucket = 0))
+               AND NOT EXISTS (SELECT FROM once.parked_message AS p
+                                WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C");
+        ELSE
+            INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
+                                             fingerprint, traceparent)
+            SELECT now, now, now, first_bucket, 1, 1, 'succeeded', tenant, consumer, message_ids[n], fingerprints[n],
+                   CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
+              FROM generate_series(1, size) AS n
+             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
+                                WHERE (SELECT true FROM once.intent AS i
+                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = consumer COLLATE "C"
+                                          AND i.key = message_ids[n] COLLATE "C" AND i.bucket = first_bucket))
+               AND NOT EXISTS (SELECT FROM once.parked_message AS p
+                                WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C");
+        END IF;
+        IF FOUND THEN
+            verdict := 'process';
+            FOR n IN 1 .. size LOOP
+                ordinal := n;
+                counted := nextval('once.counted_process');     -- an assignment starts no query
+                RETURN NEXT;
+            END LOOP;
+            RETURN;
+        END IF;
+    END IF;
+
+    IF plain THEN
+        buckets := array_fill(first_bucket, ARRAY[size]);
+        codes := array_fill(NULL::text, ARRAY[size]);
+        firsts := ARRAY(SELECT generate_series(1, size));
+        takeable := array_fill(true, ARRAY[size]);
+    ELSE
+        today := floor(date_part('epoch', now) / 86400);
+        today_open := to_regclass('once.intent_d' || today) IS NOT NULL;
+        SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
+               array_agg(c.first_ord ORDER BY c.ord), array_agg(c.takeable ORDER BY c.ord), bool_and(c.takeable)
+          INTO buckets, first_bucket, last_bucket, codes, firsts, takeable, plain
+          FROM (SELECT n.ord, n.bucket, n.code, n.first_ord,
+                       CASE WHEN n.code IS NULL AND n.first_ord = n.ord
+                                 AND CASE WHEN n.bucket = today THEN today_open
+                                          ELSE n.bucket = 0 OR (n.bucket < today
+                                               AND to_regclass('once.intent_d' || n.bucket) IS NOT NULL) END
+                            THEN pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, n.id))
+                            ELSE false END AS takeable
+                  FROM (SELECT b.*, min(b.ord) OVER (PARTITION BY b.id COLLATE "C", b.code IS NULL)::integer AS first_ord
+                          FROM (SELECT u.id, u.ord, u.bucket,
+                                       CASE WHEN (u.bucket >= 0) IS NOT TRUE THEN 'P4001'
+                                            WHEN (octet_length(u.fingerprint) BETWEEN 16 AND 64) IS NOT TRUE
+                                            THEN 'P4003' END AS code
+                                  FROM (SELECT e.*, once._bucket(e.id) AS bucket
+                                          FROM unnest(message_ids, fingerprints) WITH ORDINALITY AS e (id, fingerprint, ord)
+                                        OFFSET 0) AS u) AS b) AS n) AS c;
+    END IF;
 
     -- A fresh statement, now that the locks are held.
     SELECT array_agg(CASE WHEN s.state IS NULL THEN NULL WHEN s.fingerprint <> u.fingerprint THEN 'P4050'

@@ -8,12 +8,12 @@
 -- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003). kept_ms, of a replay: see
 -- once._kept_ms; NULL also where the row is in the archive.
 --
--- One element alone is a call of once._claim, which costs less than the two statements that a batch
--- takes, however large, with a call only for each element that these leave. The first checks and
--- locks; the locks are taken before the statement that inserts, so no insert ever waits for another
--- transaction. The second looks, inserts what is new, and says what is plain: a new claim, a replay,
--- somebody at work, a mismatch. What needs a decision under the row's lock (a takeover, a doubt, a
--- closed day) is left to once._claim.
+-- Where all is plain, two statements do, whatever the size. The first checks and locks; the locks are taken before the
+-- statement that inserts, so no insert ever waits for another transaction. The second inserts, all or nothing, what is
+-- new: under READ COMMITTED its snapshot is later than the locks, so nothing can be there that it does not see, and it needs no ON
+-- CONFLICT, which costs each row a third look at the index. Keys of bucket 0 go to their table by its name.
+-- Else a statement looks, inserts what is new, and says what is plain: a new claim, a replay, somebody at work, a mismatch.
+-- What needs a decision under the row's lock (a takeover, a doubt, a closed day) is left to once._claim.
 -- The settings pin the plans to index look-ups: one made while the table was empty would stay a
 -- sequential scan.
 -- jit: a disabled scan looks expensive enough to be compiled.
@@ -26,49 +26,106 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
-    size integer := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0),
-    once._length(fingerprint, 0), once._length(traceparents, once._length(key, 0)));
-    buckets integer[];
+    size integer := cardinality(key);
+    plain boolean;
     first_bucket integer;
     last_bucket integer;
+    term interval := lease;
+    buckets integer[];
     codes text[];
     takeable boolean[];
     now timestamptz := clock_timestamp();
-    today integer := floor(date_part('epoch', now) / 86400);
-    today_open boolean := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
+    today integer;
+    today_open boolean;
     fresh bigint := 0;
+    counted bigint;
     others text[] := '{}';      -- what else is to be counted
 BEGIN
-    IF lease IS NOT NULL OR retention IS NOT NULL THEN
+    IF once._is_usual(tenant, size, array_dims(scope), array_dims(key), array_dims(fingerprint),
+                      CASE WHEN traceparents IS NULL THEN array_dims(key) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
+        size := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fingerprint, 0),
+                                  once._length(traceparents, once._length(key, 0)));
+    END IF;
+    IF retention IS NOT NULL OR NOT once._is_term(lease, '7 days') THEN
         PERFORM once._check_term('lease', lease, '7 days');
         PERFORM once._check_term('retention', retention, '100 years');
     END IF;
     owner := left(owner, 255);
-    IF size = 1 THEN
-        RETURN QUERY SELECT 1, c.*, CASE WHEN c.verdict IN ('replay_success', 'final_failure') THEN
-                (SELECT once._kept_ms(i.state, i.redirects, i.created_at, i.completed_at, i.expires_at, (once._policy(i.scope)).retention,
-                                      now)
-                   FROM once.intent AS i
-                  WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[1] COLLATE "C" AND i.key = key[1] COLLATE "C"
-                    AND i.bucket = once._bucket(key[1])) END
-          FROM once._claim_element(tenant, scope[1], key[1], once._bucket(key[1]), fingerprint[1], owner, lease, retention,
-                                   traceparents[1]) AS c;
-        RETURN;
+
+    -- A name of up to 255 bytes is one; of a longer one the characters have to be counted. Twice the same number: twice the same key.
+    SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
+           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket) INTO plain, first_bucket, last_bucket
+      FROM (SELECT once._lock_id(tenant, scope[u.n], u.key) AS id, once._bucket(u.key) AS bucket,
+                   scope[u.n] <> '' AND octet_length(scope[u.n]) <= 255 AND octet_length(fingerprint[u.n]) BETWEEN 16 AND 64 AS good
+              FROM unnest(key) WITH ORDINALITY AS u (key, n) OFFSET 0) AS e;
+    plain := plain AND first_bucket = last_bucket AND (first_bucket = 0 OR once._is_open(first_bucket));
+    IF plain AND (lease IS NOT NULL OR scope[1] = ALL (scope))
+       AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off' THEN
+        IF lease IS NULL THEN
+            term := (once._policy(scope[1])).lease;
+        END IF;
+        IF first_bucket = 0 THEN
+            fence := once._first_fence();
+            INSERT INTO once.intent_d0 AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
+                                             scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + term, 0, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
+                   owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
+              FROM generate_series(1, size) AS n
+             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
+                                WHERE (SELECT true FROM once.intent_d0 AS i
+                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
+                                          AND i.key = key[n] COLLATE "C" AND i.bucket = 0));
+        ELSE
+            fence := 1;
+            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
+                                             scope, key, fingerprint, owner, traceparent)
+            SELECT now, now, now + retention, now + term, first_bucket, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
+                   owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
+              FROM generate_series(1, size) AS n
+             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
+                                WHERE (SELECT true FROM once.intent AS i
+                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
+                                          AND i.key = key[n] COLLATE "C" AND i.bucket = first_bucket));
+        END IF;
+        IF FOUND THEN
+            verdict := 'new_claim';
+            state := 'processing';
+            attempts := 1;
+            lease_until := now + term;
+            FOR n IN 1 .. size LOOP
+                ord := n;
+                traceparent := traceparents[n];
+                IF traceparent IS NOT NULL THEN
+                    traceparent := once._trace(traceparent);
+                END IF;
+                counted := nextval('once.counted_new');     -- an assignment starts no query
+                RETURN NEXT;
+            END LOOP;
+            RETURN;
+        END IF;
     END IF;
 
-    SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
-           array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
-                               AND CASE WHEN c.bucket = today THEN today_open
-                                        ELSE c.bucket = 0 OR (c.bucket < today
-                                             AND to_regclass('once.intent_d' || c.bucket) IS NOT NULL) END
-                          THEN pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))
-                          ELSE false END ORDER BY c.ord)
-      INTO buckets, first_bucket, last_bucket, codes, takeable
-      FROM (SELECT b.*, once._wrong_element(b.scope, b.bucket, b.fingerprint) AS code,
-                   row_number() OVER (PARTITION BY b.scope COLLATE "C", b.key COLLATE "C" ORDER BY b.ord) AS nth
-              FROM (SELECT u.*, once._bucket(u.key) AS bucket
-                      FROM unnest(scope, key, fingerprint)
-                           WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
+    IF plain THEN
+        buckets := array_fill(first_bucket, ARRAY[size]);
+        codes := array_fill(NULL::text, ARRAY[size]);
+        takeable := array_fill(true, ARRAY[size]);
+    ELSE
+        today := floor(date_part('epoch', now) / 86400);
+        today_open := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
+        SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
+               array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
+                                   AND CASE WHEN c.bucket = today THEN today_open
+                                            ELSE c.bucket = 0 OR (c.bucket < today
+                                                 AND to_regclass('once.intent_d' || c.bucket) IS NOT NULL) END
+                              THEN pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))
+                              ELSE false END ORDER BY c.ord)
+          INTO buckets, first_bucket, last_bucket, codes, takeable
+          FROM (SELECT b.*, once._wrong_element(b.scope, b.bucket, b.fingerprint) AS code,
+                       row_number() OVER (PARTITION BY b.scope COLLATE "C", b.key COLLATE "C" ORDER BY b.ord) AS nth
+                  FROM (SELECT u.*, once._bucket(u.key) AS bucket
+                          FROM unnest(scope, key, fingerprint)
+                               WITH ORDINALITY AS u (scope, key, fingerprint, ord) OFFSET 0) AS b) AS c;
+    END IF;
 
     FOR ord, verdict, fence, state, response_status, response_body, response_headers, result_type, result_id,
         error_code, error_message, lease_until, attempts, traceparent, kept_ms IN

@@ -132,6 +132,7 @@ void answer_read(once_answer *answer, const PGresult *result, const answer_colum
 /* Takes the result over, also when it fails. The answer reads row 0; a
  * result without rows is ONCE_CONTRACT. */
 once_code answer_of_result(PGresult *result, once_answer **answer, once_error **error);
+bool rows_are_in_order(const PGresult *result, size_t count);
 once_code answers_of_result(PGresult *result, size_t count, once_answers **answers, once_error **error);
 /* A fresh outcome of the intent, copied. */
 once_code answer_of_outcome(const once_intent *intent, const once_outcome *outcome, once_state state, int fence,

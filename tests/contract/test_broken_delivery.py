@@ -7,6 +7,7 @@ from harness.mutation import assert_noticed, both, replace, run_sql
 from . import test_errors as errors
 from . import test_outbox as outbox
 from . import test_parked as parked
+from . import test_plain_batches as plain
 from . import test_receive_many as many
 from . import test_relay as relay
 from . import test_relay_cost as cost
@@ -262,6 +263,37 @@ BROKEN = {
             replace("_receivable", "pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, message_id))", "true"),
         ),
         [many.test_a_message_that_another_transaction_is_applying_is_active_and_nobody_waits],
+    ),
+    "a plain batch of messages takes no lock": (
+        replace("receive_many", "pg_try_advisory_xact_lock(e.id)", "true"),
+        [many.test_a_message_that_another_transaction_is_applying_is_active_and_nobody_waits],
+    ),
+    "the same message twice is plain": (
+        replace("receive_many", "AND count(DISTINCT e.id) = size", ""),
+        [many.test_the_same_message_twice_in_a_batch_is_processed_once],
+    ),
+    "a batch of messages is plain under any snapshot": (
+        replace("receive_many", "AND current_setting('transaction_isolation') = 'read committed'", ""),
+        [
+            lambda db: plain.test_under_an_old_snapshot_a_batch_that_others_were_faster_with_ends_in_40001(db, "receive_many", True, "REPEATABLE READ"),
+            lambda db: many.test_an_old_snapshot_never_processes_what_was_processed_since(db, "REPEATABLE READ"),
+        ],
+    ),
+    "no batch of messages is plain": (
+        replace("receive_many", "plain := coalesce(plain AND", "plain := coalesce(false AND"),
+        [lambda db: plain.test_a_plain_batch_takes_few_statements_whatever_its_size(db, "receive_many", False)],
+    ),
+    "a plain batch of messages does not look": (
+        replace("receive_many", "WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n", "WHERE true OR NOT EXISTS (SELECT FROM generate_series(1, size) AS n"),
+        [lambda db: plain.test_what_came_to_be_after_the_batchs_own_snapshot_is_seen(db, False), many.test_messages_are_processed_once_and_are_duplicates_ever_after],
+    ),
+    "every day is open to a plain batch of messages": (
+        replace("receive_many", "(first_bucket = 0 OR once._is_open(first_bucket))", "true"),
+        [lambda db: plain.test_a_batch_whose_day_is_closed_before_it_inserts_is_to_try_again(db, "receive_many")],
+    ),
+    "a plain batch of messages does not look for parked ones": (
+        replace("receive_many", "AND NOT EXISTS (SELECT FROM once.parked_message AS p WHERE p.consumer = consumer COLLATE \"C\" AND p.tenant = tenant COLLATE \"C\");", ";"),
+        [plain.test_a_batch_of_messages_beside_a_parked_one_looks_at_each],
     ),
     "a batch of messages has no ON CONFLICT": (
         replace("receive_many", "ON CONFLICT DO NOTHING", ""),

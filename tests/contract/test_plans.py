@@ -112,6 +112,8 @@ PASTS = {
     "never analysed": lambda db: None,
     "vacuumed while empty": lambda db: db.execute("VACUUM ANALYZE once.intent"),
     "random access is dear": lambda db: db.execute(f"ALTER DATABASE {db.name} SET random_page_cost = 1000"),
+    "random access is free": lambda db: db.execute(f"ALTER DATABASE {db.name} SET random_page_cost = 0"),
+    "all access is free": lambda db: db.execute(f"ALTER DATABASE {db.name} SET random_page_cost = 0; ALTER DATABASE {db.name} SET seq_page_cost = 0"),
     "truncated": lambda db: (
         fill(db, False),
         db.execute("ANALYZE once.intent"),

@@ -322,7 +322,7 @@ static void claim(fake *fake, fake_connection *to, const statement *given, int i
 			copy_text(intent->owner, given->parameters[3]);
 		}
 	}
-	put_answer(to, index + 1, verdict, intent, code);
+	put_answer(to, fake->misorders ? 2 - index : index + 1, verdict, intent, code);
 	put_null(to);
 	put_int(to, intent == NULL ? 0 : intent->attempts);
 	put_trace(to, intent);
@@ -380,7 +380,7 @@ static void answer_reports(fake *fake, fake_connection *to, const statement *giv
 	for (int i = 0; i < array_count(&given->parameters[0]); i++) {
 		size_t at = start(to, 'D');
 		put_number(to, 4, 2);
-		put_int(to, i + 1);
+		put_int(to, fake->misorders ? 2 - i : i + 1);
 		put_text(to, report(fake, given, i, tenant, fails));
 		put_null(to);
 		put_null(to);

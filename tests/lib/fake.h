@@ -107,6 +107,7 @@ typedef struct fake {
 	bool bad_sync;        /* ... and not before the commit */
 	int bad_limits;       /* the limit to waiting fails so, so many times */
 	char locked_key[64];  /* somebody holds the rows of the keys that begin so */
+	bool misorders;       /* rows of a batch come in another order */
 	bool ages;            /* a lease that a claim meets has passed when the next one looks */
 	int renewals;         /* elements */
 	once_cached cached;   /* what was counted */

@@ -419,6 +419,26 @@ static void a_long_owner_keeps_what_makes_it_unique(void **state)
 
 /* ---- The contract, statements, salts ---- */
 
+/* The statements of batches ask for no order: a function's rows come in its own. */
+static void rows_in_another_order_are_nobodys_answers(void **state)
+{
+	seen seen[4] = {{0}};
+	(void)state;
+	warm_up(NULL);
+	rig.misorders = true;
+	submit_claim(&rig, "a", &seen[0]);
+	submit_claim(&rig, "b", &seen[1]);
+	fake_turn(&rig);
+	assert_int_equal(seen[0].code, ONCE_CONTRACT);
+	assert_int_equal(seen[1].code, ONCE_CONTRACT);
+	submit_complete(&rig, "a", 1, &seen[2]);
+	submit_complete(&rig, "b", 1, &seen[3]);
+	fake_turn(&rig);
+	assert_int_equal(seen[2].code, ONCE_CONTRACT);
+	assert_int_equal(seen[3].code, ONCE_CONTRACT);
+	fake_close(&rig);
+}
+
 static void an_older_contract_is_said_to_be_one(void **state)
 {
 	bool missing = *state != NULL;
@@ -711,6 +731,7 @@ int main(void)
 	    cmocka_unit_test(a_malformed_element_is_an_error_of_its_own),
 	    cmocka_unit_test(what_would_spoil_a_batch_is_refused_when_it_is_submitted),
 	    cmocka_unit_test(a_long_owner_keeps_what_makes_it_unique),
+	    cmocka_unit_test(rows_in_another_order_are_nobodys_answers),
 	    cmocka_unit_test(an_older_contract_is_said_to_be_one),
 	    cmocka_unit_test_prestate(an_older_contract_is_said_to_be_one, &yes),
 	    cmocka_unit_test(a_newer_contract_is_spoken_to),
