@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.drop_relay(relay, reason): deletes a relay: its progress and what is parked with it. The
+-- once.drop_relay(relay, reason): deletes a relay: its progress and what is parked with it. Of a
+-- capture (once.add_capture) it leaves the slot, which pg_drop_replication_slot drops. The
 -- events stay in the outbox, and no longer wait for it. Recorded in once.parked_decision. False
 -- where there is none. Raises 55006 while a session works for it, 22023 for a missing reason.
 CREATE FUNCTION once.drop_relay(relay text, reason text) RETURNS boolean
@@ -14,6 +15,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    DELETE FROM once.capture AS c WHERE c.slot = relay COLLATE "C";
     DELETE FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C";
     INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
     VALUES (session_user, reason, 'drop', relay, relay);

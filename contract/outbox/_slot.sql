@@ -1,0 +1,29 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._slot(slot, timeline): how a replication slot of this database stands. why: it cannot be trusted to have brought all that
+-- it has confirmed, or never will; NULL: it can. timeline: of the WAL when it was last trusted (NULL: it was not yet). A slot
+-- does not follow to a promoted standby unless the server synchronises it; one that is there under its name is a new one then,
+-- and what lies between the two nobody gets. What PostgreSQL before 17 has not is NULL.
+CREATE FUNCTION once._slot(slot text, timeline text, OUT why text, OUT confirmed pg_lsn, OUT active boolean, OUT wal_status text,
+    OUT restart pg_lsn, OUT now_on text) LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_variable
+DECLARE
+    found jsonb := (SELECT to_jsonb(s) FROM pg_replication_slots AS s
+                     WHERE s.slot_name = slot AND s.database = current_database());
+BEGIN
+    active := coalesce((found ->> 'active')::boolean, false);
+    confirmed := (found ->> 'confirmed_flush_lsn')::pg_lsn;
+    restart := (found ->> 'restart_lsn')::pg_lsn;
+    wal_status := found ->> 'wal_status';
+    IF once._wal_told() AND has_function_privilege('pg_walfile_name(pg_lsn)', 'execute') AND NOT pg_is_in_recovery() THEN
+        now_on := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    END IF;
+    why := CASE
+        WHEN found IS NULL THEN 'there is no such logical slot in this database'
+        WHEN (found ->> 'temporary')::boolean THEN 'the slot is temporary'
+        WHEN wal_status = 'lost' OR found ->> 'invalidation_reason' IS NOT NULL
+            THEN concat_ws(': ', 'the server has invalidated the slot', found ->> 'invalidation_reason')
+        WHEN now_on IS NULL THEN 'the server does not tell how far its WAL is'
+        WHEN timeline <> now_on AND (found ->> 'synced')::boolean IS NOT TRUE
+            THEN format('this server was promoted or restored (timeline %s, and before %s), and the slot was not synchronised', now_on,
+                        timeline) END;
+END $$;
