@@ -4,7 +4,7 @@
 -- deleted that it may bring again. Its name is the relay's. What the outbox holds counts as not yet read: where the client
 -- reads the table first (a snapshot), that is held for it, too. False where it is one already. Let the client make its slot
 -- first. Ends with once.drop_relay. Raises 55000 where there is no such slot, or it cannot be trusted; 22023 where a relay
--- has this name; P4080 while events come by logical replication.
+-- has this name, 55006 where another session is just making one; P4080 while events come by logical replication.
 CREATE FUNCTION once.add_capture(slot text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -15,11 +15,12 @@ BEGIN
     IF (length(slot) BETWEEN 1 AND 63) IS NOT TRUE THEN
         PERFORM once._refuse_relay('22023', slot, 'a slot has a name of 1 to 63 characters');
     END IF;
-    PERFORM pg_advisory_xact_lock(once._relay_lock(slot));
     IF EXISTS (SELECT FROM once.capture AS c WHERE c.slot = slot COLLATE "C") THEN
         RETURN false;
     ELSIF EXISTS (SELECT FROM once.relay AS r WHERE r.relay = slot COLLATE "C") THEN
         PERFORM once._refuse_relay('22023', slot, 'a relay has this name', 'Give the slot another one.');
+    ELSIF NOT pg_try_advisory_xact_lock(once._relay_lock(slot)) THEN
+        PERFORM once._refuse_relay('55006', slot, 'another session is at work on this name', 'Try again.');
     ELSIF once._outbox_subscribed() THEN
         PERFORM once._refuse_foreign(slot, 'the events come by a subscription');
     END IF;

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""The outbox by `pgonce relay`, by Debezium's engine, and by pgoutput alone, on the same work: capture.py [--json FILE] [--events N] [--rate N] [--seconds N].
+
+Each moves the same events of 200 bytes to a file, a line each: first a backlog that was emitted while it was away, then events at an even pace, whose
+time from COMMIT to the line is taken. Of the absence: the WAL that the server kept for it, how much of the outbox waited, and how long the backlog took once the
+process was started again (its start included, Java's too). All share the machine; a round does each way once, and printed are the medians of the rounds."""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+from measure import BUILD, ROOT, cpu_seconds
+
+sys.path.insert(0, str(ROOT / "tests"))
+
+from capture.capturing import LOGICAL, PUBLICATION, SLOT, block  # noqa: E402
+from harness import debezium  # noqa: E402
+from harness.pgoutput import Reader  # noqa: E402
+from harness.postgres import PATIENCE_S, Postgres, clean_environment, private_directory, tied, wait_until  # noqa: E402
+from harness.proxy import Proxy  # noqa: E402
+
+EMIT = """SELECT count(once.emit('bench.moved', jsonb_build_object('number', n, 'text', repeat('x', 169)), 'thing', (n % 1000)::text))
+            FROM generate_series({}, {}) AS n"""
+SETTINGS = {**LOGICAL, "shared_buffers": "256MB", "max_wal_size": "4GB", "statement_timeout": "0", "listen_addresses": "127.0.0.1"}
+
+
+class Watched(threading.Thread):
+    """Reads a file as it grows: when each line came."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.path, self.came, self.ended = path, {}, threading.Event()
+        path.touch()
+        self.start()
+
+    def run(self):
+        rest = b""
+        with open(self.path, "rb") as file:
+            while not self.ended.is_set():
+                data = file.read()
+                if not data:
+                    time.sleep(0.0005)
+                    continue
+                now = time.time()
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    at = line.find(b"number")
+                    if at >= 0:
+                        number = int(bytes(c for c in line[at + 6 : at + 22].partition(b",")[0].partition(b"}")[0] if 48 <= c <= 57))
+                        self.came.setdefault(number, now)
+
+
+class OwnReader:
+    """pgoutput decoded in a few lines of Python: what a consumer of one's own costs at least."""
+
+    def __init__(self, database, path):
+        self.database, self.path = database, path
+
+    def __call__(self):
+        words = [sys.executable, __file__, "--read", self.database.dsn(), str(self.path)]
+        return subprocess.Popen(tied(words), env=clean_environment())
+
+
+def read(dsn, path):
+    class At:
+        def __init__(self):
+            self.dsn = lambda user: dsn
+
+    reader, written = Reader(At(), SLOT, PUBLICATION), 0
+    with open(path, "a", encoding="utf-8", buffering=1 << 16) as out:
+        while True:
+            rows = reader.read()
+            for row in rows:
+                out.write(json.dumps(row["payload"]) + "\n")
+            out.flush()
+            written += len(rows)
+            reader.rows = []
+            time.sleep(0.001)
+
+
+class Bench:
+    def __init__(self, options):
+        self.options = options
+        self.directory = private_directory("pgonce-bench-")
+
+    def way(self, kind, server, database, stack):
+        """(how to start it: gives the process, the file that it writes)"""
+        out = self.directory / f"{database.name}.{kind}"
+        if kind == "relay":
+            conf = self.directory / f"{database.name}.conf"
+            conf.write_text(f"[relay bench]\ndsn = {database.dsn()}\nsink = stdout\n")
+
+            def start():
+                with open(out, "ab") as file, open(self.directory / "log", "ab") as log:
+                    return subprocess.Popen(tied([BUILD / "cli/pgonce", "relay", "--config", conf]), stdout=file, stderr=log, env=clean_environment())
+
+            return start, out
+        database.execute(block("sql", "CREATE PUBLICATION"))
+        database.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
+        database.execute(f"SELECT once.add_capture('{SLOT}')")
+        if kind == "pgoutput":
+            return OwnReader(database, out), out
+        lines = [line.partition("=") for line in block("properties", "connector.class").splitlines() if line]
+        properties = {name: value for name, _, value in lines}
+        # Straight to the server: the tests' proxy is not what is measured.
+        engine = debezium.Debezium({
+            **properties, "database.hostname": "127.0.0.1", "database.port": 5432, "database.dbname": database.name, "database.user": "postgres",
+            "snapshot.mode": "no_data", "poll.interval.ms": 10,
+        })  # fmt: skip
+        stack.callback(engine.destroy)
+        proxy = stack.enter_context(Proxy(server, tcp=True))
+        engine.properties["database.port"] = proxy.port
+        return (lambda: engine.start().process), engine.sent_file
+
+    def kept(self, database):
+        return database.value(f"SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = '{SLOT}'") if database.rows(
+            "SELECT 1 FROM pg_replication_slots") else 0
+
+    def measure(self, kind):
+        events, rate, seconds = self.options.events, self.options.rate, self.options.seconds
+        with Postgres(fsync=True, settings=SETTINGS | {"listen_addresses": ""}) as server, contextlib.ExitStack() as stack:
+            database = server.new_database()
+            start, out = self.way(kind, server, database, stack)
+            watched = Watched(pathlib.Path(out))
+            stack.callback(watched.ended.set)
+
+            def until(number, what):
+                wait_until(lambda: number in watched.came, f"{what} by {kind}", 5 * PATIENCE_S)
+
+            process = start()
+            database.execute(EMIT.format(0, 99))
+            until(99, "the first events")
+            process.terminate()
+            process.wait(PATIENCE_S)
+            # It is away.
+            for first in range(100, events + 100, 1000):
+                database.execute(EMIT.format(first, first + 999))
+            database.execute("CHECKPOINT")
+            kept = self.kept(database)
+            before = time.time()
+            process = start()
+            until(events + 99, "the backlog")
+            used = cpu_seconds([process.pid])
+            first_came = watched.came[100]
+            result = {
+                "wal_kept_mb": float(kept) / 1e6,
+                "outbox_mb": float(database.value("SELECT sum(pg_total_relation_size(inhrelid)) FROM pg_inherits WHERE inhparent = 'once.outbox'::regclass")) / 1e6,
+                "back_s": watched.came[events + 99] - before,
+                "first_s": first_came - before,
+                "per_second": events / (watched.came[events + 99] - first_came),
+                "cpu_us": used / events * 1e6,
+            }
+            number, committed = events + 100, {}
+            connection = database.connect()
+            begin = time.monotonic()
+            with connection.cursor() as cursor:
+                for nth in range(rate * seconds):
+                    time.sleep(max(0, begin + nth / rate - time.monotonic()))
+                    cursor.execute(EMIT.format(number + nth, number + nth))
+                    committed[number + nth] = time.time()
+            until(number + rate * seconds - 1, "the paced events")
+            waits = sorted((watched.came[each] - committed[each]) * 1000 for each in committed)
+            missing = [each for each in range(number + rate * seconds) if each not in watched.came]
+            if missing:
+                sys.exit(f"bench: {kind} lost {len(missing)} events")
+            result |= {"p50_ms": waits[len(waits) // 2], "p99_ms": waits[int(len(waits) * 0.99)]}
+            process.terminate()
+            process.wait(PATIENCE_S)
+            database.close()
+            return result
+
+
+def main():
+    if sys.argv[1:2] == ["--read"]:
+        read(*sys.argv[2:4])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    kinds = ["relay", "pgoutput"] + (["debezium"] if debezium.jars()[1] is None else [])
+    bench = Bench(options)
+    rounds = [{kind: bench.measure(kind) for kind in kinds} for _ in range(options.rounds)]
+    medians = {kind: {name: statistics.median(each[kind][name] for each in rounds) for name in rounds[0][kind]} for kind in kinds}
+    columns = list(medians["relay"])
+    print(f"{'':10}" + "".join(f"{name:>14}" for name in columns))
+    for kind, row in medians.items():
+        print(f"{kind:10}" + "".join(f"{row[name]:14.1f}" for name in columns))
+    if options.json:
+        options.json.write_text(json.dumps({"options": {k: v for k, v in vars(options).items() if k != "json"}, "medians": medians, "rounds": rounds}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
