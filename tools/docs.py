@@ -142,7 +142,7 @@ def sql_document():
         out += [function(name) for name in names]
     out.append("## Views\n\nFor people who write SQL; they show all tenants, and `once_reader` and `once_admin` may read them. Columns may be added.\n")
     out += [view(path) for path in sorted((CONTRACT / "see/views").glob("*.sql"))]
-    out.append("## Roles\n\n" + ", ".join(f"`{name}`" for name in roles()) + ". Nobody but the owner touches a table; "
+    out.append("## Roles\n\n" + ", ".join(f"`{name}`" for name in roles()) + ". Nobody but the owner touches a table, except that `once_capture` reads `once.outbox`; "
                "[security.md](security.md) says who may call what.\n")
     return "\n".join(out)
 
