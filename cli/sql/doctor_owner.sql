@@ -62,7 +62,8 @@ SELECT 'closed tables', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(privilege_
            'nobody but the owner touches a table'),
        'REVOKE ALL ON these FROM the roles: they see every tenant, and what they write no function has checked'
   FROM opened WHERE grantee <> 0 AND relkind IN ('r', 'p')
-   AND (name, privilege_type, grantee) IS DISTINCT FROM ('once.outbox', 'SELECT', (SELECT r.oid FROM roles AS r WHERE r.role_name = 'once_capture'))
+   AND (name, privilege_type, grantee) IS DISTINCT FROM
+       ('once.outbox', 'SELECT', (SELECT r.oid FROM roles AS r WHERE r.role_name = 'once_capture'))
 UNION ALL
 -- Functions without a leading underscore may have been granted one by one, on purpose; nobody has a use for the others.
 SELECT 'closed functions', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(name ~ '^once[.]_') THEN 'failed' ELSE 'warning' END,

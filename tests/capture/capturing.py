@@ -4,12 +4,14 @@ and is taken from there."""
 
 import os
 import re
-import time
+import shutil
+import subprocess
 
 import psycopg2
+import pytest
 
 from contract.calls import run
-from harness.postgres import ROOT, Postgres, unprivileged, wait_until
+from harness.postgres import ROOT, Postgres, find_bindir, unprivileged, wait_until
 
 PAGE = ROOT / "docs/how/capture.md"
 SLOT, PUBLICATION = "shop_outbox", "once_outbox"
@@ -95,6 +97,8 @@ def steps_by_thing(events, firsts_only=True):
 
 def standby_of(primary):
     """A hot standby, without a slot for it and without synchronised slots."""
+    if not (primary.bindir / "pg_basebackup").exists():
+        pytest.skip(f"NOT TESTED here: {primary.bindir} has no pg_basebackup")
     server = Postgres(copy_of=primary, settings=LOGICAL)
     signal = server.data / "standby.signal"
     signal.touch()
@@ -103,6 +107,28 @@ def standby_of(primary):
     with open(server.data / "postgresql.auto.conf", "a", encoding="utf-8") as conf:
         conf.write(f"primary_conninfo = '{primary.dsn()}'\n")
     return server
+
+
+def cold_standby_of(primary, slot):
+    """A standby to which slots are synchronised, through this slot of its own. Of a copy while the primary stands."""
+    primary.stop()
+    server = Postgres(settings={**LOGICAL, "sync_replication_slots": "on", "hot_standby_feedback": "on", "primary_slot_name": slot})
+    shutil.rmtree(server.data)
+    shutil.copytree(primary.data, server.data, ignore=shutil.ignore_patterns("postmaster.pid", SLOT, slot))
+    server.configure()
+    with open(server.data / "postgresql.conf", "a", encoding="utf-8") as conf:
+        conf.write(f"primary_conninfo = '{primary.dsn()}'\n")
+    (server.data / "standby.signal").touch()
+    user = unprivileged()[1]
+    if user:
+        for path in (server.data, *server.data.rglob("*")):
+            os.chown(path, user.pw_uid, user.pw_gid)
+    primary.start()
+    return server
+
+
+def find_version():
+    return int(re.search(r"\) (\d+)", subprocess.run([find_bindir() / "postgres", "--version"], capture_output=True, text=True, check=True).stdout)[1])
 
 
 def caught_up(primary, standby):
@@ -118,7 +144,3 @@ def promote(standby):
     connection = standby.connect()
     assert run(connection, "SELECT pg_promote(true, 60) AS promoted")[0].promoted
     connection.close()
-
-
-def now_s():
-    return time.monotonic()

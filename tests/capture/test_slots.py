@@ -2,6 +2,7 @@
 """once.outbox read by a replication slot and PostgreSQL's own pgoutput, without Debezium: what comes, what holds the outbox, and what a slot that is gone
 or another server's does."""
 
+import json
 import threading
 
 import pytest
@@ -12,15 +13,17 @@ from contract.keeping import keeper, settled
 from contract.relaying import Relay, emit
 from contract.test_outbox import emit_on, is_there
 from harness.pgoutput import Reader
-from harness.postgres import Database
+from harness.postgres import Database, wait_until
 
 from .capturing import (
     PUBLICATION,
     SLOT,
     capture,
     caught_up,
+    cold_standby_of,
     drop_slots,
     end,
+    find_version,
     follow,
     ids,
     logical_server,
@@ -326,8 +329,47 @@ def test_a_slot_of_before_a_promotion_is_not_trusted(db):
     assert capture(db).state == "broken" and "timeline 00000001" in capture(db).why
 
 
-def test_a_synchronised_slot_goes_on_after_a_failover(db):
-    """A promoted standby says of such a slot that it was synchronised (PostgreSQL 17 and later); here the function is told so."""
+def test_a_slot_that_the_server_has_synchronised_goes_on_after_a_failover():
+    """PostgreSQL 17 and later: nothing is lost, nothing is to be decided."""
+    if find_version() < 17:
+        pytest.skip("NOT TESTED here: slots are synchronised by PostgreSQL 17 and later (PGONCE_PG_BINDIR names another server)")
+    with logical_server() as primary:
+        db = published(primary)
+        db.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput', failover => true)")
+        db.execute("SELECT pg_create_physical_replication_slot('standby')")
+        db.execute("SELECT once.add_capture(%s)", SLOT)
+        db.close()
+        with cold_standby_of(primary, "standby") as standby:
+            reader = Reader(db, SLOT, PUBLICATION)
+            read = emit(db.connect(), "a")
+            read_all(db, reader)
+            there = Database(standby, db.name)
+
+            def synchronised():
+                db.execute("SELECT pg_log_standby_snapshot()")  # what lets a slot begin there
+                reader.read()
+                return there.rows("SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND synced AND NOT temporary", SLOT)
+
+            wait_until(synchronised, "the slot")
+            between = emit(db.connect(), "a")
+            caught_up(primary, standby)
+            reader.close()
+            primary.kill()
+            promote(standby)
+            follow(there)
+            assert capture(there).state == "idle" and capture(there).why is None
+            again = Reader(there, SLOT, PUBLICATION)
+            rows = again.read_until(lambda rows: str(between) in ids(rows), "what was between")
+            assert ids(rows) in ([str(between)], [str(read), str(between)])
+            for _ in range(2):
+                confirmed(there, again)
+            assert there.rows("SELECT 1 FROM once.outbox_summary() WHERE state = 'pending'") == []
+            again.close()
+            end(there)
+
+
+def test_without_word_of_a_synchronisation_a_slot_does_not_go_on_and_with_it_it_does(db):
+    """As a promoted standby has it, on any server: the timeline is another one; the function is told that the slot was synchronised."""
     make_slot(db)
     db.execute("SELECT once.add_capture(%s); UPDATE once.capture SET timeline = '00000009'", SLOT)
     assert capture(db).state == "broken"
@@ -382,8 +424,6 @@ def test_who_reads_the_slot_may_read_the_outbox_and_nothing_else(db):
 
 
 def found(db, check):
-    import json
-
     done = Command(db.dsn())("doctor", "--json")
     return next((row["level"], row["found"]) for row in json.loads(done.stdout)["checks"] if row["check"] == check)
 
