@@ -3,7 +3,7 @@
 """The outbox by `pgonce relay`, by Debezium's engine, and by pgoutput alone, on the same work: capture.py [--json FILE] [--events N] [--rate N] [--seconds N].
 
 Each moves the same events of 200 bytes to a file, a line each: first a backlog that was emitted while it was away, then events at an even pace, whose
-time from COMMIT to the line is taken. Of the absence: the WAL that the server kept for it, how much of the outbox waited, and how long the backlog took once the
+time from COMMIT to the line is taken. CPU is that of the process (process_us) and of PostgreSQL (server_us), for each event of the backlog. Of the absence: the WAL that the server kept for it, how much of the outbox waited, and how long the backlog took once the
 process was started again (its start included, Java's too). All share the machine; a round does each way once, and printed are the medians of the rounds."""
 
 import argparse
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from capture.capturing import LOGICAL, PUBLICATION, SLOT, block  # noqa: E402
 from harness import debezium  # noqa: E402
 from harness.pgoutput import Reader  # noqa: E402
-from harness.postgres import PATIENCE_S, Postgres, clean_environment, private_directory, tied, wait_until  # noqa: E402
+from harness.postgres import PATIENCE_S, Postgres, children_of, clean_environment, private_directory, tied, wait_until  # noqa: E402
 from harness.proxy import Proxy  # noqa: E402
 
 EMIT = """SELECT count(once.emit('bench.moved', jsonb_build_object('number', n, 'text', repeat('x', 169)), 'thing', (n % 1000)::text))
@@ -156,10 +156,12 @@ class Bench:
                 database.execute(EMIT.format(first, first + 999))
             database.execute("CHECKPOINT")
             kept = self.kept(database)
+            of_server = lambda: cpu_seconds([server.process.pid, *children_of(server.process.pid)])  # noqa: E731
+            server_before = of_server()
             before = time.time()
             process = start()
             until(events + 100, "the backlog")
-            used = cpu_seconds([process.pid])
+            used, server_used = cpu_seconds([process.pid]), of_server() - server_before
             came = watched.came()
             first, last = min(came[each] for each in range(100, events + 100)), max(came[each] for each in range(100, events + 100))
             result = {
@@ -168,7 +170,8 @@ class Bench:
                 "back_s": last - before,
                 "first_s": first - before,
                 "per_second": events / (last - first),
-                "cpu_us": used / events * 1e6,
+                "process_us": used / events * 1e6,
+                "server_us": server_used / events * 1e6,
             }
             number, committed = events + 100, {}
             connection = database.connect()

@@ -3,10 +3,11 @@
 WITH captures AS (
     SELECT c.slot, c.state, c.why, c.wal_status, c.kept FROM once.capture_list() AS c
 ), published AS (
-    SELECT DISTINCT p.pubname, p.pubviaroot, p.puballtables
+    -- One of all tables is for copies of the database, as a rule.
+    SELECT DISTINCT p.pubname, p.pubviaroot
       FROM pg_catalog.pg_publication AS p
-      LEFT JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid
-     WHERE p.puballtables OR r.prrelid = 'once.outbox'::regclass
+      JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid
+     WHERE r.prrelid = 'once.outbox'::regclass
         OR r.prrelid IN (SELECT i.inhrelid FROM pg_catalog.pg_inherits AS i WHERE i.inhparent = 'once.outbox'::regclass)
 ), strangers AS (
     SELECT s.slot_name FROM pg_catalog.pg_replication_slots AS s
@@ -30,4 +31,4 @@ UNION ALL
 SELECT 'publication', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(pubname, ', ' ORDER BY pubname), 200), 'by the root, or not at all'),
        'ALTER PUBLICATION ... SET (publish_via_partition_root = true): else events come from a table for each day'
-  FROM published WHERE NOT pubviaroot AND NOT puballtables
+  FROM published WHERE NOT pubviaroot

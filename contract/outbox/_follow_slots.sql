@@ -10,7 +10,7 @@ DECLARE
     slot record;
 BEGIN
     FOR capture IN SELECT c.* FROM once.capture AS c WHERE c.broken IS NULL ORDER BY c.slot FOR UPDATE LOOP
-        slot := once._slot(capture.slot, capture.timeline);
+        slot := once._slot(capture.slot, capture.server);
         IF slot.why IS NOT NULL THEN
             UPDATE once.capture AS c SET broken = slot.why, broken_since = now WHERE c.slot = capture.slot;
         ELSIF slot.confirmed >= capture.mark_lsn THEN

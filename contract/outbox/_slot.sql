@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._slot(slot, timeline): how a replication slot of this database stands. why: it cannot be trusted to have brought all that
--- it has confirmed, or never will; NULL: it can. timeline: of the WAL when it was last trusted (NULL: it was not yet). A slot
--- does not follow to a promoted standby unless the server synchronises it; one that is there under its name is a new one then,
+-- once._slot(slot, server): how a replication slot of this database stands. why: it cannot be trusted to have brought all that
+-- it has confirmed, or never will; NULL: it can. server: which one it was when the slot was last trusted (its WAL's timeline and its
+-- cluster's identifier, as now_on says now; NULL: it was not yet). A slot does not follow to a promoted standby unless the server synchronises it; one that is there under its name is a new one then,
 -- and what lies between the two nobody gets. What PostgreSQL before 17 has not is NULL.
-CREATE FUNCTION once._slot(slot text, timeline text, OUT why text, OUT confirmed pg_lsn, OUT active boolean, OUT wal_status text,
+CREATE FUNCTION once._slot(slot text, server text, OUT why text, OUT confirmed pg_lsn, OUT active boolean, OUT wal_status text,
     OUT restart pg_lsn, OUT now_on text) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
@@ -16,6 +16,9 @@ BEGIN
     wal_status := found ->> 'wal_status';
     IF once._wal_told() AND has_function_privilege('pg_walfile_name(pg_lsn)', 'execute') AND NOT pg_is_in_recovery() THEN
         now_on := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+        IF has_function_privilege('pg_control_system()', 'execute') THEN
+            now_on := now_on || ' of ' || (SELECT s.system_identifier FROM pg_control_system() AS s);
+        END IF;
     END IF;
     why := CASE
         WHEN found IS NULL THEN 'there is no such logical slot in this database'
@@ -23,7 +26,7 @@ BEGIN
         WHEN wal_status = 'lost' OR found ->> 'invalidation_reason' IS NOT NULL
             THEN concat_ws(': ', 'the server has invalidated the slot', found ->> 'invalidation_reason')
         WHEN now_on IS NULL THEN 'the server does not tell how far its WAL is'
-        WHEN timeline <> now_on AND (found ->> 'synced')::boolean IS NOT TRUE
-            THEN format('this server was promoted or restored (timeline %s, and before %s), and the slot was not synchronised', now_on,
-                        timeline) END;
+        WHEN server <> now_on AND (found ->> 'synced')::boolean IS NOT TRUE
+            THEN format('the server was promoted, restored or upgraded (timeline %s, and before %s), and the slot was not synchronised',
+                        now_on, server) END;
 END $$;

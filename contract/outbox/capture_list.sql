@@ -19,6 +19,6 @@ BEGIN
            CASE WHEN s.now_on IS NOT NULL THEN (pg_current_wal_insert_lsn() - s.restart)::bigint END, s.wal_status
       FROM once.capture AS c
       JOIN once.relay AS r ON r.relay = c.slot
-     CROSS JOIN LATERAL once._slot(c.slot, c.timeline) AS s
+     CROSS JOIN LATERAL once._slot(c.slot, c.server) AS s
      ORDER BY c.slot;
 END $$;

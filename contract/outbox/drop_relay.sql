@@ -11,11 +11,11 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(once._relay_lock(relay)) THEN
         PERFORM once._refuse_relay('55006', relay, 'a session works for this relay', 'Stop it first.');
     END IF;
+    DELETE FROM once.capture AS c WHERE c.slot = relay COLLATE "C";      -- first, as once._follow_slots locks
     DELETE FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    DELETE FROM once.capture AS c WHERE c.slot = relay COLLATE "C";
     DELETE FROM once.parked_event AS p WHERE p.relay = relay COLLATE "C";
     INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
     VALUES (session_user, reason, 'drop', relay, relay);

@@ -16,7 +16,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     stored once.relay;
-    captured boolean := EXISTS (SELECT FROM once.capture AS c WHERE c.slot = relay COLLATE "C");
+    captured boolean;
     slot record;
 BEGIN
     PERFORM once._reason(reason);
@@ -26,6 +26,9 @@ BEGIN
     IF once._outbox_subscribed() THEN
         PERFORM once._refuse_foreign(relay, 'the events come by a subscription: drop it first');
     END IF;
+    -- In the order in which once._follow_slots locks.
+    PERFORM FROM once.capture AS c WHERE c.slot = relay COLLATE "C" FOR UPDATE;
+    captured := FOUND;
     IF captured THEN
         slot := once._slot(relay, NULL);
         IF slot.why IS NOT NULL THEN

@@ -56,7 +56,7 @@ CREATE TABLE once.capture (
     slot         text COLLATE "C" PRIMARY KEY,
     mark         pg_snapshot NOT NULL,
     mark_lsn     pg_lsn NOT NULL,
-    timeline     text COLLATE "C",        -- of the WAL; another server goes on with another one
+    server       text COLLATE "C",        -- its WAL's timeline and cluster; after a failover it is another one
     broken       text,                    -- why the slot cannot be trusted; from then on `seen` stands, until once.relay_adopt
     broken_since timestamptz
 );

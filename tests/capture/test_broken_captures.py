@@ -59,7 +59,7 @@ BROKEN = {
         [checking(slots.test_a_slot_that_is_gone_holds_the_outbox_and_one_of_its_name_is_another)],
     ),
     "a slot of another timeline is trusted": (
-        replace("_slot", "timeline <> now_on", "false"),
+        replace("_slot", "server <> now_on", "false"),
         [checking(slots.test_a_slot_of_before_a_promotion_is_not_trusted, False)],
     ),
     "the retiring does not look at the slots": (

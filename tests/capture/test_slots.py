@@ -324,7 +324,7 @@ def test_after_a_failover_without_slot_synchronisation_what_was_between_is_in_th
 
 def test_a_slot_of_before_a_promotion_is_not_trusted(db):
     make_slot(db)
-    db.execute("SELECT once.add_capture(%s); UPDATE once.capture SET timeline = '00000009'", SLOT)
+    db.execute("SELECT once.add_capture(%s); UPDATE once.capture SET server = '00000009 of 1'", SLOT)
     follow(db)
     assert capture(db).state == "broken" and "timeline 00000001" in capture(db).why
 
@@ -371,7 +371,7 @@ def test_a_slot_that_the_server_has_synchronised_goes_on_after_a_failover():
 def test_without_word_of_a_synchronisation_a_slot_does_not_go_on_and_with_it_it_does(db):
     """As a promoted standby has it, on any server: the timeline is another one; the function is told that the slot was synchronised."""
     make_slot(db)
-    db.execute("SELECT once.add_capture(%s); UPDATE once.capture SET timeline = '00000009'", SLOT)
+    db.execute("SELECT once.add_capture(%s); UPDATE once.capture SET server = '00000009 of 1'", SLOT)
     assert capture(db).state == "broken"
     text = db.value("SELECT pg_get_functiondef('once._slot'::regproc)")
     db.execute(text.replace("(found ->> 'synced')::boolean", "true"))
