@@ -3,8 +3,9 @@
 """The outbox by `pgonce relay`, by Debezium's engine, and by pgoutput alone, on the same work: capture.py [--json FILE] [--events N] [--rate N] [--seconds N].
 
 Each moves the same events of 200 bytes to a file, a line each: first a backlog that was emitted while it was away, then events at an even pace, whose
-time from COMMIT to the line is taken. CPU is that of the process (process_us) and of PostgreSQL (server_us), for each event of the backlog. Of the absence: the WAL that the server kept for it, how much of the outbox waited, and how long the backlog took once the
-process was started again (its start included, Java's too). All share the machine; a round does each way once, and printed are the medians of the rounds."""
+time from COMMIT to the line is taken. CPU is that of the process (process_us) and of PostgreSQL (server_us), for each event of the backlog. Of the
+absence: the WAL that the server kept for it, how much of the outbox waited, and how long the backlog took once the process was started again (its start
+included, Java's too). All share the machine; a round does each way once, and printed are the medians of the rounds."""
 
 import argparse
 import bisect
@@ -24,14 +25,14 @@ from measure import BUILD, ROOT, cpu_seconds
 sys.path.insert(0, str(ROOT / "tests"))
 
 from capture.capturing import LOGICAL, PUBLICATION, SLOT, block  # noqa: E402
-from harness import debezium  # noqa: E402
+from harness import debezium, postgres  # noqa: E402
+from harness.broker import free_port  # noqa: E402
 from harness.pgoutput import Reader  # noqa: E402
 from harness.postgres import PATIENCE_S, Postgres, children_of, clean_environment, private_directory, tied, wait_until  # noqa: E402
-from harness.proxy import Proxy  # noqa: E402
 
 EMIT = """SELECT count(once.emit('bench.moved', jsonb_build_object('number', n, 'text', repeat('x', 169)), 'thing', (n % 1000)::text))
             FROM generate_series({}, {}) AS n"""
-SETTINGS = {**LOGICAL, "shared_buffers": "256MB", "max_wal_size": "4GB", "statement_timeout": "0"}
+SETTINGS = {**LOGICAL, "shared_buffers": "256MB", "max_wal_size": "4GB", "statement_timeout": "0", "listen_addresses": "127.0.0.1"}
 
 
 class Watched(threading.Thread):
@@ -121,14 +122,12 @@ class Bench:
             return OwnReader(database, out), out
         lines = [line.partition("=") for line in block("properties", "connector.class").splitlines() if line]
         properties = {name: value for name, _, value in lines}
-        # Java has no unix sockets: a thread of this process carries its bytes, which takes some 20 us a piece.
         engine = debezium.Debezium({
-            **properties, "database.hostname": "127.0.0.1", "database.dbname": database.name, "database.user": "postgres",
+            **properties, "database.hostname": "127.0.0.1", "database.port": postgres.PORT, "database.dbname": database.name, "database.user": "postgres",
             "snapshot.mode": "no_data", "poll.interval.ms": 10,
         })  # fmt: skip
         stack.callback(engine.destroy)
-        proxy = stack.enter_context(Proxy(server, tcp=True))
-        engine.properties["database.port"] = proxy.port
+        engine.java_options = ("-Xmx1g",)  # with both of Java's compilers
         return (lambda: engine.start().process), engine.sent_file
 
     def kept(self, database):
@@ -205,6 +204,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     kinds = ["relay", "pgoutput"] + (["debezium"] if debezium.jars()[1] is None else [])
+    postgres.PORT = free_port()  # Java has no unix sockets
     bench = Bench(options)
     try:
         rounds = [{kind: bench.measure(kind) for kind in kinds} for _ in range(options.rounds)]

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._slot(slot, server): how a replication slot of this database stands. why: it cannot be trusted to have brought all that
 -- it has confirmed, or never will; NULL: it can. server: which one it was when the slot was last trusted (its WAL's timeline and its
--- cluster's identifier, as now_on says now; NULL: it was not yet). A slot does not follow to a promoted standby unless the server synchronises it; one that is there under its name is a new one then,
--- and what lies between the two nobody gets. What PostgreSQL before 17 has not is NULL.
+-- cluster's identifier, as now_on says now; NULL: it was not yet). A slot does not follow to a promoted standby unless the
+-- server synchronises it; one that is there under its name is a new one then, and what lies between the two nobody gets. What PostgreSQL before 17 has not is NULL.
 CREATE FUNCTION once._slot(slot text, server text, OUT why text, OUT confirmed pg_lsn, OUT active boolean, OUT wal_status text,
     OUT restart pg_lsn, OUT now_on text) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
@@ -27,6 +27,6 @@ BEGIN
             THEN concat_ws(': ', 'the server has invalidated the slot', found ->> 'invalidation_reason')
         WHEN now_on IS NULL THEN 'the server does not tell how far its WAL is'
         WHEN server <> now_on AND (found ->> 'synced')::boolean IS NOT TRUE
-            THEN format('the server was promoted, restored or upgraded (timeline %s, and before %s), and the slot was not synchronised',
-                        now_on, server) END;
+            THEN format('the server was promoted, restored or upgraded (timeline %s, and before %s), and the slot was not'
+                        || ' synchronised', now_on, server) END;
 END $$;
