@@ -303,10 +303,12 @@ def test_after_a_failover_without_slot_synchronisation_what_was_between_is_in_th
         with standby_of(primary) as standby:
             between = [emit(writer, "a") for _ in range(2)]
             caught_up(primary, standby)
+            there = Database(standby, db.name)
+            assert capture(there).state == "idle", "a standby raises no alarm"
             reader.close()
             primary.kill()
             promote(standby)
-            there = Database(standby, db.name)
+            there.close()
             if seen == "while it is gone":
                 follow(there)
             make_slot(there)
