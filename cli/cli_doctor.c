@@ -53,6 +53,7 @@ static const section sections[] = {
     {SQL_DOCTOR_RELAYS,
      "relays of another cluster|relays running|relays behind|dead events|messages behind|dead messages|relay flush",
      true},
+    {SQL_DOCTOR_CAPTURES, "captures|slots that count|publication", true},
     {SQL_DOCTOR_SWEPT, "stale intents|in doubt", true},
     {SQL_DOCTOR_KEYS, "keys of each attempt|keys too coarse", true},
 };

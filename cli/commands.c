@@ -201,8 +201,8 @@ ABOUT(doctor_about,
       "Checks the installation and says what is wrong and what to do: the server and its settings, the clock, poolers, "
       "the contract (version, owner, grants), whether SQL or pgonce_native answers, partitions, indexes and vacuum, "
       "what holds back cleaning (transactions, "
-      "slots, standbys), the keeper, relays and consumers, and keys that look wrong (new for each attempt, or too "
-      "coarse). Changes nothing.",
+      "slots, standbys), the keeper, relays, slots that count as relays, consumers, and keys that look wrong (new for "
+      "each attempt, or too coarse). Changes nothing.",
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
       "are skipped: the owner of the contract, with pg_monitor, sees everything.",
       "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\"'");

@@ -34,6 +34,7 @@ GROUPS = [
     ("Messages and events", ["receive", "receive_many", "consumer_ids", "emit"]),
     ("Relays: the way out", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked"]),
     ("Parked events", ["outbox_summary", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_replay"]),
+    ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),
     ("Parked messages: the way in", ["message_park", "message_due", "message_applied", "message_look", "message_count", "dead_list", "dead_show", "dead_retry", "dead_discard"]),
     ("Locks without a row", ["try_lock", "lock"]),
     ("Keeping", ["keep", "keep_steps", "keep_take", "keep_step", "keep_failed", "keep_release", "keeper_status", "keeper_lease", "recover", "retention_held",
@@ -141,7 +142,7 @@ def sql_document():
         out += [function(name) for name in names]
     out.append("## Views\n\nFor people who write SQL; they show all tenants, and `once_reader` and `once_admin` may read them. Columns may be added.\n")
     out += [view(path) for path in sorted((CONTRACT / "see/views").glob("*.sql"))]
-    out.append("## Roles\n\n" + ", ".join(f"`{name}`" for name in roles()) + ". Nobody but the owner touches a table; "
+    out.append("## Roles\n\n" + ", ".join(f"`{name}`" for name in roles()) + ". Nobody but the owner touches a table, except that `once_capture` reads `once.outbox`; "
                "[security.md](security.md) says who may call what.\n")
     return "\n".join(out)
 

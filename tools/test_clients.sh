@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
-# registry and ends with 77 where its toolchain is missing. Then the matrix of docs/clients.md is compared with what has passed.
+# registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run. Then the matrix of docs/clients.md is
+# compared with what has passed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -20,6 +21,7 @@ for language in "$@"; do
 	echo "== clients/$language"
 	status=0
 	"clients/$language/test.sh" || status=$?
+	[ "$status" -ne 0 ] || /usr/bin/python3 tests/clients/inbox/run.py "$language" || status=1
 	case $status in
 	0) tested="$tested $language" ;;
 	77) left_out="$left_out $language (its toolchain is missing)" ;;

@@ -12,6 +12,7 @@ WITH owners AS (
               'errors', 'any_tenant']),
           ('once_tenant', ARRAY['start', 'finish', 'claim', 'complete', 'fail', 'renew', 'release', 'peek', 'errors']),
           ('once_relay', ARRAY['relay_take', 'relay_fetch', 'relay_settle', 'relay_due', 'add_days', 'errors']),
+          ('once_capture', ARRAY['errors']),
           ('once_consumer', ARRAY['receive', 'receive_many', 'message_park', 'message_due', 'errors']),
           ('once_keeper', ARRAY['add_days', 'retire_day', 'retire_outbox', 'errors']),
           ('once_reader', ARRAY['story', 'peek', 'outbox_summary', 'dead_list', 'errors']),
@@ -61,6 +62,8 @@ SELECT 'closed tables', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(privilege_
            'nobody but the owner touches a table'),
        'REVOKE ALL ON these FROM the roles: they see every tenant, and what they write no function has checked'
   FROM opened WHERE grantee <> 0 AND relkind IN ('r', 'p')
+   AND (name, privilege_type, grantee) IS DISTINCT FROM
+       ('once.outbox', 'SELECT', (SELECT r.oid FROM roles AS r WHERE r.role_name = 'once_capture'))
 UNION ALL
 -- Functions without a leading underscore may have been granted one by one, on purpose; nobody has a use for the others.
 SELECT 'closed functions', CASE WHEN count(*) = 0 THEN 'ok' WHEN bool_or(name ~ '^once[.]_') THEN 'failed' ELSE 'warning' END,

@@ -5,7 +5,8 @@ WITH relays AS (
            EXISTS (SELECT FROM pg_catalog.pg_locks AS l
                     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
                       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
-                      AND (l.classid::bigint << 32) | l.objid::bigint = once._relay_lock(r.relay)) AS running
+                      AND (l.classid::bigint << 32) | l.objid::bigint = once._relay_lock(r.relay))
+               OR EXISTS (SELECT FROM once.capture AS c WHERE c.slot = r.relay) AS running
       FROM once.relay AS r
 ), undelivered AS (
     SELECT u.relay, sum(u.events) FILTER (WHERE u.state <> 'dead') AS waiting, sum(u.events) FILTER (WHERE u.state = 'dead') AS dead,

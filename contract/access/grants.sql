@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- Who may do what. Nobody but the owner touches a table; each role below may EXECUTE the functions
--- listed for it, and once_reader and once_admin may read the views, which show all tenants. The
+-- Who may do what. Nobody but the owner touches a table, except that once_capture reads once.outbox;
+-- each role below may EXECUTE the functions listed for it, and once_reader and once_admin may read the views, which show all tenants. The
 -- roles are made where the installer may make roles; where not, a notice names them, and pgonce
 -- doctor shows what an administrator has to run. Ends without a role of its own: it is run again at
 -- every upgrade, and takes back what anybody else was given meanwhile.
@@ -39,7 +39,8 @@ DECLARE
                             'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
                             'message_applied', 'message_look', 'message_count', 'consumer_report',
                             'consumer_ids'];
-    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_event', 'dead_list', 'dead_show'];
+    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_event', 'capture_list',
+        'dead_list', 'dead_show'];
     keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
     granted record;
@@ -52,6 +53,7 @@ BEGIN
             ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
                 'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
                 'relay_parked', 'metrics']),
+            ('once_capture', ARRAY['errors', 'contract_version']),
             ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
                 'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
                 'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report',
@@ -62,7 +64,7 @@ BEGIN
                 'any_tenant']),
             ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'resolve_many',
                 'set_scope', 'bind', 'unbind', 'add_days',
-                'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_replay', 'relay_adopt',
+                'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_replay', 'relay_adopt', 'add_capture',
                 'drop_relay', 'dead_retry', 'dead_discard'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
@@ -84,6 +86,9 @@ BEGIN
         LOOP
             EXECUTE format('GRANT EXECUTE ON ROUTINE %s TO %I', target, granted.role_name);
         END LOOP;
+        IF granted.role_name = 'once_capture' THEN         -- the client of a replication slot reads the table before it follows the slot
+            GRANT SELECT ON once.outbox TO once_capture;
+        END IF;
         IF granted.role_name IN ('once_reader', 'once_admin') THEN
             FOR target IN SELECT format('%I.%I', 'once', c.relname) FROM pg_catalog.pg_class AS c
                            WHERE c.relnamespace = 'once'::regnamespace AND c.relkind = 'v' LOOP

@@ -1,13 +1,14 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._keep_outbox(): the step 'outbox': drops the oldest day of the outbox that is over for once.setting.outbox_retention
 -- and that every relay has passed, by the conditions of once.retire_outbox, but without counting under the lock. A day that is
--- needed holds the later ones too: whoever catches up reads them in their order.
+-- needed holds the later ones too: whoever catches up reads them in their order. Each piece looks at the replication slots first.
 CREATE FUNCTION once._keep_outbox() RETURNS once.kept LANGUAGE plpgsql SET jit = off AS $$
 DECLARE
     why text := once._clock_held();
     due integer := (SELECT d FROM once._days('once.outbox', 'outbox_d') AS d LIMIT 1);
     keeps interval := (SELECT s.outbox_retention FROM once.setting AS s WHERE s.only_row);
 BEGIN
+    PERFORM once._follow_slots();
     IF (once._steady_now() >= to_timestamp((due + 1) * 86400.0) + keeps) IS NOT TRUE THEN
         RETURN ROW(0, false, NULL, NULL)::once.kept;
     END IF;

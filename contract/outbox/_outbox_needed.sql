@@ -7,6 +7,8 @@ LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = of
 BEGIN
     SELECT format('relay %L has not passed all of it', r.relay), CASE WHEN r.written_by <> r.xmin
            THEN 'Its progress is of another cluster: see once.relay_adopt.'
+           WHEN EXISTS (SELECT FROM once.capture AS c WHERE c.slot = r.relay)
+           THEN 'It is a replication slot: see once.capture_list, or once.drop_relay, if nobody waits for its events any more.'
            ELSE 'Start it, or once.drop_relay, if nobody waits for its events any more.' END
       INTO why, hint
       FROM once.relay AS r

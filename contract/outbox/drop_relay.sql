@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.drop_relay(relay, reason): deletes a relay: its progress and what is parked with it. The
+-- once.drop_relay(relay, reason): deletes a relay: its progress and what is parked with it. Of a
+-- capture (once.add_capture) it leaves the slot, which pg_drop_replication_slot drops. The
 -- events stay in the outbox, and no longer wait for it. Recorded in once.parked_decision. False
 -- where there is none. Raises 55006 while a session works for it, 22023 for a missing reason.
 CREATE FUNCTION once.drop_relay(relay text, reason text) RETURNS boolean
@@ -10,6 +11,7 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(once._relay_lock(relay)) THEN
         PERFORM once._refuse_relay('55006', relay, 'a session works for this relay', 'Stop it first.');
     END IF;
+    DELETE FROM once.capture AS c WHERE c.slot = relay COLLATE "C";      -- first, as once._follow_slots locks
     DELETE FROM once.relay AS r WHERE r.relay = relay COLLATE "C";
     IF NOT FOUND THEN
         RETURN false;

@@ -4,8 +4,8 @@
 -- all that the relay takes), is parked as 'waiting', in order, and newer events of their aggregates
 -- wait behind them. Receivers see the same event ids again. What is parked already stays as it is.
 -- Returns how many it parked; recorded in once.parked_decision. Newer events that a running relay
--- has already in its hands are not held back. Raises 22023 for a missing reason or time, or an
--- unknown relay.
+-- has already in its hands are not held back. Raises 22023 for a missing reason or time, for an
+-- unknown relay, and for one that is a replication slot.
 CREATE FUNCTION once.outbox_replay(relay text, from_time timestamptz, topic text, reason text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off AS $$
 #variable_conflict use_variable
@@ -17,6 +17,10 @@ BEGIN
     PERFORM once._reason(reason);
     IF from_time IS NULL THEN
         PERFORM once._refuse_relay('22023', relay, 'from_time is missing', 'Events since then are replayed.');
+    END IF;
+    IF EXISTS (SELECT FROM once.capture AS c WHERE c.slot = relay COLLATE "C") THEN
+        PERFORM once._refuse_relay('22023', relay, 'this relay is a replication slot, which sends nothing again',
+            'Have its client read the table: Debezium by a snapshot.');
     END IF;
     stored := once._relay_row(relay);
     INSERT INTO once.parked_event AS p (relay, id, xid, day, event_id, topic, tenant, aggregate_type, aggregate_id, state,

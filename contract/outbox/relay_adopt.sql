@@ -5,14 +5,19 @@
 -- outbox held before is published only by once.outbox_replay; what was parked stays parked, and new
 -- events are numbered behind all that are there. Where a dump was restored into the cluster that it
 -- is of, pass xids_continue => true: transactions are counted as they were, so it goes on where it
--- was, and nothing is left out. Recorded in once.parked_decision. Raises 55006 while a session
--- works for the relay, P4080 while events come by logical replication, 22023 for a missing reason
--- or an unknown relay.
+-- was, and nothing is left out. A relay that is a replication slot (once.add_capture) and broken is
+-- trusted again, and what it had not passed is held until it has passed this moment: first have its
+-- client make the slot and, where events may be missing, read the table. Recorded in
+-- once.parked_decision. Raises 55006 while a session works for the relay, 55000 where its slot cannot
+-- be trusted, P4080 while events come by logical replication, 22023 for a missing reason or an
+-- unknown relay.
 CREATE FUNCTION once.relay_adopt(relay text, reason text, xids_continue boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     stored once.relay;
+    captured boolean;
+    slot record;
 BEGIN
     PERFORM once._reason(reason);
     IF NOT pg_try_advisory_xact_lock(once._relay_lock(relay)) THEN
@@ -20,6 +25,17 @@ BEGIN
     END IF;
     IF once._outbox_subscribed() THEN
         PERFORM once._refuse_foreign(relay, 'the events come by a subscription: drop it first');
+    END IF;
+    -- In the order in which once._follow_slots locks.
+    PERFORM FROM once.capture AS c WHERE c.slot = relay COLLATE "C" FOR UPDATE;
+    captured := FOUND;
+    IF captured THEN
+        slot := once._slot(relay, NULL);
+        IF slot.why IS NOT NULL THEN
+            PERFORM once._refuse_relay('55000', relay, 'the slot cannot be trusted', 'Start its client, which makes it, and call again.',
+                slot.why);
+        END IF;
+        xids_continue := xids_continue OR once._relay_own(relay);
     END IF;
     stored := once._relay_row(relay);
     IF NOT xids_continue THEN
@@ -30,6 +46,9 @@ BEGIN
     END IF;
     -- Its xmin is ours since once._relay_row.
     UPDATE once.relay AS r SET written_by = r.xmin WHERE r.relay = stored.relay;
+    IF captured THEN
+        PERFORM once._mark_slot(relay, slot.now_on);
+    END IF;
     INSERT INTO once.parked_decision (decided_by, reason, what, relay, subject)
     VALUES (session_user, reason, 'adopt', stored.relay, stored.relay);
 END $$;

@@ -4,7 +4,8 @@
 -- progress: `seen` is done with; where `reading` is not NULL, of what it sees besides, the events up to after_id are done
 -- too. A relay that is new begins with everything that the outbox holds, or, with from_now, with what commits from now on.
 -- topics: LIKE patterns of the topics that it takes, NULL for all; what it has passed with other patterns stays passed.
--- Not through a pooler in transaction mode, which would hand the lock to others. Raises P4080 where the progress was not
+-- Not through a pooler in transaction mode, which would hand the lock to others. Raises 22023 for the name of a
+-- replication slot (once.add_capture); P4080 where the progress was not
 -- written in this database (it came from a dump or by logical replication), where it is ahead of all transactions of
 -- this cluster, and while events come by logical replication: the numbers of transactions mean nothing here. A promoted
 -- standby, a restored base backup and a cluster after pg_upgrade go on: there the numbers do.
@@ -25,6 +26,9 @@ BEGIN
                       WHERE (t.pattern <> '' AND t.pattern COLLATE "C" !~ E'(^|[^\\\\])(\\\\\\\\)*\\\\$') IS NOT TRUE) THEN
         PERFORM once._refuse_relay('22023', relay, 'topics is a list of LIKE patterns',
             'Leave it out (NULL) to take all topics. No pattern may be empty, NULL, or end in a lone backslash.');
+    END IF;
+    IF EXISTS (SELECT FROM once.capture AS c WHERE c.slot = relay COLLATE "C") THEN
+        PERFORM once._refuse_relay('22023', relay, 'this relay is a replication slot', 'Give the relay another name, or once.drop_relay.');
     END IF;
     held := once._relay_held(relay);
     IF NOT held AND NOT pg_try_advisory_lock(once._relay_lock(relay)) THEN

@@ -21,6 +21,7 @@ BEGIN
     ELSIF to_regclass('once.outbox_d' || day) IS NULL THEN
         RETURN 0;
     END IF;
+    PERFORM once._follow_slots();
     -- Before the lock, so that a day that cannot go yet stops nobody; and once more under it, which is what counts.
     PERFORM once._check_retired(day);
     EXECUTE format('LOCK TABLE once.outbox, once.outbox_d%s IN ACCESS EXCLUSIVE MODE', day);

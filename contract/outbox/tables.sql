@@ -49,6 +49,18 @@ CREATE TABLE once.relay (
     progressed_at timestamptz NOT NULL
 );
 
+-- Logical replication slots that take events out by themselves: change data capture. Each counts as a relay: its row in
+-- once.relay is named as the slot is, and `seen` follows it (once._follow_slots). What `mark` sees was committed, and so written to
+-- the WAL, before mark_lsn: once the slot has confirmed that, it is done with it.
+CREATE TABLE once.capture (
+    slot         text COLLATE "C" PRIMARY KEY,
+    mark         pg_snapshot NOT NULL,
+    mark_lsn     pg_lsn NOT NULL,
+    server       text COLLATE "C",        -- its WAL's timeline and cluster; after a failover it is another one
+    broken       text,                    -- why the slot cannot be trusted; from then on `seen` stands, until once.relay_adopt
+    broken_since timestamptz
+);
+
 -- Set by once.relay_flush, always to the same: what counts is that this is written.
 CREATE SEQUENCE once.relay_flush_seq;
 

@@ -17,6 +17,13 @@ BEGIN
            coalesce((SELECT sum(s.events) FROM summary AS s WHERE s.relay = r.relay AND s.state = t.state), 0)
       FROM once.relay AS r CROSS JOIN (VALUES ('waiting'), ('retrying'), ('dead')) AS t (state)
      UNION ALL
+    SELECT f.name, jsonb_build_object('relay', c.slot), f.value
+      FROM once.capture_list() AS c
+     CROSS JOIN LATERAL (VALUES ('pgonce_capture_active', (c.state = 'active')::integer::double precision),
+                                ('pgonce_capture_broken', (c.state = 'broken')::integer),
+                                ('pgonce_capture_behind_bytes', c.behind), ('pgonce_capture_kept_bytes', c.kept)) AS f (name, value)
+     WHERE f.value IS NOT NULL
+     UNION ALL
     SELECT 'pgonce_inbox_parked', jsonb_build_object('consumer', c.consumer, 'state', t.state), sum((c.state = t.state)::integer)
       FROM once.parked_message AS c CROSS JOIN (VALUES ('waiting'), ('retrying'), ('dead')) AS t (state)
      GROUP BY c.consumer, t.state;

@@ -163,8 +163,8 @@ def test_nothing_of_the_contract_is_executable_or_readable_by_public(db):
         "SELECT c.relkind, a.grantee::regrole::text AS grantee, a.privilege_type AS may FROM pg_class AS c,"
         " aclexplode(c.relacl) AS a WHERE c.relnamespace = 'once'::regnamespace AND a.grantee <> c.relowner"
     )
-    # Views are there to be read, by those who may see every tenant.
-    assert set(relations) == {("v", "once_reader", "SELECT"), ("v", "once_admin", "SELECT")}
+    # Views are there to be read, by those who may see every tenant; the outbox, by the client of a replication slot.
+    assert set(relations) == {("v", "once_reader", "SELECT"), ("v", "once_admin", "SELECT"), ("p", "once_capture", "SELECT")}
 
 
 @pytest.mark.skipif(not COMMAND.exists(), reason="the command is not built")

@@ -66,6 +66,7 @@ GRANTED = {
         "relay_parked",
         "metrics",
     },
+    "once_capture": {"errors", "contract_version"},
     "once_consumer": {
         "errors",
         "contract_version",
@@ -103,6 +104,7 @@ GRANTED = {
         "outbox_list",
         "outbox_summary",
         "outbox_event",
+        "capture_list",
         "dead_list",
         "dead_show",
     },
@@ -123,10 +125,12 @@ GRANTED["once_admin"] = GRANTED["once_app"] | KEPT | SEEING | {
     "outbox_list",
     "outbox_summary",
     "outbox_event",
+    "capture_list",
     "outbox_retry",
     "outbox_discard",
     "outbox_replay",
     "relay_adopt",
+    "add_capture",
     "drop_relay",
     "dead_list",
     "dead_show",
@@ -274,6 +278,7 @@ def strangers(db):
             "SELECT n.nspname, n.nspowner, n.nspacl, 'schema' FROM pg_namespace AS n WHERE n.nspname = 'once') AS o,"
             " aclexplode(o.acl) AS a WHERE a.grantee <> o.owner AND NOT (a.grantee <> 0 AND a.grantee::regrole::text ~ '^once_' AND"
             " (o.kind, a.privilege_type) IN (('v', 'SELECT'), ('function', 'EXECUTE'), ('schema', 'USAGE')))"
+            " AND (o.name, a.grantee::regrole::text, a.privilege_type) <> ('once.outbox', 'once_capture', 'SELECT')"
         )
     }
 
@@ -721,6 +726,8 @@ ATTACKED = {
     "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
     "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')"],
     "relay_adopt": ["once.relay_adopt('r', 'why')"],
+    "add_capture": ["once.add_capture('s')"],
+    "capture_list": ["once.capture_list()"],
     "drop_relay": ["once.drop_relay('r', 'why')"],
     "retire_outbox": ["once.retire_outbox(19000)", "once.retire_outbox(99999)"],
     "dead_list": ["once.dead_list()", "once.dead_list('s', NULL, 5)"],

@@ -31,6 +31,10 @@ HISTORY = [
 DEAD_EVENT = """INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, attempts, next_at, parked_at, updated_at)
     SELECT 'shop', o.id, o.xid, o.day, o.event_id, o.topic, '', 'dead', 9, 'infinity', now(), now() FROM once.outbox AS o LIMIT 1"""
 
+# A slot that counts as a relay, after a failover that it did not survive.
+GONE_SLOT = """INSERT INTO once.relay (relay, seen, started_at, progressed_at) VALUES ('shop_outbox', pg_current_snapshot(), now(), now());
+    INSERT INTO once.capture (slot, mark, mark_lsn) VALUES ('shop_outbox', pg_current_snapshot(), '0/0')"""
+
 
 def expressions():
     """(panel, query) of the dashboard, with its variables filled in."""
@@ -65,6 +69,7 @@ def watched(server, tmp_path_factory):
         relay.until_true(lambda: address_in(relay.err.read_text()), "the relay's metrics")
         relay.until_true(lambda: db.value("SELECT count(*) FROM once.relay") == 1, "the relay")
         db.execute(DEAD_EVENT)
+        db.execute(GONE_SLOT)
         jobs = {"pgonce": keeper.address(), "pgonce-relay": address_in(relay.err.read_text()), "pgonce-gone": ("127.0.0.1", free_port())}
         rules = re.sub(r"for: \S+", "for: 1s", ALERTS)
         with Prometheus(jobs, rules) as prometheus:
@@ -92,7 +97,7 @@ def test_every_query_of_the_dashboard_gives_data(watched):
 
 # What the database of this test suffers from.
 FIRING = {"PgonceProcessDown": {"job": "pgonce-gone"}, "PgonceInDoubt": {"scope": "unsure"}, "PgonceDeadEvents": {"relay": "shop"},
-          "PgonceDeadMessages": {"consumer": "mailer"}, "PgonceClockHeld": {}}
+          "PgonceDeadMessages": {"consumer": "mailer"}, "PgonceClockHeld": {}, "PgonceCaptureBroken": {"relay": "shop_outbox"}}
 SILENT = {"PgonceDatabaseAway", "PgonceKeeperNotRunning", "PgonceKeeperStepFailing", "PgonceDaysRunOut", "PgonceDaysClosing", "PgonceTransactionIds",
           "PgonceLongTransaction", "PgonceStaleOld", "PgonceExpiredKeys"}
 

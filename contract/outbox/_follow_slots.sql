@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._follow_slots(): the relay's row of each capture follows its slot: where the slot has confirmed the mark, what the mark sees
+-- is done with, and a new mark is set. Where the slot cannot be trusted that is noted, and nothing follows it any more, whatever
+-- becomes of it, until once.relay_adopt: one that was gone and is there again is another one. The keeper does it in each
+-- round, and once.retire_outbox.
+CREATE FUNCTION once._follow_slots() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    now timestamptz := clock_timestamp();
+    capture once.capture;
+    slot record;
+BEGIN
+    FOR capture IN SELECT c.* FROM once.capture AS c WHERE c.broken IS NULL ORDER BY c.slot FOR UPDATE LOOP
+        slot := once._slot(capture.slot, capture.server);
+        IF slot.why IS NOT NULL THEN
+            UPDATE once.capture AS c SET broken = slot.why, broken_since = now WHERE c.slot = capture.slot;
+        ELSIF slot.confirmed >= capture.mark_lsn THEN
+            UPDATE once.relay AS r
+               SET seen = capture.mark, progressed_at = now, written_by = pg_current_xact_id()::xid
+             WHERE r.relay = capture.slot AND r.written_by = r.xmin;
+            IF FOUND THEN
+                PERFORM once._relay_sign(capture.slot);
+                PERFORM once._mark_slot(capture.slot, slot.now_on);
+            END IF;
+        END IF;
+    END LOOP;
+END $$;
