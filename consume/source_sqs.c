@@ -617,6 +617,7 @@ static source_state sqs_acknowledge(source *source, source_message *const *messa
 		delivery_add(&source->gone, each);
 	}
 	delete_more(source);
+	take_answers(source, 0); /* which also sends */
 	return SOURCE_OK;
 }
 
