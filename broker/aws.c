@@ -2,6 +2,7 @@
 /* aws.c: see aws.h. Calls go by service/http_client.c; here they are signed, and answers judged. */
 #include "aws.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -279,6 +280,19 @@ bool aws_start(aws_client *client, aws_call *call)
 }
 
 /* ---- answers */
+
+void aws_form_put(FILE *to, once_bytes value)
+{
+	const unsigned char *at = value.data;
+
+	for (size_t i = 0; i < value.length; i++) {
+		if (isalnum(at[i]) || (at[i] != '\0' && strchr("-_.~", at[i]) != NULL)) {
+			fputc(at[i], to);
+		} else {
+			fprintf(to, "%%%02X", at[i]);
+		}
+	}
+}
 
 static void read_entity(FILE *to, const char **at, const char *end)
 {

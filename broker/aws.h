@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include <stdio.h>
+
 #include "broker.h"
 #include "http_client.h"
 #include "service.h"
@@ -95,5 +97,7 @@ void aws_permit(aws_client *client, int64_t until_ms);
 void aws_watch(aws_client *client, int descriptor);
 void aws_call_clear(aws_call *call);
 
+/* As a value of a form: all but what RFC 3986 leaves alone is percent-encoded. */
+void aws_form_put(FILE *to, once_bytes value);
 /* The text of an XML element that has no other in it, entities decoded; NULL: there is none. Free it. */
 char *aws_xml_text(const char *xml, size_t length, const char *element);

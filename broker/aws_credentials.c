@@ -2,7 +2,6 @@
 /* aws_credentials.c: see aws_credentials.h. Sources: the reference guide of AWS's SDKs and tools. */
 #include "aws_credentials.h"
 
-#include <ctype.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,22 +245,26 @@ static bool identity_there(const aws_keychain *keychain)
 	       from_environment("AWS_ROLE_ARN") != NULL;
 }
 
-/* For a form: all but what RFC 3986 leaves alone. */
-static char *form_encoded(const char *text)
+static void put(FILE *to, const char *name, const char *value)
 {
-	char *copy = memory_take(3 * strlen(text) + 1);
-	char *to = copy;
+	fputs(name, to);
+	aws_form_put(to, (once_bytes){.data = value, .length = strlen(value)});
+}
 
-	for (; *text != '\0'; text++) {
-		unsigned char c = (unsigned char)*text;
-		if (isalnum(c) || strchr("-_.~", c) != NULL) {
-			*to++ = (char)c;
-		} else {
-			to += sprintf(to, "%%%02X", c);
-		}
+/* Free it; NULL: memory is out. */
+static char *identity_form(const char *role, const char *name, const char *token)
+{
+	char *text = NULL;
+	size_t length = 0;
+	FILE *to = open_memstream(&text, &length);
+
+	if (to == NULL) {
+		return NULL;
 	}
-	*to = '\0';
-	return copy;
+	put(to, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=", role);
+	put(to, "&RoleSessionName=", name);
+	put(to, "&WebIdentityToken=", token);
+	return fclose(to) == 0 ? text : NULL;
 }
 
 static bool identity_read(const char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
@@ -294,23 +297,16 @@ static bool identity_fetch(aws_keychain *keychain, aws_credentials *to, char pro
 		return false;
 	}
 	char *url = given_url != NULL ? memory_copy(given_url) : memory_format("https://sts.%s.amazonaws.com%s/", region, end);
-	char *role = form_encoded(from_environment("AWS_ROLE_ARN")), *encoded = form_encoded(token);
-	char *name = form_encoded(session != NULL ? session : "pgonce");
-	char *body = memory_format("Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=%s&RoleSessionName=%s"
-	                           "&WebIdentityToken=%s",
-	                           role, name, encoded);
+	char *body = identity_form(from_environment("AWS_ROLE_ARN"), session != NULL ? session : "pgonce", token);
 	const question question = {.url = url,
-	                           .body = body,
+	                           .body = body == NULL ? "" : body,
 	                           .headers = {{"Content-Type", "application/x-www-form-urlencoded"}},
 	                           .header_count = 1};
 	char *answer = ask(keychain, &question, problem);
 	bool good = answer != NULL && identity_read(answer, url, to, problem);
 	wipe(answer);
 	wipe(body);
-	wipe(encoded);
 	wipe(token);
-	free(role);
-	free(name);
 	free(url);
 	return good;
 }

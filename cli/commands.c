@@ -274,7 +274,7 @@ EXITS(keep_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_ACTIVE);
 
 ABOUT(relay_about,
       "Publishes what once.emit has written. Each [relay NAME] section of the configuration file reads the outbox and "
-      "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, webhooks, or standard output. Every event whose effect "
+      "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, SQS, SNS, webhooks, or standard output. Every event whose effect "
       "is committed is delivered at least once, and events of one aggregate in order. One process is active for each "
       "relay; others stand by and take over within two seconds. Progress is stored when the sink has acknowledged.",
       "An event that the sink refuses blocks its own aggregate only. It is tried again with backoff; after the last "
@@ -305,7 +305,7 @@ EXITS(outbox_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(consume_about,
       "Applies messages exactly once. Each [consume NAME] section of the configuration file takes messages from Kafka, "
-      "RabbitMQ or NATS JetStream. It calls a SQL function with each new message, in the transaction that remembers "
+      "RabbitMQ, NATS JetStream or SQS. It calls a SQL function with each new message, in the transaction that remembers "
       "it, and then acknowledges it. Redeliveries, duplicates and rebalances change nothing. Work outside the database "
       "is called as an HTTP endpoint instead, under a lease, with the intent's key.",
       "A message whose handler fails is tried again with backoff; after the last attempt it is dead, and pgonce dead "
@@ -352,11 +352,11 @@ const cli_command cli_commands[] = {
             "--upstream URL [--listen ADDRESS] [OPTIONS]"),
     COMMAND(keep, "keep", OPERANDS_NONE, "keep the database in order: retention, recovery, metrics",
             "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]"),
-    COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to Kafka, RabbitMQ, NATS or webhooks",
+    COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to a broker or webhooks",
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND(outbox, "outbox", OPERANDS_WORDS, "events that were not delivered: list, show, retry, discard, replay",
             "list | show EVENT | retry EVENT | discard EVENT | replay --from TIME [OPTIONS]"),
-    COMMAND(consume, "consume", OPERANDS_WORDS, "apply messages from Kafka, RabbitMQ or NATS exactly once",
+    COMMAND(consume, "consume", OPERANDS_WORDS, "apply a broker's messages exactly once",
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND(dead, "dead", OPERANDS_WORDS, "messages that were not applied: list, show, retry, discard",
             "list | show ID | retry ID | discard ID [OPTIONS]"),

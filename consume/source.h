@@ -81,6 +81,8 @@ typedef struct source_class {
 	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
+	/* As sink_class.note. */
+	char *(*note)(const config *config, const config_section *section);
 	/*
 	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and
 	 * not at all for more. May be called while earlier ones are out. problem: for people, where the

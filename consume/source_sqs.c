@@ -52,6 +52,16 @@ static const config_option options[] = {
 	{0}};
 /* clang-format on */
 
+static const config_entry *entry_of(const config_section *section, const char *name)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, name) == 0) {
+			return &section->entries[i];
+		}
+	}
+	return NULL;
+}
+
 typedef enum call_kind {
 	CALL_RECEIVE,
 	CALL_DELETE,
@@ -786,6 +796,26 @@ static bool sqs_check(const config *config, const config_section *section, char 
 	return right;
 }
 
+static char *sqs_note(const config *config, const config_section *section)
+{
+	settings settings;
+	char *problem = NULL, *notes = NULL;
+
+	if (!config_apply(config, section, options, &settings, &problem)) {
+		free(problem);
+		return NULL;
+	}
+	if (!sqs_is_fifo(sqs_name(settings.queue))) {
+		config_problem_add(&notes, config_problem(config, section, entry_of(section, "queue"),
+		                                          "a queue without FIFO has no order: messages of one key are applied as "
+		                                          "they come, by all members at the same time"));
+	}
+	config_problem_add(&notes, config_problem(config, section, NULL,
+	                                          "a message that is neither applied nor parked 12 hours after SQS has handed it "
+	                                          "out is handed out again, whatever visibility says"));
+	return notes;
+}
+
 const source_class source_sqs = {
     .name = "sqs",
     .options = options,
@@ -793,6 +823,7 @@ const source_class source_sqs = {
     .shares_order = true,
     .open = sqs_open,
     .check = sqs_check,
+    .note = sqs_note,
     .fetch = sqs_fetch,
     .acknowledge = sqs_acknowledge,
     .give_back = sqs_give_back,

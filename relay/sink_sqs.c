@@ -164,6 +164,51 @@ static const aws_sink_class class = {
     .free_own = free_queues,
 };
 
+/* ---- what is to be known of it */
+
+static void put_note(FILE *to, char *note)
+{
+	fprintf(to, "%s%s", ftell(to) > 0 ? "\n" : "", note);
+	free(note);
+}
+
+/* The queues of the routes; without one every topic goes to a queue of its name. */
+static char *note_sqs(const config *config, const config_section *section)
+{
+	char *notes = NULL;
+	size_t length = 0;
+	FILE *to = open_memstream(&notes, &length);
+	bool any = false, fifo = false;
+
+	for (size_t i = 0; to != NULL && i < section->entry_count; i++) {
+		const config_entry *entry = &section->entries[i];
+		const char *arrow = strcmp(entry->name, "route") == 0 ? strstr(entry->value, "->") : NULL;
+		if (arrow == NULL) {
+			continue;
+		}
+		any = true;
+		arrow += strlen("->") + strspn(arrow + strlen("->"), " \t");
+		fifo = fifo || sqs_is_fifo(arrow);
+		if (!sqs_is_fifo(arrow)) {
+			put_note(to, config_problem(config, section, entry,
+			                            "a queue without FIFO hands events out in any order, and now and then one twice"));
+		}
+	}
+	if (to != NULL && !any) {
+		put_note(to, config_problem(config, section, NULL,
+		                            "without a route each topic goes to a queue of its name, without FIFO: in any order"));
+	}
+	if (to != NULL && fifo) {
+		put_note(to, config_problem(config, section, NULL,
+		                            "a FIFO queue drops a repeat within five minutes, a replay too; a later one it stores again"));
+	}
+	if (to == NULL || fclose(to) != 0) {
+		free(notes);
+		return NULL;
+	}
+	return notes;
+}
+
 static bool open_sqs(const service *service, const config *config, const config_section *section, sink **result,
                      char **problem)
 {
@@ -181,6 +226,7 @@ const sink_class sink_sqs = {
     .in_flight = 1000,
     .open = open_sqs,
     .check = check_sqs,
+    .note = note_sqs,
     .send = aws_sink_send,
     .poll = aws_sink_poll,
     .permit = aws_sink_permit,
