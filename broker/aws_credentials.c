@@ -343,8 +343,7 @@ static bool file_fetch(aws_keychain *keychain, aws_credentials *to, char problem
 	if (to->access_key == NULL || to->secret_key == NULL) {
 		forget(to);
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the shared file ~/.aws/credentials has no aws_access_key_id with an aws_secret_access_key for the "
-		         "profile %.60s",
+		         "~/.aws/credentials has no access key with its secret for the profile %.60s",
 		         keychain->address->profile);
 		return false;
 	}

@@ -39,8 +39,8 @@ openssl:test:program openssl:the tests' certificates
 pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
 rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private RabbitMQ
 python3-pika:test bench-events:module pika:the tests' RabbitMQ client
-default-jre-headless:test?:program java:runs the tests' private Kafka
-maven:test?:program mvn:fetches the tests' private Kafka
+default-jre-headless:test?:program java:runs the tests' private Kafka and ElasticMQ (SQS)
+maven:test?:program mvn:fetches the tests' private Kafka and ElasticMQ
 kcat:test?:program kcat:the tests' Kafka client
 spin:test:program spin:searches the model of the protocol
 prometheus:test:program promtool:the tests' private Prometheus
