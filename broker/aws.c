@@ -19,7 +19,7 @@
 enum {
 	CONNECT_MS = 5000,
 	ERRAND_MS = 5000, /* whoever waits for one does nothing else */
-	SKEW_S_MAX = 60, /* AWS allows five minutes (SQS, SNS: fifteen) */
+	SKEW_S_MAX = 60,  /* AWS allows five minutes (SQS, SNS: fifteen) */
 	TRIES_MAX = 3
 };
 /* Ten messages of a megabyte, of which JSON may make six. */
@@ -217,8 +217,8 @@ static bool fill(aws_client *client, aws_call *call, const aws_credentials *cred
 	free(call->token);
 	call->token = memory_copy(credentials->token);
 	call->headers[count++] = (http_header){"Host", client->address->host};
-	call->headers[count++] = (http_header){
-	    "Content-Type", call->target != NULL ? "application/x-amz-json-1.0" : "application/x-www-form-urlencoded"};
+	call->headers[count++] = (http_header){"Content-Type", call->target != NULL ? "application/x-amz-json-1.0"
+	                                                                            : "application/x-www-form-urlencoded"};
 	call->headers[count++] = (http_header){"X-Amz-Date", call->date};
 	if (call->target != NULL) {
 		call->headers[count++] = (http_header){"X-Amz-Target", call->target};
@@ -259,8 +259,8 @@ static bool send_signed(aws_client *client, http_client *http, aws_call *call, b
 		return false;
 	}
 	if (!fill(client, call, credentials)) {
-		snprintf(call->problem, sizeof call->problem, "the call cannot be signed: the credentials from the %s are too long",
-		         credentials->from);
+		snprintf(call->problem, sizeof call->problem,
+		         "the call cannot be signed: the credentials from the %s are too long", credentials->from);
 		return false;
 	}
 	*full = !http_start(http, &call->http);
@@ -385,8 +385,9 @@ static bool is_one_of(const char *code, const char *const *codes)
 
 static bool is_busy(const aws_call *call)
 {
-	static const char *const codes[] = {"RequestLimitExceeded", "SlowDown", "OverLimit", "BandwidthLimitExceeded",
-	                                    "PriorRequestNotComplete", "RequestTimeout", NULL};
+	static const char *const codes[] = {
+	    "RequestLimitExceeded",    "SlowDown",       "OverLimit", "BandwidthLimitExceeded",
+	    "PriorRequestNotComplete", "RequestTimeout", NULL};
 
 	return call->http.status >= 500 || call->http.status == 429 || call->http.status == 408 ||
 	       strstr(call->code, "Throttl") != NULL || strstr(call->code, "TooManyRequests") != NULL ||
@@ -396,7 +397,7 @@ static bool is_busy(const aws_call *call)
 /* Wrong by the service's clock? Then the next call is signed by that one. */
 static bool learn_clock(aws_client *client, const aws_call *call)
 {
-	static const char *const codes[] = {"RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture",
+	static const char *const codes[] = {"RequestTimeTooSkewed",      "RequestExpired",        "RequestInTheFuture",
 	                                    "InvalidSignatureException", "SignatureDoesNotMatch", NULL};
 	int64_t off_s = call->http.date_s - call->signed_at_s;
 
@@ -412,10 +413,18 @@ static bool learn_clock(aws_client *client, const aws_call *call)
 
 static bool is_about_credentials(const aws_call *call)
 {
-	static const char *const codes[] = {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId",
-	                                    "UnrecognizedClientException", "InvalidAccessKeyId", "InvalidSecurity",
-	                                    "InvalidSignatureException", "SignatureDoesNotMatch", "AuthFailure",
-	                                    "MissingAuthenticationToken", "IncompleteSignature", NULL};
+	static const char *const codes[] = {"ExpiredToken",
+	                                    "ExpiredTokenException",
+	                                    "InvalidClientTokenId",
+	                                    "UnrecognizedClientException",
+	                                    "InvalidAccessKeyId",
+	                                    "InvalidSecurity",
+	                                    "InvalidSignatureException",
+	                                    "SignatureDoesNotMatch",
+	                                    "AuthFailure",
+	                                    "MissingAuthenticationToken",
+	                                    "IncompleteSignature",
+	                                    NULL};
 
 	return is_one_of(call->code, codes);
 }

@@ -55,8 +55,9 @@ typedef enum aws_result {
 
 /* A call and its answer. Zeroed and filled by the caller, kept unmoved until aws_poll gives it. */
 typedef struct aws_call {
-	const char *target; /* "AmazonSQS.SendMessage": the JSON protocol; NULL: a form (query protocol) */
-	char *body;         /* aws_call_clear frees it */
+	/* "AmazonSQS.SendMessage": the JSON protocol; NULL: a form (query protocol) */
+	const char *target;
+	char *body; /* aws_call_clear frees it */
 	size_t body_length;
 	void *user;
 	/* results */
@@ -99,5 +100,8 @@ void aws_call_clear(aws_call *call);
 
 /* As a value of a form: all but what RFC 3986 leaves alone is percent-encoded. */
 void aws_form_put(FILE *to, once_bytes value);
-/* The text of an XML element that has no other in it, entities decoded; NULL: there is none. Free it. */
+/*
+ * The text of an XML element that has no other in it, entities decoded (free it); NULL: there is
+ * none.
+ */
 char *aws_xml_text(const char *xml, size_t length, const char *element);

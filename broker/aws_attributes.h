@@ -12,7 +12,7 @@
 #include "pgonce.h"
 
 #define AWS_ATTRIBUTES_MAX 10
-/* The attribute that holds what has no attribute of its own, as a JSON object: {"name": "value"}. */
+/* The attribute that holds what has none of its own, as a JSON object: {"name": "value"}. */
 #define AWS_REST_NAME "Pgonce-Headers"
 #define AWS_GROUP_BYTES 130
 

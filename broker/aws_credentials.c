@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL */
-/* aws_credentials.c: see aws_credentials.h. Sources: the reference guide of AWS's SDKs and tools. */
+/* aws_credentials.c: see aws_credentials.h. Source: AWS SDKs and Tools Reference Guide. */
 #include "aws_credentials.h"
 
 #include <jansson.h>
@@ -75,7 +75,7 @@ static char *trimmed(char *text)
 	return text;
 }
 
-/* Is this "[name]" that of the profile? In the file `config` all but the default are [profile NAME]. */
+/* Is it the profile's "[name]"? In the file `config` all but the default are [profile NAME]. */
 static bool is_profile(char *line, bool is_config, const char *profile)
 {
 	char *end = strchr(line, ']');
@@ -177,7 +177,8 @@ static char *ask(const aws_keychain *keychain, const question *question, char pr
 	if (call.result != HTTP_ANSWERED) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: %.150s", question->url, call.problem);
 	} else if (call.status < 200 || call.status > 299) {
-		char *text = aws_xml_text(call.response_body == NULL ? "" : call.response_body, call.response_length, "Message");
+		char *text =
+		    aws_xml_text(call.response_body == NULL ? "" : call.response_body, call.response_length, "Message");
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: HTTP %d%s%.120s", question->url, call.status,
 		         text == NULL ? "" : ": ", text == NULL ? "" : text);
 		free(text);
@@ -296,7 +297,8 @@ static bool identity_fetch(aws_keychain *keychain, aws_credentials *to, char pro
 	if (token == NULL) {
 		return false;
 	}
-	char *url = given_url != NULL ? memory_copy(given_url) : memory_format("https://sts.%s.amazonaws.com%s/", region, end);
+	char *url =
+	    given_url != NULL ? memory_copy(given_url) : memory_format("https://sts.%s.amazonaws.com%s/", region, end);
 	char *body = identity_form(from_environment("AWS_ROLE_ARN"), session != NULL ? session : "pgonce", token);
 	const question question = {.url = url,
 	                           .body = body == NULL ? "" : body,
@@ -362,7 +364,7 @@ static bool container_there(const aws_keychain *keychain)
 /* Where a token may be sent to in plain text: to this machine. */
 static bool is_near(const char *url)
 {
-	static const char *const hosts[] = {"http://127.0.0.1", "http://localhost",      "http://[::1]",
+	static const char *const hosts[] = {"http://127.0.0.1",     "http://localhost",      "http://[::1]",
 	                                    "http://169.254.170.2", "http://169.254.170.23", "http://[fd00:ec2::23]"};
 
 	for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
@@ -386,12 +388,11 @@ static bool container_fetch(aws_keychain *keychain, aws_credentials *to, char pr
 
 	if (!is_near(url)) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "AWS_CONTAINER_CREDENTIALS_FULL_URI must be https://, or http:// to this machine: %.100s is neither", url);
+		         "AWS_CONTAINER_CREDENTIALS_FULL_URI must be https://, or http:// to this machine: %.100s is neither",
+		         url);
 	} else if (token != NULL || token_file == NULL) {
-		const question question = {.method = "GET",
-		                           .url = url,
-		                           .headers = {{"Authorization", token}},
-		                           .header_count = token != NULL ? 1 : 0};
+		const question question = {
+		    .method = "GET", .url = url, .headers = {{"Authorization", token}}, .header_count = token != NULL ? 1 : 0};
 		answer = ask(keychain, &question, problem);
 	}
 	bool good = answer != NULL && read_json(answer, url, to, problem);
@@ -424,10 +425,8 @@ static bool machine_fetch(aws_keychain *keychain, aws_credentials *to, char prob
 	                              .headers = {{"X-aws-ec2-metadata-token-ttl-seconds", "21600"}},
 	                              .header_count = 1},
 	                  problem);
-	question question = {.method = "GET",
-	                     .url = list_url,
-	                     .headers = {{"X-aws-ec2-metadata-token", token}},
-	                     .header_count = 1};
+	question question = {
+	    .method = "GET", .url = list_url, .headers = {{"X-aws-ec2-metadata-token", token}}, .header_count = 1};
 	char *roles = token == NULL ? NULL : ask(keychain, &question, problem);
 	char *answer = NULL;
 	bool good = false;
@@ -518,14 +517,13 @@ static bool fetch(aws_keychain *keychain)
 		         problem);
 		return false;
 	}
-	bool is_new =
-	    keychain->current.access_key == NULL || strcmp(keychain->current.access_key, fresh.access_key) != 0;
+	bool is_new = keychain->current.access_key == NULL || strcmp(keychain->current.access_key, fresh.access_key) != 0;
 	forget(&keychain->current);
 	keychain->current = fresh;
 	keychain->current.from = provider->name;
 	keychain->due_ms = service_now_ms() + due_in_ms(&keychain->current, provider->rereads);
-	service_log(keychain->service, is_new ? SERVICE_INFO : SERVICE_DEBUG, "credentials", "from=\"%s\" access_key=%.4s...",
-	            provider->name, keychain->current.access_key);
+	service_log(keychain->service, is_new ? SERVICE_INFO : SERVICE_DEBUG, "credentials",
+	            "from=\"%s\" access_key=%.4s...", provider->name, keychain->current.access_key);
 	return true;
 }
 
@@ -542,8 +540,8 @@ const aws_credentials *aws_keychain_get(aws_keychain *keychain, char problem[BRO
 			/* What is there may be valid yet. */
 			service_log(keychain->service, keychain->failures == 0 ? SERVICE_WARNING : SERVICE_DEBUG, "credentials",
 			            "problem=%s", service_quote(keychain->problem, quoted));
-			keychain->due_ms = service_now_ms() +
-			                   service_backoff_ms(++keychain->failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
+			keychain->due_ms =
+			    service_now_ms() + service_backoff_ms(++keychain->failures, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
 		}
 	}
 	bool is_over = current->expires_s != 0 && (int64_t)time(NULL) >= current->expires_s;

@@ -11,9 +11,9 @@
 
 typedef struct aws_credentials {
 	char *access_key, *secret_key;
-	char *token;         /* of a session; NULL: none */
-	int64_t expires_s;   /* seconds since 1970; 0: never */
-	const char *from;    /* "environment" */
+	char *token;       /* of a session; NULL: none */
+	int64_t expires_s; /* seconds since 1970; 0: never */
+	const char *from;  /* "environment" */
 } aws_credentials;
 
 typedef struct aws_keychain aws_keychain;
@@ -30,5 +30,8 @@ const aws_credentials *aws_keychain_get(aws_keychain *keychain, char problem[BRO
 bool aws_keychain_renew(aws_keychain *keychain);
 /* An entry of the profile in an INI file of AWS; NULL: none. Free it. is_config: [profile NAME]. */
 char *aws_profile_entry(const char *path, bool is_config, const char *profile, const char *name);
-/* The path of AWS's shared file: `variable` of the environment, or ~/.aws/`name`. Free it; NULL: none. */
+/*
+ * The path of a shared file of AWS: `variable` of the environment, or ~/.aws/`name` (free it);
+ * NULL: none.
+ */
 char *aws_shared_path(const char *variable, const char *name);

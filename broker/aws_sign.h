@@ -16,8 +16,9 @@
 #define AWS_SHA256_HEX_BYTES 65
 
 typedef struct aws_signing {
-	const char *method, *path, *query; /* path and query as they stand in the request, in canonical form */
-	const http_header *headers;        /* all that is to be signed, in any order; Host is among them */
+	const char *method;
+	const char *path, *query;   /* as they stand in the request, in canonical form */
+	const http_header *headers; /* all that is to be signed, in any order; Host is among them */
 	size_t header_count;
 	once_bytes body;
 	const char *date; /* the value of X-Amz-Date */

@@ -77,9 +77,10 @@ aws_result sqs_find(aws_client *client, const char *queue, char **url, char prob
 			result = AWS_AWAY;
 		}
 	} else if (strstr(call.code, "QueueDoesNotExist") != NULL || strstr(call.code, "NonExistentQueue") != NULL) {
-		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "there is no queue %.80s in this account and region: create it (another account's is named by its URL)",
-		         queue);
+		snprintf(
+		    problem, BROKER_PROBLEM_BYTES,
+		    "there is no queue %.80s in this account and region: create it (another account's is named by its URL)",
+		    queue);
 	} else {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "cannot find the queue %.80s: %.140s", queue, call.problem);
 	}

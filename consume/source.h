@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ, NATS
- * JetStream and SQS implement, a file each (source_*.c). A source hands over messages and acknowledges them
- * once their effects are committed. It knows nothing of PostgreSQL. A source is used by one thread.
+ * JetStream and SQS implement, a file each (source_*.c). A source hands over messages and
+ * acknowledges them once their effects are committed. It knows nothing of PostgreSQL. A source is
+ * used by one thread.
  */
 #pragma once
 

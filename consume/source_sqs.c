@@ -9,7 +9,6 @@
  * members share the order. When the time of one is over (this process stood still), the whole group
  * of it here is void: it comes again, from its beginning.
  */
-#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include "delivery.h"
 #include "sqs.h"
 #include "sqs_message.h"
+#include "sqs_queue.h"
 
 enum {
 	RECEIVES_MAX = 8,
@@ -26,10 +26,8 @@ enum {
 	ANSWER_MS = 10000,
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
-	CLOSE_MS = 6000,
-	DAY_MS = 86400000
+	CLOSE_MS = 6000
 };
-#define RETENTION_MOST_MS ((int64_t)14 * DAY_MS)
 
 typedef struct settings {
 	aws_options aws; /* first */
@@ -117,8 +115,7 @@ static void fail(source *source, const char *problem)
 {
 	source->wrong = true;
 	snprintf(source->problem, sizeof source->problem, "%.255s", problem);
-	source->retry_at_ms =
-	    service_now_ms() + service_backoff_ms(++source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
+	source->retry_at_ms = service_now_ms() + service_backoff_ms(++source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
 }
 
 static void succeed(source *source)
@@ -139,7 +136,8 @@ static void make_void(source *source, delivery *first)
 
 	for (size_t i = 0; i < 2; i++) {
 		for (delivery *each = lists[i]->first; each != NULL; each = each->next) {
-			if (!each->is_void && (each == first || (group[0] != '\0' && strcmp(sqs_message_group(each), group) == 0))) {
+			if (!each->is_void &&
+			    (each == first || (group[0] != '\0' && strcmp(sqs_message_group(each), group) == 0))) {
 				each->is_void = true;
 				source->voided++;
 			}
@@ -214,11 +212,11 @@ static void receive_more(source *source)
 		errand *errand = errand_new(source, CALL_RECEIVE);
 		/* Only one waits: the others are there to bring more of what there is. */
 		json_int_t wait_s = source->calls[CALL_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
-		json_t *request = json_pack(
-		    "{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages",
-		    room < SQS_BATCH_MAX ? (int)room : SQS_BATCH_MAX, "VisibilityTimeout",
-		    (json_int_t)(source->settings.visibility_ms / 1000), "WaitTimeSeconds", wait_s, "MessageAttributeNames",
-		    "All", "AttributeNames", "MessageGroupId", "SentTimestamp");
+		json_t *request =
+		    json_pack("{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages",
+		              room < SQS_BATCH_MAX ? (int)room : SQS_BATCH_MAX, "VisibilityTimeout",
+		              (json_int_t)(source->settings.visibility_ms / 1000), "WaitTimeSeconds", wait_s,
+		              "MessageAttributeNames", "All", "AttributeNames", "MessageGroupId", "SentTimestamp");
 		if (!errand_send(source, errand, "AmazonSQS.ReceiveMessage", request)) {
 			errand_free(source, errand);
 			return;
@@ -327,7 +325,8 @@ static void take_received(source *source, const errand *errand)
 		return;
 	}
 	succeed(source);
-	json_array_foreach(messages, at, each) {
+	json_array_foreach(messages, at, each)
+	{
 		delivery *made = sqs_message_wrap(each, source->name);
 		if (made != NULL) {
 			made->serial = ++source->serial;
@@ -350,7 +349,8 @@ static bool has_failed(const json_t *failed, size_t number)
 	size_t at;
 	json_t *each;
 
-	json_array_foreach(failed, at, each) {
+	json_array_foreach(failed, at, each)
+	{
 		const char *id = json_string_value(json_object_get(each, "Id"));
 		if (id != NULL && strtoul(id, NULL, 10) == number) {
 			return true;
@@ -365,7 +365,8 @@ static bool is_temporary(const json_t *failed, size_t number)
 	size_t at;
 	json_t *each;
 
-	json_array_foreach(failed, at, each) {
+	json_array_foreach(failed, at, each)
+	{
 		const char *id = json_string_value(json_object_get(each, "Id"));
 		if (id != NULL && strtoul(id, NULL, 10) == number) {
 			return !json_is_true(json_object_get(each, "SenderFault"));
@@ -436,8 +437,8 @@ static void note_refusal(source *source, const errand *errand)
 	char quoted[SERVICE_QUOTE_BYTES];
 
 	if (errand->kind != CALL_RECEIVE && errand->call.result == AWS_REFUSED && !source->told) {
-		service_log(source->service, SERVICE_ERROR, errand->kind == CALL_DELETE ? "delete" : "extend", "queue=%s problem=%s",
-		            source->name, service_quote(errand->call.problem, quoted));
+		service_log(source->service, SERVICE_ERROR, errand->kind == CALL_DELETE ? "delete" : "extend",
+		            "queue=%s problem=%s", source->name, service_quote(errand->call.problem, quoted));
 		source->told = true;
 	} else if (errand->kind != CALL_RECEIVE && errand->call.result == AWS_DONE) {
 		source->told = false;
@@ -483,71 +484,16 @@ static void take_answers(source *source, int timeout_ms)
 
 /* ---- the queue */
 
-static json_t *ask_attributes(source *source, char problem[BROKER_PROBLEM_BYTES])
-{
-	aws_call call = {0};
-	json_t *attributes = NULL;
-
-	if (sqs_call(&call, "AmazonSQS.GetQueueAttributes",
-	             json_pack("{s:s, s:[s]}", "QueueUrl", source->url, "AttributeNames", "All"))) {
-		aws_do(source->client, &call);
-		json_t *answer = call.result == AWS_DONE ? json_loadb(call.answer, call.answer_length, 0, NULL) : NULL;
-		attributes = json_incref(json_object_get(answer, "Attributes"));
-		json_decref(answer);
-		memcpy(problem, call.problem, BROKER_PROBLEM_BYTES);
-	}
-	aws_call_clear(&call);
-	return attributes;
-}
-
-/*
- * Who may not read the attributes gets what is safe without them, and is told. False: the queue
- * would break the promise, or did not answer.
- */
-static bool read_attributes(source *source)
-{
-	char problem[BROKER_PROBLEM_BYTES] = "", quoted[SERVICE_QUOTE_BYTES];
-	json_t *attributes = ask_attributes(source, problem);
-	const char *retention = json_string_value(json_object_get(attributes, "MessageRetentionPeriod"));
-	const char *redrive = json_string_value(json_object_get(attributes, "RedrivePolicy"));
-	bool fits = true;
-
-	source->retention_ms = retention == NULL ? RETENTION_MOST_MS : strtoll(retention, NULL, 10) * 1000;
-	if (attributes == NULL && strstr(problem, "AccessDenied") != NULL) {
-		service_log(source->service, SERVICE_WARNING, "attributes",
-		            "problem=%s hint=\"whether the queue has a redrive policy is not known\"",
-		            service_quote(problem, quoted));
-	} else if (attributes == NULL) {
-		fail(source, problem);
-		fits = false;
-	} else if (redrive != NULL && redrive[0] != '\0' && source->settings.redrive == REDRIVE_REFUSE) {
-		json_t *policy = json_loads(redrive, 0, NULL);
-		const json_t *most = json_object_get(policy, "maxReceiveCount");
-		char text[24];
-		snprintf(text, sizeof text, "%" PRId64, (int64_t)json_integer_value(most));
-		snprintf(problem, sizeof problem,
-		         "the queue %.80s has a redrive policy: after %.20s deliveries it moves a message that nothing has "
-		         "handled; remove it, or say redrive = allow",
-		         source->name, json_is_string(most) ? json_string_value(most) : text);
-		json_decref(policy);
-		fail(source, problem);
-		fits = false;
-	}
-	json_decref(attributes);
-	return fits;
-}
-
 static bool find_queue(source *source)
 {
 	char problem[BROKER_PROBLEM_BYTES];
+	const sqs_queue_want want = {.service = source->service,
+	                             .client = source->client,
+	                             .queue = source->settings.queue,
+	                             .allows_redrive = source->settings.redrive == REDRIVE_ALLOW};
 
-	if (sqs_find(source->client, source->settings.queue, &source->url, problem) != AWS_DONE) {
+	if (!sqs_queue_find(&want, &source->url, &source->retention_ms, problem)) {
 		fail(source, problem);
-		return false;
-	}
-	if (!read_attributes(source)) {
-		free(source->url);
-		source->url = NULL;
 		return false;
 	}
 	service_log(source->service, SERVICE_INFO, "connected", "source=sqs queue=%s region=%s", source->name,
@@ -645,8 +591,7 @@ static size_t sqs_positions(source *source, source_position *positions, size_t m
 	if (most == 0 || source->url == NULL) {
 		return 0;
 	}
-	positions[0] =
-	    (source_position){.part = source->name, .at_ms = SOURCE_AT_END, .behind_ms = source->retention_ms};
+	positions[0] = (source_position){.part = source->name, .at_ms = SOURCE_AT_END, .behind_ms = source->retention_ms};
 	return 1;
 }
 
@@ -773,7 +718,6 @@ static bool sqs_open(const service *service, const config *config, const config_
 	made->service = service;
 	made->prefetch = prefetch;
 	made->name = sqs_name(made->settings.queue);
-	made->retention_ms = RETENTION_MOST_MS;
 	made->receives_wanted = 1;
 	made->client = aws_client_new(service, made->address, "sqs", CALLS_MAX, made->settings.wait_ms + ANSWER_MS);
 	if (made->client == NULL) {
@@ -806,13 +750,15 @@ static char *sqs_note(const config *config, const config_section *section)
 		return NULL;
 	}
 	if (!sqs_is_fifo(sqs_name(settings.queue))) {
-		config_problem_add(&notes, config_problem(config, section, entry_of(section, "queue"),
-		                                          "a queue without FIFO has no order: messages of one key are applied as "
-		                                          "they come, by all members at the same time"));
+		config_problem_add(&notes,
+		                   config_problem(config, section, entry_of(section, "queue"),
+		                                  "a queue without FIFO has no order: messages of one key are applied as "
+		                                  "they come, by all members at the same time"));
 	}
-	config_problem_add(&notes, config_problem(config, section, NULL,
-	                                          "a message that is neither applied nor parked 12 hours after SQS has handed it "
-	                                          "out is handed out again, whatever visibility says"));
+	config_problem_add(&notes,
+	                   config_problem(config, section, NULL,
+	                                  "a message that is neither applied nor parked 12 hours after SQS has handed it "
+	                                  "out is handed out again, whatever visibility says"));
 	return notes;
 }
 

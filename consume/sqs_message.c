@@ -83,7 +83,8 @@ static size_t binary_bytes(json_t *attributes, const char *member)
 	json_t *each;
 	size_t bytes = 0;
 
-	json_object_foreach(attributes, name, each) {
+	json_object_foreach(attributes, name, each)
+	{
 		const char *binary = text_at(each, member);
 		bytes += binary == NULL ? 0 : decoded_bytes(binary) + 1;
 	}
@@ -96,12 +97,14 @@ static void add_headers(delivery *made, json_t *attributes, json_t *packed, char
 	const char *name;
 	json_t *each;
 
-	json_object_foreach(attributes, name, each) {
+	json_object_foreach(attributes, name, each)
+	{
 		if (packed == NULL || strcmp(name, AWS_REST_NAME) != 0) {
 			*header++ = (source_header){.name = name, .value = value_of(each, place)};
 		}
 	}
-	json_object_foreach(packed, name, each) {
+	json_object_foreach(packed, name, each)
+	{
 		*header++ = (source_header){.name = name, .value = packed_value(each, place)};
 	}
 	made->message.header_count = (size_t)(header - made->headers);
@@ -131,7 +134,7 @@ const char *sqs_message_group(const delivery *delivery)
 	return group == NULL ? "" : group;
 }
 
-/* The group; where our own sink made one up, the message's own key is in its headers, or there is none. */
+/* The group; where our own sink made one up, the key is in the headers, or there is none. */
 static once_bytes key_of(const delivery *delivery)
 {
 	const char *group = sqs_message_group(delivery);

@@ -11,8 +11,8 @@
 #include "delivery.h"
 
 /*
- * Of an answer's `message`, which is kept (delivery->owned): json_decref and free() end it. reply is
- * its receipt handle. NULL: it is none. queue: the queue's name, which outlives it.
+ * Of an answer's `message`, which is kept (delivery->owned): json_decref and free() end it. reply
+ * is its receipt handle. NULL: it is none. queue: the queue's name, which outlives it.
  */
 delivery *sqs_message_wrap(json_t *message, const char *queue);
 /* The group that it stands in; "" in a queue without FIFO. */

@@ -156,9 +156,10 @@ static const char *refusal(const sink *sink, const sink_message *message, size_t
 		return buffer;
 	}
 	if (bytes > sink->class->event_bytes_max) {
-		snprintf(buffer, BROKER_PROBLEM_BYTES,
-		         "%zu bytes with its attributes, and a message of %s has %zu at most: send a reference to what is large",
-		         bytes, sink->class->name, sink->class->event_bytes_max);
+		snprintf(
+		    buffer, BROKER_PROBLEM_BYTES,
+		    "%zu bytes with its attributes, and a message of %s has %zu at most: send a reference to what is large",
+		    bytes, sink->class->name, sink->class->event_bytes_max);
 		return buffer;
 	}
 	return NULL;
@@ -259,7 +260,7 @@ static void answer_each(sink *sink, const aws_parcel *parcel)
 	}
 }
 
-/* The whole call is refused: which of them is it? Each goes alone, before what has not been sent. */
+/* The whole call is refused: which is it? Each goes alone, before what has not been sent. */
 static void part(sink *sink, aws_parcel *parcel)
 {
 	for (size_t i = 0; i < parcel->count; i++) {

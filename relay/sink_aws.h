@@ -21,7 +21,7 @@ typedef struct aws_parcel {
 } aws_parcel;
 
 typedef struct aws_sink_class {
-	const char *name; /* "sqs" */
+	const char *name;  /* "sqs" */
 	size_t events_max; /* of a call */
 	size_t event_bytes_max;
 	/* NULL, or why an event cannot go there. */

@@ -119,9 +119,10 @@ static const aws_sink_class class = {
 
 static char *note_sns(const config *config, const config_section *section)
 {
-	return config_problem(config, section, NULL,
-	                      "subscriptions of queues need raw message delivery, or messages come wrapped and without headers; "
-	                      "a topic without FIFO delivers in any order");
+	return config_problem(
+	    config, section, NULL,
+	    "subscriptions of queues need raw message delivery, or messages come wrapped and without headers; "
+	    "a topic without FIFO delivers in any order");
 }
 
 static bool open_sns(const service *service, const config *config, const config_section *section, sink **result,

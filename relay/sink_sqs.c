@@ -105,7 +105,8 @@ static json_t *find_entry(json_t *list, size_t number)
 	char id[24];
 
 	snprintf(id, sizeof id, "%zu", number);
-	json_array_foreach(list, at, each) {
+	json_array_foreach(list, at, each)
+	{
 		const char *its = json_string_value(json_object_get(each, "Id"));
 		if (its != NULL && strcmp(its, id) == 0) {
 			return each;
@@ -190,17 +191,20 @@ static char *note_sqs(const config *config, const config_section *section)
 		arrow += strlen("->") + strspn(arrow + strlen("->"), " \t");
 		fifo = fifo || sqs_is_fifo(arrow);
 		if (!sqs_is_fifo(arrow)) {
-			put_note(to, config_problem(config, section, entry,
-			                            "a queue without FIFO hands events out in any order, and now and then one twice"));
+			put_note(to,
+			         config_problem(config, section, entry,
+			                        "a queue without FIFO hands events out in any order, and now and then one twice"));
 		}
 	}
 	if (to != NULL && !any) {
-		put_note(to, config_problem(config, section, NULL,
-		                            "without a route each topic goes to a queue of its name, without FIFO: in any order"));
+		put_note(to,
+		         config_problem(config, section, NULL,
+		                        "without a route each topic goes to a queue of its name, without FIFO: in any order"));
 	}
 	if (to != NULL && fifo) {
-		put_note(to, config_problem(config, section, NULL,
-		                            "a FIFO queue drops a repeat within five minutes, a replay too; a later one it stores again"));
+		put_note(to, config_problem(
+		                 config, section, NULL,
+		                 "a FIFO queue drops a repeat within five minutes, a replay too; a later one it stores again"));
 	}
 	if (to == NULL || fclose(to) != 0) {
 		free(notes);

@@ -19,10 +19,11 @@
 #include "sqs.h"
 
 #define DATE "20150830T123600Z"
-#define TOKEN \
-	"AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuw" \
-	"thAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHN" \
-	"VXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/oLxBA=="
+#define TOKEN                                                                                                          \
+	"AQoDYXdzEPT//////////wEXAMPLEtc764bNrC9SAPBSM22wDOk4x4HIZ8j4FZTwdQWLWsKWHGBuFqwAeMicRXmxfpSPfIeoIYRqTflfKD8YUuw"  \
+	"thAx7mSEI/qkPpKPi/kMcGdQrmGdeehM4IC1NtBmUpp2wUE8phUZampKsburEDy0KPkyQDYwT7WZ0wq5VSXDvp75YU9HFvlRd8Tx6q6fE8YQcHN"  \
+	"VXAkiY9q6d+xo0rKwT38xVqr7ZD0u0iPPkUL64lIZbqBAz+scqKmlzm8FDrypNC9Yjc8fPOLn9FX9KSYvKTr4rvx3iSIlTJabIQwj2ICCR/"      \
+	"oLxBA=="
 
 typedef struct vector {
 	const char *name, *method, *query, *body;
@@ -31,17 +32,72 @@ typedef struct vector {
 	const char *names, *signature;
 } vector;
 
-#define HOST {"Host", "example.amazonaws.com"}
-#define DATED {"X-Amz-Date", DATE}
+#define HOST                                                                                                           \
+	{                                                                                                                  \
+		"Host", "example.amazonaws.com"                                                                                \
+	}
+#define DATED                                                                                                          \
+	{                                                                                                                  \
+		"X-Amz-Date", DATE                                                                                             \
+	}
 
 static const vector vectors[] = {
-    {"get-vanilla", "GET", "", "", {HOST, DATED}, 2, "host;x-amz-date", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
-    {"get-vanilla-query-order-key-case", "GET", "Param1=value1&Param2=value2", "", {HOST, DATED}, 2, "host;x-amz-date", "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"},
-    {"get-header-value-trim", "GET", "", "", {HOST, {"My-Header1", " value1"}, {"My-Header2", " \"a   b   c\""}, DATED}, 4, "host;my-header1;my-header2;x-amz-date", "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736"},
-    {"post-vanilla", "POST", "", "", {DATED, HOST}, 2, "host;x-amz-date", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"},
-    {"post-header-value-case", "POST", "", "", {HOST, DATED, {"My-Header1", "VALUE1"}}, 3, "host;my-header1;x-amz-date", "cdbc9802e29d2942e5e10b5bccfdd67c5f22c7c4e8ae67b53629efa58b974b7d"},
-    {"post-sts-header-before", "POST", "", "", {{"X-Amz-Security-Token", TOKEN}, HOST, DATED}, 3, "host;x-amz-date;x-amz-security-token", "85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead"},
-    {"post-x-www-form-urlencoded", "POST", "", "Param1=value1", {{"Content-Type", "application/x-www-form-urlencoded"}, HOST, DATED}, 3, "content-type;host;x-amz-date", "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a"},
+    {"get-vanilla",
+     "GET",
+     "",
+     "",
+     {HOST, DATED},
+     2,
+     "host;x-amz-date",
+     "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"},
+    {"get-vanilla-query-order-key-case",
+     "GET",
+     "Param1=value1&Param2=value2",
+     "",
+     {HOST, DATED},
+     2,
+     "host;x-amz-date",
+     "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"},
+    {"get-header-value-trim",
+     "GET",
+     "",
+     "",
+     {HOST, {"My-Header1", " value1"}, {"My-Header2", " \"a   b   c\""}, DATED},
+     4,
+     "host;my-header1;my-header2;x-amz-date",
+     "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736"},
+    {"post-vanilla",
+     "POST",
+     "",
+     "",
+     {DATED, HOST},
+     2,
+     "host;x-amz-date",
+     "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"},
+    {"post-header-value-case",
+     "POST",
+     "",
+     "",
+     {HOST, DATED, {"My-Header1", "VALUE1"}},
+     3,
+     "host;my-header1;x-amz-date",
+     "cdbc9802e29d2942e5e10b5bccfdd67c5f22c7c4e8ae67b53629efa58b974b7d"},
+    {"post-sts-header-before",
+     "POST",
+     "",
+     "",
+     {{"X-Amz-Security-Token", TOKEN}, HOST, DATED},
+     3,
+     "host;x-amz-date;x-amz-security-token",
+     "85d96828115b5dc0cfc3bd16ad9e210dd772bbebba041836c64533a82be05ead"},
+    {"post-x-www-form-urlencoded",
+     "POST",
+     "",
+     "Param1=value1",
+     {{"Content-Type", "application/x-www-form-urlencoded"}, HOST, DATED},
+     3,
+     "content-type;host;x-amz-date",
+     "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a"},
 };
 
 static void signatures_are_those_that_aws_publishes(void **state)
@@ -85,7 +141,14 @@ static void what_is_too_long_to_be_signed_is_refused(void **state)
 {
 	char given[AWS_AUTHORIZATION_BYTES];
 	char key[2 * AWS_AUTHORIZATION_BYTES];
-	aws_signing signing = {.method = "POST", .path = "/", .query = "", .date = DATE, .region = "r", .service = "s", .secret_key = "x", .access_key = key};
+	aws_signing signing = {.method = "POST",
+	                       .path = "/",
+	                       .query = "",
+	                       .date = DATE,
+	                       .region = "r",
+	                       .service = "s",
+	                       .secret_key = "x",
+	                       .access_key = key};
 
 	(void)state;
 	memset(key, 'k', sizeof key);
@@ -131,8 +194,8 @@ static void ten_headers_are_ten_attributes_and_of_eleven_two_share_the_tenth(voi
 
 static void what_can_be_no_attribute_is_in_the_one_that_is_shared(void **state)
 {
-	const aws_header headers[] = {header_of("good", "1"),  header_of("good", "2"), header_of("a b", "3"),
-	                              header_of("empty", ""),  header_of("AWS.x", "4"), header_of("..", "5"),
+	const aws_header headers[] = {header_of("good", "1"),        header_of("good", "2"),     header_of("a b", "3"),
+	                              header_of("empty", ""),        header_of("AWS.x", "4"),    header_of("..", "5"),
 	                              header_of(AWS_REST_NAME, "6"), header_of("binary", "\xff")};
 	aws_attributes attributes;
 
@@ -142,7 +205,9 @@ static void what_can_be_no_attribute_is_in_the_one_that_is_shared(void **state)
 	assert_string_equal(attributes.items[0].name, "good");
 	assert_string_equal(attributes.items[1].name, "binary");
 	assert_true(aws_attribute_is_binary(&attributes.items[1]));
-	assert_string_equal(attributes.rest, "{\"good\":\"2\",\"a b\":\"3\",\"empty\":\"\",\"AWS.x\":\"4\",\"..\":\"5\",\"" AWS_REST_NAME "\":\"6\"}");
+	assert_string_equal(attributes.rest,
+	                    "{\"good\":\"2\",\"a b\":\"3\",\"empty\":\"\",\"AWS.x\":\"4\",\"..\":\"5\",\"" AWS_REST_NAME
+	                    "\":\"6\"}");
 	json_t *json = aws_attributes_json(&attributes);
 	assert_string_equal(json_string_value(json_object_get(json_object_get(json, "binary"), "BinaryValue")), "/w==");
 	assert_string_equal(json_string_value(json_object_get(json_object_get(json, "good"), "StringValue")), "1");
@@ -190,7 +255,8 @@ static void a_group_is_the_key_or_its_hash_or_the_message_alone(void **state)
 
 static void a_queue_is_a_name_or_a_url(void **state)
 {
-	static const char *const right[] = {"orders", "Orders_1-x", "orders.fifo", "https://sqs.eu-central-1.amazonaws.com/1/orders.fifo"};
+	static const char *const right[] = {"orders", "Orders_1-x", "orders.fifo",
+	                                    "https://sqs.eu-central-1.amazonaws.com/1/orders.fifo"};
 	static const char *const wrong[] = {"", ".fifo", "a.b", "a b", "a/b", "https://h/", "https://h/a.b"};
 
 	(void)state;

@@ -100,9 +100,10 @@ class Door:
 
     # ---- what a test says
 
-    def fail(self, target, status=503, code="ServiceUnavailable", times=1, message="said by the test", before=True):
-        """The next `times` calls of this action are refused; before False: after they were done (the answer is lost)."""
-        self.rules.append({"target": target, "status": status, "code": code, "message": message, "left": times, "before": before})
+    def fail(self, target, status=503, code="ServiceUnavailable", times=1, message="said by the test", before=True, when=None):
+        """The next `times` calls of this action are refused; before False: after they were done (the answer is lost). when:
+        those alone whose Request it says yes to."""
+        self.rules.append({"target": target, "status": status, "code": code, "message": message, "left": times, "before": before, "when": when})
 
     def edit(self, target, change, times=1):
         """change: a function of the answer (JSON) that gives another, or None for the same."""
@@ -121,10 +122,10 @@ class Door:
 
     # ---- serving
 
-    def rule(self, target, kind):
+    def rule(self, request, target, kind):
         with self.lock:
             for rule in self.rules:
-                if rule["target"] == target and kind in rule and rule["left"] > 0:
+                if rule["target"] == target and kind in rule and rule["left"] > 0 and (rule.get("when") is None or rule["when"](request)):
                     rule["left"] -= 1
                     return rule
         return None
@@ -139,13 +140,13 @@ class Door:
             self.requests.append(request)
         self.frozen.wait()
         refusal = self.refusal(request) if self.keys else None
-        rule = None if refusal else self.rule(target, "status")
+        rule = None if refusal else self.rule(request, target, "status")
         if refusal is None and rule is not None and rule["before"]:
             refusal = self.error(request, rule["status"], rule["code"], rule["message"])
         status, text, *headers = refusal or self.pass_on(request)
         if refusal is None and rule is not None:
             status, text, *headers = self.error(request, rule["status"], rule["code"], rule["message"])
-        change = self.rule(target, "change") if status == 200 else None
+        change = self.rule(request, target, "change") if status == 200 else None
         if change is not None:
             answer = json.loads(text)
             changed = change["change"](answer)

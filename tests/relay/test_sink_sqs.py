@@ -172,12 +172,14 @@ def test_of_a_batch_each_has_its_own_verdict(server, door, sink, queue):
 
 
 def test_an_event_for_which_the_server_refuses_the_whole_call_is_refused_and_those_beside_it_are_not(server, door, sink, queue):
-    """Which one it was is found by sending each alone. (This server takes no such character, and says so of the call.)"""
-    sent = together(sink, queue, ["small", "\x02", "also small"])
+    """Which one it was is found by sending each alone."""
+    door.fail("SendMessageBatch", 400, "InvalidMessageContents", times=10, when=lambda request: b"bad" in request.body)
+    sent = together(sink, queue, ["small", "bad", "also small"])
     found = results_of(sink, 3)
     assert [found[each]["verdict"] for each in sent] == ["delivered", "refused", "delivered"]
     assert "InvalidMessageContents" in found[sent[1]]["problem"]
     assert sorted(bodies(server.take(queue))) == ["also small", "small"]
+    assert len(door.calls("SendMessageBatch")) == 4
 
 
 def test_an_event_beyond_the_queues_own_limit_is_refused_with_the_services_words(server, sink, queue):
