@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * sink.h: where a relay publishes: the one interface that Kafka, RabbitMQ, NATS JetStream, SQS,
- * SNS, webhooks and stdout implement, a file each (sink_*.c). A sink delivers single messages and says
- * of each whether the broker itself acknowledged it. It knows nothing of the outbox, of order or of
- * retries: that is the pipeline's business. A sink is used by one thread.
+ * SNS, webhooks and stdout implement, a file each (sink_*.c). A sink delivers single messages and
+ * says of each whether the broker itself acknowledged it. It knows nothing of the outbox, of order
+ * or of retries: that is the pipeline's business. A sink is used by one thread.
  */
 #pragma once
 
