@@ -50,9 +50,9 @@ bool aws_sha256_hex(once_bytes bytes, char hex[AWS_SHA256_HEX_BYTES])
 /* Lower case, as the canonical form orders names. */
 static int by_name(const void *left, const void *right)
 {
-	const http_header *const *a = left, *const *b = right;
+	const http_header *a = left, *b = right;
 
-	return strcasecmp((*a)->name, (*b)->name);
+	return strcasecmp(a->name, b->name);
 }
 
 static void put_name(FILE *to, const char *name)
@@ -76,18 +76,18 @@ static void put_value(FILE *to, const char *value)
 	}
 }
 
-static void put_signed_names(FILE *to, const http_header *const *sorted, size_t count)
+static void put_signed_names(FILE *to, const http_header *sorted, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		if (i > 0) {
 			fputc(';', to);
 		}
-		put_name(to, sorted[i]->name);
+		put_name(to, sorted[i].name);
 	}
 }
 
 /* The hash of the canonical request. */
-static bool hash_request(const aws_signing *signing, const http_header *const *sorted, char hex[AWS_SHA256_HEX_BYTES])
+static bool hash_request(const aws_signing *signing, const http_header *sorted, char hex[AWS_SHA256_HEX_BYTES])
 {
 	char body_hex[AWS_SHA256_HEX_BYTES];
 	char *text = NULL;
@@ -99,9 +99,9 @@ static bool hash_request(const aws_signing *signing, const http_header *const *s
 	}
 	fprintf(to, "%s\n%s\n%s\n", signing->method, signing->path, signing->query);
 	for (size_t i = 0; i < signing->header_count; i++) {
-		put_name(to, sorted[i]->name);
+		put_name(to, sorted[i].name);
 		fputc(':', to);
-		put_value(to, sorted[i]->value);
+		put_value(to, sorted[i].value);
 		fputc('\n', to);
 	}
 	fputc('\n', to);
@@ -142,7 +142,7 @@ static bool signing_key(const aws_signing *signing, const char *day, unsigned ch
 
 bool aws_sign(const aws_signing *signing, char authorization[AWS_AUTHORIZATION_BYTES])
 {
-	const http_header *sorted[HEADERS_MAX];
+	http_header sorted[HEADERS_MAX];
 	char day[DAY_BYTES + 1] = "";
 	char request_hex[AWS_SHA256_HEX_BYTES];
 	unsigned char key[HASH_BYTES], signature[HASH_BYTES];
@@ -153,9 +153,9 @@ bool aws_sign(const aws_signing *signing, char authorization[AWS_AUTHORIZATION_B
 		return false;
 	}
 	for (size_t i = 0; i < signing->header_count; i++) {
-		sorted[i] = &signing->headers[i];
+		sorted[i] = signing->headers[i];
 	}
-	qsort((void *)sorted, signing->header_count, sizeof *sorted, by_name);
+	qsort(sorted, signing->header_count, sizeof *sorted, by_name);
 	memcpy(day, signing->date, DAY_BYTES);
 	bool good = hash_request(signing, sorted, request_hex) && signing_key(signing, day, key) &&
 	            asprintf(&text, ALGORITHM "\n%s\n%s/%s/%s/aws4_request\n%s", signing->date, day, signing->region,

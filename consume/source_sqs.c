@@ -176,6 +176,15 @@ static errand *errand_new(source *source, call_kind kind)
 	return made;
 }
 
+static void errand_end(errand *errand)
+{
+	for (size_t i = 0; errand->kind == CALL_DELETE && i < errand->count; i++) {
+		release(errand->gone[i]);
+	}
+	aws_call_clear(&errand->call);
+	free(errand);
+}
+
 static void errand_free(source *source, errand *errand)
 {
 	*(errand->previous == NULL ? &source->errands : &errand->previous->next) = errand->next;
@@ -183,11 +192,7 @@ static void errand_free(source *source, errand *errand)
 		errand->next->previous = errand->previous;
 	}
 	source->calls[errand->kind]--;
-	for (size_t i = 0; errand->kind == CALL_DELETE && i < errand->count; i++) {
-		release(errand->gone[i]);
-	}
-	aws_call_clear(&errand->call);
-	free(errand);
+	errand_end(errand);
 }
 
 /* Takes the request. False: it did not go. */
@@ -679,8 +684,9 @@ static void sqs_close(source *source)
 		finish(source);
 	}
 	aws_client_free(source->client);
-	while (source->errands != NULL) {
-		errand_free(source, source->errands);
+	for (errand *next = NULL, *each = source->errands; each != NULL; each = next) {
+		next = each->next;
+		errand_end(each);
 	}
 	delivery_release_all(&source->out, release);
 	delivery_release_all(&source->held, release);

@@ -126,19 +126,15 @@ static void append(sink *sink, aws_parcel *parcel)
 	sink->waiting++;
 }
 
-/* Of those that wait, the last one that goes there and has room. */
-static aws_parcel *parcel_for(sink *sink, aws_parcel *from, const sink_message *message, size_t bytes, size_t *sizes)
+/* Of those that wait, the first that goes there and has room. */
+static aws_parcel *parcel_for(sink *sink, const sink_message *message, size_t bytes)
 {
-	size_t at = 0;
-
-	for (aws_parcel *each = from; each != NULL; each = each->next, at++) {
-		if (each->count < sink->class->events_max && sizes[at] + bytes <= PARCEL_BYTES &&
+	for (aws_parcel *each = sink->first; each != NULL; each = each->next) {
+		if (each->count < sink->class->events_max && each->bytes + bytes <= PARCEL_BYTES &&
 		    strcmp(each->items[0]->message.destination, message->destination) == 0) {
-			sizes[at] += bytes;
 			return each;
 		}
 	}
-	sizes[at] = bytes;
 	aws_parcel *made = memory_take(sizeof *made);
 	made->call.answer = "";
 	append(sink, made);
@@ -168,8 +164,6 @@ static const char *refusal(const sink *sink, const sink_message *message, size_t
 /* No more than can be sent at once: what the flight has yet it can hold back. */
 static void take(sink *sink)
 {
-	size_t sizes[CALLS_MAX * AWS_PARCEL_MAX + 1];
-	aws_parcel *from = NULL;
 	char buffer[BROKER_PROBLEM_BYTES];
 	size_t most = sink->waiting == 0 ? (CALLS_MAX - sink->calls_out) * sink->class->events_max : 0;
 
@@ -185,9 +179,9 @@ static void take(sink *sink)
 			flight_item_free(item);
 			continue;
 		}
-		aws_parcel *parcel = parcel_for(sink, from, &item->message, bytes, sizes);
+		aws_parcel *parcel = parcel_for(sink, &item->message, bytes);
 		parcel->items[parcel->count++] = item;
-		from = from == NULL ? sink->first : from;
+		parcel->bytes += bytes;
 	}
 }
 

@@ -17,6 +17,7 @@ typedef struct aws_parcel {
 	aws_call call;
 	flight_item *items[AWS_PARCEL_MAX];
 	size_t count;
+	size_t bytes; /* of all of them */
 	struct aws_parcel *next;
 } aws_parcel;
 

@@ -3,6 +3,7 @@
 messages written and read, by a client of its own, which shares nothing with the one under test."""
 
 import base64
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -20,8 +21,8 @@ def require():
     maven.require("ElasticMQ", maven.jars("elasticmq")[1])
 
 
-class SqsError(Exception):
-    """What the server refused, with its code first."""
+class SqsError(OSError):
+    """What the server refused, with its code first; or how the connection ended."""
 
 
 class ElasticMq(Broker):
@@ -60,16 +61,18 @@ class ElasticMq(Broker):
         self.ask("ListQueues")
         return True
 
-    def ask(self, action, **request):
+    def ask(self, action, timeout=PATIENCE_S, **request):
         """One call of the JSON protocol; its answer."""
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
         call = urllib.request.Request(self.url + "/", json.dumps(request).encode(), headers)
         try:
-            with OPENER.open(call, timeout=PATIENCE_S) as answer:
+            with OPENER.open(call, timeout=timeout) as answer:
                 return json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
             said = json.loads(error.read())
             raise SqsError(f"{said['__type'].rpartition('#')[2]}: {said.get('Message')}") from None
+        except http.client.HTTPException as broken:
+            raise SqsError(repr(broken)) from None
 
     def of(self, queue):
         return f"{self.url}/000000000000/{queue}"
