@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """The benchmark of the way out and the way in, as ratios within one run: `make bench-events` calls it.
 
-Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka, RabbitMQ, webhooks and standard
-output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches, one by one, and where they
+Events of 200 bytes are emitted with synchronous_commit on, and moved: by `pgonce relay` to NATS JetStream, Kafka, RabbitMQ, a FIFO
+queue of SQS (ElasticMQ), webhooks and standard output, by a peer (graphile-worker, tuned for throughput) to NATS; then applied by `pgonce consume` in batches, one by one, and where they
 have waited in a line behind one that failed. Latencies are given for
 each sink, and for webhooks also beside an aggregate that is refused and one that hangs. Broker, PostgreSQL, relay and load share
 the machine. In each round every way moves its events, one after the other; printed are medians, a ratio is the median of the rounds' ratios."""
@@ -26,7 +26,9 @@ import time
 
 from measure import BUILD, ROOT, SETTINGS, cpu_seconds, fetch_peer, find, free_port, median_row, recycle_wal
 
+from harness import elasticmq
 from harness import kafka as kafka_broker
+from harness import maven
 from harness.kafka import Kafka
 from harness.nats import Nats
 from harness.rabbitmq import RabbitMQ
@@ -49,9 +51,27 @@ def payload_text():
     return PAYLOAD_BYTES - len('{"text": "", "number": 1000000}')
 
 
+def environment():
+    """Of the command: SQS wants credentials, whichever."""
+    return clean_environment() | elasticmq.CREDENTIALS
+
+
 def percentile(values, part):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+
+
+class Queues(elasticmq.ElasticMq):
+    """As Broker, below; with memory for what waits."""
+
+    def command(self):
+        return ["-Xmx1g" if word == "-Xmx256m" else word for word in super().command() if word != "-XX:TieredStopAtLevel=1"]
+
+    def warm(self):
+        """Java compiles what it has run for some time."""
+        queue = self.declare("warm.fifo")
+        self.publish(queue, [(str(n), str(n % 100), {}) for n in range(5000)])
+        self.take(queue)
 
 
 class Broker(Kafka):
@@ -186,6 +206,12 @@ class Bench:
         if problem:
             print(f"bench: Kafka is left out: {problem}", file=sys.stderr)
         self.rabbitmq = stack.enter_context(RabbitMQ())
+        problem = maven.jars("elasticmq")[1]
+        self.sqs = None if problem else stack.enter_context(Queues())
+        if problem:
+            print(f"bench: SQS is left out: {problem}", file=sys.stderr)
+        else:
+            self.sqs.warm()
         self.endpoint = stack.enter_context(Endpoint())
         self.peer = None
         if not options.no_peer:
@@ -219,6 +245,10 @@ class Bench:
             name = f"bench{self.streams}"
             self.rabbitmq.declare(name)
             return [f"sink = rabbitmq\nurl = {self.rabbitmq.url}\nroute = * -> {name}"], lambda: self.rabbitmq.count(name)
+        if kind == "sqs":
+            self.streams += 1
+            name = self.sqs.declare(f"bench{self.streams}.fifo")
+            return [f"sink = sqs\nurl = {self.sqs.url}\nroute = * -> {name}"], lambda: self.sqs.counts(name)[0]
         if kind == "stdout":
             path = self.directory / "stdout"
             return ["sink = stdout"], lambda: path.read_bytes().count(b"\n")
@@ -240,7 +270,7 @@ class Bench:
         started = time.monotonic()
         with open(self.directory / "stdout", "wb") as out:
             done = subprocess.run(
-                self.command(job, path, "--once"), stdout=out, stderr=subprocess.PIPE, text=True, env=clean_environment(), check=False
+                self.command(job, path, "--once"), stdout=out, stderr=subprocess.PIPE, text=True, env=environment(), check=False
             )
         seconds = time.monotonic() - started
         if done.returncode != 0:
@@ -282,7 +312,7 @@ class Bench:
         database.execute("VACUUM ANALYZE once.parked_event")
         left = "SELECT count(*) FROM (SELECT FROM once.parked_event ORDER BY id DESC LIMIT 1) AS l"
         with open(self.directory / "relay.log", "wb") as log, open(self.directory / "stdout", "wb") as out:
-            relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=out, env=clean_environment())
+            relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=out, env=environment())
         try:
             wait_until(lambda: b"event=active" in (self.directory / "relay.log").read_bytes(), "the relay to start")
             time.sleep(1.5)     # until it may send
@@ -336,7 +366,7 @@ class Bench:
         committed = [0.0] * events
         well = [n for n in range(events) if not poisoned or str(n % AGGREGATES).encode() not in (Endpoint.REFUSED, Endpoint.HANGING)]
         with open(self.directory / "relay.log", "wb") as log:
-            relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=log, env=clean_environment())
+            relay = subprocess.Popen(self.command("relay", path), stderr=log, stdout=log, env=environment())
         try:
             wait_until(lambda: database.value("SELECT count(*) FROM once.relay") == 1, "the relay to start")
             self.produce(database, committed, range(warm))
@@ -391,12 +421,15 @@ class Bench:
 
     # The way in.
 
-    def consume(self, events, batch):
-        """events that are in a stream, into a table; the rate from the first effect to the last."""
+    def consume(self, events, batch, kind="nats"):
+        """events that are in a stream or a queue, into a table; the rate from the first effect to the last."""
         source = self.server.new_database()
         self.fill(source, 1, events)
-        sink, _ = self.sink("nats")
-        stream = f"BENCH{self.streams}"
+        sink, _ = self.sink(kind)
+        if kind == "sqs":
+            lines = f"source = sqs\nurl = {self.sqs.url}\nqueue = bench{self.streams}.fifo"
+        else:
+            lines = f"source = nats\nurl = {self.nats.url}\nstream = BENCH{self.streams}\ndurable = bench"
         self.run("relay", self.configure(f"[relay bench]\ndsn = {source.dsn()}\n" + "\n".join(sink)))
         target = self.server.new_database()
         target.execute("CREATE TABLE applied (number bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT clock_timestamp())")
@@ -405,8 +438,7 @@ class Bench:
             " $$ INSERT INTO applied (number) VALUES (((message).body ->> 'number')::bigint) $$"
         )
         path = self.configure(
-            f"[consume bench]\ndsn = {target.dsn()}\nsource = nats\nurl = {self.nats.url}\nstream = {stream}\n"
-            f"durable = bench\nhandler = apply\nbatch = {batch}"
+            f"[consume bench]\ndsn = {target.dsn()}\n{lines}\nhandler = apply\nbatch = {batch}"
         )
         self.run("consume", path)
         row = target.row("SELECT count(*), extract(epoch FROM max(at) - min(at))::float8 FROM applied")
@@ -564,12 +596,14 @@ def main():
             "relay/nats": lambda: bench.relay("nats", options.events),
             "relay/kafka": lambda: bench.relay("kafka", options.events),
             "relay/rabbitmq": lambda: bench.relay("rabbitmq", tenth * 2),
+            "relay/sqs": lambda: bench.relay("sqs", tenth),
             "relay/webhook": lambda: bench.relay("webhook", tenth),
             "relay/stdout": lambda: bench.relay("stdout", options.events),
             "peer/nats": lambda: bench.move_by_peer(tenth),
             "line/nats": lambda: bench.drain("nats", tenth),
             "line/kafka": lambda: bench.drain("kafka", tenth),
             "line/rabbitmq": lambda: bench.drain("rabbitmq", tenth // 10),
+            "line/sqs": lambda: bench.drain("sqs", tenth // 10),
             "line/webhook": lambda: bench.drain("webhook", tenth // 10),
             "latency/nats": lambda: bench.latency("nats"),
             "latency/kafka": lambda: bench.latency("kafka"),
@@ -578,6 +612,7 @@ def main():
             "latency/webhook beside poison": lambda: bench.latency("webhook", poisoned=True),
             "consume/batches": lambda: bench.consume(options.events // 2, 500),
             "consume/one by one": lambda: bench.consume(tenth, 1),
+            "consume/sqs": lambda: bench.consume(tenth, 500, "sqs"),
             "consume/line": lambda: bench.line(tenth),
         }
         ways = {
@@ -585,6 +620,7 @@ def main():
             for name, way in ways.items()
             if (not options.only or name in options.only)
             and not (name.endswith("kafka") and bench.kafka is None)
+            and not (name.endswith("sqs") and bench.sqs is None)
             and not (name.startswith("peer") and options.no_peer)
         }
         print(f"bench: PostgreSQL {bench.server.version}, {os.cpu_count()} CPUs, fsync on, {options.rounds} rounds", flush=True)

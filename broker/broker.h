@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * broker.h: what relay/ and consume/ share of Kafka, RabbitMQ and NATS: where the broker is, TLS,
- * and as whom. A broker's own header (kafka.h, rabbitmq.h, nats.h) makes a connection of it.
+ * and as whom. A broker's own header (kafka.h, rabbitmq.h, nats.h) makes a connection of it. SQS
+ * and SNS have their own (aws.h).
  */
 #pragma once
 

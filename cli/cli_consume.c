@@ -28,7 +28,8 @@ static int run(const config *config, const config_section *section, const job_op
 
 int cli_consume(const cli_invocation *invocation)
 {
-	static const job_kind kind = {.kind = "consume", .plural = "consumers", .check = consume_check, .run = run};
+	static const job_kind kind = {
+	    .kind = "consume", .plural = "consumers", .check = consume_check, .note = consume_note, .run = run};
 
 	return jobs_run(invocation, &kind);
 }

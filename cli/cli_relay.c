@@ -37,7 +37,7 @@ static const char *takes(const config_section *section)
 int cli_relay(const cli_invocation *invocation)
 {
 	static const job_kind kind = {
-	    .kind = "relay", .plural = "relays", .check = relay_check, .takes = takes, .run = run};
+	    .kind = "relay", .plural = "relays", .check = relay_check, .note = relay_note, .takes = takes, .run = run};
 
 	return jobs_run(invocation, &kind);
 }

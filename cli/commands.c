@@ -274,7 +274,8 @@ EXITS(keep_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_ACTIVE);
 
 ABOUT(relay_about,
       "Publishes what once.emit has written. Each [relay NAME] section of the configuration file reads the outbox and "
-      "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, webhooks, or standard output. Every event whose effect "
+      "delivers to its sink: Kafka, RabbitMQ, NATS JetStream, SQS, SNS, webhooks, or standard output. Every event "
+      "whose effect "
       "is committed is delivered at least once, and events of one aggregate in order. One process is active for each "
       "relay; others stand by and take over within two seconds. Progress is stored when the sink has acknowledged.",
       "An event that the sink refuses blocks its own aggregate only. It is tried again with backoff; after the last "
@@ -303,18 +304,19 @@ USES(outbox_uses, {OPTION_RELAY, false}, {OPTION_TOPIC, false}, {OPTION_STATE, f
      {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(outbox_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
-ABOUT(consume_about,
-      "Applies messages exactly once. Each [consume NAME] section of the configuration file takes messages from Kafka, "
-      "RabbitMQ or NATS JetStream. It calls a SQL function with each new message, in the transaction that remembers "
-      "it, and then acknowledges it. Redeliveries, duplicates and rebalances change nothing. Work outside the database "
-      "is called as an HTTP endpoint instead, under a lease, with the intent's key.",
-      "A message whose handler fails is tried again with backoff; after the last attempt it is dead, and pgonce dead "
-      "shows it with its error. Later messages of its key wait behind it; all others go on.",
-      "INT and TERM finish the running batch and stop; a second one stops at once. HUP reads the configuration file "
-      "again: the consumers finish their work, then the consumers of the new file go on, in the same process. A file "
-      "with mistakes changes nothing, and the log has each of them. The command line and the environment stay as they "
-      "were.",
-      "  pgonce consume --config pgonce.conf", "  pgonce consume --config pgonce.conf --check-config");
+ABOUT(
+    consume_about,
+    "Applies messages exactly once. Each [consume NAME] section of the configuration file takes messages from Kafka, "
+    "RabbitMQ, NATS JetStream or SQS. It calls a SQL function with each new message, in the transaction that remembers "
+    "it, and then acknowledges it. Redeliveries, duplicates and rebalances change nothing. Work outside the database "
+    "is called as an HTTP endpoint instead, under a lease, with the intent's key.",
+    "A message whose handler fails is tried again with backoff; after the last attempt it is dead, and pgonce dead "
+    "shows it with its error. Later messages of its key wait behind it; all others go on.",
+    "INT and TERM finish the running batch and stop; a second one stops at once. HUP reads the configuration file "
+    "again: the consumers finish their work, then the consumers of the new file go on, in the same process. A file "
+    "with mistakes changes nothing, and the log has each of them. The command line and the environment stay as they "
+    "were.",
+    "  pgonce consume --config pgonce.conf", "  pgonce consume --config pgonce.conf --check-config");
 USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_ONCE, false}, {OPTION_METRICS, false},
      {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
@@ -352,11 +354,11 @@ const cli_command cli_commands[] = {
             "--upstream URL [--listen ADDRESS] [OPTIONS]"),
     COMMAND(keep, "keep", OPERANDS_NONE, "keep the database in order: retention, recovery, metrics",
             "[--once] [--metrics ADDRESS:PORT] [--interval DURATION] [--name NAME]"),
-    COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to Kafka, RabbitMQ, NATS or webhooks",
+    COMMAND(relay, "relay", OPERANDS_WORDS, "publish the outbox to a broker or webhooks",
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND(outbox, "outbox", OPERANDS_WORDS, "events that were not delivered: list, show, retry, discard, replay",
             "list | show EVENT | retry EVENT | discard EVENT | replay --from TIME [OPTIONS]"),
-    COMMAND(consume, "consume", OPERANDS_WORDS, "apply messages from Kafka, RabbitMQ or NATS exactly once",
+    COMMAND(consume, "consume", OPERANDS_WORDS, "apply a broker's messages exactly once",
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND(dead, "dead", OPERANDS_WORDS, "messages that were not applied: list, show, retry, discard",
             "list | show ID | retry ID | discard ID [OPTIONS]"),

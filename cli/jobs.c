@@ -440,6 +440,20 @@ static int run_all(const cli_invocation *invocation, const job_kind *kind, job_s
 	return result;
 }
 
+/* --check-config: nothing is wrong; what is there to know? */
+static void tell_checked(const cli_invocation *invocation, const job_kind *kind, const job_set *set)
+{
+	for (size_t i = 0; i < set->count; i++) {
+		char *notes = kind->note(set->jobs[i].config, set->jobs[i].section);
+		char *at = notes;
+		for (const char *note = strsep(&at, "\n"); note != NULL; note = strsep(&at, "\n")) {
+			cli_note(invocation, "%s", note);
+		}
+		free(notes);
+	}
+	cli_note(invocation, "%s: %zu of its %s can be run", path_of(invocation), set->count, kind->plural);
+}
+
 int jobs_run(const cli_invocation *invocation, const job_kind *kind)
 {
 	findings findings;
@@ -453,7 +467,7 @@ int jobs_run(const cli_invocation *invocation, const job_kind *kind)
 	if (!load(invocation, kind, &set, &findings)) {
 		result = refuse(invocation, &findings);
 	} else if (invocation->given[OPTION_CHECK_CONFIG]) {
-		cli_note(invocation, "%s: %zu of its %s can be run", path_of(invocation), set.count, kind->plural);
+		tell_checked(invocation, kind, &set);
 	} else {
 		result = run_all(invocation, kind, &set);
 	}

@@ -21,6 +21,8 @@ typedef struct job_kind {
 	const char *plural; /* "relays" */
 	/* The options alone. False: *problem (free it). */
 	bool (*check)(const config *config, const config_section *section, char **problem);
+	/* What to know of a section that is right: lines for people (free it); NULL: nothing. */
+	char *(*note)(const config *config, const config_section *section);
 	/* What only one job of a process can have, and this one takes ("standard
 	 * output"); NULL: nothing of that kind. */
 	const char *(*takes)(const config_section *section);

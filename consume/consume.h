@@ -27,6 +27,8 @@ typedef struct consume_job {
 
 /* The section's options, without any connection. False: *problem (free it). */
 bool consume_check(const config *config, const config_section *section, char **problem);
+/* What to know of one that is right: lines for people (free it); NULL: nothing. */
+char *consume_note(const config *config, const config_section *section);
 
 /* Until service_stopping, or for good. *problem (free it) where it is not CONSUME_STOPPED. */
 consume_result consume_run(const consume_job *job, char **problem);

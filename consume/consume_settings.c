@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@
 /* clang-format off */
 const config_option consume_options[] = {
 	{.name = "dsn", .kind = CONFIG_TEXT, .offset = AT(dsn), .help = "the database, as libpq's connection string; default: the file's dsn, then --dsn, then libpq's environment"},
-	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "where the messages come from: kafka, rabbitmq or nats"},
+	{.name = "source", .kind = CONFIG_TEXT, .offset = AT(source), .required = true, .help = "where the messages come from: kafka, rabbitmq, nats or sqs"},
 	{.name = "handler", .kind = CONFIG_TEXT, .offset = AT(handler), .help = "the SQL function that applies a message: schema.name, with one argument of type once.message. It runs in the transaction that remembers the message, as the role of the dsn. Either this or endpoint"},
 	{.name = "endpoint", .kind = CONFIG_TEXT, .offset = AT(endpoint), .help = "an HTTP endpoint that applies a message: each is POSTed under a lease, with Idempotency-Key and the message's headers. 2xx: applied. Either this or handler"},
 	{.name = "id", .kind = CONFIG_TEXT, .offset = AT(id), .standard = "header:Pgonce-Event-Id", .help = "what makes it one message, however often it is delivered: header:NAME, json:/pointer into the payload (RFC 6901), or coordinates (its place in the broker's log: no protection from a producer that sends twice). A message without one is dead at once; one that is not 1 to 255 printable ASCII characters is hashed to sha256:..."},
@@ -238,4 +239,14 @@ bool consume_check(const config *config, const config_section *section, char **p
 	settings settings;
 
 	return settings_read(config, section, &settings, problem);
+}
+
+char *consume_note(const config *config, const config_section *section)
+{
+	settings settings;
+	char *problem = NULL;
+	bool right = settings_read(config, section, &settings, &problem);
+
+	free(problem);
+	return right && settings.class->note != NULL ? settings.class->note(config, section) : NULL;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ and NATS
- * JetStream implement, a file each (source_*.c). A source hands over messages and acknowledges them
- * once their effects are committed. It knows nothing of PostgreSQL. A source is used by one thread.
+ * source.h: where a consumer's messages come from: the one interface that Kafka, RabbitMQ, NATS
+ * JetStream and SQS implement, a file each (source_*.c). A source hands over messages and
+ * acknowledges them once their effects are committed. It knows nothing of PostgreSQL. A source is
+ * used by one thread.
  */
 #pragma once
 
@@ -68,7 +69,8 @@ typedef struct source_class {
 	const config_option *options; /* those of this source alone; ends with name NULL */
 	bool has_coordinates;         /* what it hands over has `coordinates` */
 	/*
-	 * Members of one group never hold messages of one key at the same time (Kafka's partitions).
+	 * Members of one group never hold messages of one key at the same time (Kafka's partitions,
+	 * the groups of SQS).
 	 * Where false, order needs one active member.
 	 */
 	bool shares_order;
@@ -80,6 +82,8 @@ typedef struct source_class {
 	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
+	/* As sink_class.note. */
+	char *(*note)(const config *config, const config_section *section);
 	/*
 	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and
 	 * not at all for more. May be called while earlier ones are out. problem: for people, where the
@@ -115,6 +119,6 @@ typedef struct source_class {
 	void (*close)(source *source);
 } source_class;
 
-extern const source_class source_kafka, source_rabbitmq, source_nats;
+extern const source_class source_kafka, source_rabbitmq, source_nats, source_sqs;
 const source_class *source_find(const char *name);
 const source_class *source_at(size_t index);

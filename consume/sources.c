@@ -7,7 +7,7 @@
 #include "built.h"
 
 static const source_class *const sources[] = {BUILT_KAFKA(source_kafka), BUILT_RABBITMQ(source_rabbitmq),
-                                              BUILT_NATS(source_nats)};
+                                              BUILT_NATS(source_nats), &source_sqs};
 
 const source_class *source_at(size_t index)
 {

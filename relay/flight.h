@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * flight.h: what a sink holds whose broker is spoken to by a thread of its own (RabbitMQ, NATS):
- * the messages that wait to be sent and those that wait for their answer, in bounded memory. One
- * side, the pipeline's thread, puts messages in and gets results; the other, the sink's own
- * threads, takes copies and answers by ticket. A message that has no answer in time gets its result
- * here, whatever the other side is stuck in; an answer that comes later is no longer heard.
+ * flight.h: what a sink holds whose broker is spoken to by a thread of its own (RabbitMQ, NATS,
+ * SQS, SNS): the messages that wait to be sent and those that wait for their answer, in bounded
+ * memory. One side, the pipeline's thread, puts messages in and gets results; the other, the
+ * sink's own threads, takes copies and answers by ticket. A message that has no answer in time
+ * gets its result here, whatever the other side is stuck in; an answer that comes later is no
+ * longer heard.
  */
 #pragma once
 

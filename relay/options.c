@@ -17,7 +17,7 @@ const config_option relay_options[] = {
      .kind = CONFIG_TEXT,
      .offset = AT(sink_name),
      .required = true,
-     .help = "where to: kafka, rabbitmq, nats, webhook, or stdout"},
+     .help = "where to: kafka, rabbitmq, nats, sqs, sns, webhook, or stdout"},
     {.name = "route",
      .kind = CONFIG_REPEATED,
      .help = "TOPIC -> DESTINATION; may come more than once, the first that matches wins. TOPIC is one topic, or ends "
@@ -49,7 +49,7 @@ const config_option relay_options[] = {
      .maximum = 10000,
      .help = "how many events the sink has at a time at most, of each aggregate one; no more than batch come together. "
              "Default: the sink's "
-             "own: kafka 4000, nats and rabbitmq 1000, stdout 1000, webhook 64"},
+             "own: kafka 4000, nats, rabbitmq, sqs and sns 1000, stdout 1000, webhook 64"},
     {.name = "attempts",
      .kind = CONFIG_NUMBER,
      .offset = AT(attempts),

@@ -636,6 +636,20 @@ bool relay_check(const config *config, const config_section *section, char **pro
 	return true;
 }
 
+char *relay_note(const config *config, const config_section *section)
+{
+	relay_settings settings = {0};
+	char *problem = NULL;
+
+	if (!relay_settings_read(config, section, &settings, &problem)) {
+		free(problem);
+		return NULL;
+	}
+	char *notes = settings.sink->note != NULL ? settings.sink->note(config, section) : NULL;
+	relay_settings_free(&settings);
+	return notes;
+}
+
 static void add_metrics(relay_metrics *metrics, struct metrics *to, const char *name)
 {
 	const struct {

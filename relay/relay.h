@@ -28,6 +28,8 @@ typedef struct relay_call {
 extern const config_option relay_options[];
 /* Is the section right, as far as that shows without connecting? False: *problem (free it). */
 bool relay_check(const config *config, const config_section *section, char **problem);
+/* What to know of one that is right: lines for people (free it); NULL: nothing. */
+char *relay_note(const config *config, const config_section *section);
 /*
  * Runs the relay until service_stop, or until it cannot go on: then *problem (free it) says why and
  * what to do. Blocks; call service_stop_install before.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink.h: where a relay publishes: the one interface that Kafka, RabbitMQ, NATS JetStream, webhooks
- * and stdout implement, a file each (sink_*.c). A sink delivers single messages and says of each
- * whether the broker itself acknowledged it. It knows nothing of the outbox, of order or of
- * retries: that is the pipeline's business. A sink is used by one thread.
+ * sink.h: where a relay publishes: the one interface that Kafka, RabbitMQ, NATS JetStream, SQS,
+ * SNS, webhooks and stdout implement, a file each (sink_*.c). A sink delivers single messages and
+ * says of each whether the broker itself acknowledged it. It knows nothing of the outbox, of order
+ * or of retries: that is the pipeline's business. A sink is used by one thread.
  */
 #pragma once
 
@@ -83,6 +83,11 @@ typedef struct sink_class {
 	             char **problem);
 	/* The options alone, for --check-config: no connection. */
 	bool (*check)(const config *config, const config_section *section, char **problem);
+	/*
+	 * What to know of options that are right: lines for people (free it); NULL: nothing. The
+	 * function may be NULL.
+	 */
+	char *(*note)(const config *config, const config_section *section);
 	/* Takes a message; never blocks. False: it holds as many as it may; poll first. */
 	bool (*send)(sink *sink, sink_message *message);
 	/*
@@ -102,7 +107,7 @@ typedef struct sink_class {
 	void (*close)(sink *sink);
 } sink_class;
 
-extern const sink_class sink_kafka, sink_rabbitmq, sink_nats, sink_webhook, sink_stdout;
+extern const sink_class sink_kafka, sink_rabbitmq, sink_nats, sink_sns, sink_sqs, sink_webhook, sink_stdout;
 /* By name; NULL where there is none. sink_at(i) lists them, NULL past the end. */
 const sink_class *sink_find(const char *name);
 const sink_class *sink_at(size_t index);

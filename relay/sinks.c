@@ -6,8 +6,13 @@
 
 #include "built.h"
 
-static const sink_class *const sinks[] = {BUILT_KAFKA(sink_kafka), BUILT_NATS(sink_nats), BUILT_RABBITMQ(sink_rabbitmq),
-                                          &sink_stdout, &sink_webhook};
+static const sink_class *const sinks[] = {BUILT_KAFKA(sink_kafka),
+                                          BUILT_NATS(sink_nats),
+                                          BUILT_RABBITMQ(sink_rabbitmq),
+                                          &sink_sns,
+                                          &sink_sqs,
+                                          &sink_stdout,
+                                          &sink_webhook};
 
 const sink_class *sink_at(size_t index)
 {

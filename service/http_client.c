@@ -55,6 +55,7 @@ struct http_client {
 	slot *first_done, *last_done;
 	size_t in_flight;
 	int64_t permit_ms;
+	int watched; /* a descriptor; -1: none */
 };
 
 /* ---- libcurl's callbacks */
@@ -104,24 +105,37 @@ static int64_t read_retry_after(const char *value)
 	return seconds < INT64_MAX / 1000 ? (int64_t)seconds * 1000 : INT64_MAX;
 }
 
+/* The value of a header line of this name ("Date:"), trimmed, in `line`; NULL: it is another's. */
+static char *value_of(const char *name, const char *data, size_t length, char *line, size_t line_bytes)
+{
+	if (length <= strlen(name) || length >= line_bytes || strncasecmp(data, name, strlen(name)) != 0) {
+		return NULL;
+	}
+	memcpy(line, data, length);
+	line[length] = '\0';
+	char *value = line + strlen(name);
+	value += strspn(value, " \t");
+	for (char *end = value + strlen(value); end > value && strchr(" \t\r\n", end[-1]) != NULL;) {
+		*--end = '\0';
+	}
+	return value;
+}
+
 static size_t on_header(char *data, size_t size, size_t count, void *user)
 {
-	static const char name[] = "Retry-After:";
 	slot *slot = user;
 	size_t length = size * count;
 	char line[128];
+	const char *value;
 
-	if (length > strlen(name) && length < sizeof line && strncasecmp(data, name, strlen(name)) == 0) {
-		memcpy(line, data, length);
-		line[length] = '\0';
-		char *value = line + strlen(name);
-		value += strspn(value, " \t");
-		for (char *end = value + strlen(value); end > value && strchr(" \t\r\n", end[-1]) != NULL;) {
-			*--end = '\0';
-		}
+	if ((value = value_of("Retry-After:", data, length, line, sizeof line)) != NULL) {
 		slot->call->retry_after_ms = read_retry_after(value);
+	} else if ((value = value_of("Date:", data, length, line, sizeof line)) != NULL) {
+		time_t date = curl_getdate(value, NULL);
+		slot->call->date_s = date == -1 ? 0 : (int64_t)date;
 	} else if (length > 5 && strncmp(data, "HTTP/", 5) == 0) {
 		slot->call->retry_after_ms = -1; /* of an answer before this one: 100, 103 */
+		slot->call->date_s = 0;
 	}
 	slot->head_ended = length <= 2 && length > 0 && data[length - 1] == '\n';
 	return length;
@@ -195,7 +209,6 @@ static bool prepare(slot *slot)
 	 * here it looks like a connection that was lost.
 	 */
 	SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	SET(CURLOPT_POST, 1L);
 	SET(CURLOPT_FOLLOWLOCATION, 0L);
 	/* one from the environment would make the connection in our place, unchecked */
 	SET(CURLOPT_PROXY, "");
@@ -238,6 +251,7 @@ http_client *http_client_new(const http_settings *settings)
 	}
 	client->settings = *settings;
 	client->permit_ms = INT64_MAX;
+	client->watched = -1;
 	client->slots = calloc((size_t)settings->calls_max, sizeof *client->slots);
 	client->multi = curl_multi_init();
 	bool good = client->slots != NULL && client->multi != NULL &&
@@ -378,8 +392,18 @@ static const char *set_headers(slot *slot)
 static bool set_request(slot *slot)
 {
 	const once_bytes *body = &slot->call->body;
+	const char *method = slot->call->method;
+	bool is_get = method != NULL && strcmp(method, "GET") == 0;
 
-	return curl_easy_setopt(slot->easy, CURLOPT_URL, slot->call->url) == CURLE_OK &&
+	/* The handle may have been another call's. */
+	if (curl_easy_setopt(slot->easy, CURLOPT_CUSTOMREQUEST, is_get ? NULL : method) != CURLE_OK ||
+	    curl_easy_setopt(slot->easy, CURLOPT_URL, slot->call->url) != CURLE_OK) {
+		return false;
+	}
+	if (is_get) {
+		return curl_easy_setopt(slot->easy, CURLOPT_HTTPGET, 1L) == CURLE_OK;
+	}
+	return curl_easy_setopt(slot->easy, CURLOPT_POST, 1L) == CURLE_OK &&
 	       curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->length) == CURLE_OK &&
 	       curl_easy_setopt(slot->easy, CURLOPT_POSTFIELDS, body->length > 0 ? (const char *)body->data : "") ==
 	           CURLE_OK;
@@ -404,6 +428,7 @@ bool http_start(http_client *client, http_call *call)
 	call->result = HTTP_UNSENT;
 	call->status = 0;
 	call->retry_after_ms = -1;
+	call->date_s = 0;
 	call->response_body = call->content_type = NULL;
 	call->response_length = 0;
 	call->problem[0] = '\0';
@@ -520,15 +545,21 @@ http_call *http_poll(http_client *client, int timeout_ms)
 {
 	int64_t until = service_now_ms() + timeout_ms;
 
-	while (client->first_done == NULL && client->in_flight > 0) {
+	struct curl_waitfd watched = {.fd = client->watched, .events = CURL_WAIT_POLLIN};
+
+	while (client->first_done == NULL && (client->in_flight > 0 || client->watched >= 0)) {
 		int running = 0;
+		watched.revents = 0;
 		curl_multi_perform(client->multi, &running);
 		collect(client);
 		int64_t left = until - service_now_ms();
 		if (client->first_done != NULL || left <= 0 || timeout_ms <= 0) {
 			break;
 		}
-		curl_multi_poll(client->multi, NULL, 0, (int)left, NULL);
+		curl_multi_poll(client->multi, &watched, client->watched >= 0 ? 1 : 0, (int)left, NULL);
+		if (watched.revents != 0) {
+			break;
+		}
 	}
 	return take_done(client);
 }
@@ -539,6 +570,11 @@ void http_permit(http_client *client, int64_t until_ms)
 	for (int64_t i = 0; until_ms == 0 && i < client->settings.calls_max; i++) {
 		client->slots[i].withheld = true;
 	}
+}
+
+void http_watch(http_client *client, int descriptor)
+{
+	client->watched = descriptor;
 }
 
 size_t http_in_flight(const http_client *client)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * http_client.h: many HTTP POSTs at once, by libcurl's multi interface: for webhooks (relay) and
- * for handlers outside the database (consume). HTTP/1.1 with connections kept open. No redirects
- * are followed; TLS is verified; addresses that are not public are refused unless allowed. One
- * client belongs to one thread.
+ * http_client.h: many HTTP calls at once, by libcurl's multi interface: for webhooks (relay), for
+ * handlers outside the database (consume), for SQS and SNS (broker). HTTP/1.1 with connections kept
+ * open. No redirects are followed; TLS is verified; addresses that are not public are refused
+ * unless allowed. One client belongs to one thread.
  */
 #pragma once
 
@@ -46,6 +46,7 @@ typedef enum http_result {
  * hands it back.
  */
 typedef struct http_call {
+	const char *method; /* NULL: POST */
 	const char *url;
 	const http_header *headers;
 	size_t header_count;
@@ -55,6 +56,7 @@ typedef struct http_call {
 	http_result result;
 	int status;             /* of HTTP_ANSWERED */
 	int64_t retry_after_ms; /* of the answer's Retry-After (seconds or a date); -1: none */
+	int64_t date_s;         /* of the answer's Date, seconds since 1970; 0: none */
 	char *response_body;    /* NULL: not kept; http_call_clear frees */
 	size_t response_length;
 	char *content_type; /* NULL: none */
@@ -79,6 +81,8 @@ bool http_start(http_client *client, http_call *call);
 /* The next finished call, waiting at most timeout_ms for one (0: no waiting); NULL: none. */
 http_call *http_poll(http_client *client, int timeout_ms);
 size_t http_in_flight(const http_client *client);
+/* http_poll waits for this descriptor to become readable as well, and gives NULL then. -1: none. */
+void http_watch(http_client *client, int descriptor);
 /*
  * No request goes out after this time (service_now_ms); a call that is not connected by then is
  * withheld. 0: also those that wait for their connection now, whatever is permitted later. Without

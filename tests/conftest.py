@@ -33,8 +33,8 @@ SPLIT = ("torture/test_torture",)
 # What takes long comes first, so that little waits for it in the end; and it is not in `make check`.
 LONG = (
     "dev", "torture/test_torture", "model/test_model", "contract/test_retention_property", "end_to_end/test_orders",
-    "consume/test_source_rabbitmq", "consume/test_source_kafka", "contract/test_broken_on_purpose", "relay/test_sink_rabbitmq", "torture/test_workload",
-    "relay/test_sink_kafka", "end_to_end/test_million", "contract/test_dumps", "cli/test_doctor_findings", "contract/test_crash", "lib/test_batcher", "build/test_options",
+    "consume/test_source_rabbitmq", "consume/test_source_kafka", "consume/test_source_sqs", "contract/test_broken_on_purpose", "relay/test_sink_rabbitmq", "torture/test_workload",
+    "relay/test_sink_kafka", "relay/test_sink_sqs", "end_to_end/test_million", "contract/test_dumps", "cli/test_doctor_findings", "contract/test_crash", "lib/test_batcher", "build/test_options",
     "contract/test_plans", "capture/test_debezium", "capture/test_slots", "contract/test_broken_keeping", "contract/test_broken_delivery", "gateway/test_broken_on_purpose", "contract/test_transitions",
     "contract/test_upgrade", "contract/test_relay_cost", "contract/test_install", "lib/test_valgrind", "contract/test_broken_seeing",
     "contract/test_keep_days", "contract/test_hostile", "contract/test_outbox", "contract/test_relay", "contract/test_receive_many", "contract/test_keep_rest",

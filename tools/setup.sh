@@ -39,9 +39,9 @@ openssl:test:program openssl:the tests' certificates
 pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
 rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private RabbitMQ
 python3-pika:test bench-events:module pika:the tests' RabbitMQ client
-default-jre-headless:test?:program java:runs the tests' private Kafka
+default-jre-headless:test?:program java:runs the tests' private Kafka, ElasticMQ (SQS) and Debezium's engine
 default-jdk-headless:test?:program javac:compiles what drives the tests' Debezium engine
-maven:test?:program mvn:fetches the tests' private Kafka, and Debezium's engine
+maven:test?:program mvn:fetches the tests' private Kafka, ElasticMQ, and Debezium's engine
 kcat:test?:program kcat:the tests' Kafka client
 spin:test:program spin:searches the model of the protocol
 prometheus:test:program promtool:the tests' private Prometheus

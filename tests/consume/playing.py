@@ -17,9 +17,9 @@ class Refused(Exception):
 
 
 class Source:
-    """options: of the section [consume NAME], "__" for "."; a list: the option more than once."""
+    """options: of the section [consume NAME], "__" for "."; a list: the option more than once. environment: what its process has more."""
 
-    def __init__(self, directory, name="stock", prefetch=1000, **options):
+    def __init__(self, directory, name="stock", prefetch=1000, environment=None, **options):
         config = directory / f"{name}.conf"
         lines = [f"[consume {name}]"]
         for option, values in options.items():
@@ -32,7 +32,7 @@ class Source:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=open(self.log, "ab"),
-            env=clean_environment(),
+            env=clean_environment() | (environment or {}),
         )
 
     def __enter__(self):

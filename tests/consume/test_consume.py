@@ -171,7 +171,7 @@ def test_check_config_connects_to_nothing(nats, tmp_path):
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"source": "carrier-pigeon"}, "source: 'carrier-pigeon' is none of kafka, rabbitmq, nats"),
+    ({"source": "carrier-pigeon"}, "source: 'carrier-pigeon' is none of kafka, rabbitmq, nats, sqs"),
     ({"handler": None}, "one of handler (a SQL function) and endpoint (an HTTP URL) is required"),
     ({"endpoint": "http://127.0.0.1/"}, "not both"),
     ({"handler": None, "endpoint": "ftp://x"}, "endpoint: 'ftp://x' is no URL"),

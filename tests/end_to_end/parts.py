@@ -5,7 +5,9 @@
 import pathlib
 import subprocess
 
+from harness import elasticmq
 from harness import kafka as kafka_harness
+from harness.elasticmq import ElasticMq
 from harness.kafka import Kafka
 from harness.nats import Nats
 from harness.nginx import BUILD
@@ -14,7 +16,7 @@ from harness.rabbitmq import RabbitMQ
 
 PROGRAM = BUILD / "cli/pgonce"
 EXAMPLES = ROOT / "examples"
-BROKERS = ("nats", "rabbitmq", "kafka")
+BROKERS = ("nats", "rabbitmq", "kafka", "sqs")
 
 
 class Job:
@@ -28,10 +30,14 @@ class Job:
     def words(self, *options):
         return tied([PROGRAM, self.name, "--config", self.config, *options])
 
+    @staticmethod
+    def environment():
+        return clean_environment() | elasticmq.CREDENTIALS
+
     def start(self):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                self.words(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=clean_environment(), cwd=self.log.parent
+                self.words(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment(), cwd=self.log.parent
             )
 
     def kill(self):
@@ -47,7 +53,7 @@ class Job:
         """Until there is nothing left to do."""
         with open(self.log, "ab") as log:
             done = subprocess.run(
-                self.words("--once"), stdout=log, stderr=log, env=clean_environment(), cwd=self.log.parent, timeout=patience_s, check=False
+                self.words("--once"), stdout=log, stderr=log, env=self.environment(), cwd=self.log.parent, timeout=patience_s, check=False
             )
         assert done.returncode == 0, self.tail()
 
@@ -95,6 +101,19 @@ class Database:
         self.server.destroy()
 
 
+class StandingStill(ElasticMq):
+    """Killed it only stands still until its start: what a FIFO queue of AWS keeps through anything, its order and what is out, this has in memory alone."""
+
+    def kill(self):
+        self.pause()
+
+    def start(self, wait=True):
+        if self.process is None:
+            return super().start(wait)
+        self.resume()
+        return self
+
+
 def open_broker(kind):
     """(the broker, started; the lines of the relay's section; those of the consumer's)."""
     if kind == "nats":
@@ -109,6 +128,14 @@ def open_broker(kind):
         broker.keep()
         return broker, ["sink = rabbitmq", f"url = {broker.url}", "route = order.* -> orders"], [
             "source = rabbitmq", f"url = {broker.url}", "queue = orders",
+        ]  # fmt: skip
+    if kind == "sqs":
+        elasticmq.require()
+        broker = StandingStill().start()
+        broker.declare("orders.fifo")
+        # What a consumer that was killed had is invisible for its visibility: as short as may be, or each kill would cost a minute.
+        return broker, ["sink = sqs", f"url = {broker.url}", "route = order.* -> orders.fifo", "timeout = 5s"], [
+            "source = sqs", f"url = {broker.url}", "queue = orders.fifo", "wait = 1s", "visibility = 10s",
         ]  # fmt: skip
     kafka_harness.require()
     broker = Kafka().start()

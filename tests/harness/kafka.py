@@ -3,21 +3,14 @@
 read and written with kcat; topics are made with librdkafka's admin calls."""
 
 import ctypes
-import functools
 import json
-import os
-import pathlib
 import shutil
 import subprocess
-import uuid
 
-import pytest
-
+from . import maven
 from .broker import Broker, accepts, certificates, free_port, program
 from .postgres import PATIENCE_S, clean_environment
 
-POM = pathlib.Path(__file__).parent / "kafka" / "pom.xml"
-FETCH_S = 900  # the first time
 LOG4J = """log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
 log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
@@ -25,46 +18,16 @@ log4j.appender.stdout.layout.ConversionPattern=%d %p %m (%c)%n
 """
 
 
-@functools.lru_cache(maxsize=None)
 def jars():
     """(the directory with Kafka's jars, None), or (None, why there is none)."""
-    if shutil.which("java") is None:
-        return None, "there is no java: apt-get install default-jre-headless"
     if shutil.which("kcat") is None:
         return None, "there is no kcat to read it with: apt-get install kcat"
-    text = POM.read_text()
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "pgonce"
-    directory = cache / f"kafka-{uuid.uuid5(uuid.NAMESPACE_OID, text)}"
-    if directory.exists():
-        return directory, None
-    if shutil.which("mvn") is None:
-        return None, "there is no Maven to fetch Kafka with: apt-get install maven"
-    unfinished = cache / f"unfinished-{os.getpid()}"
-    cache.mkdir(parents=True, exist_ok=True)
-    words = ["mvn", "-q", "-B", "-f", POM, "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
-    done = subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, check=False, timeout=FETCH_S, cwd="/tmp", env=clean_environment()
-    )
-    if done.returncode != 0:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        return None, f"Maven could not fetch Kafka:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    try:
-        unfinished.rename(directory)
-    except OSError:  # another run was faster
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return directory, None
+    return maven.jars("kafka")
 
 
 def require():
     """Skips the test where Kafka is not to be had, and fails it where CI=true says that nothing may be left out."""
-    problem = jars()[1]
-    if problem is None:
-        return
-    message = f"NOT TESTED, Kafka is not to be had: {problem}"
-    if os.environ.get("CI") == "true":
-        pytest.fail(message)
-    print(f"\n{message}", flush=True)
-    pytest.skip(message)
+    maven.require("Kafka", jars()[1])
 
 
 class Kafka(Broker):

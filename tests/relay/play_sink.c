@@ -2,8 +2,8 @@
 /*
  * play_sink.c: one sink without a relay before it, for tests (tests/relay/sinks.py): play_sink
  * CONFIG RELAY [check]. Takes messages as lines of JSON on standard input, and writes each result
- * as a line of JSON when it comes. Ends when the input has ended and every message has its result,
- * or when a line says "close". Exit status 2: the configuration is refused; the problem is on
+ * as a line of JSON when it comes. {"permit_ms": N}: what is sent may be for N ms more; null: not any
+ * more. Ends when the input has ended and every message has its result, or when a line says "close". Exit status 2: the configuration is refused; the problem is on
  * standard error.
  */
 #include <fcntl.h>
@@ -83,8 +83,12 @@ static void take_line(play *play)
 	json_t *json = json_loadb(play->input, length, JSON_DECODE_ANY, NULL);
 	memmove(play->input, end + 1, play->used - length);
 	play->used -= length;
-	if (json_is_string(json)) {
-		play->closed = true;
+	json_t *permit = json_object_get(json, "permit_ms");
+	if (json_is_string(json) || permit != NULL) {
+		play->closed = permit == NULL;
+		if (permit != NULL) {
+			play->class->permit(play->sink, json_is_null(permit) ? 0 : service_now_ms() + json_integer_value(permit));
+		}
 		json_decref(json);
 	} else if (json != NULL) {
 		play->waiting = make_message(json);

@@ -74,6 +74,10 @@ class Sink:
         self.say({"destination": destination, "event_id": event_id, "body": body, **more})
         return event_id
 
+    def permit(self, milliseconds):
+        """What it has may be sent for so long; None: not any more."""
+        self.say({"permit_ms": milliseconds})
+
     def result(self, patience_s=PATIENCE_S):
         return self.results.get(timeout=patience_s)
 

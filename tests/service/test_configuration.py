@@ -24,7 +24,8 @@ def document():
 
 def test_every_sink_and_source_has_its_options(document):
     assert re.findall(r"^### (sink|source) = (\w+)$", document, re.M) == [
-        ("sink", name) for name in ("kafka", "nats", "rabbitmq", "stdout", "webhook")] + [("source", name) for name in ("kafka", "rabbitmq", "nats")]
+        ("sink", name) for name in ("kafka", "nats", "rabbitmq", "sns", "sqs", "stdout", "webhook")] + [
+        ("source", name) for name in ("kafka", "rabbitmq", "nats", "sqs")]
     for option in ("route", "parked_max", "kafka.*", "secret_file", "allow_private", "handler", "endpoint", "durable", "queue", "group"):
         assert f"| `{option}` |" in document
 
@@ -139,3 +140,25 @@ def test_a_file_of_another_kind_is_told_in_some_lines_not_in_thousands(tmp_path)
     done = run("relay", "--check-config", cwd=tmp_path)
     assert done.returncode == 2 and 10 < len(done.stderr.splitlines()) < 60
     assert "more lines are wrong" in done.stderr
+
+
+@pytest.mark.parametrize("options, words", [
+    ("route = order.* -> orders", ["pgonce.conf:4: [relay shop] route: a queue without FIFO hands events out in any order"]),
+    ("route = order.* -> orders.fifo", ["[relay shop]: a FIFO queue drops a repeat within five minutes, a replay too"]),
+    ("", ["[relay shop]: without a route each topic goes to a queue of its name"]),
+])
+def test_what_a_queue_of_sqs_does_to_events_is_told_when_the_file_is_checked(tmp_path, options, words):
+    (tmp_path / "pgonce.conf").write_text(f"[relay shop]\nsink = sqs\nregion = eu-central-1\n{options}\n")
+    done = run("relay", "--check-config", cwd=tmp_path)
+    assert done.returncode == 0 and "1 of its relays can be run" in done.stderr
+    for word in words:
+        assert word in done.stderr, done.stderr
+    assert done.stderr.count("\n") == 1 + len(words)
+
+
+@pytest.mark.parametrize("queue, told", [("orders", True), ("orders.fifo", False)])
+def test_what_a_queue_of_sqs_does_to_messages_is_told_when_the_file_is_checked(tmp_path, queue, told):
+    (tmp_path / "pgonce.conf").write_text(f"[consume stock]\nsource = sqs\nregion = eu-central-1\nqueue = {queue}\nhandler = shop.take\n")
+    done = run("consume", "--check-config", cwd=tmp_path)
+    assert done.returncode == 0 and "12 hours after SQS has handed it out" in done.stderr
+    assert ("[consume stock] queue: a queue without FIFO has no order" in done.stderr) == told

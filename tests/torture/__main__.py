@@ -27,7 +27,7 @@ def arguments():
     parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
     parser.add_argument("--faults", type=kinds, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
     parser.add_argument("--doors", type=words, metavar="LIST", help="of the workload, by commas: sql, lib, http, run, message (all)")
-    parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka"), default="nats")
+    parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka", "sqs"), default="nats")
     parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")
     parser.add_argument("--shrink", type=float, default=0, metavar="MINUTES", help="after a violation look for a smaller run that shows it")
     parser.add_argument("--mutation", choices=sorted(mutations.MUTATIONS), help="break the system in this way")

@@ -3,6 +3,7 @@
 
 import json
 import subprocess
+import uuid
 
 import pika
 import pika.exceptions
@@ -18,7 +19,7 @@ class MessageDoor:
 
     def __init__(self, kind, harness, destination):
         self.harness, self.destination = harness, destination
-        self.publish = {"nats": self.to_nats, "rabbitmq": self.to_rabbitmq, "kafka": self.to_kafka}[kind]
+        self.publish = {"nats": self.to_nats, "rabbitmq": self.to_rabbitmq, "kafka": self.to_kafka, "sqs": self.to_sqs}[kind]
 
     def close(self):
         """It keeps no connection."""
@@ -45,3 +46,12 @@ class MessageDoor:
     def to_kafka(self, name, body):
         options = ["-X", f"message.timeout.ms={PATIENCE_S * 1000}", "-X", "acks=all"]
         self.harness.kcat("-P", "-t", self.destination, "-H", f"ce_id={name}", *options, data=body + b"\n")
+
+    def to_sqs(self, name, body):
+        """Each of its repeats is another for the queue, which would drop it."""
+        attributes = {"ce-id": {"DataType": "String", "StringValue": name}}
+        group, each = f"direct.{uuid.uuid4()}", str(uuid.uuid4())
+        self.harness.ask(
+            "SendMessage", timeout=PATIENCE_S, QueueUrl=self.harness.of(self.destination), MessageBody=body.decode(), MessageAttributes=attributes,
+            MessageGroupId=group, MessageDeduplicationId=each,
+        )  # fmt: skip

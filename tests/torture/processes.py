@@ -16,6 +16,7 @@ import time
 import psycopg2
 
 from harness.broker import accepts, are_stopped
+from harness.elasticmq import CREDENTIALS
 from harness.nginx import Nginx, answers
 from harness.postgres import (
     PATIENCE_S,
@@ -177,7 +178,7 @@ class Job(Process):
     def launch(self):
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                tied(self.words), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=clean_environment(), cwd=self.cwd or self.log.parent
+                tied(self.words), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=clean_environment() | CREDENTIALS, cwd=self.cwd or self.log.parent
             )
 
     def is_ready(self):
@@ -395,11 +396,37 @@ class Broker(Process):
         return [] if pid is None else [pid, *children_of(pid)]
 
     def destroy(self):
-        self.kill()
+        Process.kill(self)
         self.harness.process = None
         if self.harness.log.exists():
             shutil.copy(self.harness.log, self.kept)
         self.harness.destroy()
+
+
+class StandingBroker(Broker):
+    """Killed or ended it only stands still, until it is wanted again: what a FIFO queue of AWS keeps through anything, its order and what is out,
+    ElasticMQ has in memory alone."""
+
+    stands = False
+
+    def kill(self):
+        self.wanted = False
+        self.pause()
+        self.stands = True
+
+    def end(self):
+        self.pause()
+        self.stands = True
+
+    def tend(self):
+        if self.wanted and self.stands:
+            self.stands = self.is_told_to_end = False
+            self.resume()
+        return super().tend()
+
+    def destroy(self):
+        super().destroy()
+        self.harness.door.__exit__()
 
 
 def short_directory():

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: PostgreSQL
 """What the relays have published, in the order in which the broker has it, repeats and all; and when each relay began to be the active one.
 
-NATS and Kafka keep everything anyway, with the time at which they took it. RabbitMQ keeps it in a queue of the harness's own, without a time."""
+NATS and Kafka keep everything anyway, with the time at which they took it. RabbitMQ keeps it in a queue of the harness's own, without a time. Nobody
+reads a queue of SQS twice: what the relays have sent is recorded before it, when it has answered, also what it drops as a repeat."""
 
 import datetime
 import json
 import re
 import time
+
+from harness import aws
 
 QUEUE = "torture.published"
 TURN = re.compile(r"^(\S+)Z level=info relay=\S+ event=(?:active|took_over)\b", re.M)
@@ -16,7 +19,7 @@ FIELDS = ("tenant", "scope", "key", "aggregate", "step", "nth")
 def read(system):
     """A list of dicts: tenant, scope, key, aggregate, step, nth; by: the relay; at: seconds since 1970, None where the broker does not say. Events of one
     aggregate are in the broker's order."""
-    messages = {"nats": of_nats, "rabbitmq": of_rabbitmq, "kafka": of_kafka}[system.broker_kind](system.broker.harness)
+    messages = {"nats": of_nats, "rabbitmq": of_rabbitmq, "kafka": of_kafka, "sqs": of_sqs}[system.broker_kind](system.broker.harness)
     found = []
     for by, at, body in messages:
         said = json.loads(body)
@@ -58,6 +61,28 @@ def of_rabbitmq(harness):
 def of_kafka(harness):
     for message in harness.messages("torture"):
         yield message["headers"].get("ce_source"), message["ts"] / 1000, message["payload"]
+
+
+class Recorder(aws.Door):
+    """Before SQS: what was published by which relay, once the queue has it."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.published = []
+
+    def pass_on(self, request):
+        status, text, *headers = super().pass_on(request)
+        if request.target == "SendMessageBatch" and status == 200:
+            stored = {each["Id"] for each in json.loads(text).get("Successful", ())}
+            sent = [each for each in json.loads(request.body)["Entries"] if each["Id"] in stored]
+            with self.lock:
+                self.published += [(each["MessageAttributes"]["ce-source"]["StringValue"], None, each["MessageBody"]) for each in sent]
+        return (status, text, *headers)
+
+
+def of_sqs(harness):
+    with harness.door.lock:
+        return list(harness.door.published)
 
 
 def turns(system):

@@ -13,7 +13,9 @@ import time
 import psycopg2
 
 from harness import kafka as kafka_harness
+from harness import maven
 from harness.broker import free_port
+from harness.elasticmq import ElasticMq
 from harness.kafka import Kafka
 from harness.nats import Nats
 from harness.native import native_script
@@ -23,7 +25,7 @@ from harness.rabbitmq import RabbitMQ
 
 from .links import Links
 from . import published
-from .processes import Broker, Gateway, Job, Node, short_directory
+from .processes import Broker, Gateway, Job, Node, StandingBroker, short_directory
 
 HERE = pathlib.Path(__file__).parent
 SURELY_SYNCHRONOUS_S = 10  # longer than a fault stops a process
@@ -73,7 +75,7 @@ ROLES = {
 PRIMARY_LINKS = [name for name in USERS if name != "consumer-pg"] + ["standby-primary"]
 LINKS = (*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker")
 RELAYS = {"relay-a": "torture_relay_a", "relay-b": "torture_relay_b"}  # name: role, by which PostgreSQL tells them apart
-BROKERS = ("nats", "rabbitmq", "kafka")
+BROKERS = ("nats", "rabbitmq", "kafka", "sqs")
 GATEWAY = """
     once_database "{dsn}";
     once_timeout 2s;
@@ -212,6 +214,11 @@ class System:
         elif self.broker_kind == "rabbitmq":
             harness, destination = RabbitMQ(), "torture"
             targets = dict.fromkeys(("relay-broker", "consumer-broker", "client-broker"), harness.port)
+        elif self.broker_kind == "sqs":
+            assert maven.jars("elasticmq")[1] is None, maven.jars("elasticmq")[1]
+            harness, destination = ElasticMq(), "torture.fifo"
+            harness.door = published.Recorder(harness.port, remembers=False).__enter__()
+            targets = {"relay-broker": harness.door.port, "consumer-broker": harness.port, "client-broker": harness.port}
         else:
             assert self.broker_kind == "kafka", self.broker_kind
             assert kafka_harness.jars()[1] is None, kafka_harness.jars()[1]
@@ -220,7 +227,7 @@ class System:
             harness, destination = Kafka(ways={name: ports[link] for name, link in ways.items()}), "torture"
             targets = {link: harness.ports[name] for name, link in ways.items()}
         self.ports, self.targets = ports, targets
-        self.broker = Broker(harness, destination, self.directory)
+        self.broker = (StandingBroker if self.broker_kind == "sqs" else Broker)(harness, destination, self.directory)
         self._begin(self.broker)
 
     def _databases(self):
@@ -268,6 +275,8 @@ class System:
             for queue in ("torture", published.QUEUE):
                 harness.declare(queue, "torture", [""], "fanout")
             harness.keep()
+        elif self.broker_kind == "sqs":
+            harness.declare("torture.fifo")
         else:
             harness.create_topic("torture", 4, message_timestamp_type="LogAppendTime")
 
@@ -280,6 +289,9 @@ class System:
         elif self.broker_kind == "rabbitmq":
             sink = ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", "exchange = torture", f"route = torture.* -> {name}"]
             source = ["source = rabbitmq", f"url = amqp://guest:guest@{into}/%2f", "queue = torture"]
+        elif self.broker_kind == "sqs":
+            sink = ["sink = sqs", f"url = http://{out}", "route = torture.* -> torture.fifo", "envelope = cloudevents", f"ce_source = {name}"]
+            source = ["source = sqs", f"url = http://{into}", "queue = torture.fifo", "wait = 1s", "visibility = 10s", "id = header:ce-id"]
         else:
             sink = ["sink = kafka", f"url = kafka://{out}", "route = torture.* -> torture", "envelope = cloudevents", f"ce_source = {name}"]
             sink += ["fence = broker"] if self.seed % 2 else []

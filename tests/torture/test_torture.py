@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: PostgreSQL
 """The whole system under faults keeps its promises, with a new seed each time; and so does every run that once failed.
-PGONCE_TORTURE_SEED repeats a run, PGONCE_TORTURE_BROKERS says with which brokers (nats,rabbitmq,kafka; without it nats), PGONCE_TORTURE_SECONDS
+PGONCE_TORTURE_SEED repeats a run, PGONCE_TORTURE_BROKERS says with which brokers (nats,rabbitmq,kafka,sqs; without it nats), PGONCE_TORTURE_SECONDS
 for how long each (without it 15). .ci/run asks for five minutes, with all of them."""
 
 import os
 
 import pytest
 
-from harness import kafka
+from harness import elasticmq, kafka
 
 from .run import Plan, run
 from .seeds import read_seeds
@@ -19,6 +19,8 @@ BROKERS = os.environ.get("PGONCE_TORTURE_BROKERS", "nats").split(",")
 def held(plan, capfd):
     if plan.broker == "kafka":
         kafka.require()
+    if plan.broker == "sqs":
+        elasticmq.require()
     result = run(plan)
     with capfd.disabled():
         print("\n" + result.text())

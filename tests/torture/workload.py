@@ -287,7 +287,7 @@ class Workload:
         if name == "http":
             return doors.HttpDoor(system.gateway_address, self.watch)
         if name == "message":
-            return MessageDoor(system.broker.kind, system.broker.harness, system.broker.destination)
+            return MessageDoor(system.broker_kind, system.broker.harness, system.broker.destination)
         if name == "lib":
             door = doors.LibDoor(f"lib-{number}", system.build / "tests/torture/torture_client", system.dsn("client-pg"), system.directory / f"lib-{number}.log")
         else:

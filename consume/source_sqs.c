@@ -1,0 +1,785 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * source_sqs.c: messages of a queue of Amazon SQS, by long polling. What is received is invisible
+ * to others for `visibility`, and for as long again each time that this is extended, which is done
+ * for all that is here or with the caller. One call to receive is open while there is room; more
+ * where each brings as much as it can.
+ *
+ * Order: a FIFO queue hands out nothing of a group while a message of it is invisible, so that
+ * members share the order. When the time of one is over (this process stood still), the whole group
+ * of it here is void: it comes again, from its beginning.
+ */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arena.h"
+#include "delivery.h"
+#include "sqs.h"
+#include "sqs_message.h"
+#include "sqs_queue.h"
+
+enum {
+	RECEIVES_MAX = 8,
+	CALLS_MAX = 32, /* of all kinds */
+	ANSWER_MS = 10000,
+	RETRY_FIRST_MS = 100,
+	RETRY_MOST_MS = 10000,
+	CLOSE_MS = 6000
+};
+
+typedef struct settings {
+	aws_options aws; /* first */
+	const char *queue;
+	int64_t wait_ms, visibility_ms, redrive;
+} settings;
+
+enum {
+	REDRIVE_REFUSE,
+	REDRIVE_ALLOW
+};
+
+/* clang-format off */
+static const config_option options[] = {
+	AWS_OPTION_ROWS("sqs"),
+	{.name = "queue", .kind = CONFIG_TEXT, .offset = offsetof(settings, queue), .required = true, .help = "the queue's name, or its URL; one whose name ends in .fifo keeps the order of its groups. It must exist"},
+	{.name = "wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, wait_ms), .minimum = 1000, .maximum = 20000, .standard = "5s", .help = "how long a call waits at the queue for a message (long polling), in whole seconds. A stop waits for its end, for 6 s at most"},
+	{.name = "visibility", .kind = CONFIG_DURATION, .offset = offsetof(settings, visibility_ms), .minimum = 10000, .maximum = 43200000, .standard = "60s", .help = "for how long a message is kept from other members, in whole seconds; extended each third of it while the message is at work. So long waits another member for what one that died had. SQS ends it 12 hours after it handed the message out, whatever is extended"},
+	{.name = "redrive", .kind = CONFIG_CHOICE, .offset = offsetof(settings, redrive), .choices = "refuse|allow", .standard = "refuse", .help = "a queue whose redrive policy moves messages to a dead-letter queue after some deliveries, though nothing has handled them: refuse it, or take it as it is. Messages that fail are parked here, not redriven by the queue"},
+	{0}};
+/* clang-format on */
+
+static const config_entry *entry_of(const config_section *section, const char *name)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, name) == 0) {
+			return &section->entries[i];
+		}
+	}
+	return NULL;
+}
+
+typedef enum call_kind {
+	CALL_RECEIVE,
+	CALL_DELETE,
+	CALL_EXTEND, /* and its opposite, giving back */
+	CALL_KINDS
+} call_kind;
+
+/* A call on its way, and what it is about. */
+typedef struct errand {
+	aws_call call;
+	call_kind kind;
+	int64_t started_ms;
+	struct errand *next, *previous;
+	size_t count;
+	uint64_t serials[SQS_BATCH_MAX]; /* of EXTEND */
+	delivery *gone[SQS_BATCH_MAX];   /* of DELETE: its own */
+} errand;
+
+struct source {
+	const service *service;
+	settings settings;
+	aws_address *address;
+	aws_client *client;
+	char *url; /* NULL: not found yet */
+	const char *name;
+	int64_t prefetch;
+	int64_t retention_ms; /* after which the queue itself deletes a message */
+	delivery_list out, held;
+	delivery_list gone; /* acknowledged, and not deleted yet */
+	int64_t delete_at_ms;
+	errand *errands;
+	size_t calls[CALL_KINDS];
+	size_t receives_wanted;
+	uint64_t serial;
+	int64_t looked_ms; /* when extend_all last looked */
+	size_t voided;     /* to be told */
+	bool told;         /* that deleting or extending is refused */
+	bool wrong;        /* the last call to receive has failed: `problem` */
+	int failures;
+	int64_t retry_at_ms;
+	char problem[BROKER_PROBLEM_BYTES];
+};
+
+static void release(delivery *delivery)
+{
+	json_decref(delivery->owned);
+	free(delivery);
+}
+
+/* ---- what fails */
+
+static void fail(source *source, const char *problem)
+{
+	source->wrong = true;
+	snprintf(source->problem, sizeof source->problem, "%.255s", problem);
+	source->retry_at_ms = service_now_ms() + service_backoff_ms(++source->failures, RETRY_FIRST_MS, RETRY_MOST_MS);
+}
+
+static void succeed(source *source)
+{
+	source->wrong = false;
+	source->failures = 0;
+	source->problem[0] = '\0';
+}
+
+/*
+ * The deliveries of this one's group here and with the caller are void; in a queue without FIFO it
+ * alone is.
+ */
+static void make_void(source *source, delivery *first)
+{
+	const delivery_list *const lists[] = {&source->out, &source->held};
+	const char *group = sqs_message_group(first);
+
+	for (size_t i = 0; i < 2; i++) {
+		for (delivery *each = lists[i]->first; each != NULL; each = each->next) {
+			if (!each->is_void &&
+			    (each == first || (group[0] != '\0' && strcmp(sqs_message_group(each), group) == 0))) {
+				each->is_void = true;
+				source->voided++;
+			}
+		}
+	}
+}
+
+/* Of what waits here nobody needs to know. */
+static void drop_void(source *source)
+{
+	for (delivery *next = NULL, *each = source->held.first; each != NULL; each = next) {
+		next = each->next;
+		if (each->is_void) {
+			delivery_remove(&source->held, each);
+			release(each);
+		}
+	}
+}
+
+/* ---- calls */
+
+static errand *errand_new(source *source, call_kind kind)
+{
+	errand *made = memory_take(sizeof *made);
+
+	made->kind = kind;
+	made->call.user = made;
+	made->call.answer = "";
+	made->started_ms = service_now_ms();
+	made->next = source->errands;
+	if (source->errands != NULL) {
+		source->errands->previous = made;
+	}
+	source->errands = made;
+	source->calls[kind]++;
+	return made;
+}
+
+static void errand_end(errand *errand)
+{
+	for (size_t i = 0; errand->kind == CALL_DELETE && i < errand->count; i++) {
+		release(errand->gone[i]);
+	}
+	aws_call_clear(&errand->call);
+	free(errand);
+}
+
+static void errand_free(source *source, errand *errand)
+{
+	*(errand->previous == NULL ? &source->errands : &errand->previous->next) = errand->next;
+	if (errand->next != NULL) {
+		errand->next->previous = errand->previous;
+	}
+	source->calls[errand->kind]--;
+	errand_end(errand);
+}
+
+/* Takes the request. False: it did not go. */
+static bool errand_send(source *source, errand *errand, const char *target, json_t *request)
+{
+	return sqs_call(&errand->call, target, request) && aws_start(source->client, &errand->call);
+}
+
+static size_t calls_of_all(const source *source)
+{
+	return source->calls[CALL_RECEIVE] + source->calls[CALL_DELETE] + source->calls[CALL_EXTEND];
+}
+
+static void receive_more(source *source)
+{
+	while (source->calls[CALL_RECEIVE] < source->receives_wanted && service_now_ms() >= source->retry_at_ms) {
+		size_t here = source->out.count + source->held.count + SQS_BATCH_MAX * source->calls[CALL_RECEIVE];
+		size_t room = here < (size_t)source->prefetch ? (size_t)source->prefetch - here : 0;
+		if (room == 0) {
+			return;
+		}
+		errand *errand = errand_new(source, CALL_RECEIVE);
+		/* Only one waits: the others are there to bring more of what there is. */
+		json_int_t wait_s = source->calls[CALL_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
+		json_t *request =
+		    json_pack("{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages",
+		              room < SQS_BATCH_MAX ? (int)room : SQS_BATCH_MAX, "VisibilityTimeout",
+		              (json_int_t)(source->settings.visibility_ms / 1000), "WaitTimeSeconds", wait_s,
+		              "MessageAttributeNames", "All", "AttributeNames", "MessageGroupId", "SentTimestamp");
+		if (!errand_send(source, errand, "AmazonSQS.ReceiveMessage", request)) {
+			errand_free(source, errand);
+			return;
+		}
+	}
+}
+
+/* Deletes what was acknowledged, ten at a time. */
+static void delete_more(source *source)
+{
+	while (source->gone.first != NULL && calls_of_all(source) < CALLS_MAX && service_now_ms() >= source->delete_at_ms) {
+		errand *errand = errand_new(source, CALL_DELETE);
+		json_t *entries = json_array();
+		while (source->gone.first != NULL && errand->count < SQS_BATCH_MAX) {
+			delivery *each = delivery_take(&source->gone);
+			char id[24];
+			snprintf(id, sizeof id, "%zu", errand->count);
+			errand->gone[errand->count++] = each;
+			json_array_append_new(entries, json_pack("{s:s, s:s}", "Id", id, "ReceiptHandle", each->reply));
+		}
+		if (!errand_send(source, errand, "AmazonSQS.DeleteMessageBatch",
+		                 json_pack("{s:s, s:o}", "QueueUrl", source->url, "Entries", entries))) {
+			errand_free(source, errand); /* they come again, and are known then */
+			return;
+		}
+	}
+}
+
+/* Sets the rest of their visibility: seconds; 0: they are there for others at once. */
+static bool set_visibility(source *source, delivery *const *deliveries, size_t count, int64_t seconds)
+{
+	errand *errand = errand_new(source, CALL_EXTEND);
+	json_t *entries = json_array();
+
+	for (size_t i = 0; i < count; i++) {
+		char id[24];
+		snprintf(id, sizeof id, "%zu", i);
+		errand->serials[errand->count++] = deliveries[i]->serial;
+		json_array_append_new(entries, json_pack("{s:s, s:s, s:I}", "Id", id, "ReceiptHandle", deliveries[i]->reply,
+		                                         "VisibilityTimeout", (json_int_t)seconds));
+	}
+	if (!errand_send(source, errand, "AmazonSQS.ChangeMessageVisibilityBatch",
+	                 json_pack("{s:s, s:o}", "QueueUrl", source->url, "Entries", entries))) {
+		errand_free(source, errand);
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Those whose time has run for a third. touched_ms is when the last request for it was begun, or
+ * when the message came.
+ */
+static void extend_all(source *source)
+{
+	const delivery_list *const lists[] = {&source->out, &source->held};
+	const int64_t visibility_ms = source->settings.visibility_ms;
+	int64_t now_ms = service_now_ms();
+	delivery *due[SQS_BATCH_MAX];
+	size_t count = 0;
+
+	if (now_ms - source->looked_ms < visibility_ms / 20) {
+		return;
+	}
+	source->looked_ms = now_ms;
+	for (size_t i = 0; i < 2; i++) {
+		for (delivery *each = lists[i]->first; each != NULL; each = each->next) {
+			if (each->is_void || now_ms - each->touched_ms < visibility_ms / 3) {
+				continue;
+			}
+			if (now_ms - each->touched_ms >= visibility_ms) {
+				make_void(source, each);
+				continue;
+			}
+			due[count++] = each;
+			if (count == SQS_BATCH_MAX) {
+				if (calls_of_all(source) >= CALLS_MAX || !set_visibility(source, due, count, visibility_ms / 1000)) {
+					source->looked_ms = 0; /* the rest at the next call */
+					drop_void(source);
+					return;
+				}
+				count = 0;
+			}
+		}
+	}
+	if (count > 0 && !set_visibility(source, due, count, visibility_ms / 1000)) {
+		source->looked_ms = 0;
+	}
+	drop_void(source);
+}
+
+/* ---- answers */
+
+static void take_received(source *source, const errand *errand)
+{
+	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
+	json_t *messages = json_object_get(answer, "Messages");
+	size_t at;
+	json_t *each;
+
+	if (!json_is_object(answer)) {
+		char problem[BROKER_PROBLEM_BYTES];
+		snprintf(problem, sizeof problem, "what answers at %.120s is not sqs", source->address->url);
+		fail(source, problem);
+		json_decref(answer);
+		return;
+	}
+	succeed(source);
+	json_array_foreach(messages, at, each)
+	{
+		delivery *made = sqs_message_wrap(each, source->name);
+		if (made != NULL) {
+			made->serial = ++source->serial;
+			made->touched_ms = service_now_ms();
+			delivery_add(&source->held, made);
+		}
+	}
+	size_t count = json_array_size(messages);
+	json_decref(answer);
+	if (count == SQS_BATCH_MAX && source->receives_wanted < RECEIVES_MAX) {
+		source->receives_wanted++;
+	} else if (count < SQS_BATCH_MAX / 2) {
+		source->receives_wanted = 1;
+	}
+}
+
+/* Of a batch, the entries that failed, by number. */
+static bool has_failed(const json_t *failed, size_t number)
+{
+	size_t at;
+	json_t *each;
+
+	json_array_foreach(failed, at, each)
+	{
+		const char *id = json_string_value(json_object_get(each, "Id"));
+		if (id != NULL && strtoul(id, NULL, 10) == number) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Is another try of it of use? Not, where the message was handed out again meanwhile. */
+static bool is_temporary(const json_t *failed, size_t number)
+{
+	size_t at;
+	json_t *each;
+
+	json_array_foreach(failed, at, each)
+	{
+		const char *id = json_string_value(json_object_get(each, "Id"));
+		if (id != NULL && strtoul(id, NULL, 10) == number) {
+			return !json_is_true(json_object_get(each, "SenderFault"));
+		}
+	}
+	return false;
+}
+
+static delivery *find_serial(const source *source, uint64_t serial)
+{
+	const delivery_list *const lists[] = {&source->out, &source->held};
+
+	for (size_t i = 0; i < 2; i++) {
+		for (delivery *each = lists[i]->first; each != NULL; each = each->next) {
+			if (each->serial == serial) {
+				return each;
+			}
+		}
+	}
+	return NULL;
+}
+
+/* One that could not be extended is another's by now; or the call failed, and is made again. */
+static void take_extended(source *source, const errand *errand)
+{
+	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
+	const json_t *failed = json_object_get(answer, "Failed");
+
+	for (size_t i = 0; json_is_object(answer) && i < errand->count; i++) {
+		delivery *each = find_serial(source, errand->serials[i]);
+		if (each == NULL || is_temporary(failed, i)) {
+			continue;
+		}
+		if (has_failed(failed, i)) {
+			make_void(source, each);
+		} else {
+			each->touched_ms = errand->started_ms;
+		}
+	}
+	drop_void(source);
+	json_decref(answer);
+}
+
+/* What is not deleted yet is tried again for as long as it is ours. */
+static void take_deleted(source *source, errand *errand)
+{
+	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
+	const json_t *failed = json_object_get(answer, "Failed");
+	bool whole = errand->call.result != AWS_REFUSED && !json_is_object(answer);
+	int64_t now_ms = service_now_ms();
+
+	for (size_t i = 0; i < errand->count; i++) {
+		delivery *each = errand->gone[i];
+		if ((whole || is_temporary(failed, i)) && now_ms - each->touched_ms < source->settings.visibility_ms) {
+			delivery_add(&source->gone, each);
+			source->delete_at_ms = now_ms + service_backoff_ms(1, 2 * RETRY_FIRST_MS, RETRY_MOST_MS);
+		} else {
+			release(each);
+		}
+	}
+	errand->count = 0;
+	json_decref(answer);
+}
+
+/* Messages would come again and again: somebody has to act, and is told once. */
+static void note_refusal(source *source, const errand *errand)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	if (errand->kind != CALL_RECEIVE && errand->call.result == AWS_REFUSED && !source->told) {
+		service_log(source->service, SERVICE_ERROR, errand->kind == CALL_DELETE ? "delete" : "extend",
+		            "queue=%s problem=%s", source->name, service_quote(errand->call.problem, quoted));
+		source->told = true;
+	} else if (errand->kind != CALL_RECEIVE && errand->call.result == AWS_DONE) {
+		source->told = false;
+	}
+}
+
+static void take_answer(source *source, errand *errand)
+{
+	const aws_call *call = &errand->call;
+
+	note_refusal(source, errand);
+	switch (errand->kind) {
+	case CALL_RECEIVE:
+		if (call->result == AWS_DONE) {
+			take_received(source, errand);
+		} else {
+			fail(source, call->problem);
+			source->receives_wanted = 1;
+		}
+		break;
+	case CALL_EXTEND:
+		take_extended(source, errand);
+		break;
+	case CALL_DELETE:
+		take_deleted(source, errand);
+		break;
+	case CALL_KINDS:
+		break;
+	}
+	errand_free(source, errand);
+}
+
+/* All answers that are there, waiting at most timeout_ms for the first. */
+static void take_answers(source *source, int timeout_ms)
+{
+	aws_call *call = aws_poll(source->client, timeout_ms);
+
+	while (call != NULL) {
+		take_answer(source, call->user);
+		call = aws_poll(source->client, 0);
+	}
+}
+
+/* ---- the queue */
+
+static bool find_queue(source *source)
+{
+	char problem[BROKER_PROBLEM_BYTES];
+	const sqs_queue_want want = {.service = source->service,
+	                             .client = source->client,
+	                             .queue = source->settings.queue,
+	                             .allows_redrive = source->settings.redrive == REDRIVE_ALLOW};
+
+	if (!sqs_queue_find(&want, &source->url, &source->retention_ms, problem)) {
+		fail(source, problem);
+		return false;
+	}
+	service_log(source->service, SERVICE_INFO, "connected", "source=sqs queue=%s region=%s", source->name,
+	            source->address->region);
+	return true;
+}
+
+/* ---- the interface */
+
+static source_state unavailable(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	int64_t wait_ms = source->retry_at_ms - service_now_ms();
+
+	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
+	if (wait_ms > 0 && timeout_ms > 0 && calls_of_all(source) == 0) {
+		service_sleep(wait_ms < timeout_ms ? wait_ms : timeout_ms);
+	}
+	return SOURCE_UNAVAILABLE;
+}
+
+static void collect(source *source, size_t most, int timeout_ms)
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+
+	for (bool first = true; first || (source->held.count == 0 && service_now_ms() < until_ms); first = false) {
+		delete_more(source);
+		if (source->held.count < most) {
+			receive_more(source);
+		}
+		int64_t left_ms = source->held.count > 0 || calls_of_all(source) == 0 ? 0 : until_ms - service_now_ms();
+		take_answers(source, left_ms > 0 ? (int)left_ms : 0);
+		if (source->wrong || calls_of_all(source) == 0) {
+			return;
+		}
+	}
+}
+
+static source_state sqs_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
+                              char problem[BROKER_PROBLEM_BYTES])
+{
+	*count = 0;
+	if (source->url == NULL && (most == 0 || service_now_ms() < source->retry_at_ms || !find_queue(source))) {
+		return unavailable(source, timeout_ms, problem);
+	}
+	extend_all(source);
+	if (most > 0) {
+		collect(source, most, timeout_ms);
+	} else {
+		delete_more(source);
+		take_answers(source, 0);
+	}
+	if (source->voided > 0) {
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the visibility of %zu messages of %.80s is over: the queue hands them out again", source->voided,
+		         source->name);
+		source->voided = 0;
+		return SOURCE_LOST;
+	}
+	*count = delivery_hand_over(&source->held, &source->out, most, messages);
+	if (*count == 0 && source->wrong) {
+		return unavailable(source, timeout_ms, problem);
+	}
+	return SOURCE_OK;
+}
+
+/*
+ * Deleted in the background: what cannot be deleted comes again, and is known then. Also those that
+ * are void: their effects are committed.
+ */
+static source_state sqs_acknowledge(source *source, source_message *const *messages, size_t count,
+                                    char problem[BROKER_PROBLEM_BYTES])
+{
+	(void)problem;
+	for (size_t i = 0; i < count; i++) {
+		delivery *each = delivery_of(messages[i]);
+		delivery_remove(&source->out, each);
+		delivery_add(&source->gone, each);
+	}
+	delete_more(source);
+	take_answers(source, 0); /* which also sends */
+	return SOURCE_OK;
+}
+
+static void sqs_give_back(source *source, source_message *const *messages, size_t count)
+{
+	delivery_give_back(&source->out, &source->held, messages, count, release);
+}
+
+/*
+ * The queue deletes what is older than its retention period, and keeps it for no longer: nothing
+ * that was sent before comes again. More is not known of a queue that others read as well.
+ */
+static size_t sqs_positions(source *source, source_position *positions, size_t most)
+{
+	if (most == 0 || source->url == NULL) {
+		return 0;
+	}
+	positions[0] = (source_position){.part = source->name, .at_ms = SOURCE_AT_END, .behind_ms = source->retention_ms};
+	return 1;
+}
+
+static bool sqs_publish(source *source, const char *topic, const source_message *message, const source_header *more,
+                        size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	aws_call call = {0};
+	char *url = NULL;
+
+	(void)timeout_ms; /* an errand takes no longer */
+	if (!sqs_is_queue(topic)) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is neither a name nor the URL of a queue", topic);
+		return false;
+	}
+	if (sqs_find(source->client, topic, &url, problem) != AWS_DONE) {
+		return false;
+	}
+	json_t *request = sqs_message_copy(message, more, more_count, sqs_is_fifo(topic));
+	if (request != NULL) {
+		json_object_set_new(request, "QueueUrl", json_string(url));
+	}
+	bool sent = false;
+	if (!sqs_call(&call, "AmazonSQS.SendMessage", request)) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the message is no text in UTF-8, which SQS takes alone");
+	} else {
+		aws_do(source->client, &call);
+		sent = call.result == AWS_DONE;
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%s", call.problem);
+	}
+	aws_call_clear(&call);
+	free(url);
+	return sent;
+}
+
+/* ---- Opening and closing ---- */
+
+/* All that is here is there for others at once, in its order: a FIFO queue sees to that itself. */
+static void return_all(source *source)
+{
+	delivery *some[SQS_BATCH_MAX];
+	size_t count = 0;
+
+	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
+		delivery_add(&source->held, each);
+	}
+	for (delivery *each = source->held.first; each != NULL; each = each->next) {
+		if (!each->is_void) {
+			some[count++] = each;
+		}
+		if (count == SQS_BATCH_MAX || (count > 0 && each->next == NULL)) {
+			while (calls_of_all(source) >= CALLS_MAX) {
+				take_answers(source, ANSWER_MS);
+			}
+			(void)set_visibility(source, some, count, 0);
+			count = 0;
+		}
+	}
+}
+
+/*
+ * What is asked for already may bring messages yet, which nobody would have until their visibility
+ * is over: it is waited for.
+ */
+static void finish(source *source)
+{
+	int64_t until_ms = service_now_ms() + CLOSE_MS;
+
+	while ((calls_of_all(source) > 0 || source->gone.first != NULL) && service_now_ms() < until_ms) {
+		delete_more(source);
+		if (calls_of_all(source) == 0) {
+			(void)poll(NULL, 0, RETRY_FIRST_MS / 2); /* before they are tried again */
+		}
+		take_answers(source, RETRY_FIRST_MS);
+	}
+	return_all(source);
+	until_ms = service_now_ms() + ANSWER_MS / 4;
+	while (calls_of_all(source) > source->calls[CALL_RECEIVE] && service_now_ms() < until_ms) {
+		take_answers(source, (int)(until_ms - service_now_ms()));
+	}
+}
+
+static void sqs_close(source *source)
+{
+	if (source->url != NULL && source->client != NULL) {
+		finish(source);
+	}
+	aws_client_free(source->client);
+	for (errand *next = NULL, *each = source->errands; each != NULL; each = next) {
+		next = each->next;
+		errand_end(each);
+	}
+	delivery_release_all(&source->out, release);
+	delivery_release_all(&source->held, release);
+	delivery_release_all(&source->gone, release);
+	aws_address_free(source->address);
+	free(source->url);
+	free(source);
+}
+
+static bool check_queue(const config *config, const config_section *section, const settings *settings, char **problem)
+{
+	if (!sqs_is_queue(settings->queue)) {
+		*problem = config_problem(config, section, NULL, "queue: '%s' is neither a name nor the URL of a queue",
+		                          settings->queue);
+	} else if (settings->wait_ms % 1000 != 0 || settings->visibility_ms % 1000 != 0) {
+		*problem = config_problem(config, section, NULL, "wait and visibility are whole seconds");
+	}
+	return *problem == NULL;
+}
+
+/* Connects at the first fetch. */
+static bool sqs_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
+                     bool ordered, source **result, char **problem)
+{
+	source *made = memory_take(sizeof *made);
+
+	(void)ordered; /* the queue keeps it, or nobody does */
+	*problem = NULL;
+	if (!config_apply(config, section, options, &made->settings, problem) ||
+	    !check_queue(config, section, &made->settings, problem) ||
+	    !aws_address_read(config, section, &made->settings.aws, "sqs", &made->address, problem)) {
+		free(made);
+		return false;
+	}
+	made->service = service;
+	made->prefetch = prefetch;
+	made->name = sqs_name(made->settings.queue);
+	made->receives_wanted = 1;
+	made->client = aws_client_new(service, made->address, "sqs", CALLS_MAX, made->settings.wait_ms + ANSWER_MS);
+	if (made->client == NULL) {
+		*problem = config_problem(config, section, NULL, "libcurl cannot be started: memory is out");
+		sqs_close(made);
+		return false;
+	}
+	*result = made;
+	return true;
+}
+
+static bool sqs_check(const config *config, const config_section *section, char **problem)
+{
+	source *made = NULL;
+	bool right = sqs_open(NULL, config, section, 1, false, &made, problem);
+
+	if (right) {
+		sqs_close(made);
+	}
+	return right;
+}
+
+static char *sqs_note(const config *config, const config_section *section)
+{
+	settings settings;
+	char *problem = NULL, *notes = NULL;
+
+	if (!config_apply(config, section, options, &settings, &problem)) {
+		free(problem);
+		return NULL;
+	}
+	if (!sqs_is_fifo(sqs_name(settings.queue))) {
+		config_problem_add(&notes,
+		                   config_problem(config, section, entry_of(section, "queue"),
+		                                  "a queue without FIFO has no order: messages of one key are applied as "
+		                                  "they come, by all members at the same time"));
+	}
+	config_problem_add(&notes,
+	                   config_problem(config, section, NULL,
+	                                  "a message that is neither applied nor parked 12 hours after SQS has handed it "
+	                                  "out is handed out again, whatever visibility says"));
+	return notes;
+}
+
+const source_class source_sqs = {
+    .name = "sqs",
+    .options = options,
+    .has_coordinates = true,
+    .shares_order = true,
+    .open = sqs_open,
+    .check = sqs_check,
+    .note = sqs_note,
+    .fetch = sqs_fetch,
+    .acknowledge = sqs_acknowledge,
+    .give_back = sqs_give_back,
+    .positions = sqs_positions,
+    .publish = sqs_publish,
+    .close = sqs_close,
+};

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* sqs_message.c: see sqs_message.h. */
+#include "sqs_message.h"
+
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arena.h"
+#include "aws_sign.h"
+#include "sqs.h"
+
+#define KEY_HEADER "Pgonce-Key"
+
+static const char *text_at(const json_t *object, const char *name)
+{
+	return json_string_value(json_object_get(object, name));
+}
+
+static size_t decoded_bytes(const char *base64)
+{
+	return strlen(base64) / 4 * 3;
+}
+
+/* Base64 into *place, which moves on; data NULL: it is none. */
+static once_bytes decode(const char *base64, char **place)
+{
+	size_t length = strlen(base64);
+	char *to = *place;
+	int bytes = length % 4 == 0 ? EVP_DecodeBlock((unsigned char *)to, (const unsigned char *)base64, (int)length) : -1;
+
+	if (bytes < 0) {
+		return (once_bytes){0};
+	}
+	for (size_t i = length; i > 0 && base64[i - 1] == '=' && bytes > 0; i--) {
+		bytes--;
+	}
+	*place += bytes + 1;
+	return (once_bytes){.data = to, .length = (size_t)bytes};
+}
+
+/* ---- headers */
+
+static once_bytes bytes_of_text(const json_t *text)
+{
+	return (once_bytes){.data = json_string_value(text), .length = json_string_length(text)};
+}
+
+/* An attribute's value: text as it is; bytes decoded, into *place. */
+static once_bytes value_of(const json_t *attribute, char **place)
+{
+	const char *binary = text_at(attribute, "BinaryValue");
+
+	return binary != NULL ? decode(binary, place) : bytes_of_text(json_object_get(attribute, "StringValue"));
+}
+
+/* A value in what our own sink packs together: a text, or {"base64": ...}. */
+static once_bytes packed_value(const json_t *value, char **place)
+{
+	const char *base64 = text_at(value, "base64");
+
+	return base64 != NULL ? decode(base64, place) : bytes_of_text(value);
+}
+
+/* Of the attribute in which our own sink packs what has none of its own; NULL: there is none. */
+static json_t *unpacked(const json_t *attributes)
+{
+	const char *text = text_at(json_object_get(attributes, AWS_REST_NAME), "StringValue");
+	json_t *packed = text == NULL ? NULL : json_loads(text, 0, NULL);
+
+	if (packed != NULL && !json_is_object(packed)) {
+		json_decref(packed);
+		packed = NULL;
+	}
+	return packed;
+}
+
+static size_t binary_bytes(json_t *attributes, const char *member)
+{
+	const char *name;
+	json_t *each;
+	size_t bytes = 0;
+
+	json_object_foreach(attributes, name, each)
+	{
+		const char *binary = text_at(each, member);
+		bytes += binary == NULL ? 0 : decoded_bytes(binary) + 1;
+	}
+	return bytes;
+}
+
+static void add_headers(delivery *made, json_t *attributes, json_t *packed, char **place)
+{
+	source_header *header = made->headers;
+	const char *name;
+	json_t *each;
+
+	json_object_foreach(attributes, name, each)
+	{
+		if (packed == NULL || strcmp(name, AWS_REST_NAME) != 0) {
+			*header++ = (source_header){.name = name, .value = value_of(each, place)};
+		}
+	}
+	json_object_foreach(packed, name, each)
+	{
+		*header++ = (source_header){.name = name, .value = packed_value(each, place)};
+	}
+	made->message.header_count = (size_t)(header - made->headers);
+}
+
+/* ---- a message */
+
+static bool has_header(const delivery *delivery, const char *name)
+{
+	for (size_t i = 0; i < delivery->message.header_count; i++) {
+		if (strcmp(delivery->headers[i].name, name) == 0) {
+			return true;
+		}
+	}
+	return false;
+}
+
+static bool begins_with(const char *text, const char *prefix)
+{
+	return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+const char *sqs_message_group(const delivery *delivery)
+{
+	const char *group = text_at(json_object_get(delivery->owned, "Attributes"), "MessageGroupId");
+
+	return group == NULL ? "" : group;
+}
+
+/* The group; where our own sink made one up, the key is in the headers, or there is none. */
+static once_bytes key_of(const delivery *delivery)
+{
+	const char *group = sqs_message_group(delivery);
+
+	if (group[0] == '\0' || begins_with(group, AWS_GROUP_OF_ONE) ||
+	    (begins_with(group, AWS_GROUP_HASHED) && has_header(delivery, KEY_HEADER))) {
+		return (once_bytes){0};
+	}
+	return (once_bytes){.data = group, .length = strlen(group)};
+}
+
+delivery *sqs_message_wrap(json_t *message, const char *queue)
+{
+	const char *id = text_at(message, "MessageId"), *handle = text_at(message, "ReceiptHandle");
+	const json_t *body = json_object_get(message, "Body");
+	json_t *attributes = json_object_get(message, "MessageAttributes");
+	const char *sent = text_at(json_object_get(message, "Attributes"), "SentTimestamp");
+	char *text = NULL;
+
+	if (id == NULL || handle == NULL || !json_is_string(body)) {
+		return NULL;
+	}
+	json_t *packed = unpacked(attributes);
+	size_t coordinates_bytes = strlen(queue) + strlen(id) + 2;
+	size_t text_bytes = coordinates_bytes + binary_bytes(attributes, "BinaryValue") + binary_bytes(packed, "base64");
+	delivery *made = delivery_new(json_object_size(attributes) + json_object_size(packed), text_bytes + 4, &text);
+	made->owned = json_incref(message);
+	if (packed != NULL) {
+		/* Headers borrow from it: it lives as long as the message. */
+		json_object_set_new(message, AWS_REST_NAME, packed);
+	}
+	made->reply = handle;
+	made->created_ms = sent == NULL ? 0 : strtoll(sent, NULL, 10);
+	made->message.topic = queue;
+	made->message.payload = bytes_of_text(body);
+	made->message.coordinates = text;
+	text += snprintf(text, coordinates_bytes, "%s/%s", queue, id) + 1;
+	add_headers(made, attributes, packed, &text);
+	made->message.key = key_of(made);
+	return made;
+}
+
+/* ---- and back */
+
+/* Of this copy alone: one that is sent again is better than one that is taken for another. */
+static bool make_id(char id[AWS_SHA256_HEX_BYTES])
+{
+	unsigned char bytes[16];
+
+	if (RAND_bytes(bytes, sizeof bytes) != 1) {
+		return false;
+	}
+	for (size_t i = 0; i < sizeof bytes; i++) {
+		snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+	}
+	return true;
+}
+
+json_t *sqs_message_copy(const source_message *message, const source_header *more, size_t more_count, bool fifo)
+{
+	aws_header *headers = memory_array(NULL, message->header_count + more_count + 1, sizeof *headers);
+	aws_attributes attributes;
+	char group[AWS_GROUP_BYTES], id[AWS_SHA256_HEX_BYTES];
+	size_t count = 0;
+	json_t *copy = NULL;
+
+	/* What is said of the copy comes first: the others may have to share an attribute. */
+	for (size_t i = 0; i < more_count; i++) {
+		headers[count++] = (aws_header){.name = more[i].name, .value = more[i].value};
+	}
+	for (size_t i = 0; i < message->header_count; i++) {
+		headers[count++] = (aws_header){.name = message->headers[i].name, .value = message->headers[i].value};
+	}
+	aws_attributes_make(headers, count, &attributes);
+	if (make_id(id)) {
+		aws_group(message->key, id, group);
+		copy = sqs_message(message->payload, &attributes, fifo ? group : NULL, id);
+	}
+	aws_attributes_clear(&attributes);
+	free(headers);
+	return copy;
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * sqs_message.h: a message of SQS as a delivery, and back as a message to send. Used by
+ * source_sqs.c alone.
+ */
+#pragma once
+
+#include <jansson.h>
+
+#include "aws_attributes.h"
+#include "delivery.h"
+
+/*
+ * Of an answer's `message`, which is kept (delivery->owned): json_decref and free() end it. reply
+ * is its receipt handle. NULL: it is none. queue: the queue's name, which outlives it.
+ */
+delivery *sqs_message_wrap(json_t *message, const char *queue);
+/* The group that it stands in; "" in a queue without FIFO. */
+const char *sqs_message_group(const delivery *delivery);
+/* A copy as SendMessage has it, with `more` headers; NULL: it is no text. */
+json_t *sqs_message_copy(const source_message *message, const source_header *more, size_t more_count, bool fifo);

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/* sqs_queue.c: see sqs_queue.h. */
+#include "sqs_queue.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "sqs.h"
+
+#define RETENTION_MOST_MS (INT64_C(14) * 86400000)
+
+/* NULL: they were not given; *forbidden: they may not be read. */
+static json_t *ask_attributes(const sqs_queue_want *want, const char *url, bool *forbidden,
+                              char problem[BROKER_PROBLEM_BYTES])
+{
+	aws_call call = {0};
+	json_t *attributes = NULL;
+
+	if (sqs_call(&call, "AmazonSQS.GetQueueAttributes",
+	             json_pack("{s:s, s:[s]}", "QueueUrl", url, "AttributeNames", "All"))) {
+		aws_do(want->client, &call);
+		json_t *answer = call.result == AWS_DONE ? json_loadb(call.answer, call.answer_length, 0, NULL) : NULL;
+		attributes = json_incref(json_object_get(answer, "Attributes"));
+		json_decref(answer);
+	}
+	snprintf(problem, BROKER_PROBLEM_BYTES, "%s",
+	         call.problem[0] != '\0' ? call.problem : "what answers there is not SQS: it gives no attributes");
+	*forbidden = call.result == AWS_REFUSED && strncmp(call.code, "AccessDenied", strlen("AccessDenied")) == 0;
+	aws_call_clear(&call);
+	return attributes;
+}
+
+static void say_redrive(const sqs_queue_want *want, const char *redrive, char problem[BROKER_PROBLEM_BYTES])
+{
+	json_t *policy = json_loads(redrive, 0, NULL);
+	const json_t *most = json_object_get(policy, "maxReceiveCount");
+	char number[24];
+
+	snprintf(number, sizeof number, "%" PRId64, (int64_t)json_integer_value(most));
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "the queue %.80s has a redrive policy: after %.20s deliveries it moves a message that nothing has "
+	         "handled; remove it, or say redrive = allow",
+	         sqs_name(want->queue), json_is_string(most) ? json_string_value(most) : number);
+	json_decref(policy);
+}
+
+/* Who may not read the attributes gets what is safe without them. */
+static bool fits(const sqs_queue_want *want, const char *url, int64_t *retention_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+	bool forbidden = false;
+	json_t *attributes = ask_attributes(want, url, &forbidden, problem);
+	const char *retention = json_string_value(json_object_get(attributes, "MessageRetentionPeriod"));
+	const char *redrive = json_string_value(json_object_get(attributes, "RedrivePolicy"));
+	bool good = attributes != NULL || forbidden;
+
+	*retention_ms = retention == NULL ? RETENTION_MOST_MS : strtoll(retention, NULL, 10) * 1000;
+	if (forbidden) {
+		service_log(want->service, SERVICE_WARNING, "attributes",
+		            "problem=%s hint=\"whether the queue has a redrive policy is not known\"",
+		            service_quote(problem, quoted));
+	} else if (redrive != NULL && redrive[0] != '\0' && !want->allows_redrive) {
+		say_redrive(want, redrive, problem);
+		good = false;
+	}
+	json_decref(attributes);
+	return good;
+}
+
+bool sqs_queue_find(const sqs_queue_want *want, char **url, int64_t *retention_ms, char problem[BROKER_PROBLEM_BYTES])
+{
+	char *found = NULL;
+
+	if (sqs_find(want->client, want->queue, &found, problem) != AWS_DONE || !fits(want, found, retention_ms, problem)) {
+		free(found);
+		return false;
+	}
+	*url = found;
+	return true;
+}

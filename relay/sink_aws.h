@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * sink_aws.h: what the sinks of SQS and SNS share (sink_aws.c): the thread that takes events from
+ * the flight, the calls that are out, and what becomes of their events. What a call looks like is
+ * said by an aws_sink_class, a row for each of the two. Used by sink_sqs.c and sink_sns.c alone.
+ */
+#pragma once
+
+#include "aws.h"
+#include "aws_attributes.h"
+#include "flight.h"
+
+#define AWS_PARCEL_MAX 10
+
+/* Events of one destination that go by one call. */
+typedef struct aws_parcel {
+	aws_call call;
+	flight_item *items[AWS_PARCEL_MAX];
+	size_t count;
+	size_t bytes; /* of all of them */
+	struct aws_parcel *next;
+} aws_parcel;
+
+typedef struct aws_sink_class {
+	const char *name;  /* "sqs" */
+	size_t events_max; /* of a call */
+	size_t event_bytes_max;
+	/* NULL, or why an event cannot go there. */
+	const char *(*refuse)(const sink_message *message);
+	/*
+	 * Fills the parcel's call; may wait for answers about the destination. AWS_DONE: it is to be
+	 * sent. Else problem: the parcel's events are refused (AWS_REFUSED) or kept for later.
+	 */
+	aws_result (*build)(aws_client *client, void **own, aws_parcel *parcel, char problem[BROKER_PROBLEM_BYTES]);
+	/* What the answer (2xx) says of each event: answers[i] and problems[i]. False: it is none. */
+	bool (*read)(const aws_parcel *parcel, sink_verdict verdicts[AWS_PARCEL_MAX],
+	             char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES]);
+	void (*free_own)(void *own);
+} aws_sink_class;
+
+/* The attributes of an event; clear them. */
+void aws_sink_attributes(const sink_message *message, aws_attributes *attributes);
+/* The MessageGroupId of an event. */
+void aws_sink_group(const sink_message *message, char group[AWS_GROUP_BYTES]);
+
+/* The parts of a sink_class. */
+bool aws_sink_open(const aws_sink_class *class, const config_option *options, const service *service,
+                   const config *config, const config_section *section, sink **result, char **problem);
+bool aws_sink_check(const aws_sink_class *class, const config_option *options, const config *config,
+                    const config_section *section, char **problem);
+bool aws_sink_send(sink *sink, sink_message *message);
+size_t aws_sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t most);
+void aws_sink_permit(sink *sink, int64_t until_ms);
+void aws_sink_close(sink *sink);

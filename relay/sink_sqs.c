@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * sink_sqs.c: the sink of Amazon SQS: events by SendMessageBatch, ten at a time, each judged by
+ * itself. To a FIFO queue the aggregate is the group, so that its order is kept, and the event's id
+ * is the deduplication id: what is sent again within five minutes is stored once.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+#include "sink.h"
+#include "sink_aws.h"
+#include "sqs.h"
+
+static const config_option options[] = {AWS_OPTION_ROWS("sqs"), {.name = NULL}};
+
+/* A queue whose URL is known. */
+typedef struct queue {
+	char *name, *url;
+	struct queue *next;
+} queue;
+
+static void free_queues(void *own)
+{
+	for (queue *next = NULL, *each = own; each != NULL; each = next) {
+		next = each->next;
+		free(each->name);
+		free(each->url);
+		free(each);
+	}
+}
+
+static aws_result url_of(aws_client *client, void **own, const char *name, const char **url,
+                         char problem[BROKER_PROBLEM_BYTES])
+{
+	for (const queue *each = *own; each != NULL; each = each->next) {
+		if (strcmp(each->name, name) == 0) {
+			*url = each->url;
+			return AWS_DONE;
+		}
+	}
+	char *found = NULL;
+	aws_result result = sqs_find(client, name, &found, problem);
+	if (result == AWS_DONE) {
+		queue *made = memory_take(sizeof *made);
+		*made = (queue){.name = memory_copy(name), .url = found, .next = *own};
+		*own = made;
+		*url = made->url;
+	}
+	return result;
+}
+
+static const char *refuse(const sink_message *message)
+{
+	return sqs_is_queue(message->destination) ? NULL : "is neither a name nor the URL of a queue: change the route";
+}
+
+static json_t *entry_of(const sink_message *message, size_t number, bool fifo)
+{
+	char group[AWS_GROUP_BYTES], id[24];
+	aws_attributes attributes;
+
+	aws_sink_attributes(message, &attributes);
+	aws_sink_group(message, group);
+	json_t *entry = sqs_message(message->body, &attributes, fifo ? group : NULL, message->event_id);
+	aws_attributes_clear(&attributes);
+	snprintf(id, sizeof id, "%zu", number);
+	if (entry != NULL) {
+		json_object_set_new(entry, "Id", json_string(id));
+	}
+	return entry;
+}
+
+static aws_result build(aws_client *client, void **own, aws_parcel *parcel, char problem[BROKER_PROBLEM_BYTES])
+{
+	const char *name = parcel->items[0]->message.destination;
+	const char *url = NULL;
+	aws_result found = url_of(client, own, name, &url, problem);
+	json_t *entries = found == AWS_DONE ? json_array() : NULL;
+
+	for (size_t i = 0; entries != NULL && i < parcel->count; i++) {
+		/* NULL is no value of an array, which json_pack says below. */
+		if (json_array_append_new(entries, entry_of(&parcel->items[i]->message, i, sqs_is_fifo(name))) != 0) {
+			json_decref(entries);
+			entries = NULL;
+		}
+	}
+	if (found != AWS_DONE) {
+		return found;
+	}
+	if (entries == NULL || !sqs_call(&parcel->call, "AmazonSQS.SendMessageBatch",
+	                                 json_pack("{s:s, s:o}", "QueueUrl", url, "Entries", entries))) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "its body or a header is no text in UTF-8, which SQS takes alone");
+		return AWS_REFUSED;
+	}
+	return AWS_DONE;
+}
+
+/* The entry of this number in a list of the answer; NULL: it is not there. */
+static json_t *find_entry(json_t *list, size_t number)
+{
+	size_t at;
+	json_t *each;
+	char id[24];
+
+	snprintf(id, sizeof id, "%zu", number);
+	json_array_foreach(list, at, each)
+	{
+		const char *its = json_string_value(json_object_get(each, "Id"));
+		if (its != NULL && strcmp(its, id) == 0) {
+			return each;
+		}
+	}
+	return NULL;
+}
+
+static bool is_throttled(const char *code)
+{
+	return strstr(code, "Throttl") != NULL || strcmp(code, "OverLimit") == 0;
+}
+
+static sink_verdict judge_failed(json_t *failed, char problem[BROKER_PROBLEM_BYTES])
+{
+	const char *code = json_string_value(json_object_get(failed, "Code"));
+	const char *text = json_string_value(json_object_get(failed, "Message"));
+	bool is_ours = json_is_true(json_object_get(failed, "SenderFault"));
+
+	code = code == NULL ? "failed" : code;
+	snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s%s%.160s", code, text == NULL ? "" : ": ", text == NULL ? "" : text);
+	return is_ours && !is_throttled(code) ? SINK_REFUSED : SINK_UNAVAILABLE;
+}
+
+static bool read_answer(const aws_parcel *parcel, sink_verdict verdicts[AWS_PARCEL_MAX],
+                        char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES])
+{
+	json_t *answer = json_loadb(parcel->call.answer, parcel->call.answer_length, 0, NULL);
+	json_t *successful = json_object_get(answer, "Successful");
+	json_t *failed = json_object_get(answer, "Failed");
+	bool is_answer = json_is_array(successful) || json_is_array(failed);
+
+	for (size_t i = 0; is_answer && i < parcel->count; i++) {
+		json_t *stored = find_entry(successful, i), *wrong = find_entry(failed, i);
+		problems[i][0] = '\0';
+		if (stored != NULL && json_is_string(json_object_get(stored, "MessageId"))) {
+			verdicts[i] = SINK_DELIVERED;
+		} else if (wrong != NULL) {
+			verdicts[i] = judge_failed(wrong, problems[i]);
+		} else {
+			verdicts[i] = SINK_UNAVAILABLE;
+			snprintf(problems[i], BROKER_PROBLEM_BYTES, "the answer to the batch says nothing of it");
+		}
+	}
+	json_decref(answer);
+	return is_answer;
+}
+
+static const aws_sink_class class = {
+    .name = "sqs",
+    .events_max = SQS_BATCH_MAX,
+    .event_bytes_max = SQS_MESSAGE_BYTES_MAX,
+    .refuse = refuse,
+    .build = build,
+    .read = read_answer,
+    .free_own = free_queues,
+};
+
+/* ---- what is to be known of it */
+
+static void put_note(FILE *to, char *note)
+{
+	fprintf(to, "%s%s", ftell(to) > 0 ? "\n" : "", note);
+	free(note);
+}
+
+/* The queues of the routes; without one every topic goes to a queue of its name. */
+static char *note_sqs(const config *config, const config_section *section)
+{
+	char *notes = NULL;
+	size_t length = 0;
+	FILE *to = open_memstream(&notes, &length);
+	bool any = false, fifo = false;
+
+	for (size_t i = 0; to != NULL && i < section->entry_count; i++) {
+		const config_entry *entry = &section->entries[i];
+		const char *arrow = strcmp(entry->name, "route") == 0 ? strstr(entry->value, "->") : NULL;
+		if (arrow == NULL) {
+			continue;
+		}
+		any = true;
+		arrow += strlen("->") + strspn(arrow + strlen("->"), " \t");
+		fifo = fifo || sqs_is_fifo(arrow);
+		if (!sqs_is_fifo(arrow)) {
+			put_note(to,
+			         config_problem(config, section, entry,
+			                        "a queue without FIFO hands events out in any order, and now and then one twice"));
+		}
+	}
+	if (to != NULL && !any) {
+		put_note(to,
+		         config_problem(config, section, NULL,
+		                        "without a route each topic goes to a queue of its name, without FIFO: in any order"));
+	}
+	if (to != NULL && fifo) {
+		put_note(to, config_problem(
+		                 config, section, NULL,
+		                 "a FIFO queue drops a repeat within five minutes, a replay too; a later one it stores again"));
+	}
+	if (to == NULL || fclose(to) != 0) {
+		free(notes);
+		return NULL;
+	}
+	return notes;
+}
+
+static bool open_sqs(const service *service, const config *config, const config_section *section, sink **result,
+                     char **problem)
+{
+	return aws_sink_open(&class, options, service, config, section, result, problem);
+}
+
+static bool check_sqs(const config *config, const config_section *section, char **problem)
+{
+	return aws_sink_check(&class, options, config, section, problem);
+}
+
+const sink_class sink_sqs = {
+    .name = "sqs",
+    .options = options,
+    .in_flight = 1000,
+    .open = open_sqs,
+    .check = check_sqs,
+    .note = note_sqs,
+    .send = aws_sink_send,
+    .poll = aws_sink_poll,
+    .permit = aws_sink_permit,
+    .close = aws_sink_close,
+};
