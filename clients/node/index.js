@@ -31,6 +31,8 @@ class Once {
   /** pool: of pg. tenant: of calls that name none. */
   constructor(pool, {tenant = ''} = {}) {
     if (typeof pool?.connect !== 'function' || typeof pool.query !== 'function' || !('totalCount' in pool)) throw new TypeError('pgonce: new Once(pool) needs a Pool of pg');
+    // An idle connection that the server ends is no error here: the pool makes another one. Where nobody listens, the process would end.
+    if (pool.listenerCount?.('error') === 0) pool.on('error', () => {});
     this.#pool = pool;
     this.#tenant = tenant;
   }

@@ -15,17 +15,21 @@ const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired
 /** A connection of the pool, whose loss is seen: pg emits it where nobody listens, which would end the process. */
 class Session {
   static async open(pool) {
-    let client;
+    let session;
     try {
-      client = await pool.connect();
+      // Listens at once: what has come in one packet with the connection's first answer is handled before a promise is.
+      session = await new Promise((resolve, reject) => {
+        pool.connect((error, client) => (error ? reject(error) : resolve(new Session(client))));
+      });
     } catch (error) {
       throw errors.isAnswer(error) && error.code !== '57P03' && error.code !== '53300' ? error : errors.ofConnection(error);
     }
-    if (!client.connection?.parse) {
-      client.release();
+    if (!session.client.connection?.parse) {
+      session.open = false;
+      await session.close();
       throw new TypeError('pgonce: a Pool of pg is needed; pg-native is not supported');
     }
-    return new Session(client);
+    return session;
   }
 
   constructor(client) {

@@ -5,9 +5,12 @@
 const assert = require('node:assert/strict');
 const fs = require('node:fs');
 const nodeHttp = require('node:http');
+const net = require('node:net');
 const path = require('node:path');
 const {after, before, beforeEach, test} = require('node:test');
 const {randomUUID} = require('node:crypto');
+
+const {Pool} = require('pg');
 
 const {Active, Failed, InDoubt, LeaseLost, NotDone, Once, OnceError, OutcomeUnknown, keyOfHeader} = require('..');
 const {poolOf, startForwarder, startServer} = require('./support');
@@ -355,4 +358,41 @@ test('problems, headers and codes are those of the gateway and of the contract',
 test("the version is the release's", () => {
   const [, version] = fs.readFileSync(path.join(__dirname, '../../../meson.build'), 'utf8').match(/^ {2}version: '([^']+)'/m);
   assert.equal(require('../package.json').version, version);
+});
+
+/** A server that says whatever is given to whoever connects, in one packet. */
+async function said(...messages) {
+  const server = net.createServer((socket) => socket.once('data', () => socket.end(Buffer.concat(messages))).on('error', () => {}));
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return server;
+}
+
+const message = (kind, ...fields) => {
+  const body = Buffer.concat(fields.map((field) => (Buffer.isBuffer(field) ? field : Buffer.from(`${field}\0`))));
+  const size = Buffer.alloc(4);
+  size.writeInt32BE(body.length + 4);
+  return Buffer.concat([Buffer.from(kind), size, body]);
+};
+const READY = [message('R', Buffer.alloc(4)), message('Z', Buffer.from('I'))];
+const ENDED = message('E', 'SFATAL', 'VFATAL', 'C57P01', 'Mterminating connection due to administrator command', Buffer.alloc(1));
+
+test('a connection that is ended in the packet that opens it is a lost connection, and not the end of the process', async () => {
+  const server = await said(...READY, ENDED);
+  const pool = new Pool({host: '127.0.0.1', port: server.address().port, user: 'postgres', database: 'x', max: 1});
+  const once = new Once(pool);
+  await assert.rejects(once.run('orders', 'key', {}, async () => {}, {deadlineMs: 300}), (error) => error.code === 'connection' && error.retryable);
+  await pool.end();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+test('an idle connection that the server ends is not the end of a process that nobody told to listen', async () => {
+  const pool = new Pool({host: '127.0.0.1', port: server.port, user: server.user, database: server.database, application_name: 'idle'});
+  const once = new Once(pool);
+  const place = (name) => once.run('orders', `${key} ${name}`, {}, async (tx) => void (await insert(tx)));
+  await place('before');
+  const gone = new Promise((resolve) => pool.once('remove', resolve));
+  assert.equal((await server.program.tell('terminate idle')).ended, 1);
+  await gone;
+  assert.equal((await place('after')).replayed, false);
+  await pool.end();
 });
