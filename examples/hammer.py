@@ -253,7 +253,7 @@ class Run:
 
     def tail(self):
         size = self.log.seek(0, os.SEEK_END)
-        self.log.seek(max(0, size - 200000))
+        self.log.seek(max(0, size - 8000))
         return self.log.read().decode(errors="replace")
 
     # ---- The clients.
@@ -347,7 +347,7 @@ class Run:
             return json.load(answer)[what[1]]
 
     def judge(self, answers):
-        wrong = [f"{path}, key-{number} has {len(said)} answers: {sorted(said)}" for (path, number), said in answers.items() if len(said) != 1]
+        two = [f"{path}, key-{number} has {len(said)} answers: {sorted(said)}" for (path, number), said in answers.items() if len(said) != 1]
         # What is shipped comes after the answer.
         end = time.monotonic() + (PATIENCE_S if self.example.beside else 0)
         while True:
@@ -357,15 +357,15 @@ class Run:
             for job in self.beside.values():
                 job.look_after()
             time.sleep(0.2)
-        wrong += [f"{name}: {number} for {self.count} keys" for name, number in found.items() if number != self.count]
+        wrong = [f"{name}: {number} for {self.count} keys" for name, number in found.items() if number != self.count]
         if self.service.deaths:
             wrong.append(f"the service has ended by itself {self.service.deaths} times")
         lost = sum(self.forwarder.tell(f"fired {rule}")["fired"] for rule in self.rules)
         if not (self.kills and lost and self.ended_backends):
             wrong.append("too little has happened to it: more keys are needed")
+        wrong += two[:10] + ([f"... and {len(two) - 10} more"] if len(two) > 10 else [])
         if wrong:
-            more = f"\n... and {len(wrong) - 10} more" if len(wrong) > 10 else ""
-            raise Failed("\n".join(wrong[:10]) + more + f"\n{self.tail()}")
+            raise Failed("\n".join(wrong) + f"\n{self.tail()}")
         print(
             f"{self.name}: {len(answers)} keys, {3 * len(answers)} exchanges, {CLIENTS} clients. Killed {self.kills} times; {self.ended_backends} backends ended, "
             f"{lost} COMMITs unacknowledged. One effect and one answer for each key: {', '.join(f'{number} {name}' for name, number in found.items())}", flush=True
