@@ -34,7 +34,7 @@ from harness.postgres import tied  # noqa: E402
 CLIENTS = 64
 PATIENCE_S = 300  # for one answer: the service starts anew meanwhile, on a machine with other work
 KILLS_AT = 0.25, 0.5, 0.75  # of the answers
-COMMANDS = ROOT / "build/cli/pgonce"
+COMMAND = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
 
 
 @dataclasses.dataclass
@@ -219,7 +219,7 @@ class Run:
         self.port, provider_port = free_port(), free_port()
         self.addresses = {
             "port": self.port, "host": at["host"], "database_port": at["port"], "database": told["database"], "dsn": told["dsn"],
-            "url": f"postgresql://{told['user']}@{at['host']}:{at['port']}/{told['database']}", "pgonce": COMMANDS,
+            "url": f"postgresql://{told['user']}@{at['host']}:{at['port']}/{told['database']}", "pgonce": COMMAND,
             "provider_port": provider_port, "provider": f"http://127.0.0.1:{provider_port}",
         }  # fmt: skip
         if self.example.kafka:
@@ -379,7 +379,7 @@ def missing(name):
         from harness.kafka import jars
 
         found += [jars()[1]] if jars()[1] else []
-        found += [] if COMMANDS.exists() else [f"{COMMANDS} is not built"]
+        found += [] if COMMAND.exists() else [f"{COMMAND} is not built"]
     return found
 
 

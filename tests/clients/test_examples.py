@@ -72,7 +72,7 @@ def tree():
     """A checkout in which examples may be built and broken. Its path is short, for the sockets in it."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-ex-", dir="/tmp"))
     directory.chmod(0o755)
-    for name in ("clients", "tests", "build"):
+    for name in ("clients", "tests"):
         (directory / name).symlink_to(ROOT / name)
     yield directory
     shutil.rmtree(directory)
@@ -123,7 +123,7 @@ def line_and_question(readme):
 def test_it_runs_by_the_one_line_of_its_readme(tree, example):
     require(example)
     folder = copied(tree, example)
-    pgonce = ROOT / "build/cli/pgonce"
+    pgonce = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "cli/pgonce"
     line, question = line_and_question((folder / "README.md").read_text())
     ports = {named: str(free_port()) for named in re.findall(r"127\.0\.0\.1:(\d+)|--port (\d+)", question + line) for named in named if named}
     for named, port in ports.items():

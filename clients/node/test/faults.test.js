@@ -396,3 +396,37 @@ test('an idle connection that the server ends is not the end of a process that n
   assert.equal((await place('after')).replayed, false);
   await pool.end();
 });
+
+test('what an effect sends after its transaction is refused: the connection is the next one\'s by then', async () => {
+  let leaked;
+  await run(once, async (tx) => {
+    leaked = tx;
+    await insert(tx);
+  });
+  await assert.rejects(insert(leaked), (error) => error.code === 'not_in_transaction');
+  assert.equal((await new Promise((resolve) => leaked.query('SELECT 1', resolve))).code, 'not_in_transaction');
+  await assert.rejects(once.emit(leaked, 'late', {}), (error) => error.code === 'not_in_transaction');
+  await once.consume('late', key, {}, async (tx) => {
+    leaked = tx;
+  });
+  await assert.rejects(insert(leaked), (error) => error.code === 'not_in_transaction');
+  assert.equal(await effects(), 1);
+});
+
+test('what a handler sends after its answer is refused, and what it has sent before belongs to it', async () => {
+  const late = new Promise((resolve, reject) => {
+    const app = nodeHttp.createServer(once.http({scope: 'orders', tenant: false}, async (req, res) => {
+      const first = insert(req.pgonce.tx); // not awaited, and before the answer all the same
+      res.end('done');
+      await first;
+      resolve({app, late: insert(req.pgonce.tx).then(() => 'ran', (error) => error.code)});
+    }));
+    app.listen(0, '127.0.0.1', () => {
+      nodeHttp.request({port: app.address().port, method: 'POST', headers: {'Idempotency-Key': key}}).on('response', (res) => res.resume().on('end', () => app.close())).on('error', reject).end();
+    });
+  });
+  const told = await late;
+  assert.equal(await told.late, 'not_in_transaction');
+  await new Promise((resolve) => (told.app.listening ? told.app.once('close', resolve) : resolve()));
+  assert.equal(await effects(), 1);
+});
