@@ -49,6 +49,7 @@ class Example:
     environment: dict = dataclasses.field(default_factory=dict)
     beside: dict = dataclasses.field(default_factory=dict)  # what runs besides, and is not hammered but for the backends: name: command
     killed: tuple = ()  # those of beside that are killed with the service
+    consumer: str = None  # the one of beside to which everything is delivered again in the end, as to another group
     again: list = None  # a command that somebody gives every few seconds
     commit: tuple = ("COMMIT",)  # as the drivers spell it
     kafka: bool = False
@@ -104,9 +105,10 @@ EXAMPLES = {
             "shipments": "SELECT count(*) FROM shipment",
         },
         # Statements go as text: the forwarder knows COMMIT by it.
-        environment={"DATABASE_URL": "{url}?sslmode=disable&default_query_exec_mode=exec", "KAFKA_BROKERS": "{kafka}"},
+        environment={"DATABASE_URL": "{url}?sslmode=disable&default_query_exec_mode=exec", "KAFKA_BROKERS": "{kafka}", "KAFKA_GROUP": "shipping"},
         beside={"shipping": ["./orders", "ship"], "relay": ["{pgonce}", "relay", "--config", "{relay}", "--dsn", "{dsn}"]},
         killed=("shipping", "relay"),
+        consumer="shipping",
         commit=("COMMIT", "commit"),
         kafka=True,
     ),
@@ -226,7 +228,7 @@ class Run:
             from harness.kafka import Kafka
 
             broker = self.stack.enter_context(Kafka())
-            broker.create_topic("order.placed", 3)
+            broker.create_topic("order.placed")
             self.addresses["kafka"] = f"127.0.0.1:{broker.ports['PLAINTEXT']}"
             config = broker.directory / "pgonce.conf"
             config.write_text((self.folder / "pgonce.conf").read_text().replace("127.0.0.1:9092", self.addresses["kafka"]))
@@ -346,7 +348,18 @@ class Run:
         with urllib.request.urlopen(self.filled(what[0]), timeout=30) as answer:
             return json.load(answer)[what[1]]
 
+    def deliver_again(self):
+        """All that was delivered, and one event after it: when that one is there, the others have been, twice."""
+        (path,) = self.example.requests
+        self.beside[self.example.consumer].kill(again=False)
+        self.environment["KAFKA_GROUP"] = "again"
+        self.beside[self.example.consumer] = self.job(self.example.consumer, self.example.beside[self.example.consumer])
+        self.exchange((path, self.count))
+        self.count += 1
+
     def judge(self, answers):
+        if self.example.consumer:
+            self.deliver_again()
         two = [f"{path}, key-{number} has {len(said)} answers: {sorted(said)}" for (path, number), said in answers.items() if len(said) != 1]
         # What is shipped comes after the answer.
         end = time.monotonic() + (PATIENCE_S if self.example.beside else 0)

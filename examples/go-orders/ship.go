@@ -21,11 +21,14 @@ import (
 )
 
 func ship(ctx context.Context, pool *pgxpool.Pool, db *oncepgx.Client) error {
-	brokers := os.Getenv("KAFKA_BROKERS")
+	brokers, group := os.Getenv("KAFKA_BROKERS"), os.Getenv("KAFKA_GROUP")
 	if brokers == "" {
 		brokers = "127.0.0.1:9092"
 	}
-	kafka, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(brokers, ",")...), kgo.ConsumerGroup("shipping"), kgo.ConsumeTopics("order.placed"),
+	if group == "" {
+		group = "shipping"
+	}
+	kafka, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(brokers, ",")...), kgo.ConsumerGroup(group), kgo.ConsumeTopics("order.placed"),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DisableAutoCommit())
 	if err != nil {
 		return err
