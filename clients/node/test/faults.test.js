@@ -206,7 +206,7 @@ test('an error tells no key: not its text, not what it was caused by', async () 
 });
 
 test('a lease is renewed while the work goes on', {timeout: 20000}, async () => {
-  const claim = await once.claim('charges', key, {}, {leaseMs: 1000});
+  const claim = await once.claim('charges', key, {}, {leaseMs: 3000});
   const first = (await pool.query("SELECT lease_until FROM once.peek('charges', $1)", [key])).rows[0].lease_until;
   let now = first;
   while (now <= first) now = (await pool.query("SELECT lease_until, pg_sleep(0.05) FROM once.peek('charges', $1)", [key])).rows[0].lease_until;
@@ -429,4 +429,15 @@ test('what a handler sends after its answer is refused, and what it has sent bef
   assert.equal(await told.late, 'not_in_transaction');
   await new Promise((resolve) => (told.app.listening ? told.app.once('close', resolve) : resolve()));
   assert.equal(await effects(), 1);
+});
+
+test('a renewal that hangs loses the lease in time', async () => {
+  const narrow = poolOf(server, {max: 1});
+  const held = await new Once(narrow).claim('leases', key, {}, {leaseMs: 1500});
+  const taken = await narrow.connect(); // the only one: the renewal waits for it
+  const began = performance.now();
+  await new Promise((resolve) => held.signal.addEventListener('abort', resolve));
+  assert.ok(performance.now() - began < 15000 && held.signal.reason instanceof LeaseLost);
+  taken.release();
+  await narrow.end();
 });
