@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
-# registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run. Then the matrix of docs/clients.md is
-# compared with what has passed.
+# registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run, and its example is hammered
+# (tests/clients/test_examples.py). In the end the matrix of docs/clients.md is compared with what has passed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -22,6 +22,15 @@ for language in "$@"; do
 	status=0
 	"clients/$language/test.sh" || status=$?
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/clients/inbox/run.py "$language" || status=1
+	if [ $status -eq 0 ]; then
+		case $language in
+		node) example=express ;;
+		python) example=fastapi ;;
+		go) example=go-orders ;;
+		java) example=spring ;;
+		esac
+		PGONCE_EXAMPLES=$language /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/clients/test_examples.py -k "$example" || status=1
+	fi
 	case $status in
 	0) tested="$tested $language" ;;
 	77) left_out="$left_out $language (its toolchain is missing)" ;;

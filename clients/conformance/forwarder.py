@@ -9,6 +9,7 @@ text, or of a statement's name. Each rule fires once.
     lose_request TEXT            the connection is lost before the server sees it: {"rule": 1}
     lose_connection_after TEXT   the server gets it, and nobody waits for what becomes of it
     lose_answer TEXT             the server gets it and answers in full; the client never hears
+    fired RULE                   has it fired? {"fired": 1}, or 0
     wait RULE                    when that rule has fired and the connection is cut: {"fired": true}, or false after 20 s
     forget                       no rule is left: {"done": "forget"}"""
 
@@ -46,6 +47,8 @@ def main():
                 answer = {"rule": len(rules)}
             elif word == "wait":
                 answer = {"fired": rules[int(rest) - 1].fired.wait(20)}
+            elif word == "fired":
+                answer = {"fired": int(rules[int(rest) - 1].fired.is_set())}
             elif word == "forget":
                 proxy.rules.clear()
                 answer = {"done": word}

@@ -9,7 +9,7 @@ const {batch} = require('./lib/batch');
 const {express, fastify, http} = require('./lib/middleware');
 const {keyOfHeader} = require('./lib/key');
 const {traceparent, traced} = require('./lib/trace');
-const {Attempt, conclude, repeat, transact} = require('./lib/transaction');
+const {Attempt, conclude, lent, repeat, transact} = require('./lib/transaction');
 
 const {Failed, NotDone} = errors;
 
@@ -31,6 +31,8 @@ class Once {
   /** pool: of pg. tenant: of calls that name none. */
   constructor(pool, {tenant = ''} = {}) {
     if (typeof pool?.connect !== 'function' || typeof pool.query !== 'function' || !('totalCount' in pool)) throw new TypeError('pgonce: new Once(pool) needs a Pool of pg');
+    // An idle connection that the server ends is no error here: the pool makes another one. Where nobody listens, the process would end.
+    if (pool.listenerCount?.('error') === 0) pool.on('error', () => {});
     this.#pool = pool;
     this.#tenant = tenant;
   }
@@ -129,7 +131,7 @@ class Once {
       const said = await transact(this.#pool, async (session, settled) => {
         const [, {rows}] = await session.send([contract.begin(options.isolation), statement]);
         settled();
-        if (rows[0][0] === 'process') await effect(session.client);
+        if (rows[0][0] === 'process') await effect(lent(session));
         return {verdict: rows[0][0]};
       }, options);
       verdict(said.verdict);

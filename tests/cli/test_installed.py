@@ -2,6 +2,7 @@
 """What `make install` puts where: the programs, and all that goes with them; the documents lead to each other, the man pages can be read, and the units
 start what is there."""
 import configparser
+import contextlib
 import os
 import pathlib
 import re
@@ -21,7 +22,10 @@ pytestmark = pytest.mark.skipif("PGONCE_SANITIZED" in os.environ, reason="what i
 
 DOCUMENTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "dashboards", "examples/pgonce.conf"}
 DOCUMENTS |= {str(path.relative_to(ROOT)) for folder in ("docs", "tests/vectors") for path in (ROOT / folder).rglob("*") if path.is_file()}
-EXAMPLES = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.*") if path.is_file() and path.name != "meson.build" and path.suffix != ".pyc"}
+# What somebody has built in the folder of an example.
+BUILT = {"node_modules", "target", ".venv", "__pycache__", ".gitignore", "meson.build"}
+EXAMPLES = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").rglob("*.*") if path.is_file() and not BUILT & set(path.parts)}
+STRAY = ("examples/spring-payments/__pycache__", "examples/spring-payments/target", "examples/express-orders/node_modules", "examples/fastapi-payments/.venv")
 EXPECTED = (
     {"bin/pgonce", "include/pgonce.h", "LIB/libpgonce.a", "LIB/libpgonce.so", "LIB/libpgonce.so.1", "LIB/libpgonce.so.1.0.0", "LIB/pkgconfig/libpgonce.pc"}
     | {"lib/nginx/modules/ngx_http_once_module.so"}
@@ -35,6 +39,22 @@ EXPECTED = (
 @pytest.fixture(scope="module")
 def destination(tmp_path_factory):
     directory = tmp_path_factory.mktemp("installed")
+    strays = [ROOT / folder / f"stray-{os.getpid()}.pyc" for folder in STRAY]
+    made = [path.parent for path in strays if not path.parent.exists()]
+    for path in strays:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    try:
+        return installed(directory)
+    finally:
+        for path in strays:
+            path.unlink()
+        for folder in made:
+            with contextlib.suppress(OSError):  # somebody builds there meanwhile
+                folder.rmdir()
+
+
+def installed(directory):
     done = subprocess.run(["meson", "install", "--no-rebuild", "-C", BUILD, "--destdir", directory], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return directory
@@ -47,6 +67,8 @@ def prefix(destination):
 
 
 def test_all_of_it_is_installed_and_nothing_else(destination, prefix):
+    """Nor what is built in the folders of the examples: the fixture has left something of it there."""
+    assert not list(destination.rglob("stray-*"))
     library = next(prefix.rglob("libpgonce.a")).parent
     found = set()
     for path in destination.rglob("*"):

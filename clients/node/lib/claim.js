@@ -49,6 +49,8 @@ class Claim {
     const every = Math.max(leaseMs / 3, 10);
     const beat = async () => {
       const asked = performance.now();
+      // A network that says nothing lets no renewal end.
+      const overdue = setTimeout(() => this.#lose('the lease could not be renewed in time'), Math.max(0, this.#until - asked)).unref();
       try {
         const [renewed] = await ask(this.#pool, contract.renew(this.#intent, this.fence, this.#leaseMs));
         if (this.#timer === null) return;
@@ -58,6 +60,8 @@ class Claim {
         if (this.#timer === null) return;
         // Until the lease has passed it may still be renewed; after it nobody can know.
         if (performance.now() >= this.#until) return this.#lose('the lease could not be renewed in time');
+      } finally {
+        clearTimeout(overdue);
       }
       this.#timer = setTimeout(beat, Math.max(0, Math.min(every, this.#until - performance.now()))).unref();
     };

@@ -15,17 +15,22 @@ const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired
 /** A connection of the pool, whose loss is seen: pg emits it where nobody listens, which would end the process. */
 class Session {
   static async open(pool) {
-    let client;
+    let session;
     try {
-      client = await pool.connect();
+      // Listens at once: what has come in one packet with the connection's first answer is handled before a promise is.
+      session = await new Promise((resolve, reject) => {
+        const promised = pool.connect((error, client) => (error ? reject(error) : resolve(new Session(client))));
+        promised?.then?.((client) => resolve(new Session(client)), reject); // of a pool that somebody has wrapped
+      });
     } catch (error) {
       throw errors.isAnswer(error) && error.code !== '57P03' && error.code !== '53300' ? error : errors.ofConnection(error);
     }
-    if (!client.connection?.parse) {
-      client.release();
+    if (!session.client.connection?.parse) {
+      session.open = false;
+      await session.close();
       throw new TypeError('pgonce: a Pool of pg is needed; pg-native is not supported');
     }
-    return new Session(client);
+    return session;
   }
 
   constructor(client) {
@@ -50,7 +55,7 @@ class Session {
   /** Back to the pool, outside of a transaction; a connection of which that is not certain is closed. */
   async close() {
     if (this.closed) return;
-    this.closed = true;
+    this.over = this.closed = true;
     if (!this.lost && this.open !== false) {
       await this.send([contract.ROLLBACK]).catch(this.lose);
     }
@@ -60,12 +65,25 @@ class Session {
   }
 }
 
+/** The connection as an effect gets it. After the transaction it is the pool's, and a query would run on its own, or within somebody else's transaction. */
+function lent(session) {
+  const refuse = (args) => {
+    const error = new errors.OnceError('not_in_transaction', 'the transaction is over: await what belongs to the effect before its answer');
+    const callback = args.find((each) => typeof each === 'function');
+    if (callback) return void process.nextTick(callback, error);
+    if (typeof args[0]?.submit === 'function') throw error;
+    return Promise.reject(error);
+  };
+  const query = (...args) => (session.over ? refuse(args) : session.client.query(...args));
+  return new Proxy(session.client, {get: (client, name) => (name === 'query' ? query : Reflect.get(client, name))});
+}
+
 /** An effect's transaction that has begun: start said proceed. */
 class Attempt {
   constructor(session, intent) {
     this.session = session;
     this.intent = intent;
-    this.tx = session.client;
+    this.tx = lent(session);
     this.commitSent = false;
   }
 
@@ -92,6 +110,7 @@ class Attempt {
   async commit(...last) {
     const {session} = this;
     try {
+      session.over = true;
       if (session.lost) throw errors.ofConnection();
       this.commitSent = true;
       const results = await session.send([...last, contract.COMMIT]);
@@ -231,6 +250,7 @@ function transact(pool, work, options = {}) {
     let commitSent = false;
     try {
       const result = await work(session, settled);
+      session.over = true;
       if (session.lost) throw errors.ofConnection();
       commitSent = true;
       const [{tag}] = await session.send([contract.COMMIT]);
@@ -245,4 +265,4 @@ function transact(pool, work, options = {}) {
   }, options);
 }
 
-module.exports = {Attempt, Session, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};
+module.exports = {Attempt, Session, lent, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

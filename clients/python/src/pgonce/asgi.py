@@ -22,8 +22,9 @@ from .answer import HttpRequest
 
 try:
     from starlette.requests import Request
+    from starlette.responses import Response
 except ImportError:  # without Starlette a scope is passed as it is
-    Request = None  # type: ignore[assignment,misc]
+    Request = Response = None  # type: ignore[assignment,misc]
 
 _TX = "pgonce.tx"
 Message = Dict[str, Any]
@@ -35,6 +36,37 @@ def transaction(request: Request) -> Any:
     if scope.get(_TX) is None:
         raise errors.UsageError("this request is not protected, or has been answered: it has no transaction")
     return scope[_TX]
+
+
+def key_of(request: Request, *, strict: bool = False, key_length: int = 255) -> str:
+    """The key of a request that the middleware leaves alone, for a claim: by the header's grammar. Raises KeyMalformed."""
+    policy = _gate.Policy(scope="", tenant=None, strict=strict, key_length=key_length)
+    try:
+        return _gate.key_of(policy, _values(dict(request.scope), b"idempotency-key"))
+    except _gate.Refused as refused:
+        raise _KeyRefused(refused.answer) from None
+
+
+class _KeyRefused(errors.KeyMalformed):
+    """The Idempotency-Key is missing, sent twice, or malformed."""
+
+    def __init__(self, answer: http.Response) -> None:
+        super().__init__()
+        self.problem = answer
+
+
+async def problem(request: Request, error: Exception) -> Response:
+    """For app.add_exception_handler(OnceError, problem): what a claim raises, as the gateway's documents; a final failure as the answer that is stored."""
+    if not isinstance(error, errors.OnceError):
+        raise error
+    policy = _gate.Policy(scope="", tenant=None)
+    told = error.problem if isinstance(error, _KeyRefused) else _gate.answer_of(policy, error)
+    answer = Response(told.body, told.status)
+    del answer.headers["content-length"]
+    for name, value in told.headers:
+        answer.headers.append(name, value)
+    answer.headers["content-length"] = str(len(told.body))
+    return answer
 
 
 class _Exchange:
@@ -128,7 +160,7 @@ class OnceMiddleware:
 
         state: List[Message] = []
         try:
-            answer, _ = await drive_async(_gate.serve(Async, self.source(), policy, intent, handle))
+            answer, handled = await drive_async(_gate.serve(Async, self.source(), policy, intent, handle))
         except BaseException:
             await _stop(running)
             raise
@@ -137,9 +169,12 @@ class OnceMiddleware:
         try:
             await _answer(send, answer)
         finally:
-            for each in exchange:
-                each.settled.set_result(None)
-        for task in running:  # what comes after the answer: background tasks
+            if handled:
+                for each in exchange:
+                    each.settled.set_result(None)
+            else:  # what would come after the answer is about something that was not done
+                await _stop(running)
+        for task in running if handled else ():  # what comes after the answer: background tasks
             await task
 
 

@@ -82,7 +82,8 @@ class BaseClaim:
         return self._granted[-1]
 
     def _interval_s(self) -> float:
-        return max(0.05, self._one().lease_s / 3)
+        """Three times in a lease; sooner again after a renewal that failed."""
+        return max(0.05, min(self._one().lease_s / 3, (self._held_until - time.monotonic()) / 2))
 
     def _note_renewal(self, at: float) -> None:
         self._held_until = at + self._one().lease_s
@@ -90,10 +91,12 @@ class BaseClaim:
     def _report_of(self, raised: Optional[BaseException]) -> Dict[str, Any]:
         """What a claim that ends without a report says of itself: nobody knows, unless the exception says."""
         if isinstance(raised, errors.FinalFailure) and raised.answer is None:
+            # JSON as text, so that what is told now is what every retry will get: PostgreSQL spells jsonb its own way.
+            body = raised.body if isinstance(raised.body, (str, bytes, bytearray, type(None))) else dumps(raised.body)
             return {
                 "retryable": False,
                 "outcome": Outcome(
-                    status=raised.response_status, body=raised.body, headers=raised.headers, error_code=raised.code,
+                    status=raised.response_status, body=body, headers=raised.headers, error_code=raised.code,
                     error_message=raised.message or None,
                 ),
             }  # fmt: skip
@@ -142,6 +145,8 @@ class Claim(BaseClaim):
 
     def check(self) -> None:
         """Raises LeaseLost where the intent is no longer this attempt's: call it between the steps of long work."""
+        if time.monotonic() > self._held_until and self._source.renewable:  # also while a renewal hangs
+            self.lost.set()
         if self.lost.is_set():
             raise errors.LeaseLost()
 

@@ -6,6 +6,8 @@ import io.pgonce.OnceException.Stored;
 import java.time.Duration;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -55,6 +57,7 @@ public final class Claim implements AutoCloseable {
     private boolean closed;
     private boolean lost;
     private boolean interrupted;
+    private boolean renewing;
 
     private Claim(Once once, Sql.Name name, Options options, Sql.Claimed claimed, long askedNs) {
         this.once = once;
@@ -65,17 +68,23 @@ public final class Claim implements AutoCloseable {
             long leaseNs = TimeUnit.MILLISECONDS.toNanos(claimed.leaseMs());
             leaseEndsNs = askedNs + leaseNs;
             long everyNs = Math.max(1, (long) (leaseNs / BEATS_PER_LEASE));
-            beat = Heart.BEATS.scheduleWithFixedDelay(() -> beat(leaseNs), everyNs, everyNs, TimeUnit.NANOSECONDS);
+            beat = Heart.BEATS.scheduleWithFixedDelay(() -> tick(leaseNs), everyNs, everyNs, TimeUnit.NANOSECONDS);
         }
     }
 
-    /** One thread for all claims, made with the first. */
+    /**
+     * For all claims, made with the first: one thread that never waits, so that it sees each lease end in time; and those that renew, which a
+     * database or a pool may keep waiting, at most one for each claim.
+     */
     private static final class Heart {
-        static final ScheduledThreadPoolExecutor BEATS = new ScheduledThreadPoolExecutor(1, work -> {
-            Thread thread = new Thread(work, "pgonce-heartbeat");
+        static final ScheduledThreadPoolExecutor BEATS = new ScheduledThreadPoolExecutor(1, work -> daemon(work, "pgonce-heartbeat"));
+        static final ExecutorService RENEWALS = Executors.newCachedThreadPool(work -> daemon(work, "pgonce-renewal"));
+
+        static Thread daemon(Runnable work, String name) {
+            Thread thread = new Thread(work, name);
             thread.setDaemon(true);
             return thread;
-        });
+        }
 
         static {
             BEATS.setRemoveOnCancelPolicy(true);
@@ -195,6 +204,38 @@ public final class Claim implements AutoCloseable {
         return once.repeatable(connection -> Sql.renew(connection, name, claimed.fence(), seconds(options.lease)));
     }
 
+    private void tick(long leaseNs) {
+        synchronized (this) {
+            if (closed || reported || lost) {
+                return;
+            }
+            if (leaseEndsNs - System.nanoTime() <= 0) {
+                lose();
+                return;
+            }
+            if (renewing) {
+                return;
+            }
+            renewing = true;
+        }
+        Heart.RENEWALS.execute(() -> {
+            try {
+                beat(leaseNs);
+            } finally {
+                synchronized (this) {
+                    renewing = false;
+                }
+            }
+        });
+    }
+
+    /** The caller holds this claim's monitor. */
+    private void lose() {
+        lost = true;
+        interrupted = true;
+        worker.interrupt();
+    }
+
     private void beat(long leaseNs) {
         boolean mine;
         long askedNs = System.nanoTime();
@@ -210,15 +251,13 @@ public final class Claim implements AutoCloseable {
             }
         }
         synchronized (this) {
-            if (closed || reported) {
+            if (closed || reported || lost) {
                 return;
             }
             if (mine) {
                 leaseEndsNs = askedNs + leaseNs;
-            } else if (!lost) {
-                lost = true;
-                interrupted = true;
-                worker.interrupt();
+            } else {
+                lose();
             }
         }
     }

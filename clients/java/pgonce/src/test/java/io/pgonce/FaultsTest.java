@@ -478,7 +478,7 @@ class FaultsTest {
     void aLeaseRenewsItselfAndWhereItIsLostTheWorkIsInterrupted() throws Exception {
         String key = newKey();
         Once once = Once.over(direct);
-        Claim.Options options = Claim.Options.DEFAULT.lease(Duration.ofMillis(600));
+        Claim.Options options = Claim.Options.DEFAULT.lease(Duration.ofSeconds(3));
         try (Claim claim = once.claim("pay", key, REQUEST, options)) {
             Object first = server.rows("SELECT lease_until FROM once.peek('pay', '" + key + "')").get(0).get(0);
             await("SELECT lease_until > '" + first + "' FROM once.peek('pay', '" + key + "')");
@@ -487,6 +487,35 @@ class FaultsTest {
             assertThrows(InterruptedException.class, () -> TimeUnit.SECONDS.sleep(20));
             assertTrue(claim.lost());
             assertThrows(LeaseLostException.class, () -> claim.complete(Answer.of(201)));
+        }
+        assertFalse(Thread.currentThread().isInterrupted());
+    }
+
+    @Test
+    void aRenewalThatHangsLosesItsOwnLeaseInTimeAndNoOther() throws Exception {
+        Claim.Options options = Claim.Options.DEFAULT.lease(Duration.ofSeconds(3));
+        String other = newKey();
+        CountDownLatch silence = new CountDownLatch(1);
+        AtomicBoolean silent = new AtomicBoolean();
+        DataSource far = (DataSource) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {DataSource.class}, (proxy, method, arguments) -> {
+            if (silent.get()) {
+                silence.await();
+            }
+            return method.invoke(direct, arguments);
+        });
+        try (Claim healthy = Once.over(direct).claim("pay", other, REQUEST, options);
+                Claim hung = Once.over(far).claim("pay", newKey(), REQUEST, options)) {
+            silent.set(true);
+            try {
+                assertThrows(InterruptedException.class, () -> TimeUnit.SECONDS.sleep(20));
+            } finally {
+                silent.set(false);
+                silence.countDown();
+            }
+            assertTrue(hung.lost());
+            assertFalse(healthy.lost());
+            await("SELECT lease_until > clock_timestamp() FROM once.peek('pay', '" + other + "')");
+            assertTrue(healthy.complete(Answer.of(201)));
         }
         assertFalse(Thread.currentThread().isInterrupted());
     }

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: PostgreSQL
+"""A claim behind FastAPI without the middleware: the key by the header's grammar, what it raises as the gateway's documents, and the same bytes for each
+retry. And what comes after an answer that was not stored."""
+
+import asyncio
+import contextlib
+
+import fastapi
+import httpx
+import psycopg_pool
+import pytest
+from starlette.background import BackgroundTask
+from starlette.responses import JSONResponse
+
+import pgonce.aio
+from pgonce import http
+from pgonce.asgi import OnceMiddleware, key_of, problem, transaction
+
+from .test_faults import reach
+
+
+@contextlib.asynccontextmanager
+async def service(url, charge):
+    async with psycopg_pool.AsyncConnectionPool(url, min_size=0, max_size=4, open=False) as pool:
+        once = pgonce.aio.Once(pool)
+        app = fastapi.FastAPI()
+        app.add_exception_handler(pgonce.OnceError, problem)
+        work = once.effect(scope="claims", key="{key}")(charge)
+
+        @app.post("/charges", status_code=201)
+        async def make(amount: dict, request: fastapi.Request):
+            return await work(key_of(request), amount)
+
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop.test") as client:
+            yield client
+
+
+def told(response):
+    return response.status_code, response.content, response.headers.get("content-type")
+
+
+def document(name, more=""):
+    answer = http.problem(name, more)
+    return answer.status, answer.body, "application/problem+json"
+
+
+def exchange(db, charge, *requests):
+    async def main():
+        async with service(db.url, charge) as client:
+            return [told(await client.post("/charges", headers=headers, json=body)) for headers, body in requests]
+
+    return asyncio.run(main())
+
+
+def test_a_bad_key_is_refused_as_by_the_gateway(db):
+    async def charge(key, amount):
+        raise AssertionError
+
+    two = [("Idempotency-Key", "a"), ("Idempotency-Key", "a")]
+    missing, twice, malformed = exchange(db, charge, ({}, {}), (two, {}), ({"Idempotency-Key": '"open'}, {}))
+    assert missing == document("key-missing") and twice == document("key-repeated")
+    assert malformed == document("key-malformed", "The key begins with a quote and has no closing one.")
+
+
+def test_a_claim_runs_once_and_another_request_is_a_mismatch(db):
+    runs = []
+
+    async def charge(key, amount):
+        runs.append(key)
+        return {"charge": len(runs), "b": 1, "a": 2}
+
+    key = {"Idempotency-Key": '"claim-1"'}
+    first, again, other = exchange(db, charge, (key, {"amount": 1}), ({"Idempotency-Key": "claim-1"}, {"amount": 1}), (key, {"amount": 2}))
+    assert first == again == (201, b'{"charge":1,"b":1,"a":2}', "application/json") and runs == ["claim-1"]
+    assert other == document("mismatch")
+
+
+def test_work_that_breaks_off_is_in_doubt(db):
+    async def charge(key, amount):
+        raise httpx.ReadTimeout("late")
+
+    async def main():
+        async with service(db.url, charge) as client:
+            with pytest.raises(httpx.ReadTimeout):
+                await client.post("/charges", headers={"Idempotency-Key": "doubt"}, json={})
+            return told(await client.post("/charges", headers={"Idempotency-Key": "doubt"}, json={}))
+
+    assert asyncio.run(main()) == document("in-doubt")
+
+
+@pytest.mark.parametrize("body", [{"error": "declined", "a": "é"}, "declined\\x", b"\x00\xff", None])
+def test_a_final_failure_is_the_same_bytes_for_the_first_caller_and_each_retry(db, body):
+    async def charge(key, amount):
+        raise pgonce.FinalFailure("declined", status=402, body=body, headers={"Content-Type": "application/x-own"})
+
+    request = ({"Idempotency-Key": f"declined-{type(body).__name__}"}, {})
+    first, *retries = exchange(db, charge, request, request, request)
+    assert first[0] == 402 and first[2] == "application/x-own"
+    assert [first, first] == retries
+
+
+@pytest.mark.parametrize("loss, sent", [("lose_answer", True), ("lose_request", False)])
+def test_what_comes_after_the_answer_comes_only_where_the_effect_is_committed(server, db, loss, sent):
+    mails = []
+
+    async def main(url):
+        async with psycopg_pool.AsyncConnectionPool(url, min_size=0, max_size=4, open=False) as pool:
+            app = fastapi.FastAPI()
+            app.add_middleware(OnceMiddleware, pool=pool, scope="mails", tenant=None)
+
+            @app.post("/orders")
+            async def order(tx=fastapi.Depends(transaction)):
+                await tx.execute("INSERT INTO effect (key) VALUES (%s)", (loss,))
+                return JSONResponse({}, 201, background=BackgroundTask(mails.append, "thank you"))
+
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop.test") as client:
+                return (await client.post("/orders", headers={"Idempotency-Key": loss})).status_code
+
+    with server.forwarder() as forwarder:
+        forwarder.ask(f"{loss} COMMIT")
+        status = asyncio.run(main(reach("psycopg", forwarder, db)))
+    assert status == (201 if sent else 503)
+    assert db.value("SELECT count(*) FROM effect WHERE key = %s", loss) == len(mails) == int(sent)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: PostgreSQL
+"""A payment service. POST /charges has a card charged by a provider that is elsewhere, so it works under a lease: at most once. POST /credits adds to a wallet
+in this database, in one transaction with its answer: exactly once."""
+
+import contextlib
+import os
+import pathlib
+
+import httpx
+import pgonce.aio
+from fastapi import Depends, FastAPI, Request
+from pgonce.asgi import OnceMiddleware, key_of, problem, transaction
+from psycopg_pool import AsyncConnectionPool
+from pydantic import BaseModel
+
+PROVIDER = os.environ.get("PROVIDER_URL", "http://127.0.0.1:8090")
+LEASE_S = 5  # renewed while the service lives; after its death nobody knows, so long, what became of the charge
+
+pool = AsyncConnectionPool("", max_size=20, open=False)  # PGHOST, PGDATABASE, ... say where
+once = pgonce.aio.Once(pool)
+provider = httpx.AsyncClient(base_url=PROVIDER, timeout=10)
+
+
+class Payment(BaseModel):
+    account: str
+    amount: int
+
+
+@contextlib.asynccontextmanager
+async def lifespan(_):
+    async with pool:
+        async with pool.connection() as connection:
+            await connection.execute(pathlib.Path(__file__).with_name("schema.sql").read_text())
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+app.add_exception_handler(pgonce.OnceError, problem)
+app.add_middleware(OnceMiddleware, pool=pool, scope=lambda request: "credits" if request.url.path == "/credits" else None, tenant=None, wait=5)
+
+
+@once.effect(scope="charges", key="{key}", lease=LEASE_S, wait=5)
+async def charge(key: str, account: str, amount: int):
+    """Runs at most once for each key. Whatever ends it but an answer leaves the intent in doubt, until reconcile.py has asked the provider."""
+    try:
+        answer = await provider.post("/charges", json={"reference": key, "account": account, "amount": amount})
+    except httpx.ConnectError as away:
+        raise pgonce.NotDone("the provider is away: it was not asked") from away
+    if answer.status_code == 503:
+        raise pgonce.NotDone("the provider takes no charges now")
+    if answer.status_code == 402:
+        raise pgonce.FinalFailure("declined", status=402, body=answer.json())
+    answer.raise_for_status()
+    return answer.json()
+
+
+@app.post("/charges", status_code=201)
+async def make_charge(payment: Payment, request: Request):
+    return await charge(key_of(request), payment.account, payment.amount)
+
+
+@app.post("/credits", status_code=201)
+async def add_credit(payment: Payment, tx=Depends(transaction)):
+    found = await tx.execute("UPDATE wallet SET balance = balance + %s WHERE account = %s RETURNING balance", (payment.amount, payment.account))
+    row = await found.fetchone()
+    return {"account": payment.account, "balance": row[0]}
