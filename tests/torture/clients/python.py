@@ -18,10 +18,8 @@ import psycopg_pool
 import pgonce
 
 DEADLINE_S = 6.0
-VERDICTS = {
-    pgonce.Mismatch: "mismatch", pgonce.Active: "busy", pgonce.InDoubt: "in_doubt", pgonce.Expired: "expired", pgonce.ScopeRequired: "refused",
-    pgonce.KeyMalformed: "refused", pgonce.Refused: "refused", pgonce.OutcomeUnknown: "unknown",
-}  # fmt: skip
+VERDICTS = {pgonce.Mismatch: "mismatch", pgonce.Active: "busy", pgonce.InDoubt: "in_doubt", pgonce.Expired: "expired", pgonce.OutcomeUnknown: "unknown"}
+REFUSED = ("P4000", "P4001", "P4003")
 ADVANCE = "SELECT body, step FROM torture.advance(%s, %s, %s, %s, %s, 'python')"
 WRITE = "SELECT torture.write(%s, %s, %s, %s, %s, 'python', %s, %s)"
 # What PostgreSQL says when a statement certainly had no lasting effect.
@@ -63,7 +61,7 @@ def refused(error):
     """The verdict of an error that the client has raised, or let out."""
     if isinstance(error, pgonce.FinalFailure):
         return stored(error.answer, "final_failure")
-    return {"verdict": VERDICTS.get(type(error), "failed"), "code": code_of(error)}
+    return {"verdict": "refused" if code_of(error) in REFUSED else VERDICTS.get(type(error), "failed"), "code": code_of(error)}
 
 
 def given(way, body):

@@ -18,6 +18,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -415,12 +416,27 @@ func overSQL(dsn string) error {
 	return nil
 }
 
+// What pgx knows of libpq's words: it takes any other for a setting of the server's.
+func forPgx(dsn string) string {
+	var kept []string
+	for _, pair := range strings.Fields(dsn) {
+		name, value, _ := strings.Cut(pair, "=")
+		switch name {
+		case "hostaddr":
+			kept = append(kept, "host="+value)
+		case "port", "dbname", "user", "connect_timeout", "application_name":
+			kept = append(kept, pair)
+		}
+	}
+	return strings.Join(append(kept, "sslmode=disable"), " ")
+}
+
 func main() {
 	number, err := strconv.Atoi(os.Args[2])
 	if err == nil && number%2 == 1 {
-		err = overPgx(os.Args[3])
+		err = overPgx(forPgx(os.Args[3]))
 	} else if err == nil {
-		err = overSQL(os.Args[3])
+		err = overSQL(forPgx(os.Args[3]))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
