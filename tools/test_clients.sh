@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
-# registry and ends with 77 where its toolchain is missing. Then the matrix of docs/clients.md is compared with what has passed.
+# registry and ends with 77 where its toolchain is missing. Then the torture goes through each that was tested for a while (docs/torture.md), and the matrix of
+# docs/clients.md is compared with what has passed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,11 @@ for language in "$@"; do
 	status=0
 	"clients/$language/test.sh" || status=$?
 	case $status in
-	0) tested="$tested $language" ;;
+	0)
+		tested="$tested $language"
+		PGONCE_CLIENT_DOORS=$language /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/torture/test_languages.py -k "[$language" ||
+			failed="$failed $language (torture)"
+		;;
 	77) left_out="$left_out $language (its toolchain is missing)" ;;
 	*) failed="$failed $language" ;;
 	esac
