@@ -9,13 +9,14 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 
 import pytest
 
 from harness.broker import free_port
 from harness.postgres import PORT, ROOT, wait_until
 
-from . import __main__ as command, languages, mutations
+from . import __main__ as command, faults, languages, mutations
 from .doors import Intent, Orders
 from .languages import LANGUAGES, ClientDoor, Missing
 from .links import Links
@@ -36,8 +37,13 @@ def test_languages_are_doors_only_where_they_are_named():
 
 
 class NoSystem:
+    directory = pathlib.Path("/nowhere")
+
     def __init__(self):
-        self.recorder = None
+        self.recorder, self.extra, self.processes = None, [], []
+
+    def dsn(self, link):
+        return f"by {link}"
 
 
 def test_without_a_wish_the_workload_has_the_doors_that_need_no_toolchain_and_with_one_those_that_are_named():
@@ -46,6 +52,13 @@ def test_without_a_wish_the_workload_has_the_doors_that_need_no_toolchain_and_wi
     assert set(some.groups) == {"sql", "python", "go"}
     assert [kind.scope for kind in some.groups["go"].kinds] == ["fenced"]
     assert {kind.mode for kind in some.groups["python"].kinds} == {"transaction", "verified", "doubtful"}
+
+
+def test_what_kills_and_stops_clients_and_breaks_their_links_reaches_them():
+    system = NoSystem()
+    door = Workload(system, None, 1, doors=("go",), programs={"go": ["door", "client"]}).make_door("go", 2)
+    assert door.words == ["door", "client", 2, "by client-pg"]
+    assert faults.process_of(system, faults.CLIENT) is faults.process_of(system, "go-*") is door.target
 
 
 def test_a_door_that_nobody_knows_is_refused():
@@ -233,12 +246,10 @@ def test_a_client_is_killed_from_outside_and_started_again(shop, clients):  # no
 
 
 def test_a_client_under_faults_keeps_every_promise(language, capfd):
-    """What kills and stops reaches its processes, what cuts and delays its link."""
-    faults = ("kill:client", "pause:client", "kill:primary*", "cut:client-pg", "delay:client-pg", "loss:client-pg", "half_open:client-pg", "terminate:primary", "failover")
-    result = run(Plan(int(os.environ["PGONCE_TORTURE_SEED"]), SECONDS, doors=(language,), faults=faults))
+    kinds = ("kill:client", "pause:client", "kill:primary*", "cut:client-pg", "delay:client-pg", "loss:client-pg", "half_open:client-pg", "terminate:primary", "failover")
+    result = run(Plan(int(os.environ["PGONCE_TORTURE_SEED"]), SECONDS, doors=(language,), faults=kinds))
     with capfd.disabled():
         print("\n" + result.text())
     assert result.status == 0, result.text()
     figures = result.figures
     assert figures.doors[language] > 0 and figures.verdicts["acknowledged"] > 0 and figures.effects > 0 and figures.applied > 0, "nothing happened"
-    assert any(record.get("target") == "client" for record in result.history.records if record["kind"] == "fault")
