@@ -386,7 +386,7 @@ MUTATIONS = {
             "the Java client says of a COMMIT whose answer is lost that nothing was committed, and asks nobody",
             rules=("none_for_refused",),
             doors=("java/transaction",),
-            faults=("cut:client-pg", "loss:client-pg", "delay:client-pg", "kill:primary"),
+            faults=("half_open:client-pg", "cut:client-pg", "kill:primary"),
             files=(
                 (
                     "clients/java/pgonce/src/main/java/io/pgonce/Execution.java",
