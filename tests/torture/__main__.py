@@ -18,7 +18,7 @@ def doors(text):
     named = None if text in ("", "all") else tuple(text.split(","))
     unknown = [door for door in named or () if door.partition("/")[0] not in GROUPS | CLIENTS]
     if unknown:
-        raise ValueError(f"no such door: {', '.join(unknown)}; there are {', '.join(GROUPS | CLIENTS)}")
+        raise argparse.ArgumentTypeError(f"no such door: {', '.join(unknown)}; there are {', '.join(GROUPS | CLIENTS)}")
     return named
 
 

@@ -37,7 +37,7 @@ PROGRAMS = "tests/torture/clients"
 KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
 JARS_OF = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-DRIVERS_OF_PYTHON = ("psycopg[binary,pool]>=3.1",)
+DRIVERS_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "asyncpg")
 GO_PATH = "/usr/local/go/bin"
 JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
@@ -124,7 +124,7 @@ def python_door(tree):
         run([python(), "-m", "venv", own])
         run([own / "bin/python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *DRIVERS_OF_PYTHON])
         (own / "ready").touch()
-    return ["env", f"PYTHONPATH={tree / 'clients/python/src'}", "PYTHONDONTWRITEBYTECODE=1", own / "bin/python", tree / PROGRAMS / "python.py", tree / "clients/python"]
+    return ["env", f"PYTHONPATH={tree / 'clients/python/src'}", "PYTHONDONTWRITEBYTECODE=1", own / "bin/python", tree / PROGRAMS / "python/door.py", tree / "clients/python"]
 
 
 def go_door(tree):

@@ -4,6 +4,7 @@ one is told where it is missing.
 
 Their programs are run where PGONCE_CLIENT_DOORS names the language, as `make test-clients` does: they need its toolchain and its registry."""
 
+import argparse
 import base64
 import contextlib
 import dataclasses
@@ -63,7 +64,7 @@ def test_what_kills_and_stops_clients_and_breaks_their_links_reaches_them():
 
 def test_a_door_that_nobody_knows_is_refused():
     assert command.doors("node/accounts,sql") == ("node/accounts", "sql") and command.doors("all") is None
-    with pytest.raises(ValueError, match="no such door: nodes; there are sql, .*, java"):
+    with pytest.raises(argparse.ArgumentTypeError, match="no such door: nodes; there are sql, .*, java"):
         command.doors("sql,nodes")
 
 

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: PostgreSQL
 """A caller of the Python client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
-python.py CLIENT NUMBER DSN. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. Odd
-numbers have a pool of psycopg, even ones a function that connects."""
+door.py CLIENT NUMBER DSN. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. Odd
+numbers are blocking and have a pool of psycopg, even ones use asyncio and asyncpg (asynchronous.py)."""
 
-import base64
+import asyncio
 import json
-import os
-import re
-import signal
 import sys
 import time
 import uuid
@@ -17,61 +14,15 @@ import psycopg_pool
 
 import pgonce
 
-DEADLINE_S = 6.0
-VERDICTS = {pgonce.Mismatch: "mismatch", pgonce.Active: "busy", pgonce.InDoubt: "in_doubt", pgonce.Expired: "expired", pgonce.OutcomeUnknown: "unknown"}
-REFUSED = ("P4000", "P4001", "P4003")
+import asynchronous
+from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, leave_at, refused, stored
+
 ADVANCE = "SELECT body, step FROM torture.advance(%s, %s, %s, %s, %s, 'python')"
 WRITE = "SELECT torture.write(%s, %s, %s, %s, %s, 'python', %s, %s)"
-# What PostgreSQL says when a statement certainly had no lasting effect.
-DEFINITE = re.compile("P4|40|55|57014|53|25|22|42|23|0A|P0")
-
-
-class NotNow(Exception):
-    """An ordinary error of an effect: it is taken back, and the next attempt may run."""
-
-    sqlstate = "retryable"
-
-
-class Ended(Exception):
-    """Leaves a claim without a report that was heard, and with this answer: the claim then says that nobody knows, where it still can."""
-
-
-def leave_at(order, step):
-    if order["leave"] == step:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def pause(ms):
     time.sleep(ms / 1000)
-
-
-def code_of(error):
-    return getattr(error, "sqlstate", None) or type(error).__name__
-
-
-def stored(answer, code=""):
-    return {"verdict": "acknowledged", "code": code, "status": answer.status, "body": answer.body, "replayed": answer.replayed}
-
-
-def fresh(status, body):
-    return {"verdict": "acknowledged", "status": status, "body": body, "replayed": False}
-
-
-def refused(error):
-    """The verdict of an error that the client has raised, or let out."""
-    if isinstance(error, pgonce.FinalFailure):
-        return stored(error.answer, "final_failure")
-    return {"verdict": "refused" if code_of(error) in REFUSED else VERDICTS.get(type(error), "failed"), "code": code_of(error)}
-
-
-def given(way, body):
-    """As what the answer is given. What is no JSON is given as text."""
-    if way == "json":
-        try:
-            return json.loads(body)
-        except ValueError:
-            pass
-    return body if way == "body" else body.decode()
 
 
 class Door:
@@ -88,11 +39,9 @@ class Door:
             if order["end"] == "retry":
                 raise NotNow
             body, step = tx.execute(ADVANCE, (tenant, scope, key, order["payload"], order["attempt"])).fetchone()
-            caused = {"scope": scope, "key": key} if said["caused"] else {}
             for nth in range(1, said["events"] + 1):
-                event = {"tenant": tenant, "scope": scope, "key": key, "aggregate": said["aggregate"], "step": step, "nth": nth}
-                topic = "torture.done" if nth == 1 else "torture.checked"
-                pgonce.emit(tx, topic, event, aggregate_type="account", aggregate_id=said["aggregate"], tenant=tenant, **caused)
+                topic, event, named = event_of(order, said, step, nth)
+                pgonce.emit(tx, topic, event, **named)
             if order["swallow"]:
                 try:
                     tx.execute("SELECT 1/0")
@@ -176,22 +125,15 @@ class Door:
             return bytes(connection.execute(WRITE, (*values, fence, order["mode"] == "verified")).fetchone()[0])
 
 
-def main():
-    number, dsn = int(sys.argv[2]), sys.argv[3]
-    if number % 2:
-        source = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=4, timeout=3, reconnect_timeout=1, open=True)
-    else:
-
-        def source():
-            return psycopg.connect(dsn)
-
-    door = Door(source, dsn)
-    for line in sys.stdin:
+def serve(lines, dsn):
+    door = Door(psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=4, timeout=3, reconnect_timeout=1, open=True), dsn)
+    for line in lines:
         order = json.loads(line)
-        answer = door.transaction(order) if order["mode"] == "transaction" else door.leased(order)
-        body = answer.get("body")
-        answer["body"] = None if body is None else base64.b64encode(body).decode()
-        print(json.dumps(answer), flush=True)
+        print(answered(door.transaction(order) if order["mode"] == "transaction" else door.leased(order)), flush=True)
 
 
-main()
+if __name__ == "__main__":
+    if int(sys.argv[2]) % 2:
+        serve(sys.stdin, sys.argv[3])
+    else:
+        asyncio.run(asynchronous.serve(sys.stdin, sys.argv[3]))
