@@ -351,7 +351,7 @@ MUTATIONS = {
             "the Python client says that it is done where a statement had failed, so that COMMIT rolled back",
             rules=("one_effect_per_acknowledged", "same_bytes"),
             doors=("python/transaction",),
-            faults=("kill:client", "pause:client"),
+            faults=(),  # it needs none
             files=(
                 (
                     "clients/python/src/pgonce/_core.py",
@@ -368,7 +368,7 @@ MUTATIONS = {
             "the Go client stores a failure for good and does not take its effect back",
             rules=("one_effect_per_acknowledged",),
             doors=("go/transaction",),
-            faults=("kill:client", "pause:client"),
+            faults=(),  # it needs none
             files=(("clients/go/client.go", "commands = append(commands, undo)", "_ = undo"),),
             language="go",
         ),
@@ -377,7 +377,7 @@ MUTATIONS = {
             "the Java client takes the lease of whoever is at work for its own",
             rules=("at_most_one", "same_bytes"),
             doors=("java/doubtful", "java/verified"),
-            faults=("kill:client", "pause:client"),
+            faults=(),  # it needs none
             files=(("clients/java/pgonce/src/main/java/io/pgonce/Claim.java", "owner.equals(there.owner()) && ", ""),),
             language="java",
         ),
