@@ -6,11 +6,13 @@ Their programs are run where PGONCE_CLIENT_DOORS names the language, as `make te
 
 import argparse
 import base64
+import collections
 import contextlib
 import dataclasses
 import json
 import os
 import pathlib
+import random
 
 import pytest
 
@@ -23,7 +25,7 @@ from .languages import LANGUAGES, ClientDoor, Missing
 from .links import Links
 from .run import Plan, run
 from .test_workload import MODES, Clients, an_intent, effects, shop, watch  # pylint: disable=unused-import
-from .workload import CLIENTS, GROUPS, KINDS_OF, STYLES, Workload
+from .workload import CLIENTS, GROUPS, KINDS_OF, STYLES, Job, Workload
 
 WANTED = os.environ.get("PGONCE_CLIENT_DOORS", "").split(",")
 SECONDS = int(os.environ.get("PGONCE_CLIENT_DOORS_SECONDS", "20"))
@@ -60,6 +62,27 @@ def test_what_kills_and_stops_clients_and_breaks_their_links_reaches_them():
     door = Workload(system, None, 1, doors=("go",), programs={"go": ["door", "client"]}).make_door("go", 2)
     assert door.words == ["door", "client", 2, "by client-pg"]
     assert faults.process_of(system, faults.CLIENT) is faults.process_of(system, "go-*") is door.target
+
+
+def test_an_attempt_in_a_transaction_comes_again_by_any_door_that_is_the_same_to_the_contract():
+    workload = Workload(NoSystem(), None, 1, doors=("sql", "http", "node", "java"))
+    draw, one = random.Random(1), an_intent("transaction", "accounts")
+    again = collections.Counter(workload.elsewhere(workload.groups["node"], one, draw).name for _ in range(400))
+    assert set(again) == {"node", "sql", "java"} and again["node"] > 200 and min(again.values()) > 20
+    leased = an_intent("doubtful", "doubtful")
+    assert {workload.elsewhere(workload.groups["node"], leased, draw).name for _ in range(50)} == {"node"}
+    alone = Workload(NoSystem(), None, 1, doors=("go",))
+    assert alone.elsewhere(alone.groups["go"], one, draw).name == "go"
+
+
+def test_effects_swallow_an_error_now_and_then_and_never_where_they_fail_for_good():
+    workload = Workload(NoSystem(), None, 1, doors=("go",))
+    one, draw = an_intent("transaction", "accounts"), random.Random(1)
+    jobs = [Job(0, number, [one]) for number in range(1000)]
+    told = [workload.orders(one, job, draw).swallow for job in jobs]
+    assert 10 < sum(told) < 60 and told == [workload.orders(one, job, draw).swallow for job in jobs]
+    for other in (dataclasses.replace(one, final=True), an_intent("doubtful", "doubtful")):
+        assert not any(workload.orders(other, job, draw).swallow for job in jobs)
 
 
 def test_a_door_that_nobody_knows_is_refused():
