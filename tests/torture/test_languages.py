@@ -250,6 +250,19 @@ def test_a_client_that_dies_in_the_middle_claims_to_know_nothing_and_another_goe
             assert len([each for each, _ in effects(shop) if each == number]) == (0 if (mode, step) == ("doubtful", "claimed") else 1), (mode, step)
 
 
+def test_a_connection_that_is_lost_in_commit_leaves_nothing_and_no_doubt(shop, clients, language):  # noqa: F811
+    shop.execute("CREATE FUNCTION torture.die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'")
+    shop.execute("CREATE CONSTRAINT TRIGGER die AFTER INSERT ON torture.effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torture.die()")
+    intents = [an_intent(mode, scope, number) for number, mode, scope in each_number(language) if mode in ("transaction", "fenced")]
+    for intent in intents:
+        assert clients.attempt("one", intent).verdict in ("unknown", "failed")
+        assert effects(shop) == [] and shop.rows("SELECT 1 FROM once.intent WHERE state = 'in_doubt'") == []
+    shop.execute("DROP TRIGGER die ON torture.effect")
+    for number, intent in enumerate(intents, 1):
+        clients.insist("one", intent)
+        assert len(effects(shop)) == number
+
+
 def test_a_doubt_that_a_client_reports_is_asked_about_and_what_is_found_is_the_answer(shop, clients):  # noqa: F811
     for number in range(1, 5):
         intent = an_intent("verified", "asked", number)

@@ -142,8 +142,8 @@ type door[T any] struct {
 	// A row in a transaction, and one in a transaction of its own.
 	query func(ctx context.Context, tx T, text string, args []any, into ...any) error
 	alone func(ctx context.Context, text string, args []any, into ...any) error
-	// All that the function does is committed, or nothing. unknown: nobody knows which.
-	inside func(ctx context.Context, do func(tx T) error) (unknown bool, err error)
+	// All that the function does is committed, or nothing. Which it is an error does not say.
+	inside func(ctx context.Context, do func(tx T) error) error
 }
 
 func (o *order) options() []once.Option {
@@ -284,10 +284,10 @@ func (d *door[T]) before(ctx context.Context, o *order, lease *once.Lease) (answ
 	}
 }
 
-// The effect and its outcome in one transaction.
+// The effect and its outcome in one transaction. What became of it the fence decides: where it is committed, a failure is refused.
 func (d *door[T]) fenced(ctx context.Context, o *order, lease *once.Lease) answer {
 	var made once.Answer
-	unknown, err := d.inside(ctx, func(tx T) error {
+	err := d.inside(ctx, func(tx T) error {
 		body, err := d.effect(ctx, tx, o, lease.Fence)
 		if err != nil {
 			return err
@@ -301,7 +301,7 @@ func (d *door[T]) fenced(ctx context.Context, o *order, lease *once.Lease) answe
 		return nil
 	})
 	if err != nil {
-		return d.without(ctx, lease, err, unknown)
+		return d.without(ctx, lease, err, false)
 	}
 	if _, err := lease.Complete(ctx, made); err != nil { // ends the heartbeat; it is stored already
 		return answer{Verdict: "unknown", Code: codeOf(err)}
@@ -349,11 +349,6 @@ func (d *door[T]) serve() {
 	}
 }
 
-// One that was refused by the server is certainly rolled back, also as the answer to COMMIT.
-func unsure(err error) bool {
-	return err != nil && !definite.MatchString(once.SQLStateOf(err))
-}
-
 func overPgx(dsn string) error {
 	pool, err := pgxpool.New(context.Background(), dsn)
 	if err != nil {
@@ -367,17 +362,16 @@ func overPgx(dsn string) error {
 		alone: func(ctx context.Context, text string, args []any, into ...any) error {
 			return pool.QueryRow(ctx, text, args...).Scan(into...)
 		},
-		inside: func(ctx context.Context, do func(tx pgx.Tx) error) (bool, error) {
+		inside: func(ctx context.Context, do func(tx pgx.Tx) error) error {
 			tx, err := pool.Begin(ctx)
 			if err != nil {
-				return false, err
+				return err
 			}
 			if err := do(tx); err != nil {
 				_ = tx.Rollback(ctx)
-				return false, err
+				return err
 			}
-			err = tx.Commit(ctx)
-			return unsure(err) && !errors.Is(err, pgx.ErrTxCommitRollback), err
+			return tx.Commit(ctx)
 		},
 	}
 	d.serve()
@@ -399,17 +393,16 @@ func overSQL(dsn string) error {
 		alone: func(ctx context.Context, text string, args []any, into ...any) error {
 			return db.QueryRowContext(ctx, text, args...).Scan(into...)
 		},
-		inside: func(ctx context.Context, do func(tx *sql.Tx) error) (bool, error) {
+		inside: func(ctx context.Context, do func(tx *sql.Tx) error) error {
 			tx, err := db.BeginTx(ctx, nil)
 			if err != nil {
-				return false, err
+				return err
 			}
 			if err := do(tx); err != nil {
 				_ = tx.Rollback()
-				return false, err
+				return err
 			}
-			err = tx.Commit()
-			return unsure(err), err
+			return tx.Commit()
 		},
 	}
 	d.serve()
