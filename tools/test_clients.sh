@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
-# registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run, and its example is hammered
-# (tests/clients/test_examples.py). In the end the matrix of docs/clients.md is compared with what has passed.
+# registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run, its example is hammered
+# (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md). In the end the matrix of docs/clients.md is compared with
+# what has passed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -32,7 +33,11 @@ for language in "$@"; do
 		PGONCE_EXAMPLES=$language /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/clients/test_examples.py -k "$example" || status=1
 	fi
 	case $status in
-	0) tested="$tested $language" ;;
+	0)
+		tested="$tested $language"
+		PGONCE_CLIENT_DOORS=$language /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/torture/test_languages.py -k "[$language" ||
+			failed="$failed $language (torture)"
+		;;
 	77) left_out="$left_out $language (its toolchain is missing)" ;;
 	*) failed="$failed $language" ;;
 	esac

@@ -6,15 +6,20 @@ import pathlib
 import random
 import sys
 
-from . import mutations, selftest, shrink
+from . import languages, mutations, selftest, shrink
 from .nemesis import kinds_of
 from .run import Plan, run
 from .seeds import SEEDS_FILE, read_seeds
+from .workload import CLIENTS, GROUPS
 
 
-def words(text):
-    """A list from the command line; None for all."""
-    return None if text in ("", "all") else tuple(text.split(","))
+def doors(text):
+    """A list from the command line; None for all that are used without being named."""
+    named = None if text in ("", "all") else tuple(text.split(","))
+    unknown = [door for door in named or () if door.partition("/")[0] not in GROUPS | CLIENTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such door: {', '.join(unknown)}; there are {', '.join(GROUPS | CLIENTS)}")
+    return named
 
 
 def kinds(text):
@@ -26,7 +31,8 @@ def arguments():
     parser.add_argument("--seed", type=int, help="of everything that is random; a new one where none is given")
     parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
     parser.add_argument("--faults", type=kinds, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
-    parser.add_argument("--doors", type=words, metavar="LIST", help="of the workload, by commas: sql, lib, http, run, message (all)")
+    parser.add_argument("--doors", type=doors, metavar="LIST",
+                        help="of the workload, by commas: sql, lib, http, run, message (all of these), and the clients: node, python, go, java")  # fmt: skip
     parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka", "sqs"), default="nats")
     parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")
     parser.add_argument("--shrink", type=float, default=0, metavar="MINUTES", help="after a violation look for a smaller run that shows it")
@@ -55,6 +61,11 @@ def main():
     given = arguments()
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"seed {seed}")
+    try:
+        languages.prepared(languages.named(mutations.MUTATIONS[given.mutation].doors if given.mutation else given.doors))
+    except languages.Missing as missing:
+        say(str(missing))
+        return 2
     if given.selftest:
         return selftest.main(seed, given, say)
     if given.seeds:

@@ -59,6 +59,7 @@ class Orders:
     apart: bool = False  # in SQL: each statement a transaction of its own, as of somebody who forgot BEGIN
     way: str = "body"  # in SQL: as what the answer is given, where it is that
     doubt_s: float = 0  # a leased attempt says that it does not know, and goes on after this pause
+    swallow: bool = False  # with a client: a statement of the effect fails, and the effect goes on as if it had not
 
 
 @dataclasses.dataclass
@@ -550,14 +551,11 @@ class Program:
         """Its user starts it when it is needed."""
 
 
-class LibDoor:
-    """libpgonce: tests/torture/client.c, a process that takes its orders from standard input. Killed in the middle of an attempt it
-    is started again for the next."""
+class LineDoor:
+    """A process that takes its orders from standard input, and answers in lines. Killed in the middle of an attempt it is started again for the next."""
 
-    name = "lib"
-
-    def __init__(self, name, program, dsn, log):
-        self.program, self.dsn, self.log = program, dsn, log
+    def __init__(self, name, words, log):
+        self.words, self.log = words, log
         self.target = Program(name)
 
     def close(self):
@@ -568,6 +566,34 @@ class LibDoor:
             process.stdin.close()
             process.stdout.close()
             self.target.process = None
+
+    def converse(self, orders, count):
+        """So many lines of answers. OSError where the process was killed, TimeoutError where it said nothing in time."""
+        if not self.target.is_running():
+            self.close()
+            with open(self.log, "ab") as log:
+                self.target.spawn(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0)
+        process = self.target.process
+        process.stdin.write(orders)
+        deadline, got = time.monotonic() + PATIENCE_S, b""
+        while got.count(b"\n") < count:
+            ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError("no answer")
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                raise OSError("killed")
+            got += piece
+        return got.decode().splitlines()
+
+
+class LibDoor(LineDoor):
+    """libpgonce: tests/torture/client.c."""
+
+    name = "lib"
+
+    def __init__(self, name, program, dsn, log):
+        super().__init__(name, [program, dsn], log)
 
     def attempt(self, intent, number, payload, orders):
         return self.attempt_many([(intent, number, payload)], orders)[0]
@@ -586,25 +612,6 @@ class LibDoor:
             self.close()
             return [Answer("unknown", str(lost) or "killed")] * len(each)
         return [self.read(line) for line in sorted(said, key=lambda line: int(line.split("\t")[0]))]
-
-    def converse(self, orders, count):
-        if not self.target.is_running():
-            self.close()
-            with open(self.log, "ab") as log:
-                words = [self.program, self.dsn]
-                self.target.spawn(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0)
-        process = self.target.process
-        process.stdin.write(orders)
-        deadline, got = time.monotonic() + PATIENCE_S, b""
-        while got.count(b"\n") < count:
-            ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
-            if not ready:
-                raise TimeoutError("no answer")
-            piece = os.read(process.stdout.fileno(), 1 << 16)
-            if not piece:
-                raise OSError("killed")
-            got += piece
-        return got.decode().splitlines()
 
     @staticmethod
     def read(line):

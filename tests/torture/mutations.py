@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """The system with one guarantee taken out, again and again: what the checker must notice. A mutation of the contract replaces a piece of its
-text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it.
+text before it is installed; one of a program replaces a piece of a C file in a copy of the tree, and builds what is made of it; one of a client
+(clients/) likewise replaces a piece of that client in a copy.
 
 Where two guards hold a promise, taking one out breaks what that one alone holds: without its advisory lock an attempt waits for another and
 is refused at its end, but the primary key still keeps the effect single. So select_then_insert takes the key out, too."""
@@ -14,6 +15,8 @@ import subprocess
 
 from harness.mutation import replaced
 from harness.postgres import ROOT
+
+from . import languages
 
 PARTS = {  # what a program is made of
     "gateway/ngx_http_once_module.so": ("lib", "include", "gateway"),
@@ -33,13 +36,15 @@ class Mutation:
     doors: tuple  # where it shows
     faults: tuple  # that bring it out
     functions: tuple = ()  # (function of the contract, old, new)
-    files: tuple = ()  # (C file, old, new)
+    files: tuple = ()  # (file, old, new)
     target: str = ""  # what is built of them
+    language: str = ""  # instead: whose client they are of
     script: str = ""  # SQL that follows the contract
     broker: str = "nats"
     cache: bool = None  # the plan's, where it matters
     native: bool = False  # likewise: what is taken out of SQL alone would not show in C
     build: pathlib.Path = None  # where the programs are, once it is prepared
+    tree: pathlib.Path = None  # likewise the client
 
     def contract(self, text):
         """The contract's text with the mutation in it."""
@@ -49,7 +54,10 @@ class Mutation:
 
     def prepared(self, build, cache):
         """Ready to be run: with its programs, if it has some of its own. build: the ordinary programs; cache: where to keep its own."""
-        return dataclasses.replace(self, build=overlay(self, pathlib.Path(build), pathlib.Path(cache)) if self.files else None)
+        build, cache = pathlib.Path(build), pathlib.Path(cache)
+        if self.language:
+            return dataclasses.replace(self, tree=languages.mutated(self.language, self.files, cache / self.name))
+        return dataclasses.replace(self, build=overlay(self, build, cache) if self.files else None)
 
 
 def replace_in_function(text, function, old, new):
@@ -322,6 +330,76 @@ MUTATIONS = {
             faults=("clock",),
             functions=(("_clock_held", "RETURN format('the clock is not steady yet: %s at %s', coalesce(clock.why, 'it was never read'), clock.unsteady_since);",
                         "RETURN NULL;"),),
+        ),
+        Mutation(
+            "node_commit_believed",
+            "the Node client takes a COMMIT whose answer is lost for a success, and asks nobody",
+            rules=("one_effect_per_acknowledged", "same_bytes"),
+            doors=("node/transaction",),
+            faults=("cut:client-pg", "loss:client-pg", "delay:client-pg", "kill:primary"),
+            files=(
+                (
+                    "clients/node/lib/transaction.js",
+                    "throw marked(error, {lost: session.lost, unanswered: this.commitSent && session.lost});",
+                    "if (!(this.commitSent && session.lost)) throw error;",
+                ),
+            ),
+            language="node",
+        ),
+        Mutation(
+            "python_error_swallowed",
+            "the Python client says that it is done where a statement had failed, so that COMMIT rolled back",
+            rules=("one_effect_per_acknowledged", "same_bytes"),
+            doors=("python/transaction",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/python/src/pgonce/_core.py",
+                    "typed = typed_of(raised, sqlstate, attempt.committing)",
+                    "typed = typed_of(raised, sqlstate, attempt.committing)\n"
+                    "            if isinstance(typed, errors.SwallowedError):\n"
+                    "                return Answer(replayed=False, state='succeeded', status=201, body=b'')",
+                ),
+            ),
+            language="python",
+        ),
+        Mutation(
+            "go_failure_keeps_effect",
+            "the Go client stores a failure for good and does not take its effect back",
+            rules=("one_effect_per_acknowledged",),
+            doors=("go/transaction",),
+            faults=(),  # it needs none
+            files=(("clients/go/client.go", "commands = append(commands, undo)", "_ = undo"),),
+            language="go",
+        ),
+        Mutation(
+            "java_claims_anothers",
+            "the Java client takes the lease of whoever is at work for its own",
+            rules=("at_most_one", "same_bytes"),
+            doors=("java/doubtful", "java/verified"),
+            faults=(),  # it needs none
+            files=(("clients/java/pgonce/src/main/java/io/pgonce/Claim.java", "owner.equals(there.owner()) && ", ""),),
+            language="java",
+        ),
+        Mutation(
+            "java_commit_denied",
+            "the Java client says of a COMMIT whose answer is lost that nothing was committed, and asks nobody",
+            rules=("none_for_refused",),
+            doors=("java/transaction",),
+            faults=("half_open:client-pg", "cut:client-pg", "kill:primary"),
+            files=(
+                (
+                    "clients/java/pgonce/src/main/java/io/pgonce/Execution.java",
+                    "inDoubt = inDoubt || (commitSent && (lost || !Retries.isRolledBack(sqlState)));",
+                    "inDoubt = false;",
+                ),
+                (
+                    "clients/java/pgonce/src/main/java/io/pgonce/Execution.java",
+                    "(connected ? lost || (commitSent && inDoubt) : inDoubt || haunted);",
+                    "(connected ? lost && !commitSent : haunted);",
+                ),
+            ),
+            language="java",
         ),
     )
 }  # fmt: skip

@@ -12,9 +12,9 @@ import time
 import traceback
 
 from harness.native import library
-from harness.postgres import private_directory, wait_until
+from harness.postgres import ROOT, private_directory, wait_until
 
-from . import checker, facts as facts_of, history, report
+from . import checker, facts as facts_of, history, languages, report
 from .nemesis import KINDS, Nemesis
 from .system import System
 from .workload import Workload
@@ -152,6 +152,7 @@ def run(plan, keep=None, say=lambda text: None):
 
 def judge(plan, directory, result, say):
     """Fills the result; raises where the harness itself fails."""
+    programs = languages.prepared(languages.named(plan.doors), getattr(plan.mutation, "tree", None) or ROOT)
     system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native)
     path = directory / "history.jsonl"
     recorder, workload, watch = None, None, None
@@ -159,7 +160,7 @@ def judge(plan, directory, result, say):
         system.start()
         recorder = history.Recorder(path)
         recorder.phase("started")
-        workload = Workload(system, recorder, plan.seed, doors=plan.doors)
+        workload = Workload(system, recorder, plan.seed, doors=plan.doors, programs=programs)
         workload.start()
         say(f"runs, in {directory}")
         watch = Watch(system, path, plan.until) if plan.until else None

@@ -76,23 +76,34 @@ CREATE FUNCTION torture.answer(payload jsonb, step integer) RETURNS bytea LANGUA
     FROM CAST(gen_random_uuid() AS text) AS nonce
 $$;
 
--- torture.act(...): the effect of an intent whose outcome commits with it. Returns the body of the answer.
+-- torture.advance(...): the effect of an intent whose outcome commits with it, without its events. Returns the step of its aggregate,
+-- and the body of the answer.
+CREATE FUNCTION torture.advance(tenant text, scope text, key text, payload text, attempt integer, door text,
+    fence integer DEFAULT NULL, OUT step integer, OUT body bytea) LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    said jsonb := payload::jsonb;
+    name text := said ->> 'aggregate';
+BEGIN
+    UPDATE torture.aggregate AS a SET step = a.step + 1 WHERE a.id = name RETURNING a.step INTO STRICT step;
+    body := torture.answer(said, step);
+    INSERT INTO torture.effect (tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, body)
+    VALUES (tenant, scope, key, payload, (said ->> 'i')::integer, attempt, door, fence, name, step, (said ->> 'events')::integer, body);
+END $$;
+
+-- torture.act(...): the same with its events. Returns the body of the answer.
 CREATE FUNCTION torture.act(tenant text, scope text, key text, payload text, attempt integer, door text,
     fence integer DEFAULT NULL) RETURNS bytea LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
     said jsonb := payload::jsonb;
     name text := said ->> 'aggregate';
-    events integer := (said ->> 'events')::integer;
     caused boolean := (said ->> 'caused')::boolean;     -- the event's id is the intent's
     step integer;
     body bytea;
 BEGIN
-    UPDATE torture.aggregate AS a SET step = a.step + 1 WHERE a.id = name RETURNING a.step INTO STRICT step;
-    body := torture.answer(said, step);
-    INSERT INTO torture.effect (tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, body)
-    VALUES (tenant, scope, key, payload, (said ->> 'i')::integer, attempt, door, fence, name, step, events, body);
-    FOR nth IN 1 .. events LOOP
+    SELECT made.step, made.body INTO step, body FROM torture.advance(tenant, scope, key, payload, attempt, door, fence) AS made;
+    FOR nth IN 1 .. (said ->> 'events')::integer LOOP
         PERFORM once.emit('torture.' || CASE nth WHEN 1 THEN 'done' ELSE 'checked' END,
             jsonb_build_object('tenant', tenant, 'scope', scope, 'key', key, 'aggregate', name, 'step', step, 'nth', nth),
             'account', name, scope => CASE WHEN caused THEN scope END, key => CASE WHEN caused THEN key END, tenant => tenant);

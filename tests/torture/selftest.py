@@ -8,7 +8,7 @@ import pathlib
 
 from harness.nginx import BUILD
 
-from . import mutations
+from . import languages, mutations
 from .run import Plan, run
 
 FOUND_WITHIN_S = 120
@@ -38,10 +38,13 @@ def caught(mutation, seed):
 
 
 def main(seed, given, say):
-    """All of them, or the one that --mutation names; the exit status."""
+    """All of them, or the one that --mutation names; the exit status. Without a name those of a client whose toolchain is missing are left out."""
     chosen = [mutations.MUTATIONS[given.mutation]] if given.mutation else list(mutations.MUTATIONS.values())
     failures = 0
     for mutation in chosen:
+        if mutation.language and not given.mutation and not languages.is_here(mutation.language):
+            say(f"left out {mutation.name}: the toolchain of {mutation.language} is not here")
+            continue
         found, seconds, result = caught(mutation, seed)
         rules = ", ".join(sorted(result.rules)) or "nothing"
         say(f"{'found ' if found else 'MISSED'} {mutation.name:<26} in {seconds:5.0f} s by {rules}: {mutation.what}")

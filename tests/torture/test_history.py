@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 
+import psycopg2
+
 from harness.postgres import PATIENCE_S, ROOT
 
-from . import history
+from . import facts, history
 
 WRITER = """
 import itertools, sys
@@ -74,3 +76,17 @@ def test_what_was_recorded_before_a_kill_is_there_and_a_cut_line_is_left_out(tmp
     os.truncate(path, path.stat().st_size - 3)
     assert len(history.read(path).records) in (whole, whole - 1)
     assert [record["intent"] for record in history.read(path).records] == list(range(1, len(history.read(path).records) + 1))
+
+
+def test_facts_are_asked_for_again_where_a_day_is_retired_just_then():
+    class Shop:
+        asked = 0
+
+        def rows(self, *_):
+            self.asked += 1
+            if self.asked < 3:
+                raise psycopg2.errors.SerializationFailure("the day of this key was retired just now")
+            return ["row"]
+
+    shop = Shop()
+    assert facts.peeked(shop, ["aged"], ["k"], "acme") == ["row"] and shop.asked == 3

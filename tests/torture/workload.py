@@ -22,6 +22,7 @@ from . import doors
 from .decisions import Operator
 from .doors import Intent, Orders
 from .dumps import Dumper
+from .languages import LANGUAGES, ClientDoor
 from .messages import MessageDoor
 from .reborn import Reborn
 
@@ -31,10 +32,12 @@ FORGET_S = {"brief": 45, "aged": 10}
 TENANTS = ("acme", "söder & cie", "zeta/1")
 AGGREGATES = 27  # of each tenant: an event's aggregate is the tenant's
 EVENTS = (1,) * 30 + (2,) * 9 + (25,)  # of an effect; so many that a relay is stopped in the midst of them
+FEW_EVENTS = EVENTS[:-1]  # where each is a round trip of the client's
 DAY_MS = 86_400_000
 FORGOTTEN_DAYS = (40, 400, 4000)
 DRAIN_QUIET_S = 1.0
 SLOW = 0.02  # of the intents
+SWALLOWED = 0.03  # of the attempts
 LATE = 120  # finished intents that are attempted once more at the very end
 STYLES = ("hex", "octal", "backslash", "quotes", "unicode", "string", "empty")  # of answers: schema.sql
 PRINTABLE = string.ascii_letters + string.digits + " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -63,8 +66,17 @@ LIB = (
 HTTP = (Kind(65, "handoff", "handoff"), Kind(35, "naive", "naive", True, False))
 RUN = (Kind(1, "job", "jobs", True, False),)
 MESSAGE = (Kind(1, "inbox", "warehouse", transactional=False),)
+CLIENT = (
+    Kind(45, "transaction", "accounts"), Kind(10, "transaction", "aged"), Kind(15, "verified", "verified", transactional=False),
+    Kind(15, "doubtful", "doubtful", True, False), Kind(10, "verified", "asked", transactional=False),
+)  # fmt: skip
+# Of the clients only that in Go completes a claim in a transaction of its caller's.
+KINDS_OF = dict.fromkeys(LANGUAGES, CLIENT) | {"go": (*CLIENT, Kind(15, "fenced", "fenced"))}
 # Door: (its kinds, threads, new intents a second)
 GROUPS = {"sql": (SQL, 5, 12), "lib": (LIB, 3, 8), "http": (HTTP, 5, 10), "run": (RUN, 2, 1.5), "message": (MESSAGE, 1, 2)}
+# Those of clients/, which are used where they are asked for by name.
+CLIENTS = {language: (kinds, 2, 8) for language, kinds in KINDS_OF.items()}
+ATTEMPTS_AS_IN_SQL = ("sql", "lib", *CLIENTS)  # to the contract
 OPEN_MOST = 30  # intents of a group that have no answer yet: beyond it places no more
 
 
@@ -96,7 +108,7 @@ class Group:
 
     def __init__(self, workload, name, share=1.0):
         self.workload, self.name = workload, name
-        self.kinds, self.threads, self.rate = GROUPS[name]
+        self.kinds, self.threads, self.rate = (GROUPS | CLIENTS)[name]
         self.kinds = [kind for kind in self.kinds if workload.wants(name, kind)]
         self.rate *= share
         self.threads = round(self.threads * min(share, 2))
@@ -199,14 +211,14 @@ class Group:
         number = self.workload.recorder.number()
         key = key or self.draw_key(kind)
         final = kind.scope not in ("warehouse",) and draw.random() < 0.08
-        events = draw.choice(EVENTS) if kind.transactional and not final else 0
+        events = draw.choice(FEW_EVENTS if self.name in CLIENTS else EVENTS) if kind.transactional and not final else 0
         payload = {"i": number, "tenant": tenant, "key": key, "final": final, "nonce": f"{draw.getrandbits(64):016x}"}
         if kind.transactional:
             payload |= {"aggregate": f"a{TENANTS.index(tenant) * AGGREGATES + draw.randint(1, AGGREGATES)}", "events": events, "caused": draw.random() < 0.25 and events <= 2}
         if draw.random() < 0.02 and self.name != "run":  # whose line is to be one write
             payload["pad"] = draw.choice((3000, 9000, 40000))
         apart = random.Random(f"{self.workload.seed}/{number}/style")
-        if self.name in ("sql", "lib") and "pad" not in payload and apart.random() < 0.35:
+        if self.name in ATTEMPTS_AS_IN_SQL and "pad" not in payload and apart.random() < 0.35:
             payload["style"] = apart.choice(STYLES)
         text = json.dumps(payload, ensure_ascii=draw.random() < 0.5)
         gone = BRIEF_S if kind.scope == "brief" else None
@@ -241,10 +253,11 @@ def uuid7(draw, days_ago=0):
 
 
 class Workload:
-    """doors: which to use, "door", "door/mode" or "door/scope"; None: all. leave: the share of attempts that go away in the middle."""
+    """doors: which to use, "door", "door/mode" or "door/scope"; None: all of GROUPS. programs: those of the languages among them. leave: the share of
+    attempts that go away in the middle."""
 
-    def __init__(self, system, recorder, seed, doors=None, leave=0.04):  # pylint: disable=redefined-outer-name
-        self.system, self.recorder, self.seed, self.leave = system, recorder, seed, leave
+    def __init__(self, system, recorder, seed, doors=None, leave=0.04, programs=None):  # pylint: disable=redefined-outer-name
+        self.system, self.recorder, self.seed, self.leave, self.programs = system, recorder, seed, leave, programs
         system.recorder = recorder  # whose clock facts.py reads
         self.doors = doors
         self.lock = threading.Lock()
@@ -257,12 +270,15 @@ class Workload:
         self.watch = None
         self.operator = Operator(system, recorder, seed, self.decided, self.problems)
         self.reborn = self.dumper = None
-        wanted = [name for name in GROUPS if any(self.wants(name, kind) for kind in GROUPS[name][0])]
-        usual, left = (sum(GROUPS[name][2] for name in names) for names in (GROUPS, wanted))
+        known = GROUPS | CLIENTS
+        wanted = [name for name in known if any(self.wants(name, kind) for kind in known[name][0])]
+        usual, left = (sum(known[name][2] for name in names) for names in (GROUPS, wanted))
         self.groups = {name: Group(self, name, usual / left) for name in wanted}
 
     def wants(self, door, kind):
-        return self.doors is None or not {door, f"{door}/{kind.mode}", f"{door}/{kind.scope}"}.isdisjoint(self.doors)
+        if self.doors is None:
+            return door in GROUPS
+        return not {door, f"{door}/{kind.mode}", f"{door}/{kind.scope}"}.isdisjoint(self.doors)
 
     def start(self):
         """Begins to place intents, and goes on until finish()."""
@@ -288,7 +304,9 @@ class Workload:
             return doors.HttpDoor(system.gateway_address, self.watch)
         if name == "message":
             return MessageDoor(system.broker_kind, system.broker.harness, system.broker.destination)
-        if name == "lib":
+        if name in CLIENTS:
+            door = ClientDoor(name, number, self.programs[name], system.dsn("client-pg"), system.directory / f"{name}-{number}.log")
+        elif name == "lib":
             door = doors.LibDoor(f"lib-{number}", system.build / "tests/torture/torture_client", system.dsn("client-pg"), system.directory / f"lib-{number}.log")
         else:
             door = doors.RunDoor(f"run-{number}", system.program, system.dsn("run-pg"), system.directory / "ledger.txt")
@@ -348,7 +366,7 @@ class Workload:
         made = []
         for intent in ready:
             more = {"payload": job.payload, "late": True if job.late else None, "door": group.name if group.name != intent.door else None}
-            more |= {"isolation": orders.isolation} if group.name in ("sql", "lib") else {}
+            more |= {"isolation": orders.isolation} if group.name in ATTEMPTS_AS_IN_SQL else {}
             with self.lock:
                 state = self.states[intent.number]
                 state.attempts += 1
@@ -377,7 +395,7 @@ class Workload:
 
     def is_slow(self, intent):
         """Its attempts last about as long as a lease: who comes next takes over, and is still at work when this one, which does not know, reports."""
-        return intent.door in ("sql", "lib") and random.Random(f"{self.seed}/{intent.number}/slow").random() < SLOW
+        return intent.door in ATTEMPTS_AS_IN_SQL and random.Random(f"{self.seed}/{intent.number}/slow").random() < SLOW
 
     def orders(self, intent, job, draw):
         orders = Orders(isolation=draw.choices(("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"), (60, 20, 20))[0])
@@ -400,6 +418,8 @@ class Workload:
         if intent.scope == "asked" and draw.random() < 0.5:
             orders.doubt_s = round(draw.uniform(0.2, 2), 3)
         orders.way = draw.choice(tuple(doors.WAYS))
+        if intent.mode == "transaction" and not intent.final:  # drawn apart, so that the seeds of before mean what they did
+            orders.swallow = random.Random(f"{self.seed}/{intent.number}/{job.order}/{job.tries}/swallow").random() < SWALLOWED
         return orders
 
     def follow(self, group, intent, job, answer, draw):
@@ -430,9 +450,10 @@ class Workload:
         self.groups[intent.door].push(0.1, [intent], late=True, left=5)
 
     def elsewhere(self, group, intent, draw):
-        """Attempts in SQL and with libpgonce are the same to the contract: the next may come by either door."""
-        if intent.mode == "transaction" and {"sql", "lib"} <= self.groups.keys() and draw.random() < 0.3:
-            return self.groups["lib" if group.name == "sql" else "sql"]
+        """Attempts in SQL, with libpgonce and with a client are the same to the contract: the next may come by any of these doors."""
+        others = [name for name in ATTEMPTS_AS_IN_SQL if name in self.groups and name != group.name]
+        if intent.mode == "transaction" and group.name in ATTEMPTS_AS_IN_SQL and others and draw.random() < 0.3:
+            return self.groups[others[0] if len(others) == 1 else draw.choice(others)]
         return group
 
     def pester(self, group, intent, draw):

@@ -80,6 +80,23 @@ def test_a_connection_lost_at_each_step_leaves_one_effect(server, db, name, step
         assert answer.status == 201 and db.effects(key) == 1
 
 
+def test_a_connection_lost_on_its_way_back_to_the_pool_takes_nothing_back(server, db, name):
+    """asyncpg's pool sends a statement to each connection that it gets back: what was committed before is told all the same."""
+    key = f"back-{name}"
+    with server.forwarder() as forwarder, opened(name, reach(name, forwarder, db)) as door:
+        runs, effect = effect_of(door, key)
+        rules = [forwarder.ask("lose_connection_after RESET ALL")["rule"]]
+        answer = door.run("faults", key, {"key": key}, effect)
+        assert (answer.replayed, answer.status, len(runs)) == (False, 201, 1)
+        rules.append(forwarder.ask("lose_connection_after RESET ALL")["rule"])
+        held = door.claim("faults", f"{key}-claim", {"key": key})
+        assert held.fence and not held.replayed
+        rules.append(forwarder.ask("lose_connection_after RESET ALL")["rule"])
+        assert held.complete("done")
+        if name == "asyncpg":
+            assert all(forwarder.ask(f"wait {rule}")["fired"] for rule in rules)
+
+
 def test_a_backend_that_is_killed_within_the_effect(db, name):
     key = f"killed-{name}"
     sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle in transaction'"

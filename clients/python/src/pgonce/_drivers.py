@@ -6,6 +6,7 @@ of code over the driver's own. Each method of an asynchronous driver returns som
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import sys
@@ -471,6 +472,12 @@ def is_asynchronous(connection: Any) -> bool:
     return isinstance(connection, (PsycopgAsync, Asyncpg, AlchemyAsync))
 
 
+def _of_connection(connection: Any, raised: Exception) -> bool:
+    """An error of a connection on its way back to its pool (asyncpg's sends it a last statement). It takes nothing back of what was
+    answered before, so it must not come out in place of that answer; the connection goes."""
+    return isinstance(raised, asyncio.TimeoutError) or connection.trouble(raised) is not None
+
+
 class Source:
     """acquire gives a connection, release takes it back. renewable: it can give a fresh one after a loss."""
 
@@ -487,7 +494,12 @@ class Source:
             connection.close()
         else:
             connection.rollback()
-        self._release(connection.tx)
+        try:
+            self._release(connection.tx)
+        except Exception as raised:
+            if not _of_connection(connection, raised):
+                raise
+            connection.close()
 
 
 class AsyncSource(Source):
@@ -499,9 +511,14 @@ class AsyncSource(Source):
         try:
             await (connection.close() if connection.lost() else connection.rollback())
         finally:
-            done = self._release(connection.tx)
-            if inspect.isawaitable(done):
-                await done
+            try:
+                done = self._release(connection.tx)
+                if inspect.isawaitable(done):
+                    await done
+            except Exception as raised:
+                if not _of_connection(connection, raised):
+                    raise
+                await connection.close()
 
 
 def source_of(given: Any, asynchronous: bool) -> Source:

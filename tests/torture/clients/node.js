@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: PostgreSQL
+// A caller of the Node client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
+// node.js CLIENT NUMBER DSN. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own.
+'use strict';
+
+const {createRequire} = require('module');
+const {randomUUID} = require('crypto');
+const readline = require('readline');
+
+const [client, , dsn] = process.argv.slice(2);
+const theirs = createRequire(`${client}/index.js`);
+const {Pool} = theirs('pg');
+const {Once, Failed, FinalFailure, OnceError, OutcomeUnknown} = theirs('./index.js');
+
+const {hostaddr: host, port, dbname: database, user} = Object.fromEntries(dsn.split(' ').map((pair) => pair.split('=')));
+const pool = new Pool({host, port: Number(port), database, user, max: 4, connectionTimeoutMillis: 3000, keepAlive: true});
+pool.on('error', () => {}); // of an idle connection: the next attempt takes another
+const once = new Once(pool);
+
+const DEADLINE_MS = 6000;
+const VERDICTS = {mismatch: 'mismatch', active: 'busy', in_doubt: 'in_doubt', expired: 'expired', scope_required: 'refused', key_malformed: 'refused', refused: 'refused', outcome_unknown: 'unknown'};
+const ADVANCE = "SELECT body, step FROM torture.advance($1, $2, $3, $4, $5, 'node')";
+const WRITE = "SELECT torture.write($1, $2, $3, $4, $5, 'node', $6, $7) AS body";
+// What PostgreSQL says when a statement certainly had no lasting effect.
+const DEFINITE = /^(P4|40|55|57014|53|25|22|42|23|0A|P0)/;
+
+/** An ordinary error of an effect: it is taken back, and the next attempt may run. */
+class NotNow extends Error {}
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const leaveAt = (order, step) => {
+  if (order.leave === step) process.kill(process.pid, 'SIGKILL');
+};
+const codeOf = (error) => error.sqlstate ?? error.code ?? error.name;
+const stored = (answer, replayed, code = '') => ({verdict: 'acknowledged', code, status: answer.status, body: answer.body, replayed});
+
+/** The verdict of an error that the client has thrown. */
+function refused(error) {
+  if (error instanceof FinalFailure) return stored(error.answer, error.cause === undefined, 'final_failure');
+  if (error instanceof OnceError) return {verdict: VERDICTS[error.code] ?? 'failed', code: codeOf(error)};
+  return {verdict: 'failed', code: error instanceof NotNow ? 'retryable' : codeOf(error)};
+}
+
+/** As what the answer is given, and what it is then. */
+function given(way, bytes) {
+  if (way === 'body') return bytes;
+  if (way === 'json') {
+    try {
+      return JSON.parse(bytes.toString());
+    } catch {
+      // no JSON: as text
+    }
+  }
+  return bytes.toString();
+}
+
+async function transaction(order) {
+  const {scope, key, tenant, payload, attempt} = order;
+  const said = JSON.parse(payload);
+  const effect = async (tx, {emit}) => {
+    leaveAt(order, 'begun');
+    await pause(order.before_ms);
+    if (order.end === 'retry') throw new NotNow();
+    const {rows: [{body, step}]} = await tx.query(ADVANCE, [tenant, scope, key, payload, attempt]);
+    for (let nth = 1; nth <= said.events; nth++) {
+      const event = [nth === 1 ? 'torture.done' : 'torture.checked', {tenant, scope, key, aggregate: said.aggregate, step, nth}];
+      const about = {aggregateType: 'account', aggregateId: said.aggregate};
+      await (said.caused ? emit(...event, about) : once.emit(tx, ...event, {...about, tenant}));
+    }
+    if (order.swallow) await tx.query('SELECT 1/0').catch(() => {});
+    await pause(order.after_ms);
+    leaveAt(order, 'written');
+    if (order.end === 'final') throw new Failed('torture', 'as ordered', {status: 422, body: randomUUID()});
+    return {status: 201, body: given(order.way, body)};
+  };
+  try {
+    const answer = await once.run(scope, key, Buffer.from(payload), effect, {tenant, isolation: order.isolation, deadlineMs: DEADLINE_MS});
+    return stored(answer, answer.replayed);
+  } catch (error) {
+    return refused(error);
+  }
+}
+
+async function leased(order) {
+  const {scope, key, tenant, payload, attempt} = order;
+  let held;
+  try {
+    held = await once.claim(scope, key, Buffer.from(payload), {tenant, owner: `attempt ${attempt}`, deadlineMs: DEADLINE_MS});
+  } catch (error) {
+    const answer = refused(error);
+    // Its claim may have been granted, and the answer lost.
+    return answer.verdict === 'failed' ? {...answer, loose: true} : answer;
+  }
+  if (held.replayed) return stored(held, true, 'replay_success');
+  leaveAt(order, 'claimed');
+  await pause(order.before_ms);
+  const unheard = (error) => ({verdict: 'failed', code: codeOf(error), loose: error.sqlstate !== 'P4011'});
+  try {
+    if (order.end === 'retry' || held.signal.aborted) {
+      if (attempt % 2 === 0 || !(await held.release())) await held.fail(true);
+      return {verdict: 'failed', code: 'retryable'};
+    }
+    if (order.end === 'final') {
+      const answer = {status: 422, body: Buffer.from(randomUUID())};
+      await held.fail(false, {code: 'torture', message: 'as ordered', answer});
+      return stored(answer, false);
+    }
+    if (order.doubt_ms) {
+      await held.fail(null);
+      await pause(order.doubt_ms);
+    }
+  } catch (error) {
+    return order.end === 'final' && error instanceof OutcomeUnknown ? {verdict: 'unknown', code: error.code} : unheard(error);
+  }
+  let body;
+  try {
+    ({rows: [{body}]} = await pool.query(WRITE, [tenant, scope, key, payload, attempt, held.fence, order.mode === 'verified']));
+  } catch (error) {
+    const none = DEFINITE.test(error.code ?? '') && error.severity === 'ERROR';
+    const told = await held.fail(none ? true : null).then(() => true, () => false);
+    return {verdict: none && told ? 'failed' : 'unknown', code: codeOf(error)};
+  }
+  leaveAt(order, 'done');
+  await pause(order.after_ms);
+  if (order.doubt_ms && attempt % 2) return {verdict: 'unknown', code: 'doubt'};
+  try {
+    await held.complete({status: 201, body: order.way === 'body' ? body : body.toString()});
+  } catch (error) {
+    return {verdict: 'unknown', code: codeOf(error)}; // somebody else has decided meanwhile: what is stored says the next attempt
+  }
+  return stored({status: 201, body}, false);
+}
+
+(async () => {
+  for await (const line of readline.createInterface({input: process.stdin})) {
+    const order = JSON.parse(line);
+    const answer = await (order.mode === 'transaction' ? transaction(order) : leased(order));
+    const body = answer.body === undefined || answer.body === null ? null : Buffer.from(answer.body).toString('base64');
+    process.stdout.write(`${JSON.stringify({...answer, body})}\n`);
+  }
+  process.exit(0);
+})();
