@@ -74,8 +74,8 @@ class Attempt {
     const session = await Session.open(pool);
     try {
       const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent), contract.SAVEPOINT]);
-      const {verdict, traceparent, answer} = contract.started(rows[0]);
-      if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, traceparent: traceparent ?? intent.traceparent})};
+      const {print, verdict, traceparent, answer} = contract.started(rows[0]);
+      if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, print, traceparent: traceparent ?? intent.traceparent})};
       if (verdict === 'in_doubt') {
         const [seen] = await session.send([contract.peekStatus(intent)]);
         answer.status = seen.rows[0][0] === null ? null : Number(seen.rows[0][0]);
