@@ -3,7 +3,7 @@
 // attempt's start asks. It cannot be told "proceed" while the old backend lives, since that one holds the intent's lock until its commit is visible.
 'use strict';
 
-const {batch} = require('./batch');
+const {NOT_PREPARED, batch} = require('./batch');
 const contract = require('./contract');
 const errors = require('./errors');
 
@@ -11,6 +11,9 @@ const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
 const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
+
+// Their connections change beneath them, as behind a pooler in transaction mode: what one has prepared, the next one does not have.
+const shifting = new WeakSet();
 
 /** A connection of the pool, whose loss is seen: pg emits it where nobody listens, which would end the process. */
 class Session {
@@ -25,11 +28,12 @@ class Session {
       client.release();
       throw new TypeError('pgonce: a Pool of pg is needed; pg-native is not supported');
     }
-    return new Session(client);
+    return new Session(client, pool);
   }
 
-  constructor(client) {
+  constructor(client, pool) {
     this.client = client;
+    this.pool = pool;
     this.lost = false;
     this.lose = () => {
       this.lost = true;
@@ -40,8 +44,12 @@ class Session {
 
   async send(statements) {
     try {
-      return await batch(this.client, statements);
+      return await batch(this.client, statements, !shifting.has(this.pool));
     } catch (error) {
+      if (error.code === NOT_PREPARED) {
+        shifting.add(this.pool);
+        error.again = true;
+      }
       if (!errors.isAnswer(error)) this.lost = true;
       throw error;
     }
