@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 
 from measure import ROOT, SETTINGS, Process, accepts, cpu_seconds, find, free_port, median_row, recycle_wal, wait_until
 
@@ -60,6 +61,8 @@ def needs(*programs):
 def node(place):
     program, npm = needs("node", "npm")
     shutil.copy(HERE / "node/package.json", place)
+    # npm takes the client for the same while its version is.
+    shutil.rmtree(place / "node_modules/pgonce", ignore_errors=True)
     run(npm, "install", "--no-audit", "--no-fund", "--silent", "--install-links", "--no-save", CLIENTS / "node", cwd=place)
     return ["env", "-C", place, "NODE_ENV=production", program, HERE / "node/service.js"]
 
@@ -107,6 +110,10 @@ class Service:
         wait_until(lambda: self.process.poll() is not None or all(accepts(("127.0.0.1", port)) for port in waited), f"the service in {language}")
         if self.process.poll() is not None:
             raise RuntimeError(f"the service in {language} has ended:\n{self.log.read_text(errors='replace')[-3000:]}")
+        for way, port in self.ports.items():  # the first answer may take long
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/{way}", data=b'{"order": "first", "amount": 1}', method="POST",
+                                             headers={"Idempotency-Key": f'"first-{time.monotonic_ns()}"', "Content-Type": "application/json"})  # fmt: skip
+            urllib.request.urlopen(request, timeout=120).close()
 
     def __enter__(self):
         return self
