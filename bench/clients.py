@@ -54,7 +54,7 @@ def needs(*programs):
     path = f"{os.environ['PATH']}:/usr/local/go/bin"
     missing = [name for name in programs if not shutil.which(name, path=path)]
     if missing:
-        raise LookupError(f"{' and '.join(missing)} missing")
+        raise LookupError(f"{' and '.join(missing)}: missing")
     return [shutil.which(name, path=path) for name in programs]
 
 
@@ -84,7 +84,7 @@ def go(place):
 
 
 def java(place):
-    mvn, program = needs("mvn", "java")
+    mvn, program, _ = needs("mvn", "java", "javac")
     quiet = [mvn, "-q", "-B", "-DskipTests"]
     run(*quiet, "-f", CLIENTS / "java", "install", "-Dmaven.javadoc.skip", "-Dmaven.source.skip")
     run(*quiet, "-f", HERE / "java", f"-Dtarget={place}/target", "package")
@@ -233,7 +233,7 @@ def main():
         parser.error(f"no such language: {', '.join(sorted(unknown))}")
     if options.quick:
         options.rounds, options.seconds = 1, 1
-    measured, left_out = {}, {}
+    measured, left_out, failed = {}, {}, False
     with contextlib.ExitStack() as stack:
         bench = Bench(options, stack)
         for language in options.languages or LANGUAGES:
@@ -242,7 +242,10 @@ def main():
                 measured[language] = bench.language(language)
             except LookupError as why:
                 left_out[language] = str(why)
-            print(f"bench: {language} is done, after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+            except (RuntimeError, TimeoutError, OSError) as why:
+                failed = True
+                print(f"bench: {language}: {why}", file=sys.stderr, flush=True)
+            print(f"bench: {language} is over, after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
         version = bench.server.version
     medians = {language: {way: median_row(rows) for way, rows in rounds.items()} for language, rounds in measured.items()}
     goals = judge(measured)
@@ -252,10 +255,8 @@ def main():
             "postgresql": version, "cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds, "connections": CONNECTIONS,
             "peers": PEERS, "measured": medians, "goals": goals, "left_out": left_out,
         }, indent=1) + "\n")  # fmt: skip
+    sys.exit(failed)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (RuntimeError, TimeoutError) as failure:
-        sys.exit(f"bench: {failure}")
+    main()
