@@ -220,7 +220,17 @@ def tables(measured):
             if goal["met"] is not None:
                 written.append(f"| {what} | {goal['goal']} | {measured_value} | {'yes' if goal['met'] else 'no'} |")
         written.append("")
-    return "\n".join(written)
+    return "\n".join(written + clients(measured["clients"]))
+
+
+def clients(run):
+    """Requests a second of each way, and where the CPU of one goes."""
+    written = [f"The endpoints of `make bench-clients`, at {run['connections']} connections: requests per second, and CPU of one request in microseconds (service + PostgreSQL):", "",
+               "| language | as it is | with pgonce | on Redis |", "| --- | --- | --- | --- |"]  # fmt: skip
+    for language, ways in run["measured"].items():
+        cells = (f"{way['per_second']:,.0f} ({way['cpu_us']['service']:.0f} + {way['cpu_us']['postgresql']:.0f})" for way in (ways[name] for name in ("bare", "pgonce", "redis")))
+        written.append(f"| {language} | {' | '.join(cells)} |")
+    return [*written, ""]
 
 
 BEGIN, END = "<!-- Made by bench/plots.py of docs/performance/measured.json. -->\n", "<!-- As far as here. -->\n"
