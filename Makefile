@@ -14,7 +14,7 @@ TESTED := PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUI
 ON_SERVER = $(if $(PG),server=$$(tools/matrix.py --bindir $(PG)) && PGONCE_PG_BINDIR=$$server) PGONCE_BUILD=$(CURDIR)/$(BUILD)
 SANITIZED := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dsbom=false
 
-.PHONY: help run test test-native test-clients check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
+.PHONY: help run test test-native test-clients check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
 
 CHECKED := tests/contract tests/lib tests/http tests/gateway tests/extension
 
@@ -86,6 +86,9 @@ bench-events: setup-bench-events build ## measure the relay and the consumer aga
 
 bench-keeper: setup-bench build ## measure retirement, and claims among many stored intents (PGONCE_BENCH_ROWS; writes bench/keeper.json)
 	$(ON_SERVER) $(PYTHON) bench/keeper.py --json bench/keeper.json
+
+bench-clients: setup-bench-clients build ## measure what the clients cost their applications, against a peer on Redis (LANGUAGES="node go"; writes bench/clients.json)
+	$(ON_SERVER) $(PYTHON) bench/clients.py $(LANGUAGES) --json bench/clients.json
 
 fuzz: setup-test build ## fuzz every parser of outside input, a minute of a CPU each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) -rA tests/fuzz

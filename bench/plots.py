@@ -3,7 +3,7 @@
 """The pictures of docs/performance.md, and its tables of goals.
 
   plots.py           makes them from docs/performance/measured.json
-  plots.py --take    first puts into that file what the benchmarks have written: bench/{results,gateway,events,keeper}.json, those of them that are here
+  plots.py --take    first puts into that file what the benchmarks have written: bench/{results,gateway,events,keeper,clients}.json, those of them that are here
 
 measured.json holds medians only, and is committed: `make lint` says where something made of it is not current. Nothing but the standard library."""
 
@@ -27,7 +27,7 @@ COLOURS = ["#0b6e99", "#c2570c", "#4d7c0f", "#7c3aed", "#6b7280"]
 def take(measured, note):
     """The medians of what the benchmarks wrote; of one that did not run, what was there."""
     found = dict(measured)
-    for name, kept in (("results", kept_results), ("gateway", kept_gateway), ("events", kept_events), ("keeper", kept_keeper)):
+    for name, kept in (("results", kept_results), ("gateway", kept_gateway), ("events", kept_events), ("keeper", kept_keeper), ("clients", kept_clients)):
         path = ROOT / f"bench/{name}.json"
         if path.exists():
             found[name] = kept(json.loads(path.read_text())) | ({"note": note} if note else {})
@@ -55,6 +55,11 @@ def kept_events(run):
 
 def kept_keeper(run):
     return {"cpus": run["cpus"], "rows": run["rows"], "stored": run["stored"], "medians": rounded(run["medians"]), "goals": run["goals"]}
+
+
+def kept_clients(run):
+    rows = {language: {way: {name: row[name] for name in ("per_second", "p50_ms", "cpu_us")} for way, row in ways.items()} for language, ways in run["measured"].items()}
+    return {"postgresql": run["postgresql"], "cpus": run["cpus"], "connections": run["connections"], "measured": rounded(rows), "goals": run["goals"]}
 
 
 # ---- drawing
@@ -200,7 +205,8 @@ PICTURES = {"throughput": throughput, "gateway": gateway, "latency": latency, "s
 def tables(measured):
     """The goals of each benchmark, met or not, under the load that there was."""
     written = []
-    for name, task in (("results", "make bench"), ("gateway", "make bench-gateway"), ("events", "make bench-events"), ("keeper", "make bench-keeper")):
+    for name, task in (("results", "make bench"), ("gateway", "make bench-gateway"), ("events", "make bench-events"), ("keeper", "make bench-keeper"),
+                       ("clients", "make bench-clients")):  # fmt: skip
         run = measured[name]
         written += [f"`{task}`, on {run['cpus']} CPUs{', ' + run['note'] if run.get('note') else ''}:", "", "| goal | wanted | measured | met |",
                     "| --- | --- | --- | --- |"]  # fmt: skip
@@ -214,7 +220,17 @@ def tables(measured):
             if goal["met"] is not None:
                 written.append(f"| {what} | {goal['goal']} | {measured_value} | {'yes' if goal['met'] else 'no'} |")
         written.append("")
-    return "\n".join(written)
+    return "\n".join(written + clients(measured["clients"]))
+
+
+def clients(run):
+    """Requests a second of each way, and where the CPU of one goes."""
+    written = [f"The endpoints of `make bench-clients`, at {run['connections']} connections: requests per second, and CPU of one request in microseconds (service + PostgreSQL):", "",
+               "| language | as it is | with pgonce | on Redis |", "| --- | --- | --- | --- |"]  # fmt: skip
+    for language, ways in run["measured"].items():
+        cells = (f"{way['per_second']:,.0f} ({way['cpu_us']['service']:.0f} + {way['cpu_us']['postgresql']:.0f})" for way in (ways[name] for name in ("bare", "pgonce", "redis")))
+        written.append(f"| {language} | {' | '.join(cells)} |")
+    return [*written, ""]
 
 
 BEGIN, END = "<!-- Made by bench/plots.py of docs/performance/measured.json. -->\n", "<!-- As far as here. -->\n"

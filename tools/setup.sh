@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events. On Debian and Ubuntu it
-# installs the packages that are missing: it says which and what for, and uses sudo for that alone. Elsewhere it names what is missing.
+# Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients.
+# On Debian and Ubuntu it installs the packages that are missing: it says which and what for, and uses sudo for that alone. Elsewhere it
+# names what is missing.
 # Packaged servers that it brings are neither started nor set to start with the machine.
 set -euf
 
@@ -41,7 +42,7 @@ rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private Rab
 python3-pika:test bench-events:module pika:the tests' RabbitMQ client
 default-jre-headless:test?:program java:runs the tests' private Kafka, ElasticMQ (SQS) and Debezium's engine
 default-jdk-headless:test?:program javac:compiles what drives the tests' Debezium engine
-maven:test?:program mvn:fetches the tests' private Kafka, ElasticMQ, and Debezium's engine
+maven:test? bench-clients?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
 kcat:test?:program kcat:the tests' Kafka client
 spin:test:program spin:searches the model of the protocol
 prometheus:test:program promtool:the tests' private Prometheus
@@ -53,19 +54,21 @@ clang-format:lint:program clang-format:the format check
 clang-tidy:lint:program clang-tidy:static analysis
 shellcheck:lint:program shellcheck:the shell check
 postgresql-contrib:bench:file /usr/lib/postgresql/*/bin/pgbench:pgbench
-wrk:bench-gateway:program wrk:the load of 'make bench-gateway'
-redis-server:bench bench-gateway:program redis-server:what the benchmarks compare with, and where a peer keeps its keys
-nodejs:bench-gateway bench-events:program node:runs the peers
-npm:bench-gateway bench-events:program npm:fetches the peers
+wrk:bench-gateway bench-clients:program wrk:the load of 'make bench-gateway' and 'make bench-clients'
+redis-server:bench bench-gateway bench-clients:program redis-server:what the benchmarks compare with, and where a peer keeps its keys
+nodejs:bench-gateway bench-events bench-clients:program node:runs the peers
+npm:bench-gateway bench-events bench-clients:program npm:fetches the peers
+python3-venv:bench-clients:module ensurepip:a virtual environment for the Python client
+default-jdk-headless:bench-clients?:program javac:builds the Java client
 "
 servers="nginx redis-server pgbouncer nats-server rabbitmq-server prometheus"
 
-usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events"
+usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients"
 task=${1:?$usage}
 case $task in
 run | build) tasks=$task ;;
 test | lint | bench) tasks="build $task" ;;
-bench-gateway | bench-events) tasks="build bench $task" ;;
+bench-gateway | bench-events | bench-clients) tasks="build bench $task" ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin

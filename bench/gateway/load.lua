@@ -31,7 +31,7 @@ function request()
    else
       head["Idempotency-Key"] = string.format('"replay-%s-%d"', seed, (number + id * 7919) % count)
    end
-   return wrk.format("POST", "/pay", head, body)
+   return wrk.format("POST", nil, head, body) -- nil: the path of the URL
 end
 
 function done(summary, latency)

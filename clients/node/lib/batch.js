@@ -3,13 +3,33 @@
 // pg takes any object with submit() for a query; its own Query as the base lets it through where the pool pipelines.
 'use strict';
 
+const {createHash} = require('crypto');
 const {Query} = require('pg');
 
+// A name says its text: which calls it makes, and a hash. So whoever else has given it on this connection of the server's has meant the same.
+const names = new Map();
+// What each connection has prepared.
+const prepared = new WeakMap();
+
+function nameOf(text) {
+  if (!names.has(text)) {
+    const calls = new Set(text.match(/once\.\w+/g)?.filter((call) => !call.endsWith('fingerprint')));
+    names.set(text, `${[...calls].join(' ').slice(0, 38)} ${createHash('sha256').update(text).digest('hex').slice(0, 24)}`);
+  }
+  return names.get(text);
+}
+
+const NONE = [];
+const WHOLE = {portal: '', rows: 0};
+const NOT_PREPARED = '26000';
+const asIs = (value) => value;
+
 class Batch extends Query {
-  /** statements: [text, values]; values are strings, Buffers (sent as bytes) or null. */
-  constructor(statements) {
+  /** statements: [text, values]; values are strings, Buffers (sent as bytes) or null. prepare: those with values are parsed once for each connection. */
+  constructor(statements, prepare) {
     super({text: ''});
     this.statements = statements;
+    this.prepare = prepare;
     this.results = [];
     this.rowsNow = [];
     this.done = new Promise((resolve, reject) => {
@@ -19,11 +39,18 @@ class Batch extends Query {
 
   submit(connection) {
     connection.stream.cork?.();
+    if (!prepared.has(connection)) prepared.set(connection, new Set());
+    this.known = prepared.get(connection);
     try {
-      for (const [text, values = []] of this.statements) {
-        connection.parse({text, name: '', types: []});
-        connection.bind({portal: '', statement: '', values, binary: false, valueMapper: (value) => value});
-        connection.execute({portal: '', rows: 0});
+      for (const [text, values = NONE] of this.statements) {
+        const name = this.prepare && values.length > 0 ? nameOf(text) : '';
+        if (name === '' || !this.known.has(name)) {
+          // One of that name may be there: after an error here, or left by another client of a pooler.
+          if (name !== '') connection.close({type: 'S', name});
+          connection.parse({text, name, types: NONE});
+        }
+        connection.bind({portal: '', statement: name, values, binary: false, valueMapper: asIs});
+        connection.execute(WHOLE);
       }
       connection.sync();
     } finally {
@@ -39,6 +66,8 @@ class Batch extends Query {
   }
 
   handleCommandComplete(message) {
+    const [text, values = NONE] = this.statements[this.results.length];
+    if (this.prepare && values.length > 0) this.known.add(nameOf(text));
     this.results.push({tag: message.text, rows: this.rowsNow});
     this.rowsNow = [];
   }
@@ -48,6 +77,7 @@ class Batch extends Query {
   handlePortalSuspended() {}
 
   handleError(error) {
+    if (error.code === NOT_PREPARED) this.known?.clear();
     this.callback(error);
   }
 
@@ -57,10 +87,10 @@ class Batch extends Query {
 }
 
 /** [{tag, rows}] of each; rows of texts or nulls. */
-function batch(client, statements) {
-  const query = new Batch(statements);
+function batch(client, statements, prepare = false) {
+  const query = new Batch(statements, prepare);
   client.query(query);
   return query.done;
 }
 
-module.exports = {batch};
+module.exports = {batch, NOT_PREPARED};

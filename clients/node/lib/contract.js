@@ -79,16 +79,16 @@ function begin(isolation) {
 function tryStart({scope, key, tenant, request, traceparent}) {
   const p = new Parameters();
   const print = fingerprint(p, request, tenant);
-  return [`SELECT verdict, traceparent, ${OUTCOME} FROM once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${
-    p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
+  return [`SELECT encode(f.print, 'hex'), verdict, traceparent, ${OUTCOME} FROM ${print} AS f(print), once.try_start(${p.add(scope, 'text')}, ${
+    p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
 }
 
-const started = ([verdict, traceparent, ...rest]) => ({verdict, traceparent, answer: answerOf(rest)});
+const started = ([print, verdict, traceparent, ...rest]) => ({print: Buffer.from(print, 'hex'), verdict, traceparent, answer: answerOf(rest)});
 
-/** failed: {code, message} of an effect that failed for good. */
-function finish({scope, key, tenant, request, traceparent}, answer, failed) {
+/** print: the fingerprint, as start has computed it. failed: {code, message} of an effect that failed for good. */
+function finish({scope, key, tenant, print: known, traceparent}, answer, failed) {
   const p = new Parameters();
-  const print = fingerprint(p, request, tenant);
+  const print = p.add(known, 'bytea');
   const state = failed
     ? `, state => 'failed_final', error_code => ${p.add(text(failed.code), 'text')}, error_message => ${p.add(text(failed.message), 'text')}` : '';
   return [`SELECT FROM once.finish(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${outcome(p, answer)}, ${result(p, answer)}${state}, tenant => ${
@@ -131,9 +131,9 @@ function fail({scope, key, tenant}, fence, retryable, {code, message, answer = {
 }
 
 /** In the transaction that has started it, after ROLLBACK TO: nobody knows what happened elsewhere. */
-function doubt({scope, key, tenant, request}, answer) {
+function doubt({scope, key, tenant, print: known}, answer) {
   const p = new Parameters();
-  const print = fingerprint(p, request, tenant);
+  const print = p.add(known, 'bytea');
   const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
   return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, ${outcome(p, answer)}, tenant => ${t})`, p.values];
 }

@@ -72,7 +72,8 @@ const MESSAGES = {
   P4041: 'the key is older than what is remembered',
 };
 
-const isSerialization = (error) => error?.code === '40001' || error?.code === '40P01';
+/** May the same attempt go well the next time? again: a statement of ours was not prepared where it was taken to be. */
+const isSerialization = (error) => error?.code === '40001' || error?.code === '40P01' || error?.again === true;
 
 /** A FATAL one ends the session, and may come after COMMIT took effect (a server that is stopped while it waits for its standby). */
 const endsTheSession = (error) =>

@@ -3,7 +3,7 @@
 // attempt's start asks. It cannot be told "proceed" while the old backend lives, since that one holds the intent's lock until its commit is visible.
 'use strict';
 
-const {batch} = require('./batch');
+const {NOT_PREPARED, batch} = require('./batch');
 const contract = require('./contract');
 const errors = require('./errors');
 
@@ -12,6 +12,9 @@ const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
 const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
 
+// Their connections change beneath them, as behind a pooler in transaction mode: what one has prepared, the next one does not have.
+const shifting = new WeakSet();
+
 /** A connection of the pool, whose loss is seen: pg emits it where nobody listens, which would end the process. */
 class Session {
   static async open(pool) {
@@ -19,8 +22,8 @@ class Session {
     try {
       // Listens at once: what has come in one packet with the connection's first answer is handled before a promise is.
       session = await new Promise((resolve, reject) => {
-        const promised = pool.connect((error, client) => (error ? reject(error) : resolve(new Session(client))));
-        promised?.then?.((client) => resolve(new Session(client)), reject); // of a pool that somebody has wrapped
+        const promised = pool.connect((error, client) => (error ? reject(error) : resolve(new Session(client, pool))));
+        promised?.then?.((client) => resolve(new Session(client, pool)), reject); // of a pool that somebody has wrapped
       });
     } catch (error) {
       throw errors.isAnswer(error) && error.code !== '57P03' && error.code !== '53300' ? error : errors.ofConnection(error);
@@ -33,8 +36,9 @@ class Session {
     return session;
   }
 
-  constructor(client) {
+  constructor(client, pool) {
     this.client = client;
+    this.pool = pool;
     this.lost = false;
     this.lose = () => {
       this.lost = true;
@@ -45,8 +49,12 @@ class Session {
 
   async send(statements) {
     try {
-      return await batch(this.client, statements);
+      return await batch(this.client, statements, !shifting.has(this.pool));
     } catch (error) {
+      if (error.code === NOT_PREPARED) {
+        shifting.add(this.pool);
+        error.again = true;
+      }
       if (!errors.isAnswer(error)) this.lost = true;
       throw error;
     }
@@ -92,8 +100,8 @@ class Attempt {
     const session = await Session.open(pool);
     try {
       const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent), contract.SAVEPOINT]);
-      const {verdict, traceparent, answer} = contract.started(rows[0]);
-      if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, traceparent: traceparent ?? intent.traceparent})};
+      const {print, verdict, traceparent, answer} = contract.started(rows[0]);
+      if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, print, traceparent: traceparent ?? intent.traceparent})};
       if (verdict === 'in_doubt') {
         const [seen] = await session.send([contract.peekStatus(intent)]);
         answer.status = seen.rows[0][0] === null ? null : Number(seen.rows[0][0]);

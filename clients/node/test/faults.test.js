@@ -328,6 +328,59 @@ test('BEGIN and start go in one round trip, finish and COMMIT in one', async () 
   assert.equal(trips, 3); // with the effect's own
 });
 
+/** A client over one new connection. */
+async function overOne(t) {
+  const own = poolOf(server, {max: 1});
+  const client = await own.connect();
+  const {release} = client;
+  t.after(async () => {
+    release.call(client, true);
+    await own.end();
+  });
+  return {client, one: new Once(Object.assign(Object.create(own), {connect: async () => Object.assign(client, {release() {}})}))};
+}
+
+test('each statement is prepared once for a connection', async (t) => {
+  const {client, one} = await overOne(t);
+  const names = async () => (await client.query('SELECT name FROM pg_prepared_statements ORDER BY 1')).rows.map(({name}) => name.split(' ')[0]);
+  await run(one);
+  assert.deepEqual(await names(), ['once.finish', 'once.try_start']);
+  const parse = t.mock.method(client.connection, 'parse');
+  key = `order:${randomUUID()}`;
+  await run(one, async () => {});
+  assert.deepEqual(parse.mock.calls.map(({arguments: [{text}]}) => text), ['BEGIN', 'SAVEPOINT once_effect', 'COMMIT']);
+  key = `order:${randomUUID()}`;
+  await assert.rejects(run(one, async (tx) => tx.query('SELECT 1/0')), {code: '22012'});
+  key = `order:${randomUUID()}`;
+  await assertDoneOnce(await run(one));
+  assert.deepEqual(await names(), ['once.finish', 'once.try_start']);
+});
+
+for (const which of ['once.try_start', 'once.finish']) {
+  test(`behind a pooler that takes another connection, ${which} is not prepared there, and the effect happens once`, async (t) => {
+    const {client, one} = await overOne(t);
+    await run(one);
+    const {rows: [{name}]} = await client.query('SELECT name FROM pg_prepared_statements WHERE name LIKE $1', [`${which}%`]);
+    await client.query(`DEALLOCATE "${name}"`);
+    for (let i = 0; i < 2; i++) {
+      key = `order:${randomUUID()}`;
+      await assertDoneOnce(await run(one));
+    }
+    const {rows} = await client.query("SELECT FROM pg_prepared_statements WHERE name LIKE 'once%'");
+    assert.equal(rows.length, 1, 'nothing is prepared any more');
+  });
+}
+
+test('what another client has left prepared on the connection is in nobody\'s way', async (t) => {
+  const {client: first, one} = await overOne(t);
+  await run(one);
+  const {rows} = await first.query("SELECT name FROM pg_prepared_statements WHERE name LIKE 'once%'");
+  const {client: other, one: second} = await overOne(t);
+  for (const {name} of rows) await other.query(`PREPARE "${name}" AS SELECT 1`);
+  key = `order:${randomUUID()}`;
+  await assertDoneOnce(await run(second));
+});
+
 test('keys are those of the vectors', () => {
   for (const vector of JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/keys.json'))).keys) {
     const value = vector.header ?? Buffer.from(vector.base64 ?? '', 'base64').toString('latin1');

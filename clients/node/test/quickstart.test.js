@@ -36,7 +36,10 @@ test('the quickstart does what it says', {skip: fs.existsSync(path.join(BUILD, '
   const script = [...text.matchAll(/^(?:.*`(?<file>[\w.]+)`:\n\n)?```(?<kind>js|sh)\n(?<body>[^]*?)^```$/gm)]
     .map(({groups: {file, kind, body}}) => (kind === 'js' ? `cat > ${file} <<'END'\n${body}END\n` : body)).join('');
   const where = directory(t);
-  const env = {...clean, PGONCE: ROOT, PORT: String(await freePort()), PATH: `${path.join(BUILD, 'cli')}:${process.env.PATH}`};
+  // A checkout in which nothing has been installed, as a newcomer's is.
+  const fresh = directory(t);
+  fs.cpSync(path.join(ROOT, 'clients/node'), path.join(fresh, 'clients/node'), {recursive: true, filter: (from) => path.basename(from) !== 'node_modules'});
+  const env = {...clean, PGONCE: fresh, PORT: String(await freePort()), PATH: `${path.join(BUILD, 'cli')}:${process.env.PATH}`};
   const done = spawnSync('bash', ['-em'], {cwd: where, env, input: `trap 'pgonce dev --stop' EXIT\n${script}`, encoding: 'utf8', timeout: 180000});
   assert.equal(done.status, 0, done.stdout + done.stderr);
   const bodies = done.stdout.match(/\{"order":\d+,"item":"lamp"\}/g);

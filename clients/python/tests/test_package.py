@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: PostgreSQL
 """The package: its version, its licence, a wheel that works without any driver, keys by the vectors, and the quickstart."""
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import re
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -56,51 +61,39 @@ def test_a_wheel_installs_alone_and_types_come_with_it(tmp_path):
     assert done.stdout.split() == [pgonce.__version__, "True"]
 
 
-def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```", page, re.S | re.M)
-
-
-def test_the_quickstart_line_by_line(server, tmp_path):
-    """Each block of Python is written into the file that the page names, and each line of the shell's is run."""
+def test_the_quickstart_line_by_line(tmp_path):
+    """As a reader types it, in an empty folder: with a PostgreSQL, a virtual environment and a port of its own."""
+    pgonce_command = pathlib.Path(os.environ.get("PGONCE_BUILD") or ROOT / "build") / "cli/pgonce"
+    if not pgonce_command.exists():
+        pytest.skip(f"{pgonce_command} is not built")
     page = (ROOT / "docs/quickstart-python.md").read_text()
-    database = server.database()
-    environment = {**os.environ, "DATABASE_URL": database.dsn, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
-    for name, text in re.findall(r"^`(\w+\.py)`:\n\n```python\n(.*?)^```", page, re.S | re.M):
-        (tmp_path / name).write_text(text)
-    shown = blocks(page, "console")
-    assert shown
-    running = []
+    place = pathlib.Path(tempfile.mkdtemp(prefix="pgonce-quickstart-", dir="/tmp"))  # sockets have short paths
+    place.chmod(0o755)
+    script = ""
+    for name, kind, text in re.findall(r"^(?:[^\n]*`([\w.]+)`:\n\n)?```(\w+)\n(.*?)^```", page, re.S | re.M):
+        assert kind == "sh" or name, "a file without a name"
+        if kind == "sh":
+            script += text
+        else:
+            (place / name).write_text(text)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PG") or name.startswith("PGONCE")}
+    environment |= {"PGONCE": str(ROOT), "PORT": str(free_port()), "PATH": f"{pgonce_command.parent}:{os.environ['PATH']}"}
+    trap = "trap '{ kill %1; pgonce dev --stop; } >/dev/null 2>&1 || true' EXIT\n"
     try:
-        for text in shown:
-            for line, wanted in re.findall(r"^\$ (.*(?:\\\n.*)*)\n((?:(?!\$ ).*\n)*)", text, re.M):
-                if line.startswith(("pip install", "pgonce dev", "export DATABASE_URL")):
-                    continue  # done by test.sh, and by this test's own server
-                if line.endswith(" &"):
-                    running.append(subprocess.Popen(line[:-2].split(), cwd=tmp_path, env=environment))
-                    wait_for_port()
-                    continue
-                done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-                assert done.returncode == 0, done.stderr
-                for each in filter(None, wanted.splitlines()):
-                    assert each.lower() in done.stdout.replace("\r", "").lower(), f"{line}\n{done.stdout}"
+        done = subprocess.run(["bash", "-em"], input=trap + script, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
     finally:
-        for process in running:
-            process.terminate()
-            process.wait(20)
-    assert database.value("SELECT count(*)::int FROM payments") == 1
+        shutil.rmtree(place, ignore_errors=True)
+    said = done.stdout.replace("\r", "")
+    assert done.returncode == 0, said + done.stderr
+    assert said.count('{"payment":1}') == 2 and said.count("HTTP/1.1 201") == 2 and said.count("idempotency-replayed: true") == 1, said
+    assert "HTTP/1.1 422" in said and "urn:pgonce:problem:mismatch" in said and "\n1\n" in said, said
+    assert "False {'done': True}\nTrue {'done': True}\n" in said, said
 
 
-def wait_for_port():
-    import socket
-    import time
-
-    end = time.monotonic() + 30
+def free_port():
+    """Below those that the system gives to connections."""
     while True:
-        try:
-            socket.create_connection(("127.0.0.1", 8000), timeout=1).close()
-            return
-        except OSError:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-
-
+        port = random.randrange(20000, 32768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -9,13 +9,10 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.zaxxer.hikari.HikariDataSource;
 import io.pgonce.testing.Server;
-import java.io.IOException;
+import io.pgonce.testing.Trips;
 import java.io.PrintWriter;
 import java.io.StringWriter;
 import java.lang.reflect.Proxy;
-import java.net.InetAddress;
-import java.net.ServerSocket;
-import java.net.Socket;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Statement;
@@ -28,7 +25,6 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import javax.sql.DataSource;
 import org.junit.jupiter.api.AfterAll;
@@ -278,46 +274,14 @@ class FaultsTest {
         }
     }
 
-    /** What a client sends without waiting for an answer is one round trip. */
     @Test
     void aRunTakesTwoRoundTripsBesidesTheEffects() throws Exception {
-        AtomicInteger turns = new AtomicInteger();
-        try (ServerSocket listener = new ServerSocket(0, 1, InetAddress.getLoopbackAddress())) {
-            Thread relay = new Thread(() -> {
-                while (true) {
-                    try {
-                        Socket client = listener.accept();
-                        Socket target = new Socket("127.0.0.1", server.said.get("port").asInt());
-                        AtomicBoolean answered = new AtomicBoolean(true);
-                        new Thread(() -> pass(target, client, () -> answered.set(true))).start();
-                        new Thread(() -> pass(client, target, () -> turns.addAndGet(answered.getAndSet(false) ? 1 : 0))).start();
-                    } catch (IOException end) {
-                        return; // the test has ended
-                    }
-                }
-            });
-            relay.setDaemon(true);
-            relay.start();
-            try (HikariDataSource pool = Server.pool(server.url("127.0.0.1", listener.getLocalPort()), 1)) {
-                Once once = Once.over(pool);
-                once.run("orders", newKey(), REQUEST, tx -> Answer.of(201).text("warm"));
-                int before = turns.get();
-                once.run("orders", newKey(), REQUEST, tx -> Answer.of(201).text("counted"));
-                assertEquals(2, turns.get() - before);
-            }
-        }
-    }
-
-    private static void pass(Socket from, Socket to, Runnable noticed) {
-        byte[] bytes = new byte[1 << 16];
-        try {
-            for (int size = from.getInputStream().read(bytes); size >= 0; size = from.getInputStream().read(bytes)) {
-                noticed.run();
-                to.getOutputStream().write(bytes, 0, size);
-            }
-            to.close();
-        } catch (IOException end) {
-            // the other side has gone
+        try (Trips trips = new Trips(server); HikariDataSource pool = Server.pool(server.url("127.0.0.1", trips.port()), 1)) {
+            Once once = Once.over(pool);
+            once.run("orders", newKey(), REQUEST, tx -> Answer.of(201).text("warm"));
+            int before = trips.made();
+            once.run("orders", newKey(), REQUEST, tx -> Answer.of(201).text("counted"));
+            assertEquals(2, trips.made() - before);
         }
     }
 

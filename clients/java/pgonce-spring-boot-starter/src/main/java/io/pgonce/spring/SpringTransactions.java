@@ -5,6 +5,7 @@ import io.pgonce.Transactions;
 import java.sql.Connection;
 import java.sql.SQLException;
 import javax.sql.DataSource;
+import org.springframework.jdbc.datasource.DataSourceTransactionManager;
 import org.springframework.jdbc.datasource.DataSourceUtils;
 import org.springframework.transaction.PlatformTransactionManager;
 import org.springframework.transaction.TransactionDefinition;
@@ -85,7 +86,9 @@ public final class SpringTransactions implements Transactions {
 
         @Override
         public boolean commitTravels() {
-            return false; // Spring's synchronizations come before it
+            // Not where something is to happen before it that the manager knows of: a synchronization, a listener, JPA's flush.
+            return manager instanceof DataSourceTransactionManager jdbc && jdbc.getTransactionExecutionListeners().isEmpty()
+                && (!TransactionSynchronizationManager.isSynchronizationActive() || TransactionSynchronizationManager.getSynchronizations().isEmpty());
         }
 
         @Override

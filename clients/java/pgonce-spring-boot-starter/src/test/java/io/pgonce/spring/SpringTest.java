@@ -6,15 +6,18 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.zaxxer.hikari.HikariDataSource;
 import io.micrometer.observation.tck.TestObservationRegistry;
 import io.micrometer.observation.tck.TestObservationRegistryAssert;
 import io.pgonce.Answer;
 import io.pgonce.Event;
 import io.pgonce.InDoubtException;
 import io.pgonce.Once;
+import io.pgonce.Observer;
 import io.pgonce.OnceException;
 import io.pgonce.Request;
 import io.pgonce.testing.Server;
+import io.pgonce.testing.Trips;
 import jakarta.persistence.Entity;
 import jakarta.persistence.EntityManager;
 import jakarta.persistence.Id;
@@ -28,6 +31,7 @@ import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -45,8 +49,11 @@ import org.springframework.context.annotation.Import;
 import org.springframework.http.HttpStatus;
 import org.springframework.http.ResponseEntity;
 import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.support.JdbcTransactionManager;
 import org.springframework.stereotype.Component;
 import org.springframework.transaction.annotation.Transactional;
+import org.springframework.transaction.support.TransactionSynchronization;
+import org.springframework.transaction.support.TransactionSynchronizationManager;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestHeader;
@@ -61,6 +68,8 @@ class SpringTest {
     private static Server server;
     private static final HttpClient CLIENT = HttpClient.newHttpClient();
     private static final AtomicInteger RUNS = new AtomicInteger();
+    private static final AtomicLong EARLY = new AtomicLong();
+    private static final AtomicLong LATE = new AtomicLong();
 
     @Entity(name = "payment")
     static class Payment {
@@ -230,6 +239,31 @@ class SpringTest {
 
     private static long payments(String id) {
         return ((Number) server.rows("SELECT count(*) FROM payment WHERE id = '" + id + "'").get(0).get(0)).longValue();
+    }
+
+    @Test
+    void commitTravelsWithFinishWhereNothingIsToHappenBeforeIt() throws Exception {
+        try (Trips trips = new Trips(server); HikariDataSource pool = Server.pool(server.url("127.0.0.1", trips.port()), 1)) {
+            Once once = Once.over(new SpringTransactions(new JdbcTransactionManager(pool), pool), Observer.NONE);
+            Request request = Request.text("x");
+            once.run("trips", UUID.randomUUID().toString(), request, tx -> Answer.of(201).text("warm"));
+            int before = trips.made();
+            once.run("trips", UUID.randomUUID().toString(), request, tx -> Answer.of(201).text("counted"));
+            assertEquals(2, trips.made() - before);
+
+            // What is to be done before COMMIT is done in the transaction.
+            once.run("trips", UUID.randomUUID().toString(), request, tx -> {
+                TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {
+                    @Override
+                    public void beforeCommit(boolean readOnly) {
+                        LATE.set(new JdbcTemplate(pool).queryForObject("SELECT txid_current()", Long.class));
+                    }
+                });
+                EARLY.set(new JdbcTemplate(pool).queryForObject("SELECT txid_current()", Long.class));
+                return Answer.of(201).text("late");
+            });
+            assertEquals(EARLY.get(), LATE.get());
+        }
     }
 
     @ParameterizedTest

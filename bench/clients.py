@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""What a client costs its application, as ratios within one run: `make bench-clients` calls it.
+
+One endpoint, which inserts an order in a transaction and answers with JSON, three times in one service of each language (bench/clients/): as it is, with pgonce's
+middleware, and with the middleware that its ecosystem knows best, on Redis, which appends to its file and syncs it every second. PostgreSQL has fsync on. In each
+round every way runs for a few seconds, one after the other, at 16 connections with a new key for each request; the round before the first warms up and does not
+count. Printed are medians over the rounds; a ratio is the median of the rounds' ratios."""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+
+from measure import ROOT, SETTINGS, Process, accepts, cpu_seconds, find, free_port, median_row, recycle_wal, wait_until
+
+from harness.postgres import Postgres, children_of, clean_environment, private_directory, tied, unprivileged
+
+HERE = ROOT / "bench/clients"
+CLIENTS = ROOT / "clients"
+CACHE = ROOT / ".cache/bench-clients"
+CONNECTIONS = 16
+WAYS = ("bare", "pgonce", "redis")
+PEERS = {
+    "node": "express-idempotency",
+    "python": "asgi-idempotency-header",
+    "go": "Fiber's idempotency",
+    "java": "a filter over Spring Data Redis",
+}
+# (what, of which, at least)
+GOALS = (("pgonce, of bare", "bare", 0.6), ("pgonce, of the peer on Redis", "redis", 1.0))
+
+
+# ---- the services: what each needs from its registry is kept in .cache/
+
+
+def run(*command, cwd=None):
+    """Quiet where it works."""
+    done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, check=False, timeout=900)
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def needs(*programs):
+    path = f"{os.environ['PATH']}:/usr/local/go/bin"
+    missing = [name for name in programs if not shutil.which(name, path=path)]
+    if missing:
+        raise LookupError(f"{' and '.join(missing)}: missing")
+    return [shutil.which(name, path=path) for name in programs]
+
+
+def node(place):
+    program, npm = needs("node", "npm")
+    shutil.copy(HERE / "node/package.json", place)
+    # npm takes the client for the same while its version is.
+    shutil.rmtree(place / "node_modules/pgonce", ignore_errors=True)
+    run(npm, "install", "--no-audit", "--no-fund", "--silent", "--install-links", "--no-save", CLIENTS / "node", cwd=place)
+    return ["env", "-C", place, "NODE_ENV=production", program, HERE / "node/service.js"]
+
+
+def python(place):
+    program = place / "venv/bin/python"
+    if not program.exists():
+        run(sys.executable, "-m", "venv", place / "venv")
+    run(program, "-m", "pip", "-q", "--disable-pip-version-check", "install", "-r", HERE / "python/requirements.txt")
+    # Its version stays the same while it is worked on.
+    run(program, "-m", "pip", "-q", "--disable-pip-version-check", "install", "--force-reinstall", "--no-deps", CLIENTS / "python")
+    return [program, HERE / "python/service.py"]
+
+
+def go(place):
+    (program,) = needs("go")
+    run(program, "build", "-o", place / "service", ".", cwd=HERE / "go")
+    return [place / "service"]
+
+
+def java(place):
+    mvn, program, _ = needs("mvn", "java", "javac")
+    quiet = [mvn, "-q", "-B", "-DskipTests"]
+    run(*quiet, "-f", CLIENTS / "java", "install", "-Dmaven.javadoc.skip", "-Dmaven.source.skip")
+    run(*quiet, "-f", HERE / "java", f"-Dtarget={place}/target", "package")
+    return [program, "-Xmx384m", "-jar", place / "target/service-1.jar"]
+
+
+LANGUAGES = {"node": node, "python": python, "go": go, "java": java}
+
+
+class Service:
+    """In the foreground; ended with this program. As whoever calls: it must get at what its registry brought."""
+
+    def __init__(self, language, command, directory, environment):
+        ports = {"PORT": free_port(), "PEER_PORT": free_port()}
+        self.log = directory / f"{language}.log"
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                tied([str(word) for word in command]), stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory,
+                env={**clean_environment(), **environment, **{name: str(port) for name, port in ports.items()}},
+            )
+        waited = [ports["PORT"]] + ([ports["PEER_PORT"]] if language == "go" else [])
+        self.ports = {way: waited[-1] if way == "redis" else waited[0] for way in WAYS}
+        wait_until(lambda: self.process.poll() is not None or all(accepts(("127.0.0.1", port)) for port in waited), f"the service in {language}")
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the service in {language} has ended:\n{self.log.read_text(errors='replace')[-3000:]}")
+        for way, port in self.ports.items():  # the first answer may take long
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/{way}", data=b'{"order": "first", "amount": 1}', method="POST",
+                                             headers={"Idempotency-Key": f'"first-{time.monotonic_ns()}"', "Content-Type": "application/json"})  # fmt: skip
+            urllib.request.urlopen(request, timeout=120).close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Bench:
+    def __init__(self, options, stack):
+        self.options = options
+        self.directory = private_directory("pgonce-bench-")
+        stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+        self.server = stack.enter_context(Postgres(fsync=True, settings=SETTINGS))
+        self.database = self.server.new_database()
+        self.database.execute("CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, amount integer NOT NULL)")
+        recycle_wal(self.database)
+        place, user, port = self.directory / "redis", unprivileged()[1], free_port()
+        place.mkdir()
+        if user:
+            os.chown(place, user.pw_uid, user.pw_gid)
+        command = [find("redis-server", "redis-server"), "--port", port, "--bind", "127.0.0.1", "--unixsocket", place / "redis.sock", "--unixsocketperm", "777"]
+        command += ["--dir", place, "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
+        self.redis = stack.enter_context(Process("redis-server", command, self.directory, str(place / "redis.sock")))
+        self.environment = {
+            "PGHOST": str(self.server.directory), "PGPORT": "5432", "PGDATABASE": self.database.name, "PGUSER": "postgres",
+            "REDIS_SOCKET": str(place / "redis.sock"), "REDIS_PORT": str(port),
+        }  # fmt: skip
+
+    def cpu(self, service):
+        server = self.server.process.pid
+        return {
+            "service": cpu_seconds([service.process.pid, *children_of(service.process.pid)]),
+            "postgresql": cpu_seconds([server, *children_of(server)]),
+            "redis": cpu_seconds(self.redis.pids()),
+        }
+
+    def measure(self, service, way, seconds):
+        """requests/s, latencies in ms, and the CPU of each part for one request, in microseconds."""
+        command = [find("wrk", "wrk"), "-t", "2", "-c", str(CONNECTIONS), "-d", f"{seconds}s", "--timeout", "10s", "-s", str(ROOT / "bench/gateway/load.lua"),
+                   f"http://127.0.0.1:{service.ports[way]}/{way}", "--", "unique", str(random.randrange(10**9))]
+        orders = self.database.value("SELECT count(*) FROM orders")
+        before = self.cpu(service)
+        done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
+        after = self.cpu(service)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        if done.returncode != 0 or len(lines) != 1:
+            raise RuntimeError(f"wrk failed:\n{done.stdout}{done.stderr}")
+        result = json.loads(lines[0])
+        if result["errors"] or result["refused"] or not result["requests"]:
+            raise RuntimeError(f"/{way}: {result}\n{service.log.read_text(errors='replace')[-3000:]}")
+        # wrk leaves up to one request of each connection unanswered at its end.
+        wait_until(lambda: self.database.value("SELECT count(*) FROM pg_stat_activity WHERE state LIKE %s AND datname = current_database() AND pid <> pg_backend_pid()",
+                                               "idle in transaction%") == 0, "the last transactions to end")  # fmt: skip
+        placed = self.database.value("SELECT count(*) FROM orders") - orders
+        if not result["requests"] <= placed <= result["requests"] + 2 * CONNECTIONS:
+            raise RuntimeError(f"/{way}: {result['requests']} answers, {placed} orders")
+        return {
+            "per_second": result["requests"] / result["us"] * 1e6,
+            "p50_ms": result["p50_us"] / 1000,
+            "p99_ms": result["p99_us"] / 1000,
+            "cpu_us": {part: (after[part] - before[part]) / result["requests"] * 1e6 for part in after},
+        }
+
+    def language(self, name):
+        """{way: rows of the rounds}"""
+        place = CACHE / name
+        place.mkdir(parents=True, exist_ok=True)
+        command = LANGUAGES[name](place)
+        rounds = {way: [] for way in WAYS}
+        with Service(name, command, self.directory, self.environment) as service:
+            for number in range(self.options.rounds + 1):
+                for way in WAYS:
+                    row = self.measure(service, way, self.options.seconds)
+                    if number > 0:
+                        rounds[way].append(row)
+        return rounds
+
+
+def judge(measured):
+    goals = []
+    for language, rounds in measured.items():
+        for what, below, goal in GOALS:
+            ratio = statistics.median(a["per_second"] / b["per_second"] for a, b in zip(rounds["pgonce"], rounds[below]))
+            of = f" ({PEERS[language]})" if below == "redis" else ""
+            goals.append({"what": f"{language}: {what}{of}", "goal": f">= {goal}", "measured": round(ratio, 3), "met": ratio >= goal})
+    return goals
+
+
+def show(medians, goals, left_out):
+    print(f"\n{'language':<10}{'way':<10}{'per second':>12}{'p50 ms':>9}{'p99 ms':>9}   CPU of one request, microseconds")
+    for language, ways in medians.items():
+        for way, row in ways.items():
+            parts = ", ".join(f"{part} {value:.0f}" for part, value in row["cpu_us"].items() if value >= 1)
+            print(f"{language:<10}{way:<10}{row['per_second']:>12,.0f}{row['p50_ms']:>9.2f}{row['p99_ms']:>9.2f}   {parts}")
+    print(f"\n{'goal':<76}{'wanted':>8}{'measured':>10}  met")
+    for goal in goals:
+        print(f"{goal['what']:<76}{goal['goal']:>8}{goal['measured']:>10.2f}  {'yes' if goal['met'] else 'NO'}")
+    for language, why in left_out.items():
+        print(f"left out: {language}: {why}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("languages", nargs="*", metavar="LANGUAGE", help=f"of {', '.join(LANGUAGES)}; all unless named")
+    parser.add_argument("--quick", action="store_true", help="one round of one second: to see that it runs")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=6, help="of each way, in each round")
+    parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
+    options = parser.parse_args()
+    if unknown := set(options.languages) - set(LANGUAGES):
+        parser.error(f"no such language: {', '.join(sorted(unknown))}")
+    if options.quick:
+        options.rounds, options.seconds = 1, 1
+    measured, left_out, failed = {}, {}, False
+    with contextlib.ExitStack() as stack:
+        bench = Bench(options, stack)
+        for language in options.languages or LANGUAGES:
+            started = time.monotonic()
+            try:
+                measured[language] = bench.language(language)
+            except LookupError as why:
+                left_out[language] = str(why)
+            except (RuntimeError, TimeoutError, OSError) as why:
+                failed = True
+                print(f"bench: {language}: {why}", file=sys.stderr, flush=True)
+            print(f"bench: {language} is over, after {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+        version = bench.server.version
+    medians = {language: {way: median_row(rows) for way, rows in rounds.items()} for language, rounds in measured.items()}
+    goals = judge(measured)
+    show(medians, goals, left_out)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps({
+            "postgresql": version, "cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds, "connections": CONNECTIONS,
+            "peers": PEERS, "measured": medians, "goals": goals, "left_out": left_out,
+        }, indent=1) + "\n")  # fmt: skip
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The README stays short, its links lead somewhere, and what it shows of each door is what runs: SQL and nginx here, the languages by their quickstarts, each
+of which is run line by line by its client's tests."""
+
+import re
+
+import pytest
+
+from gateway.door import Door
+from harness.postgres import ROOT
+from harness.upstream import Upstream
+
+README = (ROOT / "README.md").read_text()
+WORDS_MAX, LINES_MAX = 900, 5
+QUICKSTARTS = {"js": "node", "python": "python", "go": "go", "java": "java"}
+# What nginx would want that is not protection.
+PLAIN_NGINX = re.compile(r"location |proxy_pass |\}")
+
+
+def blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.S | re.M)
+
+
+def the_block(language):
+    (only,) = blocks(README, language)
+    return only
+
+
+def lines_of(block):
+    """As they stand, without indentation and remarks that only the README has."""
+    return [line.strip() for line in block.splitlines() if line.strip()]
+
+
+def words(text):
+    """What is read: headings, prose, tables and the texts of links, `code` within them. What is copied is not: blocks of code, and where a link leads."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return [word for word in text.split() if re.search(r"\w", word)]
+
+
+def anchors(path):
+    """As the usual renderers make them of headings."""
+    found = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_readme_is_at_most_900_words():
+    assert len(words(README)) <= WORDS_MAX
+
+
+def test_the_readme_has_one_picture_and_it_is_there():
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert (ROOT / picture).read_text().lstrip().startswith("<svg")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tour.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_each_link_leads_to_a_page_and_to_a_heading_of_it(page):
+    path = ROOT / page
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+        there = path if not target else path.parent / target
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("language", [*QUICKSTARTS, "sql", "nginx"])
+def test_a_protected_endpoint_takes_at_most_five_lines(language):
+    lines = [line for line in lines_of(the_block(language)) if not (language == "nginx" and PLAIN_NGINX.match(line))]
+    assert 1 <= len(lines) <= LINES_MAX
+
+
+@pytest.mark.parametrize("language", QUICKSTARTS)
+def test_what_is_shown_of_a_language_is_in_the_quickstart_that_its_client_runs(language):
+    """Line by line, in the same order."""
+    page = (ROOT / f"docs/quickstart-{QUICKSTARTS[language]}.md").read_text()
+    there = iter([line for block in blocks(page, language) for line in lines_of(block)])
+    for line in lines_of(the_block(language)):
+        assert line in there, f"{line}: not in the quickstart, or in another order"
+
+
+def test_what_is_shown_of_sql_runs_once_and_is_replayed(db):
+    db.execute("CREATE TABLE orders (item text)")
+    statements = [statement.strip() for statement in re.sub(r"--.*", "", the_block("sql")).split(";") if statement.strip()]
+    begin, start, insert, finish, commit = statements
+    assert (begin, commit) == ("BEGIN", "COMMIT")
+    connection = db.connect()
+    with connection.cursor() as cursor:
+        for statement in (begin, start):
+            cursor.execute(statement)
+        assert cursor.fetchone().verdict == "proceed"
+        for statement in (insert, finish, commit, begin, start):
+            cursor.execute(statement)
+        again = cursor.fetchone()
+        cursor.execute("ROLLBACK")
+    assert (again.verdict, bytes(again.response_body)) == ("replay", b'{"order": 1}')
+    assert db.rows("SELECT item FROM orders") == [("lamp",)]
+
+
+def test_what_is_shown_of_nginx_protects_a_service(server):
+    database = server.new_database()
+    block = the_block("nginx")
+    directive, location = re.fullmatch(r"(once_database [^;]+;)\n(location .*)", block, re.S).groups()
+    assert re.fullmatch(r'once_database "[^"]+";', directive)
+    location = location.replace("http://127.0.0.1:3000", "http://app")
+    with Upstream() as upstream:
+        # Who asks is known by authentication there, and by a header here.
+        assert "$remote_user" in location
+        with Door(database, upstream, location.replace("$remote_user", "$http_x_tenant")) as door:
+            first, second = (door.attempt("k", target="/payments") for _ in range(2))
+            other = door.attempt("k", target="/payments", body=b"{}")
+            stranger = door.attempt("k", target="/payments", tenant="other")
+            assert door.attempt("k", target="/payments", value="-").status == 400
+        assert first.status == second.status == stranger.status and first.body == second.body
+        assert second.header("Idempotency-Replayed") == "true" and other.status == 422
+        assert upstream.count("k") == 2, "one for each of two callers"
+    database.drop()
+
+
+def test_the_commands_of_the_readme_are_tasks():
+    tasks = set(re.findall(r"^([a-z][\w-]*):.*## ", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"\bmake ([a-z-]+)", README))
+    assert {"run", "test"} <= named <= tasks
