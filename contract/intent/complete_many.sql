@@ -16,7 +16,7 @@ DECLARE
     next_state once.state[];
     stored integer[];
 BEGIN
-    IF once._is_usual(tenant, size, dims, array_dims(scope), array_dims(fence), CASE WHEN response_status IS NULL THEN dims
+    IF once._is_usual_batch(tenant, size, dims, array_dims(scope), array_dims(fence), CASE WHEN response_status IS NULL THEN dims
             ELSE array_dims(response_status) END, CASE WHEN response_text IS NULL THEN dims ELSE array_dims(response_text) END,
             CASE WHEN response_json IS NULL THEN dims ELSE array_dims(response_json) END,
             CASE WHEN response_body IS NULL THEN dims ELSE array_dims(response_body) END,

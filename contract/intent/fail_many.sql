@@ -17,7 +17,7 @@ DECLARE
     next_state once.state[];
     stored integer[];
 BEGIN
-    IF once._is_usual(tenant, size, dims, array_dims(scope), array_dims(fence), array_dims(retryable),
+    IF once._is_usual_batch(tenant, size, dims, array_dims(scope), array_dims(fence), array_dims(retryable),
             CASE WHEN error_code IS NULL THEN dims ELSE array_dims(error_code) END,
             CASE WHEN error_message IS NULL THEN dims ELSE array_dims(error_message) END,
             CASE WHEN response_status IS NULL THEN dims ELSE array_dims(response_status) END,
