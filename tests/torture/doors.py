@@ -573,9 +573,16 @@ class LineDoor:
             self.close()
             with open(self.log, "ab") as log:
                 self.target.spawn(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0)
+            self.started()
+        self.target.process.stdin.write(orders)
+        return self.hear(count, PATIENCE_S)
+
+    def started(self):
+        """After a start, before the first order."""
+
+    def hear(self, count, patience_s):
         process = self.target.process
-        process.stdin.write(orders)
-        deadline, got = time.monotonic() + PATIENCE_S, b""
+        deadline, got = time.monotonic() + patience_s, b""
         while got.count(b"\n") < count:
             ready, _, _ = select.select([process.stdout], [], [], max(0, deadline - time.monotonic()))
             if not ready:

@@ -13,7 +13,7 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   verdict, code, status, replayed, loose    as doors.Answer has them
   body       in base64, or null
 
-A program is CLIENT NUMBER DSN, whatever the language; its number decides between two drivers or pools."""
+A program is CLIENT NUMBER DSN, whatever the language. It says `ready` first. Its number decides between two drivers or pools."""
 
 import base64
 import dataclasses
@@ -36,6 +36,7 @@ LANGUAGES = ("node", "python", "go", "java")
 PROGRAMS = "tests/torture/clients"
 KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
+START_S = 60
 JARS_OF = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 DRIVERS_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "asyncpg")
 GO_PATH = "/usr/local/go/bin"
@@ -199,6 +200,10 @@ class ClientDoor(LineDoor):
 
     def __init__(self, language, number, words, dsn, log):
         super().__init__(f"{language}-{number}", [*words, number, dsn], log)
+
+    def started(self):
+        """A virtual machine that starts takes longer than an attempt, on a machine that has much to do."""
+        self.hear(1, START_S)
 
     def attempt(self, intent, number, payload, orders):
         try:

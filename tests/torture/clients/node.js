@@ -132,6 +132,7 @@ async function leased(order) {
 }
 
 (async () => {
+  process.stdout.write('ready\n');
   for await (const line of readline.createInterface({input: process.stdin})) {
     const order = JSON.parse(line);
     const answer = await (order.mode === 'transaction' ? transaction(order) : leased(order));

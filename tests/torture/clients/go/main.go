@@ -323,6 +323,7 @@ func (d *door[T]) without(ctx context.Context, lease *once.Lease, failed error, 
 
 func (d *door[T]) serve() {
 	lines := bufio.NewReader(os.Stdin)
+	fmt.Println("ready")
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {

@@ -322,6 +322,7 @@ public final class Door {
         Door door = new Door(source(Integer.parseInt(args[1]) % 2 == 1, args[2]));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        out.println("ready");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonNode order = JSON.readTree(line);
             out.println(("transaction".equals(order.path("mode").asText()) ? door.transaction(order) : door.leased(order)).line());

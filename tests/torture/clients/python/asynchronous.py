@@ -124,6 +124,7 @@ async def serve(lines, dsn):
     )  # fmt: skip
     door = Door(pool)
     loop = asyncio.get_running_loop()
+    print("ready", flush=True)
     while line := await loop.run_in_executor(None, lines.readline):
         order = json.loads(line)
         print(answered(await (door.transaction(order) if order["mode"] == "transaction" else door.leased(order))), flush=True)

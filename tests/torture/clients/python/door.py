@@ -127,6 +127,7 @@ class Door:
 
 def serve(lines, dsn):
     door = Door(psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=4, timeout=3, reconnect_timeout=1, open=True), dsn)
+    print("ready", flush=True)
     for line in lines:
         order = json.loads(line)
         print(answered(door.transaction(order) if order["mode"] == "transaction" else door.leased(order)), flush=True)
