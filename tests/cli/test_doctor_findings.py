@@ -211,12 +211,13 @@ def test_a_durable_server_is_well(there):
 
 
 def open_attempts(database, most):
-    """How many sessions, most at most, can have an attempt open that no session has planned before; what stops the next."""
+    """How many sessions, most at most, can have an attempt open that no session has planned before, with a key of yesterday: one of today locks one
+    partition; what stops the next."""
     connections = [database.connect() for _ in range(most)]
     for number, connection in enumerate(connections):
         try:
             run(connection, "BEGIN")
-            Once(connection).start(key=uuid7(now_ms(database), number))
+            Once(connection).start(key=uuid7(now_ms(database) - 86_400_000, number))
             Once(connection).emit(topic="t", payload="{}", scope="orders", key=f"k{number}")
         except psycopg2.Error as error:
             return number, error.pgcode
