@@ -162,7 +162,8 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 	return true;
 }
 
-/* The plain path of once.start; with new_only that of once.start_new. False: it is not plain. */
+/* The plain path of once.start, and of once.try_start, which has the same; with new_only that of
+ * once.start_new. False: it is not plain. */
 static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool new_only, Datum *result)
 {
 	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
@@ -359,6 +360,7 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		switch (function) {
 		case FUNCTION_START:
 		case FUNCTION_START_NEW:
+		case FUNCTION_TRY_START:
 			plain = start(fcinfo, contract, function == FUNCTION_START_NEW, &result);
 			break;
 		case FUNCTION_FINISH:
@@ -399,6 +401,7 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 
 SUBSTITUTE(native_start, FUNCTION_START)
 SUBSTITUTE(native_start_new, FUNCTION_START_NEW)
+SUBSTITUTE(native_try_start, FUNCTION_TRY_START)
 SUBSTITUTE(native_finish, FUNCTION_FINISH)
 SUBSTITUTE(native_finish_new, FUNCTION_FINISH_NEW)
 SUBSTITUTE(native_claim, FUNCTION_CLAIM)
