@@ -82,7 +82,7 @@ export interface ClaimOptions extends CallOptions {
   /** The scope's unless set; renewed in the background. */
   leaseMs?: number;
   retentionMs?: number;
-  /** false: an attempt that fell silent leaves doubt, whatever the scope's policy is. */
+  /** true unless set. false, where a second run would do harm: an attempt that fell silent leaves doubt, even where the scope takes over. */
   takeover?: boolean;
   /** Who works, for people. */
   owner?: string;

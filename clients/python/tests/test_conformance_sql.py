@@ -124,7 +124,8 @@ class Runner:
             return self.answered(self.door.run(scope, key, request_of(step, self.case), self.effect_of(step), tenant=tenant))
         if kind == "claim":
             options = {name: step[f"{name}_ms"] / 1000 for name in ("lease", "retention") if f"{name}_ms" in step}
-            held = self.door.claim(scope, key, request_of(step, self.case), tenant=tenant, takeover=step.get("takeover", True), **options)
+            options |= {"takeover": step["takeover"]} if "takeover" in step else {}
+            held = self.door.claim(scope, key, request_of(step, self.case), tenant=tenant, **options)
             if held.replayed:
                 return self.answered(held.answer)
             self.claims[step["as"]] = held

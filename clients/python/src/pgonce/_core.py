@@ -240,7 +240,7 @@ class Terms:
     owner: Optional[str] = None
     lease: Optional[float] = None
     retention: Optional[float] = None
-    takeover: bool = False
+    takeover: bool = True
 
 
 @dataclasses.dataclass

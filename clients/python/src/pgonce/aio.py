@@ -191,7 +191,7 @@ def claim(
     owner: Optional[str] = None,
     lease: Optional[float] = None,
     retention: Optional[float] = None,
-    takeover: bool = False,
+    takeover: bool = True,
     deadline: float = _core.DEADLINE_S,
     wait: float = 0.0,
 ) -> Claim:
@@ -271,6 +271,7 @@ class Once:
 
         def decorate(function: F) -> F:
             call = Call(function, key)
+            options.setdefault("takeover", False)
 
             @functools.wraps(function)
             async def once(*arguments: Any, **named: Any) -> Any:

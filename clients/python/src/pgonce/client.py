@@ -228,13 +228,14 @@ def claim(
     owner: Optional[str] = None,
     lease: Optional[float] = None,
     retention: Optional[float] = None,
-    takeover: bool = False,
+    takeover: bool = True,
     deadline: float = _core.DEADLINE_S,
     wait: float = 0.0,
 ) -> Claim:
     """For an effect that is elsewhere. Where `replayed`, `answer` is stored; else do the work, then report.
 
-    takeover: whether it may take over from an attempt that fell silent, whose effect may have happened."""
+    takeover: False, where a second run would do harm: an attempt that fell silent leaves the intent in doubt, even where the
+    scope's policy is to take over. Else look at `verdict`: after processing_stale its effect may have happened."""
     return Claim(
         source_of(pool_or_connect, False),
         _core.Intent(scope, key, tenant, request, traceparent),
@@ -340,10 +341,12 @@ class Once:
         """One function, at most once for each key: @once.effect(scope="payments", key="order-{order}").
 
         Its arguments are the request, its result (JSON) the answer. It may raise FinalFailure (stored), or NotDone
-        (certainly nothing happened: the next call runs); any other exception leaves the outcome in doubt."""
+        (certainly nothing happened: the next call runs); any other exception leaves the outcome in doubt, and so does a
+        call that falls silent, unless takeover=True."""
 
         def decorate(function: F) -> F:
             call = Call(function, key)
+            options.setdefault("takeover", False)
 
             @functools.wraps(function)
             def once(*arguments: Any, **named: Any) -> Any:
