@@ -75,8 +75,8 @@ lint-deep: setup-lint build ## the static analysis alone, as deep as clang's ana
 format: setup-lint ## format the C files in place
 	@tools/lint.sh --format
 
-bench: setup-bench build ## measure against the goals of docs/evidence.md (PG=17: on that server; writes bench/results.json)
-	$(ON_SERVER) $(PYTHON) bench/run.py --json bench/results.json
+bench: setup-bench build ## measure against the goals of docs/evidence.md (PG=17: on that server; NATIVE=yes: with pgonce_native; writes bench/results.json or native.json)
+	$(ON_SERVER) $(PYTHON) bench/run.py $(if $(NATIVE),--native --json bench/native.json,--json bench/results.json)
 
 bench-gateway: setup-bench-gateway build ## measure the gateway against plain nginx and a peer (writes bench/gateway.json)
 	$(ON_SERVER) $(PYTHON) bench/gateway.py --json bench/gateway.json
