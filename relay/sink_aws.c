@@ -241,7 +241,7 @@ static void send_waiting(sink *sink)
 static void answer_each(sink *sink, const aws_parcel *parcel)
 {
 	sink_verdict verdicts[AWS_PARCEL_MAX];
-	static _Thread_local char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES];
+	char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES];
 
 	if (!sink->class->read(parcel, verdicts, problems)) {
 		char problem[BROKER_PROBLEM_BYTES];

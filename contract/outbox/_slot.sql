@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._slot(slot, server): how a replication slot of this database stands. why: it cannot be trusted to have brought all that
 -- it has confirmed, or never will; NULL: it can. server: which one it was when the slot was last trusted (its WAL's timeline and its
--- cluster's identifier, as now_on says now; NULL: it was not yet). A slot does not follow to a promoted standby unless the
+-- cluster's identifier, as now_on says now; written: how far its WAL is; NULL: it was not yet). A slot does not follow to a promoted standby unless the
 -- server synchronises it; one that is there under its name is a new one then, and what lies between the two nobody gets. A standby
 -- has slots of its own: asked there, it says nothing of them.
 CREATE FUNCTION once._slot(slot text, server text, OUT why text, OUT confirmed pg_lsn, OUT active boolean, OUT wal_status text,
-    OUT restart pg_lsn, OUT now_on text) LANGUAGE plpgsql STABLE AS $$
+    OUT restart pg_lsn, OUT written pg_lsn, OUT now_on text) LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_variable
 DECLARE
     found jsonb := (SELECT to_jsonb(s) FROM pg_replication_slots AS s
@@ -16,7 +16,8 @@ BEGIN
     restart := (found ->> 'restart_lsn')::pg_lsn;
     wal_status := found ->> 'wal_status';
     IF once._wal_told() AND has_function_privilege('pg_walfile_name(pg_lsn)', 'execute') AND NOT pg_is_in_recovery() THEN
-        now_on := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+        written := pg_current_wal_insert_lsn();
+        now_on := left(pg_walfile_name(written), 8);
         IF has_function_privilege('pg_control_system()', 'execute') THEN
             now_on := now_on || ' of ' || (SELECT s.system_identifier FROM pg_control_system() AS s);
         END IF;

@@ -15,8 +15,8 @@ BEGIN
     RETURN QUERY
     SELECT c.slot::text, CASE WHEN coalesce(c.broken, s.why) IS NOT NULL THEN 'broken' WHEN s.active THEN 'active' ELSE 'idle' END,
            coalesce(c.broken, s.why), CASE WHEN c.broken IS NULL THEN r.progressed_at ELSE c.broken_since END, s.confirmed,
-           CASE WHEN s.now_on IS NOT NULL THEN (pg_current_wal_insert_lsn() - s.confirmed)::bigint END,
-           CASE WHEN s.now_on IS NOT NULL THEN (pg_current_wal_insert_lsn() - s.restart)::bigint END, s.wal_status
+           (s.written - s.confirmed)::bigint,
+           (s.written - s.restart)::bigint, s.wal_status
       FROM once.capture AS c
       JOIN once.relay AS r ON r.relay = c.slot
      CROSS JOIN LATERAL once._slot(c.slot, c.server) AS s

@@ -165,7 +165,10 @@ MUTATIONS = {
             rules=("one_effect_per_acknowledged",),
             doors=("sql",),
             faults=("delay:client-pg",),
-            functions=(("finish", "(once._has_started(tenant, scope, key) AND (bucket", "((bucket"),),
+            functions=(
+                ("finish", "fence := once._noted_start(tenant, scope, key)", "fence := coalesce(once._noted_start(tenant, scope, key), once._first_fence())"),
+                ("finish", "ELSIF once._has_started(tenant, scope, key) THEN", "ELSE"),
+            ),
         ),
         Mutation(
             "text_as_bytea",
@@ -173,7 +176,7 @@ MUTATIONS = {
             rules=("same_bytes",),
             doors=("sql",),
             faults=("delay:client-pg",),
-            functions=(("_body", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "coalesce(response_text, response_json::text)::bytea"),),
+            functions=(("_body_of", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "coalesce(response_text, response_json::text)::bytea"),),
         ),
         Mutation(
             "verify_asked_early",
