@@ -43,8 +43,8 @@ test-native: setup-test build build-sanitized ## the tests of the contract, the 
 check: setup-test build build-sanitized ## after each edit: the tests of the contract, the library and the gateway, without the long ones
 	$(TESTED) $(PYTEST) $(WORKERS) -m "not long and not alone" $(or $(TESTS),$(CHECKED))
 
-test-clients: setup-test build ## the clients of clients/ (LANGUAGES="node go"), with what they need from their registries; says what is left out where a toolchain is missing
-	@PGONCE_BUILD=$(CURDIR)/$(BUILD) tools/test_clients.sh $(LANGUAGES)
+test-clients: setup-test-clients build ## the clients of clients/ (LANGUAGES="node go"; QUICK=yes: without hammers and torture), with what they need from their registries; says what is left out where a toolchain is missing
+	@PGONCE_BUILD=$(CURDIR)/$(BUILD) QUICK=$(QUICK) tools/test_clients.sh $(LANGUAGES)
 
 test-sanitized: setup-test build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD)-sanitized --quiet

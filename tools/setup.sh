@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
-# Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients.
+# Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients,
+# test-clients.
 # On Debian and Ubuntu it installs the packages that are missing: it says which and what for, and uses sudo for that alone. Elsewhere it
 # names what is missing.
 # Packaged servers that it brings are neither started nor set to start with the machine.
@@ -41,8 +42,8 @@ pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
 rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private RabbitMQ
 python3-pika:test bench-events:module pika:the tests' RabbitMQ client
 default-jre-headless:test?:program java:runs the tests' private Kafka, ElasticMQ (SQS) and Debezium's engine
-default-jdk-headless:test?:program javac:compiles what drives the tests' Debezium engine
-maven:test? bench-clients?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
+default-jdk-headless:test? bench-clients? test-clients?:program javac:compiles what drives the tests' Debezium engine, and the Java client
+maven:test? bench-clients? test-clients?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
 kcat:test?:program kcat:the tests' Kafka client
 spin:test:program spin:searches the model of the protocol
 prometheus:test:program promtool:the tests' private Prometheus
@@ -56,19 +57,19 @@ shellcheck:lint:program shellcheck:the shell check
 postgresql-contrib:bench:file /usr/lib/postgresql/*/bin/pgbench:pgbench
 wrk:bench-gateway bench-clients:program wrk:the load of 'make bench-gateway' and 'make bench-clients'
 redis-server:bench bench-gateway bench-clients:program redis-server:what the benchmarks compare with, and where a peer keeps its keys
-nodejs:bench-gateway bench-events bench-clients:program node:runs the peers
-npm:bench-gateway bench-events bench-clients:program npm:fetches the peers
-python3-venv:bench-clients:module ensurepip:a virtual environment for the Python client
-default-jdk-headless:bench-clients?:program javac:builds the Java client
+nodejs:bench-gateway bench-events bench-clients test-clients?:program node:runs the peers, and the Node client
+npm:bench-gateway bench-events bench-clients test-clients?:program npm:fetches the peers, and what the Node client needs
+python3-venv:bench-clients test-clients?:module ensurepip:a virtual environment for the Python client
 "
 servers="nginx redis-server pgbouncer nats-server rabbitmq-server prometheus"
 
-usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients"
+usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | test-clients"
 task=${1:?$usage}
 case $task in
 run | build) tasks=$task ;;
 test | lint | bench) tasks="build $task" ;;
 bench-gateway | bench-events | bench-clients) tasks="build bench $task" ;;
+test-clients) tasks="build test $task" ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
