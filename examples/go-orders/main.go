@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -38,8 +39,14 @@ func main() {
 		log.Fatal(err)
 	}
 	defer pool.Close()
-	if err := prepare(ctx, pool); err != nil {
-		log.Fatal(err)
+	// The database may be on its way up, or end this very connection.
+	for tries := 1; ; tries++ {
+		if err = prepare(ctx, pool); err == nil {
+			break
+		} else if tries == 20 || ctx.Err() != nil {
+			log.Fatal(err)
+		}
+		time.Sleep(250 * time.Millisecond)
 	}
 	if err := jobs[os.Args[1]](ctx, pool, oncepgx.New(pool)); err != nil {
 		log.Fatal(err)
