@@ -82,15 +82,19 @@ def page():
 
 def disagreements(directory):
     """What the clients' tests said, where it is not what the page says."""
+    by_door = {}
     for path in sorted(pathlib.Path(directory).glob("*.json")):
         said = json.loads(path.read_text())
+        # java-spring is a way into java.
+        by_door.setdefault(said["door"].split("-")[0], {}).update(said["results"])
+    for door, results in by_door.items():
         for file in TITLES:
             for case in cases(file):
                 name = f"{file}/{case['name']}"
-                wanted, got = holds(file, case, said["door"]), said["results"].get(name, "not run")
+                wanted, got = holds(file, case, door), results.get(name, "not run")
                 agrees = got == "pass" if wanted == "yes" else got == "not run" if wanted == "-" else got.startswith("skip")
                 if not agrees:
-                    yield f"{said['door']}: {name}: the page says {wanted!r}, its tests say {got!r}"
+                    yield f"{door}: {name}: the page says {wanted!r}, its tests say {got!r}"
 
 
 def main():
