@@ -207,6 +207,8 @@ def tables(measured):
     written = []
     for name, task in (("results", "make bench"), ("native", "make bench NATIVE=yes"), ("gateway", "make bench-gateway"), ("events", "make bench-events"), ("keeper", "make bench-keeper"),
                        ("clients", "make bench-clients")):  # fmt: skip
+        if name not in measured:
+            continue
         run = measured[name]
         written += [f"`{task}`, on {run['cpus']} CPUs{', ' + run['note'] if run.get('note') else ''}:", "", "| goal | wanted | measured | met |",
                     "| --- | --- | --- | --- |"]  # fmt: skip
