@@ -12,6 +12,7 @@
 #include "optimizer/optimizer.h"
 #include "optimizer/planner.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/plancache.h"
 #include "utils/syscache.h"
 
@@ -80,6 +81,8 @@ static bool replace_calls(Node *node, void *context)
 	}
 	if (IsA(node, FuncExpr) && ((FuncExpr *)node)->funcid >= FirstNormalObjectId) {
 		if (!at->asked) {
+			/* Within a transaction nobody else may have asked what others have dropped. */
+			AcceptInvalidationMessages();
 			const native_contract *known = native_known();
 			at->asked = true;
 			at->known = known != NULL;
