@@ -88,6 +88,13 @@ static bool is_open(const native_intent *intent, TimestampTz now)
 	return intent->bucket == 0 || native_day_has_begun(intent->bucket, now);
 }
 
+/* once._claim asks whether a day that is over was closed, though its partition is there; SQL
+ * knows. */
+static bool is_not_over(const native_intent *intent, TimestampTz now)
+{
+	return intent->bucket == 0 || !native_day_has_begun(intent->bucket + 1, now);
+}
+
 /* A lease that once._check_term has nothing against, and that is the same at any time of the
  * year: hours, and no days or months. */
 static bool lease_is_plain(const Interval *lease)
@@ -138,7 +145,8 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 		TimestampTz now = GetCurrentTimestamp();
 		if (row != NULL) {
 			heap_freetuple(row);
-		} else if (is_open(&intent, now) && native_tables_lock(&tables, RowExclusiveLock)) {
+		} else if (is_open(&intent, now) && is_not_over(&intent, now) &&
+		           native_tables_lock(&tables, RowExclusiveLock)) {
 			int32 fence = intent.bucket > 0 ? 1 : native_first_fence(contract);
 			text *traceparent = native_trace(fcinfo, CLAIM_TRACEPARENT);
 			Datum until =

@@ -131,8 +131,7 @@ class Side:
                 with contextlib.suppress(psycopg2.Error):
                     connection.cursor().execute("COMMIT")
         today = int(time.time() // 86400)
-        what = {"DAY": f"SELECT once.retire_day({today - 8})", "CLOSE": "SELECT once._close_day(day)"  # the oldest first, as the keeper does
-                         f" FROM generate_series({today - 30}, {today - 1}) AS day WHERE to_regclass('once.intent_d' || day) IS NOT NULL ORDER BY day",
+        what = {"DAY": f"SELECT once.retire_day({today - 8})", "CLOSE": f"SELECT once._close_day({today - 1})",
                 "MISSING": f"DROP TABLE once.intent_d{today - 3}"}.get(what, what)  # fmt: skip
         return self.answer(self.admin, what, ())
 
