@@ -23,6 +23,16 @@ bool native_may_execute(Oid function, Oid role)
 #endif
 }
 
+/* Where the plain paths may be: READ COMMITTED, a transaction that may write, and a caller who may
+ * name any tenant. */
+bool native_session_is_plain(const native_contract *contract)
+{
+	if (XactReadOnly || IsolationUsesXactSnapshot() || IsInParallelMode() || OidIsValid(GetCurrentRoleId())) {
+		return false;
+	}
+	return native_may_execute(contract->any_tenant, GetSessionUserId());
+}
+
 /* once._enter's quick test, but the lock. once._check lets all through that this does.
  * scope, fingerprint: the arguments' numbers; -1: there is none (of scope and key: 'none'). */
 bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
@@ -30,9 +40,6 @@ bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, nati
 {
 	if ((scope >= 0 && (PG_ARGISNULL(scope) || PG_ARGISNULL(scope + 1))) || PG_ARGISNULL(tenant) ||
 	    (fingerprint >= 0 && PG_ARGISNULL(fingerprint))) {
-		return false;
-	}
-	if (XactReadOnly || IsolationUsesXactSnapshot() || IsInParallelMode() || OidIsValid(GetCurrentRoleId())) {
 		return false;
 	}
 	intent->scope = scope < 0 ? cstring_to_text("none") : PG_GETARG_TEXT_PP(scope);
@@ -55,18 +62,14 @@ bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, nati
 	default:
 		return false;
 	}
-	return native_may_execute(contract->any_tenant, GetSessionUserId());
+	return native_session_is_plain(contract);
 }
 
-/* once._trace */
-text *native_trace(FunctionCallInfo fcinfo, int argument)
+/* once._trace: what was given, or NULL where it is none. */
+text *native_trace_of(text *given)
 {
 	static const char shape[] = "00-hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh-hhhhhhhhhhhhhhhh-hh";
 
-	if (PG_ARGISNULL(argument)) {
-		return NULL;
-	}
-	text *given = PG_GETARG_TEXT_PP(argument);
 	const char *at = VARDATA_ANY(given);
 	if (VARSIZE_ANY_EXHDR(given) != sizeof shape - 1) {
 		return NULL;
@@ -77,6 +80,11 @@ text *native_trace(FunctionCallInfo fcinfo, int argument)
 		}
 	}
 	return strspn(at + 3, "0") >= 32 || strspn(at + 36, "0") >= 16 ? NULL : given;
+}
+
+text *native_trace(FunctionCallInfo fcinfo, int argument)
+{
+	return PG_ARGISNULL(argument) ? NULL : native_trace_of(PG_GETARG_TEXT_PP(argument));
 }
 
 /* The shape of a row that is returned; NULL where it has changed. To be released. */

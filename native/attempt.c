@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL
  * The functions that stand in for the contract's in plans, each with its plain path alone:
  * READ COMMITTED, a caller that may name any tenant, arguments of usual shape, an intent that
- * is new or has succeeded, an open day. start and finish are here, the others in claim.c and
- * outbox.c. Whatever is not plain goes to the SQL function, with
+ * is new or has succeeded, an open day. start and finish are here, the others in claim.c,
+ * batch.c and outbox.c. Whatever is not plain goes to the SQL function, with
  * the same arguments, before anything was changed but that the intent's lock may be taken,
  * which that function takes too. */
 #include "native.h"
@@ -85,6 +85,8 @@ static call_site *call_site_of(FunctionCallInfo fcinfo, int function)
 		Oid type = get_fn_expr_argtype(fcinfo->flinfo, i);
 		if (mirrored->argument_types[i] == ANYNONARRAYOID) {
 			plain_types = plain_types && type == BYTEAOID;
+		} else if (mirrored->argument_types[i] == ANYARRAYOID) {
+			plain_types = plain_types && type == BYTEAARRAYOID;
 		} else if (type != mirrored->argument_types[i]) {
 			elog(ERROR, "once_native.%s is not to be called by name", mirrored->name);
 		}
@@ -183,7 +185,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 	/* As each statement of the SQL function does: what this transaction did so far shows. */
 	CommandCounterIncrement();
 	/* The lock comes before the snapshot, which then sees whatever the last holder committed. */
-	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, AccessShareLock, &tables)) {
+	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
 		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
 		HeapTuple row = native_look(&tables, &intent, snapshot);
 		if (row != NULL) {
@@ -317,7 +319,7 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	 * the INSERT. A note without the lock is somebody's forgery: the SQL function knows what
 	 * to do. finish_new looks before it locks for writing, since it may have nothing to write. */
 	if (native_lock(&intent, !starting) &&
-	    native_leaf_find(contract, intent.bucket, starting ? AccessShareLock : RowExclusiveLock, &tables)) {
+	    native_leaf_find(contract, intent.bucket, starting ? AccessShareLock : RowExclusiveLock, false, &tables)) {
 		/* What is being inserted or deleted right now is not plain either. */
 		bool changing;
 		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
@@ -379,6 +381,9 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		case FUNCTION_EMIT:
 			plain = native_do_emit(fcinfo, contract, &result);
 			break;
+		case FUNCTION_CLAIM_MANY:
+			plain = native_do_claim_many(fcinfo, contract);
+			break;
 		default:
 			break;
 		}
@@ -408,6 +413,7 @@ SUBSTITUTE(native_claim, FUNCTION_CLAIM)
 SUBSTITUTE(native_complete, FUNCTION_COMPLETE)
 SUBSTITUTE(native_receive, FUNCTION_RECEIVE)
 SUBSTITUTE(native_emit, FUNCTION_EMIT)
+SUBSTITUTE(native_claim_many, FUNCTION_CLAIM_MANY)
 
 PG_FUNCTION_INFO_V1(native_answered);
 PGDLLEXPORT Datum native_answered(PG_FUNCTION_ARGS)

@@ -14,7 +14,6 @@
 #include "utils/timestamp.h"
 
 #define LEASE_MAX (7 * USECS_PER_DAY)
-#define OWNER_MAX 255
 
 enum claim_argument {
 	CLAIM_SCOPE,
@@ -50,19 +49,14 @@ enum claimed_column {
 	CLAIMED_COUNT
 };
 
-/* A row of once.intent that is to be stored, all NULL but what every intent has. */
-typedef struct new_row {
-	Datum values[COLUMN_COUNT];
-	bool nulls[COLUMN_COUNT];
-} new_row;
-
-static void set(new_row *row, int column, Datum value)
+static void set(native_row *row, int column, Datum value)
 {
 	row->values[column] = value;
 	row->nulls[column] = false;
 }
 
-static void begin_row(new_row *row, const native_intent *intent, int32 fence, Oid state, TimestampTz now,
+/* A row of once.intent that is to be stored, all NULL but what every intent has. */
+void native_row_begin(native_row *row, const native_intent *intent, int32 fence, Oid state, TimestampTz now,
                       text *traceparent)
 {
 	memset(row->values, 0, sizeof row->values);
@@ -83,21 +77,21 @@ static void begin_row(new_row *row, const native_intent *intent, int32 fence, Oi
 	}
 }
 
-static bool is_open(const native_intent *intent, TimestampTz now)
+bool native_is_open(const native_intent *intent, TimestampTz now)
 {
 	return intent->bucket == 0 || native_day_has_begun(intent->bucket, now);
 }
 
 /* once._claim asks whether a day that is over was closed, though its partition is there; SQL
  * knows. */
-static bool is_not_over(const native_intent *intent, TimestampTz now)
+bool native_is_not_over(const native_intent *intent, TimestampTz now)
 {
 	return intent->bucket == 0 || !native_day_has_begun(intent->bucket + 1, now);
 }
 
 /* A lease that once._check_term has nothing against, and that is the same at any time of the
  * year: hours, and no days or months. */
-static bool lease_is_plain(const Interval *lease)
+bool native_lease_is_plain(const Interval *lease)
 {
 	return lease->month == 0 && lease->day == 0 && lease->time > 0 && lease->time <= LEASE_MAX;
 }
@@ -125,7 +119,7 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 	}
 	if (!PG_ARGISNULL(CLAIM_LEASE)) {
 		lease = PG_GETARG_INTERVAL_P(CLAIM_LEASE);
-		if (!lease_is_plain(lease)) {
+		if (!native_lease_is_plain(lease)) {
 			return false;
 		}
 	}
@@ -139,13 +133,13 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 	}
 	/* It looks before it locks for writing, since it may have nothing to write. */
 	if (lease != NULL && native_lock(&intent, false) &&
-	    native_leaf_find(contract, intent.bucket, AccessShareLock, &tables)) {
+	    native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
 		bool changing;
 		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
 		TimestampTz now = GetCurrentTimestamp();
 		if (row != NULL) {
 			heap_freetuple(row);
-		} else if (is_open(&intent, now) && is_not_over(&intent, now) &&
+		} else if (native_is_open(&intent, now) && native_is_not_over(&intent, now) &&
 		           native_tables_lock(&tables, RowExclusiveLock)) {
 			int32 fence = intent.bucket > 0 ? 1 : native_first_fence(contract);
 			text *traceparent = native_trace(fcinfo, CLAIM_TRACEPARENT);
@@ -153,9 +147,9 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 			    DirectFunctionCall2(timestamptz_pl_interval, TimestampTzGetDatum(now), IntervalPGetDatum(lease));
 			Datum values[CLAIMED_COUNT] = {0};
 			bool nulls[CLAIMED_COUNT];
-			new_row made;
+			native_row made;
 
-			begin_row(&made, &intent, fence, contract->states[STATE_PROCESSING], now, traceparent);
+			native_row_begin(&made, &intent, fence, contract->states[STATE_PROCESSING], now, traceparent);
 			set(&made, COLUMN_LEASE_UNTIL, until);
 			if (owner != NULL) {
 				set(&made, COLUMN_OWNER, PointerGetDatum(owner));
@@ -206,7 +200,7 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 		return false;
 	}
 	CommandCounterIncrement();
-	if (native_leaf_find(contract, intent.bucket, RowExclusiveLock, &tables)) {
+	if (native_leaf_find(contract, intent.bucket, RowExclusiveLock, false, &tables)) {
 		TimestampTz now = GetCurrentTimestamp();
 		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
 		HeapTuple row = native_look(&tables, &intent, snapshot);
@@ -219,7 +213,7 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 		}
 		if (!state_null && !fence_null && DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&
 		    DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)) {
-			new_row changed;
+			native_row changed;
 			bool replaces[COLUMN_COUNT] = {false};
 			memset(changed.values, 0, sizeof changed.values);
 			memset(changed.nulls, true, sizeof changed.nulls);
@@ -261,11 +255,11 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 		return false;
 	}
 	TimestampTz now = GetCurrentTimestamp();
-	if (!is_open(&intent, now)) {
+	if (!native_is_open(&intent, now)) {
 		return false;
 	}
 	CommandCounterIncrement();
-	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, RowExclusiveLock, &tables)) {
+	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, RowExclusiveLock, false, &tables)) {
 		bool changing;
 		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
 		if (row != NULL) {
@@ -281,9 +275,9 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 			}
 			heap_freetuple(row);
 		} else {
-			new_row made;
-			begin_row(&made, &intent, intent.bucket > 0 ? 1 : native_first_fence(contract),
-			          contract->states[STATE_SUCCEEDED], now, native_trace(fcinfo, RECEIVE_TRACEPARENT));
+			native_row made;
+			native_row_begin(&made, &intent, intent.bucket > 0 ? 1 : native_first_fence(contract),
+			                 contract->states[STATE_SUCCEEDED], now, native_trace(fcinfo, RECEIVE_TRACEPARENT));
 			set(&made, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
 			native_insert(&tables, made.values, made.nulls);
 			(void)nextval_internal(contract->counted_process, false);

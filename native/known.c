@@ -22,6 +22,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/proclang.h"
+#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
@@ -169,13 +170,32 @@ static bool settings_are(HeapTuple tuple, const char *expected)
 	return *expected == '\0';
 }
 
+/* Whether a function returns what the mirrored one does, where that is a set: its columns. */
+static bool results_are(HeapTuple tuple, const native_mirrored *mirrored)
+{
+	if (mirrored->result_count == 0) {
+		return true;
+	}
+	TupleDesc shape = build_function_result_tupdesc_t(tuple);
+	if (shape == NULL || shape->natts != mirrored->result_count) {
+		return false;
+	}
+	for (int i = 0; i < shape->natts; i++) {
+		if (TupleDescAttr(shape, i)->atttypid != mirrored->result_types[i]) {
+			return false;
+		}
+	}
+	return true;
+}
+
 /* Whether this row of pg_proc is the function that the library mirrors. */
 static bool function_fits(HeapTuple tuple, const native_mirrored *mirrored, Oid schema)
 {
 	Form_pg_proc form = (Form_pg_proc)GETSTRUCT(tuple);
 	if (form->pronamespace != schema || form->pronargs != mirrored->argument_count ||
 	    form->prokind != PROKIND_FUNCTION || form->prosecdef != mirrored->definer ||
-	    form->proisstrict != mirrored->strict || form->provolatile != mirrored->volatility || form->proretset) {
+	    form->proisstrict != mirrored->strict || form->provolatile != mirrored->volatility ||
+	    form->proretset != (mirrored->result_count > 0) || !results_are(tuple, mirrored)) {
 		return false;
 	}
 	for (int i = 0; i < form->pronargs; i++) {
@@ -317,7 +337,9 @@ Oid native_substitute(int function)
 			if (OidIsValid(schema)) {
 				Oid types[] = {INTERNALOID, ANYELEMENTOID};
 				oidvector *arguments = buildoidvector(types, 2);
-				HeapTuple tuple = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum(native_mirrored_functions[i].name),
+				const native_mirrored *mirrored = &native_mirrored_functions[i];
+				bool many = mirrored->result_count > 0;
+				HeapTuple tuple = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum(mirrored->name),
 				                                  PointerGetDatum(arguments), ObjectIdGetDatum(schema));
 				if (HeapTupleIsValid(tuple)) {
 					/* Only a superuser makes a function in C, so a schema of this name is not
@@ -326,8 +348,9 @@ Oid native_substitute(int function)
 					bool none;
 					Datum symbol = SysCacheGetAttr(PROCOID, tuple, Anum_pg_proc_prosrc, &none);
 					char expected[NAMEDATALEN];
-					snprintf(expected, sizeof expected, "native_%s", native_mirrored_functions[i].name);
-					if (form->prolang == ClanguageId && !form->proisstrict && form->prorettype == ANYELEMENTOID &&
+					snprintf(expected, sizeof expected, "native_%s", mirrored->name);
+					if (form->prolang == ClanguageId && !form->proisstrict && form->proretset == many &&
+					    form->prorettype == (many ? RECORDOID : ANYELEMENTOID) && results_are(tuple, mirrored) &&
 					    !none && strcmp(TextDatumGetCString(symbol), expected) == 0) {
 						substitutes[i] = form->oid;
 					}
@@ -516,20 +539,25 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	return fits;
 }
 
-bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode, native_tables *tables)
+/* The partition of a bucket, and its parent; alone: for a statement that names the partition and
+ * not its parent, which is locked no longer than while the partition is learnt. */
+bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode, bool alone, native_tables *tables)
 {
 	Oid intent = known->intent;
 	native_leaf *place = NULL;
 	Oid relation = InvalidOid;
 
 	tables->leaf = NULL;
-	tables->intent = try_relation_open(intent, mode);
-	if (tables->intent == NULL) {
-		return false;
-	}
-	if (!contract_known || !native_is_bare(tables->intent)) {
-		native_tables_close(tables);
-		return false;
+	tables->intent = NULL;
+	if (!alone) {
+		tables->intent = try_relation_open(intent, mode);
+		if (tables->intent == NULL) {
+			return false;
+		}
+		if (!contract_known || !native_is_bare(tables->intent)) {
+			native_tables_close(tables);
+			return false;
+		}
 	}
 	for (int i = 0; i < LEAVES_MAX; i++) {
 		if (leaves[i].bucket == bucket && OidIsValid(leaves[i].relation)) {
@@ -554,7 +582,11 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 		uint64 then = changes;
 		MemoryContext own = AllocSetContextCreate(CurrentMemoryContext, "pgonce_native", ALLOCSET_SMALL_SIZES);
 		MemoryContext before = MemoryContextSwitchTo(own);
-		bool fits = intent_fits(known, tables->intent) && leaf_learn(known, tables->leaf, bucket, &learnt);
+		Relation parent = alone ? try_relation_open(intent, AccessShareLock) : tables->intent;
+		bool fits = parent != NULL && intent_fits(known, parent) && leaf_learn(known, tables->leaf, bucket, &learnt);
+		if (alone && parent != NULL) {
+			table_close(parent, AccessShareLock);
+		}
 		MemoryContextSwitchTo(before);
 		MemoryContextDelete(own);
 		if (!fits) {
@@ -581,7 +613,9 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
  * False where something has changed while it was waited for. */
 bool native_tables_lock(native_tables *tables, LOCKMODE mode)
 {
-	LockRelationOid(RelationGetRelid(tables->intent), mode);
+	if (tables->intent != NULL) {
+		LockRelationOid(RelationGetRelid(tables->intent), mode);
+	}
 	LockRelationOid(RelationGetRelid(tables->leaf), mode);
 	return tables->changes == changes;
 }

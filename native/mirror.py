@@ -8,13 +8,13 @@ import re
 import sys
 
 # Those with a substitute come first, in the order of enum native_function; the others are what these call.
-MIRRORED = """start start_new try_start finish finish_new claim complete receive emit
+MIRRORED = """start start_new try_start finish finish_new claim complete receive emit claim_many
 _claim _report _check _authorise _check_term _is_term _policy _day_state _redirected _count
 _enter _bucket _bucket_of_other _within _lock_id _is_open _is_today _proceed _note_start _noted_start _has_started _first_fence _is_plain _is_usual _trace _body _body_of _respelled
-_day_at any_tenant""".split()
-OIDS = {"text": "TEXTOID", "bytea": "BYTEAOID", "bytea[]": "BYTEAARRAYOID", "int4": "INT4OID", "int8": "INT8OID", "bool": "BOOLOID", "jsonb": "JSONBOID", "interval": "INTERVALOID",
-        "timestamptz": "TIMESTAMPTZOID", "anynonarray": "ANYNONARRAYOID", "state": "InvalidOid", "outcome": "InvalidOid"}  # the last two: the contract's own
-TYPES = {"integer": "int4", "bigint": "int8", "boolean": "bool", "smallint": "int2"}
+_day_at any_tenant _is_usual_batch""".split()
+OIDS = {"text": "TEXTOID", "text[]": "TEXTARRAYOID", "int4[]": "INT4ARRAYOID", "jsonb[]": "JSONBARRAYOID", "anyarray": "ANYARRAYOID", "bytea": "BYTEAOID", "bytea[]": "BYTEAARRAYOID", "int4": "INT4OID", "int8": "INT8OID", "bool": "BOOLOID", "jsonb": "JSONBOID", "interval": "INTERVALOID",
+        "timestamptz": "TIMESTAMPTZOID", "anynonarray": "ANYNONARRAYOID", "state": "InvalidOid", "outcome": "InvalidOid", "state[]": "InvalidOid"}  # the last three: the contract's own
+TYPES = {"integer": "int4", "integer[]": "int4[]", "bigint": "int8", "boolean": "bool", "smallint": "int2"}
 
 
 def quoted(text):
@@ -27,16 +27,24 @@ def split(arguments):
     return re.findall(r"(?:'[^']*'|\([^)]*\)|[^,'(])+", arguments)
 
 
+def types_of(listed):
+    """Of arguments, or of the columns of a table."""
+    types = [re.sub(r"^VARIADIC\s+|\s+DEFAULT.*", "", each.strip(), flags=re.S).split()[1].split(".")[-1] for each in split(listed) if each.strip()]
+    return [TYPES.get(each, each) for each in types]
+
+
 def row(folder, name):
     (path,) = folder.glob(f"*/{name}.sql")
     found = re.search(rf"^CREATE FUNCTION once\.{name}\((.*?)\)\s*RETURNS (.*?)AS \$\$(.*?)\$\$;", path.read_text(), re.S | re.M)
     arguments, header, source = found.groups()
-    types = [re.sub(r"\s+DEFAULT.*", "", each.strip(), flags=re.S).split()[1].split(".")[-1] for each in split(arguments) if each.strip()]
-    types = [TYPES.get(each, each) for each in types]
+    types = types_of(arguments)
+    table = re.match(r"TABLE \((.*?)\)", header, re.S)
+    results = types_of(table.group(1)) if table else []
     settings = re.findall(r"\bSET (\w+) = (.+?)(?=\s+SET |\s*$)", header, re.S)
     language = re.search(r"LANGUAGE (\w+)", header).group(1)
     volatility = re.search(r"\b(IMMUTABLE|STABLE)\b", header)
     return (f'\t{{.name = "{name}",\n\t .argument_count = {len(types)},\n\t .argument_types = {{{", ".join(OIDS[each] for each in types) or 0}}},\n'
+            f'\t .result_count = {len(results)},\n\t .result_types = {{{", ".join(OIDS[each] for each in results) or 0}}},\n'
             f'\t .language = "{language}",\n'
             f'\t .settings = "{"".join(f"{key}={value.strip()}" + chr(92) + "n" for key, value in settings)}",\n'
             f'\t .definer = {str("SECURITY DEFINER" in header).lower()},\n\t .strict = {str("STRICT" in header).lower()},\n'

@@ -2,7 +2,7 @@
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
  * store.c reads and writes intents; attempt.c has start and finish, claim.c claims, reports and
- * messages, outbox.c events.
+ * messages, batch.c those of many at once, outbox.c events.
  * PostgreSQL's rules
  * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
@@ -14,6 +14,7 @@
 #include "access/htup.h"
 #include "access/skey.h"
 #include "datatype/timestamp.h"
+#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "utils/rel.h"
 #include "utils/snapshot.h"
@@ -64,10 +65,13 @@ enum native_function {
 	FUNCTION_COMPLETE,
 	FUNCTION_RECEIVE,
 	FUNCTION_EMIT,
+	FUNCTION_CLAIM_MANY,
 	FUNCTION_COUNT
 };
 
 #define ARGUMENTS_MAX 16
+#define RESULTS_MAX 16
+#define OWNER_MAX 255
 #define NATTS_MAX (COLUMN_COUNT + 32) /* of a partition, with dropped columns */
 
 /* A function of the contract whose decision is mirrored here, as the files of contract/ have
@@ -76,6 +80,8 @@ typedef struct native_mirrored {
 	const char *name;
 	int argument_count;
 	Oid argument_types[ARGUMENTS_MAX]; /* InvalidOid: one of the contract's own */
+	int result_count;                  /* the columns that it returns a set of; 0: it returns one value */
+	Oid result_types[RESULTS_MAX];
 	const char *language;
 	const char *settings; /* proconfig, one a line */
 	const char *source;   /* prosrc */
@@ -136,6 +142,12 @@ typedef struct native_intent {
 	int32 bucket;
 } native_intent;
 
+/* A row of once.intent. */
+typedef struct native_row {
+	Datum values[COLUMN_COUNT];
+	bool nulls[COLUMN_COUNT];
+} native_row;
+
 /* What an attempt leaves, checked. */
 typedef struct native_outcome {
 	Datum body;
@@ -144,11 +156,13 @@ typedef struct native_outcome {
 
 /* Both tables open and locked until the transaction ends. */
 typedef struct native_tables {
-	Relation intent;
+	Relation intent; /* NULL: the partition alone */
 	Relation leaf;
 	native_leaf known; /* a copy: what is known may be forgotten at any lock */
 	uint64 changes;    /* what had been forgotten by then */
 } native_tables;
+
+typedef struct native_search native_search; /* one look-up of an intent after another */
 
 extern bool native_on; /* once.native */
 
@@ -157,7 +171,8 @@ extern void native_known_init(void);
 extern const native_contract *native_known(void); /* NULL: not the one, all goes to SQL */
 extern Oid native_substitute(int function);       /* InvalidOid: there is none */
 extern Oid native_function_find(int function);
-extern bool native_leaf_find(const native_contract *contract, int32 bucket, LOCKMODE mode, native_tables *tables);
+extern bool native_leaf_find(const native_contract *contract, int32 bucket, LOCKMODE mode, bool alone,
+                             native_tables *tables);
 extern bool native_tables_lock(native_tables *tables, LOCKMODE mode);
 extern void native_tables_close(native_tables *tables);
 extern bool native_is_bare(Relation relation);
@@ -177,6 +192,10 @@ extern Datum native_last_value(Oid sequence, bool *is_null);
 extern HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot);
 extern HeapTuple native_look_dirty(native_tables *tables, const native_intent *intent, bool *changing);
 extern Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *is_null);
+extern native_search *native_search_begin(native_tables *tables, Snapshot snapshot);
+extern TupleTableSlot *native_search_next(native_search *search, const native_intent *intent);
+extern int native_intent_order(const native_intent *one, const native_intent *other);
+extern void native_search_end(native_search *search);
 extern void native_insert(native_tables *tables, const Datum *values, const bool *nulls);
 extern bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls,
                           const bool *replaces);
@@ -190,7 +209,9 @@ extern bool native_day_has_begun(int32 bucket, TimestampTz now);
 extern bool native_may_execute(Oid function, Oid role);
 extern bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
                          int fingerprint, int tenant);
+extern bool native_session_is_plain(const native_contract *contract);
 extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: it is none */
+extern text *native_trace_of(text *given);
 extern TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count);
 extern bool native_outcome_is_plain(FunctionCallInfo fcinfo, native_outcome *outcome);
 extern bool native_same_bytes(const void *one, const void *other);
@@ -199,6 +220,15 @@ extern bool native_same_bytes(const void *one, const void *other);
 extern bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 extern bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 extern bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
+
+extern void native_row_begin(native_row *row, const native_intent *intent, int32 fence, Oid state, TimestampTz now,
+                             text *traceparent);
+extern bool native_is_open(const native_intent *intent, TimestampTz now);
+extern bool native_is_not_over(const native_intent *intent, TimestampTz now);
+extern bool native_lease_is_plain(const Interval *lease);
+
+/* batch.c; false: it is not plain */
+extern bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contract);
 
 /* outbox.c */
 extern void native_outbox_init(void);

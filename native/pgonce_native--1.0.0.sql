@@ -16,6 +16,10 @@ CREATE FUNCTION once_native.claim(internal, anyelement) RETURNS anyelement LANGU
 CREATE FUNCTION once_native.complete(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_complete';
 CREATE FUNCTION once_native.receive(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_receive';
 CREATE FUNCTION once_native.emit(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_emit';
+CREATE FUNCTION once_native.claim_many(internal, anyelement) RETURNS TABLE (ord integer, verdict text, fence integer, state text,
+    response_status integer, response_body bytea, response_headers jsonb, result_type text, result_id text, error_code text,
+    error_message text, lease_until timestamptz, attempts integer, traceparent text, kept_ms integer)
+    LANGUAGE c AS 'MODULE_PATHNAME', 'native_claim_many';
 
 -- Loads the library into a session; see once._find_native.
 CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';

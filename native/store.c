@@ -31,6 +31,8 @@
 #define LOCK_SEED 20778
 #define NOTE "once.started"
 #define DAY_MS INT64CONST(86400000)
+#define STEPS_MAX 4 /* see native_search_begin */
+#define PATIENCE 16
 
 static int hex_digit(char c)
 {
@@ -175,16 +177,129 @@ void native_key_of_text(ScanKey key, AttrNumber column, text *value)
 	                       PointerGetDatum(value));
 }
 
-/* A copy of the intent's row, or NULL. */
-HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot)
+/* The primary key of an intent. */
+static void keys_of(ScanKeyData *keys, const native_intent *intent)
 {
-	ScanKeyData keys[4];
-
 	native_key_of_text(&keys[0], 1, intent->tenant);
 	native_key_of_text(&keys[1], 2, intent->scope);
 	native_key_of_text(&keys[2], 3, intent->key);
 	ScanKeyEntryInitialize(&keys[3], 0, 4, BTEqualStrategyNumber, InvalidOid, InvalidOid, F_INT4EQ,
 	                       Int32GetDatum(intent->bucket));
+}
+
+struct native_search {
+	Relation index;
+	TupleTableSlot *slot;
+	IndexScanDesc scan;
+	ScanKeyData keys[3];
+	AttrNumber key_column;
+	const text *scope; /* that the scan is in; NULL: there is none yet */
+	bool has_row;      /* the slot has what comes next in the index */
+	int patience;      /* how many rows that nobody asked for may still be passed */
+};
+
+/* For the look-ups of a batch, of one tenant and bucket, in the order of native_intent_order, with one
+ * snapshot, which has to be registered. Keys that were made together stand together in the index: it is
+ * read on from one to the next, and searched anew only where there is much in between. */
+native_search *native_search_begin(native_tables *tables, Snapshot snapshot)
+{
+	native_search *search = palloc0(sizeof *search);
+
+	search->index = index_open(tables->known.primary_key, AccessShareLock);
+	search->slot = table_slot_create(tables->leaf, NULL);
+	search->key_column = tables->known.columns[COLUMN_KEY];
+	search->patience = PATIENCE;
+#if PG_VERSION_NUM >= 180000
+	search->scan = index_beginscan(tables->leaf, search->index, snapshot, NULL, lengthof(search->keys), 0);
+#else
+	search->scan = index_beginscan(tables->leaf, search->index, snapshot, lengthof(search->keys), 0);
+#endif
+	return search;
+}
+
+static void search_step(native_search *search)
+{
+	search->has_row = index_getnext_slot(search->scan, ForwardScanDirection, search->slot);
+}
+
+/* Looks where this intent is, or would be. */
+static void search_anew(native_search *search, const native_intent *intent)
+{
+	bool exactly = search->patience <= 0;
+
+	native_key_of_text(&search->keys[0], 1, intent->tenant);
+	native_key_of_text(&search->keys[1], 2, intent->scope);
+	ScanKeyEntryInitialize(&search->keys[2], 0, 3, exactly ? BTEqualStrategyNumber : BTGreaterEqualStrategyNumber,
+	                       InvalidOid, C_COLLATION_OID, exactly ? F_TEXTEQ : F_TEXT_GE, PointerGetDatum(intent->key));
+	index_rescan(search->scan, search->keys, lengthof(search->keys), NULL, 0);
+	search->scope = intent->scope;
+	search_step(search);
+}
+
+static int bytes_order(const text *one, const text *other)
+{
+	size_t one_bytes = VARSIZE_ANY_EXHDR(one), other_bytes = VARSIZE_ANY_EXHDR(other);
+	int order = memcmp(VARDATA_ANY(one), VARDATA_ANY(other), Min(one_bytes, other_bytes));
+
+	return order != 0 ? order : one_bytes < other_bytes ? -1 : one_bytes > other_bytes;
+}
+
+/* By scope and key, as the index has them. */
+int native_intent_order(const native_intent *one, const native_intent *other)
+{
+	int order = one->scope == other->scope ? 0 : bytes_order(one->scope, other->scope);
+
+	return order != 0 ? order : bytes_order(one->key, other->key);
+}
+
+/* The key of the row that comes next, against this one. */
+static int search_order(native_search *search, const text *key)
+{
+	bool is_null;
+	Datum found = slot_getattr(search->slot, search->key_column, &is_null);
+
+	return is_null ? -1 : bytes_order(DatumGetTextPP(found), key);
+}
+
+/* The intent's row, until the next look-up; NULL: it is not there. */
+TupleTableSlot *native_search_next(native_search *search, const native_intent *intent)
+{
+	int order = -1;
+
+	if (search->patience > 0 && search->scope != NULL && native_same_bytes(search->scope, intent->scope)) {
+		if (search->has_row) {
+			order = search_order(search, intent->key);
+		}
+		for (int steps = 0; search->has_row && order < 0 && steps < STEPS_MAX; steps++) {
+			search_step(search);
+			order = search->has_row ? search_order(search, intent->key) : -1;
+			search->patience -= search->has_row && order < 0;
+		}
+		if (!search->has_row) { /* it was the last of this scope */
+			return NULL;
+		}
+	}
+	if (order < 0) {
+		search_anew(search, intent);
+		order = search->has_row ? search_order(search, intent->key) : -1;
+	}
+	return order == 0 ? search->slot : NULL;
+}
+
+void native_search_end(native_search *search)
+{
+	index_endscan(search->scan);
+	ExecDropSingleTupleTableSlot(search->slot);
+	index_close(search->index, NoLock);
+	pfree(search);
+}
+
+/* A copy of the intent's row, or NULL. */
+HeapTuple native_look(native_tables *tables, const native_intent *intent, Snapshot snapshot)
+{
+	ScanKeyData keys[4];
+
+	keys_of(keys, intent);
 	return native_look_up(tables->leaf, tables->known.primary_key, keys, 4, snapshot);
 }
 

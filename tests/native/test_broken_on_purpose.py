@@ -15,11 +15,13 @@ import pytest
 from harness.native import install_native, library, mutant
 from harness.postgres import private_directory
 
+from . import test_batches as b
 from . import test_native as t
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")]
 
 STORY = lambda name: lambda server: t.test_c_answers_what_sql_answers(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
+BATCHES = lambda name: lambda server: b.test_c_answers_batches_as_sql_does(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
 
 # (what is taken out: the changes, the test that notices, its arguments besides the database and its session)
 MUTATIONS = {
@@ -99,6 +101,31 @@ MUTATIONS = {
     "an event's id": ([("outbox.c", "id->data[7] = 0;", "")], STORY("names of events"), {}),
     "other defaults": ([("outbox.c", "if (shape->constr->defval[i].adnum != xid) { return false; }", "if (shape->constr->defval[i].adnum != xid) { continue; }")],
                        t.test_a_change_of_the_outbox_sends_emit_to_sql, {"change": "ALTER TABLE once.outbox ALTER COLUMN headers SET DEFAULT '{}'", "back": "ALTER TABLE once.outbox ALTER COLUMN headers DROP DEFAULT"}),
+    "the locks of a batch": ([("batch.c", "if (!native_lock(&given->intents[i], false)) {", "if (false) {")], b.test_an_intent_that_another_transaction_has_started_is_left_out, {}),
+    "a batch's intent that is there": ([("batch.c", "new = native_search_next(search, given->ordered[i]) == NULL;", "")], BATCHES("some that are there"), {}),
+    "a batch's intent that is being inserted": ([("batch.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")], b.test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business, {}),
+    "twice in a batch": ([("batch.c", "is_any_twice(&given)", "false")], BATCHES("twice in a batch"), {}),
+    "one bucket": ([("batch.c", "intent->bucket != made->intents[0].bucket ||", "")], BATCHES("claims of several days"), {}),
+    "a batch's day has begun": ([("batch.c", "native_is_open(&given->intents[0], now) &&", "")], BATCHES("claims of yesterday and tomorrow"), {}),
+    "a batch's day is not over": ([("batch.c", "native_is_not_over(&given->intents[0], now) &&", "")], b.test_a_batch_that_is_not_plain_is_sql_s_business, {}),
+    "numbered from 1": ([("batch.c", "ARR_LBOUND(array)[0] != 1 ||", "")], BATCHES("shapes of arrays"), {}),
+    "the size of a batch": ([("batch.c", "ARR_DIMS(array)[0] > BATCH_MAX ||", "")], BATCHES("as many as there may be, and one more"), {}),
+    "a batch's scopes": ([("batch.c", "scope_bytes == 0 ||", "")], BATCHES("elements that are none"), {}),
+    "a batch's fingerprints": ([("batch.c", "VARSIZE_ANY_EXHDR(intent->fingerprint) < 16 ||", "")], BATCHES("elements that are none"), {}),
+    "a batch's tenant": ([("batch.c", "if (VARSIZE_ANY_EXHDR(tenant) > NAME_BYTES_MAX) {", "if (false) {")], BATCHES("tenants"), {}),
+    "a batch's terms": ([("batch.c", "if (!native_lease_is_plain(lease)) {", "if (false) {")], BATCHES("terms that are no hours, or none"), {}),
+    "a batch's retention": ([("batch.c", "!PG_ARGISNULL(CLAIM_MANY_RETENTION) ||", "")], BATCHES("terms that are no hours, or none"), {}),
+    "a batch's owner": ([("batch.c", "if (VARSIZE_ANY_EXHDR(owner) > OWNER_MAX) {", "if (false) {")], BATCHES("an owner that is long"), {}),
+    "one policy": ([("batch.c", "if (!native_same_bytes(given->intents[i].scope, scope)) {", "if (false) {")], BATCHES("a policy of the scope, and another"), {}),
+    "a batch's traces": ([("batch.c", "native_trace_of(DatumGetTextPP(given->values[i]))", "DatumGetTextPP(given->values[i])")], BATCHES("all that a claim has"), {}),
+    "a batch's fence": ([("batch.c", "given.bucket > 0 ? 1 : native_first_fence(contract);", "1;")], BATCHES("the fence after a purge"), {}),
+    "what a batch counts": ([("batch.c", "(void)nextval_internal(counter, false);", "")], BATCHES("claims"), {}),
+    "the partition alone": ([("batch.c", "bool alone = given->bucket == 0;", "bool alone = false;")], BATCHES("claims"), {}),
+    "the partition for writing": ([("batch.c", "if (!native_tables_lock(&tables, RowExclusiveLock)) {", "if (false) {")], BATCHES("claims of today"), {}),
+    "a search anew": ([("store.c", "if (order < 0) { search_anew", "if (search->scope == NULL) { search_anew")], BATCHES("among many others"), {}),
+    "a search in another scope": ([("store.c", "search->scope != NULL && native_same_bytes(search->scope, intent->scope)", "search->scope != NULL")], BATCHES("among many others"), {}),
+    "the columns of a set": ([("known.c", "if (shape == NULL || shape->natts != mirrored->result_count) { return false; }", "if (shape->natts != mirrored->result_count) { return true; }")],
+                             b.test_a_substitute_that_returns_other_columns_is_none, {}),
     "what is counted": ([("attempt.c", "(void)nextval_internal(contract->counted_replay, false);", "")], STORY("plain"), {}),
 }  # fmt: skip
 

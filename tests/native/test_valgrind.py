@@ -13,6 +13,7 @@ import pytest
 from harness.native import install_native, library, mutant
 from harness.postgres import Postgres, clean_environment, private_directory, unprivileged
 
+from . import test_batches
 from .test_native import ANSWERED, STORIES, Session
 
 pytestmark = [
@@ -20,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server"),
     pytest.mark.plain("a sanitized library does not run under valgrind"),
 ]
-OF_THE_LIBRARY = re.compile(r"pgonce_native\.so|\((hook|known|store|arguments|attempt|claim|outbox)\.c:\d+\)")
+OF_THE_LIBRARY = re.compile(r"pgonce_native\.so|\((hook|known|store|arguments|attempt|claim|batch|reports|outbox)\.c:\d+\)")
 OF_SQL = re.compile(r"plpgsql_call_handler|fmgr_security_definer|fmgr_sql")  # from there on a stack only says who has called
 
 
@@ -59,7 +60,7 @@ def checked(path):
         template.close()
         with Checked(settings={"statement_timeout": "0"}, copy_of=plain) as server:
             session = Session(template.__class__(server, template.name))
-            for number, story in enumerate(STORIES.values()):
+            for number, story in enumerate([*STORIES.values(), *test_batches.STORIES.values()]):
                 for transaction in story:
                     session("BEGIN")
                     for statement in transaction:

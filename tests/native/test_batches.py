@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: PostgreSQL
+"""pgonce_native's batches: what C answers of many intents at once is what SQL answers, and what is not plain in them goes to SQL."""
+
+import threading
+import time
+
+import pytest
+
+from harness.native import library
+from harness.postgres import wait_until
+
+from .test_native import ANSWERED, F, LOCKS, OTHER, TABLE_CHANGES, TOMORROW, Session, in_a_thread, native, roles, session, told_both_ways, uuid7  # noqa: F401
+
+pytestmark = pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")
+
+DAY_MS = 86_400_000
+NAMES = ["k1", "k2", "k3"]
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+def text(value):
+    return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
+
+
+def array(values, kind="text"):
+    """values: already SQL, but for texts."""
+    return f"ARRAY[{', '.join(text(each) if kind == 'text' else str(each) for each in values)}]::{kind}[]"
+
+
+def claims(keys=NAMES, more="", scopes=None, prints=None):
+    """claim_many; of moments and terms it tells only what is the same each time."""
+    scopes, prints = scopes or ["s"] * len(keys), prints or [F] * len(keys)
+    call = f"once.claim_many({array(scopes)}, {array(keys)}, {array(prints, 'bytea')}{more})"
+    return f"""SELECT ord, verdict, fence, state, response_status, response_body, error_code, error_message, round(extract(epoch FROM lease_until - clock_timestamp())) AS lease, attempts,
+        traceparent, kept_ms IS NULL FROM {call}"""
+
+
+def many(size, scope="'s'::text", more=""):
+    """So many keys, and the fewest words about them."""
+    listed = f"(SELECT array_agg({{}}) FROM generate_series(1, {size}) AS n)"
+    return f"""SELECT count(*), min(ord) AS a, max(ord) AS b, sum(ord) AS c, min(verdict) AS d, max(verdict) AS e, min(fence) AS f, max(fence) AS g
+        FROM once.claim_many({listed.format(scope)}, {listed.format("'k' || n")}, {listed.format(F)}{more})"""
+
+
+TODAY = [uuid7() for _ in range(3)]
+YESTERDAY = [uuid7(int(time.time() * 1000) - DAY_MS) for _ in range(3)]
+
+STORIES = {
+    "claims": [[claims()], [claims()], [claims(["k3", "k4"])]],
+    "claims of today": [[claims(TODAY)], [claims(TODAY)], [claims([uuid7(), TODAY[0]])]],
+    "claims of yesterday and tomorrow": [[claims(YESTERDAY)], [claims([TOMORROW])], [claims([TODAY[0], TOMORROW])]],
+    "claims of several days": [[claims([*TODAY, *NAMES])], [claims([*YESTERDAY, *TODAY])]],
+    "a claim alone": [[claims(["k"])], [claims(["k"], prints=[OTHER])]],
+    "twice in a batch": [[claims(["k", "l", "k"])], [claims(["m", "m"], prints=[F, OTHER])], [claims(["n", "n"], scopes=["s", "t"])]],
+    "some that are there": [[f"SELECT once.receive('s', 'k2', {F})"], [claims()]],
+    "all that a claim has": [[claims(more=f", 'me', '90 s', NULL, 't', {array([TRACE, None, 'none'])}")], [claims(TODAY, f", owner => 'x', lease => '1 hour', traceparents => {array([None, TRACE, TRACE])}")]],
+    "terms that are no hours, or none": [[claims([f"{number}a", f"{number}b"], f", {more}")] for number, more in enumerate(("lease => '0 s'", "lease => '-1 s'", "lease => '8 days'", "lease => '1 day'", "lease => '200 h'", "lease => '1 mon -29 days'", "retention => '1 day'", "lease => NULL", "retention => '0'"))],
+    "an owner that is long": [[claims(more=f", owner => '{'ü' * 200}'")], [claims(TODAY, f", owner => '{'ü' * 300}'")]],
+    "a policy of the scope, and another": [["SELECT once.set_scope('s', lease => '2 hours')", "SELECT once.set_scope('t', lease => '3 hours')", claims()], [claims(["a", "b", "c"], scopes=["s", "t", "u"])], [claims(["d", "e"], scopes=["u", "u"])],
+        [claims(["f", "g"], ", lease => '1 hour'", scopes=["s", "t"])]],
+    "the fence after a purge": [["SELECT setval('once.fence_floor_seq', 7)", claims()], [claims(TODAY)]],
+    "elements that are NULL": [[claims(["a", None])], [claims(["b", "c"], scopes=["s", None])], [claims(["d", "e"], prints=[F, "NULL"])], [claims([None], scopes=[None], prints=["NULL"])]],
+    "elements that are none": [[claims(["a", ""])], [claims(["b", "c"], scopes=["s", ""])], [claims(["d", "e"], prints=[F, "'short'"])], [claims(["f", "g"], prints=[F, f"{F} || {F} || {F} || {F} || {F}"])],
+        [claims(["h", "ä"])], [claims(["i", "x" * 256])], [claims(["j", "x" * 255])], [claims(["k", "l"], scopes=["s", "s" * 256])], [claims(["m", "n"], scopes=["ü" * 200, "s" * 255])], [claims(["o", "p\n"])]],
+    "spellings of a UUIDv7": [[claims(["a", TODAY[0].upper()])], [claims(["b", "{" + TODAY[1] + "}"])], [claims(["c", TODAY[2].replace("-", "")])], [claims([TODAY[0].upper()])]],
+    "fingerprints of unusual length": [[claims(["a", "b"], prints=[f"substr({F} || {F}, 1, 17)", f"{F} || {F} || {F} || {F}"])]],
+    "shapes of arrays": [
+        [claims([])], [f"SELECT * FROM once.claim_many('{{}}', '{{}}', '{{}}')"], [claims(scopes=["s"])], [claims(prints=[F])], [claims(more=f", traceparents => {array(['x'])}")], ["SELECT * FROM once.claim_many(NULL, NULL, NULL)"],
+        ["SELECT * FROM once.claim_many('{{s,s}}', '{{k,l}}', '{{0123456789abcdef,0123456789abcdef}}')"], ["SELECT ord, verdict FROM once.claim_many('[0:1]={s,s}', '[0:1]={k,l}', '[0:1]={0123456789abcdef,0123456789abcdef}')"],
+        ["SELECT ord, verdict FROM once.claim_many('[0:1]={s,s}', '{k,l}', '{0123456789abcdef,0123456789abcdef}')"], [f"SELECT * FROM once.claim_many({array(['s'])}, NULL, {array([F], 'bytea')})"]],
+    "tenants": [[claims(more=", tenant => 't'")], [claims(more=", tenant => NULL")], [claims(more=f", tenant => '{'t' * 256}'")], [claims(more=f", tenant => '{'ü' * 200}'")], [claims(more=f", tenant => '{'t' * 255}'")]],
+    "other isolation": [[f"SET TRANSACTION {level}", claims([f"{number}a", f"{number}b"])] for number, level in enumerate(("ISOLATION LEVEL REPEATABLE READ", "ISOLATION LEVEL SERIALIZABLE", "READ ONLY"))],
+    "a savepoint takes it back": [["SAVEPOINT x", claims(), "ROLLBACK TO x", claims(prints=[OTHER] * 3)], [claims()]],
+    "in an expression": [
+        [f"SELECT (c).verdict FROM (SELECT once.claim_many({array(['s', 's'])}, {array(['a', 'b'])}, {array([F, F], 'bytea')}) AS c) AS x"],
+        [f"SELECT n, (once.claim_many({array(['s'])}, ARRAY['n' || n], {array([F], 'bytea')})).verdict FROM generate_series(1, 3) AS n"],
+        [f"SELECT x.verdict, x.ordinality, n FROM generate_series(1, 3) AS n, LATERAL once.claim_many({array(['s'])}, ARRAY['l' || n], {array([F], 'bytea')}) WITH ORDINALITY AS x"],
+        [f"SELECT x.verdict, x.g FROM ROWS FROM (once.claim_many({array(['s', 's'])}, {array(['r1', 'r2'])}, {array([F, F], 'bytea')}), generate_series(1, 3)) AS x (ord, verdict, fence, a, b, c, d, e, f, h, i, j, k, l, m, g)"],
+        [f"SELECT a.verdict, b.verdict AS other FROM once.claim_many(key => {array(['o', 'p'])}, fingerprint => {array([F, F], 'bytea')}, scope => {array(['s', 's'])}) AS a JOIN once.claim_many({array(['s', 's'])}, {array(['p', 'o'])}, {array([F, F], 'bytea')}) AS b USING (ord)"],
+        [f"WITH c AS MATERIALIZED (SELECT * FROM once.claim_many({array(['s', 's'])}, {array(['v', 'w'])}, {array([F, F], 'bytea')})) SELECT ord, verdict FROM c WHERE ord > 1"],
+        [f"SELECT verdict FROM once.claim_many({array(['s', 's'])}, {array(['y', 'z'])}, {array([F, F], 'bytea')}) LIMIT 1"]],
+    "one is seen by the next": [[claims(), f"SELECT once.complete('s', key, fence) FROM once.intent WHERE scope = 's'", claims()]],
+    "as many as there may be, and one more": [[many(10000)], [many(10001, "'t'::text")], [many(10000)], [many(130, more=", lease => '1 minute'", scope="'s' || n % 7")]],
+}  # fmt: skip
+STORIES["among many others"] = [[many(1000)], [claims([f"k{number}x" for number in range(0, 1000, 40)] + ["k999"])], [claims([f"k{number}x" for number in range(1, 1000, 40)])], [claims(["k998", "k999x"])],
+    [claims([f"k{number}" for number in range(1001, 1030)])], [claims(["k1", "k1"], scopes=["r", "t"])], [claims(["k500x", "k1"], ", lease => '1 hour'", ["s", "t"])]]  # fmt: skip
+# SQL's plans lock the tables of other days, too, for a look.
+LOCKED = "SELECT * FROM (" + LOCKS.replace("'once.intent_d0'", f"'once.intent_d0', 'once.scope', 'once.parked_message', 'once.intent_d{int(time.time() // 86400)}'") + ") AS l WHERE max > 1"
+WARM = [claims(["warm1", "warm2"]), claims([uuid7(), uuid7()])]
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_c_answers_batches_as_sql_does(server, story):
+    told, _ = told_both_ways(server, STORIES[story], WARM, LOCKED)
+    assert told["on"] == told["off"]
+
+
+def test_plain_batches_are_answered_in_c(session):
+    for keys in (NAMES, TODAY, ["alone"], [f"k-{number}" for number in range(200)]):
+        assert session.answered(claims(keys)) == 1
+    assert session.value("SELECT count(*) FROM once.intent WHERE state = 'processing' AND scope = 's' AND bucket > 0") == 3
+    assert session.answered(claims([uuid7(), uuid7()], ", 'me', '90 s'")) == 1
+
+
+def test_a_batch_that_is_not_plain_is_sql_s_business(session):
+    session(claims())
+    assert session.answered(claims(["new", "k2"])) == 0
+    assert session.answered(claims(["a", "a"])) == 0
+    assert session.answered(claims(["a", uuid7()])) == 0
+    assert session.answered(claims(YESTERDAY)) == 0
+    assert session.answered(claims([TOMORROW])) == 0
+    assert session.answered(claims(["b", "c"], scopes=["s", "t"])) == 0
+    assert session.answered(claims(["d"], ", retention => '1 day'")) == 0
+
+
+def test_the_indexes_are_whole_after_batches_of_any_size(native, session):
+    native.execute("CREATE EXTENSION amcheck")
+    for number, size in enumerate((1, 63, 64, 65, 128, 129, 3000)):
+        assert session.answered(many(size, f"'s{number}'::text")) == 1
+    assert native.value("SELECT count(*) FROM once.intent WHERE scope <> 'warm'") == 3450
+    assert native.value("SELECT count(DISTINCT (scope, key)) FROM once.intent WHERE scope <> 'warm'") == 3450
+    native.execute("SELECT bt_index_check('once.intent_d0_pkey', true), verify_heapam('once.intent_d0')")
+    assert native.value("SELECT count(*) FROM verify_heapam('once.intent_d0')") == 0
+
+
+def test_an_intent_that_another_transaction_claims_is_left_out_and_the_others_are_claimed(native, session):
+    other = Session(native)
+    other("BEGIN")
+    other(claims(["k2"]))
+    assert session.answered(claims()) == 0
+    assert [tuple(row) for row in session("SELECT key FROM once.intent WHERE scope = 's' ORDER BY key")] == [("k1",), ("k3",)]
+    other("ROLLBACK")
+    assert [row.verdict for row in session(claims())] == ["processing_active", "new_claim", "processing_active"]
+
+
+def test_an_intent_that_another_transaction_has_started_is_left_out(native, session):
+    """Of which there is no row yet, but its lock."""
+    other = Session(native)
+    other("BEGIN")
+    other(f"SELECT once.start('s', 'k2', {F})")
+    assert [row.verdict for row in session(claims())] == ["new_claim", "processing_active", "new_claim"]
+    other("ROLLBACK")
+
+
+def test_a_substitute_that_returns_other_columns_is_none(native, session):
+    assert session.answered(claims()) == 1
+    path = native.value("SELECT p.probin FROM pg_proc AS p WHERE p.oid = 'once_native.load'::regproc")
+    native.execute(f"""DROP FUNCTION once_native.claim_many;
+        CREATE FUNCTION once_native.claim_many(internal, anyelement) RETURNS TABLE (ord integer, verdict text) LANGUAGE c AS '{path}', 'native_claim_many'""")
+    assert [row.verdict for row in session(claims())] == ["processing_active"] * 3
+    assert session.answered(claims(["k4", "k5"])) == 0
+
+
+def test_batches_in_opposite_order_share_the_intents(native):
+    """Whoever comes second is answered, and never waits."""
+    first, second = Session(native), Session(native)
+    for each in (first, second):
+        each(f"SELECT once.start('warm', 'up', {F})")
+    first("BEGIN")
+    assert first.answered(claims()) == 1
+    second("SET lock_timeout = '1s'")
+    assert [row.verdict for row in second(claims(["k9", *reversed(NAMES)]))] == ["new_claim"] + ["processing_active"] * 3
+    first("COMMIT")
+
+
+def test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business(native, session):
+    """Without the lock it holds up SQL's INSERT, and C's would raise an error."""
+    hand = native.connect(autocommit=False)
+    hand.cursor().execute(f"""INSERT INTO once.intent (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint)
+        VALUES (now(), now(), now(), 0, 1, 1, 'succeeded', '', 's', 'k2', {F})""")
+    before = session.value(ANSWERED)
+    told = in_a_thread(native, session, claims(), hand.rollback)
+    assert [row[1] for row in told] == ["new_claim"] * 3
+    assert session.value(ANSWERED) == before
+
+
+@pytest.mark.parametrize("change, back", TABLE_CHANGES)
+def test_a_change_of_the_table_sends_batches_to_sql(native, session, change, back):
+    # What stands on the parent alone does not concern an INSERT into the partition of undated keys.
+    keys = [uuid7() if "RULE" in change else f"k{number}" for number in range(6)]
+    assert session.answered(claims(keys[:2])) == 1
+    native.execute(change)
+    assert session.answered(claims(keys[2:4])) == 0
+    native.execute(back)
+    assert session.answered(claims(keys[4:])) == 1
+
+
+def test_who_has_set_a_role_or_may_not_is_judged_by_sql(roles):
+    member = Session(roles, user="native_any")
+    member(claims(["warm"]))
+    assert member.answered(claims(["a", "b"], ", tenant => 'b'")) == 1
+    member("SET ROLE native_bound")
+    assert member.outcome(claims(["c", "d"], ", tenant => 'b'"))[0] == "P4003"
+    member("SET ROLE native_none")
+    assert member.outcome(claims(["c", "d"]))[0] == "42501"
+    bound = Session(roles, user="native_bound")
+    assert bound.outcome(claims(["c", "d"], ", tenant => 'b'"))[0] == "P4003"
+    assert [row.verdict for row in bound(claims(["c", "d"], ", tenant => 'a'"))] == ["new_claim"] * 2
+
+
+def test_a_large_batch_ends_in_time(native, session):
+    session("SET statement_timeout = '40ms'")
+    work = many(10000).replace("'k' || n", "'k' || o || '-' || n").replace("FROM once.claim_many", "FROM generate_series(1, 100000) AS o, LATERAL once.claim_many")
+    assert session.outcome(work)[0] == "57014"
+    session("RESET statement_timeout")
+    assert session.value("SELECT count(*) FROM once.intent WHERE scope = 's'") == 0
+    assert session.answered(claims()) == 1
+
+
+def test_a_batch_that_is_cancelled_while_it_waits_for_the_table_leaves_nothing(native, session):
+    hand, ended = native.connect(autocommit=False), []
+    hand.cursor().execute("LOCK TABLE once.intent_d0 IN SHARE MODE")
+    thread = threading.Thread(target=lambda: ended.append(session.outcome(claims())))
+    thread.start()
+    pid = session.connection.info.backend_pid
+    wait_until(lambda: native.value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", pid) == "Lock", "the claims to wait")
+    native.execute("SELECT pg_cancel_backend(%s)", pid)
+    thread.join()
+    hand.rollback()
+    assert ended[0][0] == "57014"
+    assert session.answered(claims()) == 1
