@@ -111,27 +111,28 @@ bool native_same_bytes(const void *one, const void *other)
 	       memcmp(VARDATA_ANY(one), VARDATA_ANY(other), VARSIZE_ANY_EXHDR(one)) == 0;
 }
 
-/* An outcome that is stored without a closer look: once._body and once._is_plain. */
-bool native_outcome_is_plain(FunctionCallInfo fcinfo, native_outcome *outcome)
+/* An outcome that is stored without a closer look: once._body and once._is_plain. given: by the numbers
+ * of the arguments. */
+bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome)
 {
-	if (PG_ARGISNULL(OUTCOME_TEXT) + PG_ARGISNULL(OUTCOME_JSON) + PG_ARGISNULL(OUTCOME_BODY) < 2) {
+	if (given[OUTCOME_TEXT].isnull + given[OUTCOME_JSON].isnull + given[OUTCOME_BODY].isnull < 2) {
 		return false;
 	}
 	outcome->body_is_null = false;
-	if (!PG_ARGISNULL(OUTCOME_TEXT)) {
+	if (!given[OUTCOME_TEXT].isnull) {
 		/* The database's encoding is UTF-8. */
-		outcome->body = PointerGetDatum(PG_GETARG_TEXT_PP(OUTCOME_TEXT));
-	} else if (!PG_ARGISNULL(OUTCOME_JSON)) {
-		Jsonb *json = PG_GETARG_JSONB_P(OUTCOME_JSON);
+		outcome->body = PointerGetDatum(DatumGetTextPP(given[OUTCOME_TEXT].value));
+	} else if (!given[OUTCOME_JSON].isnull) {
+		Jsonb *json = DatumGetJsonbP(given[OUTCOME_JSON].value);
 		outcome->body = CStringGetTextDatum(JsonbToCString(NULL, &json->root, (int)VARSIZE(json)));
-	} else if (!PG_ARGISNULL(OUTCOME_BODY)) {
-		outcome->body = PointerGetDatum(PG_GETARG_BYTEA_PP(OUTCOME_BODY));
+	} else if (!given[OUTCOME_BODY].isnull) {
+		outcome->body = PointerGetDatum(DatumGetByteaPP(given[OUTCOME_BODY].value));
 	} else {
 		outcome->body = (Datum)0;
 		outcome->body_is_null = true;
 	}
+	int32 status = given[OUTCOME_STATUS].isnull ? 0 : DatumGetInt32(given[OUTCOME_STATUS].value);
 	return (outcome->body_is_null || VARSIZE_ANY_EXHDR(DatumGetPointer(outcome->body)) <= BODY_BYTES_PLAIN) &&
-	       (PG_ARGISNULL(OUTCOME_STATUS) ||
-	        (PG_GETARG_INT32(OUTCOME_STATUS) >= 0 && PG_GETARG_INT32(OUTCOME_STATUS) <= 999)) &&
-	       (PG_ARGISNULL(OUTCOME_HEADERS) || JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(OUTCOME_HEADERS)));
+	       status >= 0 && status <= 999 &&
+	       (given[OUTCOME_HEADERS].isnull || JB_ROOT_IS_OBJECT(DatumGetJsonbP(given[OUTCOME_HEADERS].value)));
 }

@@ -2,7 +2,7 @@
  * The functions that stand in for the contract's in plans, each with its plain path alone:
  * READ COMMITTED, a caller that may name any tenant, arguments of usual shape, an intent that
  * is new or has succeeded, an open day. start and finish are here, the others in claim.c,
- * batch.c and outbox.c. Whatever is not plain goes to the SQL function, with
+ * batch.c, reports.c and outbox.c. Whatever is not plain goes to the SQL function, with
  * the same arguments, before anything was changed but that the intent's lock may be taken,
  * which that function takes too. */
 #include "native.h"
@@ -242,7 +242,7 @@ static bool finish_is_plain(FunctionCallInfo fcinfo, const native_contract *cont
 			given->state = contract->states[states[i].state];
 		}
 	}
-	if (!OidIsValid(given->state) || !native_outcome_is_plain(fcinfo, &given->outcome)) {
+	if (!OidIsValid(given->state) || !native_outcome_is_plain(fcinfo->args, &given->outcome)) {
 		return false;
 	}
 	given->traceparent = native_trace(fcinfo, FINISH_TRACEPARENT);
@@ -343,12 +343,26 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	return plain;
 }
 
+/* Asks the SQL function about what a batch has left, with the other elements left out, and puts the
+ * answers together. */
+static void ask_about_rest(FunctionCallInfo fcinfo, call_site *site, const native_rest *rest)
+{
+	LOCAL_FCINFO(asked, ARGUMENTS_MAX);
+	ReturnSetInfo told = *(ReturnSetInfo *)fcinfo->resultinfo;
+
+	InitFunctionCallInfoData(*asked, fcinfo->flinfo, PG_NARGS(), fcinfo->fncollation, fcinfo->context, (Node *)&told);
+	native_rest_arguments(fcinfo, asked, rest);
+	(void)leave_to_sql(asked, site);
+	native_rest_answer(fcinfo, &told, rest);
+}
+
 /* Runs the plain path as the contract's owner, as SECURITY DEFINER does; after an error the
  * transaction's end gives the role back. */
 static Datum answer(FunctionCallInfo fcinfo, int function)
 {
 	call_site *site = call_site_of(fcinfo, function);
 	const native_contract *contract = site->plain_types ? native_known() : NULL;
+	native_rest rest = {0};
 	Datum result = (Datum)0;
 	bool plain = false;
 
@@ -384,6 +398,9 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		case FUNCTION_CLAIM_MANY:
 			plain = native_do_claim_many(fcinfo, contract);
 			break;
+		case FUNCTION_COMPLETE_MANY:
+			plain = native_do_complete_many(fcinfo, contract, &rest);
+			break;
 		default:
 			break;
 		}
@@ -391,6 +408,9 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 	}
 	if (plain) {
 		answered++;
+		if (rest.count > 0) {
+			ask_about_rest(fcinfo, site, &rest);
+		}
 		return result;
 	}
 	fcinfo->isnull = false;
@@ -414,6 +434,7 @@ SUBSTITUTE(native_complete, FUNCTION_COMPLETE)
 SUBSTITUTE(native_receive, FUNCTION_RECEIVE)
 SUBSTITUTE(native_emit, FUNCTION_EMIT)
 SUBSTITUTE(native_claim_many, FUNCTION_CLAIM_MANY)
+SUBSTITUTE(native_complete_many, FUNCTION_COMPLETE_MANY)
 
 PG_FUNCTION_INFO_V1(native_answered);
 PGDLLEXPORT Datum native_answered(PG_FUNCTION_ARGS)

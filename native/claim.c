@@ -176,10 +176,9 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 	return plain;
 }
 
-/* once.complete and once._report: of an attempt that runs, under its fence. The fence is the
- * guard, and no lock is needed: where the row has changed since it was looked at, nothing was
- * done yet. */
-bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+/* What an attempt that has succeeded changes in its row. given: by the numbers of the arguments. */
+void native_row_succeeds(native_row *changed, bool *replaces, const native_contract *contract,
+                         const NullableDatum *given, const native_outcome *outcome, TimestampTz now)
 {
 	static const struct {
 		int column;
@@ -190,13 +189,40 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 	              {COLUMN_RESULT_ID, OUTCOME_RESULT_ID}};
 	/* Those of another way to end stay empty. */
 	static const int emptied[] = {COLUMN_LEASE_UNTIL, COLUMN_RESPONSE_BODY, COLUMN_ERROR_CODE, COLUMN_ERROR_MESSAGE};
+
+	memset(changed->values, 0, sizeof changed->values);
+	memset(changed->nulls, true, sizeof changed->nulls);
+	memset(replaces, false, sizeof *replaces * COLUMN_COUNT);
+	set(changed, COLUMN_STATE, ObjectIdGetDatum(contract->states[STATE_SUCCEEDED]));
+	set(changed, COLUMN_UPDATED_AT, TimestampTzGetDatum(now));
+	set(changed, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
+	replaces[COLUMN_STATE] = replaces[COLUMN_UPDATED_AT] = replaces[COLUMN_COMPLETED_AT] = true;
+	for (size_t i = 0; i < lengthof(emptied); i++) {
+		replaces[emptied[i]] = true;
+	}
+	if (!outcome->body_is_null) {
+		set(changed, COLUMN_RESPONSE_BODY, outcome->body);
+	}
+	for (size_t i = 0; i < lengthof(passed); i++) {
+		replaces[passed[i].column] = true;
+		if (!given[passed[i].argument].isnull) {
+			set(changed, passed[i].column, given[passed[i].argument].value);
+		}
+	}
+}
+
+/* once.complete and once._report: of an attempt that runs, under its fence. The fence is the
+ * guard, and no lock is needed: where the row has changed since it was looked at, nothing was
+ * done yet. */
+bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+{
 	native_intent intent;
 	native_tables tables;
 	native_outcome outcome;
 	bool plain = false;
 
 	if (PG_ARGISNULL(COMPLETE_FENCE) || !native_enter(fcinfo, contract, &intent, COMPLETE_SCOPE, -1, COMPLETE_TENANT) ||
-	    !native_outcome_is_plain(fcinfo, &outcome)) {
+	    !native_outcome_is_plain(fcinfo->args, &outcome)) {
 		return false;
 	}
 	CommandCounterIncrement();
@@ -214,25 +240,8 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 		if (!state_null && !fence_null && DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&
 		    DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)) {
 			native_row changed;
-			bool replaces[COLUMN_COUNT] = {false};
-			memset(changed.values, 0, sizeof changed.values);
-			memset(changed.nulls, true, sizeof changed.nulls);
-			set(&changed, COLUMN_STATE, ObjectIdGetDatum(contract->states[STATE_SUCCEEDED]));
-			set(&changed, COLUMN_UPDATED_AT, TimestampTzGetDatum(now));
-			set(&changed, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
-			replaces[COLUMN_STATE] = replaces[COLUMN_UPDATED_AT] = replaces[COLUMN_COMPLETED_AT] = true;
-			for (size_t i = 0; i < lengthof(emptied); i++) {
-				replaces[emptied[i]] = true;
-			}
-			if (!outcome.body_is_null) {
-				set(&changed, COLUMN_RESPONSE_BODY, outcome.body);
-			}
-			for (size_t i = 0; i < lengthof(passed); i++) {
-				replaces[passed[i].column] = true;
-				if (!PG_ARGISNULL(passed[i].argument)) {
-					set(&changed, passed[i].column, PG_GETARG_DATUM(passed[i].argument));
-				}
-			}
+			bool replaces[COLUMN_COUNT];
+			native_row_succeeds(&changed, replaces, contract, fcinfo->args, &outcome, now);
 			plain = native_update(&tables, row, changed.values, changed.nulls, replaces);
 			*result = BoolGetDatum(true);
 		}

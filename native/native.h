@@ -2,7 +2,7 @@
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
  * store.c reads and writes intents; attempt.c has start and finish, claim.c claims, reports and
- * messages, batch.c those of many at once, outbox.c events.
+ * messages, batch.c claims and reports.c reports of many at once, outbox.c events.
  * PostgreSQL's rules
  * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
@@ -16,6 +16,7 @@
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "nodes/execnodes.h"
 #include "utils/rel.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
@@ -66,6 +67,7 @@ enum native_function {
 	FUNCTION_RECEIVE,
 	FUNCTION_EMIT,
 	FUNCTION_CLAIM_MANY,
+	FUNCTION_COMPLETE_MANY,
 	FUNCTION_COUNT
 };
 
@@ -148,6 +150,13 @@ typedef struct native_row {
 	bool nulls[COLUMN_COUNT];
 } native_row;
 
+/* Which elements of a batch are left to SQL. */
+typedef struct native_rest {
+	int size;
+	int count;
+	bool *left;
+} native_rest;
+
 /* What an attempt leaves, checked. */
 typedef struct native_outcome {
 	Datum body;
@@ -162,7 +171,8 @@ typedef struct native_tables {
 	uint64 changes;    /* what had been forgotten by then */
 } native_tables;
 
-typedef struct native_search native_search; /* one look-up of an intent after another */
+typedef struct native_search native_search;     /* one look-up of an intent after another */
+typedef struct native_updating native_updating; /* one UPDATE of a row after another */
 
 extern bool native_on; /* once.native */
 
@@ -197,6 +207,10 @@ extern TupleTableSlot *native_search_next(native_search *search, const native_in
 extern int native_intent_order(const native_intent *one, const native_intent *other);
 extern void native_search_end(native_search *search);
 extern void native_insert(native_tables *tables, const Datum *values, const bool *nulls);
+extern native_updating *native_updating_begin(native_tables *tables);
+extern bool native_updating_next(native_updating *updating, HeapTuple row, const Datum *values, const bool *nulls,
+                                 const bool *replaces);
+extern void native_updating_end(native_updating *updating);
 extern bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls,
                           const bool *replaces);
 extern const Interval *native_lease(const native_contract *contract, text *scope);
@@ -213,7 +227,7 @@ extern bool native_session_is_plain(const native_contract *contract);
 extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: it is none */
 extern text *native_trace_of(text *given);
 extern TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count);
-extern bool native_outcome_is_plain(FunctionCallInfo fcinfo, native_outcome *outcome);
+extern bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome);
 extern bool native_same_bytes(const void *one, const void *other);
 
 /* claim.c; false: it is not plain */
@@ -223,12 +237,19 @@ extern bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *co
 
 extern void native_row_begin(native_row *row, const native_intent *intent, int32 fence, Oid state, TimestampTz now,
                              text *traceparent);
+extern void native_row_succeeds(native_row *changed, bool *replaces, const native_contract *contract,
+                                const NullableDatum *given, const native_outcome *outcome, TimestampTz now);
 extern bool native_is_open(const native_intent *intent, TimestampTz now);
 extern bool native_is_not_over(const native_intent *intent, TimestampTz now);
 extern bool native_lease_is_plain(const Interval *lease);
 
 /* batch.c; false: it is not plain */
 extern bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contract);
+
+/* reports.c */
+extern bool native_do_complete_many(FunctionCallInfo fcinfo, const native_contract *contract, native_rest *rest);
+extern void native_rest_arguments(FunctionCallInfo fcinfo, FunctionCallInfo asked, const native_rest *rest);
+extern void native_rest_answer(FunctionCallInfo fcinfo, const ReturnSetInfo *told, const native_rest *rest);
 
 /* outbox.c */
 extern void native_outbox_init(void);

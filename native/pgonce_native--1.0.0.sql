@@ -20,6 +20,8 @@ CREATE FUNCTION once_native.claim_many(internal, anyelement) RETURNS TABLE (ord 
     response_status integer, response_body bytea, response_headers jsonb, result_type text, result_id text, error_code text,
     error_message text, lease_until timestamptz, attempts integer, traceparent text, kept_ms integer)
     LANGUAGE c AS 'MODULE_PATHNAME', 'native_claim_many';
+CREATE FUNCTION once_native.complete_many(internal, anyelement) RETURNS TABLE (ord integer, verdict text, error_code text,
+    error_message text) LANGUAGE c AS 'MODULE_PATHNAME', 'native_complete_many';
 
 -- Loads the library into a session; see once._find_native.
 CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';

@@ -382,11 +382,32 @@ void native_insert(native_tables *tables, const Datum *values, const bool *nulls
 	CommandCounterIncrement();
 }
 
+struct native_updating {
+	native_tables *tables;
+	TupleTableSlot *slot;
+	Relation index; /* NULL as long as all are HOT */
+	IndexInfo *about;
+};
+
+native_updating *native_updating_begin(native_tables *tables)
+{
+	native_updating *updating = palloc0(sizeof *updating);
+
+	/* Raises what an UPDATE raises where a publication cannot name the row. */
+	CheckCmdReplicaIdentity(tables->leaf, CMD_UPDATE);
+	updating->tables = tables;
+	updating->slot = MakeSingleTupleTableSlot(RelationGetDescr(tables->leaf), &TTSOpsHeapTuple);
+	return updating;
+}
+
 /* Stores another version of a row that was just looked at, as an UPDATE does. False: somebody
  * has changed it since, and nothing is done. Waits for who is changing it, as an UPDATE does. */
-bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls, const bool *replaces)
+bool native_updating_next(native_updating *updating, HeapTuple row, const Datum *values, const bool *nulls,
+                          const bool *replaces)
 {
+	native_tables *tables = updating->tables;
 	Relation leaf = tables->leaf;
+	TupleTableSlot *slot = updating->slot;
 	Datum set[NATTS_MAX] = {0};
 	bool set_nulls[NATTS_MAX] = {false};
 	bool set_replaces[NATTS_MAX] = {false};
@@ -406,32 +427,51 @@ bool native_update(native_tables *tables, HeapTuple row, const Datum *values, co
 		set_nulls[at] = nulls[i];
 		set_replaces[at] = replaces[i];
 	}
-	/* Raises what an UPDATE raises where a publication cannot name the row. */
-	CheckCmdReplicaIdentity(leaf, CMD_UPDATE);
 	HeapTuple changed = heap_modify_tuple(row, RelationGetDescr(leaf), set, set_nulls, set_replaces);
-	TupleTableSlot *slot = table_slot_create(leaf, NULL);
-	ExecForceStoreHeapTuple(changed, slot, false);
+	ExecStoreHeapTuple(changed, slot, true);
 	TM_Result done = table_tuple_update(leaf, &row->t_self, slot, GetCurrentCommandId(true), InvalidSnapshot,
 	                                    InvalidSnapshot, true, &failure, &mode, &indexes);
 	if (done == TM_Ok && indexes == all) { /* else it is HOT */
-		Relation index = index_open(tables->known.primary_key, RowExclusiveLock);
-		IndexInfo *about = BuildIndexInfo(index);
+		if (updating->index == NULL) {
+			updating->index = index_open(tables->known.primary_key, RowExclusiveLock);
+			updating->about = BuildIndexInfo(updating->index);
+		}
+		Relation index = updating->index;
 		Datum keys[INDEX_MAX_KEYS];
 		bool keys_null[INDEX_MAX_KEYS];
-		FormIndexDatum(about, slot, NULL, keys, keys_null);
+		FormIndexDatum(updating->about, slot, NULL, keys, keys_null);
 #if PG_VERSION_NUM >= 140000
-		(void)index_insert(index, keys, keys_null, &slot->tts_tid, leaf, UNIQUE_CHECK_YES, true, about);
+		(void)index_insert(index, keys, keys_null, &slot->tts_tid, leaf, UNIQUE_CHECK_YES, true, updating->about);
 #else
-		(void)index_insert(index, keys, keys_null, &slot->tts_tid, leaf, UNIQUE_CHECK_YES, about);
+		(void)index_insert(index, keys, keys_null, &slot->tts_tid, leaf, UNIQUE_CHECK_YES, updating->about);
 #endif
-		index_close(index, NoLock);
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	heap_freetuple(changed);
-	if (done == TM_Ok) {
-		CommandCounterIncrement();
 	}
 	return done == TM_Ok;
+}
+
+void native_updating_end(native_updating *updating)
+{
+	if (updating->index != NULL) {
+#if PG_VERSION_NUM >= 170000
+		index_insert_cleanup(updating->index, updating->about);
+#endif
+		index_close(updating->index, NoLock);
+	}
+	ExecDropSingleTupleTableSlot(updating->slot);
+	pfree(updating);
+}
+
+/* One row alone; what was done shows at once. */
+bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls, const bool *replaces)
+{
+	native_updating *updating = native_updating_begin(tables);
+	bool done = native_updating_next(updating, row, values, nulls, replaces);
+
+	native_updating_end(updating);
+	if (done) {
+		CommandCounterIncrement();
+	}
+	return done;
 }
 
 /* RS US tenant US scope US key US: what a note of this intent begins with. */

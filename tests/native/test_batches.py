@@ -219,3 +219,150 @@ def test_a_batch_that_is_cancelled_while_it_waits_for_the_table_leaves_nothing(n
     hand.rollback()
     assert ended[0][0] == "57014"
     assert session.answered(claims()) == 1
+
+
+# Reports.
+
+
+def completions(keys=NAMES, fences=None, more="", scopes=None):
+    scopes, fences = scopes or ["s"] * len(keys), fences or [1] * len(keys)
+    return f"SELECT * FROM once.complete_many({array(scopes)}, {array(keys)}, {array(fences, 'integer')}{more})"
+
+
+def many_completions(size, fence="1", more=""):
+    listed = f"(SELECT array_agg({{}}) FROM generate_series(1, {size}) AS n)"
+    return f"""SELECT count(*), min(ord) AS a, max(ord) AS b, sum(ord) AS c, min(verdict) AS d, max(verdict) AS e, min(error_code) AS f
+        FROM once.complete_many({listed.format("'s'::text")}, {listed.format("'k' || n")}, {listed.format(fence)}{more})"""
+
+
+STATUSES = ", response_status => ARRAY[200, 404, NULL]"
+REPORTS = {
+    "reports": [[claims()], [completions(more=STATUSES + ", response_text => ARRAY['x', NULL, '']")], [completions(more=STATUSES + ", response_text => ARRAY['x', NULL, '']")], [completions()], [claims()]],
+    "reports of today": [[claims(TODAY)], [completions(TODAY, more=STATUSES)], [claims(TODAY)]],
+    "in the transaction of the claims": [[claims(), completions(more=STATUSES), claims()]],
+    "a report alone": [[claims(["k"])], [completions(["k"])], [completions(["k"])], [completions(["l"])]],
+    "bodies of three kinds": [[claims()], [completions(more=", response_text => ARRAY[NULL, 'ü\\x41', NULL], response_json => ARRAY['{\"b\": [1, null], \"a\": 2}', NULL, NULL]::jsonb[], response_body => ARRAY[NULL, NULL, '\\x00ff']::bytea[]")], [claims()]],
+    "two bodies of one": [[claims()], [completions(more=", response_text => ARRAY['a', 'b', NULL], response_json => ARRAY[NULL, '1', NULL]::jsonb[]")]],
+    "bodies of another type": [[claims()], [completions(more=", response_body => ARRAY['a', 'b', 'c']::text[]")], [completions(more=", response_body => NULL::text[]")]],
+    "large bodies": [[claims()], [completions(more=", response_text => ARRAY[repeat('a', 8192), (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 250) AS n), NULL]")], [claims()]],
+    "bodies that are too large": [[claims()], [completions(more=", response_text => ARRAY['a', repeat('a', 8193), repeat('b', 2000000)]")]],
+    "statuses that are none": [[claims()], [completions(more=", response_status => ARRAY[999, 1000, 0]")], [completions(["k2"], more=", response_status => ARRAY[-1]")]],
+    "headers": [[claims()], [completions(more=", response_headers => ARRAY['{\"H\": \"1\"}', NULL, '{}']::jsonb[]")], [claims()]],
+    "headers that are none": [[claims()], [completions(more=", response_headers => ARRAY['{\"H\": \"1\"}', '[1]', 'null']::jsonb[]")]],
+    "results": [[claims()], [completions(more=", result_type => ARRAY['t', NULL, ''], result_id => ARRAY['i', 'j', NULL]")], [claims()]],
+    "other fences": [[claims()], [completions(fences=[1, 2, 1])], [completions(fences=[0, 1, 1])], [claims()]],
+    "intents that are not there": [[claims()], [completions(["k0", "k1", "k11", "k2", "k4"])], [completions(["x", "y"])], [completions(["k3"], scopes=["t"])]],
+    "some that are completed": [[claims(), "SELECT once.complete('s', 'k2', 1, 201)"], [completions(more=", response_status => ARRAY[201, 201, 201]")], [completions(more=", response_status => ARRAY[201, 200, 201]")]],
+    "some that have failed, or are in doubt": [[claims([*NAMES, "k4"])], ["SELECT once.fail('s', 'k1', 1, retryable => false)", "SELECT once.release('s', 'k2', 1)", "UPDATE once.intent SET state = 'in_doubt', error_code = 'e' WHERE key = 'k3'"],
+        [completions(["k1", "k2", "k3", "k4"], more=", response_text => ARRAY['a', 'b', 'c', 'd']")]],
+    "a message that is no attempt": [[f"SELECT once.receive('s', 'k2', {F})", claims(["k1"])], [completions(["k1", "k2"])]],
+    "the same twice": [[claims()], [completions(["k1", "k2", "k1", "k3", "k2"], more=", response_status => ARRAY[200, 200, 201, 200, 200]")], [claims()]],
+    "after the lease": [[claims()], ["UPDATE once.intent SET lease_until = now() - interval '1 hour', error_code = 'e', response_body = 'old' WHERE scope = 's'"], [completions(more=STATUSES)]],
+    "reports of several days": [[claims(), claims(TODAY)], [completions([TODAY[0], "k1", TODAY[1], "k2"])], [completions([*TODAY, *NAMES])]],
+    "reports of no attempt of yesterday": [[completions(YESTERDAY)], [completions([TOMORROW, TOMORROW])]],
+    "reports that are NULL": [[claims()], [completions(["k1", None])], [completions(["k2", "k3"], scopes=["s", None])], [completions(["k2", "k3"], ["NULL", "1"])]],
+    "reports that are none": [[claims()], [completions(["k1", ""])], [completions(["k2", "x"], scopes=["s", ""])], [completions(["k3", "ä"])], [completions(["k3", "k4"], scopes=["s", "s" * 256])]],
+    "shapes of arrays of reports": [[claims()], [completions([])], [completions(scopes=["s"])], [completions(fences=[1])], [completions(more=", response_status => ARRAY[200]")], [completions(more=", result_id => '{}'")], ["SELECT * FROM once.complete_many(NULL, NULL, NULL)"],
+        ["SELECT * FROM once.complete_many('[0:1]={s,s}', '[0:1]={k1,k2}', '[0:1]={1,1}')"], ["SELECT * FROM once.complete_many('{s,s}', '{k1,k2}', '[0:1]={1,1}')"], [completions(more=", result_type => NULL")]],
+    "reports of tenants": [[claims(more=", tenant => 't'")], [completions(more=", tenant => 't'")], [completions()], [completions(more=", tenant => NULL")], [completions(more=f", tenant => '{'t' * 256}'")]],
+    "reports at other isolation": [[claims()], *([f"SET TRANSACTION {level}", completions([f"k{number}"])] for number, level in enumerate(("READ ONLY", "ISOLATION LEVEL REPEATABLE READ", "ISOLATION LEVEL SERIALIZABLE")))],
+    "reports that are taken back": [[claims()], ["SAVEPOINT x", completions(more=STATUSES), "ROLLBACK TO x", completions(more=", response_status => ARRAY[1, 2, 3]")], [claims()]],
+    "reports in an expression": [
+        [f"SELECT c.verdict, d.verdict AS other FROM once.claim_many({array(['s', 's'])}, {array(['q1', 'q2'])}, {array([F, F], 'bytea')}) AS c, LATERAL once.complete_many(ARRAY['s', 's'], ARRAY['q' || c.ord, 'none'], ARRAY[c.fence, 1]) AS d"],
+        [claims()], ["SELECT once.complete_many(ARRAY['s', 's'], ARRAY['k3', 'k1'], ARRAY[1, 7])"], ["SELECT (once.complete_many(ARRAY['s', 's'], ARRAY['k2', 'k1'], ARRAY[n, n])).* FROM generate_series(1, 2) AS n"]],
+    "as many reports as there may be": [[many(10000)], [many_completions(10000, "CASE WHEN n % 3 = 0 THEN 2 ELSE 1 END")], [many_completions(10000)], [many_completions(10001)]],
+}  # fmt: skip
+MORE_WARM = [*WARM, completions(["warm1", "warm2"]), completions([uuid7(), uuid7()])]
+
+
+@pytest.mark.parametrize("story", REPORTS)
+def test_c_answers_batches_of_reports_as_sql_does(server, story):
+    told, _ = told_both_ways(server, REPORTS[story], MORE_WARM, "SELECT 1")
+    assert told["on"] == told["off"]
+
+
+def test_plain_batches_of_reports_are_answered_in_c(session):
+    for keys in (NAMES, TODAY, ["alone"], [f"k-{number}" for number in range(200)]):
+        session(claims(keys))
+        assert session.answered(completions(keys, more=f", response_status => array_fill(200, ARRAY[{len(keys)}]), response_text => array_fill('done'::text, ARRAY[{len(keys)}])")) == 1
+        assert {(row.state, bytes(row.response_body)) for row in session("SELECT state, response_body FROM once.intent WHERE key = ANY (%s)", keys)} == {("succeeded", b"done")}
+
+
+@pytest.mark.parametrize("keys, tables", [(NAMES, ["intent_d0"]), (TODAY, ["intent", f"intent_d{int(time.time() // 86400)}"])])
+def test_a_batch_of_reports_locks_the_table_that_it_is_of(session, keys, tables):
+    session(claims(keys))
+    session("BEGIN")
+    assert session.answered(completions(keys)) == 1
+    locks = session("SELECT c.relname, l.mode FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation WHERE l.pid = pg_backend_pid() AND c.relname LIKE 'intent%' AND c.relkind IN ('r', 'p') ORDER BY 1")
+    assert [tuple(row) for row in locks] == [(table, "RowExclusiveLock") for table in tables]
+    session("ROLLBACK")
+
+
+def test_of_a_batch_of_reports_sql_is_asked_about_the_rest_alone(session):
+    session(claims([f"k{number}" for number in range(50)]))
+    session(f"SELECT once.fail('s', 'k{7}', 1, retryable => false)")
+    assert session.answered(completions([f"k{number}" for number in range(60)])) == 1
+    assert session.answered(completions([f"k{number}" for number in range(60)])) == 0  # nothing is plain in it
+    assert session.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded' AND scope = 's'") == 49
+
+
+OTHERS = [
+    ("SELECT once.renew('s', 'k2', 1)", True, "stored"), ("SELECT once.renew('s', 'k2', 1)", False, "stored"),
+    ("SELECT once.fail('s', 'k2', 1, retryable => false)", True, "refused"), ("SELECT once.fail('s', 'k2', 1, retryable => false)", False, "stored"),
+    ("SELECT once.complete('s', 'k2', 1, 404)", True, "repeated"), ("SELECT once.complete('s', 'k2', 1, 201)", True, "refused"),
+    ("DELETE FROM once.intent WHERE key = 'k2'", True, "refused"), ("SELECT FROM once.intent WHERE key = 'k2' FOR UPDATE", True, "stored"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other, committed, told", OTHERS)
+def test_a_batch_of_reports_waits_for_another_change_of_one_of_its_intents_and_looks_again(native, session, other, committed, told):
+    session(claims())
+    hand = native.connect(autocommit=False)
+    hand.cursor().execute(other)
+    before = session.value(ANSWERED)
+    rows = in_a_thread(native, session, completions(more=STATUSES), hand.commit if committed else hand.rollback)
+    assert [row[:2] for row in rows] == [(1, "stored"), (2, told), (3, "stored")]
+    assert rows[1][2] == ("P4010" if told == "refused" else None)
+    assert session.value(ANSWERED) == before + 1
+    assert native.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded' AND scope = 's'") == 2 + (told != "refused" or "once.complete" in other)
+
+
+def test_two_batches_of_reports_in_opposite_order_do_not_deadlock(native, session):
+    """One is held up at an intent that a third has; the other wants the same intents."""
+    session(claims())
+    other, hand, ended = Session(native), native.connect(autocommit=False), []
+    other(claims(["warm"]))
+    hand.cursor().execute("SELECT FROM once.intent WHERE key = 'k2' FOR UPDATE")
+    threads = [threading.Thread(target=lambda each=each, keys=keys: ended.append(each.outcome(completions(keys)))) for each, keys in ((session, ["k2", "k1"]), (other, ["k1", "k2"]))]
+    for thread, each in zip(threads, (session, other)):
+        thread.start()
+        pid = each.connection.info.backend_pid
+        wait_until(lambda pid=pid: native.value("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", pid) == "Lock", "the reports to wait")
+    hand.commit()
+    for thread in threads:
+        thread.join()
+    assert sorted(tuple(row[1] for row in rows) for rows in ended) == [("repeated", "repeated"), ("stored", "stored")]
+
+
+def test_the_index_is_whole_after_batches_of_reports_that_are_hot_updates_and_others(native, session):
+    native.execute("CREATE EXTENSION amcheck; ALTER TABLE once.intent_d0 SET (fillfactor = 80)")
+    session(many(3000))
+    session("BEGIN")
+    assert session.answered(many_completions(3000, more=", result_id => (SELECT array_agg(repeat('x', n % 100)) FROM generate_series(1, 3000) AS n)")) == 1
+    hot, updated = session("SELECT pg_stat_get_xact_tuples_hot_updated('once.intent_d0'::regclass), pg_stat_get_xact_tuples_updated('once.intent_d0'::regclass)")[0]
+    assert 0 < hot < updated == 3000
+    session("COMMIT")
+    native.execute("SELECT bt_index_check('once.intent_d0_pkey', true)")
+    assert native.value("SELECT count(*) FROM verify_heapam('once.intent_d0')") == 0
+    assert native.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded' AND result_id = repeat('x', substr(key, 2)::integer % 100)") == 3000
+
+
+@pytest.mark.parametrize("change, back", TABLE_CHANGES)
+def test_a_change_of_the_table_sends_reports_to_sql(native, session, change, back):
+    keys = [uuid7() if "RULE" in change else f"k{number}" for number in range(6)]
+    session(claims(keys))
+    assert session.answered(completions(keys[:2])) == 1
+    native.execute(change)
+    assert session.answered(completions(keys[2:4])) == 0
+    native.execute(back)
+    assert session.answered(completions(keys[4:])) == 1

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(not library().exists(), reaso
 
 STORY = lambda name: lambda server: t.test_c_answers_what_sql_answers(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
 BATCHES = lambda name: lambda server: b.test_c_answers_batches_as_sql_does(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
+REPORTS = lambda name: lambda server: b.test_c_answers_batches_of_reports_as_sql_does(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
 
 # (what is taken out: the changes, the test that notices, its arguments besides the database and its session)
 MUTATIONS = {
@@ -59,13 +60,13 @@ MUTATIONS = {
     "a start before a finish": ([("attempt.c", "(fence = native_noted_start(&intent)) < 0", "(fence = 1) < 0"), ("store.c", "if (held_already) {", "if (held_already) { return true;")],
                                 STORY("no start"), {}),
     "the size of a body": ([("arguments.c", "<= BODY_BYTES_PLAIN)", "<= (1 << 30))")], STORY("too large"), {}),
-    "the status": ([("arguments.c", "PG_GETARG_INT32(OUTCOME_STATUS) <= 999", "true")], STORY("a status that is none"), {}),
-    "headers": ([("arguments.c", "JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(OUTCOME_HEADERS))", "true")], STORY("headers that are none"), {}),
+    "the status": ([("arguments.c", "status <= 999", "true")], STORY("a status that is none"), {}),
+    "headers": ([("arguments.c", "JB_ROOT_IS_OBJECT(DatumGetJsonbP(given[OUTCOME_HEADERS].value))", "true")], STORY("headers that are none"), {}),
     "other spellings": ([("store.c", "return may_be_respelled(at, length) ? -1 : 0;", "return 0;")], STORY("spellings of a UUIDv7"), {}),
     "bytes of a key": ([("store.c", "if (at[i] < ' ' || at[i] > '~') {", "if (false) {")], STORY("bad keys"), {}),
     "a trace's form": ([("arguments.c", "return strspn(at + 3, \"0\") >= 32 || strspn(at + 36, \"0\") >= 16 ? NULL : given;", "return given;")],
                        STORY("traces that are none"), {}),
-    "in one way only": ([("arguments.c", "PG_ARGISNULL(OUTCOME_TEXT) + PG_ARGISNULL(OUTCOME_JSON) + PG_ARGISNULL(OUTCOME_BODY) < 2", "false")], STORY("two bodies"), {}),
+    "in one way only": ([("arguments.c", "given[OUTCOME_TEXT].isnull + given[OUTCOME_JSON].isnull + given[OUTCOME_BODY].isnull < 2", "false")], STORY("two bodies"), {}),
     "the type of a body": ([("attempt.c", "plain_types = plain_types && type == BYTEAOID;", "plain_types = true;")], STORY("another type"), {}),
     "the fence of a report": ([("claim.c", "DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)", "true")], STORY("another fence"), {}),
     "the state of a report": ([("claim.c", "DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&", "")], STORY("completed twice"), {}),
@@ -76,7 +77,7 @@ MUTATIONS = {
     "no second entry of a HOT update": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (done == TM_Ok) {")],
                                         t.test_a_report_is_a_hot_update_and_on_a_full_page_the_index_is_told, {}),
     "the columns of another end": ([("claim.c", "replaces[emptied[i]] = true;", "")], STORY("completed after the lease"), {}),
-    "what a publication needs": ([("store.c", "CheckCmdReplicaIdentity(leaf, CMD_UPDATE);", "")],
+    "what a publication needs": ([("store.c", "CheckCmdReplicaIdentity(tables->leaf, CMD_UPDATE);", "")],
                                  t.test_a_report_where_a_publication_cannot_name_the_row_is_refused_as_sql_refuses_it, {}),
     "a message's state": ([("claim.c", "DatumGetObjectId(state) == contract->states[STATE_SUCCEEDED] &&", "")], STORY("a message that is an intent"), {}),
     "a message's fingerprint": ([("claim.c", "native_same_bytes(DatumGetByteaPP(print), intent.fingerprint)", "true")], STORY("messages"), {}),
@@ -126,6 +127,18 @@ MUTATIONS = {
     "a search in another scope": ([("store.c", "search->scope != NULL && native_same_bytes(search->scope, intent->scope)", "search->scope != NULL")], BATCHES("among many others"), {}),
     "the columns of a set": ([("known.c", "if (shape == NULL || shape->natts != mirrored->result_count) { return false; }", "if (shape->natts != mirrored->result_count) { return true; }")],
                              b.test_a_substitute_that_returns_other_columns_is_none, {}),
+    "the order of reports": ([("batch.c", "qsort(made->ordered, (size_t)made->size, sizeof *made->ordered, place_order);", "")], b.test_two_batches_of_reports_in_opposite_order_do_not_deadlock, {}),
+    "the fences of a batch": ([("reports.c", "|| DatumGetInt32(fence) != stored->fence", "")], REPORTS("other fences"), {}),
+    "the states of a batch": ([("reports.c", "DatumGetObjectId(state) != contract->states[STATE_PROCESSING] ||", "")], REPORTS("some that are completed"), {}),
+    "what is left": ([("reports.c", "rest->left[place] = true;", "rest->left[batch->size - 1 - place] = true;")], REPORTS("some that have failed, or are in doubt"), {}),
+    "which are left": ([("reports.c", "if (rest->left[i]) { values", "{ values"), ("reports.c", "nulls[count++] = all.nulls[i];", "nulls[count] = all.nulls[i]; count += count + 1 < rest->count;")], REPORTS("other fences"), {}),
+    "the places of the rest": ([("reports.c", "one[COMPLETE_MANY_ORD] = Int32GetDatum(i + 1);", "")], REPORTS("other fences"), {}),
+    "a batch's row that has changed since": ([("store.c", "return done == TM_Ok;", "return true;")],
+                                             b.test_a_batch_of_reports_waits_for_another_change_of_one_of_its_intents_and_looks_again, dict(zip(("other", "committed", "told"), b.OTHERS[2]))),
+    "a batch's outcomes": ([("reports.c", "|| !native_outcome_is_plain(each->given, &each->outcome)", "|| (native_outcome_is_plain(each->given, &each->outcome), false)")], REPORTS("statuses that are none"), {}),
+    "the partition of reports alone": ([("reports.c", "batch.bucket == 0, &tables)", "false, &tables)")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"keys": b.NAMES, "tables": ["intent_d0"]}),
+    "the partition of reports for writing": ([("reports.c", "batch.bucket, RowExclusiveLock,", "batch.bucket, AccessShareLock,")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"keys": b.NAMES, "tables": ["intent_d0"]}),
+    "the index of a batch's new versions": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (false) {")], b.test_the_index_is_whole_after_batches_of_reports_that_are_hot_updates_and_others, {}),
     "what is counted": ([("attempt.c", "(void)nextval_internal(contract->counted_replay, false);", "")], STORY("plain"), {}),
 }  # fmt: skip
 

@@ -59,6 +59,7 @@ def work(prefix):
         f"SELECT once.receive('s', '{prefix}e', {F})",
         f"SELECT once.receive('s', '{prefix}e', {F})",
         f"SELECT ord, verdict, fence, attempts FROM once.claim_many(ARRAY['s', 's'], ARRAY['{prefix}g', '{prefix}h'], ARRAY[{F}, {F}], 'me')",
+        f"SELECT * FROM once.complete_many(ARRAY['s', 's', 's'], ARRAY['{prefix}g', '{prefix}h', '{prefix}none'], ARRAY[1, 1, 1], ARRAY[200, 201, 202])",
         f"SELECT once.emit('t', '{{\"n\": 1}}', 'order', '7', scope => 's', key => '{prefix}a') IS NULL",
     ]
 
