@@ -111,8 +111,8 @@ bool native_same_bytes(const void *one, const void *other)
 	       memcmp(VARDATA_ANY(one), VARDATA_ANY(other), VARSIZE_ANY_EXHDR(one)) == 0;
 }
 
-/* An outcome that is stored without a closer look: once._body and once._is_plain. given: by the numbers
- * of the arguments. */
+/* An outcome that is stored without a closer look: once._body and once._is_plain. given: by the
+ * numbers of the arguments. */
 bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome)
 {
 	if (given[OUTCOME_TEXT].isnull + given[OUTCOME_JSON].isnull + given[OUTCOME_BODY].isnull < 2) {

@@ -398,6 +398,9 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		case FUNCTION_CLAIM_MANY:
 			plain = native_do_claim_many(fcinfo, contract);
 			break;
+		case FUNCTION_RECEIVE_MANY:
+			plain = native_do_receive_many(fcinfo, contract);
+			break;
 		case FUNCTION_COMPLETE_MANY:
 			plain = native_do_complete_many(fcinfo, contract, &rest);
 			break;
@@ -435,6 +438,7 @@ SUBSTITUTE(native_receive, FUNCTION_RECEIVE)
 SUBSTITUTE(native_emit, FUNCTION_EMIT)
 SUBSTITUTE(native_claim_many, FUNCTION_CLAIM_MANY)
 SUBSTITUTE(native_complete_many, FUNCTION_COMPLETE_MANY)
+SUBSTITUTE(native_receive_many, FUNCTION_RECEIVE_MANY)
 
 PG_FUNCTION_INFO_V1(native_answered);
 PGDLLEXPORT Datum native_answered(PG_FUNCTION_ARGS)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL
- * The plain path of once.claim_many: all intents are new, of one bucket, and none stands in the
- * batch twice. What a batch has for all of its elements is done once: the tables, the index, the
- * snapshot, the policy. See attempt.c. */
+ * The plain paths of once.claim_many and once.receive_many: all intents are new, of one bucket,
+ * none stands in the batch twice, and of the consumer nothing is parked. What a batch has for
+ * all of its elements is done once: the tables, the index, the snapshot, the policy. See
+ * attempt.c. */
 #include "batch.h"
 
 #include "access/genam.h"
@@ -47,6 +48,22 @@ enum claim_many_column {
 	CLAIM_MANY_ATTEMPTS,
 	CLAIM_MANY_TRACEPARENT,
 	CLAIM_MANY_COUNT = 15
+};
+
+enum receive_many_argument {
+	RECEIVE_MANY_CONSUMER,
+	RECEIVE_MANY_IDS,
+	RECEIVE_MANY_KEYS,
+	RECEIVE_MANY_FINGERPRINTS,
+	RECEIVE_MANY_TENANT,
+	RECEIVE_MANY_TRACEPARENTS = 6
+};
+
+/* The columns that once.receive_many returns. */
+enum receive_many_column {
+	RECEIVE_MANY_ORDINAL,
+	RECEIVE_MANY_VERDICT,
+	RECEIVE_MANY_COUNT = 3
 };
 
 /* Whether the caller takes a set as a whole, of just these columns. */
@@ -186,9 +203,9 @@ static bool all_are_new(native_tables *tables, const native_batch *given)
 	return new;
 }
 
-/* The table of a batch whose intents are all new. As SQL does, it locks for writing of bucket 0 the
- * partition alone, which an INSERT names; else the parent, and its partition (native_tables_lock) when
- * there is something to be stored. */
+/* The table of a batch whose intents are all new. As SQL does, it locks for writing of bucket 0
+ * the partition alone, which an INSERT names; else the parent, and its partition
+ * (native_tables_lock) when there is something to be stored. */
 static bool tables_open(const native_contract *contract, const native_batch *given, native_tables *tables)
 {
 	bool alone = given->bucket == 0;
@@ -284,7 +301,8 @@ static void count(Oid counter, int times)
 	}
 }
 
-/* The lease of the scope, which all have in common; NULL: they do not, or its policy is not plain. */
+/* The lease of the scope, which all have in common; NULL: they do not, or its policy is not
+ * plain. */
 static const Interval *lease_of(const native_contract *contract, const native_batch *given)
 {
 	text *scope = given->intents[0].scope;
@@ -379,5 +397,61 @@ bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contra
 	native_tables_close(&tables);
 	count(contract->counted_new, given.size);
 	claims_answer(fcinfo, &given, fence, until, traces);
+	return true;
+}
+
+static void messages_answer(FunctionCallInfo fcinfo, const native_batch *given)
+{
+	Datum values[RECEIVE_MANY_COUNT] = {0};
+	bool nulls[RECEIVE_MANY_COUNT] = {false, false, true};
+	native_answer rows = native_answer_begin(fcinfo);
+
+	values[RECEIVE_MANY_VERDICT] = CStringGetTextDatum("process");
+	for (int i = 0; i < given->size; i++) {
+		values[RECEIVE_MANY_ORDINAL] = Int32GetDatum(i + 1);
+		tuplestore_putvalues(rows.store, rows.shape, values, nulls);
+	}
+}
+
+/* The keys, by which messages are held up behind others, do not matter where all are new and
+ * nothing is parked. */
+bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contract *contract)
+{
+	native_elements ids, keys, fingerprints, trace_texts;
+	native_batch given = {0};
+	native_tables tables;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!native_takes_rows(fcinfo, FUNCTION_RECEIVE_MANY) || !native_session_is_plain(contract) ||
+	    PG_ARGISNULL(RECEIVE_MANY_CONSUMER) || PG_ARGISNULL(RECEIVE_MANY_TENANT) ||
+	    !native_elements_get(fcinfo, RECEIVE_MANY_IDS, false, &given.size, &ids) ||
+	    !native_elements_get(fcinfo, RECEIVE_MANY_KEYS, true, &given.size, &keys) ||
+	    !native_elements_get(fcinfo, RECEIVE_MANY_FINGERPRINTS, false, &given.size, &fingerprints) ||
+	    !native_elements_get(fcinfo, RECEIVE_MANY_TRACEPARENTS, true, &given.size, &trace_texts)) {
+		return false;
+	}
+	text *tenant = PG_GETARG_TEXT_PP(RECEIVE_MANY_TENANT), *consumer = PG_GETARG_TEXT_PP(RECEIVE_MANY_CONSUMER);
+	if (!native_batch_make(&given, tenant, consumer, NULL, &ids, &fingerprints) || is_any_twice(&given) ||
+	    !batch_lock(&given)) {
+		return false;
+	}
+	CommandCounterIncrement();
+	if (!tables_open(contract, &given, &tables)) {
+		return false;
+	}
+	if (!native_nothing_is_parked(contract, consumer, tenant) || !native_tables_lock(&tables, RowExclusiveLock)) {
+		native_tables_close(&tables);
+		return false;
+	}
+	int32 fence = given.bucket > 0 ? 1 : native_first_fence(contract);
+	native_row row;
+
+	native_row_begin(&row, &given.intents[0], fence, contract->states[STATE_SUCCEEDED], now, NULL);
+	row.values[COLUMN_COMPLETED_AT] = TimestampTzGetDatum(now);
+	row.nulls[COLUMN_COMPLETED_AT] = false;
+	insert_all(&tables, &given, &row, traces_of(&trace_texts, given.size));
+	native_tables_close(&tables);
+	count(contract->counted_process, given.size);
+	messages_answer(fcinfo, &given);
 	return true;
 }

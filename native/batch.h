@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * What the functions that take arrays share: the elements of their arguments, and the rows that they
- * return. */
+ * What the functions that take arrays share: the elements of their arguments, and the rows that
+ * they return. */
 #ifndef PGONCE_NATIVE_BATCH_H
 #define PGONCE_NATIVE_BATCH_H
 

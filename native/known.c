@@ -134,7 +134,7 @@ static void relation_changed(Datum unused, Oid relation)
 	if (!OidIsValid(relation) || !contract_fits || relation == contract.intent || relation == contract.outbox ||
 	    relation == contract.outbox_day || relation == contract.counted_new || relation == contract.counted_replay ||
 	    relation == contract.counted_process || relation == contract.counted_duplicate ||
-	    relation == contract.fence_floor || relation == contract.scope) {
+	    relation == contract.fence_floor || relation == contract.scope || relation == contract.parked_message) {
 		contract_known = false;
 	}
 }
@@ -282,6 +282,7 @@ static bool contract_look(void)
 	contract.counted_process = get_relname_relid("counted_process", schema);
 	contract.counted_duplicate = get_relname_relid("counted_duplicate", schema);
 	contract.scope = get_relname_relid("scope", schema);
+	contract.parked_message = get_relname_relid("parked_message", schema);
 	contract.outbox = get_relname_relid("outbox", schema);
 	contract.outbox_day = get_relname_relid("outbox_day_seq", schema);
 	contract.fence_floor = get_relname_relid("fence_floor_seq", schema);
@@ -301,7 +302,8 @@ static bool contract_look(void)
 	return OidIsValid(contract.any_tenant) && OidIsValid(contract.intent) && OidIsValid(contract.counted_new) &&
 	       OidIsValid(contract.counted_replay) && OidIsValid(contract.counted_process) &&
 	       OidIsValid(contract.counted_duplicate) && OidIsValid(contract.fence_floor) && OidIsValid(contract.scope) &&
-	       OidIsValid(contract.started_type) && OidIsValid(contract.claimed_type);
+	       OidIsValid(contract.parked_message) && OidIsValid(contract.started_type) &&
+	       OidIsValid(contract.claimed_type);
 }
 
 const native_contract *native_known(void)

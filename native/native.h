@@ -68,6 +68,7 @@ enum native_function {
 	FUNCTION_EMIT,
 	FUNCTION_CLAIM_MANY,
 	FUNCTION_COMPLETE_MANY,
+	FUNCTION_RECEIVE_MANY,
 	FUNCTION_COUNT
 };
 
@@ -82,7 +83,7 @@ typedef struct native_mirrored {
 	const char *name;
 	int argument_count;
 	Oid argument_types[ARGUMENTS_MAX]; /* InvalidOid: one of the contract's own */
-	int result_count;                  /* the columns that it returns a set of; 0: it returns one value */
+	int result_count;                  /* columns of the set that it returns; 0: one value */
 	Oid result_types[RESULTS_MAX];
 	const char *language;
 	const char *settings; /* proconfig, one a line */
@@ -122,6 +123,7 @@ typedef struct native_contract {
 	Oid counted_duplicate;
 	Oid fence_floor;
 	Oid scope; /* the table of policies */
+	Oid parked_message;
 	Oid outbox;
 	Oid outbox_day;
 } native_contract;
@@ -214,6 +216,7 @@ extern void native_updating_end(native_updating *updating);
 extern bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls,
                           const bool *replaces);
 extern const Interval *native_lease(const native_contract *contract, text *scope);
+extern bool native_nothing_is_parked(const native_contract *contract, text *consumer, text *tenant);
 extern void native_note_start(const native_intent *intent, int32 fence);
 extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly */
 extern int32 native_first_fence(const native_contract *contract);
@@ -245,6 +248,7 @@ extern bool native_lease_is_plain(const Interval *lease);
 
 /* batch.c; false: it is not plain */
 extern bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contract);
+extern bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contract *contract);
 
 /* reports.c */
 extern bool native_do_complete_many(FunctionCallInfo fcinfo, const native_contract *contract, native_rest *rest);

@@ -2,7 +2,8 @@
 -- CREATE EXTENSION pgonce_native: C functions that stand in for the contract's in plans. None of
 -- them can be called by name (no value is of type internal), and none names an object of the
 -- contract: the extension may come before it, as in a restored dump, or after it. Their arguments
--- and results are those of the call that they stand in for.
+-- and results are those of the call that they stand in for; of a set the executor takes the columns
+-- from the declaration here.
 \echo Use "CREATE EXTENSION pgonce_native" to load this file. \quit
 CREATE SCHEMA once_native;
 COMMENT ON SCHEMA once_native IS 'pgonce_native: the plain path of pgonce''s hot functions in C';
@@ -22,6 +23,8 @@ CREATE FUNCTION once_native.claim_many(internal, anyelement) RETURNS TABLE (ord 
     LANGUAGE c AS 'MODULE_PATHNAME', 'native_claim_many';
 CREATE FUNCTION once_native.complete_many(internal, anyelement) RETURNS TABLE (ord integer, verdict text, error_code text,
     error_message text) LANGUAGE c AS 'MODULE_PATHNAME', 'native_complete_many';
+CREATE FUNCTION once_native.receive_many(internal, anyelement) RETURNS TABLE (ordinal integer, verdict text, code text)
+    LANGUAGE c AS 'MODULE_PATHNAME', 'native_receive_many';
 
 -- Loads the library into a session; see once._find_native.
 CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL
  * The plain path of once.complete_many: reports of running attempts under their fences, of one
- * bucket. As once._store_many does, it takes the rows in one order, so that two batches over the same
- * intents cannot deadlock. What it finds otherwise, or changed since, it leaves: SQL is asked about
- * that alone, as once._report_many is, and the answers are put together. See attempt.c. */
+ * bucket. As once._store_many does, it takes the rows in one order, so that two batches over the
+ * same intents cannot deadlock. What it finds otherwise, or changed since, it leaves: SQL is
+ * asked about that alone, as once._report_many is, and the answers are put together. See
+ * attempt.c. */
 #include "batch.h"
 
 #include "access/htup_details.h"

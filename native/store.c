@@ -138,16 +138,48 @@ bool native_lock(const native_intent *intent, bool held_already)
 	return native_lock_id(lock_id(intent));
 }
 
-/* Whether an index is a B-tree of this column alone, in the order of bytes. */
-static bool is_key(Oid index_id, AttrNumber column)
+/* Whether an index is a B-tree of so many columns, of which these come first, texts in the order of
+ * bytes. */
+static bool is_key(Oid index_id, int columns, const AttrNumber *first, int count)
 {
 	Relation index = index_open(index_id, AccessShareLock);
 	Form_pg_index form = index->rd_index;
-	bool is = form->indisunique && form->indisvalid && form->indislive && form->indnkeyatts == 1 &&
-	          form->indkey.values[0] == column && index->rd_rel->relam == BTREE_AM_OID &&
-	          index->rd_opfamily[0] == TEXT_BTREE_FAM_OID && index->rd_indcollation[0] == C_COLLATION_OID;
+	bool is = form->indisunique && form->indisvalid && form->indislive && form->indnkeyatts == columns &&
+	          index->rd_rel->relam == BTREE_AM_OID;
+	for (int i = 0; is && i < count; i++) {
+		is = form->indkey.values[i] == first[i] && index->rd_opfamily[i] == TEXT_BTREE_FAM_OID &&
+		     index->rd_indcollation[i] == C_COLLATION_OID;
+	}
 	index_close(index, NoLock);
 	return is;
+}
+
+/* A table of the contract that is read by names as it makes it: its primary key is of so many
+ * columns, of which these come first. It is open and locked; NULL where it is not so. */
+static Relation table_of_names(const native_contract *contract, Oid id, Oid *primary_key, int columns,
+                               const char *const *names, int count)
+{
+	Relation table = try_relation_open(id, AccessShareLock);
+	AttrNumber numbers[INDEX_MAX_KEYS];
+
+	if (table == NULL) {
+		return NULL;
+	}
+	list_free(RelationGetIndexList(table));
+	*primary_key = table->rd_pkindex;
+	bool fits = table->rd_rel->relkind == RELKIND_RELATION && table->rd_rel->relam == HEAP_TABLE_AM_OID &&
+	            table->rd_rel->relowner == contract->owner && !table->rd_rel->relrowsecurity &&
+	            !table->rd_rel->relforcerowsecurity && OidIsValid(*primary_key);
+	for (int i = 0; fits && i < count; i++) {
+		numbers[i] = get_attnum(id, names[i]);
+		fits = numbers[i] > 0 && TupleDescAttr(RelationGetDescr(table), numbers[i] - 1)->atttypid == TEXTOID &&
+		       TupleDescAttr(RelationGetDescr(table), numbers[i] - 1)->attcollation == C_COLLATION_OID;
+	}
+	if (!fits || !is_key(*primary_key, columns, numbers, count)) {
+		table_close(table, NoLock);
+		return NULL;
+	}
+	return table;
 }
 
 /* A copy of the first row that an index has for these keys, or NULL. */
@@ -198,9 +230,10 @@ struct native_search {
 	int patience;      /* how many rows that nobody asked for may still be passed */
 };
 
-/* For the look-ups of a batch, of one tenant and bucket, in the order of native_intent_order, with one
- * snapshot, which has to be registered. Keys that were made together stand together in the index: it is
- * read on from one to the next, and searched anew only where there is much in between. */
+/* For the look-ups of a batch, of one tenant and bucket, in the order of native_intent_order,
+ * with one snapshot, which has to be registered. Keys that were made together stand together in
+ * the index: it is read on from one to the next, and searched anew only where there is much in
+ * between. */
 native_search *native_search_begin(native_tables *tables, Snapshot snapshot)
 {
 	native_search *search = palloc0(sizeof *search);
@@ -318,24 +351,16 @@ HeapTuple native_look_dirty(native_tables *tables, const native_intent *intent, 
  * contract makes it. */
 const Interval *native_lease(const native_contract *contract, text *scope)
 {
+	static const char *const names[] = {"scope"};
 	Interval *lease = NULL;
-	Relation table = try_relation_open(contract->scope, AccessShareLock);
+	Oid primary_key;
+	Relation table = table_of_names(contract, contract->scope, &primary_key, 1, names, lengthof(names));
 
 	if (table == NULL) {
 		return NULL;
 	}
-	TupleDesc shape = RelationGetDescr(table);
-	AttrNumber name = get_attnum(RelationGetRelid(table), "scope");
 	AttrNumber column = get_attnum(RelationGetRelid(table), "lease");
-	List *indexes = RelationGetIndexList(table);
-	Oid primary_key = table->rd_pkindex;
-	list_free(indexes);
-	if (table->rd_rel->relkind == RELKIND_RELATION && table->rd_rel->relam == HEAP_TABLE_AM_OID &&
-	    table->rd_rel->relowner == contract->owner && !table->rd_rel->relrowsecurity &&
-	    !table->rd_rel->relforcerowsecurity && OidIsValid(primary_key) && name > 0 && column > 0 &&
-	    TupleDescAttr(shape, name - 1)->atttypid == TEXTOID &&
-	    TupleDescAttr(shape, name - 1)->attcollation == C_COLLATION_OID &&
-	    TupleDescAttr(shape, column - 1)->atttypid == INTERVALOID && is_key(primary_key, name)) {
+	if (column > 0 && TupleDescAttr(RelationGetDescr(table), column - 1)->atttypid == INTERVALOID) {
 		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
 		ScanKeyData key;
 		native_key_of_text(&key, 1, scope);
@@ -346,13 +371,37 @@ const Interval *native_lease(const native_contract *contract, text *scope)
 		}
 		if (row != NULL) {
 			bool is_null;
-			Datum value = heap_getattr(row, column, shape, &is_null);
+			Datum value = heap_getattr(row, column, RelationGetDescr(table), &is_null);
 			lease = is_null ? NULL : DatumGetIntervalP(value); /* points into the copy */
 		}
 		UnregisterSnapshot(snapshot);
 	}
 	table_close(table, NoLock);
 	return lease;
+}
+
+/* Whether no message of this consumer and tenant is parked; false also where the table is not as
+ * the contract makes it. */
+bool native_nothing_is_parked(const native_contract *contract, text *consumer, text *tenant)
+{
+	static const char *const names[] = {"consumer", "tenant"};
+	ScanKeyData keys[lengthof(names)];
+	Oid primary_key;
+	Relation table = table_of_names(contract, contract->parked_message, &primary_key, 3, names, lengthof(names));
+
+	if (table == NULL) {
+		return false;
+	}
+	native_key_of_text(&keys[0], 1, consumer);
+	native_key_of_text(&keys[1], 2, tenant);
+	Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
+	HeapTuple row = native_look_up(table, primary_key, keys, lengthof(keys), snapshot);
+	UnregisterSnapshot(snapshot);
+	table_close(table, NoLock);
+	if (row != NULL) {
+		heap_freetuple(row);
+	}
+	return row == NULL;
 }
 
 Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *is_null)

@@ -366,3 +366,93 @@ def test_a_change_of_the_table_sends_reports_to_sql(native, session, change, bac
     assert session.answered(completions(keys[2:4])) == 0
     native.execute(back)
     assert session.answered(completions(keys[4:])) == 1
+
+
+# Messages.
+
+
+def messages(ids=NAMES, more="", prints=None, consumer="s", keys=None):
+    prints, keys = prints or [F] * len(ids), "NULL" if keys is None else array(keys)
+    return f"SELECT * FROM once.receive_many('{consumer}', {array(ids)}, {keys}, {array(prints, 'bytea')}{more})"
+
+
+def many_messages(size, consumer="s"):
+    listed = f"(SELECT array_agg({{}}) FROM generate_series(1, {size}) AS n)"
+    return f"""SELECT count(*), min(ordinal) AS a, max(ordinal) AS b, sum(ordinal) AS c, min(verdict) AS d, max(verdict) AS e, min(code) AS f
+        FROM once.receive_many('{consumer}', {listed.format("'k' || n")}, NULL, {listed.format(F)})"""
+
+
+def parked(message, key, state="retrying", consumer="s", tenant=""):
+    return f"SELECT once.message_park('{consumer}', '{tenant}', ARRAY[ROW('{message}', 't', {text(key)}, '{{}}', 'body'::bytea, {F}, '{state}', 1, 3600000, 'why', '22000')]::once.parked[])"
+
+
+MESSAGES = {
+    "messages": [[messages()], [messages()], [messages(["k3", "k4"])], [messages(prints=[OTHER] * 3)]],
+    "messages of today": [[messages(TODAY)], [messages(TODAY)], [messages([uuid7(), TODAY[0]])]],
+    "messages of other days": [[messages(YESTERDAY)], [messages([TOMORROW])], [messages([TODAY[0], TOMORROW])], [messages([*TODAY, *NAMES])], [messages([*YESTERDAY, *TODAY])]],
+    "a message alone": [[messages(["k"])], [messages(["k"])]],
+    "a message twice": [[messages(["k", "l", "k"])], [messages(["m", "m"], prints=[F, OTHER])]],
+    "messages with keys and traces": [[messages(keys=["a", None, "a"], more=f", traceparents => {array([TRACE, None, 'none'])}")], [messages(TODAY, keys=["a", "a", "b"], more=", 't', true")], [messages(["x", "y"], more=", skip_dead => NULL")]],
+    "messages behind one that is parked": [[messages(["k0"]), parked("k9", "a")], [messages(keys=["a", "b", "a"])], [messages(["k4", "k5"], consumer="other", keys=["a", "a"])], [messages(["k6", "k7"], keys=["a", "c"], more=", 't'")], [messages(["k9", "k8"], keys=["a", "c"])]],
+    "messages behind one that is dead": [[parked("k9", "a", "dead")], [messages(keys=["a", "b", "a"])], [messages(["k4", "k5"], keys=["a", "b"], more=", skip_dead => true")]],
+    "one that is parked for another": [[parked("k9", "a", consumer="other"), parked("k9", "a", tenant="t")], [messages(keys=["a", "b", "a"])], [messages(TODAY, consumer="t")]],
+    "messages that are attempts": [[claims(["k2"])], [messages()]],
+    "messages that are NULL or none": [[messages(["a", None])], [messages(["b", "c"], prints=[F, "NULL"])], [messages(["d", ""])], [messages(["e", "ä"])], [messages(["f", "g"], prints=[F, "'short'"])], [messages(["h", "x" * 256])], [messages(["i"], prints=[f"{F} || {F} || {F} || {F} || {F}"])]],
+    "consumers": [[messages(consumer="")], [messages(consumer="s" * 255)], [messages(consumer="s" * 256)], [messages(consumer="ü" * 200)], ["SELECT * FROM once.receive_many(NULL, ARRAY['a'], NULL, ARRAY['0123456789abcdef'::bytea])"]],
+    "tenants of messages": [[messages(more=", tenant => 't'")], [messages(more=", tenant => NULL")], [messages(more=f", tenant => '{'t' * 256}'")]],
+    "shapes of arrays of messages": [[messages([])], [messages(prints=[F])], [messages(keys=["a"])], [messages(more=f", traceparents => {array(['x'])}")], ["SELECT * FROM once.receive_many('s', NULL, NULL, NULL)"],
+        ["SELECT * FROM once.receive_many('s', '[0:1]={k,l}', NULL, '[0:1]={0123456789abcdef,0123456789abcdef}')"]],
+    "messages at other isolation": [[f"SET TRANSACTION {level}", messages([f"{number}a", f"{number}b"])] for number, level in enumerate(("ISOLATION LEVEL REPEATABLE READ", "ISOLATION LEVEL SERIALIZABLE", "READ ONLY"))],
+    "messages that are taken back": [["SAVEPOINT x", messages(), "ROLLBACK TO x", messages(prints=[OTHER] * 3)], [messages()]],
+    "messages in an expression": [["SELECT once.receive_many('s', ARRAY['a', 'b'], NULL, ARRAY['0123456789abcdef', '0123456789abcdef']::bytea[])"], [f"SELECT x.verdict, n FROM generate_series(1, 3) AS n, LATERAL once.receive_many('s', ARRAY['a' || n, 'l'], NULL, {array([F, F], 'bytea')}) AS x"]],
+    "the fence of a message after a purge": [["SELECT setval('once.fence_floor_seq', 7)", messages()], [messages(TODAY)]],
+    "as many messages as there may be": [[many_messages(10000)], [many_messages(10001, "t")], [many_messages(10000)]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", MESSAGES)
+def test_c_answers_batches_of_messages_as_sql_does(server, story):
+    told, _ = told_both_ways(server, MESSAGES[story], [messages(["warm1", "warm2"]), messages([uuid7(), uuid7()])], LOCKED)
+    assert told["on"] == told["off"]
+
+
+def test_plain_batches_of_messages_are_answered_in_c(native, session):
+    for keys in (NAMES, TODAY, ["alone"], [f"k-{number}" for number in range(200)]):
+        assert session.answered(messages(keys, keys=["one"] * len(keys))) == 1
+        assert session.answered(messages(keys)) == 0  # duplicates
+    native.execute(parked("k9", "a", consumer="other"))
+    native.execute(parked("k9", "a", tenant="t"))
+    assert session.answered(messages(["new", "newer"])) == 1
+    native.execute(parked("k9", "a"))
+    assert session.answered(messages(["new too", "newer too"])) == 0
+    assert session.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded' AND scope = 's'") == 211
+
+
+def test_a_message_that_another_transaction_applies_is_left_out(native, session):
+    other = Session(native)
+    other("BEGIN")
+    other(f"SELECT once.start('s', 'k2', {F})")
+    session("BEGIN")
+    assert [tuple(row) for row in session(messages())] == [(1, "process", None), (2, "active", "P4029"), (3, "process", None)]
+    session("ROLLBACK")
+    other("ROLLBACK")
+    assert session.answered(messages()) == 1
+
+
+def test_a_message_that_somebody_inserts_by_hand_is_sql_s_business(native, session):
+    hand = native.connect(autocommit=False)
+    hand.cursor().execute(f"""INSERT INTO once.intent (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint)
+        VALUES (now(), now(), now(), 0, 1, 1, 'succeeded', '', 's', 'k2', {F})""")
+    before = session.value(ANSWERED)
+    assert in_a_thread(native, session, messages(), hand.rollback) == [(1, "process", None), (2, "process", None), (3, "process", None)]
+    assert session.value(ANSWERED) == before
+
+
+@pytest.mark.parametrize("change, back", [*TABLE_CHANGES, ("ALTER TABLE once.parked_message ENABLE ROW LEVEL SECURITY", "ALTER TABLE once.parked_message DISABLE ROW LEVEL SECURITY")])
+def test_a_change_of_the_table_sends_messages_to_sql(native, session, change, back):
+    keys = [uuid7() if "RULE" in change else f"k{number}" for number in range(6)]
+    assert session.answered(messages(keys[:2])) == 1
+    native.execute(change)
+    assert session.answered(messages(keys[2:4])) == 0
+    native.execute(back)
+    assert session.answered(messages(keys[4:])) == 1

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(not library().exists(), reaso
 STORY = lambda name: lambda server: t.test_c_answers_what_sql_answers(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
 BATCHES = lambda name: lambda server: b.test_c_answers_batches_as_sql_does(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
 REPORTS = lambda name: lambda server: b.test_c_answers_batches_of_reports_as_sql_does(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
+MESSAGES = lambda name: lambda server: b.test_c_answers_batches_of_messages_as_sql_does(server, name)  # noqa: E731  # pylint: disable=unnecessary-lambda-assignment
 
 # (what is taken out: the changes, the test that notices, its arguments besides the database and its session)
 MUTATIONS = {
@@ -139,6 +140,17 @@ MUTATIONS = {
     "the partition of reports alone": ([("reports.c", "batch.bucket == 0, &tables)", "false, &tables)")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"keys": b.NAMES, "tables": ["intent_d0"]}),
     "the partition of reports for writing": ([("reports.c", "batch.bucket, RowExclusiveLock,", "batch.bucket, AccessShareLock,")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"keys": b.NAMES, "tables": ["intent_d0"]}),
     "the index of a batch's new versions": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (false) {")], b.test_the_index_is_whole_after_batches_of_reports_that_are_hot_updates_and_others, {}),
+    "the locks of messages": ([("batch.c", "if (!native_lock(&given->intents[i], false)) {", "if (false) {")], b.test_a_message_that_another_transaction_applies_is_left_out, {}),
+    "messages that are there": ([("batch.c", "new = native_search_next(search, given->ordered[i]) == NULL;", "")], MESSAGES("messages"), {}),
+    "a message twice": ([("batch.c", "is_any_twice(&given)", "false")], MESSAGES("a message twice"), {}),
+    "what is parked": ([("store.c", "return row == NULL; }", "return true; }")], MESSAGES("messages behind one that is parked"), {}),
+    "whose is parked": ([("store.c", "native_look_up(table, primary_key, keys, lengthof(keys), snapshot)", "native_look_up(table, primary_key, keys, 1, snapshot)")], b.test_plain_batches_of_messages_are_answered_in_c, {}),
+    "the table of what is parked": ([("store.c", "&& !table->rd_rel->relrowsecurity && !table->rd_rel->relforcerowsecurity && OidIsValid(*primary_key);", "&& OidIsValid(*primary_key);")], b.test_a_change_of_the_table_sends_messages_to_sql,
+                                    {"change": "ALTER TABLE once.parked_message ENABLE ROW LEVEL SECURITY", "back": "ALTER TABLE once.parked_message DISABLE ROW LEVEL SECURITY"}),
+    "the partition of messages for writing": ([("batch.c", "|| !native_tables_lock(&tables, RowExclusiveLock)) {", ") {")], MESSAGES("messages of today"), {}),
+    "the fence of messages": ([("batch.c", "given.bucket > 0 ? 1 : native_first_fence(contract);", "1;")], MESSAGES("the fence of a message after a purge"), {}),
+    "what messages count": ([("batch.c", "count(contract->counted_process, given.size);", "")], MESSAGES("messages"), {}),
+    "the moment of messages": ([("batch.c", "row.nulls[COLUMN_COMPLETED_AT] = false;", "")], MESSAGES("messages"), {}),
     "what is counted": ([("attempt.c", "(void)nextval_internal(contract->counted_replay, false);", "")], STORY("plain"), {}),
 }  # fmt: skip
 

@@ -60,6 +60,7 @@ def work(prefix):
         f"SELECT once.receive('s', '{prefix}e', {F})",
         f"SELECT ord, verdict, fence, attempts FROM once.claim_many(ARRAY['s', 's'], ARRAY['{prefix}g', '{prefix}h'], ARRAY[{F}, {F}], 'me')",
         f"SELECT * FROM once.complete_many(ARRAY['s', 's', 's'], ARRAY['{prefix}g', '{prefix}h', '{prefix}none'], ARRAY[1, 1, 1], ARRAY[200, 201, 202])",
+        f"SELECT * FROM once.receive_many('s', ARRAY['{prefix}i', '{prefix}j'], NULL, ARRAY[{F}, {F}])",
         f"SELECT once.emit('t', '{{\"n\": 1}}', 'order', '7', scope => 's', key => '{prefix}a') IS NULL",
     ]
 
@@ -122,7 +123,7 @@ def test_memory_that_runs_out_at_any_call_ends_in_an_error_and_leaves_nothing(pr
         # The session is as good as new.
         rest = [session.outcome(each) for each in work(prefix)[query if failed else query + 1 :]]
         assert all(isinstance(each, list) for each in rest), rest
-        assert len(stored(session, prefix)) == 7
+        assert len(stored(session, prefix)) == 9
         if not failed:
             break
     else:

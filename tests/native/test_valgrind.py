@@ -60,7 +60,7 @@ def checked(path):
         template.close()
         with Checked(settings={"statement_timeout": "0"}, copy_of=plain) as server:
             session = Session(template.__class__(server, template.name))
-            for number, story in enumerate([*STORIES.values(), *test_batches.STORIES.values(), *test_batches.REPORTS.values()]):
+            for number, story in enumerate([*STORIES.values(), *test_batches.STORIES.values(), *test_batches.REPORTS.values(), *test_batches.MESSAGES.values()]):
                 for transaction in story:
                     session("BEGIN")
                     for statement in transaction:
