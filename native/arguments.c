@@ -9,18 +9,62 @@
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/jsonb.h"
+#include "utils/syscache.h"
 #include "utils/typcache.h"
 
 #define BODY_BYTES_PLAIN 8192 /* see once._is_plain */
 
+#define RIGHTS_MAX 16 /* each call asks for two or three, of one role or two */
+
+/* What was answered last, until a function, a role, a membership or the database's owner changes:
+ * the server itself holds no more than this of memberships, and forgets it by the same messages. */
+static struct {
+	Oid function; /* InvalidOid: this place is free */
+	Oid role;
+	bool may;
+} rights[RIGHTS_MAX];
+static int right_next;
+static uint64 rights_forgotten;
+
+static void rights_changed(Datum unused, int cache, uint32 hash)
+{
+	(void)unused;
+	(void)cache;
+	(void)hash;
+	memset(rights, 0, sizeof rights);
+	rights_forgotten++;
+}
+
+void native_rights_init(void)
+{
+	CacheRegisterSyscacheCallback(PROCOID, rights_changed, (Datum)0);
+	CacheRegisterSyscacheCallback(AUTHOID, rights_changed, (Datum)0);
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, rights_changed, (Datum)0);
+	CacheRegisterSyscacheCallback(DATABASEOID, rights_changed, (Datum)0);
+}
+
 bool native_may_execute(Oid function, Oid role)
 {
+	for (int i = 0; i < RIGHTS_MAX; i++) {
+		if (rights[i].function == function && rights[i].role == role) {
+			return rights[i].may;
+		}
+	}
+	uint64 then = rights_forgotten;
 #if PG_VERSION_NUM >= 160000
-	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+	bool may = object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
 #else
-	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+	bool may = pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
 #endif
+	if (then == rights_forgotten) {
+		rights[right_next].function = function;
+		rights[right_next].role = role;
+		rights[right_next].may = may;
+		right_next = (right_next + 1) % RIGHTS_MAX;
+	}
+	return may;
 }
 
 /* Where the plain paths may be: READ COMMITTED, a transaction that may write, and a caller who may

@@ -145,21 +145,22 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 	                                           [STARTED_ERROR_MESSAGE] = COLUMN_ERROR_MESSAGE,
 	                                           [STARTED_FENCE] = COLUMN_FENCE,
 	                                           [STARTED_TRACEPARENT] = COLUMN_TRACEPARENT};
-	bool is_null;
-	Datum state = native_column_get(tables, row, COLUMN_STATE, &is_null);
+	const AttrNumber *at = tables->known.columns;
+	Datum stored[NATTS_MAX];
+	bool none[NATTS_MAX];
 
-	if (is_null || DatumGetObjectId(state) != contract->states[STATE_SUCCEEDED]) {
-		return false;
-	}
-	bytea *stored = DatumGetByteaPP(native_column_get(tables, row, COLUMN_FINGERPRINT, &is_null));
-	if (is_null || !native_same_bytes(stored, intent->fingerprint)) {
+	heap_deform_tuple(row, RelationGetDescr(tables->leaf), stored, none);
+	if (none[at[COLUMN_STATE] - 1] || none[at[COLUMN_FINGERPRINT] - 1] ||
+	    DatumGetObjectId(stored[at[COLUMN_STATE] - 1]) != contract->states[STATE_SUCCEEDED] ||
+	    !native_same_bytes(DatumGetByteaPP(stored[at[COLUMN_FINGERPRINT] - 1]), intent->fingerprint)) {
 		return false;
 	}
 	values[STARTED_VERDICT] = CStringGetTextDatum("replay");
 	values[STARTED_STATE] = CStringGetTextDatum("succeeded");
 	nulls[STARTED_VERDICT] = nulls[STARTED_STATE] = false;
 	for (int i = STARTED_RESPONSE_STATUS; i < STARTED_COUNT; i++) {
-		values[i] = native_column_get(tables, row, columns[i], &nulls[i]);
+		values[i] = stored[at[columns[i]] - 1];
+		nulls[i] = none[at[columns[i]] - 1];
 	}
 	return true;
 }

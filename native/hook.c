@@ -130,6 +130,7 @@ void _PG_init(void)
 	                           NULL, setting_changed, NULL);
 	native_known_init();
 	native_outbox_init();
+	native_rights_init();
 	planner_before = planner_hook;
 	planner_hook = plan;
 }

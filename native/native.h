@@ -223,6 +223,7 @@ extern int32 native_first_fence(const native_contract *contract);
 extern bool native_day_has_begun(int32 bucket, TimestampTz now);
 
 /* arguments.c */
+extern void native_rights_init(void);
 extern bool native_may_execute(Oid function, Oid role);
 extern bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
                          int fingerprint, int tenant);

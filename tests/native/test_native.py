@@ -461,19 +461,54 @@ def test_who_may_not_is_refused_alike(native):
         native.execute("DROP ROLE native_stranger; REVOKE once_app FROM native_app; DROP ROLE native_app; REVOKE once_tenant FROM native_bound; DROP ROLE native_bound")
 
 
-def test_a_right_that_is_taken_away_is_missed_at_once(native):
-    native.execute("CREATE ROLE native_leaver LOGIN; GRANT once_app TO native_leaver")
+# (how a role came to its right, how it loses it)
+LEAVINGS = [
+    ("GRANT once_app TO native_leaver", "REVOKE once_app FROM native_leaver"),
+    ("GRANT USAGE ON SCHEMA once TO native_leaver; GRANT EXECUTE ON FUNCTION once.start, once.any_tenant TO native_leaver",
+     "REVOKE EXECUTE ON FUNCTION once.start FROM native_leaver"),
+    ("ALTER ROLE native_leaver SUPERUSER", "ALTER ROLE native_leaver NOSUPERUSER"),
+]
+
+
+@pytest.mark.parametrize("given, taken", LEAVINGS)
+def test_a_right_that_is_taken_away_is_missed_at_once(native, given, taken):
+    native.execute(f"CREATE ROLE native_leaver LOGIN; {given}")
     try:
         session = Session(native, user="native_leaver")
         session(f"PREPARE p AS {start()}")
         for _ in range(7):
             session("EXECUTE p")
         assert session.answered("EXECUTE p") == 1
-        native.execute("REVOKE once_app FROM native_leaver")
+        native.execute(taken)
         assert session.outcome("EXECUTE p")[0] == "42501"
         assert session.outcome(start())[0] == "42501"
+        native.execute(given)
+        session("EXECUTE p")
+        assert session.answered("EXECUTE p") == 1
+        native.execute(taken)
     finally:
-        native.execute("DROP ROLE native_leaver")
+        native.execute("DROP OWNED BY native_leaver; DROP ROLE native_leaver")
+
+
+def test_the_database_s_owner_changes(native):
+    """Its rights go with the database, by pg_database_owner, of which nothing but the catalogue of databases tells."""
+    if native.server.version < 14:
+        pytest.skip("before PostgreSQL 14 there is no such role")
+    native.execute("CREATE ROLE native_owner LOGIN; GRANT USAGE ON SCHEMA once TO pg_database_owner; "
+                   "GRANT EXECUTE ON FUNCTION once.start, once.any_tenant TO pg_database_owner")
+    name, = native.row("SELECT current_database()")
+    before, = native.row("SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()")
+    try:
+        native.execute(f"ALTER DATABASE {name} OWNER TO native_owner")
+        session = Session(native, user="native_owner")
+        session(f"PREPARE p AS {start()}")
+        for _ in range(7):
+            session("EXECUTE p")
+        assert session.answered("EXECUTE p") == 1
+        native.execute(f"ALTER DATABASE {name} OWNER TO {before}")
+        assert session.outcome("EXECUTE p")[0] == "42501"
+    finally:
+        native.execute(f"ALTER DATABASE {name} OWNER TO {before}; DROP ROLE native_owner")
 
 
 @contextlib.contextmanager
