@@ -2,9 +2,7 @@
 /* aws.c: see aws.h. Calls go by service/http_client.c; here they are signed, and answers judged. */
 #include "aws.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +11,7 @@
 #include <unistd.h>
 
 #include "aws_credentials.h"
+#include "aws_profile.h"
 #include "aws_sign.h"
 #include "memory.h"
 
@@ -154,6 +153,7 @@ static http_client *open_http(const aws_address *address, int64_t calls_max, int
 	                                        .response_bytes_max = ANSWER_BYTES_MAX,
 	                                        .allow_private = true,
 	                                        .allow_plain = true,
+	                                        .proxy_of_environment = true,
 	                                        .ca_file = address->ca_file});
 }
 
@@ -193,6 +193,14 @@ void aws_permit(aws_client *client, int64_t until_ms)
 void aws_watch(aws_client *client, int descriptor)
 {
 	http_watch(client->http, descriptor);
+}
+
+void aws_call_again(aws_call *call)
+{
+	http_call_clear(&call->http);
+	call->answer = "";
+	call->answer_length = 0;
+	call->tries = 0;
 }
 
 void aws_call_clear(aws_call *call)
@@ -281,98 +289,6 @@ bool aws_start(aws_client *client, aws_call *call)
 
 /* ---- answers */
 
-void aws_form_put(FILE *to, once_bytes value)
-{
-	const unsigned char *at = value.data;
-
-	for (size_t i = 0; i < value.length; i++) {
-		if (isalnum(at[i]) || (at[i] != '\0' && strchr("-_.~", at[i]) != NULL)) {
-			fputc(at[i], to);
-		} else {
-			fprintf(to, "%%%02X", at[i]);
-		}
-	}
-}
-
-static void read_entity(FILE *to, const char **at, const char *end)
-{
-	static const struct {
-		const char *name;
-		char c;
-	} entities[] = {{"&lt;", '<'}, {"&gt;", '>'}, {"&amp;", '&'}, {"&quot;", '"'}, {"&apos;", '\''}};
-
-	for (size_t i = 0; i < sizeof entities / sizeof entities[0]; i++) {
-		size_t length = strlen(entities[i].name);
-		if ((size_t)(end - *at) >= length && strncmp(*at, entities[i].name, length) == 0) {
-			fputc(entities[i].c, to);
-			*at += length;
-			return;
-		}
-	}
-	fputc(*(*at)++, to);
-}
-
-char *aws_xml_text(const char *xml, size_t length, const char *element)
-{
-	char *open = memory_format("<%s>", element), *close = memory_format("</%s>", element);
-	const char *from = memmem(xml, length, open, strlen(open));
-	const char *end = NULL;
-	char *text = NULL;
-	size_t size = 0;
-
-	if (from != NULL) {
-		from += strlen(open);
-		end = memmem(from, length - (size_t)(from - xml), close, strlen(close));
-	}
-	FILE *to = end == NULL ? NULL : open_memstream(&text, &size);
-	if (to != NULL) {
-		while (from < end) {
-			read_entity(to, &from, end);
-		}
-		if (fclose(to) != 0) {
-			free(text);
-			text = NULL;
-		}
-	}
-	free(open);
-	free(close);
-	return text;
-}
-
-/* "com.amazonaws.sqs#QueueDoesNotExist", "Throttling:http://..." -> the name alone. */
-static void keep_code(aws_call *call, const char *text)
-{
-	const char *name = strrchr(text, '#');
-
-	snprintf(call->code, sizeof call->code, "%s", name == NULL ? text : name + 1);
-	call->code[strcspn(call->code, ":")] = '\0';
-}
-
-static void read_error(aws_call *call)
-{
-	const http_call *http = &call->http;
-	const char *body = http->response_body == NULL ? "" : http->response_body;
-	json_t *json = json_loadb(body, http->response_length, 0, NULL);
-	const char *type = json_string_value(json_object_get(json, "__type"));
-	const char *text = json_string_value(json_object_get(json, "message"));
-	char *xml_code = json == NULL ? aws_xml_text(body, http->response_length, "Code") : NULL;
-	char *xml_text = json == NULL ? aws_xml_text(body, http->response_length, "Message") : NULL;
-
-	text = text != NULL ? text : json_string_value(json_object_get(json, "Message"));
-	text = text != NULL ? text : xml_text;
-	type = type != NULL ? type : xml_code;
-	keep_code(call, type == NULL ? "" : type);
-	snprintf(call->problem, sizeof call->problem, "HTTP %d%s%s%s%s", http->status, call->code[0] != '\0' ? " " : "",
-	         call->code, text != NULL ? ": " : "", text != NULL ? text : "");
-	/* It will be stored as text. */
-	for (char *at = call->problem; *at != '\0'; at++) {
-		*at = *at < ' ' || *at > '~' ? '?' : *at;
-	}
-	json_decref(json);
-	free(xml_code);
-	free(xml_text);
-}
-
 static bool is_one_of(const char *code, const char *const *codes)
 {
 	for (; *codes != NULL; codes++) {
@@ -385,13 +301,11 @@ static bool is_one_of(const char *code, const char *const *codes)
 
 static bool is_busy(const aws_call *call)
 {
-	static const char *const codes[] = {
-	    "RequestLimitExceeded",    "SlowDown",       "OverLimit", "BandwidthLimitExceeded",
-	    "PriorRequestNotComplete", "RequestTimeout", NULL};
+	static const char *const codes[] = {"RequestLimitExceeded",    "SlowDown",       "BandwidthLimitExceeded",
+	                                    "PriorRequestNotComplete", "RequestTimeout", NULL};
 
 	return call->http.status >= 500 || call->http.status == 429 || call->http.status == 408 ||
-	       strstr(call->code, "Throttl") != NULL || strstr(call->code, "TooManyRequests") != NULL ||
-	       is_one_of(call->code, codes);
+	       aws_is_throttled(call->code) || is_one_of(call->code, codes);
 }
 
 /* Wrong by the service's clock? Then the next call is signed by that one. */
@@ -447,7 +361,9 @@ static bool judge(aws_client *client, aws_call *call)
 		call->answer_length = http->response_length;
 		return false;
 	}
-	read_error(call);
+	aws_error_read(
+	    (once_bytes){.data = http->response_body, .length = http->response_body == NULL ? 0 : http->response_length},
+	    http->status, call->code, call->problem);
 	if (is_busy(call)) {
 		call->result = AWS_BUSY;
 		return false;

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 
+#include "aws_text.h"
 #include "broker.h"
 #include "http_client.h"
 #include "service.h"
@@ -51,8 +52,6 @@ typedef enum aws_result {
 	AWS_WITHHELD /* not sent, for want of a permit */
 } aws_result;
 
-#define AWS_CODE_BYTES 80
-
 /* A call and its answer. Zeroed and filled by the caller, kept unmoved until aws_poll gives it. */
 typedef struct aws_call {
 	/* "AmazonSQS.SendMessage": the JSON protocol; NULL: a form (query protocol) */
@@ -96,12 +95,6 @@ void aws_do(aws_client *client, aws_call *call);
 /* As http_permit and http_watch. */
 void aws_permit(aws_client *client, int64_t until_ms);
 void aws_watch(aws_client *client, int descriptor);
+/* A call that was handed back, with its body: ready to be started again as it was. */
+void aws_call_again(aws_call *call);
 void aws_call_clear(aws_call *call);
-
-/* As a value of a form: all but what RFC 3986 leaves alone is percent-encoded. */
-void aws_form_put(FILE *to, once_bytes value);
-/*
- * The text of an XML element that has no other in it, entities decoded (free it); NULL: there is
- * none.
- */
-char *aws_xml_text(const char *xml, size_t length, const char *element);

@@ -2,13 +2,14 @@
 /* aws_credentials.c: see aws_credentials.h. Source: AWS SDKs and Tools Reference Guide. */
 #include "aws_credentials.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
 
+#include "aws_profile.h"
+#include "aws_sign.h"
 #include "memory.h"
 
 enum {
@@ -20,8 +21,9 @@ enum {
 	RENEW_MS = 1000,           /* no oftener, whatever the service says */
 	BACKOFF_FIRST_MS = 1000,
 	BACKOFF_MOST_MS = 30 * 1000,
-	TOKEN_BYTES_MAX = 64 * 1024
+	SKEW_S_MAX = 60 /* as in aws.c */
 };
+#define SESSION_NAME "pgonce"
 
 struct aws_keychain {
 	const service *service;
@@ -40,130 +42,36 @@ static const char *from_environment(const char *name)
 	return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-static void wipe(char *text)
-{
-	if (text != NULL) {
-		explicit_bzero(text, strlen(text));
-		free(text);
-	}
-}
-
-static void forget(aws_credentials *credentials)
-{
-	wipe(credentials->access_key);
-	wipe(credentials->secret_key);
-	wipe(credentials->token);
-	*credentials = (aws_credentials){0};
-}
-
-/* ---- files */
-
-char *aws_shared_path(const char *variable, const char *name)
-{
-	const char *given = from_environment(variable);
-	const char *home = from_environment("HOME");
-
-	return given != NULL ? memory_copy(given) : home != NULL ? memory_format("%s/.aws/%s", home, name) : NULL;
-}
-
-static char *trimmed(char *text)
-{
-	text += strspn(text, " \t\r\n");
-	for (char *end = text + strlen(text); end > text && strchr(" \t\r\n", end[-1]) != NULL;) {
-		*--end = '\0';
-	}
-	return text;
-}
-
-/* Is it the profile's "[name]"? In the file `config` all but the default are [profile NAME]. */
-static bool is_profile(char *line, bool is_config, const char *profile)
-{
-	char *end = strchr(line, ']');
-
-	if (end == NULL) {
-		return false;
-	}
-	*end = '\0';
-	char *name = trimmed(line + 1);
-	bool prefixed = is_config && strncmp(name, "profile", 7) == 0 && (name[7] == ' ' || name[7] == '\t');
-	if (is_config && !prefixed && strcmp(profile, "default") != 0) {
-		return false;
-	}
-	return strcmp(prefixed ? trimmed(name + 7) : name, profile) == 0;
-}
-
-char *aws_profile_entry(const char *path, bool is_config, const char *profile, const char *name)
-{
-	FILE *file = fopen(path, "re");
-	char *line = NULL, *found = NULL;
-	size_t room = 0;
-	bool inside = false;
-
-	while (file != NULL && getline(&line, &room, file) >= 0) {
-		bool is_nested = line[0] == ' ' || line[0] == '\t';
-		char *text = trimmed(line);
-		char *equals = strchr(text, '=');
-		if (text[0] == '[') {
-			inside = is_profile(text, is_config, profile);
-		} else if (inside && !is_nested && equals != NULL && text[0] != '#' && text[0] != ';') {
-			*equals = '\0';
-			if (strcasecmp(trimmed(text), name) == 0) {
-				wipe(found);
-				found = memory_copy(trimmed(equals + 1));
-			}
-		}
-	}
-	if (line != NULL) {
-		explicit_bzero(line, room);
-	}
-	free(line);
-	if (file != NULL) {
-		fclose(file);
-	}
-	return found;
-}
-
-/* A token of a file, which is replaced from time to time. */
-static char *token_of(const char *path, char problem[BROKER_PROBLEM_BYTES])
-{
-	FILE *file = fopen(path, "re");
-	char *text = memory_take(TOKEN_BYTES_MAX);
-	size_t length = file == NULL ? 0 : fread(text, 1, TOKEN_BYTES_MAX - 1, file);
-
-	if (file != NULL) {
-		fclose(file);
-	}
-	char *copy = length == 0 ? NULL : memory_copy(trimmed(text));
-	explicit_bzero(text, TOKEN_BYTES_MAX);
-	free(text);
-	if (copy == NULL) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "the token file %.150s cannot be read, or is empty", path);
-	}
-	return copy;
-}
-
 /* ---- asking whoever gives them out */
 
 typedef struct question {
 	const char *method, *url, *body;
-	http_header headers[2];
+	http_header headers[6];
 	size_t header_count;
+	bool is_service; /* of AWS's, to which a proxy of the environment may lead */
 } question;
 
-/* The body of a 2xx answer (free it); NULL: problem. */
-static char *ask(const aws_keychain *keychain, const question *question, char problem[BROKER_PROBLEM_BYTES])
+static once_bytes bytes_of(const char *text)
+{
+	return (once_bytes){.data = text, .length = text == NULL ? 0 : strlen(text)};
+}
+
+/* The body of a 2xx answer (aws_wipe it); NULL: problem. *date_s: of the answer; 0: none. */
+static char *ask(const aws_keychain *keychain, const question *question, int64_t *date_s,
+                 char problem[BROKER_PROBLEM_BYTES])
 {
 	http_call call = {.method = question->method,
 	                  .url = question->url,
 	                  .headers = question->headers,
 	                  .header_count = question->header_count,
-	                  .body = {.data = question->body, .length = question->body == NULL ? 0 : strlen(question->body)}};
+	                  .body = bytes_of(question->body)};
 	http_client *client = http_client_new(&(http_settings){.timeout_ms = ANSWER_MS,
 	                                                       .connect_timeout_ms = CONNECT_MS,
 	                                                       .calls_max = 1,
 	                                                       .response_bytes_max = ANSWER_BYTES,
 	                                                       .allow_private = true,
 	                                                       .allow_plain = true,
+	                                                       .proxy_of_environment = question->is_service,
 	                                                       .ca_file = keychain->address->ca_file});
 	if (client == NULL || !http_start(client, &call)) {
 		http_client_free(client);
@@ -174,17 +82,17 @@ static char *ask(const aws_keychain *keychain, const question *question, char pr
 		/* It has its own timeout. */
 	}
 	char *body = NULL;
+	const once_bytes answer = bytes_of(call.response_body);
 	if (call.result != HTTP_ANSWERED) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: %.150s", question->url, call.problem);
 	} else if (call.status < 200 || call.status > 299) {
-		char *text =
-		    aws_xml_text(call.response_body == NULL ? "" : call.response_body, call.response_length, "Message");
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: HTTP %d%s%.120s", question->url, call.status,
-		         text == NULL ? "" : ": ", text == NULL ? "" : text);
-		free(text);
+		char code[AWS_CODE_BYTES], said[BROKER_PROBLEM_BYTES];
+		aws_error_read(answer, call.status, code, said);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: %.160s", question->url, said);
 	} else {
 		body = memory_copy(call.response_body == NULL ? "" : call.response_body);
 	}
+	*date_s = call.date_s;
 	if (call.response_body != NULL) {
 		explicit_bzero(call.response_body, call.response_length);
 	}
@@ -193,40 +101,48 @@ static char *ask(const aws_keychain *keychain, const question *question, char pr
 	return body;
 }
 
-/* "2026-01-31T12:00:00Z"; 0: it is none. */
-static int64_t time_of(const char *text)
+static char *ask_plainly(const aws_keychain *keychain, const question *question, char problem[BROKER_PROBLEM_BYTES])
 {
-	struct tm utc = {0};
+	int64_t date_s;
 
-	return text == NULL || strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) == NULL ? 0 : (int64_t)timegm(&utc);
+	return ask(keychain, question, &date_s, problem);
 }
 
-/* What containers and machines answer with. */
-static bool read_json(const char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+static bool gives_none(const char *from, char problem[BROKER_PROBLEM_BYTES])
 {
-	json_t *json = json_loads(body, 0, NULL);
-	const char *access_key = json_string_value(json_object_get(json, "AccessKeyId"));
-	const char *secret_key = json_string_value(json_object_get(json, "SecretAccessKey"));
+	snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s gives no credentials", from);
+	return false;
+}
 
-	if (access_key != NULL && secret_key != NULL) {
-		to->access_key = memory_copy(access_key);
-		to->secret_key = memory_copy(secret_key);
-		to->token = memory_copy(json_string_value(json_object_get(json, "Token")));
-		to->expires_s = time_of(json_string_value(json_object_get(json, "Expiration")));
-	} else {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: what answers there gives no credentials", url);
-	}
-	json_decref(json);
-	return to->access_key != NULL;
+/* The answer of a container's or machine's endpoint, which is taken over. */
+static bool read_json(char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	bool good = body != NULL && (aws_credentials_read(bytes_of(body), to) || gives_none(url, problem));
+
+	aws_wipe(body);
+	return good;
+}
+
+/* The answer of STS, which is taken over. */
+static bool read_xml(char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	bool good = body != NULL && (aws_credentials_read_xml(bytes_of(body), to) || gives_none(url, problem));
+
+	aws_wipe(body);
+	return good;
 }
 
 /* ---- the environment */
 
+static bool environment_has(void)
+{
+	return from_environment("AWS_ACCESS_KEY_ID") != NULL && from_environment("AWS_SECRET_ACCESS_KEY") != NULL;
+}
+
 static bool environment_there(const aws_keychain *keychain)
 {
 	/* The section names a profile: that is what it means. */
-	return !keychain->address->profile_given && from_environment("AWS_ACCESS_KEY_ID") != NULL &&
-	       from_environment("AWS_SECRET_ACCESS_KEY") != NULL;
+	return !keychain->address->profile_given && environment_has();
 }
 
 static bool environment_fetch(aws_keychain *keychain, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
@@ -238,6 +154,125 @@ static bool environment_fetch(aws_keychain *keychain, aws_credentials *to, char 
 	return true;
 }
 
+/* ---- roles (STS) */
+
+static char *sts_url(const aws_keychain *keychain)
+{
+	const char *region = keychain->address->region;
+	const char *given = from_environment("AWS_ENDPOINT_URL_STS");
+
+	return given != NULL
+	           ? memory_copy(given)
+	           : memory_format("https://sts.%s.amazonaws.com%s/", region, strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
+}
+
+static void put(FILE *to, const char *name, const char *value)
+{
+	fputs(name, to);
+	aws_form_put(to, bytes_of(value));
+}
+
+/* Who may have the role is said by a token of a file, which somebody replaces from time to time. */
+static bool exchange(const aws_keychain *keychain, const char *role, const char *session, const char *token_file,
+                     aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	char *token = aws_token_read(token_file, problem);
+	char *url = sts_url(keychain), *body = NULL;
+	size_t length = 0;
+	FILE *form = token == NULL ? NULL : open_memstream(&body, &length);
+	bool good = false;
+
+	if (form != NULL) {
+		put(form, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=", role);
+		put(form, "&RoleSessionName=", session == NULL ? SESSION_NAME : session);
+		put(form, "&WebIdentityToken=", token);
+		fclose(form);
+		const question question = {.url = url,
+		                           .body = body,
+		                           .headers = {{"Content-Type", "application/x-www-form-urlencoded"}},
+		                           .header_count = 1,
+		                           .is_service = true};
+		good = read_xml(ask_plainly(keychain, &question, problem), url, to, problem);
+	}
+	aws_wipe(body);
+	aws_wipe(token);
+	free(url);
+	return good;
+}
+
+static char *ask_signed(const aws_keychain *keychain, const char *url, const char *body, const aws_credentials *base,
+                        int64_t now_s, int64_t *date_s, char problem[BROKER_PROBLEM_BYTES])
+{
+	const char *authority = strstr(url, "://");
+	char date[AWS_DATE_BYTES], authorization[AWS_AUTHORIZATION_BYTES];
+
+	authority = authority == NULL ? url : authority + strlen("://");
+	char *host = memory_format("%.*s", (int)strcspn(authority, "/"), authority);
+	aws_date(now_s, date);
+	question question = {.url = url,
+	                     .body = body,
+	                     .headers = {{"Host", host},
+	                                 {"Content-Type", "application/x-www-form-urlencoded"},
+	                                 {"X-Amz-Date", date},
+	                                 {"X-Amz-Security-Token", base->token}},
+	                     .header_count = base->token != NULL ? 4 : 3,
+	                     .is_service = true};
+	const aws_signing signing = {.method = "POST",
+	                             .path = "/",
+	                             .query = "",
+	                             .headers = question.headers,
+	                             .header_count = question.header_count,
+	                             .body = bytes_of(body),
+	                             .date = date,
+	                             .region = keychain->address->region,
+	                             .service = "sts",
+	                             .access_key = base->access_key,
+	                             .secret_key = base->secret_key};
+	char *answer = NULL;
+	if (aws_sign(&signing, authorization)) {
+		question.headers[question.header_count++] = (http_header){"Authorization", authorization};
+		answer = ask(keychain, &question, date_s, problem);
+	} else {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the call to STS cannot be signed: the credentials are too long");
+	}
+	free(host);
+	return answer;
+}
+
+/* Who may have the role is who `base` is. A clock that is wrong is answered by that of STS. */
+static bool assume(const aws_keychain *keychain, const char *profile, const char *role, const aws_credentials *base,
+                   aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	char *session = aws_shared_entry(profile, "role_session_name"),
+	     *external = aws_shared_entry(profile, "external_id");
+	char *seconds = aws_shared_entry(profile, "duration_seconds");
+	char *url = sts_url(keychain), *body = NULL;
+	size_t length = 0;
+	FILE *form = open_memstream(&body, &length);
+	int64_t now_s = (int64_t)time(NULL), date_s = 0;
+	bool good = false;
+
+	if (form != NULL) {
+		put(form, "Action=AssumeRole&Version=2011-06-15&RoleArn=", role);
+		put(form, "&RoleSessionName=", session == NULL ? SESSION_NAME : session);
+		put(form, external == NULL ? "" : "&ExternalId=", external);
+		put(form, seconds == NULL ? "" : "&DurationSeconds=", seconds);
+		fclose(form);
+		char *answer = ask_signed(keychain, url, body, base, now_s, &date_s, problem);
+		int64_t off_s = date_s == 0 ? 0 : date_s - now_s;
+		if (answer == NULL && (off_s > SKEW_S_MAX || off_s < -SKEW_S_MAX)) {
+			answer = ask_signed(keychain, url, body, base, date_s, &date_s, problem);
+		}
+		good = read_xml(answer, url, to, problem);
+	}
+	free(body);
+	free(url);
+	free(seconds);
+	free(external);
+	free(session);
+	return good;
+}
+
 /* ---- a web identity */
 
 static bool identity_there(const aws_keychain *keychain)
@@ -246,110 +281,10 @@ static bool identity_there(const aws_keychain *keychain)
 	       from_environment("AWS_ROLE_ARN") != NULL;
 }
 
-static void put(FILE *to, const char *name, const char *value)
-{
-	fputs(name, to);
-	aws_form_put(to, (once_bytes){.data = value, .length = strlen(value)});
-}
-
-/* Free it; NULL: memory is out. */
-static char *identity_form(const char *role, const char *name, const char *token)
-{
-	char *text = NULL;
-	size_t length = 0;
-	FILE *to = open_memstream(&text, &length);
-
-	if (to == NULL) {
-		return NULL;
-	}
-	put(to, "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=", role);
-	put(to, "&RoleSessionName=", name);
-	put(to, "&WebIdentityToken=", token);
-	return fclose(to) == 0 ? text : NULL;
-}
-
-static bool identity_read(const char *body, const char *url, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
-{
-	size_t length = strlen(body);
-	char *expires = aws_xml_text(body, length, "Expiration");
-
-	to->access_key = aws_xml_text(body, length, "AccessKeyId");
-	to->secret_key = aws_xml_text(body, length, "SecretAccessKey");
-	to->token = aws_xml_text(body, length, "SessionToken");
-	to->expires_s = time_of(expires);
-	free(expires);
-	if (to->access_key == NULL || to->secret_key == NULL || to->token == NULL) {
-		forget(to);
-		snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s: what answers there gives no credentials", url);
-		return false;
-	}
-	return true;
-}
-
 static bool identity_fetch(aws_keychain *keychain, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
 {
-	const char *region = keychain->address->region;
-	const char *end = strncmp(region, "cn-", 3) == 0 ? ".cn" : "";
-	const char *given_url = from_environment("AWS_ENDPOINT_URL_STS");
-	const char *session = from_environment("AWS_ROLE_SESSION_NAME");
-	char *token = token_of(from_environment("AWS_WEB_IDENTITY_TOKEN_FILE"), problem);
-
-	if (token == NULL) {
-		return false;
-	}
-	char *url =
-	    given_url != NULL ? memory_copy(given_url) : memory_format("https://sts.%s.amazonaws.com%s/", region, end);
-	char *body = identity_form(from_environment("AWS_ROLE_ARN"), session != NULL ? session : "pgonce", token);
-	const question question = {.url = url,
-	                           .body = body == NULL ? "" : body,
-	                           .headers = {{"Content-Type", "application/x-www-form-urlencoded"}},
-	                           .header_count = 1};
-	char *answer = ask(keychain, &question, problem);
-	bool good = answer != NULL && identity_read(answer, url, to, problem);
-	wipe(answer);
-	wipe(body);
-	wipe(token);
-	free(url);
-	return good;
-}
-
-/* ---- the shared file */
-
-static char *file_entry(const aws_keychain *keychain, const char *name)
-{
-	char *path = aws_shared_path("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-	char *found = path == NULL ? NULL : aws_profile_entry(path, false, keychain->address->profile, name);
-
-	free(path);
-	if (found == NULL && (path = aws_shared_path("AWS_CONFIG_FILE", "config")) != NULL) {
-		found = aws_profile_entry(path, true, keychain->address->profile, name);
-		free(path);
-	}
-	return found;
-}
-
-static bool file_there(const aws_keychain *keychain)
-{
-	char *key = file_entry(keychain, "aws_access_key_id");
-	bool there = key != NULL;
-
-	wipe(key);
-	return there || keychain->address->profile_given;
-}
-
-static bool file_fetch(aws_keychain *keychain, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
-{
-	to->access_key = file_entry(keychain, "aws_access_key_id");
-	to->secret_key = file_entry(keychain, "aws_secret_access_key");
-	to->token = file_entry(keychain, "aws_session_token");
-	if (to->access_key == NULL || to->secret_key == NULL) {
-		forget(to);
-		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "~/.aws/credentials has no access key with its secret for the profile %.60s",
-		         keychain->address->profile);
-		return false;
-	}
-	return true;
+	return exchange(keychain, from_environment("AWS_ROLE_ARN"), from_environment("AWS_ROLE_SESSION_NAME"),
+	                from_environment("AWS_WEB_IDENTITY_TOKEN_FILE"), to, problem);
 }
 
 /* ---- a container (ECS, EKS Pod Identity) */
@@ -380,11 +315,11 @@ static bool container_fetch(aws_keychain *keychain, aws_credentials *to, char pr
 {
 	const char *relative = from_environment("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
 	const char *token_file = from_environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
-	char *token = token_file != NULL ? token_of(token_file, problem)
+	char *token = token_file != NULL ? aws_token_read(token_file, problem)
 	                                 : memory_copy(from_environment("AWS_CONTAINER_AUTHORIZATION_TOKEN"));
 	char *url = relative != NULL ? memory_format("http://169.254.170.2%s", relative)
 	                             : memory_copy(from_environment("AWS_CONTAINER_CREDENTIALS_FULL_URI"));
-	char *answer = NULL;
+	bool good = false;
 
 	if (!is_near(url)) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
@@ -393,11 +328,9 @@ static bool container_fetch(aws_keychain *keychain, aws_credentials *to, char pr
 	} else if (token != NULL || token_file == NULL) {
 		const question question = {
 		    .method = "GET", .url = url, .headers = {{"Authorization", token}}, .header_count = token != NULL ? 1 : 0};
-		answer = ask(keychain, &question, problem);
+		good = read_json(ask_plainly(keychain, &question, problem), url, to, problem);
 	}
-	bool good = answer != NULL && read_json(answer, url, to, problem);
-	wipe(answer);
-	wipe(token);
+	aws_wipe(token);
 	free(url);
 	return good;
 }
@@ -419,31 +352,163 @@ static bool machine_fetch(aws_keychain *keychain, aws_credentials *to, char prob
 	const int base_length = (int)(strlen(base) - (base[strlen(base) - 1] == '/'));
 	char *token_url = memory_format("%.*s/latest/api/token", base_length, base);
 	char *list_url = memory_format("%.*s/latest/meta-data/iam/security-credentials/", base_length, base);
-	char *token = ask(keychain,
-	                  &(question){.method = "PUT",
-	                              .url = token_url,
-	                              .headers = {{"X-aws-ec2-metadata-token-ttl-seconds", "21600"}},
-	                              .header_count = 1},
-	                  problem);
+	char *token = ask_plainly(keychain,
+	                          &(question){.method = "PUT",
+	                                      .url = token_url,
+	                                      .headers = {{"X-aws-ec2-metadata-token-ttl-seconds", "21600"}},
+	                                      .header_count = 1},
+	                          problem);
 	question question = {
 	    .method = "GET", .url = list_url, .headers = {{"X-aws-ec2-metadata-token", token}}, .header_count = 1};
-	char *roles = token == NULL ? NULL : ask(keychain, &question, problem);
-	char *answer = NULL;
+	char *roles = token == NULL ? NULL : ask_plainly(keychain, &question, problem);
 	bool good = false;
 
 	if (roles != NULL) {
 		roles[strcspn(roles, "\r\n")] = '\0'; /* there is one */
 		char *url = memory_format("%s%s", list_url, roles);
 		question.url = url;
-		answer = ask(keychain, &question, problem);
-		good = answer != NULL && read_json(answer, url, to, problem);
+		good = read_json(ask_plainly(keychain, &question, problem), url, to, problem);
 		free(url);
 	}
-	wipe(answer);
 	free(roles);
-	wipe(token);
+	aws_wipe(token);
 	free(list_url);
 	free(token_url);
+	return good;
+}
+
+/* ---- the shared file: keys, a program, or a role that these may take */
+
+static bool has_entry(const char *profile, const char *name)
+{
+	char *value = aws_shared_entry(profile, name);
+	bool has = value != NULL;
+
+	aws_wipe(value);
+	return has;
+}
+
+static bool keys_fetch(const char *profile, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	to->access_key = aws_shared_entry(profile, "aws_access_key_id");
+	to->secret_key = aws_shared_entry(profile, "aws_secret_access_key");
+	to->token = aws_shared_entry(profile, "aws_session_token");
+	if (to->access_key == NULL || to->secret_key == NULL) {
+		aws_credentials_wipe(to);
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "~/.aws/credentials has no access key with its secret for the profile %.60s", profile);
+		return false;
+	}
+	return true;
+}
+
+/* What a profile has of its own, a role left aside. */
+static bool plain_fetch(const char *profile, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	bool has_key = has_entry(profile, "aws_access_key_id");
+	char *command = has_key ? NULL : aws_shared_entry(profile, "credential_process");
+
+	if (command != NULL) {
+		char *output = aws_program_run(command, problem);
+		bool good =
+		    output != NULL && (aws_credentials_read(bytes_of(output), to) || gives_none("credential_process", problem));
+		aws_wipe(output);
+		free(command);
+		return good;
+	}
+	if (!has_key && (has_entry(profile, "sso_session") || has_entry(profile, "sso_start_url"))) {
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the profile %.40s signs in by SSO, for which a person is needed: name another profile, whose "
+		         "credential_process is aws configure export-credentials --format process --profile %.40s",
+		         profile, profile);
+		return false;
+	}
+	return keys_fetch(profile, to, problem);
+}
+
+static bool source_fetch(aws_keychain *keychain, const char *source, aws_credentials *to,
+                         char problem[BROKER_PROBLEM_BYTES])
+{
+	if (strcmp(source, "Environment") == 0 && environment_has()) {
+		return environment_fetch(keychain, to, problem);
+	}
+	if (strcmp(source, "EcsContainer") == 0 && container_there(keychain)) {
+		return container_fetch(keychain, to, problem);
+	}
+	if (strcmp(source, "Ec2InstanceMetadata") == 0) {
+		return machine_fetch(keychain, to, problem);
+	}
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "credential_source = %.60s of ~/.aws/config gives none: it is Environment, EcsContainer or "
+	         "Ec2InstanceMetadata, whichever there is",
+	         source);
+	return false;
+}
+
+/* The entries of ~/.aws/config that say by whose credentials a role is taken. */
+typedef struct role {
+	char *arn, *token_file, *from, *source, *session;
+} role;
+
+static bool role_fetch(aws_keychain *keychain, const char *profile, const role *role, aws_credentials *to,
+                       char problem[BROKER_PROBLEM_BYTES])
+{
+	aws_credentials base = {0};
+	bool good = false;
+
+	if (has_entry(profile, "mfa_serial")) {
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the role of the profile %.60s wants a code of a device (mfa_serial), and nobody is here to type it",
+		         profile);
+	} else if (role->token_file != NULL) {
+		good = exchange(keychain, role->arn, role->session, role->token_file, to, problem);
+	} else if (role->from == NULL && role->source == NULL) {
+		snprintf(
+		    problem, BROKER_PROBLEM_BYTES,
+		    "the profile %.60s has role_arn, and does not say by whose credentials it is taken: add source_profile "
+		    "or credential_source",
+		    profile);
+	} else if (role->from != NULL && strcmp(role->from, profile) != 0 && has_entry(role->from, "role_arn")) {
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the profile %.40s takes its role by the role of %.40s, which is one too many here: use "
+		         "credential_process",
+		         profile, role->from);
+	} else if (role->from != NULL ? plain_fetch(role->from, &base, problem)
+	                              : source_fetch(keychain, role->source, &base, problem)) {
+		good = assume(keychain, profile, role->arn, &base, to, problem);
+	}
+	aws_credentials_wipe(&base);
+	return good;
+}
+
+static bool file_there(const aws_keychain *keychain)
+{
+	static const char *const names[] = {"aws_access_key_id", "role_arn", "credential_process", "sso_session",
+	                                    "sso_start_url"};
+	bool there = keychain->address->profile_given;
+
+	for (size_t i = 0; !there && i < sizeof names / sizeof names[0]; i++) {
+		there = has_entry(keychain->address->profile, names[i]);
+	}
+	return there;
+}
+
+static bool file_fetch(aws_keychain *keychain, aws_credentials *to, char problem[BROKER_PROBLEM_BYTES])
+{
+	const char *profile = keychain->address->profile;
+	role role = {.arn = aws_shared_entry(profile, "role_arn"),
+	             .token_file = aws_shared_entry(profile, "web_identity_token_file"),
+	             .from = aws_shared_entry(profile, "source_profile"),
+	             .source = aws_shared_entry(profile, "credential_source"),
+	             .session = aws_shared_entry(profile, "role_session_name")};
+	bool good =
+	    role.arn != NULL ? role_fetch(keychain, profile, &role, to, problem) : plain_fetch(profile, to, problem);
+
+	free(role.arn);
+	free(role.token_file);
+	free(role.from);
+	free(role.source);
+	free(role.session);
 	return good;
 }
 
@@ -474,7 +539,7 @@ aws_keychain *aws_keychain_new(const service *service, const aws_address *addres
 void aws_keychain_free(aws_keychain *keychain)
 {
 	if (keychain != NULL) {
-		forget(&keychain->current);
+		aws_credentials_wipe(&keychain->current);
 		free(keychain);
 	}
 }
@@ -518,7 +583,7 @@ static bool fetch(aws_keychain *keychain)
 		return false;
 	}
 	bool is_new = keychain->current.access_key == NULL || strcmp(keychain->current.access_key, fresh.access_key) != 0;
-	forget(&keychain->current);
+	aws_credentials_wipe(&keychain->current);
 	keychain->current = fresh;
 	keychain->current.from = provider->name;
 	keychain->due_ms = service_now_ms() + due_in_ms(&keychain->current, provider->rereads);

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * aws_credentials.h: as whom to call AWS. As its SDKs look for it, the first that is there: the
- * environment; a web identity (STS AssumeRoleWithWebIdentity); the shared file; the container's
- * endpoint (ECS, EKS Pod Identity); the machine's role (EC2, IMDSv2). They are read again before
+ * environment; a web identity (STS AssumeRoleWithWebIdentity); the shared file (keys, a program, a
+ * role by STS AssumeRole); the container's endpoint (ECS, EKS Pod Identity); the machine's role (EC2, IMDSv2). They are read again before
  * they expire, so that what is rotated needs no restart. Used by aws.c alone.
  */
 #pragma once
 
 #include "aws.h"
-
-typedef struct aws_credentials {
-	char *access_key, *secret_key;
-	char *token;       /* of a session; NULL: none */
-	int64_t expires_s; /* seconds since 1970; 0: never */
-	const char *from;  /* "environment" */
-} aws_credentials;
 
 typedef struct aws_keychain aws_keychain;
 
@@ -28,10 +21,3 @@ void aws_keychain_free(aws_keychain *keychain);
 const aws_credentials *aws_keychain_get(aws_keychain *keychain, char problem[BROKER_PROBLEM_BYTES]);
 /* The service refuses them: the next aws_keychain_get asks again. False: that was done just now. */
 bool aws_keychain_renew(aws_keychain *keychain);
-/* An entry of the profile in an INI file of AWS; NULL: none. Free it. is_config: [profile NAME]. */
-char *aws_profile_entry(const char *path, bool is_config, const char *profile, const char *name);
-/*
- * The path of a shared file of AWS: `variable` of the environment, or ~/.aws/`name` (free it);
- * NULL: none.
- */
-char *aws_shared_path(const char *variable, const char *name);

@@ -3,18 +3,22 @@
  * source_sqs.c: messages of a queue of Amazon SQS, by long polling. What is received is invisible
  * to others for `visibility`, and for as long again each time that this is extended, which is done
  * for all that is here or with the caller. One call to receive is open while there is room; more
- * where each brings as much as it can.
+ * where each brings as much as it can. Of a FIFO queue, one whose answer was lost is made again as
+ * it was: by its ReceiveRequestAttemptId the queue gives the same messages again, which nobody
+ * would have until their visibility is over.
  *
  * Order: a FIFO queue hands out nothing of a group while a message of it is invisible, so that
  * members share the order. When the time of one is over (this process stood still), the whole group
  * of it here is void: it comes again, from its beginning.
  */
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arena.h"
+#include "aws_sign.h"
 #include "delivery.h"
 #include "sqs.h"
 #include "sqs_message.h"
@@ -26,7 +30,10 @@ enum {
 	ANSWER_MS = 10000,
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
-	CLOSE_MS = 6000
+	CLOSE_MS = 6000,
+	/* SQS knows an attempt for five minutes. */
+	ATTEMPT_MS = 4 * 60 * 1000,
+	ATTEMPTS_MAX = 5
 };
 
 typedef struct settings {
@@ -71,7 +78,9 @@ typedef enum call_kind {
 typedef struct errand {
 	aws_call call;
 	call_kind kind;
-	int64_t started_ms;
+	int64_t started_ms; /* of RECEIVE: when it was first made */
+	bool is_again;      /* made once more, since its answer was lost */
+	int failures;       /* answers that it failed */
 	struct errand *next, *previous;
 	size_t count;
 	uint64_t serials[SQS_BATCH_MAX]; /* of EXTEND */
@@ -92,6 +101,9 @@ struct source {
 	int64_t delete_at_ms;
 	errand *errands;
 	size_t calls[CALL_KINDS];
+	errand *lost;                       /* calls to receive that are to be made again as they were, singly linked */
+	char attempt[AWS_SHA256_HEX_BYTES]; /* with a number, the id of an attempt; "": there is none */
+	uint64_t attempts;
 	size_t receives_wanted;
 	uint64_t serial;
 	int64_t looked_ms; /* when extend_all last looked */
@@ -159,6 +171,17 @@ static void drop_void(source *source)
 
 /* ---- calls */
 
+static void errand_add(source *source, errand *errand)
+{
+	errand->previous = NULL;
+	errand->next = source->errands;
+	if (source->errands != NULL) {
+		source->errands->previous = errand;
+	}
+	source->errands = errand;
+	source->calls[errand->kind]++;
+}
+
 static errand *errand_new(source *source, call_kind kind)
 {
 	errand *made = memory_take(sizeof *made);
@@ -167,12 +190,7 @@ static errand *errand_new(source *source, call_kind kind)
 	made->call.user = made;
 	made->call.answer = "";
 	made->started_ms = service_now_ms();
-	made->next = source->errands;
-	if (source->errands != NULL) {
-		source->errands->previous = made;
-	}
-	source->errands = made;
-	source->calls[kind]++;
+	errand_add(source, made);
 	return made;
 }
 
@@ -185,13 +203,18 @@ static void errand_end(errand *errand)
 	free(errand);
 }
 
-static void errand_free(source *source, errand *errand)
+static void errand_remove(source *source, errand *errand)
 {
 	*(errand->previous == NULL ? &source->errands : &errand->previous->next) = errand->next;
 	if (errand->next != NULL) {
 		errand->next->previous = errand->previous;
 	}
 	source->calls[errand->kind]--;
+}
+
+static void errand_free(source *source, errand *errand)
+{
+	errand_remove(source, errand);
 	errand_end(errand);
 }
 
@@ -206,9 +229,64 @@ static size_t calls_of_all(const source *source)
 	return source->calls[CALL_RECEIVE] + source->calls[CALL_DELETE] + source->calls[CALL_EXTEND];
 }
 
+/*
+ * Is the answer lost of a call that may have been done? Then nobody gets what it was to bring, nor
+ * the rest of its groups: it is to be made again. Not without end where the server answers each time
+ * that it fails: others may be well.
+ */
+static bool keep_lost(source *source, errand *errand)
+{
+	errand->failures += errand->call.result == AWS_BUSY;
+	if (source->attempt[0] == '\0' || (errand->call.result != AWS_AWAY && errand->call.result != AWS_BUSY) ||
+	    errand->failures >= ATTEMPTS_MAX) {
+		return false;
+	}
+	errand_remove(source, errand);
+	errand->next = source->lost;
+	source->lost = errand;
+	return true;
+}
+
+/* Not later than the queue knows of it, or shows the messages again, perhaps to others. */
+static bool is_known(const source *source, const errand *errand)
+{
+	const int64_t visibility_ms = source->settings.visibility_ms;
+
+	return service_now_ms() - errand->started_ms < (visibility_ms < ATTEMPT_MS ? visibility_ms : ATTEMPT_MS);
+}
+
+/* Makes lost calls again, as many as may be; those that are too old are dropped. False: none goes. */
+static bool receive_again(source *source)
+{
+	bool goes = true;
+
+	while (goes && source->lost != NULL && source->calls[CALL_RECEIVE] < source->receives_wanted) {
+		errand *errand = source->lost;
+		source->lost = errand->next;
+		if (!is_known(source, errand)) {
+			errand_end(errand);
+			continue;
+		}
+		errand_add(source, errand);
+		errand->is_again = true;
+		aws_call_again(&errand->call);
+		goes = aws_start(source->client, &errand->call);
+		if (!goes) {
+			errand_free(source, errand);
+		}
+	}
+	return goes;
+}
+
 static void receive_more(source *source)
 {
 	while (source->calls[CALL_RECEIVE] < source->receives_wanted && service_now_ms() >= source->retry_at_ms) {
+		if (source->lost != NULL && !receive_again(source)) {
+			return;
+		}
+		if (source->calls[CALL_RECEIVE] >= source->receives_wanted) {
+			return;
+		}
 		size_t here = source->out.count + source->held.count + SQS_BATCH_MAX * source->calls[CALL_RECEIVE];
 		size_t room = here < (size_t)source->prefetch ? (size_t)source->prefetch - here : 0;
 		if (room == 0) {
@@ -222,6 +300,11 @@ static void receive_more(source *source)
 		              room < SQS_BATCH_MAX ? (int)room : SQS_BATCH_MAX, "VisibilityTimeout",
 		              (json_int_t)(source->settings.visibility_ms / 1000), "WaitTimeSeconds", wait_s,
 		              "MessageAttributeNames", "All", "AttributeNames", "MessageGroupId", "SentTimestamp");
+		if (source->attempt[0] != '\0') {
+			char id[AWS_SHA256_HEX_BYTES + 24];
+			snprintf(id, sizeof id, "%s-%" PRIu64, source->attempt, ++source->attempts);
+			json_object_set_new(request, "ReceiveRequestAttemptId", json_string(id));
+		}
 		if (!errand_send(source, errand, "AmazonSQS.ReceiveMessage", request)) {
 			errand_free(source, errand);
 			return;
@@ -330,12 +413,15 @@ static void take_received(source *source, const errand *errand)
 		return;
 	}
 	succeed(source);
+	/* Of what came the first time already, the visibility may have begun then. It is extended next. */
+	int64_t now_ms = service_now_ms(), third_ms = source->settings.visibility_ms / 3;
+	int64_t touched_ms = errand->is_again ? now_ms - third_ms : now_ms;
 	json_array_foreach(messages, at, each)
 	{
 		delivery *made = sqs_message_wrap(each, source->name);
 		if (made != NULL) {
 			made->serial = ++source->serial;
-			made->touched_ms = service_now_ms();
+			made->touched_ms = touched_ms;
 			delivery_add(&source->held, made);
 		}
 	}
@@ -346,38 +432,6 @@ static void take_received(source *source, const errand *errand)
 	} else if (count < SQS_BATCH_MAX / 2) {
 		source->receives_wanted = 1;
 	}
-}
-
-/* Of a batch, the entries that failed, by number. */
-static bool has_failed(const json_t *failed, size_t number)
-{
-	size_t at;
-	json_t *each;
-
-	json_array_foreach(failed, at, each)
-	{
-		const char *id = json_string_value(json_object_get(each, "Id"));
-		if (id != NULL && strtoul(id, NULL, 10) == number) {
-			return true;
-		}
-	}
-	return false;
-}
-
-/* Is another try of it of use? Not, where the message was handed out again meanwhile. */
-static bool is_temporary(const json_t *failed, size_t number)
-{
-	size_t at;
-	json_t *each;
-
-	json_array_foreach(failed, at, each)
-	{
-		const char *id = json_string_value(json_object_get(each, "Id"));
-		if (id != NULL && strtoul(id, NULL, 10) == number) {
-			return !json_is_true(json_object_get(each, "SenderFault"));
-		}
-	}
-	return false;
 }
 
 static delivery *find_serial(const source *source, uint64_t serial)
@@ -398,16 +452,14 @@ static delivery *find_serial(const source *source, uint64_t serial)
 static void take_extended(source *source, const errand *errand)
 {
 	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
-	const json_t *failed = json_object_get(answer, "Failed");
+	char problem[BROKER_PROBLEM_BYTES];
 
-	for (size_t i = 0; json_is_object(answer) && i < errand->count; i++) {
+	for (size_t i = 0; i < errand->count; i++) {
 		delivery *each = find_serial(source, errand->serials[i]);
-		if (each == NULL || is_temporary(failed, i)) {
-			continue;
-		}
-		if (has_failed(failed, i)) {
+		aws_entry entry = aws_batch_read(answer, i, NULL, problem);
+		if (each != NULL && entry == AWS_ENTRY_WRONG) {
 			make_void(source, each);
-		} else {
+		} else if (each != NULL && entry == AWS_ENTRY_DONE) {
 			each->touched_ms = errand->started_ms;
 		}
 	}
@@ -419,13 +471,13 @@ static void take_extended(source *source, const errand *errand)
 static void take_deleted(source *source, errand *errand)
 {
 	json_t *answer = json_loadb(errand->call.answer, errand->call.answer_length, 0, NULL);
-	const json_t *failed = json_object_get(answer, "Failed");
-	bool whole = errand->call.result != AWS_REFUSED && !json_is_object(answer);
+	char problem[BROKER_PROBLEM_BYTES];
 	int64_t now_ms = service_now_ms();
 
 	for (size_t i = 0; i < errand->count; i++) {
 		delivery *each = errand->gone[i];
-		if ((whole || is_temporary(failed, i)) && now_ms - each->touched_ms < source->settings.visibility_ms) {
+		bool later = errand->call.result != AWS_REFUSED && aws_batch_read(answer, i, NULL, problem) == AWS_ENTRY_FAILED;
+		if (later && now_ms - each->touched_ms < source->settings.visibility_ms) {
 			delivery_add(&source->gone, each);
 			source->delete_at_ms = now_ms + service_backoff_ms(1, 2 * RETRY_FIRST_MS, RETRY_MOST_MS);
 		} else {
@@ -462,6 +514,9 @@ static void take_answer(source *source, errand *errand)
 		} else {
 			fail(source, call->problem);
 			source->receives_wanted = 1;
+			if (keep_lost(source, errand)) {
+				return;
+			}
 		}
 		break;
 	case CALL_EXTEND:
@@ -688,6 +743,10 @@ static void sqs_close(source *source)
 		next = each->next;
 		errand_end(each);
 	}
+	for (errand *next = NULL, *each = source->lost; each != NULL; each = next) {
+		next = each->next;
+		errand_end(each);
+	}
 	delivery_release_all(&source->out, release);
 	delivery_release_all(&source->held, release);
 	delivery_release_all(&source->gone, release);
@@ -725,6 +784,10 @@ static bool sqs_open(const service *service, const config *config, const config_
 	made->prefetch = prefetch;
 	made->name = sqs_name(made->settings.queue);
 	made->receives_wanted = 1;
+	/* Without an id a lost answer costs a visibility, and nothing else. */
+	if (sqs_is_fifo(made->name) && !sqs_message_id(made->attempt)) {
+		made->attempt[0] = '\0';
+	}
 	made->client = aws_client_new(service, made->address, "sqs", CALLS_MAX, made->settings.wait_ms + ANSWER_MS);
 	if (made->client == NULL) {
 		*problem = config_problem(config, section, NULL, "libcurl cannot be started: memory is out");

@@ -179,8 +179,7 @@ delivery *sqs_message_wrap(json_t *message, const char *queue)
 
 /* ---- and back */
 
-/* Of this copy alone: one that is sent again is better than one that is taken for another. */
-static bool make_id(char id[AWS_SHA256_HEX_BYTES])
+bool sqs_message_id(char id[AWS_SHA256_HEX_BYTES])
 {
 	unsigned char bytes[16];
 
@@ -209,7 +208,8 @@ json_t *sqs_message_copy(const source_message *message, const source_header *mor
 		headers[count++] = (aws_header){.name = message->headers[i].name, .value = message->headers[i].value};
 	}
 	aws_attributes_make(headers, count, &attributes);
-	if (make_id(id)) {
+	/* Of this copy alone: one that is sent again is better than one that is taken for another. */
+	if (sqs_message_id(id)) {
 		aws_group(message->key, id, group);
 		copy = sqs_message(message->payload, &attributes, fifo ? group : NULL, id);
 	}

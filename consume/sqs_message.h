@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "aws_attributes.h"
+#include "aws_sign.h"
 #include "delivery.h"
 
 /*
@@ -17,5 +18,7 @@
 delivery *sqs_message_wrap(json_t *message, const char *queue);
 /* The group that it stands in; "" in a queue without FIFO. */
 const char *sqs_message_group(const delivery *delivery);
+/* A random one of 32 digits, which no other is like. False: there is no randomness. */
+bool sqs_message_id(char id[AWS_SHA256_HEX_BYTES]);
 /* A copy as SendMessage has it, with `more` headers; NULL: it is no text. */
 json_t *sqs_message_copy(const source_message *message, const source_header *more, size_t more_count, bool fifo);

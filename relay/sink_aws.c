@@ -130,7 +130,7 @@ static void append(sink *sink, aws_parcel *parcel)
 static aws_parcel *parcel_for(sink *sink, const sink_message *message, size_t bytes)
 {
 	for (aws_parcel *each = sink->first; each != NULL; each = each->next) {
-		if (each->count < sink->class->events_max && each->bytes + bytes <= PARCEL_BYTES &&
+		if (each->count < AWS_PARCEL_MAX && each->bytes + bytes <= PARCEL_BYTES &&
 		    strcmp(each->items[0]->message.destination, message->destination) == 0) {
 			return each;
 		}
@@ -165,7 +165,7 @@ static const char *refusal(const sink *sink, const sink_message *message, size_t
 static void take(sink *sink)
 {
 	char buffer[BROKER_PROBLEM_BYTES];
-	size_t most = sink->waiting == 0 ? (CALLS_MAX - sink->calls_out) * sink->class->events_max : 0;
+	size_t most = sink->waiting == 0 ? (CALLS_MAX - sink->calls_out) * AWS_PARCEL_MAX : 0;
 
 	for (size_t i = 0; i < most; i++) {
 		flight_item *item = flight_take(sink->flight);
@@ -240,17 +240,19 @@ static void send_waiting(sink *sink)
 
 static void answer_each(sink *sink, const aws_parcel *parcel)
 {
-	sink_verdict verdicts[AWS_PARCEL_MAX];
+	static const sink_verdict verdicts[] = {
+	    [AWS_ENTRY_DONE] = SINK_DELIVERED, [AWS_ENTRY_WRONG] = SINK_REFUSED, [AWS_ENTRY_FAILED] = SINK_UNAVAILABLE};
+	aws_entry entries[AWS_PARCEL_MAX];
 	char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES];
 
-	if (!sink->class->read(parcel, verdicts, problems)) {
+	if (!sink->class->read(parcel, entries, problems)) {
 		char problem[BROKER_PROBLEM_BYTES];
 		snprintf(problem, sizeof problem, "what answers at %.120s is not %s", sink->address->url, sink->class->name);
 		answer_all(sink, parcel, SINK_UNAVAILABLE, problem);
 		return;
 	}
 	for (size_t i = 0; i < parcel->count; i++) {
-		flight_answer(sink->flight, parcel->items[i]->ticket, verdicts[i], problems[i]);
+		flight_answer(sink->flight, parcel->items[i]->ticket, verdicts[entries[i]], problems[i]);
 	}
 }
 

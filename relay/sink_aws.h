@@ -12,7 +12,7 @@
 
 #define AWS_PARCEL_MAX 10
 
-/* Events of one destination that go by one call. */
+/* Events of one destination that go by one call, each told apart by its number there. */
 typedef struct aws_parcel {
 	aws_call call;
 	flight_item *items[AWS_PARCEL_MAX];
@@ -22,8 +22,7 @@ typedef struct aws_parcel {
 } aws_parcel;
 
 typedef struct aws_sink_class {
-	const char *name;  /* "sqs" */
-	size_t events_max; /* of a call */
+	const char *name; /* "sqs" */
 	size_t event_bytes_max;
 	/* NULL, or why an event cannot go there. */
 	const char *(*refuse)(const sink_message *message);
@@ -32,8 +31,8 @@ typedef struct aws_sink_class {
 	 * sent. Else problem: the parcel's events are refused (AWS_REFUSED) or kept for later.
 	 */
 	aws_result (*build)(aws_client *client, void **own, aws_parcel *parcel, char problem[BROKER_PROBLEM_BYTES]);
-	/* What the answer (2xx) says of each event: answers[i] and problems[i]. False: it is none. */
-	bool (*read)(const aws_parcel *parcel, sink_verdict verdicts[AWS_PARCEL_MAX],
+	/* What the answer (2xx) says of each event: entries[i] and problems[i]. False: it is none. */
+	bool (*read)(const aws_parcel *parcel, aws_entry entries[AWS_PARCEL_MAX],
 	             char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES]);
 	void (*free_own)(void *own);
 } aws_sink_class;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * sink_sns.c: the sink of Amazon SNS: each event by a call of its own (Publish, of the query
- * protocol), as many as may be at once. For a FIFO topic group and deduplication are those of SQS
- * (sink_sqs.c).
+ * sink_sns.c: the sink of Amazon SNS: events by PublishBatch, of the query protocol, ten at a time,
+ * each judged by itself. For a FIFO topic group and deduplication are those of SQS (sink_sqs.c).
  */
 #include <openssl/evp.h>
 #include <stdio.h>
@@ -39,78 +38,92 @@ static const char *refuse(const sink_message *message)
 	return is_arn ? NULL : "is no ARN of a topic (arn:aws:sns:REGION:ACCOUNT:NAME): change the route";
 }
 
-static void put(FILE *to, const char *name, const char *value)
+/* A parameter of the entry with this number, which the service counts from 1. */
+static void put(FILE *to, size_t number, const char *name, once_bytes value)
 {
-	fprintf(to, "&%s=", name);
-	aws_form_put(to, (once_bytes){.data = value, .length = strlen(value)});
+	fprintf(to, "&PublishBatchRequestEntries.member.%zu.%s=", number, name);
+	aws_form_put(to, value);
 }
 
-static void put_attribute(FILE *to, size_t number, const aws_header *attribute)
+static void put_text(FILE *to, size_t number, const char *name, const char *value)
+{
+	put(to, number, name, (once_bytes){.data = value, .length = strlen(value)});
+}
+
+static void put_attribute(FILE *to, size_t number, size_t at, const aws_header *attribute)
 {
 	bool binary = aws_attribute_is_binary(attribute);
+	char name[64];
 
-	fprintf(to, "&MessageAttributes.entry.%zu.Name=", number);
-	aws_form_put(to, (once_bytes){.data = attribute->name, .length = strlen(attribute->name)});
-	fprintf(to, "&MessageAttributes.entry.%zu.Value.DataType=%s", number, binary ? "Binary" : "String");
-	fprintf(to, "&MessageAttributes.entry.%zu.Value.%s=", number, binary ? "BinaryValue" : "StringValue");
+	snprintf(name, sizeof name, "MessageAttributes.entry.%zu.Name", at);
+	put_text(to, number, name, attribute->name);
+	snprintf(name, sizeof name, "MessageAttributes.entry.%zu.Value.DataType", at);
+	put_text(to, number, name, binary ? "Binary" : "String");
+	snprintf(name, sizeof name, "MessageAttributes.entry.%zu.Value.%s", at, binary ? "BinaryValue" : "StringValue");
 	if (binary) {
 		char *base64 = memory_take((attribute->value.length + 2) / 3 * 4 + 1);
 		EVP_EncodeBlock((unsigned char *)base64, attribute->value.data, (int)attribute->value.length);
-		aws_form_put(to, (once_bytes){.data = base64, .length = strlen(base64)});
+		put_text(to, number, name, base64);
 		free(base64);
 	} else {
-		aws_form_put(to, attribute->value);
+		put(to, number, name, attribute->value);
+	}
+}
+
+static void put_entry(FILE *to, size_t number, const sink_message *message)
+{
+	char group[AWS_GROUP_BYTES], id[24];
+	aws_attributes attributes;
+
+	snprintf(id, sizeof id, "%zu", number - 1);
+	put_text(to, number, "Id", id);
+	put(to, number, "Message", message->body);
+	aws_sink_attributes(message, &attributes);
+	for (size_t i = 0; i < attributes.count; i++) {
+		put_attribute(to, number, i + 1, &attributes.items[i]);
+	}
+	aws_attributes_clear(&attributes);
+	if (is_fifo(message->destination)) {
+		aws_sink_group(message, group);
+		put_text(to, number, "MessageGroupId", group);
+		put_text(to, number, "MessageDeduplicationId", message->event_id);
 	}
 }
 
 static aws_result build(aws_client *client, void **own, aws_parcel *parcel, char problem[BROKER_PROBLEM_BYTES])
 {
-	const sink_message *message = &parcel->items[0]->message;
-	char group[AWS_GROUP_BYTES];
-	aws_attributes attributes;
+	const char *topic = parcel->items[0]->message.destination;
 	FILE *to = open_memstream(&parcel->call.body, &parcel->call.body_length);
 
 	(void)client, (void)own;
-	if (to == NULL) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "memory is out");
-		return AWS_AWAY;
+	if (to != NULL) {
+		fputs("Action=PublishBatch&Version=2010-03-31&TopicArn=", to);
+		aws_form_put(to, (once_bytes){.data = topic, .length = strlen(topic)});
+		for (size_t i = 0; i < parcel->count; i++) {
+			put_entry(to, i + 1, &parcel->items[i]->message);
+		}
 	}
-	fputs("Action=Publish&Version=2010-03-31", to);
-	put(to, "TopicArn", message->destination);
-	fputs("&Message=", to);
-	aws_form_put(to, message->body);
-	aws_sink_attributes(message, &attributes);
-	for (size_t i = 0; i < attributes.count; i++) {
-		put_attribute(to, i + 1, &attributes.items[i]);
-	}
-	aws_attributes_clear(&attributes);
-	if (is_fifo(message->destination)) {
-		aws_sink_group(message, group);
-		put(to, "MessageGroupId", group);
-		put(to, "MessageDeduplicationId", message->event_id);
-	}
-	if (fclose(to) != 0) {
+	if (to == NULL || fclose(to) != 0) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "memory is out");
 		return AWS_AWAY;
 	}
 	return AWS_DONE;
 }
 
-static bool read_answer(const aws_parcel *parcel, sink_verdict verdicts[AWS_PARCEL_MAX],
+static bool read_answer(const aws_parcel *parcel, aws_entry entries[AWS_PARCEL_MAX],
                         char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES])
 {
-	char *id = aws_xml_text(parcel->call.answer, parcel->call.answer_length, "MessageId");
-	bool is_answer = id != NULL && id[0] != '\0';
+	const once_bytes answer = {.data = parcel->call.answer, .length = parcel->call.answer_length};
+	bool is_answer = aws_batch_is_xml(answer);
 
-	verdicts[0] = SINK_DELIVERED;
-	problems[0][0] = '\0';
-	free(id);
+	for (size_t i = 0; is_answer && i < parcel->count; i++) {
+		entries[i] = aws_batch_read_xml(answer, i, "MessageId", problems[i]);
+	}
 	return is_answer;
 }
 
 static const aws_sink_class class = {
     .name = "sns",
-    .events_max = 1,
     .event_bytes_max = EVENT_BYTES_MAX,
     .refuse = refuse,
     .build = build,

@@ -97,59 +97,14 @@ static aws_result build(aws_client *client, void **own, aws_parcel *parcel, char
 	return AWS_DONE;
 }
 
-/* The entry of this number in a list of the answer; NULL: it is not there. */
-static json_t *find_entry(json_t *list, size_t number)
-{
-	size_t at;
-	json_t *each;
-	char id[24];
-
-	snprintf(id, sizeof id, "%zu", number);
-	json_array_foreach(list, at, each)
-	{
-		const char *its = json_string_value(json_object_get(each, "Id"));
-		if (its != NULL && strcmp(its, id) == 0) {
-			return each;
-		}
-	}
-	return NULL;
-}
-
-static bool is_throttled(const char *code)
-{
-	return strstr(code, "Throttl") != NULL || strcmp(code, "OverLimit") == 0;
-}
-
-static sink_verdict judge_failed(json_t *failed, char problem[BROKER_PROBLEM_BYTES])
-{
-	const char *code = json_string_value(json_object_get(failed, "Code"));
-	const char *text = json_string_value(json_object_get(failed, "Message"));
-	bool is_ours = json_is_true(json_object_get(failed, "SenderFault"));
-
-	code = code == NULL ? "failed" : code;
-	snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s%s%.160s", code, text == NULL ? "" : ": ", text == NULL ? "" : text);
-	return is_ours && !is_throttled(code) ? SINK_REFUSED : SINK_UNAVAILABLE;
-}
-
-static bool read_answer(const aws_parcel *parcel, sink_verdict verdicts[AWS_PARCEL_MAX],
+static bool read_answer(const aws_parcel *parcel, aws_entry entries[AWS_PARCEL_MAX],
                         char problems[AWS_PARCEL_MAX][BROKER_PROBLEM_BYTES])
 {
 	json_t *answer = json_loadb(parcel->call.answer, parcel->call.answer_length, 0, NULL);
-	json_t *successful = json_object_get(answer, "Successful");
-	json_t *failed = json_object_get(answer, "Failed");
-	bool is_answer = json_is_array(successful) || json_is_array(failed);
+	bool is_answer = aws_batch_is(answer);
 
 	for (size_t i = 0; is_answer && i < parcel->count; i++) {
-		json_t *stored = find_entry(successful, i), *wrong = find_entry(failed, i);
-		problems[i][0] = '\0';
-		if (stored != NULL && json_is_string(json_object_get(stored, "MessageId"))) {
-			verdicts[i] = SINK_DELIVERED;
-		} else if (wrong != NULL) {
-			verdicts[i] = judge_failed(wrong, problems[i]);
-		} else {
-			verdicts[i] = SINK_UNAVAILABLE;
-			snprintf(problems[i], BROKER_PROBLEM_BYTES, "the answer to the batch says nothing of it");
-		}
+		entries[i] = aws_batch_read(answer, i, "MessageId", problems[i]);
 	}
 	json_decref(answer);
 	return is_answer;
@@ -157,7 +112,6 @@ static bool read_answer(const aws_parcel *parcel, sink_verdict verdicts[AWS_PARC
 
 static const aws_sink_class class = {
     .name = "sqs",
-    .events_max = SQS_BATCH_MAX,
     .event_bytes_max = SQS_MESSAGE_BYTES_MAX,
     .refuse = refuse,
     .build = build,

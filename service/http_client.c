@@ -210,8 +210,12 @@ static bool prepare(slot *slot)
 	 */
 	SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	SET(CURLOPT_FOLLOWLOCATION, 0L);
-	/* one from the environment would make the connection in our place, unchecked */
-	SET(CURLOPT_PROXY, "");
+	/* One from the environment makes the connection in our place, unchecked. */
+	if (!settings->proxy_of_environment) {
+		SET(CURLOPT_PROXY, "");
+	}
+	/* What a proxy says before the server does is no answer. */
+	SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
 	SET(CURLOPT_USERAGENT, "pgonce/" PGONCE_RELEASE);
 	SET(CURLOPT_TIMEOUT_MS, (long)settings->timeout_ms);
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)settings->connect_timeout_ms);

@@ -23,7 +23,12 @@ typedef struct http_settings {
 	 * used
 	 */
 	bool allow_private;
-	bool allow_plain;                        /* http:// as well as https:// */
+	bool allow_plain; /* http:// as well as https:// */
+	/*
+	 * HTTPS_PROXY and NO_PROXY, as libcurl has them, lead the calls; then it is the proxy's
+	 * address that is checked, and not that of the URL
+	 */
+	bool proxy_of_environment;
 	const char *ca_file;                     /* NULL: the system's */
 	const char *certificate_file, *key_file; /* NULL: none */
 } http_settings;

@@ -273,7 +273,7 @@ static void a_queue_is_a_name_or_a_url(void **state)
 
 static void assert_xml(const char *xml, const char *expected)
 {
-	char *text = aws_xml_text(xml, strlen(xml), "Code");
+	char *text = aws_xml_text((once_bytes){.data = xml, .length = strlen(xml)}, "Code");
 
 	if (expected == NULL) {
 		assert_null(text);

@@ -12,7 +12,8 @@ import urllib.parse
 import pytest
 
 from harness import aws
-from harness.postgres import PATIENCE_S, ROOT, clean_environment, wait_until
+from harness.broker import certificates
+from harness.postgres import PATIENCE_S, ROOT, clean_environment, is_running, wait_until
 from relay.sinks import Sink
 
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
@@ -107,6 +108,219 @@ def test_a_profile_is_named_by_the_section_or_the_environment(door, tmp_path):
     with Sink(tmp_path / "conf", {**options, "profile": "absent", "region": "eu-central-1"}, aws.environment(**files)) as sink:
         result = sink.deliver("orders")
         assert result["verdict"] == "unavailable" and "for the profile absent" in result["problem"]
+
+
+# ---- what a profile says instead of keys
+
+
+def write_config(path, **profiles):
+    """profiles: name={entry: value}."""
+    lines = []
+    for name, entries in profiles.items():
+        lines += [f"[{name if name == 'default' else f'profile {name}'}]", *(f"{entry} = {value}" for entry, value in entries.items())]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def program(path, text, then=""):
+    """A command that counts its runs in a file beside it, and writes the text."""
+    path.write_text(f"#!/bin/sh\necho run >>{path}.runs\ncat <<'END'\n{text}\nEND\n{then}\n")
+    path.chmod(0o755)
+    return path
+
+
+def runs(path):
+    return len(pathlib.Path(f"{path}.runs").read_text().splitlines())
+
+
+def test_a_program_of_the_profile_gives_credentials_and_is_run_again_before_they_end(door, play, tmp_path):
+    door.keys = {"AKIDPROGRAM": ("program/s3cret", "program t0ken")}
+    given = {"Version": 1, "AccessKeyId": "AKIDPROGRAM", "SecretAccessKey": "program/s3cret", "SessionToken": "program t0ken", "Expiration": at(4)}
+    command = program(tmp_path / "give out", json.dumps(given))
+    config = write_config(tmp_path / "config", default={"credential_process": f'"{command}" --for "a shop"'})
+    with play(AWS_CONFIG_FILE=config) as sink:
+        delivered(sink)
+        wait_until(lambda: delivered(sink) or runs(command) >= 2, "the second run")
+
+
+@pytest.mark.parametrize("text, then, said", [
+    ("{}", "", "credential_process gives no credentials"), ("x", "exit 3", "failed with status 3"), ("x", "kill -9 $$", "ended by signal 9"),
+    ("", "", "wrote nothing"),
+])
+def test_a_program_that_gives_none_is_said_with_what_became_of_it_and_not_with_what_it_wrote(play, tmp_path, text, then, said):
+    command = program(tmp_path / "give-out", f"{text}s3cret" if text == "x" else text, then)
+    with play(AWS_CONFIG_FILE=write_config(tmp_path / "config", default={"credential_process": command})) as sink:
+        result = sink.deliver("orders")
+    assert result["verdict"] == "unavailable" and said in result["problem"] and "s3cret" not in result["problem"], result
+
+
+def test_a_program_that_does_not_end_is_ended_with_all_that_it_started(play, tmp_path):
+    command = program(tmp_path / "give-out", "{}", f"sleep 600 & echo $! >{tmp_path}/pid; wait")
+    with play(AWS_CONFIG_FILE=write_config(tmp_path / "config", default={"credential_process": command})) as sink:
+        result = sink.deliver("orders")
+    assert result["verdict"] == "unavailable"
+    wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())), "its end")
+
+
+def assume_role(issuer, seen):
+    """STS, which gives a role out to whoever has signed."""
+
+    def answer(request):
+        form = {name: values[0] for name, values in urllib.parse.parse_qs(request.body.decode()).items()}
+        if form.get("Action") != "AssumeRole":
+            return aws.Door.error(request, 400, "InvalidAction", "not here")
+        seen.append(form)
+        given = {"SessionToken" if name == "Token" else name: value for name, value in issuer.new().items()}
+        xml = "".join(f"<{name}>{value}</{name}>" for name, value in given.items())
+        return 200, f"<AssumeRoleResponse><AssumeRoleResult><Credentials>{xml}</Credentials></AssumeRoleResult></AssumeRoleResponse>"
+
+    return answer
+
+
+ROLE = "arn:aws:iam::1:role/shop"
+
+
+@pytest.mark.parametrize("way", ["keys", "own keys", "program", "environment"])
+def test_a_role_is_taken_by_another_profiles_credentials_signed_and_again_before_it_ends(door, play, tmp_path, way):
+    issuer, seen = Issuer(door, lifetime_s=5), []
+    source = {"aws_access_key_id": "AKIDBASE", "aws_secret_access_key": "base/s3cret", "aws_session_token": "base t0ken"}
+    if way == "program":
+        given = {"Version": 1, "AccessKeyId": "AKIDBASE", "SecretAccessKey": "base/s3cret", "SessionToken": "base t0ken"}
+        source = {"credential_process": program(tmp_path / "give-out", json.dumps(given))}
+    role = {"role_arn": ROLE, "source_profile": "base", "external_id": "a b", "duration_seconds": "900", "role_session_name": "till"}
+    environment = {"AWS_PROFILE": "shop"}
+    if way == "own keys":
+        role |= source | {"source_profile": "shop"}
+    if way == "environment":
+        role = {name: value for name, value in role.items() if name != "source_profile"} | {"credential_source": "Environment"}
+        environment = {"AWS_ACCESS_KEY_ID": "AKIDBASE", "AWS_SECRET_ACCESS_KEY": "base/s3cret", "AWS_SESSION_TOKEN": "base t0ken"}
+    config = write_config(tmp_path / "config", shop=role, base=source)
+    with aws.Door(assume_role(issuer, seen), {"AKIDBASE": ("base/s3cret", "base t0ken")}, service="sts") as sts:
+        options = {"sink": "sqs", "url": door.url, "timeout": "10s", **({"profile": "shop"} if way == "environment" else {})}
+        given = aws.environment(**{**NONE, "AWS_CONFIG_FILE": config, "AWS_ENDPOINT_URL_STS": sts.url, **environment})
+        with Sink(tmp_path / "conf", options, given) as sink:
+            delivered(sink)
+            wait_until(lambda: delivered(sink) or len(seen) >= 2, "the second time")
+    assert seen[0] == {"Action": "AssumeRole", "Version": "2011-06-15", "RoleArn": ROLE, "ExternalId": "a b", "DurationSeconds": "900", "RoleSessionName": "till"}
+
+
+def test_a_role_is_taken_by_an_instances_credentials_and_though_the_clock_is_wrong(door, play, tmp_path):
+    """STS's own clock answers that, as that of SQS does."""
+    issuer, seen = Issuer(door), []
+    config = write_config(tmp_path / "config", default={"role_arn": ROLE, "credential_source": "Ec2InstanceMetadata"})
+    with aws.Door(assume_role(issuer, seen), {}, service="sts") as sts, aws.Door(Machine(Issuer(sts)), {}) as imds:
+        sts.ahead_s = 3600
+        with play(AWS_CONFIG_FILE=config, AWS_ENDPOINT_URL_STS=sts.url, AWS_EC2_METADATA_SERVICE_ENDPOINT=imds.url) as sink:
+            delivered(sink)
+    assert len(seen) == 1 and len(sts.requests) == 2 and set(seen[0]) == {"Action", "Version", "RoleArn", "RoleSessionName"}
+
+
+def test_a_profiles_own_token_file_is_exchanged_for_its_role(door, play, tmp_path):
+    issuer, seen = Issuer(door), []
+    (tmp_path / "token").write_text("jwt.one")
+    config = write_config(tmp_path / "config", default={"role_arn": ROLE, "web_identity_token_file": tmp_path / "token", "role_session_name": "till"})
+    with aws.Door(lambda request: answer_sts(issuer, request, seen), {}) as sts:
+        with play(AWS_CONFIG_FILE=config, AWS_ENDPOINT_URL_STS=sts.url) as sink:
+            delivered(sink)
+    assert (seen[0]["WebIdentityToken"], seen[0]["RoleArn"], seen[0]["RoleSessionName"]) == ("jwt.one", ROLE, "till")
+
+
+def test_what_sts_refuses_to_give_out_is_said_with_its_words(play, tmp_path):
+    config = write_config(tmp_path / "config", default={"role_arn": ROLE, "source_profile": "base"}, base={"aws_access_key_id": "AKIDBASE", "aws_secret_access_key": "s3cret"})
+    with aws.Door(lambda request: aws.Door.error(request, 403, "AccessDenied", "not authorized to perform: sts:AssumeRole"), {}, service="sts") as sts:
+        with play(AWS_CONFIG_FILE=config, AWS_ENDPOINT_URL_STS=sts.url) as sink:
+            result = sink.deliver("orders")
+    assert result["verdict"] == "unavailable" and "not authorized to perform: sts:AssumeRole" in result["problem"]
+
+
+@pytest.mark.parametrize("shop, said", [
+    ({"sso_session": "x"}, "export-credentials"), ({"sso_start_url": "https://x"}, "export-credentials"),
+    ({"role_arn": ROLE}, "add source_profile or credential_source"), ({"role_arn": ROLE, "source_profile": "base", "mfa_serial": "x"}, "mfa_serial"),
+    ({"role_arn": ROLE, "source_profile": "other"}, "one too many"), ({"role_arn": ROLE, "source_profile": "absent"}, "for the profile absent"),
+    ({"role_arn": ROLE, "credential_source": "Moon"}, "credential_source = Moon"), ({"role_arn": ROLE, "credential_source": "EcsContainer"}, "gives none"),
+    ({"role_arn": ROLE, "credential_source": "Environment"}, "gives none"),
+])
+def test_a_profile_that_cannot_be_followed_says_what_to_do(play, tmp_path, shop, said):
+    config = write_config(tmp_path / "config", default=shop, other={"role_arn": ROLE, "source_profile": "base"}, base={"aws_access_key_id": "A", "aws_secret_access_key": "B"})
+    with play(AWS_CONFIG_FILE=config) as sink:
+        result = sink.deliver("orders")
+    assert result["verdict"] == "unavailable" and "from the shared file" in result["problem"] and said in result["problem"], result
+
+
+# ---- proxies
+
+
+def through(tunnel, **more):
+    return aws.environment(HTTPS_PROXY=tunnel.url, http_proxy=tunnel.url, NO_PROXY="none.invalid", no_proxy="none.invalid", **more)
+
+
+def test_calls_go_by_the_environments_proxy_and_a_proxy_sees_no_credentials(tmp_path):
+    certificates(tmp_path)
+    with aws.Tunnel() as tunnel, aws.Door(sqs, certificates=tmp_path) as door:
+        options = {"sink": "sqs", "url": door.url, "timeout": "10s", "ca_file": tmp_path / "ca.pem"}
+        with Sink(tmp_path / "conf", options, through(tunnel)) as sink:
+            delivered(sink)
+            assert set(tunnel.asked) == {f"CONNECT 127.0.0.1:{door.port}"}
+            assert b"CONNECT" in tunnel.seen and aws.KEY.encode() not in tunnel.seen and b"SendMessageBatch" not in tunnel.seen
+            tunnel.server.shutdown()
+            tunnel.server.server_close()
+        with Sink(tmp_path / "conf", options, through(tunnel)) as sink:
+            result = sink.deliver("orders")
+            assert result["verdict"] == "unavailable" and "cannot reach" in result["problem"], result
+        with Sink(tmp_path / "conf", options, {**through(tunnel), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}) as sink:
+            delivered(sink)
+
+
+def test_the_clock_of_a_proxy_is_not_taken_for_the_services(tmp_path):
+    """It is of 1970; calls that are signed by it would be refused."""
+    certificates(tmp_path)
+    with aws.Tunnel() as tunnel, aws.Door(sqs, certificates=tmp_path) as door:
+        door.fail("SendMessageBatch", 403, "SignatureDoesNotMatch")
+        options = {"sink": "sqs", "url": door.url, "timeout": "10s", "ca_file": tmp_path / "ca.pem"}
+        with Sink(tmp_path / "conf", options, through(tunnel)) as sink:
+            delivered(sink)
+
+
+def test_sts_is_asked_through_the_proxy_too(door, tmp_path):
+    issuer, seen = Issuer(door), []
+    (tmp_path / "token").write_text("jwt")
+    with aws.Tunnel() as tunnel, aws.Door(lambda request: answer_sts(issuer, request, seen), {}) as sts:
+        environment = {**NONE, "AWS_WEB_IDENTITY_TOKEN_FILE": tmp_path / "token", "AWS_ROLE_ARN": ROLE, "AWS_ENDPOINT_URL_STS": sts.url}
+        with Sink(tmp_path / "conf", {"sink": "sqs", "url": door.url, "timeout": "10s"}, through(tunnel, **environment)) as sink:
+            delivered(sink)
+    assert {asked.rstrip("/") for asked in tunnel.asked} == {f"POST {sts.url}", f"POST {door.url}"}
+
+
+@pytest.mark.parametrize("whose", ["instance", "container"])
+def test_the_machines_own_endpoints_are_never_asked_through_a_proxy(door, tmp_path, whose):
+    issuer = Issuer(door)
+    answers = Machine(issuer) if whose == "instance" else lambda request: (200, json.dumps(issuer.new()))
+    with aws.Tunnel() as tunnel, aws.Door(answers, {}) as endpoint:
+        where = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": endpoint.url, "AWS_EC2_METADATA_DISABLED": None}
+        where = where if whose == "instance" else {"AWS_CONTAINER_CREDENTIALS_FULL_URI": endpoint.url + "/x"}
+        with Sink(tmp_path / "conf", {"sink": "sqs", "url": door.url, "timeout": "10s"}, through(tunnel, **NONE, **where)) as sink:
+            delivered(sink)
+        assert endpoint.requests and {asked.rstrip("/") for asked in tunnel.asked} == {f"POST {door.url}"}
+
+
+# ---- secrets
+
+
+def test_no_secret_is_in_the_log_or_in_an_events_problem(door, tmp_path):
+    secrets = ["AKIDSECRET", "s3cr3t/key", "s3cr3t/token"]
+    write_profile(tmp_path / "credentials", key=secrets[0], secret=secrets[1], token=secrets[2])
+    environment = aws.environment(**NONE, AWS_SHARED_CREDENTIALS_FILE=tmp_path / "credentials")
+    door.keys = {secrets[0]: (secrets[1], secrets[2])}
+    problems = []
+    with open(tmp_path / "log", "wb") as log, Sink(tmp_path / "conf", {"sink": "sqs", "url": door.url, "timeout": "10s"}, environment, log=log) as sink:
+        delivered(sink)
+        door.keys = {secrets[0]: ("other", None)}
+        problems.append(sink.deliver("orders")["problem"])
+        door.keys = {"other": ("other", None)}
+        problems.append(sink.deliver("orders")["problem"])
+    text = (tmp_path / "log").read_text() + "".join(problems)
+    assert 'from="shared file" access_key=AKID...' in text and all(problems)
+    assert not [secret for secret in secrets if secret in text]
 
 
 # ---- a web identity

@@ -220,11 +220,76 @@ def test_a_refused_call_is_said_and_made_again(server, door, queue, tmp_path, st
         assert source.fetch()["state"] == "ok"
 
 
-def test_a_lost_answer_to_a_receive_only_delays(server, door, queue, tmp_path):
+def attempt_of(request):
+    return json.loads(request.body).get("ReceiveRequestAttemptId")
+
+
+def attempts(door):
+    """The ids of the attempts to receive, in their order."""
+    return [attempt_of(request) for request in door.calls("ReceiveMessage")]
+
+
+@pytest.mark.parametrize("way", ["connection", "500", "503"])
+def test_a_receive_whose_answer_was_lost_is_repeated_and_its_group_is_not_locked(server, door, queue, tmp_path, way):
+    """Without that nobody would have them, nor the rest of their group, for the ten minutes."""
+    fill(server, queue, 1, 15)
+    if way == "connection":
+        door.drop("ReceiveMessage", times=2)
+    else:
+        door.fail("ReceiveMessage", int(way), "InternalFailure", before=False, times=2)
+    with opened(door, queue, tmp_path, visibility="10m") as source:
+        assert payloads(collect_all(source, 15)) == texts(1, 15)
+        source.close()
+    assert server.counts(queue) == (0, 0)
+    ids = attempts(door)
+    assert ids[0] is not None and ids[0] == ids[1] == ids[2] and len(set(ids)) == len(ids) - 2
+
+
+def test_several_receives_whose_answers_were_lost_are_all_repeated(server, door, queue, tmp_path):
+    fill(server, queue, 1, 400, groups=40)
+    with opened(door, queue, tmp_path, visibility="10m") as source:
+        found = collect_all(source, 100)
+        door.drop("ReceiveMessage", times=6)
+        found += collect_all(source, 400 - len(found))
+        source.close()
+    assert sorted(payloads(found)) == sorted(texts(1, 400)) and server.counts(queue) == (0, 0)
+    by_group = {group: [int(each["payload"][1:]) for each in found if each["key"] == group] for group in {each["key"] for each in found}}
+    assert all(numbers == sorted(numbers) for numbers in by_group.values())
+
+
+def test_what_a_repeated_receive_brought_is_extended_at_once(server, door, queue, tmp_path):
+    """Its visibility may have begun with the first one."""
+    fill(server, queue, 1, 5)
+    door.drop("ReceiveMessage")
+    with opened(door, queue, tmp_path, visibility="60s") as source:
+        source.collect(5)
+        wait_until(lambda: source.keep_alive()["state"] == "ok" and door.calls("ChangeMessageVisibilityBatch"), "the extension", 15)  # of 20 until a third
+
+
+@pytest.mark.parametrize("status, code, tries", [(400, "InvalidParameterValue", 1), (500, "InternalFailure", 5)])
+def test_an_attempt_that_the_queue_does_not_take_again_is_given_up_for_a_new_one(server, door, queue, tmp_path, status, code, tries):
+    calls = []
+
+    def is_again(request):
+        calls.append(attempt_of(request))
+        return len(calls) > 1 and calls[-1] == calls[0]
+
     fill(server, queue, 1, 3)
-    door.fail("ReceiveMessage", 500, "InternalFailure", before=False)
+    door.fail("ReceiveMessage", status, code, times=1000, when=is_again)
+    door.drop("ReceiveMessage")
     with opened(door, queue, tmp_path, visibility="10s") as source:
         assert payloads(collect_all(source, 3)) == texts(1, 3)
+    ids = attempts(door)
+    assert ids.count(ids[0]) == 1 + tries and len(set(ids)) > 1
+
+
+def test_a_receive_of_a_queue_without_fifo_has_no_attempt(server, door, plain, tmp_path):
+    """SQS knows them of FIFO queues alone. What is lost comes again when its visibility is over."""
+    server.publish(plain, ["m1"])
+    door.drop("ReceiveMessage")
+    with opened(door, plain, tmp_path, visibility="10s") as source:
+        assert payloads(source.collect(1)) == ["m1"]
+    assert set(attempts(door)) == {None}
 
 
 def test_a_killed_server_is_waited_for_and_loses_nothing(tmp_path):
@@ -311,6 +376,17 @@ def test_a_copy_is_sent_with_its_headers_and_waited_for(server, door, queue, pla
         assert "neither a name" in source.publish("a.b", message)["problem"]
     copy, = [each for each in server.take(target) if "why" in elasticmq.headers(each)]
     assert (copy["Body"], elasticmq.headers(copy)) == ("bad", {"why": "dead", "Pgonce-Event-Id": "e1", "bytes": b"\xff"})
+
+
+def test_no_other_action_is_called_than_the_documented_policy_allows(server, door, queue, plain, tmp_path):
+    fill(server, queue, 1, 2)
+    with opened(door, queue, tmp_path, visibility="10s") as source:
+        one, two = collect_all(source, 2, acknowledge=False)
+        wait_until(lambda: source.keep_alive()["state"] == "ok" and door.calls("ChangeMessageVisibilityBatch"), "an extension")
+        assert source.publish(plain, one)["state"] == "ok"
+        source.acknowledge([two])
+        source.close()
+    assert {aws.permission(request.target) for request in door.requests} == aws.allowed("The consumer, ")
 
 
 @pytest.mark.parametrize("options, words", [

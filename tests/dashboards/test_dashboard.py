@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from capture.capturing import end, logical_server
 from harness.broker import free_port
 from harness.postgres import ROOT, wait_until
 from harness.prometheus import Prometheus
@@ -31,7 +32,8 @@ HISTORY = [
 DEAD_EVENT = """INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, attempts, next_at, parked_at, updated_at)
     SELECT 'shop', o.id, o.xid, o.day, o.event_id, o.topic, '', 'dead', 9, 'infinity', now(), now() FROM once.outbox AS o LIMIT 1"""
 
-# A slot that counts as a relay, after a failover that it did not survive.
+# A slot that counts as a relay; and one after a failover that it did not survive.
+SLOT = "SELECT pg_create_logical_replication_slot('shop_live', 'pgoutput'); SELECT once.add_capture('shop_live')"
 GONE_SLOT = """INSERT INTO once.relay (relay, seen, started_at, progressed_at) VALUES ('shop_outbox', pg_current_snapshot(), now(), now());
     INSERT INTO once.capture (slot, mark, mark_lsn) VALUES ('shop_outbox', pg_current_snapshot(), '0/0')"""
 
@@ -58,6 +60,12 @@ def play(db, number):
 
 
 @pytest.fixture(scope="module")
+def server():
+    with logical_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def watched(server, tmp_path_factory):
     """(the database, its Prometheus): of alerts, those that wait for hours wait for a second."""
     directory = tmp_path_factory.mktemp("watched")
@@ -70,11 +78,12 @@ def watched(server, tmp_path_factory):
         relay.until_true(lambda: db.value("SELECT count(*) FROM once.relay") == 1, "the relay")
         db.execute(DEAD_EVENT)
         db.execute(GONE_SLOT)
+        db.execute(SLOT)
         jobs = {"pgonce": keeper.address(), "pgonce-relay": address_in(relay.err.read_text()), "pgonce-gone": ("127.0.0.1", free_port())}
         rules = re.sub(r"for: \S+", "for: 1s", ALERTS)
         with Prometheus(jobs, rules) as prometheus:
             yield db, prometheus
-    db.drop()
+    end(db)
 
 
 def test_every_query_of_the_dashboard_gives_data(watched):
@@ -99,7 +108,7 @@ def test_every_query_of_the_dashboard_gives_data(watched):
 FIRING = {"PgonceProcessDown": {"job": "pgonce-gone"}, "PgonceInDoubt": {"scope": "unsure"}, "PgonceDeadEvents": {"relay": "shop"},
           "PgonceDeadMessages": {"consumer": "mailer"}, "PgonceClockHeld": {}, "PgonceCaptureBroken": {"relay": "shop_outbox"}}
 SILENT = {"PgonceDatabaseAway", "PgonceKeeperNotRunning", "PgonceKeeperStepFailing", "PgonceDaysRunOut", "PgonceDaysClosing", "PgonceTransactionIds",
-          "PgonceLongTransaction", "PgonceStaleOld", "PgonceExpiredKeys"}
+          "PgonceLongTransaction", "PgonceStaleOld", "PgonceExpiredKeys", "PgonceCaptureKeepsWal"}
 
 
 def test_alerts_fire_for_what_is_wrong_and_not_for_what_is_well(watched):

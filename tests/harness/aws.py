@@ -10,12 +10,16 @@ import http.client
 import http.server
 import json
 import re
+import select
+import socket
+import socketserver
 import ssl
 import threading
 import time
 import urllib.parse
 
 from .broker import free_port
+from .postgres import ROOT
 
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/([^/]+)/aws4_request, SignedHeaders=([^,]+), Signature=([0-9a-f]{64})$")
@@ -25,8 +29,9 @@ Request = collections.namedtuple("Request", "method path headers body target")  
 
 
 def environment(region="eu-central-1", **more):
-    """Of a process that has credentials in its environment; more: "name": None takes one away."""
-    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": region, "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent", **more}
+    """Of a process that has credentials in its environment, and no proxy; more: "name": None takes one away."""
+    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": region, "AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent",
+             "NO_PROXY": "*", "no_proxy": "*", **more}  # fmt: skip
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
@@ -105,6 +110,10 @@ class Door:
         those alone whose Request it says yes to."""
         self.rules.append({"target": target, "status": status, "code": code, "message": message, "left": times, "before": before, "when": when})
 
+    def drop(self, target, times=1, when=None):
+        """The answers to the next `times` calls of this action are lost with their connections; the calls were done."""
+        self.rules.append({"target": target, "drop": True, "left": times, "when": when})
+
     def edit(self, target, change, times=1):
         """change: a function of the answer (JSON) that gives another, or None for the same."""
         self.rules.append({"target": target, "change": change, "left": times})
@@ -147,6 +156,9 @@ class Door:
         status, text, *headers = refusal or self.pass_on(request)
         if refusal is None and rule is not None:
             status, text, *headers = self.error(request, rule["status"], rule["code"], rule["message"])
+        if refusal is None and self.rule(request, target, "drop"):
+            handler.close_connection = True
+            return
         change = self.rule(request, target, "change") if status == 200 else None
         if change is not None:
             answer = json.loads(text)
@@ -204,3 +216,87 @@ class Door:
             what = "Signature expired" if off_s > 0 else "Signature not yet current"
             return self.error(request, 403, "SignatureDoesNotMatch", f"{what}: {date}")
         return None
+
+
+def allowed(starting):
+    """The actions that the policy on the page about security allows which comes after this text: {"SendMessage"}."""
+    page = (ROOT / "docs/security.md").read_text()
+    policy = json.loads(page[page.index(starting) :].partition("```json\n")[2].partition("```")[0])
+    actions = [statement["Action"] for statement in policy["Statement"]]
+    return {action.partition(":")[2] for each in actions for action in ([each] if isinstance(each, str) else each)}
+
+
+def permission(target):
+    """What a call needs: a batch the same as one alone."""
+    return {"DeleteMessageBatch": "DeleteMessage", "SendMessageBatch": "SendMessage", "PublishBatch": "Publish",
+            "ChangeMessageVisibilityBatch": "ChangeMessageVisibility"}.get(target, target)  # fmt: skip
+
+
+class Tunnel:
+    """A proxy of HTTP, for CONNECT and for whole URLs of http://. asked: what it was asked for; seen: all bytes that came from clients. Use it in a with
+    statement."""
+
+    def __init__(self):
+        self.asked, self.seen, self.lock = [], b"", threading.Lock()
+        tunnel = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self):
+                try:
+                    tunnel.lead(self.request)
+                except OSError:
+                    pass
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+        self.port = free_port()
+        self.server = Server(("127.0.0.1", self.port), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def note(self, data):
+        with self.lock:
+            self.seen += data
+
+    def lead(self, client):
+        head = b""
+        while b"\r\n\r\n" not in head:
+            more = client.recv(65536)
+            if not more:
+                return
+            head += more
+        self.note(head)
+        method, target = head.split(b" ", 2)[:2]
+        target = target.decode()
+        with self.lock:
+            self.asked.append(f"{method.decode()} {target}")
+        host, _, port = (target if method == b"CONNECT" else urllib.parse.urlsplit(target).netloc).partition(":")
+        with socket.create_connection((host, int(port))) as server:
+            if method == b"CONNECT":
+                client.sendall(b"HTTP/1.1 200 Connection established\r\nDate: Thu, 01 Jan 1970 00:00:01 GMT\r\n\r\n")
+            else:
+                server.sendall(head.replace(target.encode(), (urllib.parse.urlsplit(target).path or "/").encode(), 1))
+            self.pass_on(client, server)
+
+    def pass_on(self, client, server):
+        while True:
+            for end in select.select([client, server], [], [])[0]:
+                data = end.recv(65536)
+                if not data:
+                    return
+                if end is client:
+                    self.note(data)
+                (server if end is client else client).sendall(data)

@@ -34,9 +34,9 @@ def problem_of(path, options):
 
 
 class Sink:
-    def __init__(self, path, options, environment=None, build=BUILD):
+    def __init__(self, path, options, environment=None, build=BUILD, log=None):
         self.process = subprocess.Popen([build / PROGRAM, write_config(path, options), "played"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        text=True, env=clean_environment() | (environment or {}))
+                                        stderr=log, text=True, env=clean_environment() | (environment or {}))
         assert self.process.stdout.readline() == "open\n"
         self.results = queue.Queue()
         self.reader = threading.Thread(target=self.read, daemon=True)

@@ -306,6 +306,11 @@ def test_closing_while_the_server_is_stuck_does_not_wait_for_it(door, tmp_path, 
         assert time.monotonic() - start < 20  # of 60
 
 
+def test_no_other_action_is_called_than_the_documented_policy_allows(door, sink, queue):
+    assert sink.deliver(queue, key="k")["verdict"] == "delivered"
+    assert {aws.permission(request.target) for request in door.requests} == aws.allowed("The relay (`sink = sqs`)")
+
+
 def test_a_server_that_comes_later_is_no_failure(server, tmp_path, queue):
     door = aws.Door(server.port)
     door.server.server_close()
