@@ -418,9 +418,9 @@ static bool plain_fetch(const char *profile, aws_credentials *to, char problem[B
 	}
 	if (!has_key && (has_entry(profile, "sso_session") || has_entry(profile, "sso_start_url"))) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the profile %.40s signs in by SSO, for which a person is needed: name another profile, whose "
-		         "credential_process is aws configure export-credentials --format process --profile %.40s",
-		         profile, profile);
+		         "the profile %.30s wants SSO, and so a person: use a credential_process with aws configure "
+		         "export-credentials",
+		         profile);
 		return false;
 	}
 	return keys_fetch(profile, to, problem);
@@ -439,8 +439,7 @@ static bool source_fetch(aws_keychain *keychain, const char *source, aws_credent
 		return machine_fetch(keychain, to, problem);
 	}
 	snprintf(problem, BROKER_PROBLEM_BYTES,
-	         "credential_source = %.60s of ~/.aws/config gives none: it is Environment, EcsContainer or "
-	         "Ec2InstanceMetadata, whichever there is",
+	         "credential_source = %.30s gives none: there are Environment, EcsContainer and Ec2InstanceMetadata",
 	         source);
 	return false;
 }
@@ -458,21 +457,16 @@ static bool role_fetch(aws_keychain *keychain, const char *profile, const role *
 
 	if (has_entry(profile, "mfa_serial")) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the role of the profile %.60s wants a code of a device (mfa_serial), and nobody is here to type it",
-		         profile);
+		         "the profile %.40s wants the code of a device (mfa_serial), and so a person", profile);
 	} else if (role->token_file != NULL) {
 		good = exchange(keychain, role->arn, role->session, role->token_file, to, problem);
 	} else if (role->from == NULL && role->source == NULL) {
-		snprintf(
-		    problem, BROKER_PROBLEM_BYTES,
-		    "the profile %.60s has role_arn, and does not say by whose credentials it is taken: add source_profile "
-		    "or credential_source",
-		    profile);
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "the profile %.40s has role_arn: add source_profile or credential_source", profile);
 	} else if (role->from != NULL && strcmp(role->from, profile) != 0 && has_entry(role->from, "role_arn")) {
 		snprintf(problem, BROKER_PROBLEM_BYTES,
-		         "the profile %.40s takes its role by the role of %.40s, which is one too many here: use "
-		         "credential_process",
-		         profile, role->from);
+		         "the profile %.30s takes its role by the role of %.30s, one too many: use credential_process", profile,
+		         role->from);
 	} else if (role->from != NULL ? plain_fetch(role->from, &base, problem)
 	                              : source_fetch(keychain, role->source, &base, problem)) {
 		good = assume(keychain, profile, role->arn, &base, to, problem);

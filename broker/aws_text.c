@@ -138,7 +138,7 @@ bool aws_is_throttled(const char *code)
 
 static aws_entry judge_failed(const char *code, const char *text, bool is_ours, char problem[BROKER_PROBLEM_BYTES])
 {
-	code = code == NULL ? "failed" : code;
+	code = code == NULL || code[0] == '\0' ? "failed" : code;
 	snprintf(problem, BROKER_PROBLEM_BYTES, "%.80s%s%.160s", code, text == NULL ? "" : ": ", text == NULL ? "" : text);
 	make_printable(problem);
 	return is_ours && !aws_is_throttled(code) ? AWS_ENTRY_WRONG : AWS_ENTRY_FAILED;

@@ -82,7 +82,7 @@ aws_result sqs_find(aws_client *client, const char *queue, char **url, char prob
 		    "there is no queue %.80s in this account and region: create it (another account's is named by its URL)",
 		    queue);
 	} else {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "cannot find the queue %.80s: %.140s", queue, call.problem);
+		snprintf(problem, BROKER_PROBLEM_BYTES, "cannot find the queue %.50s: %.170s", queue, call.problem);
 	}
 	aws_call_clear(&call);
 	return result;

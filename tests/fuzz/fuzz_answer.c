@@ -4,13 +4,14 @@
  * Whatever it sends: a request that was sent is never taken for unsent; an answer has a status, a
  * body within its bounds, and a wait that is -1 or more than nothing; what is stored of it is text
  * and JSON. tests/fuzz/test_fuzz.py builds and runs it. Input: the bytes on the connection; or,
- * after 'r', a number to wait that comes out as it went in.
+ * after 'r', a number to wait that comes out as it went in; after 'd', a date that does.
  */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fuzz.h"
@@ -103,6 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	input in = {data, size};
 	char number[160] = "";
 	uint64_t seconds = 0;
+	time_t date = 0;
 	http_call call;
 
 	must(client != NULL);
@@ -111,6 +113,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		seconds = take_number(&in) >> (take_byte(&in) & 63);
 		snprintf(number, sizeof number, "HTTP/1.1 503 Busy\r\nRetry-After: %" PRIu64 "\r\nContent-Length: 0\r\n\r\n",
 		         seconds);
+	} else if (size > 0 && data[0] == 'd') {
+		struct tm utc;
+		take_byte(&in);
+		date = (time_t)(take_number(&in) % UINT64_C(253370764800)) + 1; /* to the end of year 9998 */
+		must(gmtime_r(&date, &utc) != NULL);
+		must(strftime(number, sizeof number,
+		              "HTTP/1.1 403 No\r\nDate: %a, %d %b %Y %H:%M:%S GMT\r\nContent-Length: 0\r\n\r\n", &utc) > 0);
 	}
 	http_call *done = number[0] != '\0' ? call_with(client, &call, number, strlen(number))
 	                                    : call_with(client, &call, (const char *)data, size);
@@ -120,6 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	} else {
 		check_problem(&call);
 	}
+	must(date == 0 || call.date_s == (int64_t)date);
 	if (number[0] != '\0' && seconds > 0 && seconds < UINT32_MAX) {
 		must(call.retry_after_ms == (int64_t)seconds * 1000);
 	}

@@ -33,6 +33,8 @@ TARGETS = {
     "event": ["relay/row.c", "relay/event.c", "relay/envelope.c", "relay/route.c", "service/memory.c", "service/config.c", "service/config_apply.c"],
     "answer": ["service/http_client.c", "consume/http_request.c", "consume/json_text.c", "consume/arena.c"],
     "moment": ["cli/moment.c"],
+    "aws": ["broker/aws_text.c", "broker/aws_profile.c"],
+    "sqs": ["consume/sqs_message.c", "consume/delivery.c", "broker/sqs.c", "broker/aws_attributes.c"],
 }  # fmt: skip
 SANITIZERS = ["-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
 # lib/http's http.h and service's have one name: which one is meant is for the order to say.
