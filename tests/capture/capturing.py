@@ -8,7 +8,6 @@ import shutil
 import subprocess
 
 import psycopg2
-import pytest
 
 from contract.calls import run
 from harness.postgres import ROOT, Postgres, find_bindir, unprivileged, wait_until
@@ -97,8 +96,6 @@ def steps_by_thing(events, firsts_only=True):
 
 def standby_of(primary):
     """A hot standby, without a slot for it and without synchronised slots."""
-    if not (primary.bindir / "pg_basebackup").exists():
-        pytest.skip(f"NOT TESTED here: {primary.bindir} has no pg_basebackup")
     server = Postgres(copy_of=primary, settings=LOGICAL)
     signal = server.data / "standby.signal"
     signal.touch()

@@ -127,6 +127,14 @@ def wait_until(condition, what, patience_s=PATIENCE_S):
         time.sleep(0.01)
 
 
+def copy_what_is_there(source, target):
+    """Of a server that runs files come and go."""
+    try:
+        return shutil.copy2(source, target)
+    except FileNotFoundError:
+        return target
+
+
 def children_of(pid):
     """Those that run. A thread's children are told by a file of its own; to look through all processes takes a hundred times as long."""
     try:
@@ -228,6 +236,9 @@ class Postgres:
     def copy(self, server):
         """The data of a server that runs; what was there is gone."""
         shutil.rmtree(self.data, ignore_errors=True)
+        if not (self.bindir / "pg_basebackup").exists():
+            self.copy_by_hand(server)
+            return
         done = subprocess.run(
             [str(self.bindir / "pg_basebackup"), "-D", str(self.data), "-d", server.dsn(), "-c", "fast", "-X", "stream", "--no-sync"],
             capture_output=True,
@@ -240,6 +251,28 @@ class Postgres:
         )
         if done.returncode != 0:
             raise RuntimeError(f"pg_basebackup failed:\n{done.stdout}{done.stderr}")
+
+    def copy_by_hand(self, server):
+        """As pg_basebackup does it (manual, "Making a Base Backup Using the Low Level API"), for a server without its programs for clients."""
+        begin, end = "pg_backup_start('copy', true)", "pg_backup_stop(false)"
+        if self.version < 15:
+            begin, end = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
+        left_out = shutil.ignore_patterns("postmaster.pid", "postmaster.opts", "pg_replslot", "pgsql_tmp*")
+        connection = server.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT {begin}")
+            shutil.copytree(server.data, self.data, ignore=left_out, copy_function=copy_what_is_there)
+            cursor.execute(f"SELECT labelfile AS label, pg_current_wal_lsn() AS lsn FROM {end}")
+            label = cursor.fetchone().label
+            # The log up to here, which the copy needs to become whole.
+            shutil.copytree(server.data / "pg_wal", self.data / "pg_wal", dirs_exist_ok=True, copy_function=copy_what_is_there)
+        connection.close()
+        (self.data / "backup_label").write_text(label)
+        (self.data / "pg_replslot").mkdir()
+        self.data.chmod(0o700)
+        user = unprivileged()[1]
+        for path in (self.data, *self.data.rglob("*")) if user else ():
+            os.chown(path, user.pw_uid, user.pw_gid)
 
     def configure(self):
         lines = [
