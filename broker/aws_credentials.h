@@ -2,8 +2,9 @@
 /*
  * aws_credentials.h: as whom to call AWS. As its SDKs look for it, the first that is there: the
  * environment; a web identity (STS AssumeRoleWithWebIdentity); the shared file (keys, a program, a
- * role by STS AssumeRole); the container's endpoint (ECS, EKS Pod Identity); the machine's role (EC2, IMDSv2). They are read again before
- * they expire, so that what is rotated needs no restart. Used by aws.c alone.
+ * role by STS AssumeRole); the container's endpoint (ECS, EKS Pod Identity); the machine's role
+ * (EC2, IMDSv2). They are read again before they expire, so that what is rotated needs no restart.
+ * Used by aws.c alone.
  */
 #pragma once
 

@@ -101,8 +101,9 @@ struct source {
 	int64_t delete_at_ms;
 	errand *errands;
 	size_t calls[CALL_KINDS];
-	errand *lost;                       /* calls to receive that are to be made again as they were, singly linked */
-	char attempt[AWS_SHA256_HEX_BYTES]; /* with a number, the id of an attempt; "": there is none */
+	errand *lost; /* receives to be made again as they were, singly linked */
+	/* with a number, the id of an attempt; "": there is none */
+	char attempt[AWS_SHA256_HEX_BYTES];
 	uint64_t attempts;
 	size_t receives_wanted;
 	uint64_t serial;
@@ -231,8 +232,8 @@ static size_t calls_of_all(const source *source)
 
 /*
  * Is the answer lost of a call that may have been done? Then nobody gets what it was to bring, nor
- * the rest of its groups: it is to be made again. Not without end where the server answers each time
- * that it fails: others may be well.
+ * the rest of its groups: it is to be made again. Not without end where the server answers each
+ * time that it fails: others may be well.
  */
 static bool keep_lost(source *source, errand *errand)
 {
@@ -255,7 +256,7 @@ static bool is_known(const source *source, const errand *errand)
 	return service_now_ms() - errand->started_ms < (visibility_ms < ATTEMPT_MS ? visibility_ms : ATTEMPT_MS);
 }
 
-/* Makes lost calls again, as many as may be; those that are too old are dropped. False: none goes. */
+/* Makes lost calls again, as many as may be, but for those that are too old. False: none goes. */
 static bool receive_again(source *source)
 {
 	bool goes = true;
@@ -413,7 +414,7 @@ static void take_received(source *source, const errand *errand)
 		return;
 	}
 	succeed(source);
-	/* Of what came the first time already, the visibility may have begun then. It is extended next. */
+	/* Of what came the first time already visibility may have begun then: it is extended next. */
 	int64_t now_ms = service_now_ms(), third_ms = source->settings.visibility_ms / 3;
 	int64_t touched_ms = errand->is_again ? now_ms - third_ms : now_ms;
 	json_array_foreach(messages, at, each)

@@ -119,16 +119,14 @@ def test_the_key_is_the_group_unless_the_relay_made_it_up(server, door, queue, t
 def test_what_a_member_had_that_ended_comes_again_in_its_order(server, door, queue, tmp_path, way):
     """From one that was killed when its visibility is over, from one that was closed at once."""
     fill(server, queue, 1, 20)
-    with opened(door, queue, tmp_path, visibility="10s") as source:
+    with opened(door, queue, tmp_path, visibility="10s" if way == "killed" else "10m") as source:
         found = source.collect(10)
         source.acknowledge(found[:3])
         wait_until(lambda: source.keep_alive() and sum(server.counts(queue)) == 17, "the deletions")
         source.kill() if way == "killed" else source.close()
-    began = time.monotonic()
     with opened(door, queue, tmp_path) as source:
         found = collect_all(source, 17)
         assert payloads(found) == texts(4, 20)
-        assert way == "killed" or time.monotonic() - began < 9
         source.close()
     assert server.counts(queue) == (0, 0)
 
@@ -185,9 +183,9 @@ def test_a_message_that_cannot_be_extended_takes_its_group_along_and_no_other(se
         answer["Failed"] = [{"Id": first["Id"], "SenderFault": True, "Code": "InvalidParameterValue", "Message": "Total VisibilityTimeout is beyond the limit"}]
 
     server.publish(queue, [(f"{group}{n}", group, {}) for n in range(3) for group in "ab"])
-    door.edit("ChangeMessageVisibilityBatch", refused)
     with opened(door, queue, tmp_path, visibility="10s") as source:
         source.collect(6)
+        door.edit("ChangeMessageVisibilityBatch", refused)
         assert "3 messages" in source.until("lost")["problem"]
         assert door.calls("ChangeMessageVisibilityBatch")
 
@@ -261,9 +259,9 @@ def test_what_a_repeated_receive_brought_is_extended_at_once(server, door, queue
     """Its visibility may have begun with the first one."""
     fill(server, queue, 1, 5)
     door.drop("ReceiveMessage")
-    with opened(door, queue, tmp_path, visibility="60s") as source:
+    with opened(door, queue, tmp_path, visibility="2m") as source:
         source.collect(5)
-        wait_until(lambda: source.keep_alive()["state"] == "ok" and door.calls("ChangeMessageVisibilityBatch"), "the extension", 15)  # of 20 until a third
+        wait_until(lambda: source.keep_alive()["state"] == "ok" and door.calls("ChangeMessageVisibilityBatch"), "the extension", 30)  # of 40 until a third
 
 
 @pytest.mark.parametrize("status, code, tries", [(400, "InvalidParameterValue", 1), (500, "InternalFailure", 5)])
@@ -281,6 +279,20 @@ def test_an_attempt_that_the_queue_does_not_take_again_is_given_up_for_a_new_one
         assert payloads(collect_all(source, 3)) == texts(1, 3)
     ids = attempts(door)
     assert ids.count(ids[0]) == 1 + tries and len(set(ids)) > 1
+
+
+def test_an_attempt_is_not_repeated_when_its_visibility_is_over(server, door, queue, tmp_path):
+    """Others may have its messages by then."""
+    calls = []
+
+    def is_again(request):
+        calls.append(attempt_of(request))
+        return calls[-1] == calls[0]
+
+    fill(server, queue, 1, 3)
+    door.drop("ReceiveMessage", times=1000, when=is_again)
+    with opened(door, queue, tmp_path, visibility="10s") as source:
+        assert payloads(collect_all(source, 3)) == texts(1, 3)
 
 
 def test_a_receive_of_a_queue_without_fifo_has_no_attempt(server, door, plain, tmp_path):
@@ -323,6 +335,15 @@ def test_a_server_that_hangs_is_noticed_and_goes_on_after(server, door, queue, t
         door.thaw()
         source.acknowledge(held)
         assert payloads(collect_all(source, 10)) == texts(11, 20)
+
+
+def test_a_slow_server_only_delays(server, door, queue, tmp_path):
+    fill(server, queue, 1, 30, groups=3)
+    door.delay_s = 0.5
+    with opened(door, queue, tmp_path, visibility="10m") as source:
+        found = collect_all(source, 30)
+        source.close()
+    assert sorted(payloads(found)) == sorted(texts(1, 30)) and server.counts(queue) == (0, 0)
 
 
 def test_a_missing_queue_is_named_and_used_when_it_is_there(server, door, tmp_path):

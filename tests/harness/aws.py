@@ -54,6 +54,7 @@ class Door:
         self.port, self.remembers = port or free_port(), remembers
         self.requests, self.rules, self.lock = [], [], threading.Lock()
         self.ahead_s = 0  # of its clock
+        self.delay_s = 0  # before each answer
         self.frozen = threading.Event()
         self.frozen.set()
         door = self
@@ -149,6 +150,7 @@ class Door:
             with self.lock:
                 self.requests.append(request)
         self.frozen.wait()
+        time.sleep(self.delay_s)
         refusal = self.refusal(request) if self.keys else None
         rule = None if refusal else self.rule(request, target, "status")
         if refusal is None and rule is not None and rule["before"]:

@@ -93,11 +93,17 @@ def test_what_can_be_no_group_is_hashed_and_an_event_without_an_aggregate_is_a_g
 
 
 def test_many_go_ten_to_a_call(server, door, sink, queue):
-    sent = [sink.send(queue, json.dumps({"n": n}), key=str(n)) for n in range(BURST)]
-    results = results_of(sink, BURST)
+    sent = together(sink, queue, [json.dumps({"n": n}) for n in range(100)])
+    results = results_of(sink, 100)
     assert {result["verdict"] for result in results.values()} == {"delivered"} and set(results) == set(sent)
-    assert len(door.calls("SendMessageBatch")) < BURST / 3
-    assert sorted(json.loads(body)["n"] for body in bodies(server.take(queue))) == list(range(BURST))
+    assert len(door.calls("SendMessageBatch")) == 10
+    assert sorted(json.loads(body)["n"] for body in bodies(server.take(queue))) == list(range(100))
+
+
+def test_a_slow_server_only_delays(door, sink, queue):
+    door.delay_s = 0.5
+    sent = together(sink, queue, ["{}"] * 50)
+    assert {each: result["verdict"] for each, result in results_of(sink, 50).items()} == dict.fromkeys(sent, "delivered")
 
 
 def test_more_than_ten_headers_share_the_tenth_attribute(server, sink):
@@ -288,7 +294,7 @@ def test_a_stuck_server_makes_an_event_unavailable_within_the_timeout_and_later_
         event_id = str(uuid.uuid4())
         result = sink.deliver(queue, event_id=event_id, key="k")
         assert result["verdict"] == "unavailable" and result["problem"]
-        assert time.monotonic() - start < TIMEOUT_S + 2
+        assert time.monotonic() - start < TIMEOUT_S + 15  # of those for which it is stuck
     finally:
         server.resume()
     wait_until(lambda: sink.deliver(queue, event_id=event_id, key="k")["verdict"] == "delivered", "the server's return")
