@@ -29,7 +29,7 @@ from .capturing import (
     stored,
 )
 
-PATIENCE_S = 120  # Java starts, beside everything else
+PATIENCE_S = 300  # as wherever Java starts beside everything else: twice in a test, six seconds of a CPU each time
 
 
 @pytest.fixture(autouse=True)

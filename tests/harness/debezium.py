@@ -13,10 +13,11 @@ import uuid
 import pytest
 
 from .broker import Broker, program
-from .postgres import clean_environment
+from .postgres import clean_environment, wait_until
 
 HERE = pathlib.Path(__file__).parent / "debezium"
 FETCH_S = 900  # the first time
+WHOLE = b"\xac\xedx"  # how a serialized map of Java begins, and its last byte
 
 
 def run(words):
@@ -100,6 +101,9 @@ class Debezium(Broker):
         return [program("java", "default-jre-headless"), *self.java_options, "-Djava.awt.headless=true", "-cp", f"{self.jars}:{self.jars}/*", "Capture", self.directory / "properties"]
 
     def launch(self, command, environment=None):
+        if self.sent_file.exists() and not self.sent_file.read_bytes().endswith(b"\n"):
+            with open(self.sent_file, "ab") as sent:  # a line that a kill cut off: the next one is not to be its end
+                sent.write(b"\n")
         with open(self.sent_file, "ab") as sent, open(self.log, "ab") as log:
             return subprocess.Popen(
                 [str(word) for word in command], stdout=sent, stderr=log, stdin=subprocess.DEVNULL, env=self.environment(), cwd=self.directory
@@ -107,6 +111,20 @@ class Debezium(Broker):
 
     def is_ready(self):
         return True
+
+    def kill(self):
+        """Not while it writes its offsets: a file that is half written is none, and it would read the whole table again. Kafka's topic is always whole."""
+        wait_until(self.is_paused_whole, "whole offsets")
+        super().kill()
+
+    def is_paused_whole(self):
+        self.pause()
+        offsets = pathlib.Path(self.properties["offset.storage.file.filename"])
+        data = offsets.read_bytes() if offsets.exists() else WHOLE
+        if data.startswith(WHOLE[:2]) and data.endswith(WHOLE[-1:]):
+            return True
+        self.resume()
+        return False
 
     def sent(self):
         """What it has sent in all its lives, heartbeats left out. A line that a kill cut off is none: it was not processed, and comes again."""
