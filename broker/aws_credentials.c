@@ -435,7 +435,7 @@ static bool source_fetch(aws_keychain *keychain, const char *source, aws_credent
 	if (strcmp(source, "EcsContainer") == 0 && container_there(keychain)) {
 		return container_fetch(keychain, to, problem);
 	}
-	if (strcmp(source, "Ec2InstanceMetadata") == 0) {
+	if (strcmp(source, "Ec2InstanceMetadata") == 0 && machine_there(keychain)) {
 		return machine_fetch(keychain, to, problem);
 	}
 	snprintf(problem, BROKER_PROBLEM_BYTES,

@@ -210,7 +210,8 @@ def test_a_role_is_taken_by_an_instances_credentials_and_though_the_clock_is_wro
     config = write_config(tmp_path / "config", default={"role_arn": ROLE, "credential_source": "Ec2InstanceMetadata"})
     with aws.Door(assume_role(issuer, seen), {}, service="sts") as sts, aws.Door(Machine(Issuer(sts)), {}) as imds:
         sts.ahead_s = 3600
-        with play(AWS_CONFIG_FILE=config, AWS_ENDPOINT_URL_STS=sts.url, AWS_EC2_METADATA_SERVICE_ENDPOINT=imds.url) as sink:
+        where = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": imds.url, "AWS_EC2_METADATA_DISABLED": None}
+        with play(AWS_CONFIG_FILE=config, AWS_ENDPOINT_URL_STS=sts.url, **where) as sink:
             delivered(sink)
     assert len(seen) == 1 and len(sts.requests) == 2 and set(seen[0]) == {"Action", "Version", "RoleArn", "RoleSessionName"}
 
@@ -238,7 +239,7 @@ def test_what_sts_refuses_to_give_out_is_said_with_its_words(play, tmp_path):
     ({"role_arn": ROLE}, "add source_profile or credential_source"), ({"role_arn": ROLE, "source_profile": "base", "mfa_serial": "x"}, "mfa_serial"),
     ({"role_arn": ROLE, "source_profile": "other"}, "one too many"), ({"role_arn": ROLE, "source_profile": "absent"}, "for the profile absent"),
     ({"role_arn": ROLE, "credential_source": "Moon"}, "credential_source = Moon"), ({"role_arn": ROLE, "credential_source": "EcsContainer"}, "gives none"),
-    ({"role_arn": ROLE, "credential_source": "Environment"}, "gives none"),
+    ({"role_arn": ROLE, "credential_source": "Environment"}, "gives none"), ({"role_arn": ROLE, "credential_source": "Ec2InstanceMetadata"}, "gives none"),
 ])
 def test_a_profile_that_cannot_be_followed_says_what_to_do(play, tmp_path, shop, said):
     config = write_config(tmp_path / "config", default=shop, other={"role_arn": ROLE, "source_profile": "base"}, base={"aws_access_key_id": "A", "aws_secret_access_key": "B"})
