@@ -26,16 +26,6 @@ enum {
 
 /* ---- where it is */
 
-static const config_entry *entry_of(const config_section *section, const char *name)
-{
-	for (size_t i = 0; i < section->entry_count; i++) {
-		if (strcmp(section->entries[i].name, name) == 0) {
-			return &section->entries[i];
-		}
-	}
-	return NULL;
-}
-
 static const char *from_environment(const char *name)
 {
 	const char *value = getenv(name);
@@ -98,16 +88,16 @@ bool aws_address_read(const config *config, const config_section *section, const
 		*problem = config_problem(config, section, NULL,
 		                          "option region is missing: neither AWS_REGION nor ~/.aws/config says it either");
 	} else if (!is_region(address->region)) {
-		*problem = config_problem(config, section, entry_of(section, "region"),
+		*problem = config_problem(config, section, config_entry_of(section, "region"),
 		                          "'%s' is no region: one looks like eu-central-1", address->region);
 	} else if (options->ca_file != NULL && access(options->ca_file, R_OK) != 0) {
-		*problem = config_problem(config, section, entry_of(section, "ca_file"), "cannot read %s: %s", options->ca_file,
-		                          strerror(errno));
+		*problem = config_problem(config, section, config_entry_of(section, "ca_file"), "cannot read %s: %s",
+		                          options->ca_file, strerror(errno));
 	} else {
 		const char *end = strncmp(address->region, "cn-", 3) == 0 ? ".cn" : "";
 		char *standard = memory_format("https://%s.%s.amazonaws.com%s", service_name, address->region, end);
 		if (!url_read(options->url != NULL ? options->url : standard, address)) {
-			*problem = config_problem(config, section, entry_of(section, "url"),
+			*problem = config_problem(config, section, config_entry_of(section, "url"),
 			                          "'%s' is no endpoint: write https://HOST or https://HOST:PORT", options->url);
 		}
 		free(standard);

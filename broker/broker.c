@@ -15,16 +15,6 @@
 #define HOSTS_MAX 64
 #define PASSWORD_BYTES_MAX 4096
 
-static const config_entry *entry_of(const config_section *section, const char *name)
-{
-	for (size_t i = 0; i < section->entry_count; i++) {
-		if (strcmp(section->entries[i].name, name) == 0) {
-			return &section->entries[i];
-		}
-	}
-	return NULL;
-}
-
 static int hex_digit(char c)
 {
 	return c >= '0' && c <= '9'   ? c - '0'
@@ -214,7 +204,7 @@ static bool credentials_read(const config *config, const config_section *section
                              broker_address *address, char **problem)
 {
 	if (options->user != NULL && address->user != NULL) {
-		*problem = config_problem(config, section, entry_of(section, "user"),
+		*problem = config_problem(config, section, config_entry_of(section, "user"),
 		                          "the url names a user already: leave one of them out");
 		return false;
 	}
@@ -223,15 +213,15 @@ static bool credentials_read(const config *config, const config_section *section
 	}
 	int sources = (options->password != NULL) + (options->password_file != NULL) + (address->password != NULL);
 	if (sources > 1) {
-		*problem = config_problem(config, section,
-		                          entry_of(section, options->password_file == NULL ? "password" : "password_file"),
-		                          "the password is given twice (url, password, password_file): leave one");
+		*problem = config_problem(
+		    config, section, config_entry_of(section, options->password_file == NULL ? "password" : "password_file"),
+		    "the password is given twice (url, password, password_file): leave one");
 		return false;
 	}
 	if (options->password_file != NULL) {
 		errno = 0;
 		if (!password_read(options->password_file, &address->password)) {
-			*problem = config_problem(config, section, entry_of(section, "password_file"),
+			*problem = config_problem(config, section, config_entry_of(section, "password_file"),
 			                          "cannot read a line of %s: %s", options->password_file, strerror(errno));
 			return false;
 		}
@@ -244,8 +234,8 @@ static bool file_there(const config *config, const config_section *section, cons
                        char **problem)
 {
 	if (path != NULL && access(path, R_OK) != 0) {
-		*problem =
-		    config_problem(config, section, entry_of(section, name), "cannot read %s: %s", path, strerror(errno));
+		*problem = config_problem(config, section, config_entry_of(section, name), "cannot read %s: %s", path,
+		                          strerror(errno));
 		return false;
 	}
 	return true;
@@ -260,7 +250,7 @@ static bool tls_read(const config *config, const config_section *section, const 
 	for (size_t i = 0; i < 3; i++) {
 		if (paths[i] != NULL && !address->tls) {
 			*problem =
-			    config_problem(config, section, entry_of(section, names[i]),
+			    config_problem(config, section, config_entry_of(section, names[i]),
 			                   "the url says that there is no TLS: write %s:// instead of %s://, or leave %s out",
 			                   scheme->tls, scheme->plain, names[i]);
 			return false;
@@ -271,7 +261,7 @@ static bool tls_read(const config *config, const config_section *section, const 
 	}
 	if ((options->certificate_file == NULL) != (options->key_file == NULL)) {
 		const char *given = options->certificate_file == NULL ? "key_file" : "certificate_file";
-		*problem = config_problem(config, section, entry_of(section, given),
+		*problem = config_problem(config, section, config_entry_of(section, given),
 		                          "certificate_file and key_file belong together: give both");
 		return false;
 	}
@@ -303,7 +293,7 @@ bool broker_address_read(const config *config, const config_section *section, co
 	*problem = NULL;
 	if (address != NULL && !url_read(options->url, scheme, address)) {
 		*problem =
-		    config_problem(config, section, entry_of(section, "url"),
+		    config_problem(config, section, config_entry_of(section, "url"),
 		                   "not of the form %s://[user[:password]@]host[:port][,host[:port]...]%s, or %s:// with TLS",
 		                   scheme->plain, scheme->has_path ? "[/path]" : "", scheme->tls);
 	} else if (address != NULL && credentials_read(config, section, options, address, problem) &&

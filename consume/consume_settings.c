@@ -54,16 +54,6 @@ typedef struct look {
 	char *problems; /* NULL: none so far */
 } look;
 
-static const config_entry *entry_of(const look *look, const char *name)
-{
-	for (size_t i = 0; i < look->section->entry_count; i++) {
-		if (strcmp(look->section->entries[i].name, name) == 0) {
-			return &look->section->entries[i];
-		}
-	}
-	return NULL;
-}
-
 /* Says what is wrong with an option (NULL: with the section). */
 __attribute__((format(printf, 3, 4))) static void refuse(look *look, const char *option, const char *format, ...)
 {
@@ -73,8 +63,9 @@ __attribute__((format(printf, 3, 4))) static void refuse(look *look, const char 
 	va_start(arguments, format);
 	vsnprintf(text, sizeof text, format, arguments);
 	va_end(arguments);
-	config_problem_add(&look->problems, config_problem(look->config, look->section,
-	                                                   option == NULL ? NULL : entry_of(look, option), "%s", text));
+	config_problem_add(&look->problems,
+	                   config_problem(look->config, look->section,
+	                                  option == NULL ? NULL : config_entry_of(look->section, option), "%s", text));
 }
 
 static void find_class(look *look)
@@ -161,7 +152,7 @@ static void check_handler(look *look)
 		return;
 	}
 	for (const config_option *option = consume_options; option->name != NULL; option++) {
-		if (entry_of(look, option->name) != NULL && option->applies != NULL &&
+		if (config_entry_of(look->section, option->name) != NULL && option->applies != NULL &&
 		    strcmp(option->applies, has_handler ? "handler" : "endpoint") != 0) {
 			refuse(look, option->name, "%s: only with %s", option->name, option->applies);
 			return;
@@ -197,8 +188,8 @@ static void check_numbers(look *look)
 	const settings *settings = look->settings;
 
 	if (settings->batch > settings->prefetch) {
-		refuse(look, entry_of(look, "batch") != NULL ? "batch" : "prefetch", "batch: is more than prefetch (%lld)",
-		       (long long)settings->prefetch);
+		refuse(look, config_entry_of(look->section, "batch") != NULL ? "batch" : "prefetch",
+		       "batch: is more than prefetch (%lld)", (long long)settings->prefetch);
 	} else if (settings->retry_first_ms > settings->retry_most_ms) {
 		refuse(look, "retry_first", "retry_first: is more than retry_most");
 	} else if (settings->dead_topic != NULL && settings->class->publish == NULL) {

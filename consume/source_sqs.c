@@ -57,16 +57,6 @@ static const config_option options[] = {
 	{0}};
 /* clang-format on */
 
-static const config_entry *entry_of(const config_section *section, const char *name)
-{
-	for (size_t i = 0; i < section->entry_count; i++) {
-		if (strcmp(section->entries[i].name, name) == 0) {
-			return &section->entries[i];
-		}
-	}
-	return NULL;
-}
-
 typedef enum call_kind {
 	CALL_RECEIVE,
 	CALL_DELETE,
@@ -821,7 +811,7 @@ static char *sqs_note(const config *config, const config_section *section)
 	}
 	if (!sqs_is_fifo(sqs_name(settings.queue))) {
 		config_problem_add(&notes,
-		                   config_problem(config, section, entry_of(section, "queue"),
+		                   config_problem(config, section, config_entry_of(section, "queue"),
 		                                  "a queue without FIFO has no order: messages of one key are applied as "
 		                                  "they come, by all members at the same time"));
 	}

@@ -14,16 +14,6 @@ enum {
 	SINKS_MAX = 8
 };
 
-static const config_entry *entry_of(const config_section *section, const char *name)
-{
-	for (size_t i = 0; i < section->entry_count; i++) {
-		if (strcmp(section->entries[i].name, name) == 0) {
-			return &section->entries[i];
-		}
-	}
-	return NULL;
-}
-
 static bool find_sink(const config *config, const config_section *section, relay_settings *settings, char **problem)
 {
 	settings->sink = sink_find(settings->sink_name);
@@ -32,7 +22,7 @@ static bool find_sink(const config *config, const config_section *section, relay
 	}
 	const char *library = broker_left_out(settings->sink_name);
 	if (library != NULL) {
-		*problem = config_problem(config, section, entry_of(section, "sink"),
+		*problem = config_problem(config, section, config_entry_of(section, "sink"),
 		                          "this pgonce was built without %s: install %s and build it again",
 		                          settings->sink_name, library);
 		return false;
@@ -43,7 +33,7 @@ static bool find_sink(const config *config, const config_section *section, relay
 		free(names);
 		names = longer;
 	}
-	*problem = config_problem(config, section, entry_of(section, "sink"), "there is no sink '%s'; there are: %s",
+	*problem = config_problem(config, section, config_entry_of(section, "sink"), "there is no sink '%s'; there are: %s",
 	                          settings->sink_name, names);
 	free(names);
 	return false;
@@ -55,7 +45,7 @@ static bool read_source(const config *config, const config_section *section, rel
 	    settings->ce_source != NULL ? memory_copy(settings->ce_source) : memory_format("/pgonce/%s", section->name);
 	for (const char *at = settings->source; *at != '\0'; at++) {
 		if ((unsigned char)*at <= ' ' || (unsigned char)*at >= 0x7f) {
-			*problem = config_problem(config, section, entry_of(section, "ce_source"),
+			*problem = config_problem(config, section, config_entry_of(section, "ce_source"),
 			                          "must be a URI reference: printable ASCII without spaces; '%s' is none",
 			                          settings->source);
 			return false;
@@ -70,8 +60,8 @@ static bool check_waits(const config *config, const config_section *section, con
 	if (settings->retry_first_ms <= settings->retry_most_ms) {
 		return true;
 	}
-	const config_entry *entry = entry_of(section, "retry_first");
-	*problem = config_problem(config, section, entry != NULL ? entry : entry_of(section, "retry_most"),
+	const config_entry *entry = config_entry_of(section, "retry_first");
+	*problem = config_problem(config, section, entry != NULL ? entry : config_entry_of(section, "retry_most"),
 	                          "the first wait is longer than the longest: retry_first is at most retry_most");
 	return false;
 }
@@ -119,7 +109,7 @@ bool relay_settings_read(const config *config, const config_section *section, re
 	}
 	good = look(check_names(config, section, settings.sink, &own), &problems, &own) && good;
 	const bool is_webhook = settings.sink != NULL && strcmp(settings.sink->name, "webhook") == 0;
-	const config_entry *url = is_webhook ? entry_of(section, "url") : NULL;
+	const config_entry *url = is_webhook ? config_entry_of(section, "url") : NULL;
 	good = look(routes_read(config, section, url == NULL ? "{topic}" : url->value, &settings.routes, &own), &problems,
 	            &own) &&
 	       good;

@@ -101,16 +101,6 @@ typedef struct place {
 	const config_entry *entry;
 } place;
 
-static const config_entry *find_entry(const config_section *section, const char *name)
-{
-	for (size_t i = 0; i < section->entry_count; i++) {
-		if (strcmp(section->entries[i].name, name) == 0) {
-			return &section->entries[i];
-		}
-	}
-	return NULL;
-}
-
 static char *add_secret(sink *sink, place place, const char *text)
 {
 	if (sink->key_count == KEYS_MAX) {
@@ -271,7 +261,7 @@ static void note_origin(sink *sink, const char *url, const char **first)
 
 static char *read_destinations(sink *sink, const config *config, const config_section *section)
 {
-	const config_entry *url = find_entry(section, "url");
+	const config_entry *url = config_entry_of(section, "url");
 	const char *first = NULL;
 	char *problem = NULL;
 
@@ -334,7 +324,7 @@ static char *check_files(const sink *sink, const config *config, const config_se
 
 	for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
 		if (paths[i] != NULL && access(paths[i], R_OK) != 0) {
-			return config_problem(config, section, find_entry(section, names[i]), "cannot read %s: %s", paths[i],
+			return config_problem(config, section, config_entry_of(section, names[i]), "cannot read %s: %s", paths[i],
 			                      strerror(errno));
 		}
 	}
@@ -362,7 +352,7 @@ static bool read_options(const config *config, const config_section *section, si
 	}
 	if (*problem == NULL && (made->certificate_file == NULL) != (made->key_file == NULL)) {
 		*problem = config_problem(config, section,
-		                          find_entry(section, made->key_file == NULL ? "certificate_file" : "key_file"),
+		                          config_entry_of(section, made->key_file == NULL ? "certificate_file" : "key_file"),
 		                          "certificate_file and key_file are given together, or neither is");
 	}
 	if (*problem == NULL) {

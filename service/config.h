@@ -108,6 +108,8 @@ bool config_apply(const config *config, const config_section *section, const con
  */
 bool config_known(const config *config, const config_section *section, const config_option *const *tables,
                   size_t table_count, char **problem);
+/* The section's first entry of that name; NULL: it has none. */
+const config_entry *config_entry_of(const config_section *section, const char *name);
 /*
  * A problem with an entry or section of the config, worded like all others: "pgonce.conf:12: [relay
  * orders] url: ...". Free it.

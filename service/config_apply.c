@@ -83,6 +83,16 @@ static bool store(const config_option *option, const char *text, void *target, c
 
 /* ---- a section by a table */
 
+const config_entry *config_entry_of(const config_section *section, const char *name)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		if (strcmp(section->entries[i].name, name) == 0) {
+			return &section->entries[i];
+		}
+	}
+	return NULL;
+}
+
 /* The section's entry of that name, or that of what comes before the first section. */
 static const config_entry *find_entry(const config *config, const config_section *section, const char *name,
                                       const config_section **found_in)
@@ -90,11 +100,10 @@ static const config_entry *find_entry(const config *config, const config_section
 	const config_section *const places[] = {section, config_find(config, "", "")};
 
 	for (size_t i = 0; i < 2; i++) {
-		for (size_t j = 0; j < places[i]->entry_count; j++) {
-			if (strcmp(places[i]->entries[j].name, name) == 0) {
-				*found_in = places[i];
-				return &places[i]->entries[j];
-			}
+		const config_entry *entry = config_entry_of(places[i], name);
+		if (entry != NULL) {
+			*found_in = places[i];
+			return entry;
 		}
 	}
 	return NULL;
