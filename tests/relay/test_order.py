@@ -59,8 +59,8 @@ def test_order_holds_with_failures_and_restarts(db, tmp_path, endpoint):
     relay = Relay(tmp_path, db.dsn(), **webhook(endpoint, batch=40, retry_first="10ms", retry_most="50ms", attempts=100000))
     for round_ in range(6):
         with relay:
-            emit(db.connect(), 200, first=round_ * 200, aggregate="(i % 7)::text")
             before = len(accepted)
+            emit(db.connect(), 200, first=round_ * 200, aggregate="(i % 7)::text")
             endpoint.wait_for(lambda _, before=before: len(accepted) >= before + 120, "deliveries")
             if round_ % 3 == 0:
                 relay.kill()
