@@ -101,7 +101,7 @@ def code_of(call):
 def run(connection, query, *values):
     with connection.cursor() as cursor:
         cursor.execute(query, values or None)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
 
 
 def upgrade_script(version):

@@ -220,7 +220,7 @@ def call_as(connection, text, tenant):
 def run(connection, query, values=None):
     with connection.cursor() as cursor:
         cursor.execute(query, values)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
 
 
 @pytest.mark.parametrize("login", LOGINS)

@@ -32,8 +32,7 @@ END $$"""
 
 @pytest.fixture(scope="module")
 def managed():
-    """A commit that nobody waits for stays in memory for seconds: what is lost in a crash shows."""
-    with Postgres(fsync=True, settings={"wal_writer_delay": "10s", "wal_writer_flush_after": "0"}) as server:
+    with Postgres(fsync=True) as server:
         admin = server.connect()
         admin.cursor().execute("CREATE ROLE master LOGIN NOSUPERUSER NOCREATEROLE NOCREATEDB")
         admin.close()
@@ -59,7 +58,7 @@ def pgonce(db, tmp_path):
 def run(connection, query, *values):
     with connection.cursor() as cursor:
         cursor.execute(query, values or None)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
 
 
 def test_what_is_taken_is_gone(db):
@@ -105,13 +104,12 @@ def test_doctor_looks_at_all_it_may_and_says_how_the_relay_flushes(db, pgonce):
 def test_what_a_relay_has_flushed_survives_a_crash_though_its_producer_did_not_wait(managed, db, pgonce):
     contract = ContractRelay(db.connect("master"))
     contract.batch()
-    managed.restart()  # the WAL writer has just started to sleep
-    db.close()
-    contract = ContractRelay(db.connect("master"))
-    (event,) = emit(db.connect("master", synchronous_commit="off"))
+    writer, flushing = (db.connect("master", synchronous_commit="off") for _ in range(2))
+    managed.hold_background()
+    (event,) = emit(writer)
     look = contract.look()
     assert look.changed and not look.flushed
-    run(db.connect("master", synchronous_commit="off"), "SELECT once.relay_flush()")
+    run(flushing, "SELECT once.relay_flush()")
     managed.kill()
     db.close()
     managed.start()

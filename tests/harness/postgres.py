@@ -160,6 +160,11 @@ def is_running(pid):
         return False
 
 
+def is_stopped(pid):
+    """By SIGSTOP."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def install_script():
     """The contract as SQL; the tests do not depend on the command."""
     return subprocess.run(
@@ -330,6 +335,30 @@ class Postgres:
         self.stop(mode)
         self.start()
 
+    def hold_background(self):
+        """Stops what writes by itself, until the server is killed: what an asynchronous COMMIT has left in memory stays there, however long a test
+        takes (the WAL writer sleeps for ten seconds at most), and whatever would wake the WAL writer."""
+        connection = self.connect()
+
+        def held(pid):
+            # Stopped where it waits for work: elsewhere it may hold a lock that others want.
+            os.kill(pid, signal.SIGSTOP)
+            wait_until(lambda: is_stopped(pid), "a process to stop")
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT wait_event_type FROM pg_stat_activity WHERE pid = %s", (pid,))
+                if cursor.fetchone()[0] == "Activity":
+                    return True
+            os.kill(pid, signal.SIGCONT)
+            return False
+
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pid FROM pg_stat_activity WHERE backend_type IN ('walwriter', 'background writer', 'checkpointer')")
+            pids = [row.pid for row in cursor.fetchall()]
+        assert len(pids) == 3
+        for pid in pids:
+            wait_until(lambda pid=pid: held(pid), "a writer to wait for work")
+        connection.close()
+
     def kill(self):
         """SIGKILL to every process of the server, as if the machine's power went: no process can tidy up."""
         postmaster = self.process.pid
@@ -419,7 +448,7 @@ class Database:
             self.own = self.connect()
         with self.own.cursor() as cursor:
             cursor.execute(query, values or None)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def row(self, query, *values):
         rows = self.rows(query, *values)

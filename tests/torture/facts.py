@@ -64,7 +64,7 @@ class Database:
     def rows(self, query, *values):
         with self.connection.cursor() as cursor:
             cursor.execute(query, values or None)
-            return [dict(row) for row in cursor.fetchall()] if cursor.description else []
+            return [dict(row) for row in cursor.fetchall()] if cursor.description is not None else []
 
     def value(self, query, *values):
         return next(iter(self.rows(query, *values)[0].values()))
