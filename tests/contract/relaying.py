@@ -105,3 +105,8 @@ def parked(db, relay="r"):
 
 def ids(events):
     return [event.id for event in events]
+
+
+def listed(relay):
+    """The event ids of the next batch, which is then settled."""
+    return [event.event_id for event in relay.batch()]

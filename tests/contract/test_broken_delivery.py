@@ -10,6 +10,7 @@ from . import test_parked as parked
 from . import test_plain_batches as plain
 from . import test_receive_many as many
 from . import test_relay as relay
+from . import test_relay_cluster as cluster
 from . import test_relay_cost as cost
 from .calls import today
 from .test_broken_on_purpose import does_its_plain_work
@@ -106,61 +107,61 @@ BROKEN = {
     "any cluster's progress will do": (
         replace("_relay_own", "AND r.written_by = r.xmin", ""),
         [
-            relay.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again,
+            cluster.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again,
             lambda db: errors.test_a_refusal_names_its_code_the_intent_and_a_hint(db, "P4080"),
         ],
     ),
     "what an operator writes is ours": (
         replace("_relay_row", "CASE WHEN r.written_by = r.xmin THEN pg_current_xact_id()::xid ELSE '0' END", "pg_current_xact_id()::xid"),
-        [relay.test_what_operators_do_does_not_make_another_clusters_relay_our_own],
+        [cluster.test_what_operators_do_does_not_make_another_clusters_relay_our_own],
     ),
     "what is settled is ours": (
         replace("relay_settle", "AND r.written_by = r.xmin", ""),
-        [relay.test_progress_that_is_replaced_under_a_relay_is_not_made_its_own_by_settling],
+        [cluster.test_progress_that_is_replaced_under_a_relay_is_not_made_its_own_by_settling],
     ),
     "what is written within a savepoint is another's": (
         replace("_relay_sign", "r.written_by NOT IN (r.xmin, '0')", "false"),
         [
-            lambda db, change=change: relay.test_a_relay_stays_its_databases_own_whoever_writes_its_row_within_savepoints(db, change)
+            lambda db, change=change: cluster.test_a_relay_stays_its_databases_own_whoever_writes_its_row_within_savepoints(db, change)
             for change in ("settle", "operator")
         ],
     ),
     "progress may be ahead": (
         replace("relay_take", "pg_snapshot_xmax(coalesce(stored.reading, stored.seen)) >", "'0' >"),
-        [relay.test_progress_ahead_of_all_transactions_is_refused],
+        [cluster.test_progress_ahead_of_all_transactions_is_refused],
     ),
     "a refused relay stays locked": (
         replace("relay_take", "PERFORM pg_advisory_unlock(once._relay_lock(relay));", ""),
-        [relay.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again],
+        [cluster.test_a_relay_of_another_cluster_is_refused_and_its_lock_is_free_again],
     ),
     "foreign events keep their xids": (
         replace("_adopt_events", "o.xid >= n.beyond", "false"),
         [
-            relay.test_an_adopted_relay_goes_on_with_what_commits_from_now_on,
-            relay.test_a_new_relay_in_a_restored_database_reads_the_events_that_came_with_it,
+            cluster.test_an_adopted_relay_goes_on_with_what_commits_from_now_on,
+            cluster.test_a_new_relay_in_a_restored_database_reads_the_events_that_came_with_it,
         ],
     ),
     "foreign parked events lose their events": (
         replace("_adopt_events", "UPDATE once.parked_event AS p SET xid = '3'", "UPDATE once.parked_event AS p SET xid = p.xid"),
-        [relay.test_what_was_parked_stays_parked_with_an_adopted_relay],
+        [cluster.test_what_was_parked_stays_parked_with_an_adopted_relay],
     ),
     "what is new takes numbers of old": (
         replace("_adopt_events", "n.last >=", "false AND n.last >="),
         [
-            relay.test_after_adoption_what_is_new_takes_no_number_that_something_of_old_has,
-            relay.test_a_new_relay_in_a_replicated_database_meets_no_two_events_of_one_number,
+            cluster.test_after_adoption_what_is_new_takes_no_number_that_something_of_old_has,
+            cluster.test_a_new_relay_in_a_replicated_database_meets_no_two_events_of_one_number,
         ],
     ),
     "a new relay takes its own open events for foreign": (
         replace("_adopt_events", "o.xid <> n.own", "true"),
-        [relay.test_a_new_relay_leaves_the_events_of_open_transactions_alone],
+        [cluster.test_a_new_relay_leaves_the_events_of_open_transactions_alone],
     ),
     "a relay in use may be dropped": (
         both(
             replace("drop_relay", "NOT pg_try_advisory_xact_lock(once._relay_lock(relay))", "false"),
             replace("relay_adopt", "NOT pg_try_advisory_xact_lock(once._relay_lock(relay))", "false"),
         ),
-        [relay.test_a_relay_in_use_is_not_adopted_or_dropped],
+        [cluster.test_a_relay_in_use_is_not_adopted_or_dropped],
     ),
     "the whole outbox is searched": (
         both(
