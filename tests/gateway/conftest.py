@@ -8,7 +8,7 @@ pytest.register_assert_rewrite("gateway.door", "gateway.load", "harness.openmetr
 
 from harness.upstream import Upstream
 
-from .door import Door
+from .door import PROTOCOLS, Door
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +28,8 @@ def upstream():
 def door(request, database, upstream):
     with Door(database, upstream, request.module.CONFIG, getattr(request.module, "HTTP", "")) as running:
         yield running
+
+
+@pytest.fixture(params=PROTOCOLS)
+def protocol(request):
+    return request.param

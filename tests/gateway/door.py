@@ -5,11 +5,14 @@ import threading
 import time
 import uuid
 
+import pytest
+
 from harness.client import Http1, Response
 from harness.nginx import Nginx
 from harness.postgres import PATIENCE_S, wait_until
 
 TENANT, SCOPE = "acme", "pay"
+PROTOCOLS = ["HTTP/1.1", "HTTP/2"]
 BODY = b'{"amount": 100}'
 JSON = ("Content-Type", "application/json")
 # Finite everywhere: a lost wake-up shows as a failed test, not as one that hangs.
@@ -24,6 +27,11 @@ HTTP = """
 
 def new_key():
     return uuid.uuid4().hex
+
+
+def sorted_cases(table):
+    """The rows of a table of cases, by their names."""
+    return [pytest.param(value, id=name.replace(" ", "-")) for name, value in table.items()]
 
 
 def quoted(key):

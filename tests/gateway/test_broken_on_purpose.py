@@ -14,6 +14,7 @@ from . import test_one_execution as one_execution
 from . import test_protocol as protocol
 from . import test_security as security
 from . import test_server_errors as server_errors
+from . import test_stored as stored
 from . import test_waiting as waiting
 from .door import HTTP, Door
 
@@ -73,9 +74,9 @@ CASES = [
     (NO_BODY, one_execution, "test_a_request_body_of_5_mb_is_compared_whole_from_its_temporary_file", {"chunked": False}),
     (
         DOUBT_RETRIES,
-        protocol,
+        stored,
         "test_a_request_that_left_and_brought_no_whole_answer_is_in_doubt_and_not_run_again",
-        {"protocol": H1, "ending": protocol.ENDS_IN_DOUBT["no answer"]},
+        {"protocol": H1, "ending": stored.ENDS_IN_DOUBT["no answer"]},
     ),
     (RETRIES, one_execution, "test_a_timeout_leaves_doubt_and_a_late_answer_changes_nothing", {}),
     (RETRIES, faults, "test_the_key_of_a_killed_worker_is_running_until_its_lease_ends_and_then_in_doubt", {}),
