@@ -1,10 +1,19 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._close_day(day): closes an open day for new intents: see once._keep_close. No scan under its locks. What waits longer
--- than an instant comes before the lock on the day's table.
+-- than an instant comes before the lock on the day's table. Days close in their order, or 55000: once.start finds a day open by
+-- its table, once.claim by the last day that was closed, and both must find the same.
 CREATE FUNCTION once._close_day(day integer) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
+DECLARE
+    oldest integer;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));    -- once.add_days makes it no more
+    oldest := (SELECT d FROM once._days('once.intent', 'intent_d') AS d LIMIT 1);
+    IF oldest < day THEN
+        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format('pgonce: day %s cannot be closed while day %s is open', day, oldest),
+            DETAIL = 'what is before a closed day counts as closed, too',
+            HINT = format('Close day %s first. once.keep_step and once.retire_day close days in their order.', oldest);
+    END IF;
     UPDATE once.setting AS s SET closed_before = greatest(s.closed_before, day + 1) WHERE s.only_row;
     PERFORM set_config('lock_timeout', '100ms', true);
     EXECUTE format('LOCK TABLE once.intent_d%s IN ACCESS EXCLUSIVE MODE', day);

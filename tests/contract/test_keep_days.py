@@ -178,6 +178,23 @@ def test_an_attempt_under_a_lease_holds_its_day_open(db):
     assert once.claim(key=key).response_body == b"done"
 
 
+def test_a_day_is_not_closed_while_an_earlier_one_is_open(db):
+    """Else some doors would let a new intent of the earlier day run, and others would say that it is expired."""
+    keep = keeper(db)
+    earlier, later = old_day(db), old_day(db) + 1
+    with refused("55000") as caught:
+        db.execute("SELECT once._close_day(%s)", later)
+    assert f"day {later} cannot be closed while day {earlier} is open" in str(caught.value) and f"Close day {earlier} first" in caught.value.diag.message_hint
+    once = Once(db.connect())
+    for number, door in enumerate(DOORS):
+        assert code_at(door, once, old_key(db, number)) is None, door
+    db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second' WHERE state = 'processing'")
+    keep.work("close")
+    db.execute("SELECT once._close_day(%s)", later)
+    for number, door in enumerate(DOORS, len(DOORS)):
+        assert code_at(door, once, old_key(db, number)) == "P4041", door
+
+
 def test_an_attempt_that_renews_its_lease_in_a_closed_day_holds_it_there(db):
     keep = keeper(db)
     key = old_key(db)

@@ -131,7 +131,8 @@ class Side:
                 with contextlib.suppress(psycopg2.Error):
                     connection.cursor().execute("COMMIT")
         today = int(time.time() // 86400)
-        what = {"DAY": f"SELECT once.retire_day({today - 8})", "CLOSE": f"SELECT once._close_day({today - 1})",
+        what = {"DAY": f"SELECT once.retire_day({today - 8})",
+                "CLOSE": f"SELECT once._close_day(d) FROM once._days('once.intent', 'intent_d') AS d WHERE d < {today}",  # the oldest first
                 "MISSING": f"DROP TABLE once.intent_d{today - 3}"}.get(what, what)  # fmt: skip
         return self.answer(self.admin, what, ())
 
