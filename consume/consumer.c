@@ -127,7 +127,8 @@ static bool take(consumer *consumer)
 	char problem[256] = "";
 
 	source_state state = consumer->settings.class->fetch(consumer->source, most, wait_ms, deliveries, &count, problem);
-	if (most > 0 || state != SOURCE_OK) {
+	/* One that was never connected, since nothing was wanted of it yet, has no problem to tell. */
+	if (most > 0 || (state != SOURCE_OK && problem[0] != '\0')) {
 		note_source(consumer, state, problem);
 	}
 	assert(count <= most);
@@ -141,8 +142,8 @@ static bool take(consumer *consumer)
 	if (full && load.held == 0) {
 		(void)service_sleep(FULL_MS);
 	}
-	/* With `once` a full consumer has nothing to do either. */
-	return count > 0 || (full && !consumer->job->once) || state != SOURCE_OK;
+	/* With `once` a full consumer has nothing to do, connected to its source or not. */
+	return count > 0 || (full ? !consumer->job->once : state != SOURCE_OK);
 }
 
 /* ---- the loop */

@@ -679,25 +679,34 @@ static bool sqs_publish(source *source, const char *topic, const source_message 
 
 /* ---- Opening and closing ---- */
 
-/* All that is here is there for others at once, in its order: a FIFO queue sees to that itself. */
+/*
+ * All that is here is there for others at once, in its order: a FIFO queue sees to that itself.
+ * What an answer says in between may make what waits here void, and drop it.
+ */
 static void return_all(source *source)
 {
-	delivery *some[SQS_BATCH_MAX];
-	size_t count = 0;
-
 	for (delivery *each; (each = delivery_take(&source->out)) != NULL;) {
 		delivery_add(&source->held, each);
 	}
-	for (delivery *each = source->held.first; each != NULL; each = each->next) {
-		if (!each->is_void) {
-			some[count++] = each;
+	while (source->held.first != NULL) {
+		delivery *some[SQS_BATCH_MAX];
+		delivery *each;
+		size_t count = 0;
+		while (calls_of_all(source) >= CALLS_MAX) {
+			take_answers(source, ANSWER_MS);
 		}
-		if (count == SQS_BATCH_MAX || (count > 0 && each->next == NULL)) {
-			while (calls_of_all(source) >= CALLS_MAX) {
-				take_answers(source, ANSWER_MS);
+		while (count < SQS_BATCH_MAX && (each = delivery_take(&source->held)) != NULL) {
+			if (each->is_void) {
+				release(each);
+			} else {
+				some[count++] = each;
 			}
+		}
+		if (count > 0) {
 			(void)set_visibility(source, some, count, 0);
-			count = 0;
+		}
+		for (size_t i = 0; i < count; i++) {
+			release(some[i]);
 		}
 	}
 }

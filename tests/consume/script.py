@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 
-from harness.postgres import ROOT, clean_environment, tied, wait_until
+from harness.postgres import PATIENCE_S, ROOT, clean_environment, tied, wait_until
 
 PROGRAM = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build")) / "tests/consume/play_consumer"
 
@@ -121,11 +121,11 @@ class Consumer:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def stop(self, timeout=30):
+    def stop(self, timeout=PATIENCE_S):
         self.process.terminate()
         return self.ends(timeout)
 
-    def ends(self, timeout=60):
+    def ends(self, timeout=PATIENCE_S):
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -145,7 +145,7 @@ def consume(script, dsn, until=None, **options):
 
         consumer.wait_said("event=started")
         try:
-            wait_until(done, "all to be acknowledged", 30)
+            wait_until(done, "all to be acknowledged")
         except TimeoutError as late:
             raise AssertionError(f"{late}: {script.acknowledged()[:50]}\n{consumer.said()[-4000:]}") from None
         assert consumer.stop() == 0, consumer.said()

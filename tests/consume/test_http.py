@@ -243,10 +243,11 @@ def test_with_parked_max_parked_no_more_are_called(db, hook):
         with Consumer(script, db.dsn(), config=script.config(alive=alive, **http(hook, attempts=1, parked_max=2))) as consumer:
             consumer.wait_said("event=full")
             script.add(message(2))
-            before = alive.stat().st_size if alive.exists() else 0
-            time.sleep(1)  # it looks for new ones several times in this, if it does
+            wait_until(alive.exists, "the source to be kept alive")
+            before, began = alive.stat().st_size, time.monotonic()
+            wait_until(lambda: alive.stat().st_size >= before + 5, "it to be kept alive again and again")  # where it would look for new ones
+            assert time.monotonic() - began >= 0.5  # and it rests in between
             assert sorted(map(by_number, hook.requests)) == [0, 1]
-            assert 0 < alive.stat().st_size - before < 20  # it keeps the source alive, and rests
             db.execute("SELECT once.dead_discard('stock', 'id-1', '', 'a test')")
             wait_until(lambda: sorted(map(by_number, hook.requests)) == [0, 1, 2], "the new one")
             assert "event=not_full" in consumer.said()

@@ -334,7 +334,7 @@ def test_a_dead_topic_that_is_away_loses_nothing_and_stops_nobody(applied):
 def test_the_waits_for_a_dead_topic_that_is_away_grow_also_where_no_handler_can_have_the_message(applied):
     with Script([message(1, id=None)]) as script, Consumer(
             script, applied.dsn(), config=script.config(dead_topic="graves", retry_first="1ms", retry_most="1h")) as consumer:
-        wait_until(lambda: applied.value("SELECT max(attempts) FROM once.parked_message") == 5, "the fifth try", 20)
+        wait_until(lambda: applied.value("SELECT max(attempts) FROM once.parked_message") == 5, "the fifth try")
         assert consumer.stop() == 0
     assert applied.row("SELECT state, sqlstate FROM once.parked_message") == ("retrying", "P4001")
 

@@ -125,7 +125,7 @@ def test_what_a_member_had_that_ended_comes_again_in_its_order(server, door, que
         wait_until(lambda: source.keep_alive() and sum(server.counts(queue)) == 17, "the deletions")
         source.kill() if way == "killed" else source.close()
     with opened(door, queue, tmp_path) as source:
-        found = collect_all(source, 17)
+        found = collect_all(source, 17)  # which has less patience than 300 s
         assert payloads(found) == texts(4, 20)
         source.close()
     assert server.counts(queue) == (0, 0)
