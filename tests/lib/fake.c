@@ -8,173 +8,10 @@
 #include <unistd.h>
 
 #include "fake.h"
-
-/* ---- Messages out ---- */
-
-static unsigned char *reserve(fake_connection *to, size_t length)
-{
-	assert_true(to->output_length + length <= sizeof to->output);
-	unsigned char *at = to->output + to->output_length;
-	to->output_length += length;
-	return at;
-}
-
-static void put(fake_connection *to, const void *data, size_t length)
-{
-	memcpy(reserve(to, length), data, length);
-}
-
-static void put_number(fake_connection *to, uint32_t number, int bytes)
-{
-	unsigned char *at = reserve(to, (size_t)bytes);
-	for (int i = bytes - 1; i >= 0; i--) {
-		at[i] = (unsigned char)number;
-		number >>= 8;
-	}
-}
-
-static size_t start(fake_connection *to, char type)
-{
-	put(to, &type, 1);
-	put_number(to, 0, 4);
-	return to->output_length - 4;
-}
-
-static void end(fake_connection *to, size_t started)
-{
-	uint32_t length = (uint32_t)(to->output_length - started);
-	for (int i = 3; i >= 0; i--) {
-		to->output[started + (size_t)i] = (unsigned char)length;
-		length >>= 8;
-	}
-}
-
-static void put_string(fake_connection *to, const char *text)
-{
-	put(to, text, strlen(text) + 1);
-}
-
-static void send_simple(fake_connection *to, char type)
-{
-	end(to, start(to, type));
-}
-
-static void send_parameter(fake_connection *to, const char *name, const char *value)
-{
-	size_t at = start(to, 'S');
-	put_string(to, name);
-	put_string(to, value);
-	end(to, at);
-}
-
-static void send_ready(fake_connection *to)
-{
-	size_t at = start(to, 'Z');
-	put(to, "I", 1);
-	end(to, at);
-}
-
-static void send_error(fake_connection *to, const char *sqlstate, const char *message)
-{
-	size_t at = start(to, 'E');
-	put(to, "SERROR", 7);
-	put(to, "C", 1);
-	put_string(to, sqlstate);
-	put(to, "M", 1);
-	put_string(to, message);
-	put(to, "", 1);
-	end(to, at);
-	to->failed = true;
-}
-
-/* Columns by their names, with a letter for the type: i integer, t text, y bytea, b boolean. */
-static void send_columns(fake_connection *to, const char *const *columns, int count)
-{
-	size_t at = start(to, 'T');
-	put_number(to, (uint32_t)count, 2);
-	for (int i = 0; i < count; i++) {
-		char type = columns[i][0];
-		put_string(to, columns[i] + 1);
-		put_number(to, 0, 4);
-		put_number(to, 0, 2);
-		put_number(to, type == 'i' ? 23 : type == 'y' ? 17 : type == 'b' ? 16 : 25, 4);
-		put_number(to, UINT16_MAX, 2);
-		put_number(to, UINT32_MAX, 4);
-		put_number(to, 1, 2);
-	}
-	end(to, at);
-}
-
-static void put_null(fake_connection *to)
-{
-	put_number(to, UINT32_MAX, 4);
-}
-
-static void put_text(fake_connection *to, const char *text)
-{
-	put_number(to, (uint32_t)strlen(text), 4);
-	put(to, text, strlen(text));
-}
-
-static void put_int(fake_connection *to, int number)
-{
-	put_number(to, 4, 4);
-	put_number(to, (uint32_t)number, 4);
-}
-
-static void put_bool(fake_connection *to, bool value)
-{
-	put_number(to, 1, 4);
-	put_number(to, value, 1);
-}
-
-static void send_complete(fake_connection *to)
-{
-	size_t at = start(to, 'C');
-	put_string(to, "SELECT 1");
-	end(to, at);
-}
-
-/* ---- Parameters in ---- */
+#include "fake_message.h"
 
 typedef fake_parameter parameter;
 typedef fake_statement statement;
-
-static uint32_t get_number(const unsigned char *at, int bytes)
-{
-	uint32_t number = 0;
-	for (int i = 0; i < bytes; i++) {
-		number = number << 8 | at[i];
-	}
-	return number;
-}
-
-static int array_count(const parameter *array)
-{
-	return get_number(array->data, 4) == 0 ? 0 : (int)get_number(array->data + 12, 4);
-}
-
-static parameter array_at(const parameter *array, int index)
-{
-	const unsigned char *at = array->data + 20;
-	for (;; index--) {
-		uint32_t length = get_number(at, 4);
-		parameter found = {.data = length == UINT32_MAX ? NULL : at + 4, .length = length == UINT32_MAX ? 0 : length};
-		if (index == 0) {
-			return found;
-		}
-		at += 4 + found.length;
-	}
-}
-
-static void copy_text(char out[FAKE_NAME], parameter from)
-{
-	assert_true(from.length < FAKE_NAME);
-	if (from.length > 0) {
-		memcpy(out, from.data, from.length);
-	}
-	out[from.length] = '\0';
-}
 
 /* ---- A small contract ---- */
 
@@ -220,8 +57,8 @@ typedef struct element {
 static element element_at(const statement *given, int index)
 {
 	element found;
-	copy_text(found.scope, array_at(&given->parameters[0], index));
-	copy_text(found.key, array_at(&given->parameters[1], index));
+	parameter_copy(found.scope, parameter_at(&given->parameters[0], index));
+	parameter_copy(found.key, parameter_at(&given->parameters[1], index));
 	return found;
 }
 
@@ -236,30 +73,30 @@ static const char *const peek_columns[] = {CLAIM_COLUMNS, "towner",        "tlea
 static void put_answer(fake_connection *to, int ord, const char *verdict, const fake_intent *intent,
                        const char *error_code)
 {
-	put_int(to, ord);
-	put_text(to, verdict);
+	message_int(to, ord);
+	message_text(to, verdict);
 	if (intent == NULL) {
-		put_null(to);
-		put_null(to);
+		message_null(to);
+		message_null(to);
 	} else {
-		put_int(to, intent->fence);
-		put_text(to, once_state_name(intent->state));
+		message_int(to, intent->fence);
+		message_text(to, once_state_name(intent->state));
 	}
-	put_null(to);
-	put_null(to);
+	message_null(to);
+	message_null(to);
 	if (intent != NULL && intent->state == ONCE_STATE_SUCCEEDED) {
-		put_text(to, "stored");
+		message_text(to, "stored");
 	} else {
-		put_null(to);
+		message_null(to);
 	}
-	put_null(to);
-	put_null(to);
+	message_null(to);
+	message_null(to);
 	if (error_code == NULL) {
-		put_null(to);
-		put_null(to);
+		message_null(to);
+		message_null(to);
 	} else {
-		put_text(to, error_code);
-		put_text(to, "an element is malformed");
+		message_text(to, error_code);
+		message_text(to, "an element is malformed");
 	}
 }
 
@@ -282,9 +119,9 @@ static const char *verdict_of_state(const fake_intent *intent)
 static void put_trace(fake_connection *to, const fake_intent *intent)
 {
 	if (intent == NULL || intent->trace[0] == '\0') {
-		put_null(to);
+		message_null(to);
 	} else {
-		put_text(to, intent->trace);
+		message_text(to, intent->trace);
 	}
 }
 
@@ -292,7 +129,7 @@ static void claim(fake *fake, fake_connection *to, const statement *given, int i
 {
 	element named = element_at(given, index);
 	fake_intent *intent = find_intent(fake, tenant, named.scope, named.key);
-	parameter fingerprint = array_at(&given->parameters[2], index);
+	parameter fingerprint = parameter_at(&given->parameters[2], index);
 	const char *verdict = "new_claim";
 	const char *code = NULL;
 	if (strcmp(named.key, "malformed") == 0) {
@@ -301,8 +138,8 @@ static void claim(fake *fake, fake_connection *to, const statement *given, int i
 	} else if (intent == NULL) {
 		intent = add_intent(fake, tenant, named.scope, named.key);
 		memcpy(intent->fingerprint, fingerprint.data, sizeof intent->fingerprint);
-		copy_text(intent->owner, given->parameters[3]);
-		copy_text(intent->trace, array_at(&given->parameters[7], index));
+		parameter_copy(intent->owner, given->parameters[3]);
+		parameter_copy(intent->trace, parameter_at(&given->parameters[7], index));
 		intent->granted++;
 	} else if (intent->hidden) {
 		verdict = "processing_active";
@@ -319,12 +156,12 @@ static void claim(fake *fake, fake_connection *to, const statement *given, int i
 			intent->fence++;
 			intent->attempts++;
 			intent->granted++;
-			copy_text(intent->owner, given->parameters[3]);
+			parameter_copy(intent->owner, given->parameters[3]);
 		}
 	}
 	put_answer(to, fake->misorders ? 2 - index : index + 1, verdict, intent, code);
-	put_null(to);
-	put_int(to, intent == NULL ? 0 : intent->attempts);
+	message_null(to);
+	message_int(to, intent == NULL ? 0 : intent->attempts);
 	put_trace(to, intent);
 }
 
@@ -335,14 +172,14 @@ static void peek(fake *fake, fake_connection *to, const statement *given, int in
 	intent = intent != NULL && intent->hidden ? NULL : intent;
 	put_answer(to, index + 1, intent == NULL ? "absent" : verdict_of_state(intent), intent, NULL);
 	if (intent == NULL) {
-		put_null(to);
+		message_null(to);
 	} else {
-		put_text(to, intent->owner);
+		message_text(to, intent->owner);
 	}
-	put_null(to);
-	put_int(to, intent == NULL ? 0 : intent->attempts);
-	put_text(to, "2026-01-01");
-	put_null(to);
+	message_null(to);
+	message_int(to, intent == NULL ? 0 : intent->attempts);
+	message_text(to, "2026-01-01");
+	message_null(to);
 	put_trace(to, intent);
 }
 
@@ -351,7 +188,7 @@ static fake_intent *held(fake *fake, const statement *given, int index, const ch
 {
 	element named = element_at(given, index);
 	fake_intent *intent = find_intent(fake, tenant, named.scope, named.key);
-	int fence = (int)get_number(array_at(&given->parameters[2], index).data, 4);
+	int fence = (int)parameter_number(parameter_at(&given->parameters[2], index).data, 4);
 	return intent != NULL && intent->fence == fence ? intent : NULL;
 }
 
@@ -360,7 +197,7 @@ static const char *report(fake *fake, const statement *given, int index, const c
 	fake_intent *intent = held(fake, given, index, tenant);
 	once_state next = ONCE_STATE_SUCCEEDED;
 	if (fails) {
-		parameter retryable = array_at(&given->parameters[3], index);
+		parameter retryable = parameter_at(&given->parameters[3], index);
 		next = retryable.data == NULL ? ONCE_STATE_IN_DOUBT
 		       : retryable.data[0]    ? ONCE_STATE_FAILED_RETRYABLE
 		                              : ONCE_STATE_FAILED_FINAL;
@@ -376,31 +213,31 @@ static const char *report(fake *fake, const statement *given, int index, const c
 static void answer_reports(fake *fake, fake_connection *to, const statement *given, const char *tenant, bool fails)
 {
 	static const char *const columns[] = {"iord", "tverdict", "terror_code", "terror_message"};
-	send_columns(to, columns, 4);
-	for (int i = 0; i < array_count(&given->parameters[0]); i++) {
-		size_t at = start(to, 'D');
-		put_number(to, 4, 2);
-		put_int(to, fake->misorders ? 2 - i : i + 1);
-		put_text(to, report(fake, given, i, tenant, fails));
-		put_null(to);
-		put_null(to);
-		end(to, at);
+	message_columns(to, columns, 4);
+	for (int i = 0; i < parameter_count(&given->parameters[0]); i++) {
+		size_t at = message_start(to, 'D');
+		message_number(to, 4, 2);
+		message_int(to, fake->misorders ? 2 - i : i + 1);
+		message_text(to, report(fake, given, i, tenant, fails));
+		message_null(to);
+		message_null(to);
+		message_end(to, at);
 	}
 }
 
 static void answer_claims(fake *fake, fake_connection *to, const statement *given, const char *tenant, bool claims)
 {
 	int columns = claims ? 14 : 17;
-	send_columns(to, claims ? claim_columns : peek_columns, columns);
-	for (int i = 0; i < array_count(&given->parameters[0]); i++) {
-		size_t at = start(to, 'D');
-		put_number(to, (uint32_t)columns, 2);
+	message_columns(to, claims ? claim_columns : peek_columns, columns);
+	for (int i = 0; i < parameter_count(&given->parameters[0]); i++) {
+		size_t at = message_start(to, 'D');
+		message_number(to, (uint32_t)columns, 2);
 		if (claims) {
 			claim(fake, to, given, i, tenant);
 		} else {
 			peek(fake, to, given, i, tenant);
 		}
-		end(to, at);
+		message_end(to, at);
 	}
 }
 
@@ -408,8 +245,8 @@ static void answer_held(fake *fake, fake_connection *to, const statement *given,
 {
 	static const char *const columns[] = {"iord", "breleased"};
 	static const char *const renewed[] = {"brenewed"};
-	int count = array_count(&given->parameters[0]);
-	send_columns(to, releases ? columns : renewed, releases ? 2 : 1);
+	int count = parameter_count(&given->parameters[0]);
+	message_columns(to, releases ? columns : renewed, releases ? 2 : 1);
 	/* Releases come in another order than they were sent in. */
 	for (int i = 0; i < count; i++) {
 		int index = releases ? count - 1 - i : i;
@@ -417,20 +254,20 @@ static void answer_held(fake *fake, fake_connection *to, const statement *given,
 		bool holds = intent != NULL && intent->state == ONCE_STATE_PROCESSING;
 		/* A lease of a millisecond has passed before anybody can look. */
 		if (holds && !releases && given->parameters[3].data != NULL) {
-			intent->stale = get_number(given->parameters[3].data + 4, 4) == 1;
+			intent->stale = parameter_number(given->parameters[3].data + 4, 4) == 1;
 		}
 		if (holds && releases) {
 			intent->state = ONCE_STATE_FAILED_RETRYABLE;
 			intent->attempts--;
 		}
 		fake->renewals += !releases;
-		size_t at = start(to, 'D');
-		put_number(to, releases ? 2 : 1, 2);
+		size_t at = message_start(to, 'D');
+		message_number(to, releases ? 2 : 1, 2);
 		if (releases) {
-			put_int(to, index + 1);
+			message_int(to, index + 1);
 		}
-		put_bool(to, holds);
-		end(to, at);
+		message_bool(to, holds);
+		message_end(to, at);
 	}
 }
 
@@ -439,17 +276,17 @@ static void answer_salt(fake_connection *to, const char *tenant)
 	static const char *const columns[] = {"ysalt"};
 	unsigned char salt[ONCE_SALT_BYTES] = {0};
 	memcpy(salt, tenant, strlen(tenant) < sizeof salt ? strlen(tenant) : sizeof salt);
-	send_columns(to, columns, 1);
-	size_t at = start(to, 'D');
-	put_number(to, 1, 2);
-	put_number(to, sizeof salt, 4);
-	put(to, salt, sizeof salt);
-	end(to, at);
+	message_columns(to, columns, 1);
+	size_t at = message_start(to, 'D');
+	message_number(to, 1, 2);
+	message_number(to, sizeof salt, 4);
+	message_put(to, salt, sizeof salt);
+	message_end(to, at);
 }
 
 static bool names_key(const char *key, const statement *given)
 {
-	for (int i = 0; key[0] != '\0' && given->count > 2 && i < array_count(&given->parameters[0]); i++) {
+	for (int i = 0; key[0] != '\0' && given->count > 2 && i < parameter_count(&given->parameters[0]); i++) {
 		if (strcmp(element_at(given, i).key, key) == 0) {
 			return true;
 		}
@@ -460,15 +297,15 @@ static bool names_key(const char *key, const statement *given)
 static void answer_count(fake *fake, fake_connection *to, const statement *given)
 {
 	static const char *const columns[] = {"tserver", "iretention_ms"};
-	fake->cached.replays += get_number(given->parameters[0].data + 4, 4);
-	fake->cached.finals += get_number(given->parameters[1].data + 4, 4);
-	fake->cached.mismatches += get_number(given->parameters[2].data + 4, 4);
-	send_columns(to, columns, 2);
-	size_t at = start(to, 'D');
-	put_number(to, 2, 2);
-	put_text(to, fake->server == NULL ? "a server" : fake->server);
-	put_int(to, 5000);
-	end(to, at);
+	fake->cached.replays += parameter_number(given->parameters[0].data + 4, 4);
+	fake->cached.finals += parameter_number(given->parameters[1].data + 4, 4);
+	fake->cached.mismatches += parameter_number(given->parameters[2].data + 4, 4);
+	message_columns(to, columns, 2);
+	size_t at = message_start(to, 'D');
+	message_number(to, 2, 2);
+	message_text(to, fake->server == NULL ? "a server" : fake->server);
+	message_int(to, 5000);
+	message_end(to, at);
 }
 
 /* Does the statement report on an intent whose row somebody holds? */
@@ -476,7 +313,7 @@ static bool meets_lock(const fake *fake, const fake_connection *connection, cons
 {
 	bool reports = strstr(connection->text, "claim_many") == NULL && strstr(connection->text, "peek_many") == NULL;
 	size_t length = strlen(fake->locked_key);
-	for (int i = 0; length > 0 && reports && given->count > 2 && i < array_count(&given->parameters[0]); i++) {
+	for (int i = 0; length > 0 && reports && given->count > 2 && i < parameter_count(&given->parameters[0]); i++) {
 		if (strncmp(element_at(given, i).key, fake->locked_key, length) == 0) {
 			return true;
 		}
@@ -498,62 +335,62 @@ static void execute(fake *fake, fake_connection *to, const statement *given)
 	const char *text = to->text;
 	fake->statements++;
 	if (fake->missing[0] != '\0' && strstr(text, fake->missing) != NULL) {
-		send_error(to, "42883", "function once.contract_version() does not exist");
+		message_error(to, "42883", "function once.contract_version() does not exist");
 		return;
 	}
 	if (strstr(text, "lock_timeout") != NULL) {
 		if (fake->bad_limits > 0) {
 			fake->bad_limits--;
-			send_error(to, fake->bad_sqlstate, "the limit cannot be set");
+			message_error(to, fake->bad_sqlstate, "the limit cannot be set");
 			return;
 		}
 		static const char *const columns[] = {"tset_config"};
-		send_columns(to, columns, 1);
-		size_t at = start(to, 'D');
-		put_number(to, 1, 2);
-		put_text(to, "50ms");
-		end(to, at);
-		send_complete(to);
+		message_columns(to, columns, 1);
+		size_t at = message_start(to, 'D');
+		message_number(to, 1, 2);
+		message_text(to, "50ms");
+		message_end(to, at);
+		message_complete(to);
 		to->limited = true;
 		fake->limits++;
 		return;
 	}
 	if (strstr(text, "contract_version") != NULL) {
 		static const char *const columns[] = {"icontract_version"};
-		send_columns(to, columns, 1);
-		size_t at = start(to, 'D');
-		put_number(to, 1, 2);
-		put_int(to, fake->version);
-		end(to, at);
-		send_complete(to);
+		message_columns(to, columns, 1);
+		size_t at = message_start(to, 'D');
+		message_number(to, 1, 2);
+		message_int(to, fake->version);
+		message_end(to, at);
+		message_complete(to);
 		return;
 	}
 	if (strstr(text, "count_cached") != NULL) {
 		to->statements++;
 		answer_count(fake, to, given);
-		send_complete(to);
+		message_complete(to);
 		return;
 	}
-	copy_text(tenant, given->parameters[strstr(text, "claim_many") != NULL ? 6 : given->count - 1]);
+	parameter_copy(tenant, given->parameters[strstr(text, "claim_many") != NULL ? 6 : given->count - 1]);
 	if (fake->refused_tenant[0] != '\0' && strcmp(fake->refused_tenant, tenant) == 0) {
-		send_error(to, "P4003", "pgonce: the fingerprint is missing or the tenant is refused");
+		message_error(to, "P4003", "pgonce: the fingerprint is missing or the tenant is refused");
 		return;
 	}
 	if (meets_lock(fake, to, given)) {
-		send_error(to, "55P03", "canceling statement due to lock timeout");
+		message_error(to, "55P03", "canceling statement due to lock timeout");
 		return;
 	}
 	bool bad = fake->bad_count != 0 && names_key(fake->bad_key, given);
 	fake->bad_count -= bad && fake->bad_count > 0;
 	to->spoiled = to->spoiled || (bad && fake->bad_sync);
 	if (bad && !fake->bad_sync) {
-		send_error(to, fake->bad_sqlstate, "an element spoils the statement");
+		message_error(to, fake->bad_sqlstate, "an element spoils the statement");
 		return;
 	}
 	to->statements++;
 	note_statement(fake, strstr(text, "once.") + strlen("once.") + 2);
-	if (given->count > 1 && array_count(&given->parameters[0]) > fake->largest) {
-		fake->largest = array_count(&given->parameters[0]);
+	if (given->count > 1 && parameter_count(&given->parameters[0]) > fake->largest) {
+		fake->largest = parameter_count(&given->parameters[0]);
 	}
 	if (strstr(text, "claim_many") != NULL) {
 		answer_claims(fake, to, given, tenant, true);
@@ -570,7 +407,7 @@ static void execute(fake *fake, fake_connection *to, const statement *given)
 	} else {
 		answer_salt(to, tenant);
 	}
-	send_complete(to);
+	message_complete(to);
 }
 
 /* ---- The protocol ---- */
@@ -602,7 +439,7 @@ static void parse(fake_connection *connection, const unsigned char *body)
 		snprintf(connection->names[connection->prepared], sizeof connection->names[0], "%s", name);
 		snprintf(connection->texts[connection->prepared++], sizeof connection->texts[0], "%s", text);
 	}
-	send_simple(connection, '1');
+	message_simple(connection, '1');
 }
 
 static bool bind_statement(fake_connection *connection, const unsigned char *body, statement *given)
@@ -615,22 +452,22 @@ static bool bind_statement(fake_connection *connection, const unsigned char *bod
 			found = strcmp(connection->names[i], name) == 0 ? i : found;
 		}
 		if (found < 0) {
-			send_error(connection, "26000", "prepared statement does not exist");
+			message_error(connection, "26000", "prepared statement does not exist");
 			return false;
 		}
 		memcpy(connection->text, connection->texts[found], sizeof connection->text);
 	}
-	at += 2 + 2 * get_number(at, 2);
-	given->count = (int)get_number(at, 2);
+	at += 2 + 2 * parameter_number(at, 2);
+	given->count = (int)parameter_number(at, 2);
 	at += 2;
 	for (int i = 0; i < given->count; i++) {
-		uint32_t length = get_number(at, 4);
+		uint32_t length = parameter_number(at, 4);
 		at += 4;
 		given->parameters[i] =
 		    (parameter){.data = length == UINT32_MAX ? NULL : at, .length = length == UINT32_MAX ? 0 : length};
 		at += given->parameters[i].length;
 	}
-	send_simple(connection, '2');
+	message_simple(connection, '2');
 	return true;
 }
 
@@ -651,12 +488,12 @@ static bool end_transaction(fake *fake, fake_connection *connection)
 	if (batch && loses(fake, STEP_TERMINATED)) {
 		roll_back(fake, connection);
 		connection->output_length = connection->output_sent;
-		send_error(connection, "57P01", "terminating connection due to administrator command");
+		message_error(connection, "57P01", "terminating connection due to administrator command");
 		connection->closing = true;
 		return true;
 	}
 	if (!connection->failed && connection->spoiled) {
-		send_error(connection, fake->bad_sqlstate, "a deferred constraint fails the commit");
+		message_error(connection, fake->bad_sqlstate, "a deferred constraint fails the commit");
 	}
 	if (connection->failed) {
 		roll_back(fake, connection);
@@ -666,7 +503,7 @@ static bool end_transaction(fake *fake, fake_connection *connection)
 	if (batch) {
 		note_statement(fake, ".");
 	}
-	send_ready(connection);
+	message_ready(connection);
 	connection->failed = connection->spoiled = connection->limited = false;
 	connection->statements = 0;
 	if (batch) {
@@ -704,21 +541,21 @@ static bool startup(fake *fake, fake_connection *connection)
 		return false;
 	}
 	if (loses(fake, STEP_NOT_YET)) {
-		send_error(connection, "57P03", "the database system is starting up");
+		message_error(connection, "57P03", "the database system is starting up");
 		connection->closing = true;
 		return true;
 	}
-	size_t at = start(connection, 'R');
-	put_number(connection, 0, 4);
-	end(connection, at);
-	send_parameter(connection, "server_version", "15.0");
-	send_parameter(connection, "client_encoding", "UTF8");
-	send_parameter(connection, "standard_conforming_strings", "on");
-	at = start(connection, 'K');
-	put_number(connection, 1, 4);
-	put_number(connection, 2, 4);
-	end(connection, at);
-	send_ready(connection);
+	size_t at = message_start(connection, 'R');
+	message_number(connection, 0, 4);
+	message_end(connection, at);
+	message_parameter(connection, "server_version", "15.0");
+	message_parameter(connection, "client_encoding", "UTF8");
+	message_parameter(connection, "standard_conforming_strings", "on");
+	at = message_start(connection, 'K');
+	message_number(connection, 1, 4);
+	message_number(connection, 2, 4);
+	message_end(connection, at);
+	message_ready(connection);
 	if (loses(fake, STEP_AUTHENTICATION)) {
 		connection->output_length /= 2;
 		connection->closing = true;
@@ -770,7 +607,7 @@ static bool take_messages(fake *fake, fake_connection *connection)
 		if (connection->input_length - at < head + 4) {
 			break;
 		}
-		size_t length = get_number(connection->input + at + head, 4);
+		size_t length = parameter_number(connection->input + at + head, 4);
 		if (connection->input_length - at < head + length) {
 			break;
 		}
