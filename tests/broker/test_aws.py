@@ -399,6 +399,7 @@ def test_an_instances_role_is_asked_for_by_imdsv2_and_again_before_it_ends(door,
     ]
 
 
+@pytest.mark.alone
 def test_while_whoever_gives_them_out_is_away_those_that_are_valid_yet_are_used(door, play):
     issuer = Issuer(door, lifetime_s=16)
     with aws.Door(Machine(issuer), {}) as imds:

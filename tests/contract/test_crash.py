@@ -7,7 +7,7 @@ import signal
 import psycopg2
 import pytest
 
-from harness.postgres import Postgres, wait_until
+from harness.postgres import PATIENCE_S, Postgres, wait_until
 from harness.proxy import Proxy
 
 from .calls import Once, effects, in_threads, let_lease_pass, make_effect, refused, run
@@ -187,14 +187,14 @@ def test_a_connection_cut_before_the_server_sees_commit_leaves_no_effect_and_the
 def test_a_connection_cut_before_the_answer_to_commit_leaves_one_effect_and_the_retry_replays(db, proxy):
     lost = proxy.lose_answer("COMMIT")
     attempt_through(proxy, db)
-    assert lost.fired.wait(10)
+    assert lost.fired.wait(PATIENCE_S)
     retry_and_check(db, committed=True)
 
 
 def test_a_connection_cut_while_the_server_commits_leaves_one_effect_whatever_became_of_it(db, proxy):
     lost = proxy.lose_connection_after("COMMIT")
     attempt_through(proxy, db)
-    assert lost.fired.wait(10)
+    assert lost.fired.wait(PATIENCE_S)
     backends_gone(db)
     retry_and_check(db, committed=effects(db, "k") == 1)
 
@@ -203,7 +203,7 @@ def test_a_connection_cut_while_the_server_commits_leaves_one_effect_whatever_be
 def test_a_connection_cut_after_the_server_answered_any_statement_leaves_no_effect(db, proxy, text):
     lost = proxy.lose_answer(text)
     attempt_through(proxy, db)
-    assert lost.fired.wait(10)
+    assert lost.fired.wait(PATIENCE_S)
     backends_gone(db)
     retry_and_check(db, committed=False)
 

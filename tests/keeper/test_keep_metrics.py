@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from harness.broker import free_port
-from harness.postgres import wait_until
+from harness.postgres import is_running, wait_until
 from harness.proxy import Proxy
 from harness.scrape import ask, assert_promtool_takes, figure, scrape
 
@@ -105,7 +105,8 @@ def test_a_connection_that_was_lost_between_two_scrapes_costs_none(db, tmp_path)
         keeper.until("step", step="decisions")
         for _ in range(2):
             assert figure(scrape(address), "pgonce_up") == 1
-            db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            ended = db.rows("SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+            wait_until(lambda ended=ended: not any(is_running(row.pid) for row in ended), "their end")
             # Beyond the second in which an answer is shared.
             threading.Event().wait(1.1)
         assert figure(scrape(address), "pgonce_up") == 1

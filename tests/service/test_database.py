@@ -146,5 +146,5 @@ def test_a_stop_ends_the_wait_for_a_server_that_says_nothing(job):
             before = time.monotonic()
             started.process.send_signal(signal.SIGTERM)
             started.end()
-            assert time.monotonic() - before < 5, started.said()
+            assert time.monotonic() - before < 30, started.said()
             accepted.close()
