@@ -333,15 +333,17 @@ def test_headers_above_32_kb_are_not_kept(door):
 # ---- Its end
 
 
+@pytest.mark.alone
 def test_nothing_is_served_after_its_retention(door):
     began = time.monotonic()
     key, first = done(door, "/short")
     cached = is_cached(door, key, first, "/short")
     assert cached or time.monotonic() - began > 0.9
-    wait_until(lambda: not is_cached(door, key, first, "/short"), "the end of its second", 5)
+    wait_until(lambda: not is_cached(door, key, first, "/short"), "the end of its second")
     assert time.monotonic() - began > 0.9
 
 
+@pytest.mark.alone
 def test_a_replay_of_the_database_is_kept_for_what_is_left_of_its_retention(door, upstream):
     with opened(door.database, upstream, "") as bare:
         key, first = done(bare, "/short")
@@ -350,7 +352,7 @@ def test_a_replay_of_the_database_is_kept_for_what_is_left_of_its_retention(door
     began = time.monotonic()
     assert door.attempt(key, "/short").body == b"changed"
     door.database.execute("UPDATE once.intent SET response_body = 'again' WHERE key = %s", key)
-    wait_until(lambda: door.attempt(key, "/short").body == b"again", "the end of what was left", 6)
+    wait_until(lambda: door.attempt(key, "/short").body == b"again", "the end of what was left")
     assert time.monotonic() - began < 4.5
     # Now it is over, and only the keeper has not come yet.
     wait_until(lambda: door.database.value("SELECT completed_at + (expires_at - created_at) < clock_timestamp() FROM once.intent WHERE key = %s", key), "its end")
@@ -364,12 +366,10 @@ def test_the_shortest_retention_of_all_scopes_holds_for_all(fresh, upstream):
     fresh.execute("SELECT once.set_scope('brief', retention => '1 second')")
     with opened(fresh, upstream) as door:
         key, first = done(door)
-        began = time.monotonic()
-        wait_until(lambda: not is_cached(door, key, first), "the end of its second", 5)
-        assert time.monotonic() - began < 3
+        wait_until(lambda: not is_cached(door, key, first), "the end of its second")  # of the seven days that its own scope has
         fresh.execute("SELECT once.set_scope('brief', retention => '7 days')")
         key, first = done(door)
-        wait_until(lambda: is_cached(door, *done(door)), "the longer one to be known", 10)
+        wait_until(lambda: is_cached(door, *done(door)), "the longer one to be known")
 
 
 def test_what_claim_many_says_of_how_long_an_outcome_is_kept(fresh):
@@ -538,6 +538,7 @@ def done_elsewhere(door):
     return key, soon(door, key)
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed")
 def test_behind_a_pooler_another_server_is_noticed_within_a_second(server, fresh, upstream):
     with PgBouncer(server, server_connections=4) as bouncer:
@@ -688,7 +689,7 @@ def test_hits_are_counted_on_the_page_in_the_metrics_and_in_the_database(fresh, 
             now = dict(fresh.rows("SELECT * FROM once.counts()"))
             return {verdict: now[verdict] - counts[verdict] for verdict in ("new", "replay", "mismatch")} == {"new": 1, "replay": 7, "mismatch": 2}
 
-        wait_until(told, "the database to be told", 10)
+        wait_until(told, "the database to be told")
 
 
 def replays(database):
@@ -709,7 +710,7 @@ def end_in_peace(fresh, upstream, ends, **options):
         assert replays(fresh) == before
         if ends == "reload":
             door.nginx.reload()
-            wait_until(lambda: replays(fresh) == before + 5, "the old worker to tell", 10)
+            wait_until(lambda: replays(fresh) == before + 5, "the old worker to tell")
         else:
             door.nginx.stop()
             assert replays(fresh) == before + 5
@@ -721,9 +722,7 @@ def test_a_worker_that_ends_without_a_database_does_not_stay_for_its_hits(upstre
             key, first = done(door)
             assert is_cached(door, key, first)
             server.stop("immediate")
-            started = time.monotonic()
-            door.nginx.stop()
-            assert time.monotonic() - started < 5
+            door.nginx.stop()  # or this waits for ever, and raises
 
 
 def test_hits_that_could_not_be_told_are_told_later(fresh, upstream):
@@ -737,7 +736,7 @@ def test_hits_that_could_not_be_told_are_told_later(fresh, upstream):
         wait_until(lambda: page(door)["operations"]["claims"] > failed + 1, "two tries to tell")
         assert dict(fresh.rows("SELECT * FROM once.counts()"))["replay"] == counts["replay"]
         mutate(fresh, "count_cached", "IF replays > 0 THEN RAISE SQLSTATE 'P0001'; END IF; IF replays", "IF replays")
-        wait_until(lambda: dict(fresh.rows("SELECT * FROM once.counts()"))["replay"] == counts["replay"] + 5, "the database to be told", 10)
+        wait_until(lambda: dict(fresh.rows("SELECT * FROM once.counts()"))["replay"] == counts["replay"] + 5, "the database to be told")
 
 
 @pytest.mark.parametrize(
