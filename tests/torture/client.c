@@ -405,23 +405,119 @@ static void leased(attempt *attempt)
 	once_answer_free(answer);
 }
 
-/* Many claims in one statement, their effects elsewhere one by one, and many reports in one. */
+/* ---- Batches: many claims in one statement, effects one by one, many reports in one */
+
+/* The attempts of a batch whose effect is there, or those that had none. */
+typedef struct chosen {
+	attempt *attempts[MANY];
+	once_intent intents[MANY];
+	int fences[MANY];
+	once_failure failures[MANY]; /* of those that had none */
+	PGresult *results[MANY];     /* of those whose effect is there */
+	size_t count;
+} chosen;
+
+static void choose(chosen *chosen, attempt *attempt, int fence)
+{
+	chosen->attempts[chosen->count] = attempt;
+	chosen->intents[chosen->count] = attempt->intent;
+	chosen->fences[chosen->count++] = fence;
+}
+
+/* One attempt that may run. */
+static void do_one(attempt *attempt, int fence, chosen *done, chosen *failed)
+{
+	if (strcmp(attempt->end, "effect") != 0) {
+		bool final = strcmp(attempt->end, "final") == 0;
+		failed->failures[failed->count] = final ? ONCE_FAILURE_FINAL : ONCE_FAILURE_RETRYABLE;
+		choose(failed, attempt, fence);
+		return;
+	}
+	PGresult *result = effect(once_session_connection(client.session), attempt, fence, WRITE);
+	if (has_row(result)) {
+		done->results[done->count] = result;
+		choose(done, attempt, fence);
+	} else {
+		say_short(attempt, "unknown", "effect");
+		PQclear(result);
+	}
+}
+
+/* Whether a report is stored; else that is said. */
+static bool is_stored(attempt *attempt, once_code code, const once_answers *reports, size_t index)
+{
+	once_verdict verdict = code == ONCE_OK ? once_answer_verdict(once_answers_at(reports, index)) : ONCE_VERDICT_NONE;
+	bool stored = verdict == ONCE_STORED || verdict == ONCE_REPEATED;
+
+	if (!stored) {
+		say_short(attempt, "unknown", code == ONCE_OK ? once_verdict_name(verdict) : once_code_name(code));
+	}
+	return stored;
+}
+
+static void complete_all(const char *tenant, const chosen *done)
+{
+	once_outcome outcomes[MANY];
+	once_answers *reports = NULL;
+	once_error *error = NULL;
+	once_code code = ONCE_OK;
+
+	for (size_t i = 0; i < done->count; i++) {
+		outcomes[i] = (once_outcome){.response_status = 201, .response_body = body_of(done->results[i])};
+	}
+	if (done->count > 0) {
+		code = once_complete_many(client.session, tenant, done->count, done->intents, done->fences, outcomes, &reports,
+		                          &error);
+	}
+	for (size_t i = 0; i < done->count; i++) {
+		if (is_stored(done->attempts[i], code, reports, i)) {
+			say(done->attempts[i], "acknowledged", "", 201, false, outcomes[i].response_body);
+		}
+		PQclear(done->results[i]);
+	}
+	once_answers_free(reports);
+	once_error_free(error);
+}
+
+static void fail_all(const char *tenant, const chosen *failed)
+{
+	char bodies[MANY][BODY_BYTES];
+	once_outcome outcomes[MANY];
+	once_answers *reports = NULL;
+	once_error *error = NULL;
+	once_code code = ONCE_OK;
+
+	for (size_t i = 0; i < failed->count; i++) {
+		outcomes[i] = (once_outcome){
+		    .response_status = 422,
+		    .response_body = {.data = nonce(bodies[i]), .length = BODY_BYTES - 1},
+		};
+	}
+	if (failed->count > 0) {
+		code = once_fail_many(client.session, tenant, failed->count, failed->intents, failed->fences, failed->failures,
+		                      outcomes, &reports, &error);
+	}
+	for (size_t i = 0; i < failed->count; i++) {
+		if (!is_stored(failed->attempts[i], code, reports, i)) {
+			continue;
+		}
+		if (failed->failures[i] == ONCE_FAILURE_FINAL) {
+			say(failed->attempts[i], "acknowledged", "", 422, false, outcomes[i].response_body);
+		} else {
+			say_short(failed->attempts[i], "failed", "retryable");
+		}
+	}
+	once_answers_free(reports);
+	once_error_free(error);
+}
+
 static void batch(attempt *attempts, size_t count)
 {
 	once_intent intents[MANY];
 	once_fingerprint fingerprints[MANY];
-	once_outcome outcomes[MANY];
-	once_failure failures[MANY];
-	attempt *done[MANY];
-	attempt *failed[MANY];
-	PGresult *results[MANY];
-	int done_fences[MANY];
-	int failed_fences[MANY];
-	char bodies[MANY][BODY_BYTES];
-	size_t dones = 0;
-	size_t fails = 0;
+	chosen done = {.count = 0};
+	chosen failed = {.count = 0};
 	once_answers *claims = NULL;
-	once_answers *reports = NULL;
 	once_error *error = NULL;
 	const char *tenant = attempts[0].intent.tenant;
 
@@ -439,74 +535,15 @@ static void batch(attempt *attempts, size_t count)
 	pause_ms(client.before_ms);
 	for (size_t i = 0; i < count; i++) {
 		const once_answer *answer = once_answers_at(claims, i);
-		if (!may_run(&attempts[i], answer)) {
-			continue;
-		}
-		PGconn *connection = once_session_connection(client.session);
-		PGresult *result = strcmp(attempts[i].end, "effect") == 0
-		                       ? effect(connection, &attempts[i], once_answer_fence(answer), WRITE)
-		                       : NULL;
-		if (result == NULL) {
-			bool final = strcmp(attempts[i].end, "final") == 0;
-			failed[fails] = &attempts[i];
-			failures[fails] = final ? ONCE_FAILURE_FINAL : ONCE_FAILURE_RETRYABLE;
-			failed_fences[fails++] = once_answer_fence(answer);
-		} else if (has_row(result)) {
-			done[dones] = &attempts[i];
-			results[dones] = result;
-			done_fences[dones++] = once_answer_fence(answer);
-		} else {
-			say_short(&attempts[i], "unknown", "effect");
-			PQclear(result);
+		if (may_run(&attempts[i], answer)) {
+			do_one(&attempts[i], once_answer_fence(answer), &done, &failed);
 		}
 	}
 	once_answers_free(claims);
 	leave_at("done");
 	pause_ms(client.after_ms);
-
-	for (size_t i = 0; i < dones; i++) {
-		intents[i] = done[i]->intent;
-		outcomes[i] = (once_outcome){.response_status = 201, .response_body = body_of(results[i])};
-	}
-	code = dones == 0
-	           ? ONCE_OK
-	           : once_complete_many(client.session, tenant, dones, intents, done_fences, outcomes, &reports, &error);
-	for (size_t i = 0; i < dones; i++) {
-		once_verdict verdict = code == ONCE_OK ? once_answer_verdict(once_answers_at(reports, i)) : ONCE_VERDICT_NONE;
-		if (verdict == ONCE_STORED || verdict == ONCE_REPEATED) {
-			say(done[i], "acknowledged", "", 201, false, outcomes[i].response_body);
-		} else {
-			say_short(done[i], "unknown", code == ONCE_OK ? once_verdict_name(verdict) : once_code_name(code));
-		}
-		PQclear(results[i]);
-	}
-	once_answers_free(reports);
-	once_error_free(error);
-	reports = NULL;
-	error = NULL;
-
-	for (size_t i = 0; i < fails; i++) {
-		intents[i] = failed[i]->intent;
-		outcomes[i] = (once_outcome){
-		    .response_status = 422,
-		    .response_body = {.data = nonce(bodies[i]), .length = BODY_BYTES - 1},
-		};
-	}
-	code = fails == 0 ? ONCE_OK
-	                  : once_fail_many(client.session, tenant, fails, intents, failed_fences, failures, outcomes,
-	                                   &reports, &error);
-	for (size_t i = 0; i < fails; i++) {
-		once_verdict verdict = code == ONCE_OK ? once_answer_verdict(once_answers_at(reports, i)) : ONCE_VERDICT_NONE;
-		if (verdict != ONCE_STORED && verdict != ONCE_REPEATED) {
-			say_short(failed[i], "unknown", code == ONCE_OK ? once_verdict_name(verdict) : once_code_name(code));
-		} else if (failures[i] == ONCE_FAILURE_FINAL) {
-			say(failed[i], "acknowledged", "", 422, false, outcomes[i].response_body);
-		} else {
-			say_short(failed[i], "failed", "retryable");
-		}
-	}
-	once_answers_free(reports);
-	once_error_free(error);
+	complete_all(tenant, &done);
+	fail_all(tenant, &failed);
 }
 
 /* ---- Orders */

@@ -170,7 +170,8 @@ def test_a_commit_waits_for_the_standby(system, writers):
     wait_until(system.in_sync, "the standby", PATIENCE_S)
     more_is_acknowledged(writers)
     with done(system, "pause", "standby", pick=0):
-        time.sleep(0.5)  # what the standby had received already is acknowledged
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'"
+        wait_until(lambda: system.primary.value(waiting) >= len(writers), "all writers to wait for the standby", PATIENCE_S)
         before = [len(writer.acknowledged) for writer in writers]
         time.sleep(0.5)
         assert before == [len(writer.acknowledged) for writer in writers]
