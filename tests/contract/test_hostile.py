@@ -164,7 +164,7 @@ def test_sql_in_any_field_is_stored_as_text_and_never_run(db, text):
     once.resolve(**leased, as_state="failed_final", reason=text, error_message=text)
     with refused("P4030") as caught:
         once.start(**leased)
-    assert text.replace("\r\n", "\r\n") in caught.value.diag.message_detail or "\n" in text
+    assert text in caught.value.diag.message_detail
     once.emit(topic=text, payload='{"a": 1}', aggregate_type=text, aggregate_id=text, event_type=text, **name)
     assert once.story(**leased)["decisions"][0]["reason"] == text
     assert once.receive(consumer=text, message_id="m") == "process"
