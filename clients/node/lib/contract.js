@@ -2,9 +2,13 @@
 // The contract's calls: their SQL, what goes in and what comes out. Decides nothing.
 'use strict';
 
+const {fingerprintOf} = require('./fingerprint');
+
 const OUTCOME = "response_status, encode(response_body, 'hex'), response_headers::text, result_type, result_id, error_code, error_message";
+const OUTCOME_COLUMNS = 7;
 
 const bytes = (value) => (value instanceof Uint8Array ? Buffer.from(value.buffer, value.byteOffset, value.byteLength) : null);
+const jsonOf = (value) => (value === undefined || value === null ? null : JSON.stringify(value));
 const text = (value) => (value === undefined || value === null ? null : String(value));
 
 /** Numbers the parameters of one statement. */
@@ -55,7 +59,7 @@ function outcome(parameters, answer) {
   const [asText, asBytes] = bodyOf(answer.body);
   const body = asBytes ? `response_body => ${parameters.add(asBytes, 'bytea')}` : `response_text => ${parameters.add(asText, 'text')}`;
   return `response_status => ${parameters.add(text(answer.status), 'integer')}, ${body}, response_headers => ${
-    parameters.add(answer.headers === undefined || answer.headers === null ? null : JSON.stringify(answer.headers), 'jsonb')}`;
+    parameters.add(jsonOf(answer.headers), 'jsonb')}`;
 }
 
 function result(parameters, answer) {
@@ -76,23 +80,39 @@ function begin(isolation) {
   return [level ? `BEGIN ISOLATION LEVEL ${level}` : 'BEGIN'];
 }
 
-function tryStart({scope, key, tenant, request, traceparent}) {
+const START = `SELECT verdict, traceparent, ${OUTCOME}`;
+// The fingerprint of what is known; of what stands after the salt, which comes back; of what the database has to look at.
+const START_KNOWN = `${START} FROM once.try_start($1::text, $2::text, $4::bytea, $3::text, $5::text)`;
+const START_SALTED = `${START}, encode(s.salt, 'hex') FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS s,
+  once.try_start($1::text, $2::text, sha256(s.salt || $4::bytea), $3::text, $5::text)`;
+
+/** salt: the tenant's, where it is known. pieces: what is hashed after it; null where the database has to do that. */
+function tryStart({scope, key, tenant, request, traceparent}, salt, pieces) {
+  if (pieces) return [salt ? START_KNOWN : START_SALTED, [scope, key, tenant, salt ? fingerprintOf(salt, pieces) : Buffer.concat(pieces), text(traceparent)]];
   const p = new Parameters();
   const print = fingerprint(p, request, tenant);
-  return [`SELECT encode(f.print, 'hex'), verdict, traceparent, ${OUTCOME} FROM ${print} AS f(print), once.try_start(${p.add(scope, 'text')}, ${
-    p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
+  return [`${START}, encode(f.print, 'hex') FROM ${print} AS f(print), once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${
+    p.add(text(traceparent), 'text')})`, p.values];
 }
 
-const started = ([print, verdict, traceparent, ...rest]) => ({print: Buffer.from(print, 'hex'), verdict, traceparent, answer: answerOf(rest)});
+/** computed: the salt, or the fingerprint, as the database has told it. */
+function started([verdict, traceparent, ...rest]) {
+  const computed = rest.length > OUTCOME_COLUMNS ? Buffer.from(rest.pop(), 'hex') : null;
+  return {verdict, traceparent, answer: answerOf(rest), computed};
+}
 
-/** print: the fingerprint, as start has computed it. failed: {code, message} of an effect that failed for good. */
-function finish({scope, key, tenant, print: known, traceparent}, answer, failed) {
-  const p = new Parameters();
-  const print = p.add(known, 'bytea');
-  const state = failed
-    ? `, state => 'failed_final', error_code => ${p.add(text(failed.code), 'text')}, error_message => ${p.add(text(failed.message), 'text')}` : '';
-  return [`SELECT FROM once.finish(${p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${outcome(p, answer)}, ${result(p, answer)}${state}, tenant => ${
-    p.add(tenant, 'text')}, traceparent => ${p.add(text(traceparent), 'text')})`, p.values];
+const FINISH = (body, failed) => `SELECT once.finish($1::text, $2::text, $3::bytea, response_status => $4::integer, ${body}, response_headers => $6::jsonb,
+  result_type => $7::text, result_id => $8::text, tenant => $9::text, traceparent => $10::text${failed}) IS NULL`;
+const FAILED = ", state => 'failed_final', error_code => $11::text, error_message => $12::text";
+const [AS_TEXT, AS_BYTES] = ['response_text => $5::text', 'response_body => $5::bytea'];
+const FINISHES = [FINISH(AS_TEXT, ''), FINISH(AS_BYTES, ''), FINISH(AS_TEXT, FAILED), FINISH(AS_BYTES, FAILED)];
+
+/** print: the fingerprint that it was started with. failed: {code, message} of an effect that failed for good. */
+function finish({scope, key, tenant, print, traceparent}, answer, failed) {
+  const [asText, asBytes] = bodyOf(answer.body);
+  const values = [scope, key, print, text(answer.status), asBytes ?? asText, jsonOf(answer.headers), text(answer.resultType), text(answer.resultId), tenant, text(traceparent)];
+  if (failed) values.push(text(failed.code), text(failed.message));
+  return [FINISHES[(asBytes ? 1 : 0) + (failed ? 2 : 0)], values];
 }
 
 function claim({scope, key, tenant, request, traceparent}, {owner, leaseMs, retentionMs, takeover = true}) {

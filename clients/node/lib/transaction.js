@@ -6,6 +6,7 @@
 const {NOT_PREPARED, batch} = require('./batch');
 const contract = require('./contract');
 const errors = require('./errors');
+const salts = require('./fingerprint');
 
 const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
@@ -69,6 +70,7 @@ class Session {
     }
     this.client.off('error', this.lose);
     this.client.off('end', this.lose);
+    if (this.lost) salts.forget(this.pool);
     this.client.release(this.lost);
   }
 }
@@ -96,11 +98,21 @@ class Attempt {
   }
 
   /** {attempt} where the effect may run, else {verdict, answer, traceparent} with the connection given back. */
-  static async begin(pool, intent, isolation) {
+  static async begin(pool, intent, isolation, known = salts.saltOf(pool, intent.tenant)) {
     const session = await Session.open(pool);
     try {
-      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent), contract.SAVEPOINT]);
-      const {print, verdict, traceparent, answer} = contract.started(rows[0]);
+      const pieces = salts.hashedOf(intent.request);
+      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent, known, pieces), contract.SAVEPOINT]);
+      const {verdict, traceparent, answer, computed} = contract.started(rows[0]);
+      if (verdict === 'mismatch' && pieces && known) {
+        // Or it is the salt that is another: the contract was installed anew.
+        salts.forget(pool);
+        await session.close();
+        return Attempt.begin(pool, intent, isolation, null);
+      }
+      const salt = known ?? computed;
+      if (pieces && !known) salts.remember(pool, intent.tenant, salt);
+      const print = pieces ? salts.fingerprintOf(salt, pieces) : computed;
       if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, print, traceparent: traceparent ?? intent.traceparent})};
       if (verdict === 'in_doubt') {
         const [seen] = await session.send([contract.peekStatus(intent)]);
