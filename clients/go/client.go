@@ -194,7 +194,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request an
 }
 
 func observed(answer Answer, err error, attempts int) Observed {
-	seen := Observed{Verdict: "done", Attempts: attempts, Err: err, Traceparent: answer.Traceparent}
+	seen := Observed{Verdict: "proceed", Attempts: attempts, Err: err, Traceparent: answer.Traceparent}
 	var known *Error
 	var final *FinalError
 	switch {

@@ -40,24 +40,24 @@ func (e *Error) because(cause error) *Error {
 
 // What Run, Claim and the rest return; errors.Is compares with them.
 var (
-	ErrScopeRequired      = &Error{Code: "scope_required", SQLState: "P4000", Status: 403, Message: "a scope of 1 to 255 characters is required"}
-	ErrKeyMalformed       = &Error{Code: "key_malformed", SQLState: "P4001", Status: 400, Message: "the key is missing or malformed"}
-	ErrMismatch           = &Error{Code: "mismatch", SQLState: "P4002", Status: 422, Message: "the key was first used with another request"}
-	ErrRefused            = &Error{Code: "refused", SQLState: "P4003", Status: 403, Message: "the fingerprint is missing or the tenant is refused"}
-	ErrCompletionRefused  = &Error{Code: "completion_refused", SQLState: "P4010", Status: 409, Message: "the completion is refused: the lease is lost"}
-	ErrFailureRefused     = &Error{Code: "failure_refused", SQLState: "P4011", Status: 409, Message: "the failure is refused: the lease is lost"}
-	ErrAlreadyFinished    = &Error{Code: "already_finished", SQLState: "P4020", Status: 409, Message: "the intent is finished and has an outcome"}
-	ErrActive             = &Error{Code: "active", SQLState: "P4029", Status: 409, Retryable: true, Message: "another attempt of this intent is running"}
-	ErrFinal              = &Error{Code: "final_failure", SQLState: "P4030", Status: 409, Message: "the intent failed for good"}
-	ErrInDoubt            = &Error{Code: "in_doubt", SQLState: "P4031", Status: 409, Message: "the outcome of this intent is unknown"}
-	ErrExpired            = &Error{Code: "expired", SQLState: "P4041", Status: 409, Message: "the key is older than what is remembered"}
-	ErrMessageMismatch    = &Error{Code: "message_mismatch", SQLState: "P4050", Status: 409, Message: "the message id was first used with another payload"}
-	ErrEventMismatch      = &Error{Code: "event_mismatch", SQLState: "P4051", Status: 409, Message: "this intent has already emitted this event with another payload"}
-	ErrTooLarge           = &Error{Code: "too_large", SQLState: "P4060", Status: 409, Message: "the response body is larger than the scope allows"}
-	ErrResolutionRefused  = &Error{Code: "resolution_refused", SQLState: "P4070", Status: 409, Message: "the decision is refused"}
-	ErrPartitionMissing   = &Error{Code: "partition_missing", SQLState: "P4098", Status: 503, Retryable: true, Message: "the partition for this day is missing: run the keeper"}
-	ErrUnknownState       = &Error{Code: "unknown_state", SQLState: "P4099", Status: 503, Message: "the intent is in a state that this function does not know"}
-	ErrFinishWithoutStart = &Error{Code: "finish_refused", SQLState: "P4012", Status: 503, Message: "this transaction has not started the intent"}
+	ErrScopeRequired     = &Error{Code: "scope_required", SQLState: "P4000", Status: 403, Message: "a scope of 1 to 255 characters is required"}
+	ErrKeyMalformed      = &Error{Code: "key_malformed", SQLState: "P4001", Status: 400, Message: "the key is missing or malformed"}
+	ErrMismatch          = &Error{Code: "mismatch", SQLState: "P4002", Status: 422, Message: "the key was first used with another request"}
+	ErrRefused           = &Error{Code: "refused", SQLState: "P4003", Status: 403, Message: "the fingerprint is missing or the tenant is refused"}
+	ErrCompletionRefused = &Error{Code: "completion_refused", SQLState: "P4010", Status: 409, Message: "the completion is refused: the lease is lost"}
+	ErrFailureRefused    = &Error{Code: "failure_refused", SQLState: "P4011", Status: 409, Message: "the failure is refused: the lease is lost"}
+	ErrAlreadyFinished   = &Error{Code: "already_finished", SQLState: "P4020", Status: 409, Message: "the intent is finished and has an outcome"}
+	ErrActive            = &Error{Code: "active", SQLState: "P4029", Status: 409, Retryable: true, Message: "another attempt of this intent is running"}
+	ErrFinal             = &Error{Code: "final_failure", SQLState: "P4030", Status: 409, Message: "the intent failed for good"}
+	ErrInDoubt           = &Error{Code: "in_doubt", SQLState: "P4031", Status: 409, Message: "the outcome of this intent is unknown"}
+	ErrExpired           = &Error{Code: "expired", SQLState: "P4041", Status: 409, Message: "the key is older than what is remembered"}
+	ErrMessageMismatch   = &Error{Code: "message_mismatch", SQLState: "P4050", Status: 422, Message: "the message id was first used with another payload"}
+	ErrEventMismatch     = &Error{Code: "event_mismatch", SQLState: "P4051", Status: 422, Message: "this intent has already emitted this event with another payload"}
+	ErrTooLarge          = &Error{Code: "too_large", SQLState: "P4060", Status: 500, Message: "the response body is larger than the scope allows"}
+	ErrResolutionRefused = &Error{Code: "resolution_refused", SQLState: "P4070", Status: 409, Message: "the decision is refused"}
+	ErrPartitionMissing  = &Error{Code: "partition_missing", SQLState: "P4098", Status: 503, Retryable: true, Message: "the partition for this day is missing: run the keeper"}
+	ErrUnknownState      = &Error{Code: "unknown_state", SQLState: "P4099", Status: 503, Message: "the intent is in a state that this function does not know"}
+	ErrNotStarted        = &Error{Code: "not_started", SQLState: "P4012", Status: 500, Message: "this transaction has not started the intent"}
 
 	// ErrSwallowed: a statement of the effect failed and the effect went on as if it had not.
 	// COMMIT would have rolled back in silence. Nothing was committed.
@@ -77,7 +77,7 @@ var (
 )
 
 var bySQLState = func() map[string]*Error {
-	all := []*Error{ErrScopeRequired, ErrKeyMalformed, ErrMismatch, ErrRefused, ErrCompletionRefused, ErrFailureRefused, ErrFinishWithoutStart,
+	all := []*Error{ErrScopeRequired, ErrKeyMalformed, ErrMismatch, ErrRefused, ErrCompletionRefused, ErrFailureRefused, ErrNotStarted,
 		ErrAlreadyFinished, ErrActive, ErrFinal, ErrInDoubt, ErrExpired, ErrMessageMismatch, ErrEventMismatch, ErrTooLarge,
 		ErrResolutionRefused, ErrPartitionMissing, ErrUnknownState}
 	found := make(map[string]*Error, len(all))

@@ -13,7 +13,7 @@ import (
 )
 
 // Lease is an intent that this attempt holds, for an effect that is made elsewhere. It is renewed in
-// the background until it is reported, released or lost.
+// the background until it is reported, released, closed or lost.
 type Lease struct {
 	// Verdict is new_claim, retryable_failure (earlier attempts certainly had no effect) or
 	// processing_stale (the last one fell silent, and may have had one).
@@ -52,7 +52,7 @@ func (c *Client[T]) Claim(ctx context.Context, scope, key string, request any, o
 	lease, answer, attempts, err := c.claim(ctx, scope, key, request, o)
 	seen := observed(value(answer), err, attempts)
 	if lease != nil {
-		seen.Verdict, seen.Traceparent = lease.Verdict, lease.Traceparent
+		seen.Traceparent = lease.Traceparent
 	}
 	end(seen)
 	return lease, answer, err
@@ -167,8 +167,13 @@ func newLease(ctx context.Context, door Querier, o options, scope, key string, f
 	return lease
 }
 
+// Close stops the heartbeat without a report: nothing after one, and nothing twice. The lease runs
+// out by itself; until then others get ErrActive, and afterwards the scope's policy decides. For a
+// way out on which nothing can be said: defer lease.Close().
+func (l *Lease) Close() { l.end() }
+
 // Context is cancelled when the lease is lost (context.Cause gives ErrLeaseLost), when it is
-// reported or released, and with the context of the claim.
+// reported, released or closed, and with the context of the claim.
 func (l *Lease) Context() context.Context { return l.context }
 
 // Renews after each third of the lease. When no renewal has been heard of for a whole lease, another

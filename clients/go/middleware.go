@@ -313,7 +313,7 @@ func (m *middleware[T]) failed(w http.ResponseWriter, r *http.Request, err error
 	case errors.Is(err, ErrOutcomeUnknown):
 		m.settings.OnError(r, err)
 		m.refuse(w, problemNotStored, "", "")
-	case errors.Is(err, ErrSwallowed), errors.Is(err, ErrTransactionEnded), errors.Is(err, ErrStreaming), errors.Is(err, ErrFinishWithoutStart):
+	case errors.Is(err, ErrSwallowed), errors.Is(err, ErrTransactionEnded), errors.Is(err, ErrStreaming), errors.Is(err, ErrNotStarted):
 		// A mistake of the application; a retry will meet it again.
 		m.settings.OnError(r, err)
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)

@@ -69,7 +69,7 @@ type Observer interface {
 
 // Observed is how a call ended.
 type Observed struct {
-	// Verdict is "done", "replay", "error", or an Error's Code: "mismatch", "active", ...
+	// Verdict is "proceed", "replay", "error", or an Error's Code: "mismatch", "active", ...
 	Verdict string
 	// Attempts is how many transactions it took.
 	Attempts int

@@ -43,7 +43,7 @@ class Once {
   }
 
   run(scope, key, request, effect, options = {}) {
-    return traced('once.run', scope, async (verdict) => {
+    return traced('run', scope, async (verdict) => {
       const intent = this.#intent(scope, key, request, options);
       const said = await repeat((settled) => this.#attempt(intent, effect, options, settled), options);
       verdict(said.verdict);
@@ -85,9 +85,9 @@ class Once {
   }
 
   claim(scope, key, request, options = {}) {
-    return traced('once.claim', scope, async (verdict) => {
+    return traced('claim', scope, async (verdict) => {
       const claimed = await claim(this.#pool, this.#intent(scope, key, request, options), options);
-      verdict(claimed.verdict ?? 'replay_success');
+      verdict(claimed.replayed ? 'replay' : 'proceed');
       return claimed;
     });
   }
@@ -126,7 +126,7 @@ class Once {
 
   /** receive, the effect and COMMIT: acknowledge the message when it resolves. */
   consume(consumer, message, payload, effect, options = {}) {
-    return traced('once.consume', consumer, async (verdict) => {
+    return traced('consume', consumer, async (verdict) => {
       const statement = contract.receive(consumer, message, payload, {tenant: this.#tenant, traceparent: traceparent(), ...options});
       const said = await transact(this.#pool, async (session, settled) => {
         const [, {rows}] = await session.send([contract.begin(options.isolation), statement]);

@@ -2,6 +2,7 @@
 """The suite of the clients (clients/conformance), run against plain SQL and the gateway: a case that expects anything else is wrong. And what the suite says of
 itself: its problem documents are the gateway's, its matrix is docs/clients.md."""
 
+import json
 import re
 import subprocess
 
@@ -85,6 +86,13 @@ def test_the_problem_documents_are_those_of_the_gateway():
         slug: (int(status), title, "".join(re.findall(r'"([^"]*)"', detail)), f"case HTTP_PROBLEM_{name}:" in retried) for name, status, slug, title, detail in rows
     }
     assert wanted == {slug: (row["status"], row["title"], row["detail"], row["retryable"]) for slug, row in PROBLEMS["problems"].items()}
+
+
+def test_the_errors_of_the_suite_are_those_of_the_contract(database):
+    told = json.loads((ROOT / "clients/conformance/errors.json").read_text())["errors"]
+    raised = {row.code: (row.name, row.retry) for row in database.rows("SELECT code, name, retry FROM once.errors()")}
+    assert raised.pop("P4080")[0] == "relay_of_another_cluster", "a relay's alone"
+    assert {code: (row["code"], row["retryable"]) for code, row in told.items()} == raised
 
 
 def test_names_of_cases_are_keys_and_no_two_share_one():

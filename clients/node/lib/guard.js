@@ -120,12 +120,13 @@ function broken(message) {
 async function open(pool, options, req, tenantOf, body) {
   const {intent, refused} = named(options, req, tenantOf, body);
   if (refused) return {reply: refused};
-  return traced('once.request', options.scope, async (verdict) => {
+  return traced('http', options.scope, async (verdict) => {
     try {
       const said = await repeat(() => Attempt.begin(pool, intent, options.isolation), {waitMs: options.waitMs, deadlineMs: ASK_MS});
       verdict(said.attempt ? 'proceed' : said.verdict);
       return said.attempt ? {guard: new Guard(pool, options, said.attempt)} : {reply: concluded(options, intent, said)};
     } catch (error) {
+      verdict(error instanceof errors.OnceError ? error.code : 'error');
       return {reply: unavailable(options, error)};
     }
   });

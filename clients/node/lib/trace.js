@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: PostgreSQL
-// OpenTelemetry, where its API is installed; else nothing. A span bears the scope and the verdict, never a key.
+// OpenTelemetry, where its API is installed; else nothing: a span, a count and a duration for each call, with kind, scope and verdict. Never a key.
 'use strict';
+
+const {OnceError} = require('./errors');
 
 let api = null;
 try {
@@ -16,18 +18,43 @@ function traceparent() {
     ? `00-${context.traceId}-${context.spanId}-${context.traceFlags.toString(16).padStart(2, '0')}` : undefined;
 }
 
-/** Runs work(verdict) within a span of this name; it calls verdict(text) once it knows. */
-function traced(name, scope, work) {
+let made = {};
+
+/** Made anew where the application sets up its metrics after the first call. */
+function instruments() {
+  const provider = api.metrics.getMeterProvider();
+  if (made.provider !== provider) {
+    const meter = provider.getMeter('pgonce');
+    made = {
+      provider,
+      calls: meter.createCounter('pgonce.calls', {description: 'Calls, by kind, scope and verdict'}),
+      duration: meter.createHistogram('pgonce.duration', {unit: 's', description: 'How long a call took'}),
+    };
+  }
+  return made;
+}
+
+/** Runs work(verdict) within a span of this kind, and counts it; it calls verdict(text) once it knows. */
+function traced(kind, scope, work) {
   if (!api) return work(() => {});
-  return api.trace.getTracer('pgonce').startActiveSpan(name, {attributes: {'once.scope': scope}}, async (span) => {
+  const labels = {'pgonce.kind': kind, 'pgonce.scope': scope};
+  const begun = performance.now();
+  return api.trace.getTracer('pgonce').startActiveSpan(`pgonce.${kind}`, {attributes: labels}, async (span) => {
+    let verdict = 'error';
     try {
-      return await work((verdict) => span.setAttribute('once.verdict', verdict));
+      return await work((said) => {
+        verdict = said;
+      });
     } catch (error) {
-      if (error?.code) span.setAttribute('once.verdict', String(error.code));
+      if (error instanceof OnceError) verdict = error.code;
       span.setStatus({code: api.SpanStatusCode.ERROR});
       throw error;
     } finally {
+      span.setAttribute('pgonce.verdict', verdict);
       span.end();
+      const {calls, duration} = instruments();
+      calls.add(1, {...labels, 'pgonce.verdict': verdict});
+      duration.record((performance.now() - begun) / 1000, {...labels, 'pgonce.verdict': verdict});
     }
   });
 }

@@ -389,6 +389,34 @@ test('keys are those of the vectors', () => {
   }
 });
 
+test('fingerprints that the client computes are those of the vectors', () => {
+  const {fingerprintOf, hashedOf} = require('../lib/fingerprint');
+  const {salts, requests, bytes} = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../tests/vectors/fingerprints.json')));
+  const bodyOf = ({text, base64}) => (text === undefined ? Buffer.from(base64 ?? '', 'base64') : text);
+  const same = (vector, request) =>
+    assert.equal(fingerprintOf(Buffer.from(salts[vector.tenant], 'hex'), hashedOf(request)).toString('hex'), vector.fingerprint, JSON.stringify(vector));
+  const plain = requests.filter((each) => !each.canonical_json);
+  for (const each of plain) same(each, {http: {method: each.method, target: each.target, contentType: each.content_type, body: bodyOf(each)}});
+  for (const each of bytes) same(each, bodyOf(each));
+  assert.ok(plain.length > 10 && bytes.length > 3);
+  assert.equal(hashedOf({http: {method: 'POST', target: '/', body: '', canonicalJson: true}}), null);
+});
+
+test('a salt that was replaced, as by a contract that is installed anew, makes no retry a mismatch', async () => {
+  const of = (pool_, name) => new Once(pool_).run('orders', name, Buffer.from('request'), () => ({status: 201}));
+  const old = (await pool.query("SELECT encode(salt, 'hex') AS salt FROM once.setting")).rows[0].salt;
+  const other = poolOf(server);
+  try {
+    await of(pool, key);
+    await pool.query('UPDATE once.setting SET salt = sha256(salt)');
+    assert.equal((await of(other, `${key}2`)).replayed, false);
+    assert.equal((await of(pool, `${key}2`)).replayed, true);
+  } finally {
+    await pool.query("UPDATE once.setting SET salt = decode($1, 'hex')", [old]);
+    await other.end();
+  }
+});
+
 test('problems, headers and codes are those of the gateway and of the contract', async () => {
   const {PROBLEMS} = require('../lib/problem');
   const rows = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/problems.json'))).problems;
@@ -400,12 +428,54 @@ test('problems, headers and codes are those of the gateway and of the contract',
   const list = (name) => [...source.split(`${name}[] = {`)[1].split('};')[0].replace(/\/\*[^]*?\*\//g, '').matchAll(/"([^"]+)"/g)].map(([, text]) => text);
   assert.deepEqual([KEPT, NEVER], [list('kept_by_default'), list('never')]);
   const {ofSqlstate} = require('../lib/errors');
+  const told = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/errors.json'))).errors;
   for (const {code, name, retry} of (await pool.query('SELECT * FROM once.errors()')).rows) {
     if (code === 'P4080') continue; // of relays
     const error = ofSqlstate(code, '');
     assert.ok(error instanceof OnceError);
     assert.deepEqual([error.code, error.retryable], [name, retry], code);
+    assert.deepEqual({code: error.code, status: error.status, retryable: error.retryable}, told[code]);
   }
+});
+
+test('a call is a span, a count and a duration with its verdict, and never its key', async () => {
+  const api = require('@opentelemetry/api');
+  const spans = [];
+  const counted = [];
+  class Span {
+    constructor(name, attributes) {
+      Object.assign(this, {name, attributes});
+    }
+    spanContext() {
+      return {traceId: 'a'.repeat(32), spanId: 'b'.repeat(16), traceFlags: 1};
+    }
+    setAttribute(name, value) {
+      this.attributes = {...this.attributes, [name]: value};
+    }
+    setStatus(status) {
+      this.status = status;
+    }
+    end() {
+      spans.push(this);
+    }
+  }
+  const instrument = (name) => ({add: (value, labels) => counted.push([name, value, labels]), record: (value, labels) => counted.push([name, typeof value, labels])});
+  api.trace.setGlobalTracerProvider({getTracer: () => ({startActiveSpan: (name, {attributes}, work) => work(new Span(name, attributes))})});
+  api.metrics.setGlobalMeterProvider({getMeter: () => ({createCounter: instrument, createHistogram: instrument})});
+  try {
+    await run();
+    await run();
+    await assert.rejects(once.run('orders', key, 'other', insert), OnceError);
+    await assert.rejects(once.run('orders', `${key}2`, {}, () => Promise.reject(new Error(key))), Error);
+  } finally {
+    api.trace.disable();
+    api.metrics.disable();
+  }
+  const labels = ['proceed', 'replay', 'mismatch', 'error'].map((verdict) => ({'pgonce.kind': 'run', 'pgonce.scope': 'orders', 'pgonce.verdict': verdict}));
+  assert.deepEqual(spans.map(({name, attributes}) => [name, attributes]), labels.map((each) => ['pgonce.run', each]));
+  assert.deepEqual(spans.map(({status}) => status?.code), [undefined, undefined, api.SpanStatusCode.ERROR, api.SpanStatusCode.ERROR]);
+  assert.deepEqual(counted, labels.flatMap((each) => [['pgonce.calls', 1, each], ['pgonce.duration', 'number', each]]));
+  assert.ok(!JSON.stringify([spans, counted]).includes(key));
 });
 
 test("the version is the release's", () => {

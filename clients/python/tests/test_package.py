@@ -21,6 +21,7 @@ from pgonce import http
 from .conftest import ROOT
 
 HERE = ROOT / "clients" / "python"
+ERRORS = json.loads((ROOT / "clients/conformance/errors.json").read_text())["errors"]
 
 
 def test_the_version_is_the_releases():
@@ -48,6 +49,13 @@ def test_a_problem_is_the_gateways(name):
         assert name in ("busy", "unreached", "unanswered"), "the gateway's alone"
         return
     assert http.PROBLEMS[name] == (row["status"], row["title"], row["detail"], row["retry_after"])
+
+
+@pytest.mark.parametrize("sqlstate", sorted(ERRORS))
+def test_an_error_of_the_contract_has_a_class_that_can_be_caught_by_name(sqlstate):
+    error = pgonce.errors.of_sqlstate(sqlstate)
+    assert type(error).__name__ in pgonce.__all__ and getattr(pgonce, type(error).__name__) is type(error)
+    assert (error.sqlstate, error.status, error.retryable) == (sqlstate, ERRORS[sqlstate]["status"], ERRORS[sqlstate]["retryable"])
 
 
 def test_a_wheel_installs_alone_and_types_come_with_it(tmp_path):

@@ -419,6 +419,33 @@ func leases[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 	}
 }
 
+func TestALeaseThatIsClosedRunsOutAndReportsNothing(t *testing.T) {
+	both(t, func(t *testing.T) { closedLease(t, newPgx) }, func(t *testing.T) { closedLease(t, newSQL) })
+}
+
+func closedLease[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	client := connect(t, newDatabase(t).URL, once.LeaseFor(300*time.Millisecond), once.Wait(20*time.Second))
+	ctx := context.Background()
+	lease, _, err := client.Claim(ctx, "leases", "key", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease.Close()
+	lease.Close()
+	if !errors.Is(context.Cause(lease.Context()), context.Canceled) {
+		t.Fatalf("%v", context.Cause(lease.Context()))
+	}
+	// With a heartbeat this would wait for all of its 20 seconds.
+	next, _, err := client.Claim(ctx, "leases", "key", 1)
+	if err != nil || next.Verdict != "processing_stale" || next.Fence <= lease.Fence {
+		t.Fatalf("%+v, %v", next, err)
+	}
+	defer next.Close()
+	if stored, err := next.Complete(ctx, once.Text(201, "done")); err != nil || !stored {
+		t.Fatal(stored, err)
+	}
+}
+
 func TestAClaimWhoseAnswerIsLostIsFoundAgain(t *testing.T) {
 	both(t, func(t *testing.T) { lostClaim(t, newPgx) }, func(t *testing.T) { lostClaim(t, newSQL) })
 }

@@ -7,13 +7,15 @@ pgonce.django, pgonce.flask. Errors: pgonce.errors."""
 from .answer import Answer, HttpRequest, Outcome
 from .client import Claim, Once, claim, current_claim, emit, lock, receive, run
 from .errors import (
-    Active, ConnectionLost, Expired, FinalFailure, InDoubt, LeaseLost, Mismatch, NotDone, OnceError, OutcomeUnknown,
-    SwallowedError, UsageError,
+    Active, AlreadyFinished, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure, InDoubt, KeyMalformed, LeaseLost,
+    MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, Refused, ResolutionRefused,
+    ScopeRequired, SwallowedError, TooLarge, UnknownState, UsageError,
 )  # fmt: skip
 
 __version__ = "1.0.0"
 __all__ = [
-    "Active", "Answer", "Claim", "ConnectionLost", "Expired", "FinalFailure", "HttpRequest", "InDoubt", "LeaseLost",
-    "Mismatch", "NotDone", "Once", "OnceError", "OutcomeUnknown", "Outcome", "SwallowedError", "UsageError", "claim",
-    "current_claim", "emit", "lock", "receive", "run",
+    "Active", "AlreadyFinished", "Answer", "Claim", "ConnectionLost", "ContractMissing", "EventMismatch", "Expired", "FinalFailure",
+    "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch", "NotDone", "NotStarted", "Once", "OnceError",
+    "Outcome", "OutcomeUnknown", "PartitionMissing", "Refused", "ResolutionRefused", "ScopeRequired", "SwallowedError", "TooLarge",
+    "UnknownState", "UsageError", "claim", "current_claim", "emit", "lock", "receive", "run",
 ]  # fmt: skip

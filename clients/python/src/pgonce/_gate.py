@@ -218,7 +218,7 @@ def serve(
 ) -> Steps[Tuple[http.Response, bool]]:
     """handle(tx) gives the handler's http.Response; it is called at most once. What it raises comes out after ROLLBACK. The answer, and whether
     it is the handler's: else what it did is taken back, or was never begun."""
-    with _trace.span("once.http", intent.scope, intent.traceparent) as span:
+    with _trace.span("http", intent.scope, intent.traceparent) as span:
         intent = dataclasses.replace(intent, traceparent=span.traceparent)
         answer, handled = yield from _serve(io, source, policy, intent, handle)
         span.verdict("replay" if answer.replayed else "proceed")

@@ -34,7 +34,7 @@ async def run(
 ) -> Answer:
     """As pgonce.run. A cancellation rolls back, or comes after COMMIT; never between effect and finish."""
     source, options = source_of(pool_or_connect, True), _core.Options(deadline, wait, isolation)
-    with _trace.span("once.run", scope, traceparent) as span:
+    with _trace.span("run", scope, traceparent) as span:
         intent = _core.Intent(scope, key, tenant, request, span.traceparent)
         answer = await drive_async(_core.run(Async, source, intent, options, effect))
         span.verdict("replay" if answer.replayed else "proceed")
@@ -52,7 +52,7 @@ class Claim(BaseClaim):
 
     async def __aenter__(self) -> "Claim":
         at = time.monotonic()
-        with _trace.span("once.claim", self._intent.scope, self._intent.traceparent) as span:
+        with _trace.span("claim", self._intent.scope, self._intent.traceparent) as span:
             try:
                 self.answer = await drive_async(
                     _core.claim(Async, self._source, self._intent, self._options, self._terms, self._granted)
@@ -63,7 +63,7 @@ class Claim(BaseClaim):
                 if self._granted:  # nobody will do the work
                     await shielded(self._drive(_core.release(Async, self._source, self._intent, self.fence, 5.0)))
                 raise
-            span.verdict(self.verdict)
+            span.verdict("replay" if self.replayed else "proceed")
         if self.answer is None:
             self._note_renewal(at)
             self._body = asyncio.current_task()

@@ -39,7 +39,7 @@ def run(
     raise FinalFailure to store a failure for good; any other exception rolls back and comes out as it is.
     Times in seconds. wait: how long to wait for an attempt that runs. Raises errors.OnceError."""
     source, options = source_of(pool_or_connect, False), _core.Options(deadline, wait, isolation)
-    with _trace.span("once.run", scope, traceparent) as span:
+    with _trace.span("run", scope, traceparent) as span:
         intent = _core.Intent(scope, key, tenant, request, span.traceparent)
         answer = drive(_core.run(Blocking, source, intent, options, effect))
         span.verdict("replay" if answer.replayed else "proceed")
@@ -121,11 +121,11 @@ class Claim(BaseClaim):
 
     def __enter__(self) -> "Claim":
         at = time.monotonic()
-        with _trace.span("once.claim", self._intent.scope, self._intent.traceparent) as span:
+        with _trace.span("claim", self._intent.scope, self._intent.traceparent) as span:
             self.answer = drive(
                 _core.claim(Blocking, self._source, self._intent, self._options, self._terms, self._granted)
             )
-            span.verdict(self.verdict)
+            span.verdict("replay" if self.replayed else "proceed")
         if self.answer is None:
             self._note_renewal(at)
             if self._source.renewable:  # one connection is the work's own

@@ -57,7 +57,7 @@ class Refused(OnceError):
 class LeaseLost(OnceError):
     """The claim is no longer this attempt's: discard its result."""
 
-    sqlstate = "P4010"
+    sqlstate, status = "P4010", 409
 
 
 class NotStarted(OnceError):
@@ -94,19 +94,25 @@ class Expired(OnceError):
 class MessageMismatch(OnceError):
     """The message id was first used with another payload."""
 
-    sqlstate = "P4050"
+    sqlstate, status = "P4050", 422
 
 
 class EventMismatch(OnceError):
     """This intent has already emitted this event with another payload."""
 
-    sqlstate = "P4051"
+    sqlstate, status = "P4051", 422
 
 
 class TooLarge(OnceError):
     """The response body is larger than the scope allows."""
 
     sqlstate = "P4060"
+
+
+class ResolutionRefused(OnceError):
+    """Only a stale, in-doubt or retryable intent can be decided, with a reason."""
+
+    sqlstate, status = "P4070", 409
 
 
 class PartitionMissing(OnceError):
@@ -118,7 +124,7 @@ class PartitionMissing(OnceError):
 class UnknownState(OnceError):
     """The contract and its caller may be of different versions: run pgonce doctor."""
 
-    sqlstate = "P4099"
+    sqlstate, status = "P4099", 503
 
 
 class ContractMissing(OnceError):
@@ -179,7 +185,7 @@ _BY_SQLSTATE: Dict[Optional[str], Type[OnceError]] = {
     error.sqlstate: error
     for error in (
         ScopeRequired, KeyMalformed, Mismatch, Refused, LeaseLost, NotStarted, AlreadyFinished, Active, InDoubt, Expired,
-        MessageMismatch, EventMismatch, TooLarge, PartitionMissing, UnknownState, ContractMissing,
+        MessageMismatch, EventMismatch, TooLarge, ResolutionRefused, PartitionMissing, UnknownState, ContractMissing,
     )
 }  # fmt: skip
 _BY_SQLSTATE["P4011"] = LeaseLost

@@ -62,7 +62,7 @@ final class Execution<E extends Exception> {
             span.verdict(failure.code());
             throw failure;
         } catch (Throwable failure) {
-            span.verdict("application");
+            span.verdict("error");
             throw failure;
         } finally {
             retries.restore();

@@ -45,7 +45,7 @@ public interface Observer {
         /**
          * How it ended.
          *
-         * @param verdict {@code proceed}, {@code replay}, an exception's code, or {@code application}
+         * @param verdict {@code proceed}, {@code replay}, an exception's code, or {@code error}
          */
         void verdict(String verdict);
 

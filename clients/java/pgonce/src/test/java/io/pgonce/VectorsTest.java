@@ -34,6 +34,17 @@ class VectorsTest {
     }
 
     @Test
+    void eachErrorOfTheContractHasTheNameAndTheStatusThatEveryClientTells() {
+        JsonNode errors = Cases.read(Child.ROOT.resolve("clients/conformance/errors.json")).get("errors");
+        errors.fields().forEachRemaining(each -> {
+            OnceException.Reason reason = OnceException.Reason.ofSqlState(each.getKey());
+            assertEquals(each.getValue().toString(),
+                "{\"code\":\"" + reason.code + "\",\"status\":" + reason.status + ",\"retryable\":" + reason.retryable + "}");
+        });
+        assertEquals(18, errors.size());
+    }
+
+    @Test
     void theFingerprintOfEachRequestIsThatOfTheVectors() throws Exception {
         JsonNode vectors = Cases.read(Child.ROOT.resolve("tests/vectors/fingerprints.json"));
         try (Server server = new Server(); Connection connection = Server.plain(server.url()).getConnection()) {
