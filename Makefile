@@ -87,8 +87,8 @@ bench-events: setup-bench-events build ## measure the relay and the consumer aga
 bench-keeper: setup-bench build ## measure retirement, and claims among many stored intents (PGONCE_BENCH_ROWS; writes bench/keeper.json)
 	$(ON_SERVER) $(PYTHON) bench/keeper.py --json bench/keeper.json
 
-bench-clients: setup-bench-clients build ## measure what the clients cost their applications, against a peer on Redis (LANGUAGES="node go"; writes bench/clients.json)
-	$(ON_SERVER) $(PYTHON) bench/clients.py $(LANGUAGES) --json bench/clients.json
+bench-clients: setup-bench-clients build ## measure what the clients cost their applications, against a peer on Redis (LANGUAGES="node go"; NATIVE=yes: with pgonce_native; writes bench/clients.json or clients_native.json)
+	$(ON_SERVER) $(PYTHON) bench/clients.py $(LANGUAGES) $(if $(NATIVE),--native --json bench/clients_native.json,--json bench/clients.json)
 
 fuzz: setup-test build ## fuzz every parser of outside input, a minute of a CPU each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) -rA tests/fuzz

@@ -22,6 +22,7 @@ import urllib.request
 
 from measure import ROOT, SETTINGS, Process, accepts, cpu_seconds, find, free_port, median_row, recycle_wal, wait_until
 
+from harness.native import install_native, library
 from harness.postgres import Postgres, children_of, clean_environment, private_directory, tied, unprivileged
 
 HERE = ROOT / "bench/clients"
@@ -33,7 +34,7 @@ PEERS = {
     "node": "express-idempotency",
     "python": "asgi-idempotency-header",
     "go": "Fiber's idempotency",
-    "java": "a filter over Spring Data Redis",
+    "java": "idempotent-redis",
 }
 # (what, of which, at least)
 GOALS = (("pgonce, of bare", "bare", 0.6), ("pgonce, of the peer on Redis", "redis", 1.0))
@@ -135,6 +136,8 @@ class Bench:
         self.server = stack.enter_context(Postgres(fsync=True, settings=SETTINGS))
         self.database = self.server.new_database()
         self.database.execute("CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, item text NOT NULL, amount integer NOT NULL)")
+        if options.native:
+            install_native(self.database)
         recycle_wal(self.database)
         place, user, port = self.directory / "redis", unprivileged()[1], free_port()
         place.mkdir()
@@ -227,10 +230,13 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one round of one second: to see that it runs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=6, help="of each way, in each round")
+    parser.add_argument("--native", action="store_true", help="with pgonce_native, from build/native")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
     options = parser.parse_args()
     if unknown := set(options.languages) - set(LANGUAGES):
         parser.error(f"no such language: {', '.join(sorted(unknown))}")
+    if options.native and not library().exists():
+        parser.error(f"{library()} is not built")
     if options.quick:
         options.rounds, options.seconds = 1, 1
     measured, left_out, failed = {}, {}, False
@@ -252,7 +258,7 @@ def main():
     show(medians, goals, left_out)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({
-            "postgresql": version, "cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds, "connections": CONNECTIONS,
+            "postgresql": version, "cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds, "connections": CONNECTIONS, "native": options.native,
             "peers": PEERS, "measured": medians, "goals": goals, "left_out": left_out,
         }, indent=1) + "\n")  # fmt: skip
     sys.exit(failed)

@@ -3,7 +3,7 @@
 """The pictures of docs/performance.md, and its tables of goals.
 
   plots.py           makes them from docs/performance/measured.json
-  plots.py --take    first puts into that file what the benchmarks have written: bench/{results,native,gateway,events,keeper,clients}.json, those of them that are here
+  plots.py --take    first puts into that file what the benchmarks have written: bench/{results,native,gateway,events,keeper,clients,clients_native}.json, those of them that are here
 
 measured.json holds medians only, and is committed: `make lint` says where something made of it is not current. Nothing but the standard library."""
 
@@ -27,7 +27,8 @@ COLOURS = ["#0b6e99", "#c2570c", "#4d7c0f", "#7c3aed", "#6b7280"]
 def take(measured, note):
     """The medians of what the benchmarks wrote; of one that did not run, what was there."""
     found = dict(measured)
-    for name, kept in (("results", kept_results), ("native", kept_results), ("gateway", kept_gateway), ("events", kept_events), ("keeper", kept_keeper), ("clients", kept_clients)):
+    for name, kept in (("results", kept_results), ("native", kept_results), ("gateway", kept_gateway), ("events", kept_events), ("keeper", kept_keeper), ("clients", kept_clients),
+                       ("clients_native", kept_clients)):  # fmt: skip
         path = ROOT / f"bench/{name}.json"
         if path.exists():
             found[name] = kept(json.loads(path.read_text())) | ({"note": note} if note else {})
@@ -206,7 +207,7 @@ def tables(measured):
     """The goals of each benchmark, met or not, under the load that there was."""
     written = []
     for name, task in (("results", "make bench"), ("native", "make bench NATIVE=yes"), ("gateway", "make bench-gateway"), ("events", "make bench-events"), ("keeper", "make bench-keeper"),
-                       ("clients", "make bench-clients")):  # fmt: skip
+                       ("clients", "make bench-clients"), ("clients_native", "make bench-clients NATIVE=yes")):  # fmt: skip
         if name not in measured:
             continue
         run = measured[name]
@@ -222,12 +223,15 @@ def tables(measured):
             if goal["met"] is not None:
                 written.append(f"| {what} | {goal['goal']} | {measured_value} | {'yes' if goal['met'] else 'no'} |")
         written.append("")
-    return "\n".join(written + clients(measured["clients"]))
+    for name, task in (("clients", "make bench-clients"), ("clients_native", "make bench-clients NATIVE=yes")):
+        if name in measured:
+            written += clients(measured[name], task)
+    return "\n".join(written)
 
 
-def clients(run):
+def clients(run, task):
     """Requests a second of each way, and where the CPU of one goes."""
-    written = [f"The endpoints of `make bench-clients`, at {run['connections']} connections: requests per second, and CPU of one request in microseconds (service + PostgreSQL):", "",
+    written = [f"The endpoints of `{task}`, at {run['connections']} connections: requests per second, and CPU of one request in microseconds (service + PostgreSQL):", "",
                "| language | as it is | with pgonce | on Redis |", "| --- | --- | --- | --- |"]  # fmt: skip
     for language, ways in run["measured"].items():
         cells = (f"{way['per_second']:,.0f} ({way['cpu_us']['service']:.0f} + {way['cpu_us']['postgresql']:.0f})" for way in (ways[name] for name in ("bare", "pgonce", "redis")))
