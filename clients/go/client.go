@@ -15,6 +15,7 @@ import (
 type Client[T any] struct {
 	door    Door[T]
 	options options
+	salts   salts
 }
 
 // New makes a client of a door; applications call the driver's package instead. The options hold
@@ -118,7 +119,8 @@ type attempt[T any] struct {
 	options            options
 	begin              string
 	scope, key         string
-	start              Query
+	start              *starter
+	salt               []byte // nil: not known, or not to be trusted
 	effect             effectOf[T]
 	unknown            bool // its COMMIT was sent and not answered
 	lost               bool // its connection is gone
@@ -141,16 +143,26 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request an
 	if err != nil {
 		return Answer{}, err
 	}
-	start, err := startQuery(scope, key, request, o, o.trace(ctx))
+	start, err := newStarter(scope, key, request, o, o.trace(ctx))
 	if err != nil {
 		return Answer{}, err
 	}
 	began := time.Now()
 	deadline := began.Add(o.within)
 	inDoubt, haunted := false, false
+	salt := c.salts.of(o.tenant)
 	for ; ; tries++ {
-		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, effect: effect}
+		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, salt: salt, effect: effect}
 		answer, err = try.once(ctx, inDoubt)
+		// A mismatch, too, may mean that the salt is another: that the contract was installed anew.
+		doubtful := salt != nil && start.hashed != nil && !try.proceeded && errors.Is(err, ErrMismatch)
+		if try.lost || doubtful {
+			c.salts.forget()
+			salt = nil
+		}
+		if doubtful {
+			continue
+		}
 		inDoubt = inDoubt || try.unknown
 		haunted = haunted || try.lost
 		if err == nil {
@@ -228,17 +240,50 @@ func giveUp(err error, inDoubt bool) error {
 	}
 }
 
-func startQuery(scope, key string, request any, o options, traceparent any) (Query, error) {
+// starter asks whether an intent may run. hashed: what is hashed after the salt; nil: the database
+// computes the fingerprint, and whole is the question.
+type starter struct {
+	scope, key, tenant string
+	traceparent        any
+	hashed             []byte
+	whole              Query
+}
+
+const (
+	started = `s.verdict, s.fence, s.state, s.response_status, s.response_headers::text, s.response_body, s.result_type, s.result_id,
+    s.error_code, s.error_message, s.traceparent`
+	startKnown  = `SELECT $4::bytea, ` + started + ` FROM once.try_start($1::text, $2::text, $4::bytea, $3::text, traceparent => $5::text) AS s`
+	startSalted = `SELECT f.salt, ` + started + ` FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS f,
+    once.try_start($1::text, $2::text, sha256(f.salt || $4::bytea), $3::text, traceparent => $5::text) AS s`
+)
+
+func newStarter(scope, key string, request any, o options, traceparent any) (*starter, error) {
+	s := &starter{scope: scope, key: key, tenant: o.tenant, traceparent: traceparent, hashed: hashedOf(request)}
+	if s.hashed != nil {
+		return s, nil
+	}
 	p := parameters{}
 	fingerprint, err := p.fingerprint(request, o.tenant)
 	if err != nil {
-		return Query{}, err
+		return nil, err
 	}
-	text := fmt.Sprintf(`SELECT f.f, s.verdict, s.fence, s.state, s.response_status, s.response_headers::text, s.response_body, s.result_type, s.result_id,
-    s.error_code, s.error_message, s.traceparent
+	text := fmt.Sprintf(`SELECT f.f, %s
   FROM (SELECT %s AS f OFFSET 0) AS f, once.try_start(%s, %s, f.f, %s, traceparent => %s) AS s`,
-		fingerprint, p.add(scope, "text"), p.add(key, "text"), p.add(o.tenant, "text"), p.add(traceparent, "text"))
-	return Query{SQL: text, Args: p.args}, nil
+		started, fingerprint, p.add(scope, "text"), p.add(key, "text"), p.add(o.tenant, "text"), p.add(traceparent, "text"))
+	s.whole = Query{SQL: text, Args: p.args}
+	return s, nil
+}
+
+// Its first column is the fingerprint, or the salt where that was not known.
+func (s *starter) query(salt []byte) Query {
+	switch {
+	case s.hashed == nil:
+		return s.whole
+	case salt == nil:
+		return Query{SQL: startSalted, Args: []any{s.scope, s.key, s.tenant, s.hashed, s.traceparent}}
+	default:
+		return Query{SQL: startKnown, Args: []any{s.scope, s.key, s.tenant, fingerprintOf(salt, s.hashed), s.traceparent}}
+	}
 }
 
 // row is what is stored of an intent, as try_start and claim tell it.
@@ -340,9 +385,14 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 	}()
 
 	var found row
-	err = session.Open(asking, a.begin, a.start, savepoint, append([]any{&found.fingerprint}, found.outcome()...)...)
+	err = session.Open(asking, a.begin, a.start.query(a.salt), savepoint, append([]any{&found.fingerprint}, found.outcome()...)...)
 	if err != nil {
 		return Answer{}, a.failed(asking, session, err)
+	}
+	if a.start.hashed != nil && a.salt == nil {
+		salt := found.fingerprint
+		a.client.salts.remember(a.options.tenant, salt)
+		found.fingerprint = fingerprintOf(salt, a.start.hashed)
 	}
 	if found.verdict != "proceed" {
 		return found.decide()

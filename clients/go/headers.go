@@ -25,10 +25,10 @@ var neverKept = strings.Fields(`set-cookie set-cookie2 www-authenticate authenti
 	x-xsrf-token connection keep-alive proxy-connection te trailer transfer-encoding upgrade alt-svc http2-settings content-length
 	accept-ranges date server age via status x-accel-* x-sendfile idempotency-replayed idempotency-traceparent idempotency-key once-*`)
 
+// The patterns are in lower case.
 func matchesAny(name string, patterns []string) bool {
 	name = strings.ToLower(name)
 	for _, pattern := range patterns {
-		pattern = strings.ToLower(pattern)
 		prefix, isPrefix := strings.CutSuffix(pattern, "*")
 		if name == pattern || (isPrefix && strings.HasPrefix(name, prefix)) {
 			return true

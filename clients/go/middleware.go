@@ -105,7 +105,11 @@ func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
 	case settings.Tenant == nil && !settings.SingleTenant:
 		panic("pgonce: whose keys are these? Middleware needs Tenant, or SingleTenant if there is only one caller: in a shared key space one client could read another's answer")
 	}
-	for _, pattern := range settings.Headers {
+	for i, pattern := range settings.Headers {
+		if i == 0 {
+			settings.Headers = append([]string{}, settings.Headers...) // the caller's stays as it is
+		}
+		settings.Headers[i] = strings.ToLower(pattern)
 		if matchesAny(strings.TrimSuffix(pattern, "*"), neverKept) {
 			panic("pgonce: " + pattern + " belongs to one answer only, and is never replayed")
 		}

@@ -3,6 +3,8 @@
 package once
 
 import (
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -97,6 +99,52 @@ func TestTheProblemsAreTheGateways(t *testing.T) {
 		if !there || want.Status != p.status || want.Title != p.title || want.Detail != p.detail || want.Retryable != (p.retryAfter > 0) || after != p.retryAfter {
 			t.Errorf("%+v, want %+v", p, want)
 		}
+	}
+}
+
+func TestFingerprintsThatTheClientComputesAreThoseOfTheVectors(t *testing.T) {
+	type vector struct {
+		Tenant, Method, Target, Fingerprint string
+		ContentType                         *string `json:"content_type"`
+		Text, Base64                        *string
+		CanonicalJSON                       bool `json:"canonical_json"`
+	}
+	var file struct {
+		Salts           map[string]string
+		Requests, Bytes []vector
+	}
+	if err := json.Unmarshal([]byte(read(t, "tests/vectors/fingerprints.json")), &file); err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	same := func(each vector, request any) {
+		salt, _ := hex.DecodeString(file.Salts[each.Tenant])
+		if got := hex.EncodeToString(fingerprintOf(salt, hashedOf(request))); got != each.Fingerprint {
+			t.Errorf("%+v: %s", each, got)
+		}
+		compared++
+	}
+	bodyOf := func(each vector) []byte {
+		body, _ := base64.StdEncoding.DecodeString(value(each.Base64))
+		if each.Text != nil {
+			body = []byte(*each.Text)
+		}
+		return body
+	}
+	for _, each := range file.Requests {
+		request := HTTPRequest{Method: each.Method, Target: each.Target, ContentType: value(each.ContentType), Body: bodyOf(each), CanonicalJSON: each.CanonicalJSON}
+		if !each.CanonicalJSON {
+			same(each, request)
+		} else if hashedOf(request) != nil {
+			t.Errorf("%+v is the database's", each)
+		}
+	}
+	for _, each := range file.Bytes {
+		same(each, bodyOf(each))
+		same(each, string(bodyOf(each)))
+	}
+	if compared < 20 {
+		t.Fatal(compared)
 	}
 }
 

@@ -419,6 +419,33 @@ func leases[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 	}
 }
 
+func TestASaltThatWasReplacedMakesNoRetryAMismatch(t *testing.T) {
+	both(t, func(t *testing.T) { anotherSalt(t, newPgx) }, func(t *testing.T) { anotherSalt(t, newSQL) })
+}
+
+// As by a contract that is installed anew, under a client that has connections still.
+func anotherSalt[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	at := newDatabase(t)
+	ctx := context.Background()
+	run := func(client *once.Client[T], key string) once.Answer {
+		t.Helper()
+		answer, err := client.Run(ctx, "orders", key, []byte("request"), func(context.Context, T) (once.Answer, error) { return once.Text(201, ""), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	client := connect(t, at.URL)
+	run(client, "before")
+	if _, err := owner(t, at).Exec(ctx, "UPDATE once.setting SET salt = sha256(salt)"); err != nil {
+		t.Fatal(err)
+	}
+	run(connect(t, at.URL), "after")
+	if answer := run(client, "after"); !answer.Replayed {
+		t.Fatalf("%+v", answer)
+	}
+}
+
 func TestALeaseThatIsClosedRunsOutAndReportsNothing(t *testing.T) {
 	both(t, func(t *testing.T) { closedLease(t, newPgx) }, func(t *testing.T) { closedLease(t, newSQL) })
 }
