@@ -47,7 +47,7 @@ def test_a_call_is_a_span_a_count_and_a_duration_with_its_verdict_and_never_its_
     assert [each.status.is_ok for each in said] == [True, True, False, False, True]
     assert not any("secret" in each.to_json() for each in said)
     stored = db.value("SELECT traceparent FROM once.peek('traced', 'secret-key')")
-    assert stored == f"00-{said[0].context.trace_id:032x}-{said[0].context.span_id:016x}-01"
+    assert stored == f"00-{said[0].context.trace_id:032x}-{said[0].context.span_id:016x}-{said[0].context.trace_flags:02x}"
     points = {}
     for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics:
         for point in metric.data.data_points:
