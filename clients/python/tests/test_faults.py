@@ -380,6 +380,19 @@ def test_a_cancellation_at_every_await_leaves_all_or_nothing(db, driver):
 # ---- traps ----
 
 
+def test_a_salt_that_was_replaced_makes_no_retry_a_mismatch(server, name):
+    """As by a contract that is installed anew, under a client that has connections still."""
+    db = server.database()
+    with opened(name, db.url) as door, opened(name, db.url) as other:
+        for each in (door, other):
+            each.pool = (pgonce.aio if isinstance(each, AsyncDoor) else pgonce).Once(each.pool).source
+        effect = effect_of(door, "effect")[1]
+        door.run("orders", "before", b"request", effect)
+        db.rows("UPDATE once.setting SET salt = sha256(salt)")
+        assert not other.run("orders", "after", b"request", effect).replayed
+        assert door.run("orders", "after", b"request", effect).replayed
+
+
 def test_an_effect_that_commits_is_refused_by_the_driver(db):
     with psycopg_pool.ConnectionPool(db.url, min_size=0, max_size=4, open=True) as pool:
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """The package: its version, its licence, a wheel that works without any driver, keys by the vectors, and the quickstart."""
 
+import base64
 import contextlib
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import pgonce
 from pgonce import http
+from pgonce._fingerprint import fingerprint, hashed_of
 
 from .conftest import ROOT
 
@@ -49,6 +51,30 @@ def test_a_problem_is_the_gateways(name):
         assert name in ("busy", "unreached", "unanswered"), "the gateway's alone"
         return
     assert http.PROBLEMS[name] == (row["status"], row["title"], row["detail"], row["retry_after"])
+
+
+def test_fingerprints_that_the_client_computes_are_those_of_the_vectors():
+    vectors = json.loads((ROOT / "tests/vectors/fingerprints.json").read_text())
+    compared = 0
+
+    def same(vector, request):
+        assert fingerprint(bytes.fromhex(vectors["salts"][vector["tenant"]]), hashed_of(request)).hex() == vector["fingerprint"], vector
+
+    for each in vectors["requests"] + vectors["bytes"]:
+        body = each["text"].encode() if "text" in each else base64.b64decode(each["base64"])
+        if "method" not in each:
+            same(each, body)
+            if "text" in each:
+                same(each, each["text"])
+            compared += 1
+            continue
+        request = pgonce.HttpRequest(each["method"], each["target"], each["content_type"], body, each["canonical_json"])
+        if each["canonical_json"]:
+            assert hashed_of(request) is None, "it is the database's"
+        else:
+            same(each, request)
+            compared += 1
+    assert compared > 20
 
 
 @pytest.mark.parametrize("sqlstate", sorted(ERRORS))

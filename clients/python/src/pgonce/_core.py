@@ -17,6 +17,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from . import _sql, errors
 from ._drivers import Source
+from ._fingerprint import fingerprint, hashed_of
 from ._io import Steps
 from .answer import Answer, Outcome, fingerprint_of, outcome_of, stored
 
@@ -65,17 +66,35 @@ class Attempt:
         self.committing = False
         self.traceparent = intent.traceparent
 
-    def open(self) -> Steps[Optional[Answer]]:
-        """None: do the effect in self.connection.tx."""
+    def _start(self, hashed: Optional[bytes], salt: Optional[bytes]) -> Tuple[str, Any]:
         intent = self.intent
-        kind, arguments = fingerprint_of(intent.request, intent.tenant)
+        if hashed is None:
+            kind, arguments = fingerprint_of(intent.request, intent.tenant)
+            return _sql.START[kind], [*arguments, intent.scope, intent.key, intent.traceparent]
+        known = hashed if salt is None else fingerprint(salt, hashed)
+        sql = _sql.START_SALTED if salt is None else _sql.START_KNOWN
+        return sql, [intent.scope, intent.key, intent.tenant, known, intent.traceparent]
+
+    def open(self, trusted: bool = True) -> Steps[Optional[Answer]]:
+        """None: do the effect in self.connection.tx. trusted: is what is remembered of the salt?"""
+        intent = self.intent
+        hashed = hashed_of(intent.request)
+        salt = self.source.salts.of(intent.tenant) if trusted and hashed is not None else None
         statements: List[Tuple[str, Any]] = []
         if self.options.isolation is not None:
             statements.append((_sql.ISOLATION[self.options.isolation], ()))
-        statements.append((_sql.START[kind], [*arguments, intent.scope, intent.key, intent.traceparent]))
+        statements.append(self._start(hashed, salt))
         self.connection = yield self.source.acquire()
         row = yield self.connection.begin([*statements, (_sql.SAVEPOINT, ())], len(statements) - 1)
         self.print, verdict, self.fence = bytes(row[0] or b""), row[1], row[2]
+        if hashed is not None and salt is None:
+            self.source.salts.remember(intent.tenant, self.print)
+            self.print = fingerprint(self.print, hashed)
+        elif salt is not None and verdict == "mismatch":
+            # Or it is the salt that is another: the contract was installed anew.
+            self.source.salts.forget()
+            yield from self.end()
+            return (yield from self.open(trusted=False))
         if verdict == "proceed":
             self.traceparent = row[11] or intent.traceparent
             return None

@@ -13,6 +13,7 @@ import sys
 from typing import Any, AsyncIterator, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _sql
+from ._fingerprint import Salts
 from .errors import SwallowedError, UsageError
 
 Statement = Tuple[str, Sequence[Any]]
@@ -485,12 +486,14 @@ class Source:
 
     def __init__(self, acquire: Callable[[], Any], release: Callable[[Any], Any]) -> None:
         self._acquire, self._release = acquire, release
+        self.salts = Salts()
 
     def acquire(self) -> Any:
         return connection_of(self._acquire())
 
     def release(self, connection: Any) -> Any:
         if connection.lost():
+            self.salts.forget()
             connection.close()
         else:
             connection.rollback()
@@ -508,6 +511,8 @@ class AsyncSource(Source):
         return connection_of(await made if inspect.isawaitable(made) else made)
 
     async def release(self, connection: Any) -> Any:
+        if connection.lost():
+            self.salts.forget()
         try:
             await (connection.close() if connection.lost() else connection.rollback())
         finally:

@@ -39,6 +39,16 @@ START = {
     for kind, call in FINGERPRINTS.items()
 }
 
+# scope, key, tenant, fingerprint, traceparent
+_STARTED = f"s.verdict, s.fence, {_STORED}"
+_TRY_START = "once.try_start(CAST($1 AS text), CAST($2 AS text), {0}, CAST($3 AS text), CAST($5 AS text)) AS s"
+START_KNOWN = f"SELECT CAST($4 AS bytea), {_STARTED} FROM " + _TRY_START.format("CAST($4 AS bytea)")
+# The same with what is hashed after the salt, which is the first column.
+START_SALTED = (
+    f"SELECT f.salt, {_STARTED} FROM (SELECT once.salt(CAST($3 AS text)) AS salt OFFSET 0) AS f, "
+    + _TRY_START.format("sha256(f.salt || CAST($4 AS bytea))")
+)
+
 # scope, key, owner, lease in seconds, retention in seconds, traceparent, takeover
 CLAIM = {
     kind: f"SELECT f.print, s.verdict, s.fence, {_STORED},"
