@@ -34,6 +34,10 @@ final class Execution<E extends Exception> {
     private boolean commitSent;
     /** Set by an attempt: the effect has failed, and not a statement of ours. */
     private boolean effectFailed;
+    /** Set by an attempt: it has computed the fingerprint by a salt that was remembered. */
+    private boolean guessed;
+    /** Is what is remembered of the salt to be trusted? */
+    private boolean trusted = true;
     /** Set by an attempt: its connection is gone. */
     private boolean lost;
     /**
@@ -76,6 +80,7 @@ final class Execution<E extends Exception> {
             commitSent = false;
             effectFailed = false;
             lost = false;
+            guessed = false;
             Throwable failure;
             try {
                 return attempt();
@@ -91,6 +96,14 @@ final class Execution<E extends Exception> {
             haunted = haunted || (connected && lost);
             boolean again = Retries.isRace(sqlState) || (connected ? lost || (commitSent && inDoubt) : inDoubt || haunted);
             Reason reason = effectFailed ? null : Reason.ofSqlState(sqlState);
+            if (lost || (guessed && reason == Reason.MISMATCH)) {
+                // Of a mismatch, too: it may be the salt that is another, as after the contract was installed anew.
+                once.salts.forget();
+                if (!lost) {
+                    trusted = false;
+                    continue;
+                }
+            }
             if (reason == Reason.ACTIVE) {
                 again = inDoubt || haunted || System.nanoTime() - waitUntil < 0;
             } else if (reason != null) {
@@ -156,7 +169,9 @@ final class Execution<E extends Exception> {
             Connection connection = open.connection();
             try {
                 Tx.refuseAutoCommit(connection);
-                Sql.Started started = Sql.start(connection, name, request, traceparent, true);
+                byte[] salt = trusted ? once.salts.of(name.tenant()) : null;
+                guessed = salt != null && request.hashed != null;
+                Sql.Started started = Sql.start(connection, name, request, traceparent, salt, once.salts);
                 if (started.replay()) {
                     return started.answer();
                 }

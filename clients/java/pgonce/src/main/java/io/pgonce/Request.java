@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce;
 
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.sql.PreparedStatement;
 import java.sql.SQLException;
+import java.util.Arrays;
 import java.util.Objects;
 
 /**
- * The request that a key is first used with. The database computes its fingerprint, in the statement that starts the
- * intent: one rule for all languages and doors, and no salt leaves it.
+ * The request that a key is first used with. Its fingerprint is that of docs/fingerprint.md, one rule for all languages
+ * and doors. That of JSON is computed by the database, which has the canonical form.
  */
 public final class Request {
     /** The SQL that computes it, and what its parameters are. */
     final String sql;
+    /** What is hashed after the tenant's salt; null: only the database can tell. */
+    final byte[] hashed;
     private final Object[] values;
 
-    private Request(String sql, Object... values) {
+    private Request(byte[] hashed, String sql, Object... values) {
+        this.hashed = hashed;
         this.sql = sql;
         this.values = values;
+    }
+
+    private static byte[] hashed(char kind, byte[] bytes) {
+        return ByteBuffer.allocate(1 + bytes.length).put((byte) kind).put(bytes).array();
     }
 
     /**
@@ -26,7 +36,7 @@ public final class Request {
      * @return the request
      */
     public static Request bytes(byte[] bytes) {
-        return new Request("once.fingerprint(?::bytea, ?::text)", Objects.requireNonNull(bytes), TENANT);
+        return new Request(hashed('b', bytes), "once.fingerprint(?::bytea, ?::text)", Objects.requireNonNull(bytes), TENANT);
     }
 
     /**
@@ -36,7 +46,7 @@ public final class Request {
      * @return the request
      */
     public static Request text(String text) {
-        return new Request("once.fingerprint(?::text, ?::text)", Objects.requireNonNull(text), TENANT);
+        return new Request(hashed('b', text.getBytes(StandardCharsets.UTF_8)), "once.fingerprint(?::text, ?::text)", Objects.requireNonNull(text), TENANT);
     }
 
     /**
@@ -46,7 +56,7 @@ public final class Request {
      * @return the request
      */
     public static Request json(String json) {
-        return new Request("once.fingerprint(?::jsonb, ?::text)", Objects.requireNonNull(json), TENANT);
+        return new Request(null, "once.fingerprint(?::jsonb, ?::text)", Objects.requireNonNull(json), TENANT);
     }
 
     /**
@@ -60,8 +70,15 @@ public final class Request {
      * @return the request
      */
     public static Request http(String method, String target, String contentType, byte[] body, boolean canonicalJson) {
-        return new Request("once.request_fingerprint(?::text, ?::text, ?::text, ?::bytea, ?::text, ?::boolean)", method, target,
-            contentType, body == null ? new byte[0] : body, TENANT, canonicalJson);
+        byte[] bytes = body == null ? new byte[0] : body;
+        byte[][] parts = {method.getBytes(StandardCharsets.UTF_8), (contentType == null ? "" : contentType).getBytes(StandardCharsets.UTF_8), bytes,
+            target.getBytes(StandardCharsets.UTF_8)};
+        ByteBuffer hashed = ByteBuffer.allocate(1 + Arrays.stream(parts).mapToInt(part -> Long.BYTES + part.length).sum()).put((byte) 'r');
+        for (byte[] part : parts) {
+            hashed.putLong(part.length).put(part);
+        }
+        return new Request(canonicalJson ? null : hashed.array(), "once.request_fingerprint(?::text, ?::text, ?::text, ?::bytea, ?::text, ?::boolean)",
+            method, target, contentType, bytes, TENANT, canonicalJson);
     }
 
     /**
@@ -71,7 +88,7 @@ public final class Request {
      * @return the request
      */
     public static Request fingerprint(byte[] fingerprint) {
-        return new Request("?::bytea", Objects.requireNonNull(fingerprint));
+        return new Request(null, "?::bytea", Objects.requireNonNull(fingerprint));
     }
 
     /** Stands for the tenant, which is not known yet. */

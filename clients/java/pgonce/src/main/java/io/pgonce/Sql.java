@@ -12,6 +12,10 @@ final class Sql {
     /** The fingerprint is computed once, in the statement that needs it. OFFSET 0 keeps the planner from computing it twice. */
     private static final String START = "SELECT r.fingerprint, s.* FROM (SELECT %s AS fingerprint OFFSET 0) AS r, "
         + "LATERAL once.start(?::text, ?::text, r.fingerprint, ?::text, ?::text) AS s; SAVEPOINT pgonce";
+    /** The same where this library computes it; the salt comes first, where it is not known. */
+    private static final String START_KNOWN = "SELECT s.* FROM once.start(?::text, ?::text, ?::bytea, ?::text, ?::text) AS s; SAVEPOINT pgonce";
+    private static final String START_SALTED = "SELECT r.salt, s.* FROM (SELECT once.salt(?::text) AS salt OFFSET 0) AS r, "
+        + "LATERAL once.start(?::text, ?::text, sha256(r.salt || ?::bytea), ?::text, ?::text) AS s; SAVEPOINT pgonce";
     private static final String START_ALONE = START.substring(0, START.indexOf(';'));
     private static final String FINISH = "SELECT once.finish(scope => ?::text, key => ?::text, fingerprint => ?::bytea, "
         + "response_status => ?::integer, response_text => ?::text, response_json => ?::jsonb, response_body => ?::bytea, "
@@ -53,18 +57,53 @@ final class Sql {
     record Claimed(String verdict, int fence, Answer answer, int attempts, long leaseMs) {
     }
 
-    static Started start(Connection connection, Name name, Request request, String traceparent, boolean savepoint) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(String.format(savepoint ? START : START_ALONE, request.sql))) {
+    /** In a transaction of the caller's, without a savepoint. */
+    static Started start(Connection connection, Name name, Request request, String traceparent) throws SQLException {
+        return start(connection, START_ALONE, name, request, traceparent);
+    }
+
+    private static Started start(Connection connection, String text, Name name, Request request, String traceparent) throws SQLException {
+        try (PreparedStatement statement = connection.prepareStatement(String.format(text, request.sql))) {
             int at = request.bind(statement, 1, name.tenant);
             setAll(statement, at, name.scope, name.key, name.tenant, traceparent);
             ResultSet row = first(statement);
-            boolean replay = switch (row.getString("verdict")) {
-                case "proceed" -> false;
-                case "replay" -> true;
-                default -> throw new SQLException("unknown verdict of once.start", "P4099");
-            };
-            return new Started(replay, replay ? answer(row) : null, row.getBytes("fingerprint"), row.getString("traceparent"));
+            return started(row, row.getBytes("fingerprint"));
         }
+    }
+
+    /** salt: the tenant's, null where it is not known; it is remembered then. */
+    static Started start(Connection connection, Name name, Request request, String traceparent, byte[] salt, Salts salts) throws SQLException {
+        if (request.hashed == null) {
+            return start(connection, START, name, request, traceparent);
+        }
+        try (PreparedStatement statement = connection.prepareStatement(salt == null ? START_SALTED : START_KNOWN)) {
+            int at = 1;
+            byte[] known = request.hashed;
+            if (salt == null) {
+                setAll(statement, at++, name.tenant);
+            } else {
+                known = Salts.fingerprint(salt, request.hashed);
+            }
+            setAll(statement, at, name.scope, name.key);
+            statement.setBytes(at + 2, known);
+            setAll(statement, at + 3, name.tenant, traceparent);
+            ResultSet row = first(statement);
+            if (salt == null) {
+                byte[] told = row.getBytes("salt");
+                salts.remember(name.tenant, told);
+                known = Salts.fingerprint(told, request.hashed);
+            }
+            return started(row, known);
+        }
+    }
+
+    private static Started started(ResultSet row, byte[] fingerprint) throws SQLException {
+        boolean replay = switch (row.getString("verdict")) {
+            case "proceed" -> false;
+            case "replay" -> true;
+            default -> throw new SQLException("unknown verdict of once.start", "P4099");
+        };
+        return new Started(replay, replay ? answer(row) : null, fingerprint, row.getString("traceparent"));
     }
 
     /** Returns the body as it is stored. final_: the effect is taken back to the savepoint first. */

@@ -138,7 +138,7 @@ public final class Tx {
         refuseAutoCommit(connection);
         Sql.Name name = new Sql.Name(tenant, Objects.requireNonNull(scope), Objects.requireNonNull(key));
         try {
-            return new Intent(name, Sql.start(connection, name, request, traceparent, false));
+            return new Intent(name, Sql.start(connection, name, request, traceparent));
         } catch (SQLException failure) {
             throw failed(failure);
         }

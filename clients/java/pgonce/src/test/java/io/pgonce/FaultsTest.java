@@ -286,6 +286,20 @@ class FaultsTest {
         }
     }
 
+    /** As by a contract that is installed anew, under a client that has connections still. */
+    @Test
+    void aSaltThatWasReplacedMakesNoRetryAMismatch() throws Exception {
+        try (Server own = new Server()) {
+            Once once = Once.over(Server.plain(own.url()));
+            Request request = Request.text("request");
+            once.run("orders", "before", request, tx -> Answer.of(201));
+            own.rows("UPDATE once.setting SET salt = sha256(salt)");
+            assertFalse(Once.over(Server.plain(own.url())).run("orders", "after", request, tx -> Answer.of(201)).replayed());
+            assertTrue(once.run("orders", "after", request, tx -> Answer.of(201)).replayed());
+            assertThrows(MismatchException.class, () -> once.run("orders", "after", Request.text("other"), tx -> Answer.of(201)));
+        }
+    }
+
     @Test
     void anEffectCannotEndItsTransaction() throws Exception {
         String key = newKey();

@@ -51,11 +51,17 @@ class VectorsTest {
             server.rows("UPDATE once.setting SET salt = '\\x" + vectors.get("installation_salt").asText() + "'");
             for (JsonNode each : vectors.get("requests")) {
                 byte[] body = Cases.bytes(each);
-                assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.http(each.get("method").asText(), each.get("target").asText(),
-                    each.path("content_type").asText(null), body, each.path("canonical_json").asBoolean())), each.toString());
+                Request request = Request.http(each.get("method").asText(), each.get("target").asText(), each.path("content_type").asText(null), body,
+                    each.path("canonical_json").asBoolean());
+                assertEquals(each.get("fingerprint").asText(), of(connection, each, request), each.toString());
+                assertEquals(each.path("canonical_json").asBoolean(), request.hashed == null);
+                if (request.hashed != null) {
+                    assertEquals(each.get("fingerprint").asText(), here(vectors, each, request), each.toString());
+                }
             }
             for (JsonNode each : vectors.get("bytes")) {
                 assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.bytes(Cases.bytes(each))), each.toString());
+                assertEquals(each.get("fingerprint").asText(), here(vectors, each, Request.bytes(Cases.bytes(each))), each.toString());
                 if (each.has("text")) {
                     assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.text(each.get("text").asText())), each.toString());
                 }
@@ -64,6 +70,11 @@ class VectorsTest {
                 assertEquals(each.get("fingerprint").asText(), of(connection, each, Request.json(each.get("text").asText())), each.toString());
             }
         }
+    }
+
+    private static String here(JsonNode vectors, JsonNode vector, Request request) {
+        byte[] salt = HexFormat.of().parseHex(vectors.get("salts").get(vector.path("tenant").asText("")).asText());
+        return HexFormat.of().formatHex(Salts.fingerprint(salt, request.hashed));
     }
 
     private static String of(Connection connection, JsonNode vector, Request request) throws Exception {
