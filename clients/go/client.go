@@ -15,7 +15,6 @@ import (
 type Client[T any] struct {
 	door    Door[T]
 	options options
-	salts   salts
 }
 
 // New makes a client of a door; applications call the driver's package instead. The options hold
@@ -120,7 +119,8 @@ type attempt[T any] struct {
 	begin              string
 	scope, key         string
 	start              *starter
-	salt               []byte // nil: not known, or not to be trusted
+	trusted            bool // what is remembered of the salt
+	guessed            bool // the fingerprint was computed by a salt that was remembered
 	effect             effectOf[T]
 	unknown            bool // its COMMIT was sent and not answered
 	lost               bool // its connection is gone
@@ -150,17 +150,12 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request an
 	began := time.Now()
 	deadline := began.Add(o.within)
 	inDoubt, haunted := false, false
-	salt := c.salts.of(o.tenant)
+	trusted := true
 	for ; ; tries++ {
-		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, salt: salt, effect: effect}
+		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, trusted: trusted, effect: effect}
 		answer, err = try.once(ctx, inDoubt)
-		// A mismatch, too, may mean that the salt is another: that the contract was installed anew.
-		doubtful := salt != nil && start.hashed != nil && !try.proceeded && errors.Is(err, ErrMismatch)
-		if try.lost || doubtful {
-			c.salts.forget()
-			salt = nil
-		}
-		if doubtful {
+		if try.guessed && !try.proceeded && errors.Is(err, ErrMismatch) {
+			trusted = false // or it is the salt that is another: the contract was installed anew
 			continue
 		}
 		inDoubt = inDoubt || try.unknown
@@ -385,13 +380,18 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 	}()
 
 	var found row
-	err = session.Open(asking, a.begin, a.start.query(a.salt), savepoint, append([]any{&found.fingerprint}, found.outcome()...)...)
+	var salt []byte
+	if a.trusted && a.start.hashed != nil {
+		salt = session.Salts()[a.options.tenant]
+	}
+	a.guessed = salt != nil
+	err = session.Open(asking, a.begin, a.start.query(salt), savepoint, append([]any{&found.fingerprint}, found.outcome()...)...)
 	if err != nil {
 		return Answer{}, a.failed(asking, session, err)
 	}
-	if a.start.hashed != nil && a.salt == nil {
-		salt := found.fingerprint
-		a.client.salts.remember(a.options.tenant, salt)
+	if a.start.hashed != nil && salt == nil {
+		salt = found.fingerprint
+		session.Salts().remember(a.options.tenant, salt)
 		found.fingerprint = fingerprintOf(salt, a.start.hashed)
 	}
 	if found.verdict != "proceed" {

@@ -29,6 +29,8 @@ type Door[T any] interface {
 type Session[T any] interface {
 	// Open sends begin, the query and savepoint, in one round trip where the driver can.
 	Open(ctx context.Context, begin string, query Query, savepoint string, dest ...any) error
+	// Salts are kept with the connection itself, and go with it; nil where the driver cannot do that.
+	Salts() Salts
 	// Tx is the open transaction, for the effect.
 	Tx() T
 	// Failed says that a statement has failed, so that COMMIT would roll back. False where the

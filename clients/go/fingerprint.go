@@ -5,7 +5,6 @@ package once
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"sync"
 )
 
 // Fingerprints that the client computes itself, by docs/fingerprint.md, once it knows a tenant's
@@ -49,30 +48,16 @@ func fingerprintOf(salt, hashed []byte) []byte {
 	return hash.Sum(nil)
 }
 
-// salts are remembered until a connection is lost: the next one may lead to another database, as
-// after a restore.
-type salts struct {
-	mutex    sync.RWMutex
-	byTenant map[string][]byte
-}
+// Salts is what is remembered of them with one connection. Another one may lead to another database,
+// as after a restore.
+type Salts map[string][]byte
 
-func (s *salts) of(tenant string) []byte {
-	s.mutex.RLock()
-	defer s.mutex.RUnlock()
-	return s.byTenant[tenant]
-}
-
-func (s *salts) remember(tenant string, salt []byte) {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if s.byTenant == nil || len(s.byTenant) >= tenantsMax {
-		s.byTenant = map[string][]byte{}
+func (s Salts) remember(tenant string, salt []byte) {
+	if s == nil {
+		return
 	}
-	s.byTenant[tenant] = salt
-}
-
-func (s *salts) forget() {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	s.byTenant = nil
+	if len(s) >= tenantsMax {
+		clear(s)
+	}
+	s[tenant] = salt
 }

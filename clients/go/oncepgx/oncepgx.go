@@ -113,6 +113,18 @@ func (s *connection) Open(ctx context.Context, begin string, query once.Query, s
 	return errors.Join(err, closed(results, err))
 }
 
+const saltsName = "pgonce.salts"
+
+func (s *connection) Salts() once.Salts {
+	data := s.conn.PgConn().CustomData()
+	salts, there := data[saltsName].(once.Salts)
+	if !there {
+		salts = once.Salts{}
+		data[saltsName] = salts
+	}
+	return salts
+}
+
 // Close repeats an error that has been told already.
 func closed(results pgx.BatchResults, told error) error {
 	if err := results.Close(); told == nil {

@@ -93,6 +93,9 @@ func (s *session) heed(err error) error {
 	return err
 }
 
+// database/sql hides which connection it is.
+func (s *session) Salts() once.Salts { return nil }
+
 func (s *session) Tx() *sql.Tx { return s.tx }
 
 // database/sql does not tell; the first statement of Close fails then (25P02).

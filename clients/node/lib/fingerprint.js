@@ -34,17 +34,17 @@ function fingerprintOf(salt, pieces) {
   return hash.digest();
 }
 
-// By pool, until one of its connections is lost: the next one may lead to another database, as after a restore.
+// By connection: another one may lead to another database, as after a restore.
 const known = new WeakMap();
 
-const saltOf = (pool, tenant) => known.get(pool)?.get(tenant);
+const saltOf = (client, tenant) => known.get(client)?.get(tenant);
 
-function remember(pool, tenant, salt) {
-  let salts = known.get(pool);
-  if (!salts || salts.size >= TENANTS_MAX) known.set(pool, (salts = new Map()));
+function remember(client, tenant, salt) {
+  let salts = known.get(client);
+  if (!salts || salts.size >= TENANTS_MAX) known.set(client, (salts = new Map()));
   salts.set(tenant, salt);
 }
 
-const forget = (pool) => known.delete(pool);
+const forget = (client) => known.delete(client);
 
 module.exports = {fingerprintOf, forget, hashedOf, remember, saltOf};

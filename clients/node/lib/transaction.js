@@ -70,7 +70,6 @@ class Session {
     }
     this.client.off('error', this.lose);
     this.client.off('end', this.lose);
-    if (this.lost) salts.forget(this.pool);
     this.client.release(this.lost);
   }
 }
@@ -98,20 +97,21 @@ class Attempt {
   }
 
   /** {attempt} where the effect may run, else {verdict, answer, traceparent} with the connection given back. */
-  static async begin(pool, intent, isolation, known = salts.saltOf(pool, intent.tenant)) {
+  static async begin(pool, intent, isolation, trusted = true) {
     const session = await Session.open(pool);
     try {
       const pieces = salts.hashedOf(intent.request);
+      const known = trusted && salts.saltOf(session.client, intent.tenant);
       const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent, known, pieces), contract.SAVEPOINT]);
       const {verdict, traceparent, answer, computed} = contract.started(rows[0]);
       if (verdict === 'mismatch' && pieces && known) {
         // Or it is the salt that is another: the contract was installed anew.
-        salts.forget(pool);
+        salts.forget(session.client);
         await session.close();
-        return Attempt.begin(pool, intent, isolation, null);
+        return Attempt.begin(pool, intent, isolation, false);
       }
-      const salt = known ?? computed;
-      if (pieces && !known) salts.remember(pool, intent.tenant, salt);
+      const salt = known || computed;
+      if (pieces && !known) salts.remember(session.client, intent.tenant, salt);
       const print = pieces ? salts.fingerprintOf(salt, pieces) : computed;
       if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, print, traceparent: traceparent ?? intent.traceparent})};
       if (verdict === 'in_doubt') {

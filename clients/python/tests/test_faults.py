@@ -384,8 +384,6 @@ def test_a_salt_that_was_replaced_makes_no_retry_a_mismatch(server, name):
     """As by a contract that is installed anew, under a client that has connections still."""
     db = server.database()
     with opened(name, db.url) as door, opened(name, db.url) as other:
-        for each in (door, other):
-            each.pool = (pgonce.aio if isinstance(each, AsyncDoor) else pgonce).Once(each.pool).source
         effect = effect_of(door, "effect")[1]
         door.run("orders", "before", b"request", effect)
         db.rows("UPDATE once.setting SET salt = sha256(salt)")

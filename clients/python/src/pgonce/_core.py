@@ -17,7 +17,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from . import _sql, errors
 from ._drivers import Source
-from ._fingerprint import fingerprint, hashed_of
+from ._fingerprint import fingerprint, hashed_of, remember, salt_of
 from ._io import Steps
 from .answer import Answer, Outcome, fingerprint_of, outcome_of, stored
 
@@ -79,20 +79,19 @@ class Attempt:
         """None: do the effect in self.connection.tx. trusted: is what is remembered of the salt?"""
         intent = self.intent
         hashed = hashed_of(intent.request)
-        salt = self.source.salts.of(intent.tenant) if trusted and hashed is not None else None
         statements: List[Tuple[str, Any]] = []
         if self.options.isolation is not None:
             statements.append((_sql.ISOLATION[self.options.isolation], ()))
-        statements.append(self._start(hashed, salt))
         self.connection = yield self.source.acquire()
+        salt = salt_of(self.connection, intent.tenant) if trusted and hashed is not None else None
+        statements.append(self._start(hashed, salt))
         row = yield self.connection.begin([*statements, (_sql.SAVEPOINT, ())], len(statements) - 1)
         self.print, verdict, self.fence = bytes(row[0] or b""), row[1], row[2]
         if hashed is not None and salt is None:
-            self.source.salts.remember(intent.tenant, self.print)
+            remember(self.connection, intent.tenant, self.print)
             self.print = fingerprint(self.print, hashed)
         elif salt is not None and verdict == "mismatch":
             # Or it is the salt that is another: the contract was installed anew.
-            self.source.salts.forget()
             yield from self.end()
             return (yield from self.open(trusted=False))
         if verdict == "proceed":

@@ -13,7 +13,6 @@ import sys
 from typing import Any, AsyncIterator, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _sql
-from ._fingerprint import Salts
 from .errors import SwallowedError, UsageError
 
 Statement = Tuple[str, Sequence[Any]]
@@ -53,7 +52,7 @@ def _named(arguments: Sequence[Any]) -> Any:
 
 class _PsycopgBase:
     def __init__(self, connection: Any) -> None:
-        self.tx = connection
+        self.tx = self.own = connection
         self.transaction: Any = None
         self.pipelined = _module("psycopg").Pipeline.is_supported()
         # Taken out of the caller's mode while pgonce begins and commits: psycopg's own BEGIN would be a second one, with a
@@ -486,14 +485,12 @@ class Source:
 
     def __init__(self, acquire: Callable[[], Any], release: Callable[[Any], Any]) -> None:
         self._acquire, self._release = acquire, release
-        self.salts = Salts()
 
     def acquire(self) -> Any:
         return connection_of(self._acquire())
 
     def release(self, connection: Any) -> Any:
         if connection.lost():
-            self.salts.forget()
             connection.close()
         else:
             connection.rollback()
@@ -511,8 +508,6 @@ class AsyncSource(Source):
         return connection_of(await made if inspect.isawaitable(made) else made)
 
     async def release(self, connection: Any) -> Any:
-        if connection.lost():
-            self.salts.forget()
         try:
             await (connection.close() if connection.lost() else connection.rollback())
         finally:

@@ -5,6 +5,7 @@ much as half of start. Those of JSON are the database's, since it has the canoni
 from __future__ import annotations
 
 import hashlib
+import weakref
 from typing import Any, Dict, Optional
 
 from .answer import HttpRequest
@@ -28,19 +29,19 @@ def fingerprint(salt: bytes, hashed: bytes) -> bytes:
     return hashlib.sha256(salt + hashed).digest()
 
 
-class Salts:
-    """By tenant, of one source of connections, until one of these is lost: the next one may lead to another database, as after a
-    restore."""
+# By connection, where the adapter knows the driver's own: another one may lead to another database, as after a restore.
+_SALTS: "weakref.WeakKeyDictionary[Any, Dict[str, bytes]]" = weakref.WeakKeyDictionary()
 
-    def __init__(self) -> None:
-        self._of: Dict[str, bytes] = {}
 
-    def of(self, tenant: str) -> Optional[bytes]:
-        return self._of.get(tenant)
+def salt_of(connection: Any, tenant: str) -> Optional[bytes]:
+    own = getattr(connection, "own", None)
+    return None if own is None else _SALTS.get(own, {}).get(tenant)
 
-    def remember(self, tenant: str, salt: bytes) -> None:
-        # Never changed in place: other threads may be reading.
-        self._of = {**self._of, tenant: salt} if len(self._of) < TENANTS_MAX else {tenant: salt}
 
-    def forget(self) -> None:
-        self._of = {}
+def remember(connection: Any, tenant: str, salt: bytes) -> None:
+    own = getattr(connection, "own", None)
+    if own is not None:
+        salts = _SALTS.setdefault(own, {})
+        if len(salts) >= TENANTS_MAX:
+            salts.clear()
+        salts[tenant] = salt

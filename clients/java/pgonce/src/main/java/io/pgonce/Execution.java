@@ -96,13 +96,9 @@ final class Execution<E extends Exception> {
             haunted = haunted || (connected && lost);
             boolean again = Retries.isRace(sqlState) || (connected ? lost || (commitSent && inDoubt) : inDoubt || haunted);
             Reason reason = effectFailed ? null : Reason.ofSqlState(sqlState);
-            if (lost || (guessed && reason == Reason.MISMATCH)) {
-                // Of a mismatch, too: it may be the salt that is another, as after the contract was installed anew.
-                once.salts.forget();
-                if (!lost) {
-                    trusted = false;
-                    continue;
-                }
+            if (guessed && reason == Reason.MISMATCH) {
+                trusted = false; // or it is the salt that is another: the contract was installed anew
+                continue;
             }
             if (reason == Reason.ACTIVE) {
                 again = inDoubt || haunted || System.nanoTime() - waitUntil < 0;
@@ -169,9 +165,9 @@ final class Execution<E extends Exception> {
             Connection connection = open.connection();
             try {
                 Tx.refuseAutoCommit(connection);
-                byte[] salt = trusted ? once.salts.of(name.tenant()) : null;
-                guessed = salt != null && request.hashed != null;
-                Sql.Started started = Sql.start(connection, name, request, traceparent, salt, once.salts);
+                byte[] salt = trusted && request.hashed != null ? Salts.of(connection, name.tenant()) : null;
+                guessed = salt != null;
+                Sql.Started started = Sql.start(connection, name, request, traceparent, salt);
                 if (started.replay()) {
                     return started.answer();
                 }

@@ -29,12 +29,10 @@ public final class Once {
     final Duration wait;
     final int isolation;
     final String traceparent;
-    final Salts salts;
     private final String tenant;
 
-    private Once(Transactions transactions, Salts salts, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent) {
+    private Once(Transactions transactions, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent) {
         this.transactions = Objects.requireNonNull(transactions);
-        this.salts = salts;
         this.observer = Objects.requireNonNull(observer);
         this.deadline = deadline;
         this.wait = wait;
@@ -61,7 +59,7 @@ public final class Once {
      * @return with a deadline of 30 s, no wait, the tenant {@code ''}
      */
     public static Once over(Transactions transactions, Observer observer) {
-        return new Once(transactions, new Salts(), observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, "", null);
+        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, "", null);
     }
 
     /**
@@ -71,7 +69,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once tenant(String name) {
-        return new Once(transactions, salts, observer, deadline, wait, isolation, name, traceparent);
+        return new Once(transactions, observer, deadline, wait, isolation, name, traceparent);
     }
 
     /**
@@ -81,7 +79,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once deadline(Duration limit) {
-        return new Once(transactions, salts, observer, limit, wait, isolation, tenant, traceparent);
+        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent);
     }
 
     /**
@@ -91,7 +89,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once waiting(Duration limit) {
-        return new Once(transactions, salts, observer, deadline, limit, isolation, tenant, traceparent);
+        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent);
     }
 
     /**
@@ -101,7 +99,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once isolation(int level) {
-        return new Once(transactions, salts, observer, deadline, wait, level, tenant, traceparent);
+        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent);
     }
 
     /**
@@ -111,7 +109,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once traceparent(String value) {
-        return new Once(transactions, salts, observer, deadline, wait, isolation, tenant, value);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, value);
     }
 
     /**

@@ -3,32 +3,41 @@ package io.pgonce;
 
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.sql.Connection;
+import java.sql.SQLException;
+import java.util.Collections;
 import java.util.Map;
+import java.util.WeakHashMap;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
  * The salts of tenants, for fingerprints that this library computes itself (docs/fingerprint.md): in the database they
- * cost as much as half of start. Remembered until a connection is lost: the next one may lead to another database, as
- * after a restore.
+ * cost as much as half of start. Remembered by connection: another one may lead to another database, as after a restore.
  */
 final class Salts {
     private static final int TENANTS_MAX = 1000;
 
-    private volatile Map<String, byte[]> byTenant = new ConcurrentHashMap<>();
+    private static final Map<Connection, Map<String, byte[]>> KNOWN = Collections.synchronizedMap(new WeakHashMap<>());
 
-    byte[] of(String tenant) {
-        return byTenant.get(tenant);
+    private Salts() {
     }
 
-    void remember(String tenant, byte[] salt) {
-        if (byTenant.size() >= TENANTS_MAX) {
-            forget();
+    /** Beneath a pool's proxy, which is another one each time, is the driver's. */
+    private static Connection own(Connection connection) throws SQLException {
+        return connection.isWrapperFor(Connection.class) ? connection.unwrap(Connection.class) : connection;
+    }
+
+    static byte[] of(Connection connection, String tenant) throws SQLException {
+        Map<String, byte[]> salts = KNOWN.get(own(connection));
+        return salts == null ? null : salts.get(tenant);
+    }
+
+    static void remember(Connection connection, String tenant, byte[] salt) throws SQLException {
+        Map<String, byte[]> salts = KNOWN.computeIfAbsent(own(connection), any -> new ConcurrentHashMap<>());
+        if (salts.size() >= TENANTS_MAX) {
+            salts.clear();
         }
-        byTenant.put(tenant, salt);
-    }
-
-    void forget() {
-        byTenant = new ConcurrentHashMap<>();
+        salts.put(tenant, salt);
     }
 
     static byte[] fingerprint(byte[] salt, byte[] hashed) {

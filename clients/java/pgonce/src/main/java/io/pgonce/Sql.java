@@ -72,7 +72,7 @@ final class Sql {
     }
 
     /** salt: the tenant's, null where it is not known; it is remembered then. */
-    static Started start(Connection connection, Name name, Request request, String traceparent, byte[] salt, Salts salts) throws SQLException {
+    static Started start(Connection connection, Name name, Request request, String traceparent, byte[] salt) throws SQLException {
         if (request.hashed == null) {
             return start(connection, START, name, request, traceparent);
         }
@@ -90,7 +90,7 @@ final class Sql {
             ResultSet row = first(statement);
             if (salt == null) {
                 byte[] told = row.getBytes("salt");
-                salts.remember(name.tenant, told);
+                Salts.remember(connection, name.tenant, told);
                 known = Salts.fingerprint(told, request.hashed);
             }
             return started(row, known);

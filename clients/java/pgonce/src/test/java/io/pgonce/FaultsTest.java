@@ -289,8 +289,8 @@ class FaultsTest {
     /** As by a contract that is installed anew, under a client that has connections still. */
     @Test
     void aSaltThatWasReplacedMakesNoRetryAMismatch() throws Exception {
-        try (Server own = new Server()) {
-            Once once = Once.over(Server.plain(own.url()));
+        try (Server own = new Server(); HikariDataSource pool = Server.pool(own.url(), 1)) {
+            Once once = Once.over(pool);
             Request request = Request.text("request");
             once.run("orders", "before", request, tx -> Answer.of(201));
             own.rows("UPDATE once.setting SET salt = sha256(salt)");
