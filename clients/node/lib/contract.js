@@ -2,12 +2,11 @@
 // The contract's calls: their SQL, what goes in and what comes out. Decides nothing.
 'use strict';
 
-const {fingerprintOf} = require('./fingerprint');
+const {bytes} = require('./fingerprint');
 
 const OUTCOME = "response_status, encode(response_body, 'hex'), response_headers::text, result_type, result_id, error_code, error_message";
 const OUTCOME_COLUMNS = 7;
 
-const bytes = (value) => (value instanceof Uint8Array ? Buffer.from(value.buffer, value.byteOffset, value.byteLength) : null);
 const jsonOf = (value) => (value === undefined || value === null ? null : JSON.stringify(value));
 const text = (value) => (value === undefined || value === null ? null : String(value));
 
@@ -86,9 +85,9 @@ const START_KNOWN = `${START} FROM once.try_start($1::text, $2::text, $4::bytea,
 const START_SALTED = `${START}, encode(s.salt, 'hex') FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS s,
   once.try_start($1::text, $2::text, sha256(s.salt || $4::bytea), $3::text, $5::text)`;
 
-/** salt: the tenant's, where it is known. pieces: what is hashed after it; null where the database has to do that. */
-function tryStart({scope, key, tenant, request, traceparent}, salt, pieces) {
-  if (pieces) return [salt ? START_KNOWN : START_SALTED, [scope, key, tenant, salt ? fingerprintOf(salt, pieces) : Buffer.concat(pieces), text(traceparent)]];
+/** known: the fingerprint, where the salt is known. pieces: what is hashed after the salt; null where the database has to do that. */
+function tryStart({scope, key, tenant, request, traceparent}, pieces, known) {
+  if (pieces) return [known ? START_KNOWN : START_SALTED, [scope, key, tenant, known ?? Buffer.concat(pieces), text(traceparent)]];
   const p = new Parameters();
   const print = fingerprint(p, request, tenant);
   return [`${START}, encode(f.print, 'hex') FROM ${print} AS f(print), once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${

@@ -8,7 +8,6 @@ const {createHash} = require('crypto');
 const TENANTS_MAX = 1000;
 const OF_BYTES = Buffer.from('b');
 const OF_REQUEST = Buffer.from('r');
-const NOTHING = Buffer.alloc(0);
 
 const bytes = (value) => (value instanceof Uint8Array ? Buffer.from(value.buffer, value.byteOffset, value.byteLength) : null);
 
@@ -23,7 +22,7 @@ function hashedOf(request) {
   for (const part of parts) {
     const length = Buffer.alloc(8);
     length.writeUInt32BE(part.length, 4);
-    pieces.push(length, part.length > 0 ? part : NOTHING);
+    pieces.push(length, part);
   }
   return pieces;
 }
@@ -47,4 +46,4 @@ function remember(client, tenant, salt) {
 
 const forget = (client) => known.delete(client);
 
-module.exports = {fingerprintOf, forget, hashedOf, remember, saltOf};
+module.exports = {bytes, fingerprintOf, forget, hashedOf, remember, saltOf};

@@ -101,18 +101,18 @@ class Attempt {
     const session = await Session.open(pool);
     try {
       const pieces = salts.hashedOf(intent.request);
-      const known = trusted && salts.saltOf(session.client, intent.tenant);
-      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent, known, pieces), contract.SAVEPOINT]);
+      const salt = pieces && trusted ? salts.saltOf(session.client, intent.tenant) : undefined;
+      const known = salt && salts.fingerprintOf(salt, pieces);
+      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent, pieces, known), contract.SAVEPOINT]);
       const {verdict, traceparent, answer, computed} = contract.started(rows[0]);
-      if (verdict === 'mismatch' && pieces && known) {
+      if (verdict === 'mismatch' && known) {
         // Or it is the salt that is another: the contract was installed anew.
         salts.forget(session.client);
         await session.close();
         return Attempt.begin(pool, intent, isolation, false);
       }
-      const salt = known || computed;
-      if (pieces && !known) salts.remember(session.client, intent.tenant, salt);
-      const print = pieces ? salts.fingerprintOf(salt, pieces) : computed;
+      if (pieces && !known) salts.remember(session.client, intent.tenant, computed);
+      const print = known ?? (pieces ? salts.fingerprintOf(computed, pieces) : computed);
       if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, print, traceparent: traceparent ?? intent.traceparent})};
       if (verdict === 'in_doubt') {
         const [seen] = await session.send([contract.peekStatus(intent)]);
