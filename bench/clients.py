@@ -34,7 +34,7 @@ PEERS = {
     "node": "express-idempotency",
     "python": "asgi-idempotency-header",
     "go": "Fiber's idempotency",
-    "java": "idempotent-redis",
+    "java": "a filter over Spring Data Redis",
 }
 # (what, of which, at least)
 GOALS = (("pgonce, of bare", "bare", 0.6), ("pgonce, of the peer on Redis", "redis", 1.0))
