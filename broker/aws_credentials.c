@@ -304,7 +304,9 @@ static bool is_near(const char *url)
 
 	for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
 		size_t length = strlen(hosts[i]);
-		if (strncmp(url, hosts[i], length) == 0 && strchr(":/", url[length]) != NULL) {
+		/* What stands before an @ is a name and a password, not a host. */
+		if (strncmp(url, hosts[i], length) == 0 && strchr(":/", url[length]) != NULL &&
+		    memchr(url + length, '@', strcspn(url + length, "/?#")) == NULL) {
 			return true;
 		}
 	}

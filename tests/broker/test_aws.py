@@ -362,8 +362,9 @@ def test_a_containers_credentials_are_asked_for_with_its_token(door, play, tmp_p
     assert (request.method, request.path, request.headers["Authorization"]) == ("GET", "/v1/credentials", "container t0ken")
 
 
-def test_a_containers_token_is_sent_to_this_machine_or_by_https_alone(play):
-    with play(AWS_CONTAINER_CREDENTIALS_FULL_URI="http://127.0.0.1.example/x", AWS_CONTAINER_AUTHORIZATION_TOKEN="t0ken") as sink:
+@pytest.mark.parametrize("url", ["http://127.0.0.1.example/x", "http://127.0.0.1:1@127.0.0.2/x", "http://localhost:x@127.0.0.2"])
+def test_a_containers_token_is_sent_to_this_machine_or_by_https_alone(play, url):
+    with play(AWS_CONTAINER_CREDENTIALS_FULL_URI=url, AWS_CONTAINER_AUTHORIZATION_TOKEN="t0ken") as sink:
         result = sink.deliver("orders")
     assert result["verdict"] == "unavailable" and "must be https://" in result["problem"]
 
