@@ -11,8 +11,7 @@
 #include "install.h"
 
 enum {
-	SERVER_VERSION_MIN = 130000,
-	SERVER_VERSION_TESTED = 189999
+	SERVER_VERSION_MIN = 130000
 };
 
 /* What an installation is made under, as tools/contract.py has it. */

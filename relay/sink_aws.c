@@ -16,7 +16,6 @@
 #define PARCEL_BYTES ((size_t)256 << 10)
 #define CALLS_MAX 32
 #define LOOK_MS 200
-#define HEADERS_MAX 256
 
 typedef struct settings {
 	aws_options aws;
