@@ -130,7 +130,7 @@ static int place_order(const void *one, const void *other)
 	return order != 0 ? order : a < b ? -1 : a > b;
 }
 
-/* Names and fingerprints of usual shape, all of one bucket. scopes: where scope is NULL. */
+/* Names and fingerprints of usual shape, all of one bucket. scope: of all, where scopes is NULL. */
 bool native_batch_make(native_batch *made, text *tenant, text *scope, const native_elements *scopes,
                        const native_elements *keys, const native_elements *fingerprints)
 {
@@ -140,11 +140,12 @@ bool native_batch_make(native_batch *made, text *tenant, text *scope, const nati
 	made->intents = palloc(sizeof *made->intents * (size_t)made->size);
 	for (int i = 0; i < made->size; i++) {
 		native_intent *intent = &made->intents[i];
-		if (keys->nulls[i] || (scope == NULL && scopes->nulls[i]) || (fingerprints != NULL && fingerprints->nulls[i])) {
+		if (keys->nulls[i] || (scopes != NULL && scopes->nulls[i]) ||
+		    (fingerprints != NULL && fingerprints->nulls[i])) {
 			return false;
 		}
 		intent->tenant = tenant;
-		intent->scope = scope != NULL ? scope : DatumGetTextPP(scopes->values[i]);
+		intent->scope = scopes == NULL ? scope : DatumGetTextPP(scopes->values[i]);
 		intent->key = DatumGetTextPP(keys->values[i]);
 		intent->fingerprint = fingerprints == NULL ? NULL : DatumGetByteaPP(fingerprints->values[i]);
 		intent->bucket = native_bucket(intent->key);
@@ -157,11 +158,11 @@ bool native_batch_make(native_batch *made, text *tenant, text *scope, const nati
 		}
 	}
 	made->bucket = made->intents[0].bucket;
-	made->ordered = palloc(sizeof *made->ordered * (size_t)made->size);
+	made->ordered = palloc(sizeof(native_intent *) * (size_t)made->size);
 	for (int i = 0; i < made->size; i++) {
 		made->ordered[i] = &made->intents[i];
 	}
-	qsort(made->ordered, (size_t)made->size, sizeof *made->ordered, place_order);
+	qsort(made->ordered, (size_t)made->size, sizeof(native_intent *), place_order);
 	return true;
 }
 
@@ -286,7 +287,7 @@ static void insert_all(native_tables *tables, const native_batch *given, const n
 /* The traces of a batch, NULL where there is none. */
 static text **traces_of(const native_elements *given, int size)
 {
-	text **traces = palloc0(sizeof *traces * (size_t)size);
+	text **traces = palloc0(sizeof(text *) * (size_t)size);
 
 	for (int i = 0; given->nulls != NULL && i < size; i++) {
 		traces[i] = given->nulls[i] ? NULL : native_trace_of(DatumGetTextPP(given->values[i]));

@@ -136,7 +136,7 @@ MUTATIONS = {
     "a search in another scope": ([("store.c", "search->scope != NULL && native_same_bytes(search->scope, intent->scope)", "search->scope != NULL")], BATCHES("among many others"), {}),
     "the columns of a set": ([("known.c", "if (shape == NULL || shape->natts != mirrored->result_count) { return false; }", "if (shape->natts != mirrored->result_count) { return true; }")],
                              b.test_a_substitute_that_returns_other_columns_is_none, {}),
-    "the order of reports": ([("batch.c", "qsort(made->ordered, (size_t)made->size, sizeof *made->ordered, place_order);", "")], b.test_two_batches_of_reports_in_opposite_order_do_not_deadlock, {}),
+    "the order of reports": ([("batch.c", "qsort(made->ordered, (size_t)made->size, sizeof(native_intent *), place_order);", "")], b.test_two_batches_of_reports_in_opposite_order_do_not_deadlock, {}),
     "the fences of a batch": ([("reports.c", "|| DatumGetInt32(fence) != stored->fence", "")], REPORTS("other fences"), {}),
     "the states of a batch": ([("reports.c", "DatumGetObjectId(state) != contract->states[STATE_PROCESSING] ||", "")], REPORTS("some that are completed"), {}),
     "what is left": ([("reports.c", "rest->left[place] = true;", "rest->left[batch->size - 1 - place] = true;")], REPORTS("some that have failed, or are in doubt"), {}),
