@@ -71,6 +71,7 @@ CASES = {
         "SELECT once.claim('leased', $1, {fingerprint}, 'bench')",
         "SELECT once.complete('leased', $1, 1, 201, response_body => {fingerprint})",
     ],
+    **batches(1),
     **batches(3),
     **batches(16),
     **batches(64),

@@ -12,6 +12,7 @@
 -- statement that inserts, so no insert ever waits for another transaction. The second inserts, all or nothing, what is
 -- new: under READ COMMITTED its snapshot is later than the locks, so nothing can be there that it does not see, and it needs no ON
 -- CONFLICT, which costs each row a third look at the index. Keys of bucket 0 go to their table by its name.
+-- A key of bucket 0 that comes alone is locked without a statement, and inserted by one: at few requests at a time most batches are such.
 -- Else a statement looks, inserts what is new, and says what is plain: a new claim, a replay, somebody at work, a mismatch.
 -- What needs a decision under the row's lock (a takeover, a doubt, a closed day) is left to once._claim.
 -- The settings pin the plans to index look-ups: one made while the table was empty would stay a
@@ -51,6 +52,41 @@ BEGIN
         PERFORM once._check_term('retention', retention, '100 years');
     END IF;
     owner := left(owner, 255);
+
+    -- One alone needs no array, and no statement to look and to lock.
+    IF size = 1 THEN
+        IF once._bucket_of_other(key[1]) = 0 AND key[1] COLLATE "C" NOT LIKE '________-____-7%'
+           AND scope[1] <> '' AND octet_length(scope[1]) <= 255 AND octet_length(fingerprint[1]) BETWEEN 16 AND 64
+           AND current_setting('transaction_isolation') = 'read committed' AND current_setting('transaction_read_only') = 'off' THEN
+            IF pg_try_advisory_xact_lock(once._lock_id(tenant, scope[1], key[1])) THEN
+                IF lease IS NULL THEN
+                    term := (once._policy(scope[1])).lease;
+                END IF;
+                fence := once._first_fence();
+                traceparent := traceparents[1];
+                IF traceparent IS NOT NULL THEN
+                    traceparent := once._trace(traceparent);
+                END IF;
+                lease_until := now + term;
+                INSERT INTO once.intent_d0 AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
+                                                 scope, key, fingerprint, owner, traceparent)
+                SELECT now, now, now + retention, lease_until, 0, fence, 1, 'processing', tenant, scope[1], key[1], fingerprint[1],
+                       owner, traceparent
+                 WHERE NOT EXISTS (SELECT FROM once.intent_d0 AS i
+                                    WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[1] COLLATE "C"
+                                      AND i.key = key[1] COLLATE "C" AND i.bucket = 0);
+                IF FOUND THEN
+                    ord := 1;
+                    verdict := 'new_claim';
+                    state := 'processing';
+                    attempts := 1;
+                    counted := nextval('once.counted_new');     -- an assignment starts no query
+                    RETURN NEXT;
+                    RETURN;
+                END IF;
+            END IF;
+        END IF;
+    END IF;
 
     -- A name of up to 255 bytes is one; of a longer one the characters have to be counted. Twice the same number: twice the same key.
     SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)

@@ -13,6 +13,7 @@ DECLARE
     size integer := cardinality(key);
     absent integer;             -- what a NULL array of outcomes stands for: as many NULLs
     dims text := array_dims(key);
+    now timestamptz := clock_timestamp();
     next_state once.state[];
     stored integer[];
 BEGIN
@@ -34,6 +35,23 @@ BEGIN
     END IF;
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._bodies(response_text, response_json, response_body);
+    END IF;
+    IF size = 1 THEN        -- it is once._store_undated's, for one alone; where it finds nothing, once._report does, or knows why not
+        IF key[1] COLLATE "C" NOT LIKE '________-____-7%' AND scope[1] IS NOT NULL
+           AND once._is_plain(response_status[1], response_body[1], response_headers[1]) THEN
+            UPDATE once.intent_d0 AS i
+               SET state = 'succeeded', updated_at = now, completed_at = now, lease_until = NULL, response_status = response_status[1],
+                   response_body = response_body[1], response_headers = response_headers[1], result_type = result_type[1],
+                   result_id = result_id[1], error_code = NULL, error_message = NULL
+             WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[1] COLLATE "C" AND i.key = key[1] COLLATE "C" AND i.bucket = 0
+               AND i.fence = fence[1] AND i.state IN ('processing', 'in_doubt');
+            IF FOUND THEN
+                ord := 1;
+                verdict := 'stored';
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END IF;
     END IF;
     next_state := array_fill('succeeded'::once.state, ARRAY[size]);
     IF size > 1 THEN

@@ -289,3 +289,109 @@ def test_an_array_that_is_empty_is_none_that_is_left_out(db, more):
 def test_a_batch_refuses_a_lease_that_is_none(db, lease):
     with refused("22023"):
         Once(db.connect()).claim_many(key=["a", "b"], lease=lease)
+
+
+# ---- One alone ----
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def without(rows, *names):
+    return [tuple(value for name, value in zip(row._fields, row) if name not in names) for row in rows]
+
+
+def test_one_alone_takes_one_statement_on_its_own_table(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    for call in (lambda key: once.claim_many(alone=True, key=[key], lease=LEASE), lambda key: once.complete_many(alone=True, key=[key], fence=[1], response_body=[b"a"])):
+        for key in "abc":  # the first makes the plans
+            made = statements(connection, lambda call=call, key=key: call(key))
+            touched = tables(db, connection)
+            connection.commit()
+        assert len(made) == 1 and touched == {"intent_d0"}, (made, touched)
+    assert db.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded' AND response_body = 'a'") == 3
+
+
+def test_one_alone_stores_and_is_told_what_one_among_others_does_and_is(db):
+    once = Once(db.connect())
+    made = {}
+    for name, keys in (("alone", ["a"]), ("among", ["b", "c"])):
+        size = len(keys)
+        db.execute("SELECT setval('once.counted_new', 1)")
+        claims = once.claim_many(alone=True, key=keys, owner="me", lease="3 hours", retention="2 days", traceparents=[TRACE] * size)
+        assert db.value("SELECT last_value FROM once.counted_new") == 1 + size
+        assert claims[0].lease_until == db.value("SELECT lease_until FROM once.intent WHERE key = %s", keys[0])
+        doubtful = once.claim_many(alone=True, key=[key + key for key in keys], lease="1 hour")
+        once.fail_many(alone=True, key=[key + key for key in keys], fence=[1] * size, retryable=[None] * size)
+        outcome = {"response_status": [201] * size, "response_body": [b"body"] * size, "response_headers": ['{"a": "b"}'] * size,
+                   "result_type": ["order"] * size, "result_id": ["7"] * size}
+        reports = [once.complete_many(alone=True, key=[letter * times for letter in keys], fence=[1] * size, **outcome) for times in (1, 2)]
+        row = db.row("SELECT * FROM once.intent WHERE key = %s", keys[0])
+        assert row.created_at < row.updated_at == row.completed_at
+        made[name] = (without(claims[:1] + doubtful[:1], "lease_until"), [without(told[:1]) for told in reports],
+                      without([row], "key", "created_at", "updated_at", "completed_at", "expires_at"), row.expires_at - row.created_at,
+                      db.value("SELECT state FROM once.intent WHERE key = %s", keys[0] * 2))
+    assert made["alone"] == made["among"]
+    assert made["alone"][0][0][1] == "new_claim" and made["alone"][1][0][0][1] == "stored" and made["alone"][4] == "succeeded"
+
+
+def test_one_alone_that_is_not_plain_gets_what_it_gets_among_others(db):
+    once, other = Once(db.connect()), db.connect(isolation="READ COMMITTED")
+    once.claim_many(alone=True, key=["old", "running"])
+    once.complete(key="old", fence=1, response_body=b"old")
+    Once(other).claim(key="held")
+    day = uuid7(now_ms(db), 1)
+    odd = [{"key": key} for key in ("old", "running", "held", "", None, "\x7f", "k" * 256, day, uuid7(2_300_000_000_000))]
+    odd += [{"key": "new", "scope": scope} for scope in ("", None, "s" * 256)]
+    odd += [{"key": "new", "fingerprint": print_} for print_ in (b"short", None)] + [{"key": "old", "fingerprint": OTHER_PRINT}]
+    told = []
+    for number, each in enumerate(odd):
+        pair = {name: [value, {"key": f"n{number}", "scope": "orders", "fingerprint": PRINT}[name]] for name, value in each.items()}
+        among = once.claim_many(alone=True, **pair, lease=LEASE)[:1]
+        if each["key"] == day:
+            assert db.value("SELECT bucket FROM once.intent WHERE key = %s", day) > 0
+            db.execute("DELETE FROM once.intent WHERE key = %s", day)
+        alone = once.claim_many(alone=True, **{name: values[:1] for name, values in pair.items()}, lease=LEASE)
+        assert without(alone, "lease_until", "kept_ms") == without(among, "lease_until", "kept_ms"), each
+        told.append(alone[0].verdict)
+    assert db.value("SELECT bucket FROM once.intent WHERE key = %s", day) > 0
+    assert told == ["replay_success"] + ["processing_active"] * 2 + ["invalid"] * 4 + ["new_claim"] + ["invalid"] * 6 + ["mismatch"]
+
+
+def test_a_report_alone_that_is_not_plain_gets_what_it_gets_among_others(db):
+    once = Once(db.connect())
+    odd = [{"fence": [9, 1]}, {"response_body": [b"x" * 9000, b"x"]}, {"response_body": [b"x" * 2_000_000, b"x"]}, {"response_status": [1000, 200]},
+           {"response_headers": ["[]", "{}"]}, {"key": ["", "k"]}, {"key": [None, "k"]}, {"scope": ["", "orders"]}, {"scope": [None, "orders"]},
+           {"fence": [None, 1]}]
+    for number, each in enumerate(odd):
+        keys = [f"{kind}{number}{element}" for kind in ("alone", "among") for element in range(2)]
+        once.claim_many(alone=True, key=keys)
+        told = []
+        for key, size in ((keys[:1], 1), (keys[2:], 2)):
+            call = {"key": key, "fence": [1] * size, **{name: values[:size] for name, values in each.items()}}
+            if "key" in each and size == 2:
+                call["key"] = [each["key"][0], key[1]]
+            told += [without(once.complete_many(alone=True, **call)[:1]) for _ in range(2)]
+        assert told[:2] == told[2:], each
+    assert [row.verdict for row in once.complete_many(alone=True, key=["nobody"], fence=[1])] == ["refused"]
+    once.claim(key="plain")
+    told = [once.complete_many(alone=True, key=["plain"], fence=[1], response_body=[body])[0].verdict for body in (b"a", b"b", b"a")]
+    assert told == ["stored", "refused", "repeated"]
+
+
+def test_what_came_to_be_after_the_snapshot_of_one_alone_is_seen(db):
+    rows = behind_gate(
+        db,
+        "once.claim_many(ARRAY['orders'], ARRAY['k'], ARRAY[%s::bytea], lease => '1 minute')",
+        (PRINT,),
+        lambda: Once(db.connect()).claim(key="k"),
+    )
+    assert [row.verdict for row in rows] == ["processing_active"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_under_an_old_snapshot_one_alone_that_another_was_faster_with_ends_in_40001(db, level):
+    connection = db.connect(isolation=level)
+    run(connection, "SELECT 1 FROM pg_class LIMIT 1")
+    Once(db.connect()).claim(key="k")
+    assert code_of(lambda: Once(connection).claim_many(alone=True, key=["k"], lease=LEASE)) == "40001"
