@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Two
+ * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. A few
  * sockets, one timer, one mark that a flush is due.
  */
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "internal.h"
 
 enum {
-	CONNECTIONS = 2
+	CONNECTIONS = ONCE_CONNECTIONS_MAX
 };
 
 struct once_poll {
