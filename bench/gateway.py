@@ -191,6 +191,9 @@ class Bench:
             "p99_ms": result["p99_us"] / 1000,
             "cpu": {part: after["cpu"][part] - before["cpu"][part] for part in after["cpu"]} | {"wrk": wrk},
         }
+        # What a request takes of all CPUs' time, by part, and what nobody used of it.
+        row["us"] = {part: seconds / requests * 1e6 for part, seconds in row["cpu"].items()}
+        row["us"]["idle"] = max(0.0, os.cpu_count() * result["us"] / requests - sum(row["us"].values()))
         if name in ("gateway", "cached"):
             row["batch"] = {
                 part: self.quotient(after, before, "operations", "batches", part) for part in ("claims", "reports")
@@ -275,10 +278,9 @@ def judge(rounds, native):
 
 
 def show(medians, goals, memory):
-    print(f"\n{'way':<24}{'connections':>12}{'per second':>12}{'p50 ms':>9}{'p99 ms':>9}   CPU")
+    print(f"\n{'way':<24}{'connections':>12}{'per second':>12}{'p50 ms':>9}{'p99 ms':>9}   CPU time of a request, us")
     for (way, connections), row in medians.items():
-        total = sum(row["cpu"].values()) or 1.0
-        split = ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in row["cpu"].items())
+        split = ", ".join(f"{part} {us:.0f}" for part, us in row["us"].items())
         print(f"{way:<24}{connections:>12}{row['per_second']:>12,.0f}{row['p50_ms']:>9.2f}{row['p99_ms']:>9.2f}   {split}")
     print(f"\n{'the gateway':<24}{'connections':>12}{'claims/batch':>14}{'reports/batch':>15}{'requests/fsync':>16}")
     for (way, connections), row in medians.items():

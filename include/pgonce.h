@@ -791,8 +791,10 @@ ONCE_API void once_operation_forget(once_operation *operation);
 typedef struct once_batcher_statistics {
 	size_t pending; /* operations not ended, the forgotten included */
 	size_t pending_bytes;
-	unsigned connected[2]; /* connections: for what starts attempts, and for what ends them alone */
-	uint64_t connects;     /* successful ones, the contract checked, so reconnects are this less their number */
+	/* connections: for what starts attempts, and for what ends them alone */
+	unsigned connected[2];
+	/* successful ones, the contract checked, so reconnects are this less their number */
+	uint64_t connects;
 	uint64_t connect_failures;
 	/* sent: with what starts attempts, and with what ends them; one with both counts in both */
 	uint64_t batches[2];

@@ -42,8 +42,8 @@ queue queue_of(const once_operation *operation)
 
 /*
  * A report may wait for a row that somebody holds, and must not hold up claims for long: on a
- * connection of theirs it waits for a moment (limit_wait.sql) and goes apart then. One that goes apart may
- * wait, so others do not go with it.
+ * connection of theirs it waits for a moment (limit_wait.sql) and goes apart then. One that goes
+ * apart may wait, so others do not go with it.
  */
 bool wire_takes(const once_batcher *batcher, int connection, queue queue)
 {

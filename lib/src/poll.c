@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. A few
- * sockets, one timer, one mark that a flush is due.
+ * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. A
+ * few sockets, one timer, one mark that a flush is due.
  */
 #include <errno.h>
 #include <limits.h>
