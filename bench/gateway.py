@@ -191,7 +191,7 @@ class Bench:
             "p99_ms": result["p99_us"] / 1000,
             "cpu": {part: after["cpu"][part] - before["cpu"][part] for part in after["cpu"]} | {"wrk": wrk},
         }
-        # What a request takes of all CPUs' time, by part, and what nobody used of it.
+        # What a request takes of the time of all CPUs, by part. Idle: what none of them used, on a machine of its own.
         row["us"] = {part: seconds / requests * 1e6 for part, seconds in row["cpu"].items()}
         row["us"]["idle"] = max(0.0, os.cpu_count() * result["us"] / requests - sum(row["us"].values()))
         if name in ("gateway", "cached"):
