@@ -60,7 +60,9 @@ def checked(path):
         template.close()
         with Checked(settings={"statement_timeout": "0"}, copy_of=plain) as server:
             session = Session(template.__class__(server, template.name))
-            for number, story in enumerate([*STORIES.values(), *test_batches.STORIES.values(), *test_batches.REPORTS.values(), *test_batches.MESSAGES.values()]):
+            batches = {**test_batches.STORIES, **test_batches.REPORTS, **test_batches.MESSAGES}
+            stories = [*STORIES.values(), *(story for name, story in batches.items() if not name.startswith("as many"))]  # 10,000 take too long here
+            for number, story in enumerate(stories):
                 for transaction in story:
                     session("BEGIN")
                     for statement in transaction:
