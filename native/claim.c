@@ -268,7 +268,11 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 		return false;
 	}
 	CommandCounterIncrement();
-	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, RowExclusiveLock, false, &tables)) {
+	/* For writing only once the partition is found: without it SQL writes nothing. */
+	if (!native_lock(&intent, false) || !native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
+		return false;
+	}
+	if (native_tables_lock(&tables, RowExclusiveLock)) {
 		bool changing;
 		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
 		if (row != NULL) {
@@ -293,7 +297,7 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 			*result = CStringGetTextDatum("process");
 			plain = true;
 		}
-		native_tables_close(&tables);
 	}
+	native_tables_close(&tables);
 	return plain;
 }
