@@ -44,7 +44,6 @@ typedef struct gate_main {
 	ngx_str_t conninfo; /* NUL-terminated; data NULL: no once_database */
 	ngx_msec_t timeout_ms;
 	ngx_msec_t batch_age_ms;
-	ngx_uint_t connections;
 	ngx_uint_t batch_max;
 	size_t batch_bytes_max;
 	size_t replay_bytes_max; /* of a worker */

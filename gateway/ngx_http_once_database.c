@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum {
-	CONNECTIONS = ONCE_CONNECTIONS_MAX
+	CONNECTIONS = 2
 };
 
 typedef struct gate_link {
@@ -213,8 +213,7 @@ ngx_int_t gate_database_start(ngx_cycle_t *cycle, gate_main *conf)
 	                                .batch_bytes_max = conf->batch_bytes_max,
 	                                .prepare = conf->prepare == 1,
 	                                .impatient = true,
-	                                .caches = conf->cache_zone != NULL,
-	                                .connections = conf->connections};
+	                                .caches = conf->cache_zone != NULL};
 	once_error *error = NULL;
 
 	worker.log = cycle->log;

@@ -309,7 +309,6 @@ static char *set_status(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 }
 
 static ngx_conf_num_bounds_t key_length_bounds = {ngx_conf_check_num_bounds, 1, ONCE_KEY_BYTES_MAX};
-static ngx_conf_num_bounds_t connections_bounds = {ngx_conf_check_num_bounds, 2, ONCE_CONNECTIONS_MAX};
 static ngx_conf_num_bounds_t batch_max_bounds = {ngx_conf_check_num_bounds, 1, 65536};
 
 #define EVERYWHERE (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF)
@@ -328,7 +327,6 @@ static ngx_command_t commands[] = {
     MAIN_DIRECTIVE("once_database", NGX_CONF_TAKE1, set_database, conninfo, NULL),
     MAIN_DIRECTIVE("once_timeout", NGX_CONF_TAKE1, ngx_conf_set_msec_slot, timeout_ms, NULL),
     MAIN_DIRECTIVE("once_prepare", NGX_CONF_FLAG, ngx_conf_set_flag_slot, prepare, NULL),
-    MAIN_DIRECTIVE("once_connections", NGX_CONF_TAKE1, ngx_conf_set_num_slot, connections, &connections_bounds),
     MAIN_DIRECTIVE("once_batch_max", NGX_CONF_TAKE1, ngx_conf_set_num_slot, batch_max, &batch_max_bounds),
     MAIN_DIRECTIVE("once_batch_bytes", NGX_CONF_TAKE1, ngx_conf_set_size_slot, batch_bytes_max, NULL),
     MAIN_DIRECTIVE("once_replay_memory", NGX_CONF_TAKE1, ngx_conf_set_size_slot, replay_bytes_max, NULL),
@@ -369,7 +367,6 @@ static void *create_main(ngx_conf_t *cf)
 	if (conf != NULL) {
 		conf->timeout_ms = NGX_CONF_UNSET_MSEC;
 		conf->batch_age_ms = NGX_CONF_UNSET_MSEC;
-		conf->connections = NGX_CONF_UNSET_UINT;
 		conf->batch_max = NGX_CONF_UNSET_UINT;
 		conf->batch_bytes_max = conf->replay_bytes_max = NGX_CONF_UNSET_SIZE;
 		conf->prepare = NGX_CONF_UNSET;
@@ -386,7 +383,6 @@ static char *init_main(ngx_conf_t *cf, void *main)
 
 	ngx_conf_init_msec_value(conf->timeout_ms, 5000);
 	ngx_conf_init_msec_value(conf->batch_age_ms, 0);
-	ngx_conf_init_uint_value(conf->connections, 3);
 	ngx_conf_init_uint_value(conf->batch_max, 256);
 	ngx_conf_init_size_value(conf->batch_bytes_max, 8 * 1024 * 1024);
 	ngx_conf_init_size_value(conf->replay_bytes_max, 64 * 1024 * 1024);

@@ -582,10 +582,9 @@ ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **c
  * growing meanwhile. It has two connections: 0 for what starts an attempt (claims, peeks, salts), 1
  * for what ends it (completions, failures, renewals, releases). While 1 is busy, what ends attempts
  * shares the transactions of 0; there it waits at most 50 ms for a row that somebody has locked,
- * and goes by 1 then, so it never holds up claims for long. With options.connections it has more:
- * each is as 0, and has work while those before it are busy. It is a state machine: it never
- * blocks, sleeps or starts a thread, and it knows the loop only through once_loop. One batcher
- * belongs to one thread.
+ * and goes by 1 then, so it never holds up claims for long. It is a state machine: it never blocks,
+ * sleeps or starts a thread, and it knows the loop only through once_loop. One batcher belongs to
+ * one thread.
  *
  * An operation ends exactly once, in its callback, with an answer or an error; never inside the
  * call that submits it. A callback may submit, forget, or close the batcher. Operations that wait
@@ -620,11 +619,9 @@ typedef struct once_batcher once_batcher;
 typedef struct once_operation once_operation;
 
 #define ONCE_NEVER INT64_MAX
-#define ONCE_CONNECTIONS_MAX 8 /* of a batcher */
 /*
  * What a loop does for a batcher. Each hook may be called again with what it was called with last,
- * and must bear that. `connection` is from 0 to options.connections - 1. A hook must not call the
- * batcher.
+ * and must bear that. `connection` is 0 or 1. A hook must not call the batcher.
  */
 typedef struct once_loop {
 	void *context; /* first argument of each hook */
@@ -681,11 +678,6 @@ typedef struct once_batcher_options {
 	bool impatient;
 	/* to learn statistics.server and .retention_ms with each connection: once.count_cached */
 	bool caches;
-	/*
-	 * default 2, at most ONCE_CONNECTIONS_MAX; 1 is taken for 2. More let one batch be computed
-	 * while another waits for the disk.
-	 */
-	size_t connections;
 } once_batcher_options;
 
 /*
@@ -791,10 +783,8 @@ ONCE_API void once_operation_forget(once_operation *operation);
 typedef struct once_batcher_statistics {
 	size_t pending; /* operations not ended, the forgotten included */
 	size_t pending_bytes;
-	/* connections: for what starts attempts, and for what ends them alone */
-	unsigned connected[2];
-	/* successful ones, the contract checked, so reconnects are this less their number */
-	uint64_t connects;
+	bool connected[2];
+	uint64_t connects; /* successful ones, the contract checked, so reconnects are this less 2 */
 	uint64_t connect_failures;
 	/* sent: with what starts attempts, and with what ends them; one with both counts in both */
 	uint64_t batches[2];

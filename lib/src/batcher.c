@@ -41,13 +41,13 @@ queue queue_of(const once_operation *operation)
 }
 
 /*
- * A report may wait for a row that somebody holds, and must not hold up claims for long: on a
- * connection of theirs it waits for a moment (limit_wait.sql) and goes apart then. One that goes
- * apart may wait, so others do not go with it.
+ * A report may wait for a row that somebody holds, and must not hold up claims for long: on their
+ * connection it waits for a moment (limit_wait.sql) and goes apart then. One that goes apart may
+ * wait, so others do not go with it.
  */
 bool wire_takes(const once_batcher *batcher, int connection, queue queue)
 {
-	if (connection != WIRE_PATIENT) {
+	if (connection == 0) {
 		return queue != QUEUE_APART;
 	}
 	return queue == (list_empty(&batcher->queues[QUEUE_APART]) ? QUEUE_END : QUEUE_APART);
@@ -180,9 +180,6 @@ static void fill_options(once_batcher_options *options)
 	or_default_size(&options->pending_max, 65536);
 	or_default_size(&options->pending_bytes_max, (size_t)256 << 20);
 	options->batch_max = options->batch_max > BATCH_MAX ? BATCH_MAX : options->batch_max;
-	options->connections = options->connections < WIRES_MIN   ? WIRES_MIN
-	                       : options->connections > WIRES_MAX ? WIRES_MAX
-	                                                          : options->connections;
 }
 
 static bool options_are_sane(const once_batcher_options *options)
@@ -213,7 +210,7 @@ static once_code check_open(const char *conninfo, const once_loop *loop, const o
 
 static void destroy(once_batcher *batcher)
 {
-	for (int i = 0; i < batcher->wire_count; i++) {
+	for (int i = 0; i < WIRES; i++) {
 		wire_close(&batcher->wires[i]);
 	}
 	free(batcher->salts);
@@ -238,7 +235,6 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 		made->options = *options;
 	}
 	fill_options(&made->options);
-	made->wire_count = (int)made->options.connections;
 	made->random = random_seed(made);
 	made->nonce = random_seed(&made->nonce) ^ (uint64_t)now_us();
 	made->armed_ms = ONCE_NEVER;
@@ -252,7 +248,7 @@ once_code once_batcher_open(const char *conninfo, const once_loop *loop, const o
 	for (int i = 0; i < QUEUES; i++) {
 		list_start(&made->queues[i]);
 	}
-	for (int i = 0; i < made->wire_count; i++) {
+	for (int i = 0; i < WIRES; i++) {
 		made->wires[i] = (wire){.batcher = made, .number = i, .fd = -1, .due_ms = ONCE_NEVER};
 		good = good && batch_open(&made->wires[i].batch, made->options.batch_max) &&
 		       batch_open(&made->wires[i].answered, made->options.batch_max);
@@ -286,7 +282,7 @@ void once_batcher_close(once_batcher *batcher)
 	}
 	batcher->closed = true;
 	batcher->depth++;
-	for (int i = 0; i < batcher->wire_count; i++) {
+	for (int i = 0; i < WIRES; i++) {
 		wire_forget(&batcher->wires[i]);
 	}
 	batcher->loop.timer(batcher->loop.context, ONCE_NEVER, true);
@@ -346,18 +342,17 @@ static bool is_wanted(const once_batcher *batcher, int connection)
 
 static void send_due(once_batcher *batcher)
 {
-	for (int i = 0; i < batcher->wire_count && !batcher->closed; i++) {
+	for (int i = 0; i < WIRES && !batcher->closed; i++) {
 		wire *wire = &batcher->wires[i];
 		if (wire->state == WIRE_CLOSED && is_wanted(batcher, i)) {
 			wire_start(wire);
 		}
-		if (i == 0 && wire->down && batcher->options.impatient && batcher->statistics.connected[0] == 0) {
+		if (i == 0 && wire->down && batcher->options.impatient) {
 			wire_refuse(wire);
 		}
 	}
-	/* Reports go by the connection of their own if that is free. */
-	batcher_feed(batcher, WIRE_PATIENT);
-	for (int i = 0; i < batcher->wire_count && !batcher->closed; i++) {
+	/* From the last: reports go by the connection of their own if that is free. */
+	for (int i = WIRES; i-- > 0 && !batcher->closed;) {
 		wire *wire = &batcher->wires[i];
 		batcher_feed(batcher, i);
 		if (!batcher->closed && wire->state == WIRE_BUSY) {
@@ -370,7 +365,7 @@ static void send_due(once_batcher *batcher)
 static int64_t next_due(const once_batcher *batcher)
 {
 	int64_t due = ONCE_NEVER;
-	for (int i = 0; i < batcher->wire_count; i++) {
+	for (int i = 0; i < WIRES; i++) {
 		const wire *wire = &batcher->wires[i];
 		if (wire->state != WIRE_CLOSED && wire->state != WIRE_IDLE) {
 			due = sooner(due, wire->due_ms);
@@ -427,7 +422,7 @@ static void leave(once_batcher *batcher)
 
 void once_batcher_ready(once_batcher *batcher, int connection, bool readable, bool writable)
 {
-	if (connection >= 0 && connection < batcher->wire_count && enter(batcher)) {
+	if (connection >= 0 && connection < WIRES && enter(batcher)) {
 		wire_ready(&batcher->wires[connection], readable, writable);
 		leave(batcher);
 	}
@@ -459,7 +454,7 @@ void once_batcher_tick(once_batcher *batcher)
 	wake_rested(batcher, now);
 	expire(batcher, &batcher->live, now);
 	expire(batcher, &batcher->background, now);
-	for (int i = 0; i < batcher->wire_count && !batcher->closed; i++) {
+	for (int i = 0; i < WIRES && !batcher->closed; i++) {
 		wire_tick(&batcher->wires[i], now);
 	}
 	send_due(batcher);

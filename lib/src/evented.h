@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * evented.h: what the files of the evented half share. An operation (operation.c) waits in a queue
- * for one of the connections (wire.c, which alone knows libpq's states), goes out in a batch
+ * for one of two connections (wire.c, which alone knows libpq's states), goes out in a batch
  * (pack.c), and ends by what the answer means for it (settle.c). batcher.c is what the loop
  * calls: it keeps the queues and the clock.
  */
@@ -10,11 +10,11 @@
 #include "internal.h"
 
 enum {
-	/* what ends an attempt, and it alone waits for as long as it takes for what others have locked;
-	 * the others: what starts an attempt and, where this one is busy, what ends one */
-	WIRE_PATIENT = 1,
-	WIRES_MIN = 2,
-	WIRES_MAX = ONCE_CONNECTIONS_MAX,
+	/*
+	 * 0: what starts an attempt and, where the other is busy, what ends one; 1: what ends one, and
+	 * it alone waits for as long as it takes for what others have locked
+	 */
+	WIRES = 2,
 	LOST_MAX = 8,      /* how often a claim may be lost before it is given up */
 	ATTEMPTS_MAX = 5,  /* how often a statement that fails by a passing trouble is sent */
 	BATCH_MAX = 10000, /* the contract's own limit */
@@ -90,7 +90,7 @@ static inline bool kind_starts(kind kind)
 typedef enum queue {
 	QUEUE_START, /* what starts an attempt */
 	QUEUE_END,   /* what ends one, or renews it */
-	QUEUE_APART, /* ... and has waited too long for a row: WIRE_PATIENT, without others */
+	QUEUE_APART, /* ... and has waited too long for a row: connection 1 alone, without others */
 	QUEUES
 } queue;
 
@@ -207,7 +207,6 @@ typedef struct wire {
 	bool watches_write;
 	bool prepares; /* this connection has the statements prepared */
 	bool version_read;
-	bool connected;    /* the contract is checked */
 	bool down;         /* the last attempt to connect has failed */
 	unsigned failures; /* in a row */
 	unsigned nulls;
@@ -247,8 +246,7 @@ struct once_batcher {
 	link resting;
 	link live;
 	link background;
-	int wire_count;
-	wire wires[WIRES_MAX];
+	wire wires[WIRES];
 	salt_entry *salts;
 	unsigned char salt_hands[SALTS_SETS];
 };

@@ -189,7 +189,7 @@ void batch_fill(once_batcher *batcher, int connection)
 			take(wire, queue, &filling);
 		}
 	}
-	lay_out(batch, connection != WIRE_PATIENT);
+	lay_out(batch, connection == 0);
 	/* Each operation goes out once: in one statement, in one transaction. */
 	assert(batch->operation_count == filling.count && batch->group_count <= filling.count &&
 	       batch->unit_count <= batch->group_count);

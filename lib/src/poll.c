@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. A
- * few sockets, one timer, one mark that a flush is due.
+ * poll.c: a batcher on poll(2): the smallest adapter that keeps all the promises of once_loop. Two
+ * sockets, one timer, one mark that a flush is due.
  */
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +11,7 @@
 #include "internal.h"
 
 enum {
-	CONNECTIONS = ONCE_CONNECTIONS_MAX
+	CONNECTIONS = 2
 };
 
 struct once_poll {

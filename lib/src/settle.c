@@ -172,15 +172,15 @@ static void settle_salt(once_operation *operation, const PGresult *result)
 	operation_end(operation, &answer, NULL);
 }
 
-static void settle_count(wire *wire, once_operation *operation, const PGresult *result)
+static void settle_count(once_operation *operation, const PGresult *result)
 {
 	/* Of this connection alone: the others lead to the same server, or a pooler stands between. */
-	(void)wire_heed(wire, result);
+	(void)wire_heed(&operation->batcher->wires[0], result);
 	end_with_verdict(operation, ONCE_STORED);
 }
 
-static void settle_row(wire *wire, once_operation *operation, kind kind, const PGresult *result,
-                       const answer_columns *columns, int row)
+static void settle_row(once_operation *operation, kind kind, const PGresult *result, const answer_columns *columns,
+                       int row)
 {
 	once_answer answer = {0};
 	switch (kind) {
@@ -188,7 +188,7 @@ static void settle_row(wire *wire, once_operation *operation, kind kind, const P
 		settle_salt(operation, result);
 		return;
 	case KIND_COUNT:
-		settle_count(wire, operation, result);
+		settle_count(operation, result);
 		return;
 	case KIND_RENEW:
 		end_with_verdict(operation, result_bool(result, row, 0) ? ONCE_STORED : ONCE_REPORT_REFUSED);
@@ -278,7 +278,7 @@ static bool group_committed(wire *wire, const group *group)
 		/* Releases come back in the order in which they were made. */
 		size_t element = group->kind == KIND_RELEASE ? (size_t)result_int(result, (int)i, 0) - 1 : i;
 		assert(element < group->count);
-		settle_row(wire, wire->answered.operations[group->start + element], group->kind, result, &columns, (int)i);
+		settle_row(wire->answered.operations[group->start + element], group->kind, result, &columns, (int)i);
 		if (wire->batcher->closed) {
 			return false;
 		}

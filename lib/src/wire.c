@@ -45,8 +45,8 @@ static void watch(wire *wire, bool read, bool write)
 static void tell_server(once_batcher *batcher)
 {
 	uint64_t server = batcher->wires[0].server;
-	for (int i = 0; i < batcher->wire_count; i++) {
-		if (!batcher->wires[i].connected || batcher->wires[i].server != server) {
+	for (int i = 0; i < WIRES; i++) {
+		if (!batcher->statistics.connected[i] || batcher->wires[i].server != server) {
 			server = 0;
 		}
 	}
@@ -67,21 +67,13 @@ bool wire_heed(wire *wire, const PGresult *result)
 	batcher->statistics.retention_ms = result_int(result, 0, 1);
 	if (wire->server != 0 && wire->server != server) {
 		batcher->statistics.losses++;
-		for (int i = 0; i < batcher->wire_count; i++) {
+		for (int i = 0; i < WIRES; i++) {
 			batcher->wires[i].server = server;
 		}
 	}
 	wire->server = server;
 	tell_server(batcher);
 	return true;
-}
-
-static void set_connected(wire *wire, bool connected)
-{
-	unsigned *count = &wire->batcher->statistics.connected[wire->number == WIRE_PATIENT ? 1 : 0];
-	*count = *count - wire->connected + connected;
-	wire->connected = connected;
-	tell_server(wire->batcher);
 }
 
 static void disconnect(wire *wire)
@@ -91,8 +83,9 @@ static void disconnect(wire *wire)
 	wire->connection = NULL;
 	wire->prepares = false;
 	wire->server = 0;
-	wire->batcher->statistics.losses += wire->connected;
-	set_connected(wire, false);
+	wire->batcher->statistics.losses += wire->batcher->statistics.connected[wire->number];
+	wire->batcher->statistics.connected[wire->number] = false;
+	tell_server(wire->batcher);
 }
 
 /* One line without control characters: libpq's messages have several. */
@@ -175,13 +168,13 @@ static bool send_preparation(const wire *wire, enum sql_id id)
 /* The statements that a connection sends, prepared in the round trip of the check. */
 static bool send_preparations(wire *wire)
 {
-	kind last = wire->number != WIRE_PATIENT ? KIND_SALT : KIND_RELEASE;
+	kind last = wire->number == 0 ? KIND_SALT : KIND_RELEASE;
 	for (kind kind = KIND_RENEW; kind <= last; kind++) {
 		if ((kind != KIND_COUNT || wire->batcher->options.caches) && !send_preparation(wire, sql_of_kind(kind))) {
 			return false;
 		}
 	}
-	return wire->number == WIRE_PATIENT || send_preparation(wire, SQL_LIMIT_WAIT);
+	return wire->number != 0 || send_preparation(wire, SQL_LIMIT_WAIT);
 }
 
 static void send_check(wire *wire)
@@ -242,16 +235,16 @@ static void connect_on(wire *wire)
 
 /* ---- Checking ---- */
 
-/* The contract is not what this library speaks: whoever waits gets that error, from the first two,
- * and later the connection is tried again. */
+/* The contract is not what this library speaks: whoever waits gets that error, and later the
+ * connection is tried again. */
 static void refuse_all(wire *wire, once_error *error)
 {
 	once_batcher *batcher = wire->batcher;
 	uint64_t last = batcher->serials;
-	queue queue = wire->number == 0 ? QUEUE_START : wire->number == WIRE_PATIENT ? QUEUE_END : QUEUES;
+	queue queue = wire->number == 0 ? QUEUE_START : QUEUE_END;
 	wire_lose(wire, once_error_message(error));
 	wire->down = false; /* it is there, and whoever asks gets its error */
-	for (; queue < (wire->number == 0 ? QUEUE_END : QUEUES); queue++) {
+	for (; queue <= (wire->number == 0 ? QUEUE_START : QUEUE_APART); queue++) {
 		const link *at = &batcher->queues[queue];
 		/* Not those that a callback submits: they would be refused, and submitted, for ever. */
 		while (!batcher->closed && !list_empty(at) && OPERATION_AT(at->next, place_link)->serial <= last) {
@@ -311,8 +304,9 @@ static bool check_result(wire *wire, const PGresult *result)
 		wire->down = false;
 		wire->prepares = wire->batcher->options.prepare;
 		wire->batcher->statistics.connects++;
+		wire->batcher->statistics.connected[wire->number] = true;
 		wire->cause[0] = '\0';
-		set_connected(wire, true);
+		tell_server(wire->batcher);
 		if (wire->number == 0) {
 			salts_forget(wire->batcher); /* it may be another server than before */
 		}
@@ -553,7 +547,7 @@ void wire_tick(wire *wire, int64_t now)
 		return;
 	}
 	if (wire->state == WIRE_PAUSE) {
-		/* One asks for all whether the database is back. */
+		/* One asks for both whether the database is back. */
 		if (wire->number > 0 && wire->batcher->wires[0].down) {
 			wire->state = WIRE_CLOSED;
 		} else {

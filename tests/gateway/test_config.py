@@ -35,7 +35,7 @@ def refusal(nginx, *args, **options):
 
 # ---- Each directive. In http where it belongs there, else in the location.
 
-HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_connections", "once_replay_memory",
+HTTP_ONLY = {"once_database", "once_timeout", "once_prepare", "once_batch_max", "once_batch_bytes", "once_batch_age", "once_replay_memory",
              "once_replay_cache"}
 GOOD = {
     "once_database": ["postgresql://app@%2Fnowhere/none", "host=127.0.0.1", "hostaddr=127.0.0.1 host=db.example", "host=@abstract", "dbname=none"],
@@ -44,7 +44,6 @@ GOOD = {
     "once_batch_max": ["1", "65536"],
     "once_batch_bytes": ["64k"],
     "once_batch_age": ["0", "2ms", "7d"],
-    "once_connections": ["2", "8"],
     "once_replay_memory": ["0", "1024m"],
     "once_replay_cache": ["off", "zone=replays:32k", "zone=a:64m"],
     "once": ["off", "on", "required"],
@@ -78,7 +77,6 @@ BAD = {
     "once_batch_max": ["0", "65537", "many"],
     "once_batch_bytes": ["some"],
     "once_batch_age": ["old", "604800001ms"],
-    "once_connections": ["1", "9", "few"],
     "once_replay_memory": ["little", "1g"],
     "once_replay_cache": ["on", "zone=a", "zone=:1m", "zone=a:", "zone=a:much", "zone=a:16k", "zone=once_status:1m", "1m"],
     "once": ["yes", "on off"],

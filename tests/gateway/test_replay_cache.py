@@ -27,7 +27,6 @@ H1, H2 = "HTTP/1.1", "HTTP/2"
 TRACE = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 SIZE = "zone=replays:4m"
 HTTP = f"once_replay_cache {SIZE};"
-TWO = "once_connections 2;"  # one for claims, one for reports
 CONFIG = """
     once_tenant $http_x_tenant;
     once required;
@@ -72,8 +71,7 @@ def opened(database, upstream, http=HTTP, **options):
 
 def wait_connected(door):
     """Before, nobody is certain which server it is."""
-    claims = door.nginx.workers * (1 if TWO in door.nginx.http else 2)
-    wait_until(lambda: page(door)["connected"] == {"claims": claims, "reports": door.nginx.workers}, "all workers to be connected")
+    wait_until(lambda: page(door)["connected"] == {"claims": door.nginx.workers, "reports": door.nginx.workers}, "all workers to be connected")
 
 
 def reload(door, http=None):
@@ -82,7 +80,7 @@ def reload(door, http=None):
     door.nginx.write(http=http)
     old = door.nginx.reload()
     wait_until(lambda: not any(is_running(pid) for pid in old), "the old workers' end")
-    wait_until(lambda: page(door)["connects"] >= connects + 3 * door.nginx.workers, "the new workers to be connected")
+    wait_until(lambda: page(door)["connects"] >= connects + 2 * door.nginx.workers, "the new workers to be connected")
 
 
 def counted(door):
@@ -531,7 +529,7 @@ def two_servers(first, _, door, move):
 
 def test_workers_that_are_connected_to_two_servers_share_no_answer(upstream):
     """One has lost its connections and found the new server; the other has not noticed, and its server still answers."""
-    with failover(upstream, 2, http=HTTP + TWO) as servers:
+    with failover(upstream, 2) as servers:
         two_servers(*servers)
 
 

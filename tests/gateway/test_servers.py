@@ -206,7 +206,7 @@ def test_the_gateway_takes_its_connection_string_from_a_file(database, upstream,
 
 def test_the_gateway_works_with_prepared_statements_and_with_small_batches(database, upstream):
     config = "location /pay { once required; once_tenant $http_x_tenant; once_scope pay; once_wait 5s; proxy_pass http://app; }"
-    for setting in ("once_prepare on;", "once_connections 2;", "once_connections 8;", "once_batch_max 1;", "once_batch_age 5ms;", "once_batch_bytes 1k;"):
+    for setting in ("once_prepare on;", "once_batch_max 1;", "once_batch_age 5ms;", "once_batch_bytes 1k;"):
         with Door(database, upstream, config, setting) as door:
             keys = [new_key() for _ in range(20)]
             answers = at_once(60, lambda index: door.attempt(keys[index % 20]))

@@ -122,11 +122,11 @@ def test_waiting_holds_no_connection_to_the_database(door):
 
     door.attempt(new_key())
     before = connections()
-    assert 1 <= before <= 3 * door.nginx.workers
+    assert 1 <= before <= 2 * door.nginx.workers
     key, hold, original = held(door)
     duplicates = [door.start(key) for _ in range(100)]
     assert waits(duplicates, 1)
-    assert connections() <= 3 * door.nginx.workers
+    assert connections() <= 2 * door.nginx.workers
     states = door.database.rows(
         "SELECT state FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'active'"
     )

@@ -46,7 +46,7 @@ static once_batcher_statistics some_statistics(void)
 {
 	once_batcher_statistics statistics = {.pending = 3,
 	                                      .pending_bytes = 900,
-	                                      .connected = {1, 0},
+	                                      .connected = {true, false},
 	                                      .connects = 4,
 	                                      .connect_failures = 5,
 	                                      .batches = {10, 20},

@@ -135,7 +135,7 @@ typedef struct fake {
 		uint64_t inode; /* another socket under the same number has another one */
 		bool read;
 		bool write;
-	} watched[ONCE_CONNECTIONS_MAX];
+	} watched[2];
 	int forgotten;
 } fake;
 

@@ -4,8 +4,6 @@
  * they do, in which order, and what becomes of one half when the other waits, fails or is lost. And
  * the counts of answers from copies, which go with them.
  */
-#include <sys/socket.h>
-
 #include "fake.h"
 
 static fake rig;
@@ -228,146 +226,6 @@ static void what_waits_is_sent_without_the_others(void **state)
 	fake_pass(&rig, 100);
 	assert_int_equal(longer.verdict, ONCE_STORED);
 	close_rig();
-}
-
-/* ---- A third connection ---- */
-
-/* One holds a report up, and the other a claim that the server has not heard of yet. */
-static void hold_both_up(const once_batcher_options *options)
-{
-	hold_reports_up(options);
-	memset(claimed, 0, sizeof claimed);
-	memset(stored, 0, sizeof stored);
-	rig.silent = true;
-	submit_claim(&rig, "a", &claimed[0]);
-	fake_turn(&rig);
-	assert_int_equal(count(&rig).operations[0], 1 + 1);
-}
-
-static void claims_and_reports_go_by_a_third_connection_while_both_are_busy(void **state)
-{
-	(void)state;
-	for (size_t connections = 2; connections <= 3; connections++) {
-		hold_both_up(&(once_batcher_options){.connections = connections});
-		submit_claim(&rig, "b", &claimed[1]);
-		fake_put(&rig, "x", ONCE_STATE_PROCESSING);
-		submit_complete(&rig, "x", 1, &stored[0]);
-		fake_turn(&rig);
-		assert_int_equal(count(&rig).operations[0], 1 + connections - 1);
-		assert_int_equal(count(&rig).operations[1], 1 + connections - 2);
-		submit_claim(&rig, "c", &claimed[2]);
-		fake_turn(&rig);
-		assert_int_equal(count(&rig).operations[0], 1 + connections - 1); /* now all are busy */
-		rig.silent = false;
-		fake_turn(&rig);
-		for (int i = 0; i < 3; i++) {
-			assert_int_equal(claimed[i].verdict, ONCE_NEW_CLAIM);
-		}
-		assert_int_equal(stored[0].verdict, ONCE_STORED);
-		assert_int_equal(held.calls, 0);
-		close_rig();
-	}
-}
-
-static void a_report_waits_for_a_moment_only_on_a_third_connection_too(void **state)
-{
-	(void)state;
-	seen again = {0};
-	hold_both_up(&(once_batcher_options){.connections = 3});
-	submit_complete(&rig, "held", 1, &again);
-	fake_turn(&rig);
-	assert_int_equal(count(&rig).operations[1], 1 + 1);
-	submit_claim(&rig, "b", &claimed[1]);
-	rig.silent = false;
-	fake_pass(&rig, 3000);
-	assert_int_equal(rig.limits, 1); /* then it waits for the one that waits */
-	assert_int_equal(claimed[1].verdict, ONCE_NEW_CLAIM);
-	assert_int_equal(again.calls + held.calls, 0);
-	let_go();
-	fake_pass(&rig, 100);
-	assert_int_equal(again.verdict, ONCE_STORED);
-	close_rig();
-}
-
-static void a_third_connection_lost_at_any_step_leaves_its_work_done_once(void **state)
-{
-	(void)state;
-	for (fake_step step = STEP_STATEMENT; step <= STEP_BETWEEN; step++) {
-		hold_both_up(&(once_batcher_options){.connections = 3});
-		submit_claim(&rig, "b", &claimed[1]);
-		fake_put(&rig, "x", ONCE_STATE_PROCESSING);
-		submit_complete(&rig, "x", 1, &stored[0]);
-		fake_turn(&rig);
-		fake_lose(&rig, step, 2); /* of the first and of the third */
-		rig.silent = false;
-		fake_pass(&rig, 3000);
-		assert_true(rig.lost >= 1);
-		for (int i = 0; i < 2; i++) {
-			assert_int_equal(claimed[i].verdict, ONCE_NEW_CLAIM);
-			assert_int_equal(fake_find(&rig, new_keys[i])->granted, 1);
-		}
-		assert_int_equal(stored[0].verdict, ONCE_STORED);
-		close_rig();
-	}
-}
-
-static void a_server_is_told_of_while_all_three_connections_lead_to_it(void **state)
-{
-	(void)state;
-	rig.server = "one";
-	fake_open(&rig, &(once_batcher_options){.connections = 3, .impatient = true, .caches = true});
-	rig.server = "one";
-	fake_pass(&rig, 50);
-	assert_true(count(&rig).server != 0);
-	assert_int_equal(count(&rig).connected[0], 2);
-	assert_int_equal(count(&rig).connected[1], 1);
-	rig.deaf = true;
-	assert_int_equal(shutdown(rig.connections[2].fd, SHUT_RDWR), 0); /* they are accepted in their order */
-	fake_turn(&rig);
-	assert_int_equal(count(&rig).connected[0], 1);
-	assert_int_equal(count(&rig).connected[1], 1);
-	assert_true(count(&rig).server == 0);
-	assert_int_equal(count(&rig).losses, 1);
-	rig.deaf = false;
-	fake_pass(&rig, 5000);
-	assert_int_equal(count(&rig).connected[0], 2);
-	assert_true(count(&rig).server != 0);
-	fake_close(&rig);
-}
-
-static void while_the_third_connection_lives_no_claim_is_refused(void **state)
-{
-	(void)state;
-	seen alive = {0};
-	seen dead = {0};
-	fake_open(&rig, &(once_batcher_options){.connections = 3, .impatient = true});
-	fake_pass(&rig, 50);
-	fake_refuse(&rig);
-	assert_int_equal(shutdown(rig.connections[0].fd, SHUT_RDWR), 0);
-	fake_pass(&rig, 200);
-	assert_true(count(&rig).connect_failures > 0);
-	submit_claim(&rig, "alive", &alive);
-	fake_turn(&rig);
-	assert_int_equal(alive.verdict, ONCE_NEW_CLAIM);
-	assert_int_equal(shutdown(rig.connections[2].fd, SHUT_RDWR), 0);
-	fake_pass(&rig, 200);
-	submit_claim(&rig, "dead", &dead);
-	fake_turn(&rig);
-	assert_int_equal(dead.code, ONCE_CONNECTION);
-	fake_close(&rig);
-}
-
-static void more_connections_than_there_may_be_are_as_many_as_there_may_be(void **state)
-{
-	(void)state;
-	const size_t wanted[] = {0, 1, 2, 3, ONCE_CONNECTIONS_MAX, ONCE_CONNECTIONS_MAX + 1};
-	const uint64_t made[] = {2, 2, 2, 3, ONCE_CONNECTIONS_MAX, ONCE_CONNECTIONS_MAX};
-	for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-		fake_open(&rig, &(once_batcher_options){.connections = wanted[i], .impatient = true});
-		fake_pass(&rig, 50);
-		assert_int_equal(count(&rig).connects, made[i]);
-		fake_close(&rig);
-	}
 }
 
 /* ---- One half fails ---- */
@@ -620,12 +478,6 @@ int main(void)
 	    cmocka_unit_test(a_shared_batch_waits_to_grow_for_batch_age_too),
 	    cmocka_unit_test(a_report_that_waits_for_a_row_holds_up_no_claim_and_no_later_report),
 	    cmocka_unit_test(what_waits_is_sent_without_the_others),
-	    cmocka_unit_test(claims_and_reports_go_by_a_third_connection_while_both_are_busy),
-	    cmocka_unit_test(a_report_waits_for_a_moment_only_on_a_third_connection_too),
-	    cmocka_unit_test(a_third_connection_lost_at_any_step_leaves_its_work_done_once),
-	    cmocka_unit_test(a_server_is_told_of_while_all_three_connections_lead_to_it),
-	    cmocka_unit_test(while_the_third_connection_lives_no_claim_is_refused),
-	    cmocka_unit_test(more_connections_than_there_may_be_are_as_many_as_there_may_be),
 	    cmocka_unit_test(what_one_half_raises_does_not_spoil_the_other),
 	    cmocka_unit_test_prestate(what_one_half_raises_does_not_spoil_the_other, &yes),
 	    cmocka_unit_test(trouble_that_passes_in_one_half_is_tried_again),
