@@ -9,7 +9,7 @@ import time
 import pytest
 
 from harness.pgbouncer import PgBouncer
-from harness.postgres import ROOT, Postgres, wait_until
+from harness.postgres import PATIENCE_S, ROOT, Postgres, wait_until
 from harness.proxy import Proxy
 
 from .script import HANDLER, PROGRAM, Consumer, Script, consume, message
@@ -104,7 +104,7 @@ def test_a_connection_lost_at_any_step_ends_in_one_effect(server, applied, loss,
             rule = getattr(proxy, loss)(step)
             script.add(*[message(n) for n in range(1, 40)])
             wait_until(lambda: len(script.acknowledged()) == 40, "all")
-            assert rule.fired.is_set()
+            assert rule.fired.wait(PATIENCE_S)
             assert consumer.stop() == 0
             log = consumer.said()
     each_once(applied, 40)

@@ -460,7 +460,7 @@ def test_a_connection_lost_at_any_step_is_one_execution_and_its_answer(proxied, 
     key = new_key()
     rule = getattr(proxied.proxy, loss)(step)
     answer = proxied.attempt(key)
-    assert rule.fired.is_set()
+    assert rule.fired.wait(PATIENCE_S)  # the gateway may have heard of it first, and asked by another connection
     if answer.status != 201:
         assert answer.problem in ("unavailable", "not-stored"), answer
         answer = soon(proxied, key)

@@ -18,7 +18,7 @@ from harness.pgbouncer import PROGRAM, PgBouncer
 from harness.postgres import PORT, Postgres, is_running, private_directory, wait_until
 from harness.upstream import Answer, Upstream
 
-from .door import BODY, Door, assert_problem, at_once, new_key, quoted, soon
+from .door import BODY, Door, assert_problem, new_key, quoted, soon
 from .load import Load
 from .mutant import mutant
 from .test_status import metrics, page
@@ -203,11 +203,15 @@ def cut(door):
     return len(said)
 
 
-def test_duplicates_that_waited_are_served_from_memory(door):
-    key = new_key()
+def test_duplicates_that_waited_are_served_from_memory(door, upstream):
+    key, hold = new_key(), threading.Event()
+    upstream.script(key, Answer(201, body=b"once", hold=hold))
     before = counted(door)
-    answers = at_once(10, lambda _: door.attempt(key, "/wait"))
-    assert len({answer.body for answer in answers}) == 1 and door.count(key) == 1
+    attempts = [door.start(key, "/wait") for _ in range(10)]
+    wait_until(lambda: page(door)["waiting"] == 9, "the duplicates to wait")
+    hold.set()
+    answers = [attempt.result() for attempt in attempts]
+    assert {answer.body for answer in answers} == {b"once"} and door.count(key) == 1
     assert sorted(answer.replayed for answer in answers) == [False] + [True] * 9
     assert since(before, counted(door))["hit"] >= 1
 

@@ -98,7 +98,7 @@ def test_a_connection_lost_at_any_statement_leaves_each_intent_with_one_claimer(
     with Proxy(server) as proxy:
         rules = [getattr(proxy, loss)(what) for _ in range(3)]
         counted = Clients(proxy.dsn(db.name), 500).end()
-        assert all(rule.fired.is_set() for rule in rules)
+        assert all(rule.fired.wait(PATIENCE_S) for rule in rules)
         assert stored(db) == (500, 500)
         if what == "claim_many" and loss == "lose_answer":
             assert counted["resolved"] > 0

@@ -153,12 +153,18 @@ def test_a_promotion_that_fails_is_tried_again(system, writers, monkeypatch):
     wait_until(system.in_sync, "the former primary as a standby", PATIENCE_S)
 
 
+def all_wait(system, writers):
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'"
+    wait_until(lambda: system.primary.value(waiting) >= len(writers), "all writers to wait for the standby", PATIENCE_S)
+
+
 def test_there_is_no_failover_to_a_standby_that_lacks_something(system, writers):
     may_fail_over(system)
     primary = system.primary
     with done(system, "pause", "standby", pick=0), pytest.raises(NotNow):
         system.failover(False)
     with done(system, "half_open", "standby-primary", direction="both"):
+        all_wait(system, writers)  # for what the standby lacks
         for fenced in (False, True):
             with pytest.raises(NotNow):
                 system.failover(fenced, patience_s=1)
@@ -170,8 +176,7 @@ def test_a_commit_waits_for_the_standby(system, writers):
     wait_until(system.in_sync, "the standby", PATIENCE_S)
     more_is_acknowledged(writers)
     with done(system, "pause", "standby", pick=0):
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'COMMIT%'"
-        wait_until(lambda: system.primary.value(waiting) >= len(writers), "all writers to wait for the standby", PATIENCE_S)
+        all_wait(system, writers)
         before = [len(writer.acknowledged) for writer in writers]
         time.sleep(0.5)
         assert before == [len(writer.acknowledged) for writer in writers]
