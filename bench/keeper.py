@@ -381,7 +381,7 @@ def main():
     parser.add_argument("--rounds", type=int, help="default: 3; 1 where the rows are more than a million: a round is then minutes")
     parser.add_argument("--rows", type=int, default=rows, help="of the day that is retired (default: PGONCE_BENCH_ROWS, or 5,000,000)")
     parser.add_argument("--stored", type=int, help="intents that are stored for the latency of a claim (default: four times the rows)")
-    parser.add_argument("--pace", type=float, default=9, help="the keeper pauses so many times as long as each piece took; 0: as with --once")
+    parser.add_argument("--pace", type=float, default=19, help="the keeper pauses so many times as long as each piece took, as keeper.c does; 0: as with --once")
     parser.add_argument("--turns", type=int, default=10, help="of few and many stored intents in each round")
     parser.add_argument("--only", nargs="+", metavar="WAY", choices=("keeper", "delete", "v7", "v4", "days"))
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")

@@ -26,8 +26,9 @@ enum {
 	SLICE_MOST_MS = 15000, /* of one step in one round, the pauses included */
 	SLICE_LEAST_MS = 1000,
 	SLICE_SHARE = 4, /* of the interval */
-	PAUSE_FACTOR = 9,
+	PAUSE_FACTOR = 19,
 	PAUSE_MOST_MS = 5000,
+	PAUSE_PATIENCE = 4, /* intervals that may pass without a finished round before the pauses are halved */
 	STANDBY_MS = 5000,
 	BACKOFF_FIRST_MS = 100,
 	BACKOFF_MOST_MS = 10000,
@@ -57,7 +58,7 @@ typedef struct keeper {
 	step steps[STEPS_MAX];
 	int step_count;
 	int go_on_at;            /* after the step that ended the last connection; 0: none did */
-	int pause_factor_halved; /* how often: rounds in a row that could not finish */
+	int64_t behind_since_ms; /* when the first of the unfinished rounds in a row began; 0: the last was finished */
 	bool stood_by;
 	bool anew;        /* over a new connection */
 	int failed_steps; /* of this round */
@@ -298,13 +299,14 @@ static outcome judge(keeper *keeper, step *step, failure_kind *code)
 }
 
 /*
- * Nine times as long as the piece took, so that keeping takes a tenth of what it would; half of
- * that with each round that could not end its work. True: it is time to stop.
+ * Nineteen times as long as the piece took, so that keeping takes a twentieth of one CPU; half of
+ * that, and again half, where it cannot keep up so. True: it is time to stop.
  */
 static bool pause_after(const keeper *keeper, int64_t took_ms)
 {
-	int64_t pause_ms =
-	    (took_ms + 1) * PAUSE_FACTOR >> (keeper->pause_factor_halved > 30 ? 30 : keeper->pause_factor_halved);
+	int64_t behind_ms = keeper->behind_since_ms == 0 ? 0 : service_now_ms() - keeper->behind_since_ms;
+	int64_t halved = behind_ms / (keeper->call->interval_ms * PAUSE_PATIENCE);
+	int64_t pause_ms = (took_ms + 1) * PAUSE_FACTOR >> (halved > 30 ? 30 : halved);
 
 	return service_sleep(pause_ms < PAUSE_MOST_MS ? pause_ms : PAUSE_MOST_MS);
 }
@@ -361,6 +363,7 @@ static outcome run_round(keeper *keeper, failure_kind *code)
 	PGresult *steps = NULL;
 	bool unfinished = false;
 	outcome outcome = GO_ON;
+	int64_t began_ms = service_now_ms();
 
 	keeper->failed_steps = 0;
 	*code = ask(keeper, SQL_KEEP_STEPS, NULL, ASK_MS, &steps);
@@ -389,7 +392,11 @@ static outcome run_round(keeper *keeper, failure_kind *code)
 	}
 	metric_count(keeper->rounds, 1);
 	metric_set_now(keeper->round_at);
-	keeper->pause_factor_halved = unfinished ? keeper->pause_factor_halved + 1 : 0;
+	if (!unfinished) {
+		keeper->behind_since_ms = 0;
+	} else if (keeper->behind_since_ms == 0) {
+		keeper->behind_since_ms = began_ms;
+	}
 	return unfinished ? UNFINISHED : GO_ON;
 }
 

@@ -313,6 +313,20 @@ def test_stopped_while_it_pauses_between_pieces_or_rests_between_rounds(db, tmp_
     assert holder(db) is None
 
 
+def test_pauses_nineteen_times_as_long_as_a_piece_took_and_less_where_it_cannot_keep_up_so(db, tmp_path):
+    db.execute("CREATE TABLE pieces (began timestamptz, ended timestamptz)")
+    replace_step(db, "purge", "began := clock_timestamp(); PERFORM pg_sleep(0.02); INSERT INTO public.pieces VALUES (began, clock_timestamp());"
+                              "RETURN ROW(1, true, NULL, NULL)::once.kept;", declare="DECLARE began timestamptz;")  # fmt: skip
+    pauses = ("SELECT extract(epoch FROM lead(began) OVER w - ended) / extract(epoch FROM ended - began) AS times,"
+              " ended - first_value(began) OVER w AS since FROM public.pieces WINDOW w AS (ORDER BY began)")  # fmt: skip
+    with Keeper(tmp_path, db.dsn(), interval="1s"):
+        # Two in a row: after the last piece of a round's slice comes the next round.
+        wait_until(lambda: db.value(f"SELECT count(*) FROM (SELECT times, lag(times) OVER (ORDER BY since) AS before FROM ({pauses}) AS p) AS p"
+                                    " WHERE times < 12 AND before < 12") > 0, "shorter pauses")  # fmt: skip
+    # Each may be longer than asked for, on a busy machine, and none shorter.
+    assert db.value(f"SELECT min(times) FROM ({pauses}) AS p WHERE since < interval '0.5 seconds'") > 17
+
+
 def test_stopped_although_nothing_comes_through_any_more(server, db, tmp_path):
     wrap_step(db, "purge", WAITS)
     lock = hold_lock(db)
