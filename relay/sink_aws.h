@@ -24,11 +24,12 @@ typedef struct aws_parcel {
 typedef struct aws_sink_class {
 	const char *name; /* "sqs" */
 	size_t event_bytes_max;
-	/* NULL, or why an event cannot go there. */
+	/* NULL, or why an event can never be sent: all that can be wrong with one event alone. */
 	const char *(*refuse)(const sink_message *message);
 	/*
 	 * Fills the parcel's call; may wait for answers about the destination. AWS_DONE: it is to be
-	 * sent. Else problem: the parcel's events are refused (AWS_REFUSED) or kept for later.
+	 * sent. Else problem: the parcel's events, for what they share, are refused (AWS_REFUSED) or
+	 * kept for later.
 	 */
 	aws_result (*build)(aws_client *client, void **own, aws_parcel *parcel, char problem[BROKER_PROBLEM_BYTES]);
 	/* What the answer (2xx) says of each event: entries[i] and problems[i]. False: it is none. */

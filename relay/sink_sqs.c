@@ -51,9 +51,22 @@ static aws_result url_of(aws_client *client, void **own, const char *name, const
 	return result;
 }
 
+/* A database whose encoding is SQL_ASCII may hold other bytes. */
+static bool is_text(once_bytes body)
+{
+	json_t *made = sqs_message(body, &(aws_attributes){0}, NULL, NULL);
+
+	json_decref(made);
+	return made != NULL;
+}
+
+/* Whatever is wrong with one event is found here, before others share its call. */
 static const char *refuse(const sink_message *message)
 {
-	return sqs_is_queue(message->destination) ? NULL : "is neither a name nor the URL of a queue: change the route";
+	if (!sqs_is_queue(message->destination)) {
+		return "is neither a name nor the URL of a queue: change the route";
+	}
+	return is_text(message->body) ? NULL : "takes text in UTF-8 alone, which the event's body is not";
 }
 
 static json_t *entry_of(const sink_message *message, size_t number, bool fifo)
@@ -77,21 +90,18 @@ static aws_result build(aws_client *client, void **own, aws_parcel *parcel, char
 	const char *name = parcel->items[0]->message.destination;
 	const char *url = NULL;
 	aws_result found = url_of(client, own, name, &url, problem);
-	json_t *entries = found == AWS_DONE ? json_array() : NULL;
 
-	for (size_t i = 0; entries != NULL && i < parcel->count; i++) {
-		/* NULL is no value of an array, which json_pack says below. */
-		if (json_array_append_new(entries, entry_of(&parcel->items[i]->message, i, sqs_is_fifo(name))) != 0) {
-			json_decref(entries);
-			entries = NULL;
-		}
-	}
 	if (found != AWS_DONE) {
 		return found;
 	}
-	if (entries == NULL || !sqs_call(&parcel->call, "AmazonSQS.SendMessageBatch",
-	                                 json_pack("{s:s, s:o}", "QueueUrl", url, "Entries", entries))) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "its body or a header is no text in UTF-8, which SQS takes alone");
+	json_t *entries = json_array();
+	for (size_t i = 0; i < parcel->count; i++) {
+		/* Without memory one is left out, and the answer then says nothing of it. */
+		(void)json_array_append_new(entries, entry_of(&parcel->items[i]->message, i, sqs_is_fifo(name)));
+	}
+	if (!sqs_call(&parcel->call, "AmazonSQS.SendMessageBatch",
+	              json_pack("{s:s, s:o}", "QueueUrl", url, "Entries", entries))) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the URL of the queue is no text in UTF-8: change the route");
 		return AWS_REFUSED;
 	}
 	return AWS_DONE;

@@ -40,6 +40,25 @@ static const char *text_of(const json_t *json, const char *name, const char *oth
 	return text != NULL ? text : otherwise;
 }
 
+/* What is no text comes as "body_hex". */
+static once_bytes body_of(json_t *json)
+{
+	const char *hex = json_string_value(json_object_get(json, "body_hex"));
+	const char *text = text_of(json, "body", "{}");
+
+	if (hex == NULL) {
+		return (once_bytes){.data = text, .length = strlen(text)};
+	}
+	size_t length = strlen(hex) / 2;
+	char *bytes = calloc(1, length + 1);
+	for (size_t i = 0; i < length; i++) {
+		unsigned int byte = 0;
+		sscanf(hex + 2 * i, "%2x", &byte);
+		bytes[i] = (char)byte;
+	}
+	return (once_bytes){.data = bytes, .length = length};
+}
+
 static sink_message *make_message(json_t *json)
 {
 	sink_message *message = calloc(1, sizeof *message);
@@ -47,14 +66,13 @@ static sink_message *make_message(json_t *json)
 	const char *name = NULL;
 	json_t *value = NULL;
 
-	*message =
-	    (sink_message){.destination = text_of(json, "destination", ""),
-	                   .event_id = text_of(json, "event_id", "00000000-0000-4000-8000-000000000000"),
-	                   .key = text_of(json, "key", NULL),
-	                   .content_type = text_of(json, "content_type", "application/json"),
-	                   .headers = headers,
-	                   .body = {.data = text_of(json, "body", "{}"), .length = strlen(text_of(json, "body", "{}"))},
-	                   .user = json};
+	*message = (sink_message){.destination = text_of(json, "destination", ""),
+	                          .event_id = text_of(json, "event_id", "00000000-0000-4000-8000-000000000000"),
+	                          .key = text_of(json, "key", NULL),
+	                          .content_type = text_of(json, "content_type", "application/json"),
+	                          .headers = headers,
+	                          .body = body_of(json),
+	                          .user = json};
 	json_object_foreach(json_object_get(json, "headers"), name, value)
 	{
 		if (message->header_count < HEADERS_MAX) {
@@ -66,6 +84,9 @@ static sink_message *make_message(json_t *json)
 
 static void free_message(sink_message *message)
 {
+	if (json_object_get(message->user, "body_hex") != NULL) {
+		free((void *)(uintptr_t)message->body.data);
+	}
 	json_decref(message->user);
 	free((void *)(uintptr_t)message->headers);
 	free(message);

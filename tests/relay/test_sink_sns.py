@@ -145,8 +145,8 @@ def test_of_a_batch_each_has_its_own_verdict(topics, door, sink):
 
 
 def test_where_the_whole_call_is_refused_each_goes_alone(topics, door, sink):
-    door.fail("PublishBatch", 400, "InvalidParameter", times=10, when=lambda request: b"bad" in request.body)
-    sent = together(sink, FIFO, ["one", "bad", "two"])
+    door.fail("PublishBatch", 400, "InvalidParameter", times=10, when=lambda request: b"wrong" in request.body)
+    sent = together(sink, FIFO, ["one", "wrong", "two"])
     assert [verdict for verdict, _ in verdicts(sink, sent)] == ["delivered", "refused", "delivered"]
     assert sorted(form["Message"] for form in topics.published) == ["one", "two"] and len(door.calls("PublishBatch")) == 4
 

@@ -179,13 +179,25 @@ def test_of_a_batch_each_has_its_own_verdict(server, door, sink, queue):
 
 def test_an_event_for_which_the_server_refuses_the_whole_call_is_refused_and_those_beside_it_are_not(server, door, sink, queue):
     """Which one it was is found by sending each alone."""
-    door.fail("SendMessageBatch", 400, "InvalidMessageContents", times=10, when=lambda request: b"bad" in request.body)
-    sent = together(sink, queue, ["small", "bad", "also small"])
+    door.fail("SendMessageBatch", 400, "InvalidMessageContents", times=10, when=lambda request: b"wrong" in request.body)
+    sent = together(sink, queue, ["small", "wrong", "also small"])
     found = results_of(sink, 3)
     assert [found[each]["verdict"] for each in sent] == ["delivered", "refused", "delivered"]
     assert "InvalidMessageContents" in found[sent[1]]["problem"]
     assert sorted(bodies(server.take(queue))) == ["also small", "small"]
     assert len(door.calls("SendMessageBatch")) == 4
+
+
+def test_an_event_whose_body_is_no_text_is_refused_alone_and_those_beside_it_go_in_one_call(server, door, sink, queue):
+    """As a database whose encoding is SQL_ASCII may hold one."""
+    sink.permit(0)
+    sent = [sink.send(queue, '"before"', key="1"), sink.send(queue, body_hex='22ff22', key="2"), sink.send(queue, '"after"', key="3")]
+    sink.permit(60_000)
+    found = results_of(sink, 3)
+    assert [found[each]["verdict"] for each in sent] == ["delivered", "refused", "delivered"]
+    assert found[sent[1]]["problem"] == f"{queue} takes text in UTF-8 alone, which the event's body is not"
+    assert sorted(bodies(server.take(queue))) == ['"after"', '"before"']
+    assert len(door.calls("SendMessageBatch")) == 1
 
 
 def test_an_event_beyond_the_queues_own_limit_is_refused_with_the_services_words(server, sink, queue):
