@@ -4,6 +4,7 @@
 #pragma once
 
 typedef enum contract_kind {
+	CONTRACT_PREPARATION, /* settings of the transaction, before anything else in it */
 	CONTRACT_SCHEMA,
 	CONTRACT_RECORD,    /* the table once.migration */
 	CONTRACT_MIGRATION, /* runs once, and is recorded */

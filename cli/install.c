@@ -14,10 +14,6 @@ enum {
 	SERVER_VERSION_MIN = 130000
 };
 
-/* What an installation is made under, as tools/contract.py has it. */
-static const char *const preparation[] = {"SET LOCAL search_path = pg_catalog, pg_temp",
-                                          "SET LOCAL check_function_bodies = off"};
-
 int install_newest_version(void)
 {
 	int newest = 0;
@@ -220,6 +216,8 @@ static int apply_parts(const cli_invocation *invocation, PGconn *connection, ins
 	for (int i = 0; i < contract_part_count && exit_code == CLI_OK; i++) {
 		const contract_part *part = &contract_parts[i];
 		switch (part->kind) {
+		case CONTRACT_PREPARATION:
+			break; /* has been run: what has come here was asked under it already */
 		case CONTRACT_SCHEMA:
 		case CONTRACT_RECORD:
 			exit_code = is_new ? run_part(invocation, connection, part) : CLI_OK;
@@ -264,8 +262,10 @@ int install_contract(const cli_invocation *invocation, PGconn *connection, insta
 	if (exit_code != CLI_OK) {
 		return exit_code;
 	}
-	for (size_t i = 0; i < sizeof preparation / sizeof preparation[0] && exit_code == CLI_OK; i++) {
-		exit_code = connect_command(invocation, connection, preparation[i], "nothing was changed");
+	for (int i = 0; i < contract_part_count && exit_code == CLI_OK; i++) {
+		exit_code = contract_parts[i].kind == CONTRACT_PREPARATION
+		                ? run_part(invocation, connection, &contract_parts[i])
+		                : CLI_OK;
 	}
 	if (exit_code == CLI_OK) {
 		exit_code = connect_run(invocation, connection, SQL_INSTALL_LOCK, 0, NULL, "nothing was changed", NULL);
@@ -327,7 +327,7 @@ static void print_record(FILE *out, const contract_part *part)
 
 void install_print(FILE *out)
 {
-	fprintf(out, "BEGIN;\n%s;\n%s;\n", preparation[0], preparation[1]);
+	fputs("BEGIN;\n", out);
 	for (int i = 0; i < contract_part_count; i++) {
 		const contract_part *part = &contract_parts[i];
 		fputs(part->sql, out);

@@ -92,7 +92,8 @@ def check_c(path, text):
     if str(path).startswith(("tests/", "examples/", "bench/")):
         return
     for number, line in enumerate(text.split("\n"), 1):
-        if re.search(r'(?<!\\)"\s*(SELECT|INSERT|UPDATE|DELETE|CREATE(?! EXTENSION pgonce)|ALTER(?! EXTENSION pgonce)|DROP)\s', line):
+        # What begins and ends transactions, or names a statement that is to be deallocated, has no parameters and is none of this.
+        if re.search(r'(?<!\\)"\s*(SELECT|INSERT|UPDATE|DELETE|MERGE|WITH|CREATE(?! EXTENSION pgonce)|ALTER(?! EXTENSION pgonce)|DROP|SET|LOCK|GRANT|CALL|COPY|DO)\s', line):
             problem(f"{path}:{number}", "SQL in a C string: its home is a .sql file")
 
 

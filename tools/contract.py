@@ -13,7 +13,6 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent / "contract"
-PREAMBLE = "SET LOCAL search_path = pg_catalog, pg_temp;\nSET LOCAL check_function_bodies = off;\n"
 RELEASE = re.search(r"version: '([^']+)'", (ROOT.parent / "meson.build").read_text()).group(1)
 
 
@@ -31,6 +30,7 @@ def functions():
 def parts():
     """(kind, version, name, text) in the order of installation. Version 1 are the rooms' tables; what a later version does to a
     database of the one before it is in migrations/, from 0002 on."""
+    yield "preparation", 0, "preparation", (ROOT / "preparation.sql").read_text()
     yield "schema", 0, "schema", (ROOT / "schema.sql").read_text()
     yield "record", 0, "migration_table", (ROOT / "migration_table.sql").read_text()
     yield "migration", 1, "tables", "\n".join((ROOT / room / "tables.sql").read_text() for room in ROOMS)
@@ -68,7 +68,7 @@ def script(extension=False):
         for table in ("setting", "scope", "binding", "intent", "intent_d0", "fence_floor_seq", "archive", "decision", "outbox", "outbox_id_seq",
                       "outbox_day_seq", "relay", "capture", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position"):
             out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
-    return PREAMBLE + "\n".join(out)
+    return "\n".join(out)
 
 
 def upgrade(version):
@@ -79,9 +79,9 @@ def upgrade(version):
             out += [text, record(number, name, text)]
         elif kind == "code":
             out += [text, "DELETE FROM once.migration WHERE version = 0;", record(number, name, text)]
-        elif kind == "days":
+        elif kind in ("preparation", "days"):
             out.append(text)
-    return PREAMBLE + "\n".join(out)
+    return "\n".join(out)
 
 
 def c_string(text):

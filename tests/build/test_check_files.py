@@ -51,3 +51,17 @@ def test_each_exception_is_one(check_files):
         text = (ROOT / path).read_text()
         check_files.check_messages(f"{path}.other", text)
         assert any(problem.startswith(f"{path}.other") for problem in check_files.problems), path
+
+
+@pytest.mark.parametrize("text, found", [
+    ('PQexec(connection, "SELECT 1");', True),
+    ('const char *one = "SET LOCAL search_path = pg_catalog, pg_temp";', True),
+    ('PQexec(connection, "CALL once.keep()");', True),
+    ('PQexec(connection, "BEGIN ISOLATION LEVEL READ COMMITTED");', False),
+    ('PQexec(connection, "COMMIT");', False),
+    ('hint = "set pool_mode = transaction (or session) for this database";', False),
+    ('hint = "ALTER EXTENSION pgonce UPDATE";', False),
+])  # fmt: skip
+def test_sql_in_a_c_string_is_found_and_what_begins_or_ends_a_transaction_is_none(check_files, text, found):
+    check_files.check_c(pathlib.PurePath("cli/install.c"), text)
+    assert check_files.problems == (["cli/install.c:1: SQL in a C string: its home is a .sql file"] if found else [])
