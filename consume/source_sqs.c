@@ -20,20 +20,18 @@
 #include "arena.h"
 #include "aws_sign.h"
 #include "delivery.h"
-#include "sqs.h"
+#include "sqs_errands.h"
 #include "sqs_message.h"
 #include "sqs_queue.h"
 
 enum {
 	RECEIVES_MAX = 8,
-	CALLS_MAX = 32, /* of all kinds */
 	ANSWER_MS = 10000,
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
 	CLOSE_MS = 6000,
 	/* SQS knows an attempt for five minutes. */
-	ATTEMPT_MS = 4 * 60 * 1000,
-	ATTEMPTS_MAX = 5
+	ATTEMPT_MS = 4 * 60 * 1000
 };
 
 typedef struct settings {
@@ -57,31 +55,10 @@ static const config_option options[] = {
 	{0}};
 /* clang-format on */
 
-typedef enum call_kind {
-	CALL_RECEIVE,
-	CALL_DELETE,
-	CALL_EXTEND, /* and its opposite, giving back */
-	CALL_KINDS
-} call_kind;
-
-/* A call on its way, and what it is about. */
-typedef struct errand {
-	aws_call call;
-	call_kind kind;
-	int64_t started_ms; /* of RECEIVE: when it was first made */
-	bool is_again;      /* made once more, since its answer was lost */
-	int failures;       /* answers that it failed */
-	struct errand *next, *previous;
-	size_t count;
-	uint64_t serials[SQS_BATCH_MAX]; /* of EXTEND */
-	delivery *gone[SQS_BATCH_MAX];   /* of DELETE: its own */
-} errand;
-
 struct source {
 	const service *service;
 	settings settings;
 	aws_address *address;
-	aws_client *client;
 	char *url; /* NULL: not found yet */
 	const char *name;
 	int64_t prefetch;
@@ -89,9 +66,7 @@ struct source {
 	delivery_list out, held;
 	delivery_list gone; /* acknowledged, and not deleted yet */
 	int64_t delete_at_ms;
-	errand *errands;
-	size_t calls[CALL_KINDS];
-	errand *lost; /* receives to be made again as they were, singly linked */
+	errands calls;
 	/* with a number, the id of an attempt; "": there is none */
 	char attempt[AWS_SHA256_HEX_BYTES];
 	uint64_t attempts;
@@ -105,12 +80,6 @@ struct source {
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES];
 };
-
-static void release(delivery *delivery)
-{
-	json_decref(delivery->owned);
-	free(delivery);
-}
 
 /* ---- what fails */
 
@@ -155,137 +124,34 @@ static void drop_void(source *source)
 		next = each->next;
 		if (each->is_void) {
 			delivery_remove(&source->held, each);
-			release(each);
+			sqs_message_release(each);
 		}
 	}
 }
 
 /* ---- calls */
 
-static void errand_add(source *source, errand *errand)
-{
-	errand->previous = NULL;
-	errand->next = source->errands;
-	if (source->errands != NULL) {
-		source->errands->previous = errand;
-	}
-	source->errands = errand;
-	source->calls[errand->kind]++;
-}
-
-static errand *errand_new(source *source, call_kind kind)
-{
-	errand *made = memory_take(sizeof *made);
-
-	made->kind = kind;
-	made->call.user = made;
-	made->call.answer = "";
-	made->started_ms = service_now_ms();
-	errand_add(source, made);
-	return made;
-}
-
-static void errand_end(errand *errand)
-{
-	for (size_t i = 0; errand->kind == CALL_DELETE && i < errand->count; i++) {
-		release(errand->gone[i]);
-	}
-	aws_call_clear(&errand->call);
-	free(errand);
-}
-
-static void errand_remove(source *source, errand *errand)
-{
-	*(errand->previous == NULL ? &source->errands : &errand->previous->next) = errand->next;
-	if (errand->next != NULL) {
-		errand->next->previous = errand->previous;
-	}
-	source->calls[errand->kind]--;
-}
-
-static void errand_free(source *source, errand *errand)
-{
-	errand_remove(source, errand);
-	errand_end(errand);
-}
-
-/* Takes the request. False: it did not go. */
-static bool errand_send(source *source, errand *errand, const char *target, json_t *request)
-{
-	return sqs_call(&errand->call, target, request) && aws_start(source->client, &errand->call);
-}
-
-static size_t calls_of_all(const source *source)
-{
-	return source->calls[CALL_RECEIVE] + source->calls[CALL_DELETE] + source->calls[CALL_EXTEND];
-}
-
-/*
- * Is the answer lost of a call that may have been done? Then nobody gets what it was to bring, nor
- * the rest of its groups: it is to be made again. Not without end where the server answers each
- * time that it fails: others may be well.
- */
-static bool keep_lost(source *source, errand *errand)
-{
-	errand->failures += errand->call.result == AWS_BUSY;
-	if (source->attempt[0] == '\0' || (errand->call.result != AWS_AWAY && errand->call.result != AWS_BUSY) ||
-	    errand->failures >= ATTEMPTS_MAX) {
-		return false;
-	}
-	errand_remove(source, errand);
-	errand->next = source->lost;
-	source->lost = errand;
-	return true;
-}
-
-/* Not later than the queue knows of it, or shows the messages again, perhaps to others. */
-static bool is_known(const source *source, const errand *errand)
-{
-	const int64_t visibility_ms = source->settings.visibility_ms;
-
-	return service_now_ms() - errand->started_ms < (visibility_ms < ATTEMPT_MS ? visibility_ms : ATTEMPT_MS);
-}
-
-/* Makes lost calls again, as many as may be, but for those that are too old. False: none goes. */
-static bool receive_again(source *source)
-{
-	bool goes = true;
-
-	while (goes && source->lost != NULL && source->calls[CALL_RECEIVE] < source->receives_wanted) {
-		errand *errand = source->lost;
-		source->lost = errand->next;
-		if (!is_known(source, errand)) {
-			errand_end(errand);
-			continue;
-		}
-		errand_add(source, errand);
-		errand->is_again = true;
-		aws_call_again(&errand->call);
-		goes = aws_start(source->client, &errand->call);
-		if (!goes) {
-			errand_free(source, errand);
-		}
-	}
-	return goes;
-}
-
 static void receive_more(source *source)
 {
-	while (source->calls[CALL_RECEIVE] < source->receives_wanted && service_now_ms() >= source->retry_at_ms) {
-		if (source->lost != NULL && !receive_again(source)) {
+	/* Not later than the queue knows of a lost call, or shows its messages again, perhaps to others. */
+	const int64_t visibility_ms = source->settings.visibility_ms;
+	const int64_t known_ms = visibility_ms < ATTEMPT_MS ? visibility_ms : ATTEMPT_MS;
+
+	while (source->calls.counts[ERRAND_RECEIVE] < source->receives_wanted && service_now_ms() >= source->retry_at_ms) {
+		if (!errands_make_again(&source->calls, source->receives_wanted, known_ms)) {
 			return;
 		}
-		if (source->calls[CALL_RECEIVE] >= source->receives_wanted) {
+		if (source->calls.counts[ERRAND_RECEIVE] >= source->receives_wanted) {
 			return;
 		}
-		size_t here = source->out.count + source->held.count + SQS_BATCH_MAX * source->calls[CALL_RECEIVE];
+		size_t here = source->out.count + source->held.count + SQS_BATCH_MAX * source->calls.counts[ERRAND_RECEIVE];
 		size_t room = here < (size_t)source->prefetch ? (size_t)source->prefetch - here : 0;
 		if (room == 0) {
 			return;
 		}
-		errand *errand = errand_new(source, CALL_RECEIVE);
+		errand *errand = errand_new(&source->calls, ERRAND_RECEIVE);
 		/* Only one waits: the others are there to bring more of what there is. */
-		json_int_t wait_s = source->calls[CALL_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
+		json_int_t wait_s = source->calls.counts[ERRAND_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
 		json_t *request =
 		    json_pack("{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages",
 		              room < SQS_BATCH_MAX ? (int)room : SQS_BATCH_MAX, "VisibilityTimeout",
@@ -296,8 +162,7 @@ static void receive_more(source *source)
 			snprintf(id, sizeof id, "%s-%" PRIu64, source->attempt, ++source->attempts);
 			json_object_set_new(request, "ReceiveRequestAttemptId", json_string(id));
 		}
-		if (!errand_send(source, errand, "AmazonSQS.ReceiveMessage", request)) {
-			errand_free(source, errand);
+		if (!errand_send(&source->calls, errand, "AmazonSQS.ReceiveMessage", request)) {
 			return;
 		}
 	}
@@ -306,8 +171,9 @@ static void receive_more(source *source)
 /* Deletes what was acknowledged, ten at a time. */
 static void delete_more(source *source)
 {
-	while (source->gone.first != NULL && calls_of_all(source) < CALLS_MAX && service_now_ms() >= source->delete_at_ms) {
-		errand *errand = errand_new(source, CALL_DELETE);
+	while (source->gone.first != NULL && errands_count(&source->calls) < ERRANDS_MAX &&
+	       service_now_ms() >= source->delete_at_ms) {
+		errand *errand = errand_new(&source->calls, ERRAND_DELETE);
 		json_t *entries = json_array();
 		while (source->gone.first != NULL && errand->count < SQS_BATCH_MAX) {
 			delivery *each = delivery_take(&source->gone);
@@ -316,10 +182,9 @@ static void delete_more(source *source)
 			errand->gone[errand->count++] = each;
 			json_array_append_new(entries, json_pack("{s:s, s:s}", "Id", id, "ReceiptHandle", each->reply));
 		}
-		if (!errand_send(source, errand, "AmazonSQS.DeleteMessageBatch",
+		if (!errand_send(&source->calls, errand, "AmazonSQS.DeleteMessageBatch",
 		                 json_pack("{s:s, s:o}", "QueueUrl", source->url, "Entries", entries))) {
-			errand_free(source, errand); /* they come again, and are known then */
-			return;
+			return; /* they come again, and are known then */
 		}
 	}
 }
@@ -327,7 +192,7 @@ static void delete_more(source *source)
 /* Sets the rest of their visibility: seconds; 0: they are there for others at once. */
 static bool set_visibility(source *source, delivery *const *deliveries, size_t count, int64_t seconds)
 {
-	errand *errand = errand_new(source, CALL_EXTEND);
+	errand *errand = errand_new(&source->calls, ERRAND_EXTEND);
 	json_t *entries = json_array();
 
 	for (size_t i = 0; i < count; i++) {
@@ -337,12 +202,8 @@ static bool set_visibility(source *source, delivery *const *deliveries, size_t c
 		json_array_append_new(entries, json_pack("{s:s, s:s, s:I}", "Id", id, "ReceiptHandle", deliveries[i]->reply,
 		                                         "VisibilityTimeout", (json_int_t)seconds));
 	}
-	if (!errand_send(source, errand, "AmazonSQS.ChangeMessageVisibilityBatch",
-	                 json_pack("{s:s, s:o}", "QueueUrl", source->url, "Entries", entries))) {
-		errand_free(source, errand);
-		return false;
-	}
-	return true;
+	return errand_send(&source->calls, errand, "AmazonSQS.ChangeMessageVisibilityBatch",
+	                   json_pack("{s:s, s:o}", "QueueUrl", source->url, "Entries", entries));
 }
 
 /*
@@ -372,7 +233,8 @@ static void extend_all(source *source)
 			}
 			due[count++] = each;
 			if (count == SQS_BATCH_MAX) {
-				if (calls_of_all(source) >= CALLS_MAX || !set_visibility(source, due, count, visibility_ms / 1000)) {
+				if (errands_count(&source->calls) >= ERRANDS_MAX ||
+				    !set_visibility(source, due, count, visibility_ms / 1000)) {
 					source->looked_ms = 0; /* the rest at the next call */
 					drop_void(source);
 					return;
@@ -472,7 +334,7 @@ static void take_deleted(source *source, errand *errand)
 			delivery_add(&source->gone, each);
 			source->delete_at_ms = now_ms + service_backoff_ms(1, 2 * RETRY_FIRST_MS, RETRY_MOST_MS);
 		} else {
-			release(each);
+			sqs_message_release(each);
 		}
 	}
 	errand->count = 0;
@@ -484,11 +346,11 @@ static void note_refusal(source *source, const errand *errand)
 {
 	char quoted[SERVICE_QUOTE_BYTES];
 
-	if (errand->kind != CALL_RECEIVE && errand->call.result == AWS_REFUSED && !source->told) {
-		service_log(source->service, SERVICE_ERROR, errand->kind == CALL_DELETE ? "delete" : "extend",
+	if (errand->kind != ERRAND_RECEIVE && errand->call.result == AWS_REFUSED && !source->told) {
+		service_log(source->service, SERVICE_ERROR, errand->kind == ERRAND_DELETE ? "delete" : "extend",
 		            "queue=%s problem=%s", source->name, service_quote(errand->call.problem, quoted));
 		source->told = true;
-	} else if (errand->kind != CALL_RECEIVE && errand->call.result == AWS_DONE) {
+	} else if (errand->kind != ERRAND_RECEIVE && errand->call.result == AWS_DONE) {
 		source->told = false;
 	}
 }
@@ -499,37 +361,37 @@ static void take_answer(source *source, errand *errand)
 
 	note_refusal(source, errand);
 	switch (errand->kind) {
-	case CALL_RECEIVE:
+	case ERRAND_RECEIVE:
 		if (call->result == AWS_DONE) {
 			take_received(source, errand);
 		} else {
 			fail(source, call->problem);
 			source->receives_wanted = 1;
-			if (keep_lost(source, errand)) {
+			if (source->attempt[0] != '\0' && errands_keep_lost(&source->calls, errand)) {
 				return;
 			}
 		}
 		break;
-	case CALL_EXTEND:
+	case ERRAND_EXTEND:
 		take_extended(source, errand);
 		break;
-	case CALL_DELETE:
+	case ERRAND_DELETE:
 		take_deleted(source, errand);
 		break;
-	case CALL_KINDS:
+	case ERRAND_KINDS:
 		break;
 	}
-	errand_free(source, errand);
+	errand_free(&source->calls, errand);
 }
 
 /* All answers that are there, waiting at most timeout_ms for the first. */
 static void take_answers(source *source, int timeout_ms)
 {
-	aws_call *call = aws_poll(source->client, timeout_ms);
+	aws_call *call = aws_poll(source->calls.client, timeout_ms);
 
 	while (call != NULL) {
 		take_answer(source, call->user);
-		call = aws_poll(source->client, 0);
+		call = aws_poll(source->calls.client, 0);
 	}
 }
 
@@ -539,7 +401,7 @@ static bool find_queue(source *source)
 {
 	char problem[BROKER_PROBLEM_BYTES];
 	const sqs_queue_want want = {.service = source->service,
-	                             .client = source->client,
+	                             .client = source->calls.client,
 	                             .queue = source->settings.queue,
 	                             .allows_redrive = source->settings.redrive == REDRIVE_ALLOW};
 
@@ -559,7 +421,7 @@ static source_state unavailable(source *source, int timeout_ms, char problem[BRO
 	int64_t wait_ms = source->retry_at_ms - service_now_ms();
 
 	memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
-	if (wait_ms > 0 && timeout_ms > 0 && calls_of_all(source) == 0) {
+	if (wait_ms > 0 && timeout_ms > 0 && errands_count(&source->calls) == 0) {
 		service_sleep(wait_ms < timeout_ms ? wait_ms : timeout_ms);
 	}
 	return SOURCE_UNAVAILABLE;
@@ -574,9 +436,10 @@ static void collect(source *source, size_t most, int timeout_ms)
 		if (source->held.count < most) {
 			receive_more(source);
 		}
-		int64_t left_ms = source->held.count > 0 || calls_of_all(source) == 0 ? 0 : until_ms - service_now_ms();
+		int64_t left_ms =
+		    source->held.count > 0 || errands_count(&source->calls) == 0 ? 0 : until_ms - service_now_ms();
 		take_answers(source, left_ms > 0 ? (int)left_ms : 0);
-		if (source->wrong || calls_of_all(source) == 0) {
+		if (source->wrong || errands_count(&source->calls) == 0) {
 			return;
 		}
 	}
@@ -630,7 +493,7 @@ static source_state sqs_acknowledge(source *source, source_message *const *messa
 
 static void sqs_give_back(source *source, source_message *const *messages, size_t count)
 {
-	delivery_give_back(&source->out, &source->held, messages, count, release);
+	delivery_give_back(&source->out, &source->held, messages, count, sqs_message_release);
 }
 
 /*
@@ -657,7 +520,7 @@ static bool sqs_publish(source *source, const char *topic, const source_message 
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is neither a name nor the URL of a queue", topic);
 		return false;
 	}
-	if (sqs_find(source->client, topic, &url, problem) != AWS_DONE) {
+	if (sqs_find(source->calls.client, topic, &url, problem) != AWS_DONE) {
 		return false;
 	}
 	json_t *request = sqs_message_copy(message, more, more_count, sqs_is_fifo(topic));
@@ -668,7 +531,7 @@ static bool sqs_publish(source *source, const char *topic, const source_message 
 	if (!sqs_call(&call, "AmazonSQS.SendMessage", request)) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "the message is no text in UTF-8, which SQS takes alone");
 	} else {
-		aws_do(source->client, &call);
+		aws_do(source->calls.client, &call);
 		sent = call.result == AWS_DONE;
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%s", call.problem);
 	}
@@ -692,12 +555,12 @@ static void return_all(source *source)
 		delivery *some[SQS_BATCH_MAX];
 		delivery *each;
 		size_t count = 0;
-		while (calls_of_all(source) >= CALLS_MAX) {
+		while (errands_count(&source->calls) >= ERRANDS_MAX) {
 			take_answers(source, ANSWER_MS);
 		}
 		while (count < SQS_BATCH_MAX && (each = delivery_take(&source->held)) != NULL) {
 			if (each->is_void) {
-				release(each);
+				sqs_message_release(each);
 			} else {
 				some[count++] = each;
 			}
@@ -706,7 +569,7 @@ static void return_all(source *source)
 			(void)set_visibility(source, some, count, 0);
 		}
 		for (size_t i = 0; i < count; i++) {
-			release(some[i]);
+			sqs_message_release(some[i]);
 		}
 	}
 }
@@ -719,37 +582,29 @@ static void finish(source *source)
 {
 	int64_t until_ms = service_now_ms() + CLOSE_MS;
 
-	while ((calls_of_all(source) > 0 || source->gone.first != NULL) && service_now_ms() < until_ms) {
+	while ((errands_count(&source->calls) > 0 || source->gone.first != NULL) && service_now_ms() < until_ms) {
 		delete_more(source);
-		if (calls_of_all(source) == 0) {
+		if (errands_count(&source->calls) == 0) {
 			(void)poll(NULL, 0, RETRY_FIRST_MS / 2); /* before they are tried again */
 		}
 		take_answers(source, RETRY_FIRST_MS);
 	}
 	return_all(source);
 	until_ms = service_now_ms() + ANSWER_MS / 4;
-	while (calls_of_all(source) > source->calls[CALL_RECEIVE] && service_now_ms() < until_ms) {
+	while (errands_count(&source->calls) > source->calls.counts[ERRAND_RECEIVE] && service_now_ms() < until_ms) {
 		take_answers(source, (int)(until_ms - service_now_ms()));
 	}
 }
 
 static void sqs_close(source *source)
 {
-	if (source->url != NULL && source->client != NULL) {
+	if (source->url != NULL && source->calls.client != NULL) {
 		finish(source);
 	}
-	aws_client_free(source->client);
-	for (errand *next = NULL, *each = source->errands; each != NULL; each = next) {
-		next = each->next;
-		errand_end(each);
-	}
-	for (errand *next = NULL, *each = source->lost; each != NULL; each = next) {
-		next = each->next;
-		errand_end(each);
-	}
-	delivery_release_all(&source->out, release);
-	delivery_release_all(&source->held, release);
-	delivery_release_all(&source->gone, release);
+	errands_clear(&source->calls);
+	delivery_release_all(&source->out, sqs_message_release);
+	delivery_release_all(&source->held, sqs_message_release);
+	delivery_release_all(&source->gone, sqs_message_release);
 	aws_address_free(source->address);
 	free(source->url);
 	free(source);
@@ -788,8 +643,8 @@ static bool sqs_open(const service *service, const config *config, const config_
 	if (sqs_is_fifo(made->name) && !sqs_message_id(made->attempt)) {
 		made->attempt[0] = '\0';
 	}
-	made->client = aws_client_new(service, made->address, "sqs", CALLS_MAX, made->settings.wait_ms + ANSWER_MS);
-	if (made->client == NULL) {
+	made->calls.client = aws_client_new(service, made->address, "sqs", ERRANDS_MAX, made->settings.wait_ms + ANSWER_MS);
+	if (made->calls.client == NULL) {
 		*problem = config_problem(config, section, NULL, "libcurl cannot be started: memory is out");
 		sqs_close(made);
 		return false;

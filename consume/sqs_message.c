@@ -177,6 +177,12 @@ delivery *sqs_message_wrap(json_t *message, const char *queue)
 	return made;
 }
 
+void sqs_message_release(delivery *delivery)
+{
+	json_decref(delivery->owned);
+	free(delivery);
+}
+
 /* ---- and back */
 
 bool sqs_message_id(char id[AWS_SHA256_HEX_BYTES])

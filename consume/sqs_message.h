@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * sqs_message.h: a message of SQS as a delivery, and back as a message to send. Used by
- * source_sqs.c alone.
+ * source_sqs.c and sqs_errands.c.
  */
 #pragma once
 
@@ -12,10 +12,11 @@
 #include "delivery.h"
 
 /*
- * Of an answer's `message`, which is kept (delivery->owned): json_decref and free() end it. reply
- * is its receipt handle. NULL: it is none. queue: the queue's name, which outlives it.
+ * Of an answer's `message`, which is kept (delivery->owned); release it. reply is its receipt
+ * handle. NULL: it is none. queue: the queue's name, which outlives it.
  */
 delivery *sqs_message_wrap(json_t *message, const char *queue);
+void sqs_message_release(delivery *delivery);
 /* The group that it stands in; "" in a queue without FIFO. */
 const char *sqs_message_group(const delivery *delivery);
 /* A random one of 32 digits, which no other is like. False: there is no randomness. */

@@ -18,12 +18,6 @@ enum {
 	HEADERS_MAX = 16
 };
 
-static void end(delivery *made)
-{
-	json_decref(made->owned);
-	free(made);
-}
-
 static void check_delivery(json_t *message)
 {
 	json_t *attributes = json_incref(json_object_get(message, "MessageAttributes"));
@@ -49,7 +43,7 @@ static void check_delivery(json_t *message)
 	json_t *copy = sqs_message_copy(&made->message, NULL, 0, true);
 	must(json_object_size(json_object_get(copy, "MessageAttributes")) <= AWS_ATTRIBUTES_MAX);
 	json_decref(copy);
-	end(made);
+	sqs_message_release(made);
 	json_decref(attributes);
 }
 
@@ -126,7 +120,7 @@ static void check_round(input *in)
 	if (strncmp(group, AWS_GROUP_HASHED, strlen(AWS_GROUP_HASHED)) != 0) {
 		must(made->message.key.length == key_length && memcmp(made->message.key.data, key, key_length) == 0);
 	}
-	end(made);
+	sqs_message_release(made);
 	json_decref(received);
 	json_decref(message);
 	aws_attributes_clear(&attributes);
