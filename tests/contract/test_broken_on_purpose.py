@@ -24,6 +24,7 @@ from . import test_plans as plans
 from . import test_policy as policy
 from . import test_redirects as redirects
 from . import test_roles as roles
+from . import test_search_path as search_path
 from . import test_started as started
 from . import test_today as today
 from . import test_transitions as transitions
@@ -44,13 +45,13 @@ def is_key(db, header, key):
 
 
 def reset_search_paths(db):
-    for function in roles.definers(db):
+    for function in search_path.definers(db):
         db.execute(f"ALTER FUNCTION {function.name} RESET search_path")
 
 
 def each_search_path(db):
     """The attack itself must succeed, not only the look at the catalogue."""
-    assert roles.attack(db) == set()
+    assert search_path.attack(db) == set()
 
 
 def no_lock(*functions):
@@ -504,7 +505,7 @@ BROKEN = {
         replace("_check_batch", "(sizes[1] = ALL (sizes)) IS NOT TRUE", "false"),
         [lambda db: hostile.test_arrays_of_unequal_length_are_refused_as_a_whole(db, "claim_many")],
     ),
-    "search_path is the caller's": (reset_search_paths, [roles.test_every_security_definer_function_has_a_fixed_search_path_with_pg_temp_last]),
+    "search_path is the caller's": (reset_search_paths, [search_path.test_every_security_definer_function_has_a_fixed_search_path_with_pg_temp_last]),
     "search_path is the caller's, and somebody lays traps": (reset_search_paths, [each_search_path]),
     "nobody is authorised": (
         replace("_check", "PERFORM once._authorise(tenant);", ""),

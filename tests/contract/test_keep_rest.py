@@ -8,8 +8,8 @@ from harness.postgres import wait_until
 
 from .calls import PRINT, Once, code_of, in_threads, let_lease_pass, refused, run, today, uuid7_days_ago
 from .keeping import AGO, Keeper, expire, finished, keeper, old_day, old_key, phase_of, settled, where
+from .logins import make_logins
 from .relaying import Relay, emit
-from .test_roles import make_logins
 
 FORGETTING = ("close", "move", "drop", "outbox", "purge", "archive", "dead", "decisions")
 

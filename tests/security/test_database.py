@@ -5,7 +5,7 @@ And what roles can do by design, which docs/security.md says plainly: here is th
 import psycopg2
 
 from contract.calls import PRINT, Once, code_of, refused
-from contract.test_roles import LOGINS, TENANT_CALLS, grant_everything_tenant_bound, make_logins, run
+from contract.logins import LOGINS, TENANT_CALLS, grant_everything_tenant_bound, make_logins, run
 
 ROWS_OF_TENANTS = """SELECT coalesce(sum(seq_scan + coalesce(idx_scan, 0)), 0) FROM pg_stat_xact_all_tables
     WHERE schemaname = 'once' AND relname ~ '^(intent|archive|outbox|decision|parked|consumer_position)'"""

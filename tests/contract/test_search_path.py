@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: PostgreSQL
+"""No way in through search_path: whoever puts tables, types, functions and operators of their own before those of pg_catalog has none of them run
+by a function of the contract."""
+
+import re
+
+from .calls import PRINT, code_of, uuid7_days_ago
+from .logins import TENANT_CALLS, make_logins, run
+
+
+def definers(db):
+    return db.rows(
+        "SELECT p.oid::regprocedure::text AS name, p.proname, p.prosrc, coalesce(p.proconfig, '{}') AS settings FROM"
+        " pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.prosecdef ORDER BY 1"
+    )
+
+
+def test_every_security_definer_function_has_a_fixed_search_path_with_pg_temp_last(db):
+    assert len(definers(db)) >= 20
+    for function in definers(db):
+        assert "search_path=pg_catalog, pg_temp" in function.settings, function.name
+
+
+def test_every_function_that_a_role_may_call_has_a_fixed_search_path(db):
+    for row in db.rows(
+        "SELECT p.oid::regprocedure::text AS name, coalesce(p.proconfig, '{}') AS settings FROM pg_proc AS p "
+        # A procedure that commits may have no settings: once.keep names the schema of everything instead.
+        "WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~ '^_' AND p.prokind = 'f'"
+    ):
+        assert "search_path=pg_catalog, pg_temp" in row.settings, row.name
+
+
+TYPES = (
+    "text",
+    "integer",
+    "bigint",
+    "boolean",
+    "bytea",
+    "interval",
+    "timestamptz",
+    "date",
+    "numeric",
+    '"char"',
+    "name",
+    "uuid",
+    "jsonb",
+    "oid",
+    "xid8",
+    "double precision",
+    "regclass",
+    "anyarray",
+)
+OPERATORS = ("=", "<>", "<", "<=", ">", ">=", "||", "+", "-", "*", "/", "~", "!~", "~~", "!~~")
+
+
+def plant_shadows(db):
+    """A schema of the attacker's with a function for every pg_catalog function that the contract names, an operator
+    for every operator, and tables for its tables. Each raises XX999: whoever runs one has run the attacker's code."""
+    db.execute(f"GRANT CREATE, TEMPORARY ON DATABASE {db.name} TO attacker")
+    connection = db.connect("attacker")
+    run(connection, "CREATE SCHEMA attacker; GRANT USAGE ON SCHEMA attacker TO PUBLIC")
+    bodies = " ".join(
+        row.prosrc for row in db.rows("SELECT p.prosrc FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace")
+    )
+    words = sorted(set(re.findall(r"\b([a-z_0-9]+)\s*\(", bodies)))
+    functions = db.rows(
+        "SELECT p.proname, pg_get_function_identity_arguments(p.oid) AS arguments, p.prorettype::regtype::text AS"
+        " result FROM pg_proc AS p WHERE p.pronamespace = 'pg_catalog'::regnamespace AND p.prokind = 'f' AND NOT"
+        " p.proretset AND p.proname = ANY (%s) AND p.provariadic = 0 AND NOT EXISTS (SELECT FROM pg_type AS t WHERE"
+        " t.oid = ANY (p.proargtypes::oid[] || p.prorettype) AND t.typtype = 'p')",
+        words,
+    )
+    trap = (
+        "LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'attacker code ran as %', current_user USING ERRCODE = 'XX999';"
+        " END$$"
+    )
+    for function in functions:
+        run(
+            connection,
+            f"CREATE FUNCTION attacker.{function.proname}({function.arguments}) RETURNS {function.result} {trap}",
+        )
+    assert len(functions) > 50
+    operators = db.rows(
+        "SELECT DISTINCT o.oprname, o.oprleft::regtype::text AS l, o.oprright::regtype::text AS r,"
+        " o.oprresult::regtype::text AS result FROM pg_operator AS o WHERE o.oprnamespace = 'pg_catalog'::regnamespace"
+        " AND o.oprname = ANY (%s) AND o.oprkind = 'b' AND o.oprleft::regtype::text = ANY (%s) AND"
+        " o.oprright::regtype::text = ANY (%s) AND o.oprresult <> 0",
+        list(OPERATORS),
+        [canonical(t) for t in TYPES],
+        [canonical(t) for t in TYPES],
+    )
+    assert len(operators) > 100
+    for number, op in enumerate(operators):
+        if "any" in op.l + op.r:
+            continue
+        run(connection, f"CREATE FUNCTION attacker.trap_{number}({op.l}, {op.r}) RETURNS {op.result} {trap}")
+        run(
+            connection,
+            f"CREATE OPERATOR attacker.{op.oprname} (LEFTARG = {op.l}, RIGHTARG = {op.r}, FUNCTION ="
+            f" attacker.trap_{number})",
+        )
+    return connection
+
+
+def canonical(type_name):
+    return {"timestamptz": "timestamp with time zone"}.get(type_name, type_name)
+
+
+def shadow_path(connection):
+    """What each attacking session does first: temporary tables and types named like the real ones, and its own
+    schemas before pg_catalog."""
+    for table in (
+        "intent",
+        "scope",
+        "setting",
+        "binding",
+        "archive",
+        "decision",
+        "outbox",
+        "relay",
+        "parked_event",
+        "parked_message",
+        "parked_decision",
+        "pg_locks",
+        "pg_database",
+        "pg_proc",
+        "pg_class",
+        "pg_roles",
+        "pg_namespace",
+    ):
+        run(connection, f"CREATE TEMPORARY TABLE {table} (state text, scope text, key text, tenant text, oid oid)")
+    for name in ("regclass", "regprocedure", "state", "timestamptz", "pg_snapshot", "pg_lsn", "xid8"):
+        run(connection, f"CREATE TYPE pg_temp.{name} AS ENUM ('trap')")
+    run(connection, "SET search_path = pg_temp, attacker, pg_catalog")
+
+
+# Every function that a role may call, so that the attack is tried on each. set_scope and so on are granted to the
+# attacker for it.
+ATTACKED = {
+    **{name: [text.replace("%(tenant)s", "''")] for name, text in TENANT_CALLS.items()},
+    "finish": [
+        f"once.start_new('s', {key}, %(print)s) AS started,"
+        f" LATERAL once.finish('s', {key}, %(print)s, response_text => {body}, result_id => started::pg_catalog.text)"
+        for key, body in (("'k'", "NULL"), ("'big'", "pg_catalog.repeat('x', 9000)"), ("%(today)s", "NULL"))
+    ],
+    "finish_new": [
+        "once.finish_new('s', 'new', %(print)s)",
+        "once.finish_new('s', 'k1', %(print)s)",
+        "once.finish_new('s', %(today)s, %(print)s)",
+        "once.finish_new('s', %(expired)s, %(print)s)",
+    ],
+    "claim": [
+        "once.claim('s', 'k1', %(print)s)",
+        "once.claim('s', 'k1', %(print)s)",
+        "once.claim('s', %(today)s, %(print)s)",
+        "once.claim('s', %(expired)s, %(print)s)",
+    ],
+    "start": [
+        "once.start('s', 'k', %(print)s)",
+        "once.start('s', 'new', %(print)s)",
+        "once.start('s', 'k1', %(print)s)",
+        "once.start('s', %(expired)s, %(print)s)",
+    ],
+    "add_days": ["once.add_days(3)"],
+    "retire_day": ["once.retire_day(1)"],
+    "set_scope": ["once.set_scope('s', lease => '5 s')"],
+    "bind": ["once.bind('bound', 'x')"],
+    "unbind": ["once.unbind('bound', 'x')"],
+    "any_tenant": ["once.any_tenant()"],
+    "errors": ["once.errors()"],
+    "contract_version": ["once.contract_version()"],
+    "key_of_header": ["once.key_of_header('k')", "once.key_of_header('\"k\"; a=1')", "once.key_of_header('\"')"],
+    "counts": ["once.counts()"],
+    "count_cached": ["once.count_cached(1, 1, 1)"],
+    "metrics": ["once.metrics()"],
+    "top": ["once.top()"],
+    "find": [
+        "once.find()",
+        "once.find('', trace => '0af7651916cd43dd8448eb211c80319c')",
+        "once.find(event => pg_catalog.gen_random_uuid())",
+    ],
+    "try_lock": ["once.try_lock('r')"],
+    "lock": ["once.lock('r', '1 s')"],
+    "receive_many": [
+        "once.receive_many('s', ARRAY['m'], ARRAY['a'], ARRAY[%(print)s])",
+        "once.receive_many('s', ARRAY['m', 'm'], ARRAY['a', 'a'], ARRAY[%(print)s, %(print)s])",
+        "once.receive_many('s', ARRAY[%(expired)s, %(today)s], NULL, ARRAY[%(print)s, %(print)s])",
+        "once.message_park('s', '', ARRAY[ROW('p', 't', 'a', NULL, '', %(print)s, 'dead', 1, 0, 'why', '22000')]::once.parked[])",
+        "once.receive_many('s', ARRAY['p', 'n'], ARRAY['a', 'a'], ARRAY[%(print)s, %(print)s], skip_dead => true)",
+    ],
+    "relay_take": ["once.relay_take('r', ARRAY['t'])", "once.relay_take('r', NULL)", "once.relay_take('n', NULL, true)"],
+    "relay_look": ["once.relay_look('r', '3:3:')"],
+    "relay_flush": ["once.relay_flush()"],
+    "relay_list": ["once.relay_list('r', '3:3:', '99999999:99999999:', 0, 10)", "once.relay_list('r', '3:5:3,4', '9:9:', 1, 10)"],
+    "relay_fetch": ["once.relay_fetch('r', ARRAY[1::bigint], ARRAY['3'::pg_catalog.xid8], ARRAY[20000])"],
+    "relay_settle": [
+        (
+            "once.relay_settle('r', '3:3:', '5:5:', 1, ARRAY[7::bigint], ARRAY[ROW(8, '4', 20000, pg_catalog.gen_random_uuid(),"
+            " 't', '', 'a', 'b', 'waiting', 1, 0, 'why', false)]::once.parking[])"
+        ),
+        "once.relay_settle('r', '3:3:', NULL, 0)",
+    ],
+    "relay_due": ["once.relay_due('r', 10)"],
+    "relay_parked": ["once.relay_parked('r', 10)"],
+    "outbox_list": ["once.outbox_list()", "once.outbox_list('r', 't', 'waiting', 5)"],
+    "outbox_summary": ["once.outbox_summary()"],
+    "outbox_event": ["once.outbox_event(pg_catalog.gen_random_uuid())", "once.outbox_event(once.emit('t', '{}'))"],
+    "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
+    "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
+    "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')"],
+    "relay_adopt": ["once.relay_adopt('r', 'why')"],
+    "add_capture": ["once.add_capture('s')"],
+    "capture_list": ["once.capture_list()"],
+    "drop_relay": ["once.drop_relay('r', 'why')"],
+    "retire_outbox": ["once.retire_outbox(19000)", "once.retire_outbox(99999)"],
+    "dead_list": ["once.dead_list()", "once.dead_list('s', NULL, 5)"],
+    "keep_take": ["once.keep_take('k')"],
+    "keep_step": [
+        f"once.keep_step('k', '{step}')"
+        for step in (
+            *("days", "clock", "close", "doubt", "move", "detach", "drop"),
+            *("outbox", "purge", "sweep", "archive", "dead", "decisions"),
+        )
+    ],
+    "keep_failed": ["once.keep_failed('k', 'days', '40001', 'why')"],
+    "keep_release": ["once.keep_release('k')"],
+    "keep_steps": ["once.keep_steps()"],
+    "keeper_status": ["once.keeper_status()"],
+    "keeper_lease": ["once.keeper_lease()"],
+    "retention_held": ["once.retention_held()"],
+    "recover": ["once.recover()"],
+    "set_keeping": ["once.set_keeping(clock_settle => '0')"],
+}
+
+
+def attack(db):
+    """Returns the functions in which the attacker's code ran."""
+    make_logins(db)
+    plant_shadows(db)
+    for row in db.rows(
+        "SELECT p.oid::regprocedure::text AS name FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND"
+        " p.proname !~ '^_' AND p.prokind = 'f'"
+    ):
+        db.execute(f"GRANT EXECUTE ON FUNCTION {row.name} TO attacker")
+    values = {"print": PRINT, "today": uuid7_days_ago(db, 0), "expired": uuid7_days_ago(db, 100)}
+    connection = db.connect("attacker")
+    shadow_path(connection)
+    fallen = set()
+    for name, texts in ATTACKED.items():
+        for text in texts:
+            # Typed at the edge by the server's own casts, since even text = text is trapped for this session.
+            code = code_of(lambda: run(connection, f"SELECT * FROM {text}", values))
+            assert code not in ("42883", "42804", "42601"), (text, code)
+            if code == "XX999":
+                fallen.add(name)
+    return fallen
+
+
+def test_every_function_that_a_role_may_call_is_attacked_here(db):
+    assert {
+        row.proname
+        for row in db.rows(
+            # once.keep, a procedure, has its caller's rights and no others.
+            "SELECT p.proname FROM pg_proc AS p WHERE p.pronamespace = 'once'::regnamespace AND p.proname !~ '^_'"
+            " AND p.prokind = 'f'"
+        )
+    } == set(ATTACKED)
+
+
+def test_a_search_path_attack_runs_no_attacker_code_in_any_function(db):
+    assert attack(db) == set()
+
+
+def test_the_attack_would_be_noticed(db):
+    """The traps are real: the attacker's own session falls into them."""
+    make_logins(db)
+    plant_shadows(db)
+    connection = db.connect("attacker")
+    shadow_path(connection)
+    assert code_of(lambda: run(connection, "SELECT length('a'::text)")) == "XX999"
+    assert code_of(lambda: run(connection, "SELECT 1 WHERE 'a'::text = 'a'::text")) == "XX999"
