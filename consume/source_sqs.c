@@ -133,7 +133,7 @@ static void drop_void(source *source)
 
 static void receive_more(source *source)
 {
-	/* Not later than the queue knows of a lost call, or shows its messages again, perhaps to others. */
+	/* After it the queue knows no lost call, or shows its messages again, perhaps to others. */
 	const int64_t visibility_ms = source->settings.visibility_ms;
 	const int64_t known_ms = visibility_ms < ATTEMPT_MS ? visibility_ms : ATTEMPT_MS;
 
