@@ -87,3 +87,11 @@ class Sink:
         result = self.result()
         assert result["event_id"] == event_id
         return result
+
+
+def results_of(sink, count):
+    """By event id: exactly one for each."""
+    results = [sink.result() for _ in range(count)]
+    by_id = {result["event_id"]: result for result in results}
+    assert len(by_id) == count, "an event has two results"
+    return by_id

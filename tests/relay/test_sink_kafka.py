@@ -12,7 +12,7 @@ from harness.broker import free_port
 from harness.kafka import Kafka
 from harness.postgres import wait_until
 
-from .sinks import Sink, problem_of
+from .sinks import Sink, problem_of, results_of
 
 TIMEOUT_S = 6
 BURST = 2000
@@ -41,14 +41,6 @@ def options(kafka):
 def sink(tmp_path, options):
     with Sink(tmp_path / "conf", options) as opened:
         yield opened
-
-
-def results_of(sink, count):
-    """By event id: exactly one for each."""
-    results = [sink.result() for _ in range(count)]
-    by_id = {result["event_id"]: result for result in results}
-    assert len(by_id) == count, "an event has two results"
-    return by_id
 
 
 def stored_in(kafka, topic):

@@ -10,7 +10,7 @@ from harness.broker import free_port
 from harness.nats import Nats
 from harness.postgres import wait_until
 
-from .sinks import Sink, problem_of
+from .sinks import Sink, problem_of, results_of
 
 TIMEOUT_S = 2
 BURST = 500
@@ -32,14 +32,6 @@ def options(nats):
 def sink(tmp_path, options):
     with Sink(tmp_path / "conf", options) as opened:
         yield opened
-
-
-def results_of(sink, count):
-    """By event id: exactly one for each."""
-    results = [sink.result() for _ in range(count)]
-    by_id = {result["event_id"]: result for result in results}
-    assert len(by_id) == count, "an event has two results"
-    return by_id
 
 
 def test_a_delivered_event_is_in_the_stream_with_its_body_headers_and_ids(nats, sink):

@@ -13,7 +13,7 @@ from harness.broker import free_port
 from harness.postgres import PATIENCE_S, wait_until
 from harness.rabbitmq import RabbitMQ
 
-from .sinks import Sink, problem_of
+from .sinks import Sink, problem_of, results_of
 
 TIMEOUT_S = 3
 BURST = 300
@@ -38,14 +38,6 @@ def sink(rabbitmq, tmp_path, options):
     rabbitmq.take("orders")
     with Sink(tmp_path / "conf", options) as opened:
         yield opened
-
-
-def results_of(sink, count):
-    """By event id: exactly one for each."""
-    results = [sink.result() for _ in range(count)]
-    by_id = {result["event_id"]: result for result in results}
-    assert len(by_id) == count, "an event has two results"
-    return by_id
 
 
 def deliver_until(sink, verdict, destination="order.placed", **more):

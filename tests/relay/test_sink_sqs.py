@@ -13,7 +13,7 @@ from harness.broker import certificates
 from harness.elasticmq import ElasticMq, headers
 from harness.postgres import wait_until
 
-from .sinks import Sink, problem_of
+from .sinks import Sink, problem_of, results_of
 
 TIMEOUT_S = 3
 BURST = 300
@@ -51,14 +51,6 @@ def queue(server):
     server.declare(name)
     yield name
     server.delete(name)
-
-
-def results_of(sink, count):
-    """By event id: exactly one for each."""
-    results = [sink.result() for _ in range(count)]
-    by_id = {result["event_id"]: result for result in results}
-    assert len(by_id) == count, "an event has two results"
-    return by_id
 
 
 def bodies(messages):
