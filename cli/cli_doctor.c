@@ -42,7 +42,8 @@ static const section sections[] = {
     {SQL_DOCTOR_ACTIVITY,
      "long transactions|idle in transaction|prepared transactions|replication slots|standby feedback|wraparound",
      false},
-    {SQL_DOCTOR_OWNER, "one owner|roles|grants|closed to PUBLIC|closed tables|closed functions", true},
+    {SQL_DOCTOR_OWNER, "one owner|roles|closed to PUBLIC|closed tables|closed functions", true},
+    {SQL_DOCTOR_GRANTS, "grants", true},
     {SQL_DOCTOR_STORAGE,
      "collation|fillfactor|autovacuum of partitions|dead rows|invalid indexes|primary keys|pending detach|row "
      "security|replica identity",

@@ -188,8 +188,20 @@ static int run_part(const cli_invocation *invocation, PGconn *connection, const 
 	int result = CLI_OK;
 
 	if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK) {
+		const char *sqlstate = PQresultErrorField(answer, PG_DIAG_SQLSTATE);
 		char *what = cli_format("nothing was changed: part '%s' of the contract failed", part->name);
-		result = cli_report_result(invocation, connection, answer, what);
+		if (part->kind == CONTRACT_SCHEMA && sqlstate != NULL && strcmp(sqlstate, "42501") == 0) {
+			/* There are no roles yet that could be granted. */
+			char *message = cli_format("%s: %s", what, PQresultErrorField(answer, PG_DIAG_MESSAGE_PRIMARY));
+			result = cli_report(invocation, &(cli_problem){.exit_code = CLI_FAILED,
+			                                               .sqlstate = sqlstate,
+			                                               .message = message,
+			                                               .hint = "connect as the owner of the database, or have them "
+			                                                       "GRANT CREATE ON DATABASE to this role"});
+			free(message);
+		} else {
+			result = cli_report_result(invocation, connection, answer, what);
+		}
 		free(what);
 	}
 	PQclear(answer);
@@ -207,11 +219,26 @@ static int record_part(const cli_invocation *invocation, PGconn *connection, con
 	           : connect_run(invocation, connection, SQL_RECORD_PART, 4, added, "nothing was changed", NULL);
 }
 
+/*
+ * Functions may be current and yet not be all there, or a role have been made since that was missing
+ * then: what doctor finds of it, and sends here, is put right.
+ */
+static int look_for_gaps(const cli_invocation *invocation, PGconn *connection, bool *whole)
+{
+	PGresult *grants = NULL;
+	int result = connect_run(invocation, connection, SQL_DOCTOR_GRANTS, 0, NULL, "cannot look at the grants", &grants);
+
+	*whole = result == CLI_OK && strcmp(PQgetvalue(grants, 0, 1), "ok") == 0;
+	PQclear(grants);
+	return result;
+}
+
 static int apply_parts(const cli_invocation *invocation, PGconn *connection, install_result *result)
 {
 	const install_state *before = &result->before;
 	bool is_new = before->status == INSTALL_ABSENT;
-	int exit_code = CLI_OK;
+	bool whole = before->code_current;
+	int exit_code = whole ? look_for_gaps(invocation, connection, &whole) : CLI_OK;
 
 	for (int i = 0; i < contract_part_count && exit_code == CLI_OK; i++) {
 		const contract_part *part = &contract_parts[i];
@@ -230,7 +257,7 @@ static int apply_parts(const cli_invocation *invocation, PGconn *connection, ins
 			}
 			break;
 		case CONTRACT_CODE:
-			if (!before->code_current || result->migrations_run > 0) {
+			if (!whole || result->migrations_run > 0) {
 				exit_code = run_part(invocation, connection, part);
 				exit_code = exit_code == CLI_OK ? record_part(invocation, connection, part, before->release[0] != '\0')
 				                                : exit_code;

@@ -8,6 +8,8 @@ WITH span AS (
     SELECT 'intent' AS parent, day, day = today AS urgent
       FROM span, generate_series(greatest(closed_before, today - horizon_days), today + days_ahead) AS day
     UNION ALL
+    SELECT 'intent', 0, true
+    UNION ALL
     SELECT 'outbox', day, day = today FROM span, generate_series(today, today + days_ahead) AS day
 ), present AS (
     SELECT i.inhparent, c.relname FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
@@ -22,7 +24,8 @@ WITH span AS (
 )
 SELECT 'partitions', CASE WHEN bool_or(urgent) THEN 'failed' WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
        coalesce(format('%s missing: ', count(*)) || left(string_agg(parent || '_d' || day, ', ' ORDER BY parent, day), 150), 'all there'),
-       'run the keeper (pgonce keep), or select once.add_days()'
+       CASE WHEN bool_or(day = 0) THEN 'intent_d0, where the intents are whose keys are no UUIDv7, was dropped with all of them, and is not made'
+           || ' anew: restore the database' ELSE 'run the keeper (pgonce keep), or select once.add_days()' END
   FROM missing
 UNION ALL
 SELECT 'days ahead', CASE WHEN min(days) < 1 THEN 'failed' WHEN min(days) < least(2, (SELECT days_ahead FROM span)) THEN 'warning'

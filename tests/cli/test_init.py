@@ -7,9 +7,13 @@ migration passes.
 """
 import json
 
+import pytest
+
+from contract.calls import today
 from harness.postgres import install_script
 
 from .command import Command, ends
+from .test_doctor import checks
 
 
 def everything(database):
@@ -46,8 +50,7 @@ def test_init_again_changes_nothing(bare, empty):
 
 
 def test_init_adds_days_that_are_missing(pgonce, db):
-    today = db.value("SELECT current_date - date '1970-01-01'")
-    db.execute(f"DROP TABLE once.outbox_d{today}")
+    db.execute(f"DROP TABLE once.outbox_d{today(db)}")
     told = json.loads(pgonce("init", "--json").stdout)
     assert (told["result"], told["partitions_added"]) == ("current", 1)
 
@@ -70,6 +73,31 @@ def test_changed_functions_are_replaced_with_their_grants(pgonce, db):
     assert db.value("SELECT proacl::text NOT LIKE '%%{=X%%' AND proacl::text NOT LIKE '%%,=X%%' FROM pg_proc "
                     "WHERE oid = 'once.any_tenant()'::regprocedure")
     assert db.value("SELECT pgonce FROM once.migration WHERE version = 0") != "0.9.0"
+
+
+@pytest.mark.parametrize("gap", [
+    "REVOKE ALL ON ALL FUNCTIONS IN SCHEMA once FROM once_keeper",  # as where the role is made after the first init
+    "DROP FUNCTION once.renew(text, text, integer, interval, text)",
+])  # fmt: skip
+def test_init_again_grants_what_roles_lack_and_makes_a_function_that_is_gone(pgonce, db, gap):
+    """As doctor advises where it finds that."""
+    before = everything(db)
+    db.execute(gap)
+    assert checks(pgonce, 1)["grants"]["level"] == "failed"
+    told = json.loads(pgonce("init", "--json").stdout)
+    assert (told["result"], told["functions_replaced"]) == ("upgraded", True)
+    assert checks(pgonce, 0)["grants"]["level"] == "ok"
+    assert sorted(everything(db)) == sorted(before)
+
+
+def test_who_may_not_make_a_schema_is_told_what_right_that_is(empty):
+    empty.execute("CREATE ROLE stranger_of_the_database LOGIN")
+    try:
+        done = Command(empty.dsn("stranger_of_the_database"))("init")
+        assert done.returncode == 1 and b"nothing was changed" in done.stderr and b"42501" in done.stderr
+        assert b"hint: connect as the owner of the database, or have them GRANT CREATE ON DATABASE" in done.stderr
+    finally:
+        empty.execute("DROP ROLE stranger_of_the_database")
 
 
 def refused(command, database, *words):
