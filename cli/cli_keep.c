@@ -26,6 +26,17 @@ static int exit_of(keeper_end end)
 	return CLI_FAILED;
 }
 
+/* What to do, where the problem does not say it itself. */
+static const char *hint_of(int result)
+{
+	return result == CLI_NO_SERVER
+	           ? "start the server, create what the message names, or say where the database is with --dsn or "
+	             "PGHOST, PGDATABASE and PGUSER"
+	       : result == CLI_ACTIVE
+	           ? "that one does the work; this one can when it is stopped, or when its lease has passed"
+	           : NULL;
+}
+
 static int keep(const cli_invocation *invocation, const char *conninfo, keeper_collector *collector)
 {
 	const metrics_source source = {.collect = keeper_collect, .argument = collector};
@@ -44,7 +55,7 @@ static int keep(const cli_invocation *invocation, const char *conninfo, keeper_c
 	result = exit_of(keeper_run(&call, &problem));
 	jobs_metrics_stop(&metrics);
 	if (result != CLI_OK) {
-		result = cli_fail(invocation, result, NULL, "%s", problem == NULL ? "out of memory" : problem);
+		result = cli_fail(invocation, result, hint_of(result), "%s", problem == NULL ? "out of memory" : problem);
 	}
 	free(problem);
 	return result;

@@ -73,8 +73,8 @@ int connect_plain(const cli_invocation *invocation, const char *conninfo, PGconn
 	bool answered = PQping(conninfo) != PQPING_NO_RESPONSE;
 	int result = cli_fail(
 	    invocation, CLI_NO_SERVER,
-	    answered ? "the server is there and refuses: change what it names, or --dsn; where its connections are taken, "
-	               "try again"
+	    answered ? "the server is there and refuses: create what the message names, or change --dsn (or PGUSER, "
+	               "PGDATABASE, PGPASSWORD); where all its connections are taken, try again"
 	             : "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one",
 	    "%s", made == NULL ? "out of memory" : PQerrorMessage(made));
 	PQfinish(made);

@@ -180,6 +180,9 @@ int cli_exit_of_code(once_code code)
 	return CLI_FAILED;
 }
 
+#define NO_RIGHT                                                                                                       \
+	"grant the role what docs/operations.md, Roles, says (once_reader to look), or connect as the contract's owner"
+
 int cli_report_error(const cli_invocation *invocation, once_error *error)
 {
 	int exit_code = cli_exit_of_code(once_error_code(error));
@@ -188,7 +191,10 @@ int cli_report_error(const cli_invocation *invocation, once_error *error)
 	if (exit_code == CLI_CONTRACT) {
 		hint = "run pgonce init against this database, as the owner of the contract; pgonce doctor says more";
 	} else if (exit_code == CLI_NO_SERVER && once_error_sqlstate(error)[0] == '\0') {
-		hint = "start the server, or say where it is with --dsn or PGHOST; pgonce dev starts a private one";
+		hint = "start the server, or say where it is with --dsn or PGHOST (PGPASSWORD, where it wants one); pgonce dev "
+		       "starts a private one";
+	} else if (hint[0] == '\0' && strcmp(once_error_sqlstate(error), "42501") == 0) {
+		hint = NO_RIGHT;
 	}
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code,
 	                                      .sqlstate = once_error_sqlstate(error),
@@ -208,8 +214,7 @@ int cli_report_result(const cli_invocation *invocation, PGconn *connection, PGre
 	char *message = cli_format("%s: %s", what, primary != NULL ? primary : PQerrorMessage(connection));
 
 	if (hint == NULL && sqlstate != NULL && strcmp(sqlstate, "42501") == 0) {
-		hint = "grant the role what docs/operations.md, Roles, says (once_reader to look), or connect as the "
-		       "contract's owner";
+		hint = NO_RIGHT;
 	}
 	cli_report(invocation, &(cli_problem){.exit_code = exit_code,
 	                                      .sqlstate = sqlstate,
