@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from harness.midnight import Midnight
 from harness.postgres import Postgres
 from harness.sanitizers import Reports
 from harness.workers import InOrder, Turns
@@ -62,6 +63,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures time; comes last, beside little else")
     config.addinivalue_line("markers", "long: not in `make check`, which is to be over soon; set for the files in LONG")
     config.addinivalue_line("markers", "plain(why): skipped where the programs are built with a sanitizer")
+    config.pluginmanager.register(Midnight(), "midnight")
     config.pluginmanager.register(Turns(), "turns")
     if os.environ.get("PGONCE_SANITIZED") == "yes":
         config.pluginmanager.register(Reports(), "sanitizers")
