@@ -197,7 +197,7 @@ static int run_part(const cli_invocation *invocation, PGconn *connection, const 
 			                                               .sqlstate = sqlstate,
 			                                               .message = message,
 			                                               .hint = "connect as the owner of the database, or have them "
-			                                                       "GRANT CREATE ON DATABASE to this role"});
+			                                                       "grant this role CREATE on it"});
 			free(message);
 		} else {
 			result = cli_report_result(invocation, connection, answer, what);
@@ -220,8 +220,8 @@ static int record_part(const cli_invocation *invocation, PGconn *connection, con
 }
 
 /*
- * Functions may be current and yet not be all there, or a role have been made since that was missing
- * then: what doctor finds of it, and sends here, is put right.
+ * Functions may be current and yet not be all there, or a role have been made since that was
+ * missing then: what doctor finds of it, and sends here, is put right.
  */
 static int look_for_gaps(const cli_invocation *invocation, PGconn *connection, bool *whole)
 {

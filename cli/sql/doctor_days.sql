@@ -24,8 +24,8 @@ WITH span AS (
 )
 SELECT 'partitions', CASE WHEN bool_or(urgent) THEN 'failed' WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
        coalesce(format('%s missing: ', count(*)) || left(string_agg(parent || '_d' || day, ', ' ORDER BY parent, day), 150), 'all there'),
-       CASE WHEN bool_or(day = 0) THEN 'intent_d0, where the intents are whose keys are no UUIDv7, was dropped with all of them, and is not made'
-           || ' anew: restore the database' ELSE 'run the keeper (pgonce keep), or select once.add_days()' END
+       CASE WHEN bool_or(day = 0) THEN 'intent_d0, where the intents are whose keys are no UUIDv7, was dropped with'
+           || ' all of them, and is not made anew: restore the database' ELSE 'run the keeper (pgonce keep), or select once.add_days()' END
   FROM missing
 UNION ALL
 SELECT 'days ahead', CASE WHEN min(days) < 1 THEN 'failed' WHEN min(days) < least(2, (SELECT days_ahead FROM span)) THEN 'warning'

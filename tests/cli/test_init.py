@@ -95,7 +95,7 @@ def test_who_may_not_make_a_schema_is_told_what_right_that_is(empty):
     try:
         done = Command(empty.dsn("stranger_of_the_database"))("init")
         assert done.returncode == 1 and b"nothing was changed" in done.stderr and b"42501" in done.stderr
-        assert b"hint: connect as the owner of the database, or have them GRANT CREATE ON DATABASE" in done.stderr
+        assert b"hint: connect as the owner of the database, or have them grant this role CREATE on it" in done.stderr
     finally:
         empty.execute("DROP ROLE stranger_of_the_database")
 
