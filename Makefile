@@ -78,8 +78,8 @@ format: setup-lint ## format the C files in place
 bench: setup-bench build ## measure against the goals of docs/evidence.md (PG=17: on that server; NATIVE=yes: with pgonce_native; writes bench/results.json or native.json)
 	$(ON_SERVER) $(PYTHON) bench/run.py $(if $(NATIVE),--native --json bench/native.json,--json bench/results.json)
 
-bench-gateway: setup-bench-gateway build ## measure the gateway against plain nginx and a peer (writes bench/gateway.json)
-	$(ON_SERVER) $(PYTHON) bench/gateway.py --json bench/gateway.json
+bench-gateway: setup-bench-gateway build ## measure the gateway against plain nginx and a peer (NATIVE=yes: with pgonce_native; writes bench/gateway.json or gateway_native.json)
+	$(ON_SERVER) $(PYTHON) bench/gateway.py $(if $(NATIVE),--native --json bench/gateway_native.json,--json bench/gateway.json)
 
 bench-events: setup-bench-events build ## measure the relay and the consumer against their goals and a peer (writes bench/events.json)
 	$(ON_SERVER) $(PYTHON) bench/events.py --json bench/events.json

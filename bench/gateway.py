@@ -25,6 +25,7 @@ import urllib.request
 
 from measure import BUILD, ROOT, SETTINGS, Process, cpu_seconds, fetch_peer, find, free_port, median_row, recycle_wal
 
+from harness.native import install_native, library
 from harness.postgres import Postgres, children_of, clean_environment, private_directory, unprivileged
 
 BENCH = ROOT / "bench/gateway"
@@ -103,6 +104,8 @@ class Bench:
         stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
         self.server = stack.enter_context(Postgres(fsync=True, settings=SETTINGS))
         self.database = self.server.new_database()
+        if options.native:
+            install_native(self.database)
         recycle_wal(self.database)
         self.ports, self.processes, self.seeds = {}, {}, {}
         self.start_nginxes()
@@ -263,6 +266,9 @@ GOALS = [
 ]
 
 
+CONTRACTS = ("with the contract in SQL", "with pgonce_native")  # whose goals count
+
+
 def judge(rounds, native):
     goals = []
     for what, above, below, connections, field, sense, *wanted in GOALS:
@@ -277,7 +283,7 @@ def judge(rounds, native):
     return goals
 
 
-def show(medians, goals, memory):
+def show(medians, goals, memory, native):
     print(f"\n{'way':<24}{'connections':>12}{'per second':>12}{'p50 ms':>9}{'p99 ms':>9}   CPU time of a request, us")
     for (way, connections), row in medians.items():
         split = ", ".join(f"{part} {us:.0f}" for part, us in row["us"].items())
@@ -291,7 +297,7 @@ def show(medians, goals, memory):
     if memory:
         print("\nmemory of the worker's own, KB after requests: "
               + ", ".join(f"{row['kb']:,} after {row['requests']:,}" for row in memory))
-    print(f"\n{'goal':<44}{'connections':>12}{'goal':>10}{'measured':>10}  met")
+    print(f"\n{'goal, ' + CONTRACTS[native]:<44}{'connections':>12}{'goal':>10}{'measured':>10}  met")
     for goal in goals:
         met = "-" if goal["met"] is None else "yes" if goal["met"] else "NO"
         print(f"{goal['what']:<44}{goal['connections']:>12}{goal['goal'] or '-':>10}{goal['measured']:>10.2f}  {met}")
@@ -305,16 +311,20 @@ def main():
     parser.add_argument("--memory-seconds", type=int, default=8, help="between two looks at the worker's memory (0: none)")
     parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS)
     parser.add_argument("--no-peer", action="store_true", help="only nginx, without and with the module")
+    parser.add_argument("--native", action="store_true", help="with pgonce_native, from build/native (PGONCE_NATIVE=yes does the same)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON, too")
     options = parser.parse_args()
+    options.native = options.native or os.environ.pop("PGONCE_NATIVE", "") == "yes"
+    if options.native and not library().exists():
+        sys.exit(f"bench: {library()} is not built: the server's headers are missing (apt-get install postgresql-server-dev-15 or the like)")
     if options.quick:
         options.rounds, options.seconds, options.memory_seconds = 1, 1, 1
     with contextlib.ExitStack() as stack:
         bench = Bench(options, stack)
         ways = [way for way in WAYS if way[0] in bench.ports]
         cases = [(way, connections) for connections in options.connections for way in ways]
-        print(f"bench: PostgreSQL {bench.server.version}, {os.cpu_count()} CPUs, fsync on; {len(cases)} cases, {options.rounds} "
-              f"rounds of {options.seconds} s each: about {len(cases) * options.rounds * (options.seconds + 1.5) / 60:.0f} minutes",
+        print(f"bench: PostgreSQL {bench.server.version} {CONTRACTS[options.native]}, {os.cpu_count()} CPUs, fsync on; {len(cases)} cases, "
+              f"{options.rounds} rounds of {options.seconds} s each: about {len(cases) * options.rounds * (options.seconds + 1.5) / 60:.0f} minutes",
               flush=True)
         rounds = {("/".join(way), connections): [] for way, connections in cases}
         for number in range(options.rounds):
@@ -323,14 +333,13 @@ def main():
             print(f"bench: round {number + 1} of {options.rounds} is done", file=sys.stderr, flush=True)
         memory = bench.memory() if options.memory_seconds > 0 else []
         version = bench.server.version
-        native = bench.database.value("SELECT count(*) FROM pg_extension WHERE extname = 'pgonce_native'") > 0
     medians = {case: median_row(rows) for case, rows in rounds.items()}
-    goals = judge(rounds, native)
-    show(medians, goals, memory)
+    goals = judge(rounds, options.native)
+    show(medians, goals, memory, options.native)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps({
-            "postgresql": version, "cpus": os.cpu_count(), "rounds": options.rounds, "seconds": options.seconds,
-            "measured": [{"way": way, "connections": connections, **row} for (way, connections), row in medians.items()],
+            "postgresql": version, "cpus": os.cpu_count(), "native": options.native, "rounds": options.rounds,
+            "seconds": options.seconds, "measured": [{"way": way, "connections": connections, **row} for (way, connections), row in medians.items()],
             "memory": memory, "goals": goals,
         }, indent=1) + "\n")
     sys.exit(0)

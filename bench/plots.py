@@ -3,7 +3,7 @@
 """The pictures of docs/performance.md, and its tables of goals.
 
   plots.py           makes them from docs/performance/measured.json
-  plots.py --take    first puts into that file what the benchmarks have written: bench/{results,native,gateway,events,keeper,clients,clients_native}.json, those of them that are here
+  plots.py --take    first puts into that file what the benchmarks have written: bench/{results,native,gateway,gateway_native,events,keeper,clients,clients_native}.json, those of them that are here
 
 measured.json holds medians only, and is committed: `make lint` says where something made of it is not current. Nothing but the standard library."""
 
@@ -27,8 +27,8 @@ COLOURS = ["#0b6e99", "#c2570c", "#4d7c0f", "#7c3aed", "#6b7280"]
 def take(measured, note):
     """The medians of what the benchmarks wrote; of one that did not run, what was there."""
     found = dict(measured)
-    for name, kept in (("results", kept_results), ("native", kept_results), ("gateway", kept_gateway), ("events", kept_events), ("keeper", kept_keeper), ("clients", kept_clients),
-                       ("clients_native", kept_clients)):  # fmt: skip
+    for name, kept in (("results", kept_results), ("native", kept_results), ("gateway", kept_gateway), ("gateway_native", kept_gateway), ("events", kept_events),
+                       ("keeper", kept_keeper), ("clients", kept_clients), ("clients_native", kept_clients)):  # fmt: skip
         path = ROOT / f"bench/{name}.json"
         if path.exists():
             found[name] = kept(json.loads(path.read_text())) | ({"note": note} if note else {})
@@ -206,8 +206,9 @@ PICTURES = {"throughput": throughput, "gateway": gateway, "latency": latency, "s
 def tables(measured):
     """The goals of each benchmark, met or not, under the load that there was."""
     written = []
-    for name, task in (("results", "make bench"), ("native", "make bench NATIVE=yes"), ("gateway", "make bench-gateway"), ("events", "make bench-events"), ("keeper", "make bench-keeper"),
-                       ("clients", "make bench-clients"), ("clients_native", "make bench-clients NATIVE=yes")):  # fmt: skip
+    for name, task in (("results", "make bench"), ("native", "make bench NATIVE=yes"), ("gateway", "make bench-gateway"),
+                       ("gateway_native", "make bench-gateway NATIVE=yes"), ("events", "make bench-events"),
+                       ("keeper", "make bench-keeper"), ("clients", "make bench-clients"), ("clients_native", "make bench-clients NATIVE=yes")):  # fmt: skip
         if name not in measured:
             continue
         run = measured[name]

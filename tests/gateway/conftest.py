@@ -4,7 +4,7 @@ in CONFIG what its server {} holds, and in HTTP what its http {} holds besides."
 
 import pytest
 
-pytest.register_assert_rewrite("gateway.door", "gateway.load", "harness.openmetrics")
+pytest.register_assert_rewrite("gateway.copies", "gateway.door", "gateway.load", "harness.openmetrics")
 
 from harness.upstream import Upstream
 
@@ -13,6 +13,13 @@ from .door import PROTOCOLS, Door
 
 @pytest.fixture(scope="module")
 def database(server):
+    database = server.new_database()
+    yield database
+    database.drop()
+
+
+@pytest.fixture
+def fresh(server):
     database = server.new_database()
     yield database
     database.drop()

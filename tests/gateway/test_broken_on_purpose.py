@@ -119,13 +119,6 @@ def named(case):
     return f"{kind}: {case[2][5:]}"
 
 
-@pytest.fixture
-def fresh(server):
-    database = server.new_database()
-    yield database
-    database.drop()
-
-
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_without_its_guarantee_the_test_fails(fresh, case):
     broken, module, name, arguments = case

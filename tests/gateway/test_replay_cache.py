@@ -1,125 +1,46 @@
 # SPDX-License-Identifier: PostgreSQL
-"""once_replay_cache: an answer that nothing changes any more is given from memory that all workers share. What it holds is told from what the database
-holds by changing the latter behind the gateway's back, which nobody may do elsewhere."""
+"""once_replay_cache: an answer that nothing changes any more is given from memory that all workers share. copies.py tells how this is seen; what other
+servers and other workers do to it is in test_replay_cache_servers.py."""
 
-import contextlib
 import os
-import pathlib
-import shutil
-import signal
 import threading
 import time
 
 import pytest
 
 from harness.mutation import mutate
-from harness.nginx import BUILT_IN, Refused
-from harness.pgbouncer import PROGRAM, PgBouncer
-from harness.postgres import PORT, Postgres, is_running, private_directory, wait_until
-from harness.upstream import Answer, Upstream
+from harness.nginx import Refused
+from harness.postgres import Postgres, wait_until
+from harness.upstream import Answer
 
-from .door import BODY, Door, assert_problem, new_key, quoted, soon
-from .load import Load
+from .copies import (
+    H1,
+    H2,
+    TRACE,
+    HTTP,
+    CONFIG,
+    FROM_CACHE,
+    FROM_DATABASE,
+    opened,
+    counted,
+    since,
+    change,
+    done,
+    is_cached,
+    described,
+    broken,
+    pieces_only,
+    forgotten,
+)
+from .door import Door, assert_problem, new_key, soon
 from .mutant import mutant
 from .test_status import metrics, page
-
-H1, H2 = "HTTP/1.1", "HTTP/2"
-TRACE = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-SIZE = "zone=replays:4m"
-HTTP = f"once_replay_cache {SIZE};"
-CONFIG = """
-    once_tenant $http_x_tenant;
-    once required;
-    once_scope pay;
-    add_header X-Cache "$once_cache $once_verdict $once_replay $once_step $once_state" always;
-    location / { proxy_pass http://app; }
-    location /other { once_scope other; proxy_pass http://app; }
-    location /wait { once_wait 20s; proxy_pass http://app; }
-    location /brief { once_lease 1s; proxy_pass http://app; }
-    location /short { once_retention 1s; proxy_pass http://app; }
-    location /store { once_on_5xx store; proxy_pass http://app; }
-    location /closed { deny all; proxy_pass http://app; }
-    location /password { auth_basic here; auth_basic_user_file @dir@/users; proxy_pass http://app; }
-    location /open { once off; add_header X-Cache "[$once_cache]" always; proxy_pass http://app; }
-    location = /status.json { once off; once_status json; }
-    location = /metrics { once off; once_status; }
-"""
-FROM_CACHE = "hit replay_success 1 replay succeeded"
-FROM_DATABASE = "miss replay_success 1 replay succeeded"
 
 
 @pytest.fixture(scope="module")
 def door(database, upstream):
     with opened(database, upstream) as running:
         yield running
-
-
-@pytest.fixture
-def fresh(server):
-    database = server.new_database()
-    yield database
-    database.drop()
-
-
-@contextlib.contextmanager
-def opened(database, upstream, http=HTTP, **options):
-    with Door(database, upstream, CONFIG, http, **{"workers": 1, **options}) as door:
-        (door.nginx.directory / "users").write_text("known:{PLAIN}secret\n")
-        wait_connected(door)
-        yield door
-
-
-def wait_connected(door):
-    """Before, nobody is certain which server it is."""
-    wait_until(lambda: page(door)["connected"] == {"claims": door.nginx.workers, "reports": door.nginx.workers}, "all workers to be connected")
-
-
-def reload(door, http=None):
-    """Returns when the new workers have their connections."""
-    connects = page(door)["connects"]
-    door.nginx.write(http=http)
-    old = door.nginx.reload()
-    wait_until(lambda: not any(is_running(pid) for pid in old), "the old workers' end")
-    wait_until(lambda: page(door)["connects"] >= connects + 2 * door.nginx.workers, "the new workers to be connected")
-
-
-def counted(door):
-    return page(door)["cache"]
-
-
-def since(before, after):
-    return {name: after[name] - before[name] for name in after if after[name] != before[name]}
-
-
-def change(door, key, scope="pay", tenant="acme"):
-    """So that the database and a copy say different things."""
-    text = "UPDATE once.intent SET response_body = 'changed' WHERE key = %s AND scope = %s AND tenant = %s RETURNING 1"
-    assert door.database.value(text, key, scope, tenant) == 1
-
-
-def done(door, target="/pay", scope="pay", answer=None, **options):
-    """A key whose answer was given, and what the database holds since is another one; and the answer."""
-    key = new_key()
-    if answer is not None:
-        door.upstream.script(key, answer)
-    first = door.attempt(key, target, **options)
-    assert not first.replayed
-    change(door, key, scope)
-    return key, first
-
-
-def is_cached(door, key, first, target="/pay", **options):
-    """The attempt is answered with the first one's answer, from the cache?"""
-    again = door.attempt(key, target, **options)
-    assert again.replayed, again
-    assert again.body in (first.body, b"changed"), again
-    assert again.header("X-Cache") == (FROM_CACHE if again.body == first.body else FROM_DATABASE)
-    return again.body == first.body
-
-
-def described(answer):
-    """All of it but what tells the two ways apart, and when it was."""
-    return answer.status, [header for header in answer.headers if header[0] not in ("x-cache", "date")], answer.body
 
 
 # ---- Serving
@@ -184,23 +105,6 @@ def test_a_final_failure_is_served_from_memory(door):
         pass
     assert door.attempt(key).header("X-Cache") == "miss final_failure 1 replay failed_final"
     assert door.attempt(key).header("X-Cache") == "hit final_failure 1 replay failed_final"
-
-
-@contextlib.contextmanager
-def forgotten(door):
-    """All copies are gone, since the connections were lost; each of them, since a loss that is noticed later empties the zone again."""
-    emptied, connects = counted(door)["emptied"], page(door)["connects"]
-    lost = cut(door)
-    yield
-    wait_until(lambda: page(door)["connects"] >= connects + lost, "the connections again")
-    wait_connected(door)
-    wait_until(lambda: counted(door)["emptied"] > emptied, "the copies to be thrown away")
-
-
-def cut(door):
-    said = door.database.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgonce' AND datname = %s", door.database.name)
-    assert len(said) >= 2
-    return len(said)
 
 
 def test_duplicates_that_waited_are_served_from_memory(door, upstream):
@@ -419,9 +323,6 @@ def test_an_answer_that_has_no_room_at_all_is_not_kept_and_nothing_breaks(databa
         assert is_cached(door, key, first)
 
 
-# ---- When the server may have forgotten
-
-
 def test_a_lost_connection_empties_it(door):
     key, first = done(door)
     assert is_cached(door, key, first)
@@ -447,230 +348,6 @@ def test_an_answer_that_was_under_way_when_a_connection_was_lost_is_not_kept(doo
     assert "kept" not in since(before, counted(door))
     change(door, key)
     assert door.attempt(key).body == b"changed"
-
-
-def test_a_server_that_was_started_again_empties_it(upstream):
-    with Postgres() as server, opened(server.new_database(), upstream) as door:
-        key, first = done(door)
-        assert is_cached(door, key, first)
-        door.database.close()
-        server.restart()
-        wait_until(lambda: counted(door)["emptied"] == 1, "the copies to be thrown away")
-        assert soon(door, key).body == b"changed"
-
-
-@contextlib.contextmanager
-def failover(upstream, workers, **options):
-    """A server and a copy of it that does not have what came later; move() leads new connections to the copy."""
-    directory = private_directory("pgonce-link-")
-    link = directory / "server"
-    try:
-        with Postgres() as first:
-            database = first.new_database()
-            link.symlink_to(first.directory)
-            with Postgres(copy_of=first) as second:
-                dsn = database.dsn().replace(str(first.directory), str(link))
-
-                def move():
-                    link.unlink()
-                    link.symlink_to(second.directory)
-
-                with opened(database, upstream, workers=workers, dsn=dsn, **options) as door:
-                    yield first, second, door, move
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def test_after_a_failover_nothing_is_served_that_the_new_server_does_not_have(upstream):
-    with failover(upstream, 1) as (first, _, door, move):
-        key, answer = done(door)
-        assert is_cached(door, key, answer)
-        move()
-        door.database.close()
-        first.kill()
-        again = soon(door, key)
-        assert not again.replayed and again.body != answer.body and door.count(key) == 2
-
-
-@contextlib.contextmanager
-def alone(door, pid):
-    """Only this worker takes requests."""
-    others = door.nginx.worker_pids() - {pid}
-    for other in others:
-        os.kill(other, signal.SIGSTOP)
-        # Until it has stopped it may be the one that is woken for a connection.
-        wait_until(lambda pid=other: pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the worker to stop")
-    try:
-        yield
-    finally:
-        for other in others:
-            os.kill(other, signal.SIGCONT)
-
-
-def two_servers(first, _, door, move):
-    left, right = sorted(door.nginx.worker_pids())
-    with alone(door, left):
-        door.attempt(new_key())
-        mine = "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgonce' ORDER BY query_start DESC LIMIT 2"
-        backends = [row.pid for row in door.database.rows(mine)]
-        move()
-        for pid in backends:
-            door.database.execute("SELECT pg_terminate_backend(%s)", pid)
-        wait_until(lambda: soon(door, new_key()).header("X-Cache").startswith("miss new_claim") and page(door)["connects"] == 6, "connections")
-        key, answer = done_elsewhere(door)
-        assert door.attempt(key).header("X-Cache") == FROM_CACHE
-    with alone(door, right):
-        # It would be the other server's answer.
-        own = door.attempt(key)
-        assert not own.replayed and own.body != answer.body
-        assert door.attempt(key).body == own.body
-    with alone(door, left):
-        assert door.attempt(key).body == answer.body
-    with alone(door, right):
-        assert door.attempt(key).body == own.body
-    assert counted(door)["emptied"] >= 3
-
-
-def test_workers_that_are_connected_to_two_servers_share_no_answer(upstream):
-    """One has lost its connections and found the new server; the other has not noticed, and its server still answers."""
-    with failover(upstream, 2) as servers:
-        two_servers(*servers)
-
-
-def done_elsewhere(door):
-    key = new_key()
-    return key, soon(door, key)
-
-
-@pytest.mark.alone
-@pytest.mark.skipif(PROGRAM is None, reason="pgbouncer is not installed")
-def test_behind_a_pooler_another_server_is_noticed_within_a_second(server, fresh, upstream):
-    with PgBouncer(server, server_connections=4) as bouncer:
-        with opened(fresh, upstream, dsn=f"host={bouncer.directory} port={PORT} dbname={fresh.name} user=postgres") as door:
-            key, first = done(door)
-            assert is_cached(door, key, first)
-            emptied, connects = counted(door)["emptied"], page(door)["connects"]
-            # What only another server would say.
-            mutate(fresh, "count_cached", "concat_ws('/', identifier", "concat_ws('/', 'another', identifier")
-            wait_until(lambda: counted(door)["emptied"] > emptied, "the copies to be thrown away", 5)
-            assert page(door)["connects"] == connects
-            assert door.attempt(key).body == b"changed"
-            assert is_cached(door, *done(door))
-
-
-def test_another_database_or_role_is_another_server(server, fresh):
-    other = server.new_database()
-    try:
-        fresh.execute("CREATE ROLE cached LOGIN IN ROLE once_app")
-        said = []
-        for database, user in ((fresh, "postgres"), (other, "postgres"), (fresh, "cached")):
-            with database.connect(user).cursor() as cursor:
-                cursor.execute("SELECT server FROM once.count_cached(0, 0, 0)")
-                said.append(cursor.fetchone()[0])
-        assert len(set(said)) == 3
-        assert len({text.split("/")[0] for text in said}) == 1 and said[0].split("/")[0]
-    finally:
-        other.drop()
-        fresh.close()
-        fresh.execute("DROP ROLE cached")
-
-
-# ---- Workers, reloads
-
-
-def test_a_reload_keeps_what_is_there(door):
-    key, first = done(door)
-    reload(door)
-    assert is_cached(door, key, first)
-
-
-def test_a_reload_with_another_size_begins_empty(database, upstream):
-    with opened(database, upstream) as door:
-        key, first = done(door)
-        reload(door, door.nginx.http.replace(SIZE, "zone=replays:1m"))
-        assert not is_cached(door, key, first)
-        assert is_cached(door, *done(door))
-        reload(door, door.nginx.http.replace("zone=replays:1m", "off"))
-        key, _ = done(door)
-        assert door.attempt(key).header("X-Cache") == "replay_success 1 replay succeeded"
-
-
-def test_a_reload_with_another_database_begins_empty(server, fresh, upstream):
-    other = server.new_database()
-    try:
-        with opened(fresh, upstream) as door:
-            key, first = done(door)
-            assert is_cached(door, key, first)
-            reload(door, door.nginx.http.replace(fresh.dsn(), other.dsn()))
-            again = door.attempt(key)
-            assert not again.replayed and again.body != first.body
-    finally:
-        other.drop()
-
-
-def test_workers_share_it(database, upstream):
-    with opened(database, upstream, workers=2) as door:
-        left, right = sorted(door.nginx.worker_pids())
-        with alone(door, left):
-            key, first = done(door)
-        with alone(door, right):
-            assert is_cached(door, key, first)
-
-
-def test_workers_that_are_killed_under_load_stop_nobody(database, upstream):
-    with opened(database, upstream, "once_replay_cache zone=busy:64k;", workers=2) as busy:
-        with Load(busy, "/brief", clients=8) as load:
-            for _ in range(12):
-                load.wait_more(20)
-                busy.nginx.kill_worker()
-        load.assert_safe()
-        wait_connected(busy)
-        assert is_cached(busy, *done(busy))
-
-
-DIES = ("if (copy == NULL) { return; }", 'if (copy == NULL) { return; } if (unlink("@dir@/die") == 0) { raise(9); }')
-HEALS = ("if (cache.zone->locked) { throw_away();", "if (0) { throw_away();")
-
-
-@contextlib.contextmanager
-def broken(database, upstream, *pieces, http=HTTP, **options):
-    directory = private_directory("pgonce-die-")
-    try:
-        pieces = [(old, new.replace("@dir@", str(directory))) for old, new in pieces]
-        with mutant("ngx_http_once_cache.c", *pieces) as module:
-            with opened(database, upstream, http, module=module, **options) as door:
-                door.directory = directory
-                yield door
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-pieces_only = pytest.mark.skipif(bool(BUILT_IN), reason="the module is built in")
-
-
-def die_in_the_zone(door):
-    """A worker is killed while it has the zone locked, with a copy half in; the other goes on, and finds it in order."""
-    key, first = done(door)
-    wait_until(lambda: is_cached(door, key, first), "a copy")
-    before, pids = counted(door), door.nginx.worker_pids()
-    (door.directory / "die").touch()
-    doomed = new_key()
-    with contextlib.suppress(ConnectionError):
-        door.attempt(doomed)
-    wait_until(lambda: door.nginx.worker_pids() != pids and len(door.nginx.worker_pids()) == 2, "a worker in its place")
-    door.nginx.killed |= pids - door.nginx.worker_pids()
-    wait_connected(door)
-    assert door.attempt(key).body == b"changed"
-    assert counted(door)["emptied"] == before["emptied"] + 1
-    assert is_cached(door, *done(door))
-    again = soon(door, doomed)
-    assert again.replayed and door.count(doomed) == 1  # it was stored before
-
-
-@pieces_only
-def test_a_worker_that_dies_with_the_zone_locked_stops_nobody(database, upstream):
-    with broken(database, upstream, DIES, workers=2) as door:
-        die_in_the_zone(door)
 
 
 # ---- What is said of it
@@ -814,19 +491,3 @@ def test_without_staying_the_test_of_a_worker_that_ends_fails(fresh, upstream):
     with mutant("ngx_http_once_cache.c", ("cache.timer.cancelable = !has_news();", "cache.timer.cancelable = 1;")) as module:
         with pytest.raises(AssertionError):
             end_in_peace(fresh, upstream, "stop", module=module)
-
-
-@pieces_only
-def test_without_healing_the_test_of_a_worker_that_dies_in_the_zone_fails(database, upstream):
-    with broken(database, upstream, DIES, HEALS, workers=2) as door:
-        with pytest.raises(AssertionError):
-            die_in_the_zone(door)
-
-
-@pieces_only
-def test_without_a_look_at_the_server_the_test_of_two_servers_fails(upstream):
-    piece = ("if (cache.zone->server != server) {", "if (cache.zone->server == 0) {")
-    with mutant("ngx_http_once_cache.c", piece) as module:
-        with pytest.raises(AssertionError):
-            with failover(upstream, 2, module=module) as servers:
-                two_servers(*servers)
