@@ -37,27 +37,35 @@ static const char *const column_names[ANSWER_COLUMNS] = {
 
 /*
  * PQfnumber copies and folds the name that it is asked for, each time: with seventeen of them that
- * is most of what an answer of one row costs its reader.
+ * is most of what an answer of one row costs its reader. So the result's names are gone through
+ * once.
  */
-int find_column(const PGresult *result, const char *name, int first)
+void answer_find_columns(const PGresult *result, answer_columns *columns)
 {
 	int count = PQnfields(result);
-	for (int i = 0, column = first < count ? first : 0; i < count; i++) {
+	for (int i = 0; i < ANSWER_COLUMNS; i++) {
+		columns->at[i] = -1;
+	}
+	for (int column = 0; column < count; column++) {
+		const char *name = PQfname(result, column);
+		for (int i = 0; i < ANSWER_COLUMNS; i++) {
+			if (name[0] == column_names[i][0] && columns->at[i] < 0 && strcmp(name, column_names[i]) == 0) {
+				columns->at[i] = column;
+				break;
+			}
+		}
+	}
+}
+
+int find_column(const PGresult *result, const char *name)
+{
+	int count = PQnfields(result);
+	for (int column = 0; column < count; column++) {
 		if (strcmp(PQfname(result, column), name) == 0) {
 			return column;
 		}
-		column = column + 1 < count ? column + 1 : 0;
 	}
 	return -1;
-}
-
-void answer_find_columns(const PGresult *result, answer_columns *columns)
-{
-	int next = 0; /* the statements name most of them in this order */
-	for (int i = 0; i < ANSWER_COLUMNS; i++) {
-		columns->at[i] = find_column(result, column_names[i], next);
-		next = columns->at[i] >= 0 ? columns->at[i] + 1 : next;
-	}
 }
 
 /* A query that does not have a column simply does not tell. */
@@ -139,7 +147,7 @@ once_code answer_of_result(PGresult *result, once_answer **answer, once_error **
  */
 bool rows_are_in_order(const PGresult *result, size_t count)
 {
-	int ordinal = find_column(result, "ord", 0);
+	int ordinal = find_column(result, "ord");
 	for (int row = 0; ordinal >= 0 && row < PQntuples(result); row++) {
 		if (result_int(result, row, ordinal) != row + 1) {
 			return false;

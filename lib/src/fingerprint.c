@@ -4,6 +4,7 @@
  * for the session, or is the caller's (once_hash_*, for the gateway); the hash of bytes and of
  * HTTP-like requests is made here, that of jsonb by the server, whose canonical form it is.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include <openssl/evp.h>
@@ -33,6 +34,27 @@ static once_code fetch_salt(once_session *session, const char *tenant, once_erro
 	session->salted = true;
 	PQclear(result);
 	return ONCE_OK;
+}
+
+/* What EVP_sha256() names OpenSSL 3 looks up anew for each hash. Kept for the process. */
+static const EVP_MD *sha256(void)
+{
+#if OPENSSL_VERSION_NUMBER >= 0x30000000L
+	static _Atomic(EVP_MD *) kept;
+	EVP_MD *found = atomic_load(&kept);
+	EVP_MD *nothing = NULL;
+	if (found != NULL) {
+		return found;
+	}
+	found = EVP_MD_fetch(NULL, "SHA256", NULL);
+	if (found != NULL && !atomic_compare_exchange_strong(&kept, &nothing, found)) {
+		EVP_MD_free(found);
+		found = nothing; /* another thread's */
+	}
+	return found == NULL ? EVP_sha256() : found;
+#else
+	return EVP_sha256();
+#endif
 }
 
 typedef struct digest {
@@ -67,7 +89,7 @@ static once_code digest_start(digest *digest, const unsigned char salt[ONCE_SALT
 	if (digest->context == NULL) {
 		return error_no_memory(error);
 	}
-	digest->good = EVP_DigestInit_ex(digest->context, EVP_sha256(), NULL) == 1;
+	digest->good = EVP_DigestInit_ex(digest->context, sha256(), NULL) == 1;
 	digest_add(digest, salt, ONCE_SALT_BYTES);
 	digest_add(digest, &tag, 1);
 	return ONCE_OK;

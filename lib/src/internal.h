@@ -126,8 +126,8 @@ typedef enum answer_column {
 typedef struct answer_columns {
 	int at[ANSWER_COLUMNS];
 } answer_columns;
-/* The place of a column of this name, looked for from `first` on, and around; -1: there is none. */
-int find_column(const PGresult *result, const char *name, int first);
+/* The first column of this name; -1: there is none. */
+int find_column(const PGresult *result, const char *name);
 void answer_find_columns(const PGresult *result, answer_columns *columns);
 /* Reads a row into an answer that is all zero; it points into the result. */
 void answer_read(once_answer *answer, const PGresult *result, const answer_columns *columns, int row);

@@ -17,7 +17,8 @@ static bool is_utf8(const char *text)
 	const unsigned char *at = (const unsigned char *)text_or_empty(text);
 	const unsigned char *end = at + strlen((const char *)at);
 	while (at < end) {
-		size_t length = utf8_length(at, (size_t)(end - at));
+		/* Most is ASCII. */
+		size_t length = *at < 0x80 ? 1 : utf8_length(at, (size_t)(end - at));
 		if (length == 0) {
 			return false;
 		}

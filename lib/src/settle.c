@@ -232,7 +232,7 @@ static bool fits(const group *group, const PGresult *result)
 		}
 		return (size_t)rows == group->count;
 	default:
-		return rows_are_in_order(result, group->count) && find_column(result, "verdict", 1) >= 0;
+		return rows_are_in_order(result, group->count) && find_column(result, "verdict") >= 0;
 	}
 }
 
