@@ -5,7 +5,8 @@
 --
 -- Why it is written so: PL/pgSQL prepares an expression when a transaction first meets it, which costs far more than to
 -- evaluate it. start, emit and finish of one transaction all pass through here, so that only the first of them pays; and
--- each function or operator that an expression does without saves nearly 2,000 instructions. The quick test lets nothing
+-- each function or operator that an expression does without saves nearly 2,000 instructions. The lock is asked for in a branch of its
+-- own, since start and try_start have taken it when they come here. The quick test lets nothing
 -- wrong through; what it does not know (a bound role, a long name) is left to once._check.
 CREATE FUNCTION once._enter(tenant text, scope text, key text, fingerprint bytea, holding boolean) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
@@ -14,8 +15,7 @@ DECLARE
 BEGIN
     -- Of once._bucket only what this key needs. A key of today is one by comparison; else its time is reckoned.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        bucket := CASE WHEN key COLLATE "C" NOT LIKE '%-%-%-%-%-%' AND key COLLATE "C" !~ '[^0-9a-f-]'
-                       THEN once._within(key, once._today()) END;
+        bucket := CASE WHEN once._is_dated(key) THEN once._within(key, once._today()) END;
         IF bucket IS NULL THEN
             bucket := once._bucket(key);
         END IF;
@@ -25,14 +25,13 @@ BEGIN
             PERFORM once._check(tenant, scope, key, bucket, fingerprint);
         END IF;
     END IF;
-    IF (scope <> '' AND octet_length(tenant || scope) <= 255
-        AND octet_length(fingerprint) IN (16, 20, 28, 32, 48, 64)       -- of the usual hashes
-        AND current_setting('role') = 'none' AND once._find_native()     -- a constant
-        AND has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')) IS NOT TRUE THEN
+    IF (once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted()) IS NOT TRUE THEN
         PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     END IF;
-    IF holding AND NOT pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN
-        RETURN NULL;
+    IF holding THEN
+        IF NOT pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN
+            RETURN NULL;
+        END IF;
     END IF;
     RETURN bucket;
 END $$;

@@ -18,66 +18,85 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    bucket integer := once._enter(tenant, scope, key, fingerprint, true);
-    of_today boolean := bucket = once._today();
-    stored record;
+    answer once.started;
+    bucket integer;
+    likely integer;
     fence integer;
     noted text;
     counted bigint;
 BEGIN
-    IF of_today THEN
-        SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
-                    THEN ROW('replay', 'succeeded', i.response_status, i.response_body, i.response_headers,
-                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
-                             i.traceparent)::once.started
-               END AS replay INTO stored
-          FROM once.intent AS i
-         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
-           AND i.bucket = once._today();
-    ELSIF bucket = 0 THEN
-        SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
-                    THEN ROW('replay', 'succeeded', i.response_status, i.response_body, i.response_headers,
-                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
-                             i.traceparent)::once.started
-               END AS replay INTO stored
-          FROM once.intent AS i
-         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
-           AND i.bucket = 0;
-    ELSIF bucket > 0 THEN
-        SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded'
-                    THEN ROW('replay', 'succeeded', i.response_status, i.response_body, i.response_headers,
-                             i.result_type, i.result_id, i.error_code, i.error_message, i.fence,
-                             i.traceparent)::once.started
-               END AS replay INTO stored
-          FROM once.intent AS i
-         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
-           AND i.bucket = bucket;
+    IF (once._is_trusted() AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))) IS NOT TRUE THEN
+        bucket := once._enter(tenant, scope, key, fingerprint, true);
+        IF bucket IS NULL THEN
+            RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, false);
+        END IF;
     END IF;
-    IF FOUND THEN
-        IF NOT stored.replay IS NULL THEN
-            IF current_setting('transaction_read_only') = 'off' THEN
-                counted := nextval('once.counted_replay');      -- an assignment starts no query
+    IF key COLLATE "C" NOT LIKE '________-____-7___-____-____________' THEN
+        SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded' THEN 'replay' END, 'succeeded', i.response_status,
+               i.response_body, i.response_headers, i.result_type, i.result_id, i.error_code, i.error_message, i.fence, i.traceparent
+          INTO answer FROM once.intent_d0 AS i
+         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C";
+        IF FOUND THEN
+            IF answer.verdict IS NOT NULL THEN
+                counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
+                RETURN answer;
             END IF;
-            RETURN stored.replay;
+        ELSE
+            fence := CASE WHEN once._is_undated(key) AND once._is_usual_call(tenant, scope, fingerprint) THEN once._first_fence() END;
         END IF;
-    ELSIF of_today THEN
-        IF once._is_today(bucket) THEN      -- still: else the look-up may have been made on another day
-            fence := 1;
+    ELSE
+        likely := once._within(key, once._today());
+        IF likely IS NOT NULL THEN
+            SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded' THEN 'replay' END, 'succeeded', i.response_status,
+                   i.response_body, i.response_headers, i.result_type, i.result_id, i.error_code, i.error_message, i.fence, i.traceparent
+              INTO answer FROM once.intent AS i
+             WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+               AND i.bucket = once._today();
+            IF FOUND THEN
+                IF answer.verdict IS NOT NULL THEN
+                    counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
+                    RETURN answer;
+                END IF;
+            ELSE    -- still today: else the look-up may have been made on another day
+                IF once._is_today(likely) AND once._is_dated(key) AND once._is_usual_call(tenant, scope, fingerprint)
+                   AND once._note_start(tenant, scope, key, '1') IS NOT NULL THEN
+                    IF traceparent IS NULL THEN
+                        RETURN once._proceed();
+                    END IF;
+                    RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, once._trace(traceparent))::once.started;
+                END IF;
+            END IF;
+        ELSE
+            bucket := coalesce(bucket, once._enter(tenant, scope, key, fingerprint, false));
+            SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded' THEN 'replay' END, 'succeeded', i.response_status,
+                   i.response_body, i.response_headers, i.result_type, i.result_id, i.error_code, i.error_message, i.fence, i.traceparent
+              INTO answer FROM once.intent AS i
+             WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+               AND i.bucket = bucket;
+            IF FOUND THEN
+                IF answer.verdict IS NOT NULL THEN
+                    counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
+                    RETURN answer;
+                END IF;
+            ELSE
+                IF bucket = 0 THEN
+                    fence := once._first_fence();
+                ELSIF once._is_open(bucket) THEN
+                    fence := 1;
+                END IF;
+            END IF;
         END IF;
-    ELSIF bucket = 0 THEN
-        fence := once._first_fence();
-    ELSIF once._is_open(bucket) THEN
-        fence := 1;
     END IF;
-    IF fence = 1 THEN
+    IF fence IS NULL THEN
+        bucket := coalesce(bucket, once._enter(tenant, scope, key, fingerprint, false));
+        RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, false);
+    ELSIF fence > 1 THEN
+        noted := once._note_start(tenant, scope, key, fence::text);
+    ELSE
         noted := once._note_start(tenant, scope, key, '1');
         IF traceparent IS NULL THEN
             RETURN once._proceed();
         END IF;
-    ELSIF fence > 1 THEN
-        noted := once._note_start(tenant, scope, key, fence::text);
-    ELSE
-        RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, false);
     END IF;
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);

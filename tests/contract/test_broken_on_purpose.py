@@ -100,7 +100,7 @@ FENCE = "AND i.fence = fence AND "
 # what is taken out: (how, the checks that must fail then)
 BROKEN = {
     "start takes no lock": (
-        no_lock("_enter", "_start_over"),
+        no_lock("start", "_enter", "_start_over"),
         [one_effect.test_a_second_start_is_told_at_once_that_the_first_is_running],
     ),
     "claim takes no lock": (
@@ -326,15 +326,15 @@ BROKEN = {
         [emit.test_two_transactions_that_emit_one_event_end_with_one_event_and_nobody_waits],
     ),
     "a scope of any length": (
-        replace("_enter", "octet_length(tenant || scope) <= 255", "true"),
+        replace("_is_usual_call", "octet_length(tenant || scope) <= 255", "true"),
         [lambda db: hostile.test_a_missing_or_long_scope_is_refused_at_every_door(db, "s" * 256)],
     ),
     "no scope at all": (
-        replace("_enter", "scope <> ''", "true"),
+        replace("_is_usual_call", "scope <> ''", "true"),
         [lambda db: hostile.test_a_missing_or_long_scope_is_refused_at_every_door(db, "")],
     ),
     "a fingerprint of any length": (
-        replace("_enter", "octet_length(fingerprint) IN (16, 20, 28, 32, 48, 64)", "true"),
+        replace("_is_usual_call", "octet_length(fingerprint) IN (16, 20, 28, 32, 48, 64)", "true"),
         [
             lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, b"x" * 15),
             lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, None),
@@ -349,13 +349,17 @@ BROKEN = {
     ),
     **{
         f"{function} takes today for open whatever became of it": (
-            replace(function, "once._is_today(bucket)", "true"),
+            replace(function, asked, "true"),
             [
                 lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, True),
                 lambda db: today.test_a_call_during_which_today_becomes_another_day_answers_as_before_or_after(db, 1),
             ],
         )
-        for function in ("start", "start_new", "finish_new")
+        for function, asked in (
+            ("start", "once._is_today(likely)"),
+            ("start_new", "once._is_today(bucket)"),
+            ("finish_new", "once._is_today(bucket)"),
+        )
     },
     "receive takes today for open whatever became of it": (
         replace("receive", "once._is_today(bucket)", "bucket >= 0"),
@@ -389,15 +393,15 @@ BROKEN = {
         [today.test_the_gate_has_each_key_of_its_own_day],
     ),
     "today has its keys in either case": (
-        replace("_enter", "'[^0-9a-f-]'", "'[^0-9a-fA-F-]'"),
+        replace("_is_dated", "'[^0-9a-f-]'", "'[^0-9a-fA-F-]'"),
         [today.test_the_gate_has_each_key_of_its_own_day],
     ),
     "today has whatever looks like its keys": (
-        replace("_enter", """key COLLATE "C" NOT LIKE '%-%-%-%-%-%' AND""", ""),
+        replace("_is_dated", """key COLLATE "C" NOT LIKE '%-%-%-%-%-%' AND""", ""),
         [today.test_the_gate_has_each_key_of_its_own_day],
     ),
     "plans open all days": (
-        replace("start", "bucket = once._today();", "false;"),
+        replace("start", "IF likely IS NOT NULL", "IF false"),
         [lambda db: today.test_start_emit_and_finish_lock_nothing_that_other_backends_look_at(db, True)],
     ),
     "finish_new inserts plainly above READ COMMITTED": (
@@ -521,13 +525,39 @@ BROKEN = {
         replace("_check_batch", "PERFORM once._authorise(tenant);", ""),
         [bound_role_at("claim_many"), bound_role_at("peek_many")],
     ),
-    "start trusts every login": (
-        replace("_enter", "has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')", "true"),
-        [bound_role_at("start")],
+    "every login is trusted": (
+        replace("_is_trusted", "has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')", "true"),
+        [bound_role_at("start"), bound_role_at("finish"), bound_role_at("emit"), bound_role_at("claim")],
     ),
     "SET ROLE is ignored": (
-        replace("_enter", "current_setting('role') = 'none'", "true"),
+        replace("_is_trusted", "current_setting('role') = 'none'", "true"),
         [roles.test_set_role_to_a_bound_role_binds],
+    ),
+    **{
+        f"{function} trusts everybody": (replace(function, "once._is_trusted()", "true"), [bound_role_at(function)])
+        for function in ("start", "try_start", "start_new", "finish", "finish_new", "emit")
+    },
+    **{
+        f"{function} looks at no fingerprint": (
+            replace(function, "once._is_usual_call(tenant, scope, fingerprint)", "true"),
+            [lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, b"x" * 15)],
+        )
+        for function in ("start", "start_new", "finish_new")
+    },
+    "a key is where it looks as if it were": (
+        replace("start", "once._is_undated(key)", "true"),
+        [
+            lambda db: hostile.test_a_malformed_key_is_refused_at_every_door(db, "a\nb"),
+            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
+        ],
+    ),
+    "every spelling of a UUIDv7 looks undated": (
+        replace("_is_undated", """AND key COLLATE "C" NOT LIKE ALL (ARRAY['01%', '{01%', '___:____:01%'])""", ""),
+        [lambda db: today.test_a_key_that_looks_like_another_is_started_and_from_then_on_replayed(db, 0, "app")],
+    ),
+    "what looks like a UUIDv7 of today is one": (
+        replace("_is_dated", "key COLLATE \"C\" !~ '[^0-9a-f-]'", "true"),
+        [lambda db: today.test_a_key_that_looks_like_another_is_started_and_from_then_on_replayed(db, 0, "app")],
     ),
     "a table is readable": (
         run_sql("GRANT SELECT ON once.intent TO once_app; GRANT USAGE ON SCHEMA once TO PUBLIC"),
@@ -643,7 +673,7 @@ BROKEN = {
         [locks.test_a_lock_is_held_until_the_transaction_ends],
     ),
     "an intent's lock outlives its transaction": (
-        replace("_enter", "pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
+        replace("start", "pg_try_advisory_xact_lock", "pg_try_advisory_lock"),
         [isolation.test_a_rollback_to_a_savepoint_undoes_start_and_finish],
     ),
     "start compares with the caller's collation": (
@@ -677,7 +707,7 @@ BROKEN = {
         ],
     ),
     "start writes": (
-        replace("start", "BEGIN IF of_today", "BEGIN PERFORM pg_current_xact_id(); IF of_today"),
+        replace("start", "BEGIN IF", "BEGIN PERFORM pg_current_xact_id(); IF"),
         [plans.test_start_writes_nothing],
     ),
     "an error says the wrong thing": (

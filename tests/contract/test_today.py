@@ -7,7 +7,9 @@ import random
 import pytest
 from harness.postgres import wait_until
 
-from .calls import DAY_MS, PRINT, Once, code_of, in_threads, now_ms, run, today, uuid7, uuid7_days_ago
+from .calls import DAY_MS, OTHER_PRINT, PRINT, Once, code_of, in_threads, now_ms, run, today, uuid7, uuid7_days_ago
+from .test_buckets import spellings
+from .test_roles import make_logins
 
 AS_INSTALLED = "CREATE OR REPLACE FUNCTION once._today() RETURNS integer LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT NULL::integer'"
 DAYS = {"none": None, "yesterday, by a late keeper": -1, "today": 0, "tomorrow, by a clock that has stepped back": 1}
@@ -112,6 +114,32 @@ def test_the_gate_has_each_key_of_its_own_day(db):
             PRINT,
         )
         assert wrong == []
+
+
+def deceptive(key):
+    """Keys that the look of this UUIDv7 leads to, and that are others: spelled otherwise, or of its shape and no UUIDv7."""
+    return (*spellings(key), key[:-1] + "x", key[:-1] + "-", f"{key[:30]}-{key[31:]}", key + "0", key + " ", "x" + key[1:], key[:9] + "zzzz" + key[13:])
+
+
+@pytest.mark.parametrize("ahead", DAYS.values(), ids=DAYS)
+@pytest.mark.parametrize("role", ["app", "bound"])
+def test_a_key_that_looks_like_another_is_started_and_from_then_on_replayed(db, ahead, role):
+    """start looks for a replay before the gate has reckoned the key's bucket: by its looks."""
+    make_logins(db)
+    set_today(db, ahead)
+    connection = db.connect(role)
+    once = Once(connection)
+    for number, days_ago in enumerate((0, 1)):
+        for key in deceptive(uuid7_days_ago(db, days_ago, number)):
+            named = {"key": key, "tenant": "mine"}
+            run(connection, "BEGIN")
+            assert once.start(**named)[:2] == ("proceed", None), key
+            once.finish(**named, response_text=key)
+            run(connection, "COMMIT")
+            assert once.start(**named).response_body == once.try_start(**named).response_body == key.encode()
+            assert code_of(lambda: once.start(**named, fingerprint=OTHER_PRINT)) == "P4002", key
+    wrong = db.rows("SELECT key FROM once.intent WHERE bucket <> once._bucket(key)")
+    assert wrong == [] and db.value("SELECT count(DISTINCT bucket) FROM once.intent") == 3
 
 
 @pytest.mark.parametrize("then", [1, None], ids=["midnight passes", "the contract is upgraded"])

@@ -67,7 +67,7 @@ def test_sql_answers_as_sql_does(server):
 
 
 MUTATIONS = {
-    "no lock": ("_enter", "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))", "true"),
+    "no lock": ("start", "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))", "true"),
     "another message": ("errors", "active", "busy"),
     "a fence too high": ("_first_fence", "+ 1", "+ 2"),
     "finish without a start": ("finish", "once._has_started(tenant, scope, key)", "true"),

@@ -114,7 +114,7 @@ MUTATIONS = {
             rules=("told_at_once", "at_most_one"),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_start_over", "_claim")),
+            functions=tuple((function, LOCKS, "true") for function in ("start", "try_start", "_enter", "_start_over", "_claim")),
         ),
         Mutation(
             "native_without_lock",
@@ -156,7 +156,7 @@ MUTATIONS = {
             rules=("at_most_one",),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=tuple((function, LOCKS, "true") for function in ("_enter", "_start_over", "_claim")),
+            functions=tuple((function, LOCKS, "true") for function in ("start", "try_start", "_enter", "_start_over", "_claim")),
             script="\nALTER TABLE once.intent DROP CONSTRAINT intent_pkey;\n",
         ),
         Mutation(
@@ -166,8 +166,8 @@ MUTATIONS = {
             doors=("sql",),
             faults=("delay:client-pg",),
             functions=(
-                ("finish", "fence := once._noted_start(tenant, scope, key)", "fence := coalesce(once._noted_start(tenant, scope, key), once._first_fence())"),
-                ("finish", "ELSIF once._has_started(tenant, scope, key) THEN", "ELSE"),
+                ("finish", "once._noted_start(tenant, scope, key)", "coalesce(once._noted_start(tenant, scope, key), once._first_fence())"),
+                ("finish", "once._has_started(tenant, scope, key)", "true"),
             ),
         ),
         Mutation(
