@@ -535,8 +535,16 @@ BROKEN = {
     ),
     **{
         f"{function} trusts everybody": (replace(function, "once._is_trusted()", "true"), [bound_role_at(function)])
-        for function in ("start", "try_start", "start_new", "finish", "finish_new", "emit")
+        for function in ("start", "try_start", "start_new", "finish_new", "emit")
     },
+    "finish trusts whoever comes after start": (
+        replace("finish", "once._is_trusted()", "true"),
+        [lambda db: roles.test_a_role_that_is_set_between_start_and_finish_binds(db, "k")],
+    ),
+    "finish trusts whoever comes after start, of today": (
+        replace("finish", "once._is_trusted()", "true"),
+        [lambda db: roles.test_a_role_that_is_set_between_start_and_finish_binds(db, "of today")],
+    ),
     **{
         f"{function} looks at no fingerprint": (
             replace(function, "once._is_usual_call(tenant, scope, fingerprint)", "true"),

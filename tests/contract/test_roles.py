@@ -386,6 +386,21 @@ def test_set_role_to_a_bound_role_binds(db):
     ]
 
 
+@pytest.mark.parametrize("key", ["k", "of today"])
+def test_a_role_that_is_set_between_start_and_finish_binds(db, key):
+    """What the transaction has started does not speak for who finishes it."""
+    make_logins(db)
+    named = {"key": uuid7_days_ago(db, 0) if key == "of today" else key, "tenant": "theirs"}
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    assert once.start(**named).verdict == "proceed"
+    run(connection, "SET LOCAL ROLE bound")
+    with refused("P4003"):
+        once.finish(**named)
+    connection.rollback()
+    assert once.start(**named).verdict == "proceed"
+
+
 def test_set_local_role_binds_until_the_transaction_ends(db):
     make_logins(db)
     connection = db.connect(isolation="READ COMMITTED")
