@@ -46,8 +46,9 @@ BEGIN
     IF key COLLATE "C" NOT LIKE '________-____-7___-____-____________' THEN
         SELECT CASE WHEN i.fingerprint = fingerprint AND i.state = 'succeeded' THEN 'replay' END, 'succeeded', i.response_status,
                i.response_body, i.response_headers, i.result_type, i.result_id, i.error_code, i.error_message, i.fence, i.traceparent
-          INTO answer FROM once.intent_d0 AS i
-         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C";
+          INTO answer FROM once.intent AS i
+         WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C" AND i.key = key COLLATE "C"
+           AND i.bucket = 0;
         IF FOUND THEN
             IF answer.verdict IS NOT NULL THEN
                 counted := CASE WHEN current_setting('transaction_read_only') = 'off' THEN nextval('once.counted_replay') END;
