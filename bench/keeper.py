@@ -152,7 +152,7 @@ class Bench:
                        f" autovacuum_enabled = {str(settled).lower()})")  # fmt: skip
         cursor.execute(FILL.format(table=table, leaf=leaf, rows=rows, left=KEYS[kind].format(rows=rows), first_ms=first_ms, span_ms=span_ms,
                                    doubtful=doubtful))  # fmt: skip
-        cursor.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (tenant, scope, key, bucket)")
+        cursor.execute(f"ALTER TABLE {table} ADD PRIMARY KEY (scope, key, tenant, bucket)")
         cursor.execute("COMMIT")
         cursor.execute(f"SELECT count(*) FROM {table} WHERE once._bucket(key) <> {leaf} AND ctid < '(10,0)'::tid")
         assert cursor.fetchone()[0] == 0, "keys of another day"

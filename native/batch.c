@@ -264,8 +264,8 @@ static void insert_all(native_tables *tables, const native_batch *given, const n
 		table_multi_insert(leaf, slots, count, command, 0, NULL);
 		for (int i = 0; i < count; i++) {
 			const native_intent *intent = &given->intents[done + i];
-			Datum key[] = {PointerGetDatum(intent->tenant), PointerGetDatum(intent->scope),
-			               PointerGetDatum(intent->key), Int32GetDatum(intent->bucket)};
+			Datum key[] = {PointerGetDatum(intent->scope), PointerGetDatum(intent->key),
+			               PointerGetDatum(intent->tenant), Int32GetDatum(intent->bucket)};
 			bool key_nulls[lengthof(key)] = {false};
 #if PG_VERSION_NUM >= 140000
 			(void)index_insert(index, key, key_nulls, &slots[i]->tts_tid, leaf, UNIQUE_CHECK_YES, false, about);

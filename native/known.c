@@ -528,7 +528,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	leaf->primary_key = linitial_oid(indexes);
 	Relation index = index_open(leaf->primary_key, AccessShareLock);
 	Form_pg_index form = index->rd_index;
-	static const int key[] = {COLUMN_TENANT, COLUMN_SCOPE, COLUMN_KEY, COLUMN_BUCKET};
+	static const int key[] = {COLUMN_SCOPE, COLUMN_KEY, COLUMN_TENANT, COLUMN_BUCKET};
 	bool fits = form->indisprimary && form->indisunique && native_is_plain_index(index, 4);
 	for (int i = 0; fits && i < 4; i++) {
 		fits = form->indkey.values[i] == leaf->columns[key[i]] && index->rd_indoption[i] == 0 &&

@@ -212,9 +212,9 @@ void native_key_of_text(ScanKey key, AttrNumber column, text *value)
 /* The primary key of an intent. */
 static void keys_of(ScanKeyData *keys, const native_intent *intent)
 {
-	native_key_of_text(&keys[0], 1, intent->tenant);
-	native_key_of_text(&keys[1], 2, intent->scope);
-	native_key_of_text(&keys[2], 3, intent->key);
+	native_key_of_text(&keys[0], 1, intent->scope);
+	native_key_of_text(&keys[1], 2, intent->key);
+	native_key_of_text(&keys[2], 3, intent->tenant);
 	ScanKeyEntryInitialize(&keys[3], 0, 4, BTEqualStrategyNumber, InvalidOid, InvalidOid, F_INT4EQ,
 	                       Int32GetDatum(intent->bucket));
 }
@@ -224,7 +224,8 @@ struct native_search {
 	TupleTableSlot *slot;
 	IndexScanDesc scan;
 	ScanKeyData keys[3];
-	AttrNumber key_column;
+	AttrNumber key_column, tenant_column;
+	text *lowest;      /* of all tenants */
 	const text *scope; /* that the scan is in; NULL: there is none yet */
 	bool has_row;      /* the slot has what comes next in the index */
 	int patience;      /* how many rows that nobody asked for may still be passed */
@@ -241,6 +242,8 @@ native_search *native_search_begin(native_tables *tables, Snapshot snapshot)
 	search->index = index_open(tables->known.primary_key, AccessShareLock);
 	search->slot = table_slot_create(tables->leaf, NULL);
 	search->key_column = tables->known.columns[COLUMN_KEY];
+	search->tenant_column = tables->known.columns[COLUMN_TENANT];
+	search->lowest = cstring_to_text("");
 	search->patience = PATIENCE;
 #if PG_VERSION_NUM >= 180000
 	search->scan = index_beginscan(tables->leaf, search->index, snapshot, NULL, lengthof(search->keys), 0);
@@ -260,10 +263,13 @@ static void search_anew(native_search *search, const native_intent *intent)
 {
 	bool exactly = search->patience <= 0;
 
-	native_key_of_text(&search->keys[0], 1, intent->tenant);
-	native_key_of_text(&search->keys[1], 2, intent->scope);
-	ScanKeyEntryInitialize(&search->keys[2], 0, 3, exactly ? BTEqualStrategyNumber : BTGreaterEqualStrategyNumber,
-	                       InvalidOid, C_COLLATION_OID, exactly ? F_TEXTEQ : F_TEXT_GE, PointerGetDatum(intent->key));
+	native_key_of_text(&search->keys[0], 1, intent->scope);
+	native_key_of_text(&search->keys[1], 2, intent->key);
+	native_key_of_text(&search->keys[2], 3, exactly ? intent->tenant : search->lowest);
+	for (int i = 1; !exactly && i < 3; i++) { /* other tenants' rows are passed here, where they are counted */
+		search->keys[i].sk_strategy = BTGreaterEqualStrategyNumber;
+		fmgr_info(F_TEXT_GE, &search->keys[i].sk_func);
+	}
 	index_rescan(search->scan, search->keys, lengthof(search->keys), NULL, 0);
 	search->scope = intent->scope;
 	search_step(search);
@@ -285,13 +291,18 @@ int native_intent_order(const native_intent *one, const native_intent *other)
 	return order != 0 ? order : bytes_order(one->key, other->key);
 }
 
-/* The key of the row that comes next, against this one. */
-static int search_order(native_search *search, const text *key)
+/* The key and the tenant of the row that comes next, against this one's. */
+static int search_order(native_search *search, const native_intent *intent)
 {
 	bool is_null;
 	Datum found = slot_getattr(search->slot, search->key_column, &is_null);
+	int order = is_null ? -1 : bytes_order(DatumGetTextPP(found), intent->key);
 
-	return is_null ? -1 : bytes_order(DatumGetTextPP(found), key);
+	if (order == 0) {
+		found = slot_getattr(search->slot, search->tenant_column, &is_null);
+		order = is_null ? -1 : bytes_order(DatumGetTextPP(found), intent->tenant);
+	}
+	return order;
 }
 
 /* The intent's row, until the next look-up; NULL: it is not there. */
@@ -301,11 +312,11 @@ TupleTableSlot *native_search_next(native_search *search, const native_intent *i
 
 	if (search->patience > 0 && search->scope != NULL && native_same_bytes(search->scope, intent->scope)) {
 		if (search->has_row) {
-			order = search_order(search, intent->key);
+			order = search_order(search, intent);
 		}
 		for (int steps = 0; search->has_row && order < 0 && steps < STEPS_MAX; steps++) {
 			search_step(search);
-			order = search->has_row ? search_order(search, intent->key) : -1;
+			order = search->has_row ? search_order(search, intent) : -1;
 			search->patience -= search->has_row && order < 0;
 		}
 		if (!search->has_row) { /* it was the last of this scope */
@@ -314,7 +325,12 @@ TupleTableSlot *native_search_next(native_search *search, const native_intent *i
 	}
 	if (order < 0) {
 		search_anew(search, intent);
-		order = search->has_row ? search_order(search, intent->key) : -1;
+		order = search->has_row ? search_order(search, intent) : -1;
+		if (search->has_row && order < 0) { /* other tenants have that key, perhaps many */
+			search->patience = 0;
+			search_anew(search, intent);
+			order = search->has_row ? search_order(search, intent) : -1;
+		}
 	}
 	return order == 0 ? search->slot : NULL;
 }

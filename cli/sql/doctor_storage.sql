@@ -54,8 +54,8 @@ SELECT 'invalid indexes', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
 UNION ALL
 SELECT 'primary keys', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce('missing on ' || left(string_agg(relname, ', ' ORDER BY relname), 150), 'on every partition of intents'),
-       'stop all callers: without it one key can have two intents. Find the doubles, then ALTER TABLE once.NAME ADD PRIMARY KEY (tenant, '
-           || 'scope, key, bucket)'
+       'stop all callers: without it one key can have two intents. Find the doubles, then ALTER TABLE once.NAME ADD PRIMARY KEY (scope, '
+           || 'key, tenant, bucket)'
   FROM intents AS l
  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_index AS x
                     WHERE x.indrelid = l.oid AND x.indisprimary AND x.indisvalid)

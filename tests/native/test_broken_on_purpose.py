@@ -133,6 +133,8 @@ MUTATIONS = {
     "the partition alone": ([("batch.c", "bool alone = given->bucket == 0;", "bool alone = false;")], BATCHES("claims"), {}),
     "the partition for writing": ([("batch.c", "if (!native_tables_lock(&tables, RowExclusiveLock)) {", "if (false) {")], BATCHES("claims of today"), {}),
     "a search anew": ([("store.c", "if (order < 0) { search_anew", "if (search->scope == NULL) { search_anew")], BATCHES("among many others"), {}),
+    "a search of a key that other tenants have": ([("store.c", "if (search->has_row && order < 0) { /* other", "if (false) { /* other")], BATCHES("keys that other tenants have"), {}),
+    "the tenant of what a search finds": ([("store.c", "order = is_null ? -1 : bytes_order(DatumGetTextPP(found), intent->tenant);", "")], REPORTS("reports on keys that other tenants have"), {}),
     "a search in another scope": ([("store.c", "search->scope != NULL && native_same_bytes(search->scope, intent->scope)", "search->scope != NULL")], BATCHES("among many others"), {}),
     "the columns of a set": ([("known.c", "if (shape == NULL || shape->natts != mirrored->result_count) { return false; }", "if (shape->natts != mirrored->result_count) { return true; }")],
                              b.test_a_substitute_that_returns_other_columns_is_none, {}),
