@@ -266,7 +266,8 @@ static void search_anew(native_search *search, const native_intent *intent)
 	native_key_of_text(&search->keys[0], 1, intent->scope);
 	native_key_of_text(&search->keys[1], 2, intent->key);
 	native_key_of_text(&search->keys[2], 3, exactly ? intent->tenant : search->lowest);
-	for (int i = 1; !exactly && i < 3; i++) { /* other tenants' rows are passed here, where they are counted */
+	/* Other tenants' rows are passed here, where they are counted. */
+	for (int i = 1; !exactly && i < 3; i++) {
 		search->keys[i].sk_strategy = BTGreaterEqualStrategyNumber;
 		fmgr_info(F_TEXT_GE, &search->keys[i].sk_func);
 	}

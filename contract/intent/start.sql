@@ -21,9 +21,10 @@
 -- without sequential scans, because a plan made while the table was empty would stay one. Bucket 0
 -- and today (once._today) are constants, so that their plans open and lock one partition and not all.
 -- What is in a branch of its own is prepared only where it is met.
--- A replay needs no more than the right to the tenant: what is stored was checked when it was stored. So it looks where the key's
--- shape says that it would be, and the gate (once._enter) comes after that, for what is not found. The shape may be wrong, as of
--- a UUIDv7 in another spelling; then the gate's bucket is another one, and once._start_over looks there.
+-- A replay needs no more than the right to the tenant: what is stored was checked when it was
+-- stored. So start looks first where the key's shape says that it would be; what is wrong with the
+-- arguments is asked of what is not found there. A shape may deceive, as that of a UUIDv7 in another
+-- spelling: such a key is once._start_over's, which looks where it belongs.
 CREATE FUNCTION once.start(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
     traceparent text DEFAULT NULL) RETURNS once.started
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
