@@ -409,7 +409,7 @@ BROKEN = {
         [races_of_claims],
     ),
     "finish_new inserts plainly without the lock": (
-        no_lock("_enter"),
+        no_lock("finish_new", "_enter"),
         [one_effect.test_a_second_finish_new_is_told_at_once_while_the_first_is_uncommitted],
     ),
     "a day may lie ahead": (
