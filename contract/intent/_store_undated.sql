@@ -2,7 +2,7 @@
 -- once._store_undated(...): stores those reports of a batch that are plain and of a key of bucket 0, in one statement on their
 -- table by its name, and returns which they are. Finds no row of another bucket, so it need not be told which is which.
 -- Rows are found by a look-up per element (a scalar subquery: joined to the batch, a plan that was made while the table was
--- empty would search the index by tenant alone, and stay so) and then updated by their address. If a row moves in between,
+-- empty could search the index by part of its columns, and stay so) and then updated by their address. If a row moves in between,
 -- because somebody else has changed it, the address leads nowhere and once._report looks again.
 CREATE FUNCTION once._store_undated(tenant text, scope text[], key text[], fence integer[], next_state once.state[],
     response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[], result_id text[], error_code text[],
