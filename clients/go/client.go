@@ -454,10 +454,10 @@ func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, 
 		*answer, state, code, message = final.Answer, "failed_final", final.Code, final.Message
 		commands = append(commands, undo)
 	}
-	stored := *answer
+	stored, large := *answer, Answer{Status: answer.Status, ResultType: resultTooLarge}
 	forgiving := a.options.responseMax > 0
 	if forgiving && len(stored.Body) > a.options.responseMax {
-		stored = Answer{ResultType: resultTooLarge}
+		stored = large
 	} else if forgiving && len(stored.Body) > bodyNeverTooLarge {
 		commands = append(commands, savepointStore)
 	}
@@ -468,7 +468,7 @@ func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, 
 	err = a.close(ctx, session, commands, query)
 	if forgiving && SQLStateOf(err) == ErrTooLarge.SQLState && len(stored.Body) > bodyNeverTooLarge {
 		// The scope keeps less than this location: done, and too large to keep.
-		query, err = a.finishQuery(found.fingerprint, Answer{ResultType: resultTooLarge}, state, code, message, found.trace())
+		query, err = a.finishQuery(found.fingerprint, large, state, code, message, found.trace())
 		if err == nil {
 			err = a.close(ctx, session, []string{undoStore}, query)
 		}

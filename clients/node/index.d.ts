@@ -111,7 +111,7 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   /** false: requests without a key pass unprotected. */
   required?: boolean;
   waitMs?: number;
-  /** The largest answer that is kept, 1 MiB unless set. */
+  /** The largest answer that is kept, 1 MiB unless set; a larger one, and one that the scope does not allow, is sent and remembered as done. */
   responseMax?: number;
   /** The largest body of a request, 16 MiB unless set. */
   bodyMax?: number;

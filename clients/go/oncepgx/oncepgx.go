@@ -125,12 +125,18 @@ func (s *connection) Salts() once.Salts {
 	return salts
 }
 
-// Close repeats an error that has been told already.
+// Close repeats an error that has been told already. Where it is that of a row, pgx's first Close only
+// takes note of it, and the second frees the connection.
 func closed(results pgx.BatchResults, told error) error {
-	if err := results.Close(); told == nil {
-		return err
+	err := results.Close()
+	if told == nil && err == nil {
+		return nil
 	}
-	return nil
+	_ = results.Close()
+	if told != nil {
+		return nil
+	}
+	return err
 }
 
 func (s *connection) Tx() pgx.Tx { return s.tx }
@@ -147,6 +153,16 @@ func (s *connection) Failed() bool { return s.status() == 'E' }
 func (s *connection) Ended() bool { return s.tx.refused || s.status() == 'I' }
 
 func (s *connection) Close(ctx context.Context, commands []string, query once.Query, dest ...any) (bool, error) {
+	if s.Failed() {
+		// pgx prepares what this connection has not seen yet, and a failed transaction refuses that: what
+		// heals it goes ahead.
+		for _, command := range commands {
+			if _, err := s.conn.Exec(ctx, command); err != nil {
+				return false, err
+			}
+		}
+		commands = nil
+	}
 	batch := &pgx.Batch{}
 	for _, command := range commands {
 		batch.Queue(command)

@@ -179,4 +179,5 @@ const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * int
 module.exports = {
   begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
+  SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],
 };

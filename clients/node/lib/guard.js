@@ -162,17 +162,18 @@ class Guard {
 
   store(effect, status, {headers: pairs, body}) {
     if (effect === 'none') return this.attempt.abandon();
-    const stored = body.length > this.options.responseMax
-      ? {resultType: TOO_LARGE} : {status, headers: headers.encode(pairs, this.options.list), body};
-    if (effect === 'done') return this.attempt.finish(stored);
     if (effect === 'unknown') return this.attempt.doubt({status});
-    return this.attempt.fail({code: `http_${status}`, message: 'the request was refused'}, stored);
+    // Done, and too large to keep: here, or as the scope finds.
+    const large = {status, resultType: TOO_LARGE};
+    const stored = body.length > this.options.responseMax ? large : {status, headers: headers.encode(pairs, this.options.list), body};
+    if (effect === 'done') return this.attempt.finish(stored, large);
+    return this.attempt.fail({code: `http_${status}`, message: 'the request was refused'}, stored, large);
   }
 
   async unstored(error) {
     const {options, attempt: {intent}} = this;
     const known = errors.ofDriver(error);
-    if (known.code === 'swallowed' || known.code === 'not_started' || known.code === 'too_large') return broken(known.message);
+    if (known.code === 'swallowed' || known.code === 'not_started') return broken(known.message);
     if (!Attempt.isUnanswered(error)) return unavailable(options, errors.isSerialization(error) || Attempt.isLost(error) ? errors.ofConnection(error) : known);
     try {
       // COMMIT was sent: only start can tell what became of it, once the lost connection's backend is gone.

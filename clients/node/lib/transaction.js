@@ -11,6 +11,7 @@ const salts = require('./fingerprint');
 const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
+const KEPT_ALWAYS = 8192; // bytes of an answer that every scope keeps: below it, P4060 cannot come
 const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
 
 // Their connections change beneath them, as behind a pooler in transaction mode: what one has prepared, the next one does not have.
@@ -126,14 +127,17 @@ class Attempt {
     }
   }
 
-  /** The outcome and COMMIT in one round trip. last: the statements before COMMIT. */
-  async commit(...last) {
+  /** The outcome and COMMIT in one round trip. last: the statements before COMMIT. otherwise: those in their place where the scope keeps less than the answer. */
+  async commit(last, otherwise) {
     const {session} = this;
     try {
       session.over = true;
       if (session.lost) throw errors.ofConnection();
       this.commitSent = true;
-      const results = await session.send([...last, contract.COMMIT]);
+      const results = await session.send([...last, contract.COMMIT]).catch((error) => {
+        if (!otherwise || error.code !== 'P4060') throw error;
+        return session.send([...otherwise, contract.COMMIT]);
+      });
       session.open = false;
       if (results.at(-1).tag !== 'COMMIT') throw errors.swallowed();
     } catch (error) {
@@ -153,18 +157,25 @@ class Attempt {
     return markOf(error).lost === true;
   }
 
-  finish(answer) {
-    return this.commit(contract.finish(this.intent, answer));
+  /** smaller: what is stored where the scope does not keep so large an answer; without it that is an error. */
+  finish(answer, smaller) {
+    return this.#store([], answer, smaller);
   }
 
   /** Failed for good: the effect is taken back, and the answer stays. */
-  fail(failed, answer) {
-    return this.commit(contract.ROLLBACK_TO, contract.finish(this.intent, answer, failed));
+  fail(failed, answer, smaller) {
+    return this.#store([contract.ROLLBACK_TO], answer, smaller, failed);
+  }
+
+  #store(before, answer, smaller, failed) {
+    const finish = contract.finish(this.intent, answer, failed);
+    if (!smaller || answer === smaller || answer.body.length <= KEPT_ALWAYS) return this.commit([...before, finish]);
+    return this.commit([...before, contract.SAVEPOINT_STORE, finish], [contract.ROLLBACK_TO_STORE, contract.finish(this.intent, smaller, failed)]);
   }
 
   /** The effect is taken back, and nobody knows what happened elsewhere. */
   doubt(answer) {
-    return this.commit(contract.ROLLBACK_TO, contract.doubt(this.intent, answer));
+    return this.commit([contract.ROLLBACK_TO, contract.doubt(this.intent, answer)]);
   }
 
   /** Nothing happened. */

@@ -40,7 +40,7 @@ function bytesOf(said) {
 }
 
 function answerOf(said = {}) {
-  const body = said.json ?? said.text ?? (said.base64 !== undefined ? bytesOf(said) : undefined);
+  const body = said.json ?? said.text ?? bytesOf(said);
   return {status: said.status, headers: said.headers, body, resultType: said.result_type, resultId: said.result_id};
 }
 

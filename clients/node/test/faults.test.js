@@ -317,6 +317,29 @@ test("the middleware asks after a lost acknowledgement of COMMIT, and gives the 
   await new Promise((resolve) => app.close(resolve));
 });
 
+test('a connection that is lost while a too large answer is made smaller: one effect, which is remembered', async () => {
+  await pool.query("SELECT once.set_scope('kept-8192', response_bytes_max => 8192)");
+  const large = 'x'.repeat(8193);
+  const app = nodeHttp.createServer(distant.http({scope: 'kept-8192', tenant: false}, async (req, res) => {
+    await insert(req.pgonce.tx);
+    res.end(large);
+  }));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  const ask = async () => {
+    const answer = await fetch(`http://127.0.0.1:${app.address().port}/`, {method: 'POST', headers: {'Idempotency-Key': key}});
+    const text = await answer.text();
+    return text === large ? 'whole' : JSON.parse(text).type.split(':').at(-1);
+  };
+  for (const [rule, told] of [['lose_request', ['unavailable', 'whole', 'too-large']], ['lose_answer', ['too-large', 'too-large', 'too-large']]]) {
+    key = `order:${randomUUID()}`;
+    await forwarder.program.tell(`${rule} ROLLBACK TO SAVEPOINT once_store`);
+    assert.deepEqual([await ask(), await ask(), await ask()], told, rule);
+    assert.equal(await effects(), 1, rule);
+  }
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+});
+
 test('BEGIN and start go in one round trip, finish and COMMIT in one', async () => {
   const client = await pool.connect();
   const {release} = client;

@@ -135,14 +135,14 @@ type service struct {
 }
 
 type location struct {
-	Once, Tenant, Database string
-	KeySyntax              string `json:"key_syntax"`
-	WaitMs                 int    `json:"wait_ms"`
-	ResponseMax            int    `json:"response_max"`
-	BodyMax                int    `json:"body_max"`
-	KeyLength              int    `json:"key_length"`
-	Methods, Headers       []string
-	CanonicalJSON          bool `json:"canonical_json"`
+	Once, Scope, Tenant, Database string
+	KeySyntax                     string `json:"key_syntax"`
+	WaitMs                        int    `json:"wait_ms"`
+	ResponseMax                   int    `json:"response_max"`
+	BodyMax                       int    `json:"body_max"`
+	KeyLength                     int    `json:"key_length"`
+	Methods, Headers              []string
+	CanonicalJSON                 bool `json:"canonical_json"`
 }
 
 type testCase struct {
@@ -636,6 +636,9 @@ func (r *runner[T]) serve() {
 	settings := once.HTTP{Scope: "conformance", Optional: l.Once == "on", Methods: l.Methods, StrictKeys: l.KeySyntax == "strict", KeyLengthMax: l.KeyLength,
 		Wait: time.Duration(l.WaitMs) * time.Millisecond, BodyMax: l.BodyMax, AnswerMax: l.ResponseMax, Headers: l.Headers, CanonicalJSON: l.CanonicalJSON,
 		OnError: func(_ *http.Request, err error) { r.t.Log(err) }}
+	if l.Scope != "" {
+		settings.Scope = l.Scope
+	}
 	if l.Tenant == "none" {
 		settings.SingleTenant = true
 	} else {
