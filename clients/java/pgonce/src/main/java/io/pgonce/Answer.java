@@ -31,6 +31,11 @@ public final class Answer {
         }
     }
 
+    /** The result type of an answer that was done and passed on, and was too large to keep: see {@link Once#keeping}. */
+    public static final String TOO_LARGE = "once.too_large";
+    /** Bytes that every scope keeps of an answer. */
+    private static final int KEPT_ALWAYS = 8192;
+
     enum Kind { NONE, TEXT, JSON, BYTES }
 
     private final int status;
@@ -93,7 +98,7 @@ public final class Answer {
     }
 
     /**
-     * With JSON as its body, stored as PostgreSQL writes jsonb.
+     * With JSON as its body: stored as PostgreSQL writes jsonb; under a claim as it is given, since the claim's holder has passed it on.
      *
      * @param json a JSON text
      * @return another answer
@@ -254,6 +259,26 @@ public final class Answer {
 
     byte[] bytesOrNull() {
         return kind == Kind.BYTES ? body : null;
+    }
+
+    /** Its JSON, if that is what it has, as the text that it was given as. */
+    Answer asGiven() {
+        return kind == Kind.JSON
+            ? new Answer(status, Kind.TEXT, text, null, headers, resultType, resultId, errorCode, errorMessage, false, null) : this;
+    }
+
+    boolean isLargerThan(int bytes) {
+        return body != null ? body.length > bytes : text != null && text.getBytes(StandardCharsets.UTF_8).length > bytes;
+    }
+
+    /** May the scope's own limit be below it? Of JSON only the database knows how long it becomes. */
+    boolean mayBeTooLarge() {
+        return kind == Kind.JSON || isLargerThan(KEPT_ALWAYS);
+    }
+
+    /** What is stored in its place where it is too large to keep. */
+    Answer tooLarge() {
+        return new Answer(status, Kind.NONE, null, null, List.of(), TOO_LARGE, null, errorCode, errorMessage, false, null);
     }
 
     /** As it was stored just now: body is what the contract made of it. */

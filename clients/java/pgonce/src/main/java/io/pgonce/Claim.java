@@ -44,6 +44,16 @@ public final class Claim implements AutoCloseable {
         public Options lease(Duration lease) {
             return new Options(lease, retention, owner, takeover, heartbeat);
         }
+
+        /**
+         * Of an attempt that fell silent: is it taken over, where the scope's policy says so, or in doubt?
+         *
+         * @param allowed false where a second run would do harm
+         * @return other options
+         */
+        public Options takeover(boolean allowed) {
+            return new Options(lease, retention, owner, allowed, heartbeat);
+        }
     }
 
     private final Once once;
@@ -115,7 +125,7 @@ public final class Claim implements AutoCloseable {
                 });
                 switch (claimed.verdict()) {
                     case "processing_active" -> {
-                        if (System.nanoTime() - waitUntil >= 0 || !retries.pause() || retries.interrupted()) {
+                        if (System.nanoTime() - waitUntil >= 0 || !retries.pauseUntil(waitUntil) || retries.interrupted()) {
                             throw refusal(Reason.ACTIVE, claimed);
                         }
                         continue;
@@ -270,7 +280,7 @@ public final class Claim implements AutoCloseable {
      * @throws LeaseLostException where the fence is lost: discard the result
      */
     public boolean complete(Answer answer) {
-        return report(() -> once.repeatable(connection -> Sql.complete(connection, name, claimed.fence(), answer)));
+        return report(() -> once.repeatable(connection -> Sql.complete(connection, name, claimed.fence(), answer.asGiven())));
     }
 
     /**
@@ -281,7 +291,7 @@ public final class Claim implements AutoCloseable {
      */
     public boolean fail(Answer answer) {
         return report(() -> once.repeatable(
-            connection -> Sql.fail(connection, name, claimed.fence(), false, answer.errorCode(), answer.errorMessage(), answer)));
+            connection -> Sql.fail(connection, name, claimed.fence(), false, answer.errorCode(), answer.errorMessage(), answer.asGiven())));
     }
 
     /**

@@ -40,9 +40,11 @@ final class Execution<E extends Exception> {
     private boolean trusted = true;
     /** Set by an attempt: its connection is gone. */
     private boolean lost;
+    /** Set by an attempt: its framework has ended the transaction, or tried to, and has given the connection back. */
+    private boolean ended;
     /**
-     * The effect has failed for good, or does not know, and its framework has doomed the transaction: that is recorded in
-     * another one.
+     * The effect has failed for good, or does not know, and the transaction cannot say so: its framework has doomed it, or has
+     * more to do at COMMIT that belongs to the effect. That is recorded in another one.
      */
     private OnceException decidedFailure;
     private Doubt decidedDoubt;
@@ -80,6 +82,7 @@ final class Execution<E extends Exception> {
             commitSent = false;
             effectFailed = false;
             lost = false;
+            ended = false;
             guessed = false;
             Throwable failure;
             try {
@@ -108,7 +111,8 @@ final class Execution<E extends Exception> {
             if (failure instanceof Error || (failure instanceof Doubt && !commitSent)) {
                 again = false;
             }
-            if (again && retries.pause() && (inDoubt || !retries.interrupted())) {
+            boolean waits = reason == Reason.ACTIVE && !inDoubt && !haunted;
+            if (again && (waits ? retries.pauseUntil(waitUntil) : retries.pause()) && (inDoubt || !retries.interrupted())) {
                 if (inDoubt) {
                     retries.shield();
                 }
@@ -175,8 +179,9 @@ final class Execution<E extends Exception> {
                 haunted = false;
                 return close(open, connection, started);
             } catch (Throwable failure) {
-                // What the effect met may be of another server: ours is asked.
-                lost = Retries.isClosed(connection) || (Retries.isLost(Retries.sqlState(failure)) && !connection.isValid(VALID_S));
+                boolean told = Retries.isLost(Retries.sqlState(failure));
+                // What the effect met may be of another server: ours is asked. One that was given back is closed to us, and that says nothing.
+                lost = ended ? told : Retries.isClosed(connection) || (told && !connection.isValid(VALID_S));
                 throw failure;
             }
         }
@@ -186,6 +191,7 @@ final class Execution<E extends Exception> {
         FinalFailureException failed = null;
         Doubt doubt = null;
         Answer given;
+        boolean decided = decidedFailure != null || decidedDoubt != null;
         try {
             if (decidedFailure != null) {
                 throw decidedFailure;
@@ -209,10 +215,12 @@ final class Execution<E extends Exception> {
             effectFailed = true;
             throw failure;
         }
-        if (open.doomed()) {
+        boolean back = failed != null || doubt != null;
+        boolean travels = open.commitTravels();
+        if (open.doomed() || (back && !decided && !travels)) {
             decidedFailure = failed;
             decidedDoubt = doubt;
-            if (failed == null && doubt == null) {
+            if (!back || decided) {
                 throw Reason.SWALLOWED.exception("the effect went on after a part of it had marked the transaction as rollback-only; nothing was committed",
                     null, null, null);
             }
@@ -220,24 +228,57 @@ final class Execution<E extends Exception> {
         }
         // From here to COMMIT's answer an interrupt would cut the effect off from its outcome.
         retries.shield();
-        boolean travels = open.commitTravels();
+        if (back) {
+            Sql.back(connection);
+        }
         if (doubt != null) {
             commitSent = travels;
             Sql.doubt(connection, name, started, doubt.status(), travels);
-            commitSent = true;
-            open.commit();
+            commit(open);
             commitSent = false;
             throw doubt;
         }
         commitSent = travels;
-        Answer answer = given.stored(Sql.finish(connection, name, started, given, failed != null, failed != null, travels), started.traceparent());
-        commitSent = true;
-        open.commit();
+        Answer answer = given.stored(store(connection, started, given, failed != null, travels), started.traceparent());
+        commit(open);
         if (failed != null) {
             commitSent = false;
             throw new Recorded(Reason.FINAL_FAILURE.exception(null, null, new Stored(answer.status(), answer.traceparent()), answer));
         }
         return answer;
+    }
+
+    private void commit(Transactions.Open open) throws SQLException {
+        commitSent = true;
+        try {
+            open.commit();
+        } catch (Throwable failure) {
+            ended = true;
+            if (!open.committing()) {
+                commitSent = false;
+                effectFailed = true;
+            }
+            throw failure;
+        }
+    }
+
+    /** Finish. Returns the body of the answer, also where that is too large to be kept. */
+    private byte[] store(Connection connection, Sql.Started started, Answer given, boolean failed, boolean travels) throws SQLException {
+        if (once.keeps(given)) {
+            if (!once.keepsLess() || !given.mayBeTooLarge()) {
+                return Sql.finish(connection, name, started, given, failed, travels);
+            }
+            try {
+                return Sql.trial(connection, name, started, given, failed);
+            } catch (SQLException refused) {
+                if (Reason.ofSqlState(refused.getSQLState()) != Reason.TOO_LARGE) {
+                    throw refused;
+                }
+                Sql.untried(connection); // the scope keeps less than this door
+            }
+        }
+        Sql.finish(connection, name, started, given.tooLarge(), failed, travels);
+        return given.body();
     }
 
     /** See decidedFailure. */

@@ -22,6 +22,7 @@ import javax.sql.DataSource;
  */
 public final class Once {
     private static final Duration DEADLINE = Duration.ofSeconds(30);
+    private static final int ALL = -1;
 
     final Transactions transactions;
     final Observer observer;
@@ -30,8 +31,10 @@ public final class Once {
     final int isolation;
     final String traceparent;
     private final String tenant;
+    private final int keptMax;
 
-    private Once(Transactions transactions, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent) {
+    private Once(Transactions transactions, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent,
+                 int keptMax) {
         this.transactions = Objects.requireNonNull(transactions);
         this.observer = Objects.requireNonNull(observer);
         this.deadline = deadline;
@@ -39,6 +42,7 @@ public final class Once {
         this.isolation = isolation;
         this.tenant = Objects.requireNonNull(tenant);
         this.traceparent = traceparent;
+        this.keptMax = keptMax;
     }
 
     /**
@@ -59,7 +63,7 @@ public final class Once {
      * @return with a deadline of 30 s, no wait, the tenant {@code ''}
      */
     public static Once over(Transactions transactions, Observer observer) {
-        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, "", null);
+        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, "", null, ALL);
     }
 
     /**
@@ -69,7 +73,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once tenant(String name) {
-        return new Once(transactions, observer, deadline, wait, isolation, name, traceparent);
+        return new Once(transactions, observer, deadline, wait, isolation, name, traceparent, keptMax);
     }
 
     /**
@@ -79,7 +83,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once deadline(Duration limit) {
-        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent);
+        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent, keptMax);
     }
 
     /**
@@ -89,7 +93,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once waiting(Duration limit) {
-        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent);
+        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent, keptMax);
     }
 
     /**
@@ -99,7 +103,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once isolation(int level) {
-        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent);
+        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent, keptMax);
     }
 
     /**
@@ -109,7 +113,31 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once traceparent(String value) {
-        return new Once(transactions, observer, deadline, wait, isolation, tenant, value);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, value, keptMax);
+    }
+
+    /**
+     * With a limit to what is kept of an answer: for a door that passes the answer on by itself, as a middleware does. A larger
+     * one, and one that its scope does not allow, is remembered as done, without its body and its headers: its result type is
+     * {@link Answer#TOO_LARGE}. Else an answer that the scope does not allow is an error, and nothing is done.
+     *
+     * @param bytes of the largest body that is kept
+     * @return another one, over the same transactions
+     */
+    public Once keeping(int bytes) {
+        if (bytes < 0) {
+            throw new IllegalArgumentException("a limit is not negative");
+        }
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, bytes);
+    }
+
+    /** Is a scope's own limit no error? */
+    boolean keepsLess() {
+        return keptMax != ALL;
+    }
+
+    boolean keeps(Answer answer) {
+        return keptMax == ALL || !answer.isLargerThan(keptMax);
     }
 
     /**
@@ -178,7 +206,8 @@ public final class Once {
     /**
      * Runs work that is elsewhere (a payment provider, a tool of an agent) at most once: claim, the work under a lease
      * that renews itself, complete. Work that throws leaves the intent in doubt, but for
-     * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run).
+     * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run). So does an attempt that fell silent,
+     * because nobody knows whether it did the work.
      *
      * @param scope what the key names an intent of
      * @param key the intent's
@@ -188,30 +217,34 @@ public final class Once {
      * @throws Exception what the work threw
      */
     public Answer effect(String scope, String key, Request request, Callable<Answer> work) throws Exception {
-        try (Claim claim = claim(scope, key, request)) {
+        try (Claim claim = claim(scope, key, request, Claim.Options.DEFAULT.takeover(false))) {
             if (!claim.mine()) {
                 return claim.outcome();
             }
+            Answer answer;
             try {
-                Answer answer = Objects.requireNonNull(work.call(), "the work must return an answer");
-                claim.complete(answer);
-                return answer;
-            } catch (FinalFailureException failure) {
-                if (failure.declared) {
-                    claim.fail(failure.answer());
-                } else {
-                    claim.doubt("work_failed", null);
-                }
-                throw failure;
-            } catch (NothingDone nothing) {
-                claim.retryable("nothing_done", null);
-                throw nothing;
-            } catch (LeaseLostException lost) {
-                throw lost;
+                answer = Objects.requireNonNull(work.call(), "the work must return an answer");
             } catch (Exception failure) {
-                claim.doubt("work_failed", failure.getClass().getName());
+                report(claim, failure);
                 throw failure;
             }
+            claim.complete(answer);
+            return answer;
+        }
+    }
+
+    private static void report(Claim claim, Exception failure) {
+        try {
+            if (failure instanceof NothingDone) {
+                claim.retryable("nothing_done", null);
+            } else if (failure instanceof FinalFailureException known && known.declared) {
+                claim.fail(known.answer());
+            } else {
+                claim.doubt("work_failed", failure.getClass().getName());
+            }
+        } catch (OnceException unreported) {
+            unreported.addSuppressed(failure);
+            throw unreported;
         }
     }
 

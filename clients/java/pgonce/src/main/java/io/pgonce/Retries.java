@@ -24,16 +24,26 @@ final class Retries {
         return deadlineNs - System.nanoTime() <= 0;
     }
 
-    /**
-     * Exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter"). False: the deadline passes first.
-     * An interrupt ends the pause, and is kept: see {@link #interrupted()}.
-     */
+    /** A pause before another attempt. False: the deadline passes first. */
     boolean pause() {
+        long pauseMs = nextMs();
+        return (deadlineNs - System.nanoTime()) / 1_000_000 > pauseMs && sleep(pauseMs);
+    }
+
+    /** A pause of a duplicate that waits for a running attempt until then, of System.nanoTime(): no longer, and whatever the deadline. */
+    boolean pauseUntil(long endNs) {
+        long leftNs = endNs - System.nanoTime();
+        return leftNs > 0 && sleep(Math.min(nextMs(), (leftNs + 999_999) / 1_000_000));
+    }
+
+    /** Exponential, capped, full jitter (Brooker, "Exponential Backoff And Jitter"). */
+    private long nextMs() {
         long ceiling = Math.min(MAX_MS, FIRST_MS << Math.min(tries++, 20));
-        long pauseMs = ThreadLocalRandom.current().nextLong(ceiling + 1);
-        if ((deadlineNs - System.nanoTime()) / 1_000_000 <= pauseMs) {
-            return false;
-        }
+        return ThreadLocalRandom.current().nextLong(ceiling + 1);
+    }
+
+    /** An interrupt ends it, and is kept: see {@link #interrupted()}. */
+    private boolean sleep(long pauseMs) {
         try {
             Thread.sleep(pauseMs);
         } catch (InterruptedException stop) {

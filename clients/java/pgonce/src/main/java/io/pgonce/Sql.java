@@ -5,6 +5,7 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.sql.Statement;
 import java.util.UUID;
 
 /** The calls of the contract: their text, their parameters, their results. Decides nothing. */
@@ -21,7 +22,10 @@ final class Sql {
         + "response_status => ?::integer, response_text => ?::text, response_json => ?::jsonb, response_body => ?::bytea, "
         + "response_headers => ?::jsonb, result_type => ?::text, result_id => ?::text, state => ?::text, error_code => ?::text, "
         + "error_message => ?::text, tenant => ?::text, traceparent => ?::text)";
-    private static final String BACK = "ROLLBACK TO SAVEPOINT pgonce; ";
+    private static final String BACK = "ROLLBACK TO SAVEPOINT pgonce";
+    private static final String SAVE = "SAVEPOINT pgonce_store; ";
+    private static final String UNSAVE = "ROLLBACK TO SAVEPOINT pgonce_store";
+    private static final String NO_SUCH_SAVEPOINT = "3B001";
     private static final String COMMIT = "; COMMIT";
     private static final String DOUBT = "SELECT once.fail(?::text, ?::text, (once.claim(?::text, ?::text, ?::bytea, tenant => ?::text, "
         + "traceparent => ?::text)).fence, NULL, 'service_failed', 'the service does not know whether the effect happened', "
@@ -106,10 +110,40 @@ final class Sql {
         return new Started(replay, replay ? answer(row) : null, fingerprint, row.getString("traceparent"));
     }
 
-    /** Returns the body as it is stored. final_: the effect is taken back to the savepoint first. */
-    static byte[] finish(Connection connection, Name name, Started started, Answer answer, boolean back, boolean failed, boolean commit)
-        throws SQLException {
-        String text = (back ? BACK : "") + FINISH + (commit ? COMMIT : "");
+    /** Takes the effect back. Alone: with autosave the driver puts a savepoint of its own before a statement of several parts, which may have failed. */
+    static void back(Connection connection) throws SQLException {
+        command(connection, BACK);
+    }
+
+    /** Takes back what trial has tried. */
+    static void untried(Connection connection) throws SQLException {
+        try {
+            command(connection, UNSAVE);
+        } catch (SQLException done) {
+            // With autosave the driver has rolled back by itself, to before that savepoint. In any other transaction finish is refused (P4012).
+            if (!NO_SUCH_SAVEPOINT.equals(done.getSQLState())) {
+                throw done;
+            }
+        }
+    }
+
+    private static void command(Connection connection, String text) throws SQLException {
+        try (Statement statement = connection.createStatement()) {
+            statement.execute(text);
+        }
+    }
+
+    /** A finish that can be taken back. COMMIT does not travel with it: with preferQueryMode=simple it would come after an error, too. */
+    static byte[] trial(Connection connection, Name name, Started started, Answer answer, boolean failed) throws SQLException {
+        return finish(connection, SAVE + FINISH, name, started, answer, failed);
+    }
+
+    /** Returns the body as it is stored. */
+    static byte[] finish(Connection connection, Name name, Started started, Answer answer, boolean failed, boolean commit) throws SQLException {
+        return finish(connection, FINISH + (commit ? COMMIT : ""), name, started, answer, failed);
+    }
+
+    private static byte[] finish(Connection connection, String text, Name name, Started started, Answer answer, boolean failed) throws SQLException {
         try (PreparedStatement statement = connection.prepareStatement(text)) {
             setAll(statement, 1, name.scope, name.key);
             statement.setBytes(3, started.fingerprint);
@@ -121,7 +155,7 @@ final class Sql {
     }
 
     static void doubt(Connection connection, Name name, Started started, int status, boolean commit) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(BACK + DOUBT + (commit ? COMMIT : ""))) {
+        try (PreparedStatement statement = connection.prepareStatement(DOUBT + (commit ? COMMIT : ""))) {
             setAll(statement, 1, name.scope, name.key, name.scope, name.key);
             statement.setBytes(5, started.fingerprint);
             setAll(statement, 6, name.tenant, started.traceparent, status == 0 ? null : status, name.tenant);

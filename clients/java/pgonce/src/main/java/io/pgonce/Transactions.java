@@ -53,6 +53,15 @@ public interface Transactions {
          */
         void commit() throws SQLException;
 
+        /**
+         * Has {@link #commit()}, which has thrown, come so far as COMMIT?
+         *
+         * @return false where work of the framework's before it has failed, so that nothing was committed for certain
+         */
+        default boolean committing() {
+            return true;
+        }
+
         /** ROLLBACK where it was not committed, and gives the connection back. Never throws. */
         @Override
         void close();

@@ -199,7 +199,7 @@ public final class Tx {
          */
         public Answer finish(Answer answer) {
             try {
-                return answer.stored(Sql.finish(connection, name, started, answer, false, false, false), started.traceparent());
+                return answer.stored(Sql.finish(connection, name, started, answer, false, false), started.traceparent());
             } catch (SQLException failure) {
                 throw failed(failure);
             }

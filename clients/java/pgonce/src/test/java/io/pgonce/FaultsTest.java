@@ -20,6 +20,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -166,6 +167,107 @@ class FaultsTest {
         assertFalse(answer.replayed());
         assertEquals(2, runs.get());
         assertEquals(1, server.count(key));
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"lose_request", "lose_answer", "lose_connection_after"})
+    void aConnectionLostWhileATooLargeAnswerIsMadeSmallerIsOneEffect(String how) throws Exception {
+        server.rows("SELECT once.set_scope('kept-8192', response_bytes_max => 8192)");
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            String key = newKey();
+            int rule = forwarder.lose(how, "ROLLBACK TO SAVEPOINT pgonce_store").get("rule").asInt();
+            Once once = Once.over(Server.plain(server.url("127.0.0.1", forwarder.port()))).keeping(1 << 20);
+            Effect<SQLException> effect = tx -> {
+                insert(tx, key);
+                return Answer.of(201).bytes(new byte[8193]);
+            };
+            Answer first = once.run("kept-8192", key, REQUEST, effect);
+            assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
+            // It was rolled back with its connection, and made anew.
+            assertEquals(8193, first.body().length);
+            Answer again = once.run("kept-8192", key, REQUEST, effect);
+            assertTrue(again.replayed());
+            assertEquals(Answer.TOO_LARGE, again.resultType());
+            assertEquals(201, again.status());
+            assertEquals(1, server.count(key));
+        }
+    }
+
+    @Test
+    void whatIsKeptOfATextOrOfJsonIsDecidedByItsBytes() throws Exception {
+        server.rows("SELECT once.set_scope('kept-8192', response_bytes_max => 8192)");
+        Once once = Once.over(direct).keeping(1 << 20);
+        // As text 8190 bytes; as jsonb, with a space after each comma, more.
+        String json = "[" + "1,".repeat(4094) + "1]";
+        // 4097 characters of two bytes.
+        String text = "\u00fc".repeat(4097);
+        for (Answer large : List.of(Answer.of(201).json(json), Answer.of(201).text(text))) {
+            String key = newKey();
+            Answer first = once.run("kept-8192", key, REQUEST, tx -> large);
+            assertEquals(large.bodyText(), first.bodyText());
+            assertEquals(Answer.TOO_LARGE, once.run("kept-8192", key, REQUEST, tx -> large).resultType());
+        }
+        String key = newKey();
+        assertEquals(json, once.run("kept-8192", key, REQUEST, tx -> Answer.of(201).text(json)).bodyText());
+        assertEquals(json, once.run("kept-8192", key, REQUEST, tx -> Answer.of(201)).bodyText());
+        assertEquals("too_large", assertThrows(OnceException.class,
+            () -> Once.over(direct).run("kept-8192", newKey(), REQUEST, tx -> Answer.of(201).text(text))).code());
+    }
+
+    /** What an application may have set on its driver. */
+    @ParameterizedTest
+    @ValueSource(strings = {"autosave=always", "autosave=conservative", "preferQueryMode=simple",
+        "preferQueryMode=extendedForPrepared", "prepareThreshold=0", "prepareThreshold=1", "defaultRowFetchSize=1", "binaryTransfer=false",
+        "reWriteBatchedInserts=true"})
+    void theDriversSettingsChangeNothing(String settings) throws Exception {
+        server.rows("SELECT once.set_scope('kept-8192', response_bytes_max => 8192)");
+        try (HikariDataSource pool = Server.pool(server.url() + "&" + settings, 1)) {
+            Once once = Once.over(pool).keeping(1 << 20);
+            for (int i = 0; i < 3; i++) {
+                String key = newKey();
+                assertFalse(place(once, key).replayed());
+                assertTrue(place(once, key).replayed());
+                assertEquals(1, server.count(key));
+                String large = newKey();
+                for (boolean replayed : new boolean[] {false, true}) {
+                    assertEquals(replayed, once.run("kept-8192", large, REQUEST, tx -> {
+                        insert(tx, large);
+                        return Answer.of(201).bytes(new byte[8193]);
+                    }).replayed());
+                }
+                assertEquals(1, server.count(large));
+                String failed = newKey();
+                for (int j = 0; j < 2; j++) {
+                    assertThrows(FinalFailureException.class, () -> once.run("orders", failed, REQUEST, tx -> {
+                        insert(tx, failed);
+                        try (Statement statement = tx.connection().createStatement()) {
+                            statement.execute("SELECT 1/0");
+                        } catch (SQLException noticed) {
+                            throw Answer.of(422).failure("refused", null);
+                        }
+                        return Answer.of(201);
+                    }));
+                }
+                assertEquals(0, server.count(failed));
+                String swallowed = newKey();
+                Effect<SQLException> careless = tx -> {
+                    insert(tx, swallowed);
+                    try (Statement statement = tx.connection().createStatement()) {
+                        statement.execute("SELECT 1/0");
+                    } catch (SQLException ignored) {
+                        return Answer.of(201);
+                    }
+                    return Answer.of(500);
+                };
+                if (settings.startsWith("autosave=always")) {
+                    once.run("orders", swallowed, REQUEST, careless); // the driver itself has rolled back to before that statement
+                    assertEquals(1, server.count(swallowed));
+                } else {
+                    assertEquals("swallowed", assertThrows(OnceException.class, () -> once.run("orders", swallowed, REQUEST, careless)).code());
+                    assertEquals(0, server.count(swallowed));
+                }
+            }
+        }
     }
 
     @Test
@@ -454,6 +556,40 @@ class FaultsTest {
     }
 
     @Test
+    void aDuplicateWaitsForAsLongAsItIsTold() throws Exception {
+        String key = newKey();
+        AtomicInteger asked = new AtomicInteger();
+        DataSource counting = (DataSource) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {DataSource.class}, (proxy, method, given) -> {
+            asked.incrementAndGet();
+            return method.invoke(direct, given);
+        });
+        try (Connection other = direct.getConnection()) {
+            other.setAutoCommit(false);
+            Tx running = Once.over(direct).in(other);
+            Tx.Intent intent = running.start("orders", key, REQUEST);
+            // The deadline is for what goes wrong, and no end of the wait.
+            Once waiting = Once.over(counting).deadline(Duration.ofMillis(1)).waiting(PATIENCE);
+            CompletableFuture<Answer> duplicate = CompletableFuture.supplyAsync(() -> waiting.run("orders", key, REQUEST, tx -> Answer.of(500)));
+            while (asked.get() < 3 && !duplicate.isDone()) {
+                Thread.onSpinWait();
+            }
+            intent.finish(Answer.of(201).text("placed"));
+            running.commit();
+            Answer answer = duplicate.get(PATIENCE.toSeconds(), TimeUnit.SECONDS);
+            assertTrue(answer.replayed());
+            assertEquals("placed", answer.bodyText());
+        }
+        try (Connection other = direct.getConnection()) {
+            other.setAutoCommit(false);
+            String never = newKey();
+            Once.over(direct).in(other).start("orders", never, REQUEST);
+            long began = System.nanoTime();
+            assertThrows(ActiveException.class, () -> place(Once.over(direct).waiting(Duration.ofMillis(100)), never));
+            assertTrue(System.nanoTime() - began >= Duration.ofMillis(100).toNanos());
+        }
+    }
+
+    @Test
     void aLeaseRenewsItselfAndWhereItIsLostTheWorkIsInterrupted() throws Exception {
         String key = newKey();
         Once once = Once.over(direct);
@@ -540,6 +676,68 @@ class FaultsTest {
         String unreported = newKey();
         once.claim("pay", unreported, REQUEST).close();
         assertThrows(InDoubtException.class, () -> once.claim("pay", unreported, REQUEST));
+    }
+
+    /** As after SIGKILL: its work may have been done. */
+    @Test
+    void workWhoseLastAttemptFellSilentIsInDoubtAndNotDoneAgain() throws Exception {
+        String key = newKey();
+        Once once = Once.over(direct);
+        once.claim("pay", key, REQUEST, new Claim.Options(Duration.ofMillis(20), null, null, true, false));
+        await("SELECT lease_until < clock_timestamp() FROM once.peek('pay', '" + key + "')");
+        AtomicInteger runs = new AtomicInteger();
+        assertThrows(InDoubtException.class, () -> once.effect("pay", key, REQUEST, () -> Answer.of(200 + runs.incrementAndGet())));
+        assertEquals(0, runs.get());
+    }
+
+    @Test
+    void theFirstAnswerOfWorkHasTheBytesOfEachReplay() throws Exception {
+        Once once = Once.over(direct);
+        String key = newKey();
+        Answer first = once.effect("pay", key, REQUEST, () -> Answer.of(201).json("{\"b\":1,\"a\":[1,2]}"));
+        assertEquals(first.bodyText(), once.effect("pay", key, REQUEST, () -> Answer.of(500)).bodyText());
+        String failed = newKey();
+        List<String> told = new ArrayList<>();
+        for (int i = 0; i < 2; i++) {
+            told.add(assertThrows(FinalFailureException.class, () -> once.effect("pay", failed, REQUEST, () -> {
+                throw Answer.of(402).json("{\"b\":1,\"a\":[1,2]}").failure("declined", null);
+            })).answer().bodyText());
+        }
+        assertEquals(told.get(0), told.get(1));
+    }
+
+    @Test
+    void workThatIsDoneIsNeverReportedAsAnythingElse() throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            String key = newKey();
+            DataSource lossy = Server.plain(server.url("127.0.0.1", forwarder.port()));
+            AtomicInteger left = new AtomicInteger(Integer.MAX_VALUE);
+            DataSource away = (DataSource) Proxy.newProxyInstance(getClass().getClassLoader(), new Class<?>[] {DataSource.class}, (proxy, method, given) -> {
+                if (left.getAndDecrement() <= 0) {
+                    throw new SQLException("away", "08001");
+                }
+                return method.invoke(lossy, given);
+            });
+            Once once = Once.over(away).deadline(Duration.ofMillis(500));
+            UnavailableException unknown = assertThrows(UnavailableException.class, () -> once.effect("pay", key, REQUEST, () -> {
+                forwarder.lose("lose_answer", "COMMIT");
+                left.set(1);
+                return Answer.of(201).text("charged");
+            }));
+            assertTrue(unknown.outcomeUnknown());
+            left.set(Integer.MAX_VALUE);
+            assertEquals("charged", once.effect("pay", key, REQUEST, () -> Answer.of(500)).bodyText());
+        }
+    }
+
+    @Test
+    void aFailureOfWorkThatCannotBeReportedIsToldBesides() throws Exception {
+        String key = newKey();
+        LeaseLostException lost = assertThrows(LeaseLostException.class, () -> Once.over(direct).effect("pay", key, REQUEST, () -> {
+            server.rows("UPDATE once.intent SET fence = fence + 1 WHERE key = '" + key + "'");
+            throw new IllegalArgumentException("of the work");
+        }));
+        assertEquals("of the work", lost.getSuppressed()[0].getMessage());
     }
 
     @Test

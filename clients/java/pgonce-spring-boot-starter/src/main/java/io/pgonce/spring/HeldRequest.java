@@ -63,6 +63,11 @@ final class HeldRequest extends HttpServletRequestWrapper {
         };
     }
 
+    static boolean isForm(HttpServletRequest request) {
+        String type = request.getContentType();
+        return type != null && type.regionMatches(true, 0, "application/x-www-form-urlencoded", 0, 33);
+    }
+
     private Charset charset() {
         return getCharacterEncoding() == null ? StandardCharsets.UTF_8 : Charset.forName(getCharacterEncoding());
     }
@@ -77,8 +82,7 @@ final class HeldRequest extends HttpServletRequestWrapper {
     public Map<String, String[]> getParameterMap() {
         if (parameters == null) {
             Map<String, String[]> all = new LinkedHashMap<>(super.getParameterMap());
-            String type = getContentType();
-            if (type != null && type.regionMatches(true, 0, "application/x-www-form-urlencoded", 0, 33)) {
+            if (isForm(this)) {
                 for (String pair : new String(body, StandardCharsets.ISO_8859_1).split("&")) {
                     int equals = pair.indexOf('=');
                     String name = URLDecoder.decode(equals < 0 ? pair : pair.substring(0, equals), charset());

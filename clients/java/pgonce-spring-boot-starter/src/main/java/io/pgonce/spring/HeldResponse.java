@@ -19,11 +19,13 @@ import org.springframework.http.HttpStatus;
 
 /** An answer that is held until it is stored: its body here, its headers on the response, which can be put back. */
 final class HeldResponse extends HttpServletResponseWrapper {
+    static final String TOO_LARGE = "an answer of more than 64 MB cannot be held until it is stored: refer to it instead";
     private static final int HELD_MAX = 64 << 20;
     private final ByteArrayOutputStream body = new ByteArrayOutputStream();
     private final List<Answer.Header> before = new ArrayList<>();
     private final int statusBefore;
     private String effect;
+    private boolean cutOff;
     private ServletOutputStream stream;
     private PrintWriter writer;
 
@@ -44,14 +46,16 @@ final class HeldResponse extends HttpServletResponseWrapper {
         real().reset();
         real().setStatus(statusBefore);
         before.forEach(each -> real().addHeader(each.name(), each.value()));
-        body.reset();
+        resetBuffer();
         effect = null;
-        stream = null;
-        writer = null;
     }
 
     String effect() {
         return effect;
+    }
+
+    boolean isCutOff() {
+        return cutOff;
     }
 
     byte[] bytes() {
@@ -151,6 +155,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
     @Override
     public void resetBuffer() {
         body.reset();
+        cutOff = false;
         stream = null;
         writer = null;
     }
@@ -173,7 +178,8 @@ final class HeldResponse extends HttpServletResponseWrapper {
                 @Override
                 public void write(byte[] bytes, int from, int length) {
                     if (body.size() > HELD_MAX - length) {
-                        throw new IllegalStateException("an answer of more than 64 MB cannot be held until it is stored: refer to it instead");
+                        cutOff = true; // the handler may go on as if nothing were missing
+                        throw new IllegalStateException(TOO_LARGE);
                     }
                     body.write(bytes, from, length);
                 }

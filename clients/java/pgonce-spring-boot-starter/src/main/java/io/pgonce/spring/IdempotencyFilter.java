@@ -139,6 +139,10 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
             problem(response, Problem.BODY_TOO_LARGE, null, null);
             return;
         }
+        if (body.length == 0 && (request.getContentLengthLong() > 0 || (request.getHeader("Transfer-Encoding") != null && HeldRequest.isForm(request)))) {
+            throw new IllegalStateException("the body of this request was read before, as by getParameter in a filter: another request with its key "
+                + "could not be told from it. Put that filter behind pgonce's, or send what it looks for (a CSRF token) in a header");
+        }
         guard(wanted, key, tenant, new HeldRequest(request, body), body, response, chain);
     }
 
@@ -153,9 +157,10 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
         String type = request.getHeader("Content-Type");
         HeldResponse held = new HeldResponse(response);
         boolean[] ran = new boolean[1];
+        Answer stored; // null: what is held is sent
         try {
-            Answer answer = once.tenant(tenant).waiting(Duration.ofMillis(wanted.waitMs())).traceparent(request.getHeader("traceparent"))
-                .<Exception>run(placeholders.resolveStringValue(wanted.value()), key,
+            Answer answer = once.tenant(tenant).waiting(Duration.ofMillis(wanted.waitMs())).keeping(wanted.responseMax())
+                .traceparent(request.getHeader("traceparent")).<Exception>run(placeholders.resolveStringValue(wanted.value()), key,
                     Request.http(request.getMethod(), target(request), type, body, wanted.canonicalJson()), tx -> {
                         if (ran[0]) {
                             held.putBack();
@@ -164,19 +169,11 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
                         chain.doFilter(request, held);
                         return ending(wanted, held);
                     });
-            if (answer.replayed()) {
-                replay(held, answer);
-            } else {
-                held.send();
-            }
+            stored = answer.replayed() ? answer : null;
         } catch (Released | Doubt passedOn) {
-            held.send();
+            stored = null;
         } catch (FinalFailureException failure) {
-            if (failure.answer().replayed()) {
-                replay(held, failure.answer());
-            } else {
-                held.send();
-            }
+            stored = failure.answer().replayed() ? failure.answer() : null;
         } catch (OnceException failure) {
             Problem problem = Problem.of(failure);
             held.putBack();
@@ -184,11 +181,17 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
                 throw failure;
             }
             problem(response, problem, Problem.more(failure, type), failure.traceparent());
+            return;
         } catch (ServletException | IOException | RuntimeException failure) {
             held.putBack(); // the error page is the framework's
             throw failure;
         } catch (Exception failure) {
             throw new ServletException(failure);
+        }
+        if (stored != null) {
+            replay(held, stored);
+        } else {
+            held.send();
         }
     }
 
@@ -199,13 +202,10 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
         if (type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17)) {
             throw new IllegalStateException("a stream of events has no end that could be stored: it cannot be @Idempotent");
         }
-        byte[] body = held.bytes();
-        Answer answer = Answer.of(status);
-        if (body.length > wanted.responseMax()) {
-            answer = answer.result(Ending.TOO_LARGE, null);
-        } else {
-            answer = answer.headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(body);
+        if (held.isCutOff()) {
+            throw new IllegalStateException(HeldResponse.TOO_LARGE);
         }
+        Answer answer = Answer.of(status).headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(held.bytes());
         return switch (Ending.of(status, held.effect())) {
             case STORED -> answer;
             case FAILED -> throw answer.failure("refused", null);
@@ -217,7 +217,7 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
     private static void replay(HeldResponse held, Answer answer) throws IOException {
         held.putBack();
         HttpServletResponse response = (HttpServletResponse) held.getResponse();
-        if (Ending.TOO_LARGE.equals(answer.resultType())) {
+        if (Answer.TOO_LARGE.equals(answer.resultType())) {
             problem(response, Problem.TOO_LARGE, null, answer.traceparent());
             return;
         } else if (answer.status() < 200) {

@@ -46,7 +46,7 @@ public @interface Idempotent {
     int bodyMax() default 16 << 20;
 
     /**
-     * The largest answer that is kept; a larger one is sent, and remembered as done.
+     * The largest answer that is kept; a larger one, and one that the scope does not allow, is sent, and remembered as done.
      *
      * @return bytes
      */

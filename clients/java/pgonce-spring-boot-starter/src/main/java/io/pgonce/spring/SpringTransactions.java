@@ -12,6 +12,7 @@ import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.TransactionException;
 import org.springframework.transaction.TransactionStatus;
 import org.springframework.transaction.support.DefaultTransactionDefinition;
+import org.springframework.transaction.support.TransactionSynchronization;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
 
 /**
@@ -73,6 +74,7 @@ public final class SpringTransactions implements Transactions {
     private final class Spring implements Open {
         private final TransactionStatus status;
         private final Connection connection;
+        private boolean committing = true;
 
         Spring(TransactionStatus status, Connection connection) {
             this.status = status;
@@ -103,6 +105,16 @@ public final class SpringTransactions implements Transactions {
 
         @Override
         public void commit() throws SQLException {
+            if (!commitTravels() && TransactionSynchronizationManager.isSynchronizationActive()) {
+                committing = false;
+                // Behind all others: where it is called, none of them has thrown.
+                TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {
+                    @Override
+                    public void beforeCommit(boolean readOnly) {
+                        committing = true;
+                    }
+                });
+            }
             try {
                 manager.commit(status);
             } catch (TransactionException failure) {
@@ -111,12 +123,17 @@ public final class SpringTransactions implements Transactions {
         }
 
         @Override
+        public boolean committing() {
+            return committing;
+        }
+
+        @Override
         public void close() {
             DataSourceUtils.releaseConnection(connection, source);
             if (!status.isCompleted()) {
                 try {
                     manager.rollback(status);
-                } catch (TransactionException lost) {
+                } catch (RuntimeException lost) {
                     // The transaction ends with its connection.
                     return;
                 }

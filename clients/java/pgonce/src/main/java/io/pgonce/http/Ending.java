@@ -16,8 +16,6 @@ public enum Ending {
 
     /** The header with which the service says what it knows. Clients never get it. */
     public static final String HEADER = "Once-Effect";
-    /** The result type of an answer that was too large to keep. */
-    public static final String TOO_LARGE = "once.too_large";
     /** By HTTP nothing was done, and the same request may well be answered otherwise soon. */
     private static final Set<Integer> REFUSALS = Set.of(307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429);
 

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce.spring;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.zaxxer.hikari.HikariDataSource;
+import io.pgonce.Answer;
+import io.pgonce.Doubt;
+import io.pgonce.FinalFailureException;
+import io.pgonce.InDoubtException;
+import io.pgonce.Observer;
+import io.pgonce.Once;
+import io.pgonce.Request;
+import io.pgonce.testing.Server;
+import jakarta.persistence.Entity;
+import jakarta.persistence.EntityManager;
+import jakarta.persistence.Id;
+import jakarta.servlet.Filter;
+import jakarta.servlet.http.HttpServletResponse;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.sql.SQLException;
+import java.time.Duration;
+import java.util.UUID;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
+import org.junit.jupiter.params.provider.ValueSource;
+import org.springframework.beans.factory.ObjectProvider;
+import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.boot.autoconfigure.domain.EntityScan;
+import org.springframework.boot.builder.SpringApplicationBuilder;
+import org.springframework.boot.web.servlet.FilterRegistrationBean;
+import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
+import org.springframework.context.annotation.Bean;
+import org.springframework.context.annotation.Configuration;
+import org.springframework.context.annotation.Import;
+import org.springframework.http.ResponseEntity;
+import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.jdbc.support.JdbcTransactionManager;
+import org.springframework.transaction.support.TransactionSynchronization;
+import org.springframework.transaction.support.TransactionSynchronizationManager;
+import org.springframework.web.bind.annotation.PostMapping;
+import org.springframework.web.bind.annotation.RequestBody;
+import org.springframework.web.bind.annotation.RequestHeader;
+import org.springframework.web.bind.annotation.RequestParam;
+import org.springframework.web.bind.annotation.RestController;
+
+/** What goes wrong around Spring's transactions and the filter: work that is held back until COMMIT, listeners that throw, COMMITs that fail. */
+class SpringFaultsTest {
+    private static final Request REQUEST = Request.text("x");
+    private static final Duration SOON = Duration.ofSeconds(3);
+    private static final HttpClient CLIENT = HttpClient.newHttpClient();
+    private static final AtomicInteger RUNS = new AtomicInteger();
+    private static Server server;
+    private static HikariDataSource pool;
+    private static ServletWebServerApplicationContext context;
+
+    @Entity(name = "kept")
+    static class Kept {
+        @Id
+        private String id;
+
+        protected Kept() {
+        }
+
+        Kept(String id) {
+            this.id = id;
+        }
+
+        String id() {
+            return id;
+        }
+    }
+
+    @RestController
+    static class Controller {
+        private final ObjectProvider<EntityManager> entities;
+
+        Controller(ObjectProvider<EntityManager> entities) {
+            this.entities = entities;
+        }
+
+        /** Refuses without an exception, so nothing dooms the transaction. */
+        @PostMapping("/refusals")
+        @Idempotent("refusals")
+        ResponseEntity<String> refuse(@RequestBody String id, @RequestHeader(name = "X-Unknown", defaultValue = "false") boolean unknown) {
+            entities.getObject().persist(new Kept(id));
+            RUNS.incrementAndGet();
+            return unknown ? ResponseEntity.status(500).header("Once-Effect", "unknown").body("who knows") : ResponseEntity.status(422).body("refused " + id);
+        }
+
+        @PostMapping("/forms")
+        @Idempotent("forms")
+        String form(@RequestParam String name) {
+            RUNS.incrementAndGet();
+            return "hello " + name;
+        }
+
+        /** More than can be held; and it goes on as if nothing had happened. */
+        @PostMapping("/endless")
+        @Idempotent(value = "endless", responseMax = 64 << 20)
+        void endless(@RequestBody String id, HttpServletResponse response) throws Exception {
+            entities.getObject().persist(new Kept(id));
+            byte[] piece = new byte[1 << 20];
+            for (int i = 0; i < 65; i++) {
+                try {
+                    response.getOutputStream().write(piece);
+                } catch (IllegalStateException full) {
+                    RUNS.incrementAndGet();
+                }
+            }
+        }
+    }
+
+    @Configuration(proxyBeanMethods = false)
+    @EnableAutoConfiguration
+    @EntityScan(basePackageClasses = SpringFaultsTest.class)
+    @Import(Controller.class)
+    static class Application {
+        /** As Spring Security's look for a CSRF token in a form. */
+        @Bean
+        FilterRegistrationBean<Filter> reader() {
+            FilterRegistrationBean<Filter> registration = new FilterRegistrationBean<>((request, response, chain) -> {
+                request.getParameter("_csrf");
+                chain.doFilter(request, response);
+            });
+            registration.setOrder(0);
+            return registration;
+        }
+    }
+
+    @BeforeAll
+    static void start() {
+        server = new Server();
+        server.rows("CREATE TABLE kept (id text PRIMARY KEY); CREATE TABLE late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)");
+        pool = Server.pool(server.url(), 4);
+        context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(
+            "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=off", "--pgonce.tenant=none",
+            "--spring.datasource.url=" + server.url(), "--spring.datasource.username=postgres",
+            "--spring.autoconfigure.exclude=org.springframework.boot.autoconfigure.security.servlet.SecurityAutoConfiguration,"
+                + "org.springframework.boot.autoconfigure.security.servlet.SecurityFilterAutoConfiguration,"
+                + "org.springframework.boot.autoconfigure.security.servlet.UserDetailsServiceAutoConfiguration");
+    }
+
+    @AfterAll
+    static void stop() {
+        context.close();
+        pool.close();
+        server.close();
+    }
+
+    @BeforeEach
+    void count() {
+        RUNS.set(0);
+    }
+
+    private static String newKey() {
+        return UUID.randomUUID().toString();
+    }
+
+    private static Once once(boolean jpa) {
+        return (jpa ? context.getBean(Once.class) : Once.over(new SpringTransactions(new JdbcTransactionManager(pool), pool), Observer.NONE)).deadline(SOON);
+    }
+
+    private static JdbcTemplate jdbc(boolean jpa) {
+        return jpa ? context.getBean(JdbcTemplate.class) : new JdbcTemplate(pool);
+    }
+
+    private static void register(TransactionSynchronization synchronization) {
+        TransactionSynchronizationManager.registerSynchronization(synchronization);
+    }
+
+    private static HttpResponse<String> send(String target, String key, String body, String... headers) throws Exception {
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + context.getWebServer().getPort() + target))
+            .POST(HttpRequest.BodyPublishers.ofString(body)).header("Idempotency-Key", key);
+        if (headers.length > 0) {
+            request.headers(headers);
+        }
+        return CLIENT.send(request.build(), HttpResponse.BodyHandlers.ofString());
+    }
+
+    private static Object one(String sql) {
+        return server.rows(sql).get(0).get(0);
+    }
+
+    @Test
+    void whatJpaHasNotSentYetIsTakenBackWithTheRest() throws Exception {
+        String refused = newKey();
+        HttpResponse<String> first = send("/refusals", refused, refused);
+        HttpResponse<String> second = send("/refusals", refused, refused);
+        assertEquals(422, first.statusCode());
+        assertEquals(first.body(), second.body());
+        assertEquals("true", second.headers().firstValue("Idempotency-Replayed").orElse(null));
+        assertEquals(1, RUNS.get());
+        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + refused + "'"));
+
+        String unknown = newKey();
+        assertEquals(500, send("/refusals", unknown, unknown, "X-Unknown", "true").statusCode());
+        assertEquals(409, send("/refusals", unknown, unknown, "X-Unknown", "true").statusCode());
+        assertEquals(2, RUNS.get());
+        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + unknown + "'"));
+        assertEquals("in_doubt", one("SELECT state::text FROM once.peek('refusals', '" + unknown + "')"));
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void whatWasPlannedForAfterCommitDoesNotHappenWhereTheEffectIsTakenBack(boolean jpa) {
+        AtomicInteger sent = new AtomicInteger();
+        TransactionSynchronization mail = new TransactionSynchronization() {
+            @Override
+            public void afterCommit() {
+                sent.incrementAndGet();
+            }
+        };
+        String refused = newKey();
+        for (int i = 0; i < 2; i++) {
+            FinalFailureException failure = assertThrows(FinalFailureException.class, () -> once(jpa).run("planned", refused, REQUEST, tx -> {
+                RUNS.incrementAndGet();
+                register(mail);
+                throw Answer.of(422).text("no funds").failure("no_funds", null);
+            }));
+            assertEquals("no funds", failure.answer().bodyText());
+        }
+        String unknown = newKey();
+        assertThrows(Doubt.class, () -> once(jpa).run("planned", unknown, REQUEST, tx -> {
+            RUNS.incrementAndGet();
+            register(mail);
+            throw new Doubt(500);
+        }));
+        assertThrows(InDoubtException.class, () -> once(jpa).run("planned", unknown, REQUEST, tx -> Answer.of(201)));
+        assertEquals(2, RUNS.get());
+        assertEquals(0, sent.get());
+        once(jpa).run("planned", newKey(), REQUEST, tx -> {
+            register(mail);
+            return Answer.of(201);
+        });
+        assertEquals(1, sent.get());
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void whatThrowsBeforeCommitIsTheApplicationsAndIsNotRunAgain(boolean jpa) {
+        String key = newKey();
+        IllegalArgumentException failure = assertThrows(IllegalArgumentException.class, () -> once(jpa).run("listened", key, REQUEST, tx -> {
+            RUNS.incrementAndGet();
+            jdbc(jpa).update("INSERT INTO kept VALUES (?)", key);
+            register(new TransactionSynchronization() {
+                @Override
+                public void beforeCommit(boolean readOnly) {
+                    throw new IllegalArgumentException("not so");
+                }
+            });
+            return Answer.of(201);
+        }));
+        assertEquals("not so", failure.getMessage());
+        assertEquals(1, RUNS.get());
+        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + key + "'"));
+        assertFalse(once(jpa).run("listened", key, REQUEST, tx -> Answer.of(201)).replayed());
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void whatThrowsAfterCommitDoesNotMakeItUndone(boolean jpa) {
+        String key = newKey();
+        Answer answer = once(jpa).run("listened", key, REQUEST, tx -> {
+            RUNS.incrementAndGet();
+            jdbc(jpa).update("INSERT INTO kept VALUES (?)", key);
+            register(new TransactionSynchronization() {
+                @Override
+                public void afterCommit() {
+                    throw new IllegalArgumentException("too late");
+                }
+            });
+            return Answer.of(201).text("made");
+        });
+        assertEquals("made", answer.bodyText());
+        assertEquals(1, RUNS.get());
+        assertEquals(1L, one("SELECT count(*) FROM kept WHERE id = '" + key + "'"));
+    }
+
+    @ParameterizedTest
+    @CsvSource({"false,false", "false,true", "true,false"})
+    void aConstraintThatFailsInCommitIsAnErrorAndNoDoubt(boolean jpa, boolean listened) {
+        String key = newKey();
+        Throwable failure = assertThrows(Exception.class, () -> once(jpa).run("late", key, REQUEST, tx -> {
+            RUNS.incrementAndGet();
+            jdbc(jpa).update("INSERT INTO late VALUES (1), (1)");
+            if (listened) {
+                register(new TransactionSynchronization() { });
+            }
+            return Answer.of(201);
+        }));
+        Throwable cause = failure;
+        while (cause.getCause() != null && !(cause instanceof SQLException sql && sql.getSQLState() != null)) {
+            cause = cause.getCause();
+        }
+        assertEquals("23505", ((SQLException) cause).getSQLState(), failure.toString());
+        assertEquals(1, RUNS.get());
+        assertFalse(once(jpa).run("late", key, REQUEST, tx -> Answer.of(201)).replayed());
+    }
+
+    @Test
+    void aReplayIsGivenAlsoWhereItsConnectionIsLostAtTheEnd() {
+        try (Server.Forwarder forwarder = server.forwarder(); HikariDataSource lossy = Server.pool(server.url("127.0.0.1", forwarder.port()), 2)) {
+            Once once = Once.over(new SpringTransactions(new JdbcTransactionManager(lossy), lossy), Observer.NONE).deadline(SOON);
+            String key = newKey();
+            once.run("replayed", key, REQUEST, tx -> Answer.of(201).text("made"));
+            int rule = forwarder.lose("lose_request", "ROLLBACK").get("rule").asInt();
+            Answer again = once.run("replayed", key, REQUEST, tx -> Answer.of(500));
+            assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
+            assertTrue(again.replayed());
+            assertEquals("made", again.bodyText());
+        }
+    }
+
+    /** Its fingerprint would be that of an empty body: another form would get this one's answer. */
+    @Test
+    void aBodyThatAFilterHasReadBeforeIsRefusedAndNothingRuns() throws Exception {
+        String key = newKey();
+        String form = "application/x-www-form-urlencoded";
+        assertEquals(500, send("/forms", key, "name=ann", "Content-Type", form).statusCode());
+        assertEquals(500, send("/forms", key, "name=bob", "Content-Type", form).statusCode());
+        assertEquals(0, RUNS.get());
+        assertEquals(422, send("/refusals", key, "a text is left alone", "Content-Type", "text/plain").statusCode());
+    }
+
+    @Test
+    void anAnswerThatIsCutOffIsNeverStoredAlsoWhereTheHandlerGoesOn() throws Exception {
+        String key = newKey();
+        assertEquals(500, send("/endless", key, key, "Content-Type", "text/plain").statusCode());
+        assertEquals(1, RUNS.get());
+        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + key + "'"));
+        assertEquals(0L, one("SELECT count(*) FROM once.intent WHERE scope = 'endless'"));
+    }
+}
