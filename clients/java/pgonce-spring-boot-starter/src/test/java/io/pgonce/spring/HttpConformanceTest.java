@@ -211,7 +211,8 @@ class HttpConformanceTest {
         return running;
     }
 
-    private Stream<DynamicTest> http(Door door) {
+    private Stream<DynamicTest> http(String name) {
+        Door door = door(name);
         return Cases.of("http.json", "java").stream().map(each -> DynamicTest.dynamicTest(each.get("name").asText(), () -> {
             forget();
             Running running = begin(door, each);
@@ -220,7 +221,7 @@ class HttpConformanceTest {
             }
             finish(running);
             Cases.passed(door.name, "http/" + each.get("name").asText());
-        }));
+        })).onClose(door.context::close);
     }
 
     /** Both doors run the same cases in one database. */
@@ -241,36 +242,33 @@ class HttpConformanceTest {
 
     @TestFactory
     Stream<DynamicTest> throughSpringWithJdbc() {
-        Door door = door("java-spring");
-        return http(door).onClose(door.context::close);
+        return http("java-spring");
     }
 
     @TestFactory
     Stream<DynamicTest> throughSpringWithJpa() {
-        Door door = door("java-spring-jpa");
-        return http(door).onClose(door.context::close);
+        return http("java-spring-jpa");
     }
 
-    private Stream<DynamicTest> sql(Door door) {
+    private Stream<DynamicTest> sql(String name) {
+        Door door = door(name);
         return Cases.of("sql.json", "java").stream().map(each -> DynamicTest.dynamicTest(each.get("name").asText(), () -> {
             server.rows("TRUNCATE once.intent, once.outbox, effect");
             try (SqlCase running = new SqlCase(server, door.once(), door.context.getBean(DataSource.class), each)) {
                 running.run();
             }
             Cases.passed(door.name, "sql/" + each.get("name").asText());
-        }));
+        })).onClose(door.context::close);
     }
 
     @TestFactory
     Stream<DynamicTest> sqlThroughSpringWithJdbc() {
-        Door door = door("java-spring");
-        return sql(door).onClose(door.context::close);
+        return sql("java-spring");
     }
 
     @TestFactory
     Stream<DynamicTest> sqlThroughSpringWithJpa() {
-        Door door = door("java-spring-jpa");
-        return sql(door).onClose(door.context::close);
+        return sql("java-spring-jpa");
     }
 
     @TestFactory

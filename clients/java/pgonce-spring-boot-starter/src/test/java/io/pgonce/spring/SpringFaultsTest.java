@@ -15,9 +15,7 @@ import io.pgonce.Observer;
 import io.pgonce.Once;
 import io.pgonce.Request;
 import io.pgonce.testing.Server;
-import jakarta.persistence.Entity;
 import jakarta.persistence.EntityManager;
-import jakarta.persistence.Id;
 import jakarta.servlet.Filter;
 import jakarta.servlet.http.HttpServletResponse;
 import java.net.URI;
@@ -65,23 +63,6 @@ class SpringFaultsTest {
     private static HikariDataSource pool;
     private static ServletWebServerApplicationContext context;
 
-    @Entity(name = "kept")
-    static class Kept {
-        @Id
-        private String id;
-
-        protected Kept() {
-        }
-
-        Kept(String id) {
-            this.id = id;
-        }
-
-        String id() {
-            return id;
-        }
-    }
-
     @RestController
     static class Controller {
         private final ObjectProvider<EntityManager> entities;
@@ -94,7 +75,7 @@ class SpringFaultsTest {
         @PostMapping("/refusals")
         @Idempotent("refusals")
         ResponseEntity<String> refuse(@RequestBody String id, @RequestHeader(name = "X-Unknown", defaultValue = "false") boolean unknown) {
-            entities.getObject().persist(new Kept(id));
+            entities.getObject().persist(new SpringTest.Payment(id));
             RUNS.incrementAndGet();
             return unknown ? ResponseEntity.status(500).header("Once-Effect", "unknown").body("who knows") : ResponseEntity.status(422).body("refused " + id);
         }
@@ -110,7 +91,7 @@ class SpringFaultsTest {
         @PostMapping("/endless")
         @Idempotent(value = "endless", responseMax = 64 << 20)
         void endless(@RequestBody String id, HttpServletResponse response) throws Exception {
-            entities.getObject().persist(new Kept(id));
+            entities.getObject().persist(new SpringTest.Payment(id));
             byte[] piece = new byte[1 << 20];
             for (int i = 0; i < 65; i++) {
                 try {
@@ -142,7 +123,7 @@ class SpringFaultsTest {
     @BeforeAll
     static void start() {
         server = new Server();
-        server.rows("CREATE TABLE kept (id text PRIMARY KEY); CREATE TABLE late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)");
+        server.rows("CREATE TABLE payment (id text PRIMARY KEY); CREATE TABLE late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)");
         pool = Server.pool(server.url(), 4);
         context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(
             "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=off", "--pgonce.tenant=none",
@@ -202,13 +183,13 @@ class SpringFaultsTest {
         assertEquals(first.body(), second.body());
         assertEquals("true", second.headers().firstValue("Idempotency-Replayed").orElse(null));
         assertEquals(1, RUNS.get());
-        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + refused + "'"));
+        assertEquals(0L, one("SELECT count(*) FROM payment WHERE id = '" + refused + "'"));
 
         String unknown = newKey();
         assertEquals(500, send("/refusals", unknown, unknown, "X-Unknown", "true").statusCode());
         assertEquals(409, send("/refusals", unknown, unknown, "X-Unknown", "true").statusCode());
         assertEquals(2, RUNS.get());
-        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + unknown + "'"));
+        assertEquals(0L, one("SELECT count(*) FROM payment WHERE id = '" + unknown + "'"));
         assertEquals("in_doubt", one("SELECT state::text FROM once.peek('refusals', '" + unknown + "')"));
     }
 
@@ -253,7 +234,7 @@ class SpringFaultsTest {
         String key = newKey();
         IllegalArgumentException failure = assertThrows(IllegalArgumentException.class, () -> once(jpa).run("listened", key, REQUEST, tx -> {
             RUNS.incrementAndGet();
-            jdbc(jpa).update("INSERT INTO kept VALUES (?)", key);
+            jdbc(jpa).update("INSERT INTO payment VALUES (?)", key);
             register(new TransactionSynchronization() {
                 @Override
                 public void beforeCommit(boolean readOnly) {
@@ -264,7 +245,7 @@ class SpringFaultsTest {
         }));
         assertEquals("not so", failure.getMessage());
         assertEquals(1, RUNS.get());
-        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + key + "'"));
+        assertEquals(0L, one("SELECT count(*) FROM payment WHERE id = '" + key + "'"));
         assertFalse(once(jpa).run("listened", key, REQUEST, tx -> Answer.of(201)).replayed());
     }
 
@@ -274,7 +255,7 @@ class SpringFaultsTest {
         String key = newKey();
         Answer answer = once(jpa).run("listened", key, REQUEST, tx -> {
             RUNS.incrementAndGet();
-            jdbc(jpa).update("INSERT INTO kept VALUES (?)", key);
+            jdbc(jpa).update("INSERT INTO payment VALUES (?)", key);
             register(new TransactionSynchronization() {
                 @Override
                 public void afterCommit() {
@@ -285,7 +266,7 @@ class SpringFaultsTest {
         });
         assertEquals("made", answer.bodyText());
         assertEquals(1, RUNS.get());
-        assertEquals(1L, one("SELECT count(*) FROM kept WHERE id = '" + key + "'"));
+        assertEquals(1L, one("SELECT count(*) FROM payment WHERE id = '" + key + "'"));
     }
 
     @ParameterizedTest
@@ -339,7 +320,7 @@ class SpringFaultsTest {
         String key = newKey();
         assertEquals(500, send("/endless", key, key, "Content-Type", "text/plain").statusCode());
         assertEquals(1, RUNS.get());
-        assertEquals(0L, one("SELECT count(*) FROM kept WHERE id = '" + key + "'"));
+        assertEquals(0L, one("SELECT count(*) FROM payment WHERE id = '" + key + "'"));
         assertEquals(0L, one("SELECT count(*) FROM once.intent WHERE scope = 'endless'"));
     }
 }
