@@ -93,7 +93,7 @@ bench-clients: setup-bench-clients build ## measure what the clients cost their 
 fuzz: setup-test build ## fuzz every parser of outside input, a minute of a CPU each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) -rA tests/fuzz
 
-torture: setup-test build ## the whole system under faults, and a judge of its promises (SEED, MINUTES, FAULTS, BROKER, DOORS, SHRINK, KEEP: docs/torture.md)
+torture: setup-test build ## the whole system under faults, and a judge of its promises (SEED, MINUTES, FAULTS, BROKER, DOORS=node,go/http, SHRINK, KEEP: docs/torture.md)
 	cd tests && $(TORTURE) $(if $(SEED),--seed $(SEED)) --minutes $(or $(MINUTES),2) --broker $(or $(BROKER),nats) \
 		$(if $(FAULTS),--faults $(FAULTS)) $(if $(DOORS),--doors $(DOORS)) $(if $(SHRINK),--shrink $(SHRINK)) $(if $(KEEP),--keep $(abspath $(KEEP)))
 

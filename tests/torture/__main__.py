@@ -32,7 +32,7 @@ def arguments():
     parser.add_argument("--minutes", type=float, default=2, help="for how long there are faults (2)")
     parser.add_argument("--faults", type=kinds, metavar="LIST", help="kind, or kind:target, by commas; all, or none (all)")
     parser.add_argument("--doors", type=doors, metavar="LIST",
-                        help="of the workload, by commas: sql, lib, http, run, message (all of these), and the clients: node, python, go, java")  # fmt: skip
+                        help="of the workload, by commas: sql, lib, http, run, message (all of these), and the clients: node, python, go, java; or a part of one: node/http")  # fmt: skip
     parser.add_argument("--broker", choices=("nats", "rabbitmq", "kafka", "sqs"), default="nats")
     parser.add_argument("--keep", metavar="DIR", help="keep the log, the facts and the logs of all processes there")
     parser.add_argument("--shrink", type=float, default=0, metavar="MINUTES", help="after a violation look for a smaller run that shows it")

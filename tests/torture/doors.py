@@ -470,6 +470,10 @@ class HttpDoor:
             ("Idempotency-Key", quoted(intent.key).encode()), ("X-Tenant", intent.tenant.encode()), ("Content-Type", "application/json"),
             ("X-Orders", json.dumps(said)),
         ]  # fmt: skip
+        return self.ask(f"/{intent.mode}", headers, payload, orders)
+
+    def ask(self, target, headers, payload, orders):
+        """One request, and what its answer says."""
         fresh = self.connection is None
         try:
             if fresh:
@@ -479,8 +483,7 @@ class HttpDoor:
         try:
             limit = self.watch.limit(self.connection.socket.fileno(), PATIENCE_S)
             try:
-                self.connection.send("POST", f"/{intent.mode}", headers, as_bytes(payload.encode()))
-                response = self.connection.receive()
+                response = self.exchange("POST", target, headers, as_bytes(payload.encode()), orders)
             finally:
                 limit.release()
         except (OSError, ValueError) as error:
@@ -492,6 +495,12 @@ class HttpDoor:
         if not response.whole or response.header("Connection") == "close":
             self.close()
         return dataclasses.replace(self.judge(response), cached=response.header("X-Cache") == "hit")
+
+    def exchange(self, method, target, headers, body, orders):
+        """A response; OSError where there is none."""
+        del orders
+        self.connection.send(method, target, headers, body)
+        return self.connection.receive()
 
     @staticmethod
     def judge(response):

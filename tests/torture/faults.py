@@ -14,6 +14,7 @@ import psycopg2
 from harness.postgres import wait_until
 
 from .processes import send
+from .services import service_link, service_name
 from .system import LINKS, NotNow
 
 JOBS = ("gateway", "naive", "handoff", "relay-a", "relay-b", "broker", "consume", "keep")
@@ -226,6 +227,13 @@ def terminate(system, target, pick, how, share):
 
 
 # How they are drawn.
+
+
+def of_services(kind, languages):
+    """The targets that a kind has besides, where clients serve HTTP (services.py)."""
+    if kind in ("kill", "pause"):
+        return tuple(service_name(language) for language in languages)
+    return tuple(service_link(language) for language in languages) if kind in ("cut", "delay", "loss", "half_open") else ()
 
 
 def nothing(_):

@@ -2,7 +2,7 @@
 """The clients of clients/ as doors: a program in each language (clients/ here) that makes attempts by that client's public functions, and what is needed to
 run it. Each takes an order as a line of JSON on its standard input, and answers with another:
 
-  mode       transaction (run), or fenced, verified, doubtful (claim)
+  mode       transaction (run), receive, or fenced, verified, doubtful (claim); http: to a service (services.py)
   attempt, tenant, scope, key, payload, isolation
   end        effect; final: a failure for good, after the effect; retry: one for now, before it
   before_ms, after_ms, doubt_ms    pauses before and after the effect, and after the report of a doubt
@@ -13,7 +13,8 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   verdict, code, status, replayed, loose    as doors.Answer has them
   body       in base64, or null
 
-A program is CLIENT NUMBER DSN, whatever the language. It says `ready` first. Its number decides between two drivers or pools."""
+A program is CLIENT NUMBER DSN, whatever the language. It says `ready` first. Its number decides between two drivers or pools. With a PORT behind it serves
+HTTP there, and reads nothing."""
 
 import base64
 import dataclasses
@@ -38,7 +39,7 @@ KEPT = BUILD / "doors"  # what was fetched and built
 KEPT_S = 86400
 START_S = 60
 JARS_OF = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-DRIVERS_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "asyncpg")
+PACKAGES_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "asyncpg", "starlette", "uvicorn", "flask")
 GO_PATH = "/usr/local/go/bin"
 JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
@@ -119,11 +120,11 @@ def node(tree):
 
 
 def python_door(tree):
-    own = KEPT / f"python-{hashlib.sha256(repr(DRIVERS_OF_PYTHON).encode()).hexdigest()[:8]}"
+    own = KEPT / f"python-{hashlib.sha256(repr(PACKAGES_OF_PYTHON).encode()).hexdigest()[:8]}"
     if not (own / "ready").exists():
         shutil.rmtree(own, ignore_errors=True)
         run([python(), "-m", "venv", own])
-        run([own / "bin/python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *DRIVERS_OF_PYTHON])
+        run([own / "bin/python", "-m", "pip", "-q", "--disable-pip-version-check", "install", *PACKAGES_OF_PYTHON])
         (own / "ready").touch()
     return ["env", f"PYTHONPATH={tree / 'clients/python/src'}", "PYTHONDONTWRITEBYTECODE=1", own / "bin/python", tree / PROGRAMS / "python/door.py", tree / "clients/python"]
 
@@ -138,17 +139,21 @@ def go_door(tree):
 
 
 def java(tree):
-    jars, made = KEPT / "jars", KEPT / f"java-{stamp(tree, 'java')}"
+    own, poms = ROOT / PROGRAMS / "java", (ROOT / "clients/java/pom.xml", ROOT / PROGRAMS / "java/pom.xml")
+    jars = KEPT / f"jars-{hashlib.sha256(b''.join(pom.read_bytes() for pom in poms)).hexdigest()[:8]}"
+    made = KEPT / f"java-{stamp(tree, 'java')}"
     if not (jars / "ready").exists():
         shutil.rmtree(jars, ignore_errors=True)
-        run(["mvn", "-q", "-B", "-f", ROOT / "clients/java/pgonce/pom.xml", JARS_OF, "-DincludeScope=test", f"-DoutputDirectory={jars}"])
+        run(["mvn", "-q", "-B", "-f", own / "pom.xml", JARS_OF, f"-DoutputDirectory={jars}"])
         (jars / "ready").touch()
     if not made.exists():
         remove_older(made)
         fresh = pathlib.Path(f"{made}.new")
         shutil.rmtree(fresh, ignore_errors=True)
-        sources = sorted((tree / "clients/java/pgonce/src/main/java").rglob("*.java")) + [tree / PROGRAMS / "java/Door.java"]
-        run(["javac", "--release", "17", "-cp", f"{jars}/*", "-d", fresh, *sources])
+        modules = ("pgonce", "pgonce-spring-boot-starter")
+        sources = [path for module in modules for path in sorted((tree / "clients/java" / module / "src/main/java").rglob("*.java"))]
+        run(["javac", "--release", "17", "-parameters", "-cp", f"{jars}/*", "-d", fresh, *sources, *sorted((tree / PROGRAMS / "java").glob("*.java"))])
+        shutil.copy2(own / "logback.xml", fresh)
         fresh.rename(made)
     return ["java", *JVM, "-cp", f"{made}:{jars}/*", "Door", tree / "clients/java"]
 
@@ -196,20 +201,29 @@ def mutated(language, files, tree):
 
 
 class ClientDoor(LineDoor):
-    """A client in its language. Killed in the middle of an attempt it is started again for the next, as whoever uses it would be."""
+    """A client in its language. Killed in the middle of an attempt it is started again for the next, as whoever uses it would be. service: a door (services.py)
+    for what goes by HTTP."""
 
-    def __init__(self, language, number, words, dsn, log):
+    def __init__(self, language, number, words, dsn, log, service=None):
         super().__init__(f"{language}-{number}", [*words, number, dsn], log)
+        self.service = service
+
+    def close(self):
+        super().close()
+        if self.service is not None:
+            self.service.close()
 
     def started(self):
         """A virtual machine that starts takes longer than an attempt, on a machine that has much to do."""
         self.hear(1, START_S)
 
     def attempt(self, intent, number, payload, orders):
+        if intent.mode == "http":
+            return self.service.attempt(intent, number, payload, orders)
         try:
             (said,) = self.converse((json.dumps(order_of(intent, number, payload, orders)) + "\n").encode(), 1)
         except (OSError, TimeoutError) as lost:
-            self.close()
+            super().close()
             return Answer("unknown", str(lost) or "killed")
         return read(said)
 

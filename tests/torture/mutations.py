@@ -404,5 +404,64 @@ MUTATIONS = {
             ),
             language="java",
         ),
+        Mutation(
+            "node_http_stores_apart",
+            "the Node middleware commits the effect, and stores its answer in a transaction of its own",
+            rules=("at_most_one", "none_for_refused"),
+            doors=("node/http",),
+            faults=("delay:client-pg", "cut:client-pg", "kill:node-service"),
+            files=(
+                (
+                    "clients/node/lib/guard.js",
+                    "if (effect === 'done') return this.attempt.finish(stored);",
+                    "if (effect === 'done') {\n"
+                    "      return this.attempt.commit().then(() => Attempt.begin(this.pool, this.attempt.intent)).then(({attempt}) => attempt.finish(stored));\n"
+                    "    }",
+                ),
+            ),
+            language="node",
+        ),
+        Mutation(
+            "go_http_answers_unheard",
+            "the Go middleware sends the handler's answer, whatever became of its transaction",
+            rules=("one_effect_per_acknowledged", "same_bytes"),
+            doors=("go/http",),
+            faults=("cut:client-pg", "loss:client-pg", "delay:client-pg", "kill:primary"),
+            files=(("clients/go/middleware.go", "case err != nil: m.failed(w, r, err)", "case err != nil && last == nil:\n\t\tm.failed(w, r, err)"),),
+            language="go",
+        ),
+        Mutation(
+            "python_receive_commits",
+            "the Python client's receive commits the memory of a message before its effect",
+            rules=("one_effect_per_acknowledged",),
+            doors=("python/receive",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/python/src/pgonce/client.py",
+                    "return bool( drive(_core.within(_own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])) == \"process\" )",
+                    "told = drive(_core.within(_own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])) == 'process'\n"
+                    "    tx.commit()\n"
+                    "    tx.execute('SELECT')\n"
+                    "    return told",
+                ),
+            ),
+            language="python",
+        ),
+        Mutation(
+            "java_receive_remembers_nothing",
+            "the Java client's receive says of each message that it is new, whatever the contract says",
+            rules=("at_most_one",),
+            doors=("java/receive",),
+            faults=(),  # it needs none
+            files=(
+                (
+                    "clients/java/pgonce/src/main/java/io/pgonce/Tx.java",
+                    "return Sql.receive(connection, new Sql.Name(tenant, Objects.requireNonNull(consumer), Objects.requireNonNull(messageId)), payload, traceparent);",
+                    "Sql.receive(connection, new Sql.Name(tenant, consumer, messageId), payload, traceparent);\n            return true;",
+                ),
+            ),
+            language="java",
+        ),
     )
 }  # fmt: skip

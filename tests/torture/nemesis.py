@@ -7,7 +7,7 @@ import random
 import threading
 import time
 
-from .faults import BY_KIND, KINDS
+from .faults import BY_KIND, KINDS, of_services
 from .system import NotNow
 
 FIRST_S = 2  # the workload has begun
@@ -26,17 +26,17 @@ def kinds_of(text):
     return entries
 
 
-def targets_of(entry):
+def targets_of(entry, services=()):
     """Those of the kind that the pattern fits; where none does, the pattern itself, which is then of the workload's processes."""
     kind, _, pattern = entry.partition(":")
-    targets = BY_KIND[kind].targets
+    targets = (*BY_KIND[kind].targets, *of_services(kind, services))
     return [target for target in targets if fnmatch.fnmatch(target, pattern or "*")] or [pattern]
 
 
-def schedule(seed, seconds, kinds=KINDS, scale=1):
+def schedule(seed, seconds, kinds=KINDS, scale=1, services=()):
     """[(at_s, kind, target, duration_s, parameters)], in the order of their beginnings. Depends on nothing but its arguments. Kinds come as often as
     their weights say, and none is long in coming: they are drawn like cards, and all are dealt before the deck is shuffled anew. kinds: as
-    kinds_of gives them. scale: so many times as many faults."""
+    kinds_of gives them. scale: so many times as many faults. services: languages whose services have faults as well."""
     draw = random.Random(f"{seed}/nemesis")
     plan, deck, at = [], [], FIRST_S
     targets = {}  # by entry; likewise
@@ -47,7 +47,7 @@ def schedule(seed, seconds, kinds=KINDS, scale=1):
         entry = deck.pop()
         fault = BY_KIND[entry.partition(":")[0]]
         if not targets.get(entry):
-            targets[entry] = targets_of(entry)
+            targets[entry] = targets_of(entry, services)
             draw.shuffle(targets[entry])
         target = targets[entry].pop()
         duration = min(draw.uniform(fault.least, fault.most), seconds - at)
@@ -77,7 +77,7 @@ class Nemesis:
     def run(self, seconds, until=None):
         """until: a condition; when it is true it ends early."""
         begun = time.monotonic()
-        plan = schedule(self.seed, seconds, self.faults, self.scale)
+        plan = schedule(self.seed, seconds, self.faults, self.scale, tuple(self.system.services))
         steps = [(fault[0], number, fault, None) for number, fault in enumerate(plan)]
         heapq.heapify(steps)
         while steps and not self.stopping.is_set():

@@ -17,7 +17,7 @@ from harness.postgres import ROOT, private_directory, wait_until
 from . import checker, facts as facts_of, history, languages, report
 from .nemesis import KINDS, Nemesis
 from .system import System
-from .workload import Workload
+from .workload import Workload, served
 
 FINISH_PATIENCE_S = 240
 LOOK_S = 3  # between two looks at a run that is to stop when it is broken
@@ -153,7 +153,8 @@ def run(plan, keep=None, say=lambda text: None):
 def judge(plan, directory, result, say):
     """Fills the result; raises where the harness itself fails."""
     programs = languages.prepared(languages.named(plan.doors), getattr(plan.mutation, "tree", None) or ROOT)
-    system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native)
+    system = System(plan.seed, directory, plan.broker, plan.seconds, mutation=plan.mutation, cache=plan.has_cache, native=plan.has_native,
+                    services=served(plan.doors, programs))  # fmt: skip
     path = directory / "history.jsonl"
     recorder, workload, watch = None, None, None
     try:

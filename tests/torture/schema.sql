@@ -189,6 +189,8 @@ END $$;
 -- again and again, and have no effects.
 SELECT once.set_scope('', lease => '4 s', retention => '1 day');
 SELECT once.set_scope('accounts');
+SELECT once.set_scope('requests');
+SELECT once.set_scope('deliveries');
 SELECT once.set_scope('brief', retention => '45 s');
 SELECT once.set_scope('aged', retention => '10 s');
 SELECT once.set_scope('reborn', retention => '1 s', on_stale => 'takeover');

@@ -24,7 +24,7 @@ from harness.postgres import install_script, wait_until
 from harness.rabbitmq import RabbitMQ
 
 from .links import Links
-from . import published
+from . import published, services as services_of
 from .processes import Broker, Gateway, Job, Node, StandingBroker, short_directory
 
 HERE = pathlib.Path(__file__).parent
@@ -104,10 +104,11 @@ class NotNow(Exception):
 
 class System:
     """mutation: an object that may have contract(sql) -> sql, which is installed instead, and build, where the programs are instead.
-    cache: the gateway has once_replay_cache. native: the databases have pgonce_native."""
+    cache: the gateway has once_replay_cache. native: the databases have pgonce_native. services: of languages, whose clients serve HTTP: the words that
+    start their programs."""
 
-    def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None, cache=True, native=False):
-        self.cache, self.native = cache, native
+    def __init__(self, seed, directory, broker="nats", seconds=60, mutation=None, cache=True, native=False, services=None):
+        self.cache, self.native, self.services = cache, native, services or {}
         self.seed, self.directory, self.broker_kind, self.seconds, self.mutation = seed, pathlib.Path(directory), broker, seconds, mutation
         self.build = pathlib.Path(getattr(mutation, "build", None) or BUILD)
         self.program = self.build / "cli/pgonce"
@@ -151,6 +152,9 @@ class System:
     @property
     def gateway_address(self):
         return self.links["client-gateway"].address
+
+    def service_address(self, language):
+        return self.links[services_of.service_link(language)].address
 
     @property
     def handoff_dsn(self):
@@ -261,6 +265,9 @@ class System:
             self.targets[name] = self.primary.socket
         for name in LINKS:
             self.links.add(name, self.ports[name], self.targets[name])
+        self.targets |= {language: free_port() for language in self.services}
+        for language in self.services:
+            self.links.add(services_of.service_link(language), free_port(), self.targets[language])
 
     def _follow(self, node):
         """It becomes the standby of whoever is primary, through its link."""
@@ -322,6 +329,10 @@ class System:
         self._begin(self.gateway)
         self.links["client-gateway"].target(self.gateway.nginx.h1)
         self.relays = {name: self._job(name, [self.program, "relay", "--config", config]) for name, config in configs.items()}
+        for language, words in self.services.items():
+            port = self.targets[language]
+            number = services_of.number_of(self.seed, language)
+            self._job(services_of.service_name(language), [*words, number, self.dsn("client-pg"), port], port)
         self.consumer = self._job("consume", [self.program, "consume", "--config", configs["relay-a"]])
         self.keeper = self._job("keep", [self.program, "keep", "--dsn", self.dsn("keeper-pg"), "--name", "torture", "--interval", "1s"])
 

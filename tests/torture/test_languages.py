@@ -19,13 +19,16 @@ import pytest
 from harness.broker import free_port
 from harness.postgres import PORT, ROOT, wait_until
 
-from . import __main__ as command, faults, languages, mutations
+from . import __main__ as command, faults, languages, mutations, nemesis, services
 from .doors import Intent, Orders
 from .languages import LANGUAGES, ClientDoor, Missing
 from .links import Links
+from .processes import Job
 from .run import Plan, run
 from .test_workload import MODES, Clients, an_intent, effects, shop, watch  # pylint: disable=unused-import
-from .workload import CLIENTS, GROUPS, KINDS_OF, STYLES, Job, Workload
+from .services import LEAVES, ServiceDoor
+from .workload import CLIENTS, GROUPS, KINDS_OF, STYLES, Workload, served
+from .workload import Job as Attempting
 
 WANTED = os.environ.get("PGONCE_CLIENT_DOORS", "").split(",")
 SECONDS = int(os.environ.get("PGONCE_CLIENT_DOORS_SECONDS", "20"))
@@ -43,10 +46,13 @@ class NoSystem:
     directory = pathlib.Path("/nowhere")
 
     def __init__(self):
-        self.recorder, self.extra, self.processes = None, [], []
+        self.recorder, self.extra, self.processes, self.services = None, [], [], {}
 
     def dsn(self, link):
         return f"by {link}"
+
+    def service_address(self, language):
+        return f"the service of {language}"
 
 
 def test_without_a_wish_the_workload_has_the_doors_that_need_no_toolchain_and_with_one_those_that_are_named():
@@ -54,7 +60,30 @@ def test_without_a_wish_the_workload_has_the_doors_that_need_no_toolchain_and_wi
     some = Workload(NoSystem(), None, 1, doors=("sql", "python", "go/fenced"))
     assert set(some.groups) == {"sql", "python", "go"}
     assert [kind.scope for kind in some.groups["go"].kinds] == ["fenced"]
-    assert {kind.mode for kind in some.groups["python"].kinds} == {"transaction", "verified", "doubtful"}
+    assert {kind.mode for kind in some.groups["python"].kinds} == {"transaction", "verified", "doubtful", "http", "receive"}
+    assert [kind.scope for kind in Workload(NoSystem(), None, 1, doors=("java/receive",)).groups["java"].kinds] == ["deliveries"]
+
+
+def test_a_client_serves_http_where_its_requests_are_wanted():
+    programs = {"go": ["door"], "node": ["node"]}
+    assert served(("go", "node/transaction"), programs) == {"go": ["door"]} == served(("go/http", "node/receive"), programs)
+    system = NoSystem()
+    system.services = served(("go", "node/receive"), programs)
+    workload = Workload(system, None, 1, doors=("go", "node/receive"), programs=programs)
+    assert workload.make_door("go", 1).service.address == "the service of go" and workload.make_door("node", 1).service is None
+
+
+def test_services_have_faults_of_their_own_and_a_schedule_without_them_is_as_it_was():
+    plain, more = (nemesis.schedule(3, 4000, services=languages) for languages in ((), ("go", "java")))
+    targets = {(kind, target) for _, kind, target, *_ in more}
+    assert {("kill", "go-service"), ("pause", "java-service"), ("cut", "client-go"), ("loss", "client-java"), ("half_open", "client-go")} <= targets
+    assert not any("go" in target.split("-") or "java" in target for _, _, target, *_ in plain)
+    assert nemesis.targets_of("kill:*-service", ("node", "python")) == ["node-service", "python-service"]
+
+
+def test_both_frameworks_of_a_language_have_their_runs():
+    assert {services.number_of(seed, "node") for seed in range(20)} == {1, 2}
+    assert [services.number_of(seed, "go") for seed in range(20)] != [services.number_of(seed, "java") for seed in range(20)]
 
 
 def test_what_kills_and_stops_clients_and_breaks_their_links_reaches_them():
@@ -75,13 +104,21 @@ def test_an_attempt_in_a_transaction_comes_again_by_any_door_that_is_the_same_to
     assert alone.elsewhere(alone.groups["go"], one, draw).name == "go"
 
 
+def test_a_request_or_a_message_comes_again_by_any_client_that_takes_it():
+    workload = Workload(NoSystem(), None, 1, doors=("sql", "node", "java", "go/receive", "python/transaction"))
+    draw = random.Random(1)
+    for mode, doors in (("http", {"node", "java"}), ("receive", {"node", "java", "go"})):
+        assert {workload.elsewhere(workload.groups["node"], an_intent(mode, "any"), draw).name for _ in range(400)} == doors
+
+
 def test_effects_swallow_an_error_now_and_then_and_never_where_they_fail_for_good():
     workload = Workload(NoSystem(), None, 1, doors=("go",))
     one, draw = an_intent("transaction", "accounts"), random.Random(1)
-    jobs = [Job(0, number, [one]) for number in range(1000)]
+    jobs = [Attempting(0, number, [one]) for number in range(1000)]
     told = [workload.orders(one, job, draw).swallow for job in jobs]
     assert 10 < sum(told) < 60 and told == [workload.orders(one, job, draw).swallow for job in jobs]
-    for other in (dataclasses.replace(one, final=True), an_intent("doubtful", "doubtful")):
+    assert any(workload.orders(an_intent("http", "requests"), job, draw).swallow for job in jobs)
+    for other in (dataclasses.replace(one, final=True), an_intent("doubtful", "doubtful"), an_intent("receive", "deliveries")):
         assert not any(workload.orders(other, job, draw).swallow for job in jobs)
 
 
@@ -135,8 +172,10 @@ def test_a_mutation_of_a_client_is_in_a_copy_and_nowhere_else(name, tmp_path):
     assert mutation.build is None and (mutation.tree / languages.PROGRAMS / "node.js").exists()
 
 
-def test_every_client_has_a_mutation():
-    assert {mutation.language for mutation in mutations.MUTATIONS.values()} - {""} == set(LANGUAGES) == set(CLIENTS)
+def test_every_client_has_a_mutation_and_so_has_every_kind_of_door_of_theirs():
+    each = [mutation for mutation in mutations.MUTATIONS.values() if mutation.language]
+    assert {mutation.language for mutation in each} == set(LANGUAGES) == set(CLIENTS)
+    assert {"transaction", "http", "receive"} <= {door.partition("/")[2] for mutation in each for door in mutation.doors}
 
 
 # What they do.
@@ -250,9 +289,14 @@ def test_a_client_that_dies_in_the_middle_claims_to_know_nothing_and_another_goe
             assert len([each for each, _ in effects(shop) if each == number]) == (0 if (mode, step) == ("doubtful", "claimed") else 1), (mode, step)
 
 
-def test_a_connection_that_is_lost_in_commit_leaves_nothing_and_no_doubt(shop, clients, language):  # noqa: F811
+def die_in_commit(shop):  # noqa: F811
+    """Whoever commits an effect loses its connection."""
     shop.execute("CREATE FUNCTION torture.die() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END'")
     shop.execute("CREATE CONSTRAINT TRIGGER die AFTER INSERT ON torture.effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION torture.die()")
+
+
+def test_a_connection_that_is_lost_in_commit_leaves_nothing_and_no_doubt(shop, clients, language):  # noqa: F811
+    die_in_commit(shop)
     intents = [an_intent(mode, scope, number) for number, mode, scope in each_number(language) if mode in ("transaction", "fenced")]
     for intent in intents:
         assert clients.attempt("one", intent).verdict in ("unknown", "failed")
@@ -282,11 +326,141 @@ def test_a_client_is_killed_from_outside_and_started_again(shop, clients):  # no
     assert clients.one.target.pid not in (None, first)
 
 
+# By HTTP.
+
+
+class Served:
+    """The service of a client, under one of its numbers, and a door to it."""
+
+    def __init__(self, language, number, watch, dsn, directory):  # noqa: F811
+        port = free_port()
+        words = [*languages.prepared([language])[language], number, dsn, port]
+        self.job, self.attempts = Job(f"{language}-service", words, directory / "service.log", listens=port), 0
+        self.door = ServiceDoor(("127.0.0.1", port), watch)
+
+    def start(self):
+        self.job.start()
+        wait_until(self.job.is_ready, self.job.tail(), languages.START_S)
+
+    def attempt(self, intent, payload=None, **orders):
+        self.attempts += 1
+        return self.door.attempt(intent, self.attempts, payload or intent.payload, Orders(**orders))
+
+    def insist(self, intent):
+        """Attempts it until it is acknowledged; a service that has ended is started again."""
+        answers = []
+        wait_until(lambda: self.job.tend() is not None or answers.append(self.attempt(intent)) or answers[-1].verdict == "acknowledged", answers, 60)
+        return answers[-1]
+
+    def close(self):
+        self.door.close()
+        self.job.destroy()
+
+
+@pytest.fixture(params=[1, 2], ids=["odd", "even"])
+def service(request, shop, watch, tmp_path, language):  # noqa: F811
+    with contextlib.ExitStack() as stack:
+        links, port = Links(), free_port()
+        stack.callback(links.destroy)
+        links.add("client-pg", port, shop.server.directory / f".s.PGSQL.{PORT}")
+        made = Served(language, request.param, watch, f"hostaddr=127.0.0.1 port={port} dbname={shop.name} user=postgres connect_timeout=3", tmp_path)
+        stack.callback(made.close)
+        made.start()
+        yield made
+
+
+def test_a_request_is_carried_out_once_and_answered_alike_and_what_fails_leaves_no_effect(shop, service):  # noqa: F811
+    for number, style in enumerate((None, *STYLES), 1):
+        intent = an_intent("http", "requests", number)
+        intent = dataclasses.replace(intent, payload=json.dumps(json.loads(intent.payload) | {"style": style}))
+        first, again = service.attempt(intent), service.attempt(intent)
+        assert (first.verdict, first.status, first.replayed, again.replayed) == ("acknowledged", 201, False, True), (first, again)
+        (row,) = shop.rows("SELECT body FROM torture.effect WHERE intent = %s", number)
+        assert bytes(row.body) == first.body == again.body and again.status == 201, style
+        assert service.attempt(intent, intent.payload.replace("false", "true", 1)).verdict == "mismatch"
+    done = len(effects(shop))
+    final = an_intent("http", "requests", 20, final=True)
+    first, again = service.attempt(final), service.attempt(final)
+    assert (first.verdict, first.status, first.body) == (again.verdict, again.status, again.body) == ("acknowledged", 422, again.body) and again.body
+    passing = an_intent("http", "requests", 21)
+    told = {service.attempt(passing, retry=True).verdict for _ in range(2)}
+    assert told == {"failed", "unknown"} and service.attempt(passing, swallow=True).verdict == "unknown"
+    assert service.attempt(dataclasses.replace(passing, key="schlüssel ☃")).verdict == "refused"
+    assert len(effects(shop)) == done and service.attempt(passing).verdict == "acknowledged"
+
+
+def test_a_client_that_hangs_up_or_a_service_that_is_killed_leaves_one_effect_in_the_end(shop, service):  # noqa: F811
+    for number, step in enumerate((*LEAVES, "written"), 1):
+        intent = an_intent("http", "requests", number)
+        assert service.attempt(intent, leave=step).verdict == "unknown"
+        if step == "claimed":
+            assert shop.rows("SELECT 1 FROM once.intent WHERE key = %s", intent.key) == []
+        if step == "written":
+            wait_until(lambda: not service.job.is_running(), "its end")
+        assert service.insist(intent).status == 201
+        assert len(effects(shop)) == number, step
+    first = service.job.pid
+    service.job.kill()
+    service.start()
+    assert service.job.pid != first and service.insist(an_intent("http", "requests")).replayed
+
+
+def test_a_service_whose_connection_is_lost_in_commit_acknowledges_nothing(shop, service):  # noqa: F811
+    die_in_commit(shop)
+    intent = an_intent("http", "requests")
+    assert service.attempt(intent).verdict in ("unknown", "failed") and effects(shop) == []
+    shop.execute("DROP TRIGGER die ON torture.effect")
+    assert not service.insist(intent).replayed and len(effects(shop)) == 1
+
+
+# Messages.
+
+
+@pytest.mark.parametrize("door, other", [("one", "other"), ("other", "one")])
+def test_a_message_is_applied_once_by_whichever_process_it_comes_to(shop, clients, door, other):  # noqa: F811
+    for number in (1, 2):  # some clients have two ways
+        intent = an_intent("receive", "deliveries", number)
+        assert clients.attempt(door, intent, retry=True).verdict == "failed" and shop.rows("SELECT 1 FROM once.intent WHERE key = %s", intent.key) == []
+        first, *again = (clients.attempt(each, intent) for each in (door, door, other, other))
+        assert (first.verdict, first.code, first.replayed) == ("acknowledged", "process", False), first
+        assert {(each.verdict, each.code, each.replayed) for each in again} == {("acknowledged", "duplicate", True)}
+        for each in (door, other):
+            assert clients.attempt(each, intent, intent.payload.replace("false", "true", 1)).verdict == "mismatch"
+        assert len(effects(shop)) == number and len(shop.rows("SELECT 1 FROM once.outbox")) == 2 * number
+        clients.attempts += 1
+
+
+@pytest.mark.parametrize("door", ["one", "other"])
+def test_a_consumer_that_dies_leaves_its_message_to_the_next_delivery(shop, clients, door):  # noqa: F811
+    for number, step in enumerate(("begun", "written", "done"), 1):
+        intent = an_intent("receive", "deliveries", number)
+        answer = clients.attempt(door, intent, leave=step)
+        assert (answer.verdict, answer.code) == ("unknown", "killed")
+        wait_until(lambda: not shop.rows("SELECT 1 FROM pg_stat_activity WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()"), "its end")
+        assert len(effects(shop)) == number - (step != "done")
+        assert clients.insist(door, intent).replayed == (step == "done")
+        assert len(effects(shop)) == number
+
+
+@pytest.mark.parametrize("door", ["one", "other"])
+def test_a_commit_that_is_lost_acknowledges_no_message(shop, clients, door):  # noqa: F811
+    die_in_commit(shop)
+    intents = [an_intent("receive", "deliveries", number) for number in (1, 2)]
+    for intent in intents:
+        assert clients.attempt(door, intent).verdict in ("unknown", "failed")
+        assert effects(shop) == [] and shop.rows("SELECT 1 FROM once.intent") == []
+    shop.execute("DROP TRIGGER die ON torture.effect")
+    for number, intent in enumerate(intents, 1):
+        assert not clients.insist(door, intent).replayed and len(effects(shop)) == number
+
+
 def test_a_client_under_faults_keeps_every_promise(language, capfd):
-    kinds = ("kill:client", "pause:client", "kill:primary*", "cut:client-pg", "delay:client-pg", "loss:client-pg", "half_open:client-pg", "terminate:primary", "failover")
+    kinds = ("kill:client", "pause:client", "kill:*-service", "pause:*-service", f"cut:client-{language}", f"half_open:client-{language}", "kill:primary*", "cut:client-pg", "delay:client-pg", "loss:client-pg", "half_open:client-pg", "terminate:primary", "failover")
     result = run(Plan(int(os.environ["PGONCE_TORTURE_SEED"]), SECONDS, doors=(language,), faults=kinds))
     with capfd.disabled():
         print("\n" + result.text())
     assert result.status == 0, result.text()
     figures = result.figures
+    done = {record["mode"] for record in result.history.intents.values() if (record["scope"], record["key"]) in {(row["scope"], row["key"]) for row in result.facts["effects"]}}
+    assert {"transaction", "http", "receive"} <= done
     assert figures.doors[language] > 0 and figures.verdicts["acknowledged"] > 0 and figures.effects > 0 and figures.applied > 0, "nothing happened"

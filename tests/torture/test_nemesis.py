@@ -65,7 +65,7 @@ class Recording:
 
     def __init__(self):
         self.said = []
-        self.extra, self.processes, self.standby = [], [], None
+        self.extra, self.processes, self.standby, self.services = [], [], None, {}
         self.links = {name: self.link(name) for name in LINKS}
 
     def link(self, name):

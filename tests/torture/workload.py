@@ -23,6 +23,7 @@ from .decisions import Operator
 from .doors import Intent, Orders
 from .dumps import Dumper
 from .languages import LANGUAGES, ClientDoor
+from .services import ServiceDoor
 from .messages import MessageDoor
 from .reborn import Reborn
 
@@ -69,6 +70,7 @@ MESSAGE = (Kind(1, "inbox", "warehouse", transactional=False),)
 CLIENT = (
     Kind(45, "transaction", "accounts"), Kind(10, "transaction", "aged"), Kind(15, "verified", "verified", transactional=False),
     Kind(15, "doubtful", "doubtful", True, False), Kind(10, "verified", "asked", transactional=False),
+    Kind(45, "http", "requests"), Kind(20, "receive", "deliveries"),
 )  # fmt: skip
 # Of the clients only that in Go completes a claim in a transaction of its caller's.
 KINDS_OF = dict.fromkeys(LANGUAGES, CLIENT) | {"go": (*CLIENT, Kind(15, "fenced", "fenced"))}
@@ -77,6 +79,9 @@ GROUPS = {"sql": (SQL, 5, 12), "lib": (LIB, 3, 8), "http": (HTTP, 5, 10), "run":
 # Those of clients/, which are used where they are asked for by name.
 CLIENTS = {language: (kinds, 2, 8) for language, kinds in KINDS_OF.items()}
 ATTEMPTS_AS_IN_SQL = ("sql", "lib", *CLIENTS)  # to the contract
+# Where an attempt of a mode may come again. Requests have the fingerprint of the same bytes at the same target, whoever serves it; and messages go to one consumer.
+SAME_TO_THE_CONTRACT = {"transaction": ATTEMPTS_AS_IN_SQL, "http": tuple(CLIENTS), "receive": tuple(CLIENTS)}
+NEVER_FAIL = ("warehouse", "deliveries")  # messages
 OPEN_MOST = 30  # intents of a group that have no answer yet: beyond it places no more
 
 
@@ -119,6 +124,9 @@ class Group:
         self.flying = 0
         self.next_new = 0.0
         self.workers = []
+
+    def has(self, mode):
+        return any(kind.mode == mode for kind in self.kinds)
 
     def start(self):
         self.next_new = time.monotonic()
@@ -210,7 +218,7 @@ class Group:
         self.placed += 1
         number = self.workload.recorder.number()
         key = key or self.draw_key(kind)
-        final = kind.scope not in ("warehouse",) and draw.random() < 0.08
+        final = kind.scope not in NEVER_FAIL and draw.random() < 0.08
         events = draw.choice(FEW_EVENTS if self.name in CLIENTS else EVENTS) if kind.transactional and not final else 0
         payload = {"i": number, "tenant": tenant, "key": key, "final": final, "nonce": f"{draw.getrandbits(64):016x}"}
         if kind.transactional:
@@ -252,6 +260,18 @@ def uuid7(draw, days_ago=0):
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
+def is_wanted(wish, door, kind):
+    """wish: what to use, "door", "door/mode" or "door/scope"; None: all of GROUPS."""
+    if wish is None:
+        return door in GROUPS
+    return not {door, f"{door}/{kind.mode}", f"{door}/{kind.scope}"}.isdisjoint(wish)
+
+
+def served(wish, programs):
+    """Of the programs of languages, those whose HTTP services are needed."""
+    return {name: words for name, words in programs.items() if any(kind.mode == "http" and is_wanted(wish, name, kind) for kind in KINDS_OF[name])}
+
+
 class Workload:
     """doors: which to use, "door", "door/mode" or "door/scope"; None: all of GROUPS. programs: those of the languages among them. leave: the share of
     attempts that go away in the middle."""
@@ -276,9 +296,7 @@ class Workload:
         self.groups = {name: Group(self, name, usual / left) for name in wanted}
 
     def wants(self, door, kind):
-        if self.doors is None:
-            return door in GROUPS
-        return not {door, f"{door}/{kind.mode}", f"{door}/{kind.scope}"}.isdisjoint(self.doors)
+        return is_wanted(self.doors, door, kind)
 
     def start(self):
         """Begins to place intents, and goes on until finish()."""
@@ -305,7 +323,8 @@ class Workload:
         if name == "message":
             return MessageDoor(system.broker_kind, system.broker.harness, system.broker.destination)
         if name in CLIENTS:
-            door = ClientDoor(name, number, self.programs[name], system.dsn("client-pg"), system.directory / f"{name}-{number}.log")
+            service = ServiceDoor(system.service_address(name), self.watch) if name in system.services else None
+            door = ClientDoor(name, number, self.programs[name], system.dsn("client-pg"), system.directory / f"{name}-{number}.log", service)
         elif name == "lib":
             door = doors.LibDoor(f"lib-{number}", system.build / "tests/torture/torture_client", system.dsn("client-pg"), system.directory / f"lib-{number}.log")
         else:
@@ -418,7 +437,7 @@ class Workload:
         if intent.scope == "asked" and draw.random() < 0.5:
             orders.doubt_s = round(draw.uniform(0.2, 2), 3)
         orders.way = draw.choice(tuple(doors.WAYS))
-        if intent.mode == "transaction" and not intent.final:  # drawn apart, so that the seeds of before mean what they did
+        if intent.mode in ("transaction", "http") and not intent.final:  # drawn apart, so that the seeds of before mean what they did
             orders.swallow = random.Random(f"{self.seed}/{intent.number}/{job.order}/{job.tries}/swallow").random() < SWALLOWED
         return orders
 
@@ -450,9 +469,11 @@ class Workload:
         self.groups[intent.door].push(0.1, [intent], late=True, left=5)
 
     def elsewhere(self, group, intent, draw):
-        """Attempts in SQL, with libpgonce and with a client are the same to the contract: the next may come by any of these doors."""
-        others = [name for name in ATTEMPTS_AS_IN_SQL if name in self.groups and name != group.name]
-        if intent.mode == "transaction" and group.name in ATTEMPTS_AS_IN_SQL and others and draw.random() < 0.3:
+        """Attempts in SQL, with libpgonce and with a client are the same to the contract, and so are requests to any client's middleware, and messages to any
+        client: the next may come by any of these doors."""
+        same = SAME_TO_THE_CONTRACT.get(intent.mode, ())
+        others = [name for name in same if name != group.name and name in self.groups and (intent.mode == "transaction" or self.groups[name].has(intent.mode))]
+        if group.name in same and others and draw.random() < 0.3:
             return self.groups[others[0] if len(others) == 1 else draw.choice(others)]
         return group
 

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: PostgreSQL
 // A caller of the Node client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
-// node.js CLIENT NUMBER DSN. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own.
+// node.js CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. With a port
+// it serves HTTP there (services.py): Express under an odd number, node:http under an even one.
 'use strict';
 
 const {createRequire} = require('module');
 const {randomUUID} = require('crypto');
+const {createServer} = require('http');
 const readline = require('readline');
 
-const [client, , dsn] = process.argv.slice(2);
+const [client, number, dsn, servesAt] = process.argv.slice(2);
 const theirs = createRequire(`${client}/index.js`);
 const {Pool} = theirs('pg');
 const {Once, Failed, FinalFailure, OnceError, OutcomeUnknown} = theirs('./index.js');
 
 const {hostaddr: host, port, dbname: database, user} = Object.fromEntries(dsn.split(' ').map((pair) => pair.split('=')));
-const pool = new Pool({host, port: Number(port), database, user, max: 4, connectionTimeoutMillis: 3000, keepAlive: true});
+const pool = new Pool({host, port: Number(port), database, user, max: servesAt ? 8 : 4, connectionTimeoutMillis: 3000, keepAlive: true});
 pool.on('error', () => {}); // of an idle connection: the next attempt takes another
 const once = new Once(pool);
 
@@ -31,6 +33,8 @@ const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const leaveAt = (order, step) => {
   if (order.leave === step) process.kill(process.pid, 'SIGKILL');
 };
+const orderOf = (req) => JSON.parse(req.headers['x-orders']);
+const lost = () => {}; // the next query says so
 const codeOf = (error) => error.sqlstate ?? error.code ?? error.name;
 const stored = (answer, replayed, code = '') => ({verdict: 'acknowledged', code, status: answer.status, body: answer.body, replayed});
 
@@ -54,22 +58,29 @@ function given(way, bytes) {
   return bytes.toString();
 }
 
-async function transaction(order) {
+/** What an order is about, in a transaction: the bytes of its answer. emit: the intent's own. */
+async function advance(order, tx, emit) {
   const {scope, key, tenant, payload, attempt} = order;
   const said = JSON.parse(payload);
+  leaveAt(order, 'begun');
+  await pause(order.before_ms);
+  if (order.end === 'retry') throw new NotNow();
+  const {rows: [{body, step}]} = await tx.query(ADVANCE, [tenant, scope, key, payload, attempt]);
+  for (let nth = 1; nth <= said.events; nth++) {
+    const event = [nth === 1 ? 'torture.done' : 'torture.checked', {tenant, scope, key, aggregate: said.aggregate, step, nth}];
+    const about = {aggregateType: 'account', aggregateId: said.aggregate};
+    await (said.caused ? emit(...event, about) : once.emit(tx, ...event, {...about, tenant}));
+  }
+  if (order.swallow) await tx.query('SELECT 1/0').catch(() => {});
+  await pause(order.after_ms);
+  leaveAt(order, 'written');
+  return body;
+}
+
+async function transaction(order) {
+  const {scope, key, tenant, payload} = order;
   const effect = async (tx, {emit}) => {
-    leaveAt(order, 'begun');
-    await pause(order.before_ms);
-    if (order.end === 'retry') throw new NotNow();
-    const {rows: [{body, step}]} = await tx.query(ADVANCE, [tenant, scope, key, payload, attempt]);
-    for (let nth = 1; nth <= said.events; nth++) {
-      const event = [nth === 1 ? 'torture.done' : 'torture.checked', {tenant, scope, key, aggregate: said.aggregate, step, nth}];
-      const about = {aggregateType: 'account', aggregateId: said.aggregate};
-      await (said.caused ? emit(...event, about) : once.emit(tx, ...event, {...about, tenant}));
-    }
-    if (order.swallow) await tx.query('SELECT 1/0').catch(() => {});
-    await pause(order.after_ms);
-    leaveAt(order, 'written');
+    const body = await advance(order, tx, emit);
     if (order.end === 'final') throw new Failed('torture', 'as ordered', {status: 422, body: randomUUID()});
     return {status: 201, body: given(order.way, body)};
   };
@@ -131,13 +142,72 @@ async function leased(order) {
   return stored({status: 201, body}, false);
 }
 
-(async () => {
+/** A message: by consume, or by hand in a transaction of the consumer's own. */
+async function received(order) {
+  const {scope, key, tenant, payload, attempt, isolation} = order;
+  const message = Buffer.from(payload);
+  const effect = (tx) => advance(order, tx, (topic, event, about) => once.emit(tx, topic, event, {scope, key, tenant, ...about}));
+  const applied = (verdict) => {
+    leaveAt(order, 'done');
+    return {verdict: 'acknowledged', code: verdict, replayed: verdict === 'duplicate'};
+  };
+  if (attempt % 2 === 1) {
+    return once.consume(scope, key, message, effect, {tenant, isolation, deadlineMs: DEADLINE_MS}).then(applied, refused);
+  }
+  let tx;
+  let committing = false;
+  try {
+    tx = await pool.connect();
+    tx.on('error', lost);
+    await tx.query(`BEGIN ISOLATION LEVEL ${isolation}`);
+    const verdict = await once.receive(tx, scope, key, message, {tenant});
+    if (verdict === 'process') await effect(tx);
+    committing = true;
+    await tx.query('COMMIT');
+    tx.off('error', lost);
+    tx.release();
+    return applied(verdict);
+  } catch (error) {
+    tx?.release(true);
+    const none = !committing || (DEFINITE.test(error.code ?? '') && error.severity === 'ERROR');
+    return none ? refused(error) : {verdict: 'unknown', code: codeOf(error)};
+  }
+}
+
+/** The handler of a request that the middleware has let in. */
+async function requested(req, res) {
+  const order = {...orderOf(req), payload: req.rawBody.toString()};
+  let body;
+  try {
+    body = await advance(order, req.pgonce.tx, req.pgonce.emit);
+  } catch (error) {
+    if (!(error instanceof NotNow) || order.attempt % 2 === 0) throw error;
+    res.writeHead(503, {'X-Done': 'no'}).end();
+    return;
+  }
+  if (order.end === 'final') res.writeHead(422, {'Content-Type': 'text/plain'}).end(randomUUID());
+  else res.writeHead(201, {'Content-Type': 'application/octet-stream'}).end(body);
+}
+
+function serve() {
+  const protect = {scope: 'requests', tenant: (req) => orderOf(req).tenant};
+  if (Number(number) % 2 === 0) return createServer(once.http(protect, requested)).listen(servesAt, '127.0.0.1');
+  const app = theirs('express')();
+  app.set('env', 'test'); // it prints no errors
+  app.post('/requests', once.express(protect), requested);
+  return app.listen(servesAt, '127.0.0.1');
+}
+
+async function answerLines() {
   process.stdout.write('ready\n');
   for await (const line of readline.createInterface({input: process.stdin})) {
     const order = JSON.parse(line);
-    const answer = await (order.mode === 'transaction' ? transaction(order) : leased(order));
+    const answer = await ({transaction, receive: received}[order.mode] ?? leased)(order);
     const body = answer.body === undefined || answer.body === null ? null : Buffer.from(answer.body).toString('base64');
     process.stdout.write(`${JSON.stringify({...answer, body})}\n`);
   }
   process.exit(0);
-})();
+}
+
+if (servesAt) serve();
+else answerLines();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: PostgreSQL
 
 // A caller of the Go client that does what standard input says, for the torture
-// (tests/torture/languages.py, which has the words): door CLIENT NUMBER DSN. An order is a line of
-// JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own.
-// Odd numbers go through pgx, even ones through database/sql.
+// (tests/torture/languages.py, which has the words): door CLIENT NUMBER DSN [PORT]. An order is a
+// line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of
+// its own. Odd numbers go through pgx, even ones through database/sql. With a port it serves HTTP
+// there (service.go).
 package main
 
 import (
@@ -112,7 +113,7 @@ func refused(err error) answer {
 		return answer{Verdict: "failed", Code: "retryable"}
 	}
 	for verdict, kinds := range map[string][]error{
-		"mismatch": {once.ErrMismatch}, "busy": {once.ErrActive}, "in_doubt": {once.ErrInDoubt}, "expired": {once.ErrExpired},
+		"mismatch": {once.ErrMismatch, once.ErrMessageMismatch}, "busy": {once.ErrActive}, "in_doubt": {once.ErrInDoubt}, "expired": {once.ErrExpired},
 		"refused": {once.ErrScopeRequired, once.ErrKeyMalformed, once.ErrRefused}, "unknown": {once.ErrOutcomeUnknown},
 	} {
 		for _, kind := range kinds {
@@ -142,8 +143,8 @@ type door[T any] struct {
 	// A row in a transaction, and one in a transaction of its own.
 	query func(ctx context.Context, tx T, text string, args []any, into ...any) error
 	alone func(ctx context.Context, text string, args []any, into ...any) error
-	// All that the function does is committed, or nothing. Which it is an error does not say.
-	inside func(ctx context.Context, do func(tx T) error) error
+	// All that the function does is committed, or nothing. Which it is an error of COMMIT does not say.
+	inside func(ctx context.Context, isolation string, do func(tx T) error) error
 }
 
 func (o *order) options() []once.Option {
@@ -183,23 +184,59 @@ func (d *door[T]) effect(ctx context.Context, tx T, o *order, fence any) ([]byte
 	return body, nil
 }
 
+// What an order is about, in a transaction: the bytes of its answer.
+func (d *door[T]) advance(ctx context.Context, tx T, o *order) ([]byte, error) {
+	o.leaveAt("begun")
+	pause(o.BeforeMs)
+	if o.End == "retry" {
+		return nil, errNotNow
+	}
+	body, err := d.effect(ctx, tx, o, nil)
+	if err != nil {
+		return nil, err
+	}
+	if o.Swallow {
+		var nothing int
+		_ = d.query(ctx, tx, "SELECT 1/0", nil, &nothing)
+	}
+	pause(o.AfterMs)
+	o.leaveAt("written")
+	return body, nil
+}
+
+// A message, in a transaction of the consumer's own.
+func (d *door[T]) receive(ctx context.Context, o *order) answer {
+	process, committing := false, false
+	err := d.inside(ctx, o.Isolation, func(tx T) (err error) {
+		if process, err = d.client.Receive(ctx, tx, o.Scope, o.Key, []byte(o.Payload), once.Tenant(o.Tenant)); err != nil {
+			return err
+		}
+		if process {
+			_, err = d.advance(ctx, tx, o)
+		}
+		committing = err == nil
+		return err
+	})
+	switch {
+	case err != nil && committing && !definite.MatchString(once.SQLStateOf(err)):
+		return answer{Verdict: "unknown", Code: codeOf(err)}
+	case err != nil:
+		return refused(err)
+	}
+	o.leaveAt("done")
+	code := "duplicate"
+	if process {
+		code = "process"
+	}
+	return answer{Verdict: "acknowledged", Code: code, Replayed: !process}
+}
+
 func (d *door[T]) transaction(ctx context.Context, o *order) answer {
 	made, err := d.client.Run(ctx, o.Scope, o.Key, []byte(o.Payload), func(ctx context.Context, tx T) (once.Answer, error) {
-		o.leaveAt("begun")
-		pause(o.BeforeMs)
-		if o.End == "retry" {
-			return once.Answer{}, errNotNow
-		}
-		body, err := d.effect(ctx, tx, o, nil)
+		body, err := d.advance(ctx, tx, o)
 		if err != nil {
 			return once.Answer{}, err
 		}
-		if o.Swallow {
-			var nothing int
-			_ = d.query(ctx, tx, "SELECT 1/0", nil, &nothing)
-		}
-		pause(o.AfterMs)
-		o.leaveAt("written")
 		if o.End == "final" {
 			return once.Answer{}, once.Fail("torture", "as ordered", once.Text(422, nonce()))
 		}
@@ -287,7 +324,7 @@ func (d *door[T]) before(ctx context.Context, o *order, lease *once.Lease) (answ
 // The effect and its outcome in one transaction. What became of it the fence decides: where it is committed, a failure is refused.
 func (d *door[T]) fenced(ctx context.Context, o *order, lease *once.Lease) answer {
 	var made once.Answer
-	err := d.inside(ctx, func(tx T) error {
+	err := d.inside(ctx, "read committed", func(tx T) error {
 		body, err := d.effect(ctx, tx, o, lease.Fence)
 		if err != nil {
 			return err
@@ -334,9 +371,12 @@ func (d *door[T]) serve() {
 			panic(err)
 		}
 		var said answer
-		if o.Mode == "transaction" {
+		switch o.Mode {
+		case "transaction":
 			said = d.transaction(context.Background(), &o)
-		} else {
+		case "receive":
+			said = d.receive(context.Background(), &o)
+		default:
 			said = d.leased(context.Background(), &o)
 		}
 		if said.Body != nil && *said.Body == nil {
@@ -350,21 +390,21 @@ func (d *door[T]) serve() {
 	}
 }
 
-func overPgx(dsn string) error {
+func overPgx(dsn, port string) error {
 	pool, err := pgxpool.New(context.Background(), dsn)
 	if err != nil {
 		return err
 	}
 	d := door[pgx.Tx]{
-		client: oncepgx.New(pool),
+		client: oncepgx.New(pool, once.Within(deadline)),
 		query: func(ctx context.Context, tx pgx.Tx, text string, args []any, into ...any) error {
 			return tx.QueryRow(ctx, text, args...).Scan(into...)
 		},
 		alone: func(ctx context.Context, text string, args []any, into ...any) error {
 			return pool.QueryRow(ctx, text, args...).Scan(into...)
 		},
-		inside: func(ctx context.Context, do func(tx pgx.Tx) error) error {
-			tx, err := pool.Begin(ctx)
+		inside: func(ctx context.Context, isolation string, do func(tx pgx.Tx) error) error {
+			tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.TxIsoLevel(isolation)})
 			if err != nil {
 				return err
 			}
@@ -375,11 +415,14 @@ func overPgx(dsn string) error {
 			return tx.Commit(ctx)
 		},
 	}
-	d.serve()
-	return nil
+	return d.work(port)
 }
 
-func overSQL(dsn string) error {
+var levels = map[string]sql.IsolationLevel{
+	"read committed": sql.LevelReadCommitted, "repeatable read": sql.LevelRepeatableRead, "serializable": sql.LevelSerializable,
+}
+
+func overSQL(dsn, port string) error {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return err
@@ -387,15 +430,15 @@ func overSQL(dsn string) error {
 	db := stdlib.OpenDB(*config)
 	db.SetMaxOpenConns(4)
 	d := door[*sql.Tx]{
-		client: oncesql.New(db),
+		client: oncesql.New(db, once.Within(deadline)),
 		query: func(ctx context.Context, tx *sql.Tx, text string, args []any, into ...any) error {
 			return tx.QueryRowContext(ctx, text, args...).Scan(into...)
 		},
 		alone: func(ctx context.Context, text string, args []any, into ...any) error {
 			return db.QueryRowContext(ctx, text, args...).Scan(into...)
 		},
-		inside: func(ctx context.Context, do func(tx *sql.Tx) error) error {
-			tx, err := db.BeginTx(ctx, nil)
+		inside: func(ctx context.Context, isolation string, do func(tx *sql.Tx) error) error {
+			tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: levels[isolation]})
 			if err != nil {
 				return err
 			}
@@ -406,8 +449,7 @@ func overSQL(dsn string) error {
 			return tx.Commit()
 		},
 	}
-	d.serve()
-	return nil
+	return d.work(port)
 }
 
 // What pgx knows of libpq's words: it takes any other for a setting of the server's.
@@ -426,11 +468,15 @@ func forPgx(dsn string) string {
 }
 
 func main() {
+	port := ""
+	if len(os.Args) > 4 {
+		port = os.Args[4]
+	}
 	number, err := strconv.Atoi(os.Args[2])
 	if err == nil && number%2 == 1 {
-		err = overPgx(forPgx(os.Args[3]))
+		err = overPgx(forPgx(os.Args[3]), port)
 	} else if err == nil {
-		err = overSQL(forPgx(os.Args[3]))
+		err = overSQL(forPgx(os.Args[3]), port)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -38,8 +38,9 @@ import org.postgresql.ds.PGSimpleDataSource;
 
 /**
  * A caller of the Java client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
- * Door CLIENT NUMBER DSN. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are
- * SQL of its own. Odd numbers have a pool (HikariCP), even ones a connection for each transaction.
+ * Door CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the
+ * effects are SQL of its own. Odd numbers have a pool (HikariCP), even ones a connection for each transaction. With a port it
+ * serves HTTP there (Service).
  */
 public final class Door {
     private static final Duration DEADLINE = Duration.ofSeconds(6);
@@ -51,7 +52,7 @@ public final class Door {
     private static final Set<String> REFUSED = Set.of("scope_required", "key_malformed", "refused");
     private static final Map<String, Integer> LEVELS = Map.of("read committed", Connection.TRANSACTION_READ_COMMITTED,
         "repeatable read", Connection.TRANSACTION_REPEATABLE_READ, "serializable", Connection.TRANSACTION_SERIALIZABLE);
-    private static final ObjectMapper JSON = new ObjectMapper();
+    static final ObjectMapper JSON = new ObjectMapper();
 
     private final DataSource source;
     private final Once once;
@@ -62,7 +63,7 @@ public final class Door {
     }
 
     /** An ordinary error of an effect: it is taken back, and the next attempt may run. */
-    private static final class NotNow extends RuntimeException {
+    static final class NotNow extends RuntimeException {
         private static final long serialVersionUID = 1L;
     }
 
@@ -86,6 +87,10 @@ public final class Door {
         }
     }
 
+    private static String codeOnly(Throwable failure) {
+        return failure instanceof OnceException known ? known.code() : "";
+    }
+
     private static String codeOf(Throwable failure) {
         if (failure instanceof OnceException known) {
             return known.sqlState() == null ? known.code() : known.sqlState();
@@ -101,10 +106,11 @@ public final class Door {
         if (failure instanceof NotNow) {
             return Said.of("failed", "retryable");
         }
-        String verdict = failure instanceof MismatchException ? "mismatch" : failure instanceof ActiveException ? "busy"
+        String verdict = failure instanceof MismatchException || "message_mismatch".equals(codeOnly(failure)) ? "mismatch"
+            : failure instanceof ActiveException ? "busy"
             : failure instanceof InDoubtException ? "in_doubt" : failure instanceof ExpiredException ? "expired"
             : failure instanceof UnavailableException away && away.outcomeUnknown() ? "unknown"
-            : failure instanceof OnceException other && REFUSED.contains(other.code()) ? "refused" : "failed";
+            : REFUSED.contains(codeOnly(failure)) ? "refused" : "failed";
         return Said.of(verdict, codeOf(failure));
     }
 
@@ -143,7 +149,8 @@ public final class Door {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
-    private Answer effect(JsonNode order, Tx tx) throws Exception {
+    /** What an order is about, in a transaction: the bytes of its answer. */
+    static byte[] advance(JsonNode order, Tx tx) throws Exception {
         leaveAt(order, "begun");
         pause(order, "before_ms");
         if ("retry".equals(order.path("end").asText())) {
@@ -177,6 +184,11 @@ public final class Door {
         }
         pause(order, "after_ms");
         leaveAt(order, "written");
+        return body;
+    }
+
+    private static Answer effect(JsonNode order, Tx tx) throws Exception {
+        byte[] body = advance(order, tx);
         if ("final".equals(order.path("end").asText())) {
             throw Answer.of(422).text(UUID.randomUUID().toString()).failure("torture", "as ordered");
         }
@@ -191,6 +203,33 @@ public final class Door {
         } catch (Exception failure) {
             return refused(failure);
         }
+    }
+
+    /** A message, in a transaction of the consumer's own. */
+    private Said received(JsonNode order) {
+        boolean process = false;
+        boolean committing = false;
+        try (Connection connection = source.getConnection()) {
+            connection.setAutoCommit(false);
+            connection.setTransactionIsolation(LEVELS.get(order.path("isolation").asText()));
+            try {
+                Tx tx = once.tenant(order.path("tenant").asText()).in(connection);
+                process = tx.receive(order.path("scope").asText(), order.path("key").asText(), Request.bytes(utf8(order.path("payload").asText())));
+                if (process) {
+                    advance(order, tx);
+                }
+                committing = true;
+                tx.commit();
+            } catch (Exception failure) {
+                connection.rollback();
+                throw failure;
+            }
+        } catch (Exception failure) {
+            String state = failure instanceof OnceException known ? known.sqlState() : failure instanceof SQLException sql ? sql.getSQLState() : null;
+            return committing && (state == null || !DEFINITE.matcher(state).matches()) ? Said.of("unknown", codeOf(failure)) : refused(failure);
+        }
+        leaveAt(order, "done");
+        return new Said("acknowledged", process ? "process" : "duplicate", 0, null, !process, false);
     }
 
     private Said leased(JsonNode order) {
@@ -293,7 +332,7 @@ public final class Door {
         return Said.stored(answer, "");
     }
 
-    private static DataSource source(boolean pooled, String dsn) {
+    static DataSource source(int connections, String dsn) {
         Map<String, String> said = new HashMap<>();
         for (String pair : dsn.split(" ")) {
             said.put(pair.substring(0, pair.indexOf('=')), pair.substring(pair.indexOf('=') + 1));
@@ -306,12 +345,12 @@ public final class Door {
         plain.setConnectTimeout(3);
         plain.setLoginTimeout(3);
         plain.setSocketTimeout(SOCKET_TIMEOUT_S);
-        if (!pooled) {
+        if (connections == 0) {
             return plain;
         }
         HikariConfig config = new HikariConfig();
         config.setDataSource(plain);
-        config.setMaximumPoolSize(4);
+        config.setMaximumPoolSize(connections);
         config.setMinimumIdle(0);
         config.setConnectionTimeout(3000);
         config.setInitializationFailTimeout(-1);
@@ -319,13 +358,18 @@ public final class Door {
     }
 
     public static void main(String[] args) throws Exception {
-        Door door = new Door(source(Integer.parseInt(args[1]) % 2 == 1, args[2]));
+        if (args.length > 3) {
+            Service.serve(args[2], args[3]);
+            return;
+        }
+        Door door = new Door(source(Integer.parseInt(args[1]) % 2 == 1 ? 4 : 0, args[2]));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         out.println("ready");
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             JsonNode order = JSON.readTree(line);
-            out.println(("transaction".equals(order.path("mode").asText()) ? door.transaction(order) : door.leased(order)).line());
+            String mode = order.path("mode").asText();
+            out.println(("transaction".equals(mode) ? door.transaction(order) : "receive".equals(mode) ? door.received(order) : door.leased(order)).line());
         }
         System.exit(0);
     }

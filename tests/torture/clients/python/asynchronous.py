@@ -7,9 +7,14 @@ import uuid
 
 import asyncpg
 import pgonce
-from pgonce import aio
+import uvicorn
+from pgonce import aio, asgi
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import Response
+from starlette.routing import Route
 
-from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, leave_at, refused, stored
+from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, is_answered, leave_at, order_of, received, refused, stored
 
 ADVANCE = "SELECT body, step FROM torture.advance($1, $2, $3, $4, $5, 'python')"
 WRITE = "SELECT torture.write($1, $2, $3, $4, $5, 'python', $6, $7)"
@@ -27,25 +32,52 @@ class Door:
     def __init__(self, pool):
         self.pool = pool
 
-    async def transaction(self, order):
+    @staticmethod
+    async def advance(order, tx):
+        """What an order is about, in a transaction: the bytes of its answer."""
         said = json.loads(order["payload"])
+        leave_at(order, "begun")
+        await pause(order["before_ms"])
+        if order["end"] == "retry":
+            raise NotNow
+        body, step = await tx.fetchrow(ADVANCE, *values_of(order))
+        for nth in range(1, said["events"] + 1):
+            topic, event, named = event_of(order, said, step, nth)
+            await aio.emit(tx, topic, event, **named)
+        if order["swallow"]:
+            try:
+                await tx.fetch("SELECT 1/0")
+            except asyncpg.PostgresError:
+                pass
+        await pause(order["after_ms"])
+        leave_at(order, "written")
+        return body
 
-        async def effect(tx):
-            leave_at(order, "begun")
-            await pause(order["before_ms"])
-            if order["end"] == "retry":
-                raise NotNow
-            body, step = await tx.fetchrow(ADVANCE, *values_of(order))
-            for nth in range(1, said["events"] + 1):
-                topic, event, named = event_of(order, said, step, nth)
-                await aio.emit(tx, topic, event, **named)
-            if order["swallow"]:
+    async def receive(self, order):
+        committing = False
+        try:
+            async with self.pool.acquire() as tx:
+                own = tx.transaction(isolation=order["isolation"].replace(" ", "_"))
+                await own.start()
                 try:
-                    await tx.fetch("SELECT 1/0")
-                except asyncpg.PostgresError:
-                    pass
-            await pause(order["after_ms"])
-            leave_at(order, "written")
+                    verdict = await aio.receive(tx, order["scope"], order["key"], order["payload"].encode(), tenant=order["tenant"])
+                    if verdict:
+                        await self.advance(order, tx)
+                except BaseException:
+                    await own.rollback()
+                    raise
+                committing = True
+                await own.commit()
+        except Exception as error:  # pylint: disable=broad-except
+            if committing and not DEFINITE.match(getattr(error, "sqlstate", None) or ""):
+                return {"verdict": "unknown", "code": code_of(error)}
+            return refused(error)
+        leave_at(order, "done")
+        return received(verdict)
+
+    async def transaction(self, order):
+        async def effect(tx):
+            body = await self.advance(order, tx)
             if order["end"] == "final":
                 raise pgonce.FinalFailure("as ordered", status=422, body=str(uuid.uuid4()), code="torture")
             return 201, given(order["way"], body)
@@ -116,15 +148,37 @@ class Door:
         return fresh(201, body)
 
 
-async def serve(lines, dsn):
+async def pool_of(dsn, size):
     said = dict(pair.split("=") for pair in dsn.split())
-    pool = await asyncpg.create_pool(
-        host=said["hostaddr"], port=int(said["port"]), database=said["dbname"], user=said["user"], ssl=False, min_size=0, max_size=4, timeout=3,
+    return await asyncpg.create_pool(
+        host=said["hostaddr"], port=int(said["port"]), database=said["dbname"], user=said["user"], ssl=False, min_size=0, max_size=size, timeout=3,
         command_timeout=DEADLINE_S,
     )  # fmt: skip
-    door = Door(pool)
+
+
+async def requests(request):
+    """The handler of a request that the middleware has let in."""
+    order = order_of(request.headers) | {"payload": (await request.body()).decode()}
+    try:
+        body = await Door.advance(order, asgi.transaction(request))
+    except NotNow:
+        if is_answered(order):
+            return Response("{}", 503, {"X-Done": "no"})
+        raise
+    return Response(str(uuid.uuid4()), 422) if order["end"] == "final" else Response(body, 201, media_type="application/octet-stream")
+
+
+async def serve_http(port, dsn):
+    options = {"pool": await pool_of(dsn, 8), "scope": "requests", "tenant": lambda request: order_of(request.headers)["tenant"], "deadline": DEADLINE_S}
+    app = Starlette(routes=[Route("/requests", requests, methods=["POST"])], middleware=[Middleware(asgi.OnceMiddleware, **options)])
+    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", lifespan="off")).serve()
+
+
+async def serve(lines, dsn):
+    door = Door(await pool_of(dsn, 4))
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
     while line := await loop.run_in_executor(None, lines.readline):
         order = json.loads(line)
-        print(answered(await (door.transaction(order) if order["mode"] == "transaction" else door.leased(order))), flush=True)
+        do = {"transaction": door.transaction, "receive": door.receive}.get(order["mode"], door.leased)
+        print(answered(await do(order)), flush=True)

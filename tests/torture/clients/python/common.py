@@ -10,7 +10,7 @@ import signal
 import pgonce
 
 DEADLINE_S = 6.0
-VERDICTS = {pgonce.Mismatch: "mismatch", pgonce.Active: "busy", pgonce.InDoubt: "in_doubt", pgonce.Expired: "expired", pgonce.OutcomeUnknown: "unknown"}
+VERDICTS = {pgonce.Mismatch: "mismatch", pgonce.Active: "busy", pgonce.MessageMismatch: "mismatch", pgonce.InDoubt: "in_doubt", pgonce.Expired: "expired", pgonce.OutcomeUnknown: "unknown"}
 REFUSED = ("P4000", "P4001", "P4003")
 # What PostgreSQL says when a statement certainly had no lasting effect.
 DEFINITE = re.compile("P4|40|55|57014|53|25|22|42|23|0A|P0")
@@ -48,6 +48,20 @@ def refused(error):
     if isinstance(error, pgonce.FinalFailure):
         return stored(error.answer, "final_failure")
     return {"verdict": "refused" if code_of(error) in REFUSED else VERDICTS.get(type(error), "failed"), "code": code_of(error)}
+
+
+def received(verdict):
+    return {"verdict": "acknowledged", "code": "process" if verdict else "duplicate", "replayed": not verdict}
+
+
+def order_of(headers):
+    """Of a request."""
+    return json.loads(headers["X-Orders"])
+
+
+def is_answered(order):
+    """Of two handlers that are to fail for now one says so in its answer, the other raises."""
+    return order["attempt"] % 2 == 1
 
 
 def given(way, body):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
 """A caller of the Python client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
-door.py CLIENT NUMBER DSN. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. Odd
-numbers are blocking and have a pool of psycopg, even ones use asyncio and asyncpg (asynchronous.py)."""
+door.py CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. Odd
+numbers are blocking and have a pool of psycopg, even ones use asyncio and asyncpg (asynchronous.py). With a port it serves HTTP there (services.py): Flask
+under an odd number, Starlette under an even one."""
 
 import asyncio
 import json
@@ -9,13 +10,16 @@ import sys
 import time
 import uuid
 
+import flask
 import psycopg
 import psycopg_pool
+from werkzeug.serving import make_server
 
 import pgonce
+from pgonce.flask import protect
 
 import asynchronous
-from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, leave_at, refused, stored
+from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, is_answered, leave_at, order_of, received, refused, stored
 
 ADVANCE = "SELECT body, step FROM torture.advance(%s, %s, %s, %s, %s, 'python')"
 WRITE = "SELECT torture.write(%s, %s, %s, %s, %s, 'python', %s, %s)"
@@ -29,29 +33,53 @@ class Door:
     def __init__(self, source, dsn):
         self.source, self.dsn = source, dsn
 
-    def transaction(self, order):
+    @staticmethod
+    def advance(order, tx):
+        """What an order is about, in a transaction: the bytes of its answer."""
         said = json.loads(order["payload"])
+        leave_at(order, "begun")
+        pause(order["before_ms"])
+        if order["end"] == "retry":
+            raise NotNow
+        body, step = tx.execute(ADVANCE, [order[name] for name in ("tenant", "scope", "key", "payload", "attempt")]).fetchone()
+        for nth in range(1, said["events"] + 1):
+            topic, event, named = event_of(order, said, step, nth)
+            pgonce.emit(tx, topic, event, **named)
+        if order["swallow"]:
+            try:
+                tx.execute("SELECT 1/0")
+            except psycopg.Error:
+                pass
+        pause(order["after_ms"])
+        leave_at(order, "written")
+        return bytes(body)
+
+    def receive(self, order):
+        committing = False
+        try:
+            with self.source.connection() as tx:
+                tx.isolation_level = psycopg.IsolationLevel[order["isolation"].upper().replace(" ", "_")]
+                tx.execute("SELECT")  # begins
+                verdict = pgonce.receive(tx, order["scope"], order["key"], order["payload"].encode(), tenant=order["tenant"])
+                if verdict:
+                    self.advance(order, tx)
+                committing = True
+                tx.commit()
+        except Exception as error:  # pylint: disable=broad-except
+            if committing and not DEFINITE.match(getattr(error, "sqlstate", None) or ""):
+                return {"verdict": "unknown", "code": code_of(error)}
+            return refused(error)
+        leave_at(order, "done")
+        return received(verdict)
+
+    def transaction(self, order):
         tenant, scope, key = order["tenant"], order["scope"], order["key"]
 
         def effect(tx):
-            leave_at(order, "begun")
-            pause(order["before_ms"])
-            if order["end"] == "retry":
-                raise NotNow
-            body, step = tx.execute(ADVANCE, (tenant, scope, key, order["payload"], order["attempt"])).fetchone()
-            for nth in range(1, said["events"] + 1):
-                topic, event, named = event_of(order, said, step, nth)
-                pgonce.emit(tx, topic, event, **named)
-            if order["swallow"]:
-                try:
-                    tx.execute("SELECT 1/0")
-                except psycopg.Error:
-                    pass
-            pause(order["after_ms"])
-            leave_at(order, "written")
+            body = self.advance(order, tx)
             if order["end"] == "final":
                 raise pgonce.FinalFailure("as ordered", status=422, body=str(uuid.uuid4()), code="torture")
-            return 201, given(order["way"], bytes(body))
+            return 201, given(order["way"], body)
 
         try:
             return stored(
@@ -130,11 +158,40 @@ def serve(lines, dsn):
     print("ready", flush=True)
     for line in lines:
         order = json.loads(line)
-        print(answered(door.transaction(order) if order["mode"] == "transaction" else door.leased(order)), flush=True)
+        do = {"transaction": door.transaction, "receive": door.receive}.get(order["mode"], door.leased)
+        print(answered(do(order)), flush=True)
+
+
+def service(dsn):
+    """A WSGI application."""
+    pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=8, timeout=3, reconnect_timeout=1, open=True)
+    app = flask.Flask("torture")
+
+    @app.post("/requests")
+    @protect(pool, scope="requests", tenant=lambda request: order_of(request.headers)["tenant"], deadline=DEADLINE_S)
+    def requests():
+        order = order_of(flask.request.headers) | {"payload": flask.request.get_data().decode()}
+        try:
+            body = Door.advance(order, flask.g.tx)
+        except NotNow:
+            if is_answered(order):
+                return flask.Response("{}", 503, {"X-Done": "no"})
+            raise
+        return flask.Response(str(uuid.uuid4()), 422) if order["end"] == "final" else flask.Response(body, 201, mimetype="application/octet-stream")
+
+    return app
+
+
+def main(number, dsn, port=None):
+    if number % 2 and port:
+        make_server("127.0.0.1", int(port), service(dsn), threaded=True).serve_forever()
+    elif number % 2:
+        serve(sys.stdin, dsn)
+    elif port:
+        asyncio.run(asynchronous.serve_http(int(port), dsn))
+    else:
+        asyncio.run(asynchronous.serve(sys.stdin, dsn))
 
 
 if __name__ == "__main__":
-    if int(sys.argv[2]) % 2:
-        serve(sys.stdin, sys.argv[3])
-    else:
-        asyncio.run(asynchronous.serve(sys.stdin, sys.argv[3]))
+    main(int(sys.argv[2]), *sys.argv[3:])
