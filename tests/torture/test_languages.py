@@ -349,7 +349,13 @@ class Served:
     def insist(self, intent):
         """Attempts it until it is acknowledged; a service that has ended is started again."""
         answers = []
-        wait_until(lambda: self.job.tend() is not None or answers.append(self.attempt(intent)) or answers[-1].verdict == "acknowledged", answers, 60)
+
+        def is_acknowledged():
+            self.job.tend()
+            answers.append(self.attempt(intent))
+            return answers[-1].verdict == "acknowledged"
+
+        wait_until(is_acknowledged, "an acknowledgement", languages.START_S)
         return answers[-1]
 
     def close(self):
@@ -358,7 +364,9 @@ class Served:
 
 
 @pytest.fixture(params=[1, 2], ids=["odd", "even"])
-def service(request, shop, watch, tmp_path, language):  # noqa: F811
+def service(request, language, shop, watch, tmp_path):  # noqa: F811
+    if language == "java" and request.param == 2:
+        pytest.skip("its service is the same under both numbers")
     with contextlib.ExitStack() as stack:
         links, port = Links(), free_port()
         stack.callback(links.destroy)

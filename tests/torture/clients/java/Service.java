@@ -57,12 +57,7 @@ public class Service {
         return request -> orderOf(request.getHeader("X-Orders")).path("tenant").asText();
     }
 
-    @Bean
-    Requests requests(OnceTransaction transaction) {
-        return new Requests(transaction);
-    }
-
-    /** The handler. */
+    /** The handler, which is a bean since it is in here. */
     @RestController
     static class Requests {
         private final OnceTransaction transaction;
