@@ -20,7 +20,7 @@ pool.on('error', () => {}); // of an idle connection: the next attempt takes ano
 const once = new Once(pool);
 
 const DEADLINE_MS = 6000;
-const VERDICTS = {mismatch: 'mismatch', active: 'busy', in_doubt: 'in_doubt', expired: 'expired', scope_required: 'refused', key_malformed: 'refused', refused: 'refused', outcome_unknown: 'unknown'};
+const VERDICTS = {mismatch: 'mismatch', message_mismatch: 'mismatch', active: 'busy', in_doubt: 'in_doubt', expired: 'expired', scope_required: 'refused', key_malformed: 'refused', refused: 'refused', outcome_unknown: 'unknown'};
 const ADVANCE = "SELECT body, step FROM torture.advance($1, $2, $3, $4, $5, 'node')";
 const WRITE = "SELECT torture.write($1, $2, $3, $4, $5, 'node', $6, $7) AS body";
 // What PostgreSQL says when a statement certainly had no lasting effect.
