@@ -173,7 +173,7 @@ def stamp(tree, language):
     files = sorted(path for folder in (tree / "clients" / language, tree / PROGRAMS / language) for path in folder.rglob("*") if path.is_file())
     digest = hashlib.sha256()
     for path in files:
-        if path.suffix in (".go", ".mod", ".sum", ".java"):
+        if path.suffix in (".go", ".mod", ".sum", ".java", ".xml"):
             digest.update(str(path.relative_to(tree)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -7,14 +7,9 @@ import uuid
 
 import asyncpg
 import pgonce
-import uvicorn
-from pgonce import aio, asgi
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.responses import Response
-from starlette.routing import Route
+from pgonce import aio
 
-from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, is_answered, leave_at, order_of, received, refused, stored
+from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, leave_at, received, refused, stored
 
 ADVANCE = "SELECT body, step FROM torture.advance($1, $2, $3, $4, $5, 'python')"
 WRITE = "SELECT torture.write($1, $2, $3, $4, $5, 'python', $6, $7)"
@@ -154,24 +149,6 @@ async def pool_of(dsn, size):
         host=said["hostaddr"], port=int(said["port"]), database=said["dbname"], user=said["user"], ssl=False, min_size=0, max_size=size, timeout=3,
         command_timeout=DEADLINE_S,
     )  # fmt: skip
-
-
-async def requests(request):
-    """The handler of a request that the middleware has let in."""
-    order = order_of(request.headers) | {"payload": (await request.body()).decode()}
-    try:
-        body = await Door.advance(order, asgi.transaction(request))
-    except NotNow:
-        if is_answered(order):
-            return Response("{}", 503, {"X-Done": "no"})
-        raise
-    return Response(str(uuid.uuid4()), 422) if order["end"] == "final" else Response(body, 201, media_type="application/octet-stream")
-
-
-async def serve_http(port, dsn):
-    options = {"pool": await pool_of(dsn, 8), "scope": "requests", "tenant": lambda request: order_of(request.headers)["tenant"], "deadline": DEADLINE_S}
-    app = Starlette(routes=[Route("/requests", requests, methods=["POST"])], middleware=[Middleware(asgi.OnceMiddleware, **options)])
-    await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", lifespan="off")).serve()
 
 
 async def serve(lines, dsn):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """A caller of the Python client that does what standard input says, for the torture (tests/torture/languages.py, which has the words):
 door.py CLIENT NUMBER DSN [PORT]. An order is a line of JSON, an answer another. Whatever the client can do it does; only the effects are SQL of its own. Odd
-numbers are blocking and have a pool of psycopg, even ones use asyncio and asyncpg (asynchronous.py). With a port it serves HTTP there (services.py): Flask
-under an odd number, Starlette under an even one."""
+numbers are blocking and have a pool of psycopg, even ones use asyncio and asyncpg (asynchronous.py). With a port it serves HTTP there (service.py)."""
 
 import asyncio
 import json
@@ -10,16 +9,13 @@ import sys
 import time
 import uuid
 
-import flask
 import psycopg
 import psycopg_pool
-from werkzeug.serving import make_server
 
 import pgonce
-from pgonce.flask import protect
 
 import asynchronous
-from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, is_answered, leave_at, order_of, received, refused, stored
+from common import DEADLINE_S, DEFINITE, Ended, NotNow, answered, code_of, event_of, fresh, given, leave_at, received, refused, stored
 
 ADVANCE = "SELECT body, step FROM torture.advance(%s, %s, %s, %s, %s, 'python')"
 WRITE = "SELECT torture.write(%s, %s, %s, %s, %s, 'python', %s, %s)"
@@ -162,33 +158,13 @@ def serve(lines, dsn):
         print(answered(do(order)), flush=True)
 
 
-def service(dsn):
-    """A WSGI application."""
-    pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=8, timeout=3, reconnect_timeout=1, open=True)
-    app = flask.Flask("torture")
-
-    @app.post("/requests")
-    @protect(pool, scope="requests", tenant=lambda request: order_of(request.headers)["tenant"], deadline=DEADLINE_S)
-    def requests():
-        order = order_of(flask.request.headers) | {"payload": flask.request.get_data().decode()}
-        try:
-            body = Door.advance(order, flask.g.tx)
-        except NotNow:
-            if is_answered(order):
-                return flask.Response("{}", 503, {"X-Done": "no"})
-            raise
-        return flask.Response(str(uuid.uuid4()), 422) if order["end"] == "final" else flask.Response(body, 201, mimetype="application/octet-stream")
-
-    return app
-
-
 def main(number, dsn, port=None):
-    if number % 2 and port:
-        make_server("127.0.0.1", int(port), service(dsn), threaded=True).serve_forever()
+    if port:
+        import service  # pylint: disable=import-outside-toplevel  # which takes as long to load as all the rest
+
+        service.serve(number, int(port), dsn)
     elif number % 2:
         serve(sys.stdin, dsn)
-    elif port:
-        asyncio.run(asynchronous.serve_http(int(port), dsn))
     else:
         asyncio.run(asynchronous.serve(sys.stdin, dsn))
 
