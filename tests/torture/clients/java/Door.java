@@ -354,6 +354,8 @@ public final class Door {
         config.setMinimumIdle(0);
         config.setConnectionTimeout(3000);
         config.setInitializationFailTimeout(-1);
+        // Else HikariCP asks the first connection for its level; where that one is lost meanwhile, it takes -1 for it, and gives no connection ever after.
+        config.setTransactionIsolation("TRANSACTION_READ_COMMITTED");
         return new HikariDataSource(config);
     }
 
