@@ -14,7 +14,7 @@ const prepared = new WeakMap();
 function nameOf(text) {
   if (!names.has(text)) {
     const calls = new Set(text.match(/once\.\w+/g)?.filter((call) => !call.endsWith('fingerprint')));
-    names.set(text, `${[...calls].join(' ').slice(0, 38)} ${createHash('sha256').update(text).digest('hex').slice(0, 24)}`);
+    names.set(text, `${([...calls].join(' ') || text).slice(0, 38)} ${createHash('sha256').update(text).digest('hex').slice(0, 24)}`);
   }
   return names.get(text);
 }
@@ -25,7 +25,7 @@ const NOT_PREPARED = '26000';
 const asIs = (value) => value;
 
 class Batch extends Query {
-  /** statements: [text, values]; values are strings, Buffers (sent as bytes) or null. prepare: those with values are parsed once for each connection. */
+  /** statements: [text, values]; values are strings, Buffers (sent as bytes) or null. prepare: each is parsed once for each connection. */
   constructor(statements, prepare) {
     super({text: ''});
     this.statements = statements;
@@ -43,7 +43,7 @@ class Batch extends Query {
     this.known = prepared.get(connection);
     try {
       for (const [text, values = NONE] of this.statements) {
-        const name = this.prepare && values.length > 0 ? nameOf(text) : '';
+        const name = this.prepare ? nameOf(text) : '';
         if (name === '' || !this.known.has(name)) {
           // One of that name may be there: after an error here, or left by another client of a pooler.
           if (name !== '') connection.close({type: 'S', name});
@@ -66,8 +66,7 @@ class Batch extends Query {
   }
 
   handleCommandComplete(message) {
-    const [text, values = NONE] = this.statements[this.results.length];
-    if (this.prepare && values.length > 0) this.known.add(nameOf(text));
+    if (this.prepare) this.known.add(nameOf(this.statements[this.results.length][0]));
     this.results.push({tag: message.text, rows: this.rowsNow});
     this.rowsNow = [];
   }

@@ -85,9 +85,9 @@ const START_KNOWN = `${START} FROM once.try_start($1::text, $2::text, $4::bytea,
 const START_SALTED = `${START}, encode(s.salt, 'hex') FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS s,
   once.try_start($1::text, $2::text, sha256(s.salt || $4::bytea), $3::text, $5::text)`;
 
-/** known: the fingerprint, where the salt is known. pieces: what is hashed after the salt; null where the database has to do that. */
-function tryStart({scope, key, tenant, request, traceparent}, pieces, known) {
-  if (pieces) return [known ? START_KNOWN : START_SALTED, [scope, key, tenant, known ?? Buffer.concat(pieces), text(traceparent)]];
+/** known: the fingerprint, where the salt is known. hashed: what is hashed after the salt; null where the database has to do that. */
+function tryStart({scope, key, tenant, request, traceparent}, hashed, known) {
+  if (hashed) return [known ? START_KNOWN : START_SALTED, [scope, key, tenant, known ?? hashed, text(traceparent)]];
   const p = new Parameters();
   const print = fingerprint(p, request, tenant);
   return [`${START}, encode(f.print, 'hex') FROM ${print} AS f(print), once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${

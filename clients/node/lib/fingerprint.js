@@ -8,30 +8,28 @@ const {createHash} = require('crypto');
 const TENANTS_MAX = 1000;
 const OF_BYTES = Buffer.from('b');
 const OF_REQUEST = Buffer.from('r');
+const LENGTH_BYTES = 8;
 
 const bytes = (value) => (value instanceof Uint8Array ? Buffer.from(value.buffer, value.byteOffset, value.byteLength) : null);
 
-/** What is hashed after the salt, in pieces; null where the database has to do it. */
+/** What is hashed after the salt; null where the database has to do it. */
 function hashedOf(request) {
-  if (typeof request === 'string') return [OF_BYTES, Buffer.from(request)];
-  if (bytes(request)) return [OF_BYTES, bytes(request)];
+  if (typeof request === 'string') return Buffer.concat([OF_BYTES, Buffer.from(request)]);
+  if (bytes(request)) return Buffer.concat([OF_BYTES, bytes(request)]);
   const {method, target, contentType, body, canonicalJson} = request?.http ?? {};
   if (typeof method !== 'string' || typeof target !== 'string' || canonicalJson) return null;
   const parts = [Buffer.from(method), Buffer.from(contentType ?? ''), bytes(body) ?? Buffer.from(body ?? ''), Buffer.from(target)];
+  const lengths = Buffer.alloc(LENGTH_BYTES * parts.length);
   const pieces = [OF_REQUEST];
-  for (const part of parts) {
-    const length = Buffer.alloc(8);
-    length.writeUInt32BE(part.length, 4);
-    pieces.push(length, part);
+  for (const [i, part] of parts.entries()) {
+    const at = LENGTH_BYTES * i;
+    lengths.writeUInt32BE(part.length, at + 4);
+    pieces.push(lengths.subarray(at, at + LENGTH_BYTES), part);
   }
-  return pieces;
+  return Buffer.concat(pieces);
 }
 
-function fingerprintOf(salt, pieces) {
-  const hash = createHash('sha256').update(salt);
-  for (const piece of pieces) hash.update(piece);
-  return hash.digest();
-}
+const fingerprintOf = (salt, hashed) => createHash('sha256').update(salt).update(hashed).digest();
 
 // By connection: another one may lead to another database, as after a restore.
 const known = new WeakMap();

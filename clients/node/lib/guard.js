@@ -32,13 +32,13 @@ function checked({
   if (tenant !== false && typeof tenant !== 'function') {
     throw new TypeError('pgonce: tenant is a function of the request that says whose key it is, by what authentication has proved; false where there is but one caller');
   }
-  return {scope, tenant, required, waitMs, responseMax: Math.min(responseMax, HELD_MAX), bodyMax, methods: new Set(methods), list: headers.checkList(list), canonicalJson, strictKeys, keyLength, isolation, problemBase};
+  return {scope, tenant, required, waitMs, responseMax: Math.min(responseMax, HELD_MAX), bodyMax, methods: new Set(methods), listed: headers.checkList(list), canonicalJson, strictKeys, keyLength, isolation, problemBase};
 }
 
 function lines(rawHeaders, name) {
   const found = [];
   for (let i = 0; i < rawHeaders.length; i += 2) {
-    if (rawHeaders[i].toLowerCase() === name) found.push(rawHeaders[i + 1]);
+    if (rawHeaders[i].length === name.length && rawHeaders[i].toLowerCase() === name) found.push(rawHeaders[i + 1]);
   }
   return found;
 }
@@ -165,7 +165,7 @@ class Guard {
     if (effect === 'unknown') return this.attempt.doubt({status});
     // Done, and too large to keep: here, or as the scope finds.
     const large = {status, resultType: TOO_LARGE};
-    const stored = body.length > this.options.responseMax ? large : {status, headers: headers.encode(pairs, this.options.list), body};
+    const stored = body.length > this.options.responseMax ? large : {status, headers: headers.encode(pairs, this.options.listed), body};
     if (effect === 'done') return this.attempt.finish(stored, large);
     return this.attempt.fail({code: `http_${status}`, message: 'the request was refused'}, stored, large);
   }

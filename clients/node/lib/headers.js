@@ -16,22 +16,31 @@ const NEVER = [
   'idempotency-replayed', 'idempotency-traceparent', 'idempotency-key', 'once-*',
 ];
 
-const fits = (name, patterns) => patterns.some((pattern) => (pattern.endsWith('*') ? name.startsWith(pattern.slice(0, -1)) : name === pattern));
-const never = (name) => fits(name.toLowerCase(), NEVER);
-const kept = (name, list = KEPT) => !never(name) && fits(name.toLowerCase(), list);
+/** Of names, and prefixes that end in *: is this name, in any case, among them? */
+function among(list) {
+  const names = new Set(list.filter((pattern) => !pattern.endsWith('*')));
+  const prefixes = list.filter((pattern) => pattern.endsWith('*')).map((pattern) => pattern.slice(0, -1));
+  return (name) => {
+    const lower = name.toLowerCase();
+    return names.has(lower) || prefixes.some((prefix) => lower.startsWith(prefix));
+  };
+}
 
-/** list: names, or prefixes that end in *. One that is never kept is a mistake. */
+const never = among(NEVER);
+const keptByDefault = among(KEPT);
+
+/** list: names, or prefixes that end in *. One that is never kept is a mistake. Returns the test of a name. */
 function checkList(list) {
-  if (list === undefined) return undefined;
+  if (list === undefined) return keptByDefault;
   const lower = list.map((name) => name.toLowerCase());
   const bad = lower.find((name) => never(name));
   if (bad) throw new TypeError(`pgonce: headers names ${bad}, which is never replayed`);
-  return lower;
+  return among(lower);
 }
 
-/** Pairs of name and value as the contract stores them: in order, repetition and bytes kept. Values are Node's: a character for a byte. */
-function encode(pairs, list) {
-  const stored = pairs.filter(([name]) => kept(name, list)).map(([name, value]) =>
+/** Pairs of name and value as the contract stores them: in order, repetition and bytes kept. Values are Node's: a character for a byte. listed: of checkList. */
+function encode(pairs, listed) {
+  const stored = pairs.filter(([name]) => listed(name) && !never(name)).map(([name, value]) =>
     (/^[\t -~]*$/.test(value) ? [name, value] : [name, null, Buffer.from(value, 'latin1').toString('hex')]));
   return {h: stored};
 }

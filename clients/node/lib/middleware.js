@@ -21,7 +21,9 @@ function read(stream, max) {
     });
     stream.on('end', () => resolve(size <= max ? Buffer.concat(pieces) : null));
     stream.on('error', reject);
-    stream.on('close', () => reject(new Error('pgonce: the request broke off')));
+    stream.on('close', () => {
+      if (!stream.readableEnded) reject(new Error('pgonce: the request broke off'));
+    });
   });
 }
 

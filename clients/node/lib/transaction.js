@@ -101,10 +101,10 @@ class Attempt {
   static async begin(pool, intent, isolation, trusted = true) {
     const session = await Session.open(pool);
     try {
-      const pieces = salts.hashedOf(intent.request);
-      const salt = pieces && trusted ? salts.saltOf(session.client, intent.tenant) : undefined;
-      const known = salt && salts.fingerprintOf(salt, pieces);
-      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent, pieces, known), contract.SAVEPOINT]);
+      const hashed = salts.hashedOf(intent.request);
+      const salt = hashed && trusted ? salts.saltOf(session.client, intent.tenant) : undefined;
+      const known = salt && salts.fingerprintOf(salt, hashed);
+      const [, {rows}] = await session.send([contract.begin(isolation), contract.tryStart(intent, hashed, known), contract.SAVEPOINT]);
       const {verdict, traceparent, answer, computed} = contract.started(rows[0]);
       if (verdict === 'mismatch' && known) {
         // Or it is the salt that is another: the contract was installed anew.
@@ -112,8 +112,8 @@ class Attempt {
         await session.close();
         return Attempt.begin(pool, intent, isolation, false);
       }
-      if (pieces && !known) salts.remember(session.client, intent.tenant, computed);
-      const print = known ?? (pieces ? salts.fingerprintOf(computed, pieces) : computed);
+      if (hashed && !known) salts.remember(session.client, intent.tenant, computed);
+      const print = known ?? (hashed ? salts.fingerprintOf(computed, hashed) : computed);
       if (verdict === 'proceed') return {attempt: new Attempt(session, {...intent, print, traceparent: traceparent ?? intent.traceparent})};
       if (verdict === 'in_doubt') {
         const [seen] = await session.send([contract.peekStatus(intent)]);

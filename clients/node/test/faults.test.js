@@ -365,21 +365,21 @@ async function overOne(t) {
 
 test('each statement is prepared once for a connection', async (t) => {
   const {client, one} = await overOne(t);
-  const names = async () => (await client.query('SELECT name FROM pg_prepared_statements ORDER BY 1')).rows.map(({name}) => name.split(' ')[0]);
+  const names = async () => (await client.query('SELECT name FROM pg_prepared_statements')).rows.map(({name}) => name.split(' ')[0]).sort();
   await run(one);
-  assert.deepEqual(await names(), ['once.finish', 'once.try_start']);
+  assert.deepEqual(await names(), ['BEGIN', 'COMMIT', 'SAVEPOINT', 'once.finish', 'once.try_start']);
   const parse = t.mock.method(client.connection, 'parse');
   key = `order:${randomUUID()}`;
   await run(one, async () => {});
-  assert.deepEqual(parse.mock.calls.map(({arguments: [{text}]}) => text), ['BEGIN', 'SAVEPOINT once_effect', 'COMMIT']);
+  assert.equal(parse.mock.callCount(), 0);
   key = `order:${randomUUID()}`;
   await assert.rejects(run(one, async (tx) => tx.query('SELECT 1/0')), {code: '22012'});
   key = `order:${randomUUID()}`;
   await assertDoneOnce(await run(one));
-  assert.deepEqual(await names(), ['once.finish', 'once.try_start']);
+  assert.deepEqual(await names(), ['BEGIN', 'COMMIT', 'ROLLBACK', 'SAVEPOINT', 'once.finish', 'once.try_start']);
 });
 
-for (const which of ['once.try_start', 'once.finish']) {
+for (const which of ['BEGIN', 'once.try_start', 'SAVEPOINT', 'once.finish', 'COMMIT']) {
   test(`behind a pooler that takes another connection, ${which} is not prepared there, and the effect happens once`, async (t) => {
     const {client, one} = await overOne(t);
     await run(one);
@@ -389,8 +389,8 @@ for (const which of ['once.try_start', 'once.finish']) {
       key = `order:${randomUUID()}`;
       await assertDoneOnce(await run(one));
     }
-    const {rows} = await client.query("SELECT FROM pg_prepared_statements WHERE name LIKE 'once%'");
-    assert.equal(rows.length, 1, 'nothing is prepared any more');
+    const {rows} = await client.query('SELECT name FROM pg_prepared_statements');
+    assert.equal(rows.length, 4, 'nothing is prepared any more');
   });
 }
 
