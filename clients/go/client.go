@@ -346,7 +346,7 @@ func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code,
 	return Query{
 		SQL: `SELECT once.finish($1::text, $2::text, $3::bytea, $4::integer, response_text => $5::text, response_body => $6::bytea,
     response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, state => $10::text,
-    error_code => $11::text, error_message => $12::text, tenant => $13::text, traceparent => $14::text)`,
+    error_code => $11::text, error_message => $12::text, tenant => $13::text, traceparent => $14::text) IS NULL`, // the body need not come back
 		Args: []any{a.scope, a.key, fingerprint, statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID),
 			state, orNull(code), orNull(message), a.options.tenant, traceparent},
 	}, nil
@@ -479,8 +479,8 @@ func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, 
 func (r *row) trace() any { return orNull(value(r.tra)) }
 
 func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []string, query Query) error {
-	var body []byte
-	unknown, err := session.Close(ctx, commands, query, &body)
+	var empty bool
+	unknown, err := session.Close(ctx, commands, query, &empty)
 	if err == nil {
 		return nil
 	}

@@ -38,26 +38,40 @@ func (e *Error) because(cause error) *Error {
 	return &made
 }
 
+// The contract's own, by SQLSTATE: once.errors(). A test compares them with the suite's.
+var bySQLState = map[string]*Error{}
+
+const (
+	mayRetry = true
+	isFinal  = false
+)
+
+func ofContract(code, state string, status int, retryable bool, message string) *Error {
+	made := &Error{Code: code, SQLState: state, Status: status, Retryable: retryable, Message: message}
+	bySQLState[state] = made
+	return made
+}
+
 // What Run, Claim and the rest return; errors.Is compares with them.
 var (
-	ErrScopeRequired     = &Error{Code: "scope_required", SQLState: "P4000", Status: 403, Message: "a scope of 1 to 255 characters is required"}
-	ErrKeyMalformed      = &Error{Code: "key_malformed", SQLState: "P4001", Status: 400, Message: "the key is missing or malformed"}
-	ErrMismatch          = &Error{Code: "mismatch", SQLState: "P4002", Status: 422, Message: "the key was first used with another request"}
-	ErrRefused           = &Error{Code: "refused", SQLState: "P4003", Status: 403, Message: "the fingerprint is missing or the tenant is refused"}
-	ErrCompletionRefused = &Error{Code: "completion_refused", SQLState: "P4010", Status: 409, Message: "the completion is refused: the lease is lost"}
-	ErrFailureRefused    = &Error{Code: "failure_refused", SQLState: "P4011", Status: 409, Message: "the failure is refused: the lease is lost"}
-	ErrAlreadyFinished   = &Error{Code: "already_finished", SQLState: "P4020", Status: 409, Message: "the intent is finished and has an outcome"}
-	ErrActive            = &Error{Code: "active", SQLState: "P4029", Status: 409, Retryable: true, Message: "another attempt of this intent is running"}
-	ErrFinal             = &Error{Code: "final_failure", SQLState: "P4030", Status: 409, Message: "the intent failed for good"}
-	ErrInDoubt           = &Error{Code: "in_doubt", SQLState: "P4031", Status: 409, Message: "the outcome of this intent is unknown"}
-	ErrExpired           = &Error{Code: "expired", SQLState: "P4041", Status: 409, Message: "the key is older than what is remembered"}
-	ErrMessageMismatch   = &Error{Code: "message_mismatch", SQLState: "P4050", Status: 422, Message: "the message id was first used with another payload"}
-	ErrEventMismatch     = &Error{Code: "event_mismatch", SQLState: "P4051", Status: 422, Message: "this intent has already emitted this event with another payload"}
-	ErrTooLarge          = &Error{Code: "too_large", SQLState: "P4060", Status: 500, Message: "the response body is larger than the scope allows"}
-	ErrResolutionRefused = &Error{Code: "resolution_refused", SQLState: "P4070", Status: 409, Message: "the decision is refused"}
-	ErrPartitionMissing  = &Error{Code: "partition_missing", SQLState: "P4098", Status: 503, Retryable: true, Message: "the partition for this day is missing: run the keeper"}
-	ErrUnknownState      = &Error{Code: "unknown_state", SQLState: "P4099", Status: 503, Message: "the intent is in a state that this function does not know"}
-	ErrNotStarted        = &Error{Code: "not_started", SQLState: "P4012", Status: 500, Message: "this transaction has not started the intent"}
+	ErrScopeRequired     = ofContract("scope_required", "P4000", 403, isFinal, "a scope of 1 to 255 characters is required")
+	ErrKeyMalformed      = ofContract("key_malformed", "P4001", 400, isFinal, "the key is missing or malformed")
+	ErrMismatch          = ofContract("mismatch", "P4002", 422, isFinal, "the key was first used with another request")
+	ErrRefused           = ofContract("refused", "P4003", 403, isFinal, "the fingerprint is missing or the tenant is refused")
+	ErrCompletionRefused = ofContract("completion_refused", "P4010", 409, isFinal, "the completion is refused: the lease is lost")
+	ErrFailureRefused    = ofContract("failure_refused", "P4011", 409, isFinal, "the failure is refused: the lease is lost")
+	ErrAlreadyFinished   = ofContract("already_finished", "P4020", 409, isFinal, "the intent is finished and has an outcome")
+	ErrActive            = ofContract("active", "P4029", 409, mayRetry, "another attempt of this intent is running")
+	ErrFinal             = ofContract("final_failure", "P4030", 409, isFinal, "the intent failed for good")
+	ErrInDoubt           = ofContract("in_doubt", "P4031", 409, isFinal, "the outcome of this intent is unknown")
+	ErrExpired           = ofContract("expired", "P4041", 409, isFinal, "the key is older than what is remembered")
+	ErrMessageMismatch   = ofContract("message_mismatch", "P4050", 422, isFinal, "the message id was first used with another payload")
+	ErrEventMismatch     = ofContract("event_mismatch", "P4051", 422, isFinal, "this intent has already emitted this event with another payload")
+	ErrTooLarge          = ofContract("too_large", "P4060", 500, isFinal, "the response body is larger than the scope allows")
+	ErrResolutionRefused = ofContract("resolution_refused", "P4070", 409, isFinal, "the decision is refused")
+	ErrPartitionMissing  = ofContract("partition_missing", "P4098", 503, mayRetry, "the partition for this day is missing: run the keeper")
+	ErrUnknownState      = ofContract("unknown_state", "P4099", 503, isFinal, "the intent is in a state that this function does not know")
+	ErrNotStarted        = ofContract("not_started", "P4012", 500, isFinal, "this transaction has not started the intent")
 
 	// ErrSwallowed: a statement of the effect failed and the effect went on as if it had not.
 	// COMMIT would have rolled back in silence. Nothing was committed.
@@ -75,17 +89,6 @@ var (
 	// ErrLeaseLost is the cause of a lease's context, once another attempt may hold the intent.
 	ErrLeaseLost = &Error{Code: "lease_lost", Status: 409, Message: "the lease is lost: another attempt may hold the intent"}
 )
-
-var bySQLState = func() map[string]*Error {
-	all := []*Error{ErrScopeRequired, ErrKeyMalformed, ErrMismatch, ErrRefused, ErrCompletionRefused, ErrFailureRefused, ErrNotStarted,
-		ErrAlreadyFinished, ErrActive, ErrFinal, ErrInDoubt, ErrExpired, ErrMessageMismatch, ErrEventMismatch, ErrTooLarge,
-		ErrResolutionRefused, ErrPartitionMissing, ErrUnknownState}
-	found := make(map[string]*Error, len(all))
-	for _, each := range all {
-		found[each.SQLState] = each
-	}
-	return found
-}()
 
 // SQLStateOf gives the SQLSTATE of a driver's error, as pgx's and lib/pq's say it; "" for any other.
 func SQLStateOf(err error) string {

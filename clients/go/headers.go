@@ -25,28 +25,40 @@ var neverKept = strings.Fields(`set-cookie set-cookie2 www-authenticate authenti
 	x-xsrf-token connection keep-alive proxy-connection te trailer transfer-encoding upgrade alt-svc http2-settings content-length
 	accept-ranges date server age via status x-accel-* x-sendfile idempotency-replayed idempotency-traceparent idempotency-key once-*`)
 
-// The patterns are in lower case.
-func matchesAny(name string, patterns []string) bool {
-	name = strings.ToLower(name)
+// headerNames are names of headers, and prefixes of them, in lower case.
+type headerNames struct {
+	whole    map[string]bool
+	prefixes []string
+}
+
+// A pattern that ends in * is a prefix.
+func headerNamesOf(patterns []string) *headerNames {
+	names := &headerNames{whole: map[string]bool{}}
 	for _, pattern := range patterns {
-		prefix, isPrefix := strings.CutSuffix(pattern, "*")
-		if name == pattern || (isPrefix && strings.HasPrefix(name, prefix)) {
+		pattern = strings.ToLower(pattern)
+		if prefix, isPrefix := strings.CutSuffix(pattern, "*"); isPrefix {
+			names.prefixes = append(names.prefixes, prefix)
+		} else {
+			names.whole[pattern] = true
+		}
+	}
+	return names
+}
+
+func (n *headerNames) has(name string) bool {
+	name = strings.ToLower(name)
+	if n.whole[name] {
+		return true
+	}
+	for _, prefix := range n.prefixes {
+		if strings.HasPrefix(name, prefix) {
 			return true
 		}
 	}
 	return false
 }
 
-// Is this header stored and replayed? allowed nil: the built-in list.
-func headerKept(name string, allowed []string) bool {
-	if name == "" || matchesAny(name, neverKept) {
-		return false
-	}
-	if allowed == nil {
-		allowed = keptByDefault
-	}
-	return matchesAny(name, allowed)
-}
+var keptNames, neverNames = headerNamesOf(keptByDefault), headerNamesOf(neverKept)
 
 func sendable(name, value string) bool {
 	if name == "" || strings.ContainsAny(value, "\x00\r\n") {

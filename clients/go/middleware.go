@@ -105,12 +105,12 @@ func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
 	case settings.Tenant == nil && !settings.SingleTenant:
 		panic("pgonce: whose keys are these? Middleware needs Tenant, or SingleTenant if there is only one caller: in a shared key space one client could read another's answer")
 	}
-	for i, pattern := range settings.Headers {
-		if i == 0 {
-			settings.Headers = append([]string{}, settings.Headers...) // the caller's stays as it is
-		}
-		settings.Headers[i] = strings.ToLower(pattern)
-		if matchesAny(strings.TrimSuffix(pattern, "*"), neverKept) {
+	kept := keptNames
+	if settings.Headers != nil {
+		kept = headerNamesOf(settings.Headers)
+	}
+	for _, pattern := range settings.Headers {
+		if neverNames.has(strings.TrimSuffix(pattern, "*")) {
 			panic("pgonce: " + pattern + " belongs to one answer only, and is never replayed")
 		}
 	}
@@ -129,7 +129,7 @@ func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
 		}
 	}
 	return func(next http.Handler) http.Handler {
-		return &middleware[T]{client: c, settings: settings, next: next}
+		return &middleware[T]{client: c, settings: settings, kept: kept, next: next}
 	}
 }
 
@@ -152,6 +152,7 @@ func (s *HTTP) protects(method string) bool {
 type middleware[T any] struct {
 	client   *Client[T]
 	settings HTTP
+	kept     *headerNames
 	next     http.Handler
 }
 
@@ -224,7 +225,7 @@ func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key 
 		again.Body = io.NopCloser(bytes.NewReader(body))
 		again.ContentLength = int64(len(body))
 		m.next.ServeHTTP(last, again)
-		return last.end(m.settings.Headers)
+		return last.end(m.kept)
 	})
 	if final := asFinal(err); final != nil {
 		answer, err = final.Answer, nil
@@ -251,7 +252,7 @@ func (m *middleware[T]) replay(w http.ResponseWriter, answer Answer) {
 		return
 	}
 	for name, values := range answer.Header {
-		if !matchesAny(name, neverKept) {
+		if !neverNames.has(name) {
 			for _, value := range values {
 				w.Header().Add(name, value)
 			}
@@ -379,7 +380,7 @@ func (rec *recorder) Write(piece []byte) (int, error) {
 }
 
 // What the handler's answer means, and what of it is stored.
-func (rec *recorder) end(allowed []string) (Answer, ending, error) {
+func (rec *recorder) end(kept *headerNames) (Answer, ending, error) {
 	if rec.status == 0 {
 		rec.WriteHeader(http.StatusOK)
 	}
@@ -393,7 +394,7 @@ func (rec *recorder) end(allowed []string) (Answer, ending, error) {
 	}
 	answer := Answer{Status: rec.status, Body: append([]byte{}, rec.body.Bytes()...), Header: http.Header{}}
 	for name, values := range rec.frozen {
-		if headerKept(name, allowed) {
+		if name != "" && kept.has(name) && !neverNames.has(name) {
 			answer.Header[name] = values
 		}
 	}
