@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"reflect"
@@ -185,6 +186,30 @@ func TestHeadersComeBackAsTheyWereStored(t *testing.T) {
 		if got, err := decodeHeaders(bad); err == nil {
 			t.Errorf("%s: %q", bad, got)
 		}
+	}
+}
+
+func TestARowThatIsCutOffOrAnotherIsAnError(t *testing.T) {
+	whole := []byte{0, 0, 0, 11}
+	value := func(text string) {
+		whole = append(append(whole, 0, 0, 0, 25, 0, 0, 0, byte(len(text))), text...)
+	}
+	value("replay")
+	for i := 1; i < 11; i++ {
+		value(strings.Repeat(fmt.Sprint(i%10), i))
+	}
+	var found row
+	if err := found.read(whole); err != nil || found.verdict != "replay" || *found.errorMessage != "88888888" || *found.headers != "444" {
+		t.Fatalf("%v, %+v", err, found)
+	}
+	for length := range whole {
+		if err := new(row).read(whole[:length]); err == nil {
+			t.Errorf("%d of its %d bytes were taken", length, len(whole))
+		}
+	}
+	whole[3] = 10
+	if err := new(row).read(whole); err == nil {
+		t.Error("a row of ten values was taken")
 	}
 }
 

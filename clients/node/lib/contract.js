@@ -5,7 +5,6 @@
 const {bytes} = require('./fingerprint');
 
 const OUTCOME = "response_status, encode(response_body, 'hex'), response_headers::text, result_type, result_id, error_code, error_message";
-const OUTCOME_COLUMNS = 7;
 
 const jsonOf = (value) => (value === undefined || value === null ? null : JSON.stringify(value));
 const text = (value) => (value === undefined || value === null ? null : String(value));
@@ -79,25 +78,43 @@ function begin(isolation) {
   return [level ? `BEGIN ISOLATION LEVEL ${level}` : 'BEGIN'];
 }
 
-const START = `SELECT verdict, traceparent, ${OUTCOME}`;
+// The row in one value, which costs PostgreSQL less than a column for each.
+const start = (print) => `SELECT encode(record_send(once.try_start($1::text, $2::text, ${print}, $3::text, $5::text)), 'hex')`;
 // The fingerprint of what is known; of what stands after the salt, which comes back; of what the database has to look at.
-const START_KNOWN = `${START} FROM once.try_start($1::text, $2::text, $4::bytea, $3::text, $5::text)`;
-const START_SALTED = `${START}, encode(s.salt, 'hex') FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS s,
-  once.try_start($1::text, $2::text, sha256(s.salt || $4::bytea), $3::text, $5::text)`;
+const START_KNOWN = start('$4::bytea');
+const START_SALTED = `${start('sha256(s.salt || $4::bytea)')}, encode(s.salt, 'hex') FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS s`;
 
 /** known: the fingerprint, where the salt is known. hashed: what is hashed after the salt; null where the database has to do that. */
 function tryStart({scope, key, tenant, request, traceparent}, hashed, known) {
   if (hashed) return [known ? START_KNOWN : START_SALTED, [scope, key, tenant, known ?? hashed, text(traceparent)]];
   const p = new Parameters();
   const print = fingerprint(p, request, tenant);
-  return [`${START}, encode(f.print, 'hex') FROM ${print} AS f(print), once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${
-    p.add(text(traceparent), 'text')})`, p.values];
+  return [`SELECT encode(record_send(once.try_start(${p.add(scope, 'text')}, ${p.add(key, 'text')}, f.print, ${p.add(tenant, 'text')}, ${
+    p.add(text(traceparent), 'text')})), 'hex'), encode(f.print, 'hex') FROM ${print} AS f(print)`, p.values];
 }
 
+/** The values of a row as record_send writes it: their number; then of each its type, its length, which is -1 of NULL, and its bytes. */
+function valuesOf(row) {
+  const values = [];
+  for (let at = 4; values.length < row.readInt32BE(0);) {
+    const length = row.readInt32BE(at + 4);
+    at += 8;
+    values.push(length < 0 ? null : row.subarray(at, at + length));
+    at += Math.max(length, 0);
+  }
+  return values;
+}
+
+const toText = (value) => value && value.toString();
+
 /** computed: the salt, or the fingerprint, as the database has told it. */
-function started([verdict, traceparent, ...rest]) {
-  const computed = rest.length > OUTCOME_COLUMNS ? Buffer.from(rest.pop(), 'hex') : null;
-  return {verdict, traceparent, answer: answerOf(rest), computed};
+function started([row, computed]) {
+  const [verdict, , status, body, headers, resultType, resultId, errorCode, errorMessage, , traceparent] = valuesOf(Buffer.from(row, 'hex'));
+  const answer = {
+    status: status && status.readInt32BE(0), headers: headers && JSON.parse(headers.subarray(1)), body, // before a jsonb stands its version
+    resultType: toText(resultType), resultId: toText(resultId), errorCode: toText(errorCode), errorMessage: toText(errorMessage),
+  };
+  return {verdict: toText(verdict), traceparent: toText(traceparent), answer, computed: computed ? Buffer.from(computed, 'hex') : null};
 }
 
 const FINISH = (body, failed) => `SELECT once.finish($1::text, $2::text, $3::bytea, response_status => $4::integer, ${body}, response_headers => $6::jsonb,
