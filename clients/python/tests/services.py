@@ -109,7 +109,7 @@ class Asgi:
         async def serve(request):
             number, part = script.next()
             with contextlib.suppress(Exception):
-                tx = transaction(request)
+                tx = await transaction(request)
                 if part.get("effect", True):
                     await tx.execute(script.sql)
             await script.hold_async(part)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
-"""run, claim and report: what a client does around the contract's decisions, for both doors (see _io.py).
+"""run, claim and report: what a client does around the contract's decisions, for both doors (see _io.py). Steps yield what a source or its connection
+gave; what must not be cut off by a cancellation is the adapters' affair (_drivers.py).
 
 As once_execute of libpgonce: what an attempt leaves behind is never guessed. After a lost COMMIT the next attempt's start
 asks. It cannot be told "proceed" while the old backend lives, because that one holds the intent's advisory lock until
@@ -13,7 +14,7 @@ import random
 import secrets
 import socket
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 from . import _sql, errors
 from ._drivers import Source
@@ -23,10 +24,11 @@ from .answer import Answer, Outcome, fingerprint_of, outcome_of, stored
 
 BACKOFF_S, BACKOFF_MAX_S = 0.005, 1.0
 DEADLINE_S = 30.0
+# What the contract takes for any scope: up to it P4060 cannot come.
+BODY_NEVER_TOO_LARGE = 8192
 
 
-@dataclasses.dataclass(frozen=True)
-class Intent:
+class Intent(NamedTuple):
     scope: str
     key: str
     tenant: str
@@ -57,8 +59,8 @@ def pause_s(tries: int) -> float:
 class Attempt:
     """One transaction: start, effect, finish, COMMIT."""
 
-    def __init__(self, io: Any, source: Source, intent: Intent, options: Options) -> None:
-        self.io, self.source, self.intent, self.options = io, source, intent, options
+    def __init__(self, source: Source, intent: Intent, options: Options) -> None:
+        self.source, self.intent, self.options = source, intent, options
         self.connection: Any = None
         self.print: bytes = b""
         self.fence = 0
@@ -105,25 +107,40 @@ class Attempt:
             answer = stored(row[2:11], replayed=True, fence=row[1] or 0)
         raise failed(verdict, answer)
 
-    def close(self, outcome: Outcome, state: str, take_back: bool) -> Steps[Answer]:
-        """finish and COMMIT. take_back: the effect goes first."""
-        intent, connection = self.intent, self.connection
+    def _finish(self, outcome: Outcome, state: str) -> Tuple[str, Any]:
+        intent = self.intent
         text, json_text, body, headers = outcome.bodies()
-        arguments = [
+        return _sql.FINISH, [
             intent.scope, intent.key, self.print, outcome.status, text, json_text, body, headers, outcome.result_type,
             outcome.result_id, state, outcome.error_code, outcome.error_message, intent.tenant, self.traceparent,
         ]  # fmt: skip
+
+    def close(self, outcome: Outcome, state: str, take_back: bool, spare: Optional[Outcome] = None) -> Steps[Optional[bytes]]:
+        """finish and COMMIT; the body as it is stored. take_back: the effect goes first. spare: stored instead, where the body is above the scope's own limit."""
+        connection = self.connection
         statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else []
+        finish = self._finish(outcome, state)
+        spared = spare is not None and len(outcome.body or b"") > BODY_NEVER_TOO_LARGE
+        if spared:
+            statements.append((_sql.SAVEPOINT_STORE, ()))
         self.committing = True
-        # In a task of its own: a cancellation comes before the finish, or after the COMMIT.
-        row = yield self.io.protect(lambda: connection.commit([*statements, (_sql.FINISH, arguments)]))
+        try:
+            row = yield connection.commit([*statements, finish])
+        except Exception as raised:
+            if spare is None or not spared or trouble_of(connection, raised)[0] != errors.TooLarge.sqlstate:
+                raise
+            row = yield connection.commit([(_sql.ROLLBACK_TO_STORE, ()), self._finish(spare, state)])
         self.committing = False
+        return None if row[0] is None else bytes(row[0])
+
+    def _closed(self, outcome: Outcome, state: str, take_back: bool) -> Steps[Answer]:
+        body = yield from self.close(outcome, state, take_back)
         return Answer(
             replayed=False,
             state=state,
             status=outcome.status,
             headers=outcome.headers,
-            body=None if row[0] is None else bytes(row[0]),
+            body=body,
             result_type=outcome.result_type,
             result_id=outcome.result_id,
             error_code=outcome.error_code,
@@ -136,7 +153,7 @@ class Attempt:
         """Gives the connection back, whatever became of it."""
         connection, self.connection = self.connection, None
         if connection is not None:
-            yield self.io.protect(lambda: self.source.release(connection))
+            yield self.source.release(connection)
 
     def run(self, effect: Callable[[Any], Any]) -> Steps[Answer]:
         answer = yield from self.open()
@@ -151,7 +168,7 @@ class Attempt:
             failure = final
         else:
             self.in_effect = False
-            return (yield from self.close(outcome_of(result), "succeeded", False))
+            return (yield from self._closed(outcome_of(result), "succeeded", False))
         self.in_effect = False
         outcome = Outcome(
             status=failure.response_status,
@@ -160,7 +177,7 @@ class Attempt:
             error_code=failure.code,
             error_message=failure.message or None,
         )
-        failure.answer = yield from self.close(outcome, "failed_final", True)
+        failure.answer = yield from self._closed(outcome, "failed_final", True)
         raise failure
 
 
@@ -201,13 +218,13 @@ def typed_of(raised: BaseException, sqlstate: Optional[str], committing: bool) -
     return errors.of_sqlstate(sqlstate)
 
 
-def run(io: Any, source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any]) -> Steps[Answer]:
+def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any]) -> Steps[Answer]:
     start = time.monotonic()
     in_doubt = False  # an earlier COMMIT is unanswered: until start has spoken, the outcome is unknown
     haunted = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
     tries = 0
     while True:
-        attempt = Attempt(io, source, intent, options)
+        attempt = Attempt(source, intent, options)
         try:
             answer = yield from attempt.run(effect)
         except BaseException as raised:
@@ -225,7 +242,7 @@ def run(io: Any, source: Source, intent: Intent, options: Options, effect: Calla
             in_doubt = in_doubt or (lost and attempt.committing)
             haunted = haunted or lost
             typed = typed_of(raised, sqlstate, attempt.committing)
-            again = sqlstate in errors.SERIALIZATION
+            again = sqlstate in errors.SERIALIZATION or (attempt.committing and sqlstate in errors.STATEMENT_GONE)
             if not lost and not again and attempt.in_effect:
                 raise
             if isinstance(typed, errors.Active):
@@ -244,7 +261,7 @@ def run(io: Any, source: Source, intent: Intent, options: Options, effect: Calla
         else:
             yield from attempt.end()
             return answer
-        yield io.sleep(pause)
+        yield source.sleep(pause)
         tries += 1
 
 
@@ -277,7 +294,7 @@ def owner_of(given: Optional[str]) -> str:
 MAY_RUN = ("new_claim", "retryable_failure", "processing_stale")
 
 
-def alone(io: Any, source: Source, sql: str, arguments: Any) -> Steps[Any]:
+def alone(source: Source, sql: str, arguments: Any) -> Steps[Any]:
     """One statement, committed. Raises ConnectionLost where there was no connection, or it was lost; then it may have happened."""
     try:
         connection = yield source.acquire()
@@ -286,10 +303,10 @@ def alone(io: Any, source: Source, sql: str, arguments: Any) -> Steps[Any]:
             raise errors.ConnectionLost() from raised
         raise
     try:
-        row = yield io.protect(lambda: connection.alone(sql, arguments))
+        row = yield connection.alone(sql, arguments)
     except BaseException as raised:
         sqlstate, lost = trouble_of(connection, raised)
-        yield io.protect(lambda: source.release(connection))
+        yield source.release(connection)
         if not isinstance(raised, Exception):
             raise
         if lost:
@@ -298,18 +315,18 @@ def alone(io: Any, source: Source, sql: str, arguments: Any) -> Steps[Any]:
         if typed is not None:
             raise typed from raised
         raise
-    yield io.protect(lambda: source.release(connection))
+    yield source.release(connection)
     return row
 
 
-def insist(io: Any, source: Source, sql: str, arguments: Any, deadline: float) -> Steps[Tuple[Any, bool]]:
+def insist(source: Source, sql: str, arguments: Any, deadline: float) -> Steps[Tuple[Any, bool]]:
     """Sends it again while the connection is lost; and whether it was sent more than once."""
     end = time.monotonic() + deadline
     tries = 0
     sent = False
     while True:
         try:
-            row = yield from alone(io, source, sql, arguments)
+            row = yield from alone(source, sql, arguments)
             return row, sent
         except Exception as raised:
             lost = isinstance(raised, errors.ConnectionLost)
@@ -320,11 +337,11 @@ def insist(io: Any, source: Source, sql: str, arguments: Any, deadline: float) -
                 if sent:
                     raise errors.OutcomeUnknown() from raised
                 raise
-        yield io.sleep(pause)
+        yield source.sleep(pause)
         tries += 1
 
 
-def claim(io: Any, source: Source, intent: Intent, options: Options, terms: Terms, box: List[Granted]) -> Steps[Optional[Answer]]:
+def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: List[Granted]) -> Steps[Optional[Answer]]:
     """None: granted, and box holds it, even where this call ends in a cancellation."""
     kind, arguments = fingerprint_of(intent.request, intent.tenant)
     owner = owner_of(terms.owner)
@@ -334,7 +351,7 @@ def claim(io: Any, source: Source, intent: Intent, options: Options, terms: Term
     start = time.monotonic()
     tries = 0
     while True:
-        row, twice = yield from insist(io, source, _sql.CLAIM[kind], arguments, options.deadline)
+        row, twice = yield from insist(source, _sql.CLAIM[kind], arguments, options.deadline)
         verdict, fence, lease_s = row[1], row[2] or 0, row[12]
         answer = stored(row[3:12], replayed=True, fence=fence)
         if verdict in MAY_RUN:
@@ -343,29 +360,29 @@ def claim(io: Any, source: Source, intent: Intent, options: Options, terms: Term
         if verdict == "replay_success":
             return answer
         if verdict == "processing_active" and (twice or tries > 0):
-            peeked, _ = yield from insist(io, source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
+            peeked, _ = yield from insist(source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
             if peeked[11] == owner:
                 box.append(Granted(peeked[1], "new_claim", peeked[12], peeked[10]))
                 return None
         pause = pause_s(tries + 1)
         if verdict != "processing_active" or time.monotonic() - start + pause >= options.wait:
             raise failed(verdict, answer)
-        yield io.sleep(pause)
+        yield source.sleep(pause)
         tries += 1
 
 
-def complete(io: Any, source: Source, intent: Intent, fence: int, outcome: Outcome, deadline: float) -> Steps[bool]:
+def complete(source: Source, intent: Intent, fence: int, outcome: Outcome, deadline: float) -> Steps[bool]:
     text, json_text, body, headers = outcome.bodies()
     arguments = [
         intent.scope, intent.key, fence, outcome.status, text, json_text, body, headers, outcome.result_type,
         outcome.result_id, intent.tenant,
     ]  # fmt: skip
-    row, _ = yield from insist(io, source, _sql.COMPLETE, arguments, deadline)
+    row, _ = yield from insist(source, _sql.COMPLETE, arguments, deadline)
     return bool(row[0])
 
 
 def fail(
-    io: Any, source: Source, intent: Intent, fence: int, retryable: Optional[bool], outcome: Outcome, deadline: float,
+    source: Source, intent: Intent, fence: int, retryable: Optional[bool], outcome: Outcome, deadline: float,
     redirect: Optional[bytes] = None,
 ) -> Steps[bool]:  # fmt: skip
     text, json_text, body, headers = outcome.bodies()
@@ -373,17 +390,17 @@ def fail(
         intent.scope, intent.key, fence, retryable, outcome.error_code, outcome.error_message, outcome.status, text,
         json_text, body, headers, intent.tenant, redirect,
     ]  # fmt: skip
-    row, _ = yield from insist(io, source, _sql.FAIL, arguments, deadline)
+    row, _ = yield from insist(source, _sql.FAIL, arguments, deadline)
     return bool(row[0])
 
 
-def release(io: Any, source: Source, intent: Intent, fence: int, deadline: float) -> Steps[bool]:
-    row, twice = yield from insist(io, source, _sql.RELEASE, [intent.scope, intent.key, fence, intent.tenant], deadline)
+def release(source: Source, intent: Intent, fence: int, deadline: float) -> Steps[bool]:
+    row, twice = yield from insist(source, _sql.RELEASE, [intent.scope, intent.key, fence, intent.tenant], deadline)
     return bool(row[0]) or twice
 
 
-def renew(io: Any, source: Source, intent: Intent, fence: int, lease: Optional[float]) -> Steps[bool]:
-    row = yield from alone(io, source, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant])
+def renew(source: Source, intent: Intent, fence: int, lease: Optional[float]) -> Steps[bool]:
+    row = yield from alone(source, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant])
     return bool(row[0])
 
 

@@ -2,230 +2,21 @@
 """The drivers: what opens a transaction, runs a statement, commits, and says what an error was.
 
 A source (a pool, a connect function, a session factory, one connection) gives connections; a connection here is a page
-of code over the driver's own. Each method of an asynchronous driver returns something to await. Nothing is decided here."""
+of code over the driver's own. Each method of an asynchronous driver returns something to await; commit, alone and a source's release run to
+their end where the task is cancelled, and raise it afterwards. Nothing is decided here."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import inspect
-import sys
-from typing import Any, AsyncIterator, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import time
+from typing import Any, Callable, Dict, Optional, Sequence
 
 from . import _sql
+from ._io import finished, shielded
+from ._trouble import Statement, Trouble, is_a, module, named, trouble_of
 from .errors import SwallowedError, UsageError
-
-Statement = Tuple[str, Sequence[Any]]
-
-
-class Trouble(NamedTuple):
-    """A driver's error. lost: the connection is gone with it."""
-
-    sqlstate: Optional[str]
-    lost: bool
-
-
-_GONE = ("57P01", "57P02", "57P03", "25P03", "25P04")
-
-
-def _trouble(sqlstate: Optional[str], severity: Optional[str], closed: bool) -> Trouble:
-    gone = sqlstate is not None and (sqlstate.startswith("08") or sqlstate in _GONE)
-    return Trouble(sqlstate, closed or gone or severity in ("FATAL", "PANIC"))
-
-
-def _module(name: str) -> Any:
-    """Only what the application has imported can have made what it passes."""
-    return sys.modules.get(name)
-
-
-def _is(value: Any, module: str, *names: str) -> bool:
-    loaded = _module(module)
-    return loaded is not None and any(isinstance(value, getattr(loaded, name)) for name in names if hasattr(loaded, name))
-
-
-def _named(arguments: Sequence[Any]) -> Any:
-    return {f"p{number}": value for number, value in enumerate(arguments, 1)}
-
-
-# ---- psycopg 3 ----
-
-
-class _PsycopgBase:
-    def __init__(self, connection: Any) -> None:
-        self.tx = self.own = connection
-        self.transaction: Any = None
-        self.pipelined = _module("psycopg").Pipeline.is_supported()
-        # Taken out of the caller's mode while pgonce begins and commits: psycopg's own BEGIN would be a second one, with a
-        # round trip of its own.
-        self.own_mode = False
-
-    def trouble(self, raised: BaseException) -> Optional[Trouble]:
-        psycopg = _module("psycopg")
-        if not isinstance(raised, psycopg.Error):
-            return None
-        severity = raised.diag.severity_nonlocalized or raised.diag.severity
-        return _trouble(raised.sqlstate, severity, self.lost())
-
-    def lost(self) -> bool:
-        return bool(self.tx.closed)
-
-    def _status(self) -> str:
-        return str(self.tx.info.transaction_status.name)
-
-    def in_transaction(self) -> bool:
-        """Or the driver begins one by itself."""
-        return self._status() in ("INTRANS", "INERROR") or not self.tx.autocommit
-
-    def idle(self) -> bool:
-        return self.lost() or self._status() == "IDLE"
-
-    def _cursor(self) -> Any:
-        return self.tx.cursor(row_factory=_module("psycopg").rows.tuple_row)
-
-    @staticmethod
-    def _spelled(statement: Statement) -> Any:
-        sql, arguments = statement
-        return (_sql.spelled(sql, "%(p{})s"), _named(arguments)) if arguments else (sql,)
-
-
-def _first(aborted: BaseException) -> BaseException:
-    """The error that aborted a pipeline: what came behind it may be told last, with the cause as its context."""
-    found: Optional[BaseException] = aborted
-    while found is not None:
-        if getattr(found, "sqlstate", None) is not None:
-            return found
-        found = found.__context__
-    return aborted
-
-
-class Psycopg(_PsycopgBase):
-    @contextlib.contextmanager
-    def _batch(self) -> Iterator[None]:
-        try:
-            with self.tx.pipeline() if self.pipelined else contextlib.nullcontext():
-                yield
-        except _module("psycopg").errors.PipelineAborted as aborted:
-            raise _first(aborted) from None
-
-    def begin(self, statements: Sequence[Statement], keep: int) -> Any:
-        # A Transaction, so that a commit within the effect is the driver's error. By its class: transaction() would leave
-        # the connection in pipeline mode, where the effect's errors come late.
-        self._take_mode()
-        with self._batch():
-            self.transaction = _module("psycopg").Transaction(self.tx)
-            self.transaction.__enter__()
-            cursors = [self._cursor().execute(*self._spelled(each)) for each in statements]
-        return cursors[keep].fetchone()
-
-    def commit(self, statements: Sequence[Statement]) -> Any:
-        with self._batch():
-            cursors = [self._cursor().execute(*self._spelled(each)) for each in statements]
-            transaction, self.transaction = self.transaction, None
-            transaction.__exit__(None, None, None)
-        row = cursors[-1].fetchone()
-        self._give_mode()
-        return row
-
-    def query(self, sql: str, arguments: Sequence[Any]) -> Any:
-        return self._cursor().execute(*self._spelled((sql, arguments))).fetchone()
-
-    def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
-        self._take_mode()
-        row = self.query(sql, arguments)
-        self._give_mode()
-        return row
-
-    def _take_mode(self) -> None:
-        if not self.tx.autocommit:
-            self.tx.autocommit = self.own_mode = True
-
-    def _give_mode(self) -> None:
-        if self.own_mode:
-            self.tx.autocommit = self.own_mode = False
-
-    def rollback(self) -> Any:
-        transaction, self.transaction = self.transaction, None
-        try:
-            if transaction is not None and not self.lost():
-                raised = RuntimeError("rolled back")
-                transaction.__exit__(RuntimeError, raised, None)
-            if not self.idle():
-                self.tx.rollback()
-            if not self.lost():
-                self._give_mode()
-        except Exception:
-            self.tx.close()
-
-    def close(self) -> Any:
-        self.tx.close()
-
-
-class PsycopgAsync(_PsycopgBase):
-    @contextlib.asynccontextmanager
-    async def _batch(self) -> AsyncIterator[None]:
-        try:
-            async with self.tx.pipeline() if self.pipelined else _nothing():
-                yield
-        except _module("psycopg").errors.PipelineAborted as aborted:
-            raise _first(aborted) from None
-
-    async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
-        await self._take_mode()
-        async with self._batch():
-            self.transaction = _module("psycopg").AsyncTransaction(self.tx)
-            await self.transaction.__aenter__()
-            cursors = [await self._cursor().execute(*self._spelled(each)) for each in statements]
-        return await cursors[keep].fetchone()
-
-    async def commit(self, statements: Sequence[Statement]) -> Any:
-        async with self._batch():
-            cursors = [await self._cursor().execute(*self._spelled(each)) for each in statements]
-            transaction, self.transaction = self.transaction, None
-            await transaction.__aexit__(None, None, None)
-        row = await cursors[-1].fetchone()
-        await self._give_mode()
-        return row
-
-    async def query(self, sql: str, arguments: Sequence[Any]) -> Any:
-        return await (await self._cursor().execute(*self._spelled((sql, arguments)))).fetchone()
-
-    async def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
-        await self._take_mode()
-        row = await self.query(sql, arguments)
-        await self._give_mode()
-        return row
-
-    async def _take_mode(self) -> None:
-        if not self.tx.autocommit:
-            await self.tx.set_autocommit(True)
-            self.own_mode = True
-
-    async def _give_mode(self) -> None:
-        if self.own_mode:
-            await self.tx.set_autocommit(False)
-            self.own_mode = False
-
-    async def rollback(self) -> Any:
-        transaction, self.transaction = self.transaction, None
-        try:
-            if transaction is not None and not self.lost():
-                raised = RuntimeError("rolled back")
-                await transaction.__aexit__(RuntimeError, raised, None)
-            if not self.idle():
-                await self.tx.rollback()
-            if not self.lost():
-                await self._give_mode()
-        except Exception:
-            await self.tx.close()
-
-    async def close(self) -> Any:
-        await self.tx.close()
-
-
-@contextlib.asynccontextmanager
-async def _nothing() -> AsyncIterator[None]:
-    yield
-
 
 # ---- asyncpg ----
 
@@ -238,9 +29,9 @@ class Asyncpg:
         self.transaction: Any = None
 
     def trouble(self, raised: BaseException) -> Optional[Trouble]:
-        asyncpg = _module("asyncpg")
+        asyncpg = module("asyncpg")
         if isinstance(raised, asyncpg.PostgresError):
-            return _trouble(raised.sqlstate, getattr(raised, "severity", None), self.lost())
+            return trouble_of(raised.sqlstate, getattr(raised, "severity", None), self.lost())
         if isinstance(raised, (asyncpg.InterfaceError, OSError)):
             return Trouble(getattr(raised, "sqlstate", None), self.lost() or isinstance(raised, OSError))
         return None
@@ -248,7 +39,7 @@ class Asyncpg:
     def lost(self) -> bool:
         try:
             return bool(self.tx.is_closed())
-        except _module("asyncpg").InterfaceError:  # a pool takes a lost connection back by itself
+        except module("asyncpg").InterfaceError:  # a pool takes a lost connection back by itself
             return True
 
     def in_transaction(self) -> bool:
@@ -256,6 +47,9 @@ class Asyncpg:
 
     def idle(self) -> bool:
         return self.lost() or not self.tx.is_in_transaction()
+
+    def prompt(self) -> bool:
+        return False
 
     async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
         self.transaction = self.tx.transaction()
@@ -270,7 +64,10 @@ class Asyncpg:
         sql, arguments = statement
         return await self.tx.fetchrow(sql, *arguments) if arguments else await self.tx.execute(sql)
 
-    async def commit(self, statements: Sequence[Statement]) -> Any:
+    def commit(self, statements: Sequence[Statement]) -> Any:
+        return shielded(self._commit(statements))
+
+    async def _commit(self, statements: Sequence[Statement]) -> Any:
         row = None
         for each in statements:
             row = await self._one(each)
@@ -281,7 +78,8 @@ class Asyncpg:
     async def query(self, sql: str, arguments: Sequence[Any]) -> Any:
         return await self.tx.fetchrow(sql, *arguments)
 
-    alone = query
+    def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
+        return shielded(self.query(sql, arguments))
 
     async def rollback(self) -> Any:
         transaction, self.transaction = self.transaction, None
@@ -294,7 +92,7 @@ class Asyncpg:
             await self.close()
 
     async def close(self) -> Any:
-        with contextlib.suppress(_module("asyncpg").InterfaceError):
+        with contextlib.suppress(module("asyncpg").InterfaceError):
             self.tx.terminate()
 
 
@@ -309,7 +107,7 @@ class _AlchemyBase:
         self.gone = False
 
     def trouble(self, raised: BaseException) -> Optional[Trouble]:
-        exc = _module("sqlalchemy.exc")
+        exc = module("sqlalchemy.exc")
         if isinstance(raised, exc.DBAPIError):
             original: Any = raised.orig
             cause = getattr(original, "__cause__", None)
@@ -317,7 +115,7 @@ class _AlchemyBase:
             for each in (original, cause):
                 sqlstate = sqlstate or getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
             diag = getattr(original, "diag", None)
-            found = _trouble(sqlstate, getattr(diag, "severity_nonlocalized", None), bool(raised.connection_invalidated))
+            found = trouble_of(sqlstate, getattr(diag, "severity_nonlocalized", None), bool(raised.connection_invalidated))
         elif isinstance(raised, OSError):
             found = Trouble(None, True)
         else:
@@ -337,6 +135,9 @@ class _AlchemyBase:
     def idle(self) -> bool:
         return not self.sync.in_transaction()
 
+    def prompt(self) -> bool:
+        return False
+
     def _autocommits(self) -> bool:
         options = self.sync.connection().get_execution_options()
         if options.get("isolation_level") == "AUTOCOMMIT":
@@ -353,14 +154,14 @@ class _AlchemyBase:
 
     def _guard(self, on: bool) -> None:
         if on != self.guarded:
-            event = _module("sqlalchemy.event")
+            event = module("sqlalchemy.event")
             (event.listen if on else event.remove)(self.sync, "before_commit", self._refuse)
             self.guarded = on
 
     @staticmethod
     def _spelled(statement: Statement) -> Any:
         sql, arguments = statement
-        return _module("sqlalchemy").text(_sql.spelled(sql, ":p{}")), _named(arguments)
+        return module("sqlalchemy").text(_sql.spelled(sql, ":p{}")), named(arguments)
 
     @staticmethod
     def _row(result: Any) -> Any:
@@ -418,7 +219,10 @@ class AlchemyAsync(_AlchemyBase):
         self._guard(True)
         return [self._row(await self.tx.execute(*self._spelled(each))) for each in statements][keep]
 
-    async def commit(self, statements: Sequence[Statement]) -> Any:
+    def commit(self, statements: Sequence[Statement]) -> Any:
+        return shielded(self._commit(statements))
+
+    async def _commit(self, statements: Sequence[Statement]) -> Any:
         self._check_active()
         if statements[0][0] != _sql.ROLLBACK_TO_SAVEPOINT:
             await self.tx.flush()
@@ -432,7 +236,10 @@ class AlchemyAsync(_AlchemyBase):
     async def query(self, sql: str, arguments: Sequence[Any]) -> Any:
         return self._row(await self.tx.execute(*self._spelled((sql, arguments))))
 
-    async def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
+    def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
+        return shielded(self._alone(sql, arguments))
+
+    async def _alone(self, sql: str, arguments: Sequence[Any]) -> Any:
         row = await self.query(sql, arguments)
         await self.tx.commit()
         return row
@@ -451,25 +258,34 @@ class AlchemyAsync(_AlchemyBase):
 # ---- sources ----
 
 
+# By the class of what they are made of: an application has few.
+_ADAPTERS: Dict[type, Callable[[Any], Any]] = {}
+
+
 def connection_of(tx: Any) -> Any:
     """The adapter of one connection or session of the caller's."""
-    if _is(tx, "psycopg", "Connection"):
-        return Psycopg(tx)
-    if _is(tx, "psycopg", "AsyncConnection"):
-        return PsycopgAsync(tx)
-    if _is(tx, "asyncpg", "Connection") or _is(tx, "asyncpg.pool", "PoolConnectionProxy"):
-        return Asyncpg(tx)
-    if _is(tx, "sqlalchemy.orm", "Session"):
-        return Alchemy(tx)
-    if _is(tx, "sqlalchemy.ext.asyncio", "AsyncSession"):
-        return AlchemyAsync(tx)
-    if hasattr(tx, "pgonce_connection"):
-        return tx.pgonce_connection()
+    adapter = _ADAPTERS.get(type(tx))
+    if adapter is None:
+        adapter = _ADAPTERS[type(tx)] = _adapter_of(tx)
+    return adapter(tx)
+
+
+def _adapter_of(tx: Any) -> Callable[[Any], Any]:
+    if is_a(tx, "psycopg", "Connection", "AsyncConnection"):
+        from . import _psycopg  # it needs the driver
+
+        return _psycopg.Psycopg if is_a(tx, "psycopg", "Connection") else _psycopg.PsycopgAsync
+    if is_a(tx, "asyncpg", "Connection") or is_a(tx, "asyncpg.pool", "PoolConnectionProxy"):
+        return Asyncpg
+    if is_a(tx, "sqlalchemy.orm", "Session"):
+        return Alchemy
+    if is_a(tx, "sqlalchemy.ext.asyncio", "AsyncSession"):
+        return AlchemyAsync
     raise UsageError(f"{type(tx).__module__}.{type(tx).__qualname__} is no connection or session that pgonce knows")
 
 
 def is_asynchronous(connection: Any) -> bool:
-    return isinstance(connection, (PsycopgAsync, Asyncpg, AlchemyAsync))
+    return inspect.iscoroutinefunction(connection.query)
 
 
 def _of_connection(connection: Any, raised: Exception) -> bool:
@@ -479,9 +295,10 @@ def _of_connection(connection: Any, raised: Exception) -> bool:
 
 
 class Source:
-    """acquire gives a connection, release takes it back. renewable: it can give a fresh one after a loss."""
+    """acquire gives a connection, release takes it back. renewable: it can give a fresh one after a loss. sleep: how whoever uses it waits."""
 
     renewable = True
+    sleep: Callable[[float], Any] = staticmethod(time.sleep)
 
     def __init__(self, acquire: Callable[[], Any], release: Callable[[Any], Any]) -> None:
         self._acquire, self._release = acquire, release
@@ -503,11 +320,16 @@ class Source:
 
 
 class AsyncSource(Source):
+    sleep: Callable[[float], Any] = staticmethod(asyncio.sleep)
+
     async def acquire(self) -> Any:
         made = self._acquire()
         return connection_of(await made if inspect.isawaitable(made) else made)
 
-    async def release(self, connection: Any) -> Any:
+    def release(self, connection: Any) -> Any:
+        return (finished if connection.prompt() else shielded)(self._released(connection))
+
+    async def _released(self, connection: Any) -> None:
         try:
             await (connection.close() if connection.lost() else connection.rollback())
         finally:
@@ -525,11 +347,11 @@ def source_of(given: Any, asynchronous: bool) -> Source:
     kind = AsyncSource if asynchronous else Source
     if isinstance(given, Source):
         return given
-    if _is(given, "psycopg_pool", "ConnectionPool", "AsyncConnectionPool"):
+    if is_a(given, "psycopg_pool", "ConnectionPool", "AsyncConnectionPool"):
         made = kind(given.getconn, given.putconn)
-    elif _is(given, "asyncpg", "Pool") or _is(given, "asyncpg.pool", "Pool"):
+    elif is_a(given, "asyncpg", "Pool") or is_a(given, "asyncpg.pool", "Pool"):
         made = kind(given.acquire, given.release)
-    elif callable(given) and not _is(given, "sqlalchemy.orm", "scoped_session"):
+    elif callable(given) and not is_a(given, "sqlalchemy.orm", "scoped_session"):
         made = kind(given, lambda tx: tx.close())
     else:
         connection = connection_of(given)
@@ -537,9 +359,8 @@ def source_of(given: Any, asynchronous: bool) -> Source:
             raise UsageError("this connection is inside a transaction: pgonce begins and commits its own")
         made = kind(lambda: given, lambda tx: None)
         made.renewable = False
-    expected: List[str] = ["AsyncConnectionPool", "asyncpg"] if not asynchronous else ["ConnectionPool"]
     if not asynchronous and (
-        _is(given, "psycopg_pool", "AsyncConnectionPool") or _is(given, "asyncpg", "Pool") or _is(given, "asyncpg.pool", "Pool")
+        is_a(given, "psycopg_pool", "AsyncConnectionPool") or is_a(given, "asyncpg", "Pool") or is_a(given, "asyncpg.pool", "Pool")
     ):
-        raise UsageError(f"{expected[0]} and {expected[1]} are asynchronous: use pgonce.aio")
+        raise UsageError("this pool is asynchronous: use pgonce.aio")
     return made

@@ -5,10 +5,11 @@ and flask.py bring requests here and take answers away."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
-from . import _core, _sql, _trace, errors, http
+from . import _core, _sql, errors, http
 from ._drivers import Source
 from ._io import Steps
 from .answer import Answer, HttpRequest, Outcome
@@ -46,6 +47,10 @@ class Policy:
         for name in self.headers or ():
             if http.never(name):
                 raise errors.UsageError(f"{name} belongs to one answer only: it cannot be stored")
+
+    @functools.cached_property
+    def options(self) -> _core.Options:
+        return _core.Options(deadline=self.deadline)
 
     def problem(self, name: str, more: str = "", trace: Optional[str] = None) -> http.Response:
         return http.problem(name, more, self.problem_base, trace)
@@ -164,7 +169,7 @@ def answer_of(policy: Policy, error: errors.OnceError, request: Optional[HttpReq
 
 def public(answer: http.Response) -> http.Response:
     """As the client of this attempt gets it."""
-    return dataclasses.replace(answer, headers=[each for each in answer.headers if not http.reserved(each[0])])
+    return answer._replace(headers=[each for each in answer.headers if not http.reserved(each[0])])
 
 
 def check_answer(headers: http.Headers) -> None:
@@ -190,7 +195,7 @@ def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:
     known = status if 200 <= status <= 599 else None
     arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known]
     attempt.committing = True
-    yield attempt.io.protect(lambda: connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (claim, arguments)]))
+    yield connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (claim, arguments)])
     attempt.committing = False
 
 
@@ -204,35 +209,23 @@ def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Ste
     said = any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)
     take_back = answer.status >= 400 and not said
     headers = http.encode_headers(answer.headers, policy.headers)
-    large = headers is None or len(answer.body) > policy.response_max or not 200 <= answer.status <= 599
-    outcome = (
-        Outcome(status=answer.status if 200 <= answer.status <= 599 else None, result_type=http.TOO_LARGE)
-        if large
-        else Outcome(status=answer.status, body=answer.body, headers=headers)
-    )
-    yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back)
+    fits = 200 <= answer.status <= 599
+    # Done, and what its answer was is not kept.
+    without = Outcome(status=answer.status if fits else None, result_type=http.TOO_LARGE)
+    fits = fits and headers is not None and len(answer.body) <= policy.response_max
+    outcome = Outcome(status=answer.status, body=answer.body, headers=headers) if fits else without
+    yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back, spare=without)
 
 
 def serve(
-    io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
+    source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
 ) -> Steps[Tuple[http.Response, bool]]:
-    """handle(tx) gives the handler's http.Response; it is called at most once. What it raises comes out after ROLLBACK. The answer, and whether
-    it is the handler's: else what it did is taken back, or was never begun."""
-    with _trace.span("http", intent.scope, intent.traceparent) as span:
-        intent = dataclasses.replace(intent, traceparent=span.traceparent)
-        answer, handled = yield from _serve(io, source, policy, intent, handle)
-        span.verdict("replay" if answer.replayed else "proceed")
-        return answer, handled
-
-
-def _serve(
-    io: Any, source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
-) -> Steps[Tuple[http.Response, bool]]:
+    """handle(tx) gives the handler's http.Response, or a Pause until the door has it; it is called at most once. What it raises comes out after ROLLBACK.
+    The answer, and whether it is the handler's: else what it did is taken back, or was never begun."""
     start = time.monotonic()
     tries = 0
-    options = _core.Options(deadline=policy.deadline)
     while True:
-        attempt = _core.Attempt(io, source, intent, options)
+        attempt = _core.Attempt(source, intent, policy.options)
         found: Optional[http.Response] = None
         try:
             stored = yield from attempt.open()
@@ -255,21 +248,18 @@ def _serve(
                 raise typed from raised
             if isinstance(typed, errors.FinalFailure) and typed.answer is not None:
                 return replay(policy, typed.answer), False
-            if isinstance(typed, errors.TooLarge) and found is not None:
-                # The scope's own limit: nothing is stored, and nothing was done.
-                raise errors.UsageError("the answer is larger than the scope allows: raise response_bytes_max") from raised
             again = sqlstate in errors.SERIALIZATION and found is None  # before the handler has run
             if isinstance(typed, errors.Active):
                 again = time.monotonic() - start < policy.wait
             pause = _core.pause_s(tries)
             if again and time.monotonic() - start + pause < policy.deadline:
-                yield io.sleep(min(pause, 0.25))
+                yield source.sleep(min(pause, 0.25))
                 tries += 1
                 continue
             if typed is not None:
                 return refusal(policy, typed, intent.request), False
             if lost and attempt.committing:
-                return (yield from _asked(io, source, policy, intent))
+                return (yield from _asked(source, policy, intent))
             if not lost and sqlstate is None and (connected or not _core.unreachable(raised)):
                 raise  # of no driver: a fault in the application or here
             return policy.problem("unavailable"), False
@@ -277,7 +267,7 @@ def _serve(
         return found, not found.replayed
 
 
-def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[http.Response, bool]]:
+def _asked(source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[http.Response, bool]]:
     """COMMIT was sent, and its answer lost: the next start says what became of it, and runs nothing."""
     asked: List[bool] = []
 
@@ -286,7 +276,7 @@ def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Ste
         raise errors.NotDone()
 
     try:
-        found = yield from _core.run(io, source, intent, _core.Options(policy.deadline, policy.deadline / 3), nothing)
+        found = yield from _core.run(source, intent, _core.Options(policy.deadline, policy.deadline / 3), nothing)
     except errors.FinalFailure as final:
         return (policy.problem("no-answer") if final.answer is None else own(replay(policy, final.answer))), True
     except errors.InDoubt:
@@ -300,5 +290,4 @@ def _asked(io: Any, source: Source, policy: Policy, intent: _core.Intent) -> Ste
 
 def own(answer: http.Response) -> http.Response:
     """This attempt's own answer, though it was read from what is stored."""
-    headers = [each for each in answer.headers if not http.reserved(each[0])]
-    return dataclasses.replace(answer, headers=headers, replayed=False)
+    return public(answer)._replace(replayed=False)

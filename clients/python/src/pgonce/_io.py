@@ -7,40 +7,16 @@ blocking driver that is the value itself, with an asynchronous one something to 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import time
-from typing import Any, Awaitable, Callable, Generator, TypeVar
+from typing import Any, Awaitable, Coroutine, Generator, NamedTuple, Tuple, TypeVar
 
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
 
 
-class Blocking:
-    """How a thread waits."""
+class Pause(NamedTuple):
+    """Steps that yield one go on when they are told to: see `advance`."""
 
-    asynchronous = False
-
-    @staticmethod
-    def sleep(seconds: float) -> Any:
-        time.sleep(seconds)
-
-    @staticmethod
-    def protect(call: Callable[[], Any]) -> Any:
-        return call()
-
-
-class Async:
-    """How a task waits."""
-
-    asynchronous = True
-
-    @staticmethod
-    def sleep(seconds: float) -> Any:
-        return asyncio.sleep(seconds)
-
-    @staticmethod
-    def protect(call: Callable[[], Any]) -> Any:
-        return shielded(call())
+    value: Any
 
 
 async def shielded(awaitable: Awaitable[Any]) -> Any:
@@ -59,6 +35,35 @@ async def shielded(awaitable: Awaitable[Any]) -> Any:
     return task.result()
 
 
+class _Rest:
+    """A coroutine from where it first waited."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], awaited: Any) -> None:
+        self.coroutine, self.awaited = coroutine, awaited
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        awaited = self.awaited
+        try:
+            while True:
+                try:
+                    value = yield awaited
+                except BaseException as raised:
+                    awaited = self.coroutine.throw(raised)
+                else:
+                    awaited = self.coroutine.send(value)
+        except StopIteration as end:
+            return end.value
+
+
+async def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """As shielded, for what waits seldom, and does not ask which task it is in: only from its first wait on it costs a task."""
+    try:
+        awaited = coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    return await shielded(_Rest(coroutine, awaited))
+
+
 def drive(steps: Steps[T]) -> T:
     try:
         value = next(steps)
@@ -68,15 +73,22 @@ def drive(steps: Steps[T]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def drive_async(steps: Steps[T]) -> T:
+async def advance(steps: Steps[T], value: Any = None, raised: Any = None) -> Tuple[bool, Any]:
+    """Goes on with value, or with what was raised: (False, the value of a Pause) or, at their end, (True, what they return)."""
     try:
-        step = next(steps)
+        step = steps.send(value) if raised is None else steps.throw(raised)
         while True:
+            if type(step) is Pause:
+                return False, step.value
             try:
-                value = await step if inspect.isawaitable(step) else step
-            except BaseException as raised:
-                step = steps.throw(raised)
+                value = await step if hasattr(step, "__await__") else step
+            except BaseException as failed:
+                step = steps.throw(failed)
             else:
                 step = steps.send(value)
     except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        return True, end.value
+
+
+async def drive_async(steps: Steps[T]) -> T:
+    return (await advance(steps))[1]  # type: ignore[no-any-return]

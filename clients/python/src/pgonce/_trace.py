@@ -4,10 +4,10 @@ and verdict; never a key, a tenant or a body."""
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
-from typing import Any, Dict, Iterator, Optional
+from types import TracebackType
+from typing import Any, Dict, Optional, Type
 
 from .errors import OnceError
 
@@ -15,6 +15,7 @@ try:
     from opentelemetry import metrics as _metrics, trace as _trace
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator as _Propagator
 
+    _tracer = _trace.get_tracer("pgonce")
     _meter = _metrics.get_meter("pgonce")
     _calls = _meter.create_counter("pgonce.calls", description="Calls, by kind, scope and verdict")
     _duration = _meter.create_histogram("pgonce.duration", unit="s", description="How long a call took")
@@ -22,42 +23,52 @@ except ImportError:  # pragma: no cover - seen in a process without it
     _trace = None  # type: ignore[assignment]
 
 
-class Span:
-    """traceparent: what goes with the intent; the caller's own, else that of this span."""
+class span:
+    """`with span(kind, scope, traceparent) as within`. within.traceparent goes with the intent: the caller's own, else that of this span. Where the application
+    has the api, as FastAPI brings it, and has set up nothing that spans would go to, there is none."""
 
-    def __init__(self, traceparent: Optional[str]) -> None:
-        self.traceparent, self.said = traceparent, "error"
+    __slots__ = ("kind", "scope", "traceparent", "said", "begun", "manager", "made", "open")
+
+    def __init__(self, kind: str, scope: str, traceparent: Optional[str]) -> None:
+        self.kind, self.scope, self.traceparent, self.said = kind, scope, traceparent, "error"
+        self.manager: Any = None
+        self.open = _trace is not None
 
     def verdict(self, verdict: str) -> None:
         self.said = verdict
 
-    def of_error(self, raised: BaseException) -> None:
-        """The name of the contract's error; of any other nothing is told."""
-        if isinstance(raised, OnceError):
+    def _labels(self) -> Dict[str, str]:
+        return {"pgonce.kind": self.kind, "pgonce.scope": self.scope}
+
+    def __enter__(self) -> "span":
+        if self.open:
+            self.begun = time.monotonic()
+            if not isinstance(_trace.get_tracer_provider(), _trace.ProxyTracerProvider) or _trace.get_current_span() is not _trace.INVALID_SPAN:
+                self.made = _tracer.start_span(f"pgonce.{self.kind}", attributes=self._labels())
+                self.manager = _trace.use_span(self.made, record_exception=False, set_status_on_exception=False)
+                self.manager.__enter__()
+                carrier: Dict[str, str] = {}
+                _Propagator().inject(carrier)
+                self.traceparent = self.traceparent or carrier.get("traceparent")
+        return self
+
+    def end(self, raised: Optional[BaseException] = None) -> None:
+        """The call is over, whatever the task does after it. In any task, once."""
+        if not self.open:
+            return
+        self.open = False
+        if isinstance(raised, OnceError):  # its name; of any other error nothing is told
             self.said = re.sub(r"(?<=.)(?=[A-Z])", "_", type(raised).__name__).lower()
+        if self.manager is not None:
+            if raised is not None:
+                self.made.set_status(_trace.StatusCode.ERROR)
+            self.made.set_attribute("pgonce.verdict", self.said)
+            self.made.end()
+        labels = {**self._labels(), "pgonce.verdict": self.said}
+        _calls.add(1, labels)
+        _duration.record(time.monotonic() - self.begun, labels)
 
-
-@contextlib.contextmanager
-def span(kind: str, scope: str, traceparent: Optional[str]) -> Iterator[Span]:
-    if _trace is None:
-        yield Span(traceparent)
-        return
-    labels = {"pgonce.kind": kind, "pgonce.scope": scope}
-    begun = time.monotonic()
-    with _trace.get_tracer("pgonce").start_as_current_span(
-        f"pgonce.{kind}", attributes=labels, record_exception=False, set_status_on_exception=False
-    ) as made:
-        carrier: Dict[str, str] = {}
-        _Propagator().inject(carrier)
-        within = Span(traceparent or carrier.get("traceparent"))
-        try:
-            yield within
-        except BaseException as raised:
-            within.of_error(raised)
-            made.set_status(_trace.StatusCode.ERROR)
-            raise
-        finally:
-            labels["pgonce.verdict"] = within.said
-            made.set_attribute("pgonce.verdict", within.said)
-            _calls.add(1, labels)
-            _duration.record(time.monotonic() - begun, labels)
+    def __exit__(self, kind: Optional[Type[BaseException]], raised: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self.end(raised)
+        if self.manager is not None:
+            self.manager.__exit__(None, None, None)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional
 from urllib.parse import quote
 
-from . import _core, _gate, http
-from ._io import Blocking, drive
+from . import _core, _gate, _trace, http
+from ._io import drive
 from .answer import HttpRequest
 
 
@@ -69,8 +69,10 @@ def protect(
             environ["REQUEST_METHOD"], target_of(environ), environ.get("CONTENT_TYPE", ""), body, policy.canonical_json
         )
         trace: Optional[str] = http.traceparent_of(values_of(environ, "HTTP_TRACEPARENT"))
-        intent = _core.Intent(scope, key, tenant, request, trace)
-        answer, _ = drive(_gate.serve(Blocking, source, policy, intent, handle))
-        return answer
+        with _trace.span("http", scope, trace) as span:
+            intent = _core.Intent(scope, key, tenant, request, span.traceparent)
+            answer, _ = drive(_gate.serve(source, policy, intent, handle))
+            span.verdict("replay" if answer.replayed else "proceed")
+            return answer
     except _gate.Refused as refused:
         return refused.answer

@@ -12,7 +12,7 @@ from typing import Any, Awaitable, Callable, Dict, Optional, Type, TypeVar, Unio
 
 from . import _core, _sql, _trace, errors
 from ._drivers import _AUTOCOMMIT, connection_of, is_asynchronous, source_of
-from ._io import Async, drive_async, shielded
+from ._io import Steps, drive_async, shielded
 from .answer import Answer, Outcome, Request, dumps, fingerprint_of, outcome_of
 from .client import BaseClaim, Call, _current, as_json, emit_arguments, value_of
 
@@ -36,12 +36,12 @@ async def run(
     source, options = source_of(pool_or_connect, True), _core.Options(deadline, wait, isolation)
     with _trace.span("run", scope, traceparent) as span:
         intent = _core.Intent(scope, key, tenant, request, span.traceparent)
-        answer = await drive_async(_core.run(Async, source, intent, options, effect))
+        answer = await drive_async(_core.run(source, intent, options, effect))
         span.verdict("replay" if answer.replayed else "proceed")
         return answer
 
 
-class Claim(BaseClaim):
+class Claim(BaseClaim[Awaitable[bool]]):
     """async with claim(...) as held: a lease that renews itself. When it is lost the body is cancelled, and LeaseLost comes out."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -54,14 +54,12 @@ class Claim(BaseClaim):
         at = time.monotonic()
         with _trace.span("claim", self._intent.scope, self._intent.traceparent) as span:
             try:
-                self.answer = await drive_async(
-                    _core.claim(Async, self._source, self._intent, self._options, self._terms, self._granted)
-                )
+                self.answer = await drive_async(self._claiming())
                 # Granted or not, a cancellation may come here once more.
                 await asyncio.sleep(0)
             except BaseException:
                 if self._granted:  # nobody will do the work
-                    await shielded(self._drive(_core.release(Async, self._source, self._intent, self.fence, 5.0)))
+                    await shielded(drive_async(_core.release(self._source, self._intent, self.fence, 5.0)))
                 raise
             span.verdict("replay" if self.replayed else "proceed")
         if self.answer is None:
@@ -70,10 +68,6 @@ class Claim(BaseClaim):
             if self._source.renewable:  # one connection is the work's own
                 self._heart = asyncio.ensure_future(self._beat())
         return self
-
-    @staticmethod
-    async def _drive(steps: Any) -> Any:
-        return await drive_async(steps)
 
     async def _beat(self) -> None:
         while True:
@@ -94,11 +88,7 @@ class Claim(BaseClaim):
                 return
 
     async def renew(self) -> bool:
-        at = time.monotonic()
-        held = await drive_async(_core.renew(Async, self._source, self._intent, self.fence, self._terms.lease))
-        if held:
-            self._note_renewal(at)
-        return held
+        return await drive_async(self._renewing())
 
     async def _stop(self) -> None:
         heart, self._heart = self._heart, None
@@ -106,45 +96,12 @@ class Claim(BaseClaim):
             heart.cancel()
             await shielded(asyncio.wait({heart}))
 
-    async def _report(self, steps: Any) -> bool:
+    async def _report(self, steps: Steps[bool]) -> bool:
         async def report() -> bool:
             await self._stop()
-            try:
-                done: bool = await drive_async(steps)
-                self._reported = True
-                return done
-            except errors.LeaseLost:
-                self._reported = True
-                raise
+            return await drive_async(self._reporting(steps))
 
         return bool(await shielded(report()))
-
-    async def complete(self, result: Any = None) -> bool:
-        """Stores the outcome; False where this attempt had stored it already. Raises LeaseLost: discard the result."""
-        return await self._report(
-            _core.complete(Async, self._source, self._intent, self.fence, outcome_of(result), self._options.deadline)
-        )
-
-    async def fail(
-        self,
-        retryable: Optional[bool],
-        result: Any = None,
-        *,
-        code: Optional[str] = None,
-        message: Optional[str] = None,
-    ) -> bool:
-        """retryable: True, certainly no effect; False, for good; None, the outcome is unknown."""
-        outcome = outcome_of(result)
-        outcome = Outcome(outcome.status, outcome.body, outcome.headers, error_code=code, error_message=message)
-        return await self._report(
-            _core.fail(Async, self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
-        )
-
-    async def release(self) -> bool:
-        """Its work certainly never started: the next attempt may run at once."""
-        return await self._report(
-            _core.release(Async, self._source, self._intent, self.fence, self._options.deadline)
-        )
 
     async def __aexit__(
         self, kind: Optional[Type[BaseException]], raised: Optional[BaseException], trace: Optional[TracebackType]
@@ -165,16 +122,10 @@ class Claim(BaseClaim):
 
     async def _end(self, raised: Optional[BaseException]) -> None:
         await self._stop()
-        if self.answer is not None or self._reported or not self._granted:
+        if self._over():
             return
         try:
-            report = self._report_of(raised)
-            await drive_async(
-                _core.fail(
-                    Async, self._source, self._intent, self.fence, report["retryable"], report["outcome"],
-                    self._options.deadline,
-                )
-            )  # fmt: skip
+            await drive_async(self._without_report(raised))
         except errors.OnceError:
             if raised is None:
                 raise

@@ -90,10 +90,13 @@ def outcome_of(result: Any) -> Outcome:
     return Outcome(body=result)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def dumps(value: Any) -> str:
     """JSON that PostgreSQL takes: NaN and Infinity are none."""
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _encode(value)
     except (TypeError, ValueError) as wrong:
         raise UsageError("this body is no JSON: return str, bytes, or what json.dumps takes") from wrong
 

@@ -15,9 +15,9 @@ import inspect
 from typing import Any, Awaitable, Callable, Dict, List, Optional
 from urllib.parse import quote
 
-from . import _core, _gate, errors, http
+from . import _core, _gate, _trace, errors, http
 from ._drivers import source_of
-from ._io import Async, drive_async, shielded
+from ._io import Pause, Steps, advance
 from .answer import HttpRequest
 
 try:
@@ -30,8 +30,9 @@ _TX = "pgonce.tx"
 Message = Dict[str, Any]
 
 
-def transaction(request: Request) -> Any:
-    """The transaction of this request: a connection, or a session, of the pool's driver. For Depends()."""
+async def transaction(request: Request) -> Any:
+    """The transaction of this request: a connection, or a session, of the pool's driver. For Depends(), or to await. A coroutine, because FastAPI
+    sends what is none through a thread."""
     scope = getattr(request, "scope", request)
     if scope.get(_TX) is None:
         raise errors.UsageError("this request is not protected, or has been answered: it has no transaction")
@@ -42,7 +43,7 @@ def key_of(request: Request, *, strict: bool = False, key_length: int = 255) -> 
     """The key of a request that the middleware leaves alone, for a claim: by the header's grammar. Raises KeyMalformed."""
     policy = _gate.Policy(scope="", tenant=None, strict=strict, key_length=key_length)
     try:
-        return _gate.key_of(policy, _values(dict(request.scope), b"idempotency-key"))
+        return _gate.key_of(policy, _headers(dict(request.scope))[b"idempotency-key"])
     except _gate.Refused as refused:
         raise _KeyRefused(refused.answer) from None
 
@@ -69,31 +70,82 @@ async def problem(request: Request, error: Exception) -> Response:
     return answer
 
 
-class _Exchange:
-    """One run of the application: collects its answer, and holds its last message back until that is stored."""
+class _Undone(BaseException):
+    """What the application did is taken back, and the client told: the rest of it does not run. Nothing that an application catches."""
 
-    def __init__(self) -> None:
+
+class _Exchange:
+    """One run of the application: collects its answer, and holds its last message back until that is stored. All in the task that sends it: what
+    comes after that message, such as a background task, finds the answer sent."""
+
+    def __init__(self, steps: Steps[Any], send: Any, scope: Message, span: _trace.span) -> None:
+        self.steps, self.real_send, self.scope, self.span = steps, send, scope, span
         self.status = 0
         self.headers: http.Headers = []
         self.body = bytearray()
-        self.complete: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
-        self.settled: "asyncio.Future[None]" = asyncio.get_running_loop().create_future()
+        self.complete = self.settled = self.undone = False
+        self.raised: Optional[BaseException] = None
+        self.waiting: Optional["asyncio.Future[None]"] = None
 
     async def send(self, message: Message) -> None:
+        if self.undone:
+            raise _Undone()
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
             _gate.check_answer(self.headers)
-        elif message["type"] == "http.response.body":
+        elif message["type"] == "http.response.body" and not self.complete:
             self.body += message.get("body", b"")
             _gate.check_held(len(self.body))
             if not message.get("more_body", False):
-                if not self.complete.done():
-                    self.complete.set_result(None)
-                await asyncio.shield(self.settled)
+                self.complete = True
+                await self._settle()
 
-    def response(self) -> http.Response:
-        return http.Response(self.status, self.headers, bytes(self.body))
+    async def _settle(self) -> None:
+        self.scope[_TX] = None
+        try:
+            _, (answer, handled) = await advance(self.steps, http.Response(self.status, self.headers, bytes(self.body)))
+        except Exception as raised:
+            self.raised, self.undone = raised, True
+            self.span.end(raised)
+            raise _Undone() from None
+        else:
+            self.undone = not handled
+            self.span.verdict("proceed")
+            self.span.end()
+            await _answer(self.real_send, answer)
+        finally:
+            self.settled = True
+            if self.waiting is not None and not self.waiting.done():
+                self.waiting.set_result(None)
+        if self.undone:
+            raise _Undone()
+
+    async def run(self, application: Awaitable[Any]) -> None:
+        """The whole of it. Raises what it raised, or what became of its answer."""
+        try:
+            await application
+        except BaseException as raised:
+            await self._ended(raised)
+            if not self.undone or isinstance(raised, asyncio.CancelledError):
+                raise
+        else:
+            await self._ended(None)
+        if self.raised is not None:
+            raise self.raised
+
+    async def _ended(self, raised: Optional[BaseException]) -> None:
+        if not self.complete:
+            self.undone = self.complete = True
+            self.scope[_TX] = None
+            gone = raised or errors.UsageError("the application ended without an answer")
+            try:
+                await advance(self.steps, raised=gone)
+            finally:
+                self.settled = True
+        while not self.settled:  # the last message was sent by a task that the application has left behind
+            self.waiting = asyncio.get_running_loop().create_future()
+            await self.waiting
 
 
 class OnceMiddleware:
@@ -113,8 +165,10 @@ class OnceMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request = scope if Request is None else Request(scope)
-        name = self.policy.scope_of(request, scope["method"])
+        policy = self.policy
+        # Made for functions that ask it, and no other time.
+        request = Request(scope) if Request is not None and (callable(policy.scope) or policy.tenant is not None) else scope
+        name = policy.scope_of(request, scope["method"])
         if name is None:
             await self.app(scope, receive, send)
             return
@@ -126,8 +180,8 @@ class OnceMiddleware:
             await _answer(send, refused.answer)
 
     async def _protect(self, name: str, request: Any, scope: Message, receive: Any, send: Any) -> None:
-        policy = self.policy
-        key = _gate.key_of(policy, _values(scope, b"idempotency-key"))
+        policy, said = self.policy, _headers(scope)
+        key = _gate.key_of(policy, said[b"idempotency-key"])
         given = None if policy.tenant is None else policy.tenant(request)
         given = await given if inspect.isawaitable(given) else given
         if given is not None and not isinstance(given, str):
@@ -137,63 +191,36 @@ class OnceMiddleware:
         body = await _read(receive, policy)
         if body is None:  # the client has left
             return
-        content_type = _values(scope, b"content-type")
+        content_type = said[b"content-type"]
         http_request = HttpRequest(
-            scope["method"], target_of(scope), content_type[0] if content_type else "", body, policy.canonical_json
+            scope["method"], _target(scope, said), content_type[0] if content_type else "", body, policy.canonical_json
         )
-        trace = http.traceparent_of(_values(scope, b"traceparent"))
-        intent = _core.Intent(name, key, tenant, http_request, trace)
-        running: List["asyncio.Task[Any]"] = []
-        exchange: List[_Exchange] = []
-
-        async def handle(tx: Any) -> http.Response:
-            exchange.append(_Exchange())
-            inner = {**scope, _TX: tx, "extensions": {}}
-            state.append(inner)
-            task = asyncio.ensure_future(self.app(inner, _replayed(body, receive), exchange[0].send))
-            running.append(task)
-            await asyncio.wait({task, exchange[0].complete}, return_when=asyncio.FIRST_COMPLETED)
-            if not exchange[0].complete.done():
-                task.result()  # raises what the application did
-                raise errors.UsageError("the application ended without an answer")
-            return exchange[0].response()
-
-        state: List[Message] = []
-        try:
-            answer, handled = await drive_async(_gate.serve(Async, self.source(), policy, intent, handle))
-        except BaseException:
-            await _stop(running)
-            raise
-        for inner in state:
-            inner[_TX] = None
-        try:
-            await _answer(send, answer)
-        finally:
-            if handled:
-                for each in exchange:
-                    each.settled.set_result(None)
-            else:  # what would come after the answer is about something that was not done
-                await _stop(running)
-        for task in running if handled else ():  # what comes after the answer: background tasks
-            await task
+        with _trace.span("http", name, http.traceparent_of(said[b"traceparent"])) as span:
+            intent = _core.Intent(name, key, tenant, http_request, span.traceparent)
+            steps = _gate.serve(self.source(), policy, intent, Pause)
+            over, found = await advance(steps)
+            if over:
+                span.verdict("replay" if found[0].replayed else "proceed")
+                await _answer(send, found[0])
+                return
+            inner = {**scope, _TX: found, "extensions": {}}
+            exchange = _Exchange(steps, send, inner, span)
+            await exchange.run(self.app(inner, _replayed(body, receive), exchange.send))
 
 
-async def _stop(tasks: List["asyncio.Task[Any]"]) -> None:
-    for task in tasks:
-        if not task.done():
-            task.cancel()
-            await shielded(asyncio.wait({task}))
-        if not task.cancelled():
-            task.exception()
+def _headers(scope: Message) -> Dict[bytes, List[str]]:
+    """Those that a door reads, in one pass."""
+    found: Dict[bytes, List[str]] = {b"idempotency-key": [], b"content-type": [], b"traceparent": [], b"host": []}
+    for name, value in scope["headers"]:
+        values = found.get(name.lower())
+        if values is not None:
+            values.append(value.decode("latin-1"))
+    return found
 
 
-def _values(scope: Message, name: bytes) -> List[str]:
-    return [value.decode("latin-1") for header, value in scope["headers"] if header.lower() == name]
-
-
-def target_of(scope: Message) -> str:
+def _target(scope: Message, said: Dict[bytes, List[str]]) -> str:
     """The host in lower case, then path and query as in the request line."""
-    host = (_values(scope, b"host") or [""])[0].lower()
+    host = (said[b"host"] or [""])[0].lower()
     raw = scope.get("raw_path")
     path = raw.decode("latin-1") if raw else quote(scope["path"])
     path = path.split("?", 1)[0]

@@ -10,11 +10,11 @@ import json
 import threading
 import time
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Generic, List, Optional, Type, TypeVar, Union
 
 from . import _core, _sql, _trace, errors
 from ._drivers import _AUTOCOMMIT, Source, connection_of, is_asynchronous, source_of
-from ._io import Blocking, drive
+from ._io import Steps, drive
 from .answer import Answer, Outcome, Request, dumps, fingerprint_of, outcome_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,16 +41,19 @@ def run(
     source, options = source_of(pool_or_connect, False), _core.Options(deadline, wait, isolation)
     with _trace.span("run", scope, traceparent) as span:
         intent = _core.Intent(scope, key, tenant, request, span.traceparent)
-        answer = drive(_core.run(Blocking, source, intent, options, effect))
+        answer = drive(_core.run(source, intent, options, effect))
         span.verdict("replay" if answer.replayed else "proceed")
         return answer
 
 
-_current: contextvars.ContextVar[Optional["BaseClaim"]] = contextvars.ContextVar("pgonce_claim", default=None)
+_current: contextvars.ContextVar[Optional["BaseClaim[Any]"]] = contextvars.ContextVar("pgonce_claim", default=None)
 
 
-class BaseClaim:
-    """What both doors' claims are: an intent, its terms, and what was granted."""
+Told = TypeVar("Told")
+
+
+class BaseClaim(Generic[Told]):
+    """What both doors' claims are: an intent, its terms, what was granted, and the reports. Told: bool, or something to await that gives one."""
 
     def __init__(self, source: Source, intent: _core.Intent, options: _core.Options, terms: _core.Terms) -> None:
         self._source, self._intent, self._options, self._terms = source, intent, options, terms
@@ -88,21 +91,59 @@ class BaseClaim:
     def _note_renewal(self, at: float) -> None:
         self._held_until = at + self._one().lease_s
 
-    def _report_of(self, raised: Optional[BaseException]) -> Dict[str, Any]:
+    def _claiming(self) -> Steps[Optional[Answer]]:
+        return _core.claim(self._source, self._intent, self._options, self._terms, self._granted)
+
+    def _over(self) -> bool:
+        """There is nothing to report."""
+        return self.answer is not None or self._reported or not self._granted
+
+    def _without_report(self, raised: Optional[BaseException]) -> Steps[bool]:
         """What a claim that ends without a report says of itself: nobody knows, unless the exception says."""
+        retryable = True if isinstance(raised, errors.NotDone) else None
+        outcome = Outcome(error_code="no_report" if raised is None else type(raised).__name__)
         if isinstance(raised, errors.FinalFailure) and raised.answer is None:
             # JSON as text, so that what is told now is what every retry will get: PostgreSQL spells jsonb its own way.
             body = raised.body if isinstance(raised.body, (str, bytes, bytearray, type(None))) else dumps(raised.body)
-            return {
-                "retryable": False,
-                "outcome": Outcome(
-                    status=raised.response_status, body=body, headers=raised.headers, error_code=raised.code,
-                    error_message=raised.message or None,
-                ),
-            }  # fmt: skip
-        retryable = True if isinstance(raised, errors.NotDone) else None
-        kind = "no_report" if raised is None else type(raised).__name__
-        return {"retryable": retryable, "outcome": Outcome(error_code=kind)}
+            retryable = False
+            outcome = Outcome(
+                status=raised.response_status, body=body, headers=raised.headers, error_code=raised.code,
+                error_message=raised.message or None,
+            )  # fmt: skip
+        return _core.fail(self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
+
+    def _renewing(self) -> Steps[bool]:
+        at = time.monotonic()
+        held = yield from _core.renew(self._source, self._intent, self.fence, self._terms.lease)
+        if held:
+            self._note_renewal(at)
+        return held
+
+    def _reporting(self, steps: Steps[bool]) -> Steps[bool]:
+        try:
+            done = yield from steps
+        except errors.LeaseLost:
+            self._reported = True
+            raise
+        self._reported = True
+        return done
+
+    def _report(self, steps: Steps[bool]) -> Told:
+        raise NotImplementedError
+
+    def complete(self, result: Any = None) -> Told:
+        """Stores the outcome; False where this attempt had stored it already. Raises LeaseLost: discard the result."""
+        return self._report(_core.complete(self._source, self._intent, self.fence, outcome_of(result), self._options.deadline))
+
+    def fail(self, retryable: Optional[bool], result: Any = None, *, code: Optional[str] = None, message: Optional[str] = None) -> Told:
+        """retryable: True, certainly no effect; False, for good; None, the outcome is unknown."""
+        outcome = outcome_of(result)
+        outcome = Outcome(outcome.status, outcome.body, outcome.headers, error_code=code, error_message=message)
+        return self._report(_core.fail(self._source, self._intent, self.fence, retryable, outcome, self._options.deadline))
+
+    def release(self) -> Told:
+        """Its work certainly never started: the next attempt may run at once."""
+        return self._report(_core.release(self._source, self._intent, self.fence, self._options.deadline))
 
 
 def current_claim() -> Any:
@@ -110,7 +151,7 @@ def current_claim() -> Any:
     return _current.get()
 
 
-class Claim(BaseClaim):
+class Claim(BaseClaim[bool]):
     """with claim(...) as held: a lease that renews itself in a thread. Report once: complete, fail or release."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -122,9 +163,7 @@ class Claim(BaseClaim):
     def __enter__(self) -> "Claim":
         at = time.monotonic()
         with _trace.span("claim", self._intent.scope, self._intent.traceparent) as span:
-            self.answer = drive(
-                _core.claim(Blocking, self._source, self._intent, self._options, self._terms, self._granted)
-            )
+            self.answer = drive(self._claiming())
             span.verdict("replay" if self.replayed else "proceed")
         if self.answer is None:
             self._note_renewal(at)
@@ -151,65 +190,28 @@ class Claim(BaseClaim):
             raise errors.LeaseLost()
 
     def renew(self) -> bool:
-        at = time.monotonic()
-        held = drive(_core.renew(Blocking, self._source, self._intent, self.fence, self._terms.lease))
-        self._note_renewal(at) if held else self.lost.set()
+        held = drive(self._renewing())
+        if not held:
+            self.lost.set()
         return held
 
-    def _report(self, steps: Any) -> bool:
+    def _report(self, steps: Steps[bool]) -> bool:
         self._stop()
-        try:
-            done: bool = drive(steps)
-            self._reported = True
-            return done
-        except errors.LeaseLost:
-            self._reported = True
-            raise
+        return drive(self._reporting(steps))
 
     def _stop(self) -> None:
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
-    def complete(self, result: Any = None) -> bool:
-        """Stores the outcome; False where this attempt had stored it already. Raises LeaseLost: discard the result."""
-        return self._report(
-            _core.complete(Blocking, self._source, self._intent, self.fence, outcome_of(result), self._options.deadline)
-        )
-
-    def fail(
-        self,
-        retryable: Optional[bool],
-        result: Any = None,
-        *,
-        code: Optional[str] = None,
-        message: Optional[str] = None,
-    ) -> bool:
-        """retryable: True, certainly no effect; False, for good; None, the outcome is unknown."""
-        outcome = outcome_of(result)
-        outcome = Outcome(outcome.status, outcome.body, outcome.headers, error_code=code, error_message=message)
-        return self._report(
-            _core.fail(Blocking, self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
-        )
-
-    def release(self) -> bool:
-        """Its work certainly never started: the next attempt may run at once."""
-        return self._report(_core.release(Blocking, self._source, self._intent, self.fence, self._options.deadline))
-
     def __exit__(
         self, kind: Optional[Type[BaseException]], raised: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         self._stop()
-        if self.answer is not None or self._reported or not self._granted:
+        if self._over():
             return
         try:
-            report = self._report_of(raised)
-            drive(
-                _core.fail(
-                    Blocking, self._source, self._intent, self.fence, report["retryable"], report["outcome"],
-                    self._options.deadline,
-                )
-            )  # fmt: skip
+            drive(self._without_report(raised))
         except errors.OnceError:
             if raised is None:
                 raise

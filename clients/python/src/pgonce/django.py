@@ -15,9 +15,9 @@ from django.conf import settings
 from django.db import connections, transaction
 from django.http import HttpResponse
 
-from . import _gate, errors, http
-from ._drivers import Source, Statement, Trouble, _named, _trouble
-from . import _sql
+from . import _gate, _sql, errors, http
+from ._drivers import Source
+from ._trouble import Statement, Trouble, named, trouble_of
 from ._wsgi import protect
 
 
@@ -38,7 +38,7 @@ class _Connection:
         if not isinstance(cause, (database.Error, database.InterfaceError)):
             return None
         own = self.tx.connection
-        found = _trouble(sqlstate, None, own is None or bool(own.closed))
+        found = trouble_of(sqlstate, None, own is None or bool(own.closed))
         self.gone = self.gone or found.lost
         return found
 
@@ -54,7 +54,7 @@ class _Connection:
     def query(self, sql: str, arguments: Sequence[Any]) -> Any:
         with self.tx.cursor() as cursor:
             if arguments:
-                cursor.execute(_sql.spelled(sql, "%(p{})s"), _named(arguments))
+                cursor.execute(_sql.spelled(sql, "%(p{})s"), named(arguments))
             else:
                 cursor.execute(sql)
             return cursor.fetchone() if cursor.description else None

@@ -192,6 +192,8 @@ _BY_SQLSTATE["P4011"] = LeaseLost
 _BY_SQLSTATE["42883"] = ContractMissing
 
 SERIALIZATION = ("40001", "40P01")
+# A statement that was prepared earlier is no more, is another's, or has another result since the contract was installed anew.
+STATEMENT_GONE = ("26000", "42P05", "0A000")
 
 
 def of_sqlstate(sqlstate: Optional[str]) -> Optional[OnceError]:

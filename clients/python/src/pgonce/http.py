@@ -4,10 +4,10 @@ an answer means. The gateway's rules (lib/src/key.c, lib/http/): the same reques
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import json
 import re
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import UsageError
 
@@ -16,6 +16,7 @@ Headers = List[Tuple[str, str]]
 # ---- the key ----
 
 _SPACED = ' "\\,;'
+_PRINTABLE = re.compile(r"[ -~]*\Z")
 _ITEM = re.compile(
     r"-?(?:[0-9]{1,12}\.[0-9]{1,3}(?![0-9])|[0-9]{1,15}(?![0-9.]))"  # RFC 8941, section 3.3
     r"|[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*"
@@ -52,7 +53,7 @@ def _parameters_end(text: str) -> int:
 
 def key_of_header(value: str, strict: bool = False, length_max: int = 255) -> str:
     """The key in an Idempotency-Key header; raises BadKey. docs/fingerprint.md specifies it."""
-    if any(not " " <= c <= "~" for c in value):
+    if not _PRINTABLE.match(value):
         raise BadKey("The key's header holds a control character or one that is not ASCII.")
     value = value.strip(" ")
     if not value:
@@ -81,6 +82,9 @@ def key_of_header(value: str, strict: bool = False, length_max: int = 255) -> st
 
 def _quoted(text: str, length_max: int) -> Tuple[str, str]:
     """After the opening quote: the key, and what follows the closing one."""
+    plain = text.find('"')
+    if 0 <= plain <= length_max and "\\" not in text[:plain]:
+        return text[:plain], text[plain + 1 :]
     key: List[str] = []
     at = 0
     while at < len(text):
@@ -141,8 +145,7 @@ PROBLEMS = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """An answer as it goes over HTTP. replayed: it is a stored one; own: it is a problem document."""
 
     status: int
@@ -202,35 +205,49 @@ _HEADERS_MAX = 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 
 
+# An application has few names of headers, and the same ones in each answer.
+_remembered = functools.lru_cache(maxsize=1024)
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in patterns)
 
 
+@_remembered
 def never(name: str) -> bool:
     return _matches(name.lower(), _NEVER)
 
 
-def kept(name: str, allowed: Optional[Sequence[str]]) -> bool:
-    return not never(name) and _matches(name.lower(), _KEPT if not allowed else [each.lower() for each in allowed])
+@_remembered
+def _kept(name: str, allowed: Optional[Tuple[str, ...]]) -> bool:
+    """And can be sent again."""
+    if never(name) or _NAME.match(name) is None:
+        return False
+    return _matches(name.lower(), _KEPT if not allowed else [each.lower() for each in allowed])
 
 
+@_remembered
 def reserved(name: str) -> bool:
     """Only the door says that an answer is a replay, and Once-Effect is for it alone."""
     name = name.lower().replace("_", "-")
     return name in ("idempotency-replayed", "idempotency-traceparent") or name.startswith("once-")
 
 
+_BREAKS = re.compile(r"[\0\r\n]")
+_PLAIN = re.compile(r"[\t -~]*\Z")
+
+
 def _sendable(name: str, value: str) -> bool:
-    return _NAME.match(name) is not None and not any(c in value for c in "\0\r\n")
+    return _NAME.match(name) is not None and _BREAKS.search(value) is None
 
 
 def encode_headers(headers: Headers, allowed: Optional[Sequence[str]]) -> Any:
     """As they are stored: pairs in their order; a value that is no printable ASCII in hexadecimal. None: too many."""
     pairs: List[Any] = []
+    chosen = None if allowed is None else tuple(allowed)
     for name, value in headers:
-        if kept(name, allowed) and _sendable(name, value):
-            plain = all(" " <= c <= "~" or c == "\t" for c in value)
-            pairs.append([name, value] if plain else [name, None, value.encode("latin-1").hex()])
+        if _kept(name, chosen) and _BREAKS.search(value) is None:
+            pairs.append([name, value] if _PLAIN.match(value) else [name, None, value.encode("latin-1").hex()])
     return {"h": pairs} if len(pairs) <= _HEADERS_MAX else None
 
 

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: PostgreSQL
+"""psycopg 3. What opens a transaction, and what closes it, goes out in one write, and is prepared after the connection's prepare_threshold. psycopg's
+own pipeline writes each statement by itself and looks for an answer after each, which costs the application more than all else here; so this calls
+libpq's pipeline by psycopg.pq. The effect's statements are psycopg's affair."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import struct
+import weakref
+from typing import Any, Callable, Dict, Generator, List, Optional, Sequence, Tuple
+
+import psycopg
+from psycopg import pq
+from psycopg.waiting import Ready, Wait
+
+from . import _sql
+from ._trouble import Statement, Trouble, named, trouble_of
+from .errors import STATEMENT_GONE, UsageError
+
+# What psycopg's connections wait for: they are sent what the socket is ready for, or nothing.
+Talk = Generator[int, int, Any]
+
+_READ, _WRITE, _BOTH = int(Wait.R), int(Wait.W), int(Wait.RW)
+_READY_READ, _READY_WRITE = int(Ready.R), int(Ready.W)
+_FAILED, _COMMAND_OK = int(pq.ExecStatus.FATAL_ERROR), int(pq.ExecStatus.COMMAND_OK)
+_IDLE, _IN_PIPELINE = int(pq.TransactionStatus.IDLE), int(pq.PipelineStatus.ON)
+_TEXT, _BINARY = 0, 1
+# How often a wait looks whether the socket was closed under it.
+_LOOK_S = 0.5
+
+_PREPARED, _PREPARES = -1, -2
+# How often each statement was sent by a connection, _PREPARED once it is; None: one was gone, so this connection prepares no more.
+_USES: "weakref.WeakKeyDictionary[Any, Optional[Dict[str, int]]]" = weakref.WeakKeyDictionary()
+
+
+@functools.lru_cache(maxsize=256)
+def _wired(sql: str) -> Tuple[bytes, bytes]:
+    """A statement and its name, which another text does not have: behind a pooler a connection may be another's."""
+    text = sql.encode()
+    return text, b"pgonce_" + hashlib.sha256(text).hexdigest()[:24].encode()
+
+
+def _values(arguments: Sequence[Any], encoding: str) -> Tuple[List[Optional[bytes]], List[int]]:
+    """Text goes in binary, too: so the server, and not the end of a C string, meets a character that it refuses."""
+    values: List[Optional[bytes]] = []
+    formats = []
+    for each in arguments:
+        kind = type(each)
+        if each is None:
+            values.append(None)
+            formats.append(_TEXT)
+        elif kind is str:
+            values.append(each.encode(encoding))
+            formats.append(_BINARY)
+        elif kind is bytes:
+            values.append(each)
+            formats.append(_BINARY)
+        elif isinstance(each, str):
+            values.append(str.__str__(each).encode(encoding))
+            formats.append(_BINARY)
+        elif isinstance(each, (bytearray, memoryview)):
+            values.append(bytes(each))
+            formats.append(_BINARY)
+        else:  # a number or a truth value; an IntEnum has a name of its own for str
+            values.append(str(int(each) if isinstance(each, int) else each).encode())
+            formats.append(_TEXT)
+    return values, formats
+
+
+def _int(value: bytes) -> int:
+    return int.from_bytes(value, "big", signed=True)
+
+
+_READERS: Dict[int, Callable[[bytes], Any]] = {
+    16: lambda value: value != b"\0",
+    17: bytes,
+    20: _int,
+    21: _int,
+    23: _int,
+    701: lambda value: struct.unpack("!d", value)[0],
+}
+
+
+def _row(result: Any, encoding: str) -> Any:
+    if result.ntuples == 0:
+        return None
+    row = []
+    for column in range(result.nfields):
+        value = result.get_value(0, column)
+        if value is not None:
+            reader = _READERS.get(result.ftype(column))
+            value = value.decode(encoding) if reader is None else reader(value)
+        row.append(value)
+    return row
+
+
+def _flushed(pgconn: Any) -> Talk:
+    while pgconn.flush():
+        ready = 0
+        while not ready:
+            ready = yield _BOTH
+        if ready & _READY_READ:
+            pgconn.consume_input()
+
+
+def _results(pgconn: Any, count: int) -> Talk:
+    """The results of so many commands, one each: the last one, as psycopg takes it; and what is behind them: of a pipeline its end."""
+    found: List[Any] = []
+    last = None
+    while True:
+        while pgconn.is_busy():
+            while not (yield _READ):
+                pass
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if len(found) == count:
+            return found
+        if result is not None:
+            last = result
+        elif last is not None:
+            found.append(last)
+            last = None
+        else:
+            pgconn.finish()
+            raise psycopg.OperationalError("the server has sent no answer")
+
+
+def _refused() -> Any:
+    raise psycopg.ProgrammingError("an effect neither commits nor rolls back: pgonce commits it together with its outcome")
+
+
+class _Base:
+    pipelined: Optional[bool] = None
+
+    def __init__(self, connection: Any) -> None:
+        self.tx = self.own = connection
+        self.guarded = False
+        if _Base.pipelined is None:
+            _Base.pipelined = psycopg.Pipeline.is_supported()
+
+    def trouble(self, raised: BaseException) -> Optional[Trouble]:
+        if not isinstance(raised, psycopg.Error):
+            return None
+        severity = raised.diag.severity_nonlocalized or raised.diag.severity
+        return trouble_of(raised.sqlstate, severity, self.lost())
+
+    def lost(self) -> bool:
+        return bool(self.tx.closed)
+
+    def in_transaction(self) -> bool:
+        """Or the driver begins one by itself."""
+        return self.tx.info.transaction_status.name in ("INTRANS", "INERROR") or not self.tx.autocommit
+
+    def idle(self) -> bool:
+        return self.lost() or self.tx.pgconn.transaction_status == _IDLE
+
+    def prompt(self) -> bool:
+        """Given back without a wait, as a rule."""
+        return bool(self.tx.pgconn.transaction_status == _IDLE)
+
+    def _cursor(self) -> Any:
+        return self.tx.cursor(row_factory=psycopg.rows.tuple_row)
+
+    @staticmethod
+    def _spelled(statement: Statement) -> Any:
+        sql, arguments = statement
+        return (_sql.spelled(sql, "%(p{})s"), named(arguments)) if arguments else (sql,)
+
+    def _guard(self, on: bool) -> None:
+        """A commit within the effect is an error of its own."""
+        if on != self.guarded:
+            if on:
+                self.tx.commit = self.tx.rollback = lambda *_: _refused()
+            else:
+                del self.tx.commit, self.tx.rollback
+            self.guarded = on
+
+    def _encoding(self) -> str:
+        if self.tx.pgconn.parameter_status(b"client_encoding") == b"UTF8":
+            return "utf-8"
+        encoding = str(self.tx.info.encoding)
+        return "utf-8" if encoding == "ascii" else encoding
+
+    def _begin(self) -> Statement:
+        """As psycopg begins, by what the connection is set to."""
+        tx, words = self.tx, ["BEGIN"]
+        if tx.isolation_level is not None:
+            words.append("ISOLATION LEVEL " + psycopg.IsolationLevel(tx.isolation_level).name.replace("_", " "))
+        if tx.read_only is not None:
+            words.append("READ ONLY" if tx.read_only else "READ WRITE")
+        if tx.deferrable is not None:
+            words.append("DEFERRABLE" if tx.deferrable else "NOT DEFERRABLE")
+        return " ".join(words), ()
+
+    def _prepared(self, sql: str, uses: Optional[Dict[str, int]]) -> int:
+        """How often it was sent before; _PREPARED: by its name it can be; _PREPARES: it is to be prepared now."""
+        threshold = self.tx.prepare_threshold
+        if uses is None or threshold is None or not self.pipelined:
+            return 0
+        count = uses.get(sql, 0)
+        if count == _PREPARED:
+            return _PREPARED
+        if count >= threshold:
+            return _PREPARES
+        uses[sql] = count + 1
+        return count
+
+    def _talk(self, statements: Sequence[Statement], keep: int) -> Talk:
+        """One write and one answer, where libpq has a pipeline. The row of one of them; of those that fail the first one's error."""
+        pgconn, encoding = self.tx.pgconn, self._encoding()
+        if self.pipelined and pgconn.pipeline_status == _IN_PIPELINE:
+            raise UsageError("this connection is in pipeline mode, where a statement's error comes late: leave it before")
+        packed = [_values(arguments, encoding) for _, arguments in statements]
+        uses = _USES.setdefault(self.tx, {})
+        preparing: Dict[int, str] = {}  # by the number of its answer
+        results: List[Any] = []
+        kept = 0
+        if self.pipelined:
+            pgconn.enter_pipeline_mode()
+        for number, (sql, _) in enumerate(statements):
+            (text, name), (values, formats) = _wired(sql), packed[number]
+            if not values:
+                pgconn.send_query_params(text, None)
+            else:
+                prepared = self._prepared(sql, uses)
+                if prepared == _PREPARES:
+                    preparing[number + len(preparing)] = sql
+                    pgconn.send_prepare(name, text)
+                if prepared < 0:
+                    pgconn.send_query_prepared(name, values, formats, _BINARY)
+                else:
+                    pgconn.send_query_params(text, values, None, formats, _BINARY)
+            if number == keep:
+                kept = number + len(preparing)
+            if not self.pipelined:
+                yield from _flushed(pgconn)
+                results += yield from _results(pgconn, 1)
+                if results[-1].status == _FAILED:
+                    break
+        if self.pipelined:
+            pgconn.pipeline_sync()
+            yield from _flushed(pgconn)
+            results = yield from _results(pgconn, len(statements) + len(preparing))
+            pgconn.exit_pipeline_mode()
+            for number, sql in preparing.items():
+                if results[number].status == _COMMAND_OK and uses is not None:
+                    uses[sql] = _PREPARED
+        for result in results:
+            if result.status == _FAILED:
+                raise psycopg.errors.error_from_result(result, encoding)
+        return _row(results[kept], encoding)
+
+    def _insist(self, statements: Sequence[Statement], keep: int) -> Talk:
+        """For what has done nothing where it fails: once more, where the failure is that a prepared statement is gone."""
+        try:
+            return (yield from self._talk(statements, keep))
+        except psycopg.Error as raised:
+            if not self._forgets(raised):
+                raise
+        if not self.idle():
+            yield from self._talk([("ROLLBACK", ())], 0)
+        return (yield from self._talk(statements, keep))
+
+    def _forgets(self, raised: psycopg.Error) -> bool:
+        """Somebody has deallocated it, or the connection leads elsewhere, as behind a pooler."""
+        if raised.sqlstate not in STATEMENT_GONE or _USES.get(self.tx) is None:
+            return False
+        _USES[self.tx] = None
+        return True
+
+    def _open(self, statements: Sequence[Statement], keep: int) -> Talk:
+        if not self.idle():
+            raise UsageError("this connection is inside a transaction: pgonce begins and commits its own")
+        row = yield from self._insist([self._begin(), *statements], keep + 1)
+        self._guard(True)
+        return row
+
+    def _close(self, statements: Sequence[Statement]) -> Talk:
+        try:
+            row = yield from self._talk([*statements, ("COMMIT", ())], len(statements) - 1)
+        except psycopg.Error as raised:
+            self._forgets(raised)
+            raise
+        self._guard(False)
+        return row
+
+
+class Psycopg(_Base):
+    def _run(self, talk: Talk) -> Any:
+        with self.tx.lock:
+            return self.tx.wait(talk)
+
+    def begin(self, statements: Sequence[Statement], keep: int) -> Any:
+        return self._run(self._open(statements, keep))
+
+    def commit(self, statements: Sequence[Statement]) -> Any:
+        return self._run(self._close(statements))
+
+    def query(self, sql: str, arguments: Sequence[Any]) -> Any:
+        return self._cursor().execute(*self._spelled((sql, arguments))).fetchone()
+
+    def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
+        return self._run(self._insist([(sql, arguments)], 0))
+
+    def rollback(self) -> Any:
+        self._guard(False)
+        try:
+            if not self.idle():
+                self.tx.rollback()
+        except Exception:
+            self.tx.close()
+
+    def close(self) -> Any:
+        self._guard(False)
+        self.tx.close()
+
+
+class PsycopgAsync(_Base):
+    async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
+        async with self.tx.lock:
+            return await self.tx.wait(self._open(statements, keep))
+
+    async def commit(self, statements: Sequence[Statement]) -> Any:
+        async with self.tx.lock:
+            return await _to_its_end(self.tx.pgconn, self._close(statements))
+
+    async def query(self, sql: str, arguments: Sequence[Any]) -> Any:
+        return await (await self._cursor().execute(*self._spelled((sql, arguments)))).fetchone()
+
+    async def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
+        async with self.tx.lock:
+            return await _to_its_end(self.tx.pgconn, self._insist([(sql, arguments)], 0))
+
+    async def rollback(self) -> Any:
+        self._guard(False)
+        try:
+            if not self.idle():
+                await self.tx.rollback()
+        except Exception:
+            await self.tx.close()
+
+    async def close(self) -> Any:
+        self._guard(False)
+        await self.tx.close()
+
+
+async def _to_its_end(pgconn: Any, talk: Talk) -> Any:
+    """As psycopg's wait, whatever happens to this task: a cancellation is raised afterwards. It takes only futures with it, so no task of its own is
+    needed. The socket is listened to between one cancellation and the next, which may come with each turn of the loop."""
+    loop = asyncio.get_running_loop()
+    cancelled: Optional[BaseException] = None
+    heard = 0
+    future: Any = None
+
+    def hear(what: int) -> None:
+        nonlocal heard
+        heard |= what
+        if not future.done():
+            future.set_result(None)
+
+    try:
+        wanted = next(talk)
+        while True:
+            heard, future, socket = 0, loop.create_future(), pgconn.socket
+            loop.add_reader(socket, hear, _READY_READ)
+            if wanted & _WRITE:
+                loop.add_writer(socket, hear, _READY_WRITE)
+            timer = loop.call_later(_LOOK_S, hear, 0)
+            try:
+                while True:
+                    try:
+                        await future
+                        break
+                    except asyncio.CancelledError as again:
+                        cancelled = again
+                        if heard:
+                            break
+                        future = loop.create_future()
+            finally:
+                timer.cancel()
+                loop.remove_reader(socket)
+                if wanted & _WRITE:
+                    loop.remove_writer(socket)
+            wanted = talk.send(heard)
+    except StopIteration as end:
+        row = end.value
+    except OSError as closed:
+        raise cancelled or psycopg.OperationalError("the connection was closed") from closed
+    except Exception:
+        if cancelled is not None:
+            raise cancelled from None
+        raise
+    if cancelled is not None:
+        raise cancelled
+    return row
