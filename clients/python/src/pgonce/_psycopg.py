@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
+import re
 import struct
 import weakref
-from typing import Any, Callable, Dict, Generator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, Sequence, Tuple
 
 import psycopg
 from psycopg import pq
@@ -36,38 +37,37 @@ _PREPARED, _PREPARES = -1, -2
 _USES: "weakref.WeakKeyDictionary[Any, Optional[Dict[str, int]]]" = weakref.WeakKeyDictionary()
 
 
+class _Wired(NamedTuple):
+    """A statement as it is sent, its name, which no other text has (behind a pooler a connection may be another's), and the formats of its parameters.
+    Text goes in binary, too: so the server, and not the end of a C string, meets a character that it refuses."""
+
+    text: bytes
+    name: bytes
+    formats: List[int]
+
+
 @functools.lru_cache(maxsize=256)
-def _wired(sql: str) -> Tuple[bytes, bytes]:
-    """A statement and its name, which another text does not have: behind a pooler a connection may be another's."""
+def _wired(sql: str) -> _Wired:
     text = sql.encode()
-    return text, b"pgonce_" + hashlib.sha256(text).hexdigest()[:24].encode()
+    kinds = dict(re.findall(r"CAST\(\$(\d+) AS (text|bytea)\)", sql))
+    count = max(map(int, re.findall(r"\$(\d+)", sql)), default=0)
+    formats = [_BINARY if str(number) in kinds else _TEXT for number in range(1, count + 1)]
+    return _Wired(text, b"pgonce_" + hashlib.sha256(text).hexdigest()[:24].encode(), formats)
 
 
-def _values(arguments: Sequence[Any], encoding: str) -> Tuple[List[Optional[bytes]], List[int]]:
-    """Text goes in binary, too: so the server, and not the end of a C string, meets a character that it refuses."""
-    values: List[Optional[bytes]] = []
-    formats = []
-    for each in arguments:
-        kind = type(each)
-        if each is None:
-            values.append(None)
-            formats.append(_TEXT)
-        elif kind is str:
-            values.append(each.encode(encoding))
-            formats.append(_BINARY)
-        elif kind is bytes:
-            values.append(each)
-            formats.append(_BINARY)
-        elif isinstance(each, str):
-            values.append(str.__str__(each).encode(encoding))
-            formats.append(_BINARY)
-        elif isinstance(each, (bytearray, memoryview)):
-            values.append(bytes(each))
-            formats.append(_BINARY)
-        else:  # a number or a truth value; an IntEnum has a name of its own for str
-            values.append(str(int(each) if isinstance(each, int) else each).encode())
-            formats.append(_TEXT)
-    return values, formats
+def _bytes(value: Any, encoding: str) -> bytes:
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, int):  # a truth value, too; an enumeration's number has a name of its own
+        return str(int(value)).encode()
+    return str.__str__(value).encode(encoding) if isinstance(value, str) else str(value).encode(encoding)
+
+
+def _values(arguments: Sequence[Any], encoding: str) -> List[Optional[bytes]]:
+    return [
+        each if each is None or type(each) is bytes else each.encode(encoding) if type(each) is str else _bytes(each, encoding)
+        for each in arguments
+    ]
 
 
 def _int(value: bytes) -> int:
@@ -213,7 +213,7 @@ class _Base:
         pgconn, encoding = self.tx.pgconn, self._encoding()
         if self.pipelined and pgconn.pipeline_status == _IN_PIPELINE:
             raise UsageError("this connection is in pipeline mode, where a statement's error comes late: leave it before")
-        packed = [_values(arguments, encoding) for _, arguments in statements]
+        packed = [_values(arguments, encoding) if arguments else None for _, arguments in statements]
         uses = _USES.setdefault(self.tx, {})
         preparing: Dict[int, str] = {}  # by the number of its answer
         results: List[Any] = []
@@ -221,8 +221,8 @@ class _Base:
         if self.pipelined:
             pgconn.enter_pipeline_mode()
         for number, (sql, _) in enumerate(statements):
-            (text, name), (values, formats) = _wired(sql), packed[number]
-            if not values:
+            (text, name, formats), values = _wired(sql), packed[number]
+            if values is None:
                 pgconn.send_query_params(text, None)
             else:
                 prepared = self._prepared(sql, uses)

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The application within the middleware: it runs in the request's own task, and its last message waits until what it says is stored, whoever sends it."""
+
+import asyncio
+import contextlib
+
+import anyio
+import psycopg_pool
+import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from pgonce.asgi import OnceMiddleware, transaction
+
+from .test_faults import INSERT, reach
+
+
+class Client:
+    """One request by ASGI itself; what was sent, and what the call raised."""
+
+    def __init__(self, app, key):
+        self.app, self.key, self.sent = app, key, []
+
+    async def receive(self):
+        if not self.sent:
+            return {"type": "http.request", "body": b"{}", "more_body": False}
+        await asyncio.sleep(60)
+
+    async def send(self, message):
+        self.sent.append(message)
+
+    async def call(self):
+        scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/orders",
+            "raw_path": b"/orders", "root_path": "", "query_string": b"", "headers": [(b"host", b"shop.test"), (b"idempotency-key", self.key.encode())],
+        }  # fmt: skip
+        await self.app(scope, self.receive, self.send)
+
+    @property
+    def status(self):
+        return self.sent[0]["status"] if self.sent else None
+
+
+def served(url, endpoint, key, work=None, inner=None):
+    """endpoint behind the middleware; work(client), or one call."""
+
+    async def main():
+        async with psycopg_pool.AsyncConnectionPool(url, min_size=0, max_size=2, open=False) as pool:
+            routed = Starlette(routes=[Route("/orders", endpoint, methods=["POST"])])
+            if inner is not None:
+                routed.add_middleware(inner)
+            client = Client(OnceMiddleware(routed, pool=pool, scope="asgi", tenant=None), key)
+            try:
+                return await (client.call() if work is None else work(client)), client
+            finally:
+                for _ in range(100):  # connections are back
+                    stats = pool.get_stats()
+                    if stats["pool_available"] == stats["pool_size"]:
+                        break
+                    await asyncio.sleep(0.01)
+                assert stats["pool_available"] == stats["pool_size"]
+
+    return asyncio.run(main())
+
+
+async def placed(request, key, background=None):
+    await (await transaction(request)).execute(INSERT.format(key))
+    return JSONResponse({}, 201, background=background)
+
+
+def test_the_application_runs_in_the_requests_own_task(db):
+    tasks = []
+
+    async def order(request):
+        tasks.append(asyncio.current_task())
+        return await placed(request, "own-task")
+
+    async def work(client):
+        tasks.append(asyncio.current_task())
+        await client.call()
+
+    _, client = served(db.url, order, "own-task", work)
+    assert client.status == 201 and tasks[0] is tasks[1]
+
+
+class Wrapped(BaseHTTPMiddleware):
+    """Runs what is within in a task of its own."""
+
+    async def dispatch(self, request, call_next):
+        return await call_next(request)
+
+
+@pytest.mark.parametrize("kind", ["stream", "wrapped", "left behind"])
+def test_an_answer_that_another_task_sends_is_stored_before_it_goes_out(db, kind):
+    key = f"another-{kind.split()[0]}"
+    seen = []
+
+    async def order(request):
+        answer = await placed(request, key)
+
+        async def pieces():
+            yield b"one "
+            await asyncio.sleep(0)
+            yield b"two"
+
+        return StreamingResponse(pieces(), 201) if kind == "stream" else answer
+
+    async def left_behind(scope, receive, send):
+        async def later():
+            await (await transaction(scope)).execute(INSERT.format(key))
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            sending.set()
+            await send({"type": "http.response.body", "body": b"one two"})
+
+        sending = asyncio.Event()
+        seen.append(asyncio.ensure_future(later()))
+        await sending.wait()
+
+    async def main(client):
+        if kind == "left behind":
+            client.app.app = left_behind
+        await client.call()
+        if kind == "left behind":
+            await seen[0]
+        first, client.sent = client.sent, []
+        await client.call()
+        assert (b"idempotency-replayed", b"true") in client.sent[0]["headers"]
+        assert client.sent[1]["body"] == b"".join(each.get("body", b"") for each in first[1:])
+
+    _, client = served(db.url, order, key, main, Wrapped if kind == "wrapped" else None)
+    assert client.status == 201 and db.effects(key) == 1
+
+
+@pytest.mark.parametrize("inner", [None, Wrapped])
+def test_an_application_whose_answer_was_not_stored_does_not_go_on_whatever_it_catches(server, db, inner):
+    key, mails = f"undone-{inner is None}", []
+
+    async def order(request):
+        with contextlib.suppress(Exception):
+            return await placed(request, key, BackgroundTask(mails.append, "thank you"))
+
+    with server.forwarder() as forwarder:
+        forwarder.ask("lose_request COMMIT")
+        _, client = served(reach("psycopg", forwarder, db), order, key, None, inner)
+    assert (client.status, mails, db.effects(key)) == (503, [], 0)
+
+
+@pytest.mark.parametrize("inner", [None, Wrapped])
+def test_an_error_that_the_application_swallowed_comes_out_and_is_no_answer(db, inner):
+    key = f"swallowed-{inner is None}"
+
+    async def order(request):
+        with contextlib.suppress(Exception):
+            await (await transaction(request)).execute("SELECT 1 / 0")
+        return JSONResponse({}, 201)
+
+    async def work(client):
+        with pytest.raises(Exception, match="not passed on"):
+            await client.call()
+
+    _, client = served(db.url, order, key, work, inner)
+    assert client.sent == [] and db.value("SELECT count(*) FROM once.intent WHERE key = %s", key) == 0
+
+
+def test_an_application_that_ends_without_an_answer_has_done_nothing(db):
+    async def order(request):
+        raise AssertionError
+
+    async def silent(scope, receive, send):
+        await (await transaction(scope)).execute(INSERT.format("silent"))
+
+    async def work(client):
+        client.app.app = silent
+        with pytest.raises(Exception, match="without an answer"):
+            await client.call()
+
+    served(db.url, order, "silent", work)
+    assert db.effects("silent") == 0
+
+
+def test_a_client_that_cannot_be_reached_takes_nothing_back(db):
+    async def order(request):
+        return await placed(request, "unreachable")
+
+    async def work(client):
+        sent = client.send
+
+        async def broken(message):
+            raise OSError("the client is gone")
+
+        client.send = broken
+        with pytest.raises(OSError):
+            await client.call()
+        client.send = sent
+        await client.call()
+
+    _, client = served(db.url, order, "unreachable", work)
+    assert (b"idempotency-replayed", b"true") in client.sent[0]["headers"] and db.effects("unreachable") == 1
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_a_cancelled_scope_leaves_all_or_nothing(db, turn):
+    """anyio cancels with each turn of the loop, from where it began on."""
+    key = f"scope-{turn}"
+
+    async def order(request):
+        tx = await transaction(request)
+        await asyncio.sleep(0)
+        await tx.execute(INSERT.format(key))
+        return JSONResponse({}, 201)
+
+    async def work(client):
+        async def cancel(scope):
+            for _ in range(turn):
+                await asyncio.sleep(0.0005)
+            scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            with anyio.CancelScope() as scope:
+                group.start_soon(cancel, scope)
+                await client.call()
+
+    served(db.url, order, key, work)
+    stored = db.value("SELECT count(*)::int FROM once.intent WHERE key = %s", key)
+    assert db.effects(key) == stored
+    _, client = served(db.url, order, key)
+    assert client.status == 201 and db.effects(key) == 1
