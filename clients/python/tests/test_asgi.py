@@ -23,11 +23,13 @@ class Client:
 
     def __init__(self, app, key):
         self.app, self.key, self.sent = app, key, []
+        self.read = False
 
     async def receive(self):
-        if not self.sent:
-            return {"type": "http.request", "body": b"{}", "more_body": False}
-        await asyncio.sleep(60)
+        if self.read:
+            await asyncio.sleep(60)  # it stays
+        self.read = True
+        return {"type": "http.request", "body": b"{}", "more_body": False}
 
     async def send(self, message):
         self.sent.append(message)
@@ -37,6 +39,7 @@ class Client:
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST", "scheme": "http", "path": "/orders",
             "raw_path": b"/orders", "root_path": "", "query_string": b"", "headers": [(b"host", b"shop.test"), (b"idempotency-key", self.key.encode())],
         }  # fmt: skip
+        self.read = False
         await self.app(scope, self.receive, self.send)
 
     @property
