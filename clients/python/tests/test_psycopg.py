@@ -13,6 +13,9 @@ import pgonce.aio
 from .test_faults import INSERT, Stepper
 
 
+FORGET = "DO $$DECLARE s record; BEGIN FOR s IN SELECT name FROM pg_prepared_statements WHERE name LIKE 'pgonce%' LOOP EXECUTE 'DEALLOCATE ' || s.name; END LOOP; END$$"
+
+
 def effect_of(key, sql="SELECT 1"):
     runs = []
 
@@ -72,12 +75,6 @@ def test_statements_are_prepared_by_the_connections_threshold(db, threshold):
 def test_a_prepared_statement_that_is_gone_is_no_failure(db, asynchronous):
     """Somebody deallocated it before the call, or the effect does: then the effect is taken back, and runs again."""
     key = f"gone-{asynchronous}"
-    seen = []
-
-    def note(tries, tx):
-        seen.append(tries)
-        return "DEALLOCATE ALL" if tries == 1 else "SELECT 1"
-
     if asynchronous:
 
         async def work(pool):
@@ -94,7 +91,7 @@ def test_a_prepared_statement_that_is_gone_is_no_failure(db, asynchronous):
             tx.commit()
             pgonce.run(tx, "gone", f"{key}-1", b"1", lambda tx: "done")
         with psycopg_pool.ConnectionPool(db.url, min_size=1, max_size=1, open=True, kwargs={"prepare_threshold": 0}) as pool:
-            runs, effect = effect_of(key, "DEALLOCATE ALL")
+            runs, effect = effect_of(key, FORGET)
             pgonce.run(pool, "gone", f"{key}-2", b"1", effect)
             answer = pgonce.run(pool, "gone", key, b"1", effect)
             assert answer.status == 201 and len(runs) in (2, 3)
@@ -178,7 +175,9 @@ def test_a_transaction_within_the_effect_is_a_savepoint(db):
 
 
 def test_cancellations_with_each_turn_of_the_loop_do_not_stop_a_commit(db):
-    """As anyio cancels: again and again until the task ends."""
+    """As anyio cancels: again and again until the task ends. COMMIT takes its time here."""
+    db.rows("""CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END$$;
+        CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON effect DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow()""")
 
     async def work(pool):
         async def effect(tx):
@@ -221,11 +220,14 @@ def test_cancellations_with_each_turn_of_the_loop_do_not_stop_a_commit(db):
 
         with pytest.raises(asyncio.CancelledError):
             await asyncio.ensure_future(cancelled())
-        assert counted.turns == 3 and cancels
+        assert counted.turns >= 3 and len(cancels) > 1
         return (await run()).replayed
 
-    assert pooled(db, work) is True
-    assert db.effects("again-and-again") == 2
+    try:
+        assert pooled(db, work) is True
+        assert db.effects("again-and-again") == 2
+    finally:
+        db.rows("DROP FUNCTION slow CASCADE")
 
 
 def test_a_pool_that_waits_while_it_takes_a_connection_back_gets_it_whatever_is_cancelled(db):
