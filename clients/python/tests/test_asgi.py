@@ -3,6 +3,7 @@
 
 import asyncio
 import contextlib
+import functools
 
 import anyio
 import psycopg_pool
@@ -126,6 +127,7 @@ def test_an_answer_that_another_task_sends_is_stored_before_it_goes_out(db, kind
         if kind == "left behind":
             client.app.app = left_behind
         await client.call()
+        assert not client.sent[-1].get("more_body", False) and client.sent[-1]["type"] == "http.response.body"
         if kind == "left behind":
             await seen[0]
         first, client.sent = client.sent, []
@@ -137,9 +139,21 @@ def test_an_answer_that_another_task_sends_is_stored_before_it_goes_out(db, kind
     assert client.status == 201 and db.effects(key) == 1
 
 
-@pytest.mark.parametrize("inner", [None, Wrapped])
+class Catching:
+    """Goes on after any exception."""
+
+    def __init__(self, app, mails):
+        self.app, self.mails = app, mails
+
+    async def __call__(self, scope, receive, send):
+        with contextlib.suppress(Exception):
+            await self.app(scope, receive, send)
+        self.mails.append("thank you")
+
+
+@pytest.mark.parametrize("inner", [None, Wrapped, Catching])
 def test_an_application_whose_answer_was_not_stored_does_not_go_on_whatever_it_catches(server, db, inner):
-    key, mails = f"undone-{inner is None}", []
+    key, mails = f"undone-{inner and inner.__name__}", []
 
     async def order(request):
         with contextlib.suppress(Exception):
@@ -147,7 +161,8 @@ def test_an_application_whose_answer_was_not_stored_does_not_go_on_whatever_it_c
 
     with server.forwarder() as forwarder:
         forwarder.ask("lose_request COMMIT")
-        _, client = served(reach("psycopg", forwarder, db), order, key, None, inner)
+        wrapped = functools.partial(Catching, mails=mails) if inner is Catching else inner
+        _, client = served(reach("psycopg", forwarder, db), order, key, None, wrapped)
     assert (client.status, mails, db.effects(key)) == (503, [], 0)
 
 
