@@ -119,6 +119,7 @@ static Datum leave_to_sql(FunctionCallInfo fcinfo, call_site *site)
 		site->function = function;
 		MemoryContextSwitchTo(before);
 	}
+	native_forget_absent();
 	InitFunctionCallInfoData(*original, &site->function, PG_NARGS(), fcinfo->fncollation, fcinfo->context,
 	                         fcinfo->resultinfo);
 	memcpy(original->args, fcinfo->args, sizeof fcinfo->args[0] * (size_t)PG_NARGS());
@@ -185,13 +186,15 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 	memset(nulls, true, sizeof nulls);
 	/* As each statement of the SQL function does: what this transaction did so far shows. */
 	CommandCounterIncrement();
-	/* The lock comes before the snapshot, which then sees whatever the last holder committed. */
-	if (native_lock(&intent, false) && native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
-		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
-		HeapTuple row = native_look(&tables, &intent, snapshot);
+	/* The lock comes before the look, which then sees whatever the last holder committed. What is being inserted
+	 * or deleted by somebody else is not plain. What is there stays there for as long as the statement's own
+	 * snapshot, so that large values can be fetched. */
+	if (ActiveSnapshotSet() && native_lock(&intent, false) &&
+	    native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
+		bool changing;
+		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
 		if (row != NULL) {
-			if (!new_only && replay(&tables, row, contract, &intent, values, nulls)) {
-				/* Fetches large values, while the snapshot keeps them. */
+			if (!new_only && !changing && replay(&tables, row, contract, &intent, values, nulls)) {
 				*result = started_make(shape, values, nulls);
 				(void)nextval_internal(contract->counted_replay, false);
 				plain = true;
@@ -200,6 +203,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 		} else if (intent.bucket == 0 || native_day_has_begun(intent.bucket, GetCurrentTimestamp())) {
 			int32 fence = intent.bucket > 0 ? 1 : native_first_fence(contract);
 			native_note_start(&intent, fence);
+			native_remember_absent(&intent);
 			if (new_only) {
 				*result = Int32GetDatum(fence);
 			} else {
@@ -213,7 +217,6 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 			}
 			plain = true;
 		}
-		UnregisterSnapshot(snapshot);
 		native_tables_close(&tables);
 	}
 	if (shape != NULL) {
@@ -250,7 +253,7 @@ static bool finish_is_plain(FunctionCallInfo fcinfo, const native_contract *cont
 	return true;
 }
 
-static void outcome_insert(FunctionCallInfo fcinfo, const native_contract *contract, native_tables *tables,
+static bool outcome_insert(FunctionCallInfo fcinfo, const native_contract *contract, native_tables *tables,
                            const native_intent *intent, const finishing *given, int32 fence, TimestampTz now)
 {
 	static const struct {
@@ -288,8 +291,11 @@ static void outcome_insert(FunctionCallInfo fcinfo, const native_contract *contr
 		}
 	}
 #undef SET
-	native_insert(tables, values, nulls);
+	if (!native_insert(tables, values, nulls)) {
+		return false;
+	}
 	(void)nextval_internal(contract->counted_new, false);
+	return true;
 }
 
 /* The plain path of once.finish; with starting that of once.finish_new. */
@@ -323,21 +329,21 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	    native_leaf_find(contract, intent.bucket, starting ? AccessShareLock : RowExclusiveLock, false, &tables)) {
 		/* What is being inserted or deleted right now is not plain either. */
 		bool changing;
-		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
+		HeapTuple row =
+		    !starting && native_was_absent(&intent, &tables) ? NULL : native_look_dirty(&tables, &intent, &changing);
 		if (row != NULL) {
 			heap_freetuple(row);
 		} else if (!starting || native_tables_lock(&tables, RowExclusiveLock)) {
 			if (starting && intent.bucket == 0) {
 				fence = native_first_fence(contract);
 			}
-			outcome_insert(fcinfo, contract, &tables, &intent, &given, fence, now);
+			plain = outcome_insert(fcinfo, contract, &tables, &intent, &given, fence, now);
 			if (starting) {
 				*result = Int32GetDatum(fence);
 			} else {
 				*result = given.outcome.body;
 				fcinfo->isnull = given.outcome.body_is_null;
 			}
-			plain = true;
 		}
 		native_tables_close(&tables);
 	}

@@ -11,7 +11,6 @@
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "executor/executor.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -295,13 +294,6 @@ static text **traces_of(const native_elements *given, int size)
 	return traces;
 }
 
-static void count(Oid counter, int times)
-{
-	for (int i = 0; i < times; i++) {
-		(void)nextval_internal(counter, false);
-	}
-}
-
 /* The lease of the scope, which all have in common; NULL: they do not, or its policy is not
  * plain. */
 static const Interval *lease_of(const native_contract *contract, const native_batch *given)
@@ -396,7 +388,7 @@ bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contra
 	}
 	insert_all(&tables, &given, &row, traces);
 	native_tables_close(&tables);
-	count(contract->counted_new, given.size);
+	native_count(contract->counted_new, given.size);
 	claims_answer(fcinfo, &given, fence, until, traces);
 	return true;
 }
@@ -452,7 +444,7 @@ bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contract *cont
 	row.nulls[COLUMN_COMPLETED_AT] = false;
 	insert_all(&tables, &given, &row, traces_of(&trace_texts, given.size));
 	native_tables_close(&tables);
-	count(contract->counted_process, given.size);
+	native_count(contract->counted_process, given.size);
 	messages_answer(fcinfo, &given);
 	return true;
 }

@@ -154,8 +154,10 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 			if (owner != NULL) {
 				set(&made, COLUMN_OWNER, PointerGetDatum(owner));
 			}
-			native_insert(&tables, made.values, made.nulls);
-			(void)nextval_internal(contract->counted_new, false);
+			plain = native_insert(&tables, made.values, made.nulls);
+			if (plain) {
+				(void)nextval_internal(contract->counted_new, false);
+			}
 
 			memset(nulls, true, sizeof nulls);
 			values[CLAIMED_VERDICT] = CStringGetTextDatum("new_claim");
@@ -168,7 +170,6 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 			nulls[CLAIMED_LEASE_UNTIL] = nulls[CLAIMED_ATTEMPTS] = false;
 			nulls[CLAIMED_TRACEPARENT] = traceparent == NULL;
 			*result = HeapTupleGetDatum(heap_form_tuple(shape, values, nulls));
-			plain = true;
 		}
 		native_tables_close(&tables);
 	}
@@ -211,6 +212,17 @@ void native_row_succeeds(native_row *changed, bool *replaces, const native_contr
 	}
 }
 
+/* Whether this row is of an attempt that runs, under this fence. */
+bool native_is_attempt(const native_tables *tables, const native_contract *contract, const native_stored *row,
+                       int32 fence)
+{
+	int state = tables->known.columns[COLUMN_STATE] - 1, its_fence = tables->known.columns[COLUMN_FENCE] - 1;
+
+	return !row->nulls[state] && !row->nulls[its_fence] &&
+	       DatumGetObjectId(row->values[state]) == contract->states[STATE_PROCESSING] &&
+	       DatumGetInt32(row->values[its_fence]) == fence;
+}
+
 /* once.complete and once._report: of an attempt that runs, under its fence. The fence is the
  * guard, and no lock is needed: where the row has changed since it was looked at, nothing was
  * done yet. */
@@ -231,21 +243,18 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 		Snapshot snapshot = RegisterSnapshot(GetLatestSnapshot());
 		HeapTuple row = native_look(&tables, &intent, snapshot);
 		UnregisterSnapshot(snapshot);
-		bool state_null = true, fence_null = true;
-		Datum state = (Datum)0, fence = (Datum)0;
 		if (row != NULL) {
-			state = native_column_get(&tables, row, COLUMN_STATE, &state_null);
-			fence = native_column_get(&tables, row, COLUMN_FENCE, &fence_null);
-		}
-		if (!state_null && !fence_null && DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&
-		    DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)) {
-			native_row changed;
-			bool replaces[COLUMN_COUNT];
-			native_row_succeeds(&changed, replaces, contract, fcinfo->args, &outcome, now);
-			plain = native_update(&tables, row, changed.values, changed.nulls, replaces);
-			*result = BoolGetDatum(true);
-		}
-		if (row != NULL) {
+			Datum values[NATTS_MAX];
+			bool nulls[NATTS_MAX];
+			native_stored stored = {&row->t_self, values, nulls};
+			heap_deform_tuple(row, RelationGetDescr(tables.leaf), values, nulls);
+			if (native_is_attempt(&tables, contract, &stored, PG_GETARG_INT32(COMPLETE_FENCE))) {
+				native_row changed;
+				bool replaces[COLUMN_COUNT];
+				native_row_succeeds(&changed, replaces, contract, fcinfo->args, &outcome, now);
+				plain = native_update(&tables, &stored, &changed, replaces);
+				*result = BoolGetDatum(true);
+			}
 			heap_freetuple(row);
 		}
 		native_tables_close(&tables);
@@ -292,10 +301,11 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 			native_row_begin(&made, &intent, intent.bucket > 0 ? 1 : native_first_fence(contract),
 			                 contract->states[STATE_SUCCEEDED], now, native_trace(fcinfo, RECEIVE_TRACEPARENT));
 			set(&made, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
-			native_insert(&tables, made.values, made.nulls);
-			(void)nextval_internal(contract->counted_process, false);
-			*result = CStringGetTextDatum("process");
-			plain = true;
+			plain = native_insert(&tables, made.values, made.nulls);
+			if (plain) {
+				(void)nextval_internal(contract->counted_process, false);
+				*result = CStringGetTextDatum("process");
+			}
 		}
 	}
 	native_tables_close(&tables);

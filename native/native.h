@@ -146,6 +146,7 @@ typedef struct native_intent {
 	int32 bucket;
 } native_intent;
 
+	uint64 lock; /* its advisory lock's number, once native_lock has asked for it */
 /* A row of once.intent. */
 typedef struct native_row {
 	Datum values[COLUMN_COUNT];
@@ -154,6 +155,13 @@ typedef struct native_row {
 
 /* Which elements of a batch are left to SQL. */
 typedef struct native_rest {
+/* A row of a partition, as its columns are there. */
+typedef struct native_stored {
+	const ItemPointerData *at;
+	const Datum *values;
+	const bool *nulls;
+} native_stored;
+
 	int size;
 	int count;
 	bool *left;
@@ -196,7 +204,7 @@ extern bool native_is_plain_index(Relation index, int keys);
 
 /* store.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
-extern bool native_lock(const native_intent *intent, bool held_already);
+extern bool native_lock(native_intent *intent, bool held_already);
 extern bool native_lock_id(uint64 id);
 extern HeapTuple native_look_up(Relation table, Oid index, ScanKey keys, int count, Snapshot snapshot);
 extern void native_key_of_text(ScanKey key, AttrNumber column, text *value);
@@ -208,12 +216,15 @@ extern native_search *native_search_begin(native_tables *tables, Snapshot snapsh
 extern TupleTableSlot *native_search_next(native_search *search, const native_intent *intent);
 extern int native_intent_order(const native_intent *one, const native_intent *other);
 extern void native_search_end(native_search *search);
-extern void native_insert(native_tables *tables, const Datum *values, const bool *nulls);
+extern bool native_insert(native_tables *tables, const Datum *values, const bool *nulls);
+extern void native_remember_absent(const native_intent *intent);
+extern bool native_was_absent(const native_intent *intent, const native_tables *tables);
+extern void native_forget_absent(void);
 extern native_updating *native_updating_begin(native_tables *tables);
-extern bool native_updating_next(native_updating *updating, HeapTuple row, const Datum *values, const bool *nulls,
+extern bool native_updating_next(native_updating *updating, const native_stored *row, const native_row *changed,
                                  const bool *replaces);
 extern void native_updating_end(native_updating *updating);
-extern bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls,
+extern bool native_update(native_tables *tables, const native_stored *row, const native_row *changed,
                           const bool *replaces);
 extern const Interval *native_lease(const native_contract *contract, text *scope);
 extern bool native_nothing_is_parked(const native_contract *contract, text *consumer, text *tenant);
@@ -221,6 +232,7 @@ extern void native_note_start(const native_intent *intent, int32 fence);
 extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly */
 extern int32 native_first_fence(const native_contract *contract);
 extern bool native_day_has_begun(int32 bucket, TimestampTz now);
+extern void native_count(Oid counter, int times);
 
 /* arguments.c */
 extern void native_rights_init(void);
@@ -245,6 +257,8 @@ extern void native_row_succeeds(native_row *changed, bool *replaces, const nativ
                                 const NullableDatum *given, const native_outcome *outcome, TimestampTz now);
 extern bool native_is_open(const native_intent *intent, TimestampTz now);
 extern bool native_is_not_over(const native_intent *intent, TimestampTz now);
+extern bool native_is_attempt(const native_tables *tables, const native_contract *contract, const native_stored *row,
+                              int32 fence);
 extern bool native_lease_is_plain(const Interval *lease);
 
 /* batch.c; false: it is not plain */

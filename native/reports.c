@@ -79,21 +79,16 @@ static report *reports_get(FunctionCallInfo fcinfo, native_batch *batch)
 static bool store(native_tables *tables, native_updating *updating, const native_contract *contract,
                   const report *stored, TupleTableSlot *found, TimestampTz now)
 {
-	bool state_null, fence_null;
-	Datum state = slot_getattr(found, tables->known.columns[COLUMN_STATE], &state_null);
-	Datum fence = slot_getattr(found, tables->known.columns[COLUMN_FENCE], &fence_null);
+	native_stored row = {&found->tts_tid, found->tts_values, found->tts_isnull};
 	native_row changed;
 	bool replaces[COLUMN_COUNT];
 
-	if (state_null || fence_null || DatumGetObjectId(state) != contract->states[STATE_PROCESSING] ||
-	    DatumGetInt32(fence) != stored->fence) {
+	slot_getallattrs(found);
+	if (!native_is_attempt(tables, contract, &row, stored->fence)) {
 		return false;
 	}
 	native_row_succeeds(&changed, replaces, contract, stored->given, &stored->outcome, now);
-	HeapTuple row = ExecCopySlotHeapTuple(found);
-	bool done = native_updating_next(updating, row, changed.values, changed.nulls, replaces);
-	heap_freetuple(row);
-	return done;
+	return native_updating_next(updating, &row, &changed, replaces);
 }
 
 /* All that is plain, in one statement. rest: what is left; false: all is. */

@@ -5,28 +5,36 @@
 #include "native.h"
 
 #include "access/genam.h"
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/catalog.h"
 #include "catalog/index.h"
 #include "catalog/indexing.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_opfamily.h"
+#include "catalog/pg_sequence.h"
 #include "catalog/pg_type.h"
+#include "commands/sequence.h"
 #include "common/hashfn.h"
 #include "executor/executor.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #define LOCK_SEED 20778
 #define NOTE "once.started"
@@ -124,18 +132,19 @@ bool native_lock_id(uint64 id)
 }
 
 /* The same for an intent; or only asks whether this backend has it. */
-bool native_lock(const native_intent *intent, bool held_already)
+bool native_lock(native_intent *intent, bool held_already)
 {
+	intent->lock = lock_id(intent);
 	if (held_already) {
 		LOCKTAG tag;
-		set_tag(&tag, lock_id(intent));
+		set_tag(&tag, intent->lock);
 #if PG_VERSION_NUM >= 170000
 		return LockHeldByMe(&tag, ExclusiveLock, false);
 #else
 		return LockHeldByMe(&tag, ExclusiveLock);
 #endif
 	}
-	return native_lock_id(lock_id(intent));
+	return native_lock_id(intent->lock);
 }
 
 /* Whether an index is a B-tree of so many columns, of which these come first, texts in the order of
@@ -187,18 +196,20 @@ HeapTuple native_look_up(Relation table, Oid index_id, ScanKey keys, int count, 
 {
 	HeapTuple copy = NULL;
 	Relation index = index_open(index_id, AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
 #if PG_VERSION_NUM >= 180000
 	IndexScanDesc scan = index_beginscan(table, index, snapshot, NULL, count, 0);
 #else
 	IndexScanDesc scan = index_beginscan(table, index, snapshot, count, 0);
 #endif
 	index_rescan(scan, keys, count, NULL, 0);
-	if (index_getnext_slot(scan, ForwardScanDirection, slot)) {
-		copy = ExecCopySlotHeapTuple(slot);
+	if (index_getnext_tid(scan, ForwardScanDirection) != NULL) {
+		TupleTableSlot *slot = table_slot_create(table, NULL);
+		if (index_fetch_heap(scan, slot) || index_getnext_slot(scan, ForwardScanDirection, slot)) {
+			copy = ExecCopySlotHeapTuple(slot);
+		}
+		ExecDropSingleTupleTableSlot(slot);
 	}
 	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
 	return copy;
 }
@@ -426,15 +437,56 @@ Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *
 	return heap_getattr(row, tables->known.columns[column], RelationGetDescr(tables->leaf), is_null);
 }
 
-/* One row, whose key was just looked for under the intent's lock. What else an INSERT does
- * (triggers, CHECKs, rules, row security, other indexes) is not there: native_leaf_find has
- * seen to it, and the lock on the table keeps it so. */
-void native_insert(native_tables *tables, const Datum *values, const bool *nulls)
+/* The intent that start has looked for last, and not found. It saves finish a second look, and is
+ * no more than a hint: native_insert finds what has come since. But it would find it by a row that
+ * it deletes again, and who decodes changes from the log would meet a key twice: there finish looks. */
+static struct {
+	uint64 lock;
+	LocalTransactionId transaction;
+} absent;
+
+static LocalTransactionId this_transaction(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyProc->vxid.lxid;
+#else
+	return MyProc->lxid;
+#endif
+}
+
+void native_remember_absent(const native_intent *intent)
+{
+	absent.lock = intent->lock;
+	absent.transaction = this_transaction();
+}
+
+bool native_was_absent(const native_intent *intent, const native_tables *tables)
+{
+	return absent.lock == intent->lock && absent.transaction == this_transaction() &&
+	       !RelationIsLogicallyLogged(tables->leaf);
+}
+
+void native_forget_absent(void)
+{
+	absent.transaction = InvalidLocalTransactionId;
+}
+
+/* One row, whose key was looked for under the intent's lock. What else an INSERT does (triggers,
+ * CHECKs, rules, row security, other indexes) is not there: native_leaf_find has seen to it, and
+ * the lock on the table keeps it so. False where the index has a row of this key nevertheless, of
+ * whatever transaction that has not been rolled back: nobody is waited for, and this row is deleted
+ * again, so that SQL decides. */
+bool native_insert(native_tables *tables, const Datum *values, const bool *nulls)
 {
 	Datum row[NATTS_MAX];
 	bool row_nulls[NATTS_MAX];
 	int natts = tables->known.natts;
+	Relation leaf = tables->leaf, index = index_open(tables->known.primary_key, RowExclusiveLock);
+	IndexInfo *about = BuildIndexInfo(index);
+	Datum key[] = {values[COLUMN_TENANT], values[COLUMN_SCOPE], values[COLUMN_KEY], values[COLUMN_BUCKET]};
+	bool key_nulls[lengthof(key)] = {false};
 
+	native_forget_absent();
 	memset(row, 0, sizeof(Datum) * (size_t)natts);
 	memset(row_nulls, true, sizeof(bool) * (size_t)natts);
 	for (int i = 0; i < COLUMN_COUNT; i++) {
@@ -442,10 +494,24 @@ void native_insert(native_tables *tables, const Datum *values, const bool *nulls
 		row[at] = values[i];
 		row_nulls[at] = nulls[i];
 	}
-	HeapTuple tuple = heap_form_tuple(RelationGetDescr(tables->leaf), row, row_nulls);
-	CatalogTupleInsert(tables->leaf, tuple);
+	HeapTuple tuple = heap_form_tuple(RelationGetDescr(leaf), row, row_nulls);
+	simple_heap_insert(leaf, tuple);
+#if PG_VERSION_NUM >= 140000
+	bool single = index_insert(index, key, key_nulls, &tuple->t_self, leaf, UNIQUE_CHECK_PARTIAL, false, about);
+#else
+	bool single = index_insert(index, key, key_nulls, &tuple->t_self, leaf, UNIQUE_CHECK_PARTIAL, about);
+#endif
+#if PG_VERSION_NUM >= 170000
+	index_insert_cleanup(index, about);
+#endif
+	index_close(index, NoLock);
+	if (!single) {
+		CommandCounterIncrement();
+		simple_heap_delete(leaf, &tuple->t_self);
+	}
 	heap_freetuple(tuple);
 	CommandCounterIncrement();
+	return single;
 }
 
 struct native_updating {
@@ -468,15 +534,15 @@ native_updating *native_updating_begin(native_tables *tables)
 
 /* Stores another version of a row that was just looked at, as an UPDATE does. False: somebody
  * has changed it since, and nothing is done. Waits for who is changing it, as an UPDATE does. */
-bool native_updating_next(native_updating *updating, HeapTuple row, const Datum *values, const bool *nulls,
+bool native_updating_next(native_updating *updating, const native_stored *row, const native_row *changed,
                           const bool *replaces)
 {
 	native_tables *tables = updating->tables;
 	Relation leaf = tables->leaf;
 	TupleTableSlot *slot = updating->slot;
-	Datum set[NATTS_MAX] = {0};
-	bool set_nulls[NATTS_MAX] = {false};
-	bool set_replaces[NATTS_MAX] = {false};
+	TupleDesc shape = RelationGetDescr(leaf);
+	Datum set[NATTS_MAX];
+	bool set_nulls[NATTS_MAX];
 	TM_FailureData failure;
 	LockTupleMode mode;
 #if PG_VERSION_NUM >= 160000
@@ -487,16 +553,19 @@ bool native_updating_next(native_updating *updating, HeapTuple row, const Datum 
 	const bool all = true;
 #endif
 
+	memcpy(set, row->values, sizeof *set * (size_t)shape->natts);
+	memcpy(set_nulls, row->nulls, sizeof *set_nulls * (size_t)shape->natts);
 	for (int i = 0; i < COLUMN_COUNT; i++) {
-		int at = tables->known.columns[i] - 1;
-		set[at] = values[i];
-		set_nulls[at] = nulls[i];
-		set_replaces[at] = replaces[i];
+		if (replaces[i]) {
+			int at = tables->known.columns[i] - 1;
+			set[at] = changed->values[i];
+			set_nulls[at] = changed->nulls[i];
+		}
 	}
-	HeapTuple changed = heap_modify_tuple(row, RelationGetDescr(leaf), set, set_nulls, set_replaces);
-	ExecStoreHeapTuple(changed, slot, true);
-	TM_Result done = table_tuple_update(leaf, &row->t_self, slot, GetCurrentCommandId(true), InvalidSnapshot,
-	                                    InvalidSnapshot, true, &failure, &mode, &indexes);
+	ExecStoreHeapTuple(heap_form_tuple(shape, set, set_nulls), slot, true);
+	ItemPointerData at = *row->at;
+	TM_Result done = table_tuple_update(leaf, &at, slot, GetCurrentCommandId(true), InvalidSnapshot, InvalidSnapshot,
+	                                    true, &failure, &mode, &indexes);
 	if (done == TM_Ok && indexes == all) { /* else it is HOT */
 		if (updating->index == NULL) {
 			updating->index = index_open(tables->known.primary_key, RowExclusiveLock);
@@ -528,10 +597,10 @@ void native_updating_end(native_updating *updating)
 }
 
 /* One row alone; what was done shows at once. */
-bool native_update(native_tables *tables, HeapTuple row, const Datum *values, const bool *nulls, const bool *replaces)
+bool native_update(native_tables *tables, const native_stored *row, const native_row *changed, const bool *replaces)
 {
 	native_updating *updating = native_updating_begin(tables);
-	bool done = native_updating_next(updating, row, values, nulls, replaces);
+	bool done = native_updating_next(updating, row, changed, replaces);
 
 	native_updating_end(updating);
 	if (done) {
@@ -607,6 +676,54 @@ Datum native_last_value(Oid sequence, bool *is_null)
 	Datum last = FunctionCallInvoke(call);
 	*is_null = call->isnull;
 	return last;
+}
+
+/* Raises a sequence by so much at once, where that is all that nextval would do, called as often; not where the server
+ * would write it to the log. The caller has called nextval. */
+static bool raise_at_once(Oid sequence, int64 by)
+{
+#if PG_VERSION_NUM >= 150000
+	HeapTuple tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
+
+	if (!HeapTupleIsValid(tuple)) {
+		return false;
+	}
+	Form_pg_sequence form = (Form_pg_sequence)GETSTRUCT(tuple);
+	bool plain = form->seqincrement == 1 && form->seqcache == 1;
+	int64 most = form->seqmax - by;
+	ReleaseSysCache(tuple);
+	Relation relation = relation_open(sequence, RowExclusiveLock);
+	if (plain && relation->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED) {
+		Buffer buffer = ReadBuffer(relation, 0);
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+		Page page = BufferGetPage(buffer);
+		HeapTupleHeader row = (HeapTupleHeader)PageGetItem(page, PageGetItemId(page, FirstOffsetNumber));
+		Form_pg_sequence_data data = (Form_pg_sequence_data)((char *)row + row->t_hoff);
+		plain = data->is_called && data->last_value <= most;
+		if (plain) {
+			MarkBufferDirty(buffer);
+			data->last_value += by;
+		}
+		UnlockReleaseBuffer(buffer);
+	} else {
+		plain = false;
+	}
+	relation_close(relation, NoLock);
+	return plain;
+#else
+	return by == 0;
+#endif
+}
+
+/* Counts so many at once. */
+void native_count(Oid counter, int times)
+{
+	(void)nextval_internal(counter, false);
+	if (times > 1 && !raise_at_once(counter, times - 1)) {
+		for (int i = 1; i < times; i++) {
+			(void)nextval_internal(counter, false);
+		}
+	}
 }
 
 int32 native_first_fence(const native_contract *contract)
