@@ -59,6 +59,7 @@ EFFECT = [
 ]
 CASES = {
     "SELECT 1": ["scripts/select_1.sql"],
+    "salt": ["SELECT once.salt()"],
     "start": [START],
     "start_new": [START_NEW],
     "start and finish": ["BEGIN", START, FINISH, "COMMIT"],
@@ -183,6 +184,8 @@ def measure(server, database, words, options, make_key, profile):
     database.execute(f"SELECT plain.finish_some(ARRAY[%s], {FINGERPRINT})", replayed)
     statements = [text_of(word, f"'{replayed}'") for word in words]
     backend = Backend(database.dsn("bench"))
+    if options.native:
+        backend.run("SELECT once_native.load()", "")
 
     def work(calls):
         for number in range(calls):

@@ -2,7 +2,7 @@
  * The functions that stand in for the contract's in plans, each with its plain path alone:
  * READ COMMITTED, a caller that may name any tenant, arguments of usual shape, an intent that
  * is new or has succeeded, an open day. start and finish are here, the others in claim.c,
- * batch.c, reports.c and outbox.c. Whatever is not plain goes to the SQL function, with
+ * batch.c, reports.c, outbox.c and salt.c. Whatever is not plain goes to the SQL function, with
  * the same arguments, before anything was changed but that the intent's lock may be taken,
  * which that function takes too. */
 #include "native.h"
@@ -402,6 +402,9 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		case FUNCTION_EMIT:
 			plain = native_do_emit(fcinfo, contract, &result);
 			break;
+		case FUNCTION_SALT:
+			plain = native_do_salt(fcinfo, contract, &result);
+			break;
 		case FUNCTION_CLAIM_MANY:
 			plain = native_do_claim_many(fcinfo, contract);
 			break;
@@ -446,6 +449,7 @@ SUBSTITUTE(native_emit, FUNCTION_EMIT)
 SUBSTITUTE(native_claim_many, FUNCTION_CLAIM_MANY)
 SUBSTITUTE(native_complete_many, FUNCTION_COMPLETE_MANY)
 SUBSTITUTE(native_receive_many, FUNCTION_RECEIVE_MANY)
+SUBSTITUTE(native_salt, FUNCTION_SALT)
 
 PG_FUNCTION_INFO_V1(native_answered);
 PGDLLEXPORT Datum native_answered(PG_FUNCTION_ARGS)

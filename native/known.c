@@ -134,7 +134,8 @@ static void relation_changed(Datum unused, Oid relation)
 	if (!OidIsValid(relation) || !contract_fits || relation == contract.intent || relation == contract.outbox ||
 	    relation == contract.outbox_day || relation == contract.counted_new || relation == contract.counted_replay ||
 	    relation == contract.counted_process || relation == contract.counted_duplicate ||
-	    relation == contract.fence_floor || relation == contract.scope || relation == contract.parked_message) {
+	    relation == contract.fence_floor || relation == contract.scope || relation == contract.parked_message ||
+	    relation == contract.setting) {
 		contract_known = false;
 	}
 }
@@ -285,6 +286,7 @@ static bool contract_look(void)
 	contract.parked_message = get_relname_relid("parked_message", schema);
 	contract.outbox = get_relname_relid("outbox", schema);
 	contract.outbox_day = get_relname_relid("outbox_day_seq", schema);
+	contract.setting = get_relname_relid("setting", schema);
 	contract.fence_floor = get_relname_relid("fence_floor_seq", schema);
 	contract.state_type =
 	    GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid, CStringGetDatum("state"), ObjectIdGetDatum(schema));
@@ -302,7 +304,7 @@ static bool contract_look(void)
 	return OidIsValid(contract.any_tenant) && OidIsValid(contract.intent) && OidIsValid(contract.counted_new) &&
 	       OidIsValid(contract.counted_replay) && OidIsValid(contract.counted_process) &&
 	       OidIsValid(contract.counted_duplicate) && OidIsValid(contract.fence_floor) && OidIsValid(contract.scope) &&
-	       OidIsValid(contract.parked_message) && OidIsValid(contract.started_type) &&
+	       OidIsValid(contract.parked_message) && OidIsValid(contract.setting) && OidIsValid(contract.started_type) &&
 	       OidIsValid(contract.claimed_type);
 }
 
@@ -338,9 +340,11 @@ Oid native_substitute(int function)
 			substitutes[i] = InvalidOid;
 			if (OidIsValid(schema)) {
 				Oid types[] = {INTERNALOID, ANYELEMENTOID};
-				oidvector *arguments = buildoidvector(types, 2);
 				const native_mirrored *mirrored = &native_mirrored_functions[i];
-				bool many = mirrored->result_count > 0;
+				/* A plan may not have fewer arguments than the declaration. */
+				bool alone = mirrored->argument_count == 1, many = mirrored->result_count > 0;
+				oidvector *arguments = buildoidvector(types, alone ? 1 : 2);
+				Oid result = many ? RECORDOID : alone ? BYTEAOID : ANYELEMENTOID;
 				HeapTuple tuple = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum(mirrored->name),
 				                                  PointerGetDatum(arguments), ObjectIdGetDatum(schema));
 				if (HeapTupleIsValid(tuple)) {
@@ -352,8 +356,8 @@ Oid native_substitute(int function)
 					char expected[NAMEDATALEN];
 					snprintf(expected, sizeof expected, "native_%s", mirrored->name);
 					if (form->prolang == ClanguageId && !form->proisstrict && form->proretset == many &&
-					    form->prorettype == (many ? RECORDOID : ANYELEMENTOID) && results_are(tuple, mirrored) &&
-					    !none && strcmp(TextDatumGetCString(symbol), expected) == 0) {
+					    form->prorettype == result && results_are(tuple, mirrored) && !none &&
+					    strcmp(TextDatumGetCString(symbol), expected) == 0) {
 						substitutes[i] = form->oid;
 					}
 					ReleaseSysCache(tuple);

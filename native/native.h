@@ -2,7 +2,7 @@
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
  * store.c reads and writes intents; attempt.c has start and finish, claim.c claims, reports and
- * messages, batch.c claims and reports.c reports of many at once, outbox.c events.
+ * messages, batch.c claims and reports.c reports of many at once, outbox.c events, salt.c salts.
  * PostgreSQL's rules
  * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
@@ -69,6 +69,7 @@ enum native_function {
 	FUNCTION_CLAIM_MANY,
 	FUNCTION_COMPLETE_MANY,
 	FUNCTION_RECEIVE_MANY,
+	FUNCTION_SALT,
 	FUNCTION_COUNT
 };
 
@@ -126,6 +127,7 @@ typedef struct native_contract {
 	Oid parked_message;
 	Oid outbox;
 	Oid outbox_day;
+	Oid setting;
 } native_contract;
 
 /* A partition of once.intent. */
@@ -144,17 +146,15 @@ typedef struct native_intent {
 	text *key;
 	bytea *fingerprint;
 	int32 bucket;
+	uint64 lock; /* its advisory lock's number, once native_lock has asked for it */
 } native_intent;
 
-	uint64 lock; /* its advisory lock's number, once native_lock has asked for it */
 /* A row of once.intent. */
 typedef struct native_row {
 	Datum values[COLUMN_COUNT];
 	bool nulls[COLUMN_COUNT];
 } native_row;
 
-/* Which elements of a batch are left to SQL. */
-typedef struct native_rest {
 /* A row of a partition, as its columns are there. */
 typedef struct native_stored {
 	const ItemPointerData *at;
@@ -162,6 +162,8 @@ typedef struct native_stored {
 	const bool *nulls;
 } native_stored;
 
+/* Which elements of a batch are left to SQL. */
+typedef struct native_rest {
 	int size;
 	int count;
 	bool *left;
@@ -230,9 +232,9 @@ extern const Interval *native_lease(const native_contract *contract, text *scope
 extern bool native_nothing_is_parked(const native_contract *contract, text *consumer, text *tenant);
 extern void native_note_start(const native_intent *intent, int32 fence);
 extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly */
+extern void native_count(Oid counter, int times);
 extern int32 native_first_fence(const native_contract *contract);
 extern bool native_day_has_begun(int32 bucket, TimestampTz now);
-extern void native_count(Oid counter, int times);
 
 /* arguments.c */
 extern void native_rights_init(void);
@@ -255,10 +257,10 @@ extern void native_row_begin(native_row *row, const native_intent *intent, int32
                              text *traceparent);
 extern void native_row_succeeds(native_row *changed, bool *replaces, const native_contract *contract,
                                 const NullableDatum *given, const native_outcome *outcome, TimestampTz now);
-extern bool native_is_open(const native_intent *intent, TimestampTz now);
-extern bool native_is_not_over(const native_intent *intent, TimestampTz now);
 extern bool native_is_attempt(const native_tables *tables, const native_contract *contract, const native_stored *row,
                               int32 fence);
+extern bool native_is_open(const native_intent *intent, TimestampTz now);
+extern bool native_is_not_over(const native_intent *intent, TimestampTz now);
 extern bool native_lease_is_plain(const Interval *lease);
 
 /* batch.c; false: it is not plain */
@@ -269,6 +271,9 @@ extern bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contrac
 extern bool native_do_complete_many(FunctionCallInfo fcinfo, const native_contract *contract, native_rest *rest);
 extern void native_rest_arguments(FunctionCallInfo fcinfo, FunctionCallInfo asked, const native_rest *rest);
 extern void native_rest_answer(FunctionCallInfo fcinfo, const ReturnSetInfo *told, const native_rest *rest);
+
+/* salt.c; false: it is not plain */
+extern bool native_do_salt(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 
 /* outbox.c */
 extern void native_outbox_init(void);

@@ -25,6 +25,8 @@ CREATE FUNCTION once_native.complete_many(internal, anyelement) RETURNS TABLE (o
     error_message text) LANGUAGE c AS 'MODULE_PATHNAME', 'native_complete_many';
 CREATE FUNCTION once_native.receive_many(internal, anyelement) RETURNS TABLE (ordinal integer, verdict text, code text)
     LANGUAGE c AS 'MODULE_PATHNAME', 'native_receive_many';
+-- STABLE, as the contract's is, and with no more arguments than that one has.
+CREATE FUNCTION once_native.salt(internal) RETURNS bytea LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'native_salt';
 
 -- Loads the library into a session; see once._find_native.
 CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: PostgreSQL
+ * The plain path of once.salt, which clients ask for with a tenant's first request, or with each
+ * where they do not know their connection again: of a caller who may name any tenant. See
+ * attempt.c. */
+#include "native.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+
+#define TENANT_BYTES_MAX 255
+
+/* The column, where the table of settings is as the contract makes it; else 0. */
+static AttrNumber salt_column(const native_contract *contract, Relation table)
+{
+	Form_pg_class class = table->rd_rel;
+	AttrNumber column = get_attnum(RelationGetRelid(table), "salt");
+
+	if (class->relkind != RELKIND_RELATION || class->relam != HEAP_TABLE_AM_OID || class->relowner != contract->owner ||
+	    class->relhassubclass || !native_is_bare(table) || column <= 0 ||
+	    TupleDescAttr(RelationGetDescr(table), column - 1)->atttypid != BYTEAOID) {
+		return 0;
+	}
+	return column;
+}
+
+/* The one row's salt, followed by the tenant; NULL where there is none. As the SQL function, which
+ * is STABLE, it sees what the statement sees. */
+static bytea *salted(Relation table, AttrNumber column, const text *tenant)
+{
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	TableScanDesc scan = table_beginscan(table, GetActiveSnapshot(), 0, NULL);
+	bytea *made = NULL;
+
+	if (table_scan_getnextslot(scan, ForwardScanDirection, slot)) {
+		bool is_null;
+		Datum salt = slot_getattr(slot, column, &is_null);
+		if (!is_null) {
+			bytea *of_all = DatumGetByteaPP(salt);
+			size_t bytes = VARSIZE_ANY_EXHDR(of_all), tenant_bytes = VARSIZE_ANY_EXHDR(tenant);
+			made = palloc(VARHDRSZ + bytes + tenant_bytes);
+			SET_VARSIZE(made, VARHDRSZ + bytes + tenant_bytes);
+			memcpy(VARDATA(made), VARDATA_ANY(of_all), bytes);
+			memcpy(VARDATA(made) + bytes, VARDATA_ANY(tenant), tenant_bytes);
+		}
+	}
+	table_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return made;
+}
+
+bool native_do_salt(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
+{
+	if (PG_ARGISNULL(0) || !native_session_is_plain(contract)) {
+		return false;
+	}
+	text *tenant = PG_GETARG_TEXT_PP(0);
+	if (VARSIZE_ANY_EXHDR(tenant) > TENANT_BYTES_MAX || !ActiveSnapshotSet()) {
+		return false;
+	}
+	Relation table = try_relation_open(contract->setting, AccessShareLock);
+	if (table == NULL) {
+		return false;
+	}
+	AttrNumber column = native_still_known() ? salt_column(contract, table) : 0;
+	bytea *made = column > 0 ? salted(table, column, tenant) : NULL;
+	table_close(table, NoLock);
+	if (made != NULL) {
+		*result = DirectFunctionCall1(sha256_bytea, PointerGetDatum(made));
+	}
+	return made != NULL;
+}
