@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from harness.native import library
-from harness.postgres import wait_until
+from harness.native import install_native, library
+from harness.postgres import Postgres, wait_until
 
-from .test_native import ANSWERED, F, LOCKS, OTHER, TABLE_CHANGES, TOMORROW, Session, in_a_thread, native, roles, session, told_both_ways, uuid7  # noqa: F401
+from .sessions import ANSWERED, LOCKS, OTHER, TABLE_CHANGES, F, Session, in_a_thread, today, told_both_ways, uuid7
 
 pytestmark = pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")
 
@@ -42,12 +42,14 @@ def many(size, scope="'s'::text", more=""):
         FROM once.claim_many({listed.format(scope)}, {listed.format("'k' || n")}, {listed.format(F)}{more})"""
 
 
-TODAY = [uuid7() for _ in range(3)]
-YESTERDAY = [uuid7(int(time.time() * 1000) - DAY_MS) for _ in range(3)]
+TODAY = ["@today1@", "@today2@", "@today3@"]  # see sessions.Days
+MORE_OF_TODAY = ["@today4@", "@today5@"]
+YESTERDAY = ["@yesterday1@", "@yesterday2@", "@yesterday3@"]
+TOMORROW = "@tomorrow1@"
 
 STORIES = {
     "claims": [[claims()], [claims()], [claims(["k3", "k4"])]],
-    "claims of today": [[claims(TODAY)], [claims(TODAY)], [claims([uuid7(), TODAY[0]])]],
+    "claims of today": [[claims(TODAY)], [claims(TODAY)], [claims([MORE_OF_TODAY[0], TODAY[0]])]],
     "claims of yesterday and tomorrow": [[claims(YESTERDAY)], [claims([TOMORROW])], [claims([TODAY[0], TOMORROW])]],
     "claims of several days": [[claims([*TODAY, *NAMES])], [claims([*YESTERDAY, *TODAY])]],
     "a claim alone": [[claims(["k"])], [claims(["k"], prints=[OTHER])]],
@@ -62,7 +64,7 @@ STORIES = {
     "elements that are NULL": [[claims(["a", None])], [claims(["b", "c"], scopes=["s", None])], [claims(["d", "e"], prints=[F, "NULL"])], [claims([None], scopes=[None], prints=["NULL"])]],
     "elements that are none": [[claims(["a", ""])], [claims(["b", "c"], scopes=["s", ""])], [claims(["d", "e"], prints=[F, "'short'"])], [claims(["f", "g"], prints=[F, f"{F} || {F} || {F} || {F} || {F}"])],
         [claims(["h", "ä"])], [claims(["i", "x" * 256])], [claims(["j", "x" * 255])], [claims(["k", "l"], scopes=["s", "s" * 256])], [claims(["m", "n"], scopes=["ü" * 200, "s" * 255])], [claims(["o", "p\n"])]],
-    "spellings of a UUIDv7": [[claims(["a", TODAY[0].upper()])], [claims(["b", "{" + TODAY[1] + "}"])], [claims(["c", TODAY[2].replace("-", "")])], [claims([TODAY[0].upper()])]],
+    "spellings of a UUIDv7": [[claims(["a", "@today1 upper@"])], [claims(["b", "{" + TODAY[1] + "}"])], [claims(["c", "@today3 bare@"])], [claims(["@today1 upper@"])]],
     "fingerprints of unusual length": [[claims(["a", "b"], prints=[f"substr({F} || {F}, 1, 17)", f"{F} || {F} || {F} || {F}"])]],
     "shapes of arrays": [
         [claims([])], [f"SELECT * FROM once.claim_many('{{}}', '{{}}', '{{}}')"], [claims(scopes=["s"])], [claims(prints=[F])], [claims(more=f", traceparents => {array(['x'])}")], ["SELECT * FROM once.claim_many(NULL, NULL, NULL)"],
@@ -86,8 +88,8 @@ STORIES = {
 STORIES["among many others"] = [[many(1000)], [claims([f"k{number}x" for number in range(0, 1000, 40)] + ["k999"])], [claims([f"k{number}x" for number in range(1, 1000, 40)])], [claims(["k998", "k999x"])],
     [claims([f"k{number}" for number in range(1001, 1030)])], [claims(["k1", "k1"], scopes=["r", "t"])], [claims(["k500x", "k1"], ", lease => '1 hour'", ["s", "t"])]]  # fmt: skip
 # SQL's plans lock the tables of other days, too, for a look.
-LOCKED = "SELECT * FROM (" + LOCKS.replace("'once.intent_d0'", f"'once.intent_d0', 'once.scope', 'once.parked_message', 'once.intent_d{int(time.time() // 86400)}'") + ") AS l WHERE max > 1"
-WARM = [claims(["warm1", "warm2"]), claims([uuid7(), uuid7()])]
+LOCKED = "SELECT * FROM (" + LOCKS.replace("'once.intent_d0'", "'once.intent_d0', 'once.scope', 'once.parked_message', 'once.intent_d' || floor(extract(epoch FROM clock_timestamp()) / 86400)") + ") AS l WHERE max > 1"
+WARM = [claims(["warm1", "warm2"]), claims(MORE_OF_TODAY)]
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -97,7 +99,7 @@ def test_c_answers_batches_as_sql_does(server, story):
 
 
 def test_plain_batches_are_answered_in_c(session):
-    for keys in (NAMES, TODAY, ["alone"], [f"k-{number}" for number in range(200)]):
+    for keys in (NAMES, [uuid7() for _ in range(3)], ["alone"], [f"k-{number}" for number in range(200)]):
         assert session.answered(claims(keys)) == 1
     assert session.value("SELECT count(*) FROM once.intent WHERE state = 'processing' AND scope = 's' AND bucket > 0") == 3
     assert session.answered(claims([uuid7(), uuid7()], ", 'me', '90 s'")) == 1
@@ -108,8 +110,8 @@ def test_a_batch_that_is_not_plain_is_sql_s_business(session):
     assert session.answered(claims(["new", "k2"])) == 0
     assert session.answered(claims(["a", "a"])) == 0
     assert session.answered(claims(["a", uuid7()])) == 0
-    assert session.answered(claims(YESTERDAY)) == 0
-    assert session.answered(claims([TOMORROW])) == 0
+    for days in (-1, 1):
+        assert session.answered(claims([uuid7(int(time.time() * 1000) + days * DAY_MS)])) == 0
     assert session.answered(claims(["b", "c"], scopes=["s", "t"])) == 0
     assert session.answered(claims(["d"], ", retention => '1 day'")) == 0
 
@@ -122,6 +124,37 @@ def test_the_indexes_are_whole_after_batches_of_any_size(native, session):
     assert native.value("SELECT count(DISTINCT (scope, key)) FROM once.intent WHERE scope <> 'warm'") == 3450
     native.execute("SELECT bt_index_check('once.intent_d0_pkey', true), verify_heapam('once.intent_d0')")
     assert native.value("SELECT count(*) FROM verify_heapam('once.intent_d0')") == 0
+
+
+@pytest.mark.parametrize("change", ["INCREMENT 5", "MAXVALUE 20", "CACHE 10", "RESTART 7"])
+def test_a_counter_that_somebody_has_changed_counts_as_nextval_does(native, change):
+    told = {}
+    for way in ("on", "off"):
+        session = Session(native)
+        session(f"SELECT once.start('warm', 'up', {F})")
+        native.execute(f"ALTER SEQUENCE once.counted_new INCREMENT 1 CACHE 1 NO MAXVALUE RESTART 1; ALTER SEQUENCE once.counted_new {change}")
+        session(f"SET once.native = {way}")
+        told[way] = []
+        for number in range(5):
+            outcome = session.outcome(claims([f"{way}-{number}-{each}" for each in range(6)]))
+            told[way].append((outcome[0], native.row("SELECT last_value, is_called FROM once.counted_new")))
+    assert told["on"] == told["off"]
+
+
+def test_a_counter_that_is_logged_outlives_a_crash():
+    with Postgres() as server:
+        if server.version < 15:
+            pytest.skip("before PostgreSQL 15 all are, and are counted one by one")
+        database = server.new_database()
+        install_native(database)
+        database.execute("ALTER SEQUENCE once.counted_new SET LOGGED")
+        session = Session(database)
+        session(f"SELECT once.start('warm', 'up', {F})")
+        assert session.answered(many(200)) == 1
+        session.connection.close()
+        database.close()
+        server.restart("immediate")
+        assert database.value("SELECT last_value FROM once.counted_new") >= 200
 
 
 def test_an_intent_that_another_transaction_claims_is_left_out_and_the_others_are_claimed(native, session):
@@ -274,7 +307,7 @@ REPORTS = {
         [claims()], ["SELECT once.complete_many(ARRAY['s', 's'], ARRAY['k3', 'k1'], ARRAY[1, 7])"], ["SELECT (once.complete_many(ARRAY['s', 's'], ARRAY['k2', 'k1'], ARRAY[n, n])).* FROM generate_series(1, 2) AS n"]],
     "as many reports as there may be": [[many(10000)], [many_completions(10000, "CASE WHEN n % 3 = 0 THEN 2 ELSE 1 END")], [many_completions(10000)], [many_completions(10001)]],
 }  # fmt: skip
-MORE_WARM = [*WARM, completions(["warm1", "warm2"]), completions([uuid7(), uuid7()])]
+MORE_WARM = [*WARM, completions(["warm1", "warm2"]), completions(MORE_OF_TODAY)]
 
 
 @pytest.mark.parametrize("story", REPORTS)
@@ -284,14 +317,15 @@ def test_c_answers_batches_of_reports_as_sql_does(server, story):
 
 
 def test_plain_batches_of_reports_are_answered_in_c(session):
-    for keys in (NAMES, TODAY, ["alone"], [f"k-{number}" for number in range(200)]):
+    for keys in (NAMES, [uuid7() for _ in range(3)], ["alone"], [f"k-{number}" for number in range(200)]):
         session(claims(keys))
         assert session.answered(completions(keys, more=f", response_status => array_fill(200, ARRAY[{len(keys)}]), response_text => array_fill('done'::text, ARRAY[{len(keys)}])")) == 1
         assert {(row.state, bytes(row.response_body)) for row in session("SELECT state, response_body FROM once.intent WHERE key = ANY (%s)", keys)} == {("succeeded", b"done")}
 
 
-@pytest.mark.parametrize("keys, tables", [(NAMES, ["intent_d0"]), (TODAY, ["intent", f"intent_d{int(time.time() // 86400)}"])])
-def test_a_batch_of_reports_locks_the_table_that_it_is_of(session, keys, tables):
+@pytest.mark.parametrize("of_today", [False, True])
+def test_a_batch_of_reports_locks_the_table_that_it_is_of(session, of_today):
+    keys, tables = ([uuid7(), uuid7()], ["intent", f"intent_d{today()}"]) if of_today else (NAMES, ["intent_d0"])
     session(claims(keys))
     session("BEGIN")
     assert session.answered(completions(keys)) == 1
@@ -390,7 +424,7 @@ def parked(message, key, state="retrying", consumer="s", tenant=""):
 
 MESSAGES = {
     "messages": [[messages()], [messages()], [messages(["k3", "k4"])], [messages(prints=[OTHER] * 3)]],
-    "messages of today": [[messages(TODAY)], [messages(TODAY)], [messages([uuid7(), TODAY[0]])]],
+    "messages of today": [[messages(TODAY)], [messages(TODAY)], [messages([MORE_OF_TODAY[0], TODAY[0]])]],
     "messages of other days": [[messages(YESTERDAY)], [messages([TOMORROW])], [messages([TODAY[0], TOMORROW])], [messages([*TODAY, *NAMES])], [messages([*YESTERDAY, *TODAY])]],
     "a message alone": [[messages(["k"])], [messages(["k"])]],
     "a message twice": [[messages(["k", "l", "k"])], [messages(["m", "m"], prints=[F, OTHER])]],
@@ -414,12 +448,12 @@ MESSAGES = {
 
 @pytest.mark.parametrize("story", MESSAGES)
 def test_c_answers_batches_of_messages_as_sql_does(server, story):
-    told, _ = told_both_ways(server, MESSAGES[story], [messages(["warm1", "warm2"]), messages([uuid7(), uuid7()])], LOCKED)
+    told, _ = told_both_ways(server, MESSAGES[story], [messages(["warm1", "warm2"]), messages(MORE_OF_TODAY)], LOCKED)
     assert told["on"] == told["off"]
 
 
 def test_plain_batches_of_messages_are_answered_in_c(native, session):
-    for keys in (NAMES, TODAY, ["alone"], [f"k-{number}" for number in range(200)]):
+    for keys in (NAMES, [uuid7() for _ in range(3)], ["alone"], [f"k-{number}" for number in range(200)]):
         assert session.answered(messages(keys, keys=["one"] * len(keys))) == 1
         assert session.answered(messages(keys)) == 0  # duplicates
     native.execute(parked("k9", "a", consumer="other"))

@@ -15,8 +15,11 @@ import pytest
 from harness.native import install_native, library, mutant
 from harness.postgres import private_directory
 
+from . import sessions as s
 from . import test_batches as b
+from . import test_changes as c
 from . import test_native as t
+from . import test_rights as r
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")]
 
@@ -29,39 +32,55 @@ MESSAGES = lambda name: lambda server: b.test_c_answers_batches_of_messages_as_s
 MUTATIONS = {
     "isolation level": ([("arguments.c", "IsolationUsesXactSnapshot() || ", "")],
                         t.test_above_read_committed_a_start_sees_what_its_transaction_s_snapshot_sees, {"level": "REPEATABLE READ"}),
-    "SET ROLE": ([("arguments.c", " || OidIsValid(GetCurrentRoleId())", "")], t.test_who_has_set_a_role_is_judged_by_that_role, {}),
+    "SET ROLE": ([("arguments.c", " || OidIsValid(GetCurrentRoleId())", "")], r.test_who_has_set_a_role_is_judged_by_that_role, {}),
     "the row shows at once": ([("store.c", "heap_freetuple(tuple);\n\tCommandCounterIncrement();", "heap_freetuple(tuple);")],
                               t.test_a_row_is_there_for_the_next_statement_of_a_statement_that_is_not_over, {}),
-    "the right, while planning": ([("hook.c", "!native_may_execute(call->funcid, GetUserId()) ||", "")], t.test_a_right_is_missed_also_where_nothing_is_called, {}),
+    "the right, while planning": ([("hook.c", "!native_may_execute(call->funcid, GetUserId()) ||", "")], r.test_a_right_is_missed_also_where_nothing_is_called, {}),
     "the right to the substitute": ([("hook.c", "!native_may_execute(call->funcid, GetUserId()) || !native_may_execute(substitute, GetUserId())) {", "!native_may_execute(call->funcid, GetUserId())) {")],
-                                    t.test_a_substitute_that_may_not_be_called_is_none, {}),
+                                    r.test_a_substitute_that_may_not_be_called_is_none, {}),
     "the right, when called": ([("attempt.c", "if (!native_may_execute(original, GetUserId())) {", "if (false) {"), ("hook.c", "!native_may_execute(call->funcid, GetUserId()) ||", "")],
-                               t.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), t.LEAVINGS[0]))),
+                               r.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), r.LEAVINGS[0]))),
     "a membership changes": ([("arguments.c", "CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, rights_changed, (Datum)0);", "")],
-                             t.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), t.LEAVINGS[0]))),
+                             r.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), r.LEAVINGS[0]))),
     "a function's rights change": ([("arguments.c", "CacheRegisterSyscacheCallback(PROCOID, rights_changed, (Datum)0);", "")],
-                                   t.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), t.LEAVINGS[1]))),
+                                   r.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), r.LEAVINGS[1]))),
     "a role changes": ([("arguments.c", "CacheRegisterSyscacheCallback(AUTHOID, rights_changed, (Datum)0);", "")],
-                       t.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), t.LEAVINGS[2]))),
+                       r.test_a_right_that_is_taken_away_is_missed_at_once, dict(zip(("given", "taken"), r.LEAVINGS[2]))),
     "the database's owner changes": ([("arguments.c", "CacheRegisterSyscacheCallback(DATABASEOID, rights_changed, (Datum)0);", "")],
-                                     t.test_the_database_s_owner_changes, {}),
-    "off, in a call": ([("known.c", "if (!native_on) {", "if (false) {")], t.test_off_counts_at_once_also_in_a_plan_that_was_made_before, {}),
+                                     r.test_the_database_s_owner_changes, {}),
+    "off, in a call": ([("known.c", "if (!native_on) {", "if (false) {")], c.test_off_counts_at_once_also_in_a_plan_that_was_made_before, {}),
     "read-only": ([("arguments.c", "XactReadOnly || ", "")], t.test_on_a_standby_c_refuses_as_sql_does, {}),
-    "the tenant": ([("arguments.c", "return native_may_execute(contract->any_tenant, GetSessionUserId());", "return true;")], t.test_who_may_not_is_refused_alike, {}),
+    "the tenant": ([("arguments.c", "return native_may_execute(contract->any_tenant, GetSessionUserId());", "return true;")], r.test_who_may_not_is_refused_alike, {}),
     "the intent's lock": ([("store.c", "if (held_already) {", "if (true) { return true;")], t.test_another_attempt_is_refused_while_one_runs, {}),
     "the lock of a note": ([("store.c", "if (held_already) {", "if (held_already) { return true;")], t.test_a_note_without_the_lock_is_sql_s_business, {}),
-    "a row that is being inserted": ([("store.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
-                                     t.test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business, {}),
-    "triggers": ([("known.c", "return relation->trigdesc == NULL && ", "return ")], t.test_a_change_of_the_tables_sends_finish_to_sql,
-                 dict(zip(("change", "back"), t.TABLE_CHANGES[0]))),
-    "CHECKs": ([("known.c", "shape->constr->num_check > 0 || ", "")], t.test_a_change_of_the_tables_sends_finish_to_sql,
-               dict(zip(("change", "back"), t.TABLE_CHANGES[1]))),
-    "other indexes": ([("known.c", "if (list_length(indexes) != 1) {", "if (false) {")], t.test_a_change_of_the_tables_sends_finish_to_sql,
-                      dict(zip(("change", "back"), t.TABLE_CHANGES[3]))),
+    "a row that is being deleted": ([("store.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
+                                    t.test_a_message_that_is_being_applied_or_taken_away_is_sql_s_business, {}),
+    "a row that is being inserted": ([("store.c", "return single;", "return true;")],
+                                     t.test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business, {"committed": True}),
+    "a row that was stored too early": ([("store.c", "if (!single) {", "if (false) {")],
+                                        t.test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business, {"committed": False}),
+    "an intent of which nothing is known": ([("store.c", "absent.lock == intent->lock &&", "")], t.test_finish_looks_where_the_row_may_be_there, {"story": "another intent"}),
+    "a transaction that is over": ([("store.c", "&& absent.transaction == this_transaction()", "")], t.test_finish_looks_where_the_row_may_be_there, {"story": "another transaction"}),
+    "what C has stored": ([("store.c", "native_forget_absent(); memset", "memset")], t.test_finish_looks_where_the_row_may_be_there, {"story": "twice"}),
+    "what SQL has stored": ([("attempt.c", "native_forget_absent();", "")], t.test_finish_looks_where_the_row_may_be_there, {"story": "a claim in SQL"}),
+    "a start's row that is changing": ([("attempt.c", "!new_only && !changing && replay", "!new_only && replay")], t.test_a_row_that_somebody_inserts_or_deletes_by_hand_is_there_or_not_as_sql_sees_it, {}),
+    "whose salt": ([("salt.c", "|| !native_session_is_plain(contract)", "")], r.test_who_may_not_is_refused_alike, {}),
+    "a salt's long tenant": ([("salt.c", "VARSIZE_ANY_EXHDR(tenant) > TENANT_BYTES_MAX ||", "")], STORY("salts"), {}),
+    "a salt's table": ([("salt.c", "!native_is_bare(table) ||", "")], c.test_a_change_of_the_settings_sends_salt_to_sql,
+                       {"change": "ALTER TABLE once.setting ENABLE ROW LEVEL SECURITY", "back": "ALTER TABLE once.setting DISABLE ROW LEVEL SECURITY"}),
+    "a salt's other tables": ([("salt.c", "class->relhassubclass ||", "")], c.test_a_change_of_the_settings_sends_salt_to_sql,
+                              {"change": "CREATE TABLE x () INHERITS (once.setting)", "back": "DROP TABLE x; ANALYZE once.setting"}),
+    "a log that is decoded": ([("store.c", "&& !RelationIsLogicallyLogged(tables->leaf)", "")], t.test_where_the_log_is_decoded_finish_never_stores_what_it_takes_back, {}),
+    "triggers": ([("known.c", "return relation->trigdesc == NULL && ", "return ")], c.test_a_change_of_the_tables_sends_finish_to_sql,
+                 dict(zip(("change", "back"), s.TABLE_CHANGES[0]))),
+    "CHECKs": ([("known.c", "shape->constr->num_check > 0 || ", "")], c.test_a_change_of_the_tables_sends_finish_to_sql,
+               dict(zip(("change", "back"), s.TABLE_CHANGES[1]))),
+    "other indexes": ([("known.c", "if (list_length(indexes) != 1) {", "if (false) {")], c.test_a_change_of_the_tables_sends_finish_to_sql,
+                      dict(zip(("change", "back"), s.TABLE_CHANGES[3]))),
     "row security": ([("known.c", "relation->rd_rules == NULL && !relation->rd_rel->relrowsecurity &&", "relation->rd_rules == NULL &&")],
-                     t.test_a_change_of_the_tables_sends_finish_to_sql, dict(zip(("change", "back"), t.TABLE_CHANGES[4]))),
+                     c.test_a_change_of_the_tables_sends_finish_to_sql, dict(zip(("change", "back"), s.TABLE_CHANGES[4]))),
     "the contract's text": ([("known.c", "return !none && strcmp(TextDatumGetCString(value), mirrored->source) == 0;", "return !none;")],
-                            t.test_another_text_of_what_the_library_mirrors_sends_all_to_sql, dict(zip(("function", "old", "new"), t.OTHER_TEXTS[0]))),
+                            c.test_another_text_of_what_the_library_mirrors_sends_all_to_sql, dict(zip(("function", "old", "new"), c.OTHER_TEXTS[0]))),
     "the day has begun": ([("store.c", "return now > 0 && bucket <= now / USECS_PER_DAY + days_to_2000;", "return now > 0;")], STORY("tomorrow"), {}),
     "the fingerprint": ([("attempt.c", "!native_same_bytes(DatumGetByteaPP(stored[at[COLUMN_FINGERPRINT] - 1]), intent->fingerprint)", "false")],
                         STORY("mismatch"), {}),
@@ -77,8 +96,8 @@ MUTATIONS = {
                        STORY("traces that are none"), {}),
     "in one way only": ([("arguments.c", "given[OUTCOME_TEXT].isnull + given[OUTCOME_JSON].isnull + given[OUTCOME_BODY].isnull < 2", "false")], STORY("two bodies"), {}),
     "the type of a body": ([("attempt.c", "plain_types = plain_types && type == BYTEAOID;", "plain_types = true;")], STORY("another type"), {}),
-    "the fence of a report": ([("claim.c", "DatumGetInt32(fence) == PG_GETARG_INT32(COMPLETE_FENCE)", "true")], STORY("another fence"), {}),
-    "the state of a report": ([("claim.c", "DatumGetObjectId(state) == contract->states[STATE_PROCESSING] &&", "")], STORY("completed twice"), {}),
+    "the fence of a report": ([("claim.c", "DatumGetInt32(row->values[its_fence]) == fence", "true")], STORY("another fence"), {}),
+    "the state of a report": ([("claim.c", "DatumGetObjectId(row->values[state]) == contract->states[STATE_PROCESSING] &&", "")], STORY("completed twice"), {}),
     "a row that has changed since": ([("store.c", "return done == TM_Ok;", "return true;")],
                                      t.test_a_report_waits_for_another_change_of_its_intent_and_looks_again, {"other": "SELECT once.renew('s', 'k', 1)", "committed": True, "told": [(True,)]}),
     "the index of a new version": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (false) {")],
@@ -103,14 +122,14 @@ MUTATIONS = {
                         t.test_an_event_that_another_transaction_emits_is_refused, {}),
     "an event that is being inserted": ([("outbox.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")],
                                         t.test_an_event_that_somebody_inserts_by_hand_is_sql_s_business, {}),
-    "earlier days": ([("outbox.c", "is_first_day(outbox, day) &&", "")], t.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
-    "later days": ([("outbox.c", "DatumGetInt64(last) / 256 == day &&", "")], t.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
+    "earlier days": ([("outbox.c", "is_first_day(outbox, day) &&", "")], c.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
+    "later days": ([("outbox.c", "DatumGetInt64(last) / 256 == day &&", "")], c.test_events_of_an_earlier_or_later_day_are_sql_s_business, {}),
     "what an event needs": ([("outbox.c", "topic_bytes > 0 && kind_bytes > 0 && topic_bytes + kind_bytes <= NAMES_MAX", "true")], STORY("events that are none"), {}),
     "scope and key": ([("outbox.c", "|| PG_ARGISNULL(EMIT_SCOPE) != PG_ARGISNULL(EMIT_KEY)", "")], STORY("events that are none"), {}),
     "an event's headers": ([("outbox.c", "JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(EMIT_HEADERS))", "true")], STORY("events that are none"), {}),
     "an event's id": ([("outbox.c", "id->data[7] = 0;", "")], STORY("names of events"), {}),
     "other defaults": ([("outbox.c", "if (shape->constr->defval[i].adnum != xid) { return false; }", "if (shape->constr->defval[i].adnum != xid) { continue; }")],
-                       t.test_a_change_of_the_outbox_sends_emit_to_sql, {"change": "ALTER TABLE once.outbox ALTER COLUMN headers SET DEFAULT '{}'", "back": "ALTER TABLE once.outbox ALTER COLUMN headers DROP DEFAULT"}),
+                       c.test_a_change_of_the_outbox_sends_emit_to_sql, {"change": "ALTER TABLE once.outbox ALTER COLUMN headers SET DEFAULT '{}'", "back": "ALTER TABLE once.outbox ALTER COLUMN headers DROP DEFAULT"}),
     "the locks of a batch": ([("batch.c", "if (!native_lock(&given->intents[i], false)) {", "if (false) {")], b.test_an_intent_that_another_transaction_has_started_is_left_out, {}),
     "a batch's intent that is there": ([("batch.c", "new = native_search_next(search, given->ordered[i]) == NULL;", "")], BATCHES("some that are there"), {}),
     "a batch's intent that is being inserted": ([("batch.c", "InitDirtySnapshot(dirty);", "dirty = *GetLatestSnapshot();")], b.test_an_insert_by_hand_in_an_open_transaction_is_sql_s_business, {}),
@@ -129,7 +148,7 @@ MUTATIONS = {
     "one policy": ([("batch.c", "if (!native_same_bytes(given->intents[i].scope, scope)) {", "if (false) {")], BATCHES("a policy of the scope, and another"), {}),
     "a batch's traces": ([("batch.c", "native_trace_of(DatumGetTextPP(given->values[i]))", "DatumGetTextPP(given->values[i])")], BATCHES("all that a claim has"), {}),
     "a batch's fence": ([("batch.c", "given.bucket > 0 ? 1 : native_first_fence(contract);", "1;")], BATCHES("the fence after a purge"), {}),
-    "what a batch counts": ([("batch.c", "(void)nextval_internal(counter, false);", "")], BATCHES("claims"), {}),
+    "what a batch counts": ([("store.c", "(void)nextval_internal(counter, false);", "")], BATCHES("claims"), {}),
     "the partition alone": ([("batch.c", "bool alone = given->bucket == 0;", "bool alone = false;")], BATCHES("claims"), {}),
     "the partition for writing": ([("batch.c", "if (!native_tables_lock(&tables, RowExclusiveLock)) {", "if (false) {")], BATCHES("claims of today"), {}),
     "a search anew": ([("store.c", "if (order < 0) { search_anew", "if (search->scope == NULL) { search_anew")], BATCHES("among many others"), {}),
@@ -139,16 +158,16 @@ MUTATIONS = {
     "the columns of a set": ([("known.c", "if (shape == NULL || shape->natts != mirrored->result_count) { return false; }", "if (shape->natts != mirrored->result_count) { return true; }")],
                              b.test_a_substitute_that_returns_other_columns_is_none, {}),
     "the order of reports": ([("batch.c", "qsort(made->ordered, (size_t)made->size, sizeof(native_intent *), place_order);", "")], b.test_two_batches_of_reports_in_opposite_order_do_not_deadlock, {}),
-    "the fences of a batch": ([("reports.c", "|| DatumGetInt32(fence) != stored->fence", "")], REPORTS("other fences"), {}),
-    "the states of a batch": ([("reports.c", "DatumGetObjectId(state) != contract->states[STATE_PROCESSING] ||", "")], REPORTS("some that are completed"), {}),
+    "the fences of a batch": ([("claim.c", "DatumGetInt32(row->values[its_fence]) == fence", "true")], REPORTS("other fences"), {}),
+    "the states of a batch": ([("claim.c", "DatumGetObjectId(row->values[state]) == contract->states[STATE_PROCESSING] &&", "")], REPORTS("some that are completed"), {}),
     "what is left": ([("reports.c", "rest->left[place] = true;", "rest->left[batch->size - 1 - place] = true;")], REPORTS("some that have failed, or are in doubt"), {}),
     "which are left": ([("reports.c", "if (rest->left[i]) { values", "{ values"), ("reports.c", "nulls[count++] = all.nulls[i];", "nulls[count] = all.nulls[i]; count += count + 1 < rest->count;")], REPORTS("other fences"), {}),
     "the places of the rest": ([("reports.c", "one[COMPLETE_MANY_ORD] = Int32GetDatum(i + 1);", "")], REPORTS("other fences"), {}),
     "a batch's row that has changed since": ([("store.c", "return done == TM_Ok;", "return true;")],
                                              b.test_a_batch_of_reports_waits_for_another_change_of_one_of_its_intents_and_looks_again, dict(zip(("other", "committed", "told"), b.OTHERS[2]))),
     "a batch's outcomes": ([("reports.c", "|| !native_outcome_is_plain(each->given, &each->outcome)", "|| (native_outcome_is_plain(each->given, &each->outcome), false)")], REPORTS("statuses that are none"), {}),
-    "the partition of reports alone": ([("reports.c", "batch.bucket == 0, &tables)", "false, &tables)")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"keys": b.NAMES, "tables": ["intent_d0"]}),
-    "the partition of reports for writing": ([("reports.c", "batch.bucket, RowExclusiveLock,", "batch.bucket, AccessShareLock,")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"keys": b.NAMES, "tables": ["intent_d0"]}),
+    "the partition of reports alone": ([("reports.c", "batch.bucket == 0, &tables)", "false, &tables)")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"of_today": False}),
+    "the partition of reports for writing": ([("reports.c", "batch.bucket, RowExclusiveLock,", "batch.bucket, AccessShareLock,")], b.test_a_batch_of_reports_locks_the_table_that_it_is_of, {"of_today": False}),
     "the index of a batch's new versions": ([("store.c", "if (done == TM_Ok && indexes == all) {", "if (false) {")], b.test_the_index_is_whole_after_batches_of_reports_that_are_hot_updates_and_others, {}),
     "the locks of messages": ([("batch.c", "if (!native_lock(&given->intents[i], false)) {", "if (false) {")], b.test_a_message_that_another_transaction_applies_is_left_out, {}),
     "messages that are there": ([("batch.c", "new = native_search_next(search, given->ordered[i]) == NULL;", "")], MESSAGES("messages"), {}),
@@ -159,7 +178,12 @@ MUTATIONS = {
                                     {"change": "ALTER TABLE once.parked_message ENABLE ROW LEVEL SECURITY", "back": "ALTER TABLE once.parked_message DISABLE ROW LEVEL SECURITY"}),
     "the partition of messages for writing": ([("batch.c", "|| !native_tables_lock(&tables, RowExclusiveLock)) {", ") {")], MESSAGES("messages of today"), {}),
     "the fence of messages": ([("batch.c", "given.bucket > 0 ? 1 : native_first_fence(contract);", "1;")], MESSAGES("the fence of a message after a purge"), {}),
-    "what messages count": ([("batch.c", "count(contract->counted_process, given.size);", "")], MESSAGES("messages"), {}),
+    "what a batch counts at once": ([("store.c", "data->last_value += by;", "data->last_value += by - 1;")], BATCHES("claims"), {}),
+    "a counter's steps": ([("store.c", "form->seqincrement == 1 &&", "")], b.test_a_counter_that_somebody_has_changed_counts_as_nextval_does, {"change": "INCREMENT 5"}),
+    "a counter's end": ([("store.c", "&& data->last_value <= most", "")], b.test_a_counter_that_somebody_has_changed_counts_as_nextval_does, {"change": "MAXVALUE 20"}),
+    "a counter's stock": ([("store.c", "&& form->seqcache == 1", "")], b.test_a_counter_that_somebody_has_changed_counts_as_nextval_does, {"change": "CACHE 10"}),
+    "a counter that is logged": ([("store.c", "plain && relation->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED", "plain")], b.test_a_counter_that_is_logged_outlives_a_crash, {}),
+    "what messages count": ([("batch.c", "native_count(contract->counted_process, given.size);", "")], MESSAGES("messages"), {}),
     "the moment of messages": ([("batch.c", "row.nulls[COLUMN_COMPLETED_AT] = false;", "")], MESSAGES("messages"), {}),
     "what is counted": ([("attempt.c", "(void)nextval_internal(contract->counted_replay, false);", "")], STORY("plain"), {}),
 }  # fmt: skip
@@ -167,25 +191,30 @@ MUTATIONS = {
 
 def works(db):
     """The mutant is loaded, and answers what is plain."""
-    session = t.Session(db)
-    session(f"SELECT once.start('mutant', 'warm', {t.F})")
+    session = s.Session(db)
+    session(f"SELECT once.start('mutant', 'warm', {s.F})")
     assert session.value("SHOW once.native") == "on"
-    for query in (f"SELECT once.finish_new('mutant', 'k', {t.F}, 200)", f"SELECT once.start('mutant', 'l', {t.F})"):
+    for query in (f"SELECT once.finish_new('mutant', 'k', {s.F}, 200)", f"SELECT once.start('mutant', 'l', {s.F})"):
         assert session.answered(query) == 1
     db.execute("DELETE FROM once.intent; ALTER SEQUENCE once.counted_new RESTART")
 
 
+def replace_library(monkeypatch, path):
+    for module in (s, b, c, t, r):
+        monkeypatch.setattr(module, "install_native", lambda database: install_native(database, path))
+
+
 def run(server, path, test, arguments):
-    """One of test_native's tests with this library."""
+    """One of the tests with this library."""
     db = server.new_database()
     install_native(db, path)
     works(db)
     wanted = inspect.signature(test).parameters
     given = {"server": server, "native": db, "roles": db}
-    with t.roles_of(db) if "roles" in wanted else contextlib.nullcontext():
+    with s.roles_of(db) if "roles" in wanted else contextlib.nullcontext():
         if "session" in wanted:
-            given["session"] = t.Session(db)
-            given["session"](f"SELECT once.start('warm', 'up', {t.F})")
+            given["session"] = s.Session(db)
+            given["session"](f"SELECT once.start('warm', 'up', {s.F})")
         test(**{key: value for key, value in given.items() if key in wanted}, **arguments)
     db.drop()
 
@@ -201,7 +230,7 @@ def folder():
 def test_what_is_taken_out_is_noticed(server, folder, monkeypatch, name):
     changes, test, arguments = MUTATIONS[name]
     path = mutant(folder, *changes)
-    monkeypatch.setattr(t, "install_native", lambda database: install_native(database, path))
+    replace_library(monkeypatch, path)
     with pytest.raises((AssertionError, psycopg2.Error)) as noticed:
         run(server, path, test, arguments)
     assert any(entry.name == test.__name__ or entry.name.startswith("test_c_answers") for entry in noticed.traceback), noticed.value
@@ -209,6 +238,6 @@ def test_what_is_taken_out_is_noticed(server, folder, monkeypatch, name):
 
 def test_where_nothing_is_taken_out_nothing_is_noticed(server, folder, monkeypatch):
     path = mutant(folder)
-    monkeypatch.setattr(t, "install_native", lambda database: install_native(database, path))
+    replace_library(monkeypatch, path)
     for _, test, arguments in MUTATIONS.values():
         run(server, path, test, arguments)

@@ -12,7 +12,7 @@ import pytest
 from harness.native import ARM, install_native, library, with_points
 from harness.postgres import private_directory
 
-from .test_native import ANSWERED, F, Session
+from .sessions import ANSWERED, F, Session
 
 pytestmark = [
     pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server"),

@@ -14,14 +14,15 @@ from harness.native import install_native, library, mutant
 from harness.postgres import Postgres, clean_environment, private_directory, unprivileged
 
 from . import test_batches
-from .test_native import ANSWERED, STORIES, Session
+from .sessions import ANSWERED, Days, Session
+from .test_native import STORIES
 
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server"),
     pytest.mark.plain("a sanitized library does not run under valgrind"),
 ]
-OF_THE_LIBRARY = re.compile(r"pgonce_native\.so|\((hook|known|store|arguments|attempt|claim|batch|reports|outbox)\.c:\d+\)")
+OF_THE_LIBRARY = re.compile(r"pgonce_native\.so|\((hook|known|store|arguments|attempt|claim|batch|reports|outbox|salt)\.c:\d+\)")
 OF_SQL = re.compile(r"plpgsql_call_handler|fmgr_security_definer|fmgr_sql")  # from there on a stack only says who has called
 
 
@@ -63,10 +64,11 @@ def checked(path):
             batches = {**test_batches.STORIES, **test_batches.REPORTS, **test_batches.MESSAGES}
             stories = [*STORIES.values(), *(story for name, story in batches.items() if not name.startswith("as many"))]  # 10,000 take too long here
             for number, story in enumerate(stories):
+                days = Days()
                 for transaction in story:
                     session("BEGIN")
                     for statement in transaction:
-                        if isinstance(session.outcome(statement.replace("'s', ", f"'s{number}', ")), tuple):
+                        if isinstance(session.outcome(days(statement).replace("'s', ", f"'s{number}', ")), tuple):
                             break
                     session("ROLLBACK" if session.connection.info.transaction_status == 3 else "COMMIT")
             assert session.value(ANSWERED) > 50
