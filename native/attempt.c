@@ -12,7 +12,6 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "executor/executor.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -196,7 +195,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 		if (row != NULL) {
 			if (!new_only && !changing && replay(&tables, row, contract, &intent, values, nulls)) {
 				*result = started_make(shape, values, nulls);
-				(void)nextval_internal(contract->counted_replay, false);
+				native_count(contract->counted_replay, 1);
 				plain = true;
 			}
 			heap_freetuple(row);
@@ -294,7 +293,7 @@ static bool outcome_insert(FunctionCallInfo fcinfo, const native_contract *contr
 	if (!native_insert(tables, values, nulls)) {
 		return false;
 	}
-	(void)nextval_internal(contract->counted_new, false);
+	native_count(contract->counted_new, 1);
 	return true;
 }
 

@@ -6,7 +6,6 @@
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
-#include "commands/sequence.h"
 #include "funcapi.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
@@ -156,7 +155,7 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 			}
 			plain = native_insert(&tables, made.values, made.nulls);
 			if (plain) {
-				(void)nextval_internal(contract->counted_new, false);
+				native_count(contract->counted_new, 1);
 			}
 
 			memset(nulls, true, sizeof nulls);
@@ -291,7 +290,7 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 			if (!changing && !state_null && !print_null &&
 			    DatumGetObjectId(state) == contract->states[STATE_SUCCEEDED] &&
 			    native_same_bytes(DatumGetByteaPP(print), intent.fingerprint)) {
-				(void)nextval_internal(contract->counted_duplicate, false);
+				native_count(contract->counted_duplicate, 1);
 				*result = CStringGetTextDatum("duplicate");
 				plain = true;
 			}
@@ -303,7 +302,7 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 			set(&made, COLUMN_COMPLETED_AT, TimestampTzGetDatum(now));
 			plain = native_insert(&tables, made.values, made.nulls);
 			if (plain) {
-				(void)nextval_internal(contract->counted_process, false);
+				native_count(contract->counted_process, 1);
 				*result = CStringGetTextDatum("process");
 			}
 		}
