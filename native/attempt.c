@@ -185,9 +185,9 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 	memset(nulls, true, sizeof nulls);
 	/* As each statement of the SQL function does: what this transaction did so far shows. */
 	CommandCounterIncrement();
-	/* The lock comes before the look, which then sees whatever the last holder committed. What is being inserted
-	 * or deleted by somebody else is not plain. What is there stays there for as long as the statement's own
-	 * snapshot, so that large values can be fetched. */
+	/* The lock comes before the look, which then sees whatever the last holder committed. What
+	 * somebody else is inserting or deleting is not plain. What is there stays there for as long as
+	 * the statement's own snapshot, so that large values can be fetched. */
 	if (ActiveSnapshotSet() && native_lock(&intent, false) &&
 	    native_leaf_find(contract, intent.bucket, AccessShareLock, false, &tables)) {
 		bool changing;

@@ -438,7 +438,8 @@ Datum native_column_get(native_tables *tables, HeapTuple row, int column, bool *
 
 /* The intent that start has looked for last, and not found. It saves finish a second look, and is
  * no more than a hint: native_insert finds what has come since. But it would find it by a row that
- * it deletes again, and who decodes changes from the log would meet a key twice: there finish looks. */
+ * it deletes again, and who decodes changes from the log would meet a key twice: there finish
+ * looks. */
 static struct {
 	uint64 lock;
 	LocalTransactionId transaction;
@@ -677,9 +678,9 @@ Datum native_last_value(Oid sequence, bool *is_null)
 	return last;
 }
 
-/* Raises a sequence by so much, where that is all that nextval would do, called as often: its page says
- * all, since nothing of it is written to the log, and nobody has a stock of its values. It costs half of
- * what one nextval does. */
+/* Raises a sequence by so much, where that is all that nextval would do, called as often: its page
+ * says all, since nothing of it is written to the log, and nobody has a stock of its values. It
+ * costs half of what one nextval does. */
 static bool raise_at_once(Oid sequence, int64 by)
 {
 #if PG_VERSION_NUM >= 150000
