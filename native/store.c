@@ -33,6 +33,7 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -684,7 +685,13 @@ Datum native_last_value(Oid sequence, bool *is_null)
 static bool raise_at_once(Oid sequence, int64 by)
 {
 #if PG_VERSION_NUM >= 150000
-	Relation relation = relation_open(sequence, RowExclusiveLock);
+	ResourceOwner here = CurrentResourceOwner;
+
+	/* Until the transaction ends, as nextval does, also where a savepoint is rolled back. */
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	LockRelationOid(sequence, RowExclusiveLock);
+	CurrentResourceOwner = here;
+	Relation relation = relation_open(sequence, NoLock);
 	HeapTuple tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(sequence));
 	bool plain = false;
 	int64 most = 0;

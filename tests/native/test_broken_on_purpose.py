@@ -180,6 +180,7 @@ MUTATIONS = {
     "the partition of messages for writing": ([("batch.c", "|| !native_tables_lock(&tables, RowExclusiveLock)) {", ") {")], MESSAGES("messages of today"), {}),
     "the fence of messages": ([("batch.c", "given.bucket > 0 ? 1 : native_first_fence(contract);", "1;")], MESSAGES("the fence of a message after a purge"), {}),
     "what a batch counts at once": ([("store.c", "data->last_value += by;", "data->last_value += by - 1;")], BATCHES("claims"), {}),
+    "how long a counter's lock is held": ([("store.c", "CurrentResourceOwner = TopTransactionResourceOwner;", "")], BATCHES("a savepoint takes it back"), {}),
     "a counter's steps": ([("store.c", "form->seqincrement == 1 &&", "")], b.test_a_counter_that_somebody_has_changed_counts_as_nextval_does, {"change": "INCREMENT 5"}),
     "a counter's end": ([("store.c", "&& data->last_value <= most", "")], b.test_a_counter_that_somebody_has_changed_counts_as_nextval_does, {"change": "MAXVALUE 20"}),
     "a counter's stock": ([("store.c", "&& form->seqcache == 1", "")], b.test_a_counter_that_somebody_has_changed_counts_as_nextval_does, {"change": "CACHE 10"}),
