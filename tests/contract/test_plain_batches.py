@@ -2,6 +2,7 @@
 """A batch that is plain through and through takes a short way: few statements, and of undated keys one table. It is told and does what any
 other batch is told and does; and what is not plain takes the long way, whatever happens meanwhile."""
 
+import os
 import re
 
 import pytest
@@ -308,7 +309,8 @@ def test_one_alone_takes_one_statement_on_its_own_table(db):
             made = statements(connection, lambda call=call, key=key: call(key))
             touched = tables(db, connection)
             connection.commit()
-        assert len(made) == 1 and touched == {"intent_d0"}, (made, touched)
+        # With pgonce_native none is made in SQL.
+        assert len(made) == (os.environ.get("PGONCE_NATIVE") != "yes") and touched == {"intent_d0"}, (made, touched)
     assert db.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded' AND response_body = 'a'") == 3
 
 
