@@ -28,7 +28,7 @@ enum {
 	SLICE_SHARE = 4, /* of the interval */
 	PAUSE_FACTOR = 19,
 	PAUSE_MOST_MS = 5000,
-	PAUSE_PATIENCE = 4, /* intervals that may pass without a finished round before the pauses are halved */
+	PAUSE_PATIENCE = 4, /* intervals without a finished round: the pauses are halved */
 	STANDBY_MS = 5000,
 	BACKOFF_FIRST_MS = 100,
 	BACKOFF_MOST_MS = 10000,
@@ -58,7 +58,7 @@ typedef struct keeper {
 	step steps[STEPS_MAX];
 	int step_count;
 	int go_on_at;            /* after the step that ended the last connection; 0: none did */
-	int64_t behind_since_ms; /* when the first of the unfinished rounds in a row began; 0: the last was finished */
+	int64_t behind_since_ms; /* the first of the unfinished rounds in a row; 0: there is none */
 	bool stood_by;
 	bool anew;        /* over a new connection */
 	int failed_steps; /* of this round */
