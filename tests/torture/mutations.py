@@ -413,9 +413,9 @@ MUTATIONS = {
             files=(
                 (
                     "clients/node/lib/guard.js",
-                    "if (effect === 'done') return this.attempt.finish(stored);",
+                    "if (effect === 'done') return this.attempt.finish(stored, large);",
                     "if (effect === 'done') {\n"
-                    "      return this.attempt.commit().then(() => Attempt.begin(this.pool, this.attempt.intent)).then(({attempt}) => attempt.finish(stored));\n"
+                    "      return this.attempt.commit([]).then(() => Attempt.begin(this.pool, this.attempt.intent)).then(({attempt}) => attempt.finish(stored));\n"
                     "    }",
                 ),
             ),
