@@ -125,9 +125,9 @@ class Side:
         if what.startswith("HOLD"):  # until the next upkeep, what wants to write, or to look, waits for a lock, and gives up
             self.holder = self.admin
             return self.answer(self.admin, f"BEGIN; LOCK TABLE once.intent IN {what[5:]} MODE", ())
-        # These lock another day, on which C holds no lock and SQL may; or an index, on which either may hold one. A right that is taken away is noticed in an open
+        # These lock another day, on which C holds no lock and SQL may; or an index, on which either may hold one. A right that is given or taken away is noticed in an open
         # transaction when it next waits for a lock: C looks before it plans.
-        if what in ("DAY", "CLOSE", "MISSING") or what.startswith(("ALTER TABLE", "REINDEX", "REVOKE")):
+        if what in ("DAY", "CLOSE", "MISSING") or what.startswith(("ALTER TABLE", "REINDEX", "GRANT", "REVOKE")):
             for connection in self.sessions:
                 with contextlib.suppress(psycopg2.Error):
                     connection.cursor().execute("COMMIT")
