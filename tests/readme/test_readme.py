@@ -3,18 +3,20 @@
 of which is run line by line by its client's tests."""
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
 from gateway.door import Door
-from harness.postgres import ROOT
+from harness.postgres import ROOT, clean_environment
 from harness.upstream import Upstream
 
 README = (ROOT / "README.md").read_text()
 WORDS_MAX, LINES_MAX = 900, 5
 QUICKSTARTS = {"js": "node", "python": "python", "go": "go", "java": "java"}
-# What nginx would want that is not protection.
-PLAIN_NGINX = re.compile(r"location |proxy_pass |\}")
+# What nginx and psql would want that is not protection.
+PLAIN = {"nginx": re.compile(r"location |proxy_pass |auth_basic|\}"), "sql": re.compile(r"\\(if|else|endif|echo)\b")}
 
 
 def blocks(text, language):
@@ -64,7 +66,7 @@ def test_each_link_leads_to_a_page_and_to_a_heading_of_it(page):
 
 @pytest.mark.parametrize("language", [*QUICKSTARTS, "sql", "nginx"])
 def test_a_protected_endpoint_takes_at_most_five_lines(language):
-    lines = [line for line in lines_of(the_block(language)) if not (language == "nginx" and PLAIN_NGINX.match(line))]
+    lines = [line for line in lines_of(the_block(language)) if not (language in PLAIN and PLAIN[language].match(line))]
     assert 1 <= len(lines) <= LINES_MAX
 
 
@@ -77,21 +79,16 @@ def test_what_is_shown_of_a_language_is_in_the_quickstart_that_its_client_runs(l
         assert line in there, f"{line}: not in the quickstart, or in another order"
 
 
-def test_what_is_shown_of_sql_runs_once_and_is_replayed(db):
+def test_what_is_shown_of_sql_runs_once_and_pasted_again_it_is_replayed(db):
+    """Pasted into psql as it stands, where an error does not stop what follows."""
     db.execute("CREATE TABLE orders (item text)")
-    statements = [statement.strip() for statement in re.sub(r"--.*", "", the_block("sql")).split(";") if statement.strip()]
-    begin, start, insert, finish, commit = statements
-    assert (begin, commit) == ("BEGIN", "COMMIT")
-    connection = db.connect()
-    with connection.cursor() as cursor:
-        for statement in (begin, start):
-            cursor.execute(statement)
-        assert cursor.fetchone().verdict == "proceed"
-        for statement in (insert, finish, commit, begin, start):
-            cursor.execute(statement)
-        again = cursor.fetchone()
-        cursor.execute("ROLLBACK")
-    assert (again.verdict, bytes(again.response_body)) == ("replay", b'{"order": 1}')
+    psql = shutil.which("psql")
+    pasted = [
+        subprocess.run([psql, "-X", "-q", "-A", "-t", "-d", db.dsn()], input=the_block("sql"), capture_output=True, text=True, timeout=60, check=True, env=clean_environment())
+        for _ in range(2)
+    ]
+    assert [each.stderr for each in pasted] == ["", ""]
+    assert pasted[1].stdout == '{"order": 1}\n'
     assert db.rows("SELECT item FROM orders") == [("lamp",)]
 
 
@@ -103,8 +100,9 @@ def test_what_is_shown_of_nginx_protects_a_service(server):
     location = location.replace("http://127.0.0.1:3000", "http://app")
     with Upstream() as upstream:
         # Who asks is known by authentication there, and by a header here.
-        assert "$remote_user" in location
-        with Door(database, upstream, location.replace("$remote_user", "$http_x_tenant")) as door:
+        assert re.search(r"auth_basic [^;]+;\s+auth_basic_user_file [^;]+;", location) and "once_tenant $remote_user;" in location
+        location = re.sub(r"auth_basic[^;]*;", "", location).replace("$remote_user", "$http_x_tenant")
+        with Door(database, upstream, location) as door:
             first, second = (door.attempt("k", target="/payments") for _ in range(2))
             other = door.attempt("k", target="/payments", body=b"{}")
             stranger = door.attempt("k", target="/payments", tenant="other")

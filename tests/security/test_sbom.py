@@ -81,8 +81,8 @@ def test_a_version_is_that_of_the_package_that_is_installed(bill):
     assert checked >= 10 or not os.path.exists("/usr/bin/dpkg-query")
 
 
-def test_the_readme_names_each_library_that_is_linked_and_none_that_is_not(bill):
-    table = re.search(r"^## Dependencies\n(.*?)\n\n[^|]", (ROOT / "README.md").read_text(), re.S | re.M)[1]
+def test_the_table_of_dependencies_names_each_library_that_is_linked_and_none_that_is_not(bill):
+    table = re.search(r"^## Dependencies\n(.*?)\n\n[^|]", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)[1]
     named = set(re.findall(r"\b(lib[a-z]+|jansson)\b", "\n".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))))
     linked = {soname(package).split(".so")[0] for package in bill["packages"][1:] if not BY_INSTRUMENTS.match(soname(package))}
     assert {name.removeprefix("lib") for name in named} == {name.removeprefix("lib") for name in linked}
