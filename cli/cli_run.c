@@ -132,17 +132,16 @@ static int claim(run *run)
 	int64_t lease_ms = cli_number(invocation, OPTION_LEASE, 0);
 	int64_t ttl_ms = cli_number(invocation, OPTION_TTL, 0);
 	bool takes_over = invocation->given[OPTION_ON_STALE] && strcmp(invocation->text[OPTION_ON_STALE], "takeover") == 0;
+	once_intent intent = run->intent;
 	char *owner = describe_owner();
 	once_error *error = NULL;
 	once_code code = ONCE_SERIALIZATION;
+	intent.on_stale = takes_over ? ONCE_ON_STALE_TAKEOVER : ONCE_ON_STALE_IN_DOUBT;
 
 	for (int tries = 0; tries < CLAIM_TRIES_MAX && code == ONCE_SERIALIZATION; tries++) {
 		once_error_free(error);
 		error = NULL;
-		code = takes_over ? once_claim(run->session, &run->intent, &run->fingerprint, owner, lease_ms, ttl_ms,
-		                               &run->claim, &error)
-		                  : once_claim_without_takeover(run->session, &run->intent, &run->fingerprint, owner, lease_ms,
-		                                                ttl_ms, &run->claim, &error);
+		code = once_claim(run->session, &intent, &run->fingerprint, owner, lease_ms, ttl_ms, &run->claim, &error);
 	}
 	free(owner);
 	return code == ONCE_OK ? CLI_OK : cli_report_error(invocation, error);

@@ -11,11 +11,14 @@ enum {
 	BACKOFF_MOST_MS = 10000
 };
 
+/* An endpoint is called at least once, and told the message's id: what a lost consumer has sent it
+ * is sent again. */
 static once_intent intent_of(const consumer *consumer, const item *item)
 {
 	return (once_intent){.tenant = consumer->settings.tenant,
 	                     .scope = consumer->service.name,
 	                     .key = item->message.id,
+	                     .on_stale = ONCE_ON_STALE_TAKEOVER,
 	                     .traceparent = item->message.traceparent};
 }
 

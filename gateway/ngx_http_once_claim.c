@@ -245,6 +245,7 @@ void gate_claim_start(gate_attempt *attempt)
 		return;
 	}
 	attempt->policy.waits = ngx_current_msec - attempt->claim.started < location->wait_ms;
+	attempt->intent.on_stale = attempt->policy.doubt_retries ? ONCE_ON_STALE_TAKEOVER : ONCE_ON_STALE_IN_DOUBT;
 	if (once_batcher_claim(gate_batcher(), &attempt->intent, &attempt->request.fingerprint, gate_owner(),
 	                       (int64_t)location->lease_ms, (int64_t)location->retention_ms, on_claimed, attempt,
 	                       &attempt->claim.operation, &error) != ONCE_OK) {

@@ -146,6 +146,17 @@ ONCE_API once_code once_code_of_sqlstate(const char *sqlstate);
 /* ---- Values ---------------------------------------------------------------------------------- */
 
 /*
+ * The lease of the last attempt has passed, and nothing says whether it had its effect. A scope
+ * with a verify function asks that first, whatever a claim says.
+ */
+typedef enum once_on_stale {
+	ONCE_ON_STALE_POLICY = 0,   /* as the scope's on_stale says: IN_DOUBT_STORED, unless set */
+	ONCE_ON_STALE_IN_DOUBT = 1, /* IN_DOUBT_STORED */
+	/* PROCESSING_STALE: this work is safe to repeat. Also where that silence was noted as a doubt. */
+	ONCE_ON_STALE_TAKEOVER = 2
+} once_on_stale;
+
+/*
  * The name of an intent, and the trace of this attempt at it. tenant NULL is "". All are borrowed.
  * Use designated initialisers, or zero-initialise it: later versions append members.
  */
@@ -160,6 +171,11 @@ typedef struct once_intent {
 	 * A malformed one counts as none (W3C Trace Context section 3.2.2.3), never as an error.
 	 */
 	const char *traceparent;
+	/*
+	 * What a claim does after an attempt that fell silent. Read by claim, claim_many (the same for
+	 * all of its intents) and the batcher's claim, by nothing else.
+	 */
+	once_on_stale on_stale;
 } once_intent;
 
 /*
@@ -380,14 +396,6 @@ ONCE_API ONCE_MUST_CHECK once_code once_finish(once_session *session, const once
 ONCE_API ONCE_MUST_CHECK once_code once_claim(once_session *session, const once_intent *intent,
                                               const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
                                               int64_t retention_ms, once_answer **answer, once_error **error);
-/*
- * once_claim for who cannot tell whether an attempt that fell silent still works: where the scope's
- * policy is to take over, IN_DOUBT_STORED.
- */
-ONCE_API ONCE_MUST_CHECK once_code once_claim_without_takeover(once_session *session, const once_intent *intent,
-                                                               const once_fingerprint *fingerprint, const char *owner,
-                                                               int64_t lease_ms, int64_t retention_ms,
-                                                               once_answer **answer, once_error **error);
 ONCE_API ONCE_MUST_CHECK once_code once_complete(once_session *session, const once_intent *intent, int fence,
                                                  const once_outcome *outcome, once_error **error);
 /* What an attempt that failed knows about its effect. */

@@ -87,17 +87,19 @@ BEGIN
         RETURN answer;
     END IF;
 
-    IF takeover IS FALSE AND policy.on_stale = 'takeover' THEN
-        policy.on_stale := 'in_doubt';
+    IF takeover IS NOT NULL AND policy.on_stale <> 'verify' THEN
+        policy.on_stale := CASE WHEN takeover THEN 'takeover' ELSE 'in_doubt' END;
     END IF;
     answer.verdict := once._verdict(once._same(stored.fingerprint, stored.redirects, fingerprint), stored.state,
                              stored.lease_until, now, stored.attempts, policy.max_attempts, policy.on_stale);
     -- A doubt without an answer has kept its lease: until that has passed its attempt may still be
-    -- at work.
-    IF stored.state = 'in_doubt' AND answer.verdict = 'in_doubt' AND policy.on_stale = 'verify'
-       AND (stored.lease_until > now) IS NOT TRUE AND once._day_state(bucket) = 'open'
-       AND current_setting('transaction_read_only') = 'off' THEN
-        answer.verdict := 'verify';
+    -- at work. One that nobody reported has neither: its attempt only fell silent.
+    IF stored.state = 'in_doubt' AND answer.verdict = 'in_doubt' AND (stored.lease_until > now) IS NOT TRUE
+       AND (policy.on_stale = 'verify'
+            OR (takeover AND stored.error_code = 'stale' AND stored.lease_until IS NULL AND stored.response_status IS NULL
+                AND (stored.attempts >= policy.max_attempts) IS NOT TRUE))
+       AND once._day_state(bucket) = 'open' AND current_setting('transaction_read_only') = 'off' THEN
+        answer.verdict := CASE policy.on_stale WHEN 'verify' THEN 'verify' ELSE 'processing_stale' END;
     END IF;
     IF answer.verdict IN ('retryable_failure', 'processing_stale', 'verify', 'abandoned')
        OR (answer.verdict = 'in_doubt' AND stored.state = 'processing') THEN

@@ -8,17 +8,20 @@
 --   new_claim, retryable_failure, processing_stale   do the work: the claim is yours, under the returned fence.
 --                                                    retryable_failure: earlier attempts certainly had no effect (so they
 --                                                    reported, or the verify function answered 'absent');
---                                                    processing_stale: the last one fell silent, and may have had one
+--                                                    processing_stale: the last one fell silent, and may have had one;
+--                                                    only where the scope's on_stale, or takeover, says that this is harmless
 --   replay_success, final_failure                    finished: the stored outcome is in the other columns
 --   processing_active                                another attempt is at work; lease_until says until when at least
---   in_doubt, expired                                no attempt may run: see once.resolve. Of an intent in doubt the scope's
---                                                    verify function was asked first, if there is one
--- With takeover => false an intent is in doubt where the scope's policy is to take over from an attempt that fell silent: for who cannot
--- tell whether that attempt still works (pgonce run).
+--   in_doubt, expired                                no attempt may run: see once.resolve. An attempt that fell silent is a
+--                                                    doubt unless the scope's on_stale says otherwise. The scope's verify
+--                                                    function was asked first, if there is one
+-- takeover overrides the scope's on_stale in this call, unless that is 'verify'. true: this work is safe to repeat; it takes over from an
+-- attempt that fell silent, also where somebody has noted that as a doubt since, but not from a doubt that was reported. false: it is
+-- in doubt.
 -- Raises P4002 for another fingerprint, P4000 P4001 P4003 P4098 for bad input, 22023 for a bad lease. Never waits. In a
 -- read-only transaction, on a standby for example, it answers what is stored, and raises 25006 where a claim would have to be.
 CREATE FUNCTION once.claim(scope text, key text, fingerprint bytea, owner text DEFAULT NULL, lease interval DEFAULT NULL,
-    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL, takeover boolean DEFAULT true)
+    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparent text DEFAULT NULL, takeover boolean DEFAULT NULL)
 RETURNS once.claimed
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$

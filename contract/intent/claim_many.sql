@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[]):
+-- once.claim_many(scope[], key[], fingerprint[], owner, lease, retention, tenant, traceparents[], takeover):
 -- once.claim for many intents in one statement and so one commit. Returns one row per element, in
 -- order (ord from 1), with the verdicts of once.claim, and besides: 'mismatch', and 'invalid' with
 -- the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope has a
@@ -19,7 +19,7 @@
 -- sequential scan.
 -- jit: a disabled scan looks expensive enough to be compiled.
 CREATE FUNCTION once.claim_many(scope text[], key text[], fingerprint bytea[], owner text DEFAULT NULL, lease interval DEFAULT NULL,
-    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL)
+    retention interval DEFAULT NULL, tenant text DEFAULT '', traceparents text[] DEFAULT NULL, takeover boolean DEFAULT NULL)
 RETURNS TABLE (ord integer, verdict text, fence integer, state text, response_status integer, response_body bytea,
     response_headers jsonb, result_type text, result_id text, error_code text, error_message text, lease_until timestamptz,
     attempts integer, traceparent text, kept_ms integer)
@@ -216,7 +216,7 @@ BEGIN
                 SELECT c.* INTO verdict, fence, state, response_status, response_body, response_headers, result_type,
                                 result_id, error_code, error_message, lease_until, attempts, traceparent
                   FROM once._claim_element(tenant, scope[ord], key[ord], buckets[ord], fingerprint[ord], owner, lease,
-                                           retention, traceparents[ord]) AS c;
+                                           retention, traceparents[ord], takeover) AS c;
             END IF;
         ELSIF verdict = 'new_claim' THEN
             fresh := fresh + 1;

@@ -54,7 +54,7 @@ INSERT INTO once.transition VALUES
     ('processing',       'fail',    'failed_final',     'the fence is current'),
     ('processing',       'fail',    'in_doubt',         'the fence is current'),
     ('in_doubt',         'claim',   'succeeded',        'verify answers: happened'),
-    ('in_doubt',         'claim',   'processing',       'verify answers: absent, and attempts are left; the fence rises'),
+    ('in_doubt',         'claim',   'processing',       'attempts are left, and verify answers: absent, or it fell silent and the claim takes over; the fence rises'),
     ('in_doubt',         'complete', 'succeeded',       'the fence is current: the attempt itself knows'),
     ('in_doubt',         'fail',    'failed_retryable', 'the fence is current: the attempt itself knows'),
     ('in_doubt',         'fail',    'failed_final',     'the fence is current: the attempt itself knows'),
@@ -105,7 +105,7 @@ CREATE TABLE once.scope (
     lease              interval NOT NULL DEFAULT '60 seconds' CHECK (lease > '0' AND lease <= '7 days'),
     retention          interval NOT NULL DEFAULT '7 days' CHECK (retention > '0'),
     max_attempts       integer CHECK (max_attempts >= 1),     -- NULL: no limit
-    on_stale           text COLLATE "C" NOT NULL DEFAULT 'takeover' CHECK (on_stale IN ('takeover', 'in_doubt',
+    on_stale           text COLLATE "C" NOT NULL DEFAULT 'in_doubt' CHECK (on_stale IN ('in_doubt', 'takeover',
         'verify')),
     -- "schema.function", of f(tenant text, scope text, key text) RETURNS once.verification,
     -- resolved whenever it is called: pg_upgrade refuses a database with a column of type

@@ -75,6 +75,11 @@ once_code once_claim_many(once_session *session, const char *tenant, size_t coun
 	if (code != ONCE_OK) {
 		return code;
 	}
+	for (size_t i = 1; i < count; i++) {
+		if (intents[i].on_stale != intents[0].on_stale) {
+			return error_usage(error, "the intents of claim_many have the same on_stale");
+		}
+	}
 	call call;
 	start_for_intents(&call, SQL_CLAIM_MANY, count, intents);
 	call_add_array(&call, TYPE_BYTEA, count, fingerprint_at, fingerprints);
@@ -83,6 +88,7 @@ once_code once_claim_many(once_session *session, const char *tenant, size_t coun
 	call_add_bigint(&call, retention_ms, retention_ms == 0);
 	call_add_text(&call, text_or_empty(tenant));
 	call_add_array(&call, TYPE_TEXT, count, trace_at, intents);
+	call_add_on_stale(&call, count == 0 ? ONCE_ON_STALE_POLICY : intents[0].on_stale);
 	return run_for_answers(session, &call, count, answers, error);
 }
 

@@ -130,6 +130,11 @@ void call_add_bool(call *call, bool value, bool null)
 	add(call, null ? NULL : at, 1, FORMAT_BINARY);
 }
 
+void call_add_on_stale(call *call, once_on_stale on_stale)
+{
+	call_add_bool(call, on_stale == ONCE_ON_STALE_TAKEOVER, on_stale == ONCE_ON_STALE_POLICY);
+}
+
 /*
  * array_recv: dimensions, has-nulls flag, element type, then size and lower bound of the one
  * dimension, then each element with its length.

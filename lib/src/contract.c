@@ -120,9 +120,9 @@ once_code once_finish(once_session *session, const once_intent *intent, const on
 	return run_for_bool(session, &call, NULL, error);
 }
 
-static once_code claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
-                       const char *owner, int64_t lease_ms, int64_t retention_ms, bool takeover, once_answer **answer,
-                       once_error **error)
+once_code once_claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
+                     const char *owner, int64_t lease_ms, int64_t retention_ms, once_answer **answer,
+                     once_error **error)
 {
 	once_code code = check_intent(session, intent, error);
 	if (code != ONCE_OK) {
@@ -136,22 +136,8 @@ static once_code claim(once_session *session, const once_intent *intent, const o
 	call_add_bigint(&call, retention_ms, retention_ms == 0);
 	add_tenant(&call, intent->tenant);
 	call_add_trace(&call, intent->traceparent);
-	call_add_bool(&call, takeover, false);
+	call_add_on_stale(&call, intent->on_stale);
 	return run_for_answer(session, &call, answer, error);
-}
-
-once_code once_claim(once_session *session, const once_intent *intent, const once_fingerprint *fingerprint,
-                     const char *owner, int64_t lease_ms, int64_t retention_ms, once_answer **answer,
-                     once_error **error)
-{
-	return claim(session, intent, fingerprint, owner, lease_ms, retention_ms, true, answer, error);
-}
-
-once_code once_claim_without_takeover(once_session *session, const once_intent *intent,
-                                      const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
-                                      int64_t retention_ms, once_answer **answer, once_error **error)
-{
-	return claim(session, intent, fingerprint, owner, lease_ms, retention_ms, false, answer, error);
 }
 
 once_code once_complete(once_session *session, const once_intent *intent, int fence, const once_outcome *outcome,

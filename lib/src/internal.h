@@ -201,6 +201,7 @@ void call_add_fingerprint(call *call, const once_fingerprint *fingerprint);
 void call_add_int(call *call, int32_t number, bool null);
 void call_add_bigint(call *call, int64_t number, bool null);
 void call_add_bool(call *call, bool value, bool null);
+void call_add_on_stale(call *call, once_on_stale on_stale);
 /* A one-dimensional array in PostgreSQL's binary format, made of count elements of at() each. */
 typedef once_bytes (*call_element)(const void *context, size_t index, unsigned char scratch[8]);
 void call_add_array(call *call, uint32_t element_type, size_t count, call_element at, const void *context);

@@ -76,7 +76,8 @@ static bool can_share(const once_operation *a, const once_operation *b)
 		return false;
 	}
 	if (kind == KIND_CLAIM) {
-		return a->lease_ms == b->lease_ms && a->retention_ms == b->retention_ms && same_text(a->owner, b->owner);
+		return a->lease_ms == b->lease_ms && a->retention_ms == b->retention_ms &&
+		       a->intent.on_stale == b->intent.on_stale && same_text(a->owner, b->owner);
 	}
 	return kind != KIND_RENEW || a->lease_ms == b->lease_ms;
 }
@@ -308,6 +309,7 @@ static void fill_call(call *call, const group *group, once_operation *const *at,
 	call_add_text(call, at[0]->intent.tenant);
 	if (group->kind == KIND_CLAIM) {
 		call_add_array(call, TYPE_TEXT, count, trace_at, at);
+		call_add_on_stale(call, at[0]->intent.on_stale);
 	} else if (group->kind == KIND_FAIL) {
 		call_add_array(call, TYPE_BYTEA, count, redirect_at, at);
 	}

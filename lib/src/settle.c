@@ -92,19 +92,23 @@ static bool is_ours(const once_operation *operation, const once_answer *answer)
 
 /*
  * The claim was granted in a statement whose answer was lost. Which verdict it had is not stored: a
- * single attempt is the first whose work may start, since what was released is not counted;
- * anything else may have taken over from an attempt that was lost, and the caller must be told so.
+ * single attempt is the first whose work may start, since what was released is not counted; a claim
+ * that takes nothing over follows attempts that had no effect; anything else may have taken over
+ * from an attempt that was lost, and the caller must be told so.
  */
-static once_verdict verdict_of_lost(const once_answer *answer)
+static once_verdict verdict_of_lost(const once_operation *operation, const once_answer *answer)
 {
-	return answer->attempts == 1 ? ONCE_NEW_CLAIM : ONCE_PROCESSING_STALE;
+	if (answer->attempts == 1) {
+		return ONCE_NEW_CLAIM;
+	}
+	return operation->intent.on_stale == ONCE_ON_STALE_IN_DOUBT ? ONCE_RETRYABLE_FAILURE : ONCE_PROCESSING_STALE;
 }
 
 static void adopt(once_operation *operation, const once_answer *answer)
 {
 	/* An attempt that may run is handed to whoever waits for it, and to nobody else. */
 	assert(operation->kind == KIND_CLAIM && operation->done != NULL && is_ours(operation, answer));
-	once_answer granted = {.verdict = verdict_of_lost(answer),
+	once_answer granted = {.verdict = verdict_of_lost(operation, answer),
 	                       .state = ONCE_STATE_PROCESSING,
 	                       .fence = answer->fence,
 	                       .attempts = answer->attempts,
@@ -130,7 +134,7 @@ static void settle_question(once_operation *operation, const once_answer *answer
 	assert(operation->asks);
 	bool ours = is_ours(operation, answer);
 	bool nobody = operation->done == NULL;
-	bool unrun = verdict_of_lost(answer) != ONCE_PROCESSING_STALE;
+	bool unrun = verdict_of_lost(operation, answer) != ONCE_PROCESSING_STALE;
 	if (ours && nobody) {
 		give_back(operation, answer->fence, unrun);
 	} else if (ours && answer->verdict == ONCE_PROCESSING_ACTIVE) {

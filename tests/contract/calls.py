@@ -121,6 +121,11 @@ def effects(db, key):
     return db.value("SELECT count(*) FROM effect WHERE key = %s", key)
 
 
+def allow_takeover(db, scope="orders"):
+    """What this scope's attempts do is safe to repeat."""
+    db.execute("SELECT once.set_scope(%s, on_stale => 'takeover')", scope)
+
+
 def let_lease_pass(db, key):
     """What time would do, without waiting for it."""
     db.execute(

@@ -43,7 +43,7 @@ def test_the_same_takeover_twice_in_a_batch_is_one_takeover(db):
         once.claim(key=key)
     let_lease_pass(db, "stale")
     once.fail(key="failed", fence=1, retryable=True)
-    rows = once.claim_many(key=["stale", "failed", "stale", "failed"])
+    rows = once.claim_many(key=["stale", "failed", "stale", "failed"], takeover=True)
     assert [(row.verdict, row.fence) for row in rows] == [
         ("processing_stale", 2),
         ("retryable_failure", 2),
@@ -244,8 +244,8 @@ def test_two_open_batches_of_takeovers_never_wait_and_share_nothing(db):
     Once(db.connect()).claim_many(key=keys)
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
     first, second = (db.connect(isolation="READ COMMITTED", lock_timeout="1s") for _ in range(2))
-    assert {row.verdict for row in Once(first).claim_many(key=keys[:12])} == {"processing_stale"}
-    verdicts = [row.verdict for row in Once(second).claim_many(key=keys[::-1])]
+    assert {row.verdict for row in Once(first).claim_many(key=keys[:12], takeover=True)} == {"processing_stale"}
+    verdicts = [row.verdict for row in Once(second).claim_many(key=keys[::-1], takeover=True)]
     assert verdicts == ["processing_stale"] * 8 + ["processing_active"] * 12
 
 
@@ -293,7 +293,7 @@ def test_a_batch_of_takeovers_and_a_batch_of_completions_in_opposite_orders_do_n
         run(gate, "SELECT pg_advisory_unlock(1)")
 
     taken, completed, _ = in_threads(
-        [lambda: Once(successor).claim_many(key=["b", "a"], owner="successor"), complete, open_gate]
+        [lambda: Once(successor).claim_many(key=["b", "a"], owner="successor", takeover=True), complete, open_gate]
     )
     for n, key in enumerate(("a", "b")):
         assert (completed[n] == "stored") != (taken[1 - n].verdict == "processing_stale"), key

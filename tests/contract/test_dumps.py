@@ -377,7 +377,7 @@ def goes_on(old, restored, other_cluster=False):
     assert once.claim(key="open").verdict == "processing_active"
     assert once.complete(key="open", fence=old.fences["open"], response_body=b"late") is True
     assert once.start(key="open").response_body == b"late"
-    taken = once.claim(key="passed")
+    taken = once.claim(key="passed", takeover=True)
     assert taken.verdict == "processing_stale" and taken.fence > old.fences["passed"]
     assert once.claim(key="doubtful").verdict == "in_doubt"
     assert once.claim(key="try again").verdict == "retryable_failure"

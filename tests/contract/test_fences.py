@@ -3,7 +3,7 @@
 
 import pytest
 
-from .calls import LEVELS, PRINT, Once, code_of, let_lease_pass, now_ms, refused, run, uuid7
+from .calls import LEVELS, PRINT, Once, allow_takeover, code_of, let_lease_pass, now_ms, refused, run, uuid7
 from .keeping import expire, keeper
 
 
@@ -12,7 +12,7 @@ def lost_lease(db, key="k"):
     once = Once(db.connect())
     zombie = once.claim(key=key, owner="zombie").fence
     let_lease_pass(db, key)
-    taken = once.claim(key=key, owner="successor")
+    taken = once.claim(key=key, owner="successor", takeover=True)
     assert (taken.verdict, taken.fence, taken.attempts) == ("processing_stale", zombie + 1, 2)
     return zombie, taken.fence
 
@@ -67,10 +67,10 @@ def test_a_released_takeover_leaves_the_silent_attempt_as_unknown_as_it_was(db):
     zombie, successor = lost_lease(db)
     assert once.release(key="k", fence=successor) is True
     assert (once.peek(key="k").state, row_of(db).attempts) == ("processing", 1)
-    again = once.claim(key="k")
+    again = once.claim(key="k", takeover=True)
     assert (again.verdict, again.fence, again.attempts) == ("processing_stale", successor + 1, 2)
     assert once.release(key="k", fence=again.fence) is True
-    assert once.claim_many(key=["k"])[0].verdict == "processing_stale"  # however often
+    assert once.claim_many(key=["k"], takeover=True)[0].verdict == "processing_stale"  # however often
     with refused("P4010"):
         once.complete(key="k", fence=zombie)
 
@@ -81,7 +81,7 @@ def test_a_released_takeover_is_in_doubt_where_the_attempts_are_used_up(db):
     once.claim(key="k")
     let_lease_pass(db, "k")
     db.execute("SELECT once.set_scope('orders', max_attempts => 2)")
-    assert once.release(key="k", fence=once.claim(key="k").fence) is True
+    assert once.release(key="k", fence=once.claim(key="k", takeover=True).fence) is True
     db.execute("SELECT once.set_scope('orders', max_attempts => 1)")
     assert once.claim(key="k").verdict == "in_doubt"
 
@@ -90,7 +90,7 @@ def test_an_attempt_after_a_released_takeover_that_reports_ends_the_doubt(db):
     once = Once(db.connect())
     _, successor = lost_lease(db)
     once.release(key="k", fence=successor)
-    once.fail(key="k", fence=once.claim(key="k").fence, retryable=True)
+    once.fail(key="k", fence=once.claim(key="k", takeover=True).fence, retryable=True)
     again = once.claim(key="k")
     assert again.verdict == "retryable_failure"
     assert once.release(key="k", fence=again.fence) is True
@@ -118,6 +118,7 @@ def test_a_release_and_a_new_claim_shut_out_the_zombie(db):
 def test_a_start_over_a_stale_attempt_shuts_out_the_zombie(db):
     once = Once(db.connect())
     zombie = once.claim(key="k").fence
+    allow_takeover(db)
     let_lease_pass(db, "k")
     assert once.start(key="k").fence == zombie + 1
     once.finish_new(key="k", response_body=b"started")
@@ -246,20 +247,62 @@ def test_the_attempt_that_is_in_doubt_may_still_report_what_it_knows(db):
     assert once.claim(key="k").response_body == b"it happened"
 
 
-def test_a_completion_that_races_a_takeover_ends_in_exactly_one_of_the_two(db):
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_completion_that_races_a_takeover_ends_in_exactly_one_of_the_two(db, noted):
     """The zombie reports while its successor's claim is uncommitted: it waits for that one short transaction, and is
     then refused."""
     once = Once(db.connect())
     zombie = once.claim(key="k").fence
     let_lease_pass(db, "k")
+    if noted:
+        assert once.claim(key="k").verdict == "in_doubt"
     successor = db.connect(isolation="READ COMMITTED")
-    taken = Once(successor).claim(key="k")
+    taken = Once(successor).claim(key="k", takeover=True)
     late = db.connect(lock_timeout="300ms")
     assert code_of(lambda: Once(late).complete(key="k", fence=zombie)) in ("55P03", "P4010")
     successor.commit()
     with refused("P4010"):
         once.complete(key="k", fence=zombie)
     assert once.complete(key="k", fence=taken.fence) is True
+
+
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_takeover_that_meets_an_open_report_does_not_run(db, noted):
+    once = Once(db.connect())
+    zombie = once.claim(key="k").fence
+    let_lease_pass(db, "k")
+    if noted:
+        assert once.claim(key="k").verdict == "in_doubt"
+    reporting = db.connect(isolation="READ COMMITTED")
+    assert Once(reporting).complete(key="k", fence=zombie) is True
+    assert once.claim(key="k", takeover=True).verdict == "processing_active"
+    reporting.rollback()
+    assert once.claim(key="k", takeover=True).verdict == "processing_stale"
+
+
+def test_a_completion_that_races_a_doubt_ends_it(db):
+    """It waits for the claim that notes the doubt, which is one short transaction; and is stored: the attempt itself knows."""
+    once = Once(db.connect())
+    late = once.claim(key="k").fence
+    let_lease_pass(db, "k")
+    doubting = db.connect(isolation="READ COMMITTED")
+    assert Once(doubting).claim(key="k").verdict == "in_doubt"
+    assert code_of(lambda: Once(db.connect(lock_timeout="300ms")).complete(key="k", fence=late)) == "55P03"
+    doubting.commit()
+    assert once.complete(key="k", fence=late, response_body=b"late") is True
+    assert once.claim(key="k").response_body == b"late"
+
+
+def test_a_claim_notes_no_doubt_where_the_report_is_under_way(db):
+    once = Once(db.connect())
+    late = once.claim(key="k").fence
+    let_lease_pass(db, "k")
+    reporting = db.connect(isolation="READ COMMITTED")
+    assert Once(reporting).complete(key="k", fence=late) is True
+    assert once.claim(key="k").verdict == once.claim_many(key=["k"])[0].verdict == "processing_active"
+    assert not [row for row in db.rows("SELECT * FROM once.recover()") if row.key]
+    reporting.commit()
+    assert once.claim(key="k").verdict == "replay_success"
 
 
 # ---- a key that was forgotten, and comes again ----

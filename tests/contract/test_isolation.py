@@ -51,9 +51,9 @@ def test_a_takeover_with_an_old_snapshot_ends_in_40001(db, level):
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
     late = db.connect(isolation=level)
     run(late, "SELECT 1")
-    assert Once(db.connect()).claim(key="k").fence == 2
+    assert Once(db.connect()).claim(key="k", takeover=True).fence == 2
     with refused("40001"):
-        Once(late).claim(key="k")
+        Once(late).claim(key="k", takeover=True)
 
 
 @pytest.mark.parametrize("level", STRICT)

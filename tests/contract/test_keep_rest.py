@@ -6,7 +6,7 @@ import pytest
 
 from harness.postgres import wait_until
 
-from .calls import PRINT, Once, code_of, in_threads, let_lease_pass, refused, run, today, uuid7_days_ago
+from .calls import PRINT, Once, allow_takeover, code_of, in_threads, let_lease_pass, refused, run, today, uuid7_days_ago
 from .keeping import AGO, Keeper, expire, finished, keeper, old_day, old_key, phase_of, settled, where
 from .logins import make_logins
 from .relaying import Relay, emit
@@ -352,8 +352,8 @@ def test_each_stale_intent_is_judged_by_its_scope(db):
     make_verify(db, "spent", says("absent"))
     db.execute("SELECT once.set_scope('spent', max_attempts => 1)")
     make_verify(db, "broken", "RAISE EXCEPTION 'no answer';")
-    db.execute("SELECT once.set_scope('cautious', on_stale => 'in_doubt')")
-    db.execute("SELECT once.set_scope('used_up', max_attempts => 1)")
+    db.execute("SELECT once.set_scope('used_up', max_attempts => 1, on_stale => 'takeover')")
+    allow_takeover(db, "takes_over")
     for scope in ("spent", "broken", "cautious", "used_up", "takes_over"):
         stale(db, scope, scope)
     of_a_day = old_key(db)
@@ -388,6 +388,7 @@ def test_each_stale_intent_is_judged_by_its_scope(db):
 
 
 def test_recovery_comes_to_an_end_with_very_many_that_stay_stale(db):
+    allow_takeover(db)
     db.execute("SELECT once.claim('orders', 'k' || n, %s) FROM generate_series(1, 1200) AS n", PRINT)
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second'")
     met, after, calls = [], None, 0
@@ -444,7 +445,6 @@ def test_an_attempt_may_report_while_its_verify_function_is_asked_and_keeps_the_
 
 
 def test_an_intent_that_is_being_taken_over_is_left_out(db):
-    db.execute("SELECT once.set_scope('orders', on_stale => 'in_doubt')")
     stale(db, "k")
     attempt = db.connect(isolation="READ COMMITTED")
     run(attempt, "SELECT pg_advisory_xact_lock(once._lock_id('', 'orders', 'k'))")
@@ -459,7 +459,7 @@ def test_an_intent_that_is_being_taken_over_is_left_out(db):
 
 def test_the_sweep_recovers_and_counts_what_is_left(db):
     keep = keeper(db)
-    db.execute("SELECT once.set_scope('cautious', on_stale => 'in_doubt')")
+    allow_takeover(db)
     stale(db, "a")
     stale(db, "b")
     stale(db, old_key(db))

@@ -6,7 +6,7 @@ import threading
 import psycopg2
 import pytest
 
-from .calls import LEVELS, Once, effects, in_threads, let_lease_pass, make_effect, refused, run, uuid7_days_ago
+from .calls import LEVELS, Once, allow_takeover, effects, in_threads, let_lease_pass, make_effect, refused, run, uuid7_days_ago
 
 ATTEMPTS = 64
 DOORS = ("same transaction", "leased", "both")
@@ -169,6 +169,7 @@ def open_completion(db, stale=False):
     attempt = db.connect(isolation="READ COMMITTED")
     fence = Once(db.connect()).claim(key="k").fence
     if stale:
+        allow_takeover(db)
         let_lease_pass(db, "k")
     Once(attempt).complete(key="k", fence=fence)
 
@@ -318,6 +319,7 @@ def test_an_outcome_that_came_before_its_effect_is_gone_with_it(db):
 
 
 def test_finish_new_returns_the_fence_of_a_takeover(db):
+    allow_takeover(db)
     once = Once(db.connect())
     once.claim(key="k")
     let_lease_pass(db, "k")

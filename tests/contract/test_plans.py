@@ -318,6 +318,6 @@ def test_taking_over_a_stale_claim_is_a_hot_update(db):
     let_lease_pass(db, "k")
     run(connection, "BEGIN")
     before = updates(connection)
-    Once(connection).claim(key="k")
+    assert Once(connection).claim(key="k", takeover=True).verdict == "processing_stale"
     assert [after - earlier for after, earlier in zip(updates(connection), before)] == [1, 1]
     run(connection, "COMMIT")

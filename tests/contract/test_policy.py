@@ -3,7 +3,8 @@
 
 import pytest
 
-from .calls import Once, code_of, let_lease_pass, refused
+from .calls import Once, allow_takeover, code_of, let_lease_pass, refused
+from .keeping import keeper
 from .test_keep_rest import make_verify, says
 
 
@@ -48,10 +49,10 @@ def test_what_set_scope_leaves_out_stays_or_comes_from_the_default(db):
         "0:05:00",
         2,
         9,
-        "takeover",
+        "in_doubt",
     )
-    second = policy(db, "max_attempts => 0, on_stale => 'in_doubt'")
-    assert (second.retention.days, second.max_attempts, second.on_stale) == (2, None, "in_doubt")
+    second = policy(db, "max_attempts => 0, on_stale => 'takeover'")
+    assert (second.retention.days, second.max_attempts, second.on_stale) == (2, None, "takeover")
     assert db.value("SELECT count(*) FROM once.scope WHERE scope = 'orders'") == 1
 
 
@@ -91,26 +92,101 @@ def test_the_default_policy_cannot_be_lost(db):
     assert db.value("SELECT count(*) FROM once.scope WHERE scope = ''") == 1
 
 
+def recover(db, key):
+    return {row.key: row.decided for row in db.rows("SELECT * FROM once.recover()")}[key]
+
+
+@pytest.mark.parametrize("door", ["claim", "claim_many", "recover", "sweep", "start"])
+def test_an_attempt_that_fell_silent_is_in_doubt_and_nothing_runs_again(db, door):
+    """Nobody has set anything."""
+    stale(db)
+    once = Once(db.connect())
+    keep = keeper(db)
+    if door == "start":
+        with refused("P4031"):
+            once.start(key="k")
+        assert once.try_start(key="k").verdict == "in_doubt"
+    else:
+        said = {
+            "claim": lambda: once.claim(key="k").verdict,
+            "claim_many": lambda: once.claim_many(key=["k"])[0].verdict,
+            "recover": lambda: recover(db, "k"),
+            "sweep": lambda: keep.work("sweep") and once.peek(key="k").verdict,
+        }[door]()
+        assert (said, once.peek(key="k").state, once.peek(key="k").error_code) == ("in_doubt", "in_doubt", "stale")
+        assert once.claim(key="k").verdict == once.claim_many(key=["k"])[0].verdict == "in_doubt"
+    assert once.complete(key="k", fence=1, response_text="late") is True  # only the attempt itself knows
+    assert once.start(key="k").response_body == b"late"
+
+
 def test_takeover_runs_again_under_the_next_fence(db):
+    allow_takeover(db)
     stale(db)
     row = Once(db.connect()).claim(key="k", owner="second")
     assert (row.verdict, row.fence, row.attempts, row.state) == ("processing_stale", 2, 2, "processing")
 
 
-def test_a_claim_that_must_not_take_over_leaves_a_doubt(db):
+def claimed(door, db, **arguments):
+    """A claim of k through this door."""
+    once = Once(db.connect())
+    return once.claim(key="k", **arguments) if door == "claim" else once.claim_many(key=["k"], **arguments)[0]
+
+
+DOORS = pytest.mark.parametrize("door", ["claim", "claim_many"])
+
+
+@DOORS
+def test_a_claim_that_must_not_take_over_leaves_a_doubt(db, door):
+    allow_takeover(db)
     stale(db)
-    for takeover in (False, True, False):  # once it is in doubt nobody takes over
-        row = Once(db.connect()).claim(key="k", takeover=takeover)
+    for takeover in (False, None, False):  # once it is in doubt, a policy takes nothing over
+        row = claimed(door, db, takeover=takeover)
         assert (row.verdict, row.fence, row.state) == ("in_doubt", 1, "in_doubt")
     assert Once(db.connect()).complete(key="k", fence=1) is True  # it was at work all the time
 
 
+@DOORS
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_claim_whose_work_is_safe_to_repeat_takes_over_from_silence_whoever_has_noted_it(db, door, noted):
+    stale(db)
+    if noted:
+        assert recover(db, "k") == "in_doubt"
+    row = claimed(door, db, takeover=True, owner="second")
+    assert (row.verdict, row.fence, row.attempts, row.state, row.error_message) == ("processing_stale", 2, 2, "processing", None)
+    assert claimed(door, db, takeover=True).verdict == "processing_active"
+    with refused("P4010"):
+        Once(db.connect()).complete(key="k", fence=1)
+    assert Once(db.connect()).complete(key="k", fence=2) is True
+
+
+@DOORS
+@pytest.mark.parametrize("outcome", [{}, {"response_status": 500}])
+def test_no_claim_takes_over_from_a_doubt_that_was_reported(db, door, outcome):
+    doubtful(db, error_code="stale", **outcome)
+    for _ in range(2):
+        row = claimed(door, db, takeover=True)
+        assert (row.verdict, row.fence, row.state) == ("in_doubt", 1, "in_doubt")
+        let_lease_pass(db, "k")
+
+
+@DOORS
+@pytest.mark.parametrize("noted", [False, True])
+def test_no_claim_takes_over_when_the_attempts_are_used_up(db, door, noted):
+    policy(db, "max_attempts => 1")
+    stale(db)
+    if noted:
+        assert recover(db, "k") == "in_doubt"
+    assert claimed(door, db, takeover=True).verdict == "in_doubt"
+
+
+@pytest.mark.parametrize("takeover", [False, True])
 @pytest.mark.parametrize("answer, verdict", [("absent", "retryable_failure"), ("happened", "replay_success"), ("unknown", "in_doubt")])
-def test_a_claim_that_must_not_take_over_believes_a_verify_function(db, answer, verdict):
+def test_a_claim_believes_a_verify_function_whatever_it_says_of_takeovers(db, answer, verdict, takeover):
     make_verify(db, answer, says(answer))
     Once(db.connect()).claim(key="k", scope=answer)
     let_lease_pass(db, "k")
-    assert Once(db.connect()).claim(key="k", scope=answer, takeover=False).verdict == verdict
+    for _ in range(2 if answer == "unknown" else 1):
+        assert Once(db.connect()).claim(key="k", scope=answer, takeover=takeover).verdict == verdict
 
 
 def test_in_doubt_lets_no_attempt_run_until_it_is_resolved(db):
@@ -192,10 +268,10 @@ def test_verify_unknown_or_anything_else_is_in_doubt(db, answer):
     assert (row.verdict, row.state) == ("in_doubt", "in_doubt")
 
 
-def doubtful(db, key="k", **outcome):
+def doubtful(db, key="k", error_code="lost", **outcome):
     once = Once(db.connect())
     once.claim(key=key)
-    once.fail(key=key, fence=1, retryable=None, error_code="lost", **outcome)
+    once.fail(key=key, fence=1, retryable=None, error_code=error_code, **outcome)
 
 
 def claims(db, key):
@@ -397,8 +473,8 @@ def test_a_decision_needs_a_reason_and_an_outcome(db, wrong):
 
 
 def test_a_decision_waits_for_no_running_attempt(db):
-    Once(db.connect()).claim(key="k")
-    let_lease_pass(db, "k")
+    allow_takeover(db)
+    stale(db)
     taking_over = db.connect(isolation="READ COMMITTED")
     Once(taking_over).start(key="k")
     with refused("P4070"):

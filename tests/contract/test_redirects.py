@@ -69,7 +69,7 @@ def test_a_zombie_redirects_nothing(db):
     once = Once(db.connect())
     zombie = once.claim(key="k").fence
     let_lease_pass(db, "k")
-    once.claim(key="k")
+    once.claim(key="k", takeover=True)
     with refused("P4011"):
         once.fail(key="k", fence=zombie, retryable=True, redirect=OTHER_PRINT)
     assert Once(db.connect()).claim_many(key=["k"], fingerprint=[OTHER_PRINT])[0].verdict == "mismatch"

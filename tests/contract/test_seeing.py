@@ -3,7 +3,7 @@
 
 import pytest
 
-from .calls import OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, refused, retire, run, shorten_horizon, uuid7_days_ago
+from .calls import OTHER_PRINT, PRINT, Once, allow_takeover, code_of, let_lease_pass, refused, retire, run, shorten_horizon, uuid7_days_ago
 from .relaying import Relay, emit
 
 
@@ -25,7 +25,7 @@ def test_claims_are_counted_by_what_they_were_told(db):
     once.claim(key="k")
     once.claim(key="k")
     let_lease_pass(db, "k")
-    once.claim(key="k")
+    once.claim(key="k", takeover=True)
     once.fail(key="k", fence=2, retryable=True)
     once.claim(key="k")
     once.complete(key="k", fence=3)
@@ -94,7 +94,7 @@ def test_a_batch_counts_as_single_claims_do(db):
     once.claim_many(key=keys + ["new", "\n"])
     once.claim_many(key=keys[:2], fingerprint=[OTHER_PRINT] * 2)
     let_lease_pass(db, "k99")
-    once.claim_many(scope=["orders", "another"], key=["k99", "k99"])
+    once.claim_many(scope=["orders", "another"], key=["k99", "k99"], takeover=True)
     assert counted() == {"new": 102, "replay": 40, "active": 60, "mismatch": 2, "stale": 1}
 
 
@@ -236,6 +236,7 @@ def test_find_refuses_what_it_cannot_look_for(db, query):
 
 def test_the_views_show_what_needs_a_hand(db):
     once = Once(db.connect())
+    allow_takeover(db)
     db.execute("SELECT once.set_scope('careful', on_stale => 'in_doubt')")
     once.claim(key="stuck", owner="w")
     once.claim(scope="careful", key="doubt")
@@ -273,7 +274,7 @@ def test_a_takeover_is_recorded_with_what_was_before_and_after(db):
     once = Once(db.connect())
     once.claim(key="k", owner="first")
     let_lease_pass(db, "k")
-    once.claim(key="k", owner="second")
+    once.claim(key="k", owner="second", takeover=True)
     [entry] = decisions(db, "k")
     assert (entry.kind, entry.fence, entry.from_state, entry.to_state) == ("takeover", 2, "processing", "processing")
     assert (entry.before["owner"], entry.before["fence"]) == ("first", 1)
@@ -285,6 +286,7 @@ def test_a_takeover_by_a_transaction_is_recorded_too(db):
     once = Once(db.connect())
     once.claim(key="k", owner="first")
     let_lease_pass(db, "k")
+    allow_takeover(db)
     once.start(key="k")
     once.finish_new(key="k", response_status=201)
     [entry] = decisions(db, "k")
@@ -322,7 +324,7 @@ def test_a_first_attempt_is_one_whatever_its_fence(db):
     once.fail(key="decided", fence=1001, retryable=None)
     once.resolve(key="decided", as_state="failed_retryable")
     let_lease_pass(db, "taken")
-    once.claim(key="taken", owner="b")
+    once.claim(key="taken", owner="b", takeover=True)
     assert {row.key for row in db.rows("SELECT * FROM once.retried")} == {"taken", "decided"}
     for key in ("first", "taken", "decided"):
         created = once.story(key=key)["timeline"][0]
@@ -332,7 +334,7 @@ def test_a_first_attempt_is_one_whatever_its_fence(db):
 
 def test_what_was_decided_says_what_the_intent_was_and_has_become(db):
     once = Once(db.connect())
-    db.execute("SELECT once.set_scope('orders', on_stale => 'in_doubt', max_attempts => 1)")
+    db.execute("SELECT once.set_scope('orders', max_attempts => 1)")
     once.claim(key="k")
     let_lease_pass(db, "k")
     assert once.claim(key="k").verdict == "in_doubt"

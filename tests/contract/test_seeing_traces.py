@@ -49,7 +49,7 @@ def test_a_takeover_keeps_the_trace_and_gives_one_to_an_intent_that_had_none(db)
     for key, first in (("with", FIRST), ("without", None)):
         once.claim(key=key, traceparent=first)
         let_lease_pass(db, key)
-        assert once.claim(key=key, traceparent=LATER).traceparent == (first or LATER)
+        assert once.claim(key=key, traceparent=LATER, takeover=True).traceparent == (first or LATER)
         assert trace_of(db, key) == (first or LATER)
 
 

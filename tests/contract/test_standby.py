@@ -7,7 +7,7 @@ import pytest
 
 from harness.postgres import Database, Postgres, unprivileged, wait_until
 
-from .calls import OTHER_PRINT, Once, let_lease_pass, now_ms, refused, run, uuid7, uuid7_days_ago
+from .calls import OTHER_PRINT, Once, allow_takeover, let_lease_pass, now_ms, refused, run, uuid7, uuid7_days_ago
 from .keeping import keeper, old_key
 from .test_keep_rest import make_verify, says
 
@@ -37,6 +37,7 @@ def stored(primary):
     """A database of the primary with intents of all sorts; their keys begin with what became of them."""
     db = primary.new_database()
     once = Once(db.connect())
+    allow_takeover(db)
     db.execute("SELECT once.set_scope('doubtful', on_stale => 'in_doubt')")
     day = uuid7(now_ms(db), 7)
     for key in ("done", day):

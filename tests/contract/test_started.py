@@ -137,8 +137,7 @@ def test_a_transaction_that_finishes_retryably_may_start_and_finish_again(db):
     assert db.row("SELECT fence, state::text FROM once.intent") == (3, "succeeded")
 
 
-def test_what_another_policy_forbids_is_refused_by_start_and_so_by_finish(db):
-    db.execute("SELECT once.set_scope('orders', on_stale => 'in_doubt')")
+def test_what_the_policy_forbids_is_refused_by_start_and_so_by_finish(db):
     once = Once(db.connect(isolation="READ COMMITTED"))
     Once(db.connect()).claim(key="k")
     let_lease_pass(db, "k")

@@ -29,6 +29,7 @@ EVENTS = (
     ("start", lambda once, key: once.start_new(key=key)),
     ("claim", lambda once, key: once.claim(key=key)),
     ("claim", lambda once, key: once.claim_many(key=[key])),
+    ("claim", lambda once, key: once.claim(key=key, takeover=True)),
     ("finish", lambda once, key: once.finish_new(key=key, state="succeeded")),
     ("finish", lambda once, key: once.finish_new(key=key, state="failed_retryable")),
     ("finish", lambda once, key: once.finish_new(key=key, state="failed_final")),

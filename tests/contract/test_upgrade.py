@@ -116,8 +116,8 @@ def test_an_upgrade_keeps_every_answer_and_what_is_under_way(old, following):
 def test_an_open_lease_passes_as_before(old, following):
     following.upgrade(old)
     let_lease_pass(old, "running")
-    taken = Once(old.connect()).claim(key="running")
-    assert (taken.verdict, taken.fence) == ("processing_stale", 2)
+    row = Once(old.connect()).claim(key="running")
+    assert (row.verdict, row.fence) == ("in_doubt", 1)
 
 
 def test_roles_may_do_what_they_could_and_the_new_functions(old, following):

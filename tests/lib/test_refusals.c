@@ -49,7 +49,6 @@ CALL(check, once_session_check(on, error))
 CALL(start, once_start(on, of, &print, &out->answer, error))
 CALL(finish, once_finish(on, of, &print, ONCE_STATE_FAILED_RETRYABLE, &outcome, error))
 CALL(claim, once_claim(on, of, &print, "me", 0, 0, &out->answer, error))
-CALL(claim_without_takeover, once_claim_without_takeover(on, of, &print, "me", 0, 0, &out->answer, error))
 CALL(complete, once_complete(on, of, 1, &outcome, error))
 CALL(fail_it, once_fail(on, of, 1, ONCE_FAILURE_FINAL, NULL, error))
 CALL(renew, once_renew(on, of, 1, 0, &out->flag, error))
@@ -87,7 +86,6 @@ static const refusable calls[] = {
     {"start", start, true, true},
     {"finish", finish, true, false},
     {"claim", claim, true, false},
-    {"claim_without_takeover", claim_without_takeover, true, false},
     {"complete", complete, true, false},
     {"fail", fail_it, true, false},
     {"renew", renew, true, false},
