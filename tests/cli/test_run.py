@@ -244,7 +244,7 @@ def test_the_scopes_lease_is_taken_where_none_is_given(pgonce, db, tmp_path):
 def take_over(db, key):
     """As another attempt would once the lease has passed, without waiting for that."""
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 second' WHERE key = %s", key)
-    row = db.row("SELECT c.* FROM once.intent AS i, LATERAL once.claim(i.scope, i.key, i.fingerprint, 'thief', '1 hour') AS c WHERE i.key = %s", key)
+    row = db.row("SELECT c.* FROM once.intent AS i, LATERAL once.claim(i.scope, i.key, i.fingerprint, 'thief', '1 hour', takeover => true) AS c WHERE i.key = %s", key)
     assert row.verdict == "processing_stale"
 
 
