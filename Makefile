@@ -32,13 +32,13 @@ stop: ## stop what `make run` left up
 
 test: setup-test build build-sanitized ## every test, on private servers (TESTS: some of them; DURATIONS=20: and the slowest)
 	$(TESTED) $(PYTEST) $(WORKERS) $(or $(TESTS),tests)
-	@[ -n "$(TESTS)" ] || [ ! -e $(BUILD)/native/pgonce_native.so ] || { echo "Some of them again, on pgonce_native:" && $(NATIVE) $(IN_C); }
+	@[ -n "$(TESTS)" ] || [ ! -e $(BUILD)/native/pgonce_native.so ] || { echo "Some of them again, on pgonce_native:" && $(TESTED_IN_C) $(IN_C); }
 
 # On C what decides and stores, and is soon over; the rest of it with `make test-native`.
 IN_C := $(addprefix tests/contract/test_,batches.py emit.py errors.py fences.py inbox.py isolation.py locks.py one_effect.py outcomes.py started.py)
-NATIVE := PGONCE_NATIVE=yes $(TESTED) $(PYTEST) $(WORKERS)
+TESTED_IN_C := PGONCE_NATIVE=yes $(TESTED) $(PYTEST) $(WORKERS)
 test-native: setup-test build build-sanitized ## the tests of the contract, the library and the gateway on pgonce_native instead of SQL (TESTS)
-	$(NATIVE) $(or $(TESTS),$(CHECKED) tests/native)
+	$(TESTED_IN_C) $(or $(TESTS),$(CHECKED) tests/native)
 
 check: setup-test build build-sanitized ## after each edit: the tests of the contract, the library and the gateway, without the long ones
 	$(TESTED) $(PYTEST) $(WORKERS) -m "not long and not alone" $(or $(TESTS),$(CHECKED))
@@ -76,10 +76,10 @@ format: setup-lint ## format the C files in place
 	@tools/lint.sh --format
 
 bench: setup-bench build ## measure against the goals of docs/evidence.md (PG=17: on that server; NATIVE=yes: with pgonce_native; writes bench/results.json or native.json)
-	$(ON_SERVER) $(PYTHON) bench/run.py $(if $(NATIVE),--native --json bench/native.json,--json bench/results.json)
+	$(ON_SERVER) $(PYTHON) bench/run.py $(if $(filter yes,$(NATIVE)),--native --json bench/native.json,--json bench/results.json)
 
 bench-gateway: setup-bench-gateway build ## measure the gateway against plain nginx and a peer (NATIVE=yes: with pgonce_native; writes bench/gateway.json or gateway_native.json)
-	$(ON_SERVER) $(PYTHON) bench/gateway.py $(if $(NATIVE),--native --json bench/gateway_native.json,--json bench/gateway.json)
+	$(ON_SERVER) $(PYTHON) bench/gateway.py $(if $(filter yes,$(NATIVE)),--native --json bench/gateway_native.json,--json bench/gateway.json)
 
 bench-events: setup-bench-events build ## measure the relay and the consumer against their goals and a peer (writes bench/events.json)
 	$(ON_SERVER) $(PYTHON) bench/events.py --json bench/events.json
@@ -88,7 +88,7 @@ bench-keeper: setup-bench build ## measure retirement, and claims among many sto
 	$(ON_SERVER) $(PYTHON) bench/keeper.py --json bench/keeper.json
 
 bench-clients: setup-bench-clients build ## measure what the clients cost their applications, against a peer on Redis (LANGUAGES="node go"; NATIVE=yes: with pgonce_native; writes bench/clients.json or clients_native.json)
-	$(ON_SERVER) $(PYTHON) bench/clients.py $(LANGUAGES) $(if $(NATIVE),--native --json bench/clients_native.json,--json bench/clients.json)
+	$(ON_SERVER) $(PYTHON) bench/clients.py $(LANGUAGES) $(if $(filter yes,$(NATIVE)),--native --json bench/clients_native.json,--json bench/clients.json)
 
 fuzz: setup-test build ## fuzz every parser of outside input, a minute of a CPU each (PGONCE_FUZZ_SECONDS)
 	PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_FUZZ_SECONDS=$${PGONCE_FUZZ_SECONDS:-60} $(PYTEST) -rA tests/fuzz

@@ -31,7 +31,10 @@ def take(measured, note):
                        ("keeper", kept_keeper), ("clients", kept_clients), ("clients_native", kept_clients)):  # fmt: skip
         path = ROOT / f"bench/{name}.json"
         if path.exists():
-            found[name] = kept(json.loads(path.read_text())) | ({"note": note} if note else {})
+            run = json.loads(path.read_text())
+            if run.get("native", False) != name.endswith("native"):
+                raise ValueError(f"bench/{name}.json was measured {'with pgonce_native' if run['native'] else 'in SQL'}")
+            found[name] = kept(run) | ({"note": note} if note else {})
     return found
 
 

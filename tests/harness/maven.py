@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import uuid
 
-import pytest
-
 from .postgres import clean_environment
 
 FETCH_S = 900  # the first time
@@ -47,6 +45,8 @@ def require(shown, problem):
     """Skips the test where there is a problem with the server `shown`, and fails it where CI=true says that nothing may be left out."""
     if problem is None:
         return
+    import pytest  # here, since the benchmarks use the rest
+
     message = f"NOT TESTED, {shown} is not to be had: {problem}"
     if os.environ.get("CI") == "true":
         pytest.fail(message)

@@ -3,7 +3,6 @@
 import re
 
 import psycopg2
-import pytest
 
 
 def replaced(text, old, new, where):
@@ -40,6 +39,8 @@ def run_sql(text):
 def assert_noticed(server, mutation, checks, does_its_plain_work, also=()):
     """Each check fails in a database of its own with the mutation, in which the contract still does its plain work: so it fails for the missing
     guarantee, and not for a contract that is broken altogether. also: what else than a failed assertion or an error of the database is a failure."""
+    import pytest  # here, since the benchmarks use the rest
+
     assert checks
     for check in checks:
         db = server.new_database()
