@@ -106,9 +106,8 @@ model: setup-test ## search the model of the protocol within larger bounds too, 
 test-matrix: setup-test ## the contract's tests on PostgreSQL 13 to 18 (fetches the servers)
 	$(PYTHON) tools/matrix.py
 
-install: build ## install the command, the library, the nginx module, the extension's files, documents, man pages and units (PREFIX, DESTDIR)
-	meson configure $(BUILD) --prefix=$(PREFIX)
-	meson install -C $(BUILD)
+install: ## build as who the tree belongs to, and install: the command, the library, the nginx module, the extension's files, documents, man pages, units (PREFIX, DESTDIR)
+	@$(PYTHON) tools/install.py $(BUILD) "$(PREFIX)"
 
 docs: build ## write the generated parts of docs/ and the man pages
 	@tools/docs.py --build $(BUILD)

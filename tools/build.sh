@@ -16,6 +16,10 @@ done
 # Where the system has no source of nginx for modules, setup.sh has put one.
 unpacked=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx
 nginx=""
+# Debian's loader and pkg-config look there. Without dpkg-dev meson takes lib64, where neither looks.
+multiarch=$(gcc -print-multiarch 2>/dev/null || true)
+libdir=""
+[ -z "$multiarch" ] || [ ! -d "/usr/lib/$multiarch" ] || libdir=--libdir=lib/$multiarch
 [ -e /usr/share/nginx/src/configure ] || [ ! -e "$unpacked/src/configure" ] || nginx=-Dnginx_source=$unpacked/src
 
 what_is_here() {
@@ -31,7 +35,7 @@ if [ -f "$directory/build.ninja" ]; then
 fi
 if [ ! -f "$directory/build.ninja" ] || [ -n "$again" ]; then
 	# shellcheck disable=SC2086  # lists of words
-	meson setup $again "$directory" $nginx $options >"$directory.log" 2>&1 || {
+	meson setup $again "$directory" $libdir $nginx $options >"$directory.log" 2>&1 || {
 		cat "$directory.log"
 		exit 1
 	}
