@@ -2,6 +2,9 @@
 import type {IncomingMessage, ServerResponse} from 'node:http';
 import type {Pool, PoolClient} from 'pg';
 
+/** An id as an application has it. An integer is written out in decimals; other numbers, and those above 2^53, are a TypeError. */
+export type Id = string | number | bigint;
+
 /** What tells a retry from another operation with the same key: bytes of a string or Buffer, an HTTP request, or any value of JSON (in canonical form). */
 export type Request = string | Uint8Array | {http: HttpRequest} | unknown;
 
@@ -20,7 +23,7 @@ export interface Answer {
   headers?: Record<string, string>;
   body?: unknown;
   resultType?: string;
-  resultId?: string;
+  resultId?: Id;
 }
 
 /** What is stored. */
@@ -41,13 +44,14 @@ export interface Result extends StoredAnswer {
 
 export interface EmitOptions {
   aggregateType?: string;
-  aggregateId?: string;
-  /** The topic, unless set. */
+  aggregateId?: Id;
+  /** The topic, unless set. An intent has one event of each type: give several of one topic a type each. */
   eventType?: string;
-  scope?: string;
-  key?: string;
+  /** scope and key: the intent that causes it; that in whose attempt it is emitted, unless set. null: none. */
+  scope?: string | null;
+  key?: Id | null;
   headers?: Record<string, string>;
-  tenant?: string;
+  tenant?: Id;
   traceparent?: string;
 }
 
@@ -59,11 +63,11 @@ export interface Within {
   readonly traceparent?: string;
   /** An event of this intent, in its transaction. Resolves to the event's id. */
   emit(topic: string, payload: unknown, options?: EmitOptions): Promise<string>;
-  lock(resource: string, options?: {waitMs?: number}): Promise<boolean>;
+  lock(resource: Id, options?: {waitMs?: number}): Promise<boolean>;
 }
 
 export interface CallOptions {
-  tenant?: string;
+  tenant?: Id;
   /** W3C Trace Context; the active span's where OpenTelemetry's API is installed. */
   traceparent?: string;
   /** For how long it is tried again what serialization or a lost connection has ended. 30000 unless set. */
@@ -107,7 +111,7 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   /** The kind of operation, such as orders. */
   scope: string;
   /** Whose key it is, by what authentication has proved: never what a client can choose freely. false where there is but one caller. */
-  tenant: ((request: R) => string | undefined | Promise<string | undefined>) | false;
+  tenant: ((request: R) => Id | undefined | Promise<Id | undefined>) | false;
   /** false: requests without a key pass unprotected. */
   required?: boolean;
   waitMs?: number;
@@ -138,25 +142,39 @@ export interface FastifyHooks {
 }
 
 export class Once {
-  constructor(pool: Pool, options?: {tenant?: string});
+  /** logger: its error(line) is told why a request got a 5xx of this client's; console unless set. */
+  constructor(pool: Pool, options?: {tenant?: Id; logger?: {error(line: string): void}});
   /** BEGIN and start, the effect in its transaction, finish and COMMIT. Replays what is stored. */
-  run(scope: string, key: string, request: Request, effect: (tx: PoolClient, within: Within) => Promise<Answer | void> | Answer | void, options?: RunOptions): Promise<Result>;
+  run(scope: string, key: Id, request: Request, effect: (tx: PoolClient, within: Within) => Promise<Answer | void> | Answer | void, options?: RunOptions): Promise<Result>;
   /** A lease on an intent whose effect is elsewhere. */
-  claim(scope: string, key: string, request: Request, options?: ClaimOptions): Promise<Claim | (Result & {replayed: true})>;
-  /** fn as a function that runs at most once for each key; it gets {signal, fence, traceparent} behind its own arguments. */
+  claim(scope: string, key: Id, request: Request, options?: ClaimOptions): Promise<Claim | (Result & {replayed: true})>;
+  /** fn as a function that runs at most once for each key; behind its own arguments it gets what it works under. */
   effect<A extends unknown[], T>(
-    options: ClaimOptions & {scope: string | ((...args: A) => string); key: string | ((...args: A) => string); request?: Request | ((...args: A) => Request)},
-    fn: (...args: [...A, {signal: AbortSignal; fence: number; traceparent: string | null}]) => Promise<T> | T,
+    options: Omit<ClaimOptions, 'tenant'> & {
+      scope: string | ((...args: A) => string); key: Id | ((...args: A) => Id); tenant?: Id | ((...args: A) => Id); request?: Request | ((...args: A) => Request);
+    },
+    fn: (...args: [...A, {signal: AbortSignal; fence: number; traceparent: string | null; scope: string; key: string; tenant: string}]) => Promise<T> | T,
   ): (...args: A) => Promise<T>;
+  /** Within an attempt (of a middleware, run, consume or effect) the event is that intent's. */
   emit(tx: PoolClient, topic: string, payload: unknown, options?: EmitOptions): Promise<string>;
   /** In the consumer's own transaction. */
-  receive(tx: PoolClient, consumer: string, message: string, payload: Request, options?: {tenant?: string; traceparent?: string}): Promise<'process' | 'duplicate'>;
+  receive(tx: PoolClient, consumer: string, message: Id, payload: Request, options?: {tenant?: Id; traceparent?: string}): Promise<'process' | 'duplicate'>;
   /** receive, the effect and COMMIT. */
-  consume(consumer: string, message: string, payload: Request, effect: (tx: PoolClient) => unknown, options?: RunOptions): Promise<'process' | 'duplicate'>;
-  lock(tx: PoolClient, resource: string, options?: {waitMs?: number}): Promise<boolean>;
+  consume(consumer: string, message: Id, payload: Request, effect: (tx: PoolClient) => unknown, options?: RunOptions): Promise<'process' | 'duplicate'>;
+  lock(tx: PoolClient, resource: Id, options?: {waitMs?: number}): Promise<boolean>;
   express(options: MiddlewareOptions<any>): (req: any, res: any, next: (error?: unknown) => void) => void;
   fastify(options: MiddlewareOptions<any>): FastifyHooks;
   http(options: MiddlewareOptions, handler: (req: IncomingMessage & {pgonce: Handling; rawBody?: Buffer}, res: ServerResponse) => unknown): (req: IncomingMessage, res: ServerResponse) => Promise<void>;
+  /** What run, claim and effect throw, as the gateway would answer it; undefined: it is the application's own to answer. */
+  answerOf(error: unknown, options?: {problemBase?: string}): HttpAnswer | undefined;
+  /** The same for Express, behind the routes: app.use(once.problems()). */
+  problems(options?: {problemBase?: string}): (error: any, req: any, res: any, next: (error?: unknown) => void) => void;
+}
+
+export interface HttpAnswer {
+  status: number;
+  headers: [string, string][];
+  body: Buffer;
 }
 
 export class OnceError extends Error {
@@ -170,10 +188,15 @@ export class OnceError extends Error {
 }
 export class Mismatch extends OnceError {}
 export class Active extends OnceError {}
-export class InDoubt extends OnceError {}
+export class InDoubt extends OnceError {
+  /** Of a claim: errorCode and errorMessage say why. */
+  readonly answer?: StoredAnswer;
+}
 export class Expired extends OnceError {}
 export class FinalFailure extends OnceError {
   readonly answer: StoredAnswer;
+  /** An earlier attempt failed, and this is what it stored. */
+  readonly replayed: boolean;
 }
 export class OutcomeUnknown extends OnceError {}
 export class LeaseLost extends OnceError {}
@@ -187,6 +210,8 @@ export class Failed extends Error {
 /** Thrown by the function of once.effect: certainly nothing was done, the next attempt may run. */
 export class NotDone extends Error {}
 
+/** The key of a request that no middleware has seen, for a claim. Throws the OnceError key_malformed. */
+export function keyOf(req: any, options?: {strict?: boolean; lengthMax?: number}): string;
 /** The key in the value of an Idempotency-Key header, or what is wrong with it. */
 export function keyOfHeader(value: string, options?: {strict?: boolean; lengthMax?: number}): {key: string; fault?: undefined} | {key?: undefined; fault: string};
 /** For express.json({verify: rawBody}), where a parser comes before the middleware. */

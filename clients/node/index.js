@@ -2,16 +2,23 @@
 // pgonce for Node: the contract in the caller's own pool. See README.md; the types are in index.d.ts.
 'use strict';
 
+const {AsyncLocalStorage} = require('async_hooks');
+
 const {claim} = require('./lib/claim');
 const contract = require('./lib/contract');
 const errors = require('./lib/errors');
 const {batch} = require('./lib/batch');
-const {express, fastify, http} = require('./lib/middleware');
+const {answerOf, keyOf} = require('./lib/guard');
+const {express, fastify, http, send} = require('./lib/middleware');
 const {keyOfHeader} = require('./lib/key');
 const {traceparent, traced} = require('./lib/trace');
-const {Attempt, conclude, lent, repeat, transact} = require('./lib/transaction');
+const {Attempt, conclude, intentOf, lent, repeat, transact} = require('./lib/transaction');
 
 const {Failed, NotDone} = errors;
+const {nameOf} = contract;
+
+// The intent for which a function of once.effect is at work.
+const working = new AsyncLocalStorage();
 
 /** A statement in the caller's own transaction. */
 async function within(tx, statement) {
@@ -26,20 +33,25 @@ async function within(tx, statement) {
 }
 
 class Once {
-  #pool; #tenant;
+  #pool; #tenant; #logger;
 
-  /** pool: of pg. tenant: of calls that name none. */
-  constructor(pool, {tenant = ''} = {}) {
+  /** pool: of pg. tenant: of calls that name none. logger: its error(line) is told why a request got a 5xx of this client's. */
+  constructor(pool, {tenant = '', logger = console} = {}) {
     if (typeof pool?.connect !== 'function' || typeof pool.query !== 'function' || !('totalCount' in pool)) throw new TypeError('pgonce: new Once(pool) needs a Pool of pg');
+    if (typeof logger?.error !== 'function') throw new TypeError('pgonce: a logger has a method error(line)');
     // An idle connection that the server ends is no error here: the pool makes another one. Where nobody listens, the process would end.
     if (pool.listenerCount?.('error') === 0) pool.on('error', () => {});
     this.#pool = pool;
-    this.#tenant = tenant;
+    this.#tenant = nameOf(tenant, 'tenant');
+    this.#logger = logger;
   }
 
   #intent(scope, key, request, options) {
     if (request === undefined) throw new TypeError('pgonce: a request is needed: what tells a retry from another operation with the same key');
-    return {scope, key, request, tenant: options.tenant ?? this.#tenant, traceparent: options.traceparent ?? traceparent()};
+    return {
+      scope: nameOf(scope, 'scope'), key: nameOf(key, 'key'), request, tenant: nameOf(options.tenant ?? this.#tenant, 'tenant'),
+      traceparent: options.traceparent ?? traceparent(),
+    };
   }
 
   run(scope, key, request, effect, options = {}) {
@@ -60,18 +72,21 @@ class Once {
     let answer;
     let failed;
     try {
-      answer = contract.checkAnswer(await effect(attempt.tx, this.within(attempt)));
+      try {
+        answer = await effect(attempt.tx, this.within(attempt));
+      } catch (error) {
+        if (!(error instanceof Failed)) throw error;
+        failed = error;
+        ({answer} = error);
+      }
+      answer = contract.checkAnswer(answer);
     } catch (error) {
-      if (!(error instanceof Failed)) throw await attempt.threw(error);
-      failed = error;
-      answer = contract.checkAnswer(error.answer);
+      throw await attempt.threw(error);
     }
     await (failed ? attempt.fail(failed, answer) : attempt.finish(answer));
     const fresh = stored(answer, failed);
     if (!failed) return {verdict: 'proceed', fresh: {...fresh, replayed: false}};
-    const error = errors.ofSqlstate('P4030');
-    Object.assign(error, {answer: fresh, status: fresh.status ?? error.status, cause: failed});
-    return {verdict: 'final_failure', failed: error};
+    return {verdict: 'final_failure', failed: errors.final(fresh, {replayed: false, cause: failed})};
   }
 
   /** What an effect gets besides its transaction. */
@@ -79,7 +94,7 @@ class Once {
     const {scope, key, tenant} = intent;
     return {
       scope, key, tenant, traceparent: intent.traceparent,
-      emit: (topic, payload, options = {}) => this.emit(tx, topic, payload, {scope, key, tenant, ...options}),
+      emit: (topic, payload, options) => this.emit(tx, topic, payload, options),
       lock: (resource, options) => this.lock(tx, resource, options),
     };
   }
@@ -93,45 +108,71 @@ class Once {
   }
 
   /** fn as a function that runs at most once for each key: for a tool call of an agent, a payment. Its result is stored as JSON, and replayed. */
-  effect({scope, key, request = (...args) => args, ...options}, fn) {
+  effect({scope, key, tenant, request = (...args) => args, ...options}, fn) {
     return async (...args) => {
       const of = (value) => (typeof value === 'function' ? value(...args) : value);
+      const intent = this.#intent(of(scope), of(key), of(request), {...options, tenant: of(tenant)});
       // Of an attempt that fell silent nobody knows whether it did it: in doubt, not a takeover.
-      const held = await this.claim(of(scope), of(key), of(request), {takeover: false, ...options});
+      const held = await this.claim(intent.scope, intent.key, intent.request, {takeover: false, ...options, tenant: intent.tenant});
       if (held.replayed) return held.body === null ? undefined : JSON.parse(held.body);
-      let result;
+      let text;
       try {
-        result = await fn(...args, {signal: held.signal, fence: held.fence, traceparent: held.traceparent});
+        const {scope: ofScope, key: ofKey, tenant: ofTenant} = intent;
+        const within = {signal: held.signal, fence: held.fence, traceparent: held.traceparent, scope: ofScope, key: ofKey, tenant: ofTenant};
+        text = JSON.stringify(await working.run(intent, () => fn(...args, within)));
       } catch (error) {
-        const retryable = error instanceof NotDone ? true : error instanceof Failed ? false : null;
-        await held.fail(retryable, {code: error instanceof Failed ? error.code : undefined, answer: error instanceof Failed ? error.answer : undefined,
-          message: error instanceof Failed ? error.message : undefined});
-        throw error;
+        throw await this.#ended(held, error);
       }
-      const text = JSON.stringify(result);
       await held.complete(text === undefined ? {} : {body: text, headers: {'Content-Type': 'application/json'}});
       return text === undefined ? undefined : JSON.parse(text);
     };
   }
 
-  /** In the transaction of tx. Resolves to the event's id. */
-  emit(tx, topic, payload, options = {}) {
-    return within(tx, contract.emit(topic, payload, {tenant: this.#tenant, traceparent: traceparent(), ...options}));
+  /** The work of a claim threw: stored as it says, with why. What is to be thrown. */
+  async #ended(held, error) {
+    if (error instanceof Failed) {
+      const {code, message} = error;
+      const answer = contract.checkAnswer(error.answer);
+      await held.fail(false, {code, message, answer});
+      return errors.final(stored(answer, error), {replayed: false, cause: error});
+    }
+    try {
+      await held.fail(error instanceof NotDone ? true : null, errors.reasonOf(error));
+    } catch (unreported) {
+      // Then it is in doubt when its lease has passed.
+      this.#logger.error(`pgonce: how an attempt ended could not be stored: ${errors.lineOf(unreported)}`);
+    }
+    return error;
+  }
+
+  /** In the transaction of tx, of the intent in whose attempt this is, unless scope and key say otherwise. Resolves to the event's id. */
+  async emit(tx, topic, payload, options = {}) {
+    const caused = intentOf(tx) ?? working.getStore();
+    const or = (name) => (options[name] === undefined ? caused?.[name] : options[name]);
+    const by = {scope: or('scope'), key: or('key'), tenant: or('tenant') ?? this.#tenant, traceparent: options.traceparent ?? traceparent()};
+    return within(tx, contract.emit(topic, payload, {...options, ...by}));
   }
 
   /** In the consumer's own transaction: 'process' or 'duplicate'. */
-  receive(tx, consumer, message, payload, options = {}) {
-    return within(tx, contract.receive(consumer, message, payload, {tenant: this.#tenant, traceparent: traceparent(), ...options}));
+  async receive(tx, consumer, message, payload, options = {}) {
+    const {scope, key, request, ...more} = this.#message(consumer, message, payload, options);
+    return within(tx, contract.receive(scope, key, request, more));
+  }
+
+  /** A message is an intent whose scope is the consumer. */
+  #message(consumer, message, payload, options) {
+    return this.#intent(nameOf(consumer, 'consumer'), nameOf(message, 'message'), payload, options);
   }
 
   /** receive, the effect and COMMIT: acknowledge the message when it resolves. */
   consume(consumer, message, payload, effect, options = {}) {
     return traced('consume', consumer, async (verdict) => {
-      const statement = contract.receive(consumer, message, payload, {tenant: this.#tenant, traceparent: traceparent(), ...options});
+      const intent = this.#message(consumer, message, payload, options);
+      const statement = contract.receive(intent.scope, intent.key, intent.request, intent);
       const said = await transact(this.#pool, async (session, settled) => {
         const [, {rows}] = await session.send([contract.begin(options.isolation), statement]);
         settled();
-        if (rows[0][0] === 'process') await effect(lent(session));
+        if (rows[0][0] === 'process') await effect(lent(session, intent));
         return {verdict: rows[0][0]};
       }, options);
       verdict(said.verdict);
@@ -145,15 +186,29 @@ class Once {
   }
 
   express(options) {
-    return express(this, this.#pool, options);
+    return express(this, this.#pool, options, this.#logger);
   }
 
   fastify(options) {
-    return fastify(this, this.#pool, options);
+    return fastify(this, this.#pool, options, this.#logger);
   }
 
   http(options, handler) {
-    return http(this, this.#pool, options, handler);
+    return http(this, this.#pool, options, handler, this.#logger);
+  }
+
+  /** What run, claim and effect throw, as the gateway would answer it: {status, headers, body}. undefined: it is the application's own to answer. */
+  answerOf(error, {problemBase} = {}) {
+    return answerOf(error, {problemBase, logger: this.#logger});
+  }
+
+  /** The same for Express, behind the routes: app.use(once.problems()). */
+  problems(options) {
+    return (error, _req, res, next) => {
+      const answer = res.headersSent ? undefined : this.answerOf(error, options);
+      if (answer) send(res, answer);
+      else next(error);
+    };
   }
 }
 
@@ -162,7 +217,7 @@ function stored(answer, failed) {
   const [text, bytes] = contract.bodyOf(answer.body);
   return {
     status: answer.status ?? null, headers: answer.headers ?? null, body: bytes ? Buffer.from(bytes) : text === null ? null : Buffer.from(text),
-    resultType: answer.resultType ?? null, resultId: answer.resultId ?? null, errorCode: failed?.code ?? null, errorMessage: failed?.message ?? null,
+    resultType: nameOf(answer.resultType, 'resultType'), resultId: nameOf(answer.resultId, 'resultId'), errorCode: failed?.code ?? null, errorMessage: failed?.message ?? null,
   };
 }
 
@@ -172,4 +227,4 @@ const rawBody = (req, _res, body) => {
   req.rawBody = body;
 };
 
-module.exports = {Once, OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone, keyOfHeader, rawBody};
+module.exports = {Once, OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone, keyOf, keyOfHeader, rawBody};

@@ -85,8 +85,14 @@ class Batch extends Query {
   }
 }
 
+const isValue = (value) => value === null || value === undefined || typeof value === 'string' || Buffer.isBuffer(value);
+
 /** [{tag, rows}] of each; rows of texts or nulls. */
 function batch(client, statements, prepare = false) {
+  // pg would throw it where nobody catches, in the middle of what it sends.
+  if (!statements.every(([, values = NONE]) => values.every(isValue))) {
+    return Promise.reject(Object.assign(new TypeError('pgonce: a parameter is neither a string nor bytes'), {unsent: true}));
+  }
   const query = new Batch(statements, prepare);
   client.query(query);
   return query.done;

@@ -9,7 +9,7 @@ const contract = require('./contract');
 const errors = require('./errors');
 const {Session, marked, repeat} = require('./transaction');
 
-const VERDICTS = {processing_active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
+const VERDICTS = {active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
 
 /** One statement in a transaction of its own. */
 async function ask(pool, statement) {
@@ -86,12 +86,12 @@ class Claim {
   }
 
   /** true: stored now; false: this very answer was stored already. */
-  complete(answer) {
+  async complete(answer) {
     return this.#report(contract.complete(this.#intent, this.fence, contract.checkAnswer(answer)));
   }
 
   /** retryable true: certainly no effect; false: failed for good; null: the outcome is unknown. */
-  fail(retryable, failure = {}) {
+  async fail(retryable, failure = {}) {
     if (retryable !== true && retryable !== false && retryable !== null) throw new TypeError('pgonce: retryable is true, false or null (unknown)');
     return this.#report(contract.fail(this.#intent, this.fence, retryable, {...failure, answer: contract.checkAnswer(failure.answer)}));
   }
@@ -134,12 +134,9 @@ async function claim(pool, intent, options = {}) {
     }
   }, {waitMs, signal, deadlineMs});
   if (said.verdict === 'replay_success') return {...said.answer, replayed: true};
-  const sqlstate = said.verdict === 'active' ? 'P4029' : VERDICTS[said.verdict];
-  if (sqlstate) {
-    const error = errors.ofSqlstate(sqlstate);
-    if (said.verdict === 'final_failure') Object.assign(error, {answer: said.answer, status: said.answer.status ?? error.status});
-    throw error;
-  }
+  if (said.verdict === 'final_failure') throw errors.final(said.answer, {replayed: true});
+  if (said.verdict === 'in_doubt') throw Object.assign(errors.ofSqlstate('P4031'), {answer: said.answer});
+  if (VERDICTS[said.verdict]) throw errors.ofSqlstate(VERDICTS[said.verdict]);
   return new Claim(pool, intent, said, options.leaseMs, asked);
 }
 

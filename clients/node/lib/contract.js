@@ -9,6 +9,13 @@ const OUTCOME = "response_status, encode(response_body, 'hex'), response_headers
 const jsonOf = (value) => (value === undefined || value === null ? null : JSON.stringify(value));
 const text = (value) => (value === undefined || value === null ? null : String(value));
 
+/** A name as text. Ids are often numbers: an integer is written out; of another number, or one above 2^53, it is not certain which id was meant. */
+function nameOf(value, parameter) {
+  if (value === undefined || value === null || typeof value === 'string') return value ?? null;
+  if (typeof value === 'bigint' || Number.isSafeInteger(value)) return String(value);
+  throw new TypeError(`pgonce: ${parameter} is a string or an integer, and this is neither`);
+}
+
 /** Numbers the parameters of one statement. */
 class Parameters {
   constructor() {
@@ -43,6 +50,8 @@ function checkAnswer(answer) {
   if (answer === undefined || answer === null) return {};
   const strange = typeof answer === 'object' && !Array.isArray(answer) && !bytes(answer) ? Object.keys(answer).find((name) => !ANSWER.includes(name)) : typeof answer;
   if (strange !== undefined) throw new TypeError(`pgonce: an answer is {${ANSWER.join(', ')}}: put the value in body`);
+  nameOf(answer.resultType, 'resultType');
+  nameOf(answer.resultId, 'resultId');
   return answer;
 }
 
@@ -61,7 +70,7 @@ function outcome(parameters, answer) {
 }
 
 function result(parameters, answer) {
-  return `result_type => ${parameters.add(text(answer.resultType), 'text')}, result_id => ${parameters.add(text(answer.resultId), 'text')}`;
+  return `result_type => ${parameters.add(nameOf(answer.resultType, 'resultType'), 'text')}, result_id => ${parameters.add(nameOf(answer.resultId, 'resultId'), 'text')}`;
 }
 
 /** The columns of OUTCOME, as an answer. */
@@ -126,7 +135,8 @@ const FINISHES = [FINISH(AS_TEXT, ''), FINISH(AS_BYTES, ''), FINISH(AS_TEXT, FAI
 /** print: the fingerprint that it was started with. failed: {code, message} of an effect that failed for good. */
 function finish({scope, key, tenant, print, traceparent}, answer, failed) {
   const [asText, asBytes] = bodyOf(answer.body);
-  const values = [scope, key, print, text(answer.status), asBytes ?? asText, jsonOf(answer.headers), text(answer.resultType), text(answer.resultId), tenant, text(traceparent)];
+  const values = [scope, key, print, text(answer.status), asBytes ?? asText, jsonOf(answer.headers), nameOf(answer.resultType, 'resultType'),
+    nameOf(answer.resultId, 'resultId'), tenant, text(traceparent)];
   if (failed) values.push(text(failed.code), text(failed.message));
   return [FINISHES[(asBytes ? 1 : 0) + (failed ? 2 : 0)], values];
 }
@@ -179,22 +189,22 @@ const renew = ({scope, key, tenant}, fence, leaseMs) =>
 
 const release = ({scope, key, tenant}, fence) => ['SELECT once.release($1::text, $2::text, $3::integer, $4::text)', [scope, key, text(fence), tenant]];
 
-function receive(consumer, message, payload, {tenant = '', traceparent} = {}) {
+function receive(consumer, message, payload, {tenant, traceparent}) {
   const p = new Parameters();
   const print = fingerprint(p, payload, tenant);
   return [`SELECT once.receive(${p.add(consumer, 'text')}, ${p.add(message, 'text')}, ${print}, ${p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
 }
 
-function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key, headers, tenant = '', traceparent} = {}) {
+function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key, headers, tenant, traceparent}) {
   return ['SELECT once.emit($1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::jsonb, $9::text, $10::text)',
-    [topic, JSON.stringify(payload) ?? null, text(aggregateType), text(aggregateId), text(eventType), text(scope), text(key),
-      headers === undefined ? null : JSON.stringify(headers), tenant, text(traceparent)]];
+    [nameOf(topic, 'topic'), JSON.stringify(payload) ?? null, nameOf(aggregateType, 'aggregateType'), nameOf(aggregateId, 'aggregateId'), nameOf(eventType, 'eventType'),
+      nameOf(scope, 'scope'), nameOf(key, 'key'), headers === undefined ? null : JSON.stringify(headers), nameOf(tenant, 'tenant'), text(traceparent)]];
 }
 
-const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [resource, String(waitMs)]];
+const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [nameOf(resource, 'resource'), String(waitMs)]];
 
 module.exports = {
-  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer,
+  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, nameOf,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
   SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],
 };

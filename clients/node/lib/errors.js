@@ -18,7 +18,7 @@ class Mismatch extends OnceError {}
 class Active extends OnceError {}
 class InDoubt extends OnceError {}
 class Expired extends OnceError {}
-/** The intent failed for good; `answer` is what is stored. */
+/** The intent failed for good; `answer` is what is stored. replayed: an earlier attempt did. */
 class FinalFailure extends OnceError {}
 /** COMMIT was sent, and the database cannot be asked what became of it. Ask again with the same key. */
 class OutcomeUnknown extends OnceError {}
@@ -87,6 +87,31 @@ function ofSqlstate(sqlstate, message = MESSAGES[sqlstate]) {
   return new Class(code, message, {sqlstate, status, retryable});
 }
 
+/** answer: what is stored. */
+function final(answer, {replayed, cause}) {
+  const error = ofSqlstate('P4030');
+  if (cause) error.cause = cause;
+  return Object.assign(error, {answer, replayed, status: answer.status ?? error.status});
+}
+
+const REASON_MAX = 1000; // characters
+
+/** Why an attempt ended, as it is stored and logged: {code, message}. An error's text is its own and its cause's. */
+function reasonOf(error) {
+  const {code, name, message, cause} = error instanceof Error ? error : {message: String(error)};
+  const texts = [message, cause?.message ?? cause?.code].filter((text) => typeof text === 'string' && text !== '');
+  return {
+    code: String(code ?? cause?.code ?? name ?? 'error').slice(0, 100).replaceAll('\0', '?'),
+    message: texts.join(': ').slice(0, REASON_MAX).replaceAll('\0', '?') || null,
+  };
+}
+
+/** The same in one line of a log. */
+function lineOf(error) {
+  const {code, message} = reasonOf(error);
+  return `code=${code} error=${JSON.stringify(message)}`;
+}
+
 /** Of a driver's error; what is none of the contract's stays as it is. */
 function ofDriver(error) {
   if (error instanceof OnceError) return error;
@@ -106,5 +131,5 @@ const swallowed = () =>
 
 module.exports = {
   OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone,
-  ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, endsTheSession,
+  final, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, endsTheSession,
 };

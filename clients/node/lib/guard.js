@@ -5,6 +5,7 @@
 const errors = require('./errors');
 const headers = require('./headers');
 const {keyOfHeader} = require('./key');
+const {nameOf} = require('./contract');
 const {problem} = require('./problem');
 const {traced} = require('./trace');
 const {Attempt, repeat} = require('./transaction');
@@ -17,12 +18,10 @@ const REFUSALS = new Set([307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429,
 const TRACEPARENT = /^00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;
 const PROBLEM_OF = {key_malformed: 'key-malformed', refused: 'refused', scope_required: 'refused'};
 const PROBLEM_OF_VERDICT = {active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
+// Of a claim whose work may have been done, and is not stored.
+const NOT_STORED = new Set(['outcome_unknown', 'lease_lost', 'completion_refused', 'failure_refused']);
 
-function warn(message) {
-  process.emitWarning(message, {type: 'PgonceWarning'});
-}
-
-function checked({
+function checked(logger, {
   scope, tenant, required = true, waitMs = 0, responseMax = 1 << 20, bodyMax = 16 << 20, methods = ['POST', 'PATCH'], headers: list, canonicalJson = false,
   strictKeys = false, keyLength = 255, isolation, problemBase, ...rest
 }) {
@@ -32,7 +31,14 @@ function checked({
   if (tenant !== false && typeof tenant !== 'function') {
     throw new TypeError('pgonce: tenant is a function of the request that says whose key it is, by what authentication has proved; false where there is but one caller');
   }
-  return {scope, tenant, required, waitMs, responseMax: Math.min(responseMax, HELD_MAX), bodyMax, methods: new Set(methods), listed: headers.checkList(list), canonicalJson, strictKeys, keyLength, isolation, problemBase};
+  return {scope, tenant, required, waitMs, responseMax: Math.min(responseMax, HELD_MAX), bodyMax, methods: new Set(methods), listed: headers.checkList(list), canonicalJson, strictKeys, keyLength, isolation, problemBase, logger};
+}
+
+/** A problem whose cause is in the log, under the name that the document gives the request. error: why. */
+function logged(options, slug, error) {
+  const answer = problem(slug, {base: options.problemBase});
+  options.logger.error(`pgonce: problem=${slug} request=${answer.request}${options.scope ? ` scope=${options.scope}` : ''} ${errors.lineOf(error)}`);
+  return answer;
 }
 
 function lines(rawHeaders, name) {
@@ -48,19 +54,32 @@ function wanted(options, req) {
   return options.methods.has(req.method) && (options.required || lines(req.rawHeaders, 'idempotency-key').length > 0);
 }
 
+/** {key}, or a problem's {slug, more}. */
+function keyIn(req, {strictKeys, keyLength}) {
+  const keys = lines(req.rawHeaders, 'idempotency-key');
+  if (keys.length === 0) return {slug: 'key-missing'};
+  if (keys.length > 1) return {slug: 'key-repeated'};
+  const {key, fault} = keyOfHeader(keys[0], {strict: strictKeys, lengthMax: keyLength});
+  return fault ? {slug: 'key-malformed', more: fault} : {key};
+}
+
+/** The key of a request that no middleware has seen, for a claim. */
+function keyOf(req, {strict = false, lengthMax = 255} = {}) {
+  const {key, slug, more} = keyIn(req.raw ?? req, {strictKeys: strict, keyLength: lengthMax});
+  if (!slug) return key;
+  const error = new errors.OnceError('key_malformed', more ?? 'one Idempotency-Key header is needed', {sqlstate: 'P4001', status: 400});
+  throw Object.assign(error, {problem: {slug, more}});
+}
+
 /** {intent}, or the answer that refuses the request. */
 function named(options, req, tenantOf, body) {
   const refuse = (slug, more) => ({refused: problem(slug, {more, base: options.problemBase})});
-  const keys = lines(req.rawHeaders, 'idempotency-key');
-  if (keys.length === 0) return refuse('key-missing');
-  if (keys.length > 1) return refuse('key-repeated');
-  const {key, fault} = keyOfHeader(keys[0], {strict: options.strictKeys, lengthMax: options.keyLength});
-  if (fault) return refuse('key-malformed', fault);
+  const {key, slug, more: fault} = keyIn(req, options);
+  if (slug) return refuse(slug, fault);
   let tenant = '';
   if (options.tenant) {
-    tenant = tenantOf;
-    if (tenant === undefined || tenant === null || tenant === '') return refuse('tenant-missing');
-    tenant = String(tenant);
+    tenant = nameOf(tenantOf, 'tenant');
+    if (tenant === null || tenant === '') return refuse('tenant-missing');
     if ([...tenant].length > 255 || /[\0-\x1f\x7f]/.test(tenant) || !(tenant.isWellFormed?.() ?? true)) {
       return refuse('tenant-missing', 'The tenant must be valid UTF-8 of at most 255 characters, without control characters.');
     }
@@ -104,14 +123,29 @@ function concluded(options, intent, said) {
 
 /** Nothing was done. */
 function unavailable(options, error) {
-  const slug = (error instanceof errors.OnceError && PROBLEM_OF[error.code]) || 'unavailable';
-  if (slug === 'unavailable' && !(error instanceof errors.OnceError && error.retryable)) warn(`pgonce: the database cannot be asked: ${error?.message}`);
+  const slug = error instanceof errors.OnceError ? PROBLEM_OF[error.code] : undefined;
+  if (!slug) return logged(options, 'unavailable', error);
   return problem(slug, {more: slug === 'key-malformed' ? error.message : undefined, base: options.problemBase});
 }
 
+/** What a call or a claim throws, as an answer; undefined where that is for the application to say: its own errors, and mistakes in its use of this client. */
+function answerOf(error, options) {
+  if (error instanceof errors.NotDone) return logged(options, 'unreached', error);
+  if (!(error instanceof errors.OnceError)) return undefined;
+  if (error.problem) return problem(error.problem.slug, {more: error.problem.more, base: options.problemBase});
+  if (error instanceof errors.FinalFailure && error.answer) {
+    const answer = replay(options, {verdict: 'final_failure', answer: error.answer});
+    return {...answer, headers: answer.headers.filter(([name]) => error.replayed || name !== 'Idempotency-Replayed')};
+  }
+  const slug = PROBLEM_OF_VERDICT[error.code];
+  if (slug) return problem(slug, {base: options.problemBase});
+  if (NOT_STORED.has(error.code)) return logged(options, 'not-stored', error);
+  return error.status === 500 ? undefined : unavailable(options, error);
+}
+
 /** An answer that is the application's fault, as text for whoever develops it. Nothing was done. */
-function broken(message) {
-  warn(`pgonce: ${message}`);
+function broken({logger}, message) {
+  logger.error(`pgonce: ${message}`);
   const document = {type: 'about:blank', title: 'Internal Server Error', status: 500, detail: message};
   return {status: 500, headers: [['Content-Type', 'application/problem+json'], ['Cache-Control', 'no-store']], body: Buffer.from(JSON.stringify(document))};
 }
@@ -173,16 +207,16 @@ class Guard {
   async unstored(error) {
     const {options, attempt: {intent}} = this;
     const known = errors.ofDriver(error);
-    if (known.code === 'swallowed' || known.code === 'not_started') return broken(known.message);
+    if (known.code === 'swallowed' || known.code === 'not_started') return broken(options, known.message);
     if (!Attempt.isUnanswered(error)) return unavailable(options, errors.isSerialization(error) || Attempt.isLost(error) ? errors.ofConnection(error) : known);
     try {
       // COMMIT was sent: only start can tell what became of it, once the lost connection's backend is gone.
       const said = await repeat(() => Attempt.begin(this.pool, intent), {waitMs: ASK_MS, deadlineMs: ASK_MS});
-      if (!said.attempt) return said.verdict === 'active' ? problem('not-stored', {base: options.problemBase}) : concluded(options, intent, said);
+      if (!said.attempt) return said.verdict === 'active' ? logged(options, 'not-stored', error) : concluded(options, intent, said);
       await said.attempt.abandon();
       return unavailable(options, errors.ofConnection(error));
-    } catch {
-      return problem('not-stored', {base: options.problemBase});
+    } catch (unanswered) {
+      return logged(options, 'not-stored', unanswered);
     }
   }
 
@@ -190,8 +224,8 @@ class Guard {
   async refuse(message) {
     this.ended = true;
     await this.attempt.abandon();
-    return broken(message);
+    return broken(this.options, message);
   }
 }
 
-module.exports = {HELD_MAX, checked, open, wanted};
+module.exports = {HELD_MAX, answerOf, checked, keyOf, open, wanted};

@@ -4,6 +4,7 @@
 
 const {Readable} = require('stream');
 
+const errors = require('./errors');
 const {HELD_MAX, checked, open, wanted} = require('./guard');
 
 const EVENTS = /^\s*text\/event-stream/i;
@@ -153,8 +154,8 @@ async function enter(once, pool, options, req, res) {
   return true;
 }
 
-function express(once, pool, given) {
-  const options = checked(given);
+function express(once, pool, given, logger) {
+  const options = checked(logger, given);
   return (req, res, next) => {
     enter(once, pool, options, req, res)
       .then((goesOn) => {
@@ -166,13 +167,13 @@ function express(once, pool, given) {
   };
 }
 
-function http(once, pool, given, handler) {
-  const options = checked(given);
+function http(once, pool, given, handler, logger) {
+  const options = checked(logger, given);
   return async (req, res) => {
     try {
       if (await enter(once, pool, options, req, res)) await handler(req, res);
     } catch (error) {
-      process.emitWarning(`pgonce: the handler threw: ${error?.message}`, {type: 'PgonceWarning'});
+      logger.error(`pgonce: the handler threw: ${errors.lineOf(error)}`);
       res.statusCode = error?.statusCode ?? 500;
       res.end();
     }
@@ -180,8 +181,8 @@ function http(once, pool, given, handler) {
 }
 
 /** Hooks to be spread into a route's options. */
-function fastify(once, pool, given) {
-  const options = checked(given);
+function fastify(once, pool, given, logger) {
+  const options = checked(logger, given);
   const guards = new WeakMap();
   const preParsing = async (request, _reply, payload) => {
     const req = request.raw;
@@ -233,4 +234,4 @@ async function whole(payload) {
   return read(payload instanceof Readable ? payload : Readable.fromWeb(payload), HELD_MAX);
 }
 
-module.exports = {express, fastify, http};
+module.exports = {express, fastify, http, send};

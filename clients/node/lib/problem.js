@@ -2,6 +2,8 @@
 // The gateway's problem documents (lib/http/problem.c, docs/problems.md), as far as a client gives them. A test compares them.
 'use strict';
 
+const {randomBytes} = require('crypto');
+
 // slug: [status, title, detail, seconds of Retry-After where it is worth a retry]
 const PROBLEMS = {
   'key-missing': [400, 'Idempotency-Key is missing', 'This operation needs an Idempotency-Key header. Nothing was done.'],
@@ -17,17 +19,21 @@ const PROBLEMS = {
   'body-too-large': [413, 'The request body is too large', 'A body of this size cannot be protected here. Nothing was done.'],
   'refused': [403, 'The tenant or the scope is refused', 'The gateway may not keep keys for this caller. Nothing was done.'],
   'unavailable': [503, 'Idempotency keys cannot be checked right now', 'Nothing was done. Send the same request with the same key again later.', 5],
+  'unreached': [502, 'The service could not be reached', 'Nothing was done. Send the same request with the same key again later.', 5],
   'not-stored': [503, 'The answer could not be stored', 'The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.', 5],
 };
 
-/** An answer: {status, headers, body}. more: what this occurrence adds to the detail. */
+/** An answer: {status, headers, body}, and request: its name in a log. more: what this occurrence adds to the detail. */
 function problem(slug, {more, base = 'urn:pgonce:problem:', traceparent} = {}) {
   const [status, title, detail, retryAfter] = PROBLEMS[slug];
-  const document = {type: base + slug, title, status, detail: more ? `${detail} ${more}` : detail, retryable: retryAfter !== undefined};
+  const request = randomBytes(16).toString('hex');
+  const document = {
+    type: base + slug, title, status, detail: more ? `${detail} ${more}` : detail, instance: `urn:pgonce:request:${request}`, retryable: retryAfter !== undefined,
+  };
   const headers = [['Content-Type', 'application/problem+json'], ['Cache-Control', 'no-store']];
   if (traceparent) headers.push(['Idempotency-Traceparent', traceparent]);
   if (retryAfter !== undefined) headers.push(['Retry-After', String(retryAfter)]);
-  return {status, headers, body: Buffer.from(JSON.stringify(document))};
+  return {status, headers, body: Buffer.from(JSON.stringify(document)), request};
 }
 
 module.exports = {PROBLEMS, problem};

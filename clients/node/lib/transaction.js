@@ -12,7 +12,7 @@ const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
 const KEPT_ALWAYS = 8192; // bytes of an answer that every scope keeps: below it, P4060 cannot come
-const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041', final_failure: 'P4030'};
+const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041'};
 
 // Their connections change beneath them, as behind a pooler in transaction mode: what one has prepared, the next one does not have.
 const shifting = new WeakSet();
@@ -57,7 +57,7 @@ class Session {
         shifting.add(this.pool);
         error.again = true;
       }
-      if (!errors.isAnswer(error)) this.lost = true;
+      if (!errors.isAnswer(error) && !error.unsent) this.lost = true;
       throw error;
     }
   }
@@ -75,8 +75,14 @@ class Session {
   }
 }
 
+// Whose transaction it is: what an event in it is caused by.
+const intents = new WeakMap();
+
+/** The intent in whose attempt this transaction is; undefined where it is the caller's own. */
+const intentOf = (tx) => intents.get(tx);
+
 /** The connection as an effect gets it. After the transaction it is the pool's, and a query would run on its own, or within somebody else's transaction. */
-function lent(session) {
+function lent(session, intent) {
   const refuse = (args) => {
     const error = new errors.OnceError('not_in_transaction', 'the transaction is over: await what belongs to the effect before its answer');
     const callback = args.find((each) => typeof each === 'function');
@@ -85,7 +91,9 @@ function lent(session) {
     return Promise.reject(error);
   };
   const query = (...args) => (session.over ? refuse(args) : session.client.query(...args));
-  return new Proxy(session.client, {get: (client, name) => (name === 'query' ? query : Reflect.get(client, name))});
+  const tx = new Proxy(session.client, {get: (client, name) => (name === 'query' ? query : Reflect.get(client, name))});
+  intents.set(tx, intent);
+  return tx;
 }
 
 /** An effect's transaction that has begun: start said proceed. */
@@ -93,7 +101,7 @@ class Attempt {
   constructor(session, intent) {
     this.session = session;
     this.intent = intent;
-    this.tx = lent(session);
+    this.tx = lent(session, intent);
     this.commitSent = false;
   }
 
@@ -167,8 +175,13 @@ class Attempt {
     return this.#store([contract.ROLLBACK_TO], answer, smaller, failed);
   }
 
-  #store(before, answer, smaller, failed) {
-    const finish = contract.finish(this.intent, answer, failed);
+  async #store(before, answer, smaller, failed) {
+    let finish;
+    try {
+      finish = contract.finish(this.intent, answer, failed);
+    } catch (error) {
+      throw await this.threw(error); // it is no JSON
+    }
     if (!smaller || answer === smaller || answer.body.length <= KEPT_ALWAYS) return this.commit([...before, finish]);
     return this.commit([...before, contract.SAVEPOINT_STORE, finish], [contract.ROLLBACK_TO_STORE, contract.finish(this.intent, smaller, failed)]);
   }
@@ -266,12 +279,8 @@ async function repeat(attempt, {deadlineMs = DEADLINE_MS, waitMs = 0, signal} = 
 /** What start has said, as what the caller is to get: the stored answer, or an error. */
 function conclude({verdict, answer}) {
   if (verdict === 'replay') return answer;
-  const error = errors.ofSqlstate(VERDICTS[verdict] ?? 'P4099', VERDICTS[verdict] ? undefined : 'once.try_start has given a verdict that is not known here');
-  if (verdict === 'final_failure') {
-    error.answer = answer;
-    error.status = answer.status ?? error.status;
-  }
-  throw error;
+  if (verdict === 'final_failure') throw errors.final(answer, {replayed: true});
+  throw errors.ofSqlstate(VERDICTS[verdict] ?? 'P4099', VERDICTS[verdict] ? undefined : 'once.try_start has given a verdict that is not known here');
 }
 
 /** A transaction around work(session), again after 40001 and 40P01. */
@@ -296,4 +305,4 @@ function transact(pool, work, options = {}) {
   }, options);
 }
 
-module.exports = {Attempt, Session, lent, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};
+module.exports = {Attempt, Session, intentOf, lent, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

@@ -287,6 +287,7 @@ function compareHttp(answer, expected) {
   if (expected.problem) {
     const row = PROBLEMS.problems[expected.problem];
     const {instance, ...document} = JSON.parse(answer.body);
+    assert.match(instance, /^urn:pgonce:request:[0-9a-f]{32}$/);
     const detail = row.detail + (expected.more ? ` ${expected.more}` : '');
     assert.deepEqual(document, {type: PROBLEMS.type_base + expected.problem, title: row.title, status: row.status, detail, retryable: row.retryable});
     assert.equal(answer.status, row.status);
@@ -300,7 +301,8 @@ test('the suite', async (t) => {
   const server = await startServer('--gateway');
   const pool = poolOf(server);
   const away = poolOf(server, {host: '/nowhere', port: 1});
-  const once = new Once(pool);
+  const quiet = {logger: {error: () => {}}};
+  const once = new Once(pool, quiet);
   t.after(async () => {
     await Promise.all([pool.end(), away.end()]);
     await server.program.close();
@@ -322,7 +324,7 @@ test('the suite', async (t) => {
   async function play(one, framework, name) {
     for (const sql of one.arrange ?? []) await pool.query(sql);
     const service = new Service(one);
-    const running = await FRAMEWORKS[framework](one.location?.database === 'away' ? new Once(away) : once, one, service);
+    const running = await FRAMEWORKS[framework](one.location?.database === 'away' ? new Once(away, quiet) : once, one, service);
     const background = {};
     try {
       for (const step of one.steps) {

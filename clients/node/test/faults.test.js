@@ -12,7 +12,7 @@ const {randomUUID} = require('node:crypto');
 
 const {Pool} = require('pg');
 
-const {Active, Failed, InDoubt, LeaseLost, NotDone, Once, OnceError, OutcomeUnknown, keyOfHeader} = require('..');
+const {Active, Failed, FinalFailure, InDoubt, LeaseLost, NotDone, Once, OnceError, OutcomeUnknown, keyOf, keyOfHeader} = require('..');
 const {poolOf, startForwarder, startServer} = require('./support');
 
 let server;
@@ -193,10 +193,108 @@ test('emit, receive and lock refuse a pool, and a connection outside of a transa
   }
 });
 
-test("an event bears its intent's name", async () => {
-  await run(once, (tx, within) => within.emit('order.placed', {order: 7}));
-  const {rows} = await pool.query('SELECT scope, payload FROM once.outbox WHERE key = $1', [key]);
-  assert.deepEqual(rows, [{scope: 'orders', payload: {order: 7}}]);
+const eventOf = async (topic) => (await pool.query('SELECT tenant, scope, key FROM once.outbox WHERE topic = $1', [topic])).rows;
+
+test('an event is of the intent in whose attempt it is emitted, by each way to emit one', async () => {
+  const by = {tenant: 'acme', scope: 'orders', key};
+  await once.run('orders', key, {}, async (tx, within) => {
+    await once.emit(tx, `${key} run`, {order: 7});
+    await within.emit(`${key} within`, {order: 7});
+    await once.emit(tx, `${key} of another`, {}, {scope: 'carts', key: 8, tenant: 'other'});
+    await once.emit(tx, `${key} of none`, {}, {scope: null, key: null});
+  }, {tenant: 'acme'});
+  await once.consume('orders', key, {}, (tx) => once.emit(tx, `${key} consume`, {}), {tenant: 'beta'});
+  const charge = once.effect({scope: 'orders', key, tenant: 'gamma'}, async () => {
+    const client = await pool.connect();
+    await client.query('BEGIN');
+    await once.emit(client, `${key} effect`, {});
+    await once.run('orders', `${key} inner`, {}, async (tx) => void (await once.emit(tx, `${key} nested`, {})));
+    await client.query('COMMIT');
+    client.release();
+  });
+  await charge();
+  assert.deepEqual(await eventOf(`${key} run`), [by]);
+  assert.deepEqual(await eventOf(`${key} within`), [by]);
+  assert.deepEqual(await eventOf(`${key} of another`), [{tenant: 'other', scope: 'carts', key: '8'}]);
+  assert.deepEqual(await eventOf(`${key} of none`), [{tenant: 'acme', scope: null, key: null}]);
+  assert.deepEqual(await eventOf(`${key} consume`), [{...by, tenant: 'beta'}]);
+  assert.deepEqual(await eventOf(`${key} effect`), [{...by, tenant: 'gamma'}]);
+  assert.deepEqual(await eventOf(`${key} nested`), [{tenant: '', scope: 'orders', key: `${key} inner`}]);
+});
+
+test('an event of a protected request is of its intent, and one of an unprotected transaction of none', async () => {
+  const app = nodeHttp.createServer(once.http({scope: 'orders', tenant: () => 42}, async (req, res) => {
+    await once.emit(req.pgonce.tx, `${key} http`, {});
+    res.end('done');
+  }));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  assert.equal((await fetch(`http://127.0.0.1:${app.address().port}/`, {method: 'POST', headers: {'Idempotency-Key': key}})).status, 200);
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+  const client = await pool.connect();
+  await client.query('BEGIN');
+  await once.emit(client, `${key} alone`, {});
+  await client.query('COMMIT');
+  client.release();
+  assert.deepEqual(await eventOf(`${key} http`), [{tenant: '42', scope: 'orders', key}]);
+  assert.deepEqual(await eventOf(`${key} alone`), [{tenant: '', scope: null, key: null}]);
+});
+
+test('ids that are numbers are written out, in every call', async () => {
+  const id = Math.trunc(Math.random() * 2 ** 40);
+  const done = await once.run('numbers', id, {}, async (tx) => {
+    await insert(tx);
+    await once.emit(tx, `${key} number`, {}, {aggregateType: 'order', aggregateId: BigInt(id)});
+    assert.equal(await once.lock(tx, id), true);
+    return {status: 201, resultType: 'order', resultId: id};
+  }, {tenant: 2n ** 60n});
+  assert.deepEqual([done.replayed, done.resultId], [false, String(id)]);
+  assert.equal((await once.run('numbers', String(id), {}, insert, {tenant: String(2n ** 60n)})).replayed, true);
+  assert.deepEqual(await eventOf(`${key} number`), [{tenant: String(2n ** 60n), scope: 'numbers', key: String(id)}]);
+  assert.deepEqual([await once.consume('numbers', id, {}, () => {}), await once.consume('numbers', String(id), {}, () => {})], ['process', 'duplicate']);
+  const claimed = await once.claim('claims', id, {}, {tenant: 7});
+  assert.equal(await claimed.complete({resultId: 7}), true);
+  assert.equal((await once.claim('claims', String(id), {}, {tenant: '7'})).resultId, '7');
+  const twice = once.effect({scope: 'effects', key: (order) => order, tenant: (order) => order}, (order, {tenant}) => [order, tenant]);
+  assert.deepEqual([await twice(id), await twice(id)], [[id, String(id)], [id, String(id)]]);
+  assert.equal(await effects(), 1);
+});
+
+test('what is no id is a TypeError that names the parameter, and the connection goes back', async () => {
+  const few = poolOf(server, {max: 1});
+  const one = new Once(few);
+  const none = () => assert.fail('it ran');
+  const within = (work) => one.run('numbers', `${key} within`, {}, async (tx) => void (await work(tx)));
+  for (const bad of [NaN, 1.5, 2 ** 53, Infinity, true, {}, Symbol('x')]) {
+    const calls = {
+      key: [() => one.run('numbers', bad, {}, none), () => one.claim('numbers', bad, {}), () => one.effect({scope: 'numbers', key: () => bad, request: {}}, none)(),
+        () => within((tx) => one.emit(tx, 'topic', {}, {key: bad}))],
+      tenant: [() => one.run('numbers', key, {}, none, {tenant: bad}), () => one.effect({scope: 'numbers', key, tenant: () => bad, request: {}}, none)(),
+        () => one.consume('numbers', key, {}, none, {tenant: bad}), () => within((tx) => one.emit(tx, 'topic', {}, {tenant: bad}))],
+      message: [() => one.consume('numbers', bad, {}, none), () => within((tx) => one.receive(tx, 'numbers', bad, {}))],
+      scope: [() => one.run(bad, key, {}, none)],
+      consumer: [() => one.consume(bad, key, {}, none)],
+      resource: [() => within((tx) => one.lock(tx, bad))],
+      resultId: [() => one.run('numbers', key, {}, () => ({resultId: bad}))],
+      aggregateId: [() => within((tx) => one.emit(tx, 'topic', {}, {aggregateId: bad}))],
+    };
+    for (const [parameter, tried] of Object.entries(calls)) {
+      for (const call of tried) {
+        await assert.rejects(call(), (error) => error instanceof TypeError && error.message.startsWith(`pgonce: ${parameter} is a string or an integer`), `${parameter} ${String(bad)}`);
+      }
+    }
+    assert.throws(() => new Once(few, {tenant: bad}), TypeError);
+  }
+  for (const answer of [{body: {n: 7n}}, {headers: {n: 7n}}]) {
+    await assert.rejects(one.run('numbers', key, {}, () => answer), TypeError);
+    await assert.rejects(one.run('numbers', key, {}, () => Promise.reject(new Failed('x', 'x', answer))), TypeError);
+  }
+  await assert.rejects(within((tx) => one.emit(tx, 'topic', 7n)), TypeError);
+  // A value that no check has seen is refused before anything is sent.
+  await assert.rejects(one.run('numbers', key, {http: {method: 7, target: '/'}}, none), TypeError);
+  assert.deepEqual([few.totalCount, few.idleCount], [1, 1]);
+  assert.equal((await one.run('numbers', `${key} after`, {}, () => {})).replayed, false);
+  await few.end();
 });
 
 test('an error tells no key: not its text, not what it was caused by', async () => {
@@ -250,15 +348,104 @@ test('once.effect: what failed for good stays failed; what is not known is in do
   const throwing = (name, error) => once.effect({scope: 'charges', key: `${key}/${name}`}, () => {
     throw error;
   });
-  const declined = throwing('declined', new Failed('declined', 'card declined', {status: 402}));
-  await assert.rejects(declined(), Failed);
-  await assert.rejects(declined(), (error) => error.code === 'final_failure' && error.status === 402);
-  const broken = throwing('broken', new Error('socket hang up'));
-  await assert.rejects(broken(), /hang up/);
-  await assert.rejects(broken(), InDoubt);
+  const told = async (name) => (await pool.query("SELECT state::text, error_code, error_message FROM once.peek('charges', $1)", [`${key}/${name}`])).rows[0];
+  const failed = new Failed('declined', 'card declined', {status: 402, body: {error: 'declined'}});
+  const declined = throwing('declined', failed);
+  for (const replayed of [false, true, true]) {
+    await assert.rejects(declined(), (error) => {
+      const {answer} = error;
+      assert.ok(error instanceof FinalFailure);
+      assert.deepEqual([error.code, error.status, error.replayed, error.cause], ['final_failure', 402, replayed, replayed ? undefined : failed]);
+      assert.deepEqual([answer.status, answer.body.toString(), answer.errorCode, answer.errorMessage], [402, '{"error":"declined"}', 'declined', 'card declined']);
+      return true;
+    });
+  }
+  assert.deepEqual(await told('declined'), {state: 'failed_final', error_code: 'declined', error_message: 'card declined'});
+  const broken = throwing('broken', Object.assign(new TypeError('fetch failed'), {cause: Object.assign(new Error('socket hang up'), {code: 'ECONNRESET'})}));
+  await assert.rejects(broken(), /fetch failed/);
+  await assert.rejects(broken(), (error) => error instanceof InDoubt && error.answer.errorCode === 'ECONNRESET' && error.answer.errorMessage === 'fetch failed: socket hang up');
+  assert.deepEqual(await told('broken'), {state: 'in_doubt', error_code: 'ECONNRESET', error_message: 'fetch failed: socket hang up'});
+  const long = throwing('long', new RangeError('a\0'.repeat(100000)));
+  await assert.rejects(long(), RangeError);
+  assert.deepEqual(await told('long'), {state: 'in_doubt', error_code: 'RangeError', error_message: 'a?'.repeat(500)});
+  const strange = throwing('strange', 'a string');
+  await assert.rejects(strange(), (error) => error === 'a string');
+  assert.equal((await told('strange')).error_message, 'a string');
+  const unstorable = once.effect({scope: 'charges', key: `${key}/unstorable`}, () => 7n);
+  await assert.rejects(unstorable(), TypeError);
+  await assert.rejects(unstorable(), InDoubt);
   const busy = throwing('busy', new NotDone('busy'));
   await assert.rejects(busy(), NotDone);
   await assert.rejects(busy(), NotDone);
+  assert.deepEqual(await told('busy'), {state: 'failed_retryable', error_code: 'NotDone', error_message: 'busy'});
+});
+
+test('a failure that cannot be stored does not hide why the work failed, and is logged', async () => {
+  const lines = [];
+  const logging = new Once(pool, {logger: {error: (line) => lines.push(line)}});
+  const stolen = logging.effect({scope: 'charges', key, request: {}}, async (_, {fence}) => {
+    await pool.query("SELECT once.complete('charges', $1, $2)", [key, fence]);
+    throw new Error('socket hang up');
+  });
+  await assert.rejects(stolen({}), /socket hang up/);
+  assert.equal(lines.length, 1);
+  assert.match(lines[0], /^pgonce: how an attempt ended could not be stored: code=failure_refused /);
+  assert.ok(!lines[0].includes(key));
+  assert.throws(() => new Once(pool, {logger: {}}), TypeError);
+});
+
+test('why a request got a 503 is logged, under the name that its document gives it', async () => {
+  const lines = [];
+  const away = poolOf(server, {host: '/nowhere', port: 1});
+  const logging = new Once(away, {logger: {error: (line) => lines.push(line)}});
+  const app = nodeHttp.createServer(logging.http({scope: 'orders', tenant: false}, () => assert.fail('it ran')));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  const answer = await fetch(`http://127.0.0.1:${app.address().port}/`, {method: 'POST', headers: {'Idempotency-Key': key}});
+  const document = await answer.json();
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+  await away.end();
+  assert.equal(answer.status, 503);
+  assert.match(document.instance, /^urn:pgonce:request:[0-9a-f]{32}$/);
+  assert.equal(lines.length, 1);
+  assert.match(lines[0], new RegExp(`^pgonce: problem=unavailable request=${document.instance.slice(-32)} scope=orders code=connection error=".*ENOENT`));
+  assert.ok(!lines[0].includes(key));
+});
+
+test('what a call throws has the answer that the gateway would give', async () => {
+  const lines = [];
+  const logging = new Once(pool, {logger: {error: (line) => lines.push(line)}});
+  const told = (error) => {
+    const answer = logging.answerOf(error);
+    return answer && [answer.status, answer.headers.find(([name]) => name === 'Retry-After')?.[1], JSON.parse(answer.body).type?.split(':').at(-1)];
+  };
+  const req = (...keys) => ({rawHeaders: keys.flatMap((each) => ['idempotency-KEY', each])});
+  const thrown = (work) => {
+    try {
+      return work();
+    } catch (error) {
+      return error;
+    }
+  };
+  assert.equal(keyOf({raw: req('"a"')}), 'a');
+  assert.deepEqual(told(thrown(() => keyOf(req()))), [400, undefined, 'key-missing']);
+  assert.deepEqual(told(thrown(() => keyOf(req('a', 'a')))), [400, undefined, 'key-repeated']);
+  assert.deepEqual(told(thrown(() => keyOf(req('a b')))), [400, undefined, 'key-malformed']);
+  assert.deepEqual(told(thrown(() => keyOf(req('a'), {strict: true}))), [400, undefined, 'key-malformed']);
+  const {ofSqlstate, ofConnection, unknown} = require('../lib/errors');
+  for (const [error, status, retry, slug] of [
+    [ofSqlstate('P4001'), 400, undefined, 'key-malformed'], [ofSqlstate('P4002'), 422, undefined, 'mismatch'], [ofSqlstate('P4003'), 403, undefined, 'refused'],
+    [ofSqlstate('P4029'), 409, '1', 'active'], [ofSqlstate('P4031'), 409, undefined, 'in-doubt'], [ofSqlstate('P4041'), 409, undefined, 'expired'],
+    [ofSqlstate('P4010'), 503, '5', 'not-stored'], [ofSqlstate('P4011'), 503, '5', 'not-stored'], [unknown(), 503, '5', 'not-stored'],
+    [new LeaseLost('lease_lost', 'x', {status: 503}), 503, '5', 'not-stored'], [ofConnection(), 503, '5', 'unavailable'], [ofSqlstate('P4098', 'x'), 503, '5', 'unavailable'],
+    [new NotDone('x'), 502, '5', 'unreached'],
+  ]) {
+    lines.length = 0;
+    assert.deepEqual(told(error), [status, retry, slug], slug);
+    assert.equal(lines.length, status >= 500 ? 1 : 0, slug);
+  }
+  for (const error of [new Error('x'), new TypeError('x'), 'x', ofSqlstate('P4012', 'x'), ofSqlstate('P4060', 'x')]) assert.equal(told(error), undefined);
+  assert.equal(JSON.parse(logging.answerOf(ofSqlstate('P4029'), {problemBase: 'https://shop.test/#'}).body).type, 'https://shop.test/#active');
 });
 
 test('a client that leaves does not stop its request: a retry gets the answer', async () => {
