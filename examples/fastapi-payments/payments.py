@@ -46,7 +46,7 @@ async def charge(key: str, account: str, amount: int):
         answer = await provider.post("/charges", json={"reference": key, "account": account, "amount": amount})
     except httpx.ConnectError as away:
         raise pgonce.NotDone("the provider is away: it was not asked") from away
-    if answer.status_code == 503:
+    if answer.status_code == 503 and "Retry-After" in answer.headers:  # a proxy's own 503 may come after it has passed the request on
         raise pgonce.NotDone("the provider takes no charges now")
     if answer.status_code == 402:
         raise pgonce.FinalFailure("declined", status=402, body=answer.json())

@@ -21,9 +21,11 @@ lock = threading.Lock()
 class Provider(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def say(self, status, answer):
+    def say(self, status, answer, *headers):
         body = json.dumps(answer).encode()
         self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -50,7 +52,7 @@ class Provider(http.server.BaseHTTPRequestHandler):
             if not refused and not declined:
                 charges.append(made)
         if refused:
-            self.say(503, {"error": "not now"})
+            self.say(503, {"error": "not now"}, ("Retry-After", "1"))
         elif declined:
             self.say(402, {"error": "declined"})
         elif lost:

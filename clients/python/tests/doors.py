@@ -48,6 +48,9 @@ class Door:
     def run(self, scope, key, request, effect, **options):
         return pgonce.run(self.pool, scope, key, request, effect, **options)
 
+    def consume(self, *arguments, **options):
+        return pgonce.consume(self.pool, *arguments, **options)
+
     def claim(self, *arguments, **options):
         return Held(pgonce.claim(self.pool, *arguments, **options))
 
@@ -87,6 +90,9 @@ class AsyncDoor(Door):
 
     def run(self, scope, key, request, effect, **options):
         return self.loop.wait(pgonce.aio.run(self.pool, scope, key, request, effect, **options))
+
+    def consume(self, *arguments, **options):
+        return self.loop.wait(pgonce.aio.consume(self.pool, *arguments, **options))
 
     def claim(self, *arguments, **options):
         return Held(pgonce.aio.claim(self.pool, *arguments, **options), self.loop.wait)

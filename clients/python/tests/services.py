@@ -23,6 +23,7 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 import asyncpg
+import pgonce.aio
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
@@ -112,6 +113,8 @@ class Asgi:
                 tx = await transaction(request)
                 if part.get("effect", True):
                     await tx.execute(script.sql)
+                if "emit" in part:
+                    await pgonce.aio.emit(tx, part["emit"], {})
             await script.hold_async(part)
             status, headers, pieces = script.answer(number, part)
             if len(pieces) > 1:
@@ -193,6 +196,8 @@ class FlaskDoor:
             number, part = script.next()
             if part.get("effect", True) and "tx" in g:
                 g.tx.execute(script.sql)
+            if "emit" in part:
+                pgonce.emit(g.tx, part["emit"], {})
             script.hold(part)
             status, headers, pieces = script.answer(number, part)
             response = Response(iter(pieces) if len(pieces) > 1 else pieces[0], status=status)
@@ -247,6 +252,8 @@ def django_view(request, path):
     if part.get("effect", True) and connection.in_atomic_block:
         with connection.cursor() as cursor:
             cursor.execute(script.sql)
+    if "emit" in part:
+        pgonce.emit(connection, part["emit"], {})
     script.hold(part)
     status, headers, pieces = script.answer(number, part)
     if len(pieces) > 1:

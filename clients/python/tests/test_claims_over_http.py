@@ -4,6 +4,8 @@ retry. And what comes after an answer that was not stored."""
 
 import asyncio
 import contextlib
+import logging
+import re
 
 import fastapi
 import httpx
@@ -36,12 +38,17 @@ async def service(url, charge):
 
 
 def told(response):
-    return response.status_code, response.content, response.headers.get("content-type")
+    return response.status_code, unnamed(response.content), response.headers.get("content-type")
+
+
+def unnamed(body):
+    """Without the name of the request."""
+    return re.sub(rb'"instance":"urn:pgonce:request:[0-9a-f]{32}",', b"", body)
 
 
 def document(name, more=""):
     answer = http.problem(name, more)
-    return answer.status, answer.body, "application/problem+json"
+    return answer.status, unnamed(answer.body), "application/problem+json"
 
 
 def exchange(db, charge, *requests):
@@ -86,6 +93,42 @@ def test_work_that_breaks_off_is_in_doubt(db):
             return told(await client.post("/charges", headers={"Idempotency-Key": "doubt"}, json={}))
 
     assert asyncio.run(main()) == document("in-doubt")
+    stored = db.rows("SELECT state::text, error_code, error_message FROM once.peek('claims', 'doubt')")
+    assert stored == [("in_doubt", "ReadTimeout", "late")]
+
+
+def test_work_that_was_not_done_may_be_asked_for_again_and_why_is_logged(db, caplog):
+    runs = []
+
+    async def charge(key, amount):
+        runs.append(key)
+        if len(runs) == 1:
+            raise pgonce.NotDone("the provider is away")
+        return {"charge": 1}
+
+    request = ({"Idempotency-Key": "not-done"}, {})
+    first, again = exchange(db, charge, request, request)
+    assert first == document("unreached") and first[0] == 502 and again[0] == 201
+    (record,) = [each for each in caplog.records if each.name == "pgonce"]
+    assert record.levelno == logging.ERROR and record.getMessage().endswith("error=NotDone: the provider is away")
+
+
+def test_a_lease_that_is_lost_leaves_its_outcome_to_a_retry(db):
+    async def charge(key, amount):
+        db.rows("SELECT once.complete('claims', %s, %s, 201, response_text => '{}')", key, pgonce.current_claim().fence)
+        return {"charge": 1}
+
+    request = ({"Idempotency-Key": "lost"}, {})
+    first, again = exchange(db, charge, request, request)
+    assert first == document("not-stored") and again == (201, b"{}", "application/json")
+
+
+def test_a_mistake_in_the_use_of_the_client_is_the_applications_own_500(db):
+    async def charge(key, amount):
+        return b"no JSON"
+
+    with pytest.raises(pgonce.UsageError):
+        exchange(db, charge, ({"Idempotency-Key": "mistake"}, {}))
 
 
 @pytest.mark.parametrize("body", [{"error": "declined", "a": "é"}, "declined\\x", b"\x00\xff", None])
@@ -94,9 +137,15 @@ def test_a_final_failure_is_the_same_bytes_for_the_first_caller_and_each_retry(d
         raise pgonce.FinalFailure("declined", status=402, body=body, headers={"Content-Type": "application/x-own"})
 
     request = ({"Idempotency-Key": f"declined-{type(body).__name__}"}, {})
-    first, *retries = exchange(db, charge, request, request, request)
+    async def main():
+        async with service(db.url, charge) as client:
+            return [await client.post("/charges", headers=request[0], json={}) for _ in range(3)]
+
+    answers = asyncio.run(main())
+    first, *retries = map(told, answers)
     assert first[0] == 402 and first[2] == "application/x-own"
     assert [first, first] == retries
+    assert [each.headers.get("idempotency-replayed") for each in answers] == [None, "true", "true"]
 
 
 @pytest.mark.parametrize("loss, sent", [("lose_answer", True), ("lose_request", False)])

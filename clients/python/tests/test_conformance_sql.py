@@ -157,22 +157,19 @@ class Runner:
     def receive(self, step, tenant):
         effect, door = self.effect_of(step), self.door
         arguments = (step["consumer"], step["message"], request_of(step, self.case))
+        given, fresh = door.consume(*arguments, effect, tenant=tenant), None
         if isinstance(door, AsyncDoor):
 
-            async def consume():
+            async def look():
                 async with door.transaction() as tx:
-                    fresh = await door.within("receive", tx, *arguments, tenant=tenant)
-                    if fresh:
-                        await effect(tx)
-                    return fresh
+                    return await door.within("receive", tx, *arguments, tenant=tenant)
 
-            fresh = door.loop.wait(consume())
+            fresh = door.loop.wait(look())
         else:
             with door.transaction() as tx:
                 fresh = door.within("receive", tx, *arguments, tenant=tenant)
-                if fresh:
-                    effect(tx)
-        return "process" if fresh else "duplicate"
+        assert fresh is False, "receive, in a transaction of one's own, says what consume has done"
+        return "process" if given else "duplicate"
 
     @staticmethod
     def answered(answer):

@@ -69,7 +69,7 @@ async function advance(order, tx, emit) {
   for (let nth = 1; nth <= said.events; nth++) {
     const event = [nth === 1 ? 'torture.done' : 'torture.checked', {tenant, scope, key, aggregate: said.aggregate, step, nth}];
     const about = {aggregateType: 'account', aggregateId: said.aggregate};
-    await (said.caused ? emit(...event, about) : once.emit(tx, ...event, {...about, tenant}));
+    await (said.caused ? emit(...event, about) : once.emit(tx, ...event, {...about, tenant, scope: null, key: null}));
   }
   if (order.swallow) await tx.query('SELECT 1/0').catch(() => {});
   await pause(order.after_ms);

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce makes retries harmless: one durable effect and one answer for each key, in your own PostgreSQL.
 
-run, claim, emit, receive, lock and Once block; pgonce.aio has the same for asyncio. Middleware: pgonce.asgi,
+run, claim, emit, receive, consume, lock and Once block; pgonce.aio has the same for asyncio. Middleware: pgonce.asgi,
 pgonce.django, pgonce.flask. Errors: pgonce.errors."""
 
 from .answer import Answer, HttpRequest, Outcome
-from .client import Claim, Once, claim, current_claim, emit, lock, receive, run
+from .client import Claim, Once, claim, consume, current_claim, emit, lock, receive, run
 from .errors import (
     Active, AlreadyFinished, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure, InDoubt, KeyMalformed, LeaseLost,
     MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, Refused, ResolutionRefused,
@@ -17,5 +17,5 @@ __all__ = [
     "Active", "AlreadyFinished", "Answer", "Claim", "ConnectionLost", "ContractMissing", "EventMismatch", "Expired", "FinalFailure",
     "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch", "NotDone", "NotStarted", "Once", "OnceError",
     "Outcome", "OutcomeUnknown", "PartitionMissing", "Refused", "ResolutionRefused", "ScopeRequired", "SwallowedError", "TooLarge",
-    "UnknownState", "UsageError", "claim", "current_claim", "emit", "lock", "receive", "run",
+    "UnknownState", "UsageError", "claim", "consume", "current_claim", "emit", "lock", "receive", "run",
 ]  # fmt: skip

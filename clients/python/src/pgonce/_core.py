@@ -14,13 +14,13 @@ import random
 import secrets
 import socket
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
 
 from . import _sql, errors
 from ._drivers import Source
 from ._fingerprint import fingerprint, hashed_of, remember, salt_of
 from ._io import Steps
-from .answer import Answer, Outcome, fingerprint_of, outcome_of, stored
+from .answer import Answer, Outcome, fingerprint_of, name_of, outcome_of, stored
 
 BACKOFF_S, BACKOFF_MAX_S = 0.005, 1.0
 DEADLINE_S = 30.0
@@ -34,6 +34,18 @@ class Intent(NamedTuple):
     tenant: str
     request: Any
     traceparent: Optional[str] = None
+
+
+def intent_of(scope: Any, key: Any, tenant: Any, request: Any, traceparent: Optional[str]) -> Intent:
+    return Intent(name_of(scope, "scope"), name_of(key, "key"), name_of(tenant, "tenant"), request, traceparent)
+
+
+# The intent in whose attempt a transaction is, by what the application has of it: an event in it is caused by that.
+_CAUSES: Dict[int, Intent] = {}
+
+
+def cause_of(tx: Any) -> Optional[Intent]:
+    return _CAUSES.get(id(tx))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +110,7 @@ class Attempt:
             return (yield from self.open(trusted=False))
         if verdict == "proceed":
             self.traceparent = row[11] or intent.traceparent
+            _CAUSES[id(self.connection.tx)] = intent
             return None
         answer = stored(row[3:12], replayed=True, fence=row[2] or 0)
         if verdict == "replay":
@@ -111,8 +124,8 @@ class Attempt:
         intent = self.intent
         text, json_text, body, headers = outcome.bodies()
         return _sql.FINISH, [
-            intent.scope, intent.key, self.print, outcome.status, text, json_text, body, headers, outcome.result_type,
-            outcome.result_id, state, outcome.error_code, outcome.error_message, intent.tenant, self.traceparent,
+            intent.scope, intent.key, self.print, outcome.status, text, json_text, body, headers, *outcome.result(), state,
+            outcome.error_code, outcome.error_message, intent.tenant, self.traceparent,
         ]  # fmt: skip
 
     def close(self, outcome: Outcome, state: str, take_back: bool, spare: Optional[Outcome] = None) -> Steps[Optional[bytes]]:
@@ -141,8 +154,8 @@ class Attempt:
             status=outcome.status,
             headers=outcome.headers,
             body=body,
-            result_type=outcome.result_type,
-            result_id=outcome.result_id,
+            result_type=outcome.result()[0],
+            result_id=outcome.result()[1],
             error_code=outcome.error_code,
             error_message=outcome.error_message,
             traceparent=self.traceparent,
@@ -153,6 +166,7 @@ class Attempt:
         """Gives the connection back, whatever became of it."""
         connection, self.connection = self.connection, None
         if connection is not None:
+            _CAUSES.pop(id(connection.tx), None)
             yield self.source.release(connection)
 
     def run(self, effect: Callable[[Any], Any]) -> Steps[Answer]:
@@ -179,6 +193,39 @@ class Attempt:
         )
         failure.answer = yield from self._closed(outcome, "failed_final", True)
         raise failure
+
+
+class Delivery(Attempt):
+    """One transaction: receive, effect, COMMIT. A message is an intent whose scope is the consumer."""
+
+    def run(self, effect: Callable[[Any], Any]) -> Steps[Any]:
+        intent = self.intent
+        kind, arguments = fingerprint_of(intent.request, intent.tenant)
+        statements: List[Tuple[str, Any]] = [(_sql.RECEIVE[kind], [*arguments, intent.scope, intent.key, intent.traceparent])]
+        if self.options.isolation is not None:
+            statements.insert(0, (_sql.ISOLATION[self.options.isolation], ()))
+        self.connection = yield self.source.acquire()
+        row = yield self.connection.begin(statements, len(statements) - 1)
+        if row[0] != "process":
+            return False
+        _CAUSES[id(self.connection.tx)] = intent
+        self.in_effect = True
+        yield effect(self.connection.tx)
+        self.in_effect = False
+        self.committing = True
+        yield self.connection.commit([(_sql.SETTLED, ())])
+        self.committing = False
+        return True
+
+
+def stored_failure(outcome: Outcome, fence: int) -> Answer:
+    text, json_text, body, _ = outcome.bodies()
+    content = text if text is not None else json_text
+    return Answer(
+        replayed=False, state="failed_final", status=outcome.status, headers=outcome.headers,
+        body=body if content is None else content.encode(), error_code=outcome.error_code, error_message=outcome.error_message,
+        fence=fence,
+    )  # fmt: skip
 
 
 def failed(verdict: str, answer: Answer) -> errors.OnceError:
@@ -218,13 +265,13 @@ def typed_of(raised: BaseException, sqlstate: Optional[str], committing: bool) -
     return errors.of_sqlstate(sqlstate)
 
 
-def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any]) -> Steps[Answer]:
+def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any], Any], kind: Type[Attempt] = Attempt) -> Steps[Any]:
     start = time.monotonic()
     in_doubt = False  # an earlier COMMIT is unanswered: until start has spoken, the outcome is unknown
     haunted = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
     tries = 0
     while True:
-        attempt = Attempt(source, intent, options)
+        attempt = kind(source, intent, options)
         try:
             answer = yield from attempt.run(effect)
         except BaseException as raised:
@@ -374,8 +421,7 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
 def complete(source: Source, intent: Intent, fence: int, outcome: Outcome, deadline: float) -> Steps[bool]:
     text, json_text, body, headers = outcome.bodies()
     arguments = [
-        intent.scope, intent.key, fence, outcome.status, text, json_text, body, headers, outcome.result_type,
-        outcome.result_id, intent.tenant,
+        intent.scope, intent.key, fence, outcome.status, text, json_text, body, headers, *outcome.result(), intent.tenant,
     ]  # fmt: skip
     row, _ = yield from insist(source, _sql.COMPLETE, arguments, deadline)
     return bool(row[0])

@@ -281,6 +281,10 @@ def _adapter_of(tx: Any) -> Callable[[Any], Any]:
         return Alchemy
     if is_a(tx, "sqlalchemy.ext.asyncio", "AsyncSession"):
         return AlchemyAsync
+    if is_a(tx, "django.db.backends.base.base", "BaseDatabaseWrapper") or is_a(tx, "django.utils.connection", "ConnectionProxy"):
+        from . import django
+
+        return lambda own: django.Connection(own.alias)
     raise UsageError(f"{type(tx).__module__}.{type(tx).__qualname__} is no connection or session that pgonce knows")
 
 

@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import time
+import uuid
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from . import _core, _sql, errors, http
 from ._drivers import Source
 from ._io import Steps
-from .answer import Answer, HttpRequest, Outcome
+from .answer import Answer, HttpRequest, Outcome, name_of
+
+_log = logging.getLogger("pgonce")
 
 HOLD_MAX = 64 << 20
 
@@ -55,6 +59,14 @@ class Policy:
     def problem(self, name: str, more: str = "", trace: Optional[str] = None) -> http.Response:
         return http.problem(name, more, self.problem_base, trace)
 
+    def logged(self, name: str, raised: BaseException, scope: str = "") -> http.Response:
+        """A problem whose cause is in the log, under the name that the document gives the request. Of a driver's text the first line: the rest may hold values."""
+        answer = self.problem(name)
+        cause = raised.__cause__ if isinstance(raised, errors.OnceError) and raised.__cause__ is not None else raised
+        why = (str(cause).splitlines() or [""])[0]
+        _log.error("problem=%s request=%s scope=%s error=%s: %s", name, answer.request, scope or "-", type(cause).__name__, why)
+        return answer
+
     def scope_of(self, request: Any, method: str) -> Optional[str]:
         if method not in self.methods:
             return None
@@ -86,9 +98,15 @@ def key_of(policy: Policy, values: Sequence[str]) -> str:
         raise Refused(policy.problem("key-malformed", str(bad))) from None
 
 
+def is_answer(given: Any) -> bool:
+    """Has the function of the tenant given an answer of the framework's, such as a 401?"""
+    return given is not None and not isinstance(given, (str, int, float, uuid.UUID))
+
+
 def tenant_of(policy: Policy, given: Any) -> str:
     if policy.tenant is None:
         return ""
+    given = name_of(given, "tenant")
     if not given:
         raise Refused(policy.problem("tenant-missing"))
     if len(given) > 255 or any(c < " " or c == "\x7f" for c in given):
@@ -131,12 +149,16 @@ _PROBLEM_OF = (
 )
 
 
-def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest) -> http.Response:
+def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest, scope: str = "") -> http.Response:
     for kind, name in _PROBLEM_OF:
         if isinstance(error, kind):
             break
     else:
-        return policy.problem("not-stored" if error.outcome_unknown else "unavailable")
+        if isinstance(error, errors.NotDone):
+            return policy.logged("unreached", error, scope)
+        # Of a lost lease nobody knows whether its work was done.
+        unknown = error.outcome_unknown or isinstance(error, errors.LeaseLost)
+        return policy.logged("not-stored" if unknown else "unavailable", error, scope)
     more, trace = "", None
     if isinstance(error, errors.KeyMalformed):
         more = "the key is missing or malformed"
@@ -156,15 +178,10 @@ def answer_of(policy: Policy, error: errors.OnceError, request: Optional[HttpReq
     """What an error of run, claim or effect is over HTTP; a final failure is what was stored."""
     if not isinstance(error, errors.FinalFailure):
         return refusal(policy, error, request or HttpRequest("", "", "", b""))
-    if error.answer is not None:
-        return replay(policy, error.answer)
-    text, json_text, body, _ = Outcome(body=error.body).bodies()
-    content = text if text is not None else json_text
-    first = Answer(
-        replayed=False, state="failed_final", status=error.response_status, headers=error.headers,
-        body=body if content is None else content.encode(),
-    )  # fmt: skip
-    return own(replay(policy, first))
+    said = Outcome(status=error.response_status, body=error.body, headers=error.headers)
+    answer = error.answer or _core.stored_failure(said, 0)
+    made = replay(policy, answer)
+    return made if answer.replayed else own(made)
 
 
 def public(answer: http.Response) -> http.Response:
@@ -257,12 +274,12 @@ def serve(
                 tries += 1
                 continue
             if typed is not None:
-                return refusal(policy, typed, intent.request), False
+                return refusal(policy, typed, intent.request, intent.scope), False
             if lost and attempt.committing:
                 return (yield from _asked(source, policy, intent))
             if not lost and sqlstate is None and (connected or not _core.unreachable(raised)):
                 raise  # of no driver: a fault in the application or here
-            return policy.problem("unavailable"), False
+            return policy.logged("unavailable", raised, intent.scope), False
         yield from attempt.end()
         return found, not found.replayed
 
@@ -273,7 +290,7 @@ def _asked(source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[
 
     def nothing(_: Any) -> Any:
         asked.append(True)
-        raise errors.NotDone()
+        raise errors.NotDone("the connection was lost before COMMIT took effect")
 
     try:
         found = yield from _core.run(source, intent, _core.Options(policy.deadline, policy.deadline / 3), nothing)
@@ -281,10 +298,10 @@ def _asked(source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[
         return (policy.problem("no-answer") if final.answer is None else own(replay(policy, final.answer))), True
     except errors.InDoubt:
         return policy.problem("in-doubt"), True
-    except errors.NotDone:
-        return policy.problem("unavailable"), False
-    except Exception:
-        return policy.problem("not-stored"), False
+    except errors.NotDone as lost:
+        return policy.logged("unavailable", lost, intent.scope), False
+    except Exception as unanswered:
+        return policy.logged("not-stored", unanswered, intent.scope), False
     return own(replay(policy, found)), True
 
 

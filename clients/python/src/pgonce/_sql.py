@@ -118,6 +118,8 @@ RECEIVE = {
 TRY_LOCK = "SELECT once.try_lock(CAST($1 AS text))"
 LOCK = "SELECT once.lock(CAST($1 AS text), make_interval(secs => CAST($2 AS double precision)))"
 
+# Before COMMIT: an error where a statement has failed, and COMMIT would be a ROLLBACK.
+SETTLED = "SELECT 1"
 SAVEPOINT = "SAVEPOINT pgonce_effect"
 ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT pgonce_effect"
 SAVEPOINT_STORE = "SAVEPOINT pgonce_store"

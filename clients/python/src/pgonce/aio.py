@@ -13,8 +13,8 @@ from typing import Any, Awaitable, Callable, Dict, Optional, Type, TypeVar, Unio
 from . import _core, _sql, _trace, errors
 from ._drivers import _AUTOCOMMIT, connection_of, is_asynchronous, source_of
 from ._io import Steps, drive_async, shielded
-from .answer import Answer, Outcome, Request, dumps, fingerprint_of, outcome_of
-from .client import BaseClaim, Call, _current, as_json, emit_arguments, value_of
+from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of
+from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, value_of
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
@@ -22,11 +22,11 @@ F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 async def run(
     pool_or_connect: Any,
     scope: str,
-    key: str,
+    key: Id,
     request: Request,
     effect: Callable[[Any], Any],
     *,
-    tenant: str = "",
+    tenant: Id = "",
     traceparent: Optional[str] = None,
     deadline: float = _core.DEADLINE_S,
     wait: float = 0.0,
@@ -35,8 +35,8 @@ async def run(
     """As pgonce.run. A cancellation rolls back, or comes after COMMIT; never between effect and finish."""
     source, options = source_of(pool_or_connect, True), _core.Options(deadline, wait, isolation)
     with _trace.span("run", scope, traceparent) as span:
-        intent = _core.Intent(scope, key, tenant, request, span.traceparent)
-        answer = await drive_async(_core.run(source, intent, options, effect))
+        intent = _core.intent_of(scope, key, tenant, request, span.traceparent)
+        answer: Answer = await drive_async(_core.run(source, intent, options, effect))
         span.verdict("replay" if answer.replayed else "proceed")
         return answer
 
@@ -134,10 +134,10 @@ class Claim(BaseClaim[Awaitable[bool]]):
 def claim(
     pool_or_connect: Any,
     scope: str,
-    key: str,
+    key: Id,
     request: Request,
     *,
-    tenant: str = "",
+    tenant: Id = "",
     traceparent: Optional[str] = None,
     owner: Optional[str] = None,
     lease: Optional[float] = None,
@@ -149,7 +149,7 @@ def claim(
     """As pgonce.claim: async with claim(...) as held."""
     return Claim(
         source_of(pool_or_connect, True),
-        _core.Intent(scope, key, tenant, request, traceparent),
+        _core.intent_of(scope, key, tenant, request, traceparent),
         _core.Options(deadline, wait),
         _core.Terms(owner, lease, retention, takeover),
     )
@@ -175,32 +175,56 @@ async def emit(
     payload: Any,
     *,
     aggregate_type: Optional[str] = None,
-    aggregate_id: Optional[str] = None,
+    aggregate_id: Optional[Id] = None,
     event_type: Optional[str] = None,
-    scope: Optional[str] = None,
-    key: Optional[str] = None,
+    scope: Optional[str] = OF_ATTEMPT,
+    key: Optional[Id] = OF_ATTEMPT,
     headers: Optional[Dict[str, Any]] = None,
-    tenant: str = "",
+    tenant: Id = OF_ATTEMPT,
     traceparent: Optional[str] = None,
 ) -> str:
     """As pgonce.emit."""
+    connection = await _own(tx)
     arguments = emit_arguments(
-        topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+        connection.tx, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
     )
-    return str(await drive_async(_core.within(await _own(tx), _sql.EMIT, arguments)))
+    return str(await drive_async(_core.within(connection, _sql.EMIT, arguments)))
 
 
 async def receive(
-    tx: Any, consumer: str, message_id: str, message: Request, *, tenant: str = "", traceparent: Optional[str] = None
+    tx: Any, consumer: str, message_id: Id, message: Request, *, tenant: Id = "", traceparent: Optional[str] = None
 ) -> bool:
     """As pgonce.receive."""
-    kind, arguments = fingerprint_of(message, tenant)
+    consumer, message_id, of, _, _ = message_of(consumer, message_id, tenant, message, traceparent)
+    kind, arguments = fingerprint_of(message, of)
     steps = _core.within(await _own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])
     return bool(await drive_async(steps) == "process")
 
 
-async def lock(tx: Any, resource: str, *, wait: float = 0.0) -> bool:
+async def consume(
+    pool_or_connect: Any,
+    consumer: str,
+    message_id: Id,
+    message: Request,
+    effect: Callable[[Any], Any],
+    *,
+    tenant: Id = "",
+    traceparent: Optional[str] = None,
+    deadline: float = _core.DEADLINE_S,
+    isolation: Optional[str] = None,
+) -> bool:
+    """As pgonce.consume."""
+    source, options = source_of(pool_or_connect, True), _core.Options(deadline, 0.0, isolation)
+    with _trace.span("consume", consumer, traceparent) as span:
+        intent = message_of(consumer, message_id, tenant, message, span.traceparent)
+        fresh: bool = await drive_async(_core.run(source, intent, options, effect, _core.Delivery))
+        span.verdict("process" if fresh else "duplicate")
+        return fresh
+
+
+async def lock(tx: Any, resource: Id, *, wait: float = 0.0) -> bool:
     """As pgonce.lock."""
+    resource = name_of(resource, "resource")
     sql, arguments = (_sql.LOCK, [resource, wait]) if wait > 0 else (_sql.TRY_LOCK, [resource])
     return bool(await drive_async(_core.within(await _own(tx), sql, arguments)))
 
@@ -211,23 +235,28 @@ class Once:
     def __init__(self, pool_or_connect: Any) -> None:
         self.source = source_of(pool_or_connect, True)
 
-    async def run(self, scope: str, key: str, request: Request, effect: Callable[[Any], Any], **options: Any) -> Answer:
+    async def run(self, scope: str, key: Id, request: Request, effect: Callable[[Any], Any], **options: Any) -> Answer:
         return await run(self.source, scope, key, request, effect, **options)
 
-    def claim(self, scope: str, key: str, request: Request, **options: Any) -> Claim:
+    async def consume(self, consumer: str, message_id: Id, message: Request, effect: Callable[[Any], Any], **options: Any) -> bool:
+        return await consume(self.source, consumer, message_id, message, effect, **options)
+
+    def claim(self, scope: str, key: Id, request: Request, **options: Any) -> Claim:
         return claim(self.source, scope, key, request, **options)
 
-    def effect(self, *, scope: str, key: Union[str, Callable[..., str]], **options: Any) -> Callable[[F], F]:
+    def effect(
+        self, *, scope: str, key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]] = "", **options: Any
+    ) -> Callable[[F], F]:
         """As pgonce.Once.effect."""
 
         def decorate(function: F) -> F:
-            call = Call(function, key)
+            call = Call(function, key, tenant)
             options.setdefault("takeover", False)
 
             @functools.wraps(function)
             async def once(*arguments: Any, **named: Any) -> Any:
-                name, request = call.read(arguments, named)
-                async with self.claim(scope, name, request, **options) as held:
+                name, of, request = call.read(arguments, named)
+                async with self.claim(scope, name, request, tenant=of, **options) as held:
                     if held.answer is not None:
                         return value_of(held.answer)
                     token = _current.set(held)

@@ -5,11 +5,29 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import uuid
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from .errors import UsageError
 
 Json = Union[None, bool, int, float, str, List[Any], Dict[str, Any]]
+
+
+# An id as an application has it: integers and UUIDs are written out.
+Id = Union[str, int, uuid.UUID]
+
+
+def name_of(value: Any, parameter: str) -> Any:
+    """An id as text. Of a float or a truth value it is not certain which id was meant."""
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    raise TypeError(f"{parameter} is a str, an int or a UUID, and this is none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,9 +81,12 @@ class Outcome:
     body: Any = None
     headers: Any = None
     result_type: Optional[str] = None
-    result_id: Optional[str] = None
+    result_id: Optional[Id] = None
     error_code: Optional[str] = None
     error_message: Optional[str] = None
+
+    def result(self) -> Tuple[Optional[str], Optional[str]]:
+        return name_of(self.result_type, "result_type"), name_of(self.result_id, "result_id")
 
     def bodies(self) -> Tuple[Optional[str], Optional[str], Optional[bytes], Optional[str]]:
         """The parameters response_text, response_json, response_body and response_headers: a str is never taken for bytes."""

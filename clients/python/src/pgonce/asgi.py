@@ -58,7 +58,7 @@ class _KeyRefused(errors.KeyMalformed):
 
 async def problem(request: Request, error: Exception) -> Response:
     """For app.add_exception_handler(OnceError, problem): what a claim raises, as the gateway's documents; a final failure as the answer that is stored."""
-    if not isinstance(error, errors.OnceError):
+    if not isinstance(error, errors.OnceError) or error.status == 500:  # a mistake of the application's
         raise error
     policy = _gate.Policy(scope="", tenant=None)
     told = error.problem if isinstance(error, _KeyRefused) else _gate.answer_of(policy, error)
@@ -182,9 +182,9 @@ class OnceMiddleware:
     async def _protect(self, name: str, request: Any, scope: Message, receive: Any, send: Any) -> None:
         policy, said = self.policy, _headers(scope)
         key = _gate.key_of(policy, said[b"idempotency-key"])
-        given = None if policy.tenant is None else policy.tenant(request)
+        given: Any = None if policy.tenant is None else policy.tenant(request)
         given = await given if inspect.isawaitable(given) else given
-        if given is not None and not isinstance(given, str):
+        if _gate.is_answer(given):
             await given(scope, receive, send)  # an answer of the application's own, such as 401
             return
         tenant = _gate.tenant_of(policy, given)

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Generic, List, Optional, Type, TypeVar, 
 from . import _core, _sql, _trace, errors
 from ._drivers import _AUTOCOMMIT, Source, connection_of, is_asynchronous, source_of
 from ._io import Steps, drive
-from .answer import Answer, Outcome, Request, dumps, fingerprint_of, outcome_of
+from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of, outcome_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,11 +23,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def run(
     pool_or_connect: Any,
     scope: str,
-    key: str,
+    key: Id,
     request: Request,
     effect: Callable[[Any], Any],
     *,
-    tenant: str = "",
+    tenant: Id = "",
     traceparent: Optional[str] = None,
     deadline: float = _core.DEADLINE_S,
     wait: float = 0.0,
@@ -40,10 +40,18 @@ def run(
     Times in seconds. wait: how long to wait for an attempt that runs. Raises errors.OnceError."""
     source, options = source_of(pool_or_connect, False), _core.Options(deadline, wait, isolation)
     with _trace.span("run", scope, traceparent) as span:
-        intent = _core.Intent(scope, key, tenant, request, span.traceparent)
-        answer = drive(_core.run(source, intent, options, effect))
+        intent = _core.intent_of(scope, key, tenant, request, span.traceparent)
+        answer: Answer = drive(_core.run(source, intent, options, effect))
         span.verdict("replay" if answer.replayed else "proceed")
         return answer
+
+
+REASON_MAX = 1000  # characters
+
+
+def reason_of(raised: BaseException) -> Optional[str]:
+    """Its text, as the database takes it."""
+    return str(raised)[:REASON_MAX].replace("\0", "?").encode("utf-8", "replace").decode() or None
 
 
 _current: contextvars.ContextVar[Optional["BaseClaim[Any]"]] = contextvars.ContextVar("pgonce_claim", default=None)
@@ -98,10 +106,12 @@ class BaseClaim(Generic[Told]):
         """There is nothing to report."""
         return self.answer is not None or self._reported or not self._granted
 
-    def _without_report(self, raised: Optional[BaseException]) -> Steps[bool]:
-        """What a claim that ends without a report says of itself: nobody knows, unless the exception says."""
+    def _without_report(self, raised: Optional[BaseException]) -> Steps[None]:
+        """What a claim that ends without a report says of itself: nobody knows, unless the exception says. And why."""
         retryable = True if isinstance(raised, errors.NotDone) else None
-        outcome = Outcome(error_code="no_report" if raised is None else type(raised).__name__)
+        outcome = Outcome(error_code="no_report", error_message="it ended without complete, fail or release")
+        if raised is not None:
+            outcome = Outcome(error_code=type(raised).__name__, error_message=reason_of(raised))
         if isinstance(raised, errors.FinalFailure) and raised.answer is None:
             # JSON as text, so that what is told now is what every retry will get: PostgreSQL spells jsonb its own way.
             body = raised.body if isinstance(raised.body, (str, bytes, bytearray, type(None))) else dumps(raised.body)
@@ -110,7 +120,9 @@ class BaseClaim(Generic[Told]):
                 status=raised.response_status, body=body, headers=raised.headers, error_code=raised.code,
                 error_message=raised.message or None,
             )  # fmt: skip
-        return _core.fail(self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
+        yield from _core.fail(self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
+        if isinstance(raised, errors.FinalFailure) and raised.answer is None:
+            raised.answer = _core.stored_failure(outcome, self.fence)
 
     def _renewing(self) -> Steps[bool]:
         at = time.monotonic()
@@ -222,10 +234,10 @@ class Claim(BaseClaim[bool]):
 def claim(
     pool_or_connect: Any,
     scope: str,
-    key: str,
+    key: Id,
     request: Request,
     *,
-    tenant: str = "",
+    tenant: Id = "",
     traceparent: Optional[str] = None,
     owner: Optional[str] = None,
     lease: Optional[float] = None,
@@ -240,7 +252,7 @@ def claim(
     scope's policy is to take over. Else look at `verdict`: after processing_stale its effect may have happened."""
     return Claim(
         source_of(pool_or_connect, False),
-        _core.Intent(scope, key, tenant, request, traceparent),
+        _core.intent_of(scope, key, tenant, request, traceparent),
         _core.Options(deadline, wait),
         _core.Terms(owner, lease, retention, takeover),
     )
@@ -255,12 +267,34 @@ def _own(tx: Any) -> Any:
     return connection
 
 
+# Of the intent in whose attempt an event is emitted. None says: of no intent.
+OF_ATTEMPT: Any = object()
+
+
 def emit_arguments(
-    topic: str, payload: Any, aggregate_type: Any, aggregate_id: Any, event_type: Any, scope: Any, key: Any, headers: Any,
-    tenant: str, traceparent: Any,
+    tx: Any, topic: Any, payload: Any, aggregate_type: Any, aggregate_id: Any, event_type: Any, scope: Any, key: Any, headers: Any,
+    tenant: Any, traceparent: Any,
 ) -> List[Any]:  # fmt: skip
+    claim = _current.get()
+    cause = _core.cause_of(tx) or (claim._intent if claim is not None else None)
+    if scope is OF_ATTEMPT:
+        scope = cause.scope if cause is not None else None
+    if key is OF_ATTEMPT:
+        key = cause.key if cause is not None else None
+    if tenant is OF_ATTEMPT:
+        tenant = cause.tenant if cause is not None else ""
     headers = None if headers is None else dumps(headers)
-    return [topic, dumps(payload), aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent]
+    return [
+        name_of(topic, "topic"), dumps(payload), name_of(aggregate_type, "aggregate_type"), name_of(aggregate_id, "aggregate_id"),
+        name_of(event_type, "event_type"), name_of(scope, "scope"), name_of(key, "key"), headers, name_of(tenant, "tenant"), traceparent,
+    ]  # fmt: skip
+
+
+def message_of(consumer: Any, message_id: Any, tenant: Any, message: Any, traceparent: Optional[str]) -> _core.Intent:
+    """A message is an intent whose scope is the consumer."""
+    return _core.Intent(
+        name_of(consumer, "consumer"), name_of(message_id, "message_id"), name_of(tenant, "tenant"), message, traceparent
+    )
 
 
 def emit(
@@ -269,33 +303,60 @@ def emit(
     payload: Any,
     *,
     aggregate_type: Optional[str] = None,
-    aggregate_id: Optional[str] = None,
+    aggregate_id: Optional[Id] = None,
     event_type: Optional[str] = None,
-    scope: Optional[str] = None,
-    key: Optional[str] = None,
+    scope: Optional[str] = OF_ATTEMPT,
+    key: Optional[Id] = OF_ATTEMPT,
     headers: Optional[Dict[str, Any]] = None,
-    tenant: str = "",
+    tenant: Id = OF_ATTEMPT,
     traceparent: Optional[str] = None,
 ) -> str:
-    """Appends an event in the caller's transaction: it exists if and only if the effect does. Returns its id."""
+    """Appends an event in the caller's transaction: it exists if and only if the effect does. Returns its id.
+
+    Within an attempt (of a middleware, run, consume or @once.effect) it is an event of that intent, unless scope, key and tenant
+    say otherwise; None: of none. An intent has one event of each event_type, which is the topic unless set."""
+    connection = _own(tx)
     arguments = emit_arguments(
-        topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
+        connection.tx, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
     )
-    return str(drive(_core.within(_own(tx), _sql.EMIT, arguments)))
+    return str(drive(_core.within(connection, _sql.EMIT, arguments)))
 
 
 def receive(
-    tx: Any, consumer: str, message_id: str, message: Request, *, tenant: str = "", traceparent: Optional[str] = None
+    tx: Any, consumer: str, message_id: Id, message: Request, *, tenant: Id = "", traceparent: Optional[str] = None
 ) -> bool:
     """In the consumer's own transaction. True: apply the message, then COMMIT. False: it was applied before."""
-    kind, arguments = fingerprint_of(message, tenant)
+    consumer, message_id, of, _, _ = message_of(consumer, message_id, tenant, message, traceparent)
+    kind, arguments = fingerprint_of(message, of)
     return bool(
         drive(_core.within(_own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])) == "process"
     )
 
 
-def lock(tx: Any, resource: str, *, wait: float = 0.0) -> bool:
+def consume(
+    pool_or_connect: Any,
+    consumer: str,
+    message_id: Id,
+    message: Request,
+    effect: Callable[[Any], Any],
+    *,
+    tenant: Id = "",
+    traceparent: Optional[str] = None,
+    deadline: float = _core.DEADLINE_S,
+    isolation: Optional[str] = None,
+) -> bool:
+    """receive, effect(tx) and COMMIT, again where a race or a lost connection ended them: then acknowledge the message. False: it was applied before."""
+    source, options = source_of(pool_or_connect, False), _core.Options(deadline, 0.0, isolation)
+    with _trace.span("consume", consumer, traceparent) as span:
+        intent = message_of(consumer, message_id, tenant, message, span.traceparent)
+        fresh: bool = drive(_core.run(source, intent, options, effect, _core.Delivery))
+        span.verdict("process" if fresh else "duplicate")
+        return fresh
+
+
+def lock(tx: Any, resource: Id, *, wait: float = 0.0) -> bool:
     """A lock on a name until this transaction ends; waits at most so many seconds."""
+    resource = name_of(resource, "resource")
     sql, arguments = (_sql.LOCK, [resource, wait]) if wait > 0 else (_sql.TRY_LOCK, [resource])
     return bool(drive(_core.within(_own(tx), sql, arguments)))
 
@@ -306,16 +367,17 @@ def lock(tx: Any, resource: str, *, wait: float = 0.0) -> bool:
 class Call:
     """A call of a decorated function as an intent: its key, and as the request its arguments."""
 
-    def __init__(self, function: Callable[..., Any], key: Union[str, Callable[..., str]]) -> None:
+    def __init__(self, function: Callable[..., Any], key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]]) -> None:
         self.signature = inspect.signature(function)
-        self.key = key
+        self.key, self.tenant = key, tenant
 
     def read(self, arguments: Any, named: Any) -> Any:
         bound = self.signature.bind(*arguments, **named)
         bound.apply_defaults()
         key = self.key(*arguments, **named) if callable(self.key) else self.key.format(**bound.arguments)
+        tenant = self.tenant(*arguments, **named) if callable(self.tenant) else self.tenant
         request = {name: value for name, value in bound.arguments.items() if name != "self"}
-        return key, request
+        return key, tenant, request
 
 
 def value_of(answer: Answer) -> Any:
@@ -333,27 +395,32 @@ class Once:
     def __init__(self, pool_or_connect: Any) -> None:
         self.source = source_of(pool_or_connect, False)
 
-    def run(self, scope: str, key: str, request: Request, effect: Callable[[Any], Any], **options: Any) -> Answer:
+    def run(self, scope: str, key: Id, request: Request, effect: Callable[[Any], Any], **options: Any) -> Answer:
         return run(self.source, scope, key, request, effect, **options)
 
-    def claim(self, scope: str, key: str, request: Request, **options: Any) -> Claim:
+    def consume(self, consumer: str, message_id: Id, message: Request, effect: Callable[[Any], Any], **options: Any) -> bool:
+        return consume(self.source, consumer, message_id, message, effect, **options)
+
+    def claim(self, scope: str, key: Id, request: Request, **options: Any) -> Claim:
         return claim(self.source, scope, key, request, **options)
 
-    def effect(self, *, scope: str, key: Union[str, Callable[..., str]], **options: Any) -> Callable[[F], F]:
+    def effect(
+        self, *, scope: str, key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]] = "", **options: Any
+    ) -> Callable[[F], F]:
         """One function, at most once for each key: @once.effect(scope="payments", key="order-{order}").
 
-        Its arguments are the request, its result (JSON) the answer. It may raise FinalFailure (stored), or NotDone
+        Its arguments are the request, its result (JSON) the answer. key and tenant may be functions of its arguments. It may raise FinalFailure (stored), or NotDone
         (certainly nothing happened: the next call runs); any other exception leaves the outcome in doubt, and so does a
         call that falls silent, unless takeover=True."""
 
         def decorate(function: F) -> F:
-            call = Call(function, key)
+            call = Call(function, key, tenant)
             options.setdefault("takeover", False)
 
             @functools.wraps(function)
             def once(*arguments: Any, **named: Any) -> Any:
-                name, request = call.read(arguments, named)
-                with self.claim(scope, name, request, **options) as held:
+                name, of, request = call.read(arguments, named)
+                with self.claim(scope, name, request, tenant=of, **options) as held:
                     if held.answer is not None:
                         return value_of(held.answer)
                     token = _current.set(held)

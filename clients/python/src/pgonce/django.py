@@ -21,7 +21,7 @@ from ._trouble import Statement, Trouble, named, trouble_of
 from ._wsgi import protect
 
 
-class _Connection:
+class Connection:
     """Django's own connection of this thread."""
 
     def __init__(self, using: str) -> None:
@@ -98,7 +98,7 @@ class _Source(Source):
         self.using = using
 
     def acquire(self) -> Any:
-        return _Connection(self.using)
+        return Connection(self.using)
 
     def release(self, connection: Any) -> Any:
         (connection.close if connection.lost() else connection.rollback)()
@@ -122,7 +122,7 @@ class OnceMiddleware:
             return collected(self.get_response(request))
 
         given = None if policy.tenant is None else policy.tenant(request)
-        if given is not None and not isinstance(given, str):
+        if _gate.is_answer(given):
             return given
         length = request.META.get("CONTENT_LENGTH") or "0"
         if length.isdigit() and int(length) > policy.body_max:

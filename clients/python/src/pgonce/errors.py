@@ -178,7 +178,7 @@ class FinalFailure(OnceError):
 class NotDone(OnceError):
     """Raise it in the work of a claim that certainly had no effect: the next attempt may run."""
 
-    retryable = True
+    status, retryable = 502, True
 
 
 _BY_SQLSTATE: Dict[Optional[str], Type[OnceError]] = {

@@ -43,7 +43,7 @@ def protect(pool: Any, **options: Any) -> Callable[[F], F]:
                 return collected(answer)
 
             given = None if policy.tenant is None else policy.tenant(request)
-            if given is not None and not isinstance(given, str):
+            if _gate.is_answer(given):
                 return given
             if (request.content_length or 0) > policy.body_max:
                 return written(_gate.body_too_large(policy))

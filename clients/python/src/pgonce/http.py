@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import secrets
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from .errors import UsageError
@@ -139,6 +140,8 @@ PROBLEMS = {
         "The gateway may not keep keys for this caller. Nothing was done.", None),
     "unavailable": (503, "Idempotency keys cannot be checked right now",
         "Nothing was done. Send the same request with the same key again later.", 5),
+    "unreached": (502, "The service could not be reached",
+        "Nothing was done. Send the same request with the same key again later.", 5),
     "not-stored": (503, "The answer could not be stored",
         "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.",
         5),
@@ -146,12 +149,13 @@ PROBLEMS = {
 
 
 class Response(NamedTuple):
-    """An answer as it goes over HTTP. replayed: it is a stored one; own: it is a problem document."""
+    """An answer as it goes over HTTP. replayed: it is a stored one. request: of a problem document, its name in a log."""
 
     status: int
     headers: Headers
     body: bytes
     replayed: bool = False
+    request: str = ""
 
 
 def _escaped(text: str) -> str:
@@ -166,16 +170,17 @@ def _escaped(text: str) -> str:
 def problem(name: str, more: str = "", base: str = PROBLEM_BASE, trace: Optional[str] = None) -> Response:
     status, title, detail, retry_after = PROBLEMS[name]
     detail += f" {_escaped(more)}" if more else ""
+    request = secrets.token_hex(16)
     text = (
         f'{{"type":"{base}{name}","title":"{title}","status":{status},"detail":"{detail}",'
-        f'"retryable":{"true" if retry_after is not None else "false"}}}'
+        f'"instance":"urn:pgonce:request:{request}","retryable":{"true" if retry_after is not None else "false"}}}'
     )
     headers = [("Content-Type", "application/problem+json"), ("Cache-Control", "no-store")]
     if trace is not None:
         headers.append(("Idempotency-Traceparent", trace))
     if retry_after is not None:
         headers.append(("Retry-After", str(retry_after)))
-    return Response(status, headers, text.encode("ascii"))
+    return Response(status, headers, text.encode("ascii"), request=request)
 
 
 # ---- headers ----

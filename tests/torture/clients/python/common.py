@@ -79,7 +79,7 @@ def event_of(order, said, step, nth):
     named = ("tenant", "scope", "key")
     event = {name: order[name] for name in named} | {"aggregate": said["aggregate"], "step": step, "nth": nth}
     more = {"aggregate_type": "account", "aggregate_id": said["aggregate"], "tenant": order["tenant"]}
-    more |= {"scope": order["scope"], "key": order["key"]} if said["caused"] else {}
+    more |= {name: order[name] if said["caused"] else None for name in ("scope", "key")}
     return "torture.done" if nth == 1 else "torture.checked", event, more
 
 
