@@ -76,7 +76,7 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
     s.error_code, s.error_message, s.traceparent, (extract(epoch FROM s.lease_until - clock_timestamp()) * 1000)::bigint
   FROM once.claim(%s, %s, %s, %s, %s * interval '1 millisecond', %s * interval '1 millisecond', %s, traceparent => %s, takeover => %s) AS s`,
 		p.add(scope, "text"), p.add(key, "text"), fingerprint, p.add(owner, "text"), p.add(milliseconds(o.lease), "bigint"),
-		p.add(milliseconds(o.retention), "bigint"), p.add(o.tenant, "text"), p.add(o.trace(ctx), "text"), p.add(!o.noTakeover, "boolean"))}
+		p.add(milliseconds(o.retention), "bigint"), p.add(o.tenant, "text"), p.add(o.trace(ctx), "text"), p.add(o.takeover(), "boolean"))}
 	query.Args = p.args
 
 	began := time.Now()

@@ -20,6 +20,7 @@ type options struct {
 	lease       time.Duration
 	retention   time.Duration
 	noTakeover  bool
+	isTakeover  bool
 	observer    Observer
 	// Of the middleware: what is left of the answer's size.
 	responseMax int
@@ -51,9 +52,18 @@ func LeaseFor(d time.Duration) Option { return func(o *options) { o.lease = d } 
 // Retention of a claim's outcome; the scope's unless set.
 func Retention(d time.Duration) Option { return func(o *options) { o.retention = d } }
 
-// Takeover false: a claim of an intent whose last attempt fell silent gets ErrInDoubt where the
-// scope's policy is to take over, because nobody can tell whether that attempt still works.
-func Takeover(allowed bool) Option { return func(o *options) { o.noTakeover = !allowed } }
+// Takeover says whether a claim takes over from an attempt that fell silent and may have had its
+// effect: true where a repetition is harmless; false: ErrInDoubt. The scope's on_stale unless set.
+func Takeover(allowed bool) Option {
+	return func(o *options) { o.isTakeover, o.noTakeover = allowed, !allowed }
+}
+
+func (o options) takeover() any {
+	if !o.isTakeover && !o.noTakeover {
+		return nil
+	}
+	return o.isTakeover
+}
 
 // Observe has every call told to an Observer: metrics, traces.
 func Observe(observer Observer) Option { return func(o *options) { o.observer = observer } }

@@ -86,7 +86,7 @@ export interface ClaimOptions extends CallOptions {
   /** The scope's unless set; renewed in the background. */
   leaseMs?: number;
   retentionMs?: number;
-  /** true unless set. false, where a second run would do harm: an attempt that fell silent leaves doubt, even where the scope takes over. */
+  /** Of an attempt that fell silent, and may have had its effect: true, where a repetition is harmless, takes over; false leaves it in doubt. The scope's on_stale unless set. */
   takeover?: boolean;
   /** Who works, for people. */
   owner?: string;
@@ -189,7 +189,7 @@ export class OnceError extends Error {
 export class Mismatch extends OnceError {}
 export class Active extends OnceError {}
 export class InDoubt extends OnceError {
-  /** Of a claim: errorCode and errorMessage say why. */
+  /** Of a claim: errorCode and errorMessage say why. Where it is this call that does not know, cause is what the work threw. */
   readonly answer?: StoredAnswer;
 }
 export class Expired extends OnceError {}

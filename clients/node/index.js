@@ -128,7 +128,7 @@ class Once {
     };
   }
 
-  /** The work of a claim threw: stored as it says, with why. What is to be thrown. */
+  /** The work of a claim threw: stored as it says, with why. What is to be thrown, which is what the next call will get. */
   async #ended(held, error) {
     if (error instanceof Failed) {
       const {code, message} = error;
@@ -136,13 +136,14 @@ class Once {
       await held.fail(false, {code, message, answer});
       return errors.final(stored(answer, error), {replayed: false, cause: error});
     }
+    const {code, message} = errors.reasonOf(error);
     try {
-      await held.fail(error instanceof NotDone ? true : null, errors.reasonOf(error));
+      await held.fail(error instanceof NotDone ? true : null, {code, message});
     } catch (unreported) {
       // Then it is in doubt when its lease has passed.
       this.#logger.error(`pgonce: how an attempt ended could not be stored: ${errors.lineOf(unreported)}`);
     }
-    return error;
+    return error instanceof NotDone || error instanceof errors.LeaseLost ? error : errors.doubt({...stored({}), errorCode: code, errorMessage: message}, error);
   }
 
   /** In the transaction of tx, of the intent in whose attempt this is, unless scope and key say otherwise. Resolves to the event's id. */

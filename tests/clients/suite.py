@@ -175,7 +175,7 @@ class Plain:
         scope, key, tenant = self.names(step)
         cursor.execute(
             "SELECT * FROM once.claim(%s, %s, %s, lease => %s * interval '1 millisecond', retention => %s * interval '1 millisecond', tenant => %s, takeover => %s)",
-            (scope, key, self.fingerprint(cursor, step), step.get("lease_ms"), step.get("retention_ms"), tenant, step.get("takeover", True)),
+            (scope, key, self.fingerprint(cursor, step), step.get("lease_ms"), step.get("retention_ms"), tenant, step.get("takeover")),
         )
         row = cursor.fetchone()
         connection.commit()

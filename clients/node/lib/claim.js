@@ -135,7 +135,7 @@ async function claim(pool, intent, options = {}) {
   }, {waitMs, signal, deadlineMs});
   if (said.verdict === 'replay_success') return {...said.answer, replayed: true};
   if (said.verdict === 'final_failure') throw errors.final(said.answer, {replayed: true});
-  if (said.verdict === 'in_doubt') throw Object.assign(errors.ofSqlstate('P4031'), {answer: said.answer});
+  if (said.verdict === 'in_doubt') throw errors.doubt(said.answer);
   if (VERDICTS[said.verdict]) throw errors.ofSqlstate(VERDICTS[said.verdict]);
   return new Claim(pool, intent, said, options.leaseMs, asked);
 }

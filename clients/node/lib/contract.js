@@ -141,13 +141,13 @@ function finish({scope, key, tenant, print, traceparent}, answer, failed) {
   return [FINISHES[(asBytes ? 1 : 0) + (failed ? 2 : 0)], values];
 }
 
-function claim({scope, key, tenant, request, traceparent}, {owner, leaseMs, retentionMs, takeover = true}) {
+function claim({scope, key, tenant, request, traceparent}, {owner, leaseMs, retentionMs, takeover}) {
   const p = new Parameters();
   const print = fingerprint(p, request, tenant);
   return [`SELECT verdict, traceparent, fence, floor(extract(epoch FROM lease_until - clock_timestamp()) * 1000)::text, ${OUTCOME} FROM once.claim(${
     p.add(scope, 'text')}, ${p.add(key, 'text')}, ${print}, ${p.add(text(owner), 'text')}, ${p.add(text(leaseMs), 'float8')} * interval '1 millisecond', ${
     p.add(text(retentionMs), 'float8')} * interval '1 millisecond', tenant => ${p.add(tenant, 'text')}, traceparent => ${
-    p.add(text(traceparent), 'text')}, takeover => ${p.add(String(takeover), 'boolean')})`, p.values];
+    p.add(text(traceparent), 'text')}, takeover => ${p.add(text(takeover), 'boolean')})`, p.values];
 }
 
 const claimed = ([verdict, traceparent, fence, leaseMs, ...rest]) =>

@@ -94,6 +94,9 @@ function final(answer, {replayed, cause}) {
   return Object.assign(error, {answer, replayed, status: answer.status ?? error.status});
 }
 
+/** answer: why. cause: where it is this very call that does not know. */
+const doubt = (answer, cause) => Object.assign(ofSqlstate('P4031'), {answer}, cause === undefined ? undefined : {cause});
+
 const REASON_MAX = 1000; // characters
 
 /** Why an attempt ended, as it is stored and logged: {code, message}. An error's text is its own and its cause's. */
@@ -131,5 +134,5 @@ const swallowed = () =>
 
 module.exports = {
   OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone,
-  final, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, endsTheSession,
+  final, doubt, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, endsTheSession,
 };

@@ -137,6 +137,7 @@ function answerOf(error, options) {
     const answer = replay(options, {verdict: 'final_failure', answer: error.answer});
     return {...answer, headers: answer.headers.filter(([name]) => error.replayed || name !== 'Idempotency-Replayed')};
   }
+  if (error instanceof errors.InDoubt && error.cause !== undefined) return logged(options, 'in-doubt', error.cause);
   const slug = PROBLEM_OF_VERDICT[error.code];
   if (slug) return problem(slug, {base: options.problemBase});
   if (NOT_STORED.has(error.code)) return logged(options, 'not-stored', error);

@@ -82,17 +82,17 @@ def test_a_claim_runs_once_and_another_request_is_a_mismatch(db):
     assert other == document("mismatch")
 
 
-def test_work_that_breaks_off_is_in_doubt(db):
+def test_work_that_breaks_off_is_in_doubt_at_once_and_why_is_logged_and_stored(db, caplog):
     async def charge(key, amount):
         raise httpx.ReadTimeout("late")
 
     async def main():
         async with service(db.url, charge) as client:
-            with pytest.raises(httpx.ReadTimeout):
-                await client.post("/charges", headers={"Idempotency-Key": "doubt"}, json={})
-            return told(await client.post("/charges", headers={"Idempotency-Key": "doubt"}, json={}))
+            return [told(await client.post("/charges", headers={"Idempotency-Key": "doubt"}, json={})) for _ in range(2)]
 
-    assert asyncio.run(main()) == document("in-doubt")
+    assert asyncio.run(main()) == [document("in-doubt")] * 2
+    (record,) = [each for each in caplog.records if each.name == "pgonce"]
+    assert record.getMessage().startswith("problem=in-doubt request=") and record.getMessage().endswith("error=ReadTimeout: late")
     stored = db.rows("SELECT state::text, error_code, error_message FROM once.peek('claims', 'doubt')")
     assert stored == [("in_doubt", "ReadTimeout", "late")]
 
@@ -123,12 +123,32 @@ def test_a_lease_that_is_lost_leaves_its_outcome_to_a_retry(db):
     assert first == document("not-stored") and again == (201, b"{}", "application/json")
 
 
-def test_a_mistake_in_the_use_of_the_client_is_the_applications_own_500(db):
+def test_a_result_that_cannot_be_stored_is_a_doubt(db):
     async def charge(key, amount):
         return b"no JSON"
 
+    request = ({"Idempotency-Key": "no-json"}, {})
+    assert exchange(db, charge, request, request) == [document("in-doubt")] * 2
+
+
+def test_a_mistake_in_the_use_of_the_client_is_the_applications_own_500(db):
+    async def charge(key, amount):
+        raise AssertionError
+
+    async def main():
+        async with psycopg_pool.AsyncConnectionPool(db.url, min_size=0, max_size=4, open=False) as pool:
+            app = fastapi.FastAPI()
+            app.add_exception_handler(pgonce.OnceError, problem)
+
+            @app.post("/charges")
+            async def make():
+                await pgonce.aio.run(pool, "claims", "mistake", None, charge)
+
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop.test") as client:
+                await client.post("/charges")
+
     with pytest.raises(pgonce.UsageError):
-        exchange(db, charge, ({"Idempotency-Key": "mistake"}, {}))
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("body", [{"error": "declined", "a": "é"}, "declined\\x", b"\x00\xff", None])

@@ -463,7 +463,7 @@ func closedLease[T any](t *testing.T, connect func(testing.TB, string, ...once.O
 		t.Fatalf("%v", context.Cause(lease.Context()))
 	}
 	// With a heartbeat this would wait for all of its 20 seconds.
-	next, _, err := client.Claim(ctx, "leases", "key", 1)
+	next, _, err := client.Claim(ctx, "leases", "key", 1, once.Takeover(true))
 	if err != nil || next.Verdict != "processing_stale" || next.Fence <= lease.Fence {
 		t.Fatalf("%+v, %v", next, err)
 	}

@@ -218,11 +218,11 @@ class Delivery(Attempt):
         return True
 
 
-def stored_failure(outcome: Outcome, fence: int) -> Answer:
+def stored_failure(outcome: Outcome, fence: int, state: str = "failed_final") -> Answer:
     text, json_text, body, _ = outcome.bodies()
     content = text if text is not None else json_text
     return Answer(
-        replayed=False, state="failed_final", status=outcome.status, headers=outcome.headers,
+        replayed=False, state=state, status=outcome.status, headers=outcome.headers,
         body=body if content is None else content.encode(), error_code=outcome.error_code, error_message=outcome.error_message,
         fence=fence,
     )  # fmt: skip
@@ -322,7 +322,7 @@ class Terms:
     owner: Optional[str] = None
     lease: Optional[float] = None
     retention: Optional[float] = None
-    takeover: bool = True
+    takeover: Optional[bool] = None
 
 
 @dataclasses.dataclass

@@ -150,6 +150,8 @@ _PROBLEM_OF = (
 
 
 def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest, scope: str = "") -> http.Response:
+    if isinstance(error, errors.InDoubt) and error.__cause__ is not None:  # just now
+        return policy.logged("in-doubt", error, scope)
     for kind, name in _PROBLEM_OF:
         if isinstance(error, kind):
             break

@@ -14,7 +14,7 @@ from . import _core, _sql, _trace, errors
 from ._drivers import _AUTOCOMMIT, connection_of, is_asynchronous, source_of
 from ._io import Steps, drive_async, shielded
 from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of
-from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, value_of
+from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, says_what_was_done, value_of
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
@@ -142,7 +142,7 @@ def claim(
     owner: Optional[str] = None,
     lease: Optional[float] = None,
     retention: Optional[float] = None,
-    takeover: bool = True,
+    takeover: Optional[bool] = None,
     deadline: float = _core.DEADLINE_S,
     wait: float = 0.0,
 ) -> Claim:
@@ -262,6 +262,10 @@ class Once:
                     token = _current.set(held)
                     try:
                         result = as_json(await function(*arguments, **named))
+                    except Exception as raised:
+                        if says_what_was_done(raised):
+                            raise
+                        raise errors.InDoubt() from raised
                     finally:
                         _current.reset(token)
                     await held.complete(Outcome(body=dumps(result)))

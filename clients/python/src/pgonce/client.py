@@ -111,7 +111,8 @@ class BaseClaim(Generic[Told]):
         retryable = True if isinstance(raised, errors.NotDone) else None
         outcome = Outcome(error_code="no_report", error_message="it ended without complete, fail or release")
         if raised is not None:
-            outcome = Outcome(error_code=type(raised).__name__, error_message=reason_of(raised))
+            why = raised.__cause__ if isinstance(raised, errors.InDoubt) and raised.__cause__ is not None else raised
+            outcome = Outcome(error_code=type(why).__name__, error_message=reason_of(why))
         if isinstance(raised, errors.FinalFailure) and raised.answer is None:
             # JSON as text, so that what is told now is what every retry will get: PostgreSQL spells jsonb its own way.
             body = raised.body if isinstance(raised.body, (str, bytes, bytearray, type(None))) else dumps(raised.body)
@@ -121,8 +122,8 @@ class BaseClaim(Generic[Told]):
                 error_message=raised.message or None,
             )  # fmt: skip
         yield from _core.fail(self._source, self._intent, self.fence, retryable, outcome, self._options.deadline)
-        if isinstance(raised, errors.FinalFailure) and raised.answer is None:
-            raised.answer = _core.stored_failure(outcome, self.fence)
+        if isinstance(raised, (errors.FinalFailure, errors.InDoubt)) and raised.answer is None:
+            raised.answer = _core.stored_failure(outcome, self.fence, "in_doubt" if retryable is None else "failed_final")
 
     def _renewing(self) -> Steps[bool]:
         at = time.monotonic()
@@ -242,14 +243,14 @@ def claim(
     owner: Optional[str] = None,
     lease: Optional[float] = None,
     retention: Optional[float] = None,
-    takeover: bool = True,
+    takeover: Optional[bool] = None,
     deadline: float = _core.DEADLINE_S,
     wait: float = 0.0,
 ) -> Claim:
     """For an effect that is elsewhere. Where `replayed`, `answer` is stored; else do the work, then report.
 
-    takeover: False, where a second run would do harm: an attempt that fell silent leaves the intent in doubt, even where the
-    scope's policy is to take over. Else look at `verdict`: after processing_stale its effect may have happened."""
+    takeover: of an attempt that fell silent, and may have had its effect. True, where a repetition is harmless: this one takes over, and
+    `verdict` is processing_stale; False: in doubt; None: as the scope's on_stale says, which is in doubt unless set."""
     return Claim(
         source_of(pool_or_connect, False),
         _core.intent_of(scope, key, tenant, request, traceparent),
@@ -389,6 +390,11 @@ def as_json(result: Any) -> Any:
     return json.loads(dumps(result))
 
 
+def says_what_was_done(raised: Exception) -> bool:
+    """Of a decorated function's exception. Any other is a doubt, to this caller as to the next."""
+    return isinstance(raised, (errors.NotDone, errors.LeaseLost)) or (isinstance(raised, errors.FinalFailure) and raised.answer is None)
+
+
 class Once:
     """Binds a pool: `once = Once(pool)`, then once.run(...), once.claim(...), @once.effect(...)."""
 
@@ -409,9 +415,10 @@ class Once:
     ) -> Callable[[F], F]:
         """One function, at most once for each key: @once.effect(scope="payments", key="order-{order}").
 
-        Its arguments are the request, its result (JSON) the answer. key and tenant may be functions of its arguments. It may raise FinalFailure (stored), or NotDone
-        (certainly nothing happened: the next call runs); any other exception leaves the outcome in doubt, and so does a
-        call that falls silent, unless takeover=True."""
+        Its arguments are the request, its result (JSON) the answer. key and tenant may be functions of its arguments. It may
+        raise FinalFailure (stored), or NotDone (certainly nothing happened: the next call runs). Any other exception leaves the
+        outcome in doubt: it is the __cause__ of the InDoubt that this call raises, as the next ones do. So does a call that falls
+        silent, unless takeover=True."""
 
         def decorate(function: F) -> F:
             call = Call(function, key, tenant)
@@ -426,6 +433,10 @@ class Once:
                     token = _current.set(held)
                     try:
                         result = as_json(function(*arguments, **named))
+                    except Exception as raised:
+                        if says_what_was_done(raised):
+                            raise
+                        raise errors.InDoubt() from raised
                     finally:
                         _current.reset(token)
                     held.complete(Outcome(body=dumps(result)))

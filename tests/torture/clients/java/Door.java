@@ -236,7 +236,7 @@ public final class Door {
         Claim claim;
         try {
             claim = once.tenant(order.path("tenant").asText()).claim(order.path("scope").asText(), order.path("key").asText(),
-                Request.bytes(utf8(order.path("payload").asText())), new Claim.Options(null, null, "attempt " + order.path("attempt"), true, true));
+                Request.bytes(utf8(order.path("payload").asText())), new Claim.Options(null, null, "attempt " + order.path("attempt"), null, true));
         } catch (RuntimeException failure) {
             Said said = refused(failure);
             return said.loosely("failed".equals(said.verdict)); // its claim may have been granted, and the answer lost

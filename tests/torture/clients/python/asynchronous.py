@@ -84,7 +84,7 @@ class Door:
             return refused(error)
 
     async def leased(self, order):
-        named = {"tenant": order["tenant"], "owner": f"attempt {order['attempt']}", "takeover": True, "deadline": DEADLINE_S}
+        named = {"tenant": order["tenant"], "owner": f"attempt {order['attempt']}", "deadline": DEADLINE_S}
         passed = set()
         try:
             async with aio.claim(self.pool, order["scope"], order["key"], order["payload"].encode(), **named) as held:

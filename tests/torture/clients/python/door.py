@@ -87,7 +87,7 @@ class Door:
     def leased(self, order):
         claim = pgonce.claim(
             self.source, order["scope"], order["key"], order["payload"].encode(), tenant=order["tenant"], owner=f"attempt {order['attempt']}",
-            takeover=True, deadline=DEADLINE_S,
+            deadline=DEADLINE_S,
         )  # fmt: skip
         told = []
         try:

@@ -28,12 +28,12 @@ public final class Claim implements AutoCloseable {
      * @param lease null: the scope's
      * @param retention null: the scope's
      * @param owner who works, for people; or null
-     * @param takeover may an attempt that fell silent be taken over, where the scope's policy says so?
+     * @param takeover is an attempt that fell silent, and may have had its effect, taken over? null: as the scope's on_stale says
      * @param heartbeat is the lease renewed in the background?
      */
-    public record Options(Duration lease, Duration retention, String owner, boolean takeover, boolean heartbeat) {
+    public record Options(Duration lease, Duration retention, String owner, Boolean takeover, boolean heartbeat) {
         /** The scope's lease and retention. */
-        public static final Options DEFAULT = new Options(null, null, null, true, true);
+        public static final Options DEFAULT = new Options(null, null, null, null, true);
 
         /**
          * With another lease.
@@ -46,9 +46,9 @@ public final class Claim implements AutoCloseable {
         }
 
         /**
-         * Of an attempt that fell silent: is it taken over, where the scope's policy says so, or in doubt?
+         * Of an attempt that fell silent, and may have had its effect: is it taken over, or in doubt?
          *
-         * @param allowed false where a second run would do harm
+         * @param allowed true where a second run is harmless, false where it would do harm
          * @return other options
          */
         public Options takeover(boolean allowed) {

@@ -173,7 +173,7 @@ final class Sql {
     }
 
     static Claimed claim(Connection connection, Name name, Request request, String owner, Double lease, Double retention,
-                         String traceparent, boolean takeover) throws SQLException {
+                         String traceparent, Boolean takeover) throws SQLException {
         try (PreparedStatement statement = connection.prepareStatement(String.format(CLAIM, request.sql))) {
             int at = request.bind(statement, 1, name.tenant);
             setAll(statement, at, name.scope, name.key, owner, lease, retention, name.tenant, traceparent, takeover);

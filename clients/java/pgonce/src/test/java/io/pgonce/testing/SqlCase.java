@@ -160,7 +160,7 @@ public final class SqlCase implements AutoCloseable {
             case "claim": {
                 Claim.Options options = new Claim.Options(step.has("lease_ms") ? Duration.ofMillis(step.get("lease_ms").asLong()) : null,
                     step.has("retention_ms") ? Duration.ofMillis(step.get("retention_ms").asLong()) : null, "conformance",
-                    step.path("takeover").asBoolean(true), false);
+                    step.has("takeover") ? step.get("takeover").asBoolean() : null, false);
                 Claim claim = tenant.claim(scope, key, request(step), options);
                 claims.put(step.get("as").asText(), claim);
                 return claim.mine() ? claim : claim.outcome();
