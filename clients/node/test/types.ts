@@ -2,10 +2,10 @@
 // Compiled, never run: the types are those of the README.
 import express from 'express';
 import {Pool} from 'pg';
-import {Failed, FinalFailure, Once, rawBody, type Claim} from '..';
+import {Failed, FinalFailure, InDoubt, Once, keyOf, rawBody, type Claim} from '..';
 
 const pool = new Pool();
-const once = new Once(pool);
+const once = new Once(pool, {tenant: 7, logger: console});
 
 export async function all(): Promise<void> {
   const result = await once.run('orders', 'cart-7', {cart: 7}, async (tx, {emit}) => {
@@ -19,7 +19,9 @@ export async function all(): Promise<void> {
   if (!claim.replayed) await (claim satisfies Claim).complete({status: 200});
   const charge = once.effect({scope: 'charges', key: (order: number) => `order-${order}`}, async (order: number, {signal}) => ({order, aborted: signal.aborted}));
   const charged: {order: number} = await charge(7);
-  console.log(charged, new FinalFailure().answer.status);
+  console.log(charged, new FinalFailure().answer.status, new InDoubt().answer?.errorCode, once.answerOf(new Error())?.headers[0]);
+  const ofCustomer = once.effect({scope: 'charges', tenant: (customer: bigint) => customer, key: (_customer: bigint, order: number) => order}, (_customer, order, {tenant}) => `${tenant}/${order}`);
+  console.log((await ofCustomer(7n, 8)).length, await once.consume('stock', 7, 'body', (tx) => once.emit(tx, 'order.placed', {}, {key: null, scope: null, aggregateId: 7n})));
   // @ts-expect-error a value is put in body
   await once.run('orders', 'cart-7', {}, () => ({order: 7}));
   // @ts-expect-error a scope is needed
@@ -31,4 +33,8 @@ app.use(express.json({verify: rawBody}));
 app.post('/orders', once.express({scope: 'orders', tenant: (req) => req.user.id}), async (req, res) => {
   res.status(201).json({});
 });
+app.post('/charges', (req, res) => {
+  res.status(201).json(keyOf(req));
+});
+app.use(once.problems());
 app.listen(3000);
