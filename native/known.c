@@ -51,7 +51,9 @@ static Oid substitutes[FUNCTION_COUNT];
 static bool substitutes_known;
 static native_leaf leaves[LEAVES_MAX];
 static int leaf_next;
-static uint64 changes; /* counts what the callbacks have forgotten */
+static int32 last_day;    /* that is known to have a partition; 0: none is known */
+static Oid last_day_leaf; /* that partition */
+static uint64 changes;    /* counts what the callbacks have forgotten */
 
 /* The types that a column has in contract/intent/tables.sql, and whether it may be NULL. */
 static const struct {
@@ -130,6 +132,9 @@ static void relation_changed(Datum unused, Oid relation)
 		    leaves[i].primary_key == relation) {
 			leaves[i].relation = InvalidOid;
 		}
+	}
+	if (!OidIsValid(relation) || relation == last_day_leaf) {
+		last_day = 0;
 	}
 	if (!OidIsValid(relation) || !contract_fits || relation == contract.intent || relation == contract.outbox ||
 	    relation == contract.outbox_day || relation == contract.counted_new || relation == contract.counted_replay ||
@@ -545,6 +550,23 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	return fits;
 }
 
+/* Whether the day after this one has its partition. Where not, SQL makes it in passing, and that of
+ * the outbox with it: see once._is_new_day. */
+bool native_has_next_day(const native_contract *known, int32 day)
+{
+	if (day >= last_day) {
+		char name[NAMEDATALEN];
+		snprintf(name, sizeof name, "intent_d%d", day + 1);
+		Oid found = get_relname_relid(name, known->schema);
+		if (!OidIsValid(found)) {
+			return false;
+		}
+		last_day = day + 1;
+		last_day_leaf = found;
+	}
+	return true;
+}
+
 /* The partition of a bucket, and its parent; alone: for a statement that names the partition and
  * not its parent, which is locked no longer than while the partition is learnt. */
 bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode, bool alone, native_tables *tables)
@@ -555,6 +577,9 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 
 	tables->leaf = NULL;
 	tables->intent = NULL;
+	if (bucket > 0 && !native_has_next_day(known, bucket)) {
+		return false;
+	}
 	if (!alone) {
 		tables->intent = try_relation_open(intent, mode);
 		if (tables->intent == NULL) {

@@ -396,7 +396,7 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 	}
 	int32 day = (int32)(now / USECS_PER_DAY) + DAYS_TO_2000;
 	CommandCounterIncrement();
-	Relation outbox = try_relation_open(contract->outbox, AccessShareLock);
+	Relation outbox = native_has_next_day(contract, day) ? try_relation_open(contract->outbox, AccessShareLock) : NULL;
 	if (outbox == NULL) {
 		return false;
 	}

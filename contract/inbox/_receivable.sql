@@ -19,7 +19,7 @@ BEGIN
         RETURN CASE WHEN stored.fingerprint <> fingerprint THEN 'P4050'
                     WHEN stored.state = 'succeeded' THEN 'duplicate' ELSE 'P4099' END;
     END IF;
-    day := once._day_state(bucket);
+    day := once._open_day(bucket);
     RETURN CASE WHEN day = 'closed' THEN 'P4041' WHEN day = 'future' THEN 'P4001' WHEN day = 'missing' THEN 'P4098'
                 WHEN locked THEN 'new' ELSE 'P4029' END;
 END $$;

@@ -26,7 +26,7 @@ BEGIN
         IF bucket = 0 OR once._is_today(bucket) THEN
             open := true;
         ELSE                            -- apart: an expression is prepared as a whole
-            open := once._is_open(bucket) OR once._day_state(bucket) = 'open';
+            open := once._is_open(bucket) OR once._open_day(bucket) = 'open';
         END IF;
         IF open THEN
             INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,

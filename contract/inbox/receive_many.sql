@@ -108,7 +108,10 @@ BEGIN
         takeable := array_fill(true, ARRAY[size]);
     ELSE
         today := floor(date_part('epoch', now) / 86400);
-        today_open := to_regclass('once.intent_d' || today) IS NOT NULL;
+        IF once._is_new_day() THEN
+            PERFORM once._make_days(NULL);
+        END IF;
+        today_open := once._has_day('intent', today);       -- once, since most keys are of today
         SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
                array_agg(c.first_ord ORDER BY c.ord), array_agg(c.takeable ORDER BY c.ord), bool_and(c.takeable)
           INTO buckets, first_bucket, last_bucket, codes, firsts, takeable, plain
@@ -116,7 +119,7 @@ BEGIN
                        CASE WHEN n.code IS NULL AND n.first_ord = n.ord
                                  AND CASE WHEN n.bucket = today THEN today_open
                                           ELSE n.bucket = 0 OR (n.bucket < today
-                                               AND to_regclass('once.intent_d' || n.bucket) IS NOT NULL) END
+                                               AND once._has_day('intent', n.bucket)) END
                             THEN pg_try_advisory_xact_lock(once._lock_id(tenant, consumer, n.id))
                             ELSE false END AS takeable
                   FROM (SELECT b.*, min(b.ord) OVER (PARTITION BY b.id COLLATE "C", b.code IS NULL)::integer AS first_ord

@@ -32,7 +32,10 @@ BEGIN
         END IF;
     END IF;
     IF day IS NULL THEN
-        day := once._day_state(bucket);
+        IF once._is_new_day() THEN
+            PERFORM once._make_days(NULL);
+        END IF;
+        day := once._open_day(bucket);
     END IF;
     IF locked AND day = 'open' AND current_setting('transaction_read_only') = 'off' THEN
         IF bucket = 0 THEN

@@ -15,7 +15,7 @@ BEGIN
     IF bucket > floor(date_part('epoch', clock_timestamp() + setting.clock_skew) / 86400) THEN
         RETURN 'future';
     END IF;
-    IF to_regclass('once.intent_d' || bucket) IS NULL THEN
+    IF NOT once._has_day('intent', bucket) THEN
         RETURN 'missing';
     END IF;
     RETURN 'open';

@@ -1,9 +1,11 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._is_open(bucket): whether a UUIDv7 key's day is plainly open for a new intent: it has begun, and has its
--- partition. Where not, once._day_state knows why, or allows it for the sake of clock skew. To be asked after the look-up,
+-- partition. Where not, once._open_day knows why, makes it, or allows it for the sake of clock skew. To be asked after the look-up,
 -- which locks the table against once.retire_day; a function of its own, so that no other key and no replay pays for it.
 CREATE FUNCTION once._is_open(bucket integer) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN bucket <= date_part('epoch', clock_timestamp()) / 86400
-           AND to_regclass(concat('once.intent_d', bucket)) IS NOT NULL;
+    IF once._is_new_day() THEN
+        PERFORM once._make_days(NULL);
+    END IF;
+    RETURN bucket <= date_part('epoch', clock_timestamp()) / 86400 AND once._has_day('intent', bucket);
 END $$;

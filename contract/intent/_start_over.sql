@@ -51,7 +51,7 @@ BEGIN
             code := 'P4029';
             why := format('its lease ends at %s', stored.lease_until);
         WHEN 'new' THEN
-            IF NOT raising AND once._day_state(bucket) = 'closed' THEN
+            IF once._open_day(bucket) = 'closed' AND NOT raising THEN
                 PERFORM once._count('expired');
                 code := 'P4041';
             ELSE

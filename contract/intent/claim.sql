@@ -44,6 +44,7 @@ BEGIN
         PERFORM once._refuse('P4002', tenant, scope, key);
     ELSIF claimed.verdict IN ('future', 'missing') THEN
         PERFORM once._refuse_day(tenant, scope, key, bucket);
+        PERFORM once._refuse('P4098', tenant, scope, key, 'its day was made just now');     -- since the claim looked
     ELSIF claimed.verdict = 'unknown' THEN
         PERFORM once._refuse('P4099', tenant, scope, key);
     END IF;

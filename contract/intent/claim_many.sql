@@ -147,12 +147,15 @@ BEGIN
         takeable := array_fill(true, ARRAY[size]);
     ELSE
         today := floor(date_part('epoch', now) / 86400);
-        today_open := to_regclass('once.intent_d' || today) IS NOT NULL;    -- once, since most keys are of today
+        IF once._is_new_day() THEN
+            PERFORM once._make_days(NULL);
+        END IF;
+        today_open := once._has_day('intent', today);       -- once, since most keys are of today
         SELECT array_agg(c.bucket ORDER BY c.ord), min(c.bucket), max(c.bucket), array_agg(c.code ORDER BY c.ord),
                array_agg(CASE WHEN c.code IS NULL AND c.nth = 1
                                    AND CASE WHEN c.bucket = today THEN today_open
                                             ELSE c.bucket = 0 OR (c.bucket < today
-                                                 AND to_regclass('once.intent_d' || c.bucket) IS NOT NULL) END
+                                                 AND once._has_day('intent', c.bucket)) END
                               THEN pg_try_advisory_xact_lock(once._lock_id(tenant, c.scope, c.key))
                               ELSE false END ORDER BY c.ord)
           INTO buckets, first_bucket, last_bucket, codes, takeable

@@ -232,6 +232,10 @@ CREATE TABLE once.intent (
 -- An ordinary range, not DEFAULT: a default partition forbids DETACH CONCURRENTLY.
 CREATE TABLE once.intent_d0 PARTITION OF once.intent FOR VALUES FROM (0) TO (1) WITH (fillfactor = 50);
 
+-- The second (since 1970) of the last failure to make a partition in passing: see once._make_days.
+CREATE SEQUENCE once.days_failed_seq;
+COMMENT ON SEQUENCE once.days_failed_seq IS 'when the calls last failed to make a partition';
+
 -- The highest fence that was deleted with an intent of bucket 0: see once._first_fence. Only the
 -- keeper moves it, and only forwards.
 CREATE SEQUENCE once.fence_floor_seq AS integer MINVALUE 0 START WITH 0;

@@ -2,9 +2,9 @@
 -- once.add_days(ahead): makes the partitions that are missing, from the oldest open day to today
 -- plus ahead days (default: once.setting.days_ahead), for intents and for the outbox; on its first
 -- run also the row of settings and the default policy. Returns how many partitions it made. Safe to
--- call at any time and by many at once. Moves once._today() on, where that is another day. ATTACH,
--- because CREATE TABLE ... PARTITION OF would take an ACCESS EXCLUSIVE lock on the parent and stop
--- every claim.
+-- call at any time and by many at once. Nobody has to: the calls that find a day without a partition make
+-- it, and the day ahead (once._make_days). Waits while another transaction does, at most lock_timeout.
+-- Moves once._today() on, where that is another day.
 CREATE FUNCTION once.add_days(ahead integer DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -30,12 +30,7 @@ BEGIN
         -- transaction is open.
         SELECT s.* INTO STRICT setting FROM once.setting AS s WHERE s.only_row FOR SHARE;
         IF to_regclass('once.intent_d' || day) IS NULL AND day >= setting.closed_before THEN
-            EXECUTE format('CREATE TABLE once.intent_d%s (LIKE once.intent INCLUDING ALL) WITH (fillfactor = 50)', day);
-            PERFORM once._close(('once.intent_d' || day)::regclass);
-            EXECUTE format('ALTER TABLE once.intent ATTACH PARTITION once.intent_d%s FOR VALUES FROM (%s) TO (%s)', day,
-                day, day + 1);
-            EXECUTE format('COMMENT ON TABLE once.intent_d%s IS %L', day,
-                'UUIDv7 keys of ' || (date '1970-01-01' + day));
+            PERFORM once._make_day('intent', day);
             made := made + 1;
         END IF;
     END LOOP;
@@ -43,21 +38,17 @@ BEGIN
         IF to_regclass('once.outbox_d' || day) IS NULL THEN
             PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
             IF to_regclass('once.outbox_d' || day) IS NULL THEN
-                EXECUTE format('CREATE TABLE once.outbox_d%s (LIKE once.outbox INCLUDING ALL EXCLUDING IDENTITY)', day);
-                PERFORM once._close(('once.outbox_d' || day)::regclass);
-                EXECUTE format('ALTER TABLE once.outbox_d%s REPLICA IDENTITY FULL', day);    -- see once.decision
-                EXECUTE format('ALTER TABLE once.outbox ATTACH PARTITION once.outbox_d%s FOR VALUES FROM (%s) TO (%s)',
-                    day, day, day + 1);
-                EXECUTE format('COMMENT ON TABLE once.outbox_d%s IS %L', day,
-                    'events of ' || (date '1970-01-01' + day));
+                PERFORM once._make_day('outbox', day);
                 made := made + 1;
             END IF;
         END IF;
     END LOOP;
     IF (once._today() >= today) IS NOT TRUE THEN
         PERFORM pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778));
-        IF (once._today() >= today) IS NOT TRUE THEN
+        IF once._today() IS NULL THEN       -- as installed
             PERFORM once._set_today(today);
+        ELSE
+            PERFORM once._move_today(today);
         END IF;
     END IF;
     RETURN made;

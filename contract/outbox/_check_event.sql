@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_event(...): raises what is wrong with an event, or that its day has no partition; returns where nothing is
--- (names that are long and yet within bounds).
+-- once._check_event(...): raises what is wrong with an event, or that its day has no partition and cannot have one; returns where
+-- nothing is (names that are long and yet within bounds, a day that is there by now).
 CREATE FUNCTION once._check_event(tenant text, scope text, key text, topic text, kind text, payload jsonb,
     headers jsonb, day integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -18,7 +18,12 @@ BEGIN
             DETAIL = format('they have %s bytes', octet_length(concat(tenant, scope, key, kind))),
             HINT = 'tenant, scope, key and event_type: at most 2600 bytes together.';
     END IF;
-    IF to_regclass('once.outbox_d' || day) IS NULL THEN
+    FOR attempt IN 1 .. 2 LOOP          -- see once._open_day
+        EXIT WHEN once._has_day('outbox', day);
+        PERFORM once._make_days(NULL);
+        EXIT WHEN once._has_day('outbox', day) OR NOT once._wait_for_days();
+    END LOOP;
+    IF NOT once._has_day('outbox', day) THEN
         PERFORM once._refuse('P4098', tenant, scope, key, 'no outbox partition for ' || (date '1970-01-01' + day));
     END IF;
 END $$;

@@ -43,7 +43,10 @@ BEGIN
     END IF;
     IF day IS NULL THEN
         day := floor(date_part('epoch', now) / 86400);
-        there := to_regclass(concat('once.outbox_d', day)) IS NOT NULL;
+        IF once._is_new_day() THEN
+            PERFORM once._make_days(NULL);
+        END IF;
+        there := once._has_day('outbox', day);
     ELSE
         there := to_regclass('once.outbox_d' || once._today()::text) IS NOT NULL;
     END IF;

@@ -19,6 +19,11 @@ BEGIN
     reading := pg_current_snapshot();
     -- Beyond the first xid that `seen` did not know, or with fewer transactions running: in both cases the texts differ.
     changed := reading <> seen::pg_snapshot::text;
+    IF changed THEN
+        -- A partition that was made just now may hold events of this snapshot, and not be known to this session. Its maker has a lock on it
+        -- until it is.
+        LOCK TABLE once.outbox IN ACCESS SHARE MODE;
+    END IF;
     flushed := false;
     IF once._wal_told() THEN
         -- In this order: what is in the snapshot was written to the WAL before.

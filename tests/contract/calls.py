@@ -162,6 +162,13 @@ def retire(db, days_ago):
     return db.value("SELECT once.retire_day(%s)", today(db) - days_ago)
 
 
+def hold_days(db):
+    """As while another transaction makes days: until this connection's ends, no call can make one."""
+    holder = db.connect(isolation="READ COMMITTED")
+    run(holder, "SELECT pg_advisory_xact_lock(hashtextextended('pgonce partitions', 20778))")
+    return holder
+
+
 def in_threads(functions, patience_s=60):
     """Runs all at once and returns their results in order; an exception of one is raised here."""
     with concurrent.futures.ThreadPoolExecutor(len(functions)) as pool:

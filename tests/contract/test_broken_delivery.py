@@ -332,7 +332,7 @@ BROKEN = {
         [many.test_a_message_of_a_retired_day_is_a_duplicate_where_it_is_remembered_and_else_expired],
     ),
     "every day is open to a batch": (
-        replace("_receivable", "day := once._day_state(bucket)", "day := 'open'"),
+        replace("_receivable", "day := once._open_day(bucket)", "day := 'open'"),
         [many.test_a_bad_element_spoils_nothing],
     ),
     "two processes wait for each other": (

@@ -17,7 +17,9 @@ from . import test_fingerprints as fingerprints
 from . import test_hostile as hostile
 from . import test_inbox as inbox
 from . import test_isolation as isolation
+from . import test_keep_days as keep_days
 from . import test_locks as locks
+from . import test_made_days as made_days
 from . import test_one_effect as one_effect
 from . import test_outcomes as outcomes
 from . import test_plans as plans
@@ -204,7 +206,7 @@ BROKEN = {
     ),
     "claim takes today for open whatever became of it": (
         replace("_claim", "once._is_today(bucket)", "true"),
-        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 1), today.test_a_partition_of_today_that_is_gone_is_said],
+        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 1), today.test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said],
     ),
     "a scope has every scope's policy": (
         replace("_policy", "ORDER BY p.scope DESC", "ORDER BY p.scope"),
@@ -343,7 +345,7 @@ BROKEN = {
     "the day is looked at before the table is locked": (
         both(
             replace("start", "ELSIF once._is_open(bucket)", "ELSIF bucket >= 0"),
-            replace("_enter", "RETURN bucket;", "RETURN CASE WHEN bucket = 0 OR once._is_open(bucket) THEN bucket END;"),
+            replace("_enter", "RETURN bucket;", "RETURN CASE WHEN bucket = 0 OR to_regclass('once.intent_d' || bucket) IS NOT NULL THEN bucket END;"),
         ),
         [lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, False)],
     ),
@@ -363,7 +365,7 @@ BROKEN = {
     },
     "receive takes today for open whatever became of it": (
         replace("receive", "once._is_today(bucket)", "bucket >= 0"),
-        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 0), today.test_a_partition_of_today_that_is_gone_is_said],
+        [lambda db: today.test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, 0), today.test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said],
     ),
     "today need not have begun": (
         replace("_is_today", "clock_timestamp() >= to_timestamp(once._today() * 86400::double precision)", "true"),
@@ -372,7 +374,7 @@ BROKEN = {
     "today need not have a partition": (
         replace("_is_today", "AND to_regclass('once.intent_d' || once._today()::text) IS NOT NULL", ""),
         [
-            today.test_a_partition_of_today_that_is_gone_is_said,
+            today.test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said,
             lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, True),
         ],
     ),
@@ -381,12 +383,38 @@ BROKEN = {
         [today.test_a_session_follows_today],
     ),
     "today goes back": (
-        replace("add_days", "(once._today() >= today) IS NOT TRUE", "once._today() IS DISTINCT FROM today"),
+        both(replace("add_days", "(once._today() >= today) IS NOT TRUE", "true"), replace("_move_today", "once._today() >= today OR", "")),
         [today.test_add_days_moves_today_on_and_never_back],
     ),
+    "no day is made": (
+        replace("_open_day", "PERFORM once._make_days(bucket);", ""),
+        [made_days.test_a_key_of_a_past_day_without_a_partition_makes_it],
+    ),
+    "nobody notices that tomorrow is missing": (
+        replace("_is_new_day", "SELECT", "SELECT false AND"),
+        [lambda db: made_days.test_the_first_call_of_a_day_makes_the_next(db, door) for door in ("start", "claim", "claim_many", "emit")],
+    ),
+    "what cannot be made is tried again at once": (
+        replace("_make_days", "OR pg_sequence_last_value('once.days_failed_seq') IN (seconds, seconds - 1)", ""),
+        [made_days.test_where_ddl_is_forbidden_calls_go_on_while_their_day_is_there_and_one_a_second_tries],
+    ),
+    "what was closed after the snapshot is made anew": (
+        replace("_make_days", "FOR SHARE", ""),
+        [
+            made_days.test_a_closed_day_is_not_made_anew_not_even_from_an_old_snapshot,
+            lambda db: keep_days.test_a_snapshot_from_before_the_whole_retirement_of_a_day_is_to_try_again_at_every_door(db, "by the keeper", "REPEATABLE READ"),
+        ],
+    ),
+    "a transaction that may not write makes days": (
+        replace("_make_days", "current_setting('transaction_read_only') = 'on' OR", ""),
+        [made_days.test_a_transaction_that_may_not_write_makes_nothing],
+    ),
     "nobody moves today on": (
-        replace("add_days", "PERFORM once._set_today(today);", ""),
-        [today.test_add_days_moves_today_on_and_never_back],
+        replace("_move_today", "PERFORM once._set_today(today);", ""),
+        [
+            today.test_add_days_moves_today_on_and_never_back,
+            lambda db: made_days.test_the_first_call_of_a_day_makes_the_next(db, "start"),
+        ],
     ),
     "today has its keys from the day after, too": (
         replace("_within", "(day + 1)", "(day + 2)"),
@@ -421,11 +449,11 @@ BROKEN = {
         ],
     ),
     "a day may have no partition": (
-        replace("_is_open", "AND to_regclass(concat('once.intent_d', bucket)) IS NOT NULL", ""),
+        replace("_is_open", "AND once._has_day('intent', bucket)", ""),
         [
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start_new"),
-            lambda db: buckets.test_a_missing_partition_is_said_and_add_days_makes_it(db, "finish"),
+            lambda db: buckets.test_a_missing_partition_that_cannot_be_made_is_said_and_add_days_makes_it(db, "finish"),
         ],
     ),
     "absent is told as a silence": (
@@ -441,7 +469,7 @@ BROKEN = {
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "claim"),
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
             lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "claim"),
-            lambda db: buckets.test_a_missing_partition_is_said_and_add_days_makes_it(db, "claim"),
+            lambda db: buckets.test_a_missing_partition_that_cannot_be_made_is_said_and_add_days_makes_it(db, "claim"),
         ],
     ),
     "the future is open": (

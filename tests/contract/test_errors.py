@@ -4,7 +4,7 @@
 import psycopg2
 import pytest
 
-from .calls import DAY_MS, Once, now_ms, uuid7, uuid7_days_ago
+from .calls import DAY_MS, Once, hold_days, now_ms, uuid7, uuid7_days_ago
 from .relaying import Relay
 from .test_buckets import drop_day
 
@@ -18,6 +18,7 @@ def failed(once, retryable):
 
 def without_yesterday(db):
     drop_day(db, 1)
+    hold_days(db)
     return uuid7_days_ago(db, 1)
 
 

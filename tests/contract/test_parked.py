@@ -7,7 +7,7 @@ import pytest
 
 from harness.postgres import wait_until
 
-from .calls import PRINT, Once, in_threads, refused, run, today, uuid7_days_ago
+from .calls import PRINT, Once, hold_days, in_threads, refused, run, today, uuid7_days_ago
 from .keeping import keeper
 from .test_receive_many import park, receive_many
 
@@ -342,8 +342,10 @@ def test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_
     park(db.connect(), message, "k", "dead")
     park(db.connect(), "plain", "k", "dead")
     db.execute(f"DROP TABLE once.intent_d{today(db)}")
+    held = hold_days(db)
     with refused(code) as told:
         db.execute("SELECT once.dead_discard('mailer', %s, '', 'never')", message)
+    held.rollback()
     assert message in told.value.diag.message_detail and told.value.diag.message_hint
     # The keeper goes round it.
     db.execute("UPDATE once.parked_message SET updated_at = now() - interval '91 days'")

@@ -8,7 +8,7 @@ import threading
 import psycopg2
 import pytest
 
-from .calls import DAY_MS, LEVELS, OTHER_PRINT, PRINT, Once, code_of, in_threads, now_ms, refused, retire, run
+from .calls import DAY_MS, LEVELS, OTHER_PRINT, PRINT, Once, code_of, hold_days, in_threads, now_ms, refused, retire, run
 from .calls import shorten_horizon, uuid7, uuid7_days_ago
 from .test_buckets import drop_day
 
@@ -78,7 +78,7 @@ def test_the_same_message_twice_in_a_batch_is_processed_once(db):
 
 
 def test_a_bad_element_spoils_nothing(db):
-    connection = db.connect()
+    connection, held = db.connect(), hold_days(db)
     drop_day(db, 1)
     ids = ["good", "", None, "a\nb", "x" * 256, uuid7(now_ms(db) + 30 * DAY_MS), uuid7_days_ago(db, 400)]
     ids += [uuid7_days_ago(db, 1), uuid7_days_ago(db, 0), "print", "noprint", "last"]
@@ -87,6 +87,7 @@ def test_a_bad_element_spoils_nothing(db):
     codes = ["process", "P4001", "P4001", "P4001", "P4001", "P4001", "P4041", "P4098", "process", "P4003", "P4003"]
     assert receive_many(connection, ids, None, prints) == codes + ["process"]
     assert db.value("SELECT count(*) FROM once.intent") == 3
+    held.rollback()
     db.execute("SELECT once.add_days()")
     assert receive_many(connection, ids[7:9]) == ["process", "duplicate"]
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from harness.postgres import wait_until
 
-from .calls import DAY_MS, OTHER_PRINT, PRINT, Once, code_of, in_threads, now_ms, run, today, uuid7, uuid7_days_ago
+from .calls import DAY_MS, OTHER_PRINT, PRINT, Once, code_of, hold_days, in_threads, now_ms, run, today, uuid7, uuid7_days_ago
 from .test_buckets import spellings
 from .test_roles import make_logins
 
@@ -18,6 +18,12 @@ DAYS = {"none": None, "yesterday, by a late keeper": -1, "today": 0, "tomorrow, 
 def set_today(db, ahead):
     """As add_days does it on that day; None: as installed."""
     db.execute(AS_INSTALLED if ahead is None else f"SELECT once._set_today({today(db) + ahead})")
+
+
+def leave_today(db, ahead):
+    """The same, and it stays so: another transaction is about to move it on."""
+    set_today(db, ahead)
+    hold_days(db)
 
 
 def test_add_days_moves_today_on_and_never_back(db):
@@ -35,16 +41,18 @@ def test_a_session_follows_today(db):
     run(connection, "SET plan_cache_mode = force_generic_plan; PREPARE is_today AS SELECT once._is_today(%s)", today(db))
     for ahead in (0, -1, None, 0):
         set_today(db, ahead)
+        held = hold_days(db)
         assert run(connection, "EXECUTE is_today") == [(ahead == 0,)]
         key = uuid7_days_ago(db, 0, random.getrandbits(48))
         assert Once(connection).finish_new(key=key) == 1
         assert Once(connection).start(key=key).verdict == "replay"
+        held.rollback()
 
 
 @pytest.mark.parametrize("ahead", DAYS.values(), ids=DAYS)
 @pytest.mark.parametrize("days_ago", [0, 1, None])
 def test_whatever_day_today_is_a_key_goes_to_its_own_and_is_found_there(db, ahead, days_ago):
-    set_today(db, ahead)
+    leave_today(db, ahead)
     connection = db.connect()
     once = Once(connection)
     name = {"finish": 1, "finish_new": 2, "receive": 3, "claim": 4, "start": 5}
@@ -72,7 +80,7 @@ def test_whatever_day_today_is_a_key_goes_to_its_own_and_is_found_there(db, ahea
 
 @pytest.mark.parametrize("ahead", DAYS.values(), ids=DAYS)
 def test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, ahead):
-    set_today(db, ahead)
+    leave_today(db, ahead)
     db.execute("UPDATE once.setting SET clock_skew = '0'")
     key = uuid7_days_ago(db, -1)
     once = Once(db.connect())
@@ -81,13 +89,14 @@ def test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, ahead):
     assert code_of(lambda: once.receive(message_id=key)) == "P4001"
 
 
-def test_a_partition_of_today_that_is_gone_is_said(db):
+def test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said(db):
     day = today(db)
     db.execute(f"ALTER TABLE once.intent DETACH PARTITION once.intent_d{day}; DROP TABLE once.intent_d{day}")
-    key, once = uuid7_days_ago(db, 0), Once(db.connect())
+    key, once, held = uuid7_days_ago(db, 0), Once(db.connect()), hold_days(db)
     for call in (once.start, once.start_new, once.finish_new, once.claim):
         assert code_of(lambda: call(key=key)) == "P4098"
     assert code_of(lambda: once.receive(message_id=key)) == "P4098"
+    held.rollback()
     assert db.value("SELECT once.add_days()") == 1
     assert once.finish_new(key=key) == 1
 
@@ -126,7 +135,7 @@ def deceptive(key):
 def test_a_key_that_looks_like_another_is_started_and_from_then_on_replayed(db, ahead, role):
     """start looks for a replay before the gate has reckoned the key's bucket: by its looks."""
     make_logins(db)
-    set_today(db, ahead)
+    leave_today(db, ahead)
     connection = db.connect(role)
     once = Once(connection)
     for number, days_ago in enumerate((0, 1)):
