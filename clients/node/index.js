@@ -207,8 +207,9 @@ class Once {
   problems(options) {
     return (error, _req, res, next) => {
       const answer = res.headersSent ? undefined : this.answerOf(error, options);
-      if (answer) send(res, answer);
-      else next(error);
+      if (!answer) return void next(error);
+      // What others have set for every answer, as for CORS, stays.
+      send(res, answer, res.getHeaderNames().filter((name) => /^(content-|etag$|transfer-encoding$)/.test(name)));
     };
   }
 }

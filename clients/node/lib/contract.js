@@ -181,7 +181,8 @@ function doubt({scope, key, tenant, print: known}, answer) {
   const p = new Parameters();
   const print = p.add(known, 'bytea');
   const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
-  return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, ${outcome(p, answer)}, tenant => ${t})`, p.values];
+  return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, 'handler', 'the handler''s answer does not say whether the effect happened', ${
+    outcome(p, answer)}, tenant => ${t})`, p.values];
 }
 
 const renew = ({scope, key, tenant}, fence, leaseMs) =>

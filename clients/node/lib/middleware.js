@@ -69,8 +69,8 @@ function byName(pairs) {
 
 const pairsOf = (headers) => Object.entries(headers).flatMap(([name, value]) => (Array.isArray(value) ? value.map((each) => [name, String(each)]) : [[name, String(value)]]));
 
-function send(res, {status, headers, body}) {
-  for (const name of res.getHeaderNames()) res.removeHeader(name);
+function send(res, {status, headers, body}, without = res.getHeaderNames()) {
+  for (const name of without) res.removeHeader(name);
   res.statusMessage = undefined;
   res.statusCode = status;
   for (const [name, value] of byName(headers.filter(([name]) => !/^(content-length|transfer-encoding)$/i.test(name)))) res.setHeader(name, value);

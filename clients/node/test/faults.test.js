@@ -453,6 +453,42 @@ test('what a call throws has the answer that the gateway would give', async () =
   assert.equal(JSON.parse(logging.answerOf(ofSqlstate('P4029'), {problemBase: 'https://shop.test/#'}).body).type, 'https://shop.test/#active');
 });
 
+test('an error handler of Express leaves what others have set for every answer, and errors of others to others', async () => {
+  const app = require('express')();
+  app.use((req, res, next) => {
+    res.set({'Access-Control-Allow-Origin': '*', 'Content-Encoding': 'x', ETag: '"x"'});
+    next();
+  });
+  app.get('/doubt', () => Promise.reject(new InDoubt('in_doubt', 'x', {status: 409})));
+  app.get('/other', () => Promise.reject(new Error('x')));
+  app.use(once.problems());
+  app.use((error, req, res, _next) => {
+    res.removeHeader('Content-Encoding');
+    res.status(418).end(error.message);
+  });
+  const at = await new Promise((resolve) => {
+    const listening = app.listen(0, '127.0.0.1', () => resolve(listening));
+  });
+  const ask = (path) => fetch(`http://127.0.0.1:${at.address().port}${path}`);
+  const doubt = await ask('/doubt');
+  assert.deepEqual([doubt.status, (await doubt.json()).status], [409, 409]);
+  const headers = ['Access-Control-Allow-Origin', 'Content-Encoding', 'ETag', 'Content-Type'].map((name) => doubt.headers.get(name));
+  assert.deepEqual(headers, ['*', null, null, 'application/problem+json']);
+  assert.equal((await ask('/other')).status, 418);
+  at.closeAllConnections();
+  await new Promise((resolve) => at.close(resolve));
+});
+
+test('an answer that does not say what was done leaves a doubt that says so', async () => {
+  const app = nodeHttp.createServer(once.http({scope: 'orders', tenant: false}, (req, res) => res.writeHead(500, {'Once-Effect': 'unknown'}).end('who knows')));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  assert.equal((await fetch(`http://127.0.0.1:${app.address().port}/`, {method: 'POST', headers: {'Idempotency-Key': key}})).status, 500);
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+  const {rows} = await pool.query("SELECT state::text, error_code, error_message, response_status FROM once.peek('orders', $1)", [key]);
+  assert.deepEqual(rows, [{state: 'in_doubt', error_code: 'handler', error_message: "the handler's answer does not say whether the effect happened", response_status: 500}]);
+});
+
 test('a client that leaves does not stop its request: a retry gets the answer', async () => {
   let leave;
   let stored;
