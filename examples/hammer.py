@@ -71,7 +71,7 @@ EXAMPLES = {
         service=["node", "orders.js"],
         requests={"/orders": lambda number: (order(number), {"Authorization": f"Bearer token-of-{('ann', 'bob')[number % 2]}"})},
         counts={
-            "orders": "SELECT count(*) FROM orders",
+            "orders": "SELECT count(*) FROM customer_order",
             "lamps that left the stock": "SELECT sum(1000000 - quantity) FROM stock",
             "events": "SELECT count(*) FROM once.outbox",
             "orders that are announced": "SELECT count(DISTINCT payload->>'order') FROM once.outbox",
@@ -98,7 +98,7 @@ EXAMPLES = {
         service=["./orders", "serve"],
         requests={"/orders": lambda number: (order(number), {})},
         counts={
-            "orders": "SELECT count(*) FROM orders",
+            "orders": "SELECT count(*) FROM shop_order",
             "orders that are announced": "SELECT count(DISTINCT payload->>'order') FROM once.outbox",
             "events": "SELECT count(*) FROM once.outbox",
             "orders that are shipped": "SELECT count(DISTINCT order_id) FROM shipment",

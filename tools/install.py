@@ -26,6 +26,7 @@ def main():
     run_as(owner, "tools/build.sh", build)
     if option(build, "prefix") != str(prefix):
         run_as(owner, "meson", "configure", build, f"--prefix={prefix}", stdout=subprocess.DEVNULL)
+        run_as(owner, "meson", "setup", "--reconfigure", build, stdout=subprocess.DEVNULL)
         run_as(owner, "ninja", "-C", build, "--quiet")
     refuse_unless_writable(destinations(build))
     run_as(None, "meson", "install", "--no-rebuild", "--quiet", "-C", build)
@@ -93,10 +94,10 @@ def tell(build, prefix):
         return
     print(f"For the shell: PATH={prefix}/bin:$PATH\n"
           f"For programs in C: PKG_CONFIG_PATH={library}/pkgconfig LD_LIBRARY_PATH={library}\n"
-          f"PostgreSQL {EXTENSION_PATHS} and later finds the extensions with these settings:\n"
-          f"  extension_control_path = '$system:{extension.parent}'\n"
-          f"  dynamic_library_path = '$libdir:{library}/postgresql'\n"
-          "Earlier ones look in their own folder alone, and have pgonce_native after `sudo make install`. `pgonce init` needs no extension.")  # fmt: skip
+          f"PostgreSQL {EXTENSION_PATHS} and later finds the extension with: extension_control_path = '$system:{extension.parent}'")  # fmt: skip
+    if (library / "postgresql/pgonce_native.so").exists():
+        print(f"  and pgonce_native with: dynamic_library_path = '$libdir:{library}/postgresql'")
+    print("Earlier ones look in their own folder alone: pgonce_native is left out there, until `sudo make install`. `pgonce init` needs no extension.")
 
 
 if __name__ == "__main__":

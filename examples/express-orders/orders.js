@@ -29,7 +29,7 @@ app.post('/orders', authenticated, protect, async (req, res) => {
   const {tx, emit} = req.pgonce;
   const {rowCount} = await tx.query('UPDATE stock SET quantity = quantity - $2 WHERE item = $1 AND quantity >= $2', [item, quantity]);
   if (rowCount === 0) return res.status(422).json({error: 'not in stock'}); // for good: the retry gets it too
-  const {rows} = await tx.query('INSERT INTO orders (customer, item, quantity) VALUES ($1, $2, $3) RETURNING id', [req.customer, item, quantity]);
+  const {rows} = await tx.query('INSERT INTO customer_order (customer, item, quantity) VALUES ($1, $2, $3) RETURNING id', [req.customer, item, quantity]);
   await emit('order.placed', {order: rows[0].id, item, quantity}, {aggregateType: 'order', aggregateId: rows[0].id});
   return res.status(201).json({order: rows[0].id, item, quantity});
 });

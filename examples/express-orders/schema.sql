@@ -2,7 +2,7 @@
 -- The service's own tables.
 CREATE TABLE IF NOT EXISTS customer (token text PRIMARY KEY, name text NOT NULL);
 CREATE TABLE IF NOT EXISTS stock (item text PRIMARY KEY, quantity integer NOT NULL);
-CREATE TABLE IF NOT EXISTS orders (
+CREATE TABLE IF NOT EXISTS customer_order (
     id bigint GENERATED ALWAYS AS IDENTITY,
     customer text NOT NULL,
     item text NOT NULL,

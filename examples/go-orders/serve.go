@@ -53,7 +53,7 @@ func placeOrder(w http.ResponseWriter, r *http.Request, db *oncepgx.Client) {
 		return
 	}
 	ctx, tx := r.Context(), db.Tx(r.Context())
-	err := tx.QueryRow(ctx, "INSERT INTO orders (item, quantity) VALUES ($1, $2) RETURNING id", order.Item, order.Quantity).Scan(&order.ID)
+	err := tx.QueryRow(ctx, "INSERT INTO shop_order (item, quantity) VALUES ($1, $2) RETURNING id", order.Item, order.Quantity).Scan(&order.ID)
 	if err == nil {
 		_, err = db.Emit(ctx, tx, once.Event{Topic: "order.placed", Payload: order, AggregateType: "order", AggregateID: strconv.FormatInt(order.ID, 10)})
 	}

@@ -2,10 +2,11 @@
 """Above READ COMMITTED a race ends in 40001, never in a second effect; savepoints, several intents, and prepared
 transactions."""
 
+import psycopg2
 import pytest
 from harness.mutation import mutate
 
-from .calls import Once, code_of, effects, make_effect, refused, run
+from .calls import Once, code_of, effects, make_effect, now_ms, refused, run, uuid7
 
 STRICT = ("REPEATABLE READ", "SERIALIZABLE")
 
@@ -26,6 +27,40 @@ def test_an_attempt_with_an_old_snapshot_ends_in_40001_and_its_retry_replays(db,
     late.rollback()
     assert Once(late).start(key="k").response_body == b"first"
     assert effects(db, "k") == 1
+
+
+def two_at_a_time(db, level, keys):
+    """How two transactions end that both look before one of them stores: None, or the code of an error."""
+    connections = [db.connect(isolation=level) for _ in keys]
+    for connection, key in zip(connections, keys):
+        assert Once(connection).start(key=key).verdict == "proceed"
+    codes = []
+    for connection, key in zip(connections, keys):
+        try:
+            Once(connection).finish(key=key)
+            connection.commit()
+            codes.append(None)
+        except psycopg2.Error as error:
+            connection.rollback()
+            codes.append(error.pgcode)
+    return codes
+
+
+def test_serializable_ends_in_40001_for_other_keys_too_where_they_are_neighbours_and_lower_levels_do_not(db):
+    """docs/concepts.md says so, and what to use instead: PostgreSQL remembers what was looked for by the page of an index."""
+    now = now_ms(db)
+    for number, level in enumerate(("READ COMMITTED", "REPEATABLE READ")):
+        assert two_at_a_time(db, level, [uuid7(now, 2 * number), uuid7(now, 2 * number + 1)]) == [None, None]
+    late = [uuid7(now, 8), uuid7(now, 9)]
+    assert two_at_a_time(db, "SERIALIZABLE", late) == [None, "40001"]
+    # The other attempt is made again; nobody is beside it.
+    once = Once(db.connect(isolation="SERIALIZABLE"))
+    assert once.start(key=late[1]).verdict == "proceed"
+    once.finish(key=late[1])
+    once.connection.commit()
+    # Keys that are spread over the index are on pages of their own.
+    Once(db.connect()).claim_many(key=[f"{number:04x}" for number in range(0, 0x10000, 16)])
+    assert two_at_a_time(db, "SERIALIZABLE", ["0008-a", "f008-a"]) == [None, None]
 
 
 @pytest.mark.parametrize("level", STRICT)
