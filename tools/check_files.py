@@ -139,6 +139,10 @@ def check_claims(path, text):
             problem(path, f"names {file}, which is not there")
         elif name and not re.search(rf"\b{name}\(", (ROOT / file).read_text()):
             problem(path, f"names {file}::{name}, which is not there")
+    # Of the clients also a case of the suite, or a test whose name is a sentence.
+    for file, name in re.findall(r"`(clients/[\w/.-]+\.(?:py|go|java|js|json))::([^`]+)`", text):
+        if not (ROOT / file).exists() or not re.search(rf"\b{re.escape(name)}(?![\w-])", (ROOT / file).read_text()):
+            problem(path, f"names {file}::{name}, which is not there")
 
 
 def main():
