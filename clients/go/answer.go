@@ -4,6 +4,7 @@ package once
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 )
 
@@ -63,6 +64,10 @@ func JSON(status int, value any) Answer {
 
 // Decode reads a JSON body.
 func (a Answer) Decode(into any) error { return json.Unmarshal(a.Body, into) }
+
+func (a Answer) invalid() error {
+	return fmt.Errorf("pgonce: the answer cannot be written as JSON: %s", a.Body)
+}
 
 // The text and the bytes for the contract: exactly one of them, or none.
 func (a Answer) body() (text, bytes any) {

@@ -133,6 +133,20 @@ type retry struct{ error }
 
 func (r retry) Unwrap() error { return r.error }
 
+// intent is what an attempt is of: its effect's context has it, for the events that the effect emits.
+type intent struct{ scope, key, tenant string }
+
+type intentKey struct{}
+
+func within(ctx context.Context, of intent) context.Context {
+	return context.WithValue(ctx, intentKey{}, of)
+}
+
+func intentOf(ctx context.Context) (intent, bool) {
+	of, ok := ctx.Value(intentKey{}).(intent)
+	return of, ok
+}
+
 func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request any, o options, effect effectOf[T]) (answer Answer, err error) {
 	ctx, end := o.observer.Begin(ctx, kind, scope)
 	tries := 0
@@ -281,7 +295,7 @@ func (s *starter) query(salt []byte) Query {
 
 func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code, message string, traceparent any) (Query, error) {
 	if answer.kind == asInvalid {
-		return Query{}, fmt.Errorf("pgonce: the answer cannot be written as JSON: %s", answer.Body)
+		return Query{}, answer.invalid()
 	}
 	headers, err := encodeHeaders(answer.Header)
 	if err != nil {
@@ -352,7 +366,7 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 	}
 
 	a.proceeded = true
-	answer, how, cause := a.effect(ctx, session.Tx())
+	answer, how, cause := a.effect(within(ctx, intent{a.scope, a.key, a.options.tenant}), session.Tx())
 	a.applied = true
 	if session.Ended() {
 		return Answer{}, ErrTransactionEnded.because(cause)

@@ -160,6 +160,6 @@ type notDone struct{ error }
 
 func (e notDone) Unwrap() error { return e.error }
 
-// NotDone says of an error that there was certainly no effect: a wrapper made by Effect then lets
-// the next attempt run. Any other error of such a function leaves its intent in doubt.
+// NotDone says of an error that there was certainly no effect: Effect then lets the next attempt
+// run. Any other error of its work leaves the intent in doubt.
 func NotDone(err error) error { return notDone{err} }

@@ -17,15 +17,33 @@ type Event struct {
 	Type string
 	// AggregateType and AggregateID: what it is about. Events of one are published in order.
 	AggregateType, AggregateID string
-	// Scope and Key of the intent that causes it: then its id is derived from the intent.
-	Scope, Key  string
+	// Scope, Key and Tenant of the intent that causes it: that of the attempt whose context Emit gets,
+	// unless set. Its id is derived from the intent.
+	Scope, Key, Tenant string
+	// OfNoIntent: it is not that attempt's, so there may be many of its type.
+	OfNoIntent  bool
 	Headers     map[string]string
-	Tenant      string
 	Traceparent string
 }
 
+// The intent that causes it, as the caller or the context says; without a scope there is none.
+func (e Event) cause(ctx context.Context, tenant string) intent {
+	of, running := intentOf(ctx)
+	if running {
+		tenant = of.tenant
+	}
+	if e.Tenant != "" {
+		tenant = e.Tenant
+	}
+	if running && !e.OfNoIntent && e.Scope == "" && e.Key == "" && tenant == of.tenant {
+		return of
+	}
+	return intent{e.Scope, e.Key, tenant}
+}
+
 // Emit appends an event in the effect's own transaction: it exists if and only if the effect does.
-// It returns the event's id.
+// It returns the event's id. With the context of an attempt (of Run, Middleware, Effect, or a lease)
+// it is the event of that intent: one of a type, and the same one again is the same event.
 func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err error) {
 	payload, err := json.Marshal(event.Payload)
 	if err != nil {
@@ -43,14 +61,11 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 	if trace == nil {
 		trace = c.options.trace(ctx)
 	}
-	tenant := event.Tenant
-	if tenant == "" {
-		tenant = c.options.tenant
-	}
+	of := event.cause(ctx, c.options.tenant)
 	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.emit($1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
     traceparent => $10::text)::text`,
-		Args: []any{event.Topic, string(payload), orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(event.Scope), orNull(event.Key),
-			headers, tenant, trace}}, &id)
+		Args: []any{event.Topic, string(payload), orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(of.scope), orNull(of.key),
+			headers, of.tenant, trace}}, &id)
 	return id, named(err)
 }
 

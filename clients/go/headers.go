@@ -58,6 +58,17 @@ func (n *headerNames) has(name string) bool {
 	return false
 }
 
+// What of an answer's headers is stored.
+func (n *headerNames) of(all http.Header) http.Header {
+	kept := http.Header{}
+	for name, values := range all {
+		if name != "" && n.has(name) && !neverNames.has(name) {
+			kept[name] = values
+		}
+	}
+	return kept
+}
+
 var keptNames, neverNames = headerNamesOf(keptByDefault), headerNamesOf(neverKept)
 
 func sendable(name, value string) bool {

@@ -47,7 +47,11 @@ type Lease struct {
 //
 // A claim whose answer was lost with the connection is found again by its owner's mark.
 func (c *Client[T]) Claim(ctx context.Context, scope, key string, request any, opts ...Option) (*Lease, *Answer, error) {
-	o := c.options.with(opts)
+	return c.claimed(ctx, scope, key, request, c.options.with(opts))
+}
+
+// A claim that its observer is told of.
+func (c *Client[T]) claimed(ctx context.Context, scope, key string, request any, o options) (*Lease, *Answer, error) {
 	ctx, end := o.observer.Begin(ctx, "claim", scope)
 	lease, answer, attempts, err := c.claim(ctx, scope, key, request, o)
 	seen := observed(value(answer), err, attempts)
@@ -161,7 +165,7 @@ func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner stri
 func newLease(ctx context.Context, door Querier, o options, scope, key string, found *row, asked time.Time, leftMs int64) *Lease {
 	lease := &Lease{Verdict: found.verdict, Fence: int(value(found.fence)), Traceparent: value(found.tra), door: door, options: o,
 		scope: scope, key: key, stop: make(chan struct{})}
-	lease.context, lease.cancel = context.WithCancelCause(ctx)
+	lease.context, lease.cancel = context.WithCancelCause(within(ctx, intent{scope, key, o.tenant}))
 	lease.stopped.Add(1)
 	go lease.beat(asked, time.Duration(leftMs)*time.Millisecond)
 	return lease
@@ -173,7 +177,8 @@ func newLease(ctx context.Context, door Querier, o options, scope, key string, f
 func (l *Lease) Close() { l.end() }
 
 // Context is cancelled when the lease is lost (context.Cause gives ErrLeaseLost), when it is
-// reported, released or closed, and with the context of the claim.
+// reported, released or closed, and with the context of the claim. Events that are emitted with it
+// are the intent's.
 func (l *Lease) Context() context.Context { return l.context }
 
 // Renews after each third of the lease. When no renewal has been heard of for a whole lease, another
@@ -258,7 +263,7 @@ func (l *Lease) Complete(ctx context.Context, answer Answer) (bool, error) {
 
 func (l *Lease) completeQuery(answer Answer) (Query, error) {
 	if answer.kind == asInvalid {
-		return Query{}, fmt.Errorf("pgonce: the answer cannot be written as JSON: %s", answer.Body)
+		return Query{}, answer.invalid()
 	}
 	headers, err := encodeHeaders(answer.Header)
 	text, bytes := answer.body()

@@ -47,8 +47,9 @@ type HTTP struct {
 	CanonicalJSON bool
 	// ProblemBase stands before a problem's name in its type.
 	ProblemBase string
-	// OnError is told what went wrong, once for a request that it happened to; it is logged unless
-	// set. It is never told a key.
+	// OnError is told what went wrong, once for a request that it happened to; package log is, unless
+	// set. The error's text has the reason, and the instance of the problem document that the client
+	// got. It is never told a key.
 	OnError func(r *http.Request, err error)
 }
 
@@ -133,6 +134,34 @@ func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
 	}
 }
 
+// EffectHandler is the endpoint of an effect that is elsewhere (a payment provider): the work runs at
+// most once for each key, as Effect runs it, and every request gets its answer or the gateway's
+// problem document.
+//
+//	mux.Handle("/charges", authenticated(db.EffectHandler(once.HTTP{Scope: "charges", Tenant: userOf}, charge)))
+//
+// The request that the work gets has the lease's context. What it returns is what Effect says: an
+// answer is stored, whatever its status; Fail's answer is stored for good; after NotDone the client
+// gets 502 with Retry-After, and a retry runs; after any other error it gets 409 in-doubt, as all of its
+// retries do until that is decided. There is no transaction, so Tx panics.
+//
+// It panics at once if the settings are incomplete.
+func (c *Client[T]) EffectHandler(settings HTTP, work func(r *http.Request) (Answer, error)) http.Handler {
+	unprotected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, err := work(r)
+		if final := asFinal(err); final != nil {
+			answer, err = final.Answer, nil
+		}
+		if err != nil {
+			panic(err) // as any other handler's
+		}
+		answer.send(w)
+	})
+	handler := c.Middleware(settings)(unprotected).(*middleware[T])
+	handler.work = work
+	return handler
+}
+
 func (s *HTTP) scope(r *http.Request) string {
 	if s.ScopeOf != nil {
 		return s.ScopeOf(r)
@@ -154,6 +183,7 @@ type middleware[T any] struct {
 	settings HTTP
 	kept     *headerNames
 	next     http.Handler
+	work     func(r *http.Request) (Answer, error) // of an EffectHandler
 }
 
 func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -164,21 +194,21 @@ func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case len(lines) == 0:
-		m.refuse(w, problemKeyMissing, "", "")
+		m.refuse(w, problemKeyMissing, "", "", newInstance())
 		return
 	case len(lines) > 1:
-		m.refuse(w, problemKeyRepeated, "", "")
+		m.refuse(w, problemKeyRepeated, "", "", newInstance())
 		return
 	}
 	key, err := KeyOfHeader(lines[0], m.settings.StrictKeys, m.settings.KeyLengthMax)
 	if err != nil {
-		m.refuse(w, problemKeyMalformed, errors.Unwrap(err).Error(), "")
+		m.refuse(w, problemKeyMalformed, errors.Unwrap(err).Error(), "", newInstance())
 		return
 	}
 	tenant := ""
 	if !m.settings.SingleTenant {
 		if tenant = m.settings.Tenant(r); tenant == "" {
-			m.refuse(w, problemTenantMissing, "", "")
+			m.refuse(w, problemTenantMissing, "", "", newInstance())
 			return
 		}
 	}
@@ -189,10 +219,14 @@ func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if len(body) > m.settings.BodyMax {
-		m.refuse(w, problemBodyTooLarge, "", "")
+		m.refuse(w, problemBodyTooLarge, "", "", newInstance())
 		return
 	}
-	m.run(w, r, tenant, key, body)
+	if m.work != nil {
+		m.effect(w, r, tenant, key, body)
+	} else {
+		m.run(w, r, tenant, key, body)
+	}
 }
 
 // As the request line has it, after the host in lower case.
@@ -210,21 +244,92 @@ func targetOf(r *http.Request) string {
 	return strings.ToLower(r.Host) + target
 }
 
-func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key string, body []byte) {
-	var last *recorder
-	request := HTTPRequest{Method: r.Method, Target: targetOf(r), ContentType: r.Header.Get("Content-Type"), Body: body, CanonicalJSON: m.settings.CanonicalJSON}
+func (m *middleware[T]) request(r *http.Request, body []byte) HTTPRequest {
+	return HTTPRequest{Method: r.Method, Target: targetOf(r), ContentType: r.Header.Get("Content-Type"), Body: body, CanonicalJSON: m.settings.CanonicalJSON}
+}
+
+func (m *middleware[T]) options(r *http.Request, tenant string) options {
 	traceparent := ""
 	if lines := r.Header["Traceparent"]; len(lines) == 1 {
 		traceparent = lines[0]
 	}
 	o := m.client.options.with([]Option{Tenant(tenant), Wait(m.settings.Wait), Traceparent(traceparent)})
 	o.responseMax = m.settings.AnswerMax
-	answer, err := m.client.run(r.Context(), "http", m.settings.scope(r), key, request, o, func(ctx context.Context, tx T) (Answer, ending, error) {
+	return o
+}
+
+func withBody(r *http.Request, ctx context.Context, body []byte) *http.Request {
+	again := r.WithContext(ctx)
+	again.Body = io.NopCloser(bytes.NewReader(body))
+	again.ContentLength = int64(len(body))
+	return again
+}
+
+func (m *middleware[T]) effect(w http.ResponseWriter, r *http.Request, tenant, key string, body []byte) {
+	o := m.options(r, tenant)
+	o.noTakeover = true
+	worked := false
+	first := http.Header{}
+	answer, err := m.client.effect(r.Context(), m.settings.scope(r), key, m.request(r, body), func(ctx context.Context) (Answer, error) {
+		worked = true
+		answer, err := m.work(withBody(r, ctx, body))
+		if final := asFinal(err); final != nil {
+			stored := *final
+			stored.Answer, first = m.keep(final.Answer)
+			return answer, &stored
+		}
+		answer, first = m.keep(answer)
+		return answer, err
+	}, o)
+	if final := asFinal(err); final != nil {
+		answer, err = final.Answer, nil
+	}
+	var none notDone
+	switch {
+	case errors.As(err, &none):
+		m.refuse(w, problemUnreached, "", "", m.log(r, err))
+	case errors.Is(err, ErrInDoubt) && worked:
+		m.refuse(w, problemInDoubt, "", "", m.log(r, err))
+	case errors.Is(err, ErrInDoubt):
+		m.refuse(w, problemInDoubt, m.doubtful(r, tenant, key), traceOf(err), newInstance())
+	case err != nil && worked:
+		m.refuse(w, problemNotStored, "", "", m.log(r, err))
+	case err != nil:
+		m.failed(w, r, err)
+	case answer.Replayed:
+		m.replay(w, answer)
+	default:
+		answer.Header = first
+		answer.send(w)
+	}
+}
+
+// What of an answer is stored; and its headers for the client, who gets all of them once.
+func (m *middleware[T]) keep(answer Answer) (Answer, http.Header) {
+	if answer.Status == 0 {
+		answer.Status = http.StatusOK
+	}
+	all := answer.Header
+	answer.Header = m.kept.of(all)
+	return answer, all
+}
+
+func (a Answer) send(w http.ResponseWriter) {
+	for name, values := range a.Header {
+		w.Header()[http.CanonicalHeaderKey(name)] = values
+	}
+	status := a.Status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	sendBody(w, status, a.Body)
+}
+
+func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key string, body []byte) {
+	var last *recorder
+	answer, err := m.client.run(r.Context(), "http", m.settings.scope(r), key, m.request(r, body), m.options(r, tenant), func(ctx context.Context, tx T) (Answer, ending, error) {
 		last = newRecorder()
-		again := r.WithContext(context.WithValue(ctx, transactionKey[T]{m.client}, tx))
-		again.Body = io.NopCloser(bytes.NewReader(body))
-		again.ContentLength = int64(len(body))
-		m.next.ServeHTTP(last, again)
+		m.next.ServeHTTP(last, withBody(r, context.WithValue(ctx, transactionKey[T]{m.client}, tx), body))
 		return last.end(m.kept)
 	})
 	if final := asFinal(err); final != nil {
@@ -232,7 +337,7 @@ func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key 
 	}
 	switch {
 	case errors.Is(err, ErrInDoubt):
-		m.refuse(w, problemInDoubt, m.doubtful(r, tenant, key), traceOf(err))
+		m.refuse(w, problemInDoubt, m.doubtful(r, tenant, key), traceOf(err), newInstance())
 	case err != nil:
 		m.failed(w, r, err)
 	case answer.Replayed:
@@ -244,11 +349,11 @@ func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key 
 
 func (m *middleware[T]) replay(w http.ResponseWriter, answer Answer) {
 	if answer.ResultType == resultTooLarge {
-		m.refuse(w, problemTooLarge, "", answer.Traceparent)
+		m.refuse(w, problemTooLarge, "", answer.Traceparent, newInstance())
 		return
 	}
 	if answer.Status < 200 || answer.Status > 599 {
-		m.refuse(w, problemNoAnswer, "", answer.Traceparent)
+		m.refuse(w, problemNoAnswer, "", answer.Traceparent, newInstance())
 		return
 	}
 	for name, values := range answer.Header {
@@ -305,32 +410,60 @@ func (m *middleware[T]) failed(w http.ResponseWriter, r *http.Request, err error
 		if strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/") {
 			more = multipartMore
 		}
-		m.refuse(w, problemMismatch, more, "")
+		m.refuse(w, problemMismatch, more, "", newInstance())
 	case errors.Is(err, ErrActive):
-		m.refuse(w, problemActive, "", trace)
+		m.refuse(w, problemActive, "", trace, newInstance())
 	case errors.Is(err, ErrExpired):
-		m.refuse(w, problemExpired, "", trace)
+		m.refuse(w, problemExpired, "", trace, newInstance())
 	case errors.Is(err, ErrKeyMalformed):
-		m.refuse(w, problemKeyMalformed, ErrKeyMalformed.Message, "")
+		m.refuse(w, problemKeyMalformed, ErrKeyMalformed.Message, "", newInstance())
 	case errors.Is(err, ErrScopeRequired), errors.Is(err, ErrRefused):
-		m.settings.OnError(r, err)
-		m.refuse(w, problemRefused, "", "")
+		m.refuse(w, problemRefused, "", "", m.log(r, err))
 	case errors.Is(err, ErrOutcomeUnknown):
-		m.settings.OnError(r, err)
-		m.refuse(w, problemNotStored, "", "")
+		m.refuse(w, problemNotStored, "", "", m.log(r, err))
 	case errors.Is(err, ErrSwallowed), errors.Is(err, ErrTransactionEnded), errors.Is(err, ErrStreaming), errors.Is(err, ErrNotStarted):
 		// A mistake of the application; a retry will meet it again.
 		m.settings.OnError(r, err)
 		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
 	default:
-		m.settings.OnError(r, err)
-		m.refuse(w, problemUnavailable, "", "")
+		m.refuse(w, problemUnavailable, "", "", m.log(r, err))
 	}
 }
 
-func (m *middleware[T]) refuse(w http.ResponseWriter, p problem, more, trace string) {
+// failure is what OnError is told.
+type failure struct {
+	error
+	instance string
+}
+
+func (f failure) Unwrap() error { return f.error }
+
+func (f failure) Error() string {
+	text := oneLine(f.error)
+	for cause := errors.Unwrap(f.error); cause != nil; cause = errors.Unwrap(cause) {
+		if more := oneLine(cause); !strings.Contains(text, more) {
+			text += ": " + more
+		}
+	}
+	return text + " instance=" + instanceBase + f.instance
+}
+
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// The instance that the client is told with the problem.
+func (m *middleware[T]) log(r *http.Request, err error) string {
+	instance := newInstance()
+	m.settings.OnError(r, failure{err, instance})
+	return instance
+}
+
+func newInstance() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:])
+	return hex.EncodeToString(id[:])
+}
+
+func (m *middleware[T]) refuse(w http.ResponseWriter, p problem, more, trace, instance string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	if trace != "" {
@@ -339,7 +472,7 @@ func (m *middleware[T]) refuse(w http.ResponseWriter, p problem, more, trace str
 	if p.retryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
 	}
-	sendBody(w, p.status, p.document(m.settings.ProblemBase, more, hex.EncodeToString(id[:])))
+	sendBody(w, p.status, p.document(m.settings.ProblemBase, more, instance))
 }
 
 // recorder holds an answer until it is stored. It is no Flusher and no Hijacker on purpose.
@@ -392,12 +525,7 @@ func (rec *recorder) end(kept *headerNames) (Answer, ending, error) {
 	if _, named := rec.frozen["Content-Type"]; !named && rec.body.Len() > 0 {
 		rec.frozen.Set("Content-Type", http.DetectContentType(rec.body.Bytes()))
 	}
-	answer := Answer{Status: rec.status, Body: append([]byte{}, rec.body.Bytes()...), Header: http.Header{}}
-	for name, values := range rec.frozen {
-		if name != "" && kept.has(name) && !neverNames.has(name) {
-			answer.Header[name] = values
-		}
-	}
+	answer := Answer{Status: rec.status, Body: append([]byte{}, rec.body.Bytes()...), Header: kept.of(rec.frozen)}
 	effect := ""
 	if len(said) == 1 {
 		effect = strings.ToLower(said[0])

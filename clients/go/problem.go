@@ -44,10 +44,13 @@ var (
 		"Nothing was done. Send the same request with the same key again later.", 5}
 	problemNotStored = problem{"not-stored", 503, "The answer could not be stored",
 		"The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5}
+	problemUnreached = problem{"unreached", 502, "The service could not be reached",
+		"Nothing was done. Send the same request with the same key again later.", 5}
 )
 
 const (
 	problemBase   = "urn:pgonce:problem:"
+	instanceBase  = "urn:pgonce:request:"
 	moreBytesMax  = 300
 	multipartMore = "A multipart body that is built again has a new boundary, so it is another request: send the same bytes as the first time."
 )
@@ -60,12 +63,8 @@ func (p problem) document(base, more, request string) []byte {
 	if more != "" {
 		detail += " " + escapeProblem(more)
 	}
-	instance := ""
-	if request != "" {
-		instance = `,"instance":"urn:pgonce:request:` + request + `"`
-	}
-	return []byte(fmt.Sprintf(`{"type":"%s%s","title":"%s","status":%d,"detail":"%s"%s,"retryable":%t}`,
-		base, p.slug, p.title, p.status, detail, instance, p.retryAfter > 0))
+	return []byte(fmt.Sprintf(`{"type":"%s%s","title":"%s","status":%d,"detail":"%s","instance":"%s%s","retryable":%t}`,
+		base, p.slug, p.title, p.status, detail, instanceBase, request, p.retryAfter > 0))
 }
 
 func escapeProblem(text string) string {

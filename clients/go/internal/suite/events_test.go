@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package suite
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pgonce.internal/once"
+)
+
+// As the README shows it: nobody says whose event it is.
+func TestAnEventIsOfTheIntentInWhoseAttemptItIsEmitted(t *testing.T) {
+	both(t, func(t *testing.T) { caused(t, newPgx) }, func(t *testing.T) { caused(t, newSQL) })
+}
+
+func caused[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	at := newDatabase(t)
+	pool := owner(t, at)
+	db := connect(t, at.URL)
+	ctx := context.Background()
+	emit := func(ctx context.Context, tx T, event once.Event) {
+		t.Helper()
+		event.Payload = 1
+		if _, err := db.Emit(ctx, tx, event); err != nil {
+			t.Error(err)
+		}
+	}
+	done := func(_ once.Answer, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	done(db.Run(ctx, "orders", "run", 1, func(ctx context.Context, tx T) (once.Answer, error) {
+		emit(ctx, tx, once.Event{Topic: "run"})
+		emit(ctx, tx, once.Event{Topic: "explicit", Scope: "carts", Key: "7"})
+		emit(ctx, tx, once.Event{Topic: "another tenant's", Tenant: "beta"})
+		emit(ctx, tx, once.Event{Topic: "none", OfNoIntent: true})
+		// The intent of the inner attempt is that one's.
+		_, err := db.Run(ctx, "parts", "inner", 1, func(ctx context.Context, tx T) (once.Answer, error) {
+			emit(ctx, tx, once.Event{Topic: "inner"})
+			return once.Text(201, ""), nil
+		})
+		return once.Text(201, ""), err
+	}, once.Tenant("acme")))
+	request := httptest.NewRequest("POST", "/orders", strings.NewReader("{}"))
+	request.Header.Set("Idempotency-Key", "http")
+	answered := httptest.NewRecorder()
+	db.Middleware(once.HTTP{Scope: "orders", Tenant: func(*http.Request) string { return "acme" }})(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		emit(r.Context(), db.Tx(r.Context()), once.Event{Topic: "http"})
+		w.WriteHeader(201)
+	})).ServeHTTP(answered, request)
+	if answered.Code != 201 {
+		t.Fatal(answered.Code, answered.Body)
+	}
+	own := func(ctx context.Context, topic string) error {
+		r := &runner[T]{at: at, owner: pool}
+		return r.transaction(func(tx T) error {
+			emit(ctx, tx, once.Event{Topic: topic})
+			return nil
+		})
+	}
+	done(db.Effect(ctx, "orders", "effect", 1, func(ctx context.Context) (once.Answer, error) { return once.Text(201, ""), own(ctx, "effect") }, once.Tenant("acme")))
+	lease, _, err := db.Claim(ctx, "orders", "claim", 1, once.Tenant("acme"))
+	if err == nil {
+		err = own(lease.Context(), "claim")
+		lease.Close()
+	}
+	if err == nil {
+		err = own(ctx, "outside")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := pool.Query(ctx, "SELECT topic || ': ' || concat_ws(' ', nullif(tenant, ''), scope, key) FROM once.outbox ORDER BY topic")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	want := []string{"another tenant's: beta", "claim: acme orders claim", "effect: acme orders effect", "explicit: acme carts 7", "http: acme orders http",
+		"inner: parts inner", "none: acme", "outside: ", "run: acme orders run"}
+	if err != nil || strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Fatalf("%v\n%s\nwant\n%s", err, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
