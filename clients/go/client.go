@@ -86,7 +86,12 @@ func beginOf(isolation string) (string, error) {
 // Until the effect has returned, the context may cancel. After that it cannot come between the
 // effect and its COMMIT.
 func (c *Client[T]) Run(ctx context.Context, scope, key string, request any, effect func(ctx context.Context, tx T) (Answer, error), opts ...Option) (Answer, error) {
-	return c.run(ctx, "run", scope, key, request, c.options.with(opts), func(ctx context.Context, tx T) (Answer, ending, error) {
+	o := c.options.with(opts)
+	start, err := newStarter(scope, key, request, o, o.trace(ctx))
+	if err != nil {
+		return Answer{}, err
+	}
+	return c.run(ctx, "run", scope, key, start, o, func(ctx context.Context, tx T) (Answer, ending, error) {
 		answer, err := effect(ctx, tx)
 		var final *FinalError
 		switch {
@@ -147,17 +152,13 @@ func intentOf(ctx context.Context) (intent, bool) {
 	return of, ok
 }
 
-func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request any, o options, effect effectOf[T]) (answer Answer, err error) {
+func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *starter, o options, effect effectOf[T]) (answer Answer, err error) {
 	ctx, end := o.observer.Begin(ctx, kind, scope)
 	tries := 0
 	defer func() {
-		end(observed(answer, err, tries+1))
+		end(observed(kind, answer, err, tries+1))
 	}()
 	begin, err := beginOf(o.isolation)
-	if err != nil {
-		return Answer{}, err
-	}
-	start, err := newStarter(scope, key, request, o, o.trace(ctx))
 	if err != nil {
 		return Answer{}, err
 	}
@@ -214,8 +215,12 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, request an
 	}
 }
 
-func observed(answer Answer, err error, attempts int) Observed {
-	seen := Observed{Verdict: "proceed", Attempts: attempts, Err: err, Traceparent: answer.Traceparent}
+func observed(kind string, answer Answer, err error, attempts int) Observed {
+	ran, replayed := "proceed", "replay"
+	if kind == consuming {
+		ran, replayed = "process", "duplicate"
+	}
+	seen := Observed{Verdict: ran, Attempts: attempts, Err: err, Traceparent: answer.Traceparent}
 	var known *Error
 	var final *FinalError
 	switch {
@@ -226,7 +231,7 @@ func observed(answer Answer, err error, attempts int) Observed {
 	case err != nil:
 		seen.Verdict = "error"
 	case answer.Replayed:
-		seen.Verdict = "replay"
+		seen.Verdict = replayed
 	}
 	return seen
 }
@@ -256,6 +261,7 @@ type starter struct {
 	traceparent        any
 	hashed             []byte
 	whole              Query
+	message            bool // whole is the inbox's question, and says whether it is to be applied
 }
 
 // The row comes in one value, which costs PostgreSQL and the driver less than a column for each.
@@ -338,6 +344,10 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 		}
 	}()
 
+	if a.start.message {
+		answer, settled, err = a.apply(ctx, asking, session)
+		return answer, err
+	}
 	var found row
 	var salt []byte
 	if a.trusted && a.start.hashed != nil {
@@ -400,6 +410,35 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 		return answer, &final
 	}
 	return answer, nil
+}
+
+// A message of the inbox: the effect, and the memory of it. Replayed: it was applied before.
+func (a *attempt[T]) apply(ctx, asking context.Context, session Session[T]) (answer Answer, settled bool, err error) {
+	var process bool
+	if err := session.Open(asking, a.begin, a.start.whole, savepoint, &process); err != nil {
+		return answer, false, a.failed(asking, session, err)
+	}
+	if !process {
+		return Answer{Replayed: true}, false, nil
+	}
+	a.proceeded = true
+	if ctx.Err() != nil {
+		return answer, false, context.Cause(ctx)
+	}
+	_, _, err = a.effect(within(ctx, intent{a.scope, a.key, a.options.tenant}), session.Tx())
+	a.applied = true
+	switch {
+	case session.Ended():
+		return answer, false, ErrTransactionEnded.because(err)
+	case err != nil:
+		return answer, false, a.failed(ctx, session, err)
+	case session.Failed():
+		return answer, false, ErrSwallowed
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+	defer cancel()
+	err = a.close(closing, session, nil, Query{SQL: "SELECT true"})
+	return answer, err == nil, err
 }
 
 func asFinal(err error) *FinalError {

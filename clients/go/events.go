@@ -74,16 +74,43 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 // broker's offset. ErrMessageMismatch: the id came with another payload.
 func (c *Client[T]) Receive(ctx context.Context, tx T, consumer, messageID string, payload any, opts ...Option) (process bool, err error) {
 	o := c.options.with(opts)
-	p := parameters{}
-	fingerprint, err := p.fingerprint(payload, o.tenant)
+	query, err := receiveQuery(consumer, messageID, payload, o, o.trace(ctx))
 	if err != nil {
 		return false, err
 	}
-	query := Query{SQL: fmt.Sprintf(`SELECT once.receive(%s, %s, %s, %s, traceparent => %s) = 'process'`,
-		p.add(consumer, "text"), p.add(messageID, "text"), fingerprint, p.add(o.tenant, "text"), p.add(o.trace(ctx), "text"))}
-	query.Args = p.args
 	err = c.door.In(tx).QueryRow(ctx, query, &process)
 	return process, named(err)
+}
+
+func receiveQuery(consumer, messageID string, payload any, o options, traceparent any) (Query, error) {
+	p := parameters{}
+	fingerprint, err := p.fingerprint(payload, o.tenant)
+	if err != nil {
+		return Query{}, err
+	}
+	text := fmt.Sprintf(`SELECT once.receive(%s, %s, %s, %s, traceparent => %s) = 'process'`,
+		p.add(consumer, "text"), p.add(messageID, "text"), fingerprint, p.add(o.tenant, "text"), p.add(traceparent, "text"))
+	return Query{SQL: text, Args: p.args}, nil
+}
+
+// The kind of a call, for its Observer.
+const consuming = "consume"
+
+// Consume is Receive, the effect and COMMIT in a transaction of its own: acknowledge the message when
+// it returns no error. false: it was applied before. Events that the effect emits with its context are
+// the message's. Conflicts, lost connections and a lost COMMIT are as with Run; an error of the effect
+// rolls back, and comes out as it is.
+func (c *Client[T]) Consume(ctx context.Context, consumer, messageID string, payload any, effect func(ctx context.Context, tx T) error, opts ...Option) (applied bool, err error) {
+	o := c.options.with(opts)
+	query, err := receiveQuery(consumer, messageID, payload, o, o.trace(ctx))
+	if err != nil {
+		return false, err
+	}
+	start := &starter{scope: consumer, key: messageID, tenant: o.tenant, whole: query, message: true}
+	answer, err := c.run(ctx, consuming, consumer, messageID, start, o, func(ctx context.Context, tx T) (Answer, ending, error) {
+		return Answer{}, endAbort, effect(ctx, tx)
+	})
+	return err == nil && !answer.Replayed, err
 }
 
 // Lock takes a lock on a name until the transaction ends: "one settlement per merchant and day". It

@@ -54,7 +54,7 @@ func (c *Client[T]) Claim(ctx context.Context, scope, key string, request any, o
 func (c *Client[T]) claimed(ctx context.Context, scope, key string, request any, o options) (*Lease, *Answer, error) {
 	ctx, end := o.observer.Begin(ctx, "claim", scope)
 	lease, answer, attempts, err := c.claim(ctx, scope, key, request, o)
-	seen := observed(value(answer), err, attempts)
+	seen := observed("claim", value(answer), err, attempts)
 	if lease != nil {
 		seen.Traceparent = lease.Traceparent
 	}

@@ -294,7 +294,7 @@ func (m *middleware[T]) effect(w http.ResponseWriter, r *http.Request, tenant, k
 		m.refuse(w, problemInDoubt, m.doubtful(r, tenant, key), traceOf(err), newInstance())
 	case err != nil && worked:
 		m.refuse(w, problemNotStored, "", "", m.log(r, err))
-	case err != nil:
+	case err != nil && !worked:
 		m.failed(w, r, err)
 	case answer.Replayed:
 		m.replay(w, answer)
@@ -327,7 +327,13 @@ func (a Answer) send(w http.ResponseWriter) {
 
 func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key string, body []byte) {
 	var last *recorder
-	answer, err := m.client.run(r.Context(), "http", m.settings.scope(r), key, m.request(r, body), m.options(r, tenant), func(ctx context.Context, tx T) (Answer, ending, error) {
+	o := m.options(r, tenant)
+	start, err := newStarter(m.settings.scope(r), key, m.request(r, body), o, o.trace(r.Context()))
+	if err != nil {
+		m.failed(w, r, err)
+		return
+	}
+	answer, err := m.client.run(r.Context(), "http", m.settings.scope(r), key, start, o, func(ctx context.Context, tx T) (Answer, ending, error) {
 		last = newRecorder()
 		m.next.ServeHTTP(last, withBody(r, context.WithValue(ctx, transactionKey[T]{m.client}, tx), body))
 		return last.end(m.kept)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,7 +90,8 @@ type todo struct {
 		Payload       json.RawMessage
 		AggregateType string `json:"aggregate_type"`
 		AggregateID   string `json:"aggregate_id"`
-		Scope, Key    string
+
+		Scope, Key, Tenant string
 	}
 	Lock *struct {
 		Resource string
@@ -304,7 +306,7 @@ func (r *runner[T]) do(ctx context.Context, tx T, s step) (once.Answer, error) {
 			_ = r.exec(ctx, tx, each.Swallow)
 		case each.Emit != nil:
 			_, err = r.client.Emit(ctx, tx, once.Event{Topic: each.Emit.Topic, Payload: each.Emit.Payload, AggregateType: each.Emit.AggregateType,
-				AggregateID: each.Emit.AggregateID, Scope: each.Emit.Scope, Key: each.Emit.Key})
+				AggregateID: each.Emit.AggregateID, Scope: each.Emit.Scope, Key: each.Emit.Key, Tenant: each.Emit.Tenant})
 		case each.Lock != nil:
 			var taken bool
 			taken, err = r.client.Lock(ctx, tx, each.Lock.Resource, time.Duration(each.Lock.WaitMs)*time.Millisecond)
@@ -380,20 +382,23 @@ func (r *runner[T]) call(s step) outcome {
 		}
 		return outcome{is: &is, err: err}
 	case "receive":
-		verdict := ""
-		err := r.transaction(func(tx T) error {
-			process, err := r.client.Receive(ctx, tx, s.Consumer, s.Message, r.request(s))
-			if err != nil {
-				return err
-			}
-			verdict = "duplicate"
-			if process {
-				verdict = "process"
-				_, err = r.do(ctx, tx, s)
-			}
+		applied, err := r.client.Consume(ctx, s.Consumer, s.Message, r.request(s), func(ctx context.Context, tx T) error {
+			_, err := r.do(ctx, tx, s)
+			return err
+		}, opts...)
+		if err != nil {
+			return outcome{err: err}
+		}
+		// The same in a transaction of the caller's own.
+		again := true
+		err = r.transaction(func(tx T) (err error) {
+			again, err = r.client.Receive(ctx, tx, s.Consumer, s.Message, r.request(s), opts...)
 			return err
 		})
-		return outcome{verdict: verdict, err: err}
+		if again {
+			r.fatalf("it is to be applied again")
+		}
+		return outcome{verdict: map[bool]string{true: "process", false: "duplicate"}[applied], err: err}
 	}
 	r.fatalf("a call that this runner does not know: %q", s.Call)
 	return outcome{}
@@ -750,7 +755,7 @@ func (r *runner[T]) compareResponse(got *response, raw json.RawMessage) {
 		_ = encoder.Encode(detail)
 		expected := fmt.Sprintf(`{"type":"urn:pgonce:problem:%s","title":%s,"status":%d,"detail":%s,"instance":"%s","retryable":%v}`,
 			want.Problem, title, p.Status, strings.TrimSpace(quoted.String()), document.Instance, p.Retryable)
-		if string(got.body) != expected || got.status != p.Status {
+		if string(got.body) != expected || got.status != p.Status || !regexp.MustCompile("^urn:pgonce:request:[0-9a-f]{32}$").MatchString(document.Instance) {
 			r.fatalf("status %d, document\n%s\nwant\n%s", got.status, got.body, expected)
 		}
 		after := ""
