@@ -43,6 +43,7 @@ class Proxy:
         self.rules = []
         self.lock = threading.Lock()
         self.sockets = []
+        self.takes_cancels = True
         self.delay_s = 0
         self.delayed = 0  # round trips, so far
         self.open = {"frontend": threading.Event(), "backend": threading.Event()}
@@ -181,6 +182,8 @@ class Link:
             size, code = struct.unpack("!ii", head)
             rest = exactly(self.client, size - 8)
             self.proxy.open["frontend"].wait()
+            if code == CANCEL_REQUEST and not self.proxy.takes_cancels:
+                raise OSError("as RDS Proxy does")
             if code not in (SSL_REQUEST, GSS_REQUEST):
                 self.server.sendall(head + rest)
                 return

@@ -299,6 +299,23 @@ def test_within_a_command(db, tmp_path, kind):
     assert Keeper(tmp_path, db.dsn(), name="next").once() == 0
 
 
+def test_a_proxy_that_takes_no_cancel_keeps_no_keeper_and_what_it_asked_for_goes_on(server, db, tmp_path):
+    """As docs/managed.md says of RDS Proxy: the connection is closed, and the lease runs out."""
+    replace_step(db, "detach", f"RETURN ROW(0, false, 'SELECT pg_advisory_lock({LOCK})', NULL)::once.kept;")
+    lock = hold_lock(db)
+    with Proxy(server) as proxy:
+        proxy.takes_cancels = False
+        with Keeper(tmp_path, proxy.dsn(db.name)) as keeper:
+            wait_until(lambda: waits(db), "the command")
+            assert keeper.stop() == 0
+        assert waits(db) and holder(db) is not None
+    lock.close()
+    wait_until(lambda: not waits(db), "the command to be gone")
+    replace_step(db, "detach", NOTHING)
+    let_lease_pass(db)
+    assert Keeper(tmp_path, db.dsn(), name="next").once() == 0
+
+
 def test_stopped_while_it_pauses_between_pieces_or_rests_between_rounds(db, tmp_path):
     replace_step(db, "purge", "PERFORM pg_sleep(0.3); RETURN ROW(1, true, NULL, NULL)::once.kept;")
     with Keeper(tmp_path, db.dsn(), interval="1h") as keeper:
