@@ -39,11 +39,6 @@ func (c *Client[T]) effect(ctx context.Context, scope, key string, request any, 
 			}
 		}
 	}()
-	if lease.Verdict == "processing_stale" && o.noTakeover {
-		returned = true
-		_, err := lease.Doubt(ctx, "stale", "an earlier attempt fell silent")
-		return Answer{}, errors.Join(ErrInDoubt, err)
-	}
 	answer, err := work(lease.Context())
 	returned = true
 	if err != nil {

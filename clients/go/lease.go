@@ -142,7 +142,7 @@ func milliseconds(d time.Duration) any {
 }
 
 // A claim of ours whose answer was lost. A single attempt is the first whose work may start; any
-// other may have taken over from one that fell silent.
+// other may have taken over from one that fell silent, unless it takes nothing over.
 func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner string) *Lease {
 	var found row
 	var left *int64
@@ -155,9 +155,13 @@ func (c *Client[T]) adopt(ctx context.Context, o options, scope, key, owner stri
 	if err != nil || value(who) != owner || verdict != "processing_active" {
 		return nil
 	}
-	found.verdict = "processing_stale"
-	if value(attempts) == 1 {
+	switch {
+	case value(attempts) == 1:
 		found.verdict = "new_claim"
+	case o.noTakeover:
+		found.verdict = "retryable_failure"
+	default:
+		found.verdict = "processing_stale"
 	}
 	return newLease(ctx, c.door, o, scope, key, &found, asked, value(left))
 }

@@ -108,11 +108,12 @@ class Claim {
 }
 
 /** The answer to a claim was lost: whether it is ours is asked for. undefined: it is not. */
-async function ours(pool, intent, owner) {
+async function ours(pool, intent, owner, takeover) {
   const found = contract.peeked(await ask(pool, contract.peek(intent)));
   if (found.owner !== owner || found.state !== 'processing') return undefined;
-  // Of an intent that had attempts before, it cannot be told from a takeover of one that fell silent.
-  return {verdict: found.attempts === 1 ? 'new_claim' : 'processing_stale', fence: found.fence, leaseMs: found.leaseMs};
+  // Of an intent that had attempts before, it cannot be told from a takeover of one that fell silent, unless it takes nothing over.
+  const again = takeover === false ? 'retryable_failure' : 'processing_stale';
+  return {verdict: found.attempts === 1 ? 'new_claim' : again, fence: found.fence, leaseMs: found.leaseMs};
 }
 
 async function claim(pool, intent, options = {}) {
@@ -124,7 +125,7 @@ async function claim(pool, intent, options = {}) {
   const said = await repeat(async () => {
     asked = performance.now();
     try {
-      const mine = haunted ? await ours(pool, intent, owner) : undefined;
+      const mine = haunted ? await ours(pool, intent, owner, options.takeover) : undefined;
       if (mine) return mine;
       const row = contract.claimed(await ask(pool, contract.claim(intent, {...options, owner})));
       return row.verdict === 'processing_active' ? {...row, verdict: 'active'} : row;

@@ -256,6 +256,20 @@ def test_a_claim_whose_answer_was_lost_is_found_again(server, db):
     assert db.value("SELECT attempts FROM once.peek('lease', 'found-again')") == 1
 
 
+@pytest.mark.parametrize("takeover, verdict", [(None, "processing_stale"), (True, "processing_stale"), (False, "retryable_failure")])
+def test_a_lost_claim_after_a_failed_attempt_is_no_new_one_and_may_be_a_takeover(server, db, takeover, verdict):
+    key = f"lost-{takeover}"
+    with server.forwarder() as forwarder:
+        with psycopg_pool.ConnectionPool(reach("psycopg", forwarder, db), min_size=0, max_size=4, open=True) as pool:
+            with pgonce.claim(pool, "lease", key, 1) as held:
+                held.fail(True)
+            rule = forwarder.ask("lose_answer once.claim")["rule"]
+            with pgonce.claim(pool, "lease", key, 1, lease=30, takeover=takeover) as held:
+                assert (held.verdict, held.fence) == (verdict, 2)
+                held.complete((201, "done"))
+            assert forwarder.ask(f"wait {rule}")["fired"]
+
+
 @pytest.mark.parametrize("report", ["complete", "fail"])
 def test_a_report_whose_answer_was_lost_is_sent_again(server, db, report):
     key = f"report-{report}"

@@ -409,7 +409,9 @@ def claim(source: Source, intent: Intent, options: Options, terms: Terms, box: L
         if verdict == "processing_active" and (twice or tries > 0):
             peeked, _ = yield from insist(source, _sql.PEEK, [intent.scope, intent.key, intent.tenant], options.deadline)
             if peeked[11] == owner:
-                box.append(Granted(peeked[1], "new_claim", peeked[12], peeked[10]))
+                # After earlier attempts it cannot be told from a takeover, unless it takes nothing over.
+                again = "retryable_failure" if terms.takeover is False else "processing_stale"
+                box.append(Granted(peeked[1], "new_claim" if peeked[13] == 1 else again, peeked[12], peeked[10]))
                 return None
         pause = pause_s(tries + 1)
         if verdict != "processing_active" or time.monotonic() - start + pause >= options.wait:

@@ -95,7 +95,7 @@ RELEASE = "SELECT once.release(CAST($1 AS text), CAST($2 AS text), CAST($3 AS in
 
 PEEK = (
     f"SELECT s.verdict, s.fence, {_STORED}, s.owner,"
-    " CAST(extract(epoch FROM s.lease_until - clock_timestamp()) AS double precision)"
+    " CAST(extract(epoch FROM s.lease_until - clock_timestamp()) AS double precision), s.attempts"
     " FROM once.peek(CAST($1 AS text), CAST($2 AS text), CAST($3 AS text)) AS s"
 )
 

@@ -117,7 +117,9 @@ public final class Claim implements AutoCloseable {
                     if ("processing_active".equals(answer.verdict())) {
                         Sql.Peeked there = Sql.peek(connection, name);
                         if (owner.equals(there.owner()) && "processing_active".equals(there.verdict())) {
-                            return new Sql.Claimed(there.attempts() == 1 ? "new_claim" : "processing_stale", there.fence(), answer.answer(),
+                            // One that takes nothing over follows attempts that had no effect.
+                            String again = Boolean.FALSE.equals(options.takeover) ? "retryable_failure" : "processing_stale";
+                            return new Sql.Claimed(there.attempts() == 1 ? "new_claim" : again, there.fence(), answer.answer(),
                                 there.attempts(), there.leaseMs());
                         }
                     }
