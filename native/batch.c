@@ -55,7 +55,8 @@ enum receive_many_argument {
 	RECEIVE_MANY_KEYS,
 	RECEIVE_MANY_FINGERPRINTS,
 	RECEIVE_MANY_TENANT,
-	RECEIVE_MANY_TRACEPARENTS = 6
+	RECEIVE_MANY_TRACEPARENTS = 6,
+	RECEIVE_MANY_BIRTHDAYS
 };
 
 /* The columns that once.receive_many returns. */
@@ -131,7 +132,7 @@ static int place_order(const void *one, const void *other)
 
 /* Names and fingerprints of usual shape, all of one bucket. scope: of all, where scopes is NULL. */
 bool native_batch_make(native_batch *made, text *tenant, text *scope, const native_elements *scopes,
-                       const native_elements *keys, const native_elements *fingerprints)
+                       const native_elements *keys, const native_elements *fingerprints, bool opaque)
 {
 	if (VARSIZE_ANY_EXHDR(tenant) > NAME_BYTES_MAX) {
 		return false;
@@ -148,6 +149,9 @@ bool native_batch_make(native_batch *made, text *tenant, text *scope, const nati
 		intent->key = DatumGetTextPP(keys->values[i]);
 		intent->fingerprint = fingerprints == NULL ? NULL : DatumGetByteaPP(fingerprints->values[i]);
 		intent->bucket = native_bucket(intent->key);
+		if (opaque) {
+			native_make_opaque(intent);
+		}
 		size_t scope_bytes = VARSIZE_ANY_EXHDR(intent->scope);
 		if (intent->bucket < 0 || intent->bucket != made->intents[0].bucket || scope_bytes == 0 ||
 		    scope_bytes > NAME_BYTES_MAX ||
@@ -347,7 +351,7 @@ bool native_do_claim_many(FunctionCallInfo fcinfo, const native_contract *contra
 	    !native_elements_get(fcinfo, CLAIM_MANY_SCOPE, false, &given.size, &scopes) ||
 	    !native_elements_get(fcinfo, CLAIM_MANY_FINGERPRINT, false, &given.size, &fingerprints) ||
 	    !native_elements_get(fcinfo, CLAIM_MANY_TRACEPARENTS, true, &given.size, &trace_texts) ||
-	    !native_batch_make(&given, PG_GETARG_TEXT_PP(CLAIM_MANY_TENANT), NULL, &scopes, &keys, &fingerprints) ||
+	    !native_batch_make(&given, PG_GETARG_TEXT_PP(CLAIM_MANY_TENANT), NULL, &scopes, &keys, &fingerprints, false) ||
 	    is_any_twice(&given)) {
 		return false;
 	}
@@ -424,7 +428,8 @@ bool native_do_receive_many(FunctionCallInfo fcinfo, const native_contract *cont
 		return false;
 	}
 	text *tenant = PG_GETARG_TEXT_PP(RECEIVE_MANY_TENANT), *consumer = PG_GETARG_TEXT_PP(RECEIVE_MANY_CONSUMER);
-	if (!native_batch_make(&given, tenant, consumer, NULL, &ids, &fingerprints) || is_any_twice(&given) ||
+	bool opaque = PG_ARGISNULL(RECEIVE_MANY_BIRTHDAYS) || !PG_GETARG_BOOL(RECEIVE_MANY_BIRTHDAYS);
+	if (!native_batch_make(&given, tenant, consumer, NULL, &ids, &fingerprints, opaque) || is_any_twice(&given) ||
 	    !batch_lock(&given)) {
 		return false;
 	}

@@ -33,6 +33,6 @@ extern native_answer native_answer_begin(FunctionCallInfo fcinfo);
 extern bool native_elements_get(FunctionCallInfo fcinfo, int argument, bool may_be_absent, int *size,
                                 native_elements *found);
 extern bool native_batch_make(native_batch *made, text *tenant, text *scope, const native_elements *scopes,
-                              const native_elements *keys, const native_elements *fingerprints);
+                              const native_elements *keys, const native_elements *fingerprints, bool opaque);
 
 #endif

@@ -34,7 +34,8 @@ enum receive_argument {
 	RECEIVE_CONSUMER,
 	RECEIVE_FINGERPRINT = 2,
 	RECEIVE_TENANT,
-	RECEIVE_TRACEPARENT
+	RECEIVE_TRACEPARENT,
+	RECEIVE_BIRTHDAYS
 };
 
 /* The columns of once.claimed that a new claim has. */
@@ -270,6 +271,9 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 
 	if (!native_enter(fcinfo, contract, &intent, RECEIVE_CONSUMER, RECEIVE_FINGERPRINT, RECEIVE_TENANT)) {
 		return false;
+	}
+	if (PG_ARGISNULL(RECEIVE_BIRTHDAYS) || !PG_GETARG_BOOL(RECEIVE_BIRTHDAYS)) {
+		native_make_opaque(&intent);
 	}
 	TimestampTz now = GetCurrentTimestamp();
 	if (!native_is_open(&intent, now)) {

@@ -207,6 +207,7 @@ extern bool native_is_plain_index(Relation index, int keys);
 
 /* store.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
+extern void native_make_opaque(native_intent *intent);
 extern bool native_lock(native_intent *intent, bool held_already);
 extern bool native_lock_id(uint64 id);
 extern HeapTuple native_look_up(Relation table, Oid index, ScanKey keys, int count, Snapshot snapshot);

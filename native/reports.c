@@ -54,7 +54,7 @@ static report *reports_get(FunctionCallInfo fcinfo, native_batch *batch)
 			return NULL;
 		}
 	}
-	if (!native_batch_make(batch, PG_GETARG_TEXT_PP(COMPLETE_MANY_TENANT), NULL, &scopes, &keys, NULL)) {
+	if (!native_batch_make(batch, PG_GETARG_TEXT_PP(COMPLETE_MANY_TENANT), NULL, &scopes, &keys, NULL, false)) {
 		return NULL;
 	}
 	report *reports = palloc0(sizeof *reports * (size_t)batch->size);

@@ -103,6 +103,23 @@ int32 native_bucket(const text *key)
 	return may_be_respelled(at, length) ? -1 : 0;
 }
 
+/* The key of a message whose id is a UUIDv7 and only a name: see once.receive. */
+void native_make_opaque(native_intent *intent)
+{
+	static const char prefix[] = "pgonce:id:";
+	size_t prefix_bytes = sizeof prefix - 1, id_bytes = VARSIZE_ANY_EXHDR(intent->key);
+
+	if (intent->bucket <= 0) {
+		return;
+	}
+	text *key = palloc(VARHDRSZ + prefix_bytes + id_bytes);
+	SET_VARSIZE(key, (int)(VARHDRSZ + prefix_bytes + id_bytes));
+	memcpy(VARDATA(key), prefix, prefix_bytes);
+	memcpy(VARDATA(key) + prefix_bytes, VARDATA_ANY(intent->key), id_bytes);
+	intent->key = key;
+	intent->bucket = 0;
+}
+
 static uint64 text_hash(const text *of)
 {
 	return DatumGetUInt64(

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The inbox for a batch: what is to be done with each of its messages.
+-- The inbox for a batch: what is to be done with each of its messages. birthdays: the ids are keys already, see identify.c.
 SELECT ordinal, verdict, code
-  FROM once.receive_many($1::text, $2::text[], $3::text[], $4::bytea[], $5::text, $6::boolean, traceparents => $7::text[])
+  FROM once.receive_many($1::text, $2::text[], $3::text[], $4::bytea[], $5::text, $6::boolean, traceparents => $7::text[], birthdays => true)
  ORDER BY ordinal

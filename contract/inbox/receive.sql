@@ -1,14 +1,17 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.receive(consumer, message_id, fingerprint, tenant, traceparent): the inbox, in the
+-- once.receive(consumer, message_id, fingerprint, tenant, traceparent, birthdays): the inbox, in the
 -- consumer's own transaction. 'process': apply the message, then COMMIT; 'duplicate': it was
 -- applied before, acknowledge it. A message is an intent whose scope is the consumer. Use the
--- natural business id, never a broker offset. A UUIDv7 of a retired day is not applied, not even
--- for the first time: pass 'pgonce:id:' || id, as pgonce consume does, where messages may be old.
+-- natural business id, never a broker offset. An id is only a name, and a message of any age is
+-- applied: the intent's key is the id, or 'pgonce:id:' || id where that is a UUIDv7, as pgonce
+-- consume has it. With birthdays => true a UUIDv7 is its own key and kept with its day, which is
+-- deleted as a whole; a message of a retired day is refused then, even if it was never applied. A
+-- consumer keeps to one of them: see once.consumer_ids.
 -- Raises P4050 where the id came with another payload, P4029 where another transaction is applying
--- it now, P4041 where it is older than what is remembered, 40001 where isolation above READ
--- COMMITTED met a race.
+-- it now, 40001 where isolation above READ COMMITTED met a race; with birthdays P4041 where it is
+-- older than what is remembered, P4001 where it is of the future, P4098.
 CREATE FUNCTION once.receive(consumer text, message_id text, fingerprint bytea, tenant text DEFAULT '',
-    traceparent text DEFAULT NULL) RETURNS text
+    traceparent text DEFAULT NULL, birthdays boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
@@ -19,6 +22,12 @@ DECLARE
     stored record;
     counted bigint;
 BEGIN
+    IF bucket > 0 THEN
+        IF birthdays IS NOT TRUE THEN
+            message_id := 'pgonce:id:' || message_id;
+            bucket := 0;
+        END IF;
+    END IF;
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
     END IF;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.receive_many(consumer, message_ids[], keys[], fingerprints[], tenant, skip_dead,
--- traceparents[]): the inbox for a batch of messages (see once.receive) in one statement, in the
+-- traceparents[], birthdays): the inbox for a batch of messages (see once.receive) in one statement, in the
 -- consumer's own transaction. keys: messages with the same key are handled in order (NULL: in
 -- none). One row per element, in order (ordinal from 1):
 --   process    apply it, then COMMIT
@@ -9,7 +9,7 @@
 --   blocked    one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
 --   mismatch   P4050: its id came with another payload
 --   active     P4029: another transaction is applying it now; try again
---   invalid    code says why: P4001, P4003, P4041, P4098 (run the keeper and try again), P4099
+--   invalid    code says why: P4001, P4003, P4099; with birthdays P4041, P4098 (run the keeper and try again)
 -- code is NULL where there is no error. A bad element never spoils its neighbours. Raises only for
 -- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
 -- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.
@@ -18,7 +18,8 @@
 -- what is new. The locks are taken before the look, so no INSERT waits for another transaction. Only where something is out
 -- of the ordinary is each element decided by itself. The settings pin the plans, as in once.claim_many.
 CREATE FUNCTION once.receive_many(consumer text, message_ids text[], keys text[], fingerprints bytea[], tenant text DEFAULT '',
-    skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL) RETURNS TABLE (ordinal integer, verdict text, code text)
+    skip_dead boolean DEFAULT false, traceparents text[] DEFAULT NULL, birthdays boolean DEFAULT false)
+RETURNS TABLE (ordinal integer, verdict text, code text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
@@ -34,6 +35,8 @@ DECLARE
     last_bucket integer;
     codes text[];           -- what is wrong with an element by itself
     firsts integer[];       -- where its id stands first in this batch
+    opaque boolean := birthdays IS NOT TRUE;
+    renamed boolean;        -- an id is a UUIDv7, and opaque
     takeable boolean[];     -- its lock is held, and its day is plainly open
     plain boolean;          -- all of them are
     stored text[];          -- what the inbox says: NULL nothing, 'duplicate', or an SQLSTATE
@@ -58,10 +61,17 @@ BEGIN
 
     -- Twice the same number: twice the same message.
     SELECT bool_and(CASE WHEN e.good AND e.bucket >= 0 THEN pg_try_advisory_xact_lock(e.id) ELSE false END)
-           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket) INTO plain, first_bucket, last_bucket
-      FROM (SELECT once._lock_id(tenant, consumer, u.id) AS id, once._bucket(u.id) AS bucket,
-                   octet_length(fingerprints[u.n]) BETWEEN 16 AND 64 AS good
-              FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) OFFSET 0) AS e;
+           AND count(DISTINCT e.id) = size, min(e.bucket), max(e.bucket), bool_or(e.renamed)
+      INTO plain, first_bucket, last_bucket, renamed
+      FROM (SELECT once._lock_id(tenant, consumer, CASE WHEN b.renamed THEN 'pgonce:id:' || b.id ELSE b.id END) AS id,
+                   CASE WHEN b.renamed THEN 0 ELSE b.bucket END AS bucket, b.renamed, b.good
+              FROM (SELECT d.*, opaque AND d.bucket > 0 AS renamed
+                      FROM (SELECT u.id, once._bucket(u.id) AS bucket, octet_length(fingerprints[u.n]) BETWEEN 16 AND 64 AS good
+                              FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) OFFSET 0) AS d OFFSET 0) AS b OFFSET 0) AS e;
+    IF renamed THEN
+        message_ids := ARRAY(SELECT CASE WHEN once._bucket(u.id) > 0 THEN 'pgonce:id:' || u.id ELSE u.id END
+                               FROM unnest(message_ids) WITH ORDINALITY AS u (id, n) ORDER BY u.n);
+    END IF;
     plain := coalesce(plain AND first_bucket = last_bucket AND (first_bucket = 0 OR once._is_open(first_bucket)), false);
     IF plain AND current_setting('transaction_isolation') = 'read committed' THEN
         IF first_bucket = 0 THEN

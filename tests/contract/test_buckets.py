@@ -31,7 +31,7 @@ DOORS = {
     "finish": lambda once, key: once.finish_new(key=key),
     "finish_new": lambda once, key: once.finish_new(key=key),
     "claim": lambda once, key: once.claim(key=key),
-    "receive": lambda once, key: once.receive(message_id=key),
+    "receive": lambda once, key: once.receive(birthdays=True, message_id=key),
     "claim_many": lambda once, key: once.claim_many(key=[key])[0],
 }
 
@@ -271,9 +271,9 @@ def test_a_retired_intent_that_outlives_its_day_still_replays(db):
 
 
 def test_a_received_message_of_a_retired_day_is_still_a_duplicate(db):
-    key = retired_day(db, lambda once, key: once.receive(message_id=key))
-    assert Once(db.connect()).receive(message_id=key) == "duplicate"
-    assert code_of(lambda: Once(db.connect()).receive(message_id=key, fingerprint=b"another payload!")) == "P4050"
+    key = retired_day(db, lambda once, key: once.receive(birthdays=True, message_id=key))
+    assert Once(db.connect()).receive(birthdays=True, message_id=key) == "duplicate"
+    assert code_of(lambda: Once(db.connect()).receive(birthdays=True, message_id=key, fingerprint=b"another payload!")) == "P4050"
 
 
 def test_a_final_failure_of_a_retired_day_still_fails(db):

@@ -56,17 +56,47 @@ def test_a_message_that_an_attempt_under_lease_left_unfinished_is_refused(db):
         once.receive(message_id="m")
 
 
-def test_an_old_uuid7_is_applied_exactly_once_under_an_opaque_id_and_never_by_itself(db):
+@pytest.mark.parametrize("days", [60, 0, -60], ids=["old", "of today", "of the future"])
+def test_an_id_is_only_a_name_and_a_uuid7_of_any_day_is_applied_exactly_once(db, days):
     once = Once(db.connect())
-    old = [uuid7_days_ago(db, 60, n) for n in range(100)]
-    opaque = [f"pgonce:id:{each}" for each in old]
-    assert receive_many(db.connect(), old) == ["P4041"] * 100
+    ids = [uuid7_days_ago(db, days, n) for n in range(100)]
+    assert once.receive(message_id=ids[0]) == "process"
+    assert receive_many(db.connect(), ids) == ["duplicate"] + ["process"] * 99
+    assert receive_many(db.connect(), ids[::-1]) == ["duplicate"] * 100
+    assert [once.receive(message_id=each) for each in ids] == ["duplicate"] * 100
+    # As pgonce consume calls them.
+    assert receive_many(db.connect(), [f"pgonce:id:{each}" for each in ids]) == ["duplicate"] * 100
+    assert {row.bucket for row in db.rows("SELECT bucket FROM once.intent")} == {0}
+    with refused("P4050"):
+        once.receive(message_id=ids[0], fingerprint=b"another payload!")
+
+
+@pytest.mark.parametrize("spelled", ["{%s}", "urn:uuid:%s"])
+def test_a_uuid7_in_another_spelling_is_only_a_name_too(db, spelled):
+    once = Once(db.connect())
+    first, second = (spelled % uuid7_days_ago(db, 60, n) for n in range(2))
+    assert [once.receive(message_id=first) for _ in range(2)] == ["process", "duplicate"]
+    assert receive_many(db.connect(), [first, second, "plain"]) == ["duplicate", "process", "process"]
+    assert kinds(db) == ["opaque"]
+
+
+def test_a_consumer_that_wants_birthdays_is_told_that_an_old_message_is_expired(db):
+    once = Once(db.connect())
+    old, today = uuid7_days_ago(db, 60), uuid7_days_ago(db, 0)
     with refused("P4041"):
-        once.receive(message_id=old[0])
-    assert once.receive(message_id=opaque[0]) == "process"
-    assert receive_many(db.connect(), opaque) == ["duplicate"] + ["process"] * 99
-    assert receive_many(db.connect(), opaque) == ["duplicate"] * 100
-    assert [once.receive(message_id=each) for each in opaque] == ["duplicate"] * 100
+        once.receive(message_id=old, birthdays=True)
+    assert receive_many(db.connect(), [old, today, "plain"], birthdays=True) == ["P4041", "process", "process"]
+    assert once.receive(message_id=today, birthdays=True) == once.receive(message_id="plain", birthdays=True) == "duplicate"
+    assert db.value("SELECT bucket > 0 FROM once.intent WHERE key = %s", today)
+
+
+def test_a_batch_of_new_uuid7s_beside_others_is_entered_in_its_order(db):
+    first, other = uuid7_days_ago(db, 0), uuid7_days_ago(db, 3)
+    ids = [first, "plain", other, f"pgonce:id:{first}"]
+    prints = [bytes([n]) * 16 for n in range(3)] + [bytes(16)]
+    assert receive_many(db.connect(), ids, None, prints) == ["process", "process", "process", "duplicate"]
+    stored = {row.key: bytes(row.fingerprint) for row in db.rows("SELECT key, fingerprint FROM once.intent")}
+    assert stored == {f"pgonce:id:{ids[0]}": prints[0], "plain": prints[1], f"pgonce:id:{ids[2]}": prints[2]}
 
 
 def kinds(db, consumer="mailer", tenant=""):
@@ -81,7 +111,7 @@ def test_the_inbox_tells_by_which_ids_it_remembers_uuid7s(db):
     assert kinds(db) == []
     receive_many(connection, [f"pgonce:id:{today}"])
     assert kinds(db) == ["opaque"]
-    receive_many(connection, [today], consumer="billing")
+    receive_many(connection, [today], consumer="billing", birthdays=True)
     receive_many(connection, [f"pgonce:id:{today}"], consumer="billing", tenant="acme")
     assert (kinds(db, "billing"), kinds(db, "billing", "acme")) == (["uuidv7"], ["opaque"])
     assert kinds(db) == ["opaque"] and kinds(db, "nobody") == []
@@ -92,7 +122,7 @@ def test_parked_and_archived_messages_are_remembered_by_their_ids_too(db):
     connection = db.connect()
     park(connection, f"pgonce:id:{uuid7_days_ago(db, 2)}", consumer="one")
     park(connection, uuid7_days_ago(db, 2), consumer="other")
-    receive_many(connection, [uuid7_days_ago(db, 2)])
+    receive_many(connection, [uuid7_days_ago(db, 2)], birthdays=True)
     retire(db, 2)
     assert db.value("SELECT count(*) FROM once.intent") == 0
     assert (kinds(db, "one"), kinds(db, "other"), kinds(db)) == (["opaque"], ["uuidv7"], ["uuidv7"])

@@ -240,7 +240,7 @@ def test_an_attempt_that_found_the_day_open_and_inserts_after_it_was_closed_is_t
     """The gate has let it pass; then its insert waits for the closing."""
     keep = keeper(db)
     key = old_key(db)
-    Once(db.connect()).receive(message_id=old_key(db, 2))
+    Once(db.connect()).receive(birthdays=True, message_id=old_key(db, 2))
     closing = db.connect(isolation="READ COMMITTED")
     run(closing, "SELECT once.keep_step('keeper', 'close')")
 
@@ -252,12 +252,12 @@ def test_an_attempt_that_found_the_day_open_and_inserts_after_it_was_closed_is_t
         closing.commit()
 
     codes = in_threads(
-        [lambda: code_of(lambda: Once(db.connect()).receive(message_id=key)), commit_when_it_waits]
+        [lambda: code_of(lambda: Once(db.connect()).receive(birthdays=True, message_id=key)), commit_when_it_waits]
     )
     assert codes[0] == "40001"
-    assert code_of(lambda: Once(db.connect()).receive(message_id=key)) == "P4041"
+    assert code_of(lambda: Once(db.connect()).receive(birthdays=True, message_id=key)) == "P4041"
     keep.retire()
-    assert code_of(lambda: Once(db.connect()).receive(message_id=key)) == "P4041"
+    assert code_of(lambda: Once(db.connect()).receive(birthdays=True, message_id=key)) == "P4041"
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -408,14 +408,14 @@ def test_a_full_disk_at_the_archive_stops_the_move_only(db):
 def test_a_snapshot_from_before_the_end_of_a_day_is_not_told_that_an_owed_answer_is_expired(db, phase, level, door):
     keep = keeper(db)
     key = old_key(db, 1)
-    Once(db.connect()).receive(message_id=key) if door == "receive" else Once(db.connect()).finish_new(key=key, response_body=b"kept")
+    Once(db.connect()).receive(birthdays=True, message_id=key) if door == "receive" else Once(db.connect()).finish_new(key=key, response_body=b"kept")
     keep.retire(phase)
     old = db.connect(isolation=level)
     run(old, "SELECT 1 FROM pg_class LIMIT 1")
     keep.retire()
 
     def answer(once):
-        return once.receive(message_id=key) == "duplicate" if door == "receive" else getattr(once, door)(key=key).response_body == b"kept"
+        return once.receive(birthdays=True, message_id=key) == "duplicate" if door == "receive" else getattr(once, door)(key=key).response_body == b"kept"
 
     run(old, "SAVEPOINT a")
     answers = []
@@ -436,8 +436,8 @@ ASKED = {
     "claim_many": lambda once, key: once.claim_many(key=[key]),
     "finish": lambda once, key: once.finish_new(key=key),
     "resolve": lambda once, key: once.resolve(key=key, as_state="succeeded"),
-    "receive": lambda once, key: once.receive(consumer="orders", message_id=key),
-    "receive_many": lambda once, key: receive_many(once.connection, [key], consumer="orders"),
+    "receive": lambda once, key: once.receive(consumer="orders", birthdays=True, message_id=key),
+    "receive_many": lambda once, key: receive_many(once.connection, [key], consumer="orders", birthdays=True),
 }
 
 

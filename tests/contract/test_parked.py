@@ -133,7 +133,7 @@ def test_an_applied_message_is_not_parked(db):
     connection = db.connect()
     receive_many(connection, ["done"])
     today = uuid7_days_ago(db, 0)
-    receive_many(connection, [today])
+    receive_many(connection, [today], birthdays=True)
     assert park(connection, "done", "k") == 0 and park(connection, today) == 0
     assert states(db) == {}
 
@@ -315,7 +315,7 @@ def test_a_discarded_message_is_a_duplicate_ever_after_and_frees_its_key(db, uui
     park(connection, message, "k", "dead")
     park(connection, "next", "k", "waiting")
     assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
-    assert receive_many(connection, [message], ["k"]) == ["duplicate"]
+    assert receive_many(connection, [message], ["k"], birthdays=True) == ["duplicate"]
     assert due(connection) == ["next"]
     assert [(row.what, row.subject, row.error) for row in decisions(db)] == [("discard", message, "why")]
     assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is False
@@ -354,7 +354,7 @@ def test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_
     if days == 0:
         db.execute("SELECT once.add_days()")
         assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
-        assert receive_many(db.connect(), [message], ["k"]) == ["duplicate"]
+        assert receive_many(db.connect(), [message], ["k"], birthdays=True) == ["duplicate"]
 
 
 def test_a_message_that_is_being_received_is_not_discarded(db):
@@ -408,10 +408,10 @@ def test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would
         park(connection, message, state="dead")
         assert db.value(retry, message) is True
         assert due(connection) == [message]
-        assert receive_many(connection, [message]) == ["parked"]
-        assert Once(connection).receive(message_id=message, consumer="mailer") == "process"
+        assert receive_many(connection, [message], birthdays=True) == ["parked"]
+        assert Once(connection).receive(message_id=message, consumer="mailer", birthdays=True) == "process"
         assert applied(connection, message) == 1
-        assert receive_many(connection, [message]) == ["duplicate"]
+        assert receive_many(connection, [message], birthdays=True) == ["duplicate"]
 
 
 # ---- lines

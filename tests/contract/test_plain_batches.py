@@ -51,7 +51,8 @@ BATCHES = {
     "claim_many": (lambda once, keys: once.claim_many(key=keys, lease=LEASE, alone=True), 2, 2),
     "complete_many": (lambda once, keys: once.complete_many(key=keys, fence=[1] * len(keys), response_body=[b"a"] * len(keys)), 1, 2),
     "fail_many": (lambda once, keys: once.fail_many(key=keys, fence=[1] * len(keys), retryable=[True] * len(keys)), 2, 3),
-    "receive_many": (lambda once, keys: receive_many(once.connection, keys), 2, 2),
+    "receive_many": (lambda once, keys: receive_many(once.connection, keys, birthdays=True), 2, 2),
+    "receive_many, opaque": (lambda once, keys: receive_many(once.connection, keys), 2, 3),
 }
 
 
@@ -196,7 +197,7 @@ def test_a_batch_whose_day_is_closed_before_it_inserts_is_to_try_again(db, batch
     """The day is open when it asks; then it waits for the closing."""
     keeper(db)
     keys = [old_key(db, number) for number in (1, 2)]
-    Once(db.connect()).receive(message_id=old_key(db, 3), consumer="another")
+    Once(db.connect()).receive(message_id=old_key(db, 3), consumer="another", birthdays=True)
     call = BATCHES[batch][0]
     closing = db.connect(isolation="READ COMMITTED")
     run(closing, "SELECT once.keep_step('keeper', 'close')")

@@ -13,14 +13,14 @@ from .calls import shorten_horizon, uuid7, uuid7_days_ago
 from .test_buckets import drop_day
 
 MANY = (
-    "SELECT * FROM once.receive_many(%s, %s::text[], %s::text[], %s::bytea[], tenant => %s, skip_dead => %s)"
+    "SELECT * FROM once.receive_many(%s, %s::text[], %s::text[], %s::bytea[], tenant => %s, skip_dead => %s, birthdays => %s)"
 )
 
 
-def receive_many(connection, ids, keys=None, prints=None, consumer="mailer", tenant="", skip_dead=False):
+def receive_many(connection, ids, keys=None, prints=None, consumer="mailer", tenant="", skip_dead=False, birthdays=False):
     """Verdicts in order; where there is a code it stands in its verdict's place."""
     prints = [PRINT] * len(ids) if prints is None else prints
-    rows = run(connection, MANY, consumer, ids, keys, prints, tenant, skip_dead)
+    rows = run(connection, MANY, consumer, ids, keys, prints, tenant, skip_dead, birthdays)
     assert [row.ordinal for row in rows] == list(range(1, len(ids) + 1))
     for row in rows:
         assert (row.code is None) == (row.verdict in ("process", "duplicate", "parked", "blocked")), row
@@ -85,11 +85,11 @@ def test_a_bad_element_spoils_nothing(db):
     prints = [PRINT] * len(ids)
     prints[-3:-1] = [b"x" * 15, None]
     codes = ["process", "P4001", "P4001", "P4001", "P4001", "P4001", "P4041", "P4098", "process", "P4003", "P4003"]
-    assert receive_many(connection, ids, None, prints) == codes + ["process"]
+    assert receive_many(connection, ids, None, prints, birthdays=True) == codes + ["process"]
     assert db.value("SELECT count(*) FROM once.intent") == 3
     held.rollback()
     db.execute("SELECT once.add_days()")
-    assert receive_many(connection, ids[7:9]) == ["process", "duplicate"]
+    assert receive_many(connection, ids[7:9], birthdays=True) == ["process", "duplicate"]
 
 
 def test_another_payload_is_a_mismatch_and_an_unfinished_lease_is_told(db):
@@ -107,9 +107,9 @@ def test_a_message_of_a_retired_day_is_a_duplicate_where_it_is_remembered_and_el
     shorten_horizon(db)
     connection = db.connect()
     kept, other = uuid7_days_ago(db, 2), uuid7_days_ago(db, 2, 1)
-    assert receive_many(connection, [kept]) == ["process"]
+    assert receive_many(connection, [kept], birthdays=True) == ["process"]
     retire(db, 2)
-    assert receive_many(connection, [kept, other, kept], None, [PRINT, PRINT, OTHER_PRINT]) == [
+    assert receive_many(connection, [kept, other, kept], None, [PRINT, PRINT, OTHER_PRINT], birthdays=True) == [
         "duplicate",
         "P4041",
         "P4050",
@@ -122,11 +122,11 @@ def test_a_message_from_a_clock_that_is_a_little_ahead_is_taken(db):
     soon = now_ms(db) + 12 * 3_600_000 - 1000
     if soon // DAY_MS == now_ms(db) // DAY_MS:
         soon = (now_ms(db) // DAY_MS + 1) * DAY_MS  # before noon it is out of reach
-        assert receive_many(db.connect(), [uuid7(soon)]) == ["P4001"]
+        assert receive_many(db.connect(), [uuid7(soon)], birthdays=True) == ["P4001"]
         return
     connection = db.connect()
-    assert receive_many(connection, [uuid7(soon), uuid7(soon)]) == ["process", "duplicate"]
-    assert receive_many(connection, [uuid7(soon)]) == ["duplicate"]
+    assert receive_many(connection, [uuid7(soon), uuid7(soon)], birthdays=True) == ["process", "duplicate"]
+    assert receive_many(connection, [uuid7(soon)], birthdays=True) == ["duplicate"]
 
 
 def test_an_empty_batch_has_no_rows_and_a_batch_that_is_none_is_refused(db):
@@ -142,7 +142,7 @@ def test_an_empty_batch_has_no_rows_and_a_batch_that_is_none_is_refused(db):
         (["a"] * 10_001, None, [PRINT] * 10_001),
     ):
         with refused("22023"):
-            run(connection, MANY, "mailer", ids, keys, prints, "", False)
+            run(connection, MANY, "mailer", ids, keys, prints, "", False, False)
     with refused("22023"):
         run(connection, "SELECT once.receive_many('c', '[0:0]={a}'::text[], NULL, ARRAY['0123456789abcdef'::bytea])")
     for consumer in (None, "", "c" * 256):
@@ -213,13 +213,13 @@ def test_an_old_snapshot_never_processes_what_was_processed_since(db, level):
 # ---- the same answers as one by one ----
 
 
-def one_by_one(connection, ids, prints):
+def one_by_one(connection, ids, prints, birthdays):
     """What N calls of once.receive say; their errors do not undo the calls before."""
     said = []
     for message, fingerprint in zip(ids, prints):
         run(connection, "SAVEPOINT one")
         try:
-            said.append(run(connection, "SELECT once.receive('mailer', %s, %s)", message, fingerprint)[0][0])
+            said.append(run(connection, "SELECT once.receive('mailer', %s, %s, birthdays => %s)", message, fingerprint, birthdays)[0][0])
             run(connection, "RELEASE one")
         except psycopg2.Error as error:
             run(connection, "ROLLBACK TO one")
@@ -227,8 +227,9 @@ def one_by_one(connection, ids, prints):
     return said
 
 
+@pytest.mark.parametrize("birthdays", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_batch_gets_the_answers_of_as_many_single_calls(server, db, seed):
+def test_a_random_batch_gets_the_answers_of_as_many_single_calls(server, db, seed, birthdays):
     """Twice the same database, the same past, the same batches; and another session that holds some of the messages."""
     twin = server.new_database()
     dice = random.Random(seed)
@@ -239,21 +240,22 @@ def test_a_random_batch_gets_the_answers_of_as_many_single_calls(server, db, see
     for database in (db, twin):
         shorten_horizon(database)
         owner = database.connect()
-        receive_many(owner, past)
+        receive_many(owner, past, birthdays=birthdays)
         Once(owner).claim(scope="mailer", key="leased")
         database.execute("SELECT once.retire_day(%s)", day // DAY_MS)
         drop_day(database, 1)
         busy = database.connect(isolation="READ COMMITTED")
-        receive_many(busy, ["busy1", "busy2", uuid7(ms, 99)])
+        receive_many(busy, ["busy1", "busy2", uuid7(ms, 99)], birthdays=birthdays)
         sides.append((database.connect(isolation="READ COMMITTED"), busy))
     pool = past + ["leased", "busy1", "busy2", uuid7(ms, 99), "", "a\nb", None, "x" * 300]
     pool += [uuid7(day, 77), uuid7(ms - DAY_MS, 1), uuid7(ms + 40 * DAY_MS), uuid7(ms - 300 * DAY_MS)]
     pool += [f"new{n}" for n in range(20)] + [uuid7(ms, 100 + n) for n in range(10)]
+    pool += [f"pgonce:id:{uuid7(ms, n)}" for n in range(2)] + [f"{{{uuid7(ms, 5)}}}", uuid7(ms, 6).upper(), f"urn:uuid:{uuid7(ms, 7)}"]
     for _ in range(25):
         ids = [dice.choice(pool) for _ in range(dice.randint(1, 40))]
         prints = [dice.choice([PRINT] * 6 + [OTHER_PRINT, b"short"]) for _ in ids]
-        batched = receive_many(sides[0][0], ids, None, prints)
-        assert batched == one_by_one(sides[1][0], ids, prints), (ids, prints)
+        batched = receive_many(sides[0][0], ids, None, prints, birthdays=birthdays)
+        assert batched == one_by_one(sides[1][0], ids, prints, birthdays), (ids, prints)
         end = dice.choice(("commit", "rollback"))
         for connection, _ in sides:
             getattr(connection, end)()
@@ -342,7 +344,7 @@ def test_plans_made_on_an_empty_inbox_stay_searches_when_it_has_filled(db):
     connection = db.connect()
     db.execute("VACUUM ANALYZE once.intent, once.parked_message")
     for n in range(7):
-        receive_many(connection, [f"w{n}", uuid7(now_ms(db), n)], ["k", None])
+        receive_many(connection, [f"w{n}", uuid7(now_ms(db), n)], ["k", None], birthdays=n % 2 == 1)
         park(connection, f"p{n}", f"k{n}")
     db.execute(
         "INSERT INTO once.intent (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,"

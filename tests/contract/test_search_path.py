@@ -185,6 +185,7 @@ ATTACKED = {
         "once.receive_many('s', ARRAY['m'], ARRAY['a'], ARRAY[%(print)s])",
         "once.receive_many('s', ARRAY['m', 'm'], ARRAY['a', 'a'], ARRAY[%(print)s, %(print)s])",
         "once.receive_many('s', ARRAY[%(expired)s, %(today)s], NULL, ARRAY[%(print)s, %(print)s])",
+        "once.receive_many('s', ARRAY[%(expired)s, %(today)s], NULL, ARRAY[%(print)s, %(print)s], birthdays => true)",
         "once.message_park('s', '', ARRAY[ROW('p', 't', 'a', NULL, '', %(print)s, 'dead', 1, 0, 'why', '22000')]::once.parked[])",
         "once.receive_many('s', ARRAY['p', 'n'], ARRAY['a', 'a'], ARRAY[%(print)s, %(print)s], skip_dead => true)",
     ],

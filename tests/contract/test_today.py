@@ -68,14 +68,14 @@ def test_whatever_day_today_is_a_key_goes_to_its_own_and_is_found_there(db, ahea
     assert once.finish_new(key=key["finish_new"], response_body=b"a") == 1
     assert once.claim(key=key["claim"]).verdict == "new_claim"
     assert once.complete(key=key["claim"], fence=1, response_body=b"a")
-    assert once.receive(message_id=key["receive"]) == "process"
+    assert once.receive(birthdays=True, message_id=key["receive"]) == "process"
     leaves = {row.leaf for row in db.rows("SELECT tableoid::regclass::text AS leaf FROM once.intent")}
     assert leaves == {f"once.intent_d{0 if days_ago is None else today(db) - days_ago}"}
     for door in ("finish", "finish_new", "claim"):
         assert once.start(key=key[door]).response_body == b"a"
         assert code_of(lambda: once.start_new(key=key[door])) == code_of(lambda: once.finish_new(key=key[door])) == "P4020"
         assert once.claim(key=key[door]).verdict == "replay_success"
-    assert once.receive(message_id=key["receive"]) == "duplicate"
+    assert once.receive(birthdays=True, message_id=key["receive"]) == "duplicate"
 
 
 @pytest.mark.parametrize("ahead", DAYS.values(), ids=DAYS)
@@ -86,7 +86,7 @@ def test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, ahead):
     once = Once(db.connect())
     for call in (once.start, once.start_new, once.finish_new, once.claim):
         assert code_of(lambda: call(key=key)) == "P4001"
-    assert code_of(lambda: once.receive(message_id=key)) == "P4001"
+    assert code_of(lambda: once.receive(birthdays=True, message_id=key)) == "P4001"
 
 
 def test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said(db):
@@ -95,7 +95,7 @@ def test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said(db):
     key, once, held = uuid7_days_ago(db, 0), Once(db.connect()), hold_days(db)
     for call in (once.start, once.start_new, once.finish_new, once.claim):
         assert code_of(lambda: call(key=key)) == "P4098"
-    assert code_of(lambda: once.receive(message_id=key)) == "P4098"
+    assert code_of(lambda: once.receive(birthdays=True, message_id=key)) == "P4098"
     held.rollback()
     assert db.value("SELECT once.add_days()") == 1
     assert once.finish_new(key=key) == 1

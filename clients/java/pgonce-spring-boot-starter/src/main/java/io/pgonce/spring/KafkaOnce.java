@@ -46,8 +46,7 @@ public final class KafkaOnce {
         if (id == null) {
             throw new IllegalArgumentException("the record has no header " + ID_HEADER + ": name the message by its own business id");
         }
-        // An event's id is a UUIDv7, and a backlog may be older than the days that are open: as pgonce consume does.
-        return apply(consumer, "pgonce:id:" + new String(id.value(), StandardCharsets.UTF_8), record, effect);
+        return apply(consumer, new String(id.value(), StandardCharsets.UTF_8), record, effect);
     }
 
     /**
