@@ -30,13 +30,14 @@ class Configuration:
         return [f"-D{define}" for define in self.defines.split()]
 
 
-OUTSIDE = "UNFENCED=1 ON_STALE=in_doubt"
+OUTSIDE = "UNFENCED=1"  # a stale intent is in doubt, as by default
+TAKEOVER = "ON_STALE=takeover"
 SMALL = (
     Configuration("transactions", "two attempts in the effect's transaction, at either isolation level", "TRANSACTIONS=2"),
     Configuration("collision", "two intents whose advisory lock is the same", "TRANSACTIONS=2 TRIES=1 KEYS=2 COLLISION"),
-    Configuration("fenced", "leased attempts whose effect commits with once.complete; takeover", "LEASED=2 TRIES=1"),
+    Configuration("fenced", "leased attempts whose effect commits with once.complete; takeover", f"LEASED=2 TRIES=1 {TAKEOVER}"),
     Configuration("outside", "leased attempts with an effect outside of the database; stale is in doubt", f"LEASED=2 TRIES=1 {OUTSIDE}"),
-    Configuration("mixed", "attempts in a transaction beside leased ones; takeover", "TRANSACTIONS=1 LEASED=1"),
+    Configuration("mixed", "attempts in a transaction beside leased ones; takeover", f"TRANSACTIONS=1 LEASED=1 {TAKEOVER}"),
     Configuration("mixed_in_doubt", "the same with an effect outside; stale is in doubt", f"TRANSACTIONS=1 LEASED=1 TRIES=1 {OUTSIDE}"),
     Configuration("mixed_verify", "the same; a verify function is asked", "TRANSACTIONS=1 LEASED=1 TRIES=1 UNFENCED=1 ON_STALE=verify"),
     Configuration("verify", "leased attempts, an effect outside, a verify function, recovery", "LEASED=1 UNFENCED=1 ON_STALE=verify RECOVERY"),
@@ -45,12 +46,13 @@ SMALL = (
     Configuration("doubts_used_up", "the same with a single attempt allowed",
                   "LEASED=1 TRIES=3 UNFENCED=1 ON_STALE=verify MAX_ATTEMPTS=1 RECOVERY ASK_DOUBTS"),
     Configuration("operator", "an operator decides what is in doubt", f"LEASED=1 {OUTSIDE} OPERATOR"),
-    Configuration("operator_takeover", "an operator decides beside takeovers and heartbeats", "LEASED=1 OPERATOR RENEW"),
+    Configuration("operator_takeover", "an operator decides beside takeovers and heartbeats", f"LEASED=1 {TAKEOVER} OPERATOR RENEW"),
     Configuration("recovery", "recovery puts stale intents in doubt", f"LEASED=1 {OUTSIDE} RECOVERY"),
     Configuration("handoff", "the gateway; a service that takes part by the hand-off", "GATEWAYS=1"),
+    Configuration("handoff_retry", "the same with once_in_doubt retry, which takes over", f"GATEWAYS=1 {TAKEOVER}"),
     Configuration("naive", "the gateway; a service that knows nothing of it; stale is in doubt", f"GATEWAYS=1 {OUTSIDE}"),
     Configuration("retention", "a day is retired under attempts in transactions, and the clock leaps", "TRANSACTIONS=1 TRIES=1 RETENTION"),
-    Configuration("retention_leased", "the same under leased attempts", "LEASED=1 TRIES=2 RETENTION"),
+    Configuration("retention_leased", "the same under leased attempts; takeover", f"LEASED=1 TRIES=2 {TAKEOVER} RETENTION"),
     Configuration("retention_replay", "attempts in transactions that ask again, also in an old snapshot", "TRANSACTIONS=1 TRIES=2 RETENTION"),
     Configuration("delivery", "two events, a relay, a broker, two consumers", "", "delivery.pml"),
     Configuration("recovery_ends", "recovery, and failures that cease", f"LEASED=1 {OUTSIDE} RECOVERY FAULTS=2"),
@@ -61,11 +63,11 @@ SMALL = (
 LARGE = (
     Configuration("transactions_2_3", "one more try in the effect's transaction", "TRANSACTIONS=2 TRIES=3"),
     Configuration("transactions_3", "three attempts in the effect's transaction, and two failures", "TRANSACTIONS=3 TRIES=1 FAULTS=2"),
-    Configuration("fenced_2_3", "leased attempts with two more tries", "LEASED=2 TRIES=3"),
+    Configuration("fenced_2_3", "leased attempts with two more tries", f"LEASED=2 TRIES=3 {TAKEOVER}"),
     Configuration("outside_2_2", "with an effect outside, and one more try", f"LEASED=2 {OUTSIDE}"),
-    Configuration("gateways_2", "two requests through the gateway at once, and two failures", "GATEWAYS=2 TRIES=1 FAULTS=2"),
+    Configuration("gateways_2", "two requests through the gateway at once, and two failures", f"GATEWAYS=2 TRIES=1 {TAKEOVER} FAULTS=2"),
     Configuration("delivery_faults", "events, and three faults", "FAULTS=3", "delivery.pml"),
-    Configuration("retention_mixed", "a day is retired under attempts of both kinds, and a failure", "TRANSACTIONS=1 LEASED=1 TRIES=1 RETENTION FAULTS=1"),
+    Configuration("retention_mixed", "a day is retired under attempts of both kinds, and a failure", f"TRANSACTIONS=1 LEASED=1 TRIES=1 {TAKEOVER} RETENTION FAULTS=1"),
 )
 
 
@@ -82,7 +84,7 @@ MUTATIONS = (
     Mutation("no_advisory_lock", f"TRANSACTIONS=1 LEASED=1 TRIES=1 {OUTSIDE} NO_ADVISORY_LOCK", "effects"),
     Mutation("no_fence_check", f"LEASED=2 {OUTSIDE} NO_FENCE_CHECK", "effects"),
     Mutation("select_then_insert", "TRANSACTIONS=2 TRIES=1 SELECT_THEN_INSERT NO_ADVISORY_LOCK", "effects"),
-    Mutation("completion_before_commit", "LEASED=1 COMPLETION_BEFORE_COMMIT", "effects"),
+    Mutation("completion_before_commit", f"LEASED=1 {TAKEOVER} COMPLETION_BEFORE_COMMIT", "effects"),
     Mutation("answer_before_store", f"GATEWAYS=1 {OUTSIDE} ANSWER_BEFORE_STORE", "row"),
     Mutation("relay_by_sequence", "RELAY_BY_SEQUENCE", file="delivery.pml"),
     Mutation("ack_before_commit", "ACK_BEFORE_COMMIT", file="delivery.pml"),
@@ -110,9 +112,9 @@ FORMULAS = (
     Formula("once", "1", "transactions collision fenced outside mixed_in_doubt", "no_advisory_lock dishonest_verify"),
     Formula("lasting", "1", "transactions fenced mixed_verify used_up operator", "completion_before_commit"),
     Formula("barren", "1", "transactions mixed_verify used_up operator", "no_fence_check dishonest_verify"),
-    Formula("kept", "2", "fenced mixed handoff naive retention retention_replay", "answer_before_store"),
-    Formula("same", "2", "transactions handoff naive", "select_then_insert"),
-    Formula("undone", "5", "outside handoff naive", "silence_is_failure"),
+    Formula("kept", "2", "fenced mixed handoff handoff_retry naive retention retention_replay", "answer_before_store"),
+    Formula("same", "2", "transactions handoff handoff_retry naive", "select_then_insert"),
+    Formula("undone", "5", "outside handoff handoff_retry naive", "silence_is_failure"),
     Formula("unguessed", "5", "mixed_in_doubt mixed_verify operator recovery used_up doubts_used_up naive", "no_fence_check completion_before_commit"),
     Formula("ends", "5", "recovery_ends verify_ends used_up_ends", "no_recovery", live=True),
     Formula("closed", "7", "retention retention_leased retention_replay", "late_is_new"),

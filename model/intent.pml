@@ -23,7 +23,7 @@
 #define GATEWAYS 0              /* requests through the gateway; each has a service behind it */
 #endif
 #ifndef ON_STALE
-#define ON_STALE takeover       /* the scope's policy */
+#define ON_STALE in_doubt       /* the scope's policy; takeover, where effects are safe to repeat, is a choice */
 #endif
 #ifndef MAX_ATTEMPTS
 #define MAX_ATTEMPTS 0          /* 0: no limit */

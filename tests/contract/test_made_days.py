@@ -269,7 +269,7 @@ def test_a_batch_of_several_days_makes_those_that_are_missing(db):
     assert [row.verdict for row in once.claim_many(key=keys)] == ["new_claim"] * 11
     forget(db, 0)
     db.execute(lost)
-    received = "SELECT verdict, code FROM once.receive_many('c', %s, NULL, %s)"
+    received = "SELECT verdict, code FROM once.receive_many('c', %s, NULL, %s, birthdays => true)"
     assert run(once.connection, received, keys, [PRINT] * 11) == [("process", None)] * 11
     assert ahead(db) == (1, 1)
 

@@ -186,7 +186,8 @@ END $$;
 
 -- The scopes. Leases are short, so that faults outlast them. Two scopes forget soon: 'brief' has keys without a day, whose promise
 -- ends with their retention; 'aged' has keys of past days, which are retired while it is used. 'reborn' forgets at once: its keys come
--- again and again, and have no effects.
+-- again and again, and have no effects. Scopes whose effect is elsewhere ('doubtful', 'naive', 'jobs') have nothing but the defaults; those whose
+-- effect is under the fence may take over.
 SELECT once.set_scope('', lease => '4 s', retention => '1 day');
 SELECT once.set_scope('accounts');
 SELECT once.set_scope('requests');
@@ -197,7 +198,4 @@ SELECT once.set_scope('reborn', retention => '1 s', on_stale => 'takeover');
 SELECT once.set_scope('fenced', on_stale => 'takeover');
 SELECT once.set_scope('verified', on_stale => 'verify', verify => 'torture.verify');
 SELECT once.set_scope('asked', on_stale => 'verify', verify => 'torture.verify_asked');
-SELECT once.set_scope('doubtful', on_stale => 'in_doubt');
 SELECT once.set_scope('handoff', on_stale => 'takeover');
-SELECT once.set_scope('naive', on_stale => 'in_doubt');
-SELECT once.set_scope('jobs', on_stale => 'in_doubt');
