@@ -65,3 +65,16 @@ def test_each_exception_is_one(check_files):
 def test_sql_in_a_c_string_is_found_and_what_begins_or_ends_a_transaction_is_none(check_files, text, found):
     check_files.check_c(pathlib.PurePath("cli/install.c"), text)
     assert check_files.problems == (["cli/install.c:1: SQL in a C string: its home is a .sql file"] if found else [])
+
+
+@pytest.mark.parametrize("name, is_there", [
+    ("tests/build/test_check_files.py::test_a_test_that_a_document_names_is_looked_for", True),
+    ("tests/build/test_check_files.py::test_of_nothing", False),
+    ("clients/conformance/http.json::tenants-share-no-keys", True),
+    ("clients/conformance/http.json::tenants-share-no", False),
+    ("clients/node/test/faults.test.js::an error tells no key: not its text, not what it was caused by", True),
+    ("clients/node/test/faults.test.js::an error tells the key", False),
+])  # fmt: skip
+def test_a_test_that_a_document_names_is_looked_for(check_files, name, is_there):
+    check_files.check_claims("docs/security.md", f"| it cannot | because | `{name}` |")
+    assert (check_files.problems == []) is is_there
