@@ -81,6 +81,8 @@ typedef struct gate_location {
 	ngx_array_t *headers; /* of http_text; NULL: lib/http's list */
 	ngx_uint_t stored;
 	ngx_uint_t server_errors; /* an http_effect */
+	http_statuses *released;  /* NULL: once_release names none */
+	ngx_flag_t asking_ignored;
 	ngx_uint_t doubt_retries;
 	ngx_uint_t fails_open;
 	ngx_uint_t print;

@@ -220,6 +220,23 @@ static http_effect effect_said(ngx_http_request_t *r, ngx_list_t *headers)
 	return effect;
 }
 
+/* Does one of the answer's headers ask for the same request once more? */
+static bool is_asking(ngx_http_request_t *r)
+{
+	gate_headers at = {.part = &r->headers_out.headers.part};
+	ngx_table_elt_t *header;
+
+	if (r->headers_out.status < NGX_HTTP_SPECIAL_RESPONSE) {
+		return false;
+	}
+	while ((header = gate_headers_next(&at)) != NULL) {
+		if (header->hash != 0 && http_header_asks((int)r->headers_out.status, gate_text(header->key))) {
+			return true;
+		}
+	}
+	return false;
+}
+
 /* The location gave the request up: what it sent is known now, and another one answers. */
 static void leave(gate_attempt *attempt, ngx_http_request_t *r)
 {
@@ -288,6 +305,7 @@ static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 	if (!attempt->answer.accelerated) {
 		ending->effect = effect_said(r, &r->headers_out.headers);
 	}
+	ending->asks = is_asking(r);
 	attempt->status = ending->status;
 }
 

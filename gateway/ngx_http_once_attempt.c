@@ -33,6 +33,8 @@ gate_attempt *gate_attempt_new(ngx_http_request_t *r, gate_location *location, g
 	                                .fails_open = location->fails_open,
 	                                .stored = (uint32_t)(location->stored >> 1),
 	                                .server_errors = (http_effect)location->server_errors,
+	                                .released = location->released,
+	                                .asking_ignored = location->asking_ignored == 1,
 	                                .response_bytes_max = location->response_bytes_max};
 	cleanup->handler = detach;
 	cleanup->data = attempt;

@@ -265,6 +265,35 @@ static char *set_fingerprint(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 	return NGX_CONF_OK;
 }
 
+static char *set_release(ngx_conf_t *cf, ngx_command_t *command, void *conf)
+{
+	gate_location *location = conf;
+	ngx_str_t *value = cf->args->elts;
+
+	(void)command;
+	if (location->asking_ignored != NGX_CONF_UNSET) {
+		return "is duplicate";
+	}
+	location->asking_ignored = cf->args->nelts == 2 && ngx_strcmp(value[1].data, "none") == 0;
+	location->released = NULL;
+	if (location->asking_ignored) {
+		return NGX_CONF_OK;
+	}
+	location->released = ngx_pcalloc(cf->pool, sizeof(*location->released));
+	if (location->released == NULL) {
+		return NGX_CONF_ERROR;
+	}
+	for (ngx_uint_t i = 1; i < cf->args->nelts; i++) {
+		if (!http_statuses_add(location->released, gate_text(value[i]))) {
+			ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+			                   "once_release: \"%V\" is neither a status from 300 to 599, nor 4xx, nor, alone, none",
+			                   &value[i]);
+			return NGX_CONF_ERROR;
+		}
+	}
+	return NGX_CONF_OK;
+}
+
 static char *set_problem_base(ngx_conf_t *cf, ngx_command_t *command, void *conf)
 {
 	gate_location *location = conf;
@@ -347,6 +376,7 @@ static ngx_command_t commands[] = {
     DIRECTIVE("once_headers", NGX_CONF_1MORE, set_headers, headers, NULL),
     DIRECTIVE("once_store", NGX_CONF_1MORE, ngx_conf_set_bitmask_slot, stored, &stored),
     DIRECTIVE("once_on_5xx", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, server_errors, &server_errors),
+    DIRECTIVE("once_release", NGX_CONF_1MORE, set_release, released, NULL),
     DIRECTIVE("once_in_doubt", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, doubt_retries, &doubts),
     DIRECTIVE("once_fail", NGX_CONF_TAKE1, ngx_conf_set_enum_slot, fails_open, &fails),
     DIRECTIVE("once_fingerprint", NGX_CONF_1MORE, set_fingerprint, print, NULL),
@@ -409,6 +439,7 @@ static void *create_location(ngx_conf_t *cf)
 		conf->server_errors = NGX_CONF_UNSET_UINT;
 		conf->scope = conf->tenant = conf->key = NGX_CONF_UNSET_PTR;
 		conf->headers = NGX_CONF_UNSET_PTR;
+		conf->asking_ignored = NGX_CONF_UNSET;
 		conf->lease_ms = conf->retention_ms = conf->wait_ms = NGX_CONF_UNSET_MSEC;
 		conf->body_bytes_max = conf->response_bytes_max = NGX_CONF_UNSET_SIZE;
 		conf->tenant_none = conf->canonical_json = conf->handoff = NGX_CONF_UNSET;
@@ -508,6 +539,10 @@ static char *merge_location(ngx_conf_t *cf, void *parent, void *child)
 	ngx_conf_merge_ptr_value(conf->headers, prev->headers, NULL);
 	ngx_conf_merge_bitmask_value(conf->stored, prev->stored, (NGX_CONF_BITMASK_SET | HTTP_STORED_DEFAULT << 1));
 	ngx_conf_merge_uint_value(conf->server_errors, prev->server_errors, HTTP_EFFECT_UNKNOWN);
+	if (conf->asking_ignored == NGX_CONF_UNSET) {
+		conf->asking_ignored = prev->asking_ignored;
+		conf->released = prev->released;
+	}
 	ngx_conf_merge_uint_value(conf->doubt_retries, prev->doubt_retries, 0);
 	ngx_conf_merge_uint_value(conf->fails_open, prev->fails_open, 0);
 	if (conf->print == NGX_CONF_UNSET_UINT) {

@@ -193,15 +193,15 @@ static ngx_uint_t has_answered(const gate_attempt *attempt)
 
 /*
  * 0: none. With a doubt it says that the work has ended, so that a verify function is asked at
- * once. A proxy's 502 or 504, or another gateway's answer, does not say that: the service may still
- * work.
+ * once. What may be a proxy's (502, 503, 504), or another gateway's answer, does not say that: the
+ * service may still work.
  */
 static int status_of(const gate_attempt *attempt)
 {
 	int status = attempt->answer.ending.status;
-	ngx_uint_t goes_on =
-	    attempt->report.kind == HTTP_REPORT_IN_DOUBT &&
-	    (attempt->answer.behind || status == NGX_HTTP_BAD_GATEWAY || status == NGX_HTTP_GATEWAY_TIME_OUT);
+	ngx_uint_t goes_on = attempt->report.kind == HTTP_REPORT_IN_DOUBT &&
+	                     (attempt->answer.behind ||
+	                      (attempt->answer.ending.effect == HTTP_EFFECT_UNSAID && http_status_gives_up(status)));
 
 	return has_answered(attempt) && !goes_on && status >= 200 && status <= 599 ? status : 0;
 }

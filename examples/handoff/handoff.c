@@ -78,13 +78,13 @@ static bool run(PGconn *database, const char *command)
 	return good;
 }
 
-/* Nothing was charged. A lost fence: another attempt has this intent
- * by now, and it alone may charge. */
-static reply refuse(once_code code, once_error *error)
+/* Nothing was charged. Where the fence is lost, another attempt has this
+ * intent by now, and it alone may charge. */
+static reply refuse(once_error *error)
 {
 	fprintf(stderr, "%s: %s\n", once_error_message(error), once_error_detail(error));
 	once_error_free(error);
-	return service_problem(code == ONCE_COMPLETION_REFUSED ? 409 : 503, "the intent is not this attempt's to complete");
+	return service_problem(503, "the intent is not this attempt's to complete");
 }
 
 static reply make(PGconn *database, const charge *charge)
@@ -102,7 +102,7 @@ static reply make(PGconn *database, const charge *charge)
 	}
 	once_code code = once_session_attach(database, &session, &error);
 	if (code != ONCE_OK || !run(database, "BEGIN")) {
-		made = code != ONCE_OK ? refuse(code, error) : service_database_problem(database, NULL);
+		made = code != ONCE_OK ? refuse(error) : service_database_problem(database, NULL);
 		goto done;
 	}
 	charged = service_charge(database, charge);
@@ -121,7 +121,7 @@ static reply make(PGconn *database, const charge *charge)
 	};
 	code = once_complete(session, &intent, fence, &outcome, &error);
 	if (code != ONCE_OK) {
-		made = refuse(code, error);
+		made = refuse(error);
 		run(database, "ROLLBACK");
 	} else if (!run(database, "COMMIT")) {
 		/* Committed or not, 503 is safe: the gateway frees the intent for

@@ -89,6 +89,10 @@ static enum MHD_Result answer(struct MHD_Connection *connection, reply reply)
 		return MHD_NO;
 	}
 	MHD_add_response_header(response, "Content-Type", "application/json");
+	if (reply.status == MHD_HTTP_SERVICE_UNAVAILABLE) {
+		/* Nothing was charged: with this the gateway lets the next attempt run. */
+		MHD_add_response_header(response, "Retry-After", "1");
+	}
 	enum MHD_Result result = MHD_queue_response(connection, reply.status, response);
 	MHD_destroy_response(response);
 	return result;

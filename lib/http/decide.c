@@ -132,53 +132,105 @@ http_effect http_effect_parse(http_text value)
 	return HTTP_EFFECT_UNSAID;
 }
 
-/*
- * Nothing was done, by what HTTP says of the status; and the same request may well be answered
- * otherwise soon: with a fresh token, once a lock is gone, or where a redirect that keeps method
- * and body leads.
- */
-static bool is_refusal(int status)
+bool http_statuses_have(const http_statuses *statuses, int status)
 {
-	static const short refusals[] = {307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503};
-	for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
-		if (refusals[i] == status) {
-			return true;
-		}
-	}
-	return false;
+	return status >= 300 && status <= 599 && (statuses->bits[status / 64] >> (status % 64) & 1) != 0;
 }
 
-/* What a status says of the effect, where nobody says more. */
-static http_effect effect_of_status(const http_policy *policy, int status)
+bool http_statuses_add(http_statuses *statuses, http_text word)
 {
+	int number = 0;
+
+	if (word.length != 3 || word.data[0] < '3' || word.data[0] > '5') {
+		return false;
+	}
+	bool is_class = word.data[1] == 'x' && word.data[2] == 'x';
+	for (size_t i = 0; i < 3 && !is_class; i++) {
+		if (word.data[i] < '0' || word.data[i] > '9') {
+			return false;
+		}
+		number = 10 * number + (word.data[i] - '0');
+	}
+	if (is_class && word.data[0] != '4') {
+		return false; /* of a 3xx 303 says done; of 5xx once_on_5xx decides */
+	}
+	int first = is_class ? 400 : number, last = is_class ? 499 : number;
+	for (int status = first; status <= last; status++) {
+		statuses->bits[status / 64] |= UINT64_C(1) << (status % 64);
+	}
+	return true;
+}
+
+static bool is_name(http_text name, const char *wanted)
+{
+	return name.length == strlen(wanted) && strncasecmp(name.data, wanted, name.length) == 0;
+}
+
+bool http_header_asks(int status, http_text name)
+{
+	if (status == 307 || status == 308) {
+		return is_name(name, "Location");
+	}
+	if ((status == 401 && is_name(name, "WWW-Authenticate")) ||
+	    (status == 407 && is_name(name, "Proxy-Authenticate"))) {
+		return true;
+	}
+	return ((status >= 400 && status <= 499) || status == 503) && is_name(name, "Retry-After");
+}
+
+bool http_status_gives_up(int status)
+{
+	return status == 408 || (status >= 502 && status <= 504);
+}
+
+/*
+ * HTTP itself says of 421 and 425 that whoever gets them sends the same request again: over another
+ * connection (RFC 9110, section 15.5.20), or after the handshake (RFC 8470, section 5.2).
+ */
+static bool asks_again(const http_policy *policy, const http_ending *ending)
+{
+	return !policy->asking_ignored && (ending->asks || ending->status == 421 || ending->status == 425);
+}
+
+static http_effect done_if(bool is_stored)
+{
+	return is_stored ? HTTP_EFFECT_DONE : HTTP_EFFECT_UNKNOWN;
+}
+
+/*
+ * What a status says of the effect, where nobody says more. That HTTP calls it a refusal is not
+ * enough: services pass on what a service behind them said, after a part of their work.
+ */
+static http_effect effect_of_status(const http_policy *policy, const http_ending *ending)
+{
+	int status = ending->status;
 	if (status < 200 || status > 599) {
 		return HTTP_EFFECT_UNKNOWN;
-	}
-	if (is_refusal(status)) {
-		return HTTP_EFFECT_NONE;
 	}
 	if (status < 300) {
 		return HTTP_EFFECT_DONE;
 	}
+	if ((policy->released != NULL && http_statuses_have(policy->released, status)) || asks_again(policy, ending)) {
+		return HTTP_EFFECT_NONE;
+	}
 	if (status < 400) {
-		return policy->stored & HTTP_STORED_3XX ? HTTP_EFFECT_DONE : HTTP_EFFECT_UNKNOWN;
+		return done_if(policy->stored & HTTP_STORED_3XX);
 	}
 	if (status < 500) {
-		return policy->stored & HTTP_STORED_4XX ? HTTP_EFFECT_DONE : HTTP_EFFECT_NONE;
+		return done_if((policy->stored & HTTP_STORED_4XX) && !http_status_gives_up(status));
 	}
-	/*
-	 * Who releases speaks for the service, and not for a proxy before it, which has lost the
-	 * service's answer.
-	 */
-	return policy->server_errors == HTTP_EFFECT_NONE && (status == 502 || status == 504) ? HTTP_EFFECT_UNKNOWN
-	                                                                                     : policy->server_errors;
+	/* Who releases speaks for the service, and not for a proxy before it. */
+	if (policy->server_errors == HTTP_EFFECT_NONE && http_status_gives_up(status)) {
+		return HTTP_EFFECT_UNKNOWN;
+	}
+	return policy->server_errors;
 }
 
 /* A whole answer of the upstream's own. */
 static http_report on_answer(const http_policy *policy, const http_ending *ending)
 {
 	int status = ending->status;
-	http_effect effect = ending->effect != HTTP_EFFECT_UNSAID ? ending->effect : effect_of_status(policy, status);
+	http_effect effect = ending->effect != HTTP_EFFECT_UNSAID ? ending->effect : effect_of_status(policy, ending);
 	bool replayable = status >= 200 && status <= 599 && !ending->too_large;
 
 	switch (effect) {

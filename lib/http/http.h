@@ -170,6 +170,23 @@ bool http_redirect(http_text host, http_text target, http_text location, char *o
 /* The header's value: none, done or unknown, in any case. Anything else is HTTP_EFFECT_UNSAID. */
 http_effect http_effect_parse(http_text value);
 
+/* Statuses of HTTP, from 300 to 599. */
+typedef struct http_statuses {
+	uint64_t bits[10];
+} http_statuses;
+/* "503", or "4xx" for all of them. False: it is neither, or out of range. */
+bool http_statuses_add(http_statuses *statuses, http_text word);
+bool http_statuses_have(const http_statuses *statuses, int status);
+
+/*
+ * Does a header of this name, in an answer with this status, ask for the same request once more?
+ * Retry-After of a 4xx or a 503 (RFC 9110, section 10.2.3), the challenge of a 401 or a 407, and
+ * the Location of a 307 or a 308.
+ */
+bool http_header_asks(int status, http_text name);
+/* May it be the answer of a proxy, or of a timer, that has given up what goes on behind it? */
+bool http_status_gives_up(int status);
+
 /* What a location wants; the directives of the same names. */
 typedef struct http_policy {
 	/* once_in_doubt retry: the upstream is idempotent itself, so run again */
@@ -179,12 +196,14 @@ typedef struct http_policy {
 	uint32_t stored; /* once_store: bits of HTTP_STORED_* */
 	/* once_on_5xx: release is NONE, store is DONE; all else is in doubt */
 	http_effect server_errors;
+	const http_statuses *released; /* once_release; NULL: it lists none */
+	bool asking_ignored;           /* once_release none: an answer that asks for another attempt proves nothing */
 	size_t response_bytes_max;
 } http_policy;
 
 enum {
 	HTTP_STORED_2XX = 1, /* always: it is done, so it must not run again */
-	HTTP_STORED_3XX = 2, /* but never what is a refusal: http_decide_ending names those */
+	HTTP_STORED_3XX = 2, /* but not what is released before: see http_decide_ending */
 	HTTP_STORED_4XX = 4,
 	HTTP_STORED_DEFAULT = 7
 };
@@ -220,6 +239,7 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 typedef struct http_ending {
 	int status;         /* of the answer that the client gets */
 	http_effect effect; /* what the upstream said of it */
+	bool asks;          /* one of its headers asks for the same request once more: http_header_asks */
 	/* the upstream's own status, not one that the server made (502, 504, error_page) */
 	bool from_upstream;
 	bool request_sent; /* any byte of the request left for any upstream that was tried */
@@ -232,7 +252,7 @@ typedef enum http_report {
 	HTTP_REPORT_COMPLETE,  /* once.complete with the answer */
 	HTTP_REPORT_TOO_LARGE, /* once.complete without it: result_type HTTP_RESULT_TOO_LARGE */
 	HTTP_REPORT_RELEASE,   /* nothing was sent: once.release */
-	/* once.fail, retryable: nothing lasting was done, by the upstream's word or the location's */
+	/* once.fail, retryable: nothing lasting was done, by the answer's word or the location's */
 	HTTP_REPORT_RETRYABLE,
 	HTTP_REPORT_IN_DOUBT, /* once.fail, in doubt */
 	HTTP_REPORT_NOTHING,  /* the lease is lost, and this attempt knows nothing that would help */
@@ -247,13 +267,14 @@ typedef enum http_report {
  *   effect DONE                                      COMPLETE, or TOO_LARGE: no replay
  *   effect UNKNOWN                                   in doubt
  *   no final status (1xx, 600 and more)              in doubt
- *   307, 308, 401, 403, 407, 408, 409, 421, 423, 425,
- *   429, 503                                         RETRYABLE: by HTTP nothing was done
- *   2xx, and a class that is stored                  COMPLETE, or TOO_LARGE
- *   3xx, not stored                                  in doubt: 303 says done, 305 not
- *   4xx, not stored                                  RETRYABLE
+ *   2xx                                              COMPLETE, or TOO_LARGE
+ *   a status that `released` lists                   RETRYABLE: the location answers for it
+ *   421, 425, and one that `asks`                    RETRYABLE, unless asking_ignored
+ *   408                                              in doubt: out of time is not undone
+ *   3xx, 4xx, where the class is stored              COMPLETE, or TOO_LARGE
+ *   3xx, 4xx, not stored                             in doubt
  *   5xx, server_errors DONE                          COMPLETE, or TOO_LARGE
- *   502, 504                                         in doubt: a proxy behind it lost an answer
+ *   502, 503, 504                                    in doubt: a proxy behind it gave up
  *   5xx, server_errors NONE                          RETRYABLE
  *   5xx otherwise                                    in doubt: it may have committed
  * With a lost lease what is known is reported all the same, since the fence guards the row: an

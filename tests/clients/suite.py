@@ -19,6 +19,8 @@ PROBLEMS = json.loads((SUITE / "problems.json").read_text())
 STATUS = {"P4001": 400, "P4003": 403, "P4002": 422, "P4029": 409, "P4030": 409, "P4031": 409, "P4041": 409, "P4098": 503}
 VERDICTS = {"active": "P4029", "in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database"}
+# What a middleware rolls back for: the default of `release`.
+ROLLED_BACK = [307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503]
 CASE = {"name", "about", "doors", "arrange", "steps", "rows", "location", "service", "runs", "effects"}
 SERVICE = {"status", "headers", "text", "base64", "repeat", "count", "effect", "pieces", "hold", "throw"}
 REQUEST = {"door", "method", "target", "host", "key", "headers", "body", "expect", "background", "join", "release", "sql"}
@@ -265,16 +267,16 @@ def assert_rows(database, case):
 
 def location_of(case):
     """The gateway's directives for what the case says of its location."""
-    said = {"once": "required", "scope": "conformance", "tenant": "header", "on_5xx": "release", **case.get("location", {})}
+    said = {"once": "required", "scope": "conformance", "tenant": "header", "on_5xx": "release", "release": ROLLED_BACK, **case.get("location", {})}
     assert set(said) <= LOCATION, case["name"]
     lines = [f"once {said['once']};", f"once_scope {said['scope']};", f"once_on_5xx {said['on_5xx']};"]
     lines.append("once_tenant none;" if said["tenant"] == "none" else "once_tenant $http_x_tenant;")
     for name, directive in (("response_max", "response_max"), ("body_max", "body_max"), ("key_syntax", "key_syntax"), ("key_length", "key_length")):
         if name in said:
             lines.append(f"once_{directive} {said[name]};")
-    for name, directive in (("methods", "methods"), ("headers", "headers")):
-        if name in said:
-            lines.append(f"once_{directive} {' '.join(said[name])};")
+    for name, directive in (("methods", "methods"), ("headers", "headers"), ("release", "release")):
+        if said.get(name):
+            lines.append(f"once_{directive} {' '.join(map(str, said[name]))};")
     if "wait_ms" in said:
         lines.append(f"once_wait {said['wait_ms']}ms;")
     if said.get("canonical_json"):

@@ -46,6 +46,7 @@ ONE_TENANT = setting("once_tenant $http_x_tenant;", "once_tenant none;")
 NO_BODY = setting("once_scope pay;", "once_scope pay; once_fingerprint method;")
 RELEASES_5XX = setting("once_scope pay;", "once_scope pay; once_on_5xx release;")
 STORES_5XX = setting("once_scope pay;", "once_scope pay; once_on_5xx store;")
+RELEASES_REFUSALS = setting("once_scope pay;", "once_scope pay; once_release 401 403 407 408 409 423 429 503;")
 STORES_LITTLE = setting("location /unbuffered { once_scope pay;", "location /unbuffered { once_scope pay; once_response_max 100;")
 NO_WAIT = setting("once_wait 20s;", "once_wait 0;")
 NO_HAND_OFF = setting("once_handoff on;", "once_handoff off;")
@@ -87,8 +88,12 @@ CASES = [
         "test_a_service_that_commits_and_then_says_500_has_each_effect_as_often_as_was_chosen",
         {"case": server_errors.HAMMERED["by default"]},
     ),
+    *(
+        (RELEASES_REFUSALS, server_errors, "test_a_service_that_commits_and_then_says_500_has_each_effect_as_often_as_was_chosen", {"case": server_errors.HAMMERED[said]})
+        for said in ("a 503 that asks for nothing", "a 408", "a 401", "a 409", "a 429")
+    ),
     (RELEASES_5XX, server_errors, "test_who_retries_is_told_what_the_service_answered_and_what_to_do", {}),
-    (STORES_5XX, server_errors, "test_each_5xx_but_503_is_what_the_location_says", {"status": 500, "target": "/pay", "scope": "pay"}),
+    (STORES_5XX, server_errors, "test_each_5xx_is_what_the_location_says", {"status": 500, "target": "/pay", "scope": "pay"}),
     (
         contract("_report", "next_state = 'in_doubt' AND outcome.response_status IS NULL", "false"),
         server_errors,

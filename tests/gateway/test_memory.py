@@ -16,7 +16,7 @@ import pytest
 
 from harness.nginx import BUILT_IN, MODULE, Nginx
 from harness.postgres import PATIENCE_S, unprivileged, wait_until
-from harness.upstream import Answer
+from harness.upstream import NOT_NOW, Answer
 
 from .door import BODY, Door, new_key
 from .test_status import page
@@ -171,7 +171,7 @@ REQUESTS = {
     "an answer that is announced as too large": ("/file", {}, Answer(body=bytes(70_000))),
     "an answer that is cut": ("/pay", {}, Answer(cut=3)),
     "a service that closes": ("/pay", {}, Answer(close=True)),
-    "a failure that is not stored": ("/pay", {}, Answer(503)),
+    "a failure that is not stored": ("/pay", {}, NOT_NOW),
     "a file that the service names": ("/pay", {}, Answer(200, headers=(("X-Accel-Redirect", "/internal/certificate.pem"),))),
 }  # fmt: skip
 

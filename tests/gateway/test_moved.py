@@ -153,7 +153,7 @@ def test_where_the_service_says_that_it_is_done_the_redirect_is_the_answer(door)
 
 def test_an_answer_that_only_looks_like_a_redirect_leads_nowhere(door):
     key = new_key()
-    door.upstream.script(key, Answer(429, headers=(("Location", "/there"),), body=b"later"))
+    door.upstream.script(key, Answer(429, headers=(("Location", "/there"), ("Retry-After", "1")), body=b"later"))
     assert door.attempt(key, "/here").status == 429
     assert_problem(door.attempt(key, "/there"), 422, "mismatch")
 

@@ -2,6 +2,7 @@
 """Every rule of the protocol as a row of a table, over HTTP/1.1 and HTTP/2: keys (RFC 8941, section 3.3.3 and 4.2), which requests are
 protected, what is refused and how. What is stored, and what a replay holds, is in test_stored.py."""
 
+import dataclasses
 import json
 import socket
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from contract.calls import uuid7
 from harness.postgres import ROOT, wait_until
-from harness.upstream import Answer
+from harness.upstream import NOT_NOW, Answer
 
 from .door import BODY, JSON, PROTOCOLS, Door, assert_problem, assert_replays, new_key, quoted, same_answer, sorted_cases
 
@@ -560,7 +561,7 @@ def test_an_answer_at_the_limit_is_stored(door, protocol):
 
 def test_a_large_answer_that_says_try_again_is_not_held_against_the_retry(door):
     key = new_key()
-    door.upstream.script(key, Answer(503, body=b"x" * 20000), Answer(201))
+    door.upstream.script(key, dataclasses.replace(NOT_NOW, body=b"x" * 20000), Answer(201))
     assert door.attempt(key, "/big-answer").status == 503
     assert door.attempt(key, "/big-answer").status == 201
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: PostgreSQL
-"""A service's 5xx says nothing of its effect: it may have committed and lost COMMIT's acknowledgement, or failed while it wrote its answer.
-What then becomes of the key, by default and by once_on_5xx; what the service can say itself, with Once-Effect; and what a verify function
-finds out. Effects are counted in a table without constraints."""
+"""A service's 5xx says nothing of its effect: it may have committed and lost COMMIT's acknowledgement, or failed while it wrote its answer. Nor does a
+status that HTTP calls a refusal: a proxy says 503 of what it has passed on, and a service passes on the 429 of a service behind it.
+What then becomes of the key, by default, by once_on_5xx and by once_release; what the service can say itself, with Once-Effect; and what a verify
+function finds out. Effects are counted in a table without constraints."""
 
 import threading
 
@@ -19,6 +20,9 @@ CONFIG = """
     location /pay { once_scope pay; proxy_pass http://app; }
     location /release { once_scope release; once_on_5xx release; proxy_pass http://app; }
     location /store { once_scope store; once_on_5xx store; proxy_pass http://app; }
+    location /trusted { once_scope trusted; once_release 401 409 429 503; proxy_pass http://app; }
+    location /deaf { once_scope deaf; once_release none; proxy_pass http://app; }
+    location /refused { once_scope refused; once_release 4xx; proxy_pass http://app; }
     location /said { once_scope said; once_on_5xx in_doubt; proxy_pass http://app; }
     location /happened { once_scope happened; proxy_pass http://app; }
     location /absent { once_scope absent; proxy_pass http://app; }
@@ -105,10 +109,20 @@ def asked(door, key):
 
 
 KEYS, CLIENTS = 60, 12
+SERVER_ERROR = b"Internal Server Error"
+LATER = ("Retry-After", "1")
 
 # (location, what the service does with its first attempt, effects per key, what the last answer is)
 HAMMERED = {
     "by default": ("/pay", {}, 1, (409, None)),
+    "a 503 that asks for nothing": ("/pay", {"failure": Answer(503, body=SERVER_ERROR)}, 1, (409, None)),
+    "a 503 that asks for nothing, where a 500 releases": ("/release", {"failure": Answer(503, body=SERVER_ERROR)}, 1, (409, None)),
+    "a 408": ("/pay", {"failure": Answer(408, body=SERVER_ERROR)}, 1, (409, None)),
+    **{f"a {status}": ("/pay", {"failure": Answer(status, body=b"refused")}, 1, (status, b"refused")) for status in (401, 403, 407, 409, 423, 429)},
+    "a 429 in a trusted service, after COMMIT": ("/trusted", {"failure": Answer(429)}, 2, (201, b"charged")),
+    "a 503 in a trusted service, rolled back": ("/trusted", {"failure": Answer(503), "rolls_back": True}, 1, (201, b"charged")),
+    "a 503 that asks for another attempt, rolled back": ("/pay", {"failure": Answer(503, headers=(LATER,)), "rolls_back": True}, 1, (201, b"charged")),
+    "a 503 of a service that asks without need": ("/deaf", {"failure": Answer(503, headers=(LATER,))}, 1, (409, None)),
     "released, after COMMIT": ("/release", {}, 2, (201, b"charged")),
     "released, rolled back": ("/release", {"rolls_back": True}, 1, (201, b"charged")),
     "stored": ("/store", {}, 1, (500, b"Internal Server Error")),
@@ -156,9 +170,9 @@ def test_who_retries_is_told_what_the_service_answered_and_what_to_do(door):
 # ---- Statuses and once_on_5xx.
 
 
-@pytest.mark.parametrize("status", [500, 501, 502, 504, 505, 507, 511, 520, 524, 561, 599])
+@pytest.mark.parametrize("status", [500, 501, 502, 503, 504, 505, 507, 511, 520, 524, 561, 599])
 @pytest.mark.parametrize("target, scope", [("/pay", "pay"), ("/release", "release"), ("/store", "store")])
-def test_each_5xx_but_503_is_what_the_location_says(door, status, target, scope):
+def test_each_5xx_is_what_the_location_says(door, status, target, scope):
     key = new_key()
     door.upstream.script(key, Answer(status, body=b"first"), Answer(201, body=b"second"))
     first = door.attempt(key, target)
@@ -166,7 +180,7 @@ def test_each_5xx_but_503_is_what_the_location_says(door, status, target, scope)
     if scope == "store":
         assert_replays(door, key, first, target)
         assert door.count(key) == 1
-    elif scope == "pay" or status in (502, 504):  # a proxy behind this one has lost the service's answer
+    elif scope == "pay" or status in (502, 503, 504):  # a proxy behind this one may have lost the service's answer
         assert_problem(door.attempt(key, target), 409, "in-doubt")
         assert door.count(key) == 1 and door.state(key, scope) == "in_doubt"
     else:
@@ -174,14 +188,100 @@ def test_each_5xx_but_503_is_what_the_location_says(door, status, target, scope)
         assert (second.status, second.body, second.replayed) == (201, b"second", False)
 
 
-@pytest.mark.parametrize("status", [408, 425, 429, 503])
-@pytest.mark.parametrize("target", ["/pay", "/release", "/store"])
-def test_what_says_that_nothing_was_done_releases_whatever_the_location_says(door, status, target):
+# ---- What asks for another attempt, and once_release.
+
+ASKING = {
+    **{f"{status} Retry-After": (status, LATER) for status in (400, 403, 404, 408, 409, 413, 423, 429, 499, 503)},
+    "Retry-After, a date": (503, ("retry-after", "Fri, 31 Dec 2027 23:59:59 GMT")),
+    "401 WWW-Authenticate": (401, ("WWW-Authenticate", "Bearer")),
+    "407 Proxy-Authenticate": (407, ("Proxy-Authenticate", "Basic")),
+    "307 Location": (307, ("Location", "/pay")),
+    "308 Location": (308, ("Location", "/pay")),
+    "421": (421, ("X-Nothing", "1")),
+    "425": (425, ("X-Nothing", "1")),
+}
+
+
+def assert_runs_again(door, target, answer):
     key = new_key()
-    door.upstream.script(key, Answer(status), Answer(201, body=b"now"))
-    assert door.attempt(key, target).status == status
+    door.upstream.script(key, answer, Answer(201, body=b"now"))
+    assert door.attempt(key, target).status == answer.status
     second = door.attempt(key, target)
     assert (second.status, second.body, second.replayed) == (201, b"now", False)
+    assert door.count(key) == 2
+
+
+def assert_runs_once(door, target, answer):
+    key = new_key()
+    door.upstream.script(key, answer, Answer(201, body=b"now"))
+    first = door.attempt(key, target)
+    assert first.status == answer.status
+    if answer.status == 408 or answer.status >= 500:
+        assert_problem(door.attempt(key, target), 409, "in-doubt")
+    else:
+        assert_replays(door, key, first, target)
+    assert door.count(key) == 1
+
+
+@pytest.mark.parametrize("status, header", ASKING.values(), ids=ASKING)
+@pytest.mark.parametrize("target", ["/pay", "/release", "/store"])
+def test_an_answer_that_asks_for_the_same_request_once_more_releases_whatever_the_location_says(door, status, header, target):
+    assert_runs_again(door, target, Answer(status, headers=(header,)))
+
+
+@pytest.mark.parametrize("status, header", ASKING.values(), ids=ASKING)
+def test_once_release_none_believes_no_answer_that_asks(door, status, header):
+    assert_runs_once(door, "/deaf", Answer(status, headers=(header,)))
+
+
+NOT_ASKING = {
+    "500 Retry-After": (500, LATER),
+    "502 Retry-After": (502, LATER),
+    "504 Retry-After": (504, LATER),
+    "520 Retry-After": (520, LATER),
+    "202 Retry-After": (202, LATER),
+    "303 Retry-After": (303, LATER),
+    "401 Proxy-Authenticate": (401, ("Proxy-Authenticate", "Basic")),
+    "403 WWW-Authenticate": (403, ("WWW-Authenticate", "Basic")),
+    "407 WWW-Authenticate": (407, ("WWW-Authenticate", "Basic")),
+    "307": (307, ("X-Nothing", "1")),
+    "302 Location": (302, ("Location", "/pay")),
+    "503 Location": (503, ("Location", "/pay")),
+}
+
+
+@pytest.mark.parametrize("status, header", NOT_ASKING.values(), ids=NOT_ASKING)
+def test_a_header_that_the_status_gives_no_such_meaning_asks_for_nothing(door, status, header):
+    assert_runs_once(door, "/pay", Answer(status, headers=(header,)))
+
+
+def test_once_release_lists_the_statuses_that_release_and_no_others(door):
+    for status in (401, 409, 429, 503):
+        assert_runs_again(door, "/trusted", Answer(status))
+        assert_runs_once(door, "/pay", Answer(status))
+    for status in (403, 408, 423, 500, 502, 504):
+        assert_runs_once(door, "/trusted", Answer(status))
+    assert_runs_again(door, "/trusted", Answer(423, headers=(LATER,)))
+    for status in (400, 408, 422, 499):
+        assert_runs_again(door, "/refused", Answer(status))
+    for status in (303, 500, 503):
+        assert_runs_once(door, "/refused", Answer(status))
+
+
+def test_a_503_does_not_say_that_the_service_is_done_with_it_so_no_verify_function_is_asked_before_the_lease_has_passed(door):
+    """A mesh proxy gives the request up, and the service commits a little later: that the effect is absent meanwhile says nothing."""
+    for status, said, times in ((503, (), 0), (408, (), 0), (500, (), 1), (503, (("Once-Effect", "unknown"),), 1)):
+        key = new_key()
+        door.upstream.script(key, Answer(status, headers=said), Answer(201))
+        door.attempt(key, "/unknown")
+        assert_problem(door.attempt(key, "/unknown"), 409, "in-doubt")
+        assert asked(door, key) == times, (status, said)
+    key = new_key()
+    door.upstream.script(key, Answer(503), Answer(201))
+    door.attempt(key, "/absent")
+    assert_problem(door.attempt(key, "/absent"), 409, "in-doubt")
+    door.database.execute("UPDATE once.intent SET lease_until = clock_timestamp() WHERE key = %s", key)
+    assert door.attempt(key, "/absent").status == 201
 
 
 def test_a_5xx_in_doubt_runs_again_where_the_upstream_is_idempotent_itself(door):

@@ -8,7 +8,7 @@ import pytest
 
 from harness.nginx import Nginx, Refused
 from harness.pgbouncer import PgBouncer
-from harness.upstream import Answer, FastCgi, Upstream, Uwsgi
+from harness.upstream import NOT_NOW, Answer, FastCgi, Upstream, Uwsgi
 
 from .door import BODY, Door, assert_problem, assert_replays, at_once, new_key
 
@@ -158,7 +158,7 @@ def test_other_answers_are_replayed(door, status):
 
 def test_a_failure_of_the_service_itself_is_run_again(door):
     key = new_key()
-    door.upstream.script(key, Answer(503), Answer(201))
+    door.upstream.script(key, NOT_NOW, Answer(201))
     assert [door.attempt(key).status for _ in range(3)] == [503, 201, 201]
     assert door.count(key) == 2
 

@@ -9,7 +9,7 @@ import pytest
 from harness import openmetrics
 from harness.prometheus import promtool
 from harness.postgres import wait_until
-from harness.upstream import Answer
+from harness.upstream import NOT_NOW, Answer
 
 from .door import Door, assert_problem, at_once, new_key, soon
 
@@ -60,7 +60,7 @@ def grown(before, after):
 def test_the_decisions_of_a_scope_are_counted_one_by_one(door):
     before = decisions(door, "pay")
     key, broken, doubtful = new_key(), new_key(), new_key()
-    door.upstream.script(broken, Answer(503))
+    door.upstream.script(broken, NOT_NOW)
     door.upstream.script(doubtful, Answer(close=True))
     for _ in range(3):
         door.attempt(key)
@@ -89,7 +89,7 @@ def test_how_attempts_ended_is_counted(door):
         return page(door)["reports"]
 
     before = reports()
-    keys = {"complete": Answer(), "in_doubt": Answer(close=True), "retryable": Answer(503)}
+    keys = {"complete": Answer(), "in_doubt": Answer(close=True), "retryable": NOT_NOW}
     for name, answer in keys.items():
         key = new_key()
         door.upstream.script(key, answer)

@@ -9,7 +9,7 @@ is none; with the first of several headers taken, the malformed ones; with the h
 import threading
 
 import pytest
-from harness.upstream import Answer
+from harness.upstream import NOT_NOW, Answer
 
 from .door import assert_problem, assert_replays, at_once, new_key
 
@@ -93,7 +93,7 @@ def test_an_outcome_in_doubt_names_its_trace(door):
 
 def test_a_retry_that_runs_hands_the_first_attempts_trace_to_the_service_and_keeps_its_own(door):
     key = new_key()
-    door.upstream.script(key, Answer(503), Answer(200))
+    door.upstream.script(key, NOT_NOW, Answer(200))
     assert door.attempt(key, headers=traced(FIRST)).status == 503
     assert door.attempt(key, headers=traced(LATER)).status == 200
     requests = door.upstream.seen(key)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: PostgreSQL
 """Duplicates that wait for their original: they replay as soon as it ends, or are told that it still runs when their patience does."""
 
+import dataclasses
 import threading
 import time
 
 import pytest
-from harness.upstream import Answer
+from harness.upstream import NOT_NOW, Answer
 
 from .door import assert_problem, assert_replays, at_once, new_key, same_answer
 
@@ -88,7 +89,8 @@ def test_duplicates_of_an_original_that_fails_run_one_after_another_and_never_tw
         hold.wait(20)
         running.pop()
 
-    door.upstream.script(key, Answer(503, do=one_at_a_time), Answer(503, do=one_at_a_time), Answer(201, do=one_at_a_time))
+    failure = dataclasses.replace(NOT_NOW, do=one_at_a_time)
+    door.upstream.script(key, failure, failure, Answer(201, do=one_at_a_time))
     original = door.start(key)
     door.upstream.wait(key)
     duplicates = [door.start(key) for _ in range(5)]

@@ -10,7 +10,7 @@ import pytest
 
 from harness.nginx import BUILT_IN, MODULE, Nginx
 from harness.postgres import PATIENCE_S, tied, unprivileged, wait_until
-from harness.upstream import Answer
+from harness.upstream import NOT_NOW, Answer
 
 from .door import Door, assert_problem, assert_replays, at_once, new_key
 
@@ -42,7 +42,7 @@ def test_the_variables_say_what_became_of_each_attempt(database, upstream):
     with Door(database, upstream, CONFIG.replace("location /pay {", "location /pay { set $early2 $early;"), HTTP) as door:
         key = new_key()
         broken = new_key()
-        door.upstream.script(broken, Answer(503))
+        door.upstream.script(broken, NOT_NOW)
         door.attempt(key, headers=number(1))
         door.attempt(key, headers=number(2))
         door.attempt(key, headers=number(3), body=b"other")

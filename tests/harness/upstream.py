@@ -64,6 +64,10 @@ class Answer:
     do: object = None
 
 
+# It asks for another attempt: by default the gateway releases the key.
+NOT_NOW = Answer(503, headers=(("Retry-After", "1"),))
+
+
 class Gone(Exception):
     """The connection ended."""
 

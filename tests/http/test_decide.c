@@ -221,12 +221,11 @@ typedef enum answer_class {
 	NOT_FINAL, /* below 200, or 600 and more */
 	C2XX,
 	C3XX,
-	C3XX_AGAIN, /* 307, 308 */
 	C4XX,
-	C4XX_LATER, /* 401, 403, 407, 408, 409, 421, 423, 425, 429 */
+	C4XX_AGAIN, /* 421, 425 */
+	C4XX_LATE,  /* 408 */
 	C5XX,
-	C5XX_LATER, /* 503 */
-	C5XX_PROXY  /* 502, 504 */
+	C5XX_PROXY /* 502, 503, 504 */
 } answer_class;
 
 typedef struct status_row {
@@ -237,12 +236,12 @@ typedef struct status_row {
 static const status_row status_rows[] = {
     {-1, NOT_FINAL}, {0, NOT_FINAL},    {100, NOT_FINAL},  {101, NOT_FINAL},  {103, NOT_FINAL},  {199, NOT_FINAL},
     {200, C2XX},     {201, C2XX},       {204, C2XX},       {299, C2XX},       {300, C3XX},       {301, C3XX},
-    {302, C3XX},     {303, C3XX},       {306, C3XX},       {307, C3XX_AGAIN}, {308, C3XX_AGAIN}, {309, C3XX},
-    {399, C3XX},     {400, C4XX},       {401, C4XX_LATER}, {402, C4XX},       {403, C4XX_LATER}, {404, C4XX},
-    {406, C4XX},     {407, C4XX_LATER}, {408, C4XX_LATER}, {409, C4XX_LATER}, {410, C4XX},       {413, C4XX},
-    {420, C4XX},     {421, C4XX_LATER}, {422, C4XX},       {423, C4XX_LATER}, {424, C4XX},       {425, C4XX_LATER},
-    {426, C4XX},     {428, C4XX},       {429, C4XX_LATER}, {430, C4XX},       {451, C4XX},       {499, C4XX},
-    {500, C5XX},     {501, C5XX},       {502, C5XX_PROXY}, {503, C5XX_LATER}, {504, C5XX_PROXY}, {505, C5XX},
+    {302, C3XX},     {303, C3XX},       {306, C3XX},       {307, C3XX},       {308, C3XX},       {309, C3XX},
+    {399, C3XX},     {400, C4XX},       {401, C4XX},       {402, C4XX},       {403, C4XX},       {404, C4XX},
+    {406, C4XX},     {407, C4XX},       {408, C4XX_LATE},  {409, C4XX},       {410, C4XX},       {413, C4XX},
+    {420, C4XX},     {421, C4XX_AGAIN}, {422, C4XX},       {423, C4XX},       {424, C4XX},       {425, C4XX_AGAIN},
+    {426, C4XX},     {428, C4XX},       {429, C4XX},       {430, C4XX},       {451, C4XX},       {499, C4XX},
+    {500, C5XX},     {501, C5XX},       {502, C5XX_PROXY}, {503, C5XX_PROXY}, {504, C5XX_PROXY}, {505, C5XX},
     {520, C5XX},     {524, C5XX},       {561, C5XX},       {599, C5XX},       {600, NOT_FINAL},  {999, NOT_FINAL},
 };
 
@@ -259,6 +258,8 @@ typedef struct ending_row {
 	int complete;
 	int request_sent;
 	int effect;
+	int listed;
+	int asks;
 	int class;
 	int stored;
 	int server_errors;
@@ -275,32 +276,33 @@ enum {
 
 static const ending_row ending_rows[] = {
     /*
-     * from_upstream, complete, request_sent, Once-Effect, class, is the class stored, once_on_5xx,
-     * too_large
+     * from_upstream, complete, request_sent, Once-Effect, is it in once_release, does a header ask
+     * (and is that believed), class, is the class stored, once_on_5xx, too_large
      */
-    {0, ANY, 0, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RELEASE},
-    {0, ANY, 1, ANY, ANY, ANY, ANY, ANY, DOUBT},
-    {1, 0, ANY, ANY, ANY, ANY, ANY, ANY, DOUBT},
-    {1, 1, ANY, NONE, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, UNKNOWN, ANY, ANY, ANY, ANY, DOUBT},
-    {1, 1, ANY, DONE, NOT_FINAL, ANY, ANY, ANY, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, DONE, ANY, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
-    {1, 1, ANY, DONE, ANY, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, UNSAID, NOT_FINAL, ANY, ANY, ANY, DOUBT},
-    {1, 1, ANY, UNSAID, C3XX_AGAIN, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, UNSAID, C4XX_LATER, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, UNSAID, C5XX_LATER, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, UNSAID, C2XX, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
-    {1, 1, ANY, UNSAID, C2XX, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, UNSAID, ANY, 1, ANY, 0, HTTP_REPORT_COMPLETE},
-    {1, 1, ANY, UNSAID, ANY, 1, ANY, 1, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, UNSAID, C3XX, 0, ANY, ANY, DOUBT},
-    {1, 1, ANY, UNSAID, C4XX, 0, ANY, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, UNSAID, ANY, ANY, DONE, 0, HTTP_REPORT_COMPLETE},
-    {1, 1, ANY, UNSAID, ANY, ANY, DONE, 1, HTTP_REPORT_TOO_LARGE},
-    {1, 1, ANY, UNSAID, C5XX_PROXY, ANY, ANY, ANY, DOUBT},
-    {1, 1, ANY, UNSAID, C5XX, ANY, NONE, ANY, HTTP_REPORT_RETRYABLE},
-    {1, 1, ANY, UNSAID, C5XX, ANY, ANY, ANY, DOUBT},
+    {0, ANY, 0, ANY, ANY, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RELEASE},
+    {0, ANY, 1, ANY, ANY, ANY, ANY, ANY, ANY, ANY, DOUBT},
+    {1, 0, ANY, ANY, ANY, ANY, ANY, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, NONE, ANY, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNKNOWN, ANY, ANY, ANY, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, DONE, ANY, ANY, NOT_FINAL, ANY, ANY, ANY, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, DONE, ANY, ANY, ANY, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, DONE, ANY, ANY, ANY, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, ANY, ANY, NOT_FINAL, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, ANY, ANY, C2XX, ANY, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, C2XX, ANY, ANY, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, 1, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, ANY, 1, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, ANY, ANY, C4XX_LATE, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, ANY, ANY, ANY, 1, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, ANY, 1, ANY, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, ANY, ANY, C3XX, 0, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, ANY, ANY, C4XX, 0, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, ANY, ANY, C4XX_AGAIN, 0, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, ANY, ANY, ANY, ANY, DONE, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, ANY, ANY, DONE, 1, HTTP_REPORT_TOO_LARGE},
+    {1, 1, ANY, UNSAID, ANY, ANY, C5XX_PROXY, ANY, ANY, ANY, DOUBT},
+    {1, 1, ANY, UNSAID, ANY, ANY, C5XX, ANY, NONE, ANY, HTTP_REPORT_RETRYABLE},
+    {1, 1, ANY, UNSAID, ANY, ANY, C5XX, ANY, ANY, ANY, DOUBT},
 };
 
 static bool class_stored(answer_class class, uint32_t stored)
@@ -309,10 +311,10 @@ static bool class_stored(answer_class class, uint32_t stored)
 	case C2XX:
 		return (stored & HTTP_STORED_2XX) != 0;
 	case C3XX:
-	case C3XX_AGAIN:
 		return (stored & HTTP_STORED_3XX) != 0;
 	case C4XX:
-	case C4XX_LATER:
+	case C4XX_AGAIN:
+	case C4XX_LATE:
 		return (stored & HTTP_STORED_4XX) != 0;
 	default:
 		return false;
@@ -322,9 +324,12 @@ static bool class_stored(answer_class class, uint32_t stored)
 static http_report expected_of_ending(const http_policy *policy, const http_ending *ending, answer_class class)
 {
 	const ending_row *row = ending_rows;
+	bool listed = policy->released != NULL && http_statuses_have(policy->released, ending->status);
+	bool asks = !policy->asking_ignored && (ending->asks || class == C4XX_AGAIN);
 	while (!(fits(row->from_upstream, ending->from_upstream) && fits(row->complete, ending->complete) &&
 	         fits(row->request_sent, ending->request_sent) && fits(row->effect, (int)ending->effect) &&
-	         fits(row->class, (int)class) && fits(row->stored, class_stored(class, policy->stored)) &&
+	         fits(row->listed, listed) && fits(row->asks, asks) && fits(row->class, (int)class) &&
+	         fits(row->stored, class_stored(class, policy->stored)) &&
 	         fits(row->server_errors, (int)policy->server_errors) && fits(row->too_large, ending->too_large))) {
 		row++;
 	}
@@ -346,8 +351,10 @@ static void check_money(const http_policy *policy, const http_ending *ending, an
 	}
 	if (report == HTTP_REPORT_RETRYABLE && !policy->doubt_retries) {
 		bool never_sent = !ending->request_sent && !ending->from_upstream;
-		bool refused = class == C4XX || class == C4XX_LATER || class == C3XX_AGAIN || class == C5XX_LATER ||
-		               (class == C5XX && policy->server_errors == HTTP_EFFECT_NONE);
+		bool listed = policy->released != NULL && http_statuses_have(policy->released, ending->status);
+		bool refused = class != NOT_FINAL && class != C2XX &&
+		               (listed || (!policy->asking_ignored && (ending->asks || class == C4XX_AGAIN)) ||
+		                (class == C5XX && policy->server_errors == HTTP_EFFECT_NONE));
 		bool said = ending->effect == HTTP_EFFECT_NONE || (ending->effect == HTTP_EFFECT_UNSAID && refused);
 		assert_true(never_sent || (whole && said));
 	}
@@ -366,11 +373,23 @@ static void each_ending_has_its_report(void **state)
 {
 	(void)state;
 	for (size_t s = 0; s < COUNT(status_rows); s++) {
-		for (uint32_t bits = 0; bits < 1 << 13; bits++) {
-			http_policy policy = {
-			    .stored = bits & 7, .doubt_retries = (bits & 8) != 0, .server_errors = (http_effect)(bits >> 11)};
+		http_statuses own = {{0}}, others;
+		char word[12];
+		(void)snprintf(word, sizeof word, "%d", status_rows[s].status);
+		(void)http_statuses_add(&own, text_of(word));
+		for (size_t i = 0; i < COUNT(own.bits); i++) {
+			others.bits[i] = ~own.bits[i];
+		}
+		const http_statuses *const lists[] = {NULL, &own, &others, &others};
+		for (uint32_t bits = 0; bits < 1 << 17; bits++) {
+			http_policy policy = {.stored = bits & 7,
+			                      .doubt_retries = (bits & 8) != 0,
+			                      .server_errors = (http_effect)(bits >> 11 & 3),
+			                      .released = lists[bits >> 13 & 3],
+			                      .asking_ignored = (bits & 1 << 15) != 0};
 			http_ending ending = {.status = status_rows[s].status,
 			                      .effect = (http_effect)(bits >> 9 & 3),
+			                      .asks = (bits & 1 << 16) != 0,
 			                      .from_upstream = (bits & 16) != 0,
 			                      .request_sent = (bits & 32) != 0,
 			                      .complete = (bits & 64) != 0,
@@ -400,9 +419,77 @@ static void a_5xx_of_the_service_leaves_doubt_unless_it_or_the_location_says_mor
 	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_COMPLETE);
 	ending.effect = HTTP_EFFECT_UNKNOWN;
 	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_IN_DOUBT);
-	ending.effect = HTTP_EFFECT_UNSAID;
-	ending.status = 503;
-	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
+}
+
+/* What a mesh proxy's 503, or a status that a service passed on, must not do by itself. */
+static void no_status_releases_unless_the_answer_asks_or_the_location_lists_it(void **state)
+{
+	(void)state;
+	for (int status = 300; status <= 599; status++) {
+		http_policy policy = {.stored = HTTP_STORED_DEFAULT};
+		http_ending ending = {.status = status, .from_upstream = true, .request_sent = true, .complete = true};
+		bool again = status == 421 || status == 425;
+		assert_int_equal(http_decide_ending(&policy, &ending) == HTTP_REPORT_RETRYABLE, again);
+		ending.asks = true;
+		assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
+		policy.asking_ignored = true;
+		assert_int_not_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
+		http_statuses listed = {{0}};
+		char word[4];
+		(void)snprintf(word, sizeof word, "%d", status);
+		assert_true(http_statuses_add(&listed, text_of(word)));
+		policy.released = &listed;
+		assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
+		ending.effect = HTTP_EFFECT_UNKNOWN;
+		assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_IN_DOUBT);
+	}
+}
+
+static void a_list_of_statuses_has_what_was_added(void **state)
+{
+	static const char *const bad[] = {"",    "2xx", "200", "299", "600", "999", "5xx",  "3xx", "4XX",
+	                                  "x4x", "4x4", "40",  "all", "5 3", "50x", "4000", "-44", "4xx "};
+	(void)state;
+	for (int status = 300; status <= 599; status++) {
+		http_statuses statuses = {{0}};
+		char word[4];
+		(void)snprintf(word, sizeof word, "%d", status);
+		assert_true(http_statuses_add(&statuses, text_of(word)));
+		for (int other = -1; other <= 1000; other++) {
+			assert_int_equal(http_statuses_have(&statuses, other), other == status);
+		}
+	}
+	http_statuses class = {{0}};
+	assert_true(http_statuses_add(&class, text_of("4xx")));
+	for (int status = 300; status <= 599; status++) {
+		assert_int_equal(http_statuses_have(&class, status), status >= 400 && status <= 499);
+	}
+	for (size_t i = 0; i < COUNT(bad); i++) {
+		http_statuses statuses = {{0}};
+		assert_false(http_statuses_add(&statuses, text_of(bad[i])));
+		for (size_t n = 0; n < COUNT(statuses.bits); n++) {
+			assert_true(statuses.bits[n] == 0);
+		}
+	}
+}
+
+static void an_answer_asks_with_a_header_that_its_status_gives_a_meaning(void **state)
+{
+	(void)state;
+	for (int status = 100; status <= 600; status++) {
+		bool later = (status >= 400 && status <= 499) || status == 503;
+		bool leads = status == 307 || status == 308;
+		assert_int_equal(http_header_asks(status, text_of("Retry-After")), later);
+		assert_int_equal(http_header_asks(status, text_of("retry-after")), later);
+		assert_int_equal(http_header_asks(status, text_of("Location")), leads);
+		assert_int_equal(http_header_asks(status, text_of("WWW-Authenticate")), status == 401);
+		assert_int_equal(http_header_asks(status, text_of("proxy-authenticate")), status == 407);
+		assert_false(http_header_asks(status, text_of("Retry-Afte")));
+		assert_false(http_header_asks(status, text_of("Retry-After2")));
+		assert_false(http_header_asks(status, text_of("")));
+		assert_int_equal(http_status_gives_up(status),
+		                 status == 408 || status == 502 || status == 503 || status == 504);
+	}
 }
 
 static void an_effect_is_said_in_three_words_in_any_case(void **state)
@@ -450,6 +537,9 @@ int main(void)
 	    cmocka_unit_test(a_code_of_a_later_library_is_refused_even_where_the_location_fails_open),
 	    cmocka_unit_test(each_ending_has_its_report),
 	    cmocka_unit_test(a_5xx_of_the_service_leaves_doubt_unless_it_or_the_location_says_more),
+	    cmocka_unit_test(no_status_releases_unless_the_answer_asks_or_the_location_lists_it),
+	    cmocka_unit_test(a_list_of_statuses_has_what_was_added),
+	    cmocka_unit_test(an_answer_asks_with_a_header_that_its_status_gives_a_meaning),
 	    cmocka_unit_test(an_effect_is_said_in_three_words_in_any_case),
 	    cmocka_unit_test(steps_and_reports_have_names_of_their_own),
 	};

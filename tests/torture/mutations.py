@@ -259,8 +259,8 @@ MUTATIONS = {
             files=(
                 (
                     "lib/http/decide.c",
-                    "(status == 502 || status == 504) ? HTTP_EFFECT_UNKNOWN : policy->server_errors;",
-                    "false ? HTTP_EFFECT_UNKNOWN : HTTP_EFFECT_NONE;",
+                    "return policy->server_errors;",
+                    "return HTTP_EFFECT_NONE;",
                 ),
             ),
             target="gateway/ngx_http_once_module.so",

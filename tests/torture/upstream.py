@@ -25,7 +25,7 @@ from .doors import ACT, COMPLETE, FAIL, WRITE, Left, Session, Uncertain, Watch, 
 
 PATIENCE_S = 6
 JSON = (("Content-Type", "application/json"),)
-NOT_DONE = Answer(503, headers=(*JSON, ("X-Done", "no")), body=b"{}")
+NOT_DONE = Answer(503, headers=(*JSON, ("Retry-After", "0"), ("X-Done", "no")), body=b"{}")
 UNKNOWN = Answer(500, headers=JSON, body=b"{}")
 
 
@@ -113,7 +113,7 @@ class Handoff(Service):
                 session.row(COMPLETE, scope, key, fence, status, body, tenant)
         except psycopg2.Error as error:
             if error.pgcode in ("P4010", "P4011"):  # another attempt has it by now
-                return Answer(409, headers=JSON, body=b'{"fence": "lost"}')
+                return Answer(409, headers=(*JSON, ("Once-Effect", "none")), body=b'{"fence": "lost"}')
             raise
         session.commit()
         if orders["leave"]:
