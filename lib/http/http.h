@@ -239,7 +239,7 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 typedef struct http_ending {
 	int status;         /* of the answer that the client gets */
 	http_effect effect; /* what the upstream said of it */
-	bool asks;          /* one of its headers asks for the same request once more: http_header_asks */
+	bool asks;          /* a header asks for the same request once more: http_header_asks */
 	/* the upstream's own status, not one that the server made (502, 504, error_page) */
 	bool from_upstream;
 	bool request_sent; /* any byte of the request left for any upstream that was tried */
