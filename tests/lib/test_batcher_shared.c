@@ -346,7 +346,7 @@ static void nothing_of_it_is_told_before_its_commit(void **state)
 	fake_lose(&rig, STEP_LAST_BYTE, 1000); /* of the answer to the Sync */
 	submit_both();
 	fake_turn(&rig);
-	assert_int_equal(rig.lost, 1);
+	assert_true(rig.lost >= 1); /* the pause before the next try may be none */
 	for (int i = 0; i < 3; i++) {
 		assert_int_equal(claimed[i].calls + stored[i].calls, 0);
 	}
