@@ -11,6 +11,8 @@ from . import maven
 from .broker import Broker, accepts, certificates, free_port, program
 from .postgres import PATIENCE_S, clean_environment
 
+STUCK = b"Cannot transition to Candidate"
+RESTARTS = 2
 LOG4J = """log4j.rootLogger=WARN, stdout
 log4j.appender.stdout=org.apache.log4j.ConsoleAppender
 log4j.appender.stdout.layout=org.apache.log4j.PatternLayout
@@ -126,7 +128,30 @@ class Kafka(Broker):
             self.formatted = True
         return super().start(wait)
 
+    def launch(self, command, environment=None):
+        self.log_before = self.log.stat().st_size if self.log.exists() else 0
+        return super().launch(command, environment)
+
+    def is_stuck(self):
+        with open(self.log, "rb") as log:
+            log.seek(self.log_before)
+            return STUCK in log.read()
+
+    def wait_ready(self):
+        """Killed in its first seconds it sometimes does not come up again, since it cannot become its own controller. Started once more it does."""
+        for left in reversed(range(RESTARTS + 1)):
+            try:
+                return super().wait_ready()
+            except RuntimeError:
+                if left == 0 or not self.is_stuck():
+                    raise
+            self.kill()
+            self.process = self.launch(self.command())
+        return None
+
     def is_ready(self):
+        if self.is_stuck():
+            raise RuntimeError(f"Kafka has no controller:\n{self.log_tail()}")
         if not accepts(self.ports["PLAINTEXT"]):
             return False
         done = self.kcat("-L", "-m", "5", check=False)
