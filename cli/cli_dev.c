@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,31 @@ static int make_database(const server *server)
 	return result;
 }
 
+/* psql, and whatever names no role, asks for the one of its user's name. */
+static int make_role(const server *server)
+{
+	const struct passwd *user = getpwuid(getuid());
+	PGconn *connection = NULL;
+	PGresult *command = NULL;
+
+	if (user == NULL || strncmp(user->pw_name, "pg_", 3) == 0) { /* a name that PostgreSQL keeps for itself */
+		return CLI_OK;
+	}
+	const char *name = user->pw_name;
+	int result = open_database(server, "postgres", &connection);
+	if (result == CLI_OK) {
+		result = connect_run(server->invocation, connection, SQL_CREATE_ROLE, 1, &name,
+		                     "cannot look for a role of yours", &command);
+	}
+	if (result == CLI_OK && PQntuples(command) == 1) {
+		result =
+		    connect_command(server->invocation, connection, PQgetvalue(command, 0, 0), "cannot make a role of yours");
+	}
+	PQclear(command);
+	PQfinish(connection);
+	return result;
+}
+
 static int init_database(const server *server)
 {
 	PGconn *connection = NULL;
@@ -61,15 +87,27 @@ static int init_database(const server *server)
 	return result;
 }
 
-static void print_lines(const char *dsn)
+/* Root's gateway has other workers, who must get into the socket's directory. */
+static char *gateway_user(const server *server)
 {
+	const struct passwd *user = geteuid() == 0 ? getpwuid(server->user) : NULL;
+
+	return user == NULL ? cli_duplicate("") : cli_format(" --user %s", user->pw_name);
+}
+
+static void print_lines(const server *server, const char *dsn)
+{
+	char *user = gateway_user(server);
+
 	printf("  psql \"%s\"\n", dsn);
 	printf("  pgonce run --dsn \"%s\" --scope demo --key 1 -- date\n", dsn);
 	printf("  pgonce show --dsn \"%s\" --scope demo --key 1\n", dsn);
-	printf("  pgonce gateway --dsn \"%s\" --upstream http://127.0.0.1:3000   # in front of a service of yours: at port "
-	       "8080\n",
-	       dsn);
+	printf(
+	    "  pgonce gateway --dsn \"%s\"%s --upstream http://127.0.0.1:3000   # in front of a service of yours: at port "
+	    "8080\n",
+	    dsn, user);
 	printf("  pgonce keep --dsn \"%s\"   # where it runs for longer than a day\n\n", dsn);
+	free(user);
 }
 
 static void print_place(const server *server, bool running)
@@ -86,7 +124,7 @@ static void print_place(const server *server, bool running)
 		printf("PostgreSQL is running (pid %d), with the contract in database " SERVER_DATABASE
 		       ". Data and log: %s\n\n",
 		       (int)pid, server->home);
-		print_lines(dsn);
+		print_lines(server, dsn);
 	} else {
 		printf("no server is running in %s\n", server->directory);
 	}
@@ -161,6 +199,9 @@ static int start(server *server)
 	}
 	if (result == CLI_OK) {
 		result = make_database(server);
+	}
+	if (result == CLI_OK) {
+		result = make_role(server);
 	}
 	if (result == CLI_OK) {
 		result = init_database(server);

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "connect.h"
+#include "conninfo.h"
 #include "gateway.h"
 
 enum {
@@ -38,6 +39,7 @@ static void read_settings(const cli_invocation *invocation, gateway *gateway)
 	    .tenant = cli_text(invocation, OPTION_TENANT_FROM, "none"),
 	    .key = invocation->text[OPTION_KEY_FROM],
 	    .on_5xx = invocation->text[OPTION_ON_5XX],
+	    .release = invocation->text[OPTION_RELEASE],
 	    .in_doubt = invocation->text[OPTION_IN_DOUBT],
 	    .fail = invocation->text[OPTION_FAIL],
 	    .lease_ms = invocation->number[OPTION_GATEWAY_LEASE],
@@ -76,6 +78,8 @@ static int choose_user(gateway *gateway)
 		user = getpwnam(usual[i]);
 		gateway->user = usual[i];
 	}
+	gateway->uid = user == NULL ? 0 : user->pw_uid;
+	gateway->gid = user == NULL ? 0 : user->pw_gid;
 	const struct group *group = user == NULL ? NULL : getgrgid(user->pw_gid);
 	gateway->group = group == NULL ? NULL : cli_duplicate(group->gr_name);
 	return CLI_OK;
@@ -139,6 +143,20 @@ static void choose_access_log(gateway *gateway)
 	         gateway->access_log);
 }
 
+/*
+ * nginx opens its access log a second time where that goes to the same file as its messages. So
+ * both only append, or each would write over the other's lines.
+ */
+static void append_only(int fd)
+{
+	struct stat status;
+	int flags = fcntl(fd, F_GETFL);
+
+	if (flags >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) {
+		fcntl(fd, F_SETFL, flags | O_APPEND);
+	}
+}
+
 /* ---- The process ---- */
 
 static pid_t start_nginx(const gateway *gateway, const sigset_t *mask)
@@ -183,6 +201,10 @@ static int wait_for_nginx(const gateway *gateway, pid_t pid, int signals)
 			continue;
 		}
 		int passed = translate((int)info.ssi_signo, ending);
+		if (passed == SIGHUP) {
+			bool copied = false;
+			(void)gateway_copy_passwords(gateway, &copied); /* what is wrong is said, and the earlier copy gone */
+		}
 		ending = ending || passed == SIGQUIT;
 		kill(pid, passed);
 	}
@@ -234,20 +256,26 @@ static int run(const gateway *gateway)
  * Is the contract where the gateway will look for it? Said now, and not request by
  * request. A database that is away is nobody's mistake: the gateway starts, closed or
  * with --fail open unprotected, and is whole when it is there. One that refuses us
- * (its name, a role, a password) is one.
+ * (its name, a role, a password) is one, and so is a user who cannot get to it.
  */
-static int check_contract(const gateway *gateway, const char *conninfo)
+static int check_contract(const gateway *gateway, const char *conninfo, bool is_there)
 {
 	const cli_invocation *invocation = gateway->invocation;
 	bool is_open = gateway->fail != NULL && strcmp(gateway->fail, "open") == 0;
-	char *soon = cli_format("%s connect_timeout='%d'", conninfo, CHECK_TIMEOUT_S);
 	once_session *session = NULL;
 	once_error *error = NULL;
 	int result = CLI_OK;
 
-	if (once_session_open(soon, &session, &error) != ONCE_OK) {
-		PGPing answer = cli_exit_of_code(once_error_code(error)) == CLI_NO_SERVER ? PQping(soon) : PQPING_OK;
-		if (answer == PQPING_NO_RESPONSE || answer == PQPING_REJECT) {
+	if (once_session_open(conninfo, &session, &error) != ONCE_OK) {
+		PGPing answer = cli_exit_of_code(once_error_code(error)) == CLI_NO_SERVER ? PQping(conninfo) : PQPING_OK;
+		bool is_away = answer == PQPING_NO_RESPONSE || answer == PQPING_REJECT;
+		if (is_away && is_there) {
+			result = cli_fail(invocation, CLI_NO_SERVER,
+			                  "--user NAME: one who can reach the socket and its directory; or run pgonce as that user",
+			                  "nginx's workers run as %s, who cannot get to the database: %s", gateway->user,
+			                  once_error_message(error));
+			once_error_free(error);
+		} else if (is_away) {
 			cli_note(invocation, "starting %s until the database is there, and /once/ready says so: %s",
 			         is_open ? "open: requests pass WITHOUT protection" : "closed: every request with a key gets 503",
 			         once_error_message(error));
@@ -257,27 +285,73 @@ static int check_contract(const gateway *gateway, const char *conninfo)
 		}
 	}
 	once_session_close(session);
-	free(soon);
 	return result;
+}
+
+/* As a worker will: by the same user, and without the environment, which nginx clears. */
+static int check_as_worker(const gateway *gateway, const char *conninfo)
+{
+	char *soon = cli_format("%s connect_timeout='%d'", conninfo, CHECK_TIMEOUT_S);
+	bool is_there = gateway->uid != 0 && PQping(soon) == PQPING_OK;
+	int status = 0;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		if (gateway->uid != 0 &&
+		    (initgroups(gateway->user, gateway->gid) != 0 || setgid(gateway->gid) != 0 || setuid(gateway->uid) != 0)) {
+			_exit(cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot become user %s: %s", gateway->user,
+			               strerror(errno)));
+		}
+		clearenv();
+		int result = check_contract(gateway, soon, is_there);
+		fflush(NULL);
+		_exit(result);
+	}
+	free(soon);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) {
+		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot look for the contract: %s", strerror(errno));
+	}
+	return WEXITSTATUS(status);
+}
+
+/* The files that nginx reads. */
+static int prepare(gateway *gateway, char **conninfo)
+{
+	bool copied = false;
+
+	gateway->passfile = conninfo_value(*conninfo, "passfile");
+	int result = gateway_copy_passwords(gateway, &copied);
+	if (result == CLI_OK && copied) {
+		char *path = cli_format("%s/passfile", gateway->directory);
+		char *with_copy = conninfo_with(*conninfo, "passfile", path);
+		free(path);
+		free(*conninfo);
+		*conninfo = with_copy;
+		result = with_copy == NULL ? cli_fail(gateway->invocation, CLI_FAILED, NULL, "out of memory") : CLI_OK;
+	}
+	return result == CLI_OK ? gateway_write(gateway, *conninfo) : result;
 }
 
 static int serve(gateway *gateway)
 {
 	const cli_invocation *invocation = gateway->invocation;
 	int result = nginx_find(gateway, invocation->text[OPTION_NGINX], invocation->text[OPTION_MODULE]);
-	char *conninfo = result == CLI_OK ? connect_conninfo(invocation) : NULL;
+	char *conninfo = result == CLI_OK ? connect_fixed_conninfo(invocation) : NULL;
 
 	if (result == CLI_OK) {
-		result = conninfo == NULL ? CLI_USAGE : check_contract(gateway, conninfo);
+		result = conninfo == NULL ? CLI_USAGE : CLI_OK;
 	}
 	if (result == CLI_OK) {
 		const char *directory = invocation->text[OPTION_GATEWAY_DIR];
 		result = directory != NULL ? take_directory(gateway, directory) : make_temporary(gateway);
 	}
 	if (result == CLI_OK) {
+		append_only(STDOUT_FILENO);
+		append_only(STDERR_FILENO);
 		choose_access_log(gateway);
 		result = gateway_validate(gateway); /* again, with the directory */
-		result = result == CLI_OK ? gateway_write(gateway, conninfo) : result;
+		result = result == CLI_OK ? prepare(gateway, &conninfo) : result;
+		result = result == CLI_OK ? check_as_worker(gateway, conninfo) : result;
 		result = result == CLI_OK ? nginx_test(gateway) : result;
 		result = result == CLI_OK ? run(gateway) : result;
 		if (!invocation->given[OPTION_GATEWAY_DIR]) {
@@ -315,5 +389,6 @@ int cli_gateway(const cli_invocation *invocation)
 		result = serve(&gateway);
 	}
 	free(gateway.group);
+	free(gateway.passfile);
 	return result;
 }

@@ -234,6 +234,9 @@ ABOUT(gateway_about,
       "docs/gateway.md has the rules.",
       "It speaks plain HTTP: listen on this machine, behind the proxy that terminates TLS and authenticates callers. "
       "For TLS, authentication, more services or limits, start an nginx configuration of your own from --print-config.",
+      "Its workers connect as libpq's environment, service file and password file say here, and --dsn before these. "
+      "Started by root they are another user (--user), who must be able to reach the database, and who gets a copy of "
+      "root's password file; HUP makes it anew.",
       "The contract must be in the database (pgonce init). Without the database the gateway starts closed, and answers "
       "503 until the database is back; with --fail open, requests pass WITHOUT protection until then. /once/ready "
       "answers 200 or 503. The access log, with a verdict for each request, goes to standard output, and nginx's "
@@ -247,10 +250,10 @@ ABOUT(gateway_about,
 USES(gateway_uses, {OPTION_LISTEN, false}, {OPTION_UPSTREAM, true}, {OPTION_GATEWAY_SCOPE, false},
      {OPTION_REQUIRED, false}, {OPTION_TENANT_FROM, false}, {OPTION_KEY_FROM, false}, {OPTION_STRICT, false},
      {OPTION_WAIT, false}, {OPTION_GATEWAY_LEASE, false}, {OPTION_RETENTION, false}, {OPTION_TIMEOUT, false},
-     {OPTION_ON_5XX, false}, {OPTION_IN_DOUBT, false}, {OPTION_FAIL, false}, {OPTION_BODY_MAX, false},
-     {OPTION_RESPONSE_MAX, false}, {OPTION_PREPARE, false}, {OPTION_WORKERS, false}, {OPTION_USER, false},
-     {OPTION_PRINT_CONFIG, false}, {OPTION_NGINX, false}, {OPTION_MODULE, false}, {OPTION_GATEWAY_DIR, false},
-     {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_ON_5XX, false}, {OPTION_RELEASE, false}, {OPTION_IN_DOUBT, false}, {OPTION_FAIL, false},
+     {OPTION_BODY_MAX, false}, {OPTION_RESPONSE_MAX, false}, {OPTION_PREPARE, false}, {OPTION_WORKERS, false},
+     {OPTION_USER, false}, {OPTION_PRINT_CONFIG, false}, {OPTION_NGINX, false}, {OPTION_MODULE, false},
+     {OPTION_GATEWAY_DIR, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(gateway_exits, CLI_NO_SERVER, CLI_CONTRACT);
 
 ABOUT(keep_about,

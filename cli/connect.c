@@ -46,6 +46,19 @@ char *connect_conninfo(const cli_invocation *invocation)
 	return conninfo;
 }
 
+char *connect_fixed_conninfo(const cli_invocation *invocation)
+{
+	char problem[CONNINFO_PROBLEM_BYTES];
+	char *conninfo = connect_conninfo(invocation);
+	char *fixed = conninfo == NULL ? NULL : conninfo_fixed(conninfo, problem);
+
+	if (conninfo != NULL && fixed == NULL) {
+		cli_fail(invocation, CLI_FAILED, NULL, "%s", problem);
+	}
+	free(conninfo);
+	return fixed;
+}
+
 int connect_session(const cli_invocation *invocation, const char *conninfo, once_session **session)
 {
 	once_error *error = NULL;

@@ -13,6 +13,11 @@
  * NULL after saying what is wrong. Free it.
  */
 char *connect_conninfo(const cli_invocation *invocation);
+/*
+ * The same, for a process that has neither this one's environment nor its home directory: it holds
+ * what libpq would take from there, a password too.
+ */
+char *connect_fixed_conninfo(const cli_invocation *invocation);
 /* A session on that. CLI_OK, or an exit code after saying what is wrong. */
 int connect_open(const cli_invocation *invocation, once_session **session);
 /* A session on a connection string. CLI_OK, or an exit code after saying what is wrong. */

@@ -13,7 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "conninfo.h"
 #include "gateway.h"
+#include "http.h"
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #define DIGITS "0123456789"
@@ -149,6 +151,25 @@ static int refuse(const gateway *gateway, const char *option, const char *value,
 	                wanted);
 }
 
+static bool is_release(const char *text)
+{
+	http_statuses statuses = {{0}};
+
+	if (strcmp(text, "none") == 0) {
+		return true;
+	}
+	for (;;) {
+		size_t length = strcspn(text, ",");
+		if (!http_statuses_add(&statuses, (http_text){.data = text, .length = length})) {
+			return false;
+		}
+		if (text[length] == '\0') {
+			return true;
+		}
+		text += length + 1;
+	}
+}
+
 int gateway_validate(const gateway *gateway)
 {
 	upstream parsed;
@@ -168,6 +189,10 @@ int gateway_validate(const gateway *gateway)
 	}
 	if (gateway->key != NULL && !is_variable(gateway->key)) {
 		return refuse(gateway, "key-from", gateway->key, "the name of a variable of nginx (http_webhook_id)");
+	}
+	if (gateway->release != NULL && !is_release(gateway->release)) {
+		return refuse(gateway, "release", gateway->release,
+		              "none, or statuses from 300 to 599 or 4xx, with commas between them");
 	}
 	if (gateway->user != NULL && !is_text_of(gateway->user, path_characters, VARIABLE_MAX_BYTES)) {
 		return refuse(gateway, "user", gateway->user, "the name of a user");
@@ -353,6 +378,18 @@ static void put_word(FILE *out, const char *name, const char *word)
 	}
 }
 
+static void put_release(FILE *out, const char *statuses)
+{
+	if (statuses == NULL) {
+		return;
+	}
+	fputs("            once_release ", out);
+	for (const char *at = statuses; *at != '\0'; at++) {
+		fputc(*at == ',' ? ' ' : *at, out);
+	}
+	fputs(";\n", out);
+}
+
 static void put_once(const gateway *gateway, FILE *out)
 {
 	bool none = strcmp(gateway->tenant, "none") == 0;
@@ -372,6 +409,7 @@ static void put_once(const gateway *gateway, FILE *out)
 	put_duration(out, "once_retention", gateway->retention_ms);
 	put_duration(out, "once_wait", gateway->wait_ms);
 	put_word(out, "once_on_5xx", gateway->on_5xx);
+	put_release(out, gateway->release);
 	put_word(out, "once_in_doubt", gateway->in_doubt);
 	put_word(out, "once_fail", gateway->fail);
 	if (gateway->body_bytes_max > 0) {
@@ -460,6 +498,45 @@ static FILE *create(const gateway *gateway, const char *name, mode_t mode)
 	return file;
 }
 
+static int copy_to_workers(const gateway *gateway, FILE *from)
+{
+	FILE *to = create(gateway, "passfile", 0600);
+	char block[4096];
+	size_t length;
+
+	if (to == NULL) {
+		return CLI_FAILED;
+	}
+	while ((length = fread(block, 1, sizeof block, from)) > 0) {
+		fwrite(block, 1, length, to);
+	}
+	bool failed = fchown(fileno(to), gateway->uid, gateway->gid) != 0;
+	if (fclose(to) != 0 || failed) {
+		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot write %s/passfile: %s", gateway->directory,
+		                strerror(errno));
+	}
+	return CLI_OK;
+}
+
+int gateway_copy_passwords(const gateway *gateway, bool *copied)
+{
+	FILE *file = gateway->uid == 0 || gateway->passfile == NULL ? NULL : fopen(gateway->passfile, "re");
+	struct stat status;
+	int result = CLI_OK;
+
+	/* One of theirs they read themselves, at each connect. What libpq would not take from root,
+	 * since others may read it, they do not get either. */
+	*copied = file != NULL && fstat(fileno(file), &status) == 0 && status.st_uid != gateway->uid &&
+	          S_ISREG(status.st_mode) && (status.st_mode & 0077) == 0;
+	if (*copied) {
+		result = copy_to_workers(gateway, file);
+	}
+	if (file != NULL) {
+		fclose(file);
+	}
+	return result;
+}
+
 int gateway_write(const gateway *gateway, const char *conninfo)
 {
 	FILE *database = create(gateway, "database", 0600);
@@ -480,7 +557,7 @@ int gateway_write(const gateway *gateway, const char *conninfo)
 
 void gateway_remove(const gateway *gateway)
 {
-	static const char *const files[] = {"nginx.conf", "database", "nginx.pid", "nginx.lock", "access.log"};
+	static const char *const files[] = {"nginx.conf", "database", "passfile", "nginx.pid", "nginx.lock", "access.log"};
 	static const char *const directories[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi", "."};
 
 	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {

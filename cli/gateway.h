@@ -24,6 +24,7 @@ typedef struct gateway {
 	const char *tenant; /* a variable of nginx, or "none" */
 	const char *key;    /* a variable */
 	const char *on_5xx;
+	const char *release; /* "none", or statuses with commas between them */
 	const char *in_doubt;
 	const char *fail;
 	int64_t lease_ms;
@@ -32,10 +33,13 @@ typedef struct gateway {
 	int64_t timeout_ms; /* how long the upstream may take; 0: 60 s */
 	int64_t body_bytes_max;
 	int64_t response_bytes_max;
-	int workers;              /* 0: one */
-	const char *user;         /* whom root's workers run as; NULL: not root */
-	char *group;              /* NULL: the user's; of whoever has set it */
+	int workers;      /* 0: one */
+	const char *user; /* whom root's workers run as; NULL: not root */
+	char *group;      /* NULL: the user's; of whoever has set it */
+	uid_t uid;        /* of that user; 0: the workers run as pgonce does */
+	gid_t gid;
 	const char *access_log;   /* a file; NULL: none */
+	char *passfile;           /* the password file of the connection; NULL: none. Of whoever has set it */
 	bool json;                /* the access log's lines are JSON */
 	char directory[PATH_MAX]; /* private, absolute; holds the configuration and what nginx writes */
 	char program[PATH_MAX];
@@ -54,7 +58,10 @@ void gateway_print(const gateway *gateway, FILE *out);
 /* Writes DIRECTORY/nginx.conf and DIRECTORY/database (the connection string, which may hold a
  * password). CLI_OK, or after saying. */
 int gateway_write(const gateway *gateway, const char *conninfo);
-/* Removes what gateway_write and nginx made in it, and the directory. */
+/* libpq takes a password file of its user's alone, so workers that are not root get a copy of
+ * root's as DIRECTORY/passfile. *copied: they need it. CLI_OK, or after saying. */
+int gateway_copy_passwords(const gateway *gateway, bool *copied);
+/* Removes what these and nginx made in it, and the directory. */
 void gateway_remove(const gateway *gateway);
 
 /* ---- nginx.c ---- */

@@ -113,9 +113,15 @@ const cli_option cli_options[OPTION_COUNT] = {
                  "how long an attempt waits for a running one of the same intent; default: not at all (409)"),
     [OPTION_TIMEOUT] = DURATION(0, "timeout", 100, HOURS_MS,
                                 "how long the service may be silent; then its intent is in doubt (504); default: 60s"),
-    [OPTION_ON_5XX] = CHOICE("on-5xx", "WHAT", "in_doubt|release|store",
-                             "what a 5xx of the service (except 503) says of the effect. in_doubt: nothing; release: "
-                             "it was rolled back, so a retry runs; store: it is the outcome; default: in_doubt"),
+    [OPTION_ON_5XX] =
+        CHOICE("on-5xx", "WHAT", "in_doubt|release|store",
+               "what a 5xx of the service says of the effect. in_doubt: nothing; release: it was rolled "
+               "back, so a retry runs (but 502, 503, 504, which a proxy may have given); store: it is the "
+               "outcome; default: in_doubt"),
+    [OPTION_RELEASE] = TEXT(0, "release", "STATUSES",
+                            "statuses of the service behind which no effect can be, for example 401,429,503, or 4xx: a "
+                            "retry runs, and what was done all the same is done twice. none: not even an answer that "
+                            "asks for another attempt releases; default: such an answer does (Retry-After)"),
     [OPTION_IN_DOUBT] = CHOICE("in-doubt", "WHAT", "hold|retry",
                                "hold: an intent in doubt stays so until it is decided (409); retry: run it again, "
                                "since the service is idempotent itself; default: hold"),

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 bool conninfo_is_name(const char *text)
 {
@@ -113,4 +114,117 @@ char *conninfo_settled(const char *text, conninfo_standard *standard, char probl
 		return NULL;
 	}
 	return settled;
+}
+
+char *conninfo_with(const char *text, const char *keyword, const char *value)
+{
+	char *made = NULL;
+	size_t size = 0;
+	FILE *out = open_memstream(&made, &size);
+
+	if (out == NULL) {
+		return NULL;
+	}
+	fprintf(out, "%s ", text); /* of a keyword that comes twice the last one counts */
+	write_setting(out, keyword, value);
+	return fclose(out) == 0 ? made : NULL;
+}
+
+static const char *find(const PQconninfoOption *options, const char *keyword)
+{
+	for (const PQconninfoOption *option = options; option != NULL && option->keyword != NULL; option++) {
+		if (strcmp(option->keyword, keyword) == 0) {
+			return option->val;
+		}
+	}
+	return NULL;
+}
+
+/* libpq's defaults, by the service that the string names, which counts more than PGSERVICE. */
+static PQconninfoOption *defaults_of(const PQconninfoOption *said)
+{
+	static const char *const names[][2] = {{"service", "PGSERVICE"}, {"servicefile", "PGSERVICEFILE"}};
+
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		const char *value = find(said, names[i][0]);
+		if (value != NULL) {
+			setenv(names[i][1], value, 1);
+		}
+	}
+	return PQconndefaults();
+}
+
+/*
+ * PQconndefaults passes over a service that is not there. To connect says so, before it goes
+ * anywhere.
+ */
+static bool has_service(const char *text, char problem[CONNINFO_PROBLEM_BYTES])
+{
+	char *nowhere = NULL;
+	char *no_address = conninfo_with(text, "hostaddr", "");
+
+	nowhere = no_address == NULL ? NULL : conninfo_with(no_address, "host", "/");
+	PGconn *connection = nowhere == NULL ? NULL : PQconnectStart(nowhere);
+	bool has = connection != NULL && PQdb(connection) != NULL;
+	if (!has) {
+		keep_sentence(text, connection == NULL ? "out of memory" : PQerrorMessage(connection), problem);
+	}
+	PQfinish(connection);
+	free(no_address);
+	free(nowhere);
+	return has;
+}
+
+/* Where nobody says: in the home directory, if it is there. */
+static void write_password_file(FILE *out)
+{
+	const char *home = getenv("HOME");
+	char path[4096];
+
+	if (home != NULL && home[0] == '/' && snprintf(path, sizeof path, "%s/.pgpass", home) < (int)sizeof path &&
+	    access(path, F_OK) == 0) {
+		write_setting(out, "passfile", path);
+	}
+}
+
+char *conninfo_fixed(const char *text, char problem[CONNINFO_PROBLEM_BYTES])
+{
+	PQconninfoOption *said = parse(text, problem);
+	PQconninfoOption *defaults = said == NULL ? NULL : defaults_of(said);
+	char *fixed = NULL;
+	size_t size = 0;
+
+	if (said == NULL || !has_service(text, problem)) {
+		PQconninfoFree(said);
+		PQconninfoFree(defaults);
+		return NULL;
+	}
+	FILE *out = defaults == NULL ? NULL : open_memstream(&fixed, &size);
+	for (const PQconninfoOption *option = defaults; out != NULL && option->keyword != NULL; option++) {
+		const char *value = find(said, option->keyword);
+		value = value != NULL ? value : option->val;
+		if (value != NULL && strncmp(option->keyword, "service", strlen("service")) != 0) {
+			write_setting(out, option->keyword, value);
+		} else if (strcmp(option->keyword, "passfile") == 0) {
+			write_password_file(out);
+		}
+	}
+	PQconninfoFree(said);
+	PQconninfoFree(defaults);
+	if (out == NULL || fclose(out) != 0) {
+		free(fixed);
+		snprintf(problem, CONNINFO_PROBLEM_BYTES, "out of memory");
+		return NULL;
+	}
+	return fixed;
+}
+
+char *conninfo_value(const char *text, const char *keyword)
+{
+	PQconninfoOption *options = PQconninfoParse(text, NULL);
+	const char *value = find(options, keyword);
+	char *copy = value == NULL ? NULL : strdup(value);
+
+	PQconninfoFree(options);
+	return copy;
 }

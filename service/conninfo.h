@@ -28,3 +28,14 @@ typedef const char *conninfo_standard(const char *keyword);
  * conninfo_good says why, or memory is out (then *problem says that).
  */
 char *conninfo_settled(const char *text, conninfo_standard *standard, char problem[CONNINFO_PROBLEM_BYTES]);
+
+/*
+ * The same connection, with what libpq would add from the environment (PGHOST, PGPASSWORD, ...), a
+ * service file and the home directory: for a process that has none of them. It may hold a password.
+ * Free it. NULL: as above.
+ */
+char *conninfo_fixed(const char *text, char problem[CONNINFO_PROBLEM_BYTES]);
+/* The value of a keyword, or NULL; free it. */
+char *conninfo_value(const char *text, const char *keyword);
+/* The same connection but for one keyword; free it. NULL: out of memory. */
+char *conninfo_with(const char *text, const char *keyword, const char *value);

@@ -4,6 +4,7 @@
 
 import os
 import pathlib
+import pwd
 import re
 import shutil
 import signal
@@ -14,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from harness.broker import free_port  # noqa: E402
-from harness.postgres import find_bindir, private_directory, unprivileged  # noqa: E402
+from harness.postgres import find_bindir, private_directory  # noqa: E402
 
 PAGE = ROOT / "docs/quickstart-java.md"
 BLOCK = re.compile(r"(?:`([\w./-]+)`:\n\n)?```(\w+)\n(.*?)```", re.S)
@@ -39,12 +40,13 @@ def main():
     if not pgonce.exists():
         print(f"quickstart-java: left out, since {pgonce} is not built")
         return
-    user = unprivileged()[1]
     place = private_directory("pgonce-quickstart-")
     port = free_port()
+    # As a new user has it: nothing that leads libpq or the service anywhere.
     environment = {
-        **os.environ, "PATH": f"{pgonce.parent}:{find_bindir()}:{os.environ['PATH']}", "PGONCE": str(ROOT), "PORT": str(port), "PGUSER": user.pw_name if user else os.environ["USER"],
-        "USER": user.pw_name if user else os.environ["USER"],
+        **{name: value for name, value in os.environ.items() if not name.startswith("PG") or name.startswith("PGONCE")},
+        "PATH": f"{pgonce.parent}:{find_bindir()}:{os.environ['PATH']}", "PGONCE": str(ROOT), "PORT": str(port),
+        "USER": pwd.getpwuid(os.geteuid()).pw_name,
     }  # fmt: skip
     try:
         run(place, environment)

@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 import pwd
+import re
+import shlex
 import shutil
 import signal
 import stat
@@ -13,7 +15,10 @@ import tempfile
 import psycopg2
 import pytest
 
+from harness.client import http1
+from harness.nginx import MODULE
 from harness.postgres import clean_environment, in_memory, is_running, private_directory, unprivileged, wait_until
+from harness.upstream import Upstream
 
 from .command import PROGRAM
 
@@ -94,6 +99,11 @@ def dev(request):
     shutil.rmtree(parent, ignore_errors=True)
 
 
+def assert_ends(pid):
+    """PostgreSQL's last act is to delete postmaster.pid, for which pg_ctl waits; its process is there for a moment more."""
+    wait_until(lambda: not is_running(pid), f"{pid} to end")
+
+
 def test_it_comes_up_and_goes_down_and_keeps_its_data(dev):
     process, told = dev.foreground()
     assert "psql" in told and "pgonce show" in told
@@ -103,7 +113,7 @@ def test_it_comes_up_and_goes_down_and_keeps_its_data(dev):
     dev.value("CREATE TABLE kept AS SELECT 42 AS answer")
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
-    assert not is_running(status["pid"])
+    assert_ends(status["pid"])
     assert dev("--status").returncode == 3
     process, _ = dev.foreground()
     assert dev.value("SELECT answer FROM kept") == 42
@@ -113,6 +123,45 @@ def test_it_comes_up_and_goes_down_and_keeps_its_data(dev):
     assert "database system was not properly shut down" not in log
 
 
+def test_who_names_no_role_has_one_of_their_own(dev):
+    """As psql does, and drivers: the role of the user's name."""
+    for _ in range(2):
+        assert dev("--detach").returncode == 0
+    user = unprivileged()[1].pw_name if dev.copy else pwd.getpwuid(os.geteuid()).pw_name
+    status = dev.status()
+    environment = {name: value for name, value in clean_environment().items() if name not in ("USER", "LOGNAME")}
+    done = subprocess.run(["psql", f"host={status['host']} dbname=app", "-Atc", "CREATE TABLE own (n int); SELECT current_user"], capture_output=True,
+                          text=True, check=False, timeout=60, **{**dev.popen, "env": environment})
+    assert (done.returncode, done.stdout) == (0, f"CREATE TABLE\n{user}\n"), done.stderr
+
+
+def test_each_line_that_it_prints_for_the_gateway_protects_as_it_stands(dev):
+    """For root too, whose gateway has other workers."""
+    if not MODULE.exists() or dev.copy:
+        pytest.skip("needs the module, which an unprivileged user may not be able to reach")
+    told = dev("--detach")
+    (line,) = re.findall(r"^  pgonce (gateway .+?) --upstream", told.stdout, re.M)
+    with Upstream() as upstream:
+        socket = upstream.directory / "listen.sock"
+        words = [str(PROGRAM), *shlex.split(line), "--upstream", f"http://unix:{upstream.path}", "--listen", f"unix:{socket}"]
+        if os.geteuid() == 0:
+            assert "--user" in words
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(), start_new_session=True)
+        try:
+            assert b"each intent once" in process.stdout.readline(), process.stderr.read()
+
+            def status():
+                try:
+                    return http1(socket, "POST", "/pay", [("Idempotency-Key", "k")], b"{}").status
+                except OSError:
+                    return None  # nginx does not listen yet
+
+            wait_until(lambda: status() == 201, "the gateway to answer")
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
 def test_only_its_owner_gets_in_and_only_by_the_socket(dev):
     assert dev("--detach").returncode == 0
     status = dev.status()
@@ -120,11 +169,6 @@ def test_only_its_owner_gets_in_and_only_by_the_socket(dev):
     assert stat.S_IMODE(os.stat(status["data"]).st_mode) == 0o700
     assert dev.value("SELECT current_setting('listen_addresses')") == ""
     assert dev.value("SELECT current_setting('fsync')") == "on"
-
-
-def assert_ends(pid):
-    """PostgreSQL's last act is to delete postmaster.pid, for which pg_ctl waits; its process is there for a moment more."""
-    wait_until(lambda: not is_running(pid), f"{pid} to end")
 
 
 def test_detach_status_stop_are_idempotent(dev):

@@ -21,6 +21,8 @@ from harness.upstream import Answer, Upstream
 from .command import PROGRAM, Command, ends
 
 UPSTREAM = ("--upstream", "http://127.0.0.1:3000")
+# Root's workers are the tests' other user, who gets to the servers' sockets.
+AS_OTHERS = ["--user", unprivileged()[1].pw_name] if unprivileged()[1] else []
 needs_module = pytest.mark.skipif(not MODULE.exists(), reason=f"{MODULE} is not built (nginx-dev)")
 
 
@@ -52,7 +54,7 @@ def test_the_configuration_has_what_keeps_a_request_safe(line):
     (("--tenant", "http_x_tenant"), "once_tenant $http_x_tenant;"), (("--tenant", "$remote_user"), "once_tenant $remote_user;"),
     (("--key-from", "http_webhook_id"), "once_key $http_webhook_id;"), (("--lease", "5s"), "once_lease 5000ms;"),
     (("--retention", "2d"), "once_retention 172800000ms;"), (("--wait", "1500ms"), "once_wait 1500ms;"),
-    (("--on-5xx", "release"), "once_on_5xx release;"),
+    (("--on-5xx", "release"), "once_on_5xx release;"), (("--release", "none"), "once_release none;"), (("--release", "401,503"), "once_release 401 503;"),
     (("--timeout", "5m"), "proxy_read_timeout 300000ms;"), (("--timeout", "5m"), "worker_shutdown_timeout 310000ms;"), (("--in-doubt", "retry"), "once_in_doubt retry;"), (("--fail", "open"), "once_fail open;"),
     (("--body-max", "8M"), "client_max_body_size 8388608;"), (("--response-max", "64k"), "once_response_max 65536;"),
     (("--prepare",), "once_prepare on;"), (("--workers", "3"), "worker_processes 3;"), (("--listen", "unix:/run/a.sock"), "listen unix:/run/a.sock;"),
@@ -83,7 +85,7 @@ HOSTILE = ["x;} evil", 'x"; evil', "x\nevil", "x$evil", "x{evil", "x#evil", "x'e
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.parametrize("option, form", [
     ("--scope", "{}"), ("--tenant", "{}"), ("--tenant", "${}"), ("--key-from", "{}"), ("--listen", "{}:80"), ("--listen", "unix:/{}"),
-    ("--listen", "127.0.0.1:{}"), ("--upstream", "http://{}"), ("--upstream", "http://host:{}"), ("--upstream", "http://unix:/{}"),
+    ("--release", "{}"), ("--release", "503,{}"), ("--listen", "127.0.0.1:{}"), ("--upstream", "http://{}"), ("--upstream", "http://host:{}"), ("--upstream", "http://unix:/{}"),
     ("--upstream", "http://host/{}"), ("--upstream", "{}"),
 ])
 def test_no_value_can_say_more_than_itself(option, form, value):
@@ -143,21 +145,21 @@ def test_a_command_alone_finds_no_module(db):
 
 @needs_module
 def test_without_the_contract_nothing_is_started(bare):
-    done = bare("gateway", *UPSTREAM)
+    done = bare("gateway", *UPSTREAM, *AS_OTHERS)
     assert done.returncode == 4 and b"pgonce init" in done.stderr and done.stdout == b""
 
 
 @needs_module
 def test_a_database_that_refuses_the_gateway_is_told_and_nothing_is_started(db):
     for wrong in ("dbname=nosuch", "user=nosuch"):
-        done = Command(f"{db.dsn()} {wrong}")("gateway", *UPSTREAM)
+        done = Command(f"{db.dsn()} {wrong}")("gateway", *UPSTREAM, *AS_OTHERS)
         assert (done.returncode, done.stdout) == (3, b"") and b"nosuch" in done.stderr, done
 
 
 @needs_module
 def test_a_module_of_another_nginx_is_told_with_a_remedy(pgonce, tmp_path):
     (tmp_path / "other.so").write_bytes(b"this is no module")
-    done = pgonce("gateway", *UPSTREAM, "--listen", f"unix:{tmp_path}/s", "--module", tmp_path / "other.so")
+    done = pgonce("gateway", *UPSTREAM, *AS_OTHERS, "--listen", f"unix:{tmp_path}/s", "--module", tmp_path / "other.so")
     assert done.returncode == 1 and b"nginx does not take the configuration: dlopen()" in done.stderr and b"hint: " in done.stderr
 
 
@@ -167,7 +169,9 @@ def test_a_module_of_another_nginx_is_told_with_a_remedy(pgonce, tmp_path):
 class Gateway:
     """pgonce gateway on a unix socket, before a service that counts."""
 
-    def __init__(self, dsn, upstream):
+    def __init__(self, dsn, upstream, environment=None):
+        """dsn None: what the environment says."""
+        self.environment = {**clean_environment(), **(environment or {})}
         self.directory = private_directory("pgonce-gw-")
         self.socket = self.directory / "listen.sock"
         self.upstream, self.dsn = upstream, dsn
@@ -175,13 +179,11 @@ class Gateway:
         self.process = None
 
     def words(self, *options):
-        user = unprivileged()[1]
-        return [*self.before, str(PROGRAM), "gateway", "--dsn", self.dsn, "--listen", f"unix:{self.socket}", "--upstream", f"http://unix:{self.upstream.path}",
-                "--required", *(["--user", user.pw_name] if user else []), *options]
+        return [*self.before, str(PROGRAM), "gateway", *(["--dsn", self.dsn] if self.dsn else []), "--listen", f"unix:{self.socket}", "--upstream", f"http://unix:{self.upstream.path}",
+                "--required", *AS_OTHERS, *options]
 
     def start(self, *options):
-        self.process = subprocess.Popen(self.words(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment(),
-                                        start_new_session=True)
+        self.process = subprocess.Popen(self.words(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, start_new_session=True)
         # The socket accepts before there is a worker.
         wait_until(lambda: self.process.poll() is not None or (self.answers() and self.has_worker()), "the gateway to work")
         assert self.process.poll() is None, self.process.stderr.read()
