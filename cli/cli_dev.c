@@ -53,8 +53,8 @@ static int make_role(const server *server)
 	PGconn *connection = NULL;
 	PGresult *command = NULL;
 
-	if (user == NULL || strncmp(user->pw_name, "pg_", 3) == 0) { /* a name that PostgreSQL keeps for itself */
-		return CLI_OK;
+	if (user == NULL || strncmp(user->pw_name, "pg_", 3) == 0) {
+		return CLI_OK; /* PostgreSQL keeps such names for itself */
 	}
 	const char *name = user->pw_name;
 	int result = open_database(server, "postgres", &connection);

@@ -203,7 +203,7 @@ static int wait_for_nginx(const gateway *gateway, pid_t pid, int signals)
 		int passed = translate((int)info.ssi_signo, ending);
 		if (passed == SIGHUP) {
 			bool copied = false;
-			(void)gateway_copy_passwords(gateway, &copied); /* what is wrong is said, and the earlier copy gone */
+			(void)gateway_copy_passwords(gateway, &copied); /* it says what is wrong */
 		}
 		ending = ending || passed == SIGQUIT;
 		kill(pid, passed);

@@ -39,7 +39,7 @@ typedef struct gateway {
 	uid_t uid;        /* of that user; 0: the workers run as pgonce does */
 	gid_t gid;
 	const char *access_log;   /* a file; NULL: none */
-	char *passfile;           /* the password file of the connection; NULL: none. Of whoever has set it */
+	char *passfile;           /* of the connection; NULL: none. Of whoever has set it */
 	bool json;                /* the access log's lines are JSON */
 	char directory[PATH_MAX]; /* private, absolute; holds the configuration and what nginx writes */
 	char program[PATH_MAX];

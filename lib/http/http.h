@@ -197,7 +197,7 @@ typedef struct http_policy {
 	/* once_on_5xx: release is NONE, store is DONE; all else is in doubt */
 	http_effect server_errors;
 	const http_statuses *released; /* once_release; NULL: it lists none */
-	bool asking_ignored;           /* once_release none: an answer that asks for another attempt proves nothing */
+	bool asking_ignored;           /* once_release none: what an answer asks for proves nothing */
 	size_t response_bytes_max;
 } http_policy;
 
