@@ -107,6 +107,7 @@ test-matrix: setup-test ## the contract's tests on PostgreSQL 13 to 18 (fetches 
 	$(PYTHON) tools/matrix.py
 
 install: ## build as who the tree belongs to, and install: the command, the library, the nginx module, the extension's files, documents, man pages, units (PREFIX, DESTDIR)
+	@[ -x $(PYTHON) ] || tools/setup.sh build
 	@$(PYTHON) tools/install.py $(BUILD) "$(PREFIX)"
 
 docs: build ## write the generated parts of docs/ and the man pages

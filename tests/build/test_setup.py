@@ -93,3 +93,9 @@ def test_nothing_is_said_where_nothing_is_missing(machine):
 def test_a_task_that_does_not_exist_is_refused_with_those_that_do(machine):
     done = machine.run("sh", "tools/setup.sh", "everything")
     assert done.returncode == 2 and "setup.sh run | build | test" in done.stderr
+
+
+def test_make_install_says_what_is_missing_where_there_is_no_python(machine):
+    machine.have("make")
+    done = machine.run("make", "-s", "-C", str(ROOT), "install", "PYTHON=/nonexistent/python3", "BUILD=/nonexistent/build")
+    assert done.returncode != 0 and "There is no apt-get" in done.stderr and "program python3" in done.stderr, done.stderr
