@@ -425,7 +425,7 @@ func (a *attempt[T]) apply(ctx, asking context.Context, session Session[T]) (ans
 	if ctx.Err() != nil {
 		return answer, false, context.Cause(ctx)
 	}
-	_, _, err = a.effect(within(ctx, intent{a.scope, a.key, a.options.tenant}), session.Tx())
+	_, _, err = a.effect(within(ctx, intent{a.scope, keyOfMessage(a.key), a.options.tenant}), session.Tx())
 	a.applied = true
 	switch {
 	case session.Ended():

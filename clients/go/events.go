@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"time"
 )
 
@@ -95,6 +96,16 @@ func receiveQuery(consumer, messageID string, payload any, o options, traceparen
 
 // The kind of a call, for its Observer.
 const consuming = "consume"
+
+var uuidV7 = regexp.MustCompile("(?i)^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$")
+
+// The key that once.receive gives the intent of a message: its id is only a name, and has no birthday.
+func keyOfMessage(id string) string {
+	if uuidV7.MatchString(id) {
+		return "pgonce:id:" + id
+	}
+	return id
+}
 
 // Consume is Receive, the effect and COMMIT in a transaction of its own: acknowledge the message when
 // it returns no error. false: it was applied before. Events that the effect emits with its context are

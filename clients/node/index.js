@@ -173,7 +173,7 @@ class Once {
       const said = await transact(this.#pool, async (session, settled) => {
         const [, {rows}] = await session.send([contract.begin(options.isolation), statement]);
         settled();
-        if (rows[0][0] === 'process') await effect(lent(session, intent));
+        if (rows[0][0] === 'process') await effect(lent(session, {...intent, key: contract.keyOfMessage(intent.key)}));
         return {verdict: rows[0][0]};
       }, options);
       verdict(said.verdict);

@@ -190,6 +190,11 @@ const renew = ({scope, key, tenant}, fence, leaseMs) =>
 
 const release = ({scope, key, tenant}, fence) => ['SELECT once.release($1::text, $2::text, $3::integer, $4::text)', [scope, key, text(fence), tenant]];
 
+const UUID_V7 = /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+
+/** The key that once.receive gives the intent of a message: its id is only a name, and has no birthday. */
+const keyOfMessage = (id) => (UUID_V7.test(id) ? `pgonce:id:${id}` : id);
+
 function receive(consumer, message, payload, {tenant, traceparent}) {
   const p = new Parameters();
   const print = fingerprint(p, payload, tenant);
@@ -205,7 +210,7 @@ function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key
 const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [nameOf(resource, 'resource'), String(waitMs)]];
 
 module.exports = {
-  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, nameOf,
+  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
   SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],
 };

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import re
 import secrets
 import socket
 import time
@@ -195,6 +196,14 @@ class Attempt:
         raise failure
 
 
+_UUID_V7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\Z", re.I | re.A)
+
+
+def key_of_message(name: str) -> str:
+    """The key that once.receive gives the intent of a message: its id is only a name, and has no birthday."""
+    return f"pgonce:id:{name}" if _UUID_V7.match(name) else name
+
+
 class Delivery(Attempt):
     """One transaction: receive, effect, COMMIT. A message is an intent whose scope is the consumer."""
 
@@ -208,7 +217,7 @@ class Delivery(Attempt):
         row = yield self.connection.begin(statements, len(statements) - 1)
         if row[0] != "process":
             return False
-        _CAUSES[id(self.connection.tx)] = intent
+        _CAUSES[id(self.connection.tx)] = intent._replace(key=key_of_message(intent.key))
         self.in_effect = True
         yield effect(self.connection.tx)
         self.in_effect = False
