@@ -112,7 +112,7 @@ static bool sort_invalid(message_batch *batch, message *message, const char *cod
 	}
 	if (strcmp(code, "P4001") != 0 && strcmp(code, "P4099") != 0) {
 		failure_set(failure, FAILURE_PASSING, "once.receive_many refused the message %s with %s%s", message->id, code,
-		            strcmp(code, CODE_NO_DAY) == 0 ? ": the day of its id has no partition: run the keeper" : "");
+		            strcmp(code, CODE_NO_DAY) == 0 ? ": the day of its id has no partition yet" : "");
 		snprintf(failure->sqlstate, sizeof failure->sqlstate, "%s", code);
 		return false;
 	}

@@ -39,9 +39,6 @@ bool connection_pause(consumer *consumer, int failures, const failure *failure)
 		database_disconnect(&consumer->database);
 		metric_set(consumer->counts.active, 0);
 		consumer->has_turn = false;
-	} else if (strcmp(failure->sqlstate, CODE_NO_DAY) == 0) {
-		struct failure ignored;
-		(void)database_run(&consumer->database, SQL_ADD_DAYS, NULL, &ignored);
 	}
 	failure_log(failure, &consumer->service, failures);
 	for (int64_t left_ms = until_ms - service_now_ms(); left_ms > 0; left_ms = until_ms - service_now_ms()) {

@@ -73,7 +73,7 @@ static bool heed_refusal(consumer *consumer, message *message, const once_answer
 	struct failure own;
 
 	if (strcmp(code, CODE_NO_DAY) == 0) {
-		failure_set(failure, FAILURE_PASSING, "the day of the id %s has no partition: run the keeper", message->id);
+		failure_set(failure, FAILURE_PASSING, "the day of the id %s has no partition yet", message->id);
 		snprintf(failure->sqlstate, sizeof failure->sqlstate, "%s", code);
 		return false;
 	}

@@ -78,7 +78,7 @@ typedef enum once_code {
 	ONCE_TOO_LARGE = 14,
 	/* P4070: the intent cannot be decided now, or the reason is missing. Retry: no. */
 	ONCE_RESOLUTION_REFUSED = 15,
-	/* P4098: run the keeper. Retry: yes, afterwards. */
+	/* P4098: another transaction is making the partition of this day, or none can. Retry: yes. */
 	ONCE_PARTITION_MISSING = 16,
 	/* P4099: library and contract differ. Retry: no. */
 	ONCE_UNKNOWN_STATE = 17,

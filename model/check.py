@@ -54,7 +54,7 @@ SMALL = (
     Configuration("retention", "a day is retired under attempts in transactions, and the clock leaps", "TRANSACTIONS=1 TRIES=1 RETENTION"),
     Configuration("retention_leased", "the same under leased attempts; takeover", f"LEASED=1 TRIES=2 {TAKEOVER} RETENTION"),
     Configuration("retention_replay", "attempts in transactions that ask again, also in an old snapshot", "TRANSACTIONS=1 TRIES=2 RETENTION"),
-    Configuration("delivery", "two events, a relay, a broker, two consumers", "", "delivery.pml"),
+    Configuration("delivery", "two events, on a day that is there or is made by them, a relay, a broker, two consumers", "", "delivery.pml"),
     Configuration("recovery_ends", "recovery, and failures that cease", f"LEASED=1 {OUTSIDE} RECOVERY FAULTS=2"),
     Configuration("verify_ends", "the same with a verify function", "LEASED=1 UNFENCED=1 ON_STALE=verify RECOVERY FAULTS=2"),
     Configuration("used_up_ends", "the same with a single attempt allowed", "LEASED=1 UNFENCED=1 ON_STALE=verify MAX_ATTEMPTS=1 RECOVERY FAULTS=2"),
@@ -88,6 +88,7 @@ MUTATIONS = (
     Mutation("answer_before_store", f"GATEWAYS=1 {OUTSIDE} ANSWER_BEFORE_STORE", "row"),
     Mutation("relay_by_sequence", "RELAY_BY_SEQUENCE", file="delivery.pml"),
     Mutation("ack_before_commit", "ACK_BEFORE_COMMIT", file="delivery.pml"),
+    Mutation("relay_does_not_wait", "RELAY_DOES_NOT_WAIT", file="delivery.pml"),
     Mutation("retention_by_wall_clock", "TRANSACTIONS=1 TRIES=1 RETENTION RETENTION_BY_WALL_CLOCK", "over"),
     # and what the torture harness does not take out
     Mutation("dishonest_verify", "LEASED=2 TRIES=1 UNFENCED=1 ON_STALE=verify DISHONEST_VERIFY=1", "effects"),
@@ -120,7 +121,7 @@ FORMULAS = (
     Formula("closed", "7", "retention retention_leased retention_replay", "late_is_new"),
     Formula("spent", "7", "retention retention_leased retention_replay", "late_is_new"),
     Formula("owed", "7", "retention retention_leased retention_replay", "retention_by_wall_clock clock_read_twice"),
-    Formula("delivered", "3, 4", "delivery delivery_faults", "relay_by_sequence ack_before_commit", live=True),
+    Formula("delivered", "3, 4", "delivery delivery_faults", "relay_by_sequence ack_before_commit relay_does_not_wait", live=True),
 )
 
 

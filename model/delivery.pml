@@ -19,6 +19,9 @@ bit begun[EVENTS];              /* the event has its id; in the order of ids */
 byte next_id;
 bit seen[EVENTS];               /* the snapshot that the relay has stored: what it saw (once.relay.seen) */
 byte published_up_to;           /* mutation: the sequence instead of the snapshot */
+bit day_lock;                   /* a transaction makes the day's partition: 'pgonce partitions', and the lock on the new table */
+bit day_made;                   /* that is committed: its rows are seen, and others find its name */
+bit day_told;                   /* every session has been told, and puts events there and looks for them there */
 
 /* ---- the broker ---- */
 
@@ -33,37 +36,54 @@ mtype inbox[EVENTS] = none;     /* once.intent, scope = the consumer, key = the 
 byte applied[EVENTS];
 bit receiving[EVENTS];          /* the advisory lock of once.receive */
 
-/* A transaction that emits. */
+/* A transaction that emits, on a day that has its partition or not. */
 proctype producer()
 {
 	byte me;
+	bit making;
 
+	if
+	:: atomic { !day_made && !day_lock -> day_lock = 1; making = 1 }        /* once._make_days */
+	:: atomic { day_made && day_told -> making = 0 }                /* once._has_day: waits for who makes it, where its name is there */
+	:: atomic { !day_made && day_lock -> goto refused }             /* once._wait_for_days waits no longer: P4098 */
+	fi;
 	atomic { me = next_id; next_id++; begun[me] = 1 }               /* once.emit: the id, in the open transaction */
-	atomic {
-		if
-		:: visible[me] = 1                                      /* COMMIT: in any order */
-		:: rolled_back[me] = 1                                  /* ROLLBACK, or a crash */
-		fi
-	}
+	if
+	:: atomic { making -> visible[me] = 1; day_made = 1 };          /* COMMIT, in any order; then the others are told, */
+	   atomic { day_told = 1; day_lock = 0 }                        /* and then its locks are released */
+	:: atomic { !making -> visible[me] = 1 }
+	:: atomic { making -> rolled_back[me] = 1; day_lock = 0 }       /* ROLLBACK, or a crash: and the day with it */
+	:: atomic { !making -> rolled_back[me] = 1 }
+	fi;
+refused:
+	making = 0
 }
 
 /* Another one like it takes over from it whenever it is gone: so its memory is lost at any moment. */
 proctype relay()
 {
 	bit batch[EVENTS];
+	bit now[EVENTS];
 	byte n;
 
 end:	do
-	:: atomic {                                                     /* once.relay_look, once.relay_list: S2 minus S1 */
-		for (n : 0 .. EVENTS - 1) {
-#ifdef RELAY_BY_SEQUENCE
-			batch[n] = visible[n] && n >= published_up_to
-#else
-			batch[n] = visible[n] && !seen[n]
-#endif
-		};
+	:: atomic {                                                     /* once.relay_look: S2 */
+		for (n : 0 .. EVENTS - 1) { now[n] = visible[n] };
 		n = 0
 	   };
+#ifndef RELAY_DOES_NOT_WAIT
+		!day_made || day_told;                                  /* LOCK TABLE once.outbox, which waits for who makes a partition */
+#endif
+		atomic {                                                /* once.relay_list: S2 minus S1, where it knows of the partition */
+			for (n : 0 .. EVENTS - 1) {
+#ifdef RELAY_BY_SEQUENCE
+				batch[n] = now[n] && day_told && n >= published_up_to
+#else
+				batch[n] = now[n] && day_told && !seen[n]
+#endif
+			};
+			n = 0
+		};
 		do
 		:: n < EVENTS && batch[n] ->
 			atomic {                                        /* the sink's acknowledgement, or none: then again, later */
@@ -80,7 +100,7 @@ end:	do
 		:: atomic {                                             /* once.relay_settle: S2 becomes S1 */
 			for (n : 0 .. EVENTS - 1) {
 				if
-				:: batch[n] -> seen[n] = 1; published_up_to = n + 1
+				:: now[n] -> seen[n] = 1; published_up_to = n + 1
 				:: else
 				fi
 			}
@@ -88,7 +108,7 @@ end:	do
 		:: atomic { faults > 0 -> faults-- }                     /* it is gone before that is committed */
 		fi;
 lost:		atomic {
-			for (n : 0 .. EVENTS - 1) { batch[n] = 0 };
+			for (n : 0 .. EVENTS - 1) { batch[n] = 0; now[n] = 0 };
 			n = 0
 		}
 	od
@@ -157,5 +177,12 @@ ltl delivered { <> [] ((!visible[0] || applied[0] == 1) && (!visible[1] || appli
 
 init
 {
-	atomic { run producer(); run producer(); run relay(); run broker(); run consumer(); run consumer() }
+	atomic {
+		if
+		:: day_made = 1
+		:: day_made = 0
+		fi;
+		day_told = day_made;
+		run producer(); run producer(); run relay(); run broker(); run consumer(); run consumer()
+	}
 }

@@ -5,31 +5,32 @@ WITH span AS (
         s.days_ahead
       FROM once.setting AS s WHERE s.only_row
 ), wanted AS (
-    SELECT 'intent' AS parent, day, day = today AS urgent
+    SELECT 'intent' AS parent, day
       FROM span, generate_series(greatest(closed_before, today - horizon_days), today + days_ahead) AS day
     UNION ALL
-    SELECT 'intent', 0, true
+    SELECT 'intent', 0
     UNION ALL
-    SELECT 'outbox', day, day = today FROM span, generate_series(today, today + days_ahead) AS day
+    SELECT 'outbox', day FROM span, generate_series(today, today + days_ahead) AS day
 ), present AS (
     SELECT i.inhparent, c.relname FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
      WHERE i.inhparent IN ('once.intent'::regclass, 'once.outbox'::regclass)
 ), missing AS (
-    SELECT w.parent, w.day, w.urgent FROM wanted AS w
-     WHERE NOT EXISTS (SELECT FROM present AS p WHERE p.relname = w.parent || '_d' || w.day)
+    SELECT w.parent, w.day FROM wanted AS w
+     WHERE w.day <= (SELECT today + 1 FROM span) AND NOT EXISTS (SELECT FROM present AS p WHERE p.relname = w.parent || '_d' || w.day)
 ), ahead AS (
     SELECT w.parent, coalesce(min(w.day) FILTER (WHERE NOT EXISTS (SELECT FROM present AS p
                WHERE p.relname = w.parent || '_d' || w.day)) - today - 1, days_ahead) AS days
       FROM span, wanted AS w WHERE w.day > today GROUP BY w.parent, today, days_ahead
 )
-SELECT 'partitions', CASE WHEN bool_or(urgent) THEN 'failed' WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
+SELECT 'partitions', CASE WHEN bool_or(day = 0) THEN 'failed' WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
        coalesce(format('%s missing: ', count(*)) || left(string_agg(parent || '_d' || day, ', ' ORDER BY parent, day), 150), 'all there'),
        CASE WHEN bool_or(day = 0) THEN 'intent_d0, where the intents are whose keys are no UUIDv7, was dropped with'
-           || ' all of them, and is not made anew: restore the database' ELSE 'run the keeper (pgonce keep), or select once.add_days()' END
+           || ' all of them, and is not made anew: restore the database' ELSE 'the first call that needs one makes it, and so does the keeper' END
   FROM missing
 UNION ALL
-SELECT 'days ahead', CASE WHEN min(days) < 1 THEN 'failed' WHEN min(days) < least(2, (SELECT days_ahead FROM span)) THEN 'warning'
-    ELSE 'ok' END,
-       format('%s of %s', min(days), (SELECT days_ahead FROM span)),
-       'at midnight UTC calls of a day without a partition fail with P4098: run the keeper (pgonce keep), or select once.add_days()'
-  FROM ahead
+SELECT 'days ahead', CASE WHEN min(days) >= 1 THEN 'ok' WHEN max(t.at) > clock_timestamp() - interval '1 hour' THEN 'failed' ELSE 'warning' END,
+       format('%s of %s', min(days), (SELECT days_ahead FROM span))
+           || CASE WHEN min(days) < 1 THEN coalesce(format(', and calls could not make one at %s', max(t.at)), '') ELSE '' END,
+       'the first call of a day makes the next day; where none can, calls fail with P4098 after midnight UTC. select once.add_days() says why:'
+           || ' an event trigger that forbids DDL, or another transaction''s lock'
+  FROM ahead, (SELECT to_timestamp(pg_sequence_last_value('once.days_failed_seq'))) AS t (at)

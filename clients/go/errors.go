@@ -69,7 +69,7 @@ var (
 	ErrEventMismatch     = ofContract("event_mismatch", "P4051", 422, isFinal, "this intent has already emitted this event with another payload")
 	ErrTooLarge          = ofContract("too_large", "P4060", 500, isFinal, "the response body is larger than the scope allows")
 	ErrResolutionRefused = ofContract("resolution_refused", "P4070", 409, isFinal, "the decision is refused")
-	ErrPartitionMissing  = ofContract("partition_missing", "P4098", 503, mayRetry, "the partition for this day is missing: run the keeper")
+	ErrPartitionMissing  = ofContract("partition_missing", "P4098", 503, mayRetry, "the partition for this day is missing")
 	ErrUnknownState      = ofContract("unknown_state", "P4099", 503, isFinal, "the intent is in a state that this function does not know")
 	ErrNotStarted        = ofContract("not_started", "P4012", 500, isFinal, "this transaction has not started the intent")
 

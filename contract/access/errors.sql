@@ -41,7 +41,7 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4080', 'relay_of_another_cluster', false, 'the relay''s progress means nothing in this database',
      'Decide with once.relay_adopt(relay, reason) where it goes on from here.'),
     ('P4098', 'partition_missing', true, 'the partition for this day is missing',
-     'Run the keeper: pgonce keep, or select once.add_days().'),
+     'Try again: a call makes it. If none can, pgonce doctor says so; then select once.add_days() as its owner.'),
     ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',
      'The contract and its callers may be of different versions: run pgonce doctor.')
 $$;

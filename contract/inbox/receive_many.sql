@@ -9,7 +9,7 @@
 --   blocked    one of its key is parked (with skip_dead: and not dead), or fails earlier in this batch: park it behind
 --   mismatch   P4050: its id came with another payload
 --   active     P4029: another transaction is applying it now; try again
---   invalid    code says why: P4001, P4003, P4099; with birthdays P4041, P4098 (run the keeper and try again)
+--   invalid    code says why: P4001, P4003, P4099; with birthdays P4041, P4098 (try again)
 -- code is NULL where there is no error. A bad element never spoils its neighbours. Raises only for
 -- the batch as a whole: 22023 for arrays of unequal length or more than 10,000 elements, P4000 for
 -- the consumer, P4003 for the tenant, 40001 where isolation above READ COMMITTED met a race.

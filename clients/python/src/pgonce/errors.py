@@ -116,7 +116,7 @@ class ResolutionRefused(OnceError):
 
 
 class PartitionMissing(OnceError):
-    """The partition for this day is missing: run the keeper."""
+    """The partition for this day is missing: another transaction is making it, or none can. Try again."""
 
     sqlstate, status, retryable = "P4098", 503, True
 

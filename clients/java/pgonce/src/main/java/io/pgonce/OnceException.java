@@ -125,7 +125,7 @@ public class OnceException extends RuntimeException {
         EVENT_MISMATCH("event_mismatch", "P4051", 422, false, "this intent has already emitted this event with another payload"),
         TOO_LARGE("too_large", "P4060", 500, false, "the response body is larger than the scope allows"),
         RESOLUTION_REFUSED("resolution_refused", "P4070", 409, false, "the decision is refused"),
-        PARTITION_MISSING("partition_missing", "P4098", 503, true, "the partition for this day is missing: run the keeper"),
+        PARTITION_MISSING("partition_missing", "P4098", 503, true, "the partition for this day is missing"),
         UNKNOWN_STATE("unknown_state", "P4099", 503, false, "the intent is in a state that this function does not know"),
         SERIALIZATION("serialization", "40001", 503, true, "a race rolled the transaction back until the deadline passed; nothing was committed"),
         SWALLOWED("swallowed", "25P02", 500, false, "a statement of the effect failed and the effect went on; nothing was committed"),
