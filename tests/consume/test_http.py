@@ -209,6 +209,22 @@ def test_kill_9_at_any_point_ends_with_every_message_applied_and_none_called_aft
         assert order == sorted(order)
 
 
+@pytest.mark.parametrize("noted", [False, True], ids=["silent", "noted as a doubt"])
+def test_what_a_lost_consumer_was_calling_is_called_again_since_an_endpoint_is_called_at_least_once(db, hook, noted):
+    hook.script = lambda _: Answer(hang=True)
+    with Script([message(1)]) as script:
+        with Consumer(script, db.dsn(), config=script.config(**http(hook, lease="1s"))) as consumer:
+            wait_until(lambda: hook.requests, "the call")
+            consumer.kill()
+        hook.release()
+        hook.script = lambda _: Answer()
+        if noted:
+            wait_until(lambda: db.value("SELECT bool_or(decided = 'in_doubt') FROM once.recover()"), "the lease to pass")
+            assert state(db, 1) == ("in_doubt", 1, None)
+        consume(script, db.dsn(), until=lambda: state(db, 1)[0] == "succeeded", **http(hook, lease="1s"))
+    assert len(hook.requests) == 2 and state(db, 1) == ("succeeded", 2, 200)
+
+
 def test_messages_that_cannot_be_told_apart_are_dead(db, hook):
     with Script([message(1, id=None, key="k"), message(2), message(2, payload="other"), message(3, key="k")]) as script:
         consume(script, db.dsn(), **http(hook))

@@ -482,7 +482,7 @@ def test_an_attempt_that_lost_its_lease_in_a_partition_neither_overwrites_nor_an
         assert_problem(other.attempt(key), 409, "active")
         proxy.freeze()
         assert soon(other, key).problem == "in-doubt"
-        assert other.stored(key).error_code == "gateway_lost"  # the lease of the first had passed
+        assert other.stored(key).error_code == "stale"  # the lease of the first had passed
         hold.set()
         proxy.thaw()
         answer = original.result()
