@@ -101,17 +101,18 @@ typedef struct fake {
 	int version;
 	char missing[64]; /* a function that is not there */
 	char refused_tenant[64];
-	char bad_key[64];     /* a statement with this key fails ... */
-	char bad_sqlstate[6]; /* ... with this */
-	int bad_count;        /* ... so many times; -1: always */
-	bool bad_sync;        /* ... and not before the commit */
-	int bad_limits;       /* the limit to waiting fails so, so many times */
-	char locked_key[64];  /* somebody holds the rows of the keys that begin so */
-	bool misorders;       /* rows of a batch come in another order */
-	bool ages;            /* a lease that a claim meets has passed when the next one looks */
-	int renewals;         /* elements */
-	once_cached cached;   /* what was counted */
-	const char *server;   /* what it says of itself */
+	char bad_key[64];       /* a statement with this key fails ... */
+	char bad_sqlstate[6];   /* ... with this */
+	int bad_count;          /* ... so many times; -1: always */
+	bool bad_sync;          /* ... and not before the commit */
+	int bad_limits;         /* the limit to waiting fails so, so many times */
+	char locked_key[64];    /* somebody holds the rows of the keys that begin so */
+	bool misorders;         /* rows of a batch come in another order */
+	once_on_stale on_stale; /* of the claims that are submitted */
+	bool ages;              /* a lease that a claim meets has passed when the next one looks */
+	int renewals;           /* elements */
+	once_cached cached;     /* what was counted */
+	const char *server;     /* what it says of itself */
 	int accepted;
 	int syncs;   /* transactions that did something */
 	int largest; /* the most elements in one statement */

@@ -178,8 +178,10 @@ once_operation *submit_claim(fake *fake, const char *key, seen *seen)
 	once_operation *operation = NULL;
 	once_error *error = NULL;
 	const once_fingerprint fingerprint = {{1}};
-	const once_intent intent = {
-	    .scope = "s", .key = key, .traceparent = strcmp(key, "b") == 0 ? "00-\xff\xfe" : FAKE_TRACE};
+	const once_intent intent = {.scope = "s",
+	                            .key = key,
+	                            .traceparent = strcmp(key, "b") == 0 ? "00-\xff\xfe" : FAKE_TRACE,
+	                            .on_stale = fake->on_stale};
 	assert_ok(once_batcher_claim(fake->batcher, &intent, &fingerprint, "me", 0, 0, note, seen, &operation, &error),
 	          error);
 	return operation;

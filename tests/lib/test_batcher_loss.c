@@ -204,6 +204,28 @@ static void a_lost_takeover_is_said_to_be_one(void **state)
 	fake_close(&rig);
 }
 
+/* It cannot have taken over where it takes nothing over. */
+static void a_lost_claim_after_a_failure_is_said_to_be_what_it_may_be(void **state)
+{
+	static const once_verdict verdicts[] = {[ONCE_ON_STALE_POLICY] = ONCE_PROCESSING_STALE,
+	                                        [ONCE_ON_STALE_IN_DOUBT] = ONCE_RETRYABLE_FAILURE,
+	                                        [ONCE_ON_STALE_TAKEOVER] = ONCE_PROCESSING_STALE};
+	(void)state;
+	for (once_on_stale on_stale = ONCE_ON_STALE_POLICY; on_stale <= ONCE_ON_STALE_TAKEOVER; on_stale++) {
+		seen claimed = {0};
+		fake_open(&rig, NULL);
+		rig.on_stale = on_stale;
+		fake_put(&rig, "k", ONCE_STATE_FAILED_RETRYABLE)->fingerprint[0] = 1;
+		fake_lose(&rig, STEP_COMMITTED, 1);
+		submit_claim(&rig, "k", &claimed);
+		fake_pass(&rig, 9000);
+		assert_int_equal(claimed.verdict, verdicts[on_stale]);
+		assert_true(claimed.may_run);
+		assert_int_equal(claimed.fence, 2);
+		fake_close(&rig);
+	}
+}
+
 /* The old backend still runs the lost batch: its lock shows, its row does not. */
 static void a_lost_claim_that_commits_late_is_waited_for(void **state)
 {
@@ -778,6 +800,7 @@ int main(void)
 	    cmocka_unit_test(of_two_claims_of_one_intent_lost_together_one_is_granted),
 	    cmocka_unit_test(a_lost_claim_of_an_intent_that_another_holds_is_not_taken_for_ours),
 	    cmocka_unit_test(a_lost_takeover_is_said_to_be_one),
+	    cmocka_unit_test(a_lost_claim_after_a_failure_is_said_to_be_what_it_may_be),
 	    cmocka_unit_test_prestate(a_lost_claim_that_commits_late_is_waited_for, &yes),
 	    cmocka_unit_test(a_lost_claim_that_commits_late_is_waited_for),
 	    cmocka_unit_test(a_claim_that_is_lost_again_and_again_ends_unknown),
