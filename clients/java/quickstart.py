@@ -49,7 +49,12 @@ def main():
         "USER": pwd.getpwuid(os.geteuid()).pw_name,
     }  # fmt: skip
     try:
-        run(place, environment)
+        try:
+            run(place, environment)
+        except subprocess.CalledProcessError:
+            log = place / "shop.log"
+            print(log.read_text() if log.exists() else "the service was not started", flush=True)
+            raise
         first, second, third = ((place / name).read_text() for name in ("first", "second", "third"))
         body = first.partition("\n\n")[2]
         assert " 201" in first.splitlines()[0] and body == second.partition("\n\n")[2] and body.startswith("payment "), (first, second)
