@@ -152,7 +152,7 @@ ONCE_API once_code once_code_of_sqlstate(const char *sqlstate);
 typedef enum once_on_stale {
 	ONCE_ON_STALE_POLICY = 0,   /* as the scope's on_stale says: IN_DOUBT_STORED, unless set */
 	ONCE_ON_STALE_IN_DOUBT = 1, /* IN_DOUBT_STORED */
-	/* PROCESSING_STALE: this work is safe to repeat. Also where that silence was noted as a doubt. */
+	/* PROCESSING_STALE: this work is safe to repeat. Also where the silence was noted as a doubt */
 	ONCE_ON_STALE_TAKEOVER = 2
 } once_on_stale;
 

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The inbox for a batch: what is to be done with each of its messages. birthdays: the ids are keys already, see identify.c.
+-- The inbox for a batch: what is to be done with each of its messages. birthdays: their ids are keys already.
 SELECT ordinal, verdict, code
-  FROM once.receive_many($1::text, $2::text[], $3::text[], $4::bytea[], $5::text, $6::boolean, traceparents => $7::text[], birthdays => true)
+  FROM once.receive_many($1::text, $2::text[], $3::text[], $4::bytea[], $5::text, $6::boolean, traceparents => $7::text[],
+           birthdays => true)
  ORDER BY ordinal
