@@ -17,6 +17,8 @@ MAY_CATCH = {
     "keep": "a step of the keeper that fails must not stop the others",
     "_archived": "the table of a closed day may be dropped while one waits to look into it",
     "_find_native": "a library that cannot be loaded must not break a call, and is tried once a session",
+    "_make_days": "a day that cannot be made now must not break the call that noticed it, once a day",
+    "_wait_for_days": "a wait that ends is an answer, and the lock is given back",
     "_ask": "a verify function that raises must not stop the recovery of the others",
 }
 # Where comments may be wider: they show what programs print.
