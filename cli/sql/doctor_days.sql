@@ -28,9 +28,10 @@ SELECT 'partitions', CASE WHEN bool_or(day = 0) THEN 'failed' WHEN count(*) > 0 
            || ' all of them, and is not made anew: restore the database' ELSE 'the first call that needs one makes it, and so does the keeper' END
   FROM missing
 UNION ALL
-SELECT 'days ahead', CASE WHEN min(days) >= 1 THEN 'ok' WHEN max(t.at) > clock_timestamp() - interval '1 hour' THEN 'failed' ELSE 'warning' END,
+SELECT 'days ahead', CASE WHEN min(days) >= 1 THEN 'ok' WHEN max(t.at) > clock_timestamp() - interval '1 hour' THEN 'failed'
+           ELSE 'warning' END,
        format('%s of %s', min(days), (SELECT days_ahead FROM span))
            || CASE WHEN min(days) < 1 THEN coalesce(format(', and calls could not make one at %s', max(t.at)), '') ELSE '' END,
-       'the first call of a day makes the next day; where none can, calls fail with P4098 after midnight UTC. select once.add_days() says why:'
-           || ' an event trigger that forbids DDL, or another transaction''s lock'
+       'the first call of a day makes the next day; where none can, calls fail with P4098 after midnight UTC. select once.add_days() says'
+           || ' why: an event trigger that forbids DDL, or another transaction''s lock'
   FROM ahead, (SELECT to_timestamp(pg_sequence_last_value('once.days_failed_seq'))) AS t (at)
