@@ -74,7 +74,7 @@ typedef enum once_code {
 	ONCE_MESSAGE_MISMATCH = 12,
 	/* P4051: an event was emitted twice with different payloads. Retry: no. */
 	ONCE_EVENT_MISMATCH = 13,
-	/* P4060: the body is larger than the scope allows. Retry: no. */
+	/* P4060: the outcome or the event is too large. Retry: no. */
 	ONCE_TOO_LARGE = 14,
 	/* P4070: the intent cannot be decided now, or the reason is missing. Retry: no. */
 	ONCE_RESOLUTION_REFUSED = 15,

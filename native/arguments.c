@@ -14,7 +14,11 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
-#define BODY_BYTES_PLAIN 8192 /* see once._is_plain */
+/* See once._is_plain. */
+#define BODY_BYTES_PLAIN 8192
+#define HEADERS_BYTES_MAX 65536
+#define RESULT_TYPE_BYTES_MAX 255
+#define RESULT_ID_BYTES_MAX 2048
 
 #define RIGHTS_MAX 16 /* each call asks for two or three, of one role or two */
 
@@ -155,6 +159,31 @@ bool native_same_bytes(const void *one, const void *other)
 	       memcmp(VARDATA_ANY(one), VARDATA_ANY(other), VARSIZE_ANY_EXHDR(one)) == 0;
 }
 
+/* Whether a text is given that has more bytes than this. */
+bool native_is_longer(NullableDatum given, int bytes)
+{
+	return !given.isnull && VARSIZE_ANY_EXHDR(DatumGetTextPP(given.value)) > (size_t)bytes;
+}
+
+/* The number of bytes that a JSON value has as text. */
+int native_json_length(Jsonb *json)
+{
+	StringInfoData written;
+
+	initStringInfo(&written);
+	(void)JsonbToCString(&written, &json->root, (int)VARSIZE(json));
+	pfree(written.data);
+	return written.len;
+}
+
+/* Whether headers are an object that is not too large. */
+bool native_headers_are_plain(NullableDatum given)
+{
+	Jsonb *headers = given.isnull ? NULL : DatumGetJsonbP(given.value);
+
+	return headers == NULL || (JB_ROOT_IS_OBJECT(headers) && native_json_length(headers) <= HEADERS_BYTES_MAX);
+}
+
 /* An outcome that is stored without a closer look: once._body and once._is_plain. given: by the
  * numbers of the arguments. */
 bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome)
@@ -177,6 +206,7 @@ bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome
 	}
 	int32 status = given[OUTCOME_STATUS].isnull ? 0 : DatumGetInt32(given[OUTCOME_STATUS].value);
 	return (outcome->body_is_null || VARSIZE_ANY_EXHDR(DatumGetPointer(outcome->body)) <= BODY_BYTES_PLAIN) &&
-	       status >= 0 && status <= 999 &&
-	       (given[OUTCOME_HEADERS].isnull || JB_ROOT_IS_OBJECT(DatumGetJsonbP(given[OUTCOME_HEADERS].value)));
+	       status >= 0 && status <= 999 && !native_is_longer(given[OUTCOME_RESULT_TYPE], RESULT_TYPE_BYTES_MAX) &&
+	       !native_is_longer(given[OUTCOME_RESULT_ID], RESULT_ID_BYTES_MAX) &&
+	       native_headers_are_plain(given[OUTCOME_HEADERS]);
 }

@@ -22,6 +22,10 @@
 #include "utils/snapmgr.h"
 #include "utils/typcache.h"
 
+/* Of characters that once.finish keeps; as many bytes have no more. */
+#define ERROR_CODE_MAX 255
+#define ERROR_MESSAGE_MAX 4096
+
 /* What is kept for a call in a plan: in fn_extra, so for as long as an executor runs it. */
 typedef struct call_site {
 	Oid original;      /* the contract's function */
@@ -245,7 +249,9 @@ static bool finish_is_plain(FunctionCallInfo fcinfo, const native_contract *cont
 			given->state = contract->states[states[i].state];
 		}
 	}
-	if (!OidIsValid(given->state) || !native_outcome_is_plain(fcinfo->args, &given->outcome)) {
+	if (!OidIsValid(given->state) || !native_outcome_is_plain(fcinfo->args, &given->outcome) ||
+	    native_is_longer(fcinfo->args[FINISH_ERROR_CODE], ERROR_CODE_MAX) ||
+	    native_is_longer(fcinfo->args[FINISH_ERROR_MESSAGE], ERROR_MESSAGE_MAX)) {
 		return false;
 	}
 	given->traceparent = native_trace(fcinfo, FINISH_TRACEPARENT);

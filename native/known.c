@@ -51,9 +51,10 @@ static Oid substitutes[FUNCTION_COUNT];
 static bool substitutes_known;
 static native_leaf leaves[LEAVES_MAX];
 static int leaf_next;
-static int32 last_day;    /* that is known to have a partition; 0: none is known */
-static Oid last_day_leaf; /* that partition */
-static uint64 changes;    /* counts what the callbacks have forgotten */
+static int32 last_day;     /* that is known to have a partition; 0: none is known */
+static Oid last_day_leaf;  /* that partition */
+static uint64 changes;     /* counts what the callbacks have forgotten */
+static char obstacle[256]; /* why SQL decides, as it was found last */
 
 /* The types that a column has in contract/intent/tables.sql, and whether it may be NULL. */
 static const struct {
@@ -93,6 +94,17 @@ static const char *const state_labels[STATE_COUNT] = {
     [STATE_FAILED_FINAL] = "failed_final",
     [STATE_PROCESSING] = "processing",
 };
+
+/* Notes what keeps the library from answering. Returns false. */
+bool native_refuse(const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(obstacle, sizeof obstacle, format, arguments);
+	va_end(arguments);
+	return false;
+}
 
 /* A function was made, changed or dropped. */
 static void function_changed(Datum unused, int cache, uint32 hash)
@@ -257,7 +269,7 @@ static bool contract_look(void)
 	Oid schema = get_namespace_oid(SCHEMA, true);
 	watched_count = 0;
 	if (!OidIsValid(schema) || GetDatabaseEncoding() != PG_UTF8) {
-		return false;
+		return native_refuse(OidIsValid(schema) ? "the database's encoding is not UTF-8" : "there is no schema once");
 	}
 	memset(&contract, 0, sizeof contract);
 	contract.schema = schema;
@@ -267,13 +279,15 @@ static bool contract_look(void)
 		uint32 hash = 0;
 		Oid found = function_look(&native_mirrored_functions[i], schema, &fits, &owner, &hash);
 		if (!OidIsValid(found) || !fits) {
-			return false;
+			return native_refuse("once.%s is not the function that the library was made for, but of another contract",
+			                     native_mirrored_functions[i].name);
 		}
 		if (i == 0) {
 			contract.owner = owner;
 		}
 		if (owner != contract.owner || watched_count == MIRRORED_MAX) {
-			return false;
+			return native_refuse("once.%s belongs to another owner than the rest of the contract",
+			                     native_mirrored_functions[i].name);
 		}
 		watched[watched_count++] = hash;
 		if (i < FUNCTION_COUNT) {
@@ -303,19 +317,21 @@ static bool contract_look(void)
 		contract.states[i] = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid, ObjectIdGetDatum(contract.state_type),
 		                                     CStringGetDatum(state_labels[i]));
 		if (!OidIsValid(contract.states[i])) {
-			return false;
+			return native_refuse("once.state has no %s", state_labels[i]);
 		}
 	}
-	return OidIsValid(contract.any_tenant) && OidIsValid(contract.intent) && OidIsValid(contract.counted_new) &&
-	       OidIsValid(contract.counted_replay) && OidIsValid(contract.counted_process) &&
-	       OidIsValid(contract.counted_duplicate) && OidIsValid(contract.fence_floor) && OidIsValid(contract.scope) &&
-	       OidIsValid(contract.parked_message) && OidIsValid(contract.setting) && OidIsValid(contract.started_type) &&
-	       OidIsValid(contract.claimed_type);
+	bool found = OidIsValid(contract.any_tenant) && OidIsValid(contract.intent) && OidIsValid(contract.counted_new) &&
+	             OidIsValid(contract.counted_replay) && OidIsValid(contract.counted_process) &&
+	             OidIsValid(contract.counted_duplicate) && OidIsValid(contract.fence_floor) &&
+	             OidIsValid(contract.scope) && OidIsValid(contract.parked_message) && OidIsValid(contract.setting) &&
+	             OidIsValid(contract.started_type) && OidIsValid(contract.claimed_type);
+	return found || native_refuse("a table, a sequence or a type of the contract is missing");
 }
 
 const native_contract *native_known(void)
 {
 	if (!native_on) {
+		(void)native_refuse("once.native is off");
 		return NULL;
 	}
 	if (!contract_known) {
@@ -425,19 +441,22 @@ static bool bound_is(Oid relation, int32 bucket)
  * each call. */
 bool native_is_bare(Relation relation)
 {
-	return relation->trigdesc == NULL && relation->rd_rules == NULL && !relation->rd_rel->relrowsecurity &&
-	       !relation->rd_rel->relforcerowsecurity;
+	bool bare = relation->trigdesc == NULL && relation->rd_rules == NULL && !relation->rd_rel->relrowsecurity &&
+	            !relation->rd_rel->relforcerowsecurity;
+
+	return bare || native_refuse("%s has a trigger, a rule or row security", RelationGetRelationName(relation));
 }
 
 /* Whether the parent is the table that the contract makes, partitioned by bucket. */
 static bool intent_fits(const native_contract *known, Relation intent)
 {
 	if (intent->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || intent->rd_rel->relowner != known->owner) {
-		return false;
+		return native_refuse("once.intent is not the contract's owner's partitioned table");
 	}
 	PartitionKey key = RelationGetPartitionKey(intent);
-	return key->strategy == PARTITION_STRATEGY_RANGE && key->partnatts == 1 &&
-	       key->partattrs[0] == get_attnum(RelationGetRelid(intent), "bucket");
+	return (key->strategy == PARTITION_STRATEGY_RANGE && key->partnatts == 1 &&
+	        key->partattrs[0] == get_attnum(RelationGetRelid(intent), "bucket")) ||
+	       native_refuse("once.intent is not partitioned by bucket");
 }
 
 /* Whether a table, which the caller has open and locked, is the partition of this name, whose
@@ -452,27 +471,27 @@ bool native_is_leaf(const native_contract *known, Relation relation, Oid parent,
 	    class->relpersistence != RELPERSISTENCE_PERMANENT || !class->relispartition ||
 	    class->relnamespace != known->schema || class->relowner != known->owner ||
 	    strcmp(NameStr(class->relname), name) != 0) {
-		return false;
+		return native_refuse("%s is not an ordinary partition of the contract's owner", name);
 	}
 #if PG_VERSION_NUM >= 140000
 	if (get_partition_parent(RelationGetRelid(relation), true) != parent ||
 	    PartitionHasPendingDetach(RelationGetRelid(relation))) {
-		return false;
+		return native_refuse("%s is being detached", name);
 	}
 #else
 	if (get_partition_parent(RelationGetRelid(relation)) != parent) {
-		return false;
+		return native_refuse("%s has another parent", name);
 	}
 #endif
 	if (shape->natts > NATTS_MAX || !bound_is(RelationGetRelid(relation), number)) {
-		return false;
+		return native_refuse("%s has too many columns, or is not of one day", name);
 	}
 	if (shape->constr != NULL && (shape->constr->num_check > 0 || shape->constr->has_generated_stored)) {
-		return false;
+		return native_refuse("%s has a CHECK or a generated column", name);
 	}
 #if PG_VERSION_NUM >= 180000
 	if (shape->constr != NULL && shape->constr->has_generated_virtual) {
-		return false;
+		return native_refuse("%s has a generated column", name);
 	}
 #endif
 	return true;
@@ -517,22 +536,20 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 		                                    : columns[column].type;
 		if (column == COLUMN_COUNT || attribute->atttypid != type ||
 		    attribute->attnotnull != columns[column].required || attribute->attidentity != '\0' ||
-		    attribute->attgenerated != '\0') {
-			return false;
-		}
-		if (type == TEXTOID && attribute->attcollation != C_COLLATION_OID) {
-			return false;
+		    attribute->attgenerated != '\0' || (type == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
+			return native_refuse("%s has the column %s, which the contract does not have so", name,
+			                     NameStr(attribute->attname));
 		}
 		leaf->columns[column] = attribute->attnum;
 		found++;
 	}
 	if (found != COLUMN_COUNT) {
-		return false;
+		return native_refuse("%s lacks a column of the contract", name);
 	}
 
 	List *indexes = RelationGetIndexList(relation);
 	if (list_length(indexes) != 1) {
-		return false;
+		return native_refuse("%s has %d indexes, and the contract's has one", name, list_length(indexes));
 	}
 	leaf->primary_key = linitial_oid(indexes);
 	Relation index = index_open(leaf->primary_key, AccessShareLock);
@@ -547,7 +564,7 @@ static bool leaf_learn(const native_contract *known, Relation relation, int32 bu
 	index_close(index, NoLock);
 	leaf->bucket = bucket;
 	leaf->relation = RelationGetRelid(relation);
-	return fits;
+	return fits || native_refuse("the primary key of %s is not the contract's", name);
 }
 
 /* Whether the day after this one has its partition. Where not, SQL makes it in passing, and that of
@@ -603,6 +620,7 @@ bool native_leaf_find(const native_contract *known, int32 bucket, LOCKMODE mode,
 	}
 	tables->leaf = OidIsValid(relation) ? try_relation_open(relation, mode) : NULL;
 	if (tables->leaf == NULL) {
+		(void)native_refuse("there is no table intent_d%d", bucket);
 		native_tables_close(tables);
 		return false;
 	}
@@ -670,4 +688,33 @@ void native_tables_close(native_tables *tables)
 	if (tables->intent != NULL) {
 		table_close(tables->intent, NoLock);
 	}
+}
+
+/* once_native.obstacle(of_events): why the plain calls of this session are left to SQL, those of
+ * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues. */
+PG_FUNCTION_INFO_V1(native_obstacle);
+PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
+{
+	const native_contract *known = native_known();
+	int32 buckets[] = {0, native_day(GetCurrentTimestamp())};
+	bool fits = known != NULL;
+
+	if (fits) {
+		(void)native_refuse("the tables are being changed");
+	}
+	if (fits && PG_GETARG_BOOL(0)) {
+		fits = native_outbox_fits(known, buckets[1]);
+	} else {
+		for (size_t i = 0; fits && i < lengthof(buckets); i++) {
+			native_tables tables;
+			fits = native_leaf_find(known, buckets[i], AccessShareLock, false, &tables);
+			if (fits) {
+				native_tables_close(&tables);
+			}
+		}
+	}
+	if (fits) {
+		PG_RETURN_NULL();
+	}
+	PG_RETURN_TEXT_P(cstring_to_text(obstacle));
 }

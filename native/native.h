@@ -17,6 +17,7 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "nodes/execnodes.h"
+#include "utils/jsonb.h"
 #include "utils/rel.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
@@ -204,6 +205,7 @@ extern bool native_has_next_day(const native_contract *contract, int32 day);
 extern bool native_still_known(void); /* nothing of the contract has changed */
 extern uint64 native_changes(void);   /* counts what was forgotten */
 extern bool native_is_plain_index(Relation index, int keys);
+extern bool native_refuse(const char *format, ...) pg_attribute_printf(1, 2);
 
 /* store.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
@@ -249,6 +251,9 @@ extern text *native_trace_of(text *given);
 extern TupleDesc native_shape(FunctionCallInfo fcinfo, Oid type, const Oid *columns, int count);
 extern bool native_outcome_is_plain(const NullableDatum *given, native_outcome *outcome);
 extern bool native_same_bytes(const void *one, const void *other);
+extern bool native_is_longer(NullableDatum given, int bytes);
+extern int native_json_length(Jsonb *json);
+extern bool native_headers_are_plain(NullableDatum given);
 
 /* claim.c; false: it is not plain */
 extern bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
@@ -279,6 +284,8 @@ extern bool native_do_salt(FunctionCallInfo fcinfo, const native_contract *contr
 
 /* outbox.c */
 extern void native_outbox_init(void);
+extern bool native_outbox_fits(const native_contract *contract, int32 day);
+extern int32 native_day(TimestampTz now);
 extern bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
 
 /* The arguments' numbers of an outcome in once.finish, once.finish_new and once.complete. */

@@ -36,8 +36,8 @@
 
 #define LOCK_SEED 20779
 #define NAMES_MAX 255            /* topic and event_type together: see once.emit */
+#define PAYLOAD_BYTES_PLAIN 8192 /* see once.emit */
 #define CURRENT_XACT_ID_OID 5059 /* pg_current_xact_id(); 13 names another so */
-#define DAYS_TO_2000 (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE)
 
 enum emit_argument {
 	EMIT_TOPIC,
@@ -134,17 +134,17 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 	if (outbox->rd_rel->relkind != RELKIND_PARTITIONED_TABLE || outbox->rd_rel->relowner != contract->owner ||
 	    number <= 0 || xid <= 0 || TupleDescAttr(shape, number - 1)->attidentity == '\0' || shape->constr == NULL ||
 	    shape->constr->num_check > 0) {
-		return false;
+		return native_refuse("once.outbox is not as the contract makes it");
 	}
 	PartitionKey key = RelationGetPartitionKey(outbox);
 	if (key->strategy != PARTITION_STRATEGY_RANGE || key->partnatts != 1 ||
 	    key->partattrs[0] != get_attnum(id, "day")) {
-		return false;
+		return native_refuse("once.outbox is not partitioned by day");
 	}
 	/* The parent's defaults count. Any other one would have to be computed. */
 	for (int i = 0; i < shape->constr->num_defval; i++) {
 		if (shape->constr->defval[i].adnum != xid) {
-			return false;
+			return native_refuse("a column of once.outbox has a default");
 		}
 		Node *value = stringToNode(shape->constr->defval[i].adbin);
 		fits = IsA(value, FuncExpr) && ((FuncExpr *)value)->funcid == CURRENT_XACT_ID_OID;
@@ -154,7 +154,7 @@ static bool outbox_fits(const native_contract *contract, Relation outbox, Oid *s
 #else
 	*sequence = getIdentitySequence(id, number, true);
 #endif
-	return fits && OidIsValid(*sequence);
+	return (fits && OidIsValid(*sequence)) || native_refuse("once.outbox is not as the contract makes it");
 }
 
 /* Whether the unique index has those columns, in this order, by which an event is looked for. */
@@ -208,14 +208,16 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 		if (column == EVENT_COUNT || attribute->atttypid != columns[column].type ||
 		    attribute->attnotnull != columns[column].required || attribute->attgenerated != '\0' ||
 		    (attribute->atttypid == TEXTOID && attribute->attcollation != C_COLLATION_OID)) {
-			return false;
+			return native_refuse("%s has the column %s, which the contract does not have so", name,
+			                     NameStr(attribute->attname));
 		}
 		leaf->columns[column] = attribute->attnum;
 		found++;
 	}
 	List *indexes = RelationGetIndexList(relation);
 	if (found != EVENT_COUNT || list_length(indexes) != 2) {
-		return false;
+		return native_refuse("%s has %d columns of the contract and %d indexes, and the contract's has %d and 2", name,
+		                     found, list_length(indexes), EVENT_COUNT);
 	}
 	ListCell *cell;
 	foreach (cell, indexes) {
@@ -230,7 +232,8 @@ static bool leaf_learn(const native_contract *contract, Relation outbox, Relatio
 	leaf->relation = RelationGetRelid(relation);
 	leaf->day = day;
 	leaf->natts = shape->natts;
-	return OidIsValid(leaf->single) && OidIsValid(leaf->ordered);
+	return (OidIsValid(leaf->single) && OidIsValid(leaf->ordered)) ||
+	       native_refuse("the indexes of %s are not the contract's", name);
 }
 
 /* Today's partition, open and locked for a look, and what is known of it; NULL where it is not
@@ -247,6 +250,7 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 	}
 	Relation relation = OidIsValid(id) ? try_relation_open(id, AccessShareLock) : NULL;
 	if (relation == NULL) {
+		(void)native_refuse("there is no table outbox_d%d", day);
 		return NULL;
 	}
 	bool fits = true;
@@ -270,6 +274,23 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 		return NULL;
 	}
 	return relation;
+}
+
+/* Whether the tables of events are as the contract makes them. */
+bool native_outbox_fits(const native_contract *contract, int32 day)
+{
+	outbox_leaf leaf;
+	Relation outbox = try_relation_open(contract->outbox, AccessShareLock);
+
+	if (outbox == NULL) {
+		return native_refuse("there is no table outbox");
+	}
+	Relation relation = native_is_bare(outbox) ? leaf_open(contract, outbox, day, &leaf) : NULL;
+	if (relation != NULL) {
+		table_close(relation, NoLock);
+	}
+	table_close(outbox, NoLock);
+	return relation != NULL;
 }
 
 /* Whether today's is the first day that has a partition: else the days before have to be looked
@@ -334,7 +355,8 @@ static bool event_is_plain(FunctionCallInfo fcinfo, text **topic, text **kind)
 	*kind = PG_ARGISNULL(EMIT_EVENT_TYPE) ? *topic : PG_GETARG_TEXT_PP(EMIT_EVENT_TYPE);
 	size_t topic_bytes = VARSIZE_ANY_EXHDR(*topic), kind_bytes = VARSIZE_ANY_EXHDR(*kind);
 	return topic_bytes > 0 && kind_bytes > 0 && topic_bytes + kind_bytes <= NAMES_MAX &&
-	       (PG_ARGISNULL(EMIT_HEADERS) || JB_ROOT_IS_OBJECT(PG_GETARG_JSONB_P(EMIT_HEADERS)));
+	       native_json_length(PG_GETARG_JSONB_P(EMIT_PAYLOAD)) <= PAYLOAD_BYTES_PLAIN &&
+	       native_headers_are_plain(fcinfo->args[EMIT_HEADERS]);
 }
 
 static void event_insert(FunctionCallInfo fcinfo, Relation relation, const outbox_leaf *leaf, TimestampTz now,
@@ -378,6 +400,12 @@ static void event_insert(FunctionCallInfo fcinfo, Relation relation, const outbo
 	CommandCounterIncrement();
 }
 
+/* Days since 1970, of a moment after 2000. */
+int32 native_day(TimestampTz now)
+{
+	return (int32)(now / USECS_PER_DAY) + POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE;
+}
+
 bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	native_intent intent;
@@ -394,7 +422,7 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 	if (now <= 0) {
 		return false;
 	}
-	int32 day = (int32)(now / USECS_PER_DAY) + DAYS_TO_2000;
+	int32 day = native_day(now);
 	CommandCounterIncrement();
 	Relation outbox = native_has_next_day(contract, day) ? try_relation_open(contract->outbox, AccessShareLock) : NULL;
 	if (outbox == NULL) {

@@ -32,6 +32,8 @@ CREATE FUNCTION once_native.salt(internal) RETURNS bytea LANGUAGE c STABLE AS 'M
 CREATE FUNCTION once_native.load() RETURNS void LANGUAGE c AS 'MODULE_PATHNAME', 'native_load';
 -- How many calls of this session the library has answered itself; the others went to SQL.
 CREATE FUNCTION once_native.answered() RETURNS bigint LANGUAGE c AS 'MODULE_PATHNAME', 'native_answered';
+-- Why the plain calls of this session go to SQL, those of once.emit (of_events) or all others; NULL: this library answers them.
+CREATE FUNCTION once_native.obstacle(of_events boolean) RETURNS text LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'native_obstacle';
 
 GRANT USAGE ON SCHEMA once_native TO PUBLIC;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once_native TO PUBLIC;

@@ -33,10 +33,12 @@ const (
 	savepointStore = "SAVEPOINT once_store"
 	undoStore      = "ROLLBACK TO SAVEPOINT once_store"
 
-	// What the contract takes for any scope: below it, P4060 cannot come.
-	bodyNeverTooLarge = 8192
+	// What the contract takes for any scope, of a body and of headers: below it, P4060 cannot come.
+	neverTooLarge = 8192
 
 	resultTooLarge = "once.too_large"
+
+	finishHeaders = 6 // among finishQuery's arguments
 )
 
 // Full jitter: anything from nothing to a ceiling that doubles.
@@ -460,15 +462,18 @@ func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, 
 	forgiving := a.options.responseMax > 0
 	if forgiving && len(stored.Body) > a.options.responseMax {
 		stored = large
-	} else if forgiving && len(stored.Body) > bodyNeverTooLarge {
-		commands = append(commands, savepointStore)
 	}
 	query, err := a.finishQuery(found.fingerprint, stored, state, code, message, found.trace())
 	if err != nil {
 		return err
 	}
+	headers, _ := query.Args[finishHeaders].(string)
+	spared := forgiving && max(len(stored.Body), len(headers)) > neverTooLarge
+	if spared {
+		commands = append(commands, savepointStore)
+	}
 	err = a.close(ctx, session, commands, query)
-	if forgiving && SQLStateOf(err) == ErrTooLarge.SQLState && len(stored.Body) > bodyNeverTooLarge {
+	if spared && SQLStateOf(err) == ErrTooLarge.SQLState {
 		// The scope keeps less than this location: done, and too large to keep.
 		query, err = a.finishQuery(found.fingerprint, large, state, code, message, found.trace())
 		if err == nil {

@@ -67,7 +67,7 @@ var (
 	ErrExpired           = ofContract("expired", "P4041", 409, isFinal, "the key is older than what is remembered")
 	ErrMessageMismatch   = ofContract("message_mismatch", "P4050", 422, isFinal, "the message id was first used with another payload")
 	ErrEventMismatch     = ofContract("event_mismatch", "P4051", 422, isFinal, "this intent has already emitted this event with another payload")
-	ErrTooLarge          = ofContract("too_large", "P4060", 500, isFinal, "the response body is larger than the scope allows")
+	ErrTooLarge          = ofContract("too_large", "P4060", 500, isFinal, "the outcome or the event is too large")
 	ErrResolutionRefused = ofContract("resolution_refused", "P4070", 409, isFinal, "the decision is refused")
 	ErrPartitionMissing  = ofContract("partition_missing", "P4098", 503, mayRetry, "the partition for this day is missing")
 	ErrUnknownState      = ofContract("unknown_state", "P4099", 503, isFinal, "the intent is in a state that this function does not know")

@@ -9,12 +9,13 @@ BEGIN
         refused_code := 'P4000';
     ELSIF (bucket >= 0) IS NOT TRUE THEN
         refused_code := 'P4001';
-    ELSIF octet_length(outcome.response_body) > 8192
-          AND octet_length(outcome.response_body) > (once._policy(scope)).response_bytes_max THEN
-        refused_code := 'P4060';
-    ELSIF NOT once._is_plain(outcome.response_status, NULL, outcome.response_headers)
-          AND once._wrong_outcome(outcome.response_status, outcome.response_headers) IS NOT NULL THEN
-        refused_code := '22023';
+    ELSIF NOT once._is_plain(outcome.response_status, outcome.response_body, outcome.response_headers, outcome.result_type,
+                             outcome.result_id) THEN
+        refused_code := CASE WHEN once._wrong_outcome(outcome.response_status, outcome.response_headers) IS NOT NULL THEN '22023'
+                             WHEN once._too_large(scope, outcome) IS NOT NULL THEN 'P4060' END;
+    END IF;
+    IF refused_code IS NOT NULL THEN
+        NULL;
     ELSIF octet_length(redirect) NOT BETWEEN 16 AND 64 THEN
         refused_code := 'P4003';
     ELSE

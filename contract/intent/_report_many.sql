@@ -20,7 +20,7 @@ BEGIN
         RETURN QUERY SELECT 1, r.*
           FROM once._report_element(refusal, tenant, scope[1], key[1], once._bucket(key[1]), fence[1], next_state[1],
                                     ROW(response_status[1], response_body[1], response_headers[1], result_type[1], result_id[1],
-                                        error_code[1], error_message[1]), redirect[1]) AS r;
+                                        left(error_code[1], 255), left(error_message[1], 4096)), redirect[1]) AS r;
         RETURN;
     END IF;
     FOR n, bucket IN SELECT u.ord, u.bucket
@@ -30,7 +30,7 @@ BEGIN
                       ORDER BY u.bucket > 0, u.bucket DESC, u.scope COLLATE "C", u.key COLLATE "C", u.ord LOOP
         told := once._report_element(refusal, tenant, scope[n], key[n], bucket, fence[n], next_state[n],
                                      ROW(response_status[n], response_body[n], response_headers[n], result_type[n], result_id[n],
-                                         error_code[n], error_message[n]), redirect[n]);
+                                         left(error_code[n], 255), left(error_message[n], 4096)), redirect[n]);
         verdicts[n] := told.verdict;
         codes[n] := told.refused_code;
         messages[n] := told.refused_message;

@@ -19,12 +19,13 @@ BEGIN
                completed_at = CASE WHEN next_state[e.n] <> 'in_doubt' THEN now END,
                response_status = response_status[e.n], response_body = response_body[e.n],
                response_headers = response_headers[e.n], result_type = result_type[e.n], result_id = result_id[e.n],
-               error_code = error_code[e.n], error_message = error_message[e.n]
+               error_code = left(error_code[e.n], 255), error_message = left(error_message[e.n], 4096)
           FROM (SELECT n, (SELECT i.ctid FROM once.intent_d0 AS i
                             WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
                               AND i.key = key[n] COLLATE "C" AND i.bucket = 0) AS address
                   FROM generate_series(1, cardinality(key)) AS n
-                 WHERE redirect[n] IS NULL AND once._is_plain(response_status[n], response_body[n], response_headers[n])
+                 WHERE redirect[n] IS NULL AND once._is_plain(response_status[n], response_body[n], response_headers[n],
+                                                               result_type[n], result_id[n])
                  ORDER BY scope[n] COLLATE "C", key[n] COLLATE "C", n) AS e
          WHERE i.ctid = e.address
            AND i.fence = fence[e.n] AND (i.state = 'processing' OR (i.state = 'in_doubt' AND next_state[e.n] <> 'in_doubt'))

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.complete(scope, key, fence, outcome..., tenant): stores the outcome of a claimed intent that succeeded. true:
 -- stored now; false: this very outcome was stored already by this attempt (a report sent twice). Raises P4010 where the
--- fence is lost or the intent is finished otherwise: discard the result then. P4060 for too large a body, P4000 P4001
+-- fence is lost or the intent is finished otherwise: discard the result then. P4060 for an outcome that is too large, P4000 P4001
 -- P4003 for bad input. Can run in the transaction of the effect itself: then the outcome exists if and only if the
 -- effect does.
 --
@@ -28,8 +28,9 @@ BEGIN
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
     END IF;
-    IF NOT once._is_plain(response_status, response_body, response_headers) THEN
-        PERFORM once._check_outcome(tenant, scope, key, ROW(response_status, response_body, response_headers, NULL, NULL, NULL, NULL));
+    IF NOT once._is_plain(response_status, response_body, response_headers, result_type, result_id) THEN
+        PERFORM once._check_outcome(tenant, scope, key,
+            ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL));
     END IF;
     IF bucket = once._today() THEN
         UPDATE once.intent AS i

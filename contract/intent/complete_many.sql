@@ -38,7 +38,7 @@ BEGIN
     END IF;
     IF size = 1 THEN        -- it is once._store_undated's, for one alone; where it finds nothing, once._report does, or knows why not
         IF key[1] COLLATE "C" NOT LIKE '________-____-7%' AND scope[1] IS NOT NULL
-           AND once._is_plain(response_status[1], response_body[1], response_headers[1]) THEN
+           AND once._is_plain(response_status[1], response_body[1], response_headers[1], result_type[1], result_id[1]) THEN
             UPDATE once.intent_d0 AS i
                SET state = 'succeeded', updated_at = now, completed_at = now, lease_until = NULL, response_status = response_status[1],
                    response_body = response_body[1], response_headers = response_headers[1], result_type = result_type[1],

@@ -8,7 +8,8 @@
 -- retryable true: the fingerprint of the request that the answer sends the caller to (HTTP's 307
 -- and 308). From then on that request is this intent, too: it may run, and whoever comes with
 -- either gets its outcome. Returns as once.complete does. Raises P4011 where the fence is lost or
--- the intent is finished otherwise; P4060, P4000 P4001 P4003.
+-- the intent is finished otherwise; P4060, P4000 P4001 P4003. An error_code is cut to 255 characters,
+-- an error_message to 4096.
 CREATE FUNCTION once.fail(scope text, key text, fence integer, retryable boolean, error_code text DEFAULT NULL,
     error_message text DEFAULT NULL, response_status integer DEFAULT NULL, response_text text DEFAULT NULL,
     response_json jsonb DEFAULT NULL, response_body anynonarray DEFAULT NULL::bytea, response_headers jsonb DEFAULT NULL,
@@ -30,8 +31,8 @@ BEGIN
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
     END IF;
-    outcome := ROW(response_status, response_body, response_headers, NULL, NULL, error_code, error_message);
-    IF NOT once._is_plain(response_status, response_body, response_headers) THEN
+    outcome := ROW(response_status, response_body, response_headers, NULL, NULL, left(error_code, 255), left(error_message, 4096));
+    IF NOT once._is_plain(response_status, response_body, response_headers, NULL, NULL) THEN
         PERFORM once._check_outcome(tenant, scope, key, outcome);
     END IF;
     reported := once._report(tenant, scope, key, bucket, fence, next_state, outcome, redirect);

@@ -4,7 +4,8 @@
 -- function can end with RETURN once.finish(...). state is 'succeeded', 'failed_final', or
 -- 'failed_retryable' (the next start proceeds again). Raises P4012 where this transaction has not
 -- started the intent: then nothing guards the effect. P4010 where the intent is finished already,
--- P4002 for another fingerprint, P4060 for too large a body, 22023 for an outcome that is none.
+-- P4002 for another fingerprint, P4060 for an outcome that is too large, 22023 for one that is none.
+-- An error_code is cut to 255 characters, an error_message to 4096: a failure is always stored.
 -- 40001 where another transaction finished it first (isolation levels above READ COMMITTED): retry
 -- the transaction. Writes one row version; waits for nobody. traceparent (W3C) is stored with the
 -- intent, unless an earlier attempt has left its own; a malformed one is ignored.
@@ -65,20 +66,22 @@ BEGIN
         END IF;
     END IF;
     IF (fence IS NOT NULL AND state IN ('succeeded', 'failed_final', 'failed_retryable')
-        AND once._is_plain(response_status, response_body, response_headers)) IS NOT TRUE THEN
+        AND once._is_plain(response_status, response_body, response_headers, result_type, result_id)) IS NOT TRUE THEN
         PERFORM once._check_finish(tenant, scope, key, bucket, state,
-            ROW(response_status, response_body, response_headers, NULL, NULL, NULL, NULL));
+            ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL));
     END IF;
     INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
         fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
     VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
-        fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
+        fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id,
+        left(error_code, 255), left(error_message, 4096))
     ON CONFLICT DO NOTHING;
     IF FOUND THEN
         counted := nextval('once.counted_new');     -- an assignment starts no query
         RETURN response_body;
     END IF;
     PERFORM once._finish_over(tenant, scope, key, bucket, fingerprint, state,
-        ROW(response_status, response_body, response_headers, result_type, result_id, error_code, error_message), traceparent);
+        ROW(response_status, response_body, response_headers, result_type, result_id, left(error_code, 255), left(error_message, 4096)),
+        traceparent);
     RETURN response_body;
 END $$;

@@ -65,10 +65,10 @@ BEGIN
             AND i.bucket = bucket;
     END IF;
     IF NOT FOUND AND bucket >= 0 AND state IN ('succeeded', 'failed_final', 'failed_retryable')
-        AND once._is_usual(response_status, response_body) THEN
+        AND once._is_usual(response_status, response_body, result_type, result_id) THEN
         plain := true;
         IF response_headers IS NOT NULL THEN
-            plain := jsonb_typeof(response_headers) = 'object';
+            plain := jsonb_typeof(response_headers) = 'object' AND octet_length(response_headers::text) <= 65536;
         END IF;
     END IF;
     IF plain THEN
@@ -87,8 +87,8 @@ BEGIN
                     fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
                     error_message)
                 VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
-                    fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
-                    error_message);
+                    fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id,
+                    left(error_code, 255), left(error_message, 4096));
                 counted := nextval('once.counted_new');     -- an assignment starts no query
                 RETURN fence;
             END IF;
@@ -96,8 +96,8 @@ BEGIN
                 fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
                 error_message)
             VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
-                fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
-                error_message)
+                fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id,
+                left(error_code, 255), left(error_message, 4096))
             ON CONFLICT DO NOTHING;
             IF FOUND THEN
                 counted := nextval('once.counted_new');

@@ -26,7 +26,8 @@ BEGIN
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
     END IF;
-    outcome := ROW(response_status, response_body, response_headers, result_type, result_id, error_code, error_message);
+    outcome := ROW(response_status, response_body, response_headers, result_type, result_id, left(error_code, 255),
+        left(error_message, 4096));
     PERFORM once._check_outcome(tenant, scope, key, outcome);
     IF (btrim(reason) <> '') IS NOT TRUE THEN
         PERFORM once._refuse('P4070', tenant, scope, key, 'the reason is missing');

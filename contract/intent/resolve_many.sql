@@ -38,7 +38,7 @@ BEGIN
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._body(tenant, scope, NULL, response_text, response_json, response_body);
     END IF;
-    outcome := ROW(response_status, response_body, response_headers, NULL, NULL, error_code, error_message);
+    outcome := ROW(response_status, response_body, response_headers, NULL, NULL, left(error_code, 255), left(error_message, 4096));
     PERFORM once._check_outcome(tenant, scope, NULL, outcome);
     FOR doubt IN SELECT d.* FROM once._doubtful(tenant, scope, error, since, until,
             least(greatest(coalesce(take, 100), 1), 1000), after) AS d LOOP

@@ -1,15 +1,17 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.set_scope(scope, lease, retention, max_attempts, on_stale, verify, response_bytes_max): sets
--- the policy of a scope; '' is the default policy of all scopes that have none. What is left out
--- (NULL) stays, or comes from the default. max_attempts 0 means no limit. verify names a function
+-- once.set_scope(scope, lease, retention, max_attempts, on_stale, verify, response_bytes_max,
+-- event_bytes_max): sets the policy of a scope; '' is the default policy of all scopes that have
+-- none. What is left out (NULL) stays, or comes from the default. max_attempts 0 means no limit. verify names a function
 -- f(tenant text, scope text, key text) RETURNS once.verification, called as the owner of the
 -- contract: for administrators only. The default policy at first: lease 1 minute, retention 7 days,
 -- no limit of attempts, on_stale 'in_doubt' (or 'takeover': run it again, for effects that are safe
--- to repeat; or 'verify'), response_bytes_max 1048576 (8192 to 67108864). Raises 23514 for a value
--- out of range: a lease is at most 7 days, a retention at most 100 years, and either ends after it
--- has begun.
+-- no limit of attempts, on_stale 'in_doubt' (or 'takeover': run it again, for effects that are safe
+-- to repeat; or 'verify'), response_bytes_max and event_bytes_max (a payload of once.emit, as text)
+-- 1048576 (8192 to 67108864). Raises 23514 for a value out of range: a lease is at most 7 days, a
+-- retention at most 100 years, and either ends after it has begun.
 CREATE FUNCTION once.set_scope(scope text, lease interval DEFAULT NULL, retention interval DEFAULT NULL,
-    max_attempts integer DEFAULT NULL, on_stale text DEFAULT NULL, verify text DEFAULT NULL, response_bytes_max integer DEFAULT NULL)
+    max_attempts integer DEFAULT NULL, on_stale text DEFAULT NULL, verify text DEFAULT NULL, response_bytes_max integer DEFAULT NULL,
+    event_bytes_max integer DEFAULT NULL)
 RETURNS once.scope LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -29,6 +31,7 @@ BEGIN
         (SELECT format('%I.%I', n.nspname, p.proname) FROM pg_proc AS p JOIN pg_namespace AS n ON n.oid = p.pronamespace
           WHERE p.oid = (verify || '(text,text,text)')::regprocedure), policy.verify) END;
     policy.response_bytes_max := coalesce(response_bytes_max, policy.response_bytes_max);
+    policy.event_bytes_max := coalesce(event_bytes_max, policy.event_bytes_max);
     IF policy.verify IS NOT NULL AND (SELECT p.prorettype <> 'once.verification'::regtype FROM pg_proc AS p
         WHERE p.oid = (policy.verify || '(text,text,text)')::regprocedure) THEN
         RAISE EXCEPTION USING ERRCODE = '42P13', MESSAGE = format('pgonce: %s does not return once.verification',

@@ -18,6 +18,10 @@ BEGIN
             DETAIL = format('they have %s bytes', octet_length(concat(tenant, scope, key, kind))),
             HINT = 'tenant, scope, key and event_type: at most 2600 bytes together.';
     END IF;
+    PERFORM once._refuse('P4060', tenant, scope, key, format('%s: %s bytes, at most %s', part, size, most))
+       FROM (VALUES ('payload', octet_length(payload::text), (once._policy(coalesce(scope, ''))).event_bytes_max),
+                    ('headers', octet_length(headers::text), 65536)) AS p (part, size, most)
+      WHERE size > most LIMIT 1;
     FOR attempt IN 1 .. 2 LOOP          -- see once._open_day
         EXIT WHEN once._has_day('outbox', day);
         PERFORM once._make_days(NULL);

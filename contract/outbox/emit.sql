@@ -4,7 +4,8 @@
 -- defaults to the topic. With scope and key (the intent that causes it), a second emit of the same event_type is the
 -- same event, and raises P4051 where its payload differs; the id is derived from the intent, so that consumers can tell
 -- a repetition even across attempts. Events of one aggregate are published in order. Raises 22023 for a missing topic
--- or payload, and where tenant, scope, key and event_type have more than 2600 bytes together; P4098 where the day has no
+-- or payload, and where tenant, scope, key and event_type have more than 2600 bytes together; P4060 where the payload, as text,
+-- is larger than event_bytes_max of its scope (else of the default policy), or the headers than 64 KiB; P4098 where the day has no
 -- partition; 40001 where a transaction above READ COMMITTED began on another day. One that began today does not see
 -- yesterday's event that was committed after its snapshot: there it is finish, complete or receive, in the same transaction, that
 -- raises 40001. No NOTIFY: its lock serialises commits.
@@ -50,11 +51,11 @@ BEGIN
     ELSE
         there := to_regclass('once.outbox_d' || once._today()::text) IS NOT NULL;
     END IF;
-    IF (there AND topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND payload IS NOT NULL
+    IF (there AND topic <> '' AND kind <> '' AND octet_length(topic || kind) <= 255 AND octet_length(payload::text) <= 8192
         AND (scope IS NULL) = (key IS NULL)) IS NOT TRUE THEN
         PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, day);
     ELSIF headers IS NOT NULL THEN
-        IF jsonb_typeof(headers) <> 'object' THEN
+        IF jsonb_typeof(headers) <> 'object' OR octet_length(headers::text) > 65536 THEN
             PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, day);
         END IF;
     END IF;

@@ -18,6 +18,7 @@ from . import test_hostile as hostile
 from . import test_inbox as inbox
 from . import test_isolation as isolation
 from . import test_keep_days as keep_days
+from . import test_limits as limits
 from . import test_locks as locks
 from . import test_made_days as made_days
 from . import test_one_effect as one_effect
@@ -522,8 +523,24 @@ BROKEN = {
         [lambda db: buckets.test_a_key_that_only_looks_like_a_uuid7_is_an_ordinary_key(db, "0170163d86947f4e8694123456789abc")],
     ),
     "bodies of any size": (
-        replace("_check_outcome", "octet_length(outcome.response_body) > bytes_max", "false"),
+        replace("_too_large", "octet_length(outcome.response_body),", "0,"),
         [hostile.test_a_10_mb_body_is_refused_by_the_default_limit],
+    ),
+    "headers of any size": (
+        replace("_is_plain", "octet_length(headers::text) <= 65536", "true"),
+        [lambda db: limits.test_what_is_stored_with_an_outcome_has_a_limit_at_every_door(db, "complete", "response_headers")],
+    ),
+    "results of any size": (
+        replace("_is_usual", "octet_length(result_id) > 2048", "false"),
+        [lambda db: limits.test_what_is_stored_with_an_outcome_has_a_limit_at_every_door(db, "finish", "result_id")],
+    ),
+    "a report's words of any size": (
+        replace("fail", "left(error_message, 4096)", "error_message"),
+        [lambda db: limits.test_a_failure_with_too_many_words_is_stored_and_its_words_are_cut(db, "fail")],
+    ),
+    "payloads of any size": (
+        replace("emit", "octet_length(payload::text) <= 8192", "payload IS NOT NULL"),
+        [lambda db: limits.test_the_payload_of_an_event_has_the_limit_of_its_scope(db, None)],
     ),
     "a replay trims the body": (
         replace("start", "i.response_body,", "btrim(i.response_body, '\\x00'::bytea),"),

@@ -37,6 +37,8 @@ def test_a_new_intent_and_its_replay_are_answered_in_c(session):
 
 
 TOMORROW = "@tomorrow1@"
+HEADERS = "jsonb_build_object('X-Long', repeat('x', 65522) || %s)"  # 64 KiB as text, and more
+
 # Each statement is run in both ways, one transaction each line, and must answer alike and leave the same rows, notes and counts.
 STORIES = {
     "plain": [[start(), finish(more=", 201, response_text => 'häl\\lo'")], [start()], [start()]],
@@ -54,6 +56,10 @@ STORIES = {
     "a state that is none": [[start(), finish(more=", state => 'in_doubt'")]],
     "a status that is none": [[start(), finish(more=", 1000")], [start(), finish(more=", -1")]],
     "headers that are none": [[start(), finish(more=", response_headers => '[1]'")]],
+    "headers that are too large": [[start(key), finish(key, f", response_headers => {HEADERS % more}")] for key, more in (("k", "''"), ("l", "'x'"))],
+    "results that are too large": [[start(), finish(more=", result_type => repeat('t', 255), result_id => repeat('i', 2048)")], [start("l"), finish("l", ", result_type => repeat('t', 256)")], [start("m"), finish("m", ", result_id => repeat('i', 2049)")]],
+    "words that are cut": [[start(f"k{number}"), finish(f"k{number}", more=f", state => 'failed_final', error_code => {code}, error_message => {message}")] for number, (code, message) in enumerate((
+        ("repeat('c', 255)", "repeat('m', 4096)"), ("repeat('c', 256)", "'m'"), ("'c'", "repeat('m', 4097)"), ("repeat('ü', 255)", "repeat('ü', 4096)"), ("repeat('ü', 256)", "repeat('ü', 4097)")))],
     "mismatch": [[start(), finish()], [start(fingerprint=OTHER)]],
     "other fingerprint at the end": [[start(), finish(fingerprint=OTHER)], [start()]],
     "no start": [[finish()]],
@@ -115,6 +121,9 @@ STORIES = {
         [f"SELECT once.emit('{'t' * 256}', '1')"], [f"SELECT once.emit('{'t' * 200}', '1', event_type => '{'e' * 200}', scope => 's', key => 'k')"], ["SELECT once.emit('t', '1', tenant => NULL)"],
         ["SELECT once.emit('t', '1', scope => 's', key => 'ä')"], [f"SELECT once.emit('t', '1', tenant => '{'t' * 256}')"]],
     "an event with all that it has": [["SELECT once.emit('t', '{\"a\": 1}', 'order', '7', 'placed', 's', 'k', '{\"h\": [1]}', 'te', '00-%s-%s-01')" % ("a" * 32, "b" * 16)], ["SELECT once.emit('t', '1', key => 'k', scope => 's', traceparent => 'none')"]],
+    "events that are too large": [[f"SELECT once.emit('t', to_jsonb(repeat('x', {size})), scope => 's', key => 'k{size}')"] for size in (8190, 8191, 2000000)]
+        + [["SELECT once.emit('t', ('[' || repeat('1e100000,', 11) || '1]')::jsonb, scope => 's', key => 'k')"]],
+    "events with headers that are too large": [[f"SELECT once.emit('t', '1', headers => {HEADERS % more}, scope => 's', key => '{key}')"] for key, more in (("k", "''"), ("l", "'x'"))],
     "a large event": [["SELECT once.emit('t', jsonb_build_object('x', (SELECT string_agg(md5(n::text), '') FROM generate_series(1, 500) AS n)), scope => 's', key => 'k')"]],
     "events elsewhere": [["SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", emit()], ["SET TRANSACTION READ ONLY", emit("l")], ["SET TRANSACTION ISOLATION LEVEL SERIALIZABLE", emit("m")]],
     "many events": [["SELECT count(once.emit('t', to_jsonb(n), scope => 's', key => 'k' || n % 7)) FROM generate_series(0, 6) AS n"], ["SELECT count(DISTINCT once.emit('t', to_jsonb(n))) FROM generate_series(1, 100) AS n"]],

@@ -11,7 +11,7 @@ const salts = require('./fingerprint');
 const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
-const KEPT_ALWAYS = 8192; // bytes of an answer that every scope keeps: below it, P4060 cannot come
+const KEPT_ALWAYS = 8192; // bytes of a body, and characters of headers, that every scope keeps: below it, P4060 cannot come
 const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041'};
 
 // Their connections change beneath them, as behind a pooler in transaction mode: what one has prepared, the next one does not have.
@@ -182,7 +182,8 @@ class Attempt {
     } catch (error) {
       throw await this.threw(error); // it is no JSON
     }
-    if (!smaller || answer === smaller || answer.body.length <= KEPT_ALWAYS) return this.commit([...before, finish]);
+    const kept = smaller && answer !== smaller && answer.body.length <= KEPT_ALWAYS && JSON.stringify(answer.headers ?? null).length <= KEPT_ALWAYS;
+    if (!smaller || answer === smaller || kept) return this.commit([...before, finish]);
     return this.commit([...before, contract.SAVEPOINT_STORE, finish], [contract.ROLLBACK_TO_STORE, contract.finish(this.intent, smaller, failed)]);
   }
 

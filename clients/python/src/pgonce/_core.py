@@ -25,8 +25,8 @@ from .answer import Answer, Outcome, fingerprint_of, name_of, outcome_of, stored
 
 BACKOFF_S, BACKOFF_MAX_S = 0.005, 1.0
 DEADLINE_S = 30.0
-# What the contract takes for any scope: up to it P4060 cannot come.
-BODY_NEVER_TOO_LARGE = 8192
+# What the contract takes for any scope, of a body and of headers: up to it P4060 cannot come.
+NEVER_TOO_LARGE = 8192
 
 
 class Intent(NamedTuple):
@@ -130,11 +130,11 @@ class Attempt:
         ]  # fmt: skip
 
     def close(self, outcome: Outcome, state: str, take_back: bool, spare: Optional[Outcome] = None) -> Steps[Optional[bytes]]:
-        """finish and COMMIT; the body as it is stored. take_back: the effect goes first. spare: stored instead, where the body is above the scope's own limit."""
+        """finish and COMMIT; the body as it is stored. take_back: the effect goes first. spare: stored instead, where the body or the headers are larger than the contract keeps."""
         connection = self.connection
         statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else []
         finish = self._finish(outcome, state)
-        spared = spare is not None and len(outcome.body or b"") > BODY_NEVER_TOO_LARGE
+        spared = spare is not None and max(len(outcome.body or b""), len(finish[1][7] or "")) > NEVER_TOO_LARGE
         if spared:
             statements.append((_sql.SAVEPOINT_STORE, ()))
         self.committing = True

@@ -104,7 +104,7 @@ class EventMismatch(OnceError):
 
 
 class TooLarge(OnceError):
-    """The response body is larger than the scope allows."""
+    """The outcome or the event is too large."""
 
     sqlstate = "P4060"
 

@@ -271,9 +271,10 @@ public final class Answer {
         return body != null ? body.length > bytes : text != null && text.getBytes(StandardCharsets.UTF_8).length > bytes;
     }
 
-    /** May the scope's own limit be below it? Of JSON only the database knows how long it becomes. */
+    /** May the contract keep less? Of JSON only the database knows how long it becomes. */
     boolean mayBeTooLarge() {
-        return kind == Kind.JSON || isLargerThan(KEPT_ALWAYS);
+        String written = StoredHeaders.write(headers);
+        return kind == Kind.JSON || isLargerThan(KEPT_ALWAYS) || (written != null && written.length() > KEPT_ALWAYS);
     }
 
     /** What is stored in its place where it is too large to keep. */

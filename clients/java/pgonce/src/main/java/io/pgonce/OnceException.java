@@ -123,7 +123,7 @@ public class OnceException extends RuntimeException {
         EXPIRED("expired", "P4041", 409, false, "the key is older than what is remembered"),
         MESSAGE_MISMATCH("message_mismatch", "P4050", 422, false, "the message id was first used with another payload"),
         EVENT_MISMATCH("event_mismatch", "P4051", 422, false, "this intent has already emitted this event with another payload"),
-        TOO_LARGE("too_large", "P4060", 500, false, "the response body is larger than the scope allows"),
+        TOO_LARGE("too_large", "P4060", 500, false, "the outcome or the event is too large"),
         RESOLUTION_REFUSED("resolution_refused", "P4070", 409, false, "the decision is refused"),
         PARTITION_MISSING("partition_missing", "P4098", 503, true, "the partition for this day is missing"),
         UNKNOWN_STATE("unknown_state", "P4099", 503, false, "the intent is in a state that this function does not know"),
