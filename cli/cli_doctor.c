@@ -52,7 +52,8 @@ static const section sections[] = {
     {SQL_DOCTOR_CLOSING, "closing days|consumers behind", true},
     {SQL_DOCTOR_KEEPER, "keeper|keeper steps|keeper clock|retention held", true},
     {SQL_DOCTOR_RELAYS,
-     "relays of another cluster|relays running|relays behind|dead events|messages behind|dead messages|relay flush",
+     "relays of another cluster|relays running|events without a relay|relays behind|dead events|messages behind|dead "
+     "messages|relay flush",
      true},
     {SQL_DOCTOR_CAPTURES, "captures|slots that count|publication", true},
     {SQL_DOCTOR_SWEPT, "stale intents|in doubt", true},
@@ -244,8 +245,8 @@ static void check_native(checkup *checkup)
 	    [NATIVE_BROKEN] = {"failed", "install the library for this version of PostgreSQL, or DROP EXTENSION "
 	                                 "pgonce_native"},
 	    [NATIVE_UNTRUSTED] = {"warning",
-	                          "install contract and library of one pgonce (pgonce init), and connect anew; see "
-	                          "once.native, too"},
+	                          "take back what was changed, or install contract and library of one pgonce (pgonce "
+	                          "init) and connect anew; else DROP EXTENSION pgonce_native"},
 	    [NATIVE_UNKNOWN] = {"skipped", "run pgonce doctor as the owner of the contract"},
 	};
 	native_state state;

@@ -35,9 +35,18 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 	static const operator_column event_columns[] = {{"EVENT", "event_id", COLUMN_TEXT}, {"STATE", "state", COLUMN_TEXT},
 	                                                {"AGE", "age_ms", COLUMN_AGE},      {"RELAY", "relay", COLUMN_TEXT},
 	                                                {"TOPIC", "topic", COLUMN_TEXT},    {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column untaken_columns[] = {{"NO RELAY TAKES", "topic", COLUMN_TEXT},
+	                                                  {"EVENTS", "events", COLUMN_NUMBER},
+	                                                  {"OLDEST", "age_ms", COLUMN_AGE},
+	                                                  {NULL, NULL, COLUMN_TEXT}};
 	const json_t *relays = json_object_get(list, "relays");
 	const json_t *events = json_object_get(list, "events");
+	const json_t *untaken = json_object_get(list, "untaken");
 
+	if (json_array_size(untaken) > 0) {
+		operator_print_table(untaken, untaken_columns, NULL);
+		puts("  nobody will publish these: start a relay with their topics (of the newest 10,000 events)\n");
+	}
 	if (json_array_size(relays) == 0) {
 		puts("no relay has run in this database yet: pgonce relay --config FILE");
 		return;

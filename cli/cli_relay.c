@@ -18,6 +18,7 @@ static int run(const config *config, const config_section *section, const job_op
 		return CLI_CONTRACT;
 	case RELAY_REFUSED:
 		return CLI_REFUSED;
+	case RELAY_UNDELIVERED:
 	case RELAY_FAILED:
 		break;
 	}

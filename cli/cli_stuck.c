@@ -33,8 +33,12 @@ static void print_to_show(const json_t *row)
 	print_intent(row, "show");
 }
 
+/* The code is what resolve --all narrows by. */
 static void print_to_resolve(const json_t *row)
 {
+	if (operator_text(row, "error_code")[0] != '\0') {
+		plain_line("  error %s", operator_text(row, "error_code"));
+	}
 	print_intent(row, "resolve");
 }
 

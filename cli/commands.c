@@ -107,7 +107,8 @@ EXITS(run_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED, CLI_ACTIVE, CLI_IN_DO
 
 ABOUT(show_about,
       "Tells the story of one intent: its state, attempts, owner, lease and outcome. A body is shown as text, or as "
-      "the beginning of a hex dump. The timeline has its creation, each takeover, who decided what and why (operators, "
+      "the beginning of a hex dump. The timeline has its creation, each takeover, doubts, who decided what and why "
+      "(operators, "
       "verify functions, the keeper), and its outcome. Its events follow, with what each relay has done with them. "
       "Times are the database's. --json prints the whole document of once.story.",
       "  pgonce show --scope invoices --key 2026-01");
@@ -204,8 +205,9 @@ ABOUT(doctor_about,
       "slots, standbys), the keeper, relays, slots that count as relays, consumers, and keys that look wrong (new for "
       "each attempt, or too coarse). Changes nothing.",
       "A failed check needs repair and makes the exit status 1; a warning does not. Checks that this role may not make "
-      "are skipped: the owner of the contract, with pg_monitor, sees everything.",
-      "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\"'");
+      "are skipped: the owner of the contract, with pg_monitor, sees everything. So are those for which a keeper would "
+      "have to count first.",
+      "  pgonce doctor --json | jq '.checks[] | select(.level == \"failed\")'");
 USES(doctor_uses, {OPTION_TRANSACTION_MAX, false}, {OPTION_HELD_MAX, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(doctor_exits, CLI_NO_SERVER);
 
@@ -265,7 +267,9 @@ ABOUT(keep_about,
       "moment: the next one goes on. It works through a pooler in transaction mode. The role needs once_keeper. A role "
       "that is also a member of the contract's owner detaches partitions CONCURRENTLY; others take a short exclusive "
       "lock.",
-      "--metrics serves the database's figures (counts per scope, backlogs, sizes, days ahead, how the steps fared) "
+      "--metrics serves the database's figures (attempts by their answer, stale intents and doubts by scope, backlogs, "
+      "sizes, days "
+      "ahead, how the steps fared) "
       "and the process's own. INT and TERM stop it at once and return the lease. A killed keeper holds it for three "
       "times --interval, at least a minute (once.keeper_lease). HUP makes it connect again after the running round, "
       "which reads libpq's files (services, passwords, certificates) again; its options stay. With --once it exits "
@@ -283,7 +287,7 @@ ABOUT(relay_about,
       "relay; others stand by and take over within two seconds. Progress is stored when the sink has acknowledged.",
       "An event that the sink refuses blocks its own aggregate only. It is tried again with backoff; after the last "
       "attempt it is dead. Dead events stay visible, and pgonce outbox retries or discards them. The relay waits for a "
-      "sink that is down.",
+      "sink that is down. With --once it exits with 1 if events are left parked.",
       "INT and TERM finish what is in flight and stop; a second one stops at once. HUP reads the configuration file "
       "again: the relays finish what is in flight, then the relays of the new file go on, in the same process. A file "
       "with mistakes changes nothing, and the log has each of them. The command line and the environment stay as they "
@@ -293,16 +297,16 @@ USES(relay_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION_O
      {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
-ABOUT(
-    outbox_about,
-    "Shows and fixes what the relays have not delivered. list: the backlog by relay and topic, with its age, then the "
-    "parked events: waiting behind another of their aggregate, retrying, or dead, with their error. show EVENT: one "
-    "event, whole.",
-    "retry EVENT: try it again now. discard EVENT: give it up, which frees the rest of its aggregate. "
-    "replay --from TIME: deliver again what was emitted since then. Each change is recorded with who, when and why.",
-    "  pgonce outbox list",
-    "  pgonce outbox retry 0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55 --reason 'the endpoint works again'",
-    "  pgonce outbox replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
+ABOUT(outbox_about,
+      "Shows and fixes what the relays have not delivered. list: events that no relay takes, the backlog by relay and "
+      "topic, with its age, and the parked events: waiting behind another of their aggregate, retrying, or dead, with "
+      "their error. show EVENT: one "
+      "event, whole.",
+      "retry EVENT: try it again now. discard EVENT: give it up, which frees the rest of its aggregate. "
+      "replay --from TIME: deliver again what was emitted since then. Each change is recorded with who, when and why.",
+      "  pgonce outbox list",
+      "  pgonce outbox retry 0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55 --reason 'the endpoint works again'",
+      "  pgonce outbox replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
 USES(outbox_uses, {OPTION_RELAY, false}, {OPTION_TOPIC, false}, {OPTION_STATE, false}, {OPTION_FROM, false},
      {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(outbox_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);

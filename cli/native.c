@@ -120,6 +120,28 @@ static void set(native_state *state, native_use use, const char *first, const ch
 	snprintf(state->detail, sizeof state->detail, "%s%.100s%.100s", first, second, third);
 }
 
+/* Why the library leaves calls to SQL, intents' and events': "" where it does not. */
+static void look_for_obstacle(PGconn *connection, const char *version, bool planned, native_state *state)
+{
+	PGresult *rows = connect_query(connection, SQL_NATIVE_OBSTACLE, 0, NULL);
+	const char *intents = PQresultStatus(rows) == PGRES_TUPLES_OK ? text_of(rows, "intents") : message_of(rows);
+	const char *events = PQresultStatus(rows) == PGRES_TUPLES_OK ? text_of(rows, "events") : "";
+
+	state->use = NATIVE_C;
+	if (intents[0] != '\0' || !planned) {
+		state->use = NATIVE_UNTRUSTED;
+		snprintf(state->detail, sizeof state->detail, "SQL, though pgonce_native %s is here: %.200s", version,
+		         intents[0] != '\0' ? intents : "this role may not call its functions");
+	} else if (events[0] != '\0') {
+		state->use = NATIVE_UNTRUSTED;
+		snprintf(state->detail, sizeof state->detail, "C: pgonce_native %s, but SQL for once.emit: %.200s", version,
+		         events);
+	} else {
+		snprintf(state->detail, sizeof state->detail, "C: pgonce_native %s", version);
+	}
+	PQclear(rows);
+}
+
 static void try_it(PGconn *connection, const char *version, native_state *state)
 {
 	PGresult *result = connect_query(connection, SQL_NATIVE_LOAD, 0, NULL);
@@ -133,10 +155,8 @@ static void try_it(PGconn *connection, const char *version, native_state *state)
 	result = connect_query(connection, SQL_NATIVE_PLAN, 0, NULL);
 	if (PQresultStatus(result) != PGRES_TUPLES_OK) {
 		set(state, NATIVE_UNKNOWN, "pgonce_native ", version, " is here, and this role may not call once.start");
-	} else if (is_in_plan(result)) {
-		set(state, NATIVE_C, "C: pgonce_native ", version, "");
 	} else {
-		set(state, NATIVE_UNTRUSTED, "SQL, since pgonce_native ", version, " was made for another contract, or is off");
+		look_for_obstacle(connection, version, is_in_plan(result), state);
 	}
 	PQclear(result);
 }

@@ -12,13 +12,13 @@ typedef enum native_use {
 	NATIVE_C,         /* it answers */
 	NATIVE_OTHER,     /* the server has another version than the database */
 	NATIVE_BROKEN,    /* it cannot be loaded */
-	NATIVE_UNTRUSTED, /* it was made for another contract than this one, and leaves all to SQL */
+	NATIVE_UNTRUSTED, /* it leaves calls to SQL: something here is not as the contract makes it */
 	NATIVE_UNKNOWN    /* this role may not call once.start */
 } native_use;
 
 typedef struct native_state {
 	native_use use;
-	char detail[256]; /* one sentence */
+	char detail[320]; /* one sentence */
 } native_state;
 
 /*

@@ -152,7 +152,8 @@ const cli_option cli_options[OPTION_COUNT] = {
                            "the configuration file (pgonce.conf(5), docs/configuration.md); default: pgonce.conf"),
     [OPTION_CHECK_CONFIG] =
         FLAG(0, "check-config", "read the whole file, print all its mistakes, and connect to nothing"),
-    [OPTION_ONCE] = FLAG(0, "once", "stop when there is nothing left to do, and exit 0"),
+    [OPTION_ONCE] =
+        FLAG(0, "once", "stop when there is nothing left to do, and exit 0; a relay exits 1 if events are left parked"),
     [OPTION_LOG_BATCHES] = FLAG('v', "verbose", "log each batch; of keep, each step"),
     [OPTION_METRICS] = TEXT(0, "metrics", "ADDRESS:PORT",
                             "serve metrics there for Prometheus (/metrics), /health and /once/ready, for example "

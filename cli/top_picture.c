@@ -187,7 +187,12 @@ static void print_head(const json_t *now)
 	if (number_of(now, "pending") > 0) {
 		print_span(" (", now, "lag_seconds", ")");
 	}
-	printf(", %.0f parked, %.0f dead\n", number_of(now, "parked"), number_of(now, "dead"));
+	printf(", %.0f parked, %.0f dead", number_of(now, "parked"), number_of(now, "dead"));
+	if (number_of(now, "untaken") > 0) {
+		printf(", %.0f that no relay takes", number_of(now, "untaken"));
+		print_list(": ", operator_text(now, "untaken_topics"));
+	}
+	putchar('\n');
 }
 
 /*

@@ -24,8 +24,9 @@ enum {
 	STANDBY_MS = 250,
 	CONNECT_FIRST_MS = 100,
 	CONNECT_MOST_MS = 2000,
-	STORE_MS = 10000, /* progress over nothing of ours is stored so often */
-	COUNT_MS = 10000, /* parked events are counted so often */
+	STORE_MS = 10000,   /* progress over nothing of ours is stored so often */
+	LEFT_MAX = 1000000, /* parked events that are counted */
+	COUNT_MS = 10000,   /* parked events are counted so often */
 	CHUNK_WAIT_MS = 20,
 	/* a round trip to the database must be shorter; who takes over waits so long */
 	PERMIT_MS = 1000,
@@ -563,7 +564,10 @@ static bool work(pipeline *pipeline)
 		}
 		is_done = pipeline->call->once && idle && pipeline->in_flight == 0;
 	}
-	return good && !pipeline->is_fenced ? drain(pipeline) : good;
+	if (good && !pipeline->is_fenced) {
+		good = drain(pipeline);
+	}
+	return good && is_done ? reader_parked(pipeline->reader, LEFT_MAX, &pipeline->left) : good;
 }
 
 /* ---- the relay */
@@ -611,6 +615,11 @@ static relay_end run(pipeline *pipeline)
 		if (pipeline->is_fenced) {
 			pipeline->problem = memory_copy("another relay of this name has begun its turn at the broker");
 			return RELAY_FAILED;
+		}
+		if (good && pipeline->left > 0) {
+			pipeline->problem = memory_format("%s%lld events are not delivered but parked: pgonce outbox list says why",
+			                                  pipeline->left < LEFT_MAX ? "" : "at least ", (long long)pipeline->left);
+			return RELAY_UNDELIVERED;
 		}
 		if (good || failure->kind == FAILURE_NONE || failure->kind == FAILURE_STOPPED) {
 			return RELAY_STOPPED;

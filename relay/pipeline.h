@@ -69,6 +69,7 @@ typedef struct pipeline {
 	int64_t due_at_ms;
 	int64_t parked; /* how many events are parked, by our own count since parked_at_ms */
 	int64_t parked_at_ms;
+	int64_t left; /* parked when all else was done, with `once` */
 	bool is_full; /* parked_max is reached */
 	schedule *schedule;
 	settlement settlement;

@@ -11,11 +11,12 @@
 #include "service.h"
 
 typedef enum relay_end {
-	RELAY_STOPPED,   /* as asked, or with `once` because nothing was left to do */
-	RELAY_NO_SERVER, /* with `once` only: PostgreSQL could not be reached */
-	RELAY_CONTRACT,  /* the contract is missing, too old, too new, or the role may not use it */
-	RELAY_REFUSED,   /* the progress means nothing in this database (P4080) */
-	RELAY_FAILED     /* anything else that does not pass by itself */
+	RELAY_STOPPED,     /* as asked, or with `once` because nothing was left to do */
+	RELAY_NO_SERVER,   /* with `once` only: PostgreSQL could not be reached */
+	RELAY_CONTRACT,    /* the contract is missing, too old, too new, or the role may not use it */
+	RELAY_REFUSED,     /* the progress means nothing in this database (P4080) */
+	RELAY_UNDELIVERED, /* with `once` only: events are parked */
+	RELAY_FAILED       /* anything else that does not pass by itself */
 } relay_end;
 
 typedef struct relay_call {

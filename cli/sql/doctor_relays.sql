@@ -28,6 +28,13 @@ SELECT 'relays running', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        'start pgonce relay for it; a relay that is not needed any more keeps the outbox for ever: once.drop_relay(relay, reason)'
   FROM relays WHERE NOT running AND NOT foreign_cluster
 UNION ALL
+SELECT 'events without a relay', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
+       coalesce(left(string_agg(format('%s of topic %s, the oldest of %s', u.events, quote_literal(u.topic),
+           to_char(u.oldest AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI "UTC"')), '; ' ORDER BY u.oldest), 200), 'none'),
+       'nobody will publish them, and they go when their day is dropped: start a relay with their topics, or once.add_capture for '
+           || 'the slot that reads them'
+  FROM once.outbox_untaken() AS u
+UNION ALL
 SELECT 'relays behind', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,
        coalesce(left(string_agg(format('%s: %s events, the oldest %s s old', relay, waiting, round(oldest_s)), '; ' ORDER BY oldest_s DESC),
            200), 'none'),

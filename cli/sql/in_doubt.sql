@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- The intents in doubt, the oldest first. $1 scope, $2 tenant (each NULL: all), $3 how many.
-SELECT coalesce(json_agg(to_jsonb(d) || jsonb_build_object('reason', coalesce(d.error_message, d.error_code),
+SELECT coalesce(json_agg(to_jsonb(d) || jsonb_build_object('reason', d.error_message,
            'age_ms', floor(extract(epoch FROM clock_timestamp() - d.since) * 1000)::bigint) ORDER BY d.since, d.scope, d.key),
            '[]'::json)
   FROM (SELECT v.* FROM once.in_doubt AS v

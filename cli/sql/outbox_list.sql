@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What the relays have still to deliver: counts by relay and topic, and the events themselves, the dead ones first; without
+-- What the relays have still to deliver: counts by relay and topic, those that no relay takes, and the events themselves, the dead ones first; without
 -- a state those that are parked. $1 relay, $2 topic, $3 state (each NULL: all), $4 how many events.
 SELECT json_build_object(
     'relays', (
@@ -8,6 +8,10 @@ SELECT json_build_object(
                    ORDER BY s.relay, s.topic, s.state), '[]'::json)
           FROM once.outbox_summary() AS s
          WHERE ($1::text IS NULL OR s.relay = $1) AND ($2::text IS NULL OR s.topic = $2 OR s.topic IS NULL)),
+    'untaken', (
+        SELECT coalesce(json_agg(json_build_object('topic', u.topic, 'events', u.events, 'oldest', u.oldest,
+                   'age_ms', floor(extract(epoch FROM clock_timestamp() - u.oldest) * 1000)::bigint) ORDER BY u.topic), '[]'::json)
+          FROM once.outbox_untaken() AS u WHERE $1::text IS NULL AND ($2::text IS NULL OR u.topic = $2)),
     'events', (
         SELECT coalesce(json_agg(json_build_object('event_id', l.event_id, 'state', l.state, 'relay', l.relay,
                    'topic', l.topic, 'event_type', l.event_type, 'tenant', l.tenant, 'aggregate_type', l.aggregate_type,

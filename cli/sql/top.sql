@@ -25,6 +25,9 @@ SELECT jsonb_build_object(
                    'parked', r.parked, 'dead', r.dead, 'lag_seconds', r.lag)
                    ORDER BY r.dead DESC NULLS LAST, r.lag DESC NULLS LAST, r.relay, r.topic), '[]')
                  FROM relay AS r WHERE r.relay IS NOT NULL),
+    'untaken', (SELECT coalesce(sum(m.value), 0) FROM metric AS m WHERE m.name = 'pgonce_outbox_untaken'),
+    'untaken_topics', (SELECT string_agg(m.labels->>'topic', ', ' ORDER BY m.labels->>'topic') FROM metric AS m
+                        WHERE m.name = 'pgonce_outbox_untaken' AND m.value > 0),
     'pending', (SELECT coalesce(sum(r.pending), 0) FROM relay AS r),
     'parked', (SELECT coalesce(sum(r.parked), 0) FROM relay AS r),
     'dead', (SELECT coalesce(sum(r.dead), 0) FROM relay AS r),

@@ -4,6 +4,7 @@
 CREATE FUNCTION once._facts(stored once.intent) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN (stored).state IS NOT NULL THEN jsonb_strip_nulls(jsonb_build_object(
         'state', (stored).state, 'fence', (stored).fence, 'attempts', (stored).attempts, 'owner', (stored).owner,
+        'updated_at', (stored).updated_at,
         'lease_until', (stored).lease_until, 'response_status', (stored).response_status,
         'response_bytes', octet_length((stored).response_body), 'result_type', (stored).result_type,
         'result_id', (stored).result_id, 'error_code', (stored).error_code, 'error_message', (stored).error_message)) END

@@ -10,5 +10,6 @@ BEGIN
     IF settle = interval '0' OR clock.steady >= settle THEN
         RETURN NULL;
     END IF;
-    RETURN format('the clock is not steady yet: %s at %s', coalesce(clock.why, 'it was never read'), clock.unsteady_since);
+    RETURN CASE WHEN clock.read_at IS NULL THEN 'no keeper has read the clock yet'
+                ELSE format('the clock is not steady yet: %s at %s', clock.why, clock.unsteady_since) END;
 END $$;

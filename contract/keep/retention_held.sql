@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.retention_held(): what holds retention back now, and from when on everything is kept
 -- therefore (held_before). what is
---   clock     it is not steady for long enough yet (once.setting.clock_settle)
+--   clock     it is not steady for long enough yet (once.setting.clock_settle), or no keeper has read it (since is NULL)
 --   relay     its oldest undelivered event is older than what would be deleted
 --   consumer  its oldest position is
 --   day       a closing day waits: for an attempt under a lease, or for a row that is just being changed
@@ -16,7 +16,8 @@ DECLARE
 BEGIN
     IF why IS NOT NULL THEN
         RETURN QUERY SELECT 'clock', 'database', NULL::text, (SELECT c.unsteady_since FROM once.clock AS c), NULL::timestamptz,
-            why || '. It settles by itself; if not, look at the server''s time synchronisation.';
+            why || CASE WHEN EXISTS (SELECT FROM once.clock) THEN '. It settles by itself; if not, look at the server''s time synchronisation.'
+                        ELSE ', and nothing is deleted before: start pgonce keep.' END;
     END IF;
     SELECT clock_timestamp() - least(min(p.retention), (SELECT make_interval(days => s.horizon_days) FROM once.setting AS s))
       INTO shortest FROM once.scope AS p;

@@ -13,6 +13,9 @@ BEGIN
                                  coalesce(greatest(date_part('epoch', clock_timestamp() - s.oldest), 0), 0))) AS f (name, value)
      WHERE s.state IN ('pending', 'idle')
      UNION ALL
+    SELECT 'pgonce_outbox_untaken', jsonb_build_object('topic', coalesce(u.topic, '')), coalesce(u.events, 0)
+      FROM (VALUES (0)) AS one (row) LEFT JOIN once.outbox_untaken() AS u ON true
+     UNION ALL
     SELECT 'pgonce_outbox_parked', jsonb_build_object('relay', r.relay, 'state', t.state),
            coalesce((SELECT sum(s.events) FROM summary AS s WHERE s.relay = r.relay AND s.state = t.state), 0)
       FROM once.relay AS r CROSS JOIN (VALUES ('waiting'), ('retrying'), ('dead')) AS t (state)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._timeline(stored, archived, expires_at, decisions, events): what happened to an intent, in
 -- order, as once.story tells it: an array of {at, what, by, fence, text}; what is one of created,
--- attempt, takeover, decision, outcome, event, delivered, waiting, parked, dead, archived, expires.
+-- attempt, takeover, doubt, decision, outcome, event, delivered, waiting, parked, dead, archived, expires.
 -- at is NULL where the time is unknown (a delivery leaves no trace but the relay's progress); such
 -- an entry stands after what it follows from.
 CREATE FUNCTION once._timeline(stored once.intent, archived boolean, expires_at timestamptz, decisions jsonb, events jsonb)
@@ -33,12 +33,24 @@ BEGIN
                           date_trunc('second', stored.lease_until))
              WHERE stored.state = 'processing'
              UNION ALL
-            SELECT stored.completed_at, stored.completed_at, 5, 'outcome', stored.owner, stored.fence,
+            -- A doubt that an attempt has reported; what policy, verify or the keeper has put in doubt is a decision.
+            SELECT (f.facts->>'updated_at')::timestamptz, (f.facts->>'updated_at')::timestamptz, 2, 'doubt', f.facts->>'owner',
+                   (f.facts->>'fence')::integer, concat_ws(': ', f.facts->>'error_code', f.facts->>'error_message')
+              FROM (SELECT d->'before' AS facts FROM jsonb_array_elements(decisions) AS d WHERE d#>>'{before,state}' = 'in_doubt'
+                     UNION
+                    SELECT once._facts(stored) WHERE stored.state = 'in_doubt') AS f
+             WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(decisions) AS d
+                                WHERE d#>>'{after,state}' = 'in_doubt' AND d#>'{after,fence}' = f.facts->'fence')
+             UNION ALL
+            SELECT stored.completed_at, stored.completed_at, 5, 'outcome', coalesce(decided.by, stored.owner), stored.fence,
                    concat_ws(', ', stored.state::text || CASE WHEN stored.attempts > 1
                                                               THEN format(' at attempt %s', stored.attempts) ELSE '' END,
                              'status ' || stored.response_status,
                              nullif(concat_ws(' ', stored.result_type, stored.result_id), ''),
                              nullif(concat_ws(': ', stored.error_code, stored.error_message), ''))
+              FROM (SELECT max(d->>'by') AS by FROM jsonb_array_elements(decisions) AS d     -- who stored it, if not the attempt
+                     WHERE d->>'kind' NOT IN ('takeover', 'retry') AND d#>>'{after,state}' = stored.state::text
+                       AND (d#>>'{after,fence}')::integer = stored.fence) AS decided
              WHERE stored.completed_at IS NOT NULL AND stored.state <> 'processing'
              UNION ALL
             SELECT (e->>'at')::timestamptz, (e->>'at')::timestamptz, 2, 'event', NULL, NULL,

@@ -112,6 +112,14 @@ def test_what_others_may_execute_is_taken_back_by_what_the_finding_says(pgonce, 
     assert found["closed functions"]["level"] == "ok" and found["grants"]["level"] == "ok", found
 
 
+def test_events_that_no_relay_takes_are_found(pgonce, db):
+    db.execute("SELECT once.emit('mail', '1')")
+    found = checks(pgonce, 0)["events without a relay"]
+    assert found["level"] == "warning" and found["found"].startswith("1 of topic 'mail', the oldest of 20"), found
+    db.execute(RELAY.format("pg_current_xact_id()::xid"))
+    assert checks(pgonce, 0)["events without a relay"]["level"] == "ok"
+
+
 def test_warnings_do_not_fail(pgonce, db):
     db.execute(SWEPT.format(1, 1))
     assert set(not_ok(checks(pgonce, 0))) == set(OF_THE_TESTS) | {"stale intents", "in doubt"}
@@ -208,7 +216,7 @@ def there(other, tmp_path):
 
 
 def test_a_durable_server_is_well(there):
-    assert not_ok(checks(there[1], 0)) == {"keeper": "warning"}
+    assert not_ok(checks(there[1], 0)) == {name: level for name, level in OF_THE_TESTS.items() if name.startswith(("keeper", "retention", "stale", "in doubt"))}
 
 
 def open_attempts(database, most):

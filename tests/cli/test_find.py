@@ -145,7 +145,7 @@ def test_in_doubt_lists_what_waits_for_a_decision(pgonce, db):
     claim(db, "payments", "unknown", tenant="acme")
     db.execute("SELECT once.fail('payments', 'unknown', 1, NULL, 'timeout', 'no answer in 60 s', tenant => 'acme')")
     text = pgonce("in-doubt").stdout.decode()
-    for part in ("payments  unknown", "because no answer in 60 s", "pgonce resolve --tenant=acme --scope=payments --key=unknown"):
+    for part in ("payments  unknown", "\n  error timeout\n", "\n  because no answer in 60 s\n", "pgonce resolve --tenant=acme --scope=payments --key=unknown"):
         assert part in text, text
     assert keys_of(pgonce("in-doubt", "--json", "--tenant", "acme")) == ["unknown"]
     assert keys_of(pgonce("in-doubt", "--json", "--tenant", "other")) == []

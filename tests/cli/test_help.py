@@ -2,6 +2,7 @@
 """The command line itself: help, usage errors, exit codes, and what is said where there is no server or no contract."""
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -26,6 +27,26 @@ def test_each_command_has_help(offline, name):
     for part in (f"Usage: pgonce {name}", "Options:", "Exit status:", "--help"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 130
+
+
+def test_each_filter_of_jq_in_the_help_is_one(offline):
+    """Written as the shell would take it; without jq, at least its brackets must pair."""
+    filters = [(name, found) for name in COMMANDS for found in re.findall(r"\| jq '([^']*)'", offline("help", name).stdout.decode())]
+    assert filters
+    for name, found in filters:
+        for opening, closing in ("()", "[]", "{}"):
+            assert found.count(opening) == found.count(closing), (name, found)
+        if shutil.which("jq"):
+            done = subprocess.run(["jq", found], input=b'{"checks": [{"level": "failed"}]}', capture_output=True, check=False)
+            assert done.returncode == 0 and json.loads(done.stdout) == {"level": "failed"}, (name, done)
+
+
+def test_the_help_of_keep_promises_the_figures_that_there_are(offline, db):
+    text = " ".join(offline("help", "keep").stdout.decode().split())
+    assert "attempts by their answer, stale intents and doubts by scope" in text and "counts per scope" not in text
+    db.execute("INSERT INTO once.swept VALUES ('payments', 1, 1, now(), now())")
+    labels = {name: set(told) for name, told in db.rows("SELECT name, labels FROM once.metrics()")}
+    assert labels["pgonce_stale"] == labels["pgonce_in_doubt"] == {"scope"} and labels["pgonce_intents"] == {"verdict"}
 
 
 def test_man_pages_are_written_and_well_formed(offline, tmp_path):

@@ -107,6 +107,42 @@ def test_a_contract_that_it_was_not_made_for_is_found(bare, empty):
     assert found(bare)[0] == "warning" and "another contract" in found(bare)[1]
 
 
+# What an administrator may add to the contract's tables, which C then leaves to SQL; what takes it back; and what is said of it.
+CHANGES = [
+    ("CREATE INDEX more ON once.intent (owner)", "DROP INDEX once.more", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has 2 indexes, and the contract's has one"),
+    ("ALTER TABLE once.intent ADD note text", "ALTER TABLE once.intent DROP note", "SQL, though pgonce_native 1.0.0 is here: intent_d0 has the column note, which the contract does not have so"),
+    ("CREATE TRIGGER more AFTER INSERT ON once.intent FOR EACH ROW EXECUTE FUNCTION public.more()", "DROP TRIGGER more ON once.intent",
+     "SQL, though pgonce_native 1.0.0 is here: intent has a trigger, a rule or row security"),
+    ("CREATE INDEX more ON once.outbox (aggregate_id)", "DROP INDEX once.more", "C: pgonce_native 1.0.0, but SQL for once.emit: outbox_d"),
+    ("ALTER DATABASE {database} SET once.native = off", "ALTER DATABASE {database} RESET once.native", "SQL, though pgonce_native 1.0.0 is here: once.native is off"),
+]
+
+
+@pytest.mark.parametrize(("change", "back", "said"), CHANGES)
+def test_what_keeps_it_from_answering_is_named(bare, empty, change, back, said):
+    bare("init")
+    empty.execute("CREATE FUNCTION public.more() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    empty.execute(change.format(database=empty.name))
+    level, text = found(bare)
+    assert (level, text[: len(said)]) == ("warning", said)
+    call = "SELECT once.emit('t', '1')" if "emit" in said else "SELECT once.start('s', 'k', '\\x00000000000000000000000000000000')"
+    assert answered_by_c(empty, call) == 0  # so it is
+    empty.execute(back.format(database=empty.name))
+    assert found(bare) == ("ok", "C: pgonce_native 1.0.0")
+    assert answered_by_c(empty, call) == 1
+
+
+def answered_by_c(database, call):
+    """In a session of its own; the first call loads the library."""
+    with database.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT once.peek('s', 'k')")
+        cursor.execute("SELECT once_native.answered()")
+        (before,) = cursor.fetchone()
+        cursor.execute(call)
+        cursor.execute("SELECT once_native.answered()")
+        return cursor.fetchone()[0] - before
+
+
 def test_a_library_that_is_gone_is_found(equipped, bare, empty):
     bare("init")
     (file,) = equipped.bindir.parents[3].glob("**/pgonce_native.so")

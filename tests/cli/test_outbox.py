@@ -69,7 +69,8 @@ def state_of(pgonce, event, relay="orders"):
 def test_where_no_relay_ran_the_list_says_so(pgonce, emit):
     emit()
     assert "no relay has run" in text_of(outbox(pgonce, "list"))
-    assert json.loads(text_of(outbox(pgonce, "list", "--json"))) == {"relays": [], "events": []}
+    told = json.loads(text_of(outbox(pgonce, "list", "--json")))
+    assert (told["relays"], told["events"]) == ([], []) and [row["events"] for row in told["untaken"]] == [1]
 
 
 def test_where_all_is_delivered_the_list_says_so(pgonce, relay, emit):
@@ -284,3 +285,18 @@ def test_who_may_only_read_may_not_decide(db, relay, emit, tmp_path):
         assert done.returncode == 1 and b"42501" in done.stderr
     finally:
         db.execute("DROP ROLE reader_of_outbox")
+
+
+def test_events_that_no_relay_takes_are_told(pgonce, db, emit, relay):
+    emit("mail")
+    text = text_of(outbox(pgonce, "list"))
+    assert re.search(r"^NO RELAY TAKES +EVENTS +OLDEST\nmail +1 +\d", text, re.M) and "no relay has run" in text
+    assert re.search(r"events 0 waiting, 0 parked, 0 dead, 1 that no relay takes: mail$", pgonce("top", "--once").stdout.decode(), re.M)
+    relay(topics=["order.%"])
+    emit()
+    told = json.loads(text_of(outbox(pgonce, "list", "--json")))
+    assert [(row["topic"], row["events"]) for row in told["untaken"]] == [("mail", 1)]
+    assert json.loads(text_of(outbox(pgonce, "list", "--json", "--topic", "order.created")))["untaken"] == []
+    relay("all")
+    assert json.loads(text_of(outbox(pgonce, "list", "--json")))["untaken"] == []
+    assert "no relay takes" not in pgonce("top", "--once").stdout.decode()

@@ -41,6 +41,43 @@ def test_show_tells_of_decisions_and_events(pgonce, db):
         assert part in text, text
 
 
+def timeline(pgonce, key):
+    return [(entry["what"], entry["by"], entry["text"]) for entry in json.loads(show(pgonce, key, "--json").stdout)["timeline"]]
+
+
+def test_an_outcome_is_told_to_be_of_who_decided_it(pgonce, db):
+    stale(db, "decided")
+    assert resolve(pgonce, "decided", "succeeded", "--reason", "seen at the provider").returncode == 0
+    assert ("outcome", "postgres", "succeeded") in timeline(pgonce, "decided")
+    db.execute("SELECT once.claim('jobs', 'reported', once.fingerprint('r'::bytea), 'worker 7')")
+    db.execute("SELECT once.complete('jobs', 'reported', 1)")
+    assert ("outcome", "worker 7", "succeeded") in timeline(pgonce, "reported")
+    stale(db, "again")  # another attempt succeeds after the operator's word
+    assert resolve(pgonce, "again", "failed_retryable", "--reason", "nothing there").returncode == 0
+    db.execute("SELECT once.complete('jobs', 'again', (once.claim('jobs', 'again', once.fingerprint('r'::bytea), 'worker 8')).fence)")
+    assert ("outcome", "worker 8", "succeeded at attempt 2") in timeline(pgonce, "again")
+
+
+def test_the_timeline_has_the_moment_of_a_doubt(pgonce, db):
+    db.execute("SELECT once.claim('jobs', 'doubtful', once.fingerprint('r'::bytea), 'worker 7')")
+    db.execute("SELECT once.fail('jobs', 'doubtful', 1, NULL, 'timeout', 'no answer in 60 s')")
+    at = db.value("SELECT updated_at FROM once.intent WHERE key = 'doubtful'")
+    doubt = ("doubt", "worker 7", "timeout: no answer in 60 s")
+    assert timeline(pgonce, "doubtful") == [("created", "worker 7", "the first attempt"), doubt]
+    assert resolve(pgonce, "doubtful", "failed_final", "--reason", "nothing there").returncode == 0
+    told = timeline(pgonce, "doubtful")
+    assert sorted(entry[0] for entry in told) == ["created", "decision", "doubt", "expires", "outcome"] and told[1] == doubt
+    (moment,) = [entry["at"] for entry in json.loads(show(pgonce, "doubtful", "--json").stdout)["timeline"] if entry["what"] == "doubt"]
+    assert db.value("SELECT %s::timestamptz", moment) == at
+
+
+def test_a_doubt_that_the_policy_has_decided_is_told_once(pgonce, db):
+    db.execute("SELECT once.set_scope('jobs', on_stale => 'in_doubt')")
+    stale(db, "silent")
+    db.execute("SELECT once.claim('jobs', 'silent', once.fingerprint('r'::bytea))")
+    assert [entry[0] for entry in timeline(pgonce, "silent")] == ["created", "decision"]
+
+
 def test_show_prints_bytes_that_are_no_text_as_hex(pgonce, db):
     db.execute("SELECT once.claim('jobs', 'bytes', once.fingerprint('r'::bytea))")
     db.execute("SELECT once.complete('jobs', 'bytes', 1, 200, response_body => '\\x00ff1b5b324a'::bytea)")

@@ -507,6 +507,32 @@ def test_the_list_and_the_summary_show_each_event_with_each_relay(db):
             db.execute("SELECT * FROM once.outbox_list(state => %s)", state)
 
 
+def untaken(db):
+    return [(row.topic, row.events) for row in db.rows("SELECT * FROM once.outbox_untaken()")]
+
+
+def test_events_that_no_relay_takes_are_counted_by_topic(db):
+    connection = db.connect()
+    assert untaken(db) == []
+    emit(connection, "a", topic="order.created")
+    emit(connection, "b", topic="mail")
+    emit(connection, "c", topic="mail")
+    assert untaken(db) == [("mail", 2), ("order.created", 1)]
+    metric = "SELECT labels->>'topic', value FROM once.metrics() WHERE name = 'pgonce_outbox_untaken' ORDER BY 1"
+    assert db.rows(metric) == [("mail", 2), ("order.created", 1)]
+    Relay(db.connect(), "orders", topics=["order.%"])
+    assert untaken(db) == [("mail", 2)]
+    Relay(db.connect(), "all")
+    assert untaken(db) == []
+    assert db.rows(metric) == [("", 0)]
+
+
+def test_of_many_events_the_newest_are_looked_at_for_those_that_no_relay_takes(db):
+    db.execute("SELECT count(once.emit('old', '1'))")
+    db.execute("SELECT count(once.emit('new', '1')) FROM generate_series(1, 10000)")
+    assert untaken(db) == [("new", 10_000)]
+
+
 def test_in_the_middle_of_a_batch_pending_is_what_is_not_done(db):
     relay, events = emitted(db, "a", "b", "c")
     relay.settle(after_id=events[1].id)

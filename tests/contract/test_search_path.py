@@ -205,6 +205,7 @@ ATTACKED = {
     "relay_parked": ["once.relay_parked('r', 10)"],
     "outbox_list": ["once.outbox_list()", "once.outbox_list('r', 't', 'waiting', 5)"],
     "outbox_summary": ["once.outbox_summary()"],
+    "outbox_untaken": ["once.outbox_untaken()"],
     "outbox_event": ["once.outbox_event(pg_catalog.gen_random_uuid())", "once.outbox_event(once.emit('t', '{}'))"],
     "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
     "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],

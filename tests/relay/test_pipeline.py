@@ -400,6 +400,19 @@ def failure(relay):
     return code, relay.err.read_text()
 
 
+@pytest.mark.parametrize("state", ["dead", "retrying"])
+def test_once_fails_where_events_are_left_parked(db, tmp_path, state):
+    relay = Relay(tmp_path, db.dsn())
+    emit(db.connect(), 2)
+    assert relay.once() == 0
+    db.execute("INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, next_at, parked_at, updated_at) SELECT 'r', id, xid, day,"
+               " event_id, topic, tenant, %s, now() + interval '1 hour', now(), now() FROM once.outbox LIMIT 1", state)
+    assert relay.once() == 1
+    assert "[relay r] 1 events are not delivered but parked: pgonce outbox list" in relay.err.read_text()
+    db.execute("SELECT once.outbox_discard(event_id, 'r', 'the test is over') FROM once.parked_event")
+    assert relay.once() == 0
+
+
 def test_progress_of_another_cluster_is_refused(db, tmp_path):
     relay = Relay(tmp_path, db.dsn())
     assert relay.once() == 0

@@ -331,7 +331,7 @@ MUTATIONS = {
             rules=("at_most_one", "same_bytes"),
             doors=("sql", "lib"),
             faults=("clock",),
-            functions=(("_clock_held", "RETURN format('the clock is not steady yet: %s at %s', coalesce(clock.why, 'it was never read'), clock.unsteady_since);",
+            functions=(("_clock_held", "RETURN CASE WHEN clock.read_at IS NULL THEN 'no keeper has read the clock yet' ELSE format('the clock is not steady yet: %s at %s', clock.why, clock.unsteady_since) END;",
                         "RETURN NULL;"),),
         ),
         Mutation(

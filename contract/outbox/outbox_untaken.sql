@@ -1,0 +1,17 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.outbox_untaken(): the events that no relay takes, by topic: nobody will publish them, and they go when their day is dropped.
+-- Looks at the newest 10,000 events, and at none if a relay takes all topics. A replication slot counts as a relay from
+-- once.add_capture on.
+CREATE FUNCTION once.outbox_untaken() RETURNS TABLE (topic text, events bigint, oldest timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
+SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM once.relay AS r WHERE r.topics IS NULL) THEN
+        RETURN QUERY
+        SELECT n.topic::text, count(*), min(n.created_at)
+          FROM (SELECT o.topic, o.created_at FROM once.outbox AS o ORDER BY o.xid DESC, o.id DESC LIMIT 10000) AS n
+         WHERE NOT EXISTS (SELECT FROM once.relay AS r WHERE n.topic LIKE ANY (r.topics))
+         GROUP BY n.topic ORDER BY n.topic;
+    END IF;
+END $$;
