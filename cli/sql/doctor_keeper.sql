@@ -32,7 +32,8 @@ SELECT 'keeper clock', CASE WHEN count(*) = 0 THEN 'ok' WHEN count(since) = 0 TH
        'the server''s clock jumped: nothing is deleted until it has been steady for once.setting.clock_settle. Look at its NTP'
   FROM held WHERE what = 'clock'
 UNION ALL
-SELECT 'retention held', CASE WHEN count(*) > 0 THEN 'warning' WHEN (SELECT count(*) > count(h.since) FROM held AS h WHERE h.what = 'clock') THEN 'skipped' ELSE 'ok' END,
+SELECT 'retention held', CASE WHEN count(*) > 0 THEN 'warning'
+            WHEN EXISTS (SELECT FROM held AS h WHERE h.what = 'clock' AND h.since IS NULL) THEN 'skipped' ELSE 'ok' END,
        coalesce(left(string_agg(format('%s %s since %s', what, name, to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI')), '; '
            ORDER BY since), 250), (SELECT 'by the clock alone: ' || h.hint FROM held AS h WHERE h.what = 'clock'), 'by nothing'),
        coalesce(left(string_agg(DISTINCT hint, ' '), 250), 'what is named holds it: nothing is deleted that may be redelivered')

@@ -3,9 +3,11 @@
 WITH swept AS (
     SELECT s.scope, s.stale, s.in_doubt, s.oldest_stale FROM once.swept AS s
 ), pass AS (
-    SELECT greatest(max(s.as_of), (SELECT k.ended_at FROM once.keeper_step AS k WHERE k.step = 'sweep')) AS at FROM once.swept AS s
+    SELECT greatest(max(s.as_of), (SELECT k.ended_at FROM once.keeper_step AS k WHERE k.step = 'sweep')) AS at
+      FROM once.swept AS s
 ), words AS (
-    SELECT coalesce('none at ' || to_char(p.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'), 'no keeper has counted them yet') AS none,
+    SELECT coalesce('none at ' || to_char(p.at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"'),
+                    'no keeper has counted them yet') AS none,
            CASE WHEN p.at IS NULL THEN 'skipped' ELSE 'ok' END AS level FROM pass AS p
 )
 SELECT 'stale intents', CASE WHEN sum(s.stale) FILTER (WHERE s.oldest_stale < clock_timestamp() - interval '1 hour') > 0

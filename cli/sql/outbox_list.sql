@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- What the relays have still to deliver: counts by relay and topic, those that no relay takes, and the events themselves, the dead ones first; without
--- a state those that are parked. $1 relay, $2 topic, $3 state (each NULL: all), $4 how many events.
+-- What the relays have still to deliver: counts by relay and topic, those that no relay takes, and the events themselves, the
+-- dead ones first; without a state those that are parked. $1 relay, $2 topic, $3 state (each NULL: all), $4 how many events.
 SELECT json_build_object(
     'relays', (
         SELECT coalesce(json_agg(json_build_object('relay', s.relay, 'topic', s.topic, 'state', s.state, 'events', s.events,

@@ -39,8 +39,8 @@ DECLARE
                             'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
                             'message_applied', 'message_look', 'message_count', 'consumer_report',
                             'consumer_ids'];
-    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_event', 'capture_list',
-        'dead_list', 'dead_show'];
+    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_event',
+        'capture_list', 'dead_list', 'dead_show'];
     keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
     granted record;

@@ -16,7 +16,8 @@ DECLARE
 BEGIN
     IF why IS NOT NULL THEN
         RETURN QUERY SELECT 'clock', 'database', NULL::text, (SELECT c.unsteady_since FROM once.clock AS c), NULL::timestamptz,
-            why || CASE WHEN EXISTS (SELECT FROM once.clock) THEN '. It settles by itself; if not, look at the server''s time synchronisation.'
+            why || CASE WHEN EXISTS (SELECT FROM once.clock)
+                        THEN '. It settles by itself; if not, look at the server''s time synchronisation.'
                         ELSE ', and nothing is deleted before: start pgonce keep.' END;
     END IF;
     SELECT clock_timestamp() - least(min(p.retention), (SELECT make_interval(days => s.horizon_days) FROM once.setting AS s))
