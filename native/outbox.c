@@ -280,8 +280,13 @@ static Relation leaf_open(const native_contract *contract, Relation outbox, int3
 bool native_outbox_fits(const native_contract *contract, int32 day)
 {
 	outbox_leaf leaf;
-	Relation outbox = try_relation_open(contract->outbox, AccessShareLock);
+	char name[NAMEDATALEN];
 
+	snprintf(name, sizeof name, "outbox_d%d", day);
+	if (!OidIsValid(get_relname_relid(name, contract->schema))) {
+		return true; /* the next call makes it */
+	}
+	Relation outbox = try_relation_open(contract->outbox, AccessShareLock);
 	if (outbox == NULL) {
 		return native_refuse("there is no table outbox");
 	}

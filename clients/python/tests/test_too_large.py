@@ -41,6 +41,16 @@ def test_a_refusal_above_the_scopes_limit_takes_its_effect_back(service):
     })  # fmt: skip
 
 
+def test_an_answer_with_more_headers_than_are_kept_is_remembered_as_done(service):
+    """64 KiB are, of any scope, however small the body is."""
+    large = [["X-Order", f"{number}" + "x" * 5000] for number in range(14)]
+    exchanged(service, {
+        "name": "headers", "service": [{"repeat": "x", "count": 1, "headers": large}], "runs": 1, "effects": 1,
+        "steps": [{"expect": {"status": 201, "repeat": "x", "count": 1, "replayed": False}}, {"expect": {"problem": "too-large"}}],
+    })  # fmt: skip
+    assert service.db.rows("SELECT state::text, result_type, response_headers FROM once.peek('small', 'headers', 'acme')") == [("succeeded", "once.too_large", None)]
+
+
 def test_an_answer_at_the_scopes_limit_is_replayed(service):
     exchanged(service, {
         "name": "at", "service": [{"repeat": "x", "count": LEAST}], "runs": 1, "effects": 1,
