@@ -22,6 +22,11 @@ def quoted(text):
     return "\n".join(f'\t"{line}\\n"' for line in text.split("\n"))[: -len('\\n"')] + '"'
 
 
+def unquoted(value):
+    """As pg_proc.proconfig has it."""
+    return re.sub(r"^'(.*)'$", r"\1", value)
+
+
 def split(arguments):
     """At the commas that stand in no parentheses and no quotes."""
     return re.findall(r"(?:'[^']*'|\([^)]*\)|[^,'(])+", arguments)
@@ -46,7 +51,7 @@ def row(folder, name):
     return (f'\t{{.name = "{name}",\n\t .argument_count = {len(types)},\n\t .argument_types = {{{", ".join(OIDS[each] for each in types) or 0}}},\n'
             f'\t .result_count = {len(results)},\n\t .result_types = {{{", ".join(OIDS[each] for each in results) or 0}}},\n'
             f'\t .language = "{language}",\n'
-            f'\t .settings = "{"".join(f"{key}={value.strip()}" + chr(92) + "n" for key, value in settings)}",\n'
+            f'\t .settings = "{"".join(f"{key}={unquoted(value.strip())}" + chr(92) + "n" for key, value in settings)}",\n'
             f'\t .definer = {str("SECURITY DEFINER" in header).lower()},\n\t .strict = {str("STRICT" in header).lower()},\n'
             f"\t .volatility = '{volatility.group(1)[0].lower() if volatility else 'v'}',\n\t .source =\n{quoted(source)}}},")
 
