@@ -25,7 +25,8 @@ WITH span AS (
 SELECT 'partitions', CASE WHEN bool_or(day = 0) THEN 'failed' WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
        coalesce(format('%s missing: ', count(*)) || left(string_agg(parent || '_d' || day, ', ' ORDER BY parent, day), 150), 'all there'),
        CASE WHEN bool_or(day = 0) THEN 'intent_d0, where the intents are whose keys are no UUIDv7, was dropped with'
-           || ' all of them, and is not made anew: restore the database' ELSE 'the first call that needs one makes it, and so does the keeper' END
+           || ' all of them, and is not made anew: restore the database'
+           ELSE 'the first call that needs one makes it, and so does the keeper' END
   FROM missing
 UNION ALL
 SELECT 'days ahead', CASE WHEN min(days) >= 1 THEN 'ok' WHEN max(t.at) > clock_timestamp() - interval '1 hour' THEN 'failed'
