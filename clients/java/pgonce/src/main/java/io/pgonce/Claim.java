@@ -161,6 +161,10 @@ public final class Claim implements AutoCloseable {
         return duration == null ? null : duration.toMillis() / 1000.0;
     }
 
+    Sql.Name name() {
+        return name;
+    }
+
     /**
      * Is the work this claim's to do? Else {@link #outcome()} is the stored answer.
      *

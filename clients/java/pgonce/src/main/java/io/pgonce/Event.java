@@ -12,8 +12,21 @@ import java.util.Objects;
  * @param aggregateId which one; events of one aggregate are published in order; or null
  * @param type the topic where it is null. An intent emits one event of a type
  * @param headers a JSON object of texts, or null
+ * @param cause the intent that it is of; null: that in whose attempt it is emitted
  */
-public record Event(String topic, String payload, String aggregateType, String aggregateId, String type, String headers) {
+public record Event(String topic, String payload, String aggregateType, String aggregateId, String type, String headers, Cause cause) {
+    private static final Cause NONE = new Cause(null, null, null);
+
+    /**
+     * An intent.
+     *
+     * @param tenant whose it is; null: as where it is emitted
+     * @param scope null: of no intent
+     * @param key null: of no intent
+     */
+    public record Cause(String tenant, String scope, String key) {
+    }
+
     /**
      * Checks that there are a topic and a payload.
      *
@@ -23,10 +36,25 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @param aggregateId which one, or null
      * @param type the topic where it is null
      * @param headers a JSON object of texts, or null
+     * @param cause the intent that it is of; null: that in whose attempt it is emitted
      */
     public Event {
-        Objects.requireNonNull(topic);
-        Objects.requireNonNull(payload);
+        Objects.requireNonNull(topic, "topic");
+        Objects.requireNonNull(payload, "payload");
+    }
+
+    /**
+     * An event of the intent in whose attempt it is emitted.
+     *
+     * @param topic where it goes
+     * @param payload a JSON text
+     * @param aggregateType what it is about, or null
+     * @param aggregateId which one, or null
+     * @param type the topic where it is null
+     * @param headers a JSON object of texts, or null
+     */
+    public Event(String topic, String payload, String aggregateType, String aggregateId, String type, String headers) {
+        this(topic, payload, aggregateType, aggregateId, type, headers, null);
     }
 
     /**
@@ -37,7 +65,7 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return the event
      */
     public static Event of(String topic, String payload) {
-        return new Event(topic, payload, null, null, null, null);
+        return new Event(topic, payload, null, null, null, null, null);
     }
 
     /**
@@ -48,7 +76,7 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return another event
      */
     public Event about(String aggregateType, String aggregateId) {
-        return new Event(topic, payload, aggregateType, aggregateId, type, headers);
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause);
     }
 
     /**
@@ -58,6 +86,28 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return another event
      */
     public Event typed(String type) {
-        return new Event(topic, payload, aggregateType, aggregateId, type, headers);
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause);
+    }
+
+    /**
+     * Of no intent: one of many of its type in an attempt.
+     *
+     * @return another event
+     */
+    public Event apart() {
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, NONE);
+    }
+
+    /**
+     * Of an intent that is not the one in whose attempt it is emitted.
+     *
+     * @param tenant whose intent it is
+     * @param scope what the key names an intent of
+     * @param key the intent's
+     * @return another event
+     */
+    public Event causedBy(String tenant, String scope, String key) {
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, new Cause(Objects.requireNonNull(tenant, "tenant"),
+            Objects.requireNonNull(scope, "scope"), Objects.requireNonNull(key, "key")));
     }
 }

@@ -198,8 +198,8 @@ final class Execution<E extends Exception> {
             } else if (decidedDoubt != null) {
                 throw decidedDoubt;
             }
-            given = Objects.requireNonNull(
-                effect.apply(new Tx(Tx.guarded(connection), name, name.tenant(), started.traceparent())), "the effect must return an answer");
+            Tx tx = new Tx(Tx.guarded(connection), name, name.tenant(), started.traceparent());
+            given = Objects.requireNonNull(Attempt.<Answer, E>of(name, () -> effect.apply(tx)), "the effect must return an answer");
             open.flush();
         } catch (FinalFailureException failure) {
             if (!failure.declared) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce;
 
+import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
@@ -23,6 +24,8 @@ import javax.sql.DataSource;
 public final class Once {
     private static final Duration DEADLINE = Duration.ofSeconds(30);
     private static final int ALL = -1;
+    private static final int CAUSES_MAX = 8;
+    private static final int REASON_MAX = 1000;
 
     final Transactions transactions;
     final Observer observer;
@@ -30,6 +33,7 @@ public final class Once {
     final Duration wait;
     final int isolation;
     final String traceparent;
+    /** Null: nobody has said one. */
     private final String tenant;
     private final int keptMax;
 
@@ -40,7 +44,7 @@ public final class Once {
         this.deadline = deadline;
         this.wait = wait;
         this.isolation = isolation;
-        this.tenant = Objects.requireNonNull(tenant);
+        this.tenant = tenant;
         this.traceparent = traceparent;
         this.keptMax = keptMax;
     }
@@ -63,7 +67,7 @@ public final class Once {
      * @return with a deadline of 30 s, no wait, the tenant {@code ''}
      */
     public static Once over(Transactions transactions, Observer observer) {
-        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, "", null, ALL);
+        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, null, null, ALL);
     }
 
     /**
@@ -73,7 +77,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once tenant(String name) {
-        return new Once(transactions, observer, deadline, wait, isolation, name, traceparent, keptMax);
+        return new Once(transactions, observer, deadline, wait, isolation, Objects.requireNonNull(name, "tenant"), traceparent, keptMax);
     }
 
     /**
@@ -156,9 +160,10 @@ public final class Once {
      * @throws OnceException where it may not run: mismatch, active, in doubt, expired, final failure, unavailable
      */
     public <E extends Exception> Answer run(String scope, String key, Request request, Effect<E> effect) throws E {
-        Sql.Name name = name(scope, key);
+        Sql.Name name = name(scope, key, request);
+        Objects.requireNonNull(effect, "effect");
         try (Observer.Span span = observer.start("run", scope)) {
-            return new Execution<>(this, name, Objects.requireNonNull(request), effect, span).run();
+            return new Execution<>(this, name, request, effect, span).run();
         }
     }
 
@@ -197,55 +202,93 @@ public final class Once {
      * @throws OnceException mismatch, active, in doubt, expired, unavailable
      */
     public Claim claim(String scope, String key, Request request, Claim.Options options) {
-        Sql.Name name = name(scope, key);
+        Sql.Name name = name(scope, key, request);
         try (Observer.Span span = observer.start("claim", scope)) {
-            return Claim.take(this, name, Objects.requireNonNull(request), options, span);
+            return Claim.take(this, name, request, options, span);
         }
     }
 
     /**
      * Runs work that is elsewhere (a payment provider, a tool of an agent) at most once: claim, the work under a lease
      * that renews itself, complete. Work that throws leaves the intent in doubt, but for
-     * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run). So does an attempt that fell silent,
-     * because nobody knows whether it did the work.
+     * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run): this call and its retries throw
+     * {@link InDoubtException} then, until that is decided; what the work threw is its cause, and is stored as the reason. An attempt
+     * that fell silent leaves a doubt, too, because nobody knows whether it did the work.
      *
      * @param scope what the key names an intent of
      * @param key the intent's
      * @param request what it asks for
      * @param work interrupted where the lease is lost
      * @return the answer: of this call, or the stored one
-     * @throws Exception what the work threw
+     * @throws OnceException where it may not run, or has failed: mismatch, active, in doubt, expired, final failure, unavailable
+     * @throws NothingDone of the work
      */
-    public Answer effect(String scope, String key, Request request, Callable<Answer> work) throws Exception {
+    public Answer effect(String scope, String key, Request request, Callable<Answer> work) {
+        Objects.requireNonNull(work, "work");
         try (Claim claim = claim(scope, key, request, Claim.Options.DEFAULT.takeover(false))) {
             if (!claim.mine()) {
                 return claim.outcome();
             }
             Answer answer;
             try {
-                answer = Objects.requireNonNull(work.call(), "the work must return an answer");
+                answer = Objects.requireNonNull(Attempt.of(claim.name(), work::call), "the work must return an answer");
             } catch (Exception failure) {
-                report(claim, failure);
-                throw failure;
+                throw report(claim, failure);
             }
-            claim.complete(answer);
-            return answer;
+            return complete(claim, answer);
         }
     }
 
-    private static void report(Claim claim, Exception failure) {
+    /** The work is done, whatever becomes of its answer. */
+    private Answer complete(Claim claim, Answer answer) {
+        boolean kept = keeps(answer);
         try {
-            if (failure instanceof NothingDone) {
-                claim.retryable("nothing_done", null);
+            claim.complete(kept ? answer : answer.tooLarge());
+        } catch (OnceException failure) {
+            if (!"too_large".equals(failure.code())) {
+                throw failure;
+            } else if (!keepsLess()) {
+                throw report(claim, failure);
+            }
+            claim.complete(answer.tooLarge());
+        }
+        return answer;
+    }
+
+    /** What is stored of a failure, and what is thrown: what each retry throws. */
+    private static RuntimeException report(Claim claim, Exception failure) {
+        if (failure instanceof InterruptedException) {
+            Thread.currentThread().interrupt();
+        }
+        try {
+            if (failure instanceof NothingDone none) {
+                claim.retryable("nothing_done", reason(failure));
+                return none;
             } else if (failure instanceof FinalFailureException known && known.declared) {
                 claim.fail(known.answer());
-            } else {
-                claim.doubt("work_failed", failure.getClass().getName());
+                return known;
             }
+            String kind = failure.getClass().getSimpleName();
+            claim.doubt(kind.isEmpty() ? failure.getClass().getName() : kind, reason(failure));
+            return OnceException.Reason.IN_DOUBT.exception(failure);
         } catch (OnceException unreported) {
             unreported.addSuppressed(failure);
             throw unreported;
         }
+    }
+
+    /** A failure's text as one that PostgreSQL takes, and of no more than a screen; its causes' as well. */
+    private static String reason(Throwable failure) {
+        StringBuilder text = new StringBuilder();
+        int left = CAUSES_MAX;
+        for (Throwable each = failure; each != null && left-- > 0; each = each.getCause()) {
+            if (each.getMessage() != null && text.indexOf(each.getMessage()) < 0) {
+                text.append(text.length() == 0 ? "" : ": ").append(each.getMessage());
+            }
+        }
+        byte[] bytes = text.toString().replace('\0', '?').getBytes(StandardCharsets.UTF_8); // half a character becomes ?
+        String whole = new String(bytes, StandardCharsets.UTF_8);
+        return whole.isEmpty() ? null : whole.substring(0, whole.offsetByCodePoints(0, Math.min(REASON_MAX, whole.codePointCount(0, whole.length()))));
     }
 
     /** What work throws that certainly has done nothing: a retry may run. */
@@ -263,8 +306,9 @@ public final class Once {
         }
     }
 
-    private Sql.Name name(String scope, String key) {
-        return new Sql.Name(tenant, Objects.requireNonNull(scope), Objects.requireNonNull(key));
+    private Sql.Name name(String scope, String key, Request request) {
+        Objects.requireNonNull(request, "request");
+        return new Sql.Name(tenant == null ? "" : tenant, Objects.requireNonNull(scope, "scope"), Objects.requireNonNull(key, "key"));
     }
 
     /** A short transaction of ours that may be sent again: what it does is done once however often it is sent. */

@@ -17,8 +17,11 @@ public final class Tx {
 
     private final Connection connection;
     private final Sql.Name intent;
+    /** Null: nobody has said one. */
     private final String tenant;
     private final String traceparent;
+    /** Of the caller's own transaction: the message that it applies. */
+    private Sql.Name message;
 
     Tx(Connection connection, Sql.Name intent, String tenant, String traceparent) {
         this.connection = connection;
@@ -77,8 +80,9 @@ public final class Tx {
     }
 
     /**
-     * Appends an event to the outbox: it exists if and only if the effect does. In an intent's effect it is the
-     * intent's: a second one of its type is the same event.
+     * Appends an event to the outbox: it exists if and only if the effect does. It is of the intent and the tenant in whose
+     * attempt it is emitted: of the effect that this transaction or this thread runs, or of the message that was received last.
+     * A second one of its type is the same event then. {@link Event#apart()} and {@link Event#causedBy} say otherwise.
      *
      * @param event what happened
      * @return the event's id
@@ -86,10 +90,31 @@ public final class Tx {
     public UUID emit(Event event) {
         refuseAutoCommit(connection);
         try {
-            return Sql.emit(connection, event, intent, tenant, traceparent);
+            Event.Cause said = event.cause();
+            Sql.Name running = cause();
+            Sql.Name cause = said == null ? running : said.scope() == null ? null : new Sql.Name(said.tenant(), said.scope(), said.key());
+            String owner = said != null && said.tenant() != null ? said.tenant() : running == null ? tenant() : running.tenant();
+            return Sql.emit(connection, event, cause, owner, traceparent);
         } catch (SQLException failure) {
             throw failed(failure);
         }
+    }
+
+    private String tenant() {
+        return tenant == null ? "" : tenant;
+    }
+
+    /** The intent whose events are emitted here; null: none. */
+    private Sql.Name cause() {
+        if (intent != null || message != null) {
+            return intent != null ? intent : message;
+        }
+        Sql.Name running = Attempt.current();
+        return running == null || (tenant != null && !tenant.equals(running.tenant())) ? null : running;
+    }
+
+    private Sql.Name named(String scope, String what, String key, String which) {
+        return new Sql.Name(tenant(), Objects.requireNonNull(scope, what), Objects.requireNonNull(key, which));
     }
 
     /**
@@ -103,11 +128,48 @@ public final class Tx {
     public boolean receive(String consumer, String messageId, Request payload) {
         refuseAutoCommit(connection);
         try {
-            return Sql.receive(connection, new Sql.Name(tenant, Objects.requireNonNull(consumer), Objects.requireNonNull(messageId)), payload,
-                traceparent);
+            message = named(consumer, "consumer", messageId, "messageId");
+            return Sql.receive(connection, message, Objects.requireNonNull(payload, "payload"), traceparent);
         } catch (SQLException failure) {
             throw failed(failure);
         }
+    }
+
+    /**
+     * Applies a message where {@link #receive} says so. Events that it emits on this thread are the message's, whoever emits them.
+     *
+     * @param <E> what the effect throws
+     * @param consumer who applies it
+     * @param messageId its natural business id, never a broker's offset
+     * @param payload to recognise the same id with another payload
+     * @param effect in this transaction, which is the caller's to end
+     * @return false: it was applied before, acknowledge it
+     * @throws E what the effect threw: roll back
+     */
+    public <E extends Exception> boolean apply(String consumer, String messageId, Request payload, Apply<E> effect) throws E {
+        if (!receive(consumer, messageId, payload)) {
+            return false;
+        }
+        return Attempt.of(message, () -> {
+            effect.apply(this);
+            return true;
+        });
+    }
+
+    /**
+     * What applies a message.
+     *
+     * @param <E> what it throws
+     */
+    @FunctionalInterface
+    public interface Apply<E extends Exception> {
+        /**
+         * Applies it.
+         *
+         * @param tx the transaction
+         * @throws E to roll back
+         */
+        void apply(Tx tx) throws E;
     }
 
     /**
@@ -136,7 +198,7 @@ public final class Tx {
      */
     public Intent start(String scope, String key, Request request) {
         refuseAutoCommit(connection);
-        Sql.Name name = new Sql.Name(tenant, Objects.requireNonNull(scope), Objects.requireNonNull(key));
+        Sql.Name name = named(scope, "scope", key, "key");
         try {
             return new Intent(name, Sql.start(connection, name, request, traceparent));
         } catch (SQLException failure) {

@@ -127,7 +127,7 @@ class FaultsTest {
             String key = newKey();
             forwarder.lose("lose_answer", "COMMIT");
             DataSource lossy = Server.plain(own.url("127.0.0.1", forwarder.port()));
-            Once once = Once.over(lossy).deadline(Duration.ofMillis(500));
+            Once once = Once.over(lossy).deadline(Duration.ofSeconds(3));
             AtomicInteger runs = new AtomicInteger();
             UnavailableException failure = assertThrows(UnavailableException.class, () -> once.run("orders", key, REQUEST, tx -> {
                 runs.incrementAndGet();
@@ -141,7 +141,7 @@ class FaultsTest {
             assertTrue(failure.outcomeUnknown());
             assertTrue(failure.retryable());
             forwarder.tell("forget");
-            assertTrue(place(once, key).replayed());
+            assertTrue(place(Once.over(lossy), key).replayed());
             assertEquals(1, runs.get());
             assertEquals(1, own.count(key));
         }
@@ -659,23 +659,98 @@ class FaultsTest {
     void workThatThrowsLeavesADoubtAndWorkThatDidNothingRunsAgain() throws Exception {
         Once once = Once.over(direct);
         String doubt = newKey();
-        assertThrows(ArithmeticException.class, () -> once.effect("pay", doubt, REQUEST, () -> Answer.of(1 / Integer.parseInt("0"))));
+        InDoubtException first = assertThrows(InDoubtException.class, () -> once.effect("pay", doubt, REQUEST, () -> Answer.of(1 / Integer.parseInt("0"))));
+        assertInstanceOf(ArithmeticException.class, first.getCause());
+        assertEquals(List.of("in_doubt", "ArithmeticException", "/ by zero"), reason(doubt));
         assertThrows(InDoubtException.class, () -> once.effect("pay", doubt, REQUEST, () -> Answer.of(201)));
+        String wordy = newKey();
+        assertThrows(InDoubtException.class, () -> once.effect("pay", wordy, REQUEST, () -> {
+            throw new java.io.IOException("broken \0 off" + "\ud83d\ude00".repeat(2000), new IllegalStateException("beneath"));
+        }));
+        assertEquals("IOException", reason(wordy).get(1));
+        assertTrue(((String) reason(wordy).get(2)).startsWith("broken ? off\ud83d\ude00"));
+        assertEquals(1000, ((String) reason(wordy).get(2)).codePointCount(0, ((String) reason(wordy).get(2)).length()));
         String nothing = newKey();
         assertThrows(Once.NothingDone.class, () -> once.effect("pay", nothing, REQUEST, () -> {
             throw new Once.NothingDone("refused at the door", null);
         }));
+        assertEquals(List.of("failed_retryable", "nothing_done", "refused at the door"), reason(nothing));
         assertEquals(201, once.effect("pay", nothing, REQUEST, () -> Answer.of(201)).status());
         String finalOne = newKey();
         for (int i = 0; i < 2; i++) {
             FinalFailureException failure = assertThrows(FinalFailureException.class, () -> once.effect("pay", finalOne, REQUEST, () -> {
-                throw Answer.of(402).text("declined").failure("declined", null);
+                throw Answer.of(402).text("declined").failure("declined", "card declined");
             }));
-            assertEquals("declined", failure.answer().bodyText());
+            assertEquals(List.of("declined", "declined", "card declined", 402, i == 1), List.of(failure.answer().bodyText(), failure.errorCode(),
+                failure.getMessage(), failure.status(), failure.answer().replayed()));
         }
         String unreported = newKey();
         once.claim("pay", unreported, REQUEST).close();
         assertThrows(InDoubtException.class, () -> once.claim("pay", unreported, REQUEST));
+    }
+
+    private static List<Object> reason(String key) {
+        return server.rows("SELECT state::text, error_code, error_message FROM once.intent WHERE key = '" + key + "'").get(0);
+    }
+
+    /** As the README shows it: nobody says whose event it is. */
+    @Test
+    void anEventIsOfTheIntentInWhoseAttemptItIsEmitted() throws Exception {
+        try (Server own = new Server()) {
+            DataSource source = Server.plain(own.url());
+            Once once = Once.over(source).tenant("acme");
+            Once nobody = Once.over(source);
+            once.run("orders", "run", REQUEST, tx -> {
+                tx.emit(Event.of("run", "1"));
+                tx.emit(Event.of("many", "1").apart());
+                tx.emit(Event.of("explicit", "1").causedBy("beta", "carts", "7"));
+                tx.emit(Event.of("many", "2").apart());
+                within(source, nobody, emitting -> emitting.emit(Event.of("helper", "1")));
+                within(source, nobody.tenant("beta"), emitting -> emitting.emit(Event.of("of another tenant", "1")));
+                nobody.run("parts", "inner", REQUEST, inner -> {
+                    inner.emit(Event.of("inner", "1"));
+                    return Answer.of(201);
+                });
+                within(source, nobody, emitting -> emitting.emit(Event.of("after the inner one", "1")));
+                return Answer.of(201);
+            });
+            once.effect("orders", "effect", REQUEST, () -> {
+                within(source, nobody, tx -> tx.emit(Event.of("effect", "1")));
+                return Answer.of(201);
+            });
+            within(source, once, tx -> {
+                assertTrue(tx.receive("stock", "m-1", REQUEST));
+                tx.emit(Event.of("received", "1"));
+                assertTrue(tx.apply("stock", "m-2", REQUEST, applying -> within(source, nobody, other -> other.emit(Event.of("applied", "1")))));
+                assertFalse(tx.apply("stock", "m-2", REQUEST, applying -> applying.emit(Event.of("never", "1"))));
+            });
+            within(source, once, tx -> tx.emit(Event.of("outside", "1")));
+            List<String> told = own.rows("SELECT topic || ': ' || concat_ws(' ', nullif(tenant, ''), scope, key) FROM once.outbox ORDER BY topic").stream()
+                .map(row -> (String) row.get(0)).toList();
+            assertEquals(List.of("after the inner one: acme orders run", "applied: acme stock m-2", "effect: acme orders effect", "explicit: beta carts 7", "helper: acme orders run",
+                "inner: parts inner", "many: acme", "many: acme", "of another tenant: beta", "outside: acme", "received: acme stock m-1", "run: acme orders run"), told);
+        }
+    }
+
+    private static void within(DataSource source, Once once, Tx.Apply<SQLException> work) throws SQLException {
+        try (Connection connection = source.getConnection()) {
+            connection.setAutoCommit(false);
+            Tx tx = once.in(connection);
+            work.apply(tx);
+            tx.commit();
+        }
+    }
+
+    @Test
+    void whatIsMissingIsNamedBeforeAnythingRuns() {
+        Once once = Once.over(direct);
+        List<org.junit.jupiter.api.function.Executable> calls = List.of(() -> once.tenant(null), () -> once.run(null, "k", REQUEST, tx -> Answer.of(201)),
+            () -> once.run("orders", null, REQUEST, tx -> Answer.of(201)), () -> once.run("orders", "k", null, tx -> Answer.of(201)),
+            () -> once.run("orders", "k", REQUEST, null), () -> once.claim("orders", null, REQUEST), () -> once.effect("orders", "k", REQUEST, null));
+        List<String> named = List.of("tenant", "scope", "key", "request", "effect", "key", "work");
+        for (int i = 0; i < named.size(); i++) {
+            assertEquals(named.get(i), assertThrows(NullPointerException.class, calls.get(i)).getMessage());
+        }
     }
 
     /** As after SIGKILL: its work may have been done. */
@@ -718,7 +793,7 @@ class FaultsTest {
                 }
                 return method.invoke(lossy, given);
             });
-            Once once = Once.over(away).deadline(Duration.ofMillis(500));
+            Once once = Once.over(away).deadline(Duration.ofSeconds(3));
             UnavailableException unknown = assertThrows(UnavailableException.class, () -> once.effect("pay", key, REQUEST, () -> {
                 forwarder.lose("lose_answer", "COMMIT");
                 left.set(1);

@@ -6,10 +6,8 @@ import io.pgonce.Doubt;
 import io.pgonce.FinalFailureException;
 import io.pgonce.Once;
 import io.pgonce.OnceException;
-import io.pgonce.Request;
 import io.pgonce.http.Ending;
 import io.pgonce.http.HeaderPolicy;
-import io.pgonce.http.KeyHeader;
 import io.pgonce.http.Problem;
 import jakarta.servlet.FilterChain;
 import jakarta.servlet.ServletException;
@@ -18,10 +16,7 @@ import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.time.Duration;
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.List;
-import java.util.Locale;
-import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletionStage;
 import org.springframework.beans.factory.SmartInitializingSingleton;
@@ -45,7 +40,6 @@ import org.springframework.web.util.ServletRequestPathUtils;
 class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializingSingleton {
     private static final List<Class<?>> STREAMED = List.of(StreamingResponseBody.class, ResponseBodyEmitter.class, Callable.class, DeferredResult.class,
         WebAsyncTask.class, CompletionStage.class);
-    private static final String KEY = "Idempotency-Key";
 
     private final Once once;
     private final RequestMappingHandlerMapping mapping;
@@ -113,25 +107,17 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
             chain.doFilter(request, response);
             return;
         }
-        List<String> values = Collections.list(request.getHeaders(KEY));
-        if (values.isEmpty() && !wanted.required()) {
-            chain.doFilter(request, response);
-            return;
-        }
         String key;
+        String tenant;
         try {
-            if (values.size() != 1) {
-                problem(response, values.isEmpty() ? Problem.KEY_MISSING : Problem.KEY_REPEATED, null, null);
+            key = HttpOnce.key(request, wanted.required(), wanted.strictKeys(), wanted.keyLength());
+            if (key == null) {
+                chain.doFilter(request, response);
                 return;
             }
-            key = KeyHeader.parse(values.get(0), wanted.strictKeys(), wanted.keyLength());
-        } catch (KeyHeader.Malformed malformed) {
-            problem(response, Problem.KEY_MALFORMED, malformed.getMessage(), null);
-            return;
-        }
-        String tenant = tenants == null ? "" : tenants.tenantOf(request);
-        if (tenants != null && (tenant == null || tenant.isEmpty())) {
-            problem(response, Problem.TENANT_MISSING, null, null);
+            tenant = HttpOnce.tenant(tenants, request);
+        } catch (HttpOnce.Refused refused) {
+            problem(response, refused.problem, refused.getMessage(), null);
             return;
         }
         byte[] body = request.getInputStream().readNBytes(wanted.bodyMax() + 1);
@@ -146,29 +132,22 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
         guard(wanted, key, tenant, new HeldRequest(request, body), body, response, chain);
     }
 
-    private static String target(HttpServletRequest request) {
-        String host = request.getHeader("Host");
-        return (host == null ? "" : host.toLowerCase(Locale.ROOT)) + request.getRequestURI()
-            + (request.getQueryString() == null ? "" : "?" + request.getQueryString());
-    }
-
     private void guard(Idempotent wanted, String key, String tenant, HeldRequest request, byte[] body, HttpServletResponse response, FilterChain chain)
         throws ServletException, IOException {
-        String type = request.getHeader("Content-Type");
+        String scope = placeholders.resolveStringValue(wanted.value());
         HeldResponse held = new HeldResponse(response);
         boolean[] ran = new boolean[1];
         Answer stored; // null: what is held is sent
         try {
             Answer answer = once.tenant(tenant).waiting(Duration.ofMillis(wanted.waitMs())).keeping(wanted.responseMax())
-                .traceparent(request.getHeader("traceparent")).<Exception>run(placeholders.resolveStringValue(wanted.value()), key,
-                    Request.http(request.getMethod(), target(request), type, body, wanted.canonicalJson()), tx -> {
-                        if (ran[0]) {
-                            held.putBack();
-                        }
-                        ran[0] = true;
-                        chain.doFilter(request, held);
-                        return ending(wanted, held);
-                    });
+                .traceparent(request.getHeader("traceparent")).<Exception>run(scope, key, HttpOnce.request(request, body, wanted.canonicalJson()), tx -> {
+                    if (ran[0]) {
+                        held.putBack();
+                    }
+                    ran[0] = true;
+                    chain.doFilter(request, held);
+                    return ending(wanted, held);
+                });
             stored = answer.replayed() ? answer : null;
         } catch (Released | Doubt passedOn) {
             stored = null;
@@ -180,7 +159,11 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
             if (problem == null) {
                 throw failure;
             }
-            problem(response, problem, Problem.more(failure, type), failure.traceparent());
+            String instance = HttpOnce.newInstance();
+            if (problem.status() >= 500 || problem == Problem.REFUSED) {
+                HttpOnce.log(logger, request, scope, failure, instance);
+            }
+            problem(response, problem, Problem.more(failure, request.getHeader("Content-Type")), failure.traceparent(), instance);
             return;
         } catch (ServletException | IOException | RuntimeException failure) {
             held.putBack(); // the error page is the framework's
@@ -243,7 +226,11 @@ class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializin
     }
 
     private static void problem(HttpServletResponse response, Problem problem, String more, String traceparent) throws IOException {
-        byte[] document = problem.document(more, UUID.randomUUID().toString().replace("-", ""));
+        problem(response, problem, more, traceparent, HttpOnce.newInstance());
+    }
+
+    private static void problem(HttpServletResponse response, Problem problem, String more, String traceparent, String instance) throws IOException {
+        byte[] document = problem.document(more, instance);
         response.setStatus(problem.status());
         response.setContentType(Problem.TYPE);
         response.setHeader("Cache-Control", "no-store");

@@ -61,13 +61,6 @@ public final class KafkaOnce {
     public boolean apply(String consumer, String messageId, ConsumerRecord<?, ?> record, Consumer<Tx> effect) {
         Object value = record.value();
         Request payload = value == null ? Request.bytes(new byte[0]) : value instanceof byte[] bytes ? Request.bytes(bytes) : Request.text(value.toString());
-        return Boolean.TRUE.equals(template.execute(status -> {
-            Tx tx = transaction.current();
-            if (!tx.receive(consumer, messageId, payload)) {
-                return false;
-            }
-            effect.accept(tx);
-            return true;
-        }));
+        return Boolean.TRUE.equals(template.execute(status -> transaction.current().apply(consumer, messageId, payload, effect::accept)));
     }
 }

@@ -82,17 +82,28 @@ public class OnceAutoConfiguration {
         }
     }
 
-    /** {@link Idempotent}. */
+    /** {@link Idempotent}, {@link HttpOnce}. */
     @Configuration(proxyBeanMethods = false)
     @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
     @ConditionalOnClass(RequestMappingHandlerMapping.class)
     static class Web {
+        private static final int ANSWER_MAX = 1 << 20;
+
         @Bean
         IdempotencyFilter idempotencyFilter(Once once, @Qualifier("requestMappingHandlerMapping") RequestMappingHandlerMapping mapping,
                                             ObjectProvider<TenantResolver> tenants, Environment environment) {
-            boolean none = "none".equals(environment.getProperty("pgonce.tenant"));
+            return new IdempotencyFilter(once, mapping, tenants(tenants, environment), environment::resolveRequiredPlaceholders);
+        }
+
+        @Bean
+        @ConditionalOnMissingBean
+        HttpOnce httpOnce(Once once, ObjectProvider<TenantResolver> tenants, Environment environment) {
+            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment));
+        }
+
+        private static TenantResolver tenants(ObjectProvider<TenantResolver> tenants, Environment environment) {
             TenantResolver principal = request -> request.getUserPrincipal() == null ? null : request.getUserPrincipal().getName();
-            return new IdempotencyFilter(once, mapping, none ? null : tenants.getIfAvailable(() -> principal), environment::resolveRequiredPlaceholders);
+            return "none".equals(environment.getProperty("pgonce.tenant")) ? null : tenants.getIfAvailable(() -> principal);
         }
 
         /** Behind authentication, and behind the filters that most applications have. */

@@ -10,7 +10,8 @@ import java.lang.annotation.Target;
 /**
  * The work of this method (a payment call, a tool call of an agent) runs at most once for a key: it is claimed under a
  * lease that renews itself, and what it returns is stored as JSON and returned to every later call. A method that throws
- * leaves the intent in doubt, but for {@link io.pgonce.Answer#failure} and {@link io.pgonce.Once.NothingDone}.
+ * leaves the intent in doubt, but for {@link io.pgonce.Answer#failure} and {@link io.pgonce.Once.NothingDone}: the call throws
+ * {@link io.pgonce.InDoubtException}, as each retry does, with what the method threw as its cause.
  */
 @Documented
 @Retention(RetentionPolicy.RUNTIME)
@@ -26,7 +27,7 @@ public @interface OnceEffect {
     /**
      * The key: an expression of SpEL over the method's parameters.
      *
-     * @return for example {@code #order.id}
+     * @return for example {@code #order.id}; a number is its text
      */
     String key();
 

@@ -26,13 +26,22 @@ final class OnceEffectInterceptor implements MethodInterceptor {
         this.json = json;
     }
 
+    /** An id that is a number is its text. */
+    private String value(String expression, String what, Method method, EvaluationContext context) {
+        String value = parser.parseExpression(expression).getValue(context, String.class);
+        if (value == null) {
+            throw new IllegalArgumentException("the " + what + " of @OnceEffect on " + method.getName() + " is null: " + expression);
+        }
+        return value;
+    }
+
     @Override
     public Object invoke(MethodInvocation invocation) throws Throwable {
         Method method = invocation.getMethod();
         OnceEffect wanted = AnnotatedElementUtils.findMergedAnnotation(method, OnceEffect.class);
         EvaluationContext context = new MethodBasedEvaluationContext(invocation.getThis(), method, invocation.getArguments(), names);
-        String key = parser.parseExpression(wanted.key()).getValue(context, String.class);
-        String tenant = parser.parseExpression(wanted.tenant()).getValue(context, String.class);
+        String key = value(wanted.key(), "key", method, context);
+        String tenant = value(wanted.tenant(), "tenant", method, context);
         Answer answer = once.tenant(tenant).effect(wanted.scope(), key, Request.json(json.writeValueAsString(invocation.getArguments())), () -> {
             try {
                 return Answer.empty().text(json.writeValueAsString(invocation.proceed()));

@@ -20,12 +20,12 @@ public final class OnceTransaction {
 
     /**
      * The transaction that is open. Before it commits it is looked at, so that an SQL error which somebody has swallowed
-     * is an error and not a ROLLBACK in silence.
+     * is an error and not a ROLLBACK in silence. Its events are of the intent and the tenant whose attempt runs on this thread.
      *
      * @return valid until it ends
      */
     public Tx current() {
-        return current("");
+        return current(once);
     }
 
     /**
@@ -35,10 +35,14 @@ public final class OnceTransaction {
      * @return valid until it ends
      */
     public Tx current(String tenant) {
+        return current(once.tenant(tenant));
+    }
+
+    private Tx current(Once door) {
         if (!TransactionSynchronizationManager.isActualTransactionActive()) {
             throw new IllegalStateException("no transaction is open: what this guards would not be in it. Is @Transactional missing?");
         }
-        Tx tx = once.tenant(tenant).in(DataSourceUtils.getConnection(source));
+        Tx tx = door.in(DataSourceUtils.getConnection(source));
         TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {
             @Override
             public void beforeCommit(boolean readOnly) {

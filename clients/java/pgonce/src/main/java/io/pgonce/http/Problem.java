@@ -55,11 +55,16 @@ public enum Problem {
         "Nothing was done. Send the same request with the same key again later.", 5),
     /** 503: COMMIT was sent, and its outcome is unknown. */
     NOT_STORED(503, "not-stored", "The answer could not be stored",
-        "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5);
+        "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5),
+    /** 502: what is behind has certainly done nothing. */
+    UNREACHED(502, "unreached", "The service could not be reached", "Nothing was done. Send the same request with the same key again later.", 5);
 
     /** The media type of a problem document. */
     public static final String TYPE = "application/problem+json";
+    /** In which the instance begins; after it comes the request's id. */
+    public static final String INSTANCE = "urn:pgonce:request:";
     private static final int DETAIL_MAX = 300;
+    private static final int CAUSES_MAX = 8;
 
     private final int status;
     private final String slug;
@@ -115,14 +120,13 @@ public enum Problem {
      * The document.
      *
      * @param more one sentence more for the detail, or null
-     * @param request the request's id, of letters and digits; or null: no instance
+     * @param request the request's id, of letters and digits
      * @return application/problem+json
      */
     public byte[] document(String more, String request) {
-        String instance = request == null ? "" : ",\"instance\":\"urn:pgonce:request:" + request + "\"";
         String said = more == null || more.isEmpty() ? "" : " " + escape(more);
         return ("{\"type\":\"urn:pgonce:problem:" + slug + "\",\"title\":\"" + title + "\",\"status\":" + status + ",\"detail\":\"" + detail
-            + said + "\"" + instance + ",\"retryable\":" + retryable() + "}").getBytes(StandardCharsets.US_ASCII);
+            + said + "\",\"instance\":\"" + INSTANCE + request + "\",\"retryable\":" + retryable() + "}").getBytes(StandardCharsets.US_ASCII);
     }
 
     private static String escape(String text) {
@@ -164,6 +168,24 @@ public enum Problem {
             case "database", "interrupted", "unknown_state" -> UNAVAILABLE;
             default -> null;
         };
+    }
+
+    /**
+     * Why there is a problem, for a log: one line, without the DETAIL of the server's, which names a key.
+     *
+     * @param failure and its causes
+     * @return their messages
+     */
+    public static String reason(Throwable failure) {
+        StringBuilder text = new StringBuilder();
+        int left = CAUSES_MAX;
+        for (Throwable each = failure; each != null && left-- > 0; each = each.getCause()) {
+            String line = each.getMessage() == null ? each.getClass().getName() : each.getMessage().lines().findFirst().orElse("");
+            if (text.indexOf(line) < 0) {
+                text.append(text.length() == 0 ? "" : ": ").append(line);
+            }
+        }
+        return text.toString();
     }
 
     /**

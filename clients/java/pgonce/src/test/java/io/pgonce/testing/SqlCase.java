@@ -120,9 +120,10 @@ public final class SqlCase implements AutoCloseable {
         for (JsonNode each : effect.path("do")) {
             if (each.has("emit")) {
                 JsonNode event = each.get("emit");
-                tx.emit(new Event(event.get("topic").asText(), Child.JSON.writeValueAsString(event.get("payload")),
+                Event made = new Event(event.get("topic").asText(), Child.JSON.writeValueAsString(event.get("payload")),
                     event.path("aggregate_type").asText(null), event.path("aggregate_id").asText(null), event.path("event_type").asText(null),
-                    event.has("headers") ? Child.JSON.writeValueAsString(event.get("headers")) : null));
+                    event.has("headers") ? Child.JSON.writeValueAsString(event.get("headers")) : null);
+                tx.emit(event.has("scope") ? made.causedBy(event.path("tenant").asText(""), event.get("scope").asText(), event.get("key").asText()) : made);
             } else if (each.has("lock")) {
                 JsonNode lock = each.get("lock");
                 assertEquals(each.get("is").asBoolean(), tx.lock(lock.get("resource").asText(), Duration.ofMillis(lock.get("wait_ms").asLong())));

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: PostgreSQL
+package io.pgonce.spring;
+
+import io.pgonce.Answer;
+import io.pgonce.FinalFailureException;
+import io.pgonce.Once;
+import io.pgonce.OnceException;
+import io.pgonce.Request;
+import io.pgonce.http.HeaderPolicy;
+import io.pgonce.http.KeyHeader;
+import io.pgonce.http.Problem;
+import jakarta.servlet.http.HttpServletRequest;
+import java.util.Collections;
+import java.util.List;
+import java.util.Locale;
+import java.util.UUID;
+import org.apache.commons.logging.Log;
+import org.apache.commons.logging.LogFactory;
+import org.springframework.http.HttpHeaders;
+import org.springframework.http.ResponseEntity;
+
+/**
+ * For an endpoint whose effect is elsewhere, as at a payment provider: {@link Once#effect} with the gateway's rules and its problem
+ * documents. For an effect in the database there is {@link Idempotent}.
+ *
+ * <pre>{@code
+ * @PostMapping("/charges")
+ * ResponseEntity<byte[]> charge(HttpServletRequest request, @RequestBody byte[] order) {
+ *     return httpOnce.effect("charges", request, order, key -> bank.charge(key, order));
+ * }
+ * }</pre>
+ */
+public final class HttpOnce {
+    private static final Log LOG = LogFactory.getLog(HttpOnce.class);
+    private static final String KEY = "Idempotency-Key";
+    private static final int KEY_LENGTH = 255;
+
+    private final Once once;
+    private final TenantResolver tenants;
+
+    /**
+     * Over a door.
+     *
+     * @param once how long it waits for an attempt that runs, and how large an answer it keeps
+     * @param tenants whose keys these are; null: there is but one caller
+     */
+    public HttpOnce(Once once, TenantResolver tenants) {
+        this.once = once;
+        this.tenants = tenants;
+    }
+
+    /** The work that is elsewhere. */
+    @FunctionalInterface
+    public interface Work {
+        /**
+         * Does it, at most once for a key.
+         *
+         * @param key of the request: pass it on, together with the caller's name, where the provider takes one
+         * @return the answer, with a status: stored, and given to each retry
+         * @throws Exception {@link Answer#failure} (failed for good), {@link Once.NothingDone} (a retry may run), or anything else: in doubt
+         */
+        Answer call(String key) throws Exception;
+    }
+
+    /** A request that cannot be protected. */
+    static final class Refused extends Exception {
+        private static final long serialVersionUID = 1L;
+
+        final transient Problem problem;
+
+        Refused(Problem problem, String more) {
+            super(more, null, false, false);
+            this.problem = problem;
+        }
+    }
+
+    /** Null: there is none, and none is required. */
+    static String key(HttpServletRequest request, boolean required, boolean strict, int lengthMax) throws Refused {
+        List<String> values = Collections.list(request.getHeaders(KEY));
+        if (values.isEmpty() && !required) {
+            return null;
+        } else if (values.size() != 1) {
+            throw new Refused(values.isEmpty() ? Problem.KEY_MISSING : Problem.KEY_REPEATED, null);
+        }
+        try {
+            return KeyHeader.parse(values.get(0), strict, lengthMax);
+        } catch (KeyHeader.Malformed malformed) {
+            throw new Refused(Problem.KEY_MALFORMED, malformed.getMessage());
+        }
+    }
+
+    static String tenant(TenantResolver tenants, HttpServletRequest request) throws Refused {
+        if (tenants == null) {
+            return "";
+        }
+        String tenant = tenants.tenantOf(request);
+        if (tenant == null || tenant.isEmpty()) {
+            throw new Refused(Problem.TENANT_MISSING, null);
+        }
+        return tenant;
+    }
+
+    static Request request(HttpServletRequest request, byte[] body, boolean canonicalJson) {
+        String host = request.getHeader("Host");
+        String target = (host == null ? "" : host.toLowerCase(Locale.ROOT)) + request.getRequestURI()
+            + (request.getQueryString() == null ? "" : "?" + request.getQueryString());
+        return Request.http(request.getMethod(), target, request.getHeader("Content-Type"), body, canonicalJson);
+    }
+
+    static String newInstance() {
+        return UUID.randomUUID().toString().replace("-", "");
+    }
+
+    /** Why a request got a 5xx of ours, or a doubt. The client has its instance. */
+    static void log(Log log, HttpServletRequest request, String scope, Throwable failure, String instance) {
+        log.error("pgonce: method=" + request.getMethod() + " scope=" + scope + ": " + Problem.reason(failure) + " instance=" + Problem.INSTANCE + instance);
+    }
+
+    /**
+     * Runs the work at most once for the request's key.
+     *
+     * @param scope what the key names an intent of
+     * @param request with its Idempotency-Key
+     * @param body of the request: with it the request is told from another one with the same key; null: empty
+     * @param work that is elsewhere
+     * @return the work's answer, the stored one, or a problem document
+     */
+    public ResponseEntity<byte[]> effect(String scope, HttpServletRequest request, byte[] body, Work work) {
+        boolean[] worked = new boolean[1];
+        try {
+            String key = key(request, true, false, KEY_LENGTH);
+            return answer(once.tenant(tenant(tenants, request)).traceparent(request.getHeader("traceparent")).effect(scope, key, request(request, body, false),
+                () -> {
+                    worked[0] = true;
+                    return work.call(key);
+                }));
+        } catch (Refused refused) {
+            return problem(refused.problem, refused.getMessage(), null, newInstance());
+        } catch (FinalFailureException failure) {
+            return answer(failure.answer());
+        } catch (Once.NothingDone failure) {
+            return problem(Problem.UNREACHED, null, null, logged(request, scope, failure));
+        } catch (OnceException failure) {
+            Problem problem = worked[0] && !"in_doubt".equals(failure.code()) ? Problem.NOT_STORED : Problem.of(failure);
+            if (problem == null) {
+                throw failure;
+            }
+            boolean told = worked[0] || problem.status() >= 500 || problem == Problem.REFUSED;
+            return problem(problem, Problem.more(failure, request.getHeader("Content-Type")), failure.traceparent(),
+                told ? logged(request, scope, failure) : newInstance());
+        }
+    }
+
+    private static String logged(HttpServletRequest request, String scope, Throwable failure) {
+        String instance = newInstance();
+        log(LOG, request, scope, failure, instance);
+        return instance;
+    }
+
+    private static ResponseEntity<byte[]> answer(Answer answer) {
+        if (Answer.TOO_LARGE.equals(answer.resultType()) && answer.replayed()) {
+            return problem(Problem.TOO_LARGE, null, answer.traceparent(), newInstance());
+        } else if (answer.status() < 200) {
+            return problem(Problem.NO_ANSWER, null, answer.traceparent(), newInstance());
+        }
+        HttpHeaders headers = new HttpHeaders();
+        (answer.replayed() ? HeaderPolicy.sendable(answer.headers()) : answer.headers()).forEach(each -> headers.add(each.name(), each.value()));
+        if (answer.replayed()) {
+            headers.set("Idempotency-Replayed", "true");
+            trace(headers, answer.traceparent());
+        }
+        return new ResponseEntity<>(answer.body(), headers, answer.status());
+    }
+
+    private static void trace(HttpHeaders headers, String traceparent) {
+        if (traceparent != null) {
+            headers.set("Idempotency-Traceparent", traceparent);
+        }
+    }
+
+    private static ResponseEntity<byte[]> problem(Problem problem, String more, String traceparent, String instance) {
+        HttpHeaders headers = new HttpHeaders();
+        headers.set("Content-Type", Problem.TYPE);
+        headers.set("Cache-Control", "no-store");
+        trace(headers, traceparent);
+        if (problem.retryAfterS() > 0) {
+            headers.set("Retry-After", String.valueOf(problem.retryAfterS()));
+        }
+        return new ResponseEntity<>(problem.document(more, instance), headers, problem.status());
+    }
+}
