@@ -10,10 +10,14 @@ import java.time.Duration;
 import java.util.Objects;
 import java.util.Set;
 import java.util.UUID;
+import java.util.regex.Pattern;
 
 /** A transaction that is open: what an effect works in, and what {@link Once#in(Connection)} makes of the caller's own. */
 public final class Tx {
     private static final Set<String> REFUSED = Set.of("commit", "setAutoCommit", "close", "abort", "beginRequest", "endRequest");
+
+    /** Of a message it is only a name, without a birthday: once.receive gives its intent another key. */
+    private static final Pattern UUID_V7 = Pattern.compile("(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}");
 
     private final Connection connection;
     private final Sql.Name intent;
@@ -128,8 +132,9 @@ public final class Tx {
     public boolean receive(String consumer, String messageId, Request payload) {
         refuseAutoCommit(connection);
         try {
-            message = named(consumer, "consumer", messageId, "messageId");
-            return Sql.receive(connection, message, Objects.requireNonNull(payload, "payload"), traceparent);
+            Sql.Name name = named(consumer, "consumer", messageId, "messageId");
+            message = UUID_V7.matcher(messageId).matches() ? new Sql.Name(name.tenant(), consumer, "pgonce:id:" + messageId) : name;
+            return Sql.receive(connection, name, Objects.requireNonNull(payload, "payload"), traceparent);
         } catch (SQLException failure) {
             throw failed(failure);
         }
