@@ -115,7 +115,13 @@ typedef enum once_code {
 	 */
 	ONCE_RELAY_OF_ANOTHER_CLUSTER = 28,
 	/* P4012: this transaction has not started the intent that it finishes. Retry: no. */
-	ONCE_NOT_STARTED = 29
+	ONCE_NOT_STARTED = 29,
+	/* P4013: COMMIT of a transaction that has started an intent and not finished it. Retry: no. */
+	ONCE_UNFINISHED = 30,
+	/* P4014: this transaction has started the intent already. Retry: no. */
+	ONCE_ALREADY_STARTED = 31,
+	/* P4015: finish has another fingerprint than start had. Retry: no. */
+	ONCE_ANOTHER_FINGERPRINT = 32
 } once_code;
 
 typedef struct once_error once_error;

@@ -205,11 +205,13 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 			heap_freetuple(row);
 		} else if (intent.bucket == 0 || native_day_has_begun(intent.bucket, GetCurrentTimestamp())) {
 			int32 fence = intent.bucket > 0 ? 1 : native_first_fence(contract);
-			native_note_start(&intent, fence);
-			native_remember_absent(&intent);
+			plain = native_note_start(&intent, fence);
+			if (plain) {
+				native_remember_absent(&intent);
+			}
 			if (new_only) {
 				*result = Int32GetDatum(fence);
-			} else {
+			} else if (plain) {
 				text *traceparent = native_trace(fcinfo, 4);
 				values[STARTED_VERDICT] = CStringGetTextDatum("proceed");
 				values[STARTED_FENCE] = Int32GetDatum(fence);
@@ -218,7 +220,6 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 				nulls[STARTED_TRACEPARENT] = traceparent == NULL;
 				*result = started_make(shape, values, nulls);
 			}
-			plain = true;
 		}
 		native_tables_close(&tables);
 	}
@@ -309,7 +310,7 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	native_intent intent;
 	native_tables tables;
 	finishing given;
-	int32 fence = 1;
+	int32 noted = 1;
 	bool plain = false;
 
 	if (!native_enter(fcinfo, contract, &intent, FINISH_SCOPE, FINISH_FINGERPRINT, FINISH_TENANT) ||
@@ -317,15 +318,13 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 		return false;
 	}
 	TimestampTz now = GetCurrentTimestamp();
-	if (!starting && (fence = native_noted_start(&intent)) < 0) {
+	if (starting ? !native_has_started_none() : (noted = native_noted_start(&intent)) < 0) {
 		return false;
 	}
-	if (intent.bucket > 0) {
-		fence = 1;
-		if (!native_day_has_begun(intent.bucket, now)) {
-			return false;
-		}
+	if (intent.bucket > 0 && !native_day_has_begun(intent.bucket, now)) {
+		return false;
 	}
+	int32 fence = intent.bucket > 0 ? 1 : noted;
 	CommandCounterIncrement();
 	/* Whoever inserts this intent has its lock, so that nothing can come between the look and
 	 * the INSERT. A note without the lock is somebody's forgery: the SQL function knows what
@@ -348,6 +347,9 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 			} else {
 				*result = given.outcome.body;
 				fcinfo->isnull = given.outcome.body_is_null;
+				if (plain) {
+					native_remember_finish(&intent, noted);
+				}
 			}
 		}
 		native_tables_close(&tables);

@@ -131,6 +131,7 @@ void _PG_init(void)
 	native_known_init();
 	native_outbox_init();
 	native_rights_init();
+	native_started_init();
 	planner_before = planner_hook;
 	planner_hook = plan;
 }

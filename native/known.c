@@ -39,7 +39,7 @@
 #define SCHEMA "once"
 #define SUBSTITUTES "once_native"
 #define LEAVES_MAX 8
-#define MIRRORED_MAX 64
+#define MIRRORED_MAX 96
 
 static native_contract contract;
 /* What is in contract and contract_fits was looked up, and nothing has changed since. */
@@ -294,6 +294,8 @@ static bool contract_look(void)
 			contract.functions[i] = found;
 		} else if (strcmp(native_mirrored_functions[i].name, "any_tenant") == 0) {
 			contract.any_tenant = found;
+		} else if (strcmp(native_mirrored_functions[i].name, "_check_finished") == 0) {
+			contract.check_finished = found;
 		}
 	}
 	contract.intent = get_relname_relid("intent", schema);

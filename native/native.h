@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
- * store.c reads and writes intents; attempt.c has start and finish, claim.c claims, reports and
- * messages, batch.c claims and reports.c reports of many at once, outbox.c events, salt.c salts.
- * PostgreSQL's rules
+ * store.c reads and writes intents; started.c knows what a transaction has started; attempt.c has
+ * start and finish, claim.c claims, reports and messages, batch.c claims and reports.c reports of
+ * many at once, outbox.c events, salt.c salts. PostgreSQL's rules
  * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
 #ifndef PGONCE_NATIVE_H
@@ -114,6 +114,7 @@ typedef struct native_contract {
 	Oid owner;
 	Oid functions[FUNCTION_COUNT];
 	Oid any_tenant;
+	Oid check_finished;
 	Oid intent;
 	Oid state_type;
 	Oid states[STATE_COUNT];
@@ -211,6 +212,7 @@ extern bool native_refuse(const char *format, ...) pg_attribute_printf(1, 2);
 extern int32 native_bucket(const text *key); /* -1: not for this library */
 extern void native_make_opaque(native_intent *intent);
 extern bool native_lock(native_intent *intent, bool held_already);
+extern uint64 native_lock_number(const native_intent *intent);
 extern bool native_lock_id(uint64 id);
 extern HeapTuple native_look_up(Relation table, Oid index, ScanKey keys, int count, Snapshot snapshot);
 extern void native_key_of_text(ScanKey key, AttrNumber column, text *value);
@@ -234,11 +236,16 @@ extern bool native_update(native_tables *tables, const native_stored *row, const
                           const bool *replaces);
 extern const Interval *native_lease(const native_contract *contract, text *scope);
 extern bool native_nothing_is_parked(const native_contract *contract, text *consumer, text *tenant);
-extern void native_note_start(const native_intent *intent, int32 fence);
-extern int32 native_noted_start(const native_intent *intent); /* -1: not plainly */
 extern void native_count(Oid counter, int times);
 extern int32 native_first_fence(const native_contract *contract);
 extern bool native_day_has_begun(int32 bucket, TimestampTz now);
+
+/* started.c */
+extern void native_started_init(void);
+extern bool native_has_started_none(void);
+extern bool native_note_start(const native_intent *intent, int32 fence); /* false: it is not plain */
+extern int32 native_noted_start(const native_intent *intent);            /* -1: not plainly */
+extern void native_remember_finish(const native_intent *intent, int32 fence);
 
 /* arguments.c */
 extern void native_rights_init(void);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: PostgreSQL
- * An intent's lock, its row, and the note that a transaction has started it: what
- * once._bucket, _lock_id, _note_start, _noted_start, _first_fence and _is_open do, and the
+ * An intent's lock and its row: what once._bucket, _lock_id, _first_fence and _is_open do, and the
  * look-up, the INSERT and the UPDATE of the functions that decide; and once._policy's lease. */
 #include "native.h"
 
@@ -31,14 +30,12 @@
 #include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #define LOCK_SEED 20778
-#define NOTE "once.started"
 #define DAY_MS INT64CONST(86400000)
 #define STEPS_MAX 4 /* see native_search_begin */
 #define PATIENCE 16
@@ -127,7 +124,7 @@ static uint64 text_hash(const text *of)
 }
 
 /* As hash_array_extended does it: see once._lock_id. */
-static uint64 lock_id(const native_intent *intent)
+uint64 native_lock_number(const native_intent *intent)
 {
 	uint64 hash = 1;
 	hash = (hash << 5) - hash + text_hash(intent->tenant);
@@ -152,7 +149,7 @@ bool native_lock_id(uint64 id)
 /* The same for an intent; or only asks whether this backend has it. */
 bool native_lock(native_intent *intent, bool held_already)
 {
-	intent->lock = lock_id(intent);
+	intent->lock = native_lock_number(intent);
 	if (held_already) {
 		LOCKTAG tag;
 		set_tag(&tag, intent->lock);
@@ -625,60 +622,6 @@ bool native_update(native_tables *tables, const native_stored *row, const native
 		CommandCounterIncrement();
 	}
 	return done;
-}
-
-/* RS US tenant US scope US key US: what a note of this intent begins with. */
-static void note_begin(StringInfo note, const native_intent *intent)
-{
-	const text *parts[] = {intent->tenant, intent->scope, intent->key};
-
-	appendStringInfoString(note, "\x1e\x1f");
-	for (int i = 0; i < 3; i++) {
-		appendBinaryStringInfo(note, VARDATA_ANY(parts[i]), (int)VARSIZE_ANY_EXHDR(parts[i]));
-		appendStringInfoChar(note, '\x1f');
-	}
-}
-
-void native_note_start(const native_intent *intent, int32 fence)
-{
-	StringInfoData note;
-	char *before = GetConfigOptionByName(NOTE, NULL, true);
-
-	initStringInfo(&note);
-	note_begin(&note, intent);
-	appendStringInfo(&note, "%d", fence);
-	if (before != NULL) {
-		appendStringInfoChar(&note, '\x1f');
-		appendStringInfoString(&note, before);
-	}
-	(void)set_config_option(NOTE, note.data, superuser() ? PGC_SUSET : PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
-	                        true, 0, false);
-	pfree(note.data);
-}
-
-int32 native_noted_start(const native_intent *intent)
-{
-	StringInfoData begin;
-	char *notes = GetConfigOptionByName(NOTE, NULL, true);
-	int64 fence = 0;
-
-	if (notes == NULL || *notes == '\0') {
-		return -1;
-	}
-	initStringInfo(&begin);
-	note_begin(&begin, intent);
-	const char *at = strstr(notes, begin.data);
-	if (at == NULL) {
-		return -1;
-	}
-	at += begin.len;
-	if (*at < '0' || *at > '9') {
-		return -1;
-	}
-	while (*at >= '0' && *at <= '9' && fence <= PG_INT32_MAX) {
-		fence = fence * 10 + (*at++ - '0');
-	}
-	return (*at == '\x1f' || *at == '\0') && fence <= PG_INT32_MAX ? (int32)fence : -1;
 }
 
 /* pg_sequence_last_value. To be asked as the contract's owner, who may read the sequence. */

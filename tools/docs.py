@@ -102,7 +102,10 @@ def view(path):
 
 def sqlstates():
     text = FUNCTIONS["errors"].read_text()
+    text = re.sub(r"(?<!')'\n\s*'", "", text)  # a literal that goes on in the next line
     rows = re.findall(r"\('(P\d{4})', '(\w+)', (true|false), '((?:[^']|'')*)',\s*'((?:[^']|'')*)'\)", text)
+    if len(rows) != text.count("('P"):
+        sys.exit("tools/docs.py: not every row of once.errors() was read")
     out = ["| SQLSTATE | name | retry as it is | what happened | what to do |", "| --- | --- | --- | --- | --- |"]
     for code, name, retry, message, hint in rows:
         out.append(f"| {code} | {name} | {'yes' if retry == 'true' else 'no'} | {message} | {hint} |".replace("''", "'"))

@@ -11,6 +11,7 @@ BEGIN
     END IF;
     PERFORM FROM once.binding AS b WHERE b.role_name = caller COLLATE "C" AND b.tenant = _authorise.tenant COLLATE "C";
     IF NOT FOUND THEN
-        PERFORM once._refuse('P4003', tenant, NULL, NULL, format('role %I is not bound to this tenant', caller));
+        PERFORM once._refuse('P4003', tenant, NULL, NULL, format('role %I is not bound to this tenant', caller),
+            'the role is not bound to the tenant', 'An administrator binds a role to a tenant with once.bind(role, tenant).');
     END IF;
 END $$;

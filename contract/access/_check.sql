@@ -5,8 +5,8 @@
 CREATE FUNCTION once._check(tenant text, scope text, key text, bucket integer, fingerprint bytea) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF tenant IS NULL OR length(tenant) > 255 OR NOT once._find_native() THEN
-        PERFORM once._refuse('P4003', tenant, scope, key,
-            'a tenant is 0 to 255 characters, '''' where there is only one');
+        PERFORM once._refuse('P4003', tenant, scope, key, NULL, 'the tenant is missing or too long',
+            'A tenant is 0 to 255 characters, '''' where there is only one.');
     END IF;
     PERFORM once._authorise(tenant);
     IF scope IS NULL OR length(scope) NOT BETWEEN 1 AND 255 THEN
@@ -20,6 +20,7 @@ BEGIN
             ELSE 'the key holds a character outside printable ASCII' END);
     END IF;
     IF fingerprint IS NULL OR octet_length(fingerprint) NOT BETWEEN 16 AND 64 THEN
-        PERFORM once._refuse('P4003', tenant, scope, key, 'a fingerprint is 16 to 64 bytes');
+        PERFORM once._refuse('P4003', tenant, scope, key, NULL, 'the fingerprint is missing or of another length',
+            'Pass once.fingerprint(...) of the request: a fingerprint is 16 to 64 bytes.');
     END IF;
 END $$;

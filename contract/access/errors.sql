@@ -11,15 +11,26 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
      'Send 1 to 255 printable ASCII characters; a UUIDv7 must not come from the future (a prefix makes it an ordinary key).'),
     ('P4002', 'mismatch', false, 'the key was first used with another request',
      'Use a key for one request only. The first request and its answer are untouched.'),
-    ('P4003', 'refused', false, 'the fingerprint is missing or the tenant is refused',
+    ('P4003', 'refused', false, 'the fingerprint or the tenant is refused',
      'Pass once.fingerprint(...) of the request, and a tenant that this role is bound to (once.bind).'),
     ('P4010', 'completion_refused', false, 'the completion is refused',
      'The attempt no longer holds the intent: discard its result. once.peek returns what is stored.'),
     ('P4011', 'failure_refused', false, 'the failure is refused',
      'The attempt no longer holds the intent: discard its result. once.peek returns what is stored.'),
     ('P4012', 'not_started', false, 'this transaction has not started the intent',
-     'Run BEGIN, once.start, the effect, once.finish and COMMIT in one transaction, on one connection. Autocommit, or a pool '
-     'that takes another connection for each query, keeps them apart: nothing guards the effect then.'),
+     'once.start, the effect and once.finish belong into one transaction, on one connection, with the same tenant, scope and key. '
+     'Autocommit, or a pool that takes another connection for each query, keeps them apart; ROLLBACK TO a savepoint, or an EXCEPTION '
+     'block that has caught an error, undoes the start. Where start said replay there is nothing to finish; what once.claim began, '
+     'once.complete ends.'),
+    ('P4013', 'unfinished', false, 'this transaction has started an intent and not finished it',
+     'Nothing was committed: nobody would know of the effect, and a retry would repeat it. Call once.finish before COMMIT, where '
+     'once.start said proceed; state => ''failed_retryable'' where there was no effect. In autocommit each statement commits by itself: '
+     'begin a transaction first.'),
+    ('P4014', 'already_started', false, 'this transaction has started this intent already',
+     'The first start lets the effect run once: go on to once.finish. What is called within the effect must not start the intent '
+     'again; another effect is another intent, with a scope or a key of its own.'),
+    ('P4015', 'another_fingerprint', false, 'this transaction has started the intent with another fingerprint',
+     'Give once.finish the fingerprint that once.start took: compute it once. Else a retry of the request that ran would be refused.'),
     ('P4020', 'already_finished', false, 'the intent is finished and has an outcome',
      'Read the outcome with once.peek or once.start.'),
     ('P4029', 'active', true, 'another attempt of this intent is running',
@@ -29,7 +40,8 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4031', 'in_doubt', false, 'the outcome of this intent is unknown',
      'Find out, then decide with once.resolve. Until then no attempt runs.'),
     ('P4041', 'expired', false, 'the key is older than what is remembered',
-     'It was not run: look for the effect itself. A UUIDv7 that is used long after it was made needs a prefix: ''invoice:...''.'),
+     'It was not run: look for the effect itself. A UUIDv7 that may be used long after it was made needs a word before it, as in '
+     '''refund:'' || id.'),
     ('P4050', 'message_mismatch', false, 'the message id was first used with another payload',
      'Message ids must name one message. The first message''s effect is untouched.'),
     ('P4051', 'event_mismatch', false, 'this intent has already emitted this event with another payload',

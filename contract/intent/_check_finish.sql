@@ -1,12 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._check_finish(...): the thorough half of once.finish's checks: raises where this transaction has not started the intent,
--- where it cannot be finished so, or not on this day any more.
+-- once._check_finish(...): the thorough half of once.finish's checks: raises where an intent cannot be finished so, or not on this
+-- day any more.
 CREATE FUNCTION once._check_finish(tenant text, scope text, key text, bucket integer, state text, outcome once.outcome) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF once._noted_start(tenant, scope, key) IS NULL THEN
-        PERFORM once._refuse('P4012', tenant, scope, key);
-    END IF;
     PERFORM once._check_outcome(tenant, scope, key, outcome);
     IF (state IN ('succeeded', 'failed_final', 'failed_retryable')) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023',

@@ -6,7 +6,7 @@ CREATE FUNCTION once._finish_over(tenant text, scope text, key text, bucket inte
     outcome once.outcome, traceparent text) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    fence integer := once._noted_start(tenant, scope, key);
+    fence integer := once._start_of(tenant, scope, key, bucket, fingerprint);
     now timestamptz := clock_timestamp();
     stored record;
     before once.intent;

@@ -112,7 +112,7 @@ BEGIN
         answer.verdict := 'proceed';
         answer.fence := CASE WHEN stored.state IS NOT NULL THEN stored.fence + 1 WHEN bucket > 0 THEN 1 ELSE once._first_fence() END;
         answer.traceparent := coalesce(stored.traceparent, once._trace(traceparent));
-        noted := once._note_start(tenant, scope, key, answer.fence::text);
+        noted := once._note_start(tenant, scope, key, fingerprint, answer.fence::text);
         RETURN answer;
     ELSIF raising AND code IS NOT NULL THEN
         PERFORM once._refuse(code, tenant, scope, key, why);

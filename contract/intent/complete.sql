@@ -55,7 +55,7 @@ BEGIN
     outcome := ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL);
     reported := once._report(tenant, scope, key, bucket, fence, 'succeeded', outcome);
     IF reported = 'refused' THEN
-        PERFORM once._refuse('P4010', tenant, scope, key, once._where_is(tenant, scope, key, bucket, fence));
+        PERFORM once._refuse_report('P4010', tenant, scope, key, bucket, fence);
     END IF;
     RETURN reported = 'stored';
 END $$;

@@ -37,7 +37,7 @@ BEGIN
     END IF;
     reported := once._report(tenant, scope, key, bucket, fence, next_state, outcome, redirect);
     IF reported = 'refused' THEN
-        PERFORM once._refuse('P4011', tenant, scope, key, once._where_is(tenant, scope, key, bucket, fence));
+        PERFORM once._refuse_report('P4011', tenant, scope, key, bucket, fence);
     END IF;
     RETURN reported = 'stored';
 END $$;

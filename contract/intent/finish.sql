@@ -3,8 +3,9 @@
 -- of an intent that this transaction has started (once.start), and returns its body, so that a
 -- function can end with RETURN once.finish(...). state is 'succeeded', 'failed_final', or
 -- 'failed_retryable' (the next start proceeds again). Raises P4012 where this transaction has not
--- started the intent: then nothing guards the effect. P4010 where the intent is finished already,
--- P4002 for another fingerprint, P4060 for an outcome that is too large, 22023 for one that is none.
+-- started the intent: then nothing guards the effect; the DETAIL says what it has started. P4015 for
+-- another fingerprint than start took, P4010 where the intent is finished already, P4060 for an
+-- outcome that is too large, 22023 for one that is none.
 -- An error_code is cut to 255 characters, an error_message to 4096: a failure is always stored.
 -- 40001 where another transaction finished it first (isolation levels above READ COMMITTED): retry
 -- the transaction. Writes one row version; waits for nobody. traceparent (W3C) is stored with the
@@ -50,22 +51,18 @@ BEGIN
     -- The gate for what is usual, in one expression for each kind of key; once._enter for the rest.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         bucket := CASE WHEN once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
-                            AND once._has_started(tenant, scope, key) THEN once._within(key, once._today()) END;
+                            AND once._has_started(tenant, scope, key, fingerprint) THEN once._within(key, once._today()) END;
         fence := 1;
     ELSE
         fence := CASE WHEN once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
-                      THEN once._noted_start(tenant, scope, key) END;
+                      THEN once._noted_start(tenant, scope, key, fingerprint) END;
         bucket := 0;
     END IF;
     IF bucket IS NULL OR fence IS NULL THEN
         bucket := once._enter(tenant, scope, key, fingerprint, false);
-        IF bucket = 0 THEN
-            fence := once._noted_start(tenant, scope, key);
-        ELSE
-            fence := CASE WHEN once._has_started(tenant, scope, key) THEN 1 END;
-        END IF;
+        fence := once._start_of(tenant, scope, key, bucket, fingerprint);
     END IF;
-    IF (fence IS NOT NULL AND state IN ('succeeded', 'failed_final', 'failed_retryable')
+    IF (state IN ('succeeded', 'failed_final', 'failed_retryable')
         AND once._is_plain(response_status, response_body, response_headers, result_type, result_id)) IS NOT TRUE THEN
         PERFORM once._check_finish(tenant, scope, key, bucket, state,
             ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL));

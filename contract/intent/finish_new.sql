@@ -65,7 +65,7 @@ BEGIN
             AND i.bucket = bucket;
     END IF;
     IF NOT FOUND AND bucket >= 0 AND state IN ('succeeded', 'failed_final', 'failed_retryable')
-        AND once._is_usual(response_status, response_body, result_type, result_id) THEN
+        AND once._is_usual(response_status, response_body, result_type, result_id) AND once._has_started_none() THEN
         plain := true;
         IF response_headers IS NOT NULL THEN
             plain := jsonb_typeof(response_headers) = 'object' AND octet_length(response_headers::text) <= 65536;

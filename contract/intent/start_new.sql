@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.start_new(scope, key, fingerprint, tenant, traceparent): once.start for pipelines: returns the fence where the effect may go
--- on, and raises P4020 where start would return a replay. Sent first in a pipeline, it stops everything that is queued
+-- on, and raises P4020 where start would return a replay, and whatever start raises. Sent first in a pipeline, it stops everything that is queued
 -- behind it. traceparent is taken for the sake of likeness: pass it to once.finish. Written as start is, for the same reasons.
 CREATE FUNCTION once.start_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
     traceparent text DEFAULT NULL) RETURNS integer
@@ -51,10 +51,12 @@ BEGIN
         END IF;
     END IF;
     IF fence = 1 THEN
-        noted := once._note_start(tenant, scope, key, '1');
+        IF once._note_first(tenant, scope, key, fingerprint, '1') IS NULL THEN
+            noted := once._note_start(tenant, scope, key, fingerprint, '1');
+        END IF;
         RETURN 1;
     ELSIF fence > 1 THEN
-        noted := once._note_start(tenant, scope, key, fence::text);
+        noted := once._note_start(tenant, scope, key, fingerprint, fence::text);
         RETURN fence;
     END IF;
     started := once._start_over(tenant, scope, key, fingerprint, traceparent, true);

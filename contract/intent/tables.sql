@@ -238,6 +238,22 @@ CREATE TABLE once.intent_d0 PARTITION OF once.intent FOR VALUES FROM (0) TO (1) 
 CREATE SEQUENCE once.days_failed_seq;
 COMMENT ON SEQUENCE once.days_failed_seq IS 'when the calls last failed to make a partition';
 
+-- Where once.strict is set: what a transaction has started, for as long as it takes to note that its end is to ask for the
+-- outcome: at COMMIT, at PREPARE TRANSACTION, or where somebody sets all constraints immediate. No row is ever committed.
+CREATE UNLOGGED TABLE once.unfinished (
+    tenant text COLLATE "C" NOT NULL,
+    scope  text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    fence  integer NOT NULL
+);
+CREATE FUNCTION once._ask_unfinished() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM once._check_finished(NEW.tenant, NEW.scope, NEW.key, NEW.fence);
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER an_outcome_is_owed AFTER INSERT ON once.unfinished DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION once._ask_unfinished();
+
 -- The highest fence that was deleted with an intent of bucket 0: see once._first_fence. Only the
 -- keeper moves it, and only forwards.
 CREATE SEQUENCE once.fence_floor_seq AS integer MINVALUE 0 START WITH 0;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.try_start(scope, key, fingerprint, tenant, traceparent): once.start for callers that cannot
 -- use an error, since one aborts their transaction: every decision is in the row, and what is
--- raised is bad input alone (P4000 P4001 P4003, P4098, 40001).
+-- raised is bad input alone (P4000 P4001 P4003, P4014, P4098, 40001).
 --   proceed        do the effect, then once.finish(...), then COMMIT
 --   replay         the intent succeeded: the stored outcome is in the other columns
 --   final_failure  it failed for good: the stored outcome is in the other columns. A new intent needs a new key
@@ -60,12 +60,14 @@ BEGIN
                 END IF;
             ELSE    -- still today: else the look-up may have been made on another day
                 IF once._is_today(likely) AND once._is_dated(key) AND once._is_usual_call(tenant, scope, fingerprint)
-                   AND once._note_start(tenant, scope, key, '1') IS NOT NULL THEN
+                   AND once._note_first(tenant, scope, key, fingerprint, '1') IS NOT NULL THEN
                     IF traceparent IS NULL THEN
                         RETURN once._proceed();
                     END IF;
                     RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, once._trace(traceparent))::once.started;
                 END IF;
+                fence := CASE WHEN once._is_today(likely) AND once._is_dated(key) AND once._is_usual_call(tenant, scope, fingerprint)
+                              THEN 1 END;
             END IF;
         ELSE
             bucket := coalesce(bucket, once._enter(tenant, scope, key, fingerprint, false));
@@ -92,9 +94,11 @@ BEGIN
         bucket := coalesce(bucket, once._enter(tenant, scope, key, fingerprint, false));
         RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, false);
     ELSIF fence > 1 THEN
-        noted := once._note_start(tenant, scope, key, fence::text);
+        noted := once._note_start(tenant, scope, key, fingerprint, fence::text);
     ELSE
-        noted := once._note_start(tenant, scope, key, '1');
+        IF once._note_first(tenant, scope, key, fingerprint, '1') IS NULL THEN
+            noted := once._note_start(tenant, scope, key, fingerprint, '1');
+        END IF;
         IF traceparent IS NULL THEN
             RETURN once._proceed();
         END IF;

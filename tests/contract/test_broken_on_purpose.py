@@ -31,6 +31,7 @@ from . import test_search_path as search_path
 from . import test_started as started
 from . import test_today as today
 from . import test_transitions as transitions
+from . import test_unfinished as unfinished
 from . import test_vectors as vectors
 from .calls import Once, refused, retire, run, shorten_horizon, uuid7_days_ago
 
@@ -112,15 +113,53 @@ BROKEN = {
     ),
     "finish does not ask who started": (
         both(
-            replace("finish", "once._has_started(tenant, scope, key)", "true"),
-            replace("finish", "once._noted_start(tenant, scope, key)", "coalesce(once._noted_start(tenant, scope, key), 1)"),
-            replace("_check_finish", "once._noted_start(tenant, scope, key) IS NULL", "false"),
+            replace("finish", "once._has_started(tenant, scope, key, fingerprint)", "true"),
+            replace("finish", "once._noted_start(tenant, scope, key, fingerprint)", "coalesce(once._noted_start(tenant, scope, key, fingerprint), 1)"),
         ),
         [
-            started.test_in_autocommit_the_first_call_fails_and_nothing_is_stored,
+            started.test_in_autocommit_finish_fails_and_nothing_is_stored,
             started.test_a_start_that_was_rolled_back_to_a_savepoint_is_none,
             started.test_another_transaction_of_the_same_session_is_another,
         ],
+    ),
+    "finish takes any fingerprint": (
+        both(
+            replace("_has_started", "key, fingerprint, '')", "key, '')"),
+            replace("_noted_start", "scope, key, fingerprint, ''), 2), E'\\x1f', 1)", "scope, key, ''), 2), E'\\x1f', 2)"),
+        ),
+        [lambda db: started.test_finish_with_another_fingerprint_than_start_took_is_refused_and_leaves_no_trace(db, False)],
+    ),
+    "a fingerprint is compared as text": (
+        replace("_start_of", "split_part(note, E'\\x1f', 1)::bytea <> fingerprint", "split_part(note, E'\\x1f', 1) <> fingerprint::text"),
+        [started.test_finish_knows_the_fingerprint_whatever_form_bytes_have_by_then],
+    ),
+    "an intent may be started twice": (
+        replace("_note_start", "NOT once._has_outcome(", "false AND NOT once._has_outcome("),
+        [lambda db, function=function: started.test_a_second_start_in_one_transaction_is_refused(db, function) for function in ("start", "finish_new")],
+    ),
+    "an intent is not started again": (
+        replace("_note_start", "NOT once._has_outcome(", "true OR NOT once._has_outcome("),
+        [started.test_a_transaction_that_finishes_retryably_may_start_and_finish_again],
+    ),
+    "finish_new does not ask who has started": (
+        replace("finish_new", "AND once._has_started_none()", ""),
+        [lambda db: started.test_a_second_start_in_one_transaction_is_refused(db, "finish_new")],
+    ),
+    "once.strict is nothing": (
+        replace("_note_start", "nullif(current_setting('once.strict', true), '')::boolean AND", "false AND"),
+        [lambda db: unfinished.test_a_forgotten_finish_fails_the_end_of_the_transaction(db, "COMMIT")],
+    ),
+    "what was claimed is taken for finished": (
+        replace("_has_outcome", "AND i.state <> 'processing'", ""),
+        [unfinished.test_a_claim_is_no_outcome],
+    ),
+    "an older outcome is taken for this start's": (
+        replace("_has_outcome", "AND i.fence >= fence", ""),
+        [unfinished.test_the_outcome_of_an_earlier_attempt_is_not_this_ones],
+    ),
+    "once.strict in a read-only transaction": (
+        replace("_note_start", "AND current_setting('transaction_read_only') = 'off'", ""),
+        [unfinished.test_a_read_only_transaction_owes_nothing],
     ),
     "an outcome is not looked at": (
         replace("_wrong_outcome", "WHEN status NOT", "WHEN true THEN NULL WHEN status NOT"),
@@ -314,7 +353,7 @@ BROKEN = {
         [policy.test_a_claim_that_must_not_take_over_leaves_a_doubt],
     ),
     "finish looks for a fence of its own": (
-        replace("finish", "once._noted_start(tenant, scope, key)", "once._first_fence()"),
+        replace("finish", "once._noted_start(tenant, scope, key, fingerprint)", "once._first_fence()"),
         [fences.test_finish_stores_the_fence_that_start_gave_though_others_are_forgotten_in_between],
     ),
     "emit does not say which day it is": (
@@ -764,7 +803,7 @@ BROKEN = {
         [plans.test_start_writes_nothing],
     ),
     "an error says the wrong thing": (
-        replace("_refuse", "HINT = known.hint", "HINT = ''"),
+        replace("_refuse", "HINT = coalesce(hint, known.hint)", "HINT = ''"),
         [lambda db: errors.test_a_refusal_names_its_code_the_intent_and_a_hint(db, "P4002")],
     ),
     "an error repeats hostile input": (

@@ -4,7 +4,7 @@
 import psycopg2
 import pytest
 
-from .calls import DAY_MS, Once, hold_days, now_ms, uuid7, uuid7_days_ago
+from .calls import DAY_MS, Once, hold_days, now_ms, run, uuid7, uuid7_days_ago
 from .relaying import Relay
 from .test_buckets import drop_day
 
@@ -20,6 +20,16 @@ def without_yesterday(db):
     drop_day(db, 1)
     hold_days(db)
     return uuid7_days_ago(db, 1)
+
+
+def begin(once):
+    run(once.connection, "BEGIN; SET LOCAL once.strict = on")
+
+
+def end_unfinished(once):
+    begin(once)
+    once.start(key="k")
+    run(once.connection, "COMMIT")
 
 
 def relay_of_another_cluster(db):
@@ -38,6 +48,9 @@ RAISED = {
     "P4010": lambda db, once: (once.claim(key="k"), once.complete(key="k", fence=2)),
     "P4011": lambda db, once: (once.claim(key="k"), once.fail(key="k", fence=2, retryable=True)),
     "P4012": lambda db, once: once.finish(key="k"),
+    "P4013": lambda db, once: end_unfinished(once),
+    "P4014": lambda db, once: (begin(once), once.start(key="k"), once.start(key="k")),
+    "P4015": lambda db, once: (begin(once), once.start(key="k"), once.finish(key="k", fingerprint=OTHER)),
     "P4020": lambda db, once: (once.finish_new(key="k"), once.start_new(key="k")),
     "P4029": lambda db, once: (once.claim(key="k"), once.start(key="k")),
     "P4030": lambda db, once: (failed(once, False), once.start(key="k")),
@@ -67,8 +80,11 @@ def test_a_refusal_names_its_code_the_intent_and_a_hint(db, code):
         RAISED[code](db, Once(db.connect(), tenant="acme"))
     diag = caught.value.diag
     assert caught.value.pgcode == code, caught.value
-    assert diag.message_primary == "pgonce: " + known.message
-    assert diag.message_hint == known.hint and known.hint
+    # Those that have several causes say which one it is, and what to do then.
+    several = code in ("P4003", "P4010", "P4011")
+    assert diag.message_primary.startswith("pgonce: " + known.message + (": " if several else ""))
+    assert several or diag.message_primary == "pgonce: " + known.message
+    assert diag.message_hint and known.hint and (several or diag.message_hint == known.hint)
     assert ("relay='acme'" if code == "P4080" else "tenant='acme'") in diag.message_detail
     if code not in ("P4000", "P4001", "P4041", "P4080", "P4098"):  # these are about a key of their own
         assert "key='k'" in diag.message_detail

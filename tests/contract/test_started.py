@@ -9,7 +9,7 @@ import pytest
 
 from harness.postgres import ROOT
 
-from .calls import LEVELS, OTHER_PRINT, PRINT, Once, code_of, let_lease_pass, make_effect, now_ms, refused, retire, run, shorten_horizon, uuid7, uuid7_days_ago
+from .calls import LEVELS, OTHER_PRINT, PRINT, Once, code_of, effects, let_lease_pass, make_effect, now_ms, refused, retire, run, shorten_horizon, uuid7, uuid7_days_ago
 from .test_keep_rest import make_verify
 
 LIKE_START = "verdict state response_status response_body response_headers result_type result_id error_code error_message fence traceparent".split()
@@ -17,18 +17,17 @@ LIKE_START = "verdict state response_status response_body response_headers resul
 
 def autocommitting(db):
     """As a driver or a pool hands it out that was told nothing of transactions."""
-    connection = psycopg2.connect(db.dsn())
-    connection.autocommit = True
-    return connection
+    return db.connect(**{"once.strict": "off"})
 
 
-def test_in_autocommit_the_first_call_fails_and_nothing_is_stored(db):
+def test_in_autocommit_finish_fails_and_nothing_is_stored(db):
     connection = autocommitting(db)
     with connection.cursor() as cursor:
         cursor.execute("SELECT verdict FROM once.start('orders', 'k', %s)", (PRINT,))
         assert cursor.fetchone() == ("proceed",)
         with refused("P4012") as caught:
             cursor.execute("SELECT once.finish('orders', 'k', %s, 201, 'done')", (PRINT,))
+    assert "this transaction has started no intent" in caught.value.diag.message_detail
     assert "one transaction" in caught.value.diag.message_hint and "utocommit" in caught.value.diag.message_hint
     assert db.value("SELECT count(*) FROM once.intent") == 0
     connection.close()
@@ -85,7 +84,7 @@ def test_a_start_within_a_savepoint_that_was_released_counts(db):
 
 
 def test_another_transaction_of_the_same_session_is_another(db):
-    connection = db.connect(isolation="READ COMMITTED")
+    connection = db.connect(isolation="READ COMMITTED", **{"once.strict": "off"})
     for ending in (connection.commit, connection.rollback):
         Once(connection).start(key="k")
         ending()
@@ -135,6 +134,179 @@ def test_a_transaction_that_finishes_retryably_may_start_and_finish_again(db):
         once.finish(key="k", state=state)
     connection.commit()
     assert db.row("SELECT fence, state::text FROM once.intent") == (3, "succeeded")
+
+
+# ---- the fingerprint that start took ----
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_finish_with_another_fingerprint_than_start_took_is_refused_and_leaves_no_trace(db, dated):
+    key = uuid7(now_ms(db)) if dated else "k"
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    assert once.start(key=key).verdict == "proceed"
+    make_effect(connection, key)
+    with refused("P4015") as caught:
+        once.finish(key=key, fingerprint=OTHER_PRINT, response_text="another's")
+    assert "fingerprint" in caught.value.diag.message_hint
+    connection.rollback()
+    assert db.value("SELECT count(*) FROM once.intent") == 0 == effects(db, key)
+    assert once.start(key=key).verdict == "proceed"
+    once.finish(key=key, response_text="its own")
+    connection.commit()
+    assert once.start(key=key).response_body == b"its own"
+
+
+def test_finish_with_another_fingerprint_is_refused_where_a_failure_is_taken_over(db):
+    Once(db.connect()).finish_new(key="k", state="failed_retryable")
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    assert once.start(key="k").fence == 2
+    with refused("P4015"):
+        once.finish(key="k", fingerprint=OTHER_PRINT)
+
+
+def test_finish_knows_the_fingerprint_whatever_form_bytes_have_by_then(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    for key, before, after in (("a", "hex", "escape"), ("b", "escape", "hex"), ("c", "escape", "escape")):
+        run(connection, f"SET LOCAL bytea_output = {before}")
+        once.start(key=key)
+        run(connection, f"SET LOCAL bytea_output = {after}")
+        once.finish(key=key, response_text=key)
+    connection.commit()
+    assert db.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded'") == 3
+
+
+# ---- a second start ----
+
+
+@pytest.mark.parametrize("fingerprint", [PRINT, OTHER_PRINT])
+@pytest.mark.parametrize("dated", [False, True])
+@pytest.mark.parametrize("first", ["start", "try_start", "start_new"])
+@pytest.mark.parametrize("function", ["start", "try_start", "start_new", "finish_new"])
+def test_a_second_start_in_one_transaction_is_refused_whatever_began_and_whatever_it_brings(db, function, first, dated, fingerprint):
+    key = uuid7(now_ms(db)) if dated else "k"
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    once.start(key="another")
+    getattr(once, first)(key=key)
+    with refused("P4014") as caught:
+        getattr(once, function)(key=key, fingerprint=fingerprint)
+    assert caught.value.diag.message_hint and f"key='{key}'" in caught.value.diag.message_detail
+
+
+def test_a_second_start_in_one_transaction_is_refused(db, function="start"):
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    once.start(key="k")
+    with refused("P4014"):
+        getattr(once, function)(key="k")
+
+
+def test_a_second_start_of_what_is_taken_over_is_refused(db):
+    Once(db.connect()).finish_new(key="k", state="failed_retryable")
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    assert once.start(key="k").verdict == "proceed"
+    with refused("P4014"):
+        once.start(key="k")
+
+
+def test_a_start_that_was_rolled_back_to_a_savepoint_may_be_made_again_with_another_request(db):
+    connection = db.connect(isolation="READ COMMITTED")
+    once = Once(connection)
+    run(connection, "SAVEPOINT a")
+    once.start(key="k")
+    run(connection, "ROLLBACK TO a")
+    assert once.start(key="k", fingerprint=OTHER_PRINT).verdict == "proceed"
+    once.finish(key="k", fingerprint=OTHER_PRINT)
+    connection.commit()
+
+
+def test_a_start_that_an_exception_block_has_undone_may_be_made_again(db):
+    db.execute("""CREATE FUNCTION tries(f bytea) RETURNS text LANGUAGE plpgsql AS $$
+        DECLARE answer once.started;
+        BEGIN
+            BEGIN
+                answer := once.start('orders', 'k', f);
+                PERFORM 1 / 0;
+            EXCEPTION WHEN division_by_zero THEN NULL;
+            END;
+            answer := once.start('orders', 'k', f);
+            PERFORM once.finish('orders', 'k', f, 201, 'done');
+            RETURN answer.verdict;
+        END $$""")
+    assert db.value("SELECT tries(%s)", PRINT) == "proceed"
+
+
+def test_a_second_start_after_finish_is_a_replay(db):
+    once = Once(db.connect(isolation="READ COMMITTED"))
+    once.start(key="k")
+    once.finish(key="k", response_text="done")
+    assert once.start(key="k").response_body == b"done"
+    with refused("P4020"):
+        once.start_new(key="k")
+
+
+# ---- what P4012 says ----
+
+
+def why_not(db, prepare, key="k", **given):
+    """The DETAIL of a finish after this."""
+    connection = db.connect(isolation="READ COMMITTED")
+    prepare(Once(connection))
+    with refused("P4012") as caught:
+        Once(connection).finish(key=key, **given)
+    connection.rollback()
+    return caught.value.diag.message_detail
+
+
+def test_the_refusal_of_finish_says_what_this_transaction_has_started(db):
+    def starts(*keys):
+        return lambda once: [once.start(key=key, tenant="acme") for key in keys]
+
+    assert why_not(db, starts()).endswith("; this transaction has started no intent")
+    assert why_not(db, starts("other")).endswith("; this transaction has started tenant='acme' scope='orders' key='other'")
+    many = why_not(db, starts(*"abcde"))
+    assert many.endswith("key='e', tenant='acme' scope='orders' key='d', tenant='acme' scope='orders' key='c' and 2 more"), many
+    hostile = why_not(db, lambda once: once.start(key="k", scope="a\nb", tenant="t" * 200))
+    assert "\n" not in hostile and "scope='a?b'" in hostile and "t" * 81 not in hostile
+
+
+def test_the_refusal_of_finish_tells_a_claim_from_a_replay(db):
+    Once(db.connect()).finish_new(key="done")
+    assert "under fence 1: once.complete and once.fail report of a claim" in why_not(db, lambda once: once.claim(key="k"))
+    assert "it is succeeded: where once.start said replay there is nothing to finish" in why_not(db, lambda once: once.start(key="done"), "done")
+    assert "succeeded" not in why_not(db, lambda once: None, "done", fingerprint=OTHER_PRINT)  # another request's
+
+
+def test_the_refusal_of_a_report_says_which_of_its_causes_it_has(db):
+    """complete and fail, each after what makes it refuse."""
+    old = uuid7_days_ago(db, 2)
+    once = Once(db.connect())
+    for key in ("done", "taken", "open"):
+        once.claim(key=key)
+    once.complete(key="done", fence=1)
+    let_lease_pass(db, "taken")
+    db.execute("SELECT once.set_scope('orders', on_stale => 'takeover')")
+    once.claim(key="taken")
+    for report, code, sentence in (
+        (lambda once, **of: once.complete(response_text="x", **of), "P4010", "the completion is refused"),
+        (lambda once, **of: once.fail(retryable=True, **of), "P4011", "the failure is refused"),
+    ):
+        for key, fence, start, cause, hint in (
+            ("none", 1, False, "there is no such claim", "once.claim"),
+            (old, 1, False, "there is no such claim", "once.claim"),
+            ("none", 1, True, "this transaction has started the intent, and not claimed it", "once.finish"),
+            ("done", 1, False, "the intent has another outcome already", "once.peek"),
+            ("taken", 1, False, "another attempt has taken over", "discard"),
+            ("open", 2, False, "this fence was never given", "once.claim"),
+        ):
+            attempt = Once(db.connect(isolation="READ COMMITTED"))
+            if start:
+                attempt.start(key=key)
+            with refused(code) as caught:
+                report(attempt, key=key, fence=fence)
+            assert caught.value.diag.message_primary == f"pgonce: {sentence}: {cause}"
+            assert hint in caught.value.diag.message_hint and f"key='{key}'" in caught.value.diag.message_detail
+            attempt.connection.rollback()
 
 
 def test_what_the_policy_forbids_is_refused_by_start_and_so_by_finish(db):

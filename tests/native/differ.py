@@ -21,11 +21,12 @@ from .histories import ADMIN, SESSIONS
 TOLERANCE_S = 20
 LOCK_MODES = ("AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock",
               "AccessExclusiveLock")  # fmt: skip
-# Indexes are left out: what plans a statement locks all of its tables', and one side may plan anew what the other has planned before.
+# once.unfinished is SQL's own. Indexes are left out: what plans a statement locks all of its tables', and one side may plan anew what the other has planned before.
 LOCKS = """
     SELECT l.pid, CASE l.locktype WHEN 'advisory' THEN concat_ws('/', l.classid, l.objid, l.objsubid) ELSE l.relation::regclass::text END AS what, l.locktype, l.mode
       FROM pg_locks AS l LEFT JOIN pg_class AS c ON c.oid = l.relation
-     WHERE l.granted AND l.mode <> 'SIReadLock' AND l.pid = ANY (%s) AND (l.locktype = 'advisory' OR l.locktype = 'relation' AND c.relkind IN ('r', 'p', 'S') AND c.relnamespace = 'once'::regnamespace)
+     WHERE l.granted AND l.mode <> 'SIReadLock' AND l.pid = ANY (%s) AND (l.locktype = 'advisory' OR l.locktype = 'relation' AND c.relkind IN ('r', 'p', 'S') AND c.relnamespace = 'once'::regnamespace
+            AND c.relname <> 'unfinished')
        AND (l.database = 0 OR l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()))"""
 STORED = {
     "intents": "SELECT i.* FROM once.intent AS i ORDER BY i.tenant, i.scope, i.key",
@@ -81,13 +82,13 @@ class Difference:
 class Side:
     """One database and the sessions in it."""
 
-    def __init__(self, database, users):
+    def __init__(self, database, users, strict):
         self.database = database
         self.library = self.present = database.value("SELECT max(p.probin) FROM pg_proc AS p WHERE p.pronamespace = to_regnamespace('once_native')")
         self.fences, self.ids, self.prepared = {}, {}, {}
         self.admin = database.connect(lock_timeout="50ms", statement_timeout="20s")
         self.watcher = database.connect()
-        self.sessions = [database.connect(user, lock_timeout="50ms", statement_timeout="20s") for user in users]
+        self.sessions = [database.connect(user, lock_timeout="50ms", statement_timeout="20s", **{"once.strict": strict}) for user in users]
         self.holder = None
 
     def pids(self):
@@ -294,9 +295,9 @@ def locks_differ(one, other):
     return None
 
 
-def play(first, second, users, steps, compare_locks=True):
+def play(first, second, users, steps, compare_locks=True, strict="off"):
     """(the first Difference or None, how many calls the second side answered in C)"""
-    sides = Side(first, users), Side(second, users)
+    sides = Side(first, users, strict), Side(second, users, strict)
     for number, step in enumerate(steps):
         one, other = (side.play(step, number) for side in sides)
         if one != other:

@@ -28,10 +28,10 @@ def uuid7(ms=None):
 
 
 class Session:
-    """One connection, and what of its last statement C has answered."""
+    """One connection, and what of its last statement C has answered. What it starts it need not finish."""
 
     def __init__(self, db, **arguments):
-        self.connection = db.connect(**arguments)
+        self.connection = db.connect(**{"once.strict": "off", **arguments})
         self.cursor = self.connection.cursor()
 
     def __call__(self, query, *values):

@@ -20,6 +20,7 @@ from . import test_batches as b
 from . import test_changes as c
 from . import test_native as t
 from . import test_rights as r
+from . import test_unfinished as u
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(not library().exists(), reason="native/ is not built: no headers of a server")]
 
@@ -85,8 +86,26 @@ MUTATIONS = {
     "the fingerprint": ([("attempt.c", "!native_same_bytes(DatumGetByteaPP(stored[at[COLUMN_FINGERPRINT] - 1]), intent->fingerprint)", "false")],
                         STORY("mismatch"), {}),
     "the state": ([("attempt.c", "DatumGetObjectId(stored[at[COLUMN_STATE] - 1]) != contract->states[STATE_SUCCEEDED] ||", "")], STORY("failed"), {}),
-    "a start before a finish": ([("attempt.c", "(fence = native_noted_start(&intent)) < 0", "(fence = 1) < 0"), ("store.c", "if (held_already) {", "if (held_already) { return true;")],
+    "a start before a finish": ([("attempt.c", "(noted = native_noted_start(&intent)) < 0", "(noted = 1) < 0"), ("store.c", "if (held_already) {", "if (held_already) { return true;")],
                                 STORY("no start"), {}),
+    "PREPARE TRANSACTION": ([("started.c", "|| event == XACT_EVENT_PRE_PREPARE", "")],
+                            u.test_a_forgotten_finish_fails_the_end_of_the_transaction, {"end": "PREPARE TRANSACTION 'forgotten'", "key": "k"}),
+    "COMMIT": ([("started.c", "event == XACT_EVENT_PRE_COMMIT ||", "")], u.test_a_forgotten_finish_fails_the_end_of_the_transaction, {"end": "COMMIT", "key": "k"}),
+    "what C has finished": ([("attempt.c", "native_remember_finish(&intent, noted);", "")], u.test_c_answers_both_calls_and_asks_nobody_else, {}),
+    "a savepoint's finish": ([("started.c", "if (event == SUBXACT_EVENT_ABORT_SUB) {", "if (false) {")], u.test_a_finish_in_a_savepoint_counts_if_that_is_kept, {"story": "rolled back"}),
+    "a released savepoint's finish": ([("started.c", "one.by = parent;", "")], u.test_a_finish_in_a_savepoint_counts_if_that_is_kept, {"story": "released and rolled back"}),
+    "the fence of a start": ([("started.c", "finishes[i].lock == lock && finishes[i].fence == fence", "finishes[i].lock == lock")],
+                             u.test_a_start_after_a_retryable_finish_owes_another_outcome, {}),
+    "another intent's finish": ([("started.c", "finishes[i].lock == lock && finishes[i].fence == fence", "finishes[i].fence == fence")],
+                                u.test_many_are_finished_in_any_order, {}),
+    "a transaction that is over, and what it finished": ([("started.c", "finish_count = finish_room = 0;", "")], u.test_a_forgotten_finish_after_a_whole_transaction, {}),
+    "a second start": ([("started.c", "if (*before != '\\0' && strstr(before, note.data) != NULL) {", "if (false) {")], u.test_a_second_start_is_refused, {"function": "start"}),
+    "a second start by finish_new": ([("attempt.c", "starting ? !native_has_started_none() :", "starting ? false :")], u.test_a_second_start_is_refused, {"function": "finish_new"}),
+    "a transaction that cannot write": ([("started.c", "(XactReadOnly && !TransactionIdIsValid(GetTopTransactionIdIfAny()))", "false")],
+                                        u.test_a_read_only_transaction_owes_nothing_and_one_that_has_written_does, {}),
+    "a transaction that could write": ([("started.c", "(XactReadOnly && !TransactionIdIsValid(GetTopTransactionIdIfAny()))", "XactReadOnly")],
+                                       u.test_a_read_only_transaction_owes_nothing_and_one_that_has_written_does, {}),
+    "who says off": ([("started.c", "|| !strict ||", "||")], u.test_who_says_off_is_not_asked, {}),
     "the size of a body": ([("arguments.c", "<= BODY_BYTES_PLAIN)", "<= (1 << 30))")], STORY("too large"), {}),
     "the status": ([("arguments.c", "status <= 999", "true")], STORY("a status that is none"), {}),
     "headers": ([("arguments.c", "JB_ROOT_IS_OBJECT(headers)", "true")], STORY("headers that are none"), {}),

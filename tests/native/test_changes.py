@@ -185,9 +185,9 @@ def test_a_library_that_cannot_be_loaded_breaks_no_call(db, tmp_path, left):
 
 
 def test_it_is_looked_for_once_also_after_discard_and_rollback(native, session):
-    for statement in ("DISCARD ALL", "RESET ALL", "BEGIN", start("x"), "ROLLBACK", "SET once.native = ''"):
+    for number, statement in enumerate(("DISCARD ALL", "RESET ALL", "BEGIN", start("x"), "ROLLBACK", "SET once.native = ''")):
         session(statement)
-        assert session.answered(start()) == 1
+        assert session.answered(start(f"k{number}")) == 1
 
 
 def test_where_it_is_found_in_a_transaction_that_is_rolled_back_it_stays(native):

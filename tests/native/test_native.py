@@ -214,7 +214,7 @@ def test_a_row_is_there_for_the_next_statement_of_a_statement_that_is_not_over(n
     """A driver that fetches in parts leaves a statement open; nothing of the server's own says then that a command has ended."""
     for way in ("on", "off"):
         with Wire(native) as wire:
-            wire.query(f"SELECT once.start('warm', 'up', {F})")
+            wire.query(f"BEGIN; SELECT once.start('warm', 'up', {F}); ROLLBACK")
             wire.query(f"SET once.native = {way}")
             wire.query("BEGIN")
             call = f"SELECT once.finish_new('{way}', 'k' || n, {F}) FROM generate_series(1, 3) AS n"
@@ -281,7 +281,7 @@ def test_a_statement_ends_in_time(native, session):
 
 def test_a_note_without_the_lock_is_sql_s_business(session):
     session("BEGIN")
-    session("SELECT set_config('once.started', E'\\x1e\\x1f\\x1fs\\x1fk\\x1f1', true)")
+    session("SELECT set_config('once.started', E'\\x1e\\x1f\\x1fs\\x1fk\\x1f\\\\x30313233343536373839616263646566\\x1f1', true)")
     assert session.answered(finish()) == 0
     session("ROLLBACK")
 

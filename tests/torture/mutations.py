@@ -166,8 +166,8 @@ MUTATIONS = {
             doors=("sql",),
             faults=("delay:client-pg",),
             functions=(
-                ("finish", "once._noted_start(tenant, scope, key)", "coalesce(once._noted_start(tenant, scope, key), once._first_fence())"),
-                ("finish", "once._has_started(tenant, scope, key)", "true"),
+                ("finish", "once._noted_start(tenant, scope, key, fingerprint)", "coalesce(once._noted_start(tenant, scope, key, fingerprint), once._first_fence())"),
+                ("finish", "once._has_started(tenant, scope, key, fingerprint)", "true"),
             ),
         ),
         Mutation(

@@ -7,15 +7,16 @@ pgonce.django, pgonce.flask. Errors: pgonce.errors."""
 from .answer import Answer, HttpRequest, Outcome
 from .client import Claim, Once, claim, consume, current_claim, emit, lock, receive, run
 from .errors import (
-    Active, AlreadyFinished, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure, InDoubt, KeyMalformed, LeaseLost,
-    MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, Refused, ResolutionRefused,
-    ScopeRequired, SwallowedError, TooLarge, UnknownState, UsageError,
+    Active, AlreadyFinished, AlreadyStarted, AnotherFingerprint, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure,
+    InDoubt, KeyMalformed, LeaseLost, MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, Refused,
+    ResolutionRefused, ScopeRequired, SwallowedError, TooLarge, Unfinished, UnknownState, UsageError,
 )  # fmt: skip
 
 __version__ = "1.0.0"
 __all__ = [
-    "Active", "AlreadyFinished", "Answer", "Claim", "ConnectionLost", "ContractMissing", "EventMismatch", "Expired", "FinalFailure",
-    "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch", "NotDone", "NotStarted", "Once", "OnceError",
-    "Outcome", "OutcomeUnknown", "PartitionMissing", "Refused", "ResolutionRefused", "ScopeRequired", "SwallowedError", "TooLarge",
-    "UnknownState", "UsageError", "claim", "consume", "current_claim", "emit", "lock", "receive", "run",
+    "Active", "AlreadyFinished", "AlreadyStarted", "AnotherFingerprint", "Answer", "Claim", "ConnectionLost", "ContractMissing",
+    "EventMismatch", "Expired", "FinalFailure", "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch",
+    "NotDone", "NotStarted", "Once", "OnceError", "Outcome", "OutcomeUnknown", "PartitionMissing", "Refused",
+    "ResolutionRefused", "ScopeRequired", "SwallowedError", "TooLarge", "Unfinished", "UnknownState", "UsageError", "claim", "consume",
+    "current_claim", "emit", "lock", "receive", "run",
 ]  # fmt: skip

@@ -66,6 +66,24 @@ class NotStarted(OnceError):
     sqlstate = "P4012"
 
 
+class Unfinished(OnceError):
+    """The transaction has started an intent and not finished it: nothing was committed."""
+
+    sqlstate = "P4013"
+
+
+class AlreadyStarted(OnceError):
+    """The transaction has started this intent already."""
+
+    sqlstate = "P4014"
+
+
+class AnotherFingerprint(OnceError):
+    """The transaction has started the intent with another fingerprint than the one it finishes it with."""
+
+    sqlstate = "P4015"
+
+
 class AlreadyFinished(OnceError):
     """The intent is finished and has an outcome."""
 
@@ -184,7 +202,8 @@ class NotDone(OnceError):
 _BY_SQLSTATE: Dict[Optional[str], Type[OnceError]] = {
     error.sqlstate: error
     for error in (
-        ScopeRequired, KeyMalformed, Mismatch, Refused, LeaseLost, NotStarted, AlreadyFinished, Active, InDoubt, Expired,
+        ScopeRequired, KeyMalformed, Mismatch, Refused, LeaseLost, NotStarted, Unfinished, AlreadyStarted, AnotherFingerprint, AlreadyFinished,
+        Active, InDoubt, Expired,
         MessageMismatch, EventMismatch, TooLarge, ResolutionRefused, PartitionMissing, UnknownState, ContractMissing,
     )
 }  # fmt: skip
