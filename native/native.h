@@ -243,8 +243,9 @@ extern bool native_day_has_begun(int32 bucket, TimestampTz now);
 /* started.c */
 extern void native_started_init(void);
 extern bool native_has_started_none(void);
-extern bool native_note_start(const native_intent *intent, int32 fence); /* false: it is not plain */
-extern int32 native_noted_start(const native_intent *intent);            /* -1: not plainly */
+/* false, and -1: it is not plain */
+extern bool native_note_start(const native_intent *intent, int32 fence);
+extern int32 native_noted_start(const native_intent *intent);
 extern void native_remember_finish(const native_intent *intent, int32 fence);
 
 /* arguments.c */

@@ -174,8 +174,8 @@ static void note_check(char *note, const native_contract *contract)
 	}
 }
 
-/* The oldest start first, as the trigger of once.unfinished asks. Where nothing was or can be written
- * there is no effect. */
+/* The oldest start first, as the trigger of once.unfinished asks. Where nothing was or can be
+ * written there is no effect. */
 static void check_finished(void)
 {
 	const char *noted = notes_get();

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.start_new(scope, key, fingerprint, tenant, traceparent): once.start for pipelines: returns the fence where the effect may go
--- on, and raises P4020 where start would return a replay, and whatever start raises. Sent first in a pipeline, it stops everything that is queued
+-- on, and raises P4020 where start would return a replay, and whatever start raises.
+-- Sent first in a pipeline, it stops everything that is queued
 -- behind it. traceparent is taken for the sake of likeness: pass it to once.finish. Written as start is, for the same reasons.
 CREATE FUNCTION once.start_new(scope text, key text, fingerprint bytea, tenant text DEFAULT '',
     traceparent text DEFAULT NULL) RETURNS integer

@@ -237,6 +237,9 @@ def test_strict_is_a_setting_of_a_role_or_a_database(db):
 
 def test_a_word_that_is_neither_is_refused(db):
     connection = db.connect()
+    run(connection, "BEGIN")
+    Once(connection).start(key="k")
+    run(connection, "ROLLBACK")
     with pytest.raises(psycopg2.Error, match="maybe"):
         run(connection, "SET once.strict = 'maybe'")
         Once(connection).start(key="k")
