@@ -302,10 +302,10 @@ static void classify(gate_attempt *attempt, ngx_http_request_t *r)
 	} else {
 		ending->from_upstream = true;
 	}
-	if (!attempt->answer.accelerated) {
+	if (!attempt->answer.accelerated) { /* else these are not the service's headers */
 		ending->effect = effect_said(r, &r->headers_out.headers);
+		ending->asks = is_asking(r);
 	}
-	ending->asks = is_asking(r);
 	attempt->status = ending->status;
 }
 

@@ -45,6 +45,7 @@ CONFIG = """
     }
     location /accelerated { once_scope pay; proxy_pass http://app; }
     location /file { internal; once off; default_type text/plain; return 200 "the file"; }
+    location /moved-file { internal; once off; return 307 https://files.test/1; }
     location /protected-file { internal; once_scope file; default_type text/plain; return 200 "the file"; }
     location /sorry-refused { once_scope pay; error_page 502 =200 /sorry; proxy_pass http://away; }
     location /sorry { once_scope pay; error_page 500 502 504 =200 /sorry; proxy_read_timeout 500ms; proxy_pass http://app; }
@@ -463,6 +464,16 @@ def test_an_answer_that_the_service_leaves_to_nginx_is_one_execution(door, to):
     assert (again.replayed and same_answer(first, again)) or again.problem in ("too-large", "no-answer"), again
     # The redirect is no intent of its own.
     assert door.database.value("SELECT count(*) FROM once.intent WHERE key = %s", key) == 1
+
+
+def test_where_the_services_answer_is_fetched_from_another_place_asks_for_nothing(door):
+    """A store of files leads to where a file is with 307: that says of the file, and nothing of what the service did."""
+    key = new_key()
+    door.upstream.script(key, Answer(200, headers=(("X-Accel-Redirect", "/moved-file"),)))
+    first = door.attempt(key, "/accelerated")
+    assert first.status == 307 and first.header("Location") == "https://files.test/1"
+    assert_replays(door, key, first, "/accelerated")
+    assert door.count(key) == 1
 
 
 def test_a_page_in_place_of_an_error_of_nginx_is_not_taken_for_the_services_answer(door):
