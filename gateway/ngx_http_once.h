@@ -268,7 +268,7 @@ struct gate_attempt {
 	once_intent intent; /* points into request.names */
 	http_policy policy;
 	http_step step;
-	http_problem problem; /* where step is HTTP_REFUSE or HTTP_GIVE_UP */
+	http_problem problem; /* where step is HTTP_REFUSE */
 	gate_reply reply;
 	ngx_uint_t replaced;         /* reply goes out instead of the upstream's answer */
 	int status;                  /* of what goes out, for logs */

@@ -55,36 +55,6 @@ static const char *detail_of(const gate_attempt *attempt, const once_answer *ans
 	return text;
 }
 
-static void on_yielded(void *argument, const once_answer *answer, const once_error *error)
-{
-	gate_attempt *attempt = argument;
-
-	attempt->claim.operation = NULL;
-	if (answer == NULL) {
-		gate_attempt_log(attempt, "yield_failed", error);
-	}
-	gate_claim_wake(&attempt->intent);
-	if (attempt->r != NULL) {
-		gate_attempt_refuse(attempt, attempt->problem, NULL);
-	}
-	attempt->walk(attempt, GATE_STEP);
-}
-
-/* The earlier worker was lost, and its outcome is unknown: report that under our fence. */
-static void yield_doubt(gate_attempt *attempt)
-{
-	once_outcome outcome = {.error_code = "gateway_lost",
-	                        .error_message = "the gateway's worker ended while the upstream worked"};
-	once_error *error = NULL;
-
-	assert(attempt->step == HTTP_GIVE_UP && attempt->claim.fence > 0);
-	if (once_batcher_fail(gate_batcher(), &attempt->intent, attempt->claim.fence, ONCE_FAILURE_IN_DOUBT, &outcome,
-	                      on_yielded, attempt, &attempt->claim.operation, &error) != ONCE_OK) {
-		on_yielded(attempt, NULL, error);
-		once_error_free(error);
-	}
-}
-
 static void on_released(void *argument, const once_answer *answer, const once_error *error)
 {
 	gate_attempt *attempt = argument;
@@ -130,10 +100,6 @@ static void conclude(gate_attempt *attempt, const once_answer *answer)
 		gate_count_step(attempt->intent.scope, attempt->step, attempt->problem);
 	}
 	gate_attempt_log(attempt, "claim", NULL);
-	if (attempt->step == HTTP_GIVE_UP) {
-		yield_doubt(attempt);
-		return;
-	}
 	if (attempt->step == HTTP_REFUSE) {
 		gate_attempt_refuse(attempt, attempt->problem, detail_of(attempt, answer, doubt));
 	}
@@ -192,12 +158,10 @@ static void on_claimed(void *argument, const once_answer *answer, const once_err
 	attempt->claim.fence = once_answer_may_run(answer) ? once_answer_fence(answer) : 0;
 	attempt->problem = HTTP_PROBLEM_UNAVAILABLE;
 	attempt->step = http_decide_claim(&attempt->policy, answer, ONCE_OK, &attempt->problem);
-	/* Nothing runs without a fence, and only an attempt that may run has one to give up. */
-	assert(attempt->claim.fence > 0 || (attempt->step != HTTP_RUN && attempt->step != HTTP_GIVE_UP));
+	/* Nothing runs without a fence. */
+	assert(attempt->claim.fence > 0 || attempt->step != HTTP_RUN);
 	if (attempt->r != NULL) {
 		follow(attempt, answer);
-	} else if (attempt->step == HTTP_GIVE_UP) {
-		yield_doubt(attempt);
 	} else {
 		attempt->walk(attempt, GATE_STEP);
 	}

@@ -86,18 +86,12 @@ http_step http_decide_claim(const http_policy *policy, const once_answer *answer
 	if (answer == NULL) {
 		return on_error(policy, code, problem);
 	}
-	http_step step;
 	switch (once_answer_verdict(answer)) {
 	case ONCE_NEW_CLAIM:
 	case ONCE_RETRYABLE_FAILURE:
 		return run(answer, problem);
 	case ONCE_PROCESSING_STALE:
-		step = run(answer, problem);
-		if (step == HTTP_RUN && !policy->doubt_retries) {
-			*problem = HTTP_PROBLEM_IN_DOUBT;
-			return HTTP_GIVE_UP;
-		}
-		return step;
+		return policy->doubt_retries ? run(answer, problem) : refuse(problem, HTTP_PROBLEM_UNAVAILABLE);
 	case ONCE_REPLAY_SUCCESS:
 		return replay(answer, ONCE_STATE_SUCCEEDED, problem);
 	case ONCE_FINAL_FAILURE_STORED:
@@ -268,8 +262,8 @@ http_report http_decide_ending(const http_policy *policy, const http_ending *end
 const char *http_step_name(http_step step)
 {
 	static const char *const names[HTTP_STEPS] = {
-	    [HTTP_RUN] = "run",       [HTTP_REPLAY] = "replay",   [HTTP_WAIT] = "wait",
-	    [HTTP_REFUSE] = "refuse", [HTTP_GIVE_UP] = "give-up", [HTTP_PASS] = "pass",
+	    [HTTP_RUN] = "run",       [HTTP_REPLAY] = "replay", [HTTP_WAIT] = "wait",
+	    [HTTP_REFUSE] = "refuse", [HTTP_PASS] = "pass",
 	};
 	return (unsigned)step < HTTP_STEPS ? names[step] : "unknown";
 }

@@ -214,19 +214,15 @@ typedef enum http_step {
 	HTTP_REPLAY, /* send the stored answer */
 	HTTP_WAIT,   /* another attempt runs: ask again later */
 	HTTP_REFUSE, /* send *problem */
-	/*
-	 * this attempt took over one whose worker was lost: report in doubt under the fence, then send
-	 * *problem
-	 */
-	HTTP_GIVE_UP,
-	HTTP_PASS, /* unprotected (fail open): pass it, store nothing */
+	HTTP_PASS,   /* unprotected (fail open): pass it, store nothing */
 	HTTP_STEPS
 } http_step;
 const char *http_step_name(http_step step); /* "run", ...: for logs and counters */
 /*
- * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE and HTTP_GIVE_UP. A
+ * answer NULL: the claim failed with code. *problem is set with HTTP_REFUSE. A
  * takeover of a stale lease (PROCESSING_STALE) is run only where doubt_retries says so, since the
- * lost worker may have sent the request; RETRYABLE_FAILURE is run. Nothing runs without a fence and
+ * lost worker may have sent the request: else its claim asks for none, and is not answered so.
+ * RETRYABLE_FAILURE is run. Nothing runs without a fence and
  * the state PROCESSING, nothing replays without a status of 200 to 599: whatever contradicts itself
  * is refused. Failing open covers what says that the database cannot be asked (lost, late,
  * overloaded, an error of its own), never what it said about this request, nor a contract that is

@@ -10,7 +10,6 @@ import dataclasses
 
 NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
 SERVICE_RETURNS_S = 120
-FAULT_LASTS_S = 10  # what it did to a connection may be noticed so much later
 NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)
 FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
 
@@ -489,7 +488,7 @@ def nothing_in_doubt(story):
         early = [a for a in case.attempts if first is None or a.began <= first]
         # A report that came late lifts a doubt, and the next attempt leaves another: more were let in than could have been before the first.
         lifted = (case.stored["fence"] or 0) > sum(was_let_in(a) for a in early)
-        if not any(leaves_doubt(a) for a in (case.attempts if lifted else early)) and not lost_by_the_gateway(story, case):
+        if not any(leaves_doubt(a) for a in (case.attempts if lifted else early)):
             yield case.name, "it is in doubt, and every attempt at it has a definite answer"
 
 
@@ -530,13 +529,6 @@ def verify_is_believed(story):
 def was_let_in(attempt):
     """It ran, and failed; not: it met no database."""
     return attempt.verdict == "failed" and not attempt.answer["code"].startswith(("connect", "lost", "08", "25", "40", "53", "55", "57"))
-
-
-def lost_by_the_gateway(story, case):
-    """A claim whose answer was lost is not told from one that took over from a lost attempt; so the gateway puts it in doubt. Only a fault loses one."""
-    return case.stored["error_code"] == "gateway_lost" and any(
-        a.verdict == "in_doubt" and any(a.began - FAULT_LASTS_S <= fault["t"] <= a.ended for fault in story.faults) for a in case.attempts
-    )
 
 
 def leaves_doubt(attempt):

@@ -566,19 +566,6 @@ def test_a_doubt_that_was_lifted_by_a_late_report_and_left_again(run, fence, cod
     assert run.broken() == broken
 
 
-@pytest.mark.parametrize("error, fault, broken", [("gateway_lost", True, set()), ("gateway_lost", False, {"nothing_in_doubt"}),
-                                                  ("stale", True, {"nothing_in_doubt"})])  # fmt: skip
-def test_a_doubt_of_the_gateways_whose_claims_answer_was_lost(run, error, fault, broken):
-    intent = run.intent(at_most=True, door="http")
-    run.attempt(intent, verdict="failed", code="503 upstream")
-    run.begin(intent, 2)
-    if fault:
-        run.log("fault", fault="failover", target="primary", action="begin")
-    run.end(intent, 2, verdict="in_doubt", code="409 in-doubt")
-    run.stored(intent, "in_doubt", error_code=error, fence=2)
-    assert run.broken() == broken
-
-
 def test_a_doubt_that_the_attempt_itself_was_told_of(run):
     """Its own work may have been what nobody knows the end of: a command that was killed, a service that broke off."""
     intent = run.intent(at_most=True, door="run")
