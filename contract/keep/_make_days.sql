@@ -28,12 +28,14 @@ BEGIN
         END IF;
         -- As ATTACH does; it brings what others have made since.
         LOCK TABLE ONLY once.intent, ONLY once.outbox IN SHARE UPDATE EXCLUSIVE MODE;
-        IF needed < today THEN
-            -- What was closed stays closed, and nobody closes a day while this transaction is open. 40001 where the snapshot is too old.
+        -- What was closed stays closed, today as well where the clock has stepped back, and nobody closes a day while this transaction
+        -- is open.
+        SELECT s.closed_before INTO STRICT before FROM once.setting AS s WHERE s.only_row;
+        IF needed < today THEN          -- 40001 where the snapshot is too old
             SELECT s.closed_before INTO STRICT before FROM once.setting AS s WHERE s.only_row FOR SHARE;
         END IF;
-        FOREACH day IN ARRAY CASE WHEN needed >= before THEN ARRAY[needed] ELSE '{}' END || ARRAY[today, today + 1] LOOP
-            IF to_regclass('once.intent_d' || day) IS NULL THEN
+        FOREACH day IN ARRAY CASE WHEN needed < today THEN ARRAY[needed] ELSE '{}' END || ARRAY[today, today + 1] LOOP
+            IF day >= before AND to_regclass('once.intent_d' || day) IS NULL THEN
                 PERFORM once._make_day('intent', day);
                 made := true;
             END IF;

@@ -105,6 +105,19 @@ def test_a_closed_day_is_not_made_anew_not_even_from_an_old_snapshot(db):
     assert db.value("SELECT to_regclass(%s)", f"once.intent_d{today(db) - 2}") is None
 
 
+def test_today_stays_closed_where_a_clock_that_was_ahead_has_closed_it(db):
+    """Events still need a partition of today, and that of intents does not come with it."""
+    day, key = today(db), uuid7_days_ago(db, 0)
+    db.execute("UPDATE once.setting SET closed_before = %s", day + 1)
+    db.execute(f"DROP TABLE once.intent_d{day}, once.outbox_d{day}")
+    db.execute(f"SELECT once._set_today({day + 20})")
+    connection = db.connect()
+    assert call(db, "emit", connection) is None
+    assert db.value("SELECT to_regclass(%s)", f"once.intent_d{day}") is None
+    for door in DOORS:
+        assert code_at(door, Once(connection), key) == "P4041", door
+
+
 @pytest.mark.parametrize("what", ["transaction", "savepoint"])
 def test_a_day_goes_with_the_transaction_that_made_it_and_the_next_call_makes_it_again(db, what):
     forget(db, 0)
