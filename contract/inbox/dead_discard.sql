@@ -30,6 +30,7 @@ BEGIN
             PERFORM once._refuse('P4029', tenant, consumer, message_id);
         ELSIF known IN ('P4001', 'P4098') THEN
             PERFORM once._refuse_day(tenant, consumer, message_id, bucket);
+            PERFORM once._refuse('P4098', tenant, consumer, message_id, 'its day was made just now');      -- since _receivable looked
         ELSIF known = 'P4099' THEN
             -- A consumer under leases left it unfinished: nobody shall take it up again.
             PERFORM once.resolve(consumer, message_id, 'succeeded', reason, tenant => tenant)

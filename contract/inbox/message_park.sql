@@ -4,8 +4,10 @@
 -- (after wait_ms, by the database's clock) or 'dead' (after the last attempt). One that is parked
 -- already gets the new state, attempts and error, and keeps its place and content. One that was
 -- applied is not parked. In the caller's transaction; acknowledge them after COMMIT. Returns how
--- many are parked now. message_id: any text of 1 to 512 bytes; fingerprint: 16 to 64 bytes. Raises
--- 22023 for a message that is none, P4000 for the consumer, P4003 for the tenant.
+-- many are parked now. message_id: 1 to 512 bytes, here and in all that is said of parked messages: the
+-- key that the inbox has for it, so 'pgonce:id:' || id for a UUIDv7, unless it is received with
+-- birthdays (once.receive). fingerprint: 16 to 64 bytes. Raises 22023 for a message that is none,
+-- P4000 for the consumer, P4003 for the tenant.
 CREATE FUNCTION once.message_park(consumer text, tenant text, messages once.parked[]) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$

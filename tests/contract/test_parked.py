@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from harness.mutation import mutate
 from harness.postgres import wait_until
 
 from .calls import PRINT, Once, hold_days, in_threads, refused, run, today, uuid7_days_ago
@@ -355,6 +356,15 @@ def test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_
         db.execute("SELECT once.add_days()")
         assert db.value("SELECT once.dead_discard('mailer', %s, '', 'never')", message) is True
         assert receive_many(db.connect(), [message], ["k"], birthdays=True) == ["duplicate"]
+
+
+def test_a_message_whose_day_is_made_while_it_is_discarded_is_not_since_nothing_would_remember_it(db):
+    message = uuid7_days_ago(db, 0)
+    park(db.connect(), message, state="dead")
+    mutate(db, "_receivable", "day := once._open_day(bucket)", "day := 'missing'")  # that was so when it looked
+    with refused("P4098"):
+        db.execute("SELECT once.dead_discard('mailer', %s, '', 'never')", message)
+    assert states(db) == {message: ("dead", 1)}
 
 
 def test_a_message_that_is_being_received_is_not_discarded(db):
