@@ -157,3 +157,14 @@ def test_an_ordinary_role_is_held_to_it(native, roles):
         with pytest.raises(psycopg2.Error) as caught:
             cursor.execute("COMMIT")
         assert caught.value.pgcode == code
+
+
+@pytest.mark.parametrize("user", ["native_none", "native_bound"])
+def test_a_note_that_was_set_by_hand_tells_nothing_of_another_tenant(native, roles, user):
+    """Else its COMMIT would fail for each key that is not there, and only for those."""
+    native.execute(f"SELECT once.finish_new('s', 'there', {F}, tenant => 'b')")
+    for key in ("there", "not there"):
+        cursor = native.connect(user).cursor()
+        cursor.execute("SELECT once_native.load(); BEGIN")
+        cursor.execute(r"SELECT set_config('once.started', E'\x1e\x1fb\x1fs\x1f' || %s || E'\x1f\\x00\x1f1', true)", (key,))
+        cursor.execute("COMMIT")
