@@ -159,6 +159,36 @@ static void append_only(int fd)
 
 /* ---- The process ---- */
 
+typedef struct signals {
+	sigset_t taken;
+	sigset_t before; /* the mask of who starts pgonce, and of its children */
+} signals;
+
+/* Whoever ends this process finds no password of its database's in a file that was left behind. */
+static void take_signals(signals *signals)
+{
+	sigemptyset(&signals->taken);
+	for (size_t i = 0; i < 6; i++) {
+		sigaddset(&signals->taken, (const int[]){SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGCHLD}[i]);
+	}
+	sigprocmask(SIG_BLOCK, &signals->taken, &signals->before);
+}
+
+/* False: a signal came before the child's end, and has ended it. */
+static bool await(pid_t pid, const signals *signals, int *status)
+{
+	siginfo_t info;
+
+	while (waitpid(pid, status, WNOHANG) == 0) {
+		if (sigwaitinfo(&signals->taken, &info) > 0 && info.si_signo != SIGCHLD) {
+			kill(pid, SIGTERM);
+			waitpid(pid, status, 0);
+			return false;
+		}
+	}
+	return true;
+}
+
 static pid_t start_nginx(const gateway *gateway, const sigset_t *mask)
 {
 	pid_t parent = getpid();
@@ -231,24 +261,16 @@ static void tell(const gateway *gateway)
 	fflush(stdout);
 }
 
-static int run(const gateway *gateway)
+static int run(const gateway *gateway, const signals *signals)
 {
-	sigset_t taken;
-	sigset_t before;
-
-	sigemptyset(&taken);
-	for (size_t i = 0; i < 6; i++) {
-		sigaddset(&taken, (const int[]){SIGINT, SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGCHLD}[i]);
-	}
-	sigprocmask(SIG_BLOCK, &taken, &before);
-	int signals = signalfd(-1, &taken, SFD_CLOEXEC);
-	pid_t pid = signals < 0 ? -1 : start_nginx(gateway, &before);
+	int fd = signalfd(-1, &signals->taken, SFD_CLOEXEC);
+	pid_t pid = fd < 0 ? -1 : start_nginx(gateway, &signals->before);
 	if (pid < 0) {
 		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot start nginx: %s", strerror(errno));
 	}
 	tell(gateway);
-	int result = wait_for_nginx(gateway, pid, signals);
-	close(signals);
+	int result = wait_for_nginx(gateway, pid, fd);
+	close(fd);
 	return result;
 }
 
@@ -289,14 +311,15 @@ static int check_contract(const gateway *gateway, const char *conninfo, bool is_
 }
 
 /* As a worker will: by the same user, and without the environment, which nginx clears. */
-static int check_as_worker(const gateway *gateway, const char *conninfo)
+static int check_as_worker(const gateway *gateway, const char *conninfo, const signals *signals)
 {
-	char *soon = cli_format("%s connect_timeout='%d'", conninfo, CHECK_TIMEOUT_S);
-	bool is_there = gateway->uid != 0 && PQping(soon) == PQPING_OK;
 	int status = 0;
 	pid_t pid = fork();
 
 	if (pid == 0) {
+		sigprocmask(SIG_SETMASK, &signals->before, NULL);
+		char *soon = cli_format("%s connect_timeout='%d'", conninfo, CHECK_TIMEOUT_S);
+		bool is_there = gateway->uid != 0 && PQping(soon) == PQPING_OK;
 		if (gateway->uid != 0 &&
 		    (initgroups(gateway->user, gateway->gid) != 0 || setgid(gateway->gid) != 0 || setuid(gateway->uid) != 0)) {
 			_exit(cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot become user %s: %s", gateway->user,
@@ -307,8 +330,10 @@ static int check_as_worker(const gateway *gateway, const char *conninfo)
 		fflush(NULL);
 		_exit(result);
 	}
-	free(soon);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status)) {
+	if (pid > 0 && !await(pid, signals, &status)) {
+		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "told to stop before the database had answered");
+	}
+	if (pid < 0 || !WIFEXITED(status)) {
 		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot look for the contract: %s", strerror(errno));
 	}
 	return WEXITSTATUS(status);
@@ -335,6 +360,7 @@ static int prepare(gateway *gateway, char **conninfo)
 static int serve(gateway *gateway)
 {
 	const cli_invocation *invocation = gateway->invocation;
+	signals signals;
 	int result = nginx_find(gateway, invocation->text[OPTION_NGINX], invocation->text[OPTION_MODULE]);
 	char *conninfo = result == CLI_OK ? connect_fixed_conninfo(invocation) : NULL;
 
@@ -343,6 +369,7 @@ static int serve(gateway *gateway)
 	}
 	if (result == CLI_OK) {
 		const char *directory = invocation->text[OPTION_GATEWAY_DIR];
+		take_signals(&signals);
 		result = directory != NULL ? take_directory(gateway, directory) : make_temporary(gateway);
 	}
 	if (result == CLI_OK) {
@@ -351,10 +378,12 @@ static int serve(gateway *gateway)
 		choose_access_log(gateway);
 		result = gateway_validate(gateway); /* again, with the directory */
 		result = result == CLI_OK ? prepare(gateway, &conninfo) : result;
-		result = result == CLI_OK ? check_as_worker(gateway, conninfo) : result;
+		result = result == CLI_OK ? check_as_worker(gateway, conninfo, &signals) : result;
 		result = result == CLI_OK ? nginx_test(gateway) : result;
-		result = result == CLI_OK ? run(gateway) : result;
-		if (!invocation->given[OPTION_GATEWAY_DIR]) {
+		result = result == CLI_OK ? run(gateway, &signals) : result;
+		if (invocation->given[OPTION_GATEWAY_DIR]) {
+			gateway_forget(gateway);
+		} else {
 			gateway_remove(gateway);
 		}
 	}

@@ -555,16 +555,26 @@ int gateway_write(const gateway *gateway, const char *conninfo)
 	return result;
 }
 
-void gateway_remove(const gateway *gateway)
+static void remove_files(const gateway *gateway, const char *const *names)
 {
-	static const char *const files[] = {"nginx.conf", "database", "passfile", "nginx.pid", "nginx.lock", "access.log"};
-	static const char *const directories[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi", "."};
-
-	for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
-		char *path = cli_format("%s/%s", gateway->directory, files[i]);
+	for (; *names != NULL; names++) {
+		char *path = cli_format("%s/%s", gateway->directory, *names);
 		unlink(path);
 		free(path);
 	}
+}
+
+void gateway_forget(const gateway *gateway)
+{
+	remove_files(gateway, (const char *const[]){"database", "passfile", NULL});
+}
+
+void gateway_remove(const gateway *gateway)
+{
+	static const char *const directories[] = {"client_body", "proxy", "fastcgi", "uwsgi", "scgi", "."};
+
+	gateway_forget(gateway);
+	remove_files(gateway, (const char *const[]){"nginx.conf", "nginx.pid", "nginx.lock", "access.log", NULL});
 	for (size_t i = 0; i + 1 < sizeof directories / sizeof directories[0]; i++) {
 		char *path = cli_format("%s/%s", gateway->directory, directories[i]);
 		rmdir(path);

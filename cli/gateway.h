@@ -61,6 +61,8 @@ int gateway_write(const gateway *gateway, const char *conninfo);
 /* libpq takes a password file of its user's alone, so workers that are not root get a copy of
  * root's as DIRECTORY/passfile. *copied: they need it. CLI_OK, or after saying. */
 int gateway_copy_passwords(const gateway *gateway, bool *copied);
+/* Removes what of these may hold a password. */
+void gateway_forget(const gateway *gateway);
 /* Removes what these and nginx made in it, and the directory. */
 void gateway_remove(const gateway *gateway);
 

@@ -6,6 +6,8 @@ import os
 import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from harness.postgres import PORT, Postgres, clean_environment, private_directory, unprivileged, wait_until
 from harness.upstream import Answer, Upstream
 
-from .command import Command
+from .command import PROGRAM, Command
 from .test_gateway import AS_OTHERS, UPSTREAM, Gateway, needs_module
 
 pytestmark = needs_module
@@ -131,6 +133,31 @@ def test_a_password_is_in_no_command_line_and_in_no_file_that_others_can_read(ma
     assert [path.name for path in holding] in (["database"], ["passfile"], [])
     status, out, err = gateway.end()
     assert status == 0 and b"s3 cr" not in out + err and not directory.exists()
+
+
+def test_a_directory_that_stays_keeps_no_password(made, database, place):
+    gateway = made(*WAYS["PGPASSFILE"](database, place), "--dir", str(place / "kept"))
+    gateway.post("k")
+    assert (place / "kept/database").exists()
+    assert gateway.end()[0] == 0
+    left = {path.name for path in (place / "kept").iterdir()}
+    assert "nginx.conf" in left and not left & {"database", "passfile"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_that_is_stopped_before_the_database_answers_leaves_no_password(place, number):
+    place.chmod(0o711)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environment = {**clean_environment(), "PGHOST": "127.0.0.1", "PGPORT": str(silent.getsockname()[1]), "PGPASSWORD": SECRET, "TMPDIR": str(place)}
+        process = subprocess.Popen([str(PROGRAM), "gateway", *UPSTREAM, *AS_OTHERS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        silent.settimeout(60)
+        connection, _ = silent.accept()
+        assert list(place.glob("*/database"))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        connection.close()
+    assert (process.returncode, out) == (1, b"") and b"told to stop" in err, (process.returncode, err)
+    assert not list(place.iterdir())
 
 
 def test_a_changed_password_file_is_read_again_on_hup(made, database, place, upstream):
