@@ -215,6 +215,22 @@ def test_who_needs_the_day_that_an_open_transaction_makes_waits_a_little_and_get
     assert ahead(db) == (1, 1)
 
 
+@pytest.mark.parametrize("call_many", ["claim_many", "receive_many"])
+def test_a_batch_waits_in_vain_but_once(db, call_many):
+    """And not for half a second with each of its elements."""
+    forget(db, 0)
+    maker, other = db.connect(isolation="READ COMMITTED"), db.connect(statement_timeout="30s")
+    assert call(db, "emit", maker) is None
+    keys = [uuid7_days_ago(db, 0, n) for n in range(200)] + ["plain"]
+    if call_many == "claim_many":
+        rows = [(row.verdict, row.error_code) for row in Once(other).claim_many(key=keys)]
+    else:
+        rows = run(other, "SELECT verdict, code FROM once.receive_many('c', %s, NULL, %s, birthdays => true)", keys, [PRINT] * 201)
+    assert rows == [("invalid", "P4098")] * 200 + [("new_claim" if call_many == "claim_many" else "process", None)]
+    maker.rollback()
+    assert call(db, "claim", other, 1) is None
+
+
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 def test_who_needs_the_day_goes_on_when_the_transaction_that_makes_it_ends_meanwhile(db, end):
     forget(db, 0)
