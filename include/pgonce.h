@@ -615,8 +615,8 @@ ONCE_API ONCE_MUST_CHECK once_code once_json_canonical(once_bytes json, char **c
  * answered REPORT_REFUSED: either way the intent is no longer this attempt's). A claim in flight is
  * resolved by asking: each statement's claims carry an owner of its own (the caller's, '#', and a
  * number that is used once), so an intent that turns out to be processing under it is this very
- * attempt's, with its fence. Its verdict is NEW_CLAIM, or PROCESSING_STALE where it may have been a
- * takeover.
+ * attempt's, with its fence. Its verdict is NEW_CLAIM; of a later attempt RETRYABLE_FAILURE where
+ * its claim takes nothing over (on_stale), and else PROCESSING_STALE: it may have been a takeover.
  *
  * When an operation's time is over, its submitter is told, and what may have an effect goes on
  * without him: a report or a release is tried on for 9 more operation timeouts (ONCE_DEADLINE,
