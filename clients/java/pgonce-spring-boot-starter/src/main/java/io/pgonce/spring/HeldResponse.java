@@ -24,7 +24,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
     private final ByteArrayOutputStream body = new ByteArrayOutputStream();
     private final List<Answer.Header> before = new ArrayList<>();
     private final int statusBefore;
-    private String effect;
+    private final List<String> effects = new ArrayList<>();
     private boolean cutOff;
     private ServletOutputStream stream;
     private PrintWriter writer;
@@ -47,11 +47,12 @@ final class HeldResponse extends HttpServletResponseWrapper {
         real().setStatus(statusBefore);
         before.forEach(each -> real().addHeader(each.name(), each.value()));
         resetBuffer();
-        effect = null;
+        effects.clear();
     }
 
+    /** Null where it is not said, or twice. */
     String effect() {
-        return effect;
+        return effects.size() == 1 ? effects.get(0) : null;
     }
 
     boolean isCutOff() {
@@ -87,9 +88,14 @@ final class HeldResponse extends HttpServletResponseWrapper {
         real().flushBuffer();
     }
 
-    private boolean takesEffect(String name, String value) {
+    private boolean takesEffect(String name, String value, boolean again) {
         if (Ending.HEADER.equalsIgnoreCase(name)) {
-            effect = value;
+            if (!again) {
+                effects.clear();
+            }
+            if (value != null) {
+                effects.add(value);
+            }
             return true;
         }
         return "Content-Length".equalsIgnoreCase(name);
@@ -97,14 +103,14 @@ final class HeldResponse extends HttpServletResponseWrapper {
 
     @Override
     public void setHeader(String name, String value) {
-        if (!takesEffect(name, value)) {
+        if (!takesEffect(name, value, false)) {
             super.setHeader(name, value);
         }
     }
 
     @Override
     public void addHeader(String name, String value) {
-        if (!takesEffect(name, value)) {
+        if (!takesEffect(name, value, true)) {
             super.addHeader(name, value);
         }
     }
@@ -164,6 +170,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
     public void reset() {
         resetBuffer();
         real().reset();
+        effects.clear();
     }
 
     @Override

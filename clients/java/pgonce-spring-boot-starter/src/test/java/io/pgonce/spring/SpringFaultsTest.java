@@ -80,6 +80,21 @@ class SpringFaultsTest {
             return unknown ? ResponseEntity.status(500).header("Once-Effect", "unknown").body("who knows") : ResponseEntity.status(422).body("refused " + id);
         }
 
+        /** Says Once-Effect as the request asks for, and fails. */
+        @PostMapping("/words")
+        @Idempotent("words")
+        void say(@RequestBody String id, @RequestHeader("X-Word") String[] words, @RequestHeader("X-Reset") boolean reset, HttpServletResponse response) {
+            entities.getObject().persist(new SpringTest.Payment(id));
+            RUNS.incrementAndGet();
+            for (String word : words) {
+                response.addHeader("Once-Effect", word);
+            }
+            if (reset) {
+                response.reset();
+            }
+            response.setStatus(500);
+        }
+
         @PostMapping("/forms")
         @Idempotent("forms")
         String form(@RequestParam String name) {
@@ -191,6 +206,17 @@ class SpringFaultsTest {
         assertEquals(2, RUNS.get());
         assertEquals(0L, one("SELECT count(*) FROM payment WHERE id = '" + unknown + "'"));
         assertEquals("in_doubt", one("SELECT state::text FROM once.peek('refusals', '" + unknown + "')"));
+    }
+
+    @ParameterizedTest
+    @CsvSource({"'done', false, 1", "'done,done', false, 2", "'unknown,done', false, 2", "'done', true, 2"})
+    void aWordAboutTheEffectCountsIfItIsSaidOnceAndNotTakenBack(String words, boolean reset, int runs) throws Exception {
+        String key = newKey();
+        for (int i = 0; i < 2; i++) {
+            assertEquals(500, send("/words", key, key, "X-Word", words, "X-Reset", String.valueOf(reset)).statusCode());
+        }
+        assertEquals(runs, RUNS.get());
+        assertEquals(runs == 1 ? 1L : 0L, one("SELECT count(*) FROM payment WHERE id = '" + key + "'"));
     }
 
     @ParameterizedTest
