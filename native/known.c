@@ -34,6 +34,7 @@
 #include "utils/memutils.h"
 #include "utils/partcache.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #define SCHEMA "once"
@@ -693,10 +694,14 @@ void native_tables_close(native_tables *tables)
 }
 
 /* once_native.obstacle(of_events): why the plain calls of this session are left to SQL, those of
- * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues. */
+ * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues, and no lock
+ * is kept: anybody may ask. */
 PG_FUNCTION_INFO_V1(native_obstacle);
 PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
 {
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	BeginInternalSubTransaction(NULL);
 	const native_contract *known = native_known();
 	int32 buckets[] = {0, native_day(GetCurrentTimestamp())};
 	bool fits = known != NULL;
@@ -720,6 +725,9 @@ PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
 			}
 		}
 	}
+	RollbackAndReleaseCurrentSubTransaction();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
 	if (fits) {
 		PG_RETURN_NULL();
 	}

@@ -130,3 +130,15 @@ def test_a_schema_of_that_name_runs_nobody_s_code_as_the_owner(db):
 def test_no_function_can_be_called_by_name(session):
     for call in ("once_native.start('a', 'b')", "once_native.start(NULL, NULL::text)", "once_native.finish(NULL::text, 1)"):
         assert session.outcome(f"SELECT {call}")[0] in ("42883", "42804", "42725", "0A000")
+
+
+def test_who_asks_why_the_library_does_not_answer_keeps_no_lock_of_the_contract(roles):
+    """Anybody may ask, and a transaction that stays open must not keep a day from being retired."""
+    session = Session(roles, user="native_none")
+    session("SELECT once_native.load(); BEGIN")
+    tables = [row.oid for row in roles.rows("SELECT oid::bigint FROM pg_class WHERE relnamespace = 'once'::regnamespace")]
+    for change, told in (("SELECT", None), ("CREATE INDEX more ON once.intent_d0 (state)", "intent_d0 has 2 indexes, and the contract's has one")):
+        roles.execute(change)
+        assert session.value("SELECT once_native.obstacle(false)") == told
+        assert session.value("SELECT once_native.obstacle(true)") is None
+        assert session.value("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND relation = ANY (%s::oid[])", tables) == 0
