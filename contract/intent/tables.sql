@@ -246,6 +246,7 @@ CREATE UNLOGGED TABLE once.unfinished (
     key    text COLLATE "C" NOT NULL,
     fence  integer NOT NULL
 );
+ALTER TABLE once.unfinished REPLICA IDENTITY FULL;      -- as once.decision, should anybody set it LOGGED; pgonce doctor asks for it
 CREATE FUNCTION once._ask_unfinished() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM once._check_finished(NEW.tenant, NEW.scope, NEW.key, NEW.fence);
