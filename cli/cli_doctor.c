@@ -57,6 +57,7 @@ static const section sections[] = {
      true},
     {SQL_DOCTOR_CAPTURES, "captures|slots that count|publication", true},
     {SQL_DOCTOR_SWEPT, "stale intents|in doubt", true},
+    {SQL_DOCTOR_FINISHES, "forgotten finishes", true},
     {SQL_DOCTOR_KEYS, "keys of each attempt|keys too coarse", true},
 };
 

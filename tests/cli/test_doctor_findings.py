@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """pgonce doctor, check by check: each speaks where there is something to say. That each is silent where all is well is shown by the
 fresh installation of test_doctor.py, and by the pairs below where that installation has nothing to be silent about."""
+import contextlib
 import re
 import shutil
 import signal
@@ -118,6 +119,32 @@ def test_events_that_no_relay_takes_are_found(pgonce, db):
     assert found["level"] == "warning" and found["found"].startswith("1 of topic 'mail', the oldest of 20"), found
     db.execute(RELAY.format("pg_current_xact_id()::xid"))
     assert checks(pgonce, 0)["events without a relay"]["level"] == "ok"
+
+
+def test_forgotten_finishes_are_found_where_calls_are_counted(pgonce, db):
+    """What is replayed owes none, and a few that were rolled back are no reason to worry."""
+    def found(text):
+        wait_until(lambda: text in checks(pgonce, 0)["forgotten finishes"]["found"], text)
+        return checks(pgonce, 0)["forgotten finishes"]["level"]
+
+    db.execute(set_for_database("track_functions = pl"))
+    for number in range(12):
+        with contextlib.closing(db.connect(autocommit=False)) as connection:
+            once = Once(connection)
+            once.start(key=f"done {number % 3}")
+            if number < 3:
+                once.finish(key=f"done {number}")
+            connection.commit()
+    assert found("12 starts, 0 of them without") == "ok"
+    for number in range(20):
+        with contextlib.closing(db.connect(autocommit=False)) as connection:
+            Once(connection).start(key=f"forgotten {number}")
+            connection.commit()
+    assert found("20 of 32 starts had neither") == "warning"
+    db.execute(set_for_database("once.strict = on"))
+    assert "P4013" in checks(pgonce, 0)["forgotten finishes"]["advice"]
+    db.execute("SELECT pg_stat_reset()")
+    assert found("once.strict is on") == "ok"
 
 
 def test_warnings_do_not_fail(pgonce, db):
