@@ -350,7 +350,7 @@ BROKEN = {
     ),
     "a claim takes over though it must not": (
         replace("_claim", "takeover IS NOT NULL", "false"),
-        [policy.test_a_claim_that_must_not_take_over_leaves_a_doubt],
+        [lambda db: policy.test_a_claim_that_must_not_take_over_leaves_a_doubt(db, "claim")],
     ),
     "finish looks for a fence of its own": (
         replace("finish", "once._noted_start(tenant, scope, key, fingerprint)", "once._first_fence()"),

@@ -400,7 +400,7 @@ def test_an_abandoned_intent_has_no_answer_of_an_attempt_that_failed(db):
 
 
 def test_attempts_that_are_used_up_leave_a_stale_intent_in_doubt(db):
-    policy(db, "max_attempts => 1")
+    policy(db, "max_attempts => 1, on_stale => 'takeover'")
     stale(db)
     assert Once(db.connect()).claim(key="k").verdict == "in_doubt"
 
