@@ -125,7 +125,7 @@ def test_what_keeps_it_from_answering_is_named(bare, empty, change, back, said):
     empty.execute(change.format(database=empty.name))
     level, text = found(bare)
     assert (level, text[: len(said)]) == ("warning", said)
-    call = "SELECT once.emit('t', '1')" if "emit" in said else "SELECT once.start('s', 'k', '\\x00000000000000000000000000000000')"
+    call = "SELECT once.emit('t', '1')" if "emit" in said else "SELECT once.claim('s', gen_random_uuid()::text, '\\x00000000000000000000000000000000')"
     assert answered_by_c(empty, call) == 0  # so it is
     empty.execute(back.format(database=empty.name))
     assert found(bare) == ("ok", "C: pgonce_native 1.0.0")
