@@ -18,7 +18,7 @@ SELECT 'keeper', CASE WHEN max(s.last_success) IS NULL AND lease.keeper IS NULL 
        CASE WHEN max(s.last_success) IS NULL AND lease.keeper IS NULL THEN 'none ever ran here'
             ELSE format('%s, last done %s', coalesce(lease.keeper, 'nobody'), coalesce(to_char(max(s.last_success) AT TIME ZONE 'UTC',
                 'YYYY-MM-DD HH24:MI:SS "UTC"'), 'never')) END,
-       'start pgonce keep (or schedule CALL once.keep() with pg_cron): without it no day is made or retired, and nothing stale recovered'
+       'start pgonce keep (or schedule CALL once.keep() with pg_cron): without it no day is retired, and nothing stale is recovered'
   FROM lease LEFT JOIN status AS s ON true
  GROUP BY lease.keeper, lease.lease_until
 UNION ALL
