@@ -158,6 +158,7 @@ def verified_by(db, answer):
 
 
 def test_recover_tells_each_decision_and_counts(pgonce, db):
+    db.execute("SELECT once.set_scope('imports', on_stale => 'takeover')")
     verified_by(db, "split_part(key, '-', 1)")
     for key in ("happened-1", "absent-1", "unknown-1"):
         claim(db, "payments", key)
@@ -179,6 +180,7 @@ def test_recover_tells_each_decision_and_counts(pgonce, db):
 
 
 def test_recover_ends_where_thousands_stay_stale(pgonce, db):
+    db.execute("SELECT once.set_scope('jobs', on_stale => 'takeover')")
     db.execute("SELECT once.claim_many(array_fill('jobs'::text, ARRAY[500]), array_agg('k-' || n || '-' || m),"
                " array_fill(once.fingerprint('r'::bytea), ARRAY[500])) FROM generate_series(1, 500) AS n, generate_series(1, 5) AS m GROUP BY m")
     db.execute("UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 hour'")
@@ -251,6 +253,7 @@ def test_recover_goes_on_where_verify_functions_are_slow(pgonce, db):
 
 
 def test_a_reader_may_look_and_a_keeper_recover(db, tmp_path):
+    db.execute("SELECT once.set_scope('payments', on_stale => 'takeover')")
     claim(db, "payments", "k")
     make_stale(db, "k")
     for role, of in (("reader_of_find", "once_reader"), ("keeper_of_find", "once_keeper")):
@@ -288,6 +291,7 @@ def test_show_tells_the_timeline_with_every_delivery(pgonce, charged):
 
 
 def test_the_timeline_has_decisions_attempts_and_the_archive(pgonce, db):
+    db.execute("SELECT once.set_scope('payments', on_stale => 'takeover')")
     claim(db, "payments", "k", owner="first")
     make_stale(db, "k")
     claim(db, "payments", "k", owner="second")

@@ -166,7 +166,7 @@ def test_ids_are_not_changed_under_an_inbox_that_remembers_some(applied, nats, t
 def test_an_inbox_that_remembers_both_kinds_of_ids_is_told_with_what_to_do(applied, nats, tmp_path, ids):
     nats.publish([("order.1", b"{}", [("Pgonce-Event-Id", uuid7_days_ago(applied, 0))])])
     assert run("--config", write(tmp_path, nats, applied.dsn()), "--once").returncode == 0
-    applied.execute("SELECT once.receive('stock', %s, once.fingerprint('m'::bytea))", uuid7_days_ago(applied, 0, 1))
+    applied.execute("SELECT once.receive('stock', %s, once.fingerprint('m'::bytea), birthdays => true)", uuid7_days_ago(applied, 0, 1))
     assert sorted(applied.value("SELECT once.consumer_ids('stock')")) == ["opaque", "uuidv7"]
     done = run("--config", write(tmp_path, nats, applied.dsn(), ids=ids), "--once")
     assert done.returncode != 0 and "by both kinds of ids, opaque and uuidv7" in done.stderr and "give it another name" in done.stderr
