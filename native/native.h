@@ -206,7 +206,7 @@ extern bool native_has_next_day(const native_contract *contract, int32 day);
 extern bool native_still_known(void); /* nothing of the contract has changed */
 extern uint64 native_changes(void);   /* counts what was forgotten */
 extern bool native_is_plain_index(Relation index, int keys);
-extern bool native_refuse(const char *format, ...) pg_attribute_printf(1, 2);
+extern bool native_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* store.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
