@@ -251,6 +251,7 @@ static void a_takeover_given_back_is_a_takeover_for_the_next_attempt_too(void **
 	once_error *error = NULL;
 	once_operation *operation = NULL;
 	const once_intent intent = {.scope = "batcher", .key = "lost"};
+	run_sql(session, "SELECT once.set_scope('batcher', on_stale => 'takeover')");
 	once_poll *loop = open_loop("", NULL);
 	claim(loop, "", "lost", &first);
 	run_all(loop);
@@ -273,6 +274,7 @@ static void a_takeover_given_back_is_a_takeover_for_the_next_attempt_too(void **
 	assert_int_equal(next.verdict, ONCE_PROCESSING_STALE);
 	assert_int_equal(next.fence, 3);
 	once_poll_close(loop);
+	run_sql(session, "SELECT once.set_scope('batcher', on_stale => 'in_doubt')");
 }
 
 static void a_role_that_is_refused_a_tenant_is_told_so_for_that_tenant_alone(void **state)
