@@ -457,8 +457,8 @@ MUTATIONS = {
             files=(
                 (
                     "clients/java/pgonce/src/main/java/io/pgonce/Tx.java",
-                    "return Sql.receive(connection, new Sql.Name(tenant, Objects.requireNonNull(consumer), Objects.requireNonNull(messageId)), payload, traceparent);",
-                    "Sql.receive(connection, new Sql.Name(tenant, consumer, messageId), payload, traceparent);\n            return true;",
+                    'return Sql.receive(connection, name, Objects.requireNonNull(payload, "payload"), traceparent);',
+                    "Sql.receive(connection, name, payload, traceparent);\n            return true;",
                 ),
             ),
             language="java",
