@@ -253,7 +253,7 @@ def test_work_goes_on_while_everything_changes_under_it(native):
         session(f"PREPARE c (text) AS SELECT verdict FROM once.claim('c', $1, {F})")
         session("PREPARE d (text) AS SELECT once.complete('c', $1, 1, 200, response_text => $1)")
         session("PREPARE e (text) AS SELECT once.emit('t', '1', scope => 's', key => $1)")
-        session(f"PREPARE r (text) AS SELECT once.receive('r', $1, {F})")
+        session(f"PREPARE r (text) AS SELECT once.receive('r', $1, {F}, birthdays => true)")
         count = 0
         while not over.is_set():
             key = f"{number}-{count}" if count % 2 else uuid7()

@@ -16,7 +16,7 @@ README = (ROOT / "README.md").read_text()
 WORDS_MAX, LINES_MAX = 900, 5
 QUICKSTARTS = {"js": "node", "python": "python", "go": "go", "java": "java"}
 # What nginx and psql would want that is not protection.
-PLAIN = {"nginx": re.compile(r"location |proxy_pass |auth_basic|\}"), "sql": re.compile(r"\\(if|else|endif|echo)\b")}
+PLAIN = {"nginx": re.compile(r"location |proxy_pass |auth_basic|\}"), "sql": re.compile(r"SET once\.strict|\\(if|else|endif|echo)\b")}
 
 
 def blocks(text, language):

@@ -326,6 +326,7 @@ def test_memory_does_not_grow_with_the_backlog(db, tmp_path, endpoint):
 @pytest.mark.plain("it bounds memory")
 def test_large_events_pass_in_bounded_memory(db, tmp_path):
     """200 MB, of which a batch would be all."""
+    db.execute("SELECT once.set_scope('', event_bytes_max => 4194304)")
     emit(db.connect(), 500, aggregate="(i % 3)::text", payload="jsonb_build_object('n', i)")
     for first in range(0, 100, 10):
         emit(db.connect(), 10, first=500 + first, aggregate="(i % 3)::text",
