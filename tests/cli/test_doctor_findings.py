@@ -243,7 +243,7 @@ def there(other, tmp_path):
 
 
 def test_a_durable_server_is_well(there):
-    assert not_ok(checks(there[1], 0)) == {name: level for name, level in OF_THE_TESTS.items() if name.startswith(("keeper", "retention", "stale", "in doubt"))}
+    assert not_ok(checks(there[1], 0)) == {name: level for name, level in OF_THE_TESTS.items() if name.startswith(("keeper", "retention", "stale", "in doubt", "forgotten"))}
 
 
 def open_attempts(database, most):
