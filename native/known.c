@@ -694,8 +694,8 @@ void native_tables_close(native_tables *tables)
 }
 
 /* once_native.obstacle(of_events): why the plain calls of this session are left to SQL, those of
- * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues, and no lock
- * is kept: anybody may ask. */
+ * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues, and no
+ * lock is kept: anybody may ask. */
 PG_FUNCTION_INFO_V1(native_obstacle);
 PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
 {

@@ -40,7 +40,7 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4031', 'in_doubt', false, 'the outcome of this intent is unknown',
      'Find out, then decide with once.resolve. Until then no attempt runs.'),
     ('P4041', 'expired', false, 'the key is older than what is remembered',
-     'It was not run: look for the effect itself. A UUIDv7 that may be used long after it was made needs a word before it, as in '
+     'It was not run: look for the effect itself. A UUIDv7 that may be used long after it was made needs a prefix, as in '
      '''refund:'' || id.'),
     ('P4050', 'message_mismatch', false, 'the message id was first used with another payload',
      'Message ids must name one message. The first message''s effect is untouched.'),

@@ -313,7 +313,7 @@ def test_a_late_report_on_an_archived_intent_is_told_what_became_of_it(db):
         assert "the intent is in_doubt under fence 1, its day is retired; the attempt has fence 1" in told.value.diag.message_detail
     with refused("P4010") as told:
         once.complete(key="none", fence=1)
-    assert "no such intent" in told.value.diag.message_detail
+    assert "there is no such claim" in told.value.diag.message_primary
 
 
 @pytest.mark.parametrize("door", ["start", "start_new", "finish", "finish_new", "claim", "claim_many"])
