@@ -145,7 +145,7 @@ static void note_check(char *note, const native_contract *contract)
 		FENCE,
 		PARTS
 	};
-	char *parts[PARTS];
+	char *parts[PARTS] = {NULL};
 	text *names[REQUEST];
 	char *end;
 
@@ -157,7 +157,7 @@ static void note_check(char *note, const native_contract *contract)
 		*note++ = '\0';
 		parts[i] = note;
 	}
-	long fence = strtol(parts[FENCE], &end, 10);
+	long fence = strtol(note, &end, 10); /* the last part */
 	if (fence < 1 || fence > PG_INT32_MAX || (*end != '\0' && strcmp(end, "\x1f") != 0)) {
 		return;
 	}
