@@ -334,6 +334,24 @@ static ngx_uint_t cannot_hold(ngx_http_request_t *r)
 	       (r->upstream != NULL && (r->upstream->upgrade || r->upstream->conf->pass_trailers));
 }
 
+/* Who reads events wants each as it is written, and not at the end. */
+static ngx_uint_t is_event_stream(ngx_http_request_t *r)
+{
+	static const ngx_str_t events = ngx_string("text/event-stream");
+	const ngx_str_t *type = &r->headers_out.content_type;
+
+	return type->len >= events.len && ngx_strncasecmp(type->data, events.data, events.len) == 0 &&
+	       (type->len == events.len || ngx_strchr("; \t", type->data[events.len]) != NULL);
+}
+
+/* What X-Accel-Buffering: no in the answer does. nginx looks at it after the header's filters. */
+static void pass_at_once(ngx_http_request_t *r)
+{
+	if (r->upstream != NULL && r->upstream->conf->change_buffering && !r->upstream->store) {
+		r->upstream->buffering = 0;
+	}
+}
+
 /* Only the gateway says that an answer is a replay, and Once-Effect is for it alone. */
 static void strip_markers(ngx_http_request_t *r)
 {
@@ -374,6 +392,7 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 	gate_attempt *attempt = r == r->main ? gate_attempt_of(r) : NULL;
 	gate_answer_state state = attempt == NULL ? GATE_NO_ANSWER : attempt->answer.state;
 	ngx_uint_t comes = state == GATE_RUNNING || state == GATE_HOLDING;
+	ngx_uint_t events;
 
 	if (comes) { /* before its headers are stripped */
 		classify(attempt, r);
@@ -392,7 +411,11 @@ static ngx_int_t filter_header(ngx_http_request_t *r)
 	}
 	r->allow_ranges = 0;
 	r->filter_need_in_memory = 1;
-	if (cannot_hold(r) || r->headers_out.content_length_n > (off_t)attempt->location->response_bytes_max) {
+	events = is_event_stream(r);
+	if (events) {
+		pass_at_once(r);
+	}
+	if (events || cannot_hold(r) || r->headers_out.content_length_n > (off_t)attempt->location->response_bytes_max) {
 		ngx_int_t rc = start_streaming(attempt, r);
 
 		/* The answer's end counts even if the client has left. */
