@@ -346,6 +346,28 @@ static void put_http(const gateway *gateway, FILE *out)
 	fputs("    server_tokens off;\n\n", out);
 }
 
+/*
+ * WebSocket, by GET alone: through a connection that a service has switched to HTTP/2 or TLS
+ * requests would pass unseen. Without a regular expression, which not every nginx has.
+ */
+static void put_upgrade(FILE *out)
+{
+	fputs("    # A GET may switch to WebSocket.\n"
+	      "    map $request_method $once_wanted_upgrade {\n"
+	      "        default \"\";\n"
+	      "        GET $http_upgrade;\n"
+	      "    }\n"
+	      "    map $once_wanted_upgrade $once_upgrade {\n"
+	      "        default \"\";\n"
+	      "        websocket websocket;\n"
+	      "    }\n"
+	      "    map $once_upgrade $once_connection {\n"
+	      "        default upgrade;\n"
+	      "        \"\" \"\"; # nothing: the connection to the service is kept\n"
+	      "    }\n\n",
+	      out);
+}
+
 static void put_upstream(const gateway *gateway, FILE *out)
 {
 	upstream parsed;
@@ -433,7 +455,8 @@ static void put_proxy(const gateway *gateway, FILE *out)
 	        "            # A client that leaves must not cancel what it began, nor the storing of its answer.\n"
 	        "            proxy_ignore_client_abort on;\n"
 	        "            proxy_http_version 1.1;\n"
-	        "            proxy_set_header Connection \"\";\n"
+	        "            proxy_set_header Upgrade $once_upgrade;\n"
+	        "            proxy_set_header Connection $once_connection;\n"
 	        "            proxy_set_header Host $http_host;\n"
 	        "            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n"
 	        "            proxy_set_header X-Forwarded-Proto $scheme;\n"
@@ -457,6 +480,7 @@ void gateway_print(const gateway *gateway, FILE *out)
 	put_main(gateway, out);
 	fputs("http {\n", out);
 	put_http(gateway, out);
+	put_upgrade(out);
 	put_upstream(gateway, out);
 	fprintf(out, "    server {\n        listen %s;\n\n        location / {\n", gateway->listen);
 	put_once(gateway, out);
@@ -498,9 +522,12 @@ static FILE *create(const gateway *gateway, const char *name, mode_t mode)
 	return file;
 }
 
+#define PASSFILE_NEW "passfile.new"
+
+/* Under a name of its own until it is whole: a worker may connect at any time. */
 static int copy_to_workers(const gateway *gateway, FILE *from)
 {
-	FILE *to = create(gateway, "passfile", 0600);
+	FILE *to = create(gateway, PASSFILE_NEW, 0600);
 	char block[4096];
 	size_t length;
 
@@ -510,12 +537,18 @@ static int copy_to_workers(const gateway *gateway, FILE *from)
 	while ((length = fread(block, 1, sizeof block, from)) > 0) {
 		fwrite(block, 1, length, to);
 	}
-	bool failed = fchown(fileno(to), gateway->uid, gateway->gid) != 0;
-	if (fclose(to) != 0 || failed) {
-		return cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot write %s/passfile: %s", gateway->directory,
-		                strerror(errno));
+	char *made = cli_format("%s/" PASSFILE_NEW, gateway->directory);
+	char *path = cli_format("%s/passfile", gateway->directory);
+	bool failed = ferror(from) || fchown(fileno(to), gateway->uid, gateway->gid) != 0;
+	failed = fclose(to) != 0 || failed || rename(made, path) != 0;
+	int result =
+	    failed ? cli_fail(gateway->invocation, CLI_FAILED, NULL, "cannot write %s: %s", path, strerror(errno)) : CLI_OK;
+	if (failed) {
+		unlink(made);
 	}
-	return CLI_OK;
+	free(path);
+	free(made);
+	return result;
 }
 
 int gateway_copy_passwords(const gateway *gateway, bool *copied)
@@ -566,7 +599,7 @@ static void remove_files(const gateway *gateway, const char *const *names)
 
 void gateway_forget(const gateway *gateway)
 {
-	remove_files(gateway, (const char *const[]){"database", "passfile", NULL});
+	remove_files(gateway, (const char *const[]){"database", "passfile", PASSFILE_NEW, NULL});
 }
 
 void gateway_remove(const gateway *gateway)

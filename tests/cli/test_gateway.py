@@ -42,7 +42,7 @@ def config(*options):
 @pytest.mark.parametrize("line", [
     "load_module ", "worker_processes 1;", "daemon off;", "error_log stderr warn;", "once_database ", "once_tenant none;",
     "proxy_pass http://once_upstream;", "proxy_ignore_client_abort on;", "proxy_http_version 1.1;",
-    'proxy_set_header Connection "";', "keepalive 64;", "listen 127.0.0.1:8080;", "once on;", "location = /once/status {",
+    "proxy_set_header Connection $once_connection;", "keepalive 64;", "listen 127.0.0.1:8080;", "once on;", "location = /once/status {",
     "deny all;", "proxy_connect_timeout 5s;", "proxy_read_timeout 60000ms;", "verdict=", "$once_verdict",
 ])
 def test_the_configuration_has_what_keeps_a_request_safe(line):

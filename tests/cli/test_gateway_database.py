@@ -2,12 +2,14 @@
 """pgonce gateway and its database: what the environment, a service file or a password file says holds for nginx's workers too, who have none of them;
 and the start-up check is theirs."""
 
+import ctypes
 import os
 import pathlib
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 
 import pytest
@@ -95,6 +97,34 @@ WAYS = {
 }
 
 
+IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x80, 0x100, 0x200
+
+
+class Watched:
+    """What happens to the names of a directory: inotify."""
+
+    def __init__(self, directory):
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.descriptor = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        assert libc.inotify_add_watch(self.descriptor, os.fsencode(directory), IN_MODIFY | IN_MOVED_TO | IN_CREATE | IN_DELETE) >= 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.close(self.descriptor)
+
+    def events(self, name):
+        """Of this name, so far."""
+        data, at, found = os.read(self.descriptor, 1 << 16), 0, []
+        while at < len(data):
+            _, mask, _, size = struct.unpack_from("iIII", data, at)
+            if data[at + 16 : at + 16 + size].rstrip(b"\0").decode() == name:
+                found.append(mask)
+            at += 16 + size
+        return found
+
+
 @pytest.fixture
 def made(upstream):
     running = []
@@ -175,6 +205,24 @@ def test_a_changed_password_file_is_read_again_on_hup(made, database, place, ups
     finally:
         database.execute("SET password_encryption = 'scram-sha-256'")
         database.execute("ALTER ROLE locked PASSWORD %s", SECRET)
+
+
+def test_a_changed_password_file_is_never_half_there(made, database, place):
+    """A worker may connect at any time: what is under the name is the old file or the new one, whole."""
+    if os.geteuid() != 0:
+        pytest.skip("another user's workers have a copy: needs root")
+    gateway = made(*WAYS["PGPASSFILE"](database, place))
+    directory = configuration(gateway)
+    copy = directory / "passfile"
+    before, changed = copy.read_bytes(), b"# another\n" + (place / ".pgpass").read_bytes()
+    with Watched(directory) as watched, open(copy, "rb") as old:
+        (place / ".pgpass").write_bytes(changed)
+        gateway.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: copy.exists() and copy.read_bytes() == changed, "the copy to be the new file")
+        assert old.read() == before
+        assert [event for event in watched.events("passfile") if event != IN_MOVED_TO] == []
+    assert copy.stat().st_mode & 0o777 == 0o600 and copy.stat().st_uid == unprivileged()[1].pw_uid
+    assert sorted(path.name for path in directory.glob("passfile*")) == ["passfile"]
 
 
 def test_a_wrong_password_is_told_and_nothing_is_started(database, place):
