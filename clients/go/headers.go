@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -21,9 +22,13 @@ var keptByDefault = strings.Fields(`accept-patch accept-post access-control-* al
 	referrer-policy request-id retry-after sunset traceparent vary warning x-*`)
 
 var neverKept = strings.Fields(`set-cookie set-cookie2 www-authenticate authentication-info authentication-control proxy-authenticate
-	proxy-authentication-info authorization proxy-authorization clear-site-data dpop-nonce replay-nonce x-auth-token x-csrf-token
-	x-xsrf-token connection keep-alive proxy-connection te trailer transfer-encoding upgrade alt-svc http2-settings content-length
+	proxy-authentication-info authorization proxy-authorization clear-site-data dpop-nonce replay-nonce
+	connection keep-alive proxy-connection te trailer transfer-encoding upgrade alt-svc http2-settings content-length
 	accept-ranges date server age via status x-accel-* x-sendfile idempotency-replayed idempotency-traceparent idempotency-key once-*`)
+
+// What the name of a header says of its value: a credential, too, whatever stands around it.
+var secretWords = strings.Fields(`access-key access-token api-key apikey auth-token bearer credential csrf id-token jwt passwd password private-key
+	refresh-token secret security-token session-id session-token xsrf`)
 
 // headerNames are names of headers, and prefixes of them, in lower case.
 type headerNames struct {
@@ -62,11 +67,17 @@ func (n *headerNames) has(name string) bool {
 func (n *headerNames) of(all http.Header) http.Header {
 	kept := http.Header{}
 	for name, values := range all {
-		if name != "" && n.has(name) && !neverNames.has(name) {
+		if name != "" && n.has(name) && !never(name) {
 			kept[name] = values
 		}
 	}
 	return kept
+}
+
+// A header that is never replayed, whatever the list says.
+func never(name string) bool {
+	lower := strings.ToLower(name)
+	return neverNames.has(name) || slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains(lower, word) })
 }
 
 var keptNames, neverNames = headerNamesOf(keptByDefault), headerNamesOf(neverKept)

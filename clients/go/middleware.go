@@ -111,7 +111,7 @@ func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
 		kept = headerNamesOf(settings.Headers)
 	}
 	for _, pattern := range settings.Headers {
-		if neverNames.has(strings.TrimSuffix(pattern, "*")) {
+		if never(strings.TrimSuffix(pattern, "*")) {
 			panic("pgonce: " + pattern + " belongs to one answer only, and is never replayed")
 		}
 	}
@@ -363,7 +363,7 @@ func (m *middleware[T]) replay(w http.ResponseWriter, answer Answer) {
 		return
 	}
 	for name, values := range answer.Header {
-		if !neverNames.has(name) {
+		if !never(name) {
 			for _, value := range values {
 				w.Header().Add(name, value)
 			}

@@ -71,7 +71,7 @@ func table(t *testing.T, source, name string) []string {
 }
 
 func TestTheListsOfHeadersAreTheGateways(t *testing.T) {
-	for name, ours := range map[string][]string{"kept_by_default": keptByDefault, "never": neverKept} {
+	for name, ours := range map[string][]string{"kept_by_default": keptByDefault, "never": neverKept, "secret": secretWords} {
 		if theirs := table(t, "lib/http/headers.c", name); !reflect.DeepEqual(ours, theirs) {
 			t.Errorf("%s: %q, the gateway has %q", name, ours, theirs)
 		}

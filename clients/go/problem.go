@@ -46,6 +46,8 @@ var (
 		"The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5}
 	problemUnreached = problem{"unreached", 502, "The service could not be reached",
 		"Nothing was done. Send the same request with the same key again later.", 5}
+	problemTimedOut = problem{"timed-out", 503, "The request took too long",
+		"It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5}
 )
 
 const (

@@ -69,9 +69,6 @@ static const char *const never[] = {
     "clear-site-data",
     "dpop-nonce",
     "replay-nonce",
-    "x-auth-token",
-    "x-csrf-token",
-    "x-xsrf-token",
     /* Of one connection. */
     "connection",
     "keep-alive",
@@ -100,6 +97,13 @@ static const char *const never[] = {
     "once-*",
 };
 
+/* What the name of a header says of its value: a credential, too, whatever stands around it. */
+static const char *const secret[] = {
+    "access-key", "access-token",   "api-key",    "apikey",        "auth-token", "bearer",      "credential",
+    "csrf",       "id-token",       "jwt",        "passwd",        "password",   "private-key", "refresh-token",
+    "secret",     "security-token", "session-id", "session-token", "xsrf",
+};
+
 static bool matches(http_text name, const char *pattern, size_t length)
 {
 	if (length > 0 && pattern[length - 1] == '*') {
@@ -118,25 +122,40 @@ static bool matches_any(http_text name, const char *const *patterns, size_t coun
 	return false;
 }
 
+static bool is_secret(http_text name)
+{
+	for (size_t i = 0; i < sizeof secret / sizeof secret[0]; i++) {
+		size_t length = strlen(secret[i]);
+
+		for (size_t at = 0; at + length <= name.length; at++) {
+			/* Most positions differ in the first letter, which costs no call. */
+			if ((name.data[at] | 0x20) == secret[i][0] && strncasecmp(name.data + at, secret[i], length) == 0) {
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
 bool http_header_never(http_text name)
 {
-	return matches_any(name, never, sizeof never / sizeof never[0]);
+	return matches_any(name, never, sizeof never / sizeof never[0]) || is_secret(name);
 }
 
 bool http_header_kept(http_text name, const http_text *allowed, size_t count)
 {
-	if (name.length == 0 || http_header_never(name)) {
+	bool named = false;
+
+	if (name.length == 0) {
 		return false;
 	}
 	if (count == 0) {
-		return matches_any(name, kept_by_default, sizeof kept_by_default / sizeof kept_by_default[0]);
+		named = matches_any(name, kept_by_default, sizeof kept_by_default / sizeof kept_by_default[0]);
 	}
-	for (size_t i = 0; i < count; i++) {
-		if (matches(name, allowed[i].data, allowed[i].length)) {
-			return true;
-		}
+	for (size_t i = 0; !named && i < count; i++) {
+		named = matches(name, allowed[i].data, allowed[i].length);
 	}
-	return false;
+	return named && !http_header_never(name);
 }
 
 bool http_header_reserved(http_text name)

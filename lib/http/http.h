@@ -55,6 +55,8 @@ typedef enum http_problem {
 	HTTP_PROBLEM_NOT_STORED,
 	HTTP_PROBLEM_UNREACHED,  /* 502, or 504: the upstream got nothing of the request */
 	HTTP_PROBLEM_UNANSWERED, /* 502, or 504: the upstream got it, and gave no answer */
+	/* 503: a client's middleware ended the attempt in its own transaction. Not the gateway's. */
+	HTTP_PROBLEM_TIMED_OUT,
 	HTTP_PROBLEMS
 } http_problem;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * problem.c: the answers that the gateway itself gives, as problem documents (RFC 9457). One table;
+ * problem.c: the answers that the doors themselves give, as problem documents (RFC 9457). One table;
  * docs/problems.md has a section for each row, and a test compares the two. Pure.
  */
 #include "http.h"
@@ -64,6 +64,9 @@ static const row rows[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_UNANSWERED] = {502, "unanswered", "The service gave no answer",
                                  "The request may have taken effect. Send it again with the same key, never with a new "
                                  "one, to learn its outcome."},
+    [HTTP_PROBLEM_TIMED_OUT] = {503, "timed-out", "The request took too long",
+                                "It was ended and taken back. Nothing was done. Send the same request with the same "
+                                "key again later."},
 };
 
 static const row *row_of(http_problem problem)
@@ -95,6 +98,7 @@ bool http_problem_retryable(http_problem problem)
 	case HTTP_PROBLEM_NOT_STORED:
 	case HTTP_PROBLEM_UNREACHED:
 	case HTTP_PROBLEM_UNANSWERED:
+	case HTTP_PROBLEM_TIMED_OUT:
 		return true;
 	default: /* the request is wrong, or somebody has to find out something first */
 		return false;

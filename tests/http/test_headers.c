@@ -27,6 +27,13 @@ static void credentials_framing_and_hop_by_hop_headers_are_never_kept_whatever_t
 	                                    "Keep-Alive",
 	                                    "Proxy-Connection",
 	                                    "TE",
+	                                    "X-Auth-Token",
+	                                    "X-CSRF-Token",
+	                                    "X-Api-Key",
+	                                    "Acme-ApiKey",
+	                                    "X-Access-Token-Next",
+	                                    "X-Client-Secret",
+	                                    "X-JWT",
 	                                    "Trailer",
 	                                    "Transfer-Encoding",
 	                                    "Upgrade",
@@ -57,11 +64,25 @@ static void credentials_framing_and_hop_by_hop_headers_are_never_kept_whatever_t
 static void what_describes_the_answer_is_kept_by_default_and_nothing_unknown(void **state)
 {
 	(void)state;
-	static const char *const kept[] = {
-	    "Content-Type", "content-type", "CONTENT-ENCODING", "Content-Disposition", "Location",
-	    "Link",         "ETag",         "Last-Modified",    "Cache-Control",       "Vary",
-	    "Expires",      "Retry-After",  "X-Request-Id",     "x-anything",          "Access-Control-Allow-Origin"};
-	static const char *const dropped[] = {"", "Unknown", "Locations", "Locatio", "Content", "X", "Set-Cookies", "Dat"};
+	static const char *const kept[] = {"Content-Type",
+	                                   "content-type",
+	                                   "CONTENT-ENCODING",
+	                                   "Content-Disposition",
+	                                   "Location",
+	                                   "Link",
+	                                   "ETag",
+	                                   "Last-Modified",
+	                                   "Cache-Control",
+	                                   "Vary",
+	                                   "Expires",
+	                                   "Retry-After",
+	                                   "X-Request-Id",
+	                                   "x-anything",
+	                                   "Access-Control-Allow-Origin",
+	                                   "X-Continuation-Token",
+	                                   "X-Key"};
+	static const char *const dropped[] = {"",  "Unknown",     "Locations", "Locatio",     "Content",
+	                                      "X", "Set-Cookies", "Dat",       "Acces-Token", "Secre"};
 	for (size_t i = 0; i < COUNT(kept); i++) {
 		assert_true(http_header_kept(text_of(kept[i]), NULL, 0));
 		assert_false(http_header_never(text_of(kept[i])));

@@ -11,7 +11,7 @@ static const int statuses[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_IN_DOUBT] = 409,       [HTTP_PROBLEM_EXPIRED] = 409,        [HTTP_PROBLEM_TOO_LARGE] = 409,
     [HTTP_PROBLEM_NO_ANSWER] = 409,      [HTTP_PROBLEM_BODY_TOO_LARGE] = 413, [HTTP_PROBLEM_REFUSED] = 403,
     [HTTP_PROBLEM_UNAVAILABLE] = 503,    [HTTP_PROBLEM_NOT_STORED] = 503,     [HTTP_PROBLEM_UNREACHED] = 502,
-    [HTTP_PROBLEM_UNANSWERED] = 502,     [HTTP_PROBLEM_BUSY] = 503,
+    [HTTP_PROBLEM_UNANSWERED] = 502,     [HTTP_PROBLEM_BUSY] = 503,           [HTTP_PROBLEM_TIMED_OUT] = 503,
 };
 
 static size_t write_plain(http_problem problem, const char *base, const char *detail, char *out, size_t size)
@@ -70,7 +70,8 @@ static void a_retry_is_worth_it_where_time_alone_helps(void **state)
 	(void)state;
 	for (int i = 0; i < HTTP_PROBLEMS; i++) {
 		bool expected = i == HTTP_PROBLEM_ACTIVE || i == HTTP_PROBLEM_UNAVAILABLE || i == HTTP_PROBLEM_NOT_STORED ||
-		                i == HTTP_PROBLEM_UNREACHED || i == HTTP_PROBLEM_UNANSWERED || i == HTTP_PROBLEM_BUSY;
+		                i == HTTP_PROBLEM_UNREACHED || i == HTTP_PROBLEM_UNANSWERED || i == HTTP_PROBLEM_BUSY ||
+		                i == HTTP_PROBLEM_TIMED_OUT;
 		assert_int_equal(http_problem_retryable((http_problem)i), expected);
 	}
 }
@@ -158,7 +159,7 @@ static const http_effect effects[HTTP_PROBLEMS] = {
     [HTTP_PROBLEM_BODY_TOO_LARGE] = HTTP_EFFECT_NONE, [HTTP_PROBLEM_REFUSED] = HTTP_EFFECT_NONE,
     [HTTP_PROBLEM_UNAVAILABLE] = HTTP_EFFECT_NONE,    [HTTP_PROBLEM_NOT_STORED] = HTTP_EFFECT_UNKNOWN,
     [HTTP_PROBLEM_UNREACHED] = HTTP_EFFECT_NONE,      [HTTP_PROBLEM_UNANSWERED] = HTTP_EFFECT_UNKNOWN,
-    [HTTP_PROBLEM_BUSY] = HTTP_EFFECT_NONE,
+    [HTTP_PROBLEM_BUSY] = HTTP_EFFECT_NONE,           [HTTP_PROBLEM_TIMED_OUT] = HTTP_EFFECT_NONE,
 };
 
 static void another_gateways_problem_says_what_became_of_the_request(void **state)

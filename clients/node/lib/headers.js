@@ -9,11 +9,17 @@ const KEPT = [
 ];
 const NEVER = [
   'set-cookie', 'set-cookie2', 'www-authenticate', 'authentication-info', 'authentication-control', 'proxy-authenticate', 'proxy-authentication-info',
-  'authorization', 'proxy-authorization', 'clear-site-data', 'dpop-nonce', 'replay-nonce', 'x-auth-token', 'x-csrf-token', 'x-xsrf-token',
+  'authorization', 'proxy-authorization', 'clear-site-data', 'dpop-nonce', 'replay-nonce',
   'connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'alt-svc', 'http2-settings',
   'content-length', 'accept-ranges', 'date', 'server', 'age', 'via', 'status',
   'x-accel-*', 'x-sendfile',
   'idempotency-replayed', 'idempotency-traceparent', 'idempotency-key', 'once-*',
+];
+
+// What the name of a header says of its value: a credential, too, whatever stands around it.
+const SECRET = [
+  'access-key', 'access-token', 'api-key', 'apikey', 'auth-token', 'bearer', 'credential', 'csrf', 'id-token', 'jwt', 'passwd', 'password', 'private-key',
+  'refresh-token', 'secret', 'security-token', 'session-id', 'session-token', 'xsrf',
 ];
 
 /** Of names, and prefixes that end in *: is this name, in any case, among them? */
@@ -26,7 +32,8 @@ function among(list) {
   };
 }
 
-const never = among(NEVER);
+const neverByName = among(NEVER);
+const never = (name) => neverByName(name) || SECRET.some((word) => name.toLowerCase().includes(word));
 const keptByDefault = among(KEPT);
 
 /** list: names, or prefixes that end in *. One that is never kept is a mistake. Returns the test of a name. */
@@ -64,4 +71,4 @@ function decode(stored) {
   return pairs.every(([name, value]) => TOKEN.test(name) && !/[\0\r\n]/.test(value)) ? pairs.filter(([name]) => !never(name)) : undefined;
 }
 
-module.exports = {KEPT, NEVER, checkList, decode, encode};
+module.exports = {KEPT, NEVER, SECRET, checkList, decode, encode};

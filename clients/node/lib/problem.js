@@ -21,6 +21,7 @@ const PROBLEMS = {
   'unavailable': [503, 'Idempotency keys cannot be checked right now', 'Nothing was done. Send the same request with the same key again later.', 5],
   'unreached': [502, 'The service could not be reached', 'Nothing was done. Send the same request with the same key again later.', 5],
   'not-stored': [503, 'The answer could not be stored', 'The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.', 5],
+  'timed-out': [503, 'The request took too long', 'It was ended and taken back. Nothing was done. Send the same request with the same key again later.', 5],
 };
 
 /** An answer: {status, headers, body}, and request: its name in a log. more: what this occurrence adds to the detail. */

@@ -674,10 +674,10 @@ test('problems, headers and codes are those of the gateway and of the contract',
   for (const [slug, [status, title, detail, retryAfter = null]] of Object.entries(PROBLEMS)) {
     assert.deepEqual({status, title, detail, retryable: retryAfter !== null, retry_after: retryAfter}, rows[slug]);
   }
-  const {KEPT, NEVER} = require('../lib/headers');
+  const {KEPT, NEVER, SECRET} = require('../lib/headers');
   const source = fs.readFileSync(path.join(__dirname, '../../../lib/http/headers.c'), 'utf8');
   const list = (name) => [...source.split(`${name}[] = {`)[1].split('};')[0].replace(/\/\*[^]*?\*\//g, '').matchAll(/"([^"]+)"/g)].map(([, text]) => text);
-  assert.deepEqual([KEPT, NEVER], [list('kept_by_default'), list('never')]);
+  assert.deepEqual([KEPT, NEVER, SECRET], [list('kept_by_default'), list('never'), list('secret')]);
   const {ofSqlstate} = require('../lib/errors');
   const told = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/errors.json'))).errors;
   for (const {code, name, retry} of (await pool.query('SELECT * FROM once.errors()')).rows) {

@@ -145,6 +145,8 @@ PROBLEMS = {
     "not-stored": (503, "The answer could not be stored",
         "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.",
         5),
+    "timed-out": (503, "The request took too long",
+        "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5),
 }  # fmt: skip
 
 
@@ -195,7 +197,7 @@ _NEVER = (
     # Credentials: meant for the client of the first attempt, at that moment.
     "set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "authentication-control",
     "proxy-authenticate", "proxy-authentication-info", "authorization", "proxy-authorization", "clear-site-data",
-    "dpop-nonce", "replay-nonce", "x-auth-token", "x-csrf-token", "x-xsrf-token",
+    "dpop-nonce", "replay-nonce",
     # Of one connection.
     "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc",
     "http2-settings",
@@ -205,6 +207,12 @@ _NEVER = (
     "x-accel-*", "x-sendfile",
     # The door's own.
     "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*",
+)  # fmt: skip
+# What the name of a header says of its value: a credential, too, whatever stands around it.
+_SECRET = (
+    "access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt",
+    "passwd", "password", "private-key", "refresh-token", "secret", "security-token", "session-id", "session-token",
+    "xsrf",
 )  # fmt: skip
 _HEADERS_MAX = 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -220,7 +228,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 @_remembered
 def never(name: str) -> bool:
-    return _matches(name.lower(), _NEVER)
+    return _matches(name.lower(), _NEVER) or any(word in name.lower() for word in _SECRET)
 
 
 @_remembered

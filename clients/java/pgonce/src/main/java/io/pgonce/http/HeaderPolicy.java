@@ -15,11 +15,16 @@ public final class HeaderPolicy {
     /** Credentials; of one connection; framing, and what the server says anew; instructions to a proxy; the door's own. */
     private static final List<String> NEVER = List.of("set-cookie", "set-cookie2", "www-authenticate", "authentication-info",
         "authentication-control", "proxy-authenticate", "proxy-authentication-info", "authorization", "proxy-authorization",
-        "clear-site-data", "dpop-nonce", "replay-nonce", "x-auth-token", "x-csrf-token", "x-xsrf-token",
+        "clear-site-data", "dpop-nonce", "replay-nonce",
         "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc", "http2-settings",
         "content-length", "accept-ranges", "date", "server", "age", "via", "status",
         "x-accel-*", "x-sendfile",
         "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*");
+
+    /** What the name of a header says of its value: a credential, too, whatever stands around it. */
+    private static final List<String> SECRET = List.of("access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential",
+        "csrf", "id-token", "jwt", "passwd", "password", "private-key", "refresh-token", "secret", "security-token", "session-id",
+        "session-token", "xsrf");
 
     private final List<String> allowed;
 
@@ -50,7 +55,7 @@ public final class HeaderPolicy {
      * @return true where naming it is a mistake
      */
     public static boolean never(String name) {
-        return matches(name, NEVER);
+        return matches(name, NEVER) || SECRET.stream().anyMatch(name.toLowerCase(Locale.ROOT)::contains);
     }
 
     /**

@@ -57,7 +57,10 @@ public enum Problem {
     NOT_STORED(503, "not-stored", "The answer could not be stored",
         "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5),
     /** 502: what is behind has certainly done nothing. */
-    UNREACHED(502, "unreached", "The service could not be reached", "Nothing was done. Send the same request with the same key again later.", 5);
+    UNREACHED(502, "unreached", "The service could not be reached", "Nothing was done. Send the same request with the same key again later.", 5),
+    /** 503: the attempt had its time, and was rolled back. */
+    TIMED_OUT(503, "timed-out", "The request took too long",
+        "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5);
 
     /** The media type of a problem document. */
     public static final String TYPE = "application/problem+json";
