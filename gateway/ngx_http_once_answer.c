@@ -479,6 +479,23 @@ static ngx_uint_t is_nginx_error(const gate_attempt *attempt, const ngx_http_req
 	       attempt->answer.ending.status >= NGX_HTTP_INTERNAL_SERVER_ERROR;
 }
 
+/*
+ * A service that protects this very key itself meets the claim of this gateway, each time: its
+ * client would be told "active", or of a mismatch, for ever.
+ */
+static void warn_of_own_claim(const gate_attempt *attempt, ngx_http_request_t *r)
+{
+	int status = attempt->answer.ending.status;
+
+	if (attempt->answer.ending.effect == HTTP_EFFECT_NONE && (status == NGX_HTTP_CONFLICT || status == 422)) {
+		ngx_log_error(
+		    NGX_LOG_WARN, r->connection->log, 0,
+		    "once: the service answered %d (%s) about a key that this gateway holds, scope=%s: if it protects "
+		    "the same scope itself, see \"In front of a client's middleware\" in docs/gateway.md",
+		    status, status == 422 ? "mismatch" : "active", attempt->intent.scope);
+	}
+}
+
 /* Another gateway may stand between: its own answer is about this attempt, so it is not stored. */
 static void heed_problem(gate_attempt *attempt, ngx_http_request_t *r)
 {
@@ -497,6 +514,7 @@ static void heed_problem(gate_attempt *attempt, ngx_http_request_t *r)
 	if (ending->effect == HTTP_EFFECT_DONE) {
 		ending->too_large = true;
 	}
+	warn_of_own_claim(attempt, r);
 }
 
 static ngx_int_t end_answer(gate_attempt *attempt, ngx_http_request_t *r, bool complete)

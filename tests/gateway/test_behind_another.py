@@ -137,6 +137,17 @@ def test_each_problem_is_passed_on_unstored(door, slug):
     assert door.count(key) == (2 if state == "failed_retryable" else 1)
 
 
+def test_a_service_that_protects_the_key_itself_is_named_in_the_log(door):
+    """It finds the gateway's own claim: each attempt ends so, until somebody reads why."""
+    said = "see \"In front of a client's middleware\" in docs/gateway.md"
+    for slug, status, warns in (("active", 409, 1), ("mismatch", 422, 1), ("in-doubt", 409, 0), ("key-malformed", 400, 0), ("unavailable", 503, 0)):
+        key, before = new_key(), door.nginx.log().count(said)
+        door.upstream.script(key, Answer(status, headers=DOCUMENT, body=document(slug, status)))
+        assert_problem(door.attempt(key, "/said"), status, slug)
+        assert door.nginx.log().count(said) == before + warns, slug
+    assert "the service answered 422 (mismatch) about a key that this gateway holds, scope=said" in door.nginx.log()
+
+
 def test_a_services_own_problem_is_an_outcome_like_any_other(door):
     for body in (b'{"type": "https://example.com/mismatch", "status": 422}', document("nothing-of-the-kind", 422), b"not JSON", b""):
         key = new_key()
