@@ -14,6 +14,7 @@ import shutil
 import socket
 import struct
 import threading
+import time
 
 from .postgres import PATIENCE_S, private_directory
 
@@ -47,7 +48,7 @@ class Answer:
     """body None: one that names this very execution. framing: 'length', 'chunked', or 'close' (as HTTP/1.0 does).
     cut: so many bytes of the body, then the connection closes. close: it closes without a byte of an answer. started is set
     when the request has been read; nothing is answered before `hold` is set, and no more than half of the body before
-    `hold_rest` is. interim: statuses that come before it, byte by byte. do: called with the request before the answer; may return another answer."""
+    `hold_rest` is. interim: statuses that come before it, byte by byte. piece: so many bytes at once, and pause_s between them. trailers: (name, value) behind the last chunk. do: called with the request before the answer; may return another answer."""
 
     status: int = 201
     headers: tuple = (("Content-Type", "application/json"),)
@@ -60,6 +61,8 @@ class Answer:
     hold: threading.Event = None
     hold_rest: threading.Event = None
     piece: int = None
+    pause_s: float = 0
+    trailers: tuple = ()
     interim: tuple = ()
     do: object = None
 
@@ -234,6 +237,7 @@ class Upstream:
         head += [f"{name}: {value}" for name, value in answer.headers]
         if answer.framing == "chunked":
             head.append("Transfer-Encoding: chunked")
+            head += [f"Trailer: {name}" for name, _ in answer.trailers]
         elif answer.framing == "length" and answer.status not in (204, 304):
             head.append(f"Content-Length: {len(body)}")
         keeps = answer.framing != "close" and answer.version == "1.1" and request.version == "HTTP/1.1"
@@ -255,7 +259,7 @@ class Upstream:
         if answer.cut is not None:
             return False
         if answer.framing == "chunked":
-            connection.sendall(b"0\r\n\r\n")
+            connection.sendall("".join(["0\r\n", *(f"{name}: {value}\r\n" for name, value in answer.trailers), "\r\n"]).encode("latin-1"))
         return keeps
 
     @staticmethod
@@ -263,6 +267,8 @@ class Upstream:
         step = answer.piece or max(1, len(data))
         for at in range(0, len(data), step):
             piece = data[at : at + step]
+            if at:
+                time.sleep(answer.pause_s)
             connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if answer.framing == "chunked" else piece)
 
 

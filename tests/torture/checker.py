@@ -5,10 +5,13 @@ gives a list of violations, each with the rule, the intent's name, and why. The 
 An intent is what its name says, (tenant, scope, key), whoever attempted it: a conflicting payload or tenant is an attempt as any other.
 Rules judge what is certain only. What the log cannot tell (an attempt without an answer) counts for the system, never against it."""
 
+import base64
 import collections
 import dataclasses
+import hashlib
 
 NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
+BREAKS = ("destroy", "commit")  # what is around the effect of an attempt that must leave nothing (languages.py)
 SERVICE_RETURNS_S = 120
 NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)
 FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
@@ -30,6 +33,7 @@ class Attempt:
         self.began = record["t"]
         self.client = record.get("client")
         self.late = bool(record.get("late"))
+        self.neighbour = record.get("neighbour")
         self.name = (record.get("tenant", intent["tenant"]), intent["scope"], intent["key"])
         self.payload = record.get("payload", intent["payload"])
         self.answer = None
@@ -214,6 +218,20 @@ def none_for_refused(story):
 
 
 @rule(online=True)
+def nothing_of_the_broken(story):
+    """Promise 1: an effect commits only with the whole answer that its handler finished. One that broke its answer off, or tried to end the transaction itself,
+    has no effect, and its answer is not acknowledged."""
+    for attempt in story.attempts.values():
+        if attempt.neighbour not in BREAKS:
+            continue
+        case = story.case(attempt.name)
+        if any((row.get("intent"), row.get("attempt")) == (attempt.number, attempt.attempt) for row in case.effects):
+            yield case.name, f"{attempt} ended with {attempt.neighbour}, and has an effect"
+        if attempt.verdict == "acknowledged" and not attempt.answer.get("replayed") and succeeded(attempt.answer):
+            yield case.name, f"{attempt} ended with {attempt.neighbour}, and was acknowledged"
+
+
+@rule(online=True)
 def under_its_fence(story):
     """Fences: an effect that commits with its outcome was made under the fence that is stored. Who was taken over had none."""
     for stored in story.rows("fences"):
@@ -285,6 +303,20 @@ def asked_anew(story):
             for attempt in case.attempts:
                 if is_cached(attempt) and attempt.began > over + NOTICED_S and not any(a.began < attempt.ended for a in asked):
                     yield case.name, f"{attempt} was answered from memory, and since the failover at {begun:.1f} s nobody has asked the database"
+
+
+@rule(online=True)
+def whole_answers(story):
+    """Promise 2: an acknowledged answer is the one that its execution made, to its last byte. digest: of the bytes that it made; with libpgonce an attempt may choose
+    its answer before its statements are sent."""
+    for case in story.cases.values():
+        digests = {row["digest"] for row in case.effects if row.get("digest") and row["door"] != "lib"}
+        attempt = next((a for a in case.acknowledged if succeeded(a.answer) and a.answer.get("body") is not None), None)
+        if attempt is None or case.direct or len(digests) != 1:
+            continue
+        body = base64.b64decode(attempt.answer["body"])
+        if hashlib.sha256(body).hexdigest() not in digests:
+            yield case.name, f"{attempt} was told {len(body)} bytes that are not the answer of its effect: {body[:80]!r}"
 
 
 def is_cached(attempt):

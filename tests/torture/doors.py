@@ -60,6 +60,7 @@ class Orders:
     way: str = "body"  # in SQL: as what the answer is given, where it is that
     doubt_s: float = 0  # a leased attempt says that it does not know, and goes on after this pause
     swallow: bool = False  # with a client: a statement of the effect fails, and the effect goes on as if it had not
+    neighbour: str = None  # what else is around the effect: languages.py and upstream.py have the words
 
 
 @dataclasses.dataclass
@@ -465,7 +466,7 @@ class HttpDoor:
             connection.close()
 
     def attempt(self, intent, number, payload, orders):
-        said = {"attempt": number, "before_s": orders.before_s, "after_s": orders.after_s, "retry": orders.retry, "leave": orders.leave}
+        said = {"attempt": number, "before_s": orders.before_s, "after_s": orders.after_s, "retry": orders.retry, "leave": orders.leave, "neighbour": orders.neighbour}
         headers = [
             ("Idempotency-Key", quoted(intent.key).encode()), ("X-Tenant", intent.tenant.encode()), ("Content-Type", "application/json"),
             ("X-Orders", json.dumps(said)),

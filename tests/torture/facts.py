@@ -16,9 +16,12 @@ STATEMENT_S = 60
 PEEKS = 20
 
 EFFECTS = """
-    SELECT tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, date_part('epoch', at) AS at
+    SELECT tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, date_part('epoch', at) AS at,
+           encode(sha256(body), 'hex') AS digest
     FROM torture.effect ORDER BY position"""
-LEDGER = "SELECT tenant, scope, key, payload, intent, attempt, door, fence, date_part('epoch', at) AS at FROM torture.ledger ORDER BY position"
+LEDGER = """
+    SELECT tenant, scope, key, payload, intent, attempt, door, fence, date_part('epoch', at) AS at, encode(sha256(body), 'hex') AS digest
+    FROM torture.ledger ORDER BY position"""
 EVENTS = """
     SELECT event_id::text, payload ->> 'tenant' AS tenant, payload ->> 'scope' AS scope, payload ->> 'key' AS key,
            payload ->> 'aggregate' AS aggregate, (payload ->> 'step')::integer AS step, (payload ->> 'nth')::integer AS nth

@@ -9,6 +9,12 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   leave      the step at which the process is gone: begun, claimed, written, done; or null
   way        body, text, json: as what the answer is given
   swallow    a statement of the effect fails, and the effect goes on
+  neighbour  what else is around the effect, or null:
+             pieces    http: the body is written in several pieces, with pauses and without a length
+             destroy   http: after the effect half of the body is written, and the answer broken off. The effect must be gone
+             trailers  http: a trailer comes after the body. It may be passed on, or refused by name
+             second    before the effect another connection is taken from the same pool, and given back; a service gives an attempt 4 s for all of it (handlerMs)
+             commit    after the effect COMMIT is sent as text, and the error goes on. The effect must be gone
 
   verdict, code, status, replayed, loose    as doors.Answer has them
   body       in base64, or null
@@ -42,6 +48,10 @@ JARS_OF = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependenc
 PACKAGES_OF_PYTHON = ("psycopg[binary,pool]>=3.1", "asyncpg", "starlette", "uvicorn", "flask")
 GO_PATH = "/usr/local/go/bin"
 JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+# What the program of a language does of it: {language: {mode: words}}.
+NEIGHBOURS = {}
 
 
 class Missing(Exception):
@@ -233,7 +243,7 @@ def order_of(intent, number, payload, orders):
         "mode": intent.mode, "attempt": number, "tenant": intent.tenant, "scope": intent.scope, "key": intent.key, "payload": payload,
         "end": "retry" if orders.retry else "final" if intent.final else "effect", "before_ms": int(orders.before_s * 1000),
         "after_ms": int(orders.after_s * 1000), "doubt_ms": int(orders.doubt_s * 1000), "leave": orders.leave, "isolation": orders.isolation.lower(),
-        "way": orders.way, "swallow": orders.swallow,
+        "way": orders.way, "swallow": orders.swallow, "neighbour": orders.neighbour,
     }  # fmt: skip
 
 

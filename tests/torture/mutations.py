@@ -238,6 +238,15 @@ MUTATIONS = {
             target="gateway/ngx_http_once_module.so",
         ),
         Mutation(
+            "half_is_whole",
+            "the gateway takes an answer that broke off for a whole one",
+            rules=("whole_answers",),
+            doors=("http",),
+            faults=(),  # it needs none
+            files=(("gateway/ngx_http_once_answer.c", "return end_answer(attempt, r, !truncated && is_whole(", "return end_answer(attempt, r, truncated || is_whole("),),
+            target="gateway/ngx_http_once_module.so",
+        ),
+        Mutation(
             "cache_survives_failover",
             "the gateway keeps its copies of answers though it has lost the server that they are of",
             rules=("asked_anew",),

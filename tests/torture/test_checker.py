@@ -2,6 +2,7 @@
 """The judge is judged: for each rule a run that keeps it, and one for each way to break it, which exactly that rule notices."""
 
 import base64
+import hashlib
 
 import pytest
 
@@ -203,6 +204,49 @@ def test_the_effect_of_another_request(run):
     run.attempt(intent, 2, verdict="unknown", begin={"payload": "other"}.items())
     run.facts["effects"][0].update(payload="other", attempt=2)
     assert run.broken() == {"one_effect_per_acknowledged"}
+
+
+@pytest.mark.parametrize("neighbour", checker.BREAKS)
+def test_an_attempt_that_breaks_its_answer_off_leaves_nothing_and_the_next_may_run(run, neighbour):
+    intent = run.intent()
+    run.attempt(intent, verdict="unknown", code="201 cut", begin={"neighbour": neighbour}.items())
+    run.attempt(intent, 2, begin={"neighbour": "pieces"}.items())
+    run.attempt(intent, 3, replayed=True, begin={"neighbour": neighbour}.items())
+    run.effect(intent, 2)
+    run.stored(intent)
+    assert not run.broken()
+
+
+@pytest.mark.parametrize("neighbour", checker.BREAKS)
+def test_an_effect_of_an_attempt_that_broke_its_answer_off_is_noticed(run, neighbour):
+    intent = run.intent()
+    run.attempt(intent, verdict="unknown", code="201 cut", begin={"neighbour": neighbour}.items())
+    run.effect(intent)
+    run.attempt(intent, 2, replayed=True)
+    run.stored(intent)
+    assert run.broken() == {"nothing_of_the_broken"} == run.broken(online=True)
+
+
+def test_half_an_answer_that_every_attempt_gets_is_noticed(run):
+    intent = run.intent()
+    whole = hashlib.sha256(b"the whole answer").hexdigest()
+    half = base64.b64encode(b"the who").decode()
+    run.attempt(intent, body=half)
+    run.attempt(intent, 2, body=half, replayed=True)
+    run.effect(intent, digest=whole)
+    run.stored(intent, body=half)
+    assert run.broken() == {"whole_answers"} == run.broken(online=True)
+    run.facts["effects"][0]["digest"] = hashlib.sha256(b"the who").hexdigest()
+    assert not run.broken()
+
+
+def test_an_answer_that_was_broken_off_and_is_acknowledged_is_noticed(run):
+    intent = run.intent()
+    run.attempt(intent, replayed=False, begin={"neighbour": "destroy"}.items())
+    run.effect(intent, 2)
+    run.attempt(intent, 2, replayed=True)
+    run.stored(intent)
+    assert run.broken() == {"nothing_of_the_broken"}
 
 
 @pytest.mark.parametrize("verdict", checker.NO_EFFECT)

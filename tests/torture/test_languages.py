@@ -20,6 +20,7 @@ from harness.broker import free_port
 from harness.postgres import PORT, ROOT, wait_until
 
 from . import __main__ as command, faults, languages, mutations, nemesis, services
+from .checker import BREAKS
 from .doors import Intent, Orders
 from .languages import LANGUAGES, ClientDoor, Missing
 from .links import Links
@@ -122,6 +123,31 @@ def test_effects_swallow_an_error_now_and_then_and_never_where_they_fail_for_goo
         assert not any(workload.orders(other, job, draw).swallow for job in jobs)
 
 
+def test_what_is_around_an_effect_is_what_its_door_knows_and_a_seed_draws_it_again(monkeypatch):
+    known = {"http": {"naive": ("cut",)}, "go": {"http": ("pieces", "destroy"), "transaction": ("commit",)}}
+    monkeypatch.setattr("torture.workload.AROUND", known)
+    workload = Workload(NoSystem(), None, 1, doors=("go", "node", "http"))
+    jobs = [Attempting(0, number, []) for number in range(1000)]
+    told = {}
+    for door, mode in (("go", "http"), ("go", "transaction"), ("go", "receive"), ("node", "http"), ("http", "naive"), ("http", "handoff")):
+        one = an_intent(mode, "any")
+        drawn = [workload.neighbour(door, one, job, Orders()) for job in jobs]
+        assert drawn == [workload.neighbour(door, one, job, Orders()) for job in jobs]
+        assert not any(workload.neighbour(door, one, job, orders) for job in jobs for orders in (Orders(retry=True), Orders(swallow=True)))
+        told[door, mode] = set(filter(None, drawn))
+        assert len(list(filter(None, drawn))) < 200
+    assert told == {("go", "http"): {"pieces", "destroy"}, ("go", "transaction"): {"commit"}, ("go", "receive"): set(), ("node", "http"): set(), ("http", "naive"): {"cut"},
+                    ("http", "handoff"): set()}  # fmt: skip
+    workload.hastening = True
+    assert not any(workload.neighbour("go", an_intent("http", "any"), job, Orders()) for job in jobs)
+
+
+def test_only_what_an_order_can_name_is_around_an_effect():
+    for language, modes in languages.NEIGHBOURS.items():
+        assert language in LANGUAGES and set(modes) <= {"http", "transaction"}
+        assert set(modes.get("http", ())) <= {"pieces", "destroy", "trailers", "second", "commit"} and set(modes.get("transaction", ())) <= {"second", "commit"}
+
+
 def test_a_door_that_nobody_knows_is_refused():
     assert command.doors("node/accounts,sql") == ("node/accounts", "sql") and command.doors("all") is None
     with pytest.raises(argparse.ArgumentTypeError, match="no such door: nodes; there are sql, .*, java"):
@@ -145,7 +171,7 @@ def test_an_order_says_what_the_attempt_is_to_do():
     order = languages.order_of(intent, 9, "{}", Orders(before_s=0.25, doubt_s=2, leave="claimed", isolation="REPEATABLE READ", way="text"))
     assert order == {
         "mode": "doubtful", "attempt": 9, "tenant": "söder", "scope": "doubtful", "key": "k", "payload": "{}", "end": "effect", "before_ms": 250, "after_ms": 0,
-        "doubt_ms": 2000, "leave": "claimed", "isolation": "repeatable read", "way": "text", "swallow": False,
+        "doubt_ms": 2000, "leave": "claimed", "isolation": "repeatable read", "way": "text", "swallow": False, "neighbour": None,
     }  # fmt: skip
     final = dataclasses.replace(intent, final=True)
     assert languages.order_of(final, 1, "{}", Orders())["end"] == "final" and languages.order_of(final, 1, "{}", Orders(retry=True))["end"] == "retry"
@@ -411,6 +437,20 @@ def test_a_client_that_hangs_up_or_a_service_that_is_killed_leaves_one_effect_in
     service.job.kill()
     service.start()
     assert service.job.pid != first and service.insist(an_intent("http", "requests")).replayed
+
+
+def test_whatever_is_around_an_effect_there_is_one_with_its_whole_answer_or_none(shop, service, language):  # noqa: F811
+    words = languages.NEIGHBOURS.get(language, {}).get("http", ())
+    for number, word in enumerate(words, 1):
+        intent = an_intent("http", "requests", number)
+        first = service.attempt(intent, neighbour=word)
+        if word in BREAKS:
+            assert first.verdict in ("unknown", "failed"), (word, first)
+        assert len(effects(shop)) == number - (first.verdict != "acknowledged"), (word, first)
+        last = service.insist(intent)
+        assert last.status == 201 and len(effects(shop)) == number, word
+        if first.verdict == "acknowledged":
+            assert (last.body, last.replayed) == (first.body, True), word
 
 
 def test_a_service_whose_connection_is_lost_in_commit_acknowledges_nothing(shop, service):  # noqa: F811

@@ -14,6 +14,7 @@ import pathlib
 import random
 import threading
 import time
+import urllib.parse
 
 import psycopg2
 import pytest
@@ -21,15 +22,33 @@ import pytest
 from harness.nginx import BUILD
 from harness.postgres import wait_until
 
-from . import decisions, doors, dumps, history
+from . import decisions, doors, dumps, history, upstream
 from .doors import Intent, LibDoor, Orders, RunDoor, SqlDoor
 from .run import Plan, run
-from .workload import GROUPS, HTTP, LIB, SQL, STYLES, Workload
+from .workload import GROUPS, HTTP, LIB, SERVED_WITH, SQL, STYLES, Workload
 
 CLIENT = BUILD / "tests/torture/torture_client"
 PROGRAM = BUILD / "cli/pgonce"
 SCHEMA = (pathlib.Path(__file__).parent / "schema.sql").read_text()
 LEASE_S = 0.5
+
+
+class Direct(doors.HttpDoor):
+    """To a service, with what the gateway would tell it."""
+
+    def __init__(self, address, watch):
+        super().__init__(address, watch)
+        self.fence, self.heads, self.intent = 1, [], None
+
+    def attempt(self, intent, number, payload, orders):
+        self.intent = intent
+        return super().attempt(intent, number, payload, orders)
+
+    def exchange(self, method, target, headers, body, orders):
+        told = {"Tenant": self.intent.tenant, "Scope": self.intent.scope, "Key": self.intent.key, "Fence": str(self.fence)}
+        response = super().exchange(method, target, headers + [(f"Once-{name}", urllib.parse.quote(value)) for name, value in told.items()], body, orders)
+        self.heads.append("\n".join(f"{name.title()}: {value}" for name, value in response.headers))
+        return response
 
 
 # A run without faults.
@@ -562,6 +581,27 @@ def test_what_an_operator_has_decided_is_written_down_and_attempted_again(shop, 
     stored = shop.value("SELECT response_body FROM once.intent WHERE key = 'key 1'")
     assert [(record["intent"], base64.b64decode(record["body"])) for record in history.read(tmp_path / "history.jsonl").of("decided")] == [(1, bytes(stored))]
     assert again == [known] and not problems and not operator.is_alive()
+
+
+@pytest.mark.parametrize("kind", [upstream.Naive, upstream.Handoff])
+def test_what_is_around_a_services_answer_is_what_the_orders_say_and_its_effect_is_as_without(shop, watch, tmp_path, kind):
+    service, mode = kind(tmp_path / "service", shop.dsn()), kind.__name__.lower()
+    door = Direct(service.path, watch)
+    try:
+        for number, neighbour in enumerate((None, *SERVED_WITH), 1):
+            intent = an_intent(mode, mode, number)
+            door.fence = shop.row(doors.CLAIM, mode, intent.key, intent.payload.encode(), intent.tenant, "gateway", intent.tenant).fence
+            answer = door.attempt(intent, 1, intent.payload, Orders(neighbour=neighbour))
+            cut = neighbour == "cut"
+            assert (answer.verdict, answer.status) == ("unknown" if cut else "acknowledged", 201), (neighbour, answer)
+            rows = [*shop.rows("SELECT body FROM torture.effect WHERE intent = %s", number), *shop.rows("SELECT body FROM torture.ledger WHERE intent = %s", number)]
+            assert len(rows) == 1 and (cut or bytes(rows[0].body) == answer.body), neighbour
+        assert "Trailer: X-Sum" in door.heads[-1] and all("chunked" in head for head in door.heads[1:])
+        not_now = door.attempt(an_intent(mode, mode, 9), 1, "{}", Orders(retry=True, neighbour="cut"))
+        assert (not_now.verdict, not_now.code) == ("failed", "503 upstream")
+    finally:
+        door.close()
+        service.close()
 
 
 def test_a_conversation_that_is_not_answered_ends(shop, watch):

@@ -5,9 +5,10 @@ naive    knows nothing of retries: does what it is asked, each time, in a transa
 handoff  completes the gateway's intent in the transaction of its effect
 
 What an attempt is to do besides (pause, fail, go away) it says in the header X-Orders, which is no part of what makes two requests
-the same. Both answer 503 with `X-Done: no` where certainly nothing was done, and 500 where they do not know, as a framework does where
+the same. So it does what is around the answer (`neighbour`): `pieces`, with pauses between them; `cut`: half of it, after all that was done; `trailers`. Both answer 503 with `X-Done: no` where certainly nothing was done, and 500 where they do not know, as a framework does where
 COMMIT's answer is lost."""
 
+import dataclasses
 import json
 import pathlib
 import queue
@@ -27,6 +28,14 @@ PATIENCE_S = 6
 JSON = (("Content-Type", "application/json"),)
 NOT_DONE = Answer(503, headers=(*JSON, ("Retry-After", "0"), ("X-Done", "no")), body=b"{}")
 UNKNOWN = Answer(500, headers=JSON, body=b"{}")
+
+
+# What is around an answer with this body.
+AROUND = {
+    "pieces": lambda body: {"framing": "chunked", "piece": len(body) // 3 + 1, "pause_s": 0.02},
+    "cut": lambda body: {"framing": "chunked", "cut": len(body) // 2},
+    "trailers": lambda body: {"framing": "chunked", "trailers": (("X-Sum", str(len(body))), ("Once-Effect", "none"))},
+}
 
 
 class Service(Upstream):
@@ -61,7 +70,14 @@ class Service(Upstream):
         except Left:
             answer = Answer(close=True)
         self.idle.put(session)
-        return answer, 0
+        return self.surrounded(answer, orders["neighbour"]), 0
+
+    @staticmethod
+    def surrounded(answer, neighbour):
+        """Of the answers that say what was done."""
+        if neighbour is None or answer.close or answer.status >= 500:
+            return answer
+        return dataclasses.replace(answer, **AROUND[neighbour](answer.body))
 
     @staticmethod
     def answer(status, body):

@@ -22,7 +22,7 @@ from . import doors
 from .decisions import Operator
 from .doors import Intent, Orders
 from .dumps import Dumper
-from .languages import LANGUAGES, ClientDoor
+from .languages import LANGUAGES, NEIGHBOURS, ClientDoor
 from .services import ServiceDoor
 from .messages import MessageDoor
 from .reborn import Reborn
@@ -39,6 +39,8 @@ FORGOTTEN_DAYS = (40, 400, 4000)
 DRAIN_QUIET_S = 1.0
 SLOW = 0.02  # of the intents
 SWALLOWED = 0.03  # of the attempts
+NEIGHBOURED = 0.08  # of them, where the door knows how
+SERVED_WITH = ("pieces", "cut", "trailers")  # upstream.py
 LATE = 120  # finished intents that are attempted once more at the very end
 STYLES = ("hex", "octal", "backslash", "quotes", "unicode", "string", "empty")  # of answers: schema.sql
 PRINTABLE = string.ascii_letters + string.digits + " !\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -79,6 +81,8 @@ GROUPS = {"sql": (SQL, 5, 12), "lib": (LIB, 3, 8), "http": (HTTP, 5, 10), "run":
 # Those of clients/, which are used where they are asked for by name.
 CLIENTS = {language: (kinds, 2, 8) for language, kinds in KINDS_OF.items()}
 ATTEMPTS_AS_IN_SQL = ("sql", "lib", *CLIENTS)  # to the contract
+# What else may be around an effect: {door: {mode: words}}.
+AROUND = NEIGHBOURS | {"http": {kind.mode: SERVED_WITH for kind in HTTP}}
 # Where an attempt of a mode may come again. Requests have the fingerprint of the same bytes at the same target, whoever serves it; and messages go to one consumer.
 SAME_TO_THE_CONTRACT = {"transaction": ATTEMPTS_AS_IN_SQL, "http": tuple(CLIENTS), "receive": tuple(CLIENTS)}
 NEVER_FAIL = ("warehouse", "deliveries")  # messages
@@ -382,10 +386,12 @@ class Workload:
             return
         draw = random.Random(f"{self.seed}/{ready[0].number}/{job.order}/{job.tries}")
         orders = self.orders(ready[0], job, draw)
+        orders.neighbour = self.neighbour(group.name, ready[0], job, orders)
         made = []
         for intent in ready:
             more = {"payload": job.payload, "late": True if job.late else None, "door": group.name if group.name != intent.door else None}
             more |= {"isolation": orders.isolation} if group.name in ATTEMPTS_AS_IN_SQL else {}
+            more |= {"neighbour": orders.neighbour}
             with self.lock:
                 state = self.states[intent.number]
                 state.attempts += 1
@@ -440,6 +446,14 @@ class Workload:
         if intent.mode in ("transaction", "http") and not intent.final:  # drawn apart, so that the seeds of before mean what they did
             orders.swallow = random.Random(f"{self.seed}/{intent.number}/{job.order}/{job.tries}/swallow").random() < SWALLOWED
         return orders
+
+    def neighbour(self, door, intent, job, orders):
+        """What is around this attempt's effect, if it comes to one."""
+        words = AROUND.get(door, {}).get(intent.mode, ())
+        if not words or self.hastening or job.tries > 8 or orders.retry or orders.swallow:
+            return None
+        draw = random.Random(f"{self.seed}/{intent.number}/{job.order}/{job.tries}/neighbour")
+        return draw.choice(words) if draw.random() < NEIGHBOURED else None
 
     def follow(self, group, intent, job, answer, draw):
         state = self.states[intent.number]
