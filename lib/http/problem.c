@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * problem.c: the answers that the doors themselves give, as problem documents (RFC 9457). One table;
- * docs/problems.md has a section for each row, and a test compares the two. Pure.
+ * problem.c: the answers that the doors themselves give, as problem documents (RFC 9457). One
+ * table; docs/problems.md has a section for each row, and a test compares the two. Pure.
  */
 #include "http.h"
 

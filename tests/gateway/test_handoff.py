@@ -56,6 +56,9 @@ class Payments:
                     request.header("Once-Tenant"),
                 ),
             )
+            if cursor.fetchone()[0] is False:  # another run under this fence has stored the same
+                self.refused.append("stored")
+                return Answer(409, headers=(("Once-Effect", "none"),), body=b"stored")
             if self.commit:
                 connection.commit()
         except psycopg2.Error as refused:
@@ -191,6 +194,18 @@ def test_a_completion_under_an_old_fence_is_refused_and_its_effect_rolled_back(d
     serve(door, key)
     assert door.attempt(key).status == 201
     assert charged(door, key) == 1 and door.upstream.seen(key)[-1].header("Once-Fence") == "2"
+
+
+def test_a_request_that_a_proxy_between_sends_twice_has_one_effect(door):
+    """Both runs make the same answer, so the second completion is no error: its false says that there is an effect already."""
+    key, answers = new_key(), []
+    service = Payments(door)
+    door.upstream.script(key, Answer(do=lambda request: [answers.append(service(request)) for _ in range(2)] and answers[-1]))
+    first = door.attempt(key)
+    assert [answer.status for answer in answers] == [201, 409] and service.refused == ["stored"]
+    assert charged(door, key) == 1
+    assert (first.status, first.body) == (201, b'{"payment": 1}')
+    assert_replays(door, key, first)
 
 
 def test_duplicates_that_wait_get_the_answer_as_soon_as_the_service_has_committed(door):
