@@ -107,6 +107,8 @@ PROBLEMS = {
     "body-too-large": (413, "failed_retryable"),
     "refused": (403, "failed_retryable"),
     "unavailable": (503, "failed_retryable"),
+    "timed-out": (503, "failed_retryable"),
+    "busy": (503, "failed_retryable"),
     "not-stored": (503, "in_doubt"),
     "unreached": (502, "failed_retryable"),
     "unanswered": (504, "in_doubt"),
