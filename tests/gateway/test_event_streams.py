@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: PostgreSQL
 """An answer that is a stream of events: each passes as the service writes it, and the intent is remembered as done when the stream has ended as it should."""
 
+import json
+import os
+import subprocess
 import threading
 import time
 
 import pytest
 
-from harness.postgres import PATIENCE_S, wait_until
+from harness.client import CURL, curl_words
+from harness.postgres import PATIENCE_S, clean_environment, wait_until
 from harness.upstream import Answer
 
-from .door import assert_problem, assert_replays, new_key, sorted_cases
+from .door import BODY, assert_problem, assert_replays, new_key, sorted_cases
 
 LEASE_S = 2
 CONFIG = f"""
@@ -19,6 +23,7 @@ CONFIG = f"""
     location /pay {{ once_scope pay; proxy_pass http://app; }}
     location /compressed {{ once_scope compressed; gzip on; gzip_types text/event-stream; proxy_pass http://app; }}
     location /patient {{ once_scope patient; once_wait 20s; proxy_pass http://app; }}
+    location = /status {{ once off; once_status json; }}
 """
 FIRST, SECOND = b"data: one\n\n", b"data: two\n\n"
 
@@ -71,6 +76,25 @@ def test_the_first_event_arrives_before_the_service_writes_the_second(door, fram
     assert door.count(key) == 1
 
 
+def test_the_first_event_arrives_over_http_2_before_the_service_writes_the_second(door):
+    key, hold = new_key(), threading.Event()
+    door.upstream.script(key, events(hold))
+    words = [CURL, "--no-buffer", *curl_words(door.nginx.h2, "POST", "/pay", door.headers_of(key), BODY, False)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment()) as client:
+        client.stdin.write(BODY)
+        client.stdin.close()
+        got = b""
+        while FIRST.strip() not in got:
+            got += (piece := os.read(client.stdout.fileno(), 65536))
+            assert piece, got
+        assert b"two" not in got and door.state(key) == "processing"
+        hold.set()
+        assert client.stdout.read().endswith(SECOND)
+    door.wait_state(key, "succeeded")
+    assert_problem(door.attempt(key, protocol="HTTP/2"), 409, "too-large")
+    assert door.count(key) == 1
+
+
 @pytest.mark.parametrize("media_type", sorted_cases(TYPES))
 def test_it_is_remembered_as_done_when_it_has_ended_and_is_not_run_again(door, media_type):
     key = new_key()
@@ -102,7 +126,7 @@ def test_who_waits_is_told_at_its_end_that_there_is_nothing_to_replay(door):
     connection, hold = begin(door, key, "/patient")
     with connection:
         duplicate = door.start(key, "/patient")
-        time.sleep(0.2)  # it may wait already; either way it gets the same
+        wait_until(lambda: json.loads(door.nginx.ask("GET", "/status").body)["waiting"] == 1, "the duplicate to wait")
         hold.set()
         assert SECOND in rest(connection)
     assert_problem(duplicate.result(), 409, "too-large")
