@@ -77,6 +77,10 @@ func (n *headerNames) of(all http.Header) http.Header {
 // A header that is never replayed, whatever the list says.
 func never(name string) bool {
 	lower := strings.ToLower(name)
+	// Access-Control-Allow-Credentials holds none: it says that a page may send them.
+	if strings.HasPrefix(lower, "access-control-") {
+		return false
+	}
 	return neverNames.has(name) || slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains(lower, word) })
 }
 

@@ -79,6 +79,7 @@ static void what_describes_the_answer_is_kept_by_default_and_nothing_unknown(voi
 	                                   "X-Request-Id",
 	                                   "x-anything",
 	                                   "Access-Control-Allow-Origin",
+	                                   "Access-Control-Allow-Credentials",
 	                                   "X-Continuation-Token",
 	                                   "X-Key"};
 	static const char *const dropped[] = {"",  "Unknown",     "Locations", "Locatio",     "Content",

@@ -228,7 +228,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 @_remembered
 def never(name: str) -> bool:
-    return _matches(name.lower(), _NEVER) or any(word in name.lower() for word in _SECRET)
+    lower = name.lower()
+    # Access-Control-Allow-Credentials holds none: it says that a page may send them.
+    return _matches(lower, _NEVER) or (not lower.startswith("access-control-") and any(word in lower for word in _SECRET))
 
 
 @_remembered
