@@ -12,7 +12,7 @@ if ! command -v "$python" >/dev/null || ! "$python" -c 'import sys, venv, ensure
 fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip -q --disable-pip-version-check install -e "$here" 'psycopg[binary,pool]>=3.1' psycopg2-binary asyncpg \
-  'sqlalchemy[asyncio]>=2' fastapi httpx uvicorn django flask opentelemetry-api opentelemetry-sdk mypy pytest
+  'sqlalchemy[asyncio]>=2' fastapi httpx uvicorn python-multipart django flask flask-cors flask-sqlalchemy flask-wtf opentelemetry-api opentelemetry-sdk mypy pytest
 cd "$here"
 "$venv/bin/python" -m mypy
 exec "$venv/bin/python" -m pytest -q -p no:cacheprovider tests "$@"

@@ -149,19 +149,28 @@ class Asgi:
             middleware=[Middleware(OnceMiddleware, pool=lambda: pool, **options_of(case.get("location", {})))],
             lifespan=lifespan,
         )
-        port = free_port()
-        server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", lifespan="on"))
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-            threading.Event().wait(0.005)
-        try:
-            yield port, script
-        finally:
-            script.released.set()
-            server.should_exit = True
-            thread.join()
+        with loop(app) as port:
+            try:
+                yield port, script
+            finally:
+                script.released.set()
+
+
+@contextlib.contextmanager
+def loop(app):
+    """An application of ASGI under uvicorn; its port."""
+    port = free_port()
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical", lifespan="on"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "it did not start"
+        threading.Event().wait(0.005)
+    try:
+        yield port
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 class _Quiet(werkzeug.serving.WSGIRequestHandler):

@@ -414,7 +414,7 @@ def test_an_effect_that_commits_is_refused_by_the_driver(db):
             tx.execute(INSERT.format("commits"))
             tx.commit()
 
-        with pytest.raises(psycopg.ProgrammingError):
+        with pytest.raises(pgonce.UsageError):
             pgonce.run(pool, "traps", "commits", 1, effect)
     assert db.effects("commits") == 0
 

@@ -151,7 +151,7 @@ def test_an_effect_that_ends_its_transaction_is_refused_and_the_connection_is_go
             await tx.execute(INSERT.format(f"ends-{word}"))
             await getattr(tx, word)()
 
-        with pytest.raises(psycopg.ProgrammingError):
+        with pytest.raises(pgonce.UsageError):
             await pgonce.aio.run(pool, "ends", word, 1, effect)
         async with pool.connection() as tx:
             await tx.execute(INSERT.format(f"after-{word}"))

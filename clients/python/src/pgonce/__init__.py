@@ -8,15 +8,15 @@ from .answer import Answer, HttpRequest, Outcome
 from .client import Claim, Once, claim, consume, current_claim, emit, lock, receive, run
 from .errors import (
     Active, AlreadyFinished, AlreadyStarted, AnotherFingerprint, ConnectionLost, ContractMissing, EventMismatch, Expired, FinalFailure,
-    InDoubt, KeyMalformed, LeaseLost, MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, Refused,
-    ResolutionRefused, ScopeRequired, SwallowedError, TooLarge, Unfinished, UnknownState, UsageError,
+    InDoubt, KeyMalformed, LeaseLost, MessageMismatch, Mismatch, NotDone, NotStarted, OnceError, OutcomeUnknown, PartitionMissing, PoolFull, Refused,
+    ResolutionRefused, ScopeRequired, SwallowedError, TimedOut, TooLarge, Unfinished, UnknownState, UsageError,
 )  # fmt: skip
 
 __version__ = "1.0.0"
 __all__ = [
     "Active", "AlreadyFinished", "AlreadyStarted", "AnotherFingerprint", "Answer", "Claim", "ConnectionLost", "ContractMissing",
     "EventMismatch", "Expired", "FinalFailure", "HttpRequest", "InDoubt", "KeyMalformed", "LeaseLost", "MessageMismatch", "Mismatch",
-    "NotDone", "NotStarted", "Once", "OnceError", "Outcome", "OutcomeUnknown", "PartitionMissing", "Refused",
-    "ResolutionRefused", "ScopeRequired", "SwallowedError", "TooLarge", "Unfinished", "UnknownState", "UsageError", "claim", "consume",
+    "NotDone", "NotStarted", "Once", "OnceError", "Outcome", "OutcomeUnknown", "PartitionMissing", "PoolFull", "Refused",
+    "ResolutionRefused", "ScopeRequired", "SwallowedError", "TimedOut", "TooLarge", "Unfinished", "UnknownState", "UsageError", "claim", "consume",
     "current_claim", "emit", "lock", "receive", "run",
 ]  # fmt: skip

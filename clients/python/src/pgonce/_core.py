@@ -27,6 +27,7 @@ BACKOFF_S, BACKOFF_MAX_S = 0.005, 1.0
 DEADLINE_S = 30.0
 # What the contract takes for any scope, of a body and of headers: up to it P4060 cannot come.
 NEVER_TOO_LARGE = 8192
+MOMENT_S = 0.001
 
 
 class Intent(NamedTuple):
@@ -72,9 +73,11 @@ def pause_s(tries: int) -> float:
 class Attempt:
     """One transaction: start, effect, finish, COMMIT."""
 
-    def __init__(self, source: Source, intent: Intent, options: Options) -> None:
-        self.source, self.intent, self.options = source, intent, options
+    def __init__(self, source: Source, intent: Intent, options: Options, within: float) -> None:
+        """within: how long it waits for a connection."""
+        self.source, self.intent, self.options, self.within = source, intent, options, within
         self.connection: Any = None
+        self.lent: Optional[int] = None
         self.print: bytes = b""
         self.fence = 0
         self.in_effect = False
@@ -97,7 +100,7 @@ class Attempt:
         statements: List[Tuple[str, Any]] = []
         if self.options.isolation is not None:
             statements.append((_sql.ISOLATION[self.options.isolation], ()))
-        self.connection = yield self.source.acquire()
+        self.connection = yield self.source.acquire(self.within)
         salt = salt_of(self.connection, intent.tenant) if trusted and hashed is not None else None
         statements.append(self._start(hashed, salt))
         row = yield self.connection.begin([*statements, (_sql.SAVEPOINT, ())], len(statements) - 1)
@@ -111,7 +114,7 @@ class Attempt:
             return (yield from self.open(trusted=False))
         if verdict == "proceed":
             self.traceparent = row[11] or intent.traceparent
-            _CAUSES[id(self.connection.tx)] = intent
+            self._lend(intent)
             return None
         answer = stored(row[3:12], replayed=True, fence=row[2] or 0)
         if verdict == "replay":
@@ -120,6 +123,10 @@ class Attempt:
             row = yield self.connection.query(_sql.PEEK, [intent.scope, intent.key, intent.tenant])
             answer = stored(row[2:11], replayed=True, fence=row[1] or 0)
         raise failed(verdict, answer)
+
+    def _lend(self, intent: Intent) -> None:
+        self.lent = id(self.connection.tx)
+        _CAUSES[self.lent] = intent
 
     def _finish(self, outcome: Outcome, state: str) -> Tuple[str, Any]:
         intent = self.intent
@@ -133,6 +140,8 @@ class Attempt:
         """finish and COMMIT; the body as it is stored. take_back: the effect goes first. spare: stored instead, where the body or the headers are larger than the contract keeps."""
         connection = self.connection
         statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else []
+        if connection.guard.role:  # finish is not for the one that the effect has become
+            statements.append((_sql.OWN_ROLE, ()))
         finish = self._finish(outcome, state)
         spared = spare is not None and max(len(outcome.body or b""), len(finish[1][7] or "")) > NEVER_TOO_LARGE
         if spared:
@@ -167,7 +176,8 @@ class Attempt:
         """Gives the connection back, whatever became of it."""
         connection, self.connection = self.connection, None
         if connection is not None:
-            _CAUSES.pop(id(connection.tx), None)
+            if self.lent is not None:
+                _CAUSES.pop(self.lent, None)
             yield self.source.release(connection)
 
     def run(self, effect: Callable[[Any], Any]) -> Steps[Answer]:
@@ -213,11 +223,11 @@ class Delivery(Attempt):
         statements: List[Tuple[str, Any]] = [(_sql.RECEIVE[kind], [*arguments, intent.scope, intent.key, intent.traceparent])]
         if self.options.isolation is not None:
             statements.insert(0, (_sql.ISOLATION[self.options.isolation], ()))
-        self.connection = yield self.source.acquire()
+        self.connection = yield self.source.acquire(self.within)
         row = yield self.connection.begin(statements, len(statements) - 1)
         if row[0] != "process":
             return False
-        _CAUSES[id(self.connection.tx)] = intent._replace(key=key_of_message(intent.key))
+        self._lend(intent._replace(key=key_of_message(intent.key)))
         self.in_effect = True
         yield effect(self.connection.tx)
         self.in_effect = False
@@ -256,6 +266,29 @@ def trouble_of(connection: Any, raised: BaseException) -> Tuple[Optional[str], b
     return (None, False) if found is None else (found.sqlstate, found.lost)
 
 
+# The transaction of an attempt was not there any more when it was to be finished: with it something may have been committed.
+_PARTED = (errors.NotStarted.sqlstate, errors.AlreadyStarted.sqlstate, errors.AnotherFingerprint.sqlstate, "25P01", "3B001")
+
+
+def is_parted(attempt: Attempt, sqlstate: Optional[str]) -> bool:
+    connection = attempt.connection
+    return connection is not None and (sqlstate in _PARTED if attempt.committing else connection.ended())
+
+
+def doubt(source: Source, intent: Intent, fingerprint: bytes, why: str, within: float) -> Steps[errors.OnceError]:
+    """Puts the intent in doubt, in a transaction of its own, so that nothing runs again; what to raise."""
+    arguments = [intent.scope, intent.key, fingerprint, intent.tenant, intent.traceparent, None, "parted", why]
+    try:
+        yield from alone(source, _sql.DOUBT, arguments, within)
+    except errors.OnceError as failed:
+        unknown = errors.OutcomeUnknown(why)
+        unknown.__cause__ = failed
+        return unknown
+    return errors.InDoubt(why)
+
+
+PARTED = "the handler has ended the transaction that it was given: what it did may be committed"
+
 _DRIVERS = ("psycopg", "psycopg_pool", "psycopg2", "asyncpg", "sqlalchemy", "django")
 
 
@@ -280,20 +313,23 @@ def run(source: Source, intent: Intent, options: Options, effect: Callable[[Any]
     haunted = False  # a connection was lost: its backend may live on, and "active" may mean ourselves
     tries = 0
     while True:
-        attempt = kind(source, intent, options)
+        attempt = kind(source, intent, options, max(MOMENT_S, start + options.deadline - time.monotonic()))
         try:
             answer = yield from attempt.run(effect)
         except BaseException as raised:
             sqlstate, lost = trouble_of(attempt.connection, raised)
             connected = attempt.connection is not None
+            parted = is_parted(attempt, sqlstate)
             yield from attempt.end()
+            if parted and kind is Attempt:
+                raise (yield from doubt(source, intent, attempt.print, PARTED, options.deadline)) from raised
             if not isinstance(raised, Exception):
                 raise
             if not connected:
                 if not unreachable(raised):
                     raise
                 if not haunted:
-                    raise errors.ConnectionLost() from raised
+                    raise raised if isinstance(raised, errors.ConnectionLost) else errors.ConnectionLost() from raised
                 lost = True
             in_doubt = in_doubt or (lost and attempt.committing)
             haunted = haunted or lost
@@ -350,12 +386,12 @@ def owner_of(given: Optional[str]) -> str:
 MAY_RUN = ("new_claim", "retryable_failure", "processing_stale")
 
 
-def alone(source: Source, sql: str, arguments: Any) -> Steps[Any]:
-    """One statement, committed. Raises ConnectionLost where there was no connection, or it was lost; then it may have happened."""
+def alone(source: Source, sql: str, arguments: Any, within: float) -> Steps[Any]:
+    """within: how long it waits for a connection. One statement, committed. Raises ConnectionLost where there was no connection, or it was lost; then it may have happened."""
     try:
-        connection = yield source.acquire()
+        connection = yield source.acquire(within)
     except Exception as raised:
-        if unreachable(raised):
+        if unreachable(raised) and not isinstance(raised, errors.ConnectionLost):
             raise errors.ConnectionLost() from raised
         raise
     try:
@@ -382,7 +418,7 @@ def insist(source: Source, sql: str, arguments: Any, deadline: float) -> Steps[T
     sent = False
     while True:
         try:
-            row = yield from alone(source, sql, arguments)
+            row = yield from alone(source, sql, arguments, max(MOMENT_S, end - time.monotonic()))
             return row, sent
         except Exception as raised:
             lost = isinstance(raised, errors.ConnectionLost)
@@ -457,7 +493,7 @@ def release(source: Source, intent: Intent, fence: int, deadline: float) -> Step
 
 
 def renew(source: Source, intent: Intent, fence: int, lease: Optional[float]) -> Steps[bool]:
-    row = yield from alone(source, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant])
+    row = yield from alone(source, _sql.RENEW, [intent.scope, intent.key, fence, lease, intent.tenant], DEADLINE_S)
     return bool(row[0])
 
 

@@ -28,7 +28,11 @@ class Policy:
     scope: the kind of operation, or a function of the request; None from it: not protected.
     tenant: a function of the request that says whose key it is: never what a client may choose. It may give an answer of
     the framework instead, which is sent (a 401, say). None: there is but one caller.
-    headers: those that are stored, instead of the built-in list; a name may end in *."""
+    headers: those that are stored, instead of the built-in list; a name may end in *.
+    mode: "transaction", or "lease" for handlers whose effect is elsewhere, or that need transactions of their own: they run under a claim, and without a
+    connection of pgonce's.
+    handler_ms: how long an attempt may take, from its wait for a connection on; after that it is rolled back (in mode "lease": in doubt).
+    host: False where the service is reached by several names: it is no part of what makes a request another one."""
 
     scope: Union[str, Callable[[Any], Optional[str]]]
     tenant: Optional[Callable[[Any], Any]]
@@ -43,11 +47,16 @@ class Policy:
     canonical_json: bool = False
     deadline: float = _core.DEADLINE_S
     problem_base: str = http.PROBLEM_BASE
+    mode: str = "transaction"
+    handler_ms: int = 30_000
+    host: bool = True
 
     def __post_init__(self) -> None:
         http.check_base(self.problem_base)
         if not 1 <= self.key_length <= 255 or not 1 <= self.response_max <= HOLD_MAX:
             raise errors.UsageError("key_length is 1 to 255, response_max 1 byte to 64 MiB")
+        if self.mode not in ("transaction", "lease") or self.handler_ms < 1:
+            raise errors.UsageError("mode is 'transaction' or 'lease', and handler_ms at least 1")
         for name in self.headers or ():
             if http.never(name):
                 raise errors.UsageError(f"{name} belongs to one answer only: it cannot be stored")
@@ -57,20 +66,28 @@ class Policy:
         return _core.Options(deadline=self.deadline)
 
     def problem(self, name: str, more: str = "", trace: Optional[str] = None) -> http.Response:
-        return http.problem(name, more, self.problem_base, trace)
+        answer = http.problem(name, more, self.problem_base, trace)
+        _log.debug("problem=%s request=%s", name, answer.request)
+        return answer
 
     def logged(self, name: str, raised: BaseException, scope: str = "") -> http.Response:
-        """A problem whose cause is in the log, under the name that the document gives the request. Of a driver's text the first line: the rest may hold values."""
-        answer = self.problem(name)
-        cause = raised.__cause__ if isinstance(raised, errors.OnceError) and raised.__cause__ is not None else raised
-        why = (str(cause).splitlines() or [""])[0]
-        _log.error("problem=%s request=%s scope=%s error=%s: %s", name, answer.request, scope or "-", type(cause).__name__, why)
+        """A problem whose cause is in the log, under the name that the document gives the request."""
+        answer = http.problem(name, "", self.problem_base)
+        _log.error("problem=%s request=%s scope=%s %s", name, answer.request, scope or "-", why_of(raised))
         return answer
 
     def scope_of(self, request: Any, method: str) -> Optional[str]:
         if method not in self.methods:
             return None
         return self.scope(request) if callable(self.scope) else self.scope
+
+
+def why_of(raised: BaseException) -> str:
+    """For the log. Of a driver's text the first line: the rest may hold values."""
+    cause = raised.__cause__ if isinstance(raised, errors.OnceError) and not isinstance(raised, errors.PoolFull) and raised.__cause__ else raised
+    sqlstate = getattr(cause, "sqlstate", None) or getattr(getattr(cause, "orig", None), "sqlstate", None) or getattr(cause.__cause__, "sqlstate", None)
+    code = f" sqlstate={sqlstate}" if sqlstate else ""
+    return f"error={type(cause).__name__}{code}: {(str(cause).splitlines() or [''])[0]}"
 
 
 class Refused(Exception):
@@ -191,12 +208,6 @@ def public(answer: http.Response) -> http.Response:
     return answer._replace(headers=[each for each in answer.headers if not http.reserved(each[0])])
 
 
-def check_answer(headers: http.Headers) -> None:
-    for name, value in headers:
-        if name.lower() == "content-type" and value.split(";")[0].strip().lower() == "text/event-stream":
-            raise errors.UsageError("a stream of events has no end that could be stored: do not protect this operation")
-
-
 def check_held(length: int) -> None:
     if length > HOLD_MAX:
         raise errors.UsageError(f"an answer of more than {HOLD_MAX} bytes cannot be held until it is stored")
@@ -205,17 +216,24 @@ def check_held(length: int) -> None:
 def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:
     """The effect is taken back, and the intent put in doubt: the handler does not know what it did elsewhere."""
     intent, connection = attempt.intent, attempt.connection
-    claim = (
-        "SELECT once.fail(CAST($1 AS text), CAST($2 AS text), (once.claim(CAST($1 AS text), CAST($2 AS text),"
-        " CAST($3 AS bytea), tenant => CAST($4 AS text), traceparent => CAST($5 AS text))).fence, NULL,"
-        " 'handler', 'the handler''s answer does not say whether the effect happened',"
-        " response_status => CAST($6 AS integer), tenant => CAST($4 AS text))"
-    )
     known = status if 200 <= status <= 599 else None
-    arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known]
+    arguments = [intent.scope, intent.key, attempt.print, intent.tenant, attempt.traceparent, known, *UNSAID]
     attempt.committing = True
-    yield connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (claim, arguments)])
+    yield connection.commit([(_sql.ROLLBACK_TO_SAVEPOINT, ()), (_sql.DOUBT, arguments)])
     attempt.committing = False
+
+
+UNSAID = ("handler", "the handler's answer does not say whether the effect happened")
+
+
+def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]:
+    """What is stored of an answer, and what instead where it does not fit: done, and what its answer was is not kept."""
+    headers = http.encode_headers(answer.headers, policy.headers)
+    sendable = 200 <= answer.status <= 599
+    without = Outcome(status=answer.status if sendable else None, result_type=http.TOO_LARGE)
+    if not sendable or answer.endless or headers is None or len(answer.body) > policy.response_max:
+        return without, without
+    return Outcome(status=answer.status, body=answer.body, headers=headers), without
 
 
 def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Steps[None]:
@@ -227,24 +245,24 @@ def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Ste
         return
     said = any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)
     take_back = answer.status >= 400 and not said
-    headers = http.encode_headers(answer.headers, policy.headers)
-    fits = 200 <= answer.status <= 599
-    # Done, and what its answer was is not kept.
-    without = Outcome(status=answer.status if fits else None, result_type=http.TOO_LARGE)
-    fits = fits and headers is not None and len(answer.body) <= policy.response_max
-    outcome = Outcome(status=answer.status, body=answer.body, headers=headers) if fits else without
+    outcome, without = outcome_of(policy, answer)
     yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back, spare=without)
+
+
+def _is_applications(sqlstate: Optional[str]) -> bool:
+    """At COMMIT: a deferred constraint, a trigger, a right that is missing. Not a race, nor a statement or a server that is gone."""
+    return sqlstate is not None and sqlstate not in (*errors.SERIALIZATION, *errors.STATEMENT_GONE) and sqlstate[:2] not in ("08", "53", "58")
 
 
 def serve(
     source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any]
 ) -> Steps[Tuple[http.Response, bool]]:
-    """handle(tx) gives the handler's http.Response, or a Pause until the door has it; it is called at most once. What it raises comes out after ROLLBACK.
-    The answer, and whether it is the handler's: else what it did is taken back, or was never begun."""
+    """handle(connection) gives the handler's http.Response, or a Pause until the door has it; it is called at most once. What it raises comes out after
+    ROLLBACK. The answer, and whether it is the handler's: else what it did is taken back, or was never begun."""
     start = time.monotonic()
     tries = 0
     while True:
-        attempt = _core.Attempt(source, intent, policy.options)
+        attempt = _core.Attempt(source, intent, policy.options, max(_core.MOMENT_S, start + policy.handler_ms / 1000 - time.monotonic()))
         found: Optional[http.Response] = None
         try:
             stored = yield from attempt.open()
@@ -252,14 +270,21 @@ def serve(
                 found = replay(policy, stored)
             else:
                 attempt.in_effect = True
-                found = yield handle(attempt.connection.tx)
+                found = yield handle(attempt.connection)
                 attempt.in_effect = False
                 yield from _store(policy, attempt, found)
                 found = public(found)
         except BaseException as raised:
             sqlstate, lost = _core.trouble_of(attempt.connection, raised)
             connected = attempt.connection is not None
+            parted = _core.is_parted(attempt, sqlstate)
             yield from attempt.end()
+            if parted:
+                answer = yield from _parted(source, policy, attempt)
+                if not attempt.in_effect:
+                    return answer, False
+            if isinstance(raised, errors.TimedOut):
+                return policy.logged("timed-out", raised, intent.scope), False
             if attempt.in_effect or not isinstance(raised, Exception) or isinstance(raised, errors.UsageError):
                 raise
             typed = _core.typed_of(raised, sqlstate, attempt.committing)
@@ -281,9 +306,20 @@ def serve(
                 return (yield from _asked(source, policy, intent))
             if not lost and sqlstate is None and (connected or not _core.unreachable(raised)):
                 raise  # of no driver: a fault in the application or here
+            if attempt.committing and not lost and _is_applications(sqlstate):
+                _log.error("the application's COMMIT was refused: scope=%s %s", intent.scope, why_of(raised))
+                raise
             return policy.logged("unavailable", raised, intent.scope), False
+        parted = attempt.connection.ended()
         yield from attempt.end()
+        if parted:
+            return (yield from _parted(source, policy, attempt)), False
         return found, not found.replayed
+
+
+def _parted(source: Source, policy: Policy, attempt: _core.Attempt) -> Steps[http.Response]:
+    doubt = yield from _core.doubt(source, attempt.intent, attempt.print, _core.PARTED, policy.deadline)
+    return policy.logged("in-doubt" if isinstance(doubt, errors.InDoubt) else "not-stored", doubt, attempt.intent.scope)
 
 
 def _asked(source: Source, policy: Policy, intent: _core.Intent) -> Steps[Tuple[http.Response, bool]]:

@@ -18,7 +18,8 @@ from psycopg import pq
 from psycopg.waiting import Ready, Wait
 
 from . import _sql
-from ._trouble import Statement, Trouble, named, trouble_of
+from ._control import OVER, Guard, refuse
+from ._trouble import Statement, Trouble, interrupted, named, trouble_of
 from .errors import STATEMENT_GONE, UsageError
 
 # What psycopg's connections wait for: they are sent what the socket is ready for, or nothing.
@@ -128,8 +129,62 @@ def _results(pgconn: Any, count: int) -> Talk:
             raise psycopg.OperationalError("the server has sent no answer")
 
 
-def _refused() -> Any:
-    raise psycopg.ProgrammingError("an effect neither commits nor rolls back: pgonce commits it together with its outcome")
+# ---- what an effect has of a connection ----
+
+
+@functools.lru_cache(maxsize=64)
+def _checked(factory: Any) -> Any:
+    """Cursors that ask the guard of their connection before they send anything."""
+
+    def text(cursor: Any, query: Any) -> Any:
+        return query.as_string(cursor.connection) if isinstance(query, psycopg.sql.Composable) else query
+
+    def checking(name: str) -> Any:
+        plain = getattr(factory, name)
+
+        @functools.wraps(plain)
+        def method(self: Any, query: Any, *arguments: Any, **named: Any) -> Any:
+            self.connection.pgonce_guard.check(text(self, query))
+            return plain(self, query, *arguments, **named)
+
+        return method
+
+    names = [name for name in ("execute", "executemany", "stream", "copy") if hasattr(factory, name)]
+    return type(factory.__name__, (factory,), {"__module__": factory.__module__, **{name: checking(name) for name in names}})
+
+
+def _cursors(name: str) -> Any:
+    """The connection's own factory, checked."""
+
+    def get(self: Any) -> Any:
+        factory = self.__dict__[name]
+        return _checked(factory) if isinstance(factory, type) else factory
+
+    return property(get, lambda self, given: self.__dict__.__setitem__(name, given))
+
+
+@functools.lru_cache(maxsize=16)
+def _lent(kind: Any) -> Any:
+    refused = {name: refuse for name in ("commit", "rollback", "tpc_begin", "tpc_prepare", "tpc_commit", "tpc_rollback")}
+    cursors = {name: _cursors(name) for name in ("cursor_factory", "server_cursor_factory")}
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "__del__": lambda self: None, **refused, **cursors})
+
+
+def _lend(own: Any) -> Any:
+    """The connection for one effect: the same in all that it has, but it does not end its transaction, and is none of its pool's."""
+    lent: Any = object.__new__(_lent(own.__class__))
+    lent.__dict__ = own.__dict__
+    return lent
+
+
+def _is_over(*_: Any) -> Any:
+    raise UsageError(OVER)
+
+
+@functools.lru_cache(maxsize=16)
+def _over(lent: Any) -> Any:
+    """What becomes of it: whoever has kept it cannot write into another's transaction."""
+    return type(lent.__name__, (lent,), {"__module__": lent.__module__, "__getattribute__": _is_over, "__setattr__": _is_over})
 
 
 class _Base:
@@ -137,7 +192,7 @@ class _Base:
 
     def __init__(self, connection: Any) -> None:
         self.tx = self.own = connection
-        self.guarded = False
+        self.guard: Optional[Guard] = None
         if _Base.pipelined is None:
             _Base.pipelined = psycopg.Pipeline.is_supported()
 
@@ -148,45 +203,58 @@ class _Base:
         return trouble_of(raised.sqlstate, severity, self.lost())
 
     def lost(self) -> bool:
-        return bool(self.tx.closed)
+        return bool(self.own.closed)
 
     def in_transaction(self) -> bool:
         """Or the driver begins one by itself."""
-        return self.tx.info.transaction_status.name in ("INTRANS", "INERROR") or not self.tx.autocommit
+        return self.own.info.transaction_status.name in ("INTRANS", "INERROR") or not self.own.autocommit
 
     def idle(self) -> bool:
-        return self.lost() or self.tx.pgconn.transaction_status == _IDLE
+        return self.lost() or self.own.pgconn.transaction_status == _IDLE
 
     def prompt(self) -> bool:
         """Given back without a wait, as a rule."""
-        return bool(self.tx.pgconn.transaction_status == _IDLE)
+        return bool(self.own.pgconn.transaction_status == _IDLE)
 
     def _cursor(self) -> Any:
-        return self.tx.cursor(row_factory=psycopg.rows.tuple_row)
+        return self.own.cursor(row_factory=psycopg.rows.tuple_row)
 
     @staticmethod
     def _spelled(statement: Statement) -> Any:
         sql, arguments = statement
         return (_sql.spelled(sql, "%(p{})s"), named(arguments)) if arguments else (sql,)
 
-    def _guard(self, on: bool) -> None:
-        """A commit within the effect is an error of its own."""
-        if on != self.guarded:
-            if on:
-                self.tx.commit = self.tx.rollback = lambda *_: _refused()
-            else:
-                del self.tx.commit, self.tx.rollback
-            self.guarded = on
+    def ended(self) -> bool:
+        """The effect has ended the transaction, behind the guard."""
+        return self.guard is not None and not self.lost() and self.idle()
+
+    def retire(self) -> None:
+        """What was lent is over already."""
+
+    def interrupt(self) -> None:
+        interrupted(self.own)
+
+    def _open_guard(self) -> None:
+        self.guard = self.own.__dict__["pgonce_guard"] = Guard()
+        self.tx = _lend(self.own)
+
+    def _close_guard(self) -> None:
+        if self.guard is not None:
+            self.guard = None
+            del self.own.pgonce_guard
+            lent, self.tx = self.tx, self.own
+            lent.__dict__ = {}
+            lent.__class__ = _over(lent.__class__)
 
     def _encoding(self) -> str:
-        if self.tx.pgconn.parameter_status(b"client_encoding") == b"UTF8":
+        if self.own.pgconn.parameter_status(b"client_encoding") == b"UTF8":
             return "utf-8"
-        encoding = str(self.tx.info.encoding)
+        encoding = str(self.own.info.encoding)
         return "utf-8" if encoding == "ascii" else encoding
 
     def _begin(self) -> Statement:
         """As psycopg begins, by what the connection is set to."""
-        tx, words = self.tx, ["BEGIN"]
+        tx, words = self.own, ["BEGIN"]
         if tx.isolation_level is not None:
             words.append("ISOLATION LEVEL " + psycopg.IsolationLevel(tx.isolation_level).name.replace("_", " "))
         if tx.read_only is not None:
@@ -197,7 +265,7 @@ class _Base:
 
     def _prepared(self, sql: str, uses: Optional[Dict[str, int]]) -> int:
         """How often it was sent before; _PREPARED: by its name it can be; _PREPARES: it is to be prepared now."""
-        threshold = self.tx.prepare_threshold
+        threshold = self.own.prepare_threshold
         if uses is None or threshold is None or not self.pipelined:
             return 0
         count = uses.get(sql, 0)
@@ -210,11 +278,11 @@ class _Base:
 
     def _talk(self, statements: Sequence[Statement], keep: int) -> Talk:
         """One write and one answer, where libpq has a pipeline. The row of one of them; of those that fail the first one's error."""
-        pgconn, encoding = self.tx.pgconn, self._encoding()
+        pgconn, encoding = self.own.pgconn, self._encoding()
         if self.pipelined and pgconn.pipeline_status == _IN_PIPELINE:
             raise UsageError("this connection is in pipeline mode, where a statement's error comes late: leave it before")
         packed = [_values(arguments, encoding) if arguments else None for _, arguments in statements]
-        uses = _USES.setdefault(self.tx, {})
+        uses = _USES.setdefault(self.own, {})
         preparing: Dict[int, str] = {}  # by the number of its answer
         results: List[Any] = []
         kept = 0
@@ -266,16 +334,16 @@ class _Base:
 
     def _forgets(self, raised: psycopg.Error) -> bool:
         """Somebody has deallocated it, or the connection leads elsewhere, as behind a pooler."""
-        if raised.sqlstate not in STATEMENT_GONE or _USES.get(self.tx) is None:
+        if raised.sqlstate not in STATEMENT_GONE or _USES.get(self.own) is None:
             return False
-        _USES[self.tx] = None
+        _USES[self.own] = None
         return True
 
     def _open(self, statements: Sequence[Statement], keep: int) -> Talk:
         if not self.idle():
             raise UsageError("this connection is inside a transaction: pgonce begins and commits its own")
         row = yield from self._insist([self._begin(), *statements], keep + 1)
-        self._guard(True)
+        self._open_guard()
         return row
 
     def _close(self, statements: Sequence[Statement]) -> Talk:
@@ -284,14 +352,14 @@ class _Base:
         except psycopg.Error as raised:
             self._forgets(raised)
             raise
-        self._guard(False)
+        self._close_guard()
         return row
 
 
 class Psycopg(_Base):
     def _run(self, talk: Talk) -> Any:
-        with self.tx.lock:
-            return self.tx.wait(talk)
+        with self.own.lock:
+            return self.own.wait(talk)
 
     def begin(self, statements: Sequence[Statement], keep: int) -> Any:
         return self._run(self._open(statements, keep))
@@ -306,45 +374,45 @@ class Psycopg(_Base):
         return self._run(self._insist([(sql, arguments)], 0))
 
     def rollback(self) -> Any:
-        self._guard(False)
+        self._close_guard()
         try:
             if not self.idle():
-                self.tx.rollback()
+                self.own.rollback()
         except Exception:
-            self.tx.close()
+            self.own.close()
 
     def close(self) -> Any:
-        self._guard(False)
-        self.tx.close()
+        self._close_guard()
+        self.own.close()
 
 
 class PsycopgAsync(_Base):
     async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
-        async with self.tx.lock:
-            return await self.tx.wait(self._open(statements, keep))
+        async with self.own.lock:
+            return await self.own.wait(self._open(statements, keep))
 
     async def commit(self, statements: Sequence[Statement]) -> Any:
-        async with self.tx.lock:
-            return await _to_its_end(self.tx.pgconn, self._close(statements))
+        async with self.own.lock:
+            return await _to_its_end(self.own.pgconn, self._close(statements))
 
     async def query(self, sql: str, arguments: Sequence[Any]) -> Any:
         return await (await self._cursor().execute(*self._spelled((sql, arguments)))).fetchone()
 
     async def alone(self, sql: str, arguments: Sequence[Any]) -> Any:
-        async with self.tx.lock:
-            return await _to_its_end(self.tx.pgconn, self._insist([(sql, arguments)], 0))
+        async with self.own.lock:
+            return await _to_its_end(self.own.pgconn, self._insist([(sql, arguments)], 0))
 
     async def rollback(self) -> Any:
-        self._guard(False)
+        self._close_guard()
         try:
             if not self.idle():
-                await self.tx.rollback()
+                await self.own.rollback()
         except Exception:
-            await self.tx.close()
+            await self.own.close()
 
     async def close(self) -> Any:
-        self._guard(False)
-        await self.tx.close()
+        self._close_guard()
+        await self.own.close()
 
 
 async def _to_its_end(pgconn: Any, talk: Talk) -> Any:

@@ -86,6 +86,13 @@ FAIL = (
     + ", CAST($12 AS text), CAST($13 AS bytea))"
 )
 
+# scope, key, fingerprint, tenant, traceparent, status, why in a word and in a sentence: what is not known is claimed, and in doubt at once
+DOUBT = (
+    "SELECT once.fail(CAST($1 AS text), CAST($2 AS text), (once.claim(CAST($1 AS text), CAST($2 AS text),"
+    " CAST($3 AS bytea), tenant => CAST($4 AS text), traceparent => CAST($5 AS text))).fence, NULL, CAST($7 AS text), CAST($8 AS text),"
+    " response_status => CAST($6 AS integer), tenant => CAST($4 AS text))"
+)
+
 RENEW = (
     "SELECT once.renew(CAST($1 AS text), CAST($2 AS text), CAST($3 AS integer),"
     " make_interval(secs => CAST($4 AS double precision)), CAST($5 AS text))"
@@ -122,6 +129,7 @@ LOCK = "SELECT once.lock(CAST($1 AS text), make_interval(secs => CAST($2 AS doub
 SETTLED = "SELECT 1"
 SAVEPOINT = "SAVEPOINT pgonce_effect"
 ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT pgonce_effect"
+OWN_ROLE = "SET LOCAL ROLE NONE"
 SAVEPOINT_STORE = "SAVEPOINT pgonce_store"
 ROLLBACK_TO_STORE = "ROLLBACK TO SAVEPOINT pgonce_store"
 ISOLATION = {

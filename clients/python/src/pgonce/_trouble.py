@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import sys
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
@@ -15,6 +18,11 @@ class Trouble(NamedTuple):
     sqlstate: Optional[str]
     lost: bool
 
+
+AUTOCOMMIT = (
+    "this connection is in autocommit: each statement would commit by itself, and nothing would hold effect and outcome"
+    " together"
+)
 
 _GONE = ("57P01", "57P02", "57P03", "25P03", "25P04")
 
@@ -36,3 +44,14 @@ def is_a(value: Any, name: str, *classes: str) -> bool:
 
 def named(arguments: Sequence[Any]) -> Any:
     return {f"p{number}": value for number, value in enumerate(arguments, 1)}
+
+
+def interrupted(connection: Any) -> None:
+    """Of psycopg or psycopg2, from another thread: what it waits for is cancelled, and its socket shut, so its server rolls back."""
+    with contextlib.suppress(Exception):
+        if hasattr(connection, "cancel_safe"):
+            connection.cancel_safe(timeout=5)
+        else:
+            connection.cancel()
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as own:
+        own.shutdown(socket.SHUT_RDWR)

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from urllib.parse import quote
 
-from . import _core, _gate, _trace, http
+from . import _core, _gate, _lease, _trace, errors, http
 from ._io import drive
+from ._watch import Limit
 from .answer import HttpRequest
+from .client import Claim
 
 
 def values_of(environ: Dict[str, Any], name: str) -> List[str]:
@@ -36,9 +39,9 @@ def split(value: str) -> List[str]:
     return [*parts, value[start:]]
 
 
-def target_of(environ: Dict[str, Any]) -> str:
+def target_of(environ: Dict[str, Any], with_host: bool = True) -> str:
     """The host in lower case, then path and query as in the request line, where the server tells it."""
-    host = str(environ.get("HTTP_HOST", "")).lower()
+    host = str(environ.get("HTTP_HOST", "")).lower() if with_host else ""
     raw = environ.get("RAW_URI") or environ.get("REQUEST_URI")
     if raw:
         raw = str(raw)
@@ -59,20 +62,59 @@ def protect(
     body: bytes,
     handle: Callable[[Any], http.Response],
 ) -> http.Response:
-    """Raises _gate.Passes where there is no key, and none is required."""
+    """handle(tx) gives the framework's answer, read to its end. Raises _gate.Passes where there is no key, and none is required."""
+    start = time.monotonic()
+
+    def limited(connection: Any) -> http.Response:
+        if connection is None:  # of mode "lease": no thread can be ended
+            return handle(None)
+        with Limit(policy.handler_ms / 1000 - (time.monotonic() - start), connection.interrupt) as limit:
+            try:
+                answer = handle(connection.tx)
+            except Exception as raised:
+                if limit.passed:
+                    raise errors.TimedOut() from raised
+                raise
+        if limit.passed:
+            raise errors.TimedOut()
+        return answer
+
     try:
         key = _gate.key_of(policy, values_of(environ, "HTTP_IDEMPOTENCY_KEY"))
         tenant = _gate.tenant_of(policy, given)
         if len(body) > policy.body_max:
             return _gate.body_too_large(policy)
         request = HttpRequest(
-            environ["REQUEST_METHOD"], target_of(environ), environ.get("CONTENT_TYPE", ""), body, policy.canonical_json
+            environ["REQUEST_METHOD"], target_of(environ, policy.host), environ.get("CONTENT_TYPE", ""), body, policy.canonical_json
         )
         trace: Optional[str] = http.traceparent_of(values_of(environ, "HTTP_TRACEPARENT"))
         with _trace.span("http", scope, trace) as span:
             intent = _core.Intent(scope, key, tenant, request, span.traceparent)
-            answer, _ = drive(_gate.serve(source, policy, intent, handle))
+            if policy.mode == "lease":
+                steps = _lease.serve(Claim, source, policy, intent, limited)
+            else:
+                steps = _gate.serve(source, policy, intent, limited)
+            answer, _ = drive(steps)
             span.verdict("replay" if answer.replayed else "proceed")
             return answer
     except _gate.Refused as refused:
         return refused.answer
+
+
+def is_cut_short(environ: Dict[str, Any], body: bytes) -> bool:
+    """Fewer bytes than the request has said: its client has left, or somebody else has read them."""
+    length = str(environ.get("CONTENT_LENGTH") or "")
+    return length.isdigit() and len(body) < int(length)
+
+
+def held(method: str, status: int, headers: http.Headers, pieces: Iterable[bytes], native: Any) -> Tuple[http.Response, List[bytes]]:
+    """An answer of the framework's, read to its end; and its pieces. A stream of events is not begun."""
+    if http.is_endless(headers):
+        return http.Response(status, headers, b"", native=native, endless=True), []
+    read, length = [], 0
+    for piece in pieces:
+        read.append(piece)
+        length += len(piece)
+        _gate.check_held(length)
+    http.check_whole(method, status, headers, length)
+    return http.Response(status, headers, b"".join(read), native=native), read

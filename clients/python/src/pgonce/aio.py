@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any, Awaitable, Callable, Dict, Optional, Type, TypeVar, Union
 
 from . import _core, _sql, _trace, errors
-from ._drivers import _AUTOCOMMIT, connection_of, is_asynchronous, source_of
+from ._drivers import connection_of, is_asynchronous, source_of
 from ._io import Steps, drive_async, shielded
+from ._trouble import AUTOCOMMIT
 from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of
 from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, says_what_was_done, value_of
 
@@ -165,7 +166,7 @@ async def _own(tx: Any) -> Any:
     else:
         good = connection.in_transaction()
     if not good:
-        raise errors.UsageError(_AUTOCOMMIT)
+        raise errors.UsageError(AUTOCOMMIT)
     return connection
 
 

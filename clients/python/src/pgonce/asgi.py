@@ -6,18 +6,23 @@
     @app.post("/payments")
     async def pay(payment: Payment, tx=Depends(transaction)): ...
 
-The handler's writes go through its transaction; they and its answer commit together, before the answer is sent."""
+The handler's writes go through its transaction; they and its answer commit together, before the answer is sent. What is to act on every answer,
+CORSMiddleware for one, goes around this one: it is added after it."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import sys
+import time
 from typing import Any, Awaitable, Callable, Dict, List, Optional
 from urllib.parse import quote
 
-from . import _core, _gate, _trace, errors, http
-from ._drivers import source_of
+from . import _core, _gate, _lease, _trace, errors, http
+from ._drivers import AsyncSource, Source, source_of
 from ._io import Pause, Steps, advance
+from .aio import Claim
 from .answer import HttpRequest
 
 try:
@@ -35,7 +40,7 @@ async def transaction(request: Request) -> Any:
     sends what is none through a thread."""
     scope = getattr(request, "scope", request)
     if scope.get(_TX) is None:
-        raise errors.UsageError("this request is not protected, or has been answered: it has no transaction")
+        raise errors.UsageError("this request has no transaction: it is not protected, or in mode='lease', or has been answered")
     return scope[_TX]
 
 
@@ -74,94 +79,225 @@ class _Undone(BaseException):
     """What the application did is taken back, and the client told: the rest of it does not run. Nothing that an application catches."""
 
 
+class _Left(Exception):
+    """The client has gone before anything was begun for it."""
+
+
+# How long a request waits for a connection before it looks whether its client is still there.
+_LOOK_S = 0.05
+
+
+def _uncancel(task: Any) -> None:
+    """A cancellation that was made here ends here."""
+    if sys.version_info >= (3, 11):
+        task.uncancel()
+
+
+class _Client:
+    """What the application receives: the body that was read, and of its client's departure nothing before its answer is whole. So it finishes, and a
+    retry finds its answer."""
+
+    def __init__(self, receive: Any) -> None:
+        self.real_receive = receive
+        self.body: Optional[bytes] = None
+        self.left = False
+        self.answered = asyncio.Event()
+
+    async def read(self, policy: _gate.Policy, said: Dict[bytes, List[str]]) -> bytes:
+        body = bytearray()
+        more = True
+        while more:
+            message = await self.real_receive()
+            if message["type"] == "http.disconnect":
+                raise _Left()
+            body += message.get("body", b"")
+            if len(body) > policy.body_max:
+                raise _gate.Refused(_gate.body_too_large(policy))
+            more = message.get("more_body", False)
+        length = said[b"content-length"]
+        reader = getattr(self.real_receive, "__self__", None)  # of Starlette's own, where an outer layer is a BaseHTTPMiddleware
+        consumed = not body and getattr(reader, "_stream_consumed", False) and not hasattr(reader, "_body")
+        if consumed or (length and length[0] != str(len(body))):
+            raise errors.UsageError("an outer layer has read the request's body, so it cannot be compared with an earlier one's: add OnceMiddleware around it")
+        self.body = bytes(body)
+        return self.body
+
+    async def receive(self) -> Message:
+        body, self.body = self.body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.answered.wait()
+        return {"type": "http.disconnect"} if self.left else await self.real_receive()
+
+    async def watch(self, task: Any) -> None:
+        if (await self.real_receive())["type"] == "http.disconnect":
+            self.left = True
+            task.cancel()
+
+
+class _Patient(AsyncSource):
+    """The middleware's source for one request: while it waits for a connection, it sees its client leave."""
+
+    def __init__(self, source: Source, client: _Client) -> None:
+        self.source, self.client = source, client
+        self.renewable, self.shared = source.renewable, source.shared
+
+    async def acquire(self, within: float) -> Any:
+        if self.client.body is None:  # the application has begun
+            return await self.source.acquire(within)
+        task: Any = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        watching: List[Any] = []
+        timer = loop.call_later(_LOOK_S, lambda: watching.append(loop.create_task(self.client.watch(task))))
+        try:
+            return await self.source.acquire(within)
+        except asyncio.CancelledError:
+            if not self.client.left:
+                raise
+            _uncancel(task)
+            raise _Left() from None
+        finally:
+            timer.cancel()
+            for each in watching:
+                each.cancel()
+
+    def release(self, connection: Any) -> Any:
+        return self.source.release(connection)
+
+
 class _Exchange:
     """One run of the application: collects its answer, and holds its last message back until that is stored. All in the task that sends it: what
     comes after that message, such as a background task, finds the answer sent."""
 
-    def __init__(self, steps: Steps[Any], send: Any, scope: Message, span: _trace.span) -> None:
-        self.steps, self.real_send, self.scope, self.span = steps, send, scope, span
-        self.status = 0
+    def __init__(self, steps: Steps[Any], send: Any, scope: Message, client: _Client, span: _trace.span) -> None:
+        self.steps, self.real_send, self.scope, self.client, self.span = steps, send, scope, client, span
+        self.start: Message = {}
         self.headers: http.Headers = []
-        self.body = bytearray()
-        self.complete = self.settled = self.undone = False
+        self.pieces: List[Message] = []
+        self.held = 0
+        self.complete = self.settled = self.undone = self.endless = self.late = False
         self.raised: Optional[BaseException] = None
         self.waiting: Optional["asyncio.Future[None]"] = None
 
     async def send(self, message: Message) -> None:
         if self.undone:
             raise _Undone()
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        if self.endless:
+            await self.real_send(message)
+        elif message["type"] == "http.response.start":
+            self.start = message
             self.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
-            _gate.check_answer(self.headers)
+            if http.is_endless(self.headers):
+                self.complete = True
+                await self._settle(endless=True)
         elif message["type"] == "http.response.body" and not self.complete:
-            self.body += message.get("body", b"")
-            _gate.check_held(len(self.body))
+            self.pieces.append(message)
+            self.held += len(message.get("body", b""))
+            _gate.check_held(self.held)
             if not message.get("more_body", False):
+                http.check_whole(self.scope["method"], self.start["status"], self.headers, self.held)
                 self.complete = True
                 await self._settle()
+        elif message["type"] == "http.response.debug":
+            await self.real_send(message)
 
-    async def _settle(self) -> None:
+    async def _settle(self, endless: bool = False) -> None:
         self.scope[_TX] = None
+        body = b"".join(each.get("body", b"") for each in self.pieces)
         try:
-            _, (answer, handled) = await advance(self.steps, http.Response(self.status, self.headers, bytes(self.body)))
+            _, (answer, handled) = await advance(
+                self.steps, http.Response(self.start["status"], self.headers, body, native=self, endless=endless)
+            )
         except Exception as raised:
             self.raised, self.undone = raised, True
             self.span.end(raised)
             raise _Undone() from None
         else:
-            self.undone = not handled
+            self.undone, self.endless = not handled, endless and handled
             self.span.verdict("proceed")
             self.span.end()
-            await _answer(self.real_send, answer)
+            await self._tell(answer)
         finally:
-            self.settled = True
-            if self.waiting is not None and not self.waiting.done():
-                self.waiting.set_result(None)
+            self._end()
         if self.undone:
             raise _Undone()
 
-    async def run(self, application: Awaitable[Any]) -> None:
+    async def _tell(self, answer: http.Response) -> None:
+        if answer.native is None:
+            await _answer(self.real_send, answer)
+            return
+        headers = [each for each in self.start.get("headers", ()) if not http.reserved(each[0].decode("latin-1"))]
+        await self.real_send({**self.start, "headers": headers})
+        for piece in self.pieces:
+            await self.real_send(piece)
+
+    def _end(self) -> None:
+        self.settled = True
+        self.client.answered.set()
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
+
+    async def run(self, application: Callable[[], Awaitable[Any]], within: float) -> None:
         """The whole of it. Raises what it raised, or what became of its answer."""
+        task: Any = asyncio.current_task()
+        timer = asyncio.get_running_loop().call_later(max(0.0, within), self._cut, task)
         try:
-            await application
+            await application()
         except BaseException as raised:
-            await self._ended(raised)
-            if not self.undone or isinstance(raised, asyncio.CancelledError):
+            timer.cancel()
+            told = await self._ended(raised, task)
+            if not told and (not self.undone or isinstance(raised, asyncio.CancelledError)):
                 raise
         else:
-            await self._ended(None)
+            timer.cancel()
+            await self._ended(errors.UsageError("the application ended without an answer"), task)
         if self.raised is not None:
             raise self.raised
 
-    async def _ended(self, raised: Optional[BaseException]) -> None:
+    def _cut(self, task: Any) -> None:
+        """The handler takes too long."""
+        if not self.complete:
+            self.undone = self.late = True
+            task.cancel()
+
+    async def _ended(self, why: BaseException, task: Any) -> bool:
+        """The application is over. Where it left no answer, what it did is taken back: raises why, unless the client was told something else."""
+        told = False
+        if self.late:
+            _uncancel(task)
+            why = errors.TimedOut()
         if not self.complete:
             self.undone = self.complete = True
             self.scope[_TX] = None
-            gone = raised or errors.UsageError("the application ended without an answer")
             try:
-                await advance(self.steps, raised=gone)
+                _, (answer, _) = await advance(self.steps, raised=why)
+                await _answer(self.real_send, answer)
+                told = True
             finally:
-                self.settled = True
+                self._end()
         while not self.settled:  # the last message was sent by a task that the application has left behind
             self.waiting = asyncio.get_running_loop().create_future()
             await self.waiting
+        return told
 
 
 class OnceMiddleware:
     """options: those of Policy (_gate.py). pool: as for pgonce.aio.run; or a function that
-    returns it, asked with the first request, for a pool that is made when the application starts."""
+    returns it, asked when the application has started, for a pool that is made then."""
 
     def __init__(self, app: Any, pool: Any, **options: Any) -> None:
         self.app, self.pool, self.policy = app, pool, _gate.Policy(**options)
-        self._source: Any = None
+        self._source: Any = None if inspect.isfunction(pool) else source_of(pool, True)
 
     def source(self) -> Any:
         if self._source is None:
-            self._source = source_of(self.pool() if inspect.isfunction(self.pool) else self.pool, True)
+            self._source = source_of(self.pool(), True)
         return self._source
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, functools.partial(self._started, send))
+            return
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -178,8 +314,22 @@ class OnceMiddleware:
             await self.app(scope, receive, send)
         except _gate.Refused as refused:
             await _answer(send, refused.answer)
+        except _Left:
+            pass
+
+    async def _started(self, send: Any, message: Message) -> None:
+        """A pool that cannot be used is told before the first request."""
+        if message["type"] == "lifespan.startup.complete" and self._source is None:
+            try:
+                pool = self.pool()
+                self._source = None if pool is None else source_of(pool, True)
+            except errors.UsageError as wrong:
+                await send({"type": "lifespan.startup.failed", "message": f"pgonce: {wrong}"})
+                return
+        await send(message)
 
     async def _protect(self, name: str, request: Any, scope: Message, receive: Any, send: Any) -> None:
+        start = time.monotonic()
         policy, said = self.policy, _headers(scope)
         key = _gate.key_of(policy, said[b"idempotency-key"])
         given: Any = None if policy.tenant is None else policy.tenant(request)
@@ -188,29 +338,41 @@ class OnceMiddleware:
             await given(scope, receive, send)  # an answer of the application's own, such as 401
             return
         tenant = _gate.tenant_of(policy, given)
-        body = await _read(receive, policy)
-        if body is None:  # the client has left
-            return
+        client = _Client(receive)
+        body = await client.read(policy, said)
         content_type = said[b"content-type"]
         http_request = HttpRequest(
-            scope["method"], _target(scope, said), content_type[0] if content_type else "", body, policy.canonical_json
+            scope["method"], _target(scope, said, policy.host), content_type[0] if content_type else "", body, policy.canonical_json
         )
         with _trace.span("http", name, http.traceparent_of(said[b"traceparent"])) as span:
             intent = _core.Intent(name, key, tenant, http_request, span.traceparent)
-            steps = _gate.serve(self.source(), policy, intent, Pause)
-            over, found = await advance(steps)
+            source = _Patient(self.source(), client)
+            if policy.mode == "lease":
+                steps = _lease.serve(Claim, source, policy, intent, Pause)
+            else:
+                steps = _gate.serve(source, policy, intent, Pause)
+            over, connection = await advance(steps)
             if over:
-                span.verdict("replay" if found[0].replayed else "proceed")
-                await _answer(send, found[0])
+                answer = connection[0]
+                span.verdict("replay" if answer.replayed else "proceed")
+                await _answer(send, answer)
                 return
-            inner = {**scope, _TX: found, "extensions": {}}
-            exchange = _Exchange(steps, send, inner, span)
-            await exchange.run(self.app(inner, _replayed(body, receive), exchange.send))
+            inner = {**scope, _TX: None if connection is None else connection.tx, "extensions": _extensions(scope)}
+            exchange = _Exchange(steps, send, inner, client, span)
+            within = policy.handler_ms / 1000 - (time.monotonic() - start)
+            await exchange.run(functools.partial(self.app, inner, client.receive, exchange.send), within)
+
+
+def _extensions(scope: Message) -> Message:
+    """Of those none but what test clients ask: an answer that a server sends by itself could not be held."""
+    return {name: value for name, value in (scope.get("extensions") or {}).items() if name == "http.response.debug"}
 
 
 def _headers(scope: Message) -> Dict[bytes, List[str]]:
     """Those that a door reads, in one pass."""
-    found: Dict[bytes, List[str]] = {b"idempotency-key": [], b"content-type": [], b"traceparent": [], b"host": []}
+    found: Dict[bytes, List[str]] = {
+        b"idempotency-key": [], b"content-type": [], b"content-length": [], b"traceparent": [], b"host": [],
+    }  # fmt: skip
     for name, value in scope["headers"]:
         values = found.get(name.lower())
         if values is not None:
@@ -218,39 +380,14 @@ def _headers(scope: Message) -> Dict[bytes, List[str]]:
     return found
 
 
-def _target(scope: Message, said: Dict[bytes, List[str]]) -> str:
+def _target(scope: Message, said: Dict[bytes, List[str]], with_host: bool) -> str:
     """The host in lower case, then path and query as in the request line."""
-    host = (said[b"host"] or [""])[0].lower()
+    host = (said[b"host"] or [""])[0].lower() if with_host else ""
     raw = scope.get("raw_path")
     path = raw.decode("latin-1") if raw else quote(scope["path"])
     path = path.split("?", 1)[0]
     query = scope.get("query_string", b"").decode("latin-1")
     return host + path + ("?" + query if query else "")
-
-
-async def _read(receive: Any, policy: _gate.Policy) -> Optional[bytes]:
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        if len(body) > policy.body_max:
-            raise _gate.Refused(_gate.body_too_large(policy))
-        if not message.get("more_body", False):
-            return bytes(body)
-
-
-def _replayed(body: bytes, receive: Any) -> Any:
-    given: List[bool] = []
-
-    async def again() -> Message:
-        if given:
-            return await receive()  # type: ignore[no-any-return]
-        given.append(True)
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return again
 
 
 async def _answer(send: Any, answer: http.Response) -> None:

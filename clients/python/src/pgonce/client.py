@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Callable, Dict, Generic, List, Optional, Type, TypeVar, Union
 
 from . import _core, _sql, _trace, errors
-from ._drivers import _AUTOCOMMIT, Source, connection_of, is_asynchronous, source_of
+from ._drivers import Source, connection_of, is_asynchronous, source_of
 from ._io import Steps, drive
+from ._trouble import AUTOCOMMIT
 from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of, outcome_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -264,7 +265,7 @@ def _own(tx: Any) -> Any:
     if is_asynchronous(connection):
         raise errors.UsageError("this connection is asynchronous: use pgonce.aio")
     if not connection.in_transaction():
-        raise errors.UsageError(_AUTOCOMMIT)
+        raise errors.UsageError(AUTOCOMMIT)
     return connection
 
 

@@ -5,20 +5,23 @@
     PGONCE = {"scope": lambda request: "payments" if request.path == "/payments" else None,
               "tenant": lambda request: request.user.get_username()}
 
-The view runs in one transaction of the database "default" (or PGONCE["using"]) with its answer."""
+The view runs in one transaction of the database "default" (or PGONCE["using"]) with its answer, and its on_commit hooks after COMMIT. In a TestCase
+of Django's that transaction is a savepoint of the test's own."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any, Callable, Optional, Sequence
 
 from django.conf import settings
 from django.db import connections, transaction
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseBadRequest, RawPostDataException, UnreadablePostError
 
 from . import _gate, _sql, errors, http
+from ._control import Guard
 from ._drivers import Source
-from ._trouble import Statement, Trouble, named, trouble_of
-from ._wsgi import protect
+from ._trouble import Statement, Trouble, interrupted, named, trouble_of
+from ._wsgi import held, is_cut_short, protect
 
 
 class Connection:
@@ -27,6 +30,10 @@ class Connection:
     def __init__(self, using: str) -> None:
         self.using, self.tx = using, connections[using]
         self.atomic: Any = None
+        self.guard: Optional[Guard] = None
+        self.watching: Any = None
+        self.raw: Any = None
+        self.hooks = 0
         self.gone = False
 
     def trouble(self, raised: BaseException) -> Optional[Trouble]:
@@ -46,10 +53,39 @@ class Connection:
         return self.gone
 
     def idle(self) -> bool:
-        return not self.tx.in_atomic_block
+        return not self.tx.in_atomic_block or self._is_tests()
 
     def in_transaction(self) -> bool:
         return bool(self.tx.in_atomic_block)
+
+    def _is_tests(self) -> bool:
+        """Of a TestCase, around each test."""
+        return bool(self.tx.atomic_blocks) and bool(getattr(self.tx.atomic_blocks[-1], "_from_testcase", False))
+
+    def ended(self) -> bool:
+        return False  # only the server knows
+
+    def retire(self) -> None:
+        """It is this thread's, and Django's to close."""
+
+    def interrupt(self) -> None:
+        interrupted(self.raw)
+
+    def _open_guard(self) -> None:
+        guard = self.guard = Guard()
+        self.raw = self.tx.connection
+
+        def checking(execute: Any, sql: Any, *given: Any) -> Any:
+            guard.check(sql)
+            return execute(sql, *given)
+
+        self.watching = self.tx.execute_wrapper(checking)
+        self.watching.__enter__()
+
+    def _close_guard(self) -> None:
+        if self.guard is not None:
+            self.guard = None
+            self.watching.__exit__(None, None, None)
 
     def query(self, sql: str, arguments: Sequence[Any]) -> Any:
         with self.tx.cursor() as cursor:
@@ -60,15 +96,20 @@ class Connection:
             return cursor.fetchone() if cursor.description else None
 
     def begin(self, statements: Sequence[Statement], keep: int) -> Any:
-        if self.tx.in_atomic_block:
+        if not self.idle():
             raise errors.UsageError("this request is inside a transaction already: put the middleware outside of it")
         self.atomic = transaction.atomic(using=self.using, durable=True)
         self.atomic.__enter__()
-        return [self.query(*each) for each in statements][keep]
+        self.hooks = len(self.tx.run_on_commit)
+        row = [self.query(*each) for each in statements][keep]
+        self._open_guard()
+        return row
 
     def commit(self, statements: Sequence[Statement]) -> Any:
+        self._close_guard()
         if statements[0][0] == _sql.ROLLBACK_TO_SAVEPOINT:
             self.tx.needs_rollback = False
+            del self.tx.run_on_commit[self.hooks :]  # what they wait for is taken back
         elif self.tx.needs_rollback:  # atomic would roll back in silence
             raise errors.SwallowedError()
         row = [self.query(*each) for each in statements][-1]
@@ -80,6 +121,7 @@ class Connection:
         return self.query(sql, arguments)
 
     def rollback(self) -> None:
+        self._close_guard()
         atomic, self.atomic = self.atomic, None
         if atomic is not None:
             raised = errors.NotDone("rolled back")
@@ -97,11 +139,12 @@ class _Source(Source):
     def __init__(self, using: str) -> None:
         self.using = using
 
-    def acquire(self) -> Any:
+    def acquire(self, within: float) -> Any:
         return Connection(self.using)
 
     def release(self, connection: Any) -> Any:
-        (connection.close if connection.lost() else connection.rollback)()
+        own = threading.current_thread().name == "pgonce-heartbeat"  # Django closes those of requests only
+        (connection.close if connection.lost() or own else connection.rollback)()
 
 
 class OnceMiddleware:
@@ -109,7 +152,8 @@ class OnceMiddleware:
 
     def __init__(self, get_response: Callable[[Any], Any]) -> None:
         options = dict(settings.PGONCE)
-        self.source = _Source(options.pop("using", "default"))
+        self.using = options.pop("using", "default")
+        self.source = _Source(self.using)
         self.get_response, self.policy = get_response, _gate.Policy(**options)
 
     def __call__(self, request: Any) -> Any:
@@ -119,7 +163,7 @@ class OnceMiddleware:
             return self.get_response(request)
 
         def handle(_: Any) -> http.Response:
-            return collected(self.get_response(request))
+            return collected(request, self.get_response(request))
 
         given = None if policy.tenant is None else policy.tenant(request)
         if _gate.is_answer(given):
@@ -128,20 +172,34 @@ class OnceMiddleware:
         if length.isdigit() and int(length) > policy.body_max:
             return written(_gate.body_too_large(policy))
         try:
-            return written(protect(self.source, policy, scope, request.META, given, request.body, handle))
+            body = request.body
+        except RawPostDataException as read:
+            raise errors.UsageError("an outer middleware has read the request's body: put OnceMiddleware before it") from read
+        except UnreadablePostError:
+            return HttpResponseBadRequest()
+        if is_cut_short(request.META, body):
+            return HttpResponseBadRequest()
+        if policy.mode == "lease" and not Connection(self.using).idle():
+            raise errors.UsageError("this request is inside a transaction already: a claim is committed before the view runs")
+        try:
+            answer = protect(self.source, policy, scope, request.META, given, body, handle)
         except _gate.Passes:
             return self.get_response(request)
+        if answer.native is None:
+            return written(answer)
+        for name in [each for each in answer.native.headers if http.reserved(each)]:
+            del answer.native[name]
+        return answer.native
 
 
-def collected(answer: Any) -> http.Response:
+def collected(request: Any, answer: Any) -> http.Response:
+    """Read to its end, and as it was: what was a stream stays one."""
     headers = [(name, str(value)) for name, value in answer.items()]
     headers += [("Set-Cookie", morsel.OutputString()) for morsel in answer.cookies.values()]
-    _gate.check_answer(headers)
-    body = bytearray()
-    for piece in answer.streaming_content if answer.streaming else (answer.content,):
-        body += piece
-        _gate.check_held(len(body))
-    return http.Response(answer.status_code, headers, bytes(body))
+    found, pieces = held(request.method, answer.status_code, headers, answer if answer.streaming else (answer.content,), answer)
+    if answer.streaming and not found.endless:
+        answer.streaming_content = iter(pieces)
+    return found
 
 
 def written(answer: http.Response) -> Any:

@@ -61,9 +61,9 @@ class LeaseLost(OnceError):
 
 
 class NotStarted(OnceError):
-    """The transaction in which the intent was started has ended before it was finished."""
+    """The transaction in which the intent was started has ended before it was finished: what it did may be committed."""
 
-    sqlstate = "P4012"
+    sqlstate, outcome_unknown = "P4012", True
 
 
 class Unfinished(OnceError):
@@ -153,6 +153,16 @@ class ContractMissing(OnceError):
 
 class ConnectionLost(OnceError):
     """The database cannot be reached, or the connection was lost. Nothing was committed."""
+
+    status, retryable = 503, True
+
+
+class PoolFull(ConnectionLost):
+    """No connection was free in time. Nothing was done."""
+
+
+class TimedOut(OnceError):
+    """The handler took longer than handler_ms: what it did was rolled back."""
 
     status, retryable = 503, True
 

@@ -12,18 +12,25 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, TypeVar
 
-from flask import Response, current_app, g, make_response, request
+from flask import Response, current_app, g, make_response, request, request_started
+from flask.globals import request_ctx
+from werkzeug.exceptions import ClientDisconnected
 
-from . import _gate, http
-from ._drivers import source_of
+from . import _gate, errors, http
+from ._drivers import Source, source_of
+from ._wsgi import held, is_cut_short
 from ._wsgi import protect as _protect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_BODY_MAX = "_pgonce_body_max"
+
 
 def protect(pool: Any, **options: Any) -> Callable[[F], F]:
-    """options: those of Policy (_gate.py). Within the view `flask.g.tx` is its transaction."""
-    policy = _gate.Policy(**options)
+    """options: those of Policy (_gate.py). Within the view `flask.g.tx` is its transaction, unless mode="lease"."""
+    policy, source = _gate.Policy(**options), source_of(pool, False)
+    if policy.mode == "lease" and source.shared:
+        raise errors.UsageError("mode='lease' renews its lease in a thread, where a scoped session is another one: give a sessionmaker or a pool")
 
     def decorate(view: F) -> F:
         @functools.wraps(view)
@@ -31,42 +38,77 @@ def protect(pool: Any, **options: Any) -> Callable[[F], F]:
             scope = policy.scope_of(request, request.method)
             if scope is None:
                 return view(*arguments, **named)
-
-            def handle(tx: Any) -> http.Response:
-                g.tx = tx
-                try:
-                    answer = make_response(current_app.ensure_sync(view)(*arguments, **named))
-                except Exception as raised:  # abort(), and what has an error handler
-                    answer = make_response(current_app.handle_user_exception(raised))
-                finally:
-                    g.pop("tx", None)
-                return collected(answer)
-
             given = None if policy.tenant is None else policy.tenant(request)
             if _gate.is_answer(given):
                 return given
-            if (request.content_length or 0) > policy.body_max:
-                return written(_gate.body_too_large(policy))
             try:
-                answer = _protect(source_of(pool, False), policy, scope, request.environ, given, request.get_data(), handle)
+                return _answered(source, policy, scope, given, functools.partial(view, *arguments, **named))
             except _gate.Passes:
                 return view(*arguments, **named)
-            return written(answer)
 
+        setattr(protected, _BODY_MAX, policy.body_max)
         return protected  # type: ignore[return-value]
 
     return decorate
 
 
-def collected(answer: Any) -> http.Response:
-    headers = [(str(name), str(value)) for name, value in answer.headers.items()]
-    _gate.check_answer(headers)
+def _keep_body(sender: Any, **_: Any) -> None:
+    """Before anything that reads forms, such as a CSRF check before each request: the bytes that are hashed, and a form is parsed from them."""
+    view = sender.view_functions.get(request.endpoint)
+    body_max = getattr(view, _BODY_MAX, None)
+    if body_max is not None and (request.content_length or 0) <= body_max:
+        request.get_data()
+
+
+request_started.connect(_keep_body)
+
+
+def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view: Callable[[], Any]) -> Response:
+    if (request.content_length or 0) > policy.body_max:
+        return written(_gate.body_too_large(policy))
+    body = request.get_data()
+    if is_cut_short(request.environ, body):
+        if "form" in request.__dict__:
+            raise errors.UsageError("the form was read before its bytes were: protect() must be seen on the view, through functools.wraps of what is around it")
+        raise ClientDisconnected()
+
+    after = request_ctx._after_request_functions
+    outer = len(after)
+
+    def handle(tx: Any) -> http.Response:
+        if tx is not None:
+            g.tx = tx
+        try:
+            answer = make_response(current_app.ensure_sync(view)())
+        except Exception as raised:  # abort(), and what has an error handler
+            answer = make_response(current_app.handle_user_exception(raised))
+        finally:
+            g.pop("tx", None)
+        for each in after[outer:]:  # after_this_request in the view: a part of its answer
+            answer = current_app.ensure_sync(each)(answer)
+        del after[outer:]
+        return collected(answer)
+
+    answer = _protect(source, policy, scope, request.environ, given, body, handle)
+    if answer.native is None:
+        return written(answer)
+    for name in [each for each in answer.native.headers.keys() if http.reserved(each)]:
+        del answer.native.headers[name]
+    return answer.native  # type: ignore[no-any-return]
+
+
+def collected(answer: Response) -> http.Response:
+    """Read to its end, and as it was: what was a stream stays one."""
+    whole = answer.is_sequence
     answer.direct_passthrough = False
-    body = bytearray()
-    for piece in answer.iter_encoded():
-        body += piece
-        _gate.check_held(len(body))
-    return http.Response(answer.status_code, headers, bytes(body))
+    headers = [(str(name), str(value)) for name, value in answer.headers.items()]
+    found, pieces = held(request.method, answer.status_code, headers, answer.iter_encoded(), answer)
+    if not found.endless:
+        close = getattr(answer.response, "close", None)
+        answer.response = pieces if whole else iter(pieces)
+        if close is not None:
+            answer.call_on_close(close)
+    return found
 
 
 def written(answer: http.Response) -> Response:

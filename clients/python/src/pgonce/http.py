@@ -151,13 +151,16 @@ PROBLEMS = {
 
 
 class Response(NamedTuple):
-    """An answer as it goes over HTTP. replayed: it is a stored one. request: of a problem document, its name in a log."""
+    """An answer as it goes over HTTP. replayed: it is a stored one. request: of a problem document, its name in a log. native: the framework's own, which
+    is sent as it is. endless: a stream of events, which has no end that could be waited for."""
 
     status: int
     headers: Headers
     body: bytes
     replayed: bool = False
     request: str = ""
+    native: Any = None
+    endless: bool = False
 
 
 def _escaped(text: str) -> str:
@@ -303,14 +306,46 @@ EFFECT_HEADER = "once-effect"
 TOO_LARGE = "once.too_large"
 
 
+def _said(headers: Headers) -> Optional[str]:
+    said = [value.strip().lower() for name, value in headers if name.lower() == EFFECT_HEADER]
+    return said[0] if len(said) == 1 and said[0] in (DONE, NONE, UNKNOWN) else None
+
+
 def effect_of(status: int, headers: Headers) -> str:
     """What the answer says of the effect. A 5xx: rolled back here, so nothing was done."""
-    said = [value.strip().lower() for name, value in headers if name.lower() == EFFECT_HEADER]
-    if len(said) == 1 and said[0] in (DONE, NONE, UNKNOWN):
-        return said[0]
+    said = _said(headers)
+    if said is not None:
+        return said
     if not 200 <= status <= 599:
         return UNKNOWN
     return NONE if status in _REFUSALS or status >= 500 else DONE
+
+
+_ASKING = {"location": (307, 308), "www-authenticate": (401,), "proxy-authenticate": (407,), "retry-after": (*range(400, 500), 503)}
+
+
+def effect_elsewhere_of(status: int, headers: Headers) -> str:
+    """The same of an effect that no rollback takes back: the gateway's rule (lib/http/decide.c)."""
+    said = _said(headers)
+    if said is not None:
+        return said
+    if not 200 <= status <= 599:
+        return UNKNOWN
+    if status >= 300 and (status in (421, 425) or any(status in _ASKING.get(name.lower(), ()) for name, _ in headers)):
+        return NONE
+    return UNKNOWN if status >= 500 or status == 408 else DONE
+
+
+def is_endless(headers: Headers) -> bool:
+    """A stream of events."""
+    return any(name.lower() == "content-type" and value.split(";")[0].strip().lower() == "text/event-stream" for name, value in headers)
+
+
+def check_whole(method: str, status: int, headers: Headers, length: int) -> None:
+    """An answer is whole when it has as many bytes as it says."""
+    said = {value.strip() for name, value in headers if name.lower() == "content-length"}
+    if said and said != {str(length)} and method != "HEAD" and status not in (204, 304):
+        raise UsageError(f"the answer has {length} bytes, and its Content-Length says {', '.join(sorted(said))}: it is not whole")
 
 
 _TRACE = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
