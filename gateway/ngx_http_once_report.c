@@ -83,6 +83,18 @@ static void replace_success(gate_attempt *attempt)
 	gate_count_step(attempt->intent.scope, HTTP_REFUSE, HTTP_PROBLEM_NOT_STORED);
 }
 
+static ngx_uint_t has_answered(const gate_attempt *attempt)
+{
+	return attempt->answer.ending.from_upstream && attempt->answer.ending.complete;
+}
+
+static ngx_uint_t is_too_large(const once_answer *answer)
+{
+	const char *type = once_answer_result_type(answer);
+
+	return type != NULL && ngx_strcmp(type, HTTP_RESULT_TOO_LARGE) == 0;
+}
+
 /* The report was refused, so what is stored is the answer: the service may have completed it. */
 static void take_stored(gate_attempt *attempt, const once_answer *answer)
 {
@@ -95,6 +107,15 @@ static void take_stored(gate_attempt *attempt, const once_answer *answer)
 	}
 	if (stored && attempt->answer.header_sent && attempt->answer.ending.complete) {
 		return; /* too large to hold, and nearly all is sent: it ends as it began */
+	}
+	if (stored && is_too_large(answer)) {
+		/* The service kept none: this attempt's own is at hand, another's is not. */
+		if (once_answer_fence(answer) != attempt->claim.fence || !has_answered(attempt)) {
+			(void)gate_reply_problem(attempt, HTTP_PROBLEM_TOO_LARGE, 0, NULL);
+			attempt->replaced = 1;
+			gate_count_step(attempt->intent.scope, HTTP_REFUSE, HTTP_PROBLEM_TOO_LARGE);
+		}
+		return;
 	}
 	if (stored && gate_reply_own(&found, answer) == NGX_OK) {
 		gate_reply_free(&attempt->reply);
@@ -184,11 +205,6 @@ static void try_again(gate_attempt *attempt, const once_error *error)
 	gate_event_init(&attempt->report.timer, on_retry);
 	ngx_add_timer(&attempt->report.timer, attempt->report.tried ? RETRY_MS : 1);
 	attempt->report.tried = 1;
-}
-
-static ngx_uint_t has_answered(const gate_attempt *attempt)
-{
-	return attempt->answer.ending.from_upstream && attempt->answer.ending.complete;
 }
 
 /*

@@ -185,6 +185,38 @@ def test_the_service_can_end_the_doubt_later(door):
     assert (answer.status, answer.body, answer.replayed) == (201, b'{"payment": 1}', True)
 
 
+LARGE = b"larger than the service keeps"
+COMPLETE_LARGE = "SELECT once.complete(%s, %s, %s, 201, result_type => 'once.too_large', tenant => %s)"
+
+
+def test_a_service_that_keeps_no_answer_since_it_is_too_large_has_it_passed_on(door):
+    def complete(request):
+        names = [request.header(f"Once-{name}") for name in ("Scope", "Key", "Fence", "Tenant")]
+        assert door.database.value(COMPLETE_LARGE, *names)
+        return Answer(201, headers=(("X-Payment", "1"),), body=LARGE)
+
+    key = new_key()
+    door.upstream.script(key, Answer(do=complete))
+    first = door.attempt(key)
+    assert (first.status, first.body, first.header("X-Payment"), first.replayed) == (201, LARGE, "1", False)
+    assert_problem(door.attempt(key), 409, "too-large")
+    assert door.count(key) == 1
+
+
+def test_a_service_whose_intent_another_attempt_has_finished_so_does_not_answer_for_it(door):
+    def lose(request):
+        door.database.execute("UPDATE once.intent SET fence = fence + 1 WHERE key = %s", request.header("Once-Key"))
+        names = [request.header(f"Once-{name}") for name in ("Scope", "Key", "Fence", "Tenant")]
+        assert door.database.value(COMPLETE_LARGE, names[0], names[1], int(names[2]) + 1, names[3])
+        return Answer(201, body=b"of nobody")
+
+    key = new_key()
+    door.upstream.script(key, Answer(do=lose))
+    for _ in range(2):
+        assert_problem(door.attempt(key), 409, "too-large")
+    assert door.count(key) == 1
+
+
 def test_a_completion_under_an_old_fence_is_refused_and_its_effect_rolled_back(door):
     key = new_key()
     first = serve(door, key, fence=99)
