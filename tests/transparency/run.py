@@ -597,7 +597,7 @@ class Case:
 
     def held(self, phase):
         if self.on.process.poll() is not None:
-            self.found.append((phase, "process", f"the application has ended: {self.on.said()}"))
+            self.found.append((phase, "process", f"the application has ended: {self.on.said(1000)}"))
         else:
             held = self.on.settled()
             if not held:
