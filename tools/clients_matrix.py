@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Writes docs/clients.md: the cases of clients/conformance and the doors that they hold for, from the data alone. A client's skips.json says what it leaves out.
+"""Writes docs/clients.md: the cases of clients/conformance and the doors that they hold for, and what differs in a framework (tests/transparency), from the data
+alone. A client's skips.json says what it leaves out.
 --check: fails where the page differs. --results DIR: and where what the clients' tests have written there does not agree with it."""
 
 import argparse
@@ -10,6 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITE = ROOT / "clients/conformance"
+TRANSPARENCY = ROOT / "tests/transparency"
 PAGE = ROOT / "docs/clients.md"
 CLIENTS = ("node", "python", "go", "java")
 # By file: the doors that are no client, by the names that a case's doors have for them.
@@ -35,6 +37,31 @@ Kafka listener have their own tests alone. Each has an example, a small service 
 
 `yes`: the door does what the case says. `-`: the case is not about this door. A door that leaves a case out says why.
 """
+
+
+FRAMEWORKS = """
+## Frameworks
+
+With a new key a protected endpoint answers exactly as the unprotected one does: status, headers, body, framing, interim answers, trailers, and whether the connection is kept. Each
+case of tests/transparency is a request and a handler, in one application per framework, with the neighbours that one usually meets. It is sent to the application without pgonce, with it,
+and once more, and compared byte by byte; effects, open transactions and the pool's connections are counted. A test fails where something differs that is not listed here, and where
+something that is listed no longer differs.
+
+| framework | cases | left out | differ |
+| --- | --- | --- | --- |
+%s
+
+### What differs
+
+%s
+### What is left out
+
+| framework | cases | why |
+| --- | --- | --- |
+%s
+"""
+DIFFERS = "| framework | cases | what | why |\n| --- | --- | --- | --- |\n%s\n"
+PHASES = {"first": "", "replay": "of the replay", "other": "of a mismatch"}
 
 
 def cases(file):
@@ -82,7 +109,33 @@ def page():
         text += f"\n## {title}\n\n{about}\n\n| case | what it shows | {' | '.join(doors)} |\n| --- | --- |{' --- |' * len(doors)}\n"
         for case in cases(file):
             text += f"| {case['name']} | {case['about']} | {' | '.join(holds(file, case, door) for door in doors)} |\n"
-    return text
+    return text + frameworks()
+
+
+def frameworks():
+    """The part of the page about the transparency suite."""
+    shared = json.loads((TRANSPARENCY / "cases.json").read_text())["cases"]
+    counts, differs, left_out = [], [], []
+    for path in sorted(TRANSPARENCY.glob("*/application.json"), key=lambda path: (CLIENTS.index(json.loads(path.read_text())["language"]), path)):
+        said = json.loads(path.read_text())
+        own = path.parent / "cases.json"
+        here = [case for case in shared if path.parent.name in case.get("applications", [path.parent.name])] + (json.loads(own.read_text())["cases"] if own.exists() else [])
+        reasons = {}
+        for case in here:
+            handler = case["request"]["path"].partition("?")[0].lstrip("/")
+            no_http2 = "It speaks no HTTP/2." if case["request"].get("http2") and not said.get("http2") else None
+            reason = said.get("cannot", {}).get(case["name"]) or said.get("cannot", {}).get(handler) or no_http2
+            if reason:
+                reasons.setdefault(reason, []).append(case["name"])
+        exceptions = said.get("differs", [])
+        different = {name for each in exceptions for name in each["cases"]}
+        left = sum(map(len, reasons.values()))
+        counts.append(f"| {said['title']} | {len(here) - left} | {left or '-'} | {'see below' if '*' in different else len(different) or '-'} |")
+        left_out += [f"| {said['title']} | {', '.join(names)} | {reason} |" for reason, names in reasons.items()]
+        for each in exceptions:
+            where = "all such" if "*" in each["cases"] else ", ".join(each["cases"])
+            differs.append(f"| {said['title']} | {where} | {each['what']} {PHASES[each['phase']]} | {each['reason']} |".replace("  ", " "))
+    return FRAMEWORKS % ("\n".join(counts), DIFFERS % "\n".join(differs) if differs else "Nothing.\n", "\n".join(left_out))
 
 
 def disagreements(directory):
