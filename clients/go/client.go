@@ -93,8 +93,8 @@ func (c *Client[T]) Run(ctx context.Context, scope, key string, request any, eff
 	if err != nil {
 		return Answer{}, err
 	}
-	return c.run(ctx, "run", scope, key, start, o, func(ctx context.Context, tx T) (Answer, ending, error) {
-		answer, err := effect(ctx, tx)
+	return c.run(ctx, "run", scope, key, start, o, func(ctx context.Context, held holding[T]) (Answer, ending, error) {
+		answer, err := effect(ctx, held.tx)
 		var final *FinalError
 		switch {
 		case err == nil:
@@ -117,23 +117,6 @@ const (
 	endDoubt                 // take the effect back, and put the intent in doubt
 	endAbort                 // ROLLBACK, and hand the error on
 )
-
-type effectOf[T any] func(ctx context.Context, tx T) (Answer, ending, error)
-
-type attempt[T any] struct {
-	client             *Client[T]
-	options            options
-	begin              string
-	scope, key         string
-	start              *starter
-	trusted            bool // what is remembered of the salt
-	guessed            bool // the fingerprint was computed by a salt that was remembered
-	effect             effectOf[T]
-	unknown            bool // its COMMIT was sent and not answered
-	lost               bool // its connection is gone
-	unreached          bool // there was no connection to be had
-	proceeded, applied bool // the effect was called; it returned
-}
 
 // retry marks what another attempt may follow.
 type retry struct{ error }
@@ -167,9 +150,9 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 	began := time.Now()
 	deadline := began.Add(o.within)
 	inDoubt, haunted := false, false
-	trusted := true
+	trusted, spent := true, false
 	for ; ; tries++ {
-		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, trusted: trusted, effect: effect}
+		try := &attempt[T]{client: c, options: o, begin: begin, scope: scope, key: key, start: start, trusted: trusted, effect: effect, spent: spent}
 		answer, err = try.once(ctx, inDoubt)
 		if try.guessed && !try.proceeded && errors.Is(err, ErrMismatch) {
 			trusted = false // or it is the salt that is another: the contract was installed anew
@@ -177,8 +160,12 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 		}
 		inDoubt = inDoubt || try.unknown
 		haunted = haunted || try.lost
+		spent = spent || (try.proceeded && o.single)
 		if err == nil {
 			return answer, nil
+		}
+		if try.gone != nil {
+			return Answer{}, try.doubtGone(ctx, err)
 		}
 		err = named(err)
 		var again retry
@@ -186,7 +173,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 		switch {
 		case active && (inDoubt || haunted || time.Since(began) < o.wait):
 			// A lost connection's backend may live on: "active" may mean ourselves.
-		case inDoubt && isVerdict(err):
+		case inDoubt && (isVerdict(err) || try.undone):
 			return Answer{}, err // the contract has looked: the lost COMMIT did not happen
 		case inDoubt:
 			// Only a verdict settles it.
@@ -195,6 +182,9 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 			}
 		case errors.As(err, &again):
 			err = again.error
+			if spent {
+				return Answer{}, giveUp(err, false)
+			}
 		default:
 			return Answer{}, err
 		}
@@ -254,278 +244,4 @@ func giveUp(err error, inDoubt bool) error {
 	default:
 		return err
 	}
-}
-
-// starter asks whether an intent may run. hashed: what is hashed after the salt; nil: the database
-// computes the fingerprint, and whole is the question.
-type starter struct {
-	scope, key, tenant string
-	traceparent        any
-	hashed             []byte
-	whole              Query
-	message            bool // whole is the inbox's question, and says whether it is to be applied
-}
-
-// The row comes in one value, which costs PostgreSQL and the driver less than a column for each.
-const (
-	startKnown  = `SELECT $4::bytea, record_send(once.try_start($1::text, $2::text, $4::bytea, $3::text, traceparent => $5::text))`
-	startSalted = `SELECT f.salt, record_send(once.try_start($1::text, $2::text, sha256(f.salt || $4::bytea), $3::text, traceparent => $5::text))
-  FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS f`
-)
-
-func newStarter(scope, key string, request any, o options, traceparent any) (*starter, error) {
-	s := &starter{scope: scope, key: key, tenant: o.tenant, traceparent: traceparent, hashed: hashedOf(request)}
-	if s.hashed != nil {
-		return s, nil
-	}
-	p := parameters{}
-	fingerprint, err := p.fingerprint(request, o.tenant)
-	if err != nil {
-		return nil, err
-	}
-	text := fmt.Sprintf(`SELECT f.f, record_send(once.try_start(%s, %s, f.f, %s, traceparent => %s)) FROM (SELECT %s AS f OFFSET 0) AS f`,
-		p.add(scope, "text"), p.add(key, "text"), p.add(o.tenant, "text"), p.add(traceparent, "text"), fingerprint)
-	s.whole = Query{SQL: text, Args: p.args}
-	return s, nil
-}
-
-// Its first column is the fingerprint, or the salt where that was not known.
-func (s *starter) query(salt []byte) Query {
-	switch {
-	case s.hashed == nil:
-		return s.whole
-	case salt == nil:
-		return Query{SQL: startSalted, Args: []any{s.scope, s.key, s.tenant, s.hashed, s.traceparent}}
-	default:
-		return Query{SQL: startKnown, Args: []any{s.scope, s.key, s.tenant, fingerprintOf(salt, s.hashed), s.traceparent}}
-	}
-}
-
-func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code, message string, traceparent any) (Query, error) {
-	if answer.kind == asInvalid {
-		return Query{}, answer.invalid()
-	}
-	headers, err := encodeHeaders(answer.Header)
-	if err != nil {
-		return Query{}, err
-	}
-	text, bytes := answer.body()
-	return Query{
-		SQL: `SELECT once.finish($1::text, $2::text, $3::bytea, $4::integer, response_text => $5::text, response_body => $6::bytea,
-    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, state => $10::text,
-    error_code => $11::text, error_message => $12::text, tenant => $13::text, traceparent => $14::text) IS NULL`, // the body need not come back
-		Args: []any{a.scope, a.key, fingerprint, statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID),
-			state, orNull(code), orNull(message), a.options.tenant, traceparent},
-	}, nil
-}
-
-// One transaction. inDoubt: it is there to learn what became of an earlier COMMIT, so the context
-// does not stop it from asking.
-func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err error) {
-	asking := ctx
-	if inDoubt {
-		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
-		defer cancel()
-		asking = patient
-	}
-	session, err := a.client.door.Connect(asking)
-	if err != nil {
-		a.unreached = true
-		if asking.Err() != nil {
-			return Answer{}, context.Cause(asking)
-		}
-		return Answer{}, ErrUnavailable.because(err)
-	}
-	defer session.Release()
-	settled := false
-	defer func() {
-		if !settled { // an error, or a panic of the effect
-			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
-			defer cancel()
-			session.Rollback(ending)
-		}
-	}()
-
-	if a.start.message {
-		answer, settled, err = a.apply(ctx, asking, session)
-		return answer, err
-	}
-	var found row
-	var salt []byte
-	if a.trusted && a.start.hashed != nil {
-		salt = session.Salts()[a.options.tenant]
-	}
-	a.guessed = salt != nil
-	var sent []byte
-	err = session.Open(asking, a.begin, a.start.query(salt), savepoint, &found.fingerprint, &sent)
-	if err == nil {
-		err = found.read(sent)
-	}
-	if err != nil {
-		return Answer{}, a.failed(asking, session, err)
-	}
-	if a.start.hashed != nil && salt == nil {
-		salt = found.fingerprint
-		session.Salts().remember(a.options.tenant, salt)
-		found.fingerprint = fingerprintOf(salt, a.start.hashed)
-	}
-	if found.verdict != "proceed" {
-		return found.decide()
-	}
-	if ctx.Err() != nil {
-		a.proceeded = true
-		return Answer{}, context.Cause(ctx)
-	}
-
-	a.proceeded = true
-	answer, how, cause := a.effect(within(ctx, intent{a.scope, a.key, a.options.tenant}), session.Tx())
-	a.applied = true
-	if session.Ended() {
-		return Answer{}, ErrTransactionEnded.because(cause)
-	}
-	if cause != nil && how == endAbort {
-		return Answer{}, a.failed(ctx, session, cause)
-	}
-	if how == endRelease {
-		return answer, nil
-	}
-	if how == endDone && session.Failed() {
-		return Answer{}, ErrSwallowed
-	}
-
-	// From here on the caller's cancellation cannot come in between.
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
-	defer cancel()
-	if how == endDoubt {
-		settled, err = a.doubt(closing, session, found.fingerprint, answer)
-		return answer, err
-	}
-	err = a.store(closing, session, &found, &answer, how, cause)
-	settled = err == nil
-	if err != nil {
-		return Answer{}, err
-	}
-	answer.Traceparent, answer.Fence, answer.Replayed = value(found.tra), int(value(found.fence)), false
-	if how == endFinal {
-		final := *asFinal(cause)
-		final.Answer = answer
-		return answer, &final
-	}
-	return answer, nil
-}
-
-// A message of the inbox: the effect, and the memory of it. Replayed: it was applied before.
-func (a *attempt[T]) apply(ctx, asking context.Context, session Session[T]) (answer Answer, settled bool, err error) {
-	var process bool
-	if err := session.Open(asking, a.begin, a.start.whole, savepoint, &process); err != nil {
-		return answer, false, a.failed(asking, session, err)
-	}
-	if !process {
-		return Answer{Replayed: true}, false, nil
-	}
-	a.proceeded = true
-	if ctx.Err() != nil {
-		return answer, false, context.Cause(ctx)
-	}
-	_, _, err = a.effect(within(ctx, intent{a.scope, keyOfMessage(a.key), a.options.tenant}), session.Tx())
-	a.applied = true
-	switch {
-	case session.Ended():
-		return answer, false, ErrTransactionEnded.because(err)
-	case err != nil:
-		return answer, false, a.failed(ctx, session, err)
-	case session.Failed():
-		return answer, false, ErrSwallowed
-	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
-	defer cancel()
-	err = a.close(closing, session, nil, Query{SQL: "SELECT true"})
-	return answer, err == nil, err
-}
-
-func asFinal(err error) *FinalError {
-	var final *FinalError
-	errors.As(err, &final)
-	return final
-}
-
-// Finish and COMMIT.
-func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, answer *Answer, how ending, cause error) error {
-	state, code, message := "succeeded", "", ""
-	var commands []string
-	if how == endFinal {
-		final := asFinal(cause)
-		*answer, state, code, message = final.Answer, "failed_final", final.Code, final.Message
-		commands = append(commands, undo)
-	}
-	stored, large := *answer, Answer{Status: answer.Status, ResultType: resultTooLarge}
-	forgiving := a.options.responseMax > 0
-	if forgiving && len(stored.Body) > a.options.responseMax {
-		stored = large
-	}
-	query, err := a.finishQuery(found.fingerprint, stored, state, code, message, found.trace())
-	if err != nil {
-		return err
-	}
-	headers, _ := query.Args[finishHeaders].(string)
-	spared := forgiving && max(len(stored.Body), len(headers)) > neverTooLarge
-	if spared {
-		commands = append(commands, savepointStore)
-	}
-	err = a.close(ctx, session, commands, query)
-	if spared && SQLStateOf(err) == ErrTooLarge.SQLState {
-		// The scope keeps less than this location: done, and too large to keep.
-		query, err = a.finishQuery(found.fingerprint, large, state, code, message, found.trace())
-		if err == nil {
-			err = a.close(ctx, session, []string{undoStore}, query)
-		}
-	}
-	return err
-}
-
-func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []string, query Query) error {
-	var empty bool
-	unknown, err := session.Close(ctx, commands, query, &empty)
-	if err == nil {
-		return nil
-	}
-	a.unknown = unknown
-	if SQLStateOf(err) == "25P02" {
-		return ErrSwallowed.because(err)
-	}
-	return a.failed(ctx, session, err)
-}
-
-// What the application says of its own answer: nobody knows. The effect is taken back, and the
-// intent in doubt.
-func (a *attempt[T]) doubt(ctx context.Context, session Session[T], fingerprint []byte, answer Answer) (bool, error) {
-	var stored bool
-	unknown, err := session.Close(ctx, []string{undo}, Query{
-		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text)).fence, NULL,
-    error_code => 'upstream_status', error_message => 'the answer does not say whether the effect happened', response_status => $5::integer,
-    tenant => $4::text)`,
-		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(answer.Status)},
-	}, &stored)
-	if err == nil {
-		return true, nil
-	}
-	a.unknown = unknown
-	return false, a.failed(ctx, session, err)
-}
-
-// May another attempt follow this error?
-func (a *attempt[T]) failed(ctx context.Context, session Session[T], err error) error {
-	checking, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
-	defer cancel()
-	if session.Lost(checking) {
-		a.lost = true
-		if ctx.Err() != nil && !a.unknown {
-			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
-		}
-		return retry{ErrUnavailable.because(err)}
-	}
-	if isConflict(err) {
-		return retry{err}
-	}
-	return err
 }

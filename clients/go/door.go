@@ -27,6 +27,8 @@ type Door[T any] interface {
 
 // Session is one connection, for one attempt. After Release it is the pool's again.
 type Session[T any] interface {
+	// QueryRow is for a statement in a transaction of its own, before Open.
+	Querier
 	// Open sends begin, the query and savepoint, in one round trip where the driver can.
 	Open(ctx context.Context, begin string, query Query, savepoint string, dest ...any) error
 	// Salts are kept with the connection itself, and go with it; nil where the driver cannot do that.
@@ -36,13 +38,19 @@ type Session[T any] interface {
 	// Failed says that a statement has failed, so that COMMIT would roll back. False where the
 	// driver cannot tell: then the first statement of Close fails.
 	Failed() bool
-	// Ended says that the effect has ended the transaction itself.
-	Ended() bool
+	// Refused says that the effect has tried to end the transaction, and was not let.
+	Refused() bool
+	// Gone says that the effect has ended it all the same. False where the driver cannot tell: then
+	// Close fails (P4012).
+	Gone() bool
 	// Close sends the commands, the query and COMMIT, in one round trip where the driver can.
 	// unknown: COMMIT may have been carried out, and nobody said so.
 	Close(ctx context.Context, commands []string, query Query, dest ...any) (unknown bool, err error)
 	// Rollback ends the transaction, if there is one.
 	Rollback(ctx context.Context)
+	// Abandon does what Rollback and Release do, from another goroutine, while the effect may be in the
+	// middle of a statement: what it does next fails.
+	Abandon(ctx context.Context)
 	// Lost says, after an error, that the connection is gone.
 	Lost(ctx context.Context) bool
 	Release()

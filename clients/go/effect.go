@@ -71,6 +71,20 @@ func (l *Lease) done(ctx context.Context, answer Answer) error {
 	return err
 }
 
+// A failure for good whose answer is too large to keep is one all the same.
+func (l *Lease) final(ctx context.Context, failure *FinalError) error {
+	err := error(ErrTooLarge)
+	if limit := l.options.responseMax; limit <= 0 || len(failure.Answer.Body) <= limit {
+		_, err = l.Fail(ctx, failure)
+	}
+	if errors.Is(err, ErrTooLarge) {
+		smaller := *failure
+		smaller.Answer = Answer{Status: failure.Answer.Status}
+		_, err = l.Fail(ctx, &smaller)
+	}
+	return err
+}
+
 // What is stored of an error, and what the caller gets: the same as the next one will.
 func (l *Lease) failed(ctx context.Context, failure error) error {
 	var final *FinalError
@@ -81,7 +95,7 @@ func (l *Lease) failed(ctx context.Context, failure error) error {
 		stored := *final
 		stored.Answer.Replayed, stored.Answer.Traceparent, stored.Answer.Fence = false, l.Traceparent, l.Fence
 		failure = &stored
-		_, err = l.Fail(ctx, final)
+		err = l.final(ctx, final)
 	case errors.As(failure, &none):
 		_, err = l.FailRetryable(ctx, "not_done", told(failure.Error()))
 	default:

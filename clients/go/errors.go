@@ -79,9 +79,12 @@ var (
 	// ErrSwallowed: a statement of the effect failed and the effect went on as if it had not.
 	// COMMIT would have rolled back in silence. Nothing was committed.
 	ErrSwallowed = &Error{Code: "swallowed", Status: 500, Message: "a statement of the effect failed, and the effect returned no error: nothing was committed"}
-	// ErrTransactionEnded: the effect has called Commit or Rollback itself. With pgx it is refused, and
-	// nothing was committed; with database/sql, and by SQL, what it committed is there, unprotected.
-	ErrTransactionEnded = &Error{Code: "transaction_ended", Status: 500, Message: "the effect called Commit or Rollback itself: the transaction is committed with its answer, so return from the effect, with an error to roll back"}
+	// ErrTransactionControl: the effect has called Commit or Rollback, or sent COMMIT, BEGIN or the like.
+	// It was refused before it was sent, and nothing was committed.
+	ErrTransactionControl = &Error{Code: "transaction_control", Status: 500, Message: "the transaction is committed with its answer, so the effect cannot begin, commit or roll back one: return instead, with an error to roll back; tx.Begin of pgx is a savepoint; work that needs transactions of its own runs in LeaseMode"}
+	// ErrTransactionEnded: the effect has ended the transaction all the same, beneath this client: by
+	// tx.Conn(). Perhaps it was committed. Run puts the intent in doubt, and this is the cause.
+	ErrTransactionEnded = &Error{Code: "transaction_ended", Status: 409, Message: "the effect ended the transaction by itself, so what it did may be committed"}
 	// ErrOutcomeUnknown: COMMIT's acknowledgement was lost, and the database could not be asked in
 	// time. Call again with the same key.
 	ErrOutcomeUnknown = &Error{Code: "outcome_unknown", Status: 503, Retryable: true, Message: "the connection was lost during COMMIT, and what became of it cannot be learnt now"}

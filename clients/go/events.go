@@ -118,8 +118,8 @@ func (c *Client[T]) Consume(ctx context.Context, consumer, messageID string, pay
 		return false, err
 	}
 	start := &starter{scope: consumer, key: messageID, tenant: o.tenant, whole: query, message: true}
-	answer, err := c.run(ctx, consuming, consumer, messageID, start, o, func(ctx context.Context, tx T) (Answer, ending, error) {
-		return Answer{}, endAbort, effect(ctx, tx)
+	answer, err := c.run(ctx, consuming, consumer, messageID, start, o, func(ctx context.Context, held holding[T]) (Answer, ending, error) {
+		return Answer{}, endAbort, effect(ctx, held.tx)
 	})
 	return err == nil && !answer.Replayed, err
 }

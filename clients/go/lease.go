@@ -89,7 +89,7 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 		var found row
 		var left *int64
 		asked := time.Now()
-		err := named(c.door.QueryRow(ctx, query, append(found.outcome(), &left)...))
+		err := named(c.alone(ctx, o, query, append(found.outcome(), &left)...))
 		if err == nil {
 			switch found.verdict {
 			case "new_claim", "retryable_failure", "processing_stale":
@@ -110,8 +110,11 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 		noAnswer := state == "" && !isVerdict(err) && !errors.Is(err, ErrActive)
 		lost = lost || noAnswer
 		wait := errors.Is(err, ErrActive) && (lost || time.Since(began) < o.wait)
+		if errors.Is(err, errLeft) {
+			return nil, nil, tries + 1, err
+		}
 		if ctx.Err() != nil {
-			return nil, nil, tries + 1, context.Cause(ctx)
+			return nil, nil, tries + 1, fmt.Errorf("%w (%w)", context.Cause(ctx), err)
 		}
 		if !wait && !isConflict(err) && !noAnswer {
 			return nil, nil, tries + 1, err
@@ -132,6 +135,16 @@ func (c *Client[T]) claim(ctx context.Context, scope, key string, request any, o
 			return nil, nil, tries + 1, err
 		}
 	}
+}
+
+// A statement in a transaction of its own.
+func (c *Client[T]) alone(ctx context.Context, o options, query Query, dest ...any) error {
+	session, err := c.connect(ctx, o.connecting, o.within)
+	if err != nil {
+		return err
+	}
+	defer session.Release()
+	return session.QueryRow(ctx, query, dest...)
 }
 
 func milliseconds(d time.Duration) any {

@@ -5,178 +5,14 @@ package once
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net/http"
-	"strconv"
 	"strings"
-	"time"
+	"sync/atomic"
 )
-
-// HTTP says how Middleware protects requests. Scope and Tenant are needed; everything else has the
-// gateway's default.
-type HTTP struct {
-	// Scope names the kind of operation: "orders". ScopeOf decides by the request, in its place.
-	Scope   string
-	ScopeOf func(*http.Request) string
-	// Tenant says whose key it is, as authentication has found: a request's header is no proof. An
-	// empty one is refused. SingleTenant in its place says that there is but one caller.
-	Tenant       func(*http.Request) string
-	SingleTenant bool
-	// Optional lets requests without a key pass, unprotected.
-	Optional bool
-	// Methods that are protected: POST and PATCH unless set. Others pass.
-	Methods []string
-	// StrictKeys takes keys in quotes only. KeyLengthMax: 255 unless set.
-	StrictKeys   bool
-	KeyLengthMax int
-	// Wait is how long a duplicate waits for its running original; 0: 409 at once.
-	Wait time.Duration
-	// BodyMax is the largest request body, 16 MiB unless set; a larger one is 413.
-	BodyMax int
-	// AnswerMax is the largest answer that is kept, 1 MiB unless set. A larger one is sent, and
-	// remembered as done; more than 64 MiB is refused.
-	AnswerMax int
-	// Headers that are stored and replayed, names or prefixes that end in *; nil: the gateway's list.
-	Headers []string
-	// CanonicalJSON: another spelling of the same JSON is the same request.
-	CanonicalJSON bool
-	// ProblemBase stands before a problem's name in its type.
-	ProblemBase string
-	// OnError is told what went wrong, once for a request that it happened to; package log is, unless
-	// set. The error's text has the reason, and the instance of the problem document that the client
-	// got. It is never told a key.
-	OnError func(r *http.Request, err error)
-}
-
-const (
-	bodyMaxDefault   = 16 << 20
-	answerMaxDefault = 1 << 20
-	answerHeldMax    = 64 << 20
-
-	storedSentence = "The service answered %d, which does not say whether the effect happened."
-)
-
-// ErrStreaming: the answer has no end, or is too large to be held, so that it could not be replayed.
-// The effect was rolled back. Serve it outside of Middleware.
-var ErrStreaming = &Error{Code: "streaming", Status: 500, Message: "a protected answer cannot be a stream, nor larger than 64 MiB: nothing was done"}
-
-type transactionKey[T any] struct{ client *Client[T] }
-
-// Tx is the transaction that Middleware has opened for this request; what is done in it is committed
-// together with the answer. Without one (a request that is not protected) it panics: see TxIn.
-func (c *Client[T]) Tx(ctx context.Context) T {
-	tx, ok := c.TxIn(ctx)
-	if !ok {
-		panic("pgonce: this request is not protected, so there is no transaction: ask with TxIn")
-	}
-	return tx
-}
-
-// TxIn is Tx for handlers that also serve requests without a key.
-func (c *Client[T]) TxIn(ctx context.Context) (T, bool) {
-	tx, ok := ctx.Value(transactionKey[T]{c}).(T)
-	return tx, ok
-}
-
-// Middleware makes a handler retry-safe: the first request with a key runs it, in one transaction
-// with the answer, and every later one gets that answer. It takes the gateway's decisions, and
-// answers with its documents. Put it behind authentication: then replays are behind it too.
-//
-//	protect := db.Middleware(once.HTTP{Scope: "orders", Tenant: userOf})
-//	mux.Handle("/orders", authenticated(protect(placeOrder)))
-//
-// The handler gets its transaction by Tx. Its answer is held until COMMIT is through. What it means
-// is decided as at the gateway: 2xx and 3xx are stored with the effect; a 4xx is stored, and the
-// effect taken back; 401, 403, 407, 408, 409, 421, 423, 425, 429, 307 and 308 release the key; 5xx,
-// and a panic, roll back. Once-Effect (none, done, unknown) in the answer overrides that. A conflict
-// between transactions runs the handler again, with the same body.
-//
-// The ResponseWriter is no http.Flusher and no http.Hijacker; text/event-stream is refused.
-//
-// It panics at once if the settings are incomplete.
-func (c *Client[T]) Middleware(settings HTTP) func(http.Handler) http.Handler {
-	switch {
-	case settings.Scope == "" && settings.ScopeOf == nil:
-		panic("pgonce: Middleware needs a Scope")
-	case settings.Tenant == nil && !settings.SingleTenant:
-		panic("pgonce: whose keys are these? Middleware needs Tenant, or SingleTenant if there is only one caller: in a shared key space one client could read another's answer")
-	}
-	kept := keptNames
-	if settings.Headers != nil {
-		kept = headerNamesOf(settings.Headers)
-	}
-	for _, pattern := range settings.Headers {
-		if never(strings.TrimSuffix(pattern, "*")) {
-			panic("pgonce: " + pattern + " belongs to one answer only, and is never replayed")
-		}
-	}
-	if settings.Methods == nil {
-		settings.Methods = []string{http.MethodPost, http.MethodPatch}
-	}
-	if settings.BodyMax <= 0 {
-		settings.BodyMax = bodyMaxDefault
-	}
-	if settings.AnswerMax <= 0 {
-		settings.AnswerMax = answerMaxDefault
-	}
-	if settings.OnError == nil {
-		settings.OnError = func(r *http.Request, err error) {
-			log.Printf("pgonce: method=%s scope=%s: %v", r.Method, settings.scope(r), err)
-		}
-	}
-	return func(next http.Handler) http.Handler {
-		return &middleware[T]{client: c, settings: settings, kept: kept, next: next}
-	}
-}
-
-// EffectHandler is the endpoint of an effect that is elsewhere (a payment provider): the work runs at
-// most once for each key, as Effect runs it, and every request gets its answer or the gateway's
-// problem document.
-//
-//	mux.Handle("/charges", authenticated(db.EffectHandler(once.HTTP{Scope: "charges", Tenant: userOf}, charge)))
-//
-// The request that the work gets has the lease's context. What it returns is what Effect says: an
-// answer is stored, whatever its status; Fail's answer is stored for good; after NotDone the client
-// gets 502 with Retry-After, and a retry runs; after any other error it gets 409 in-doubt, as all of its
-// retries do until that is decided. There is no transaction, so Tx panics.
-//
-// It panics at once if the settings are incomplete.
-func (c *Client[T]) EffectHandler(settings HTTP, work func(r *http.Request) (Answer, error)) http.Handler {
-	unprotected := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, err := work(r)
-		if final := asFinal(err); final != nil {
-			answer, err = final.Answer, nil
-		}
-		if err != nil {
-			panic(err) // as any other handler's
-		}
-		answer.send(w)
-	})
-	handler := c.Middleware(settings)(unprotected).(*middleware[T])
-	handler.work = work
-	return handler
-}
-
-func (s *HTTP) scope(r *http.Request) string {
-	if s.ScopeOf != nil {
-		return s.ScopeOf(r)
-	}
-	return s.Scope
-}
-
-func (s *HTTP) protects(method string) bool {
-	for _, each := range s.Methods {
-		if strings.EqualFold(each, method) {
-			return true
-		}
-	}
-	return false
-}
 
 type middleware[T any] struct {
 	client   *Client[T]
@@ -192,45 +28,111 @@ func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
+	c := &call{w: w, r: r}
 	switch {
 	case len(lines) == 0:
-		m.refuse(w, problemKeyMissing, "", "", newInstance())
+		m.refuse(c, problemKeyMissing, refusal{})
 		return
 	case len(lines) > 1:
-		m.refuse(w, problemKeyRepeated, "", "", newInstance())
+		m.refuse(c, problemKeyRepeated, refusal{})
 		return
 	}
-	key, err := KeyOfHeader(lines[0], m.settings.StrictKeys, m.settings.KeyLengthMax)
-	if err != nil {
-		m.refuse(w, problemKeyMalformed, errors.Unwrap(err).Error(), "", newInstance())
+	var err error
+	if c.key, err = KeyOfHeader(lines[0], m.settings.StrictKeys, m.settings.KeyLengthMax); err != nil {
+		m.refuse(c, problemKeyMalformed, refusal{more: errors.Unwrap(err).Error()})
 		return
 	}
-	tenant := ""
 	if !m.settings.SingleTenant {
-		if tenant = m.settings.Tenant(r); tenant == "" {
-			m.refuse(w, problemTenantMissing, "", "", newInstance())
+		if c.tenant = m.settings.Tenant(r); c.tenant == "" {
+			m.refuse(c, problemTenantMissing, refusal{})
 			return
 		}
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, int64(m.settings.BodyMax)+1))
-	if err != nil {
-		// The client broke off; there is nobody to answer.
-		http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+	if !m.read(c) {
 		return
 	}
-	if len(body) > m.settings.BodyMax {
-		m.refuse(w, problemBodyTooLarge, "", "", newInstance())
-		return
-	}
-	if m.work != nil {
-		m.effect(w, r, tenant, key, body)
-	} else {
-		m.run(w, r, tenant, key, body)
+	c.start(m.settings.HandlerTimeout, func() { m.timedOut(c) })
+	defer c.end()
+	switch {
+	case m.work != nil:
+		m.effect(c)
+	case m.settings.Mode == LeaseMode:
+		m.lease(c)
+	default:
+		m.transaction(c)
 	}
 }
 
+var errBodyTaken = errors.New("pgonce: a layer outside of Middleware has read the request's body (ParseForm does), so it cannot be told from another request: put that layer inside of Middleware, or KeepBody outside of both")
+
+// The whole body, or an answer that refuses the request.
+func (m *middleware[T]) read(c *call) bool {
+	if whole, kept := c.r.Context().Value(bodyKey{}).([]byte); kept {
+		c.body = whole
+		if len(whole) > m.settings.BodyMax {
+			m.refuse(c, problemBodyTooLarge, refusal{})
+			return false
+		}
+		return true
+	}
+	body, err := io.ReadAll(io.LimitReader(c.r.Body, int64(m.settings.BodyMax)+1))
+	var limited *http.MaxBytesError
+	switch {
+	case errors.As(err, &limited) || len(body) > m.settings.BodyMax:
+		m.refuse(c, problemBodyTooLarge, refusal{})
+	case err != nil:
+		// It was cut short: half a request is none.
+		m.log(c, slog.LevelDebug, "body", "", err)
+		http.Error(c.w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+	case isTaken(c.r, len(body)):
+		m.broken(c, errBodyTaken)
+	default:
+		c.body = body
+		return true
+	}
+	return false
+}
+
+// Somebody has read the body, in whole or in part: a whole one is as long as it was declared, and one
+// whose length is open is sent because there is something in it. Who decompresses it changes its length.
+func isTaken(r *http.Request, length int) bool {
+	switch {
+	case length == 0:
+		return r.ContentLength != 0
+	case r.ContentLength < 0:
+		return r.MultipartForm != nil || len(r.PostForm) > 0
+	default:
+		return int64(length) < r.ContentLength && r.Header.Get("Content-Encoding") == ""
+	}
+}
+
+type bodyKey struct{}
+
+// KeepBody reads the body of a request, of bytesMax at most, and keeps it for the Middleware inside, so
+// that layers between the two can read it as well: a check of forms against forgery, say.
+func KeepBody(bytesMax int64) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bytesMax))
+			var limited *http.MaxBytesError
+			switch {
+			case errors.As(err, &limited):
+				http.Error(w, http.StatusText(http.StatusRequestEntityTooLarge), http.StatusRequestEntityTooLarge)
+			case err != nil:
+				http.Error(w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
+			default:
+				r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+				r.Body = newBody(body)
+				next.ServeHTTP(w, r)
+			}
+		})
+	}
+}
+
+func newBody(body []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(body)) }
+
 // As the request line has it, after the host in lower case.
-func targetOf(r *http.Request) string {
+func (m *middleware[T]) target(r *http.Request) string {
 	target := r.RequestURI
 	if target == "" {
 		target = r.URL.RequestURI()
@@ -241,38 +143,214 @@ func targetOf(r *http.Request) string {
 			target = rest[slash:]
 		}
 	}
+	if m.settings.AnyHost {
+		return target
+	}
 	return strings.ToLower(r.Host) + target
 }
 
-func (m *middleware[T]) request(r *http.Request, body []byte) HTTPRequest {
-	return HTTPRequest{Method: r.Method, Target: targetOf(r), ContentType: r.Header.Get("Content-Type"), Body: body, CanonicalJSON: m.settings.CanonicalJSON}
+func (m *middleware[T]) request(c *call) HTTPRequest {
+	return HTTPRequest{Method: c.r.Method, Target: m.target(c.r), ContentType: c.r.Header.Get("Content-Type"), Body: c.body, CanonicalJSON: m.settings.CanonicalJSON}
 }
 
-func (m *middleware[T]) options(r *http.Request, tenant string) options {
+func (m *middleware[T]) options(c *call) options {
 	traceparent := ""
-	if lines := r.Header["Traceparent"]; len(lines) == 1 {
+	if lines := c.r.Header["Traceparent"]; len(lines) == 1 {
 		traceparent = lines[0]
 	}
-	o := m.client.options.with([]Option{Tenant(tenant), Wait(m.settings.Wait), Traceparent(traceparent)})
-	o.responseMax = m.settings.AnswerMax
+	o := m.client.options.with([]Option{Tenant(c.tenant), Wait(m.settings.Wait), Traceparent(traceparent)})
+	o.responseMax, o.single, o.connecting = m.settings.AnswerMax, true, c.waiting
 	return o
 }
 
-func withBody(r *http.Request, ctx context.Context, body []byte) *http.Request {
-	again := r.WithContext(ctx)
-	again.Body = io.NopCloser(bytes.NewReader(body))
-	again.ContentLength = int64(len(body))
-	return again
+// The handler and its answer in one transaction.
+func (m *middleware[T]) transaction(c *call) {
+	o := m.options(c)
+	scope := m.settings.scope(c.r)
+	start, err := newStarter(scope, c.key, m.request(c), o, o.trace(c.r.Context()))
+	if err != nil {
+		m.failed(c, err)
+		return
+	}
+	answer, err := m.client.run(c.ctx, "http", scope, c.key, start, o, func(ctx context.Context, held holding[T]) (Answer, ending, error) {
+		c.serve(context.WithValue(ctx, transactionKey[T]{m.client}, held.tx), m.next, held.settle, held.abandon)
+		if c.isCut || c.ctx.Err() != nil {
+			return Answer{}, endAbort, timedOut(context.Cause(c.ctx))
+		}
+		answer, effect, short, err := c.answer.end(m.kept)
+		switch {
+		case err != nil:
+			return Answer{}, endAbort, err
+		case short:
+			return answer, endRelease, nil
+		}
+		how := meaning(answer.Status, effect)
+		if how == endFinal {
+			return answer, how, newFinal("", "", answer)
+		}
+		return answer, how, nil
+	})
+	switch final := asFinal(err); {
+	case c.isCut:
+	case final != nil && final.Answer.Replayed:
+		m.replay(c, final.Answer)
+	case err != nil && final == nil:
+		m.failed(c, err)
+	case answer.Replayed:
+		m.replay(c, answer)
+	default:
+		c.answer.send()
+	}
 }
 
-func (m *middleware[T]) effect(w http.ResponseWriter, r *http.Request, tenant, key string, body []byte) {
-	o := m.options(r, tenant)
+// What an answer means where all else is rolled back with it.
+func meaning(status int, effect string) ending {
+	switch {
+	case effect == "none":
+		return endRelease
+	case effect == "done":
+		return endDone
+	case effect == "unknown":
+		return endDoubt
+	case isRefusal(status), status >= 500:
+		return endRelease
+	case status >= 400:
+		return endFinal
+	default:
+		return endDone
+	}
+}
+
+// By HTTP nothing was done, and the same request may well be answered otherwise soon.
+func isRefusal(status int) bool {
+	switch status {
+	case 307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429:
+		return true
+	}
+	return false
+}
+
+// The handler under a lease.
+func (m *middleware[T]) lease(c *call) {
+	o := m.options(c)
+	o.noTakeover = true
+	lease, stored, err := m.client.claimed(c.ctx, m.settings.scope(c.r), c.key, m.request(c), o)
+	switch final := asFinal(err); {
+	case final != nil:
+		m.replay(c, final.Answer)
+		return
+	case err != nil:
+		m.failed(c, err)
+		return
+	case stored != nil:
+		m.replay(c, *stored)
+		return
+	}
+	var reported atomic.Bool
+	report := func(send func() error) (err error, mine bool) {
+		if !reported.CompareAndSwap(false, true) {
+			return nil, false
+		}
+		return send(), true
+	}
+	doubt := func(code, message string, status int) func() error {
+		return func() error {
+			_, err := lease.fail(c.ctx, nil, code, message, Answer{Status: status})
+			return err
+		}
+	}
+	// A report ends the lease's own context, and not the handler's; a loss ends both.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(lease.Context()))
+	defer context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })()
+	defer context.AfterFunc(lease.Context(), func() {
+		if cause := context.Cause(lease.Context()); errors.Is(cause, ErrLeaseLost) {
+			c.cancel(cause)
+		}
+	})()
+	defer cancel(context.Canceled)
+	begun, returned := false, false
+	defer func() {
+		if !returned {
+			_, _ = report(doubt("panic", "the handler ended with a panic", 0))
+		}
+	}()
+	c.serve(ctx, m.next, func(done Answer) error {
+		begun = true
+		err, _ := report(func() error { return lease.done(c.ctx, done) })
+		return err
+	}, func() bool {
+		_, mine := report(doubt("timed_out", ErrTimedOut.Message, 0))
+		return mine
+	})
+	returned = true
+	if c.isCut || begun {
+		if begun && !c.answer.streaming {
+			m.refuse(c, problemNotStored, refusal{err: c.answer.refused})
+		}
+		return
+	}
+	if cause := context.Cause(c.ctx); cause != nil {
+		_, _ = report(doubt("timed_out", told(cause.Error()), 0))
+		m.refuse(c, problemInDoubt, refusal{err: cause})
+		return
+	}
+	answer, effect, short, err := c.answer.end(m.kept)
+	if err != nil {
+		_, _ = report(doubt("answer_not_stored", told(err.Error()), 0))
+		m.refuse(c, problemInDoubt, refusal{err: err})
+		return
+	}
+	err, _ = report(func() error {
+		switch how := elsewhere(answer.Status, effect, c.answer.frozen); {
+		case short:
+			return doubt("answer_cut_short", "the answer has less than it declared", answer.Status)()
+		case how == endRelease:
+			_, err := lease.FailRetryable(c.ctx, "upstream_status", "the answer asks for another attempt")
+			return err
+		case how == endDoubt:
+			return doubt("upstream_status", "the answer does not say whether the effect happened", answer.Status)()
+		case how == endFinal:
+			return lease.final(c.ctx, newFinal("", "", answer))
+		default:
+			return lease.done(c.ctx, answer)
+		}
+	})
+	if err != nil {
+		m.refuse(c, problemNotStored, refusal{err: err})
+		return
+	}
+	c.answer.send()
+}
+
+// What an answer means where nothing is rolled back: lib/http/decide.c has the same.
+func elsewhere(status int, effect string, header http.Header) ending {
+	has := func(name string) bool { return header.Get(name) != "" }
+	switch {
+	case effect != "":
+		return meaning(status, effect)
+	case status < 300:
+		return endDone
+	case status == 421, status == 425, (status < 500 || status == 503) && status >= 400 && has("Retry-After"), status == 401 && has("WWW-Authenticate"),
+		status == 407 && has("Proxy-Authenticate"), (status == 307 || status == 308) && has("Location"):
+		return endRelease
+	case status == 408, status >= 500:
+		return endDoubt
+	case status >= 400:
+		return endFinal
+	default:
+		return endDone
+	}
+}
+
+// The work of an EffectHandler.
+func (m *middleware[T]) effect(c *call) {
+	o := m.options(c)
 	o.noTakeover = true
 	worked := false
 	first := http.Header{}
-	answer, err := m.client.effect(r.Context(), m.settings.scope(r), key, m.request(r, body), func(ctx context.Context) (Answer, error) {
+	answer, err := m.client.effect(c.ctx, m.settings.scope(c.r), c.key, m.request(c), func(ctx context.Context) (Answer, error) {
 		worked = true
-		answer, err := m.work(withBody(r, ctx, body))
+		answer, err := m.work(c.request(ctx))
 		if final := asFinal(err); final != nil {
 			stored := *final
 			stored.Answer, first = m.keep(final.Answer)
@@ -287,20 +365,18 @@ func (m *middleware[T]) effect(w http.ResponseWriter, r *http.Request, tenant, k
 	var none notDone
 	switch {
 	case errors.As(err, &none):
-		m.refuse(w, problemUnreached, "", "", m.log(r, err))
+		m.refuse(c, problemUnreached, refusal{err: err})
 	case errors.Is(err, ErrInDoubt) && worked:
-		m.refuse(w, problemInDoubt, "", "", m.log(r, err))
-	case errors.Is(err, ErrInDoubt):
-		m.refuse(w, problemInDoubt, m.doubtful(r, tenant, key), traceOf(err), newInstance())
+		m.refuse(c, problemInDoubt, refusal{err: err})
 	case err != nil && worked:
-		m.refuse(w, problemNotStored, "", "", m.log(r, err))
-	case err != nil && !worked:
-		m.failed(w, r, err)
+		m.refuse(c, problemNotStored, refusal{err: err})
+	case err != nil:
+		m.failed(c, err)
 	case answer.Replayed:
-		m.replay(w, answer)
+		m.replay(c, answer)
 	default:
 		answer.Header = first
-		answer.send(w)
+		answer.send(c.w)
 	}
 }
 
@@ -314,258 +390,10 @@ func (m *middleware[T]) keep(answer Answer) (Answer, http.Header) {
 	return answer, all
 }
 
-func (a Answer) send(w http.ResponseWriter) {
-	for name, values := range a.Header {
-		w.Header()[http.CanonicalHeaderKey(name)] = values
-	}
-	status := a.Status
-	if status == 0 {
-		status = http.StatusOK
-	}
-	sendBody(w, status, a.Body)
-}
-
-func (m *middleware[T]) run(w http.ResponseWriter, r *http.Request, tenant, key string, body []byte) {
-	var last *recorder
-	o := m.options(r, tenant)
-	start, err := newStarter(m.settings.scope(r), key, m.request(r, body), o, o.trace(r.Context()))
-	if err != nil {
-		m.failed(w, r, err)
-		return
-	}
-	answer, err := m.client.run(r.Context(), "http", m.settings.scope(r), key, start, o, func(ctx context.Context, tx T) (Answer, ending, error) {
-		last = newRecorder()
-		m.next.ServeHTTP(last, withBody(r, context.WithValue(ctx, transactionKey[T]{m.client}, tx), body))
-		return last.end(m.kept)
-	})
-	if final := asFinal(err); final != nil {
-		answer, err = final.Answer, nil
-	}
-	switch {
-	case errors.Is(err, ErrInDoubt):
-		m.refuse(w, problemInDoubt, m.doubtful(r, tenant, key), traceOf(err), newInstance())
-	case err != nil:
-		m.failed(w, r, err)
-	case answer.Replayed:
-		m.replay(w, answer)
-	default:
-		last.send(w)
-	}
-}
-
-func (m *middleware[T]) replay(w http.ResponseWriter, answer Answer) {
-	if answer.ResultType == resultTooLarge {
-		m.refuse(w, problemTooLarge, "", answer.Traceparent, newInstance())
-		return
-	}
-	if answer.Status < 200 || answer.Status > 599 {
-		m.refuse(w, problemNoAnswer, "", answer.Traceparent, newInstance())
-		return
-	}
-	for name, values := range answer.Header {
-		if !never(name) {
-			for _, value := range values {
-				w.Header().Add(name, value)
-			}
-		}
-	}
-	w.Header().Set("Idempotency-Replayed", "true")
-	if answer.Traceparent != "" {
-		w.Header().Set("Idempotency-Traceparent", answer.Traceparent)
-	}
-	sendBody(w, answer.Status, answer.Body)
-}
-
-func sendBody(w http.ResponseWriter, status int, body []byte) {
-	if _, named := w.Header()["Content-Type"]; !named && len(body) == 0 {
-		w.Header()["Content-Type"] = nil // or net/http would make one up
-	}
-	bodiless := status == http.StatusNoContent || status == http.StatusNotModified || status < 200
-	if !bodiless {
-		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	}
-	w.WriteHeader(status)
-	if !bodiless {
-		_, _ = w.Write(body)
-	}
-}
-
-func traceOf(err error) string {
+func timedOut(cause error) error {
 	var known *Error
-	if errors.As(err, &known) {
-		return known.Traceparent
+	if errors.As(cause, &known) {
+		return known
 	}
-	return ""
-}
-
-// Which status left the doubt: try_start does not tell. Without it the document is whole, too.
-func (m *middleware[T]) doubtful(r *http.Request, tenant, key string) string {
-	var status *int32
-	err := m.client.door.QueryRow(r.Context(), Query{SQL: "SELECT response_status FROM once.peek($1::text, $2::text, $3::text)",
-		Args: []any{m.settings.scope(r), key, tenant}}, &status)
-	if err != nil || value(status) <= 0 {
-		return ""
-	}
-	return fmt.Sprintf(storedSentence, *status)
-}
-
-func (m *middleware[T]) failed(w http.ResponseWriter, r *http.Request, err error) {
-	more, trace := "", traceOf(err)
-	switch {
-	case errors.Is(err, ErrMismatch):
-		if strings.HasPrefix(strings.ToLower(r.Header.Get("Content-Type")), "multipart/") {
-			more = multipartMore
-		}
-		m.refuse(w, problemMismatch, more, "", newInstance())
-	case errors.Is(err, ErrActive):
-		m.refuse(w, problemActive, "", trace, newInstance())
-	case errors.Is(err, ErrExpired):
-		m.refuse(w, problemExpired, "", trace, newInstance())
-	case errors.Is(err, ErrKeyMalformed):
-		m.refuse(w, problemKeyMalformed, ErrKeyMalformed.Message, "", newInstance())
-	case errors.Is(err, ErrScopeRequired), errors.Is(err, ErrRefused):
-		m.refuse(w, problemRefused, "", "", m.log(r, err))
-	case errors.Is(err, ErrOutcomeUnknown):
-		m.refuse(w, problemNotStored, "", "", m.log(r, err))
-	case errors.Is(err, ErrSwallowed), errors.Is(err, ErrTransactionEnded), errors.Is(err, ErrStreaming), errors.Is(err, ErrNotStarted):
-		// A mistake of the application; a retry will meet it again.
-		m.settings.OnError(r, err)
-		http.Error(w, http.StatusText(http.StatusInternalServerError), http.StatusInternalServerError)
-	default:
-		m.refuse(w, problemUnavailable, "", "", m.log(r, err))
-	}
-}
-
-// failure is what OnError is told.
-type failure struct {
-	error
-	instance string
-}
-
-func (f failure) Unwrap() error { return f.error }
-
-func (f failure) Error() string {
-	text := oneLine(f.error)
-	for cause := errors.Unwrap(f.error); cause != nil; cause = errors.Unwrap(cause) {
-		if more := oneLine(cause); !strings.Contains(text, more) {
-			text += ": " + more
-		}
-	}
-	return text + " instance=" + instanceBase + f.instance
-}
-
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
-
-// The instance that the client is told with the problem.
-func (m *middleware[T]) log(r *http.Request, err error) string {
-	instance := newInstance()
-	m.settings.OnError(r, failure{err, instance})
-	return instance
-}
-
-func newInstance() string {
-	var id [16]byte
-	_, _ = rand.Read(id[:])
-	return hex.EncodeToString(id[:])
-}
-
-func (m *middleware[T]) refuse(w http.ResponseWriter, p problem, more, trace, instance string) {
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.Header().Set("Cache-Control", "no-store")
-	if trace != "" {
-		w.Header().Set("Idempotency-Traceparent", trace)
-	}
-	if p.retryAfter > 0 {
-		w.Header().Set("Retry-After", strconv.Itoa(p.retryAfter))
-	}
-	sendBody(w, p.status, p.document(m.settings.ProblemBase, more, instance))
-}
-
-// recorder holds an answer until it is stored. It is no Flusher and no Hijacker on purpose.
-type recorder struct {
-	header  http.Header
-	frozen  http.Header // as they were when the head was written
-	status  int
-	body    bytes.Buffer
-	refused error
-}
-
-func newRecorder() *recorder { return &recorder{header: http.Header{}} }
-
-func (rec *recorder) Header() http.Header { return rec.header }
-
-func (rec *recorder) WriteHeader(status int) {
-	if rec.status != 0 || (status >= 100 && status < 200 && status != http.StatusSwitchingProtocols) {
-		return // interim answers are dropped, as at the gateway
-	}
-	rec.status = status
-	rec.frozen = rec.header.Clone()
-	if strings.HasPrefix(strings.ToLower(rec.header.Get("Content-Type")), "text/event-stream") || status == http.StatusSwitchingProtocols {
-		rec.refused = ErrStreaming
-	}
-}
-
-func (rec *recorder) Write(piece []byte) (int, error) {
-	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
-	}
-	if rec.refused == nil && rec.body.Len()+len(piece) > answerHeldMax {
-		rec.refused = ErrStreaming
-	}
-	if rec.refused != nil {
-		return 0, rec.refused
-	}
-	return rec.body.Write(piece)
-}
-
-// What the handler's answer means, and what of it is stored.
-func (rec *recorder) end(kept *headerNames) (Answer, ending, error) {
-	if rec.status == 0 {
-		rec.WriteHeader(http.StatusOK)
-	}
-	if rec.refused != nil {
-		return Answer{}, endAbort, rec.refused
-	}
-	said := rec.frozen["Once-Effect"]
-	rec.frozen.Del("Once-Effect")
-	if _, named := rec.frozen["Content-Type"]; !named && rec.body.Len() > 0 {
-		rec.frozen.Set("Content-Type", http.DetectContentType(rec.body.Bytes()))
-	}
-	answer := Answer{Status: rec.status, Body: append([]byte{}, rec.body.Bytes()...), Header: kept.of(rec.frozen)}
-	effect := ""
-	if len(said) == 1 {
-		effect = strings.ToLower(said[0])
-	}
-	switch effect {
-	case "none":
-		return answer, endRelease, nil
-	case "done":
-		return answer, endDone, nil
-	case "unknown":
-		return answer, endDoubt, nil
-	}
-	switch {
-	case isRefusal(rec.status), rec.status >= 500:
-		return answer, endRelease, nil
-	case rec.status >= 400:
-		return answer, endFinal, newFinal("", "", answer)
-	default:
-		return answer, endDone, nil
-	}
-}
-
-// By HTTP nothing was done, and the same request may well be answered otherwise soon.
-func isRefusal(status int) bool {
-	switch status {
-	case 307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429:
-		return true
-	}
-	return false
-}
-
-func (rec *recorder) send(w http.ResponseWriter) {
-	for name, values := range rec.frozen {
-		w.Header()[name] = values
-	}
-	sendBody(w, rec.status, rec.body.Bytes())
+	return ErrTimedOut.because(fmt.Errorf("the request's context ended: %w", cause))
 }

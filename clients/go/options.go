@@ -22,8 +22,11 @@ type options struct {
 	noTakeover  bool
 	isTakeover  bool
 	observer    Observer
-	// Of the middleware: what is left of the answer's size.
+	// Of the middleware: the largest answer that is kept; that the effect is called once at most; and
+	// what ends the wait for a connection, for a reason that is an *Error.
 	responseMax int
+	single      bool
+	connecting  context.Context
 }
 
 // Tenant says whose key it is; "" where there is only one.

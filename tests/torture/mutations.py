@@ -381,7 +381,7 @@ MUTATIONS = {
             rules=("one_effect_per_acknowledged",),
             doors=("go/transaction",),
             faults=(),  # it needs none
-            files=(("clients/go/client.go", "commands = append(commands, undo)", "_ = undo"),),
+            files=(("clients/go/attempt.go", "commands = append(commands, undo)", "_ = undo"),),
             language="go",
         ),
         Mutation(
@@ -436,7 +436,7 @@ MUTATIONS = {
             rules=("one_effect_per_acknowledged", "same_bytes"),
             doors=("go/http",),
             faults=("cut:client-pg", "loss:client-pg", "delay:client-pg", "kill:primary"),
-            files=(("clients/go/middleware.go", "case err != nil: m.failed(w, r, err)", "case err != nil && last == nil:\n\t\tm.failed(w, r, err)"),),
+            files=(("clients/go/middleware.go", "case err != nil && final == nil: m.failed(c, err)", "case err != nil && final == nil && c.answer == nil:\n\t\tm.failed(c, err)"),),
             language="go",
         ),
         Mutation(

@@ -7,7 +7,6 @@ package oncepgx
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -52,6 +51,9 @@ func (d poolDoor) In(tx pgx.Tx) once.Querier { return from{tx} }
 func (d poolDoor) Connect(ctx context.Context) (once.Session[pgx.Tx], error) {
 	taken, err := d.pool.Acquire(ctx)
 	if err != nil {
+		if seen := d.pool.Stat(); ctx.Err() != nil && seen.AcquiredConns() >= seen.MaxConns() {
+			err = once.FullPool(int(seen.MaxConns()), err)
+		}
 		return nil, err
 	}
 	return newSession(taken.Conn(), taken.Release), nil
@@ -150,7 +152,9 @@ func (s *connection) status() byte {
 
 func (s *connection) Failed() bool { return s.status() == 'E' }
 
-func (s *connection) Ended() bool { return s.tx.refused || s.status() == 'I' }
+func (s *connection) Refused() bool { return s.tx.refused.Load() }
+
+func (s *connection) Gone() bool { return s.status() == 'I' }
 
 func (s *connection) Close(ctx context.Context, commands []string, query once.Query, dest ...any) (bool, error) {
 	if s.Failed() {
@@ -206,127 +210,19 @@ func (s *connection) Rollback(ctx context.Context) {
 
 func (s *connection) Lost(context.Context) bool { return s.conn.IsClosed() }
 
-func (s *connection) Release() {
-	s.tx.done = true
+// A statement that does not end has its connection closed beneath it; that wakes it up.
+func (s *connection) Abandon(ctx context.Context) {
+	s.tx.done.Store(true)
+	if !s.tx.running.TryLock() {
+		_ = s.conn.PgConn().Conn().Close()
+		s.tx.running.Lock()
+	}
+	defer s.tx.running.Unlock()
+	s.Rollback(ctx)
 	s.release()
 }
 
-// ErrNotYours is what Commit and Rollback of an effect's transaction return.
-var ErrNotYours = errors.New("oncepgx: the transaction is committed with its answer: return from the effect, with an error to roll back")
-
-// transaction is the effect's. Its Begin is a savepoint, as pgx's is.
-type transaction struct {
-	pgx.Tx
-	conn    *pgx.Conn
-	depth   int
-	done    bool
-	refused bool
-}
-
-func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
-	t.depth++
-	name := fmt.Sprintf("once_inner_%d", t.depth)
-	if _, err := t.Exec(ctx, "SAVEPOINT "+name); err != nil {
-		return nil, err
-	}
-	return &nested{transaction: t, name: name}, nil
-}
-
-func (t *transaction) Commit(context.Context) error   { t.refused = true; return ErrNotYours }
-func (t *transaction) Rollback(context.Context) error { t.refused = true; return ErrNotYours }
-
-func (t *transaction) check() error {
-	if t.done {
-		return pgx.ErrTxClosed
-	}
-	return nil
-}
-
-func (t *transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if err := t.check(); err != nil {
-		return 0, err
-	}
-	return t.conn.CopyFrom(ctx, table, columns, rows)
-}
-
-// The interfaces of pgx may grow, and this must be built with versions to come: hence what is
-// embedded, here and in transaction.
-type noResults struct {
-	pgx.BatchResults
-	err error
-}
-
-func (n noResults) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, n.err }
-func (n noResults) Query() (pgx.Rows, error)         { return nil, n.err }
-func (n noResults) QueryRow() pgx.Row                { return noRow{n.err} }
-func (n noResults) Close() error                     { return n.err }
-
-type noRow struct{ err error }
-
-func (n noRow) Scan(...any) error { return n.err }
-
-func (t *transaction) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	if err := t.check(); err != nil {
-		return noResults{err: err}
-	}
-	return t.conn.SendBatch(ctx, batch)
-}
-
-// LargeObjects needs a transaction of pgx's own, which a savepoint makes.
-func (t *transaction) LargeObjects() pgx.LargeObjects {
-	inner, err := t.conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "SAVEPOINT once_large_objects"})
-	if err != nil {
-		return pgx.LargeObjects{}
-	}
-	return inner.LargeObjects()
-}
-
-func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.check(); err != nil {
-		return nil, err
-	}
-	return t.conn.Prepare(ctx, name, sql)
-}
-
-func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.check(); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return t.conn.Exec(ctx, sql, args...)
-}
-
-func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.check(); err != nil {
-		return nil, err
-	}
-	return t.conn.Query(ctx, sql, args...)
-}
-
-func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := t.check(); err != nil {
-		return noRow{err}
-	}
-	return t.conn.QueryRow(ctx, sql, args...)
-}
-
-func (t *transaction) Conn() *pgx.Conn { return t.conn }
-
-type nested struct {
-	*transaction
-	name  string
-	ended bool
-}
-
-func (n *nested) end(ctx context.Context, sql string) error {
-	if n.ended {
-		return pgx.ErrTxClosed
-	}
-	n.ended = true
-	_, err := n.transaction.Exec(ctx, sql+n.name)
-	return err
-}
-
-func (n *nested) Commit(ctx context.Context) error { return n.end(ctx, "RELEASE SAVEPOINT ") }
-func (n *nested) Rollback(ctx context.Context) error {
-	return n.end(ctx, "ROLLBACK TO SAVEPOINT ")
+func (s *connection) Release() {
+	s.tx.done.Store(true)
+	s.release()
 }

@@ -15,12 +15,14 @@ import (
 	"pgonce.internal/once"
 )
 
-// Client runs intents whose effects get a *sql.Tx. Commit and Rollback are not the effect's to call.
+// Client runs intents whose effects get a *sql.Tx. It is committed with its answer: Commit, Rollback
+// and the like as text are refused. Statements that were prepared with the pool (*sql.Stmt) cannot be
+// used in it: prepare them with the transaction.
 type Client = once.Client[*sql.Tx]
 
 // New makes a client over the caller's pool.
 func New(db *sql.DB, defaults ...once.Option) *Client {
-	return once.New[*sql.Tx](door{db}, defaults...)
+	return once.New[*sql.Tx](door{db: db, lent: lent(db)}, defaults...)
 }
 
 type queries interface {
@@ -33,7 +35,7 @@ func (f from) QueryRow(ctx context.Context, query once.Query, dest ...any) error
 	return f.db.QueryRowContext(ctx, query.SQL, query.Args...).Scan(dest...)
 }
 
-type door struct{ db *sql.DB }
+type door struct{ db, lent *sql.DB }
 
 func (d door) QueryRow(ctx context.Context, query once.Query, dest ...any) error {
 	return from{d.db}.QueryRow(ctx, query, dest...)
@@ -42,18 +44,23 @@ func (d door) QueryRow(ctx context.Context, query once.Query, dest ...any) error
 func (d door) In(tx *sql.Tx) once.Querier { return from{tx} }
 
 func (d door) Connect(ctx context.Context) (once.Session[*sql.Tx], error) {
-	conn, err := d.db.Conn(ctx)
+	conn, err := d.lent.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &session{conn: conn}, nil
+	s := &session{conn: conn}
+	return s, conn.Raw(func(made any) error {
+		s.guard = made.(*guard)
+		return nil
+	})
 }
 
 type session struct {
-	conn *sql.Conn
-	tx   *sql.Tx
-	lost bool
-	// Its COMMIT has not returned, so the connection cannot be given back yet.
+	conn  *sql.Conn
+	guard *guard
+	tx    *sql.Tx
+	lost  bool
+	// Something has not returned yet that uses the connection, so that it cannot be given back.
 	stuck bool
 }
 
@@ -84,9 +91,6 @@ func (s *session) Open(ctx context.Context, begin string, query once.Query, save
 }
 
 func (s *session) heed(err error) error {
-	if errors.Is(err, sql.ErrTxDone) {
-		return once.ErrTransactionEnded
-	}
 	if errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone) {
 		s.lost = true
 	}
@@ -101,8 +105,10 @@ func (s *session) Tx() *sql.Tx { return s.tx }
 // database/sql does not tell; the first statement of Close fails then (25P02).
 func (s *session) Failed() bool { return false }
 
-// Not told either: Close learns it.
-func (s *session) Ended() bool { return false }
+func (s *session) Refused() bool { return s.guard.refused.Load() }
+
+// Nor this; Close learns it.
+func (s *session) Gone() bool { return false }
 
 func (s *session) Close(ctx context.Context, commands []string, query once.Query, dest ...any) (bool, error) {
 	for _, command := range commands {
@@ -128,6 +134,7 @@ func (s *session) Close(ctx context.Context, commands []string, query once.Query
 func (s *session) commit(ctx context.Context) error {
 	done := make(chan error, 1)
 	tx := s.tx
+	s.guard.commits.Store(true)
 	go func() { done <- tx.Commit() }()
 	select {
 	case err := <-done:
@@ -138,11 +145,18 @@ func (s *session) commit(ctx context.Context) error {
 	}
 }
 
-// Of a lost connection, too: until then database/sql keeps it for its transaction.
+// Of a lost connection, too: until then database/sql keeps it for its transaction. Where the effect
+// has called Commit, that *sql.Tx is of no use any more, and the driver's is there still.
 func (s *session) Rollback(context.Context) {
-	if s.tx != nil && !s.stuck {
-		_ = s.tx.Rollback()
+	if s.tx == nil || s.stuck {
+		return
 	}
+	s.guard.rollsBack.Store(true)
+	err := s.tx.Rollback()
+	if errors.Is(err, sql.ErrTxDone) {
+		err = s.guard.rollback()
+	}
+	s.lost = s.lost || err != nil
 	s.tx = nil
 }
 
@@ -171,10 +185,27 @@ func (s *session) Release() {
 	}
 }
 
+// database/sql cannot close a connection beneath a statement: Rollback waits until that ends.
+func (s *session) Abandon(ctx context.Context) {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		s.Rollback(ctx)
+		s.giveBack()
+	}()
+	select {
+	case <-over:
+	case <-ctx.Done():
+	}
+}
+
 func (s *session) giveBack() {
 	if s.lost {
 		// Not back into the pool.
-		_ = s.conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = s.conn.Raw(func(made any) error {
+			made.(*guard).lost = true
+			return nil
+		})
 	}
 	_ = s.conn.Close()
 }

@@ -640,7 +640,7 @@ func (r *runner[T]) serve() {
 	l := r.it.Location
 	settings := once.HTTP{Scope: "conformance", Optional: l.Once == "on", Methods: l.Methods, StrictKeys: l.KeySyntax == "strict", KeyLengthMax: l.KeyLength,
 		Wait: time.Duration(l.WaitMs) * time.Millisecond, BodyMax: l.BodyMax, AnswerMax: l.ResponseMax, Headers: l.Headers, CanonicalJSON: l.CanonicalJSON,
-		OnError: func(_ *http.Request, err error) { r.t.Log(err) }}
+		Logger: (&logged{}).logger()}
 	if l.Scope != "" {
 		settings.Scope = l.Scope
 	}

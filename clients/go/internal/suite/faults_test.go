@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"pgonce.internal/once"
-	"pgonce.internal/once/oncepgx"
 )
 
 // forwarder stands between a client and the server, and loses what it is told to lose.
@@ -348,12 +347,12 @@ func TestAnEffectThatEndsTheTransactionIsAnError(t *testing.T) {
 			if how == "Rollback" {
 				ended = tx.Rollback
 			}
-			if err := ended(ctx); !errors.Is(err, oncepgx.ErrNotYours) {
+			if err := ended(ctx); !errors.Is(err, once.ErrTransactionControl) {
 				t.Errorf("%v", err)
 			}
 			return once.Text(201, ""), nil
 		})
-		if !errors.Is(err, once.ErrTransactionEnded) || effects(t, pool, "ended") != 0 {
+		if !errors.Is(err, once.ErrTransactionControl) || effects(t, pool, "ended") != 0 {
 			t.Fatalf("%v", err)
 		}
 	}
@@ -361,7 +360,7 @@ func TestAnEffectThatEndsTheTransactionIsAnError(t *testing.T) {
 	_, err := plain.Run(context.Background(), "ended", "sql", 1, func(ctx context.Context, tx sqlTx) (once.Answer, error) {
 		return once.Text(201, ""), tx.Rollback()
 	})
-	if !errors.Is(err, once.ErrTransactionEnded) {
+	if !errors.Is(err, once.ErrTransactionControl) {
 		t.Fatalf("%v", err)
 	}
 	// A savepoint is the effect's own business.

@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package once
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// holding is the transaction while an effect has it. One of three ends it: the attempt, after the
+// effect has returned; the effect, which needs its COMMIT sooner (settle); or whoever waits no longer
+// for an effect that does not return (abandon).
+type holding[T any] struct {
+	tx T
+	// settle stores the answer and commits. What the effect does afterwards has no transaction.
+	settle func(Answer) error
+	// abandon rolls back from another goroutine. false: the effect has returned, or settled.
+	abandon func() bool
+}
+
+type effectOf[T any] func(ctx context.Context, held holding[T]) (Answer, ending, error)
+
+type attempt[T any] struct {
+	client             *Client[T]
+	options            options
+	begin              string
+	scope, key         string
+	start              *starter
+	trusted            bool // what is remembered of the salt
+	guessed            bool // the fingerprint was computed by a salt that was remembered
+	effect             effectOf[T]
+	spent              bool // the effect was called by an earlier attempt, and is not called again
+	undone             bool // being spent, it was told to proceed: the lost COMMIT did not happen
+	unknown            bool // its COMMIT was sent and not answered
+	lost               bool // its connection is gone
+	proceeded, applied bool // the effect was called; it returned
+	// The fingerprint, where the effect has ended the transaction by itself.
+	gone []byte
+}
+
+// starter asks whether an intent may run. hashed: what is hashed after the salt; nil: the database
+// computes the fingerprint, and whole is the question.
+type starter struct {
+	scope, key, tenant string
+	traceparent        any
+	hashed             []byte
+	whole              Query
+	message            bool // whole is the inbox's question, and says whether it is to be applied
+}
+
+// The row comes in one value, which costs PostgreSQL and the driver less than a column for each.
+const (
+	startKnown  = `SELECT $4::bytea, record_send(once.try_start($1::text, $2::text, $4::bytea, $3::text, traceparent => $5::text))`
+	startSalted = `SELECT f.salt, record_send(once.try_start($1::text, $2::text, sha256(f.salt || $4::bytea), $3::text, traceparent => $5::text))
+  FROM (SELECT once.salt($3::text) AS salt OFFSET 0) AS f`
+)
+
+func newStarter(scope, key string, request any, o options, traceparent any) (*starter, error) {
+	s := &starter{scope: scope, key: key, tenant: o.tenant, traceparent: traceparent, hashed: hashedOf(request)}
+	if s.hashed != nil {
+		return s, nil
+	}
+	p := parameters{}
+	fingerprint, err := p.fingerprint(request, o.tenant)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf(`SELECT f.f, record_send(once.try_start(%s, %s, f.f, %s, traceparent => %s)) FROM (SELECT %s AS f OFFSET 0) AS f`,
+		p.add(scope, "text"), p.add(key, "text"), p.add(o.tenant, "text"), p.add(traceparent, "text"), fingerprint)
+	s.whole = Query{SQL: text, Args: p.args}
+	return s, nil
+}
+
+// Its first column is the fingerprint, or the salt where that was not known.
+func (s *starter) query(salt []byte) Query {
+	switch {
+	case s.hashed == nil:
+		return s.whole
+	case salt == nil:
+		return Query{SQL: startSalted, Args: []any{s.scope, s.key, s.tenant, s.hashed, s.traceparent}}
+	default:
+		return Query{SQL: startKnown, Args: []any{s.scope, s.key, s.tenant, fingerprintOf(salt, s.hashed), s.traceparent}}
+	}
+}
+
+func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code, message string, traceparent any) (Query, error) {
+	if answer.kind == asInvalid {
+		return Query{}, answer.invalid()
+	}
+	headers, err := encodeHeaders(answer.Header)
+	if err != nil {
+		return Query{}, err
+	}
+	text, bytes := answer.body()
+	return Query{
+		SQL: `SELECT once.finish($1::text, $2::text, $3::bytea, $4::integer, response_text => $5::text, response_body => $6::bytea,
+    response_headers => $7::text::jsonb, result_type => $8::text, result_id => $9::text, state => $10::text,
+    error_code => $11::text, error_message => $12::text, tenant => $13::text, traceparent => $14::text) IS NULL`, // the body need not come back
+		Args: []any{a.scope, a.key, fingerprint, statusOrNull(answer.Status), text, bytes, headers, orNull(answer.ResultType), orNull(answer.ResultID),
+			state, orNull(code), orNull(message), a.options.tenant, traceparent},
+	}, nil
+}
+
+// One transaction. inDoubt: it is there to learn what became of an earlier COMMIT, so the context
+// does not stop it from asking.
+func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err error) {
+	asking := ctx
+	if inDoubt {
+		patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+		defer cancel()
+		asking = patient
+	}
+	connecting := a.options.connecting
+	if inDoubt {
+		connecting = nil
+	}
+	session, err := a.client.connect(asking, connecting, a.options.within)
+	if err != nil {
+		return Answer{}, err
+	}
+	settled := false
+	end := func() {
+		if !settled { // an error, or a panic of the effect
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+			defer cancel()
+			session.Rollback(ending)
+		}
+		session.Release()
+	}
+	// Of the session: the effect has it until somebody takes it.
+	var taken atomic.Bool
+	ours := true
+	defer func() {
+		if ours || taken.CompareAndSwap(false, true) {
+			end()
+		}
+	}()
+
+	if a.start.message {
+		answer, settled, err = a.apply(ctx, asking, session)
+		return answer, err
+	}
+	found, err := a.ask(asking, session)
+	if err != nil {
+		return Answer{}, err
+	}
+	if found.verdict != "proceed" {
+		return found.decide()
+	}
+	if a.spent {
+		a.undone = true
+		return Answer{}, ErrUnavailable.because(errUndone)
+	}
+	a.proceeded = true
+	if ctx.Err() != nil {
+		return Answer{}, context.Cause(ctx)
+	}
+
+	var early error
+	isEarly := false
+	ours = false
+	answer, how, cause := a.effect(within(ctx, intent{a.scope, a.key, a.options.tenant}), holding[T]{
+		tx: session.Tx(),
+		settle: func(done Answer) error {
+			if !taken.CompareAndSwap(false, true) {
+				return ErrTransactionEnded
+			}
+			isEarly, early = true, a.end(ctx, session, found, &done, endDone, nil)
+			settled = early == nil
+			end()
+			return early
+		},
+		abandon: func() bool {
+			if !taken.CompareAndSwap(false, true) {
+				return false
+			}
+			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+			defer cancel()
+			session.Abandon(ending)
+			return true
+		},
+	})
+	a.applied = true
+	switch {
+	case taken.CompareAndSwap(false, true):
+		ours = true
+	case isEarly:
+		return answer, early
+	default:
+		return Answer{}, cause // abandoned
+	}
+	if cause != nil && how == endAbort && !session.Gone() {
+		return Answer{}, a.failed(ctx, session, cause)
+	}
+	err = a.end(ctx, session, found, &answer, how, cause)
+	settled = err == nil && how != endRelease
+	if err == nil && how == endFinal {
+		final := *asFinal(cause)
+		final.Answer = answer
+		return answer, &final
+	}
+	return answer, err
+}
+
+var errUndone = errors.New("the connection was lost before COMMIT, and nothing is done twice")
+
+// No wait for a connection is endless: connecting ends it, or the time that a call has.
+func (c *Client[T]) connect(asking, connecting context.Context, within time.Duration) (Session[T], error) {
+	if connecting == nil {
+		bounded, cancel := context.WithTimeout(asking, within)
+		defer cancel()
+		connecting = bounded
+	}
+	began := time.Now()
+	session, err := c.door.Connect(connecting)
+	if err == nil {
+		return session, nil
+	}
+	var known *Error
+	switch {
+	case errors.As(context.Cause(connecting), &known): // the middleware says why
+	case asking.Err() != nil:
+		return nil, context.Cause(asking)
+	default:
+		known = ErrUnavailable
+	}
+	if connecting.Err() != nil {
+		err = fmt.Errorf("no connection was free within %d ms: %w", time.Since(began).Milliseconds(), err)
+	}
+	return nil, known.because(err)
+}
+
+// FullPool is what a door makes of an error that taking a connection ended with, where all of them
+// were taken.
+func FullPool(max int, err error) error {
+	return fmt.Errorf("the pool of %d is full, and a handler that takes a second connection from the same pool can be the cause (see LeaseMode): %w", max, err)
+}
+
+// Begins, and asks whether the intent may run.
+func (a *attempt[T]) ask(asking context.Context, session Session[T]) (*row, error) {
+	var found row
+	var salt []byte
+	if a.trusted && a.start.hashed != nil {
+		salt = session.Salts()[a.options.tenant]
+	}
+	a.guessed = salt != nil
+	var sent []byte
+	err := session.Open(asking, a.begin, a.start.query(salt), savepoint, &found.fingerprint, &sent)
+	if err == nil {
+		err = found.read(sent)
+	}
+	if err != nil {
+		return nil, a.failed(asking, session, err)
+	}
+	if a.start.hashed != nil && salt == nil {
+		salt = found.fingerprint
+		session.Salts().remember(a.options.tenant, salt)
+		found.fingerprint = fingerprintOf(salt, a.start.hashed)
+	}
+	return &found, nil
+}
+
+// What follows from how the effect has ended. From here on the caller's cancellation cannot come in
+// between.
+func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, answer *Answer, how ending, cause error) error {
+	switch {
+	case session.Gone():
+		a.gone = found.fingerprint
+		return ErrTransactionEnded.because(cause)
+	case session.Refused():
+		return ErrTransactionControl.because(cause)
+	case how == endRelease:
+		return nil
+	case how == endDone && session.Failed():
+		return ErrSwallowed
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+	defer cancel()
+	if how == endDoubt {
+		return a.doubt(closing, session, found.fingerprint, *answer)
+	}
+	if err := a.store(closing, session, found, answer, how, cause); err != nil {
+		if errors.Is(named(err), ErrNotStarted) {
+			a.gone = found.fingerprint // there is a transaction, and it is another one
+			return ErrTransactionEnded.because(err)
+		}
+		return err
+	}
+	answer.Traceparent, answer.Fence, answer.Replayed = value(found.tra), int(value(found.fence)), false
+	return nil
+}
+
+// The effect has ended the transaction by itself, and perhaps by COMMIT: nobody knows, and no attempt
+// may run. The transaction and its lock are gone, so another attempt may have begun.
+func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+	defer cancel()
+	var stored *bool
+	err := a.client.door.QueryRow(closing, Query{
+		SQL: `SELECT CASE WHEN c.verdict = 'new_claim' THEN once.fail($1::text, $2::text, c.fence, NULL, error_code => 'transaction_ended',
+    error_message => 'the effect ended the transaction by itself', tenant => $4::text) END
+  FROM once.claim($1::text, $2::text, $3::bytea, tenant => $4::text, takeover => false) AS c`,
+		Args: []any{a.scope, a.key, a.gone, a.options.tenant},
+	}, &stored)
+	if err != nil {
+		return inDoubt(fmt.Errorf("%w: the doubt could not be stored: %w", cause, err))
+	}
+	return inDoubt(cause)
+}
+
+// A message of the inbox: the effect, and the memory of it. Replayed: it was applied before.
+func (a *attempt[T]) apply(ctx, asking context.Context, session Session[T]) (answer Answer, settled bool, err error) {
+	var process bool
+	if err := session.Open(asking, a.begin, a.start.whole, savepoint, &process); err != nil {
+		return answer, false, a.failed(asking, session, err)
+	}
+	if !process {
+		return Answer{Replayed: true}, false, nil
+	}
+	a.proceeded = true
+	if ctx.Err() != nil {
+		return answer, false, context.Cause(ctx)
+	}
+	_, _, err = a.effect(within(ctx, intent{a.scope, keyOfMessage(a.key), a.options.tenant}), holding[T]{tx: session.Tx()})
+	a.applied = true
+	switch {
+	case session.Gone():
+		return answer, false, ErrTransactionEnded.because(err)
+	case session.Refused():
+		return answer, false, ErrTransactionControl.because(err)
+	case err != nil:
+		return answer, false, a.failed(ctx, session, err)
+	case session.Failed():
+		return answer, false, ErrSwallowed
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
+	defer cancel()
+	err = a.close(closing, session, nil, Query{SQL: "SELECT true"})
+	return answer, err == nil, err
+}
+
+func asFinal(err error) *FinalError {
+	var final *FinalError
+	errors.As(err, &final)
+	return final
+}
+
+// Finish and COMMIT.
+func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, answer *Answer, how ending, cause error) error {
+	state, code, message := "succeeded", "", ""
+	var commands []string
+	if how == endFinal {
+		final := asFinal(cause)
+		*answer, state, code, message = final.Answer, "failed_final", final.Code, final.Message
+		commands = append(commands, undo)
+	}
+	stored, large := *answer, Answer{Status: answer.Status, ResultType: resultTooLarge}
+	forgiving := a.options.responseMax > 0
+	if forgiving && len(stored.Body) > a.options.responseMax {
+		stored = large
+	}
+	query, err := a.finishQuery(found.fingerprint, stored, state, code, message, found.trace())
+	if err != nil {
+		return err
+	}
+	headers, _ := query.Args[finishHeaders].(string)
+	spared := forgiving && max(len(stored.Body), len(headers)) > neverTooLarge
+	if spared {
+		commands = append(commands, savepointStore)
+	}
+	err = a.close(ctx, session, commands, query)
+	if spared && SQLStateOf(err) == ErrTooLarge.SQLState {
+		// The scope keeps less than this location: done, and too large to keep.
+		query, err = a.finishQuery(found.fingerprint, large, state, code, message, found.trace())
+		if err == nil {
+			err = a.close(ctx, session, []string{undoStore}, query)
+		}
+	}
+	return err
+}
+
+func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []string, query Query) error {
+	var empty bool
+	unknown, err := session.Close(ctx, commands, query, &empty)
+	if err == nil {
+		return nil
+	}
+	a.unknown = unknown
+	if SQLStateOf(err) == "25P02" {
+		return ErrSwallowed.because(err)
+	}
+	return a.failed(ctx, session, err)
+}
+
+// What the application says of its own answer: nobody knows. The effect is taken back, and the
+// intent in doubt.
+func (a *attempt[T]) doubt(ctx context.Context, session Session[T], fingerprint []byte, answer Answer) error {
+	var stored bool
+	unknown, err := session.Close(ctx, []string{undo}, Query{
+		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text)).fence, NULL,
+    error_code => 'upstream_status', error_message => 'the answer does not say whether the effect happened', response_status => $5::integer,
+    tenant => $4::text)`,
+		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(answer.Status)},
+	}, &stored)
+	if err == nil {
+		return nil
+	}
+	a.unknown = unknown
+	return a.failed(ctx, session, err)
+}
+
+// May another attempt follow this error?
+func (a *attempt[T]) failed(ctx context.Context, session Session[T], err error) error {
+	checking, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
+	defer cancel()
+	if session.Lost(checking) {
+		a.lost = true
+		if ctx.Err() != nil && !a.unknown {
+			return fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+		return retry{ErrUnavailable.because(err)}
+	}
+	if isConflict(err) {
+		return retry{err}
+	}
+	return err
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: PostgreSQL
+
+// Package control finds transaction control in the text of SQL.
+package control
+
+import "strings"
+
+// In says whether a text has a statement that begins or ends a transaction, which an effect's must
+// not: BEGIN, START, COMMIT, END, ROLLBACK, ABORT, PREPARE TRANSACTION. ROLLBACK TO a savepoint is none.
+// A text may have several statements. Where it holds a body of SQL (BEGIN ATOMIC) the rest is not read.
+func In(text string) bool {
+	in := reader{text}
+	for {
+		in.skip(";")
+		switch first := in.word(); first {
+		case "BEGIN", "START", "COMMIT", "END", "ABORT":
+			return true
+		case "PREPARE":
+			if in.word() == "TRANSACTION" {
+				return true
+			}
+		case "ROLLBACK":
+			next := in.word()
+			if next == "WORK" || next == "TRANSACTION" {
+				next = in.word()
+			}
+			if next != "TO" {
+				return true
+			}
+		case "CREATE":
+			if strings.Contains(strings.ToUpper(in.rest), "ATOMIC") {
+				return false
+			}
+		}
+		if !in.statement() {
+			return false
+		}
+	}
+}
+
+type reader struct{ rest string }
+
+func isSpace(c byte) bool { return c == ' ' || c >= '\t' && c <= '\r' }
+
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+
+// Of an identifier, so that a dollar behind it begins no quote.
+func isName(c byte) bool { return isLetter(c) || c == '_' || c >= '0' && c <= '9' || c >= 0x80 }
+
+// What means nothing: spaces, comments, and the bytes of also.
+func (in *reader) skip(also string) {
+	for in.rest != "" {
+		c := in.rest[0]
+		switch {
+		case isSpace(c) || strings.IndexByte(also, c) >= 0:
+			in.rest = in.rest[1:]
+		case !in.comment():
+			return
+		}
+	}
+}
+
+func (in *reader) comment() bool {
+	switch {
+	case strings.HasPrefix(in.rest, "--"):
+		in.after("\n", 2)
+	case strings.HasPrefix(in.rest, "/*"):
+		in.rest = in.rest[2:]
+		for depth := 1; depth > 0 && in.rest != ""; {
+			switch {
+			case strings.HasPrefix(in.rest, "/*"):
+				depth++
+				in.rest = in.rest[2:]
+			case strings.HasPrefix(in.rest, "*/"):
+				depth--
+				in.rest = in.rest[2:]
+			default:
+				in.rest = in.rest[1:]
+			}
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// Goes on after the next one of what ends it; to the end where there is none.
+func (in *reader) after(end string, from int) {
+	if at := strings.Index(in.rest[from:], end); at >= 0 {
+		in.rest = in.rest[from+at+len(end):]
+	} else {
+		in.rest = ""
+	}
+}
+
+// The next word, in capitals; "" where something else comes.
+func (in *reader) word() string {
+	in.skip("")
+	n := 0
+	for n < len(in.rest) && isLetter(in.rest[n]) {
+		n++
+	}
+	word := in.rest[:n]
+	in.rest = in.rest[n:]
+	return strings.ToUpper(word)
+}
+
+// Goes on after the semicolon that ends the statement. false: there is none.
+func (in *reader) statement() bool {
+	if strings.IndexByte(in.rest, ';') < 0 {
+		return false
+	}
+	named := true // the last byte was of a name
+	for in.rest != "" {
+		c := in.rest[0]
+		switch {
+		case c == ';':
+			in.rest = in.rest[1:]
+			return true
+		case c == '"':
+			in.after(`"`, 1)
+		case c == '\'':
+			in.rest = in.rest[1:]
+			in.after("'", 0)
+		case (c == 'E' || c == 'e') && !named && len(in.rest) > 1 && in.rest[1] == '\'':
+			in.rest = in.rest[2:]
+			in.escaped()
+		case c == '$' && !named && in.dollars():
+		case in.comment():
+		default:
+			named = isName(c) || c == '$' && named
+			in.rest = in.rest[1:]
+			continue
+		}
+		named = false
+	}
+	return false
+}
+
+// A string with backslashes, after its opening quote.
+func (in *reader) escaped() {
+	for in.rest != "" {
+		c := in.rest[0]
+		in.rest = in.rest[1:]
+		switch {
+		case c == '\'':
+			return
+		case c == '\\' && in.rest != "":
+			in.rest = in.rest[1:]
+		}
+	}
+}
+
+// A string in dollars: $$ or $tag$.
+func (in *reader) dollars() bool {
+	n := 1
+	for n < len(in.rest) && isName(in.rest[n]) {
+		n++
+	}
+	if n == len(in.rest) || in.rest[n] != '$' || n > 1 && in.rest[1] >= '0' && in.rest[1] <= '9' {
+		return false
+	}
+	in.after(in.rest[:n+1], n+1)
+	return true
+}

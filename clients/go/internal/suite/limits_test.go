@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: PostgreSQL
+
+package suite
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pgonce.internal/once"
+	"pgonce.internal/once/oncepgx"
+)
+
+// Handlers that take too long, pools that are full, clients that wait for neither.
+
+func TestAHandlerWhoseTimeIsOverIsEndedTakenBackAndItsConnectionReturned(t *testing.T) {
+	both(t, func(t *testing.T) { overdue(t, newPgx, execPgx) }, func(t *testing.T) { overdue(t, newSQL, execSQL) })
+}
+
+func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T], exec execer[T]) {
+	at := newDatabase(t)
+	name := strings.ReplaceAll(t.Name(), "/", "_")
+	let := make(chan struct{})
+	late := make(chan error, 1)
+	s := newSite(t, at, connect(t, at.URL+"?application_name="+name), exec, once.HTTP{HandlerTimeout: 300 * time.Millisecond}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
+		s.write(r)
+		if s.runs.Load() > 1 {
+			return
+		}
+		tx := s.client.Tx(r.Context())
+		switch r.Header.Get("Idempotency-Key") {
+		case "heeds":
+			<-r.Context().Done()
+			if !errors.Is(context.Cause(r.Context()), once.ErrTimedOut) {
+				t.Error(context.Cause(r.Context()))
+			}
+			fmt.Fprint(w, "half")
+		case "queries":
+			_ = exec(r.Context(), tx, "SELECT pg_sleep(60)")
+		case "ignores":
+			<-let
+			_, err := fmt.Fprint(w, "late")
+			if !errors.Is(err, http.ErrHandlerTimeout) {
+				t.Error(err)
+			}
+			late <- exec(context.Background(), tx, "INSERT INTO effect (key) VALUES ('late')")
+		case "stuck":
+			_ = exec(context.Background(), tx, "SELECT pg_sleep(5)")
+		}
+	})
+	for _, key := range []string{"heeds", "queries", "ignores", "stuck"} {
+		got := s.post(key, "")
+		s.isProblem(got, "timed-out")
+		if got.header.Get("Retry-After") != "5" || !s.log.has("ERROR", "HandlerTimeout") {
+			t.Fatal(got.header, s.log.out.String())
+		}
+		s.effects(key, 0)
+		awaits(t, "its transaction is over", func() (idle bool) {
+			err := s.pool.QueryRow(context.Background(), "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE application_name = $1 AND state <> 'idle')", name).Scan(&idle)
+			return err == nil && idle
+		})
+		s.is(s.post(key, ""), 200, "", false)
+		s.effects(key, 1)
+		s.ran(2)
+	}
+	close(let)
+	if err := <-late; err == nil {
+		t.Fatal("a handler that was cut off could still write")
+	}
+	s.effects("late", 0)
+}
+
+func TestAFullPoolIsNamedAndRecovers(t *testing.T) {
+	at := newDatabase(t)
+	pool := poolOf(t, at, 2)
+	s := newSite(t, at, oncepgx.New(pool), execPgx, once.HTTP{HandlerTimeout: 500 * time.Millisecond}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
+		s.write(r)
+		if r.Header.Get("X-Second") != "" { // waits for a second connection while all are taken by handlers that do
+			second, err := pool.Acquire(context.Background())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			second.Release()
+		}
+	})
+	done := make(chan *response, 4)
+	for i := 0; i < 4; i++ {
+		go func(i int) {
+			got, err := s.try(fmt.Sprint("second-", i), "", "X-Second", "yes")
+			if err != nil {
+				t.Error(err)
+			}
+			done <- got
+		}(i)
+	}
+	for i := 0; i < 4; i++ {
+		if got := <-done; got.status != 200 {
+			s.isProblem(got, "timed-out")
+		}
+	}
+	awaits(t, "the pool is free", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	s.is(s.post("after", ""), 200, "", false)
+
+	// Nobody else is to blame here: all connections are taken, and a request finds none.
+	var all []interface{ Release() }
+	for i := 0; i < 2; i++ {
+		taken, err := pool.Acquire(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, taken)
+	}
+	s.ran(s.runs.Load())
+	s.isProblem(s.post("none-free", ""), "timed-out")
+	if !s.log.has("ERROR", "no connection was free within", "the pool of 2 is full", "LeaseMode") {
+		t.Fatal(s.log.out.String())
+	}
+	began := time.Now()
+	if _, err := oncepgx.New(pool).Run(context.Background(), "web", "run", 1, func(context.Context, pgx.Tx) (once.Answer, error) { return once.Answer{}, nil },
+		once.Within(300*time.Millisecond)); !errors.Is(err, once.ErrUnavailable) || !strings.Contains(errors.Unwrap(err).Error(), "the pool of 2 is full") {
+		t.Fatal(err)
+	}
+	if _, _, err := oncepgx.New(pool).Claim(context.Background(), "web", "claim", 1, once.Within(300*time.Millisecond)); !errors.Is(err, once.ErrUnavailable) {
+		t.Fatal(err)
+	}
+	if time.Since(began) > 30*time.Second {
+		t.Fatal(time.Since(began))
+	}
+	for _, taken := range all {
+		taken.Release()
+	}
+	s.ran(0)
+	s.is(s.post("none-free", ""), 200, "", false)
+}
+
+func TestARequestWhoseClientHasLeftTakesNoConnection(t *testing.T) {
+	at := newDatabase(t)
+	for _, mode := range []once.Mode{once.TransactionMode, once.LeaseMode} {
+		pool := poolOf(t, at, 1)
+		seen := make(chan context.Context, 4)
+		returned := make(chan struct{}, 4)
+		s := newSite(t, at, oncepgx.New(pool), execPgx, once.HTTP{Mode: mode}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {},
+			withLeaving(seen), func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					next.ServeHTTP(w, r)
+					returned <- struct{}{}
+				})
+			})
+		taken, err := pool.Acquire(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := fmt.Sprint("left-", mode)
+		conn := s.opened(key)
+		<-seen
+		_ = conn.Close()
+		<-returned // though the pool is as full as before
+		taken.Release()
+		s.ran(0)
+		if !s.log.has("DEBUG", "unavailable") || s.log.has("ERROR", "") {
+			t.Fatal(s.log.out.String())
+		}
+		s.is(s.post(key, ""), 200, "", false)
+		<-returned
+	}
+}
+
+func TestAnEventStreamPassesAndItsKeyIsDone(t *testing.T) {
+	both(t, func(t *testing.T) { stream(t, newPgx, execPgx) }, func(t *testing.T) { stream(t, newSQL, execSQL) })
+}
+
+func stream[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T], exec execer[T]) {
+	at := newDatabase(t)
+	for _, mode := range []once.Mode{once.TransactionMode, once.LeaseMode} {
+		key := fmt.Sprint("stream-", mode)
+		next, ended := make(chan struct{}), make(chan error, 1)
+		s := newSite(t, at, connect(t, at.URL), exec, once.HTTP{Mode: mode, HandlerTimeout: 2 * time.Second}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
+			tx, within := s.client.TxIn(r.Context())
+			if within {
+				s.write(r)
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			for i := 1; i <= 2; i++ {
+				fmt.Fprintf(w, "data: %d\n\n", i)
+				if err := http.NewResponseController(w).Flush(); err != nil {
+					t.Error(err)
+				}
+				if r.Header.Get("X-Leaves") == "" {
+					<-next
+				}
+			}
+			if within && exec(r.Context(), tx, "SELECT 1") == nil {
+				t.Error("there is a transaction after its COMMIT")
+			}
+			if r.Header.Get("X-Leaves") != "" {
+				<-r.Context().Done()
+				ended <- context.Cause(r.Context())
+			}
+		})
+		conn := s.opened(key)
+		read := bufio.NewReader(conn)
+		got, err := http.ReadResponse(read, nil)
+		if err != nil || got.Header.Get("Content-Type") != "text/event-stream" || got.StatusCode != 200 {
+			t.Fatal(got, err)
+		}
+		events := bufio.NewReader(got.Body)
+		for i := 1; i <= 2; i++ {
+			line, err := events.ReadString('\n')
+			blank, _ := events.ReadString('\n')
+			if err != nil || line != fmt.Sprintf("data: %d\n", i) || blank != "\n" {
+				t.Fatalf("%q, %v", line, err)
+			}
+			if mode == once.TransactionMode {
+				s.effects(key, 1) // with the head
+			}
+			s.isProblem(s.post(key, ""), "too-large")
+			next <- struct{}{}
+		}
+		if rest, err := io.ReadAll(events); err != nil || len(rest) > 0 {
+			t.Fatal(rest, err)
+		}
+		s.ran(1)
+		// Its handler learns that the client leaves, and its time is not limited.
+		leaves := s.open("POST /orders HTTP/1.1\r\nHost: %s\r\nIdempotency-Key: %s-left\r\nX-Leaves: yes\r\nContent-Length: 0\r\n\r\n", s.web.Listener.Addr(), key)
+		if _, err := http.ReadResponse(bufio.NewReader(leaves), nil); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case cause := <-ended:
+			t.Fatal(cause)
+		case <-time.After(2500 * time.Millisecond):
+		}
+		_ = leaves.Close()
+		if cause := <-ended; !errors.Is(cause, context.Canceled) {
+			t.Fatal(cause)
+		}
+		s.isProblem(s.post(key+"-left", ""), "too-large")
+	}
+}
