@@ -130,11 +130,16 @@ def frameworks():
         exceptions = said.get("differs", [])
         different = {name for each in exceptions for name in each["cases"]}
         left = sum(map(len, reasons.values()))
-        counts.append(f"| {said['title']} | {len(here) - left} | {left or '-'} | {'see below' if '*' in different else len(different) or '-'} |")
         left_out += [f"| {said['title']} | {', '.join(names)} | {reason} |" for reason, names in reasons.items()]
+        for refused, reason in said.get("refuses", {}).items():
+            names = [case["name"] for case in here if refused in (case["name"], case["request"]["path"].partition("?")[0].lstrip("/"))]
+            different |= set(names)
+            differs.append(f"| {said['title']} | {', '.join(names)} | refused | {reason} |")
         for each in exceptions:
             where = "all such" if "*" in each["cases"] else ", ".join(each["cases"])
             differs.append(f"| {said['title']} | {where} | {each['what']} {PHASES[each['phase']]} | {each['reason']} |".replace("  ", " "))
+        count = "see below" if "*" in different else len(different) or "-"
+        counts.append(f"| {said['title']} | {len(here) - left} | {left or '-'} | {count} |")
     return FRAMEWORKS % ("\n".join(counts), DIFFERS % "\n".join(differs) if differs else "Nothing.\n", "\n".join(left_out))
 
 

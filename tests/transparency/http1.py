@@ -55,6 +55,13 @@ class Connection:
         except (BrokenPipeError, ConnectionResetError):
             pass  # it may have answered before it closed
 
+    def end(self):
+        """Sends nothing more, and listens."""
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # it has gone already
+
     def reset(self):
         """Leaves at once, so that the server is told by a reset and not by a polite end."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

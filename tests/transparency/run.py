@@ -112,11 +112,12 @@ class Application:
         said = json.loads((self.here / "application.json").read_text())
         self.title, self.language, self.command, self.prepare_by = said["title"], said["language"], said["command"], said.get("prepare", [])
         self.cannot, self.differs = said.get("cannot", {}), said.get("differs", [])
+        self.refuses = said.get("refuses", {})
         self.used = set()
         self.speaks_http2 = said.get("http2", False)
         self.cases, handlers = load(name)
         names = {case["name"] for case in self.cases}
-        unknown = set(self.cannot) - names - set(handlers)
+        unknown = {*self.cannot, *self.refuses} - names - set(handlers)
         unknown |= {each for said in self.differs for each in said["cases"]} - names - {"*"}
         if unknown:
             raise Broken(f"{name}/application.json names cases that there are not: {sorted(unknown)}")
@@ -144,6 +145,13 @@ class Application:
             done = subprocess.run(words, cwd=self.here, env=self.environment(), capture_output=True, text=True, check=False, timeout=PREPARE_S)
             if done.returncode != 0:
                 raise Broken(f"{self.name}: {' '.join(command)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+    def said_of(self, case):
+        """The case as this application has it: one that pgonce refuses gets an error of the server, before the handler runs."""
+        if case["name"] not in self.refuses and handler_of(case) not in self.refuses:
+            return case
+        kept = {name: value for name, value in case.items() if name not in ("other", "other_headers", "replay", "rows", "leave", "gated")}
+        return {**kept, "ours": {"status": 500}, "effects": 0}
 
     def cannot_say(self, case):
         return self.cannot.get(case["name"]) or self.cannot.get(handler_of(case)) or (
@@ -345,8 +353,14 @@ def exchange2(process, request):
         return answer
 
 
-def leave(process, request):
-    """Goes when its handler waits at the gate, which is opened when the application had the chance to see that."""
+def leave(process, request, half):
+    """Goes when its handler waits at the gate, which is opened when the application had the chance to see that. half: when it has sent half of its body."""
+    if half:
+        with http1.Connection(process.port) as connection:
+            connection.send(request.head() + request.body[: len(request.body) // 2])
+            connection.end()
+            connection.answer(request.method)
+        return
     process.close_gate()
     try:
         connection = http1.Connection(process.port)
@@ -557,7 +571,7 @@ class Case:
             stored = protected and said.get("stored", is_stored(plain[0])) and not said.get("ours")
         captured = self.prepare(self.on)
         if said.get("leave"):
-            leave(self.on, Request(said["request"], self.key, captured))
+            leave(self.on, Request(said["request"], self.key, captured), said["leave"] == "half")
             self.held(FIRST)
             _, again = self.send(self.on, said["request"], captured, "after the client has left")
             for one, two in zip(plain, again):
@@ -654,7 +668,7 @@ def run(application, server, port, files, given):
             if application.cannot_say(said):
                 left_out += 1
                 continue
-            case = Case(said, off, on, given.verbose)
+            case = Case(application.said_of(said), off, on, given.verbose)
             try:
                 found = case.run()
             except (OSError, ValueError, TimeoutError) as error:

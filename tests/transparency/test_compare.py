@@ -123,7 +123,7 @@ def test_each_application_says_which_cases_it_cannot_have_and_why():
     for name in run.applications():
         application = run.Application(name)
         assert len(application.cases) - len([case for case in application.cases if application.cannot_say(case)]) >= 60, name
-        assert all(reason.endswith(".") for reason in application.cannot.values()), name
+        assert all(reason.endswith(".") for reason in [*application.cannot.values(), *application.refuses.values()]), name
         assert all(each["reason"].endswith(".") and each["phase"] in (run.FIRST, run.REPLAY, run.OTHER) for each in application.differs), name
 
 

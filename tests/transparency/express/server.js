@@ -35,6 +35,8 @@ app.use(['/session', '/csrf'], session({secret: 'of a test', resave: false, save
 const {csrfSynchronisedProtection, generateToken} = csrfSync();
 app.use('/csrf', csrfSynchronisedProtection);
 
+app.use('/read-outside', express.urlencoded({extended: true}));
+
 if (on) app.use(once.express(options));
 
 // Inside.
@@ -100,6 +102,7 @@ does('session', (req, res) => {
 app.get('/csrf', (req, res) => res.type('text').send(generateToken(req)));
 does('csrf', (req, res) => res.status(201).json({csrf: true, amount: req.body.amount}));
 
+does('read-outside', (req, res) => res.json({amount: req.body.amount}));
 does('form', (req, res) => res.json(req.body));
 post('upload', multer().any(), async (req, res) => {
   await effect(req, 'upload');
