@@ -184,7 +184,7 @@ func (m *middleware[T]) transaction(c *call) {
 		case short:
 			return answer, endRelease, nil
 		}
-		how := meaning(answer.Status, effect)
+		how := meaning(answer.Status, effect, c.answer.frozen)
 		if how == endFinal {
 			return answer, how, newFinal("", "", answer)
 		}
@@ -203,8 +203,8 @@ func (m *middleware[T]) transaction(c *call) {
 	}
 }
 
-// What an answer means where all else is rolled back with it.
-func meaning(status int, effect string) ending {
+// What an answer means where all else is rolled back with it. A 4xx with Retry-After asks for the same request later.
+func meaning(status int, effect string, header http.Header) ending {
 	switch {
 	case effect == "none":
 		return endRelease
@@ -212,7 +212,7 @@ func meaning(status int, effect string) ending {
 		return endDone
 	case effect == "unknown":
 		return endDoubt
-	case isRefusal(status), status >= 500:
+	case isRefusal(status), status >= 500, status >= 400 && header.Get("Retry-After") != "":
 		return endRelease
 	case status >= 400:
 		return endFinal
@@ -327,7 +327,7 @@ func elsewhere(status int, effect string, header http.Header) ending {
 	has := func(name string) bool { return header.Get(name) != "" }
 	switch {
 	case effect != "":
-		return meaning(status, effect)
+		return meaning(status, effect, header)
 	case status < 300:
 		return endDone
 	case status == 421, status == 425, (status < 500 || status == 503) && status >= 400 && has("Retry-After"), status == 401 && has("WWW-Authenticate"),

@@ -312,13 +312,12 @@ def _said(headers: Headers) -> Optional[str]:
 
 
 def effect_of(status: int, headers: Headers) -> str:
-    """What the answer says of the effect. A 5xx: rolled back here, so nothing was done."""
+    """What the answer says of the effect. A 5xx, and what is no final status of HTTP: rolled back here, so nothing was done. So is a 4xx that asks for the same request later."""
     said = _said(headers)
     if said is not None:
         return said
-    if not 200 <= status <= 599:
-        return UNKNOWN
-    return NONE if status in _REFUSALS or status >= 500 else DONE
+    later = 400 <= status <= 499 and any(name.lower() == "retry-after" for name, _ in headers)
+    return NONE if later or status in _REFUSALS or not 200 <= status <= 499 else DONE
 
 
 _ASKING = {"location": (307, 308), "www-authenticate": (401,), "proxy-authenticate": (407,), "retry-after": (*range(400, 500), 503)}
