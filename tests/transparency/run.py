@@ -30,7 +30,7 @@ from harness import postgres  # noqa: E402
 from harness.broker import free_port  # noqa: E402
 
 PREPARED = set()  # several applications share what they need
-HANDLER_MS = 2000  # what the applications give to pgonce as its handlerMs
+HANDLER_MS = 5000  # what the applications give to pgonce as its handlerMs
 START_S = 180
 PREPARE_S = 900
 SETTLE_S = 20
