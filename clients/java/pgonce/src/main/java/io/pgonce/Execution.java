@@ -15,6 +15,7 @@ import java.util.Objects;
  */
 final class Execution<E extends Exception> {
     private static final int VALID_S = 5;
+    private static final String ROLE = "42501";
 
     private final Once once;
     private final Sql.Name name;
@@ -32,6 +33,10 @@ final class Execution<E extends Exception> {
     private boolean connected;
     /** Set by an attempt: its COMMIT was sent and not answered. */
     private boolean commitSent;
+    /** The effect was called, by this attempt or an earlier one. */
+    private boolean called;
+    /** Set by an attempt: its effect is done, and what is left is finish and COMMIT. */
+    private boolean finishing;
     /** Set by an attempt: the effect has failed, and not a statement of ours. */
     private boolean effectFailed;
     /** Set by an attempt: it has computed the fingerprint by a salt that was remembered. */
@@ -48,6 +53,8 @@ final class Execution<E extends Exception> {
      */
     private OnceException decidedFailure;
     private Doubt decidedDoubt;
+    /** The effect has ended its transaction behind our back, and may have committed a part of itself: what showed it. */
+    private Throwable gone;
 
     Execution(Once once, Sql.Name name, Request request, Effect<E> effect, Observer.Span span) {
         this.once = once;
@@ -79,6 +86,7 @@ final class Execution<E extends Exception> {
         long waitUntil = System.nanoTime() + once.wait.toNanos();
         while (true) {
             connected = false;
+            finishing = false;
             commitSent = false;
             effectFailed = false;
             lost = false;
@@ -108,8 +116,10 @@ final class Execution<E extends Exception> {
             } else if (reason != null) {
                 inDoubt = false; // a verdict: it settles what became of an earlier attempt
             }
-            if (failure instanceof Error || (failure instanceof Doubt && !commitSent)) {
+            if (failure instanceof Error || (failure instanceof Doubt && !commitSent) || (once.unrepeated && called && gone == null && !inDoubt && reason != Reason.ACTIVE)) {
                 again = false;
+            } else if (gone != null && reason == null) {
+                again = true; // that is still to be recorded
             }
             boolean waits = reason == Reason.ACTIVE && !inDoubt && !haunted;
             if (again && (waits ? retries.pauseUntil(waitUntil) : retries.pause()) && (inDoubt || !retries.interrupted())) {
@@ -117,6 +127,10 @@ final class Execution<E extends Exception> {
                     retries.shield();
                 }
                 continue;
+            }
+            if (gone != null) {
+                throw failure instanceof Doubt ? Reason.IN_DOUBT.exception("the effect has ended its transaction by itself, so it is unknown what of it is committed",
+                    gone, null, null) : Reason.OUTCOME_UNKNOWN.exception(gone);
             }
             if (inDoubt) {
                 throw Reason.OUTCOME_UNKNOWN.exception(failure);
@@ -142,9 +156,11 @@ final class Execution<E extends Exception> {
         }
         if (reason == null) {
             String sqlState = Retries.sqlState(failure);
-            reason = lost ? Reason.UNAVAILABLE : again ? Reason.SERIALIZATION
-                : Reason.SWALLOWED.sqlState.equals(sqlState) ? Reason.SWALLOWED : Reason.DATABASE;
-            throw reason.exception(failure);
+            reason = lost ? Reason.UNAVAILABLE : again || Retries.isRace(sqlState) ? Reason.SERIALIZATION
+                : Reason.SWALLOWED.sqlState.equals(sqlState) ? Reason.SWALLOWED
+                : finishing && Retries.isRolledBack(sqlState) ? Reason.COMMIT_REFUSED : Reason.DATABASE;
+            throw reason.exception(ROLE.equals(sqlState) && finishing ? "the database refused to finish what the effect did (42501): has it changed its role? "
+                + "RESET ROLE before it ends; nothing was committed" : null, failure, null, null);
         }
         throw switch (reason) {
             case ACTIVE, IN_DOUBT, EXPIRED, FINAL_FAILURE -> refused(reason, failure);
@@ -192,13 +208,17 @@ final class Execution<E extends Exception> {
         Doubt doubt = null;
         Answer given;
         boolean decided = decidedFailure != null || decidedDoubt != null;
+        if (once.unrepeated && called && !decided) {
+            throw Reason.UNAVAILABLE.exception(null); // what became of the COMMIT is known now: nothing
+        }
         try {
             if (decidedFailure != null) {
                 throw decidedFailure;
             } else if (decidedDoubt != null) {
                 throw decidedDoubt;
             }
-            Tx tx = new Tx(Tx.guarded(connection), name, name.tenant(), started.traceparent());
+            called = true;
+            Tx tx = new Tx(TransactionControl.guard(connection), name, name.tenant(), started.traceparent());
             given = Objects.requireNonNull(Attempt.<Answer, E>of(name, () -> effect.apply(tx)), "the effect must return an answer");
             open.flush();
         } catch (FinalFailureException failure) {
@@ -213,11 +233,16 @@ final class Execution<E extends Exception> {
             given = null;
         } catch (Throwable failure) {
             effectFailed = true;
+            if (!(failure instanceof Error) && Sql.isGone(connection)) {
+                throw lost(failure);
+            }
             throw failure;
         }
         boolean back = failed != null || doubt != null;
-        boolean travels = open.commitTravels();
-        if (open.doomed() || (back && !decided && !travels)) {
+        if (open.doomed() || (back && !decided && !open.commitTravels())) {
+            if (Sql.isGone(connection)) {
+                throw lost(null);
+            }
             decidedFailure = failed;
             decidedDoubt = doubt;
             if (!back || decided) {
@@ -226,9 +251,23 @@ final class Execution<E extends Exception> {
             }
             throw new Doomed();
         }
+        finishing = true;
         // From here to COMMIT's answer an interrupt would cut the effect off from its outcome.
         retries.shield();
-        if (back) {
+        try {
+            return finish(open, connection, started, given, failed, doubt);
+        } catch (SQLException failure) {
+            if (Sql.isGone(failure)) {
+                throw lost(failure);
+            }
+            throw failure;
+        }
+    }
+
+    private Answer finish(Transactions.Open open, Connection connection, Sql.Started started, Answer given, FinalFailureException failed, Doubt doubt)
+        throws SQLException {
+        boolean travels = open.commitTravels();
+        if (failed != null || doubt != null) {
             Sql.back(connection);
         }
         if (doubt != null) {
@@ -246,6 +285,14 @@ final class Execution<E extends Exception> {
             throw new Recorded(Reason.FINAL_FAILURE.exception(null, null, new Stored(answer.status(), answer.traceparent()), answer));
         }
         return answer;
+    }
+
+    /** What may be committed of an effect whose transaction is gone nobody knows: that is recorded, in another transaction. */
+    private Doomed lost(Throwable failure) {
+        gone = failure;
+        decidedFailure = null;
+        decidedDoubt = new Doubt(0);
+        return new Doomed();
     }
 
     private void commit(Transactions.Open open) throws SQLException {

@@ -36,9 +36,11 @@ public final class Once {
     /** Null: nobody has said one. */
     private final String tenant;
     private final int keptMax;
+    /** Is an effect called at most once by a run? */
+    final boolean unrepeated;
 
     private Once(Transactions transactions, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent,
-                 int keptMax) {
+                 int keptMax, boolean unrepeated) {
         this.transactions = Objects.requireNonNull(transactions);
         this.observer = Objects.requireNonNull(observer);
         this.deadline = deadline;
@@ -47,6 +49,7 @@ public final class Once {
         this.tenant = tenant;
         this.traceparent = traceparent;
         this.keptMax = keptMax;
+        this.unrepeated = unrepeated;
     }
 
     /**
@@ -67,7 +70,7 @@ public final class Once {
      * @return with a deadline of 30 s, no wait, the tenant {@code ''}
      */
     public static Once over(Transactions transactions, Observer observer) {
-        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, null, null, ALL);
+        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, null, null, ALL, false);
     }
 
     /**
@@ -77,7 +80,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once tenant(String name) {
-        return new Once(transactions, observer, deadline, wait, isolation, Objects.requireNonNull(name, "tenant"), traceparent, keptMax);
+        return new Once(transactions, observer, deadline, wait, isolation, Objects.requireNonNull(name, "tenant"), traceparent, keptMax, unrepeated);
     }
 
     /**
@@ -87,7 +90,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once deadline(Duration limit) {
-        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent, keptMax);
+        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent, keptMax, unrepeated);
     }
 
     /**
@@ -97,7 +100,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once waiting(Duration limit) {
-        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent, keptMax);
+        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent, keptMax, unrepeated);
     }
 
     /**
@@ -107,7 +110,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once isolation(int level) {
-        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent, keptMax);
+        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent, keptMax, unrepeated);
     }
 
     /**
@@ -117,7 +120,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once traceparent(String value) {
-        return new Once(transactions, observer, deadline, wait, isolation, tenant, value, keptMax);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, value, keptMax, unrepeated);
     }
 
     /**
@@ -132,7 +135,17 @@ public final class Once {
         if (bytes < 0) {
             throw new IllegalArgumentException("a limit is not negative");
         }
-        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, bytes);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, bytes, unrepeated);
+    }
+
+    /**
+     * With an effect that a run calls at most once: for the handler of a request, as a middleware runs it. What it throws comes out also
+     * where it is a race or a lost connection; where a race rolls back what it has done, that is an {@link UnavailableException}.
+     *
+     * @return another one, over the same transactions
+     */
+    public Once unrepeated() {
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, keptMax, true);
     }
 
     /** Is a scope's own limit no error? */

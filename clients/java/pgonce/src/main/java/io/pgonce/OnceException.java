@@ -132,6 +132,7 @@ public class OnceException extends RuntimeException {
         UNKNOWN_STATE("unknown_state", "P4099", 503, false, "the intent is in a state that this function does not know"),
         SERIALIZATION("serialization", "40001", 503, true, "a race rolled the transaction back until the deadline passed; nothing was committed"),
         SWALLOWED("swallowed", "25P02", 500, false, "a statement of the effect failed and the effect went on; nothing was committed"),
+        COMMIT_REFUSED("commit_refused", null, 500, false, "the database refused to finish or to commit what the effect did; nothing was committed"),
         DATABASE("database", null, 503, false, "the database refused a statement of this library; nothing was committed"),
         UNAVAILABLE("unavailable", null, 503, true, "the database cannot be asked; nothing was committed"),
         OUTCOME_UNKNOWN("outcome_unknown", null, 503, true, "COMMIT was sent, and what became of it cannot be learnt now: ask again with the same key"),

@@ -6,6 +6,7 @@ import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import java.util.Set;
 import java.util.UUID;
 
 /** The calls of the contract: their text, their parameters, their results. Decides nothing. */
@@ -26,6 +27,7 @@ final class Sql {
     private static final String SAVE = "SAVEPOINT pgonce_store; ";
     private static final String UNSAVE = "ROLLBACK TO SAVEPOINT pgonce_store";
     private static final String NO_SUCH_SAVEPOINT = "3B001";
+    private static final Set<String> GONE = Set.of("P4012", NO_SUCH_SAVEPOINT, "25P01");
     private static final String COMMIT = "; COMMIT";
     private static final String DOUBT = "SELECT once.fail(?::text, ?::text, (once.claim(?::text, ?::text, ?::bytea, tenant => ?::text, "
         + "traceparent => ?::text)).fence, NULL, 'service_failed', 'the service does not know whether the effect happened', "
@@ -125,6 +127,21 @@ final class Sql {
                 throw done;
             }
         }
+    }
+
+    /** Is the transaction that start was called in over, by somebody else's COMMIT or ROLLBACK? Where not, the effect is taken back. */
+    static boolean isGone(Connection connection) {
+        try {
+            back(connection);
+            return false;
+        } catch (SQLException failure) {
+            return isGone(failure);
+        }
+    }
+
+    /** What back, or finish, meets in a transaction that has not started the intent. */
+    static boolean isGone(SQLException failure) {
+        return GONE.contains(String.valueOf(failure.getSQLState()));
     }
 
     private static void command(Connection connection, String text) throws SQLException {

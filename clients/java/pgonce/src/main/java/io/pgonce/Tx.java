@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce;
 
-import java.lang.reflect.InvocationTargetException;
-import java.lang.reflect.Proxy;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.time.Duration;
 import java.util.Objects;
-import java.util.Set;
 import java.util.UUID;
 import java.util.regex.Pattern;
 
 /** A transaction that is open: what an effect works in, and what {@link Once#in(Connection)} makes of the caller's own. */
 public final class Tx {
-    private static final Set<String> REFUSED = Set.of("commit", "setAutoCommit", "close", "abort", "beginRequest", "endRequest");
-
     /** Of a message it is only a name, without a birthday: once.receive gives its intent another key. */
     private static final Pattern UUID_V7 = Pattern.compile("(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}");
 
@@ -50,23 +45,9 @@ public final class Tx {
         return (reason == null ? OnceException.Reason.DATABASE : reason).exception(failure);
     }
 
-    /** A connection that cannot end the transaction behind the intent's back. */
-    static Connection guarded(Connection connection) {
-        return (Connection) Proxy.newProxyInstance(Tx.class.getClassLoader(), new Class<?>[] {Connection.class}, (proxy, method, arguments) -> {
-            if (REFUSED.contains(method.getName()) || ("rollback".equals(method.getName()) && method.getParameterCount() == 0)) {
-                throw new IllegalStateException("the effect's transaction is pgonce's to end: throw to roll back");
-            }
-            try {
-                return method.invoke(connection, arguments);
-            } catch (InvocationTargetException failure) {
-                throw failure.getCause();
-            }
-        });
-    }
-
     /**
      * The connection that the transaction is on. It refuses to commit, to roll back (but to a savepoint) and to be
-     * closed: throw to roll back.
+     * closed, also as the text of a statement: throw to roll back.
      *
      * @return valid until the effect ends
      */

@@ -417,13 +417,6 @@ class FaultsTest {
                 return Answer.of(201);
             }), end);
         }
-        OnceException behind = assertThrows(OnceException.class, () -> Once.over(direct).run("orders", key, REQUEST, tx -> {
-            try (Statement statement = tx.connection().createStatement()) {
-                statement.execute("ROLLBACK");
-            }
-            return Answer.of(201);
-        }));
-        assertEquals("not_started", behind.code());
         assertEquals(0, server.count(key));
     }
 
