@@ -45,7 +45,7 @@ FRAMEWORKS = """
 With a new key a protected endpoint answers exactly as the unprotected one does: status, headers, body, framing, interim answers, trailers, and whether the connection is kept. Each
 case of tests/transparency is a request and a handler, in one application per framework, with the neighbours that one usually meets. It is sent to the application without pgonce, with it,
 and once more, and compared byte by byte; effects, open transactions and the pool's connections are counted. A test fails where something differs that is not listed here, and where
-something that is listed no longer differs.
+something that is listed no longer differs. `make test-clients` runs it (`tests/transparency/README.md`).
 
 | framework | cases | left out | differ |
 | --- | --- | --- | --- |
