@@ -51,7 +51,9 @@ JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"
 
 
 # What the program of a language does of it: {language: {mode: words}}.
-NEIGHBOURS = {}
+NEIGHBOURS = {
+    "go": {"http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit")},
+}  # fmt: skip
 
 
 class Missing(Exception):

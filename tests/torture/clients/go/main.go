@@ -45,6 +45,7 @@ type order struct {
 	AfterMs                                                       int `json:"after_ms"`
 	DoubtMs                                                       int `json:"doubt_ms"`
 	Swallow                                                       bool
+	Neighbour                                                     string
 }
 
 type answer struct {
@@ -191,16 +192,24 @@ func (d *door[T]) advance(ctx context.Context, tx T, o *order) ([]byte, error) {
 	if o.End == "retry" {
 		return nil, errNotNow
 	}
+	var nothing int
+	if o.Neighbour == "second" {
+		if err := d.alone(ctx, "SELECT 1", nil, &nothing); err != nil {
+			return nil, err
+		}
+	}
 	body, err := d.effect(ctx, tx, o, nil)
 	if err != nil {
 		return nil, err
 	}
 	if o.Swallow {
-		var nothing int
 		_ = d.query(ctx, tx, "SELECT 1/0", nil, &nothing)
 	}
 	pause(o.AfterMs)
 	o.leaveAt("written")
+	if o.Neighbour == "commit" { // refused; what was sent has no row
+		return nil, d.query(ctx, tx, "COMMIT", nil, &nothing)
+	}
 	return body, nil
 }
 

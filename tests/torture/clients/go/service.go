@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
+	"time"
 
 	"pgonce.internal/once"
 )
@@ -17,7 +19,7 @@ func (d *door[T]) work(port string) error {
 		d.serve()
 		return nil
 	}
-	protect := d.client.Middleware(once.HTTP{Scope: "requests", Tenant: func(r *http.Request) string { return orderOf(r).Tenant }})
+	protect := d.client.Middleware(once.HTTP{Scope: "requests", HandlerTimeout: 4 * time.Second, Tenant: func(r *http.Request) string { return orderOf(r).Tenant }})
 	mux := http.NewServeMux()
 	mux.Handle("/requests", protect(http.HandlerFunc(d.handle)))
 	return http.ListenAndServe("127.0.0.1:"+port, mux)
@@ -48,11 +50,29 @@ func (d *door[T]) handle(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		w.WriteHeader(http.StatusInternalServerError)
 	case o.End == "final":
-		w.WriteHeader(http.StatusUnprocessableEntity)
-		_, _ = w.Write([]byte(nonce()))
+		answered(w, o.Neighbour, http.StatusUnprocessableEntity, []byte(nonce()))
 	default:
 		w.Header().Set("Content-Type", "application/octet-stream")
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write(body)
+		answered(w, o.Neighbour, http.StatusCreated, body)
 	}
+}
+
+// An answer, and what is around it.
+func answered(w http.ResponseWriter, neighbour string, status int, body []byte) {
+	if neighbour == "trailers" {
+		w.Header().Set("Trailer", "X-Sum")
+	}
+	w.WriteHeader(status)
+	half := len(body) / 2
+	_, _ = w.Write(body[:half])
+	switch neighbour {
+	case "pieces":
+		_ = http.NewResponseController(w).Flush()
+		pause(10)
+	case "destroy":
+		panic(http.ErrAbortHandler)
+	case "trailers":
+		w.Header().Set("X-Sum", strconv.Itoa(len(body)))
+	}
+	_, _ = w.Write(body[half:])
 }
