@@ -238,7 +238,7 @@ def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]
 
 def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Steps[None]:
     effect = http.effect_of(answer.status, answer.headers)
-    if effect == http.NONE:
+    if effect == http.NONE or not http.can_be_sent(answer.status, answer.headers):
         return
     if effect == http.UNKNOWN:
         yield from _doubt(attempt, answer.status)

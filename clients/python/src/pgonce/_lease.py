@@ -60,7 +60,7 @@ def _report(policy: Policy, held: Any, found: http.Response) -> Steps[None]:
     known = Outcome(status=found.status if 200 <= found.status <= 599 else None)
     if effect == http.NONE:
         yield held.fail(True, known)
-    elif effect == http.UNKNOWN:
+    elif effect == http.UNKNOWN or not http.can_be_sent(found.status, found.headers):
         yield held.fail(None, known, code=UNSAID[0], message=UNSAID[1])
     else:
         outcome, without = outcome_of(policy, found)

@@ -246,18 +246,19 @@ class Once:
         return claim(self.source, scope, key, request, **options)
 
     def effect(
-        self, *, scope: str, key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]] = "", **options: Any
-    ) -> Callable[[F], F]:
+        self, *, scope: str, key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]] = "",
+        request: Optional[Callable[..., Any]] = None, **options: Any,
+    ) -> Callable[[F], F]:  # fmt: skip
         """As pgonce.Once.effect."""
 
         def decorate(function: F) -> F:
-            call = Call(function, key, tenant)
+            call = Call(function, key, tenant, request)
             options.setdefault("takeover", False)
 
             @functools.wraps(function)
             async def once(*arguments: Any, **named: Any) -> Any:
-                name, of, request = call.read(arguments, named)
-                async with self.claim(scope, name, request, tenant=of, **options) as held:
+                name, of, wanted = call.read(arguments, named)
+                async with self.claim(scope, name, wanted, tenant=of, **options) as held:
                     if held.answer is not None:
                         return value_of(held.answer)
                     token = _current.set(held)

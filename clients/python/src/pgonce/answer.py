@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
+import enum
 import json
 import uuid
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -111,7 +114,22 @@ def outcome_of(result: Any) -> Outcome:
     return Outcome(body=result)
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+def _plain(value: Any) -> Any:
+    """What JSON has no kind of its own for, as it is usually written."""
+    if isinstance(value, (decimal.Decimal, uuid.UUID)):
+        return str(value)
+    if isinstance(value, (datetime.date, datetime.time)):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if hasattr(value, "model_dump"):  # pydantic's
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode
 
 
 def dumps(value: Any) -> str:
@@ -119,7 +137,9 @@ def dumps(value: Any) -> str:
     try:
         return _encode(value)
     except (TypeError, ValueError) as wrong:
-        raise UsageError("this body is no JSON: return str, bytes, or what json.dumps takes") from wrong
+        raise UsageError(
+            "this is no JSON: give str, bytes, or what json.dumps takes, with Decimal, UUID, date, time, datetime, Enum, dataclasses and pydantic's models"
+        ) from wrong
 
 
 @dataclasses.dataclass(frozen=True)

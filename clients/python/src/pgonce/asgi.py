@@ -185,6 +185,8 @@ class _Exchange:
         if self.endless:
             await self.real_send(message)
         elif message["type"] == "http.response.start":
+            if self.start:
+                raise RuntimeError("the application has answered already")
             self.start = message
             self.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message.get("headers", ())]
             if http.is_endless(self.headers):

@@ -367,19 +367,23 @@ def lock(tx: Any, resource: Id, *, wait: float = 0.0) -> bool:
 
 
 class Call:
-    """A call of a decorated function as an intent: its key, and as the request its arguments."""
+    """A call of a decorated function as an intent: its key, and as the request its arguments, or what a function makes of them."""
 
-    def __init__(self, function: Callable[..., Any], key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]],
+        request: Optional[Callable[..., Any]],
+    ) -> None:  # fmt: skip
         self.signature = inspect.signature(function)
-        self.key, self.tenant = key, tenant
+        self.key, self.tenant, self.request = key, tenant, request
 
     def read(self, arguments: Any, named: Any) -> Any:
         bound = self.signature.bind(*arguments, **named)
         bound.apply_defaults()
         key = self.key(*arguments, **named) if callable(self.key) else self.key.format(**bound.arguments)
         tenant = self.tenant(*arguments, **named) if callable(self.tenant) else self.tenant
-        request = {name: value for name, value in bound.arguments.items() if name != "self"}
-        return key, tenant, request
+        if self.request is not None:
+            return key, tenant, self.request(*arguments, **named)
+        return key, tenant, {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
 def value_of(answer: Answer) -> Any:
@@ -412,23 +416,26 @@ class Once:
         return claim(self.source, scope, key, request, **options)
 
     def effect(
-        self, *, scope: str, key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]] = "", **options: Any
-    ) -> Callable[[F], F]:
+        self, *, scope: str, key: Union[str, Callable[..., Id]], tenant: Union[Id, Callable[..., Id]] = "",
+        request: Optional[Callable[..., Any]] = None, **options: Any,
+    ) -> Callable[[F], F]:  # fmt: skip
         """One function, at most once for each key: @once.effect(scope="payments", key="order-{order}").
 
-        Its arguments are the request, its result (JSON) the answer. key and tenant may be functions of its arguments. It may
+        Its arguments are the request, unless request, a function of them, says what distinguishes a call from another with the same key. Its result is the
+        answer, as JSON has it: a Decimal, a UUID, a date, a dataclass or a model of pydantic comes back as text or a dict, to the first caller too.
+        key and tenant may be functions of its arguments. It may
         raise FinalFailure (stored), or NotDone (certainly nothing happened: the next call runs). Any other exception leaves the
         outcome in doubt: it is the __cause__ of the InDoubt that this call raises, as the next ones do. So does a call that falls
         silent, unless takeover=True."""
 
         def decorate(function: F) -> F:
-            call = Call(function, key, tenant)
+            call = Call(function, key, tenant, request)
             options.setdefault("takeover", False)
 
             @functools.wraps(function)
             def once(*arguments: Any, **named: Any) -> Any:
-                name, of, request = call.read(arguments, named)
-                with self.claim(scope, name, request, tenant=of, **options) as held:
+                name, of, wanted = call.read(arguments, named)
+                with self.claim(scope, name, wanted, tenant=of, **options) as held:
                     if held.answer is not None:
                         return value_of(held.answer)
                     token = _current.set(held)

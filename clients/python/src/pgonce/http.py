@@ -259,6 +259,11 @@ def _sendable(name: str, value: str) -> bool:
     return _NAME.match(name) is not None and _BREAKS.search(value) is None
 
 
+def can_be_sent(status: int, headers: Headers) -> bool:
+    """Or the server breaks it off."""
+    return 100 <= status <= 999 and all(_sendable(name, value) for name, value in headers)
+
+
 def encode_headers(headers: Headers, allowed: Optional[Sequence[str]]) -> Any:
     """As they are stored: pairs in their order; a value that is no printable ASCII in hexadecimal. None: too many."""
     pairs: List[Any] = []
