@@ -144,6 +144,20 @@ def test_a_csrf_check_inside_and_an_outer_layer_that_reads_forms_change_nothing(
     assert [post("django-multipart", body % amount, [*boundary, *headers[1:]]).status for amount in (b"100", b"999999")] == [500, 500]
 
 
+def test_a_large_upload_is_read_by_djangos_own_limits(served):
+    """Files may be larger than what of other bodies is read into memory."""
+    def view(request):
+        return HttpResponse(str(request.FILES["file"].size) if request.FILES else str(len(request.body)))
+
+    post = served(view)
+    with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=1000):
+        boundary = [("Content-Type", "multipart/form-data; boundary=x")]
+        part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n%s\r\n--x--\r\n'
+        first, again, other = (post("upload", part % body, boundary) for body in (b"a" * 5000, b"a" * 5000, b"b" * 5000))
+        assert (first.body, again.body, again.values("Idempotency-Replayed"), other.status) == (b"5000", b"5000", ["true"], 422)
+        assert post("too-large", b"a" * 5000).status == 400
+
+
 def test_half_a_request_is_none(served):
     ran = []
 

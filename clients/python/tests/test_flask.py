@@ -90,6 +90,25 @@ def test_a_form_that_was_read_behind_its_back_is_refused_before_the_view(db):
     assert ran == []
 
 
+@pytest.mark.parametrize("headers", [[("Content-Length", "6")], [("Transfer-Encoding", "chunked")]], ids=["length", "chunked"])
+def test_a_view_reads_its_body_as_a_stream(db, headers):
+    service = Service(db.url)
+
+    @service.app.post("/orders")
+    @service.protect
+    def order():
+        return request.stream.read(4) + b"|" + request.stream.read()
+
+    body = b"abcdef" if headers[0][0] == "Content-Length" else b"3\r\nabc\r\n3\r\ndef\r\n0\r\n\r\n"
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    with service.serving(), socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(f"POST /orders HTTP/1.1\r\nHost: shop.test\r\nIdempotency-Key: {head[:4]}\r\n{head}\r\n".encode() + body)
+        raw = b""
+        while piece := connection.recv(65536):
+            raw += piece
+    assert Reply(raw).body == b"abcd|ef"
+
+
 def test_half_a_request_is_none(db):
     service = Service(db.url)
     ran = []

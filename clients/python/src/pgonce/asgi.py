@@ -100,7 +100,7 @@ class _Client:
     def __init__(self, receive: Any) -> None:
         self.real_receive = receive
         self.body: Optional[bytes] = None
-        self.left = False
+        self.left = self.begun = False
         self.answered = asyncio.Event()
 
     async def read(self, policy: _gate.Policy, said: Dict[bytes, List[str]]) -> bytes:
@@ -143,7 +143,7 @@ class _Patient(AsyncSource):
         self.renewable, self.shared = source.renewable, source.shared
 
     async def acquire(self, within: float) -> Any:
-        if self.client.body is None:  # the application has begun
+        if self.client.begun:
             return await self.source.acquire(within)
         task: Any = asyncio.current_task()
         loop = asyncio.get_running_loop()
@@ -360,6 +360,7 @@ class OnceMiddleware:
                 await _answer(send, answer)
                 return
             inner = {**scope, _TX: None if connection is None else connection.tx, "extensions": _extensions(scope)}
+            client.begun = True
             exchange = _Exchange(steps, send, inner, client, span)
             within = policy.handler_ms / 1000 - (time.monotonic() - start)
             await exchange.run(functools.partial(self.app, inner, client.receive, exchange.send), within)

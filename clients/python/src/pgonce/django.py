@@ -10,12 +10,13 @@ of Django's that transaction is a savepoint of the test's own."""
 
 from __future__ import annotations
 
+import io
 import threading
 from typing import Any, Callable, Optional, Sequence
 
 from django.conf import settings
 from django.db import connections, transaction
-from django.http import HttpResponse, HttpResponseBadRequest, RawPostDataException, UnreadablePostError
+from django.http import HttpResponse, HttpResponseBadRequest, UnreadablePostError
 
 from . import _gate, _sql, errors, http
 from ._control import Guard
@@ -172,9 +173,7 @@ class OnceMiddleware:
         if length.isdigit() and int(length) > policy.body_max:
             return written(_gate.body_too_large(policy))
         try:
-            body = request.body
-        except RawPostDataException as read:
-            raise errors.UsageError("an outer middleware has read the request's body: put OnceMiddleware before it") from read
+            body = _body_of(request, policy.body_max)
         except UnreadablePostError:
             return HttpResponseBadRequest()
         if is_cut_short(request.META, body):
@@ -190,6 +189,17 @@ class OnceMiddleware:
         for name in [each for each in answer.native.headers if http.reserved(each)]:
             del answer.native[name]
         return answer.native
+
+
+def _body_of(request: Any, most: int) -> bytes:
+    """The bytes of the request, which whoever comes next reads as if nobody had, and by Django's own limits."""
+    if hasattr(request, "_body"):
+        return bytes(request._body)
+    if request._read_started:
+        raise errors.UsageError("an outer middleware has read the request's body: put OnceMiddleware before it")
+    body = bytes(request.read(most + 1))
+    request._stream, request._read_started = io.BytesIO(body), False
+    return body
 
 
 def collected(request: Any, answer: Any) -> http.Response:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from typing import Any, Callable, TypeVar
 
 from flask import Response, current_app, g, make_response, request, request_started
@@ -23,7 +24,7 @@ from ._wsgi import protect as _protect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_BODY_MAX = "_pgonce_body_max"
+_POLICY = "_pgonce_policy"
 
 
 def protect(pool: Any, **options: Any) -> Callable[[F], F]:
@@ -46,18 +47,26 @@ def protect(pool: Any, **options: Any) -> Callable[[F], F]:
             except _gate.Passes:
                 return view(*arguments, **named)
 
-        setattr(protected, _BODY_MAX, policy.body_max)
+        setattr(protected, _POLICY, policy)
         return protected  # type: ignore[return-value]
 
     return decorate
 
 
+def _body_of() -> bytes:
+    """The bytes of the request, which whoever comes next reads as if nobody had: as a form, as a stream or as they are."""
+    body = request.get_data()
+    if "form" not in request.__dict__:
+        request.environ["wsgi.input"] = io.BytesIO(body)
+        request.__dict__.pop("stream", None)
+    return body
+
+
 def _keep_body(sender: Any, **_: Any) -> None:
-    """Before anything that reads forms, such as a CSRF check before each request: the bytes that are hashed, and a form is parsed from them."""
-    view = sender.view_functions.get(request.endpoint)
-    body_max = getattr(view, _BODY_MAX, None)
-    if body_max is not None and (request.content_length or 0) <= body_max:
-        request.get_data()
+    """Before anything that reads forms, such as a CSRF check before each request."""
+    policy = getattr(sender.view_functions.get(request.endpoint), _POLICY, None)
+    if policy is not None and request.method in policy.methods and (request.content_length or 0) <= policy.body_max:
+        _body_of()
 
 
 request_started.connect(_keep_body)
@@ -66,7 +75,7 @@ request_started.connect(_keep_body)
 def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view: Callable[[], Any]) -> Response:
     if (request.content_length or 0) > policy.body_max:
         return written(_gate.body_too_large(policy))
-    body = request.get_data()
+    body = _body_of()
     if is_cut_short(request.environ, body):
         if "form" in request.__dict__:
             raise errors.UsageError("the form was read before its bytes were: protect() must be seen on the view, through functools.wraps of what is around it")
