@@ -175,7 +175,12 @@ def test_files_errors_and_streams_come_whole(db):
     @service.app.post("/stream")
     @service.protect
     def streaming():
-        return Response(stream_with_context(str(each) for each in (g.tx.execute("SELECT 7").fetchone()[0], request.path)))
+        @stream_with_context
+        def pieces():
+            yield str(g.tx.execute("SELECT 7").fetchone()[0])
+            yield request.path
+
+        return Response(pieces())
 
     with service.serving():
         first, again = service.post("/file", "file"), service.post("/file", "file")

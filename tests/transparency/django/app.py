@@ -27,7 +27,7 @@ DATABASE = {
     "CONN_MAX_AGE": 60,
 }  # fmt: skip
 OUTSIDE = [
-    "app.outer", "app.authenticating", "corsheaders.middleware.CorsMiddleware", "django.contrib.sessions.middleware.SessionMiddleware",
+    "app.reading", "app.outer", "app.authenticating", "corsheaders.middleware.CorsMiddleware", "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
 ]  # fmt: skip
 settings.configure(
@@ -52,6 +52,15 @@ def elsewhere(name):
 
 
 # ---- neighbours ----
+
+
+def reading(get_response):
+    def middleware(request):
+        if request.path == "/read-outside":
+            request.POST.get("amount")
+        return get_response(request)
+
+    return middleware
 
 
 def outer(get_response):
@@ -233,6 +242,11 @@ def csrf(request):
 
 
 # ---- bodies ----
+
+
+@does("read-outside")
+def read_outside(request):
+    return JsonResponse({"amount": request.POST["amount"]})
 
 
 @does("form")

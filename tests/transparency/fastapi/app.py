@@ -91,6 +91,13 @@ class Authenticating(BaseHTTPMiddleware):
         return await call_next(request)
 
 
+class Reading(BaseHTTPMiddleware):
+    async def dispatch(self, request, call_next):
+        await request.body()  # or Starlette has nothing left for the next one
+        await request.form()
+        return await call_next(request)
+
+
 class Below:
     """A neighbour of the paths below a prefix."""
 
@@ -107,6 +114,7 @@ if ON:
     app.add_middleware(pgonce.asgi.OnceMiddleware, pool=pool, **shared.OPTIONS)
 app.add_middleware(Below, prefix="/outer", made=Outer)
 app.add_middleware(Below, prefix="/auth", made=Authenticating)
+app.add_middleware(Below, prefix="/read-outside", made=Reading)
 app.add_middleware(Below, prefix="/session", made=SessionMiddleware, secret_key="of a test")
 csrf_check = asgi_csrf_decorator(signing_secret="of a test", http_header="x-csrf-token", form_input="csrf_token", always_protect={"/csrf"})
 app.add_middleware(Below, prefix="/csrf", made=csrf_check)
@@ -274,6 +282,11 @@ async def csrf(request: Request):
 
 
 # ---- bodies ----
+
+
+@does("read-outside")
+async def read_outside(request: Request):
+    return {"amount": (await request.form())["amount"]}
 
 
 @does("form")

@@ -67,6 +67,8 @@ def does(name, inserts=True, on=app):
 def outside():
     if request.path == "/csrf":
         csrf_protect.protect()
+    if request.path == "/read-outside":
+        request.form.get("amount")
     if request.path == "/auth" and request.authorization is None:
         return Response("Unauthorized", 401, {"WWW-Authenticate": 'Basic realm="x"'}, mimetype="text/plain")
 
@@ -231,6 +233,11 @@ def csrf():
 
 
 # ---- bodies ----
+
+
+@does("read-outside")
+def read_outside():
+    return {"amount": request.form["amount"]}
 
 
 @does("form")

@@ -117,7 +117,7 @@ class _Client:
         length = said[b"content-length"]
         reader = getattr(self.real_receive, "__self__", None)  # of Starlette's own, where an outer layer is a BaseHTTPMiddleware
         consumed = not body and getattr(reader, "_stream_consumed", False) and not hasattr(reader, "_body")
-        if consumed or (length and length[0] != str(len(body))):
+        if consumed or (length and length[0].isdigit() and int(length[0]) != len(body)):
             raise errors.UsageError("an outer layer has read the request's body, so it cannot be compared with an earlier one's: add OnceMiddleware around it")
         self.body = bytes(body)
         return self.body
@@ -367,8 +367,9 @@ class OnceMiddleware:
 
 
 def _extensions(scope: Message) -> Message:
-    """Of those none but what test clients ask: an answer that a server sends by itself could not be held."""
-    return {name: value for name, value in (scope.get("extensions") or {}).items() if name == "http.response.debug"}
+    """Without those of answers, but for what test clients ask: an answer that a server sends by itself could not be held."""
+    given = scope.get("extensions") or {}
+    return {name: value for name, value in given.items() if not name.startswith("http.response.") or name == "http.response.debug"}
 
 
 def _headers(scope: Message) -> Dict[bytes, List[str]]:

@@ -88,15 +88,16 @@ def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view
         if tx is not None:
             g.tx = tx
         try:
-            answer = make_response(current_app.ensure_sync(view)())
-        except Exception as raised:  # abort(), and what has an error handler
-            answer = make_response(current_app.handle_user_exception(raised))
+            try:
+                answer = make_response(current_app.ensure_sync(view)())
+            except Exception as raised:  # abort(), and what has an error handler
+                answer = make_response(current_app.handle_user_exception(raised))
+            for each in after[outer:]:  # after_this_request in the view: a part of its answer
+                answer = current_app.ensure_sync(each)(answer)
+            del after[outer:]
+            return collected(answer)
         finally:
             g.pop("tx", None)
-        for each in after[outer:]:  # after_this_request in the view: a part of its answer
-            answer = current_app.ensure_sync(each)(answer)
-        del after[outer:]
-        return collected(answer)
 
     answer = _protect(source, policy, scope, request.environ, given, body, handle)
     if answer.native is None:

@@ -80,7 +80,12 @@ class Door:
 
     async def transaction(self, order):
         async def effect(tx):
+            if order["neighbour"] == "second":
+                async with self.pool.acquire():
+                    pass
             body = await self.advance(order, tx)
+            if order["neighbour"] == "commit":
+                await tx.execute("COMMIT")
             if order["end"] == "final":
                 raise pgonce.FinalFailure("as ordered", status=422, body=str(uuid.uuid4()), code="torture")
             return 201, given(order["way"], body)

@@ -81,7 +81,12 @@ class Door:
         tenant, scope, key = order["tenant"], order["scope"], order["key"]
 
         def effect(tx):
+            if order["neighbour"] == "second":
+                with self.source.connection():
+                    pass
             body = self.advance(order, tx)
+            if order["neighbour"] == "commit":
+                tx.execute("COMMIT")
             if order["end"] == "final":
                 raise pgonce.FinalFailure("as ordered", status=422, body=str(uuid.uuid4()), code="torture")
             return 201, given(order["way"], body)

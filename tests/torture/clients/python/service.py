@@ -3,6 +3,7 @@
 even one. A handler does what door.py's effects do."""
 
 import asyncio
+import time
 import uuid
 
 import flask
@@ -10,7 +11,7 @@ import psycopg_pool
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from werkzeug.serving import make_server
 
@@ -22,8 +23,19 @@ import door
 from common import DEADLINE_S, NotNow, is_answered, order_of
 
 CONNECTIONS = 8
-OPTIONS = {"scope": "requests", "tenant": lambda request: order_of(request.headers)["tenant"], "deadline": DEADLINE_S}
+OPTIONS = {"scope": "requests", "tenant": lambda request: order_of(request.headers)["tenant"], "deadline": DEADLINE_S, "handler_ms": 4000}
 BYTES = "application/octet-stream"
+IN_PIECES = ("pieces", "destroy")
+
+
+def slowly(body, neighbour):
+    """In pieces, with pauses and without a length; broken off after half of it, where that is asked for."""
+    for piece in (body[:1], body[1 : len(body) // 2]):
+        yield piece
+        time.sleep(0.01)
+    if neighbour == "destroy":
+        raise ConnectionAbortedError
+    yield body[len(body) // 2 :]
 
 
 def blocking(dsn):
@@ -35,31 +47,48 @@ def blocking(dsn):
     @protect(pool, **OPTIONS)
     def requests():
         order = order_of(flask.request.headers) | {"payload": flask.request.get_data().decode()}
+        neighbour = order["neighbour"]
+        if neighbour == "second":
+            with pool.connection():
+                pass
         try:
             body = door.Door.advance(order, flask.g.tx)
         except NotNow:
             if is_answered(order):
                 return flask.Response("{}", 503, {"X-Done": "no"})
             raise
-        return flask.Response(str(uuid.uuid4()), 422) if order["end"] == "final" else flask.Response(body, 201, mimetype=BYTES)
+        if neighbour == "commit":
+            flask.g.tx.execute("COMMIT")
+        if order["end"] == "final":
+            return flask.Response(str(uuid.uuid4()), 422)
+        return flask.Response(slowly(body, neighbour) if neighbour in IN_PIECES else body, 201, mimetype=BYTES)
 
     return app
 
 
 async def requests(request):
     order = order_of(request.headers) | {"payload": (await request.body()).decode()}
+    neighbour, tx = order["neighbour"], await asgi.transaction(request)
+    if neighbour == "second":
+        async with request.app.state.pool.acquire():
+            pass
     try:
-        body = await asynchronous.Door.advance(order, asgi.transaction(request))
+        body = await asynchronous.Door.advance(order, tx)
     except NotNow:
         if is_answered(order):
             return Response("{}", 503, {"X-Done": "no"})
         raise
-    return Response(str(uuid.uuid4()), 422) if order["end"] == "final" else Response(body, 201, media_type=BYTES)
+    if neighbour == "commit":
+        await tx.execute("COMMIT")
+    if order["end"] == "final":
+        return Response(str(uuid.uuid4()), 422)
+    return StreamingResponse(slowly(body, neighbour), 201, media_type=BYTES) if neighbour in IN_PIECES else Response(body, 201, media_type=BYTES)
 
 
 async def serve_asynchronously(port, dsn):
-    middleware = Middleware(asgi.OnceMiddleware, pool=await asynchronous.pool_of(dsn, CONNECTIONS), **OPTIONS)
-    app = Starlette(routes=[Route("/requests", requests, methods=["POST"])], middleware=[middleware])
+    pool = await asynchronous.pool_of(dsn, CONNECTIONS)
+    app = Starlette(routes=[Route("/requests", requests, methods=["POST"])], middleware=[Middleware(asgi.OnceMiddleware, pool=pool, **OPTIONS)])
+    app.state.pool = pool
     await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning", lifespan="off")).serve()
 
 
