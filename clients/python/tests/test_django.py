@@ -273,7 +273,7 @@ def test_a_handler_that_takes_too_long_loses_its_transaction_and_its_client_is_t
             first.append(db.value(count))
         return HttpResponse("done")
 
-    post = served(view, handler_ms=300)
+    post = served(view, handler_ms=3000)
     reply = post("django-late")
     assert (reply.status, problem_of(reply), first) == (503, "timed-out", [1, 0]) and db.effects("django-late") == 0
     assert post("django-late").status == 200 and db.effects("django-late") == 1

@@ -365,7 +365,7 @@ def test_a_service_of_several_names_is_one(db):
 @pytest.mark.parametrize("kind", ["waits", "catches", "sleeps in the database"])
 def test_a_handler_that_takes_too_long_is_taken_back_and_its_client_told(db, kind):
     key = f"late-{kind[:3]}"
-    service = Service(db.url, size=1, handler_ms=400)
+    service = Service(db.url, size=1, handler_ms=3000)
     first = []
 
     @service.app.post("/orders")
@@ -461,7 +461,7 @@ def test_in_mode_lease_an_answer_says_what_it_says_to_the_gateway(db, status, he
 @pytest.mark.parametrize("why", ["raises", "takes too long"])
 def test_in_mode_lease_a_handler_that_ends_without_an_answer_leaves_a_doubt(db, why):
     key = f"lease-{why[:3]}"
-    service = Service(db.url, mode="lease", handler_ms=400)
+    service = Service(db.url, mode="lease", handler_ms=3000)
 
     @service.app.post("/orders")
     async def order():

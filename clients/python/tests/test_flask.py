@@ -358,7 +358,7 @@ def test_what_cannot_work_is_refused_when_the_view_is_decorated(db):
 @pytest.mark.parametrize("kind", ["outside", "in the database"])
 def test_a_handler_that_takes_too_long_loses_its_transaction_and_its_client_is_told(db, kind):
     key = f"flask-late-{kind[:3]}"
-    service = Service(db.url, size=1, handler_ms=300)
+    service = Service(db.url, size=1, handler_ms=3000)
     first, gone = [], []
 
     @service.app.post("/orders")

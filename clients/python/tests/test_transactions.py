@@ -7,6 +7,7 @@ import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 import pgonce
@@ -186,6 +187,34 @@ def test_a_blocking_pool_is_refused_by_the_asynchronous_door_and_the_other_way_r
     with pytest.raises(pgonce.UsageError, match="asynchronous"):
         pgonce.run(lambda: psycopg.AsyncConnection.connect(db.url), "kinds", "one", 1, pytest.fail)
     engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["sqlalchemy-psycopg", "sqlalchemy-async-asyncpg"])
+def test_a_full_pool_of_sqlalchemys_is_named(db, name):
+    engine = sqlalchemy.create_engine if name == "sqlalchemy-psycopg" else create_async_engine
+    made = engine(alchemy_url(name.split("-")[-1], db.url), pool_size=1, max_overflow=0, pool_timeout=0.3)
+    found = []
+
+    def blocking():
+        def nested(tx):
+            with pytest.raises(pgonce.PoolFull) as full:
+                pgonce.run(sessionmaker(made), "full", f"second-{name}", 1, pytest.fail)
+            found.append(str(full.value))
+
+        pgonce.run(sessionmaker(made), "full", f"first-{name}", 1, nested)
+        made.dispose()
+
+    async def awaited():
+        async def nested(tx):
+            with pytest.raises(pgonce.PoolFull) as full:
+                await pgonce.aio.run(async_sessionmaker(made), "full", f"second-{name}", 1, pytest.fail)
+            found.append(str(full.value))
+
+        await pgonce.aio.run(async_sessionmaker(made), "full", f"first-{name}", 1, nested)
+        await made.dispose()
+
+    blocking() if name == "sqlalchemy-psycopg" else asyncio.run(awaited())
+    assert len(found) == 1 and "the session's pool is full" in found[0]
 
 
 @pytest.mark.parametrize("name", ["psycopg", "psycopg-async", "asyncpg"])

@@ -21,6 +21,8 @@ def _over(*_: Any, **__: Any) -> None:
 
 
 class _AlchemyBase:
+    connects = True
+
     def __init__(self, session: Any) -> None:
         self.tx = session
         self.sync = getattr(session, "sync_session", session)
@@ -115,11 +117,18 @@ class _AlchemyBase:
 
 
 class Alchemy(_AlchemyBase):
-    def begin(self, statements: Sequence[Statement], keep: int) -> Any:
+    def connect(self) -> None:
         if self.sync.in_transaction():  # a session of the application's own, which has read before
             if self._has_changes() or self.tx.execute(module("sqlalchemy").text(_WRITTEN)).scalar() is not None:
                 raise UsageError(_UNCOMMITTED)
             self.tx.commit()
+        try:
+            self.sync.connection()
+        except Exception:
+            self.tx.close()
+            raise
+
+    def begin(self, statements: Sequence[Statement], keep: int) -> Any:
         if self._autocommits():
             raise UsageError(AUTOCOMMIT)
         self._open_guard()
@@ -157,12 +166,18 @@ class Alchemy(_AlchemyBase):
 
 
 class AlchemyAsync(_AlchemyBase):
-    async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
+    async def connect(self) -> None:
         if self.sync.in_transaction():
             if self._has_changes() or (await self.tx.execute(module("sqlalchemy").text(_WRITTEN))).scalar() is not None:
                 raise UsageError(_UNCOMMITTED)
             await self.tx.commit()
-        await self.tx.connection()
+        try:
+            await self.tx.connection()
+        except BaseException:
+            await shielded(self.tx.close())
+            raise
+
+    async def begin(self, statements: Sequence[Statement], keep: int) -> Any:
         if await self.tx.run_sync(lambda _: self._autocommits()):
             raise UsageError(AUTOCOMMIT)
         await self.tx.run_sync(lambda _: self._open_guard())

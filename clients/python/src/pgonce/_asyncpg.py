@@ -38,6 +38,8 @@ _GUARDS: Dict[Any, Guard] = {}
 class Asyncpg:
     """Has no pipeline for statements with parameters: one round trip each."""
 
+    connects = False
+
     def __init__(self, connection: Any) -> None:
         self.tx = connection
         self.kind: Any = type(connection)

@@ -2,8 +2,8 @@
 """The drivers: what opens a transaction, runs a statement, commits, and says what an error was.
 
 A source (a pool, a connect function, a session factory, one connection) gives connections; a connection here is a page
-of code over the driver's own. Each method of an asynchronous driver returns something to await; commit, alone and a source's release run to
-their end where the task is cancelled, and raise it afterwards. Nothing is decided here."""
+of code over the driver's own; connects: a session that has none yet. Each method of an asynchronous driver returns something to await; commit, alone and
+a source's release run to their end where the task is cancelled, and raise it afterwards. Nothing is decided here."""
 
 from __future__ import annotations
 
@@ -65,17 +65,21 @@ def _named(raised: BaseException, pool: Any, waited: float) -> PoolFull:
         size, most = pool.get_stats().get("pool_size", 0), pool.max_size
     elif hasattr(pool, "get_max_size"):  # asyncpg's
         size, most = pool.get_size(), pool.get_max_size()
+    elif is_a(raised, "sqlalchemy.exc", "TimeoutError"):  # of a pool that cannot be asked
+        size = most = 1
     why = f"no connection came within {waited * 1000:.0f} ms"
     if 0 < most <= size:
+        which = f"the pool of {most}" if pool is not None else "the session's pool"
         why = (
-            f"no connection was free within {waited * 1000:.0f} ms: the pool of {most} is full; a handler that takes a second one from the same"
-            " pool can cause this: see mode='lease'"
+            f"no connection was free within {waited * 1000:.0f} ms: {which} is full; a handler that takes a second one from the same pool can cause"
+            " this: see mode='lease'"
         )
     return PoolFull(why)
 
 
 def _is_late(raised: BaseException) -> bool:
-    return isinstance(raised, (asyncio.TimeoutError, TimeoutError)) or is_a(raised, "psycopg_pool", "PoolTimeout")
+    late = isinstance(raised, (asyncio.TimeoutError, TimeoutError))
+    return late or is_a(raised, "psycopg_pool", "PoolTimeout") or is_a(raised, "sqlalchemy.exc", "TimeoutError")
 
 
 class Source:
@@ -93,7 +97,10 @@ class Source:
     def acquire(self, within: float) -> Any:
         start = time.monotonic()
         try:
-            return self._adapted(self._acquire(within))
+            connection = self._adapted(self._acquire(within))
+            if connection.connects:
+                connection.connect()
+            return connection
         except Exception as raised:
             if _is_late(raised):
                 raise _named(raised, self.pool, time.monotonic() - start) from raised
@@ -128,7 +135,10 @@ class AsyncSource(Source):
         start = time.monotonic()
         try:
             made = self._acquire(within)
-            return self._adapted(await made if inspect.isawaitable(made) else made)
+            connection = self._adapted(await made if inspect.isawaitable(made) else made)
+            if connection.connects:
+                await connection.connect()
+            return connection
         except Exception as raised:
             if _is_late(raised):
                 raise _named(raised, self.pool, time.monotonic() - start) from raised

@@ -188,6 +188,7 @@ def _over(lent: Any) -> Any:
 
 
 class _Base:
+    connects = False
     pipelined: Optional[bool] = None
 
     def __init__(self, connection: Any) -> None:

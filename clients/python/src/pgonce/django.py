@@ -28,6 +28,8 @@ from ._wsgi import held, is_cut_short, protect
 class Connection:
     """Django's own connection of this thread."""
 
+    connects = False
+
     def __init__(self, using: str) -> None:
         self.using, self.tx = using, connections[using]
         self.atomic: Any = None
