@@ -124,6 +124,8 @@ class Alchemy(_AlchemyBase):
             self.tx.commit()
         try:
             self.sync.connection()
+        except module("sqlalchemy.exc").DBAPIError:
+            pass  # an attempt of its own that may be made again: begin's
         except Exception:
             self.tx.close()
             raise
@@ -173,6 +175,8 @@ class AlchemyAsync(_AlchemyBase):
             await self.tx.commit()
         try:
             await self.tx.connection()
+        except module("sqlalchemy.exc").DBAPIError:
+            pass
         except BaseException:
             await shielded(self.tx.close())
             raise

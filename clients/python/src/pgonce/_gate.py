@@ -276,7 +276,7 @@ def serve(
                 found = public(found)
         except BaseException as raised:
             sqlstate, lost = _core.trouble_of(attempt.connection, raised)
-            connected = attempt.connection is not None
+            begun = attempt.lent is not None
             parted = _core.is_parted(attempt, sqlstate)
             yield from attempt.end()
             if parted:
@@ -304,7 +304,7 @@ def serve(
                 return refusal(policy, typed, intent.request, intent.scope), False
             if lost and attempt.committing:
                 return (yield from _asked(source, policy, intent))
-            if not lost and sqlstate is None and (connected or not _core.unreachable(raised)):
+            if not lost and sqlstate is None and (begun or not _core.unreachable(raised)):
                 raise  # of no driver: a fault in the application or here
             if attempt.committing and not lost and _is_applications(sqlstate):
                 _log.error("the application's COMMIT was refused: scope=%s %s", intent.scope, why_of(raised))
