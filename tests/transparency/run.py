@@ -46,7 +46,7 @@ CREATE FUNCTION deadlock() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEP
 DO $$ BEGIN CREATE ROLE reader; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 GRANT INSERT, SELECT ON effect TO reader;
 """
-CASE = {"name", "request", "before", "other", "expect", "ours", "plain", "stored", "effects", "rows", "varies", "leave", "gated", "replay", "applications", "other_headers"}
+CASE = {"name", "request", "before", "other", "expect", "ours", "plain", "stored", "effects", "rows", "varies", "leave", "gated", "closed", "replay", "applications", "other_headers"}
 REQUEST = {"method", "path", "version", "headers", "body", "key", "chunked", "expect_continue", "gzip", "pipeline", "http2", "no_length"}
 EXPECT = {"status", "headers", "text", "json", "size", "contains", "repeated", "gzip", "end", "interim", "trailers"}
 OURS = {"status", "problem", "headers", "text", "broken"}
@@ -578,11 +578,17 @@ class Case:
                 two.headers = [(name, value) for name, value in two.headers if not name.lower().startswith("idempotency-")]
                 self.note(REPLAY, (each for each in same(said, one, two) if each[0] != "framing"))
         else:
-            _, first = self.send(self.on, said["request"], captured, "with pgonce", said.get("gated"))
-            self.compare(FIRST, plain, first)
-            self.held(FIRST)
-            _, again = self.send(self.on, said["request"], captured, "again")
-            self.again(plain, first, again, stored)
+            if said.get("closed"):
+                self.on.close_gate()
+            try:
+                _, first = self.send(self.on, said["request"], captured, "with pgonce", said.get("gated"))
+                self.compare(FIRST, plain, first)
+                self.held(FIRST)
+                _, again = self.send(self.on, said["request"], captured, "again")
+                self.again(plain, first, again, stored)
+                self.held(REPLAY)
+            finally:
+                self.on.open_gate()
         self.held(REPLAY)
         if "other" in said:
             _, (answer,) = self.send(self.on, {**said["request"], **said["other"]}, captured, "another request with this key")

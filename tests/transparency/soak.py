@@ -182,7 +182,8 @@ def soak(application, server, port, place, given):
             problems.append(held)
         late = samples[int(len(samples) * WARM_UP) :]
         part = max(1, len(late) // 4)
-        (first, last), (files_first, files_last) = ((median([each[at] for each in half]) for half in (late[:part], late[-part:])) for at in (0, 1))
+        first, files_first, _ = map(median, zip(*late[:part]))
+        last, files_last, _ = map(median, zip(*late[-part:]))
         if last > first * GROWTH_MAX:
             problems.append(f"memory grew from {first:.0f} to {last:.0f} MiB")
         if files_last > files_first + given.clients:
