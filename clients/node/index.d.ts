@@ -112,9 +112,13 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   scope: string;
   /** Whose key it is, by what authentication has proved: never what a client can choose freely. false where there is but one caller. */
   tenant: ((request: R) => Id | undefined | Promise<Id | undefined>) | false;
+  /** 'lease': the handler runs under a claim, without a transaction and a connection: for effects elsewhere. 'transaction' unless set. */
+  mode?: 'transaction' | 'lease';
   /** false: requests without a key pass unprotected. */
   required?: boolean;
   waitMs?: number;
+  /** The longest that an attempt takes, from the wait for a connection on: then it is rolled back (in mode 'lease': in doubt). 30000 unless set. */
+  handlerMs?: number;
   /** The largest answer that is kept, 1 MiB unless set; a larger one, and one that the scope does not allow, is sent and remembered as done. */
   responseMax?: number;
   /** The largest body of a request, 16 MiB unless set. */
@@ -123,6 +127,8 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   methods?: string[];
   /** The headers that are replayed, names or prefixes that end in *, instead of the built-in list. */
   headers?: string[];
+  /** false: the Host is no part of the request; for a service that has several names. */
+  host?: boolean;
   canonicalJson?: boolean;
   strictKeys?: boolean;
   keyLength?: number;
@@ -134,16 +140,23 @@ export interface MiddlewareOptions<R = IncomingMessage> {
 /** req.pgonce in a handler. An unprotected request has only tx, which is the pool then. */
 export type Handling = {tx: PoolClient} & Within;
 
-export interface FastifyHooks {
-  preParsing: (request: any, reply: any, payload: any) => Promise<any>;
-  preHandler: (request: any, reply: any) => Promise<any>;
-  onSend: (request: any, reply: any, payload: any) => Promise<any>;
-  onResponse: (request: any) => Promise<void>;
+/** req.pgonce in mode 'lease'. */
+export interface Leased {
+  readonly scope: string;
+  readonly key: string;
+  readonly tenant: string;
+  readonly traceparent: string | null;
+  readonly fence: number;
+  /** Aborted when the lease is lost. */
+  readonly signal: AbortSignal;
 }
 
+/** A plugin: await app.register(once.fastify(...)). Without a scope it protects the routes that have one in config.pgonce. */
+export type FastifyPlugin = (app: any, options: any, done: (error?: Error) => void) => void;
+
 export class Once {
-  /** logger: its error(line) is told why a request got a 5xx of this client's; console unless set. */
-  constructor(pool: Pool, options?: {tenant?: Id; logger?: {error(line: string): void}});
+  /** logger: its error(line) is told why a request got a 5xx of this client's, console.error unless set; its debug(line) that one was refused. */
+  constructor(pool: Pool, options?: {tenant?: Id; logger?: {error(line: string): void; debug?(line: string): void}});
   /** BEGIN and start, the effect in its transaction, finish and COMMIT. Replays what is stored. */
   run(scope: string, key: Id, request: Request, effect: (tx: PoolClient, within: Within) => Promise<Answer | void> | Answer | void, options?: RunOptions): Promise<Result>;
   /** A lease on an intent whose effect is elsewhere. */
@@ -163,7 +176,7 @@ export class Once {
   consume(consumer: string, message: Id, payload: Request, effect: (tx: PoolClient) => unknown, options?: RunOptions): Promise<'process' | 'duplicate'>;
   lock(tx: PoolClient, resource: Id, options?: {waitMs?: number}): Promise<boolean>;
   express(options: MiddlewareOptions<any>): (req: any, res: any, next: (error?: unknown) => void) => void;
-  fastify(options: MiddlewareOptions<any>): FastifyHooks;
+  fastify(options: Omit<MiddlewareOptions<any>, 'scope'> & {scope?: string}): FastifyPlugin;
   http(options: MiddlewareOptions, handler: (req: IncomingMessage & {pgonce: Handling; rawBody?: Buffer}, res: ServerResponse) => unknown): (req: IncomingMessage, res: ServerResponse) => Promise<void>;
   /** What run, claim and effect throw, as the gateway would answer it; undefined: it is the application's own to answer. */
   answerOf(error: unknown, options?: {problemBase?: string}): HttpAnswer | undefined;
@@ -178,7 +191,7 @@ export interface HttpAnswer {
 }
 
 export class OnceError extends Error {
-  /** A name of once.errors(), or connection, serialization, outcome_unknown, swallowed, lease_lost, not_in_transaction. */
+  /** A name of once.errors(), or connection, serialization, outcome_unknown, swallowed, lease_lost, not_in_transaction, transaction_control. */
   readonly code: string;
   readonly sqlstate: string | null;
   /** What the gateway answers for it. */

@@ -8,11 +8,15 @@ const {claim} = require('./lib/claim');
 const contract = require('./lib/contract');
 const errors = require('./lib/errors');
 const {batch} = require('./lib/batch');
-const {answerOf, keyOf} = require('./lib/guard');
-const {express, fastify, http, send} = require('./lib/middleware');
+const {intentOf, lent} = require('./lib/lent');
+const {headersOf, send} = require('./lib/answer');
+const {fastify} = require('./lib/fastify');
+const {express, http} = require('./lib/middleware');
+const {answerOf} = require('./lib/reply');
+const {keyOf} = require('./lib/request');
 const {keyOfHeader} = require('./lib/key');
 const {traceparent, traced} = require('./lib/trace');
-const {Attempt, conclude, intentOf, lent, repeat, transact} = require('./lib/transaction');
+const {Attempt, conclude, repeat, transact} = require('./lib/transaction');
 
 const {Failed, NotDone} = errors;
 const {nameOf} = contract;
@@ -35,8 +39,8 @@ async function within(tx, statement) {
 class Once {
   #pool; #tenant; #logger;
 
-  /** pool: of pg. tenant: of calls that name none. logger: its error(line) is told why a request got a 5xx of this client's. */
-  constructor(pool, {tenant = '', logger = console} = {}) {
+  /** pool: of pg. tenant: of calls that name none. logger: its error(line) is told why a request got a 5xx of this client's, its debug(line) why one was refused. */
+  constructor(pool, {tenant = '', logger = {error: (line) => console.error(line)}} = {}) {
     if (typeof pool?.connect !== 'function' || typeof pool.query !== 'function' || !('totalCount' in pool)) throw new TypeError('pgonce: new Once(pool) needs a Pool of pg');
     if (typeof logger?.error !== 'function') throw new TypeError('pgonce: a logger has a method error(line)');
     // An idle connection that the server ends is no error here: the pool makes another one. Where nobody listens, the process would end.
@@ -65,7 +69,7 @@ class Once {
   }
 
   async #attempt(intent, effect, options, settled) {
-    const said = await Attempt.begin(this.#pool, intent, options.isolation);
+    const said = await Attempt.begin(this.#pool, intent, {isolation: options.isolation});
     if (!said.attempt) return said;
     settled();
     const {attempt} = said;
@@ -97,6 +101,11 @@ class Once {
       emit: (topic, payload, options) => this.emit(tx, topic, payload, options),
       lock: (resource, options) => this.lock(tx, resource, options),
     };
+  }
+
+  /** work() of a handler in mode 'lease': an event in it is of its intent. */
+  working({held, intent}, work) {
+    return held ? working.run(intent, work) : work();
   }
 
   claim(scope, key, request, options = {}) {
@@ -209,7 +218,7 @@ class Once {
       const answer = res.headersSent ? undefined : this.answerOf(error, options);
       if (!answer) return void next(error);
       // What others have set for every answer, as for CORS, stays.
-      send(res, answer, res.getHeaderNames().filter((name) => /^(content-|etag$|transfer-encoding$)/.test(name)));
+      send(res, answer, headersOf(res));
     };
   }
 }

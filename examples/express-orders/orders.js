@@ -24,7 +24,7 @@ async function authenticated(req, res, next) {
 
 const protect = once.express({scope: 'orders', tenant: (req) => req.customer, waitMs: 5000});
 
-app.post('/orders', authenticated, protect, async (req, res) => {
+app.post('/orders', authenticated, protect, express.json(), async (req, res) => {
   const {item, quantity} = req.body;
   const {tx, emit} = req.pgonce;
   const {rowCount} = await tx.query('UPDATE stock SET quantity = quantity - $2 WHERE item = $1 AND quantity >= $2', [item, quantity]);

@@ -40,7 +40,7 @@ async function main() {
   const adapter = new RedisAdapter({connectionConfig: {socket: {path: process.env.REDIS_SOCKET}}});
   await adapter.connect();
   app.post('/bare', express.json(), (req, res, next) => bare(req, res).catch(next));
-  app.post('/pgonce', once.express({scope: 'orders', tenant: false}), (req, res, next) =>
+  app.post('/pgonce', once.express({scope: 'orders', tenant: false}), express.json(), (req, res, next) =>
     order(req.pgonce.tx, req.body).then((placed) => res.status(201).json(placed), next));
   app.post('/redis', express.json(), idempotency.idempotency({dataAdapter: adapter}), (req, res, next) => {
     if (!idempotency.getSharedIdempotencyService().isHit(req)) bare(req, res).catch(next);

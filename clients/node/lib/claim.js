@@ -7,13 +7,14 @@ const {hostname} = require('os');
 
 const contract = require('./contract');
 const errors = require('./errors');
-const {Session, marked, repeat} = require('./transaction');
+const {Session} = require('./session');
+const {marked, repeat} = require('./transaction');
 
 const VERDICTS = {active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
 
 /** One statement in a transaction of its own. */
-async function ask(pool, statement) {
-  const session = await Session.open(pool);
+async function ask(pool, statement, wait) {
+  const session = await Session.open(pool, wait);
   session.open = false;
   try {
     const [{rows}] = await session.send([statement]);
@@ -119,7 +120,7 @@ async function ours(pool, intent, owner, takeover) {
 async function claim(pool, intent, options = {}) {
   // A name of this one claim, so that it is known again.
   const owner = `${options.owner ?? `${hostname()}/${process.pid}`}/${randomUUID()}`.slice(-255);
-  const {waitMs = 0, signal, deadlineMs} = options;
+  const {waitMs = 0, signal, deadlineMs, wait} = options;
   let haunted = false;
   let asked;
   const said = await repeat(async () => {
@@ -127,7 +128,7 @@ async function claim(pool, intent, options = {}) {
     try {
       const mine = haunted ? await ours(pool, intent, owner, options.takeover) : undefined;
       if (mine) return mine;
-      const row = contract.claimed(await ask(pool, contract.claim(intent, {...options, owner})));
+      const row = contract.claimed(await ask(pool, contract.claim(intent, {...options, owner}), wait));
       return row.verdict === 'processing_active' ? {...row, verdict: 'active'} : row;
     } catch (error) {
       haunted = true;

@@ -212,5 +212,6 @@ const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * int
 module.exports = {
   begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
+  RESET_ROLE: ['RESET ROLE'],
   SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],
 };

@@ -43,6 +43,9 @@ class NotDone extends Error {
   }
 }
 
+/** Whoever asked for a connection has left before there was one. */
+class Left extends Error {}
+
 // Of the contract: contract/access/errors.sql. [code, status, retryable, class]
 const KNOWN = {
   P4000: ['scope_required', 403, false],
@@ -132,10 +135,27 @@ const ofConnection = (cause) => new OnceError('connection', 'the database cannot
 const unknown = (cause) =>
   new OutcomeUnknown('outcome_unknown', 'COMMIT was sent, and what became of it cannot be learnt now; ask again with the same key', {status: 503, retryable: true, cause});
 
+/** Of a pool's error: did its own time limit end the wait? */
+const isExhausted = (pool, error) => pool.options?.connectionTimeoutMillis > 0 && /^timeout exceeded/.test(error?.message);
+
+/** Of a pool that has nothing to give, why; else undefined. */
+const fullness = (pool) => (pool.totalCount >= pool.options?.max && pool.idleCount === 0
+  ? `the pool of ${pool.options.max} is full; a handler that takes a second one from the same pool can cause this; see mode 'lease'` : undefined);
+
+/** No connection within ms. Nothing was done. */
+function noConnection(pool, ms) {
+  const full = fullness(pool);
+  const why = full ? `no connection was free within ${ms} ms: ${full}` : `no connection could be made within ${ms} ms`;
+  return new OnceError('connection', `${why}; nothing was done`, {status: 503, retryable: true});
+}
+
+/** Of an error at COMMIT or just before it: is it the application's own, as of a deferred constraint? */
+const isApplications = (error) => isAnswer(error) && !KNOWN[error.code] && !/^(?:08|40|53|57|58|XX)/.test(error.code);
+
 const swallowed = () =>
   new OnceError('swallowed', 'a statement of the effect failed and the effect went on: COMMIT would have rolled back, so nothing was committed. Let the error out, or use a savepoint');
 
 module.exports = {
-  OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, NotDone,
-  final, doubt, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, endsTheSession,
+  OnceError, Mismatch, Active, InDoubt, Expired, FinalFailure, OutcomeUnknown, LeaseLost, Failed, Left, NotDone,
+  final, doubt, reasonOf, lineOf, ofSqlstate, ofDriver, ofConnection, unknown, swallowed, isSerialization, isAnswer, isApplications, isExhausted, fullness, noConnection, endsTheSession,
 };

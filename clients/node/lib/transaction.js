@@ -3,98 +3,17 @@
 // attempt's start asks. It cannot be told "proceed" while the old backend lives, since that one holds the intent's lock until its commit is visible.
 'use strict';
 
-const {NOT_PREPARED, batch} = require('./batch');
 const contract = require('./contract');
 const errors = require('./errors');
 const salts = require('./fingerprint');
+const {lent} = require('./lent');
+const {Session} = require('./session');
 
 const BACKOFF_MS = 5;
 const BACKOFF_MAX_MS = 1000;
 const DEADLINE_MS = 30000;
 const KEPT_ALWAYS = 8192; // bytes of a body, and characters of headers, that every scope keeps: below it, P4060 cannot come
 const VERDICTS = {active: 'P4029', in_doubt: 'P4031', mismatch: 'P4002', expired: 'P4041'};
-
-// Their connections change beneath them, as behind a pooler in transaction mode: what one has prepared, the next one does not have.
-const shifting = new WeakSet();
-
-/** A connection of the pool, whose loss is seen: pg emits it where nobody listens, which would end the process. */
-class Session {
-  static async open(pool) {
-    let session;
-    try {
-      // Listens at once: what has come in one packet with the connection's first answer is handled before a promise is.
-      session = await new Promise((resolve, reject) => {
-        const promised = pool.connect((error, client) => (error ? reject(error) : resolve(new Session(client, pool))));
-        promised?.then?.((client) => resolve(new Session(client, pool)), reject); // of a pool that somebody has wrapped
-      });
-    } catch (error) {
-      throw errors.isAnswer(error) && error.code !== '57P03' && error.code !== '53300' ? error : errors.ofConnection(error);
-    }
-    if (!session.client.connection?.parse) {
-      session.open = false;
-      await session.close();
-      throw new TypeError('pgonce: a Pool of pg is needed; pg-native is not supported');
-    }
-    return session;
-  }
-
-  constructor(client, pool) {
-    this.client = client;
-    this.pool = pool;
-    this.lost = false;
-    this.lose = () => {
-      this.lost = true;
-    };
-    client.on('error', this.lose);
-    client.on('end', this.lose);
-  }
-
-  async send(statements) {
-    try {
-      return await batch(this.client, statements, !shifting.has(this.pool));
-    } catch (error) {
-      if (error.code === NOT_PREPARED) {
-        shifting.add(this.pool);
-        error.again = true;
-      }
-      if (!errors.isAnswer(error) && !error.unsent) this.lost = true;
-      throw error;
-    }
-  }
-
-  /** Back to the pool, outside of a transaction; a connection of which that is not certain is closed. */
-  async close() {
-    if (this.closed) return;
-    this.over = this.closed = true;
-    if (!this.lost && this.open !== false) {
-      await this.send([contract.ROLLBACK]).catch(this.lose);
-    }
-    this.client.off('error', this.lose);
-    this.client.off('end', this.lose);
-    this.client.release(this.lost);
-  }
-}
-
-// Whose transaction it is: what an event in it is caused by.
-const intents = new WeakMap();
-
-/** The intent in whose attempt this transaction is; undefined where it is the caller's own. */
-const intentOf = (tx) => intents.get(tx);
-
-/** The connection as an effect gets it. After the transaction it is the pool's, and a query would run on its own, or within somebody else's transaction. */
-function lent(session, intent) {
-  const refuse = (args) => {
-    const error = new errors.OnceError('not_in_transaction', 'the transaction is over: await what belongs to the effect before its answer');
-    const callback = args.find((each) => typeof each === 'function');
-    if (callback) return void process.nextTick(callback, error);
-    if (typeof args[0]?.submit === 'function') throw error;
-    return Promise.reject(error);
-  };
-  const query = (...args) => (session.over ? refuse(args) : session.client.query(...args));
-  const tx = new Proxy(session.client, {get: (client, name) => (name === 'query' ? query : Reflect.get(client, name))});
-  intents.set(tx, intent);
-  return tx;
-}
 
 /** An effect's transaction that has begun: start said proceed. */
 class Attempt {
@@ -105,10 +24,15 @@ class Attempt {
     this.commitSent = false;
   }
 
-  /** {attempt} where the effect may run, else {verdict, answer, traceparent} with the connection given back. */
-  static async begin(pool, intent, isolation, trusted = true) {
-    const session = await Session.open(pool);
+  /**
+   * {attempt} where the effect may run, else {verdict, answer, traceparent} with the connection given back.
+   * ms: how long there is for all of it, from the wait for a connection on. gone(): has whoever asked for it left?
+   */
+  static async begin(pool, intent, {isolation, ms, gone, trusted = true} = {}) {
+    const begun = performance.now();
+    const session = await Session.open(pool, {ms, gone});
     try {
+      if (ms !== undefined) session.limit(ms - (performance.now() - begun), () => session.cut());
       const hashed = salts.hashedOf(intent.request);
       const salt = hashed && trusted ? salts.saltOf(session.client, intent.tenant) : undefined;
       const known = salt && salts.fingerprintOf(salt, hashed);
@@ -118,7 +42,7 @@ class Attempt {
         // Or it is the salt that is another: the contract was installed anew.
         salts.forget(session.client);
         await session.close();
-        return Attempt.begin(pool, intent, isolation, false);
+        return Attempt.begin(pool, intent, {isolation, ms, gone, trusted: false});
       }
       if (hashed && !known) salts.remember(session.client, intent.tenant, computed);
       const print = known ?? (hashed ? salts.fingerprintOf(computed, hashed) : computed);
@@ -142,7 +66,8 @@ class Attempt {
       session.over = true;
       if (session.lost) throw errors.ofConnection();
       this.commitSent = true;
-      const results = await session.send([...last, contract.COMMIT]).catch((error) => {
+      const statements = session.otherRole ? [contract.RESET_ROLE, ...last] : last;
+      const results = await session.send([...statements, contract.COMMIT]).catch((error) => {
         if (!otherwise || error.code !== 'P4060') throw error;
         return session.send([...otherwise, contract.COMMIT]);
       });
@@ -192,8 +117,10 @@ class Attempt {
     return this.commit([contract.ROLLBACK_TO, contract.doubt(this.intent, answer)]);
   }
 
-  /** Nothing happened. */
+  /** Nothing happened. What still runs on the connection is stopped. */
   async abandon() {
+    this.session.over = true;
+    this.session.cancel();
     await this.session.close();
   }
 
@@ -306,4 +233,4 @@ function transact(pool, work, options = {}) {
   }, options);
 }
 
-module.exports = {Attempt, Session, intentOf, lent, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};
+module.exports = {Attempt, repeat, conclude, transact, marked, pause, backoff, DEADLINE_MS};

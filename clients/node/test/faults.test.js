@@ -157,11 +157,88 @@ test('a cancellation never lands between the effect and its outcome', async () =
   await assert.rejects(run(once, insert, {signal: controller.signal}), /the client has left/);
 });
 
+/** COMMIT past every check: pg lets an object send itself. */
+function commitUnseen(tx) {
+  return new Promise((resolve, reject) => {
+    tx.query({
+      submit: (connection) => connection.query('COMMIT'), handleRowDescription() {}, handleDataRow() {}, handleCommandComplete() {}, handleError: reject, handleReadyForQuery: resolve,
+    });
+  });
+}
+
 test('an effect that ends the transaction by itself is noticed: nothing guards it', async () => {
   await assert.rejects(run(once, async (tx) => {
     await insert(tx);
-    await tx.query('COMMIT');
+    await commitUnseen(tx);
   }), (error) => error.sqlstate === 'P4012' && error.code === 'not_started');
+});
+
+test('a request whose handler has ended the transaction by itself is in doubt, and does not run again', async () => {
+  const lines = [];
+  const logging = new Once(pool, {logger: {error: (line) => lines.push(line)}});
+  const app = nodeHttp.createServer(logging.http({scope: 'orders', tenant: false}, async (req, res) => {
+    await insert(req.pgonce.tx);
+    await commitUnseen(req.pgonce.tx);
+    res.end('done');
+  }));
+  await new Promise((resolve) => app.listen(0, '127.0.0.1', resolve));
+  for (let i = 0; i < 2; i++) {
+    const answer = await fetch(`http://127.0.0.1:${app.address().port}/`, {method: 'POST', headers: {'Idempotency-Key': key}});
+    assert.deepEqual([answer.status, (await answer.json()).type], [409, 'urn:pgonce:problem:in-doubt']);
+  }
+  app.closeAllConnections();
+  await new Promise((resolve) => app.close(resolve));
+  assert.equal(await effects(), 1);
+  assert.match(lines.join(), /^pgonce: problem=in-doubt request=[0-9a-f]{32} scope=orders code=not_started /);
+});
+
+for (const text of ['COMMIT', 'commit;', '/* a */ end', 'ROLLBACK', 'abort', 'INSERT INTO effect (key) VALUES (NULL); COMMIT', "PREPARE TRANSACTION 'x'", 'START TRANSACTION ISOLATION LEVEL SERIALIZABLE']) {
+  test(`an effect cannot end its transaction: ${text}`, async () => {
+    for (const send of [(tx) => tx.query(text), (tx) => tx.query({text}), (tx) => new Promise((resolve, reject) => tx.query(text, (error) => (error ? reject(error) : resolve())))]) {
+      await assert.rejects(run(once, async (tx) => {
+        await insert(tx);
+        await send(tx);
+      }), (error) => error.code === 'transaction_control');
+    }
+    assert.equal(await effects(), 0);
+    await assertDoneOnce(await run());
+  });
+}
+
+test('what only looks like the end of a transaction is a statement like any other', async () => {
+  await assertDoneOnce(await run(once, async (tx) => {
+    await insert(tx);
+    for (const text of ["SELECT 'COMMIT'", '-- COMMIT\nSELECT 1', 'SELECT $a$ ; COMMIT ; $a$', 'SAVEPOINT a', 'ROLLBACK TO SAVEPOINT a', 'PREPARE a AS SELECT 1', 'SELECT 1 AS "commit"']) await tx.query(text);
+  }));
+});
+
+test('a transaction within the effect is a savepoint of it', async () => {
+  const row = (tx, suffix) => tx.query('INSERT INTO effect (key) VALUES ($1)', [`${key}${suffix}`]);
+  await assertDoneOnce(await run(once, async (tx) => {
+    await tx.query('BEGIN');
+    await insert(tx);
+    await tx.query('begin');
+    await row(tx, '/inner');
+    await assert.rejects(tx.query('SELECT 1/0'));
+    await tx.query('ROLLBACK');
+    await tx.query({text: 'BEGIN'});
+    await row(tx, '/second');
+    await tx.query('END');
+    await tx.query('COMMIT');
+    tx.release();
+    await row(tx, '/third');
+  }));
+  const {rows} = await pool.query('SELECT key FROM effect WHERE key LIKE $1 ORDER BY key', [`${key}/%`]);
+  assert.deepEqual(rows.map((each) => each.key.slice(key.length)), ['/second', '/third']);
+  assert.equal(pool.totalCount, pool.idleCount);
+});
+
+test('an effect under another role is finished under its own', async () => {
+  await pool.query('DO $$ BEGIN CREATE ROLE nobody_special; EXCEPTION WHEN duplicate_object THEN NULL; END $$; GRANT INSERT ON effect TO nobody_special');
+  await assertDoneOnce(await run(once, async (tx) => {
+    await tx.query('SET LOCAL ROLE nobody_special');
+    await insert(tx);
+  }));
 });
 
 test('a deferred constraint that fails at COMMIT is an error, and nothing happened', async () => {

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: PostgreSQL
+// One protected request in mode 'lease': a claim, the handler without a connection of ours, and its answer as the claim's outcome. Its effect is elsewhere and nothing takes
+// it back, so answers are read as the gateway reads those of a service behind it. The guard says the same things as that of guard.js.
+'use strict';
+
+const {claim} = require('./claim');
+const errors = require('./errors');
+const {AS_IT_IS, ASK_MS, storable} = require('./guard');
+const {TOO_LARGE, broken, concluded, logged, unavailable} = require('./reply');
+const {traced} = require('./trace');
+
+const CONCLUDED = new Set(['active', 'in_doubt', 'mismatch', 'expired', 'final_failure']);
+// The header with which a status asks for the same request once more, so that nothing was done.
+const ASKS_AGAIN = {401: 'www-authenticate', 407: 'proxy-authenticate', 307: 'location', 308: 'location'};
+
+/** As the gateway: done, refused (for good), none, unknown. */
+function effectOf({status, pairs, effect}) {
+  const has = (name) => pairs.some(([each]) => each.toLowerCase() === name);
+  const [word] = effect.map((each) => String(each).toLowerCase());
+  if (effect.length === 1 && ['none', 'done', 'unknown'].includes(word)) return word;
+  const again = status === 503 || (status >= 400 && status < 500) ? has('retry-after') : false;
+  if (again || status === 421 || status === 425 || has(ASKS_AGAIN[status])) return 'none';
+  if (status === 408 || status < 200 || status >= 500) return 'unknown';
+  return status >= 400 ? 'refused' : 'done';
+}
+
+function openLease(pool, options, intent, gone) {
+  return traced('http', options.scope, async (verdict) => {
+    const until = performance.now() + options.handlerMs;
+    try {
+      const held = await claim(pool, intent, {takeover: false, waitMs: options.waitMs, deadlineMs: ASK_MS, wait: {ms: options.handlerMs, gone}});
+      verdict(held.replayed ? 'replay' : 'proceed');
+      if (held.replayed) return {reply: concluded(options, intent, {verdict: 'replay', answer: held, traceparent: held.traceparent})};
+      return {guard: new LeaseGuard(options, intent, held, until - performance.now())};
+    } catch (error) {
+      verdict(error instanceof errors.OnceError ? error.code : 'error');
+      if (error instanceof errors.Left) return {left: true};
+      if (CONCLUDED.has(error.code)) return {reply: concluded(options, intent, {verdict: error.code, answer: error.answer, traceparent: error.traceparent})};
+      return {reply: unavailable(options, error)};
+    }
+  });
+}
+
+class LeaseGuard {
+  constructor(options, intent, held, ms) {
+    this.options = options;
+    this.intent = intent;
+    this.held = held;
+    this.ended = false;
+    this.timer = setTimeout(() => this.#expire(), Math.max(0, ms));
+  }
+
+  end(head, body) {
+    return this.#report(() => this.#store(head, body));
+  }
+
+  stream(head) {
+    return this.#report(() => this.#store(head, Buffer.alloc(0), {status: head.status, resultType: TOO_LARGE}));
+  }
+
+  #store(head, body, instead) {
+    const {held} = this;
+    const {status} = head;
+    const {stored, large} = storable(this.options, head, body);
+    const failure = {code: `http_${status}`, message: 'by the status of the answer'};
+    const smaller = (report) => report(instead ?? stored).catch((error) => {
+      if (errors.ofDriver(error).sqlstate !== 'P4060') throw error;
+      return report(large);
+    });
+    switch (effectOf(head)) {
+      case 'done': return smaller((answer) => held.complete(answer));
+      case 'refused': return smaller((answer) => held.fail(false, {...failure, answer}));
+      case 'none': return held.fail(true, failure);
+      default: return held.fail(null, {...failure, answer: {status}});
+    }
+  }
+
+  async #report(report) {
+    this.#over();
+    try {
+      await report();
+      return AS_IT_IS;
+    } catch (error) {
+      return {answer: logged(this.options, 'not-stored', errors.ofDriver(error))};
+    }
+  }
+
+  #over() {
+    this.ended = true;
+    clearTimeout(this.timer);
+  }
+
+  /** Nobody knows what was done. */
+  async #doubt(why) {
+    this.#over();
+    await this.held.fail(null, {code: 'handler', message: why}).catch((error) => this.log(errors.ofDriver(error)));
+  }
+
+  async refuse(message) {
+    await this.#doubt(message);
+    return {answer: broken(this.options, message)};
+  }
+
+  unused() {
+    return this.#report(() => this.held.release());
+  }
+
+  broken() {
+    return this.#doubt('the handler gave no whole answer');
+  }
+
+  async #expire() {
+    const why = `the handler has not answered within ${this.options.handlerMs} ms`;
+    await this.#doubt(why);
+    this.expired(logged(this.options, 'in-doubt', new Error(why)));
+  }
+
+  log(error) {
+    this.options.logger.error(`pgonce: ${errors.lineOf(error)}`);
+  }
+}
+
+module.exports = {openLease};
