@@ -277,8 +277,12 @@ public final class Answer {
         return kind == Kind.JSON || isLargerThan(KEPT_ALWAYS) || (written != null && written.length() > KEPT_ALWAYS);
     }
 
-    /** What is stored in its place where it is too large to keep. */
-    Answer tooLarge() {
+    /**
+     * What is stored in its place where it cannot be kept, being too large or a stream: it is remembered as done.
+     *
+     * @return an answer without body and headers, whose result type is {@link #TOO_LARGE}
+     */
+    public Answer tooLarge() {
         return new Answer(status, Kind.NONE, null, null, List.of(), TOO_LARGE, null, errorCode, errorMessage, false, null);
     }
 

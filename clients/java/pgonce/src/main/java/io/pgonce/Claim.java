@@ -319,7 +319,13 @@ public final class Claim implements AutoCloseable {
      * @return as {@link #complete}
      */
     public boolean doubt(String code, String message) {
-        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), null, code, message, Answer.empty())));
+        return doubt(code, message, 0);
+    }
+
+    /** With the status that the work has answered, or 0. */
+    boolean doubt(String code, String message, int status) {
+        Answer answer = status < 100 || status > 599 ? Answer.empty() : Answer.of(status);
+        return report(() -> once.repeatable(connection -> Sql.fail(connection, name, claimed.fence(), null, code, message, answer)));
     }
 
     /**

@@ -15,6 +15,8 @@ import java.util.Objects;
  */
 final class Execution<E extends Exception> {
     private static final int VALID_S = 5;
+    private static final String FULL = "no connection was free, and the wait for one is over: the pool is full. A handler that takes a second connection of the same "
+        + "pool can cause this: see mode LEASE; nothing was done";
     private static final String ROLE = "42501";
 
     private final Once once;
@@ -149,7 +151,7 @@ final class Execution<E extends Exception> {
             throw (T) failure; // a mistake of the application, which no retry mends
         }
         if (!connected) {
-            throw Reason.UNAVAILABLE.exception(failure);
+            throw Reason.UNAVAILABLE.exception(Retries.isPoolFull(failure) ? FULL : null, failure, null, null);
         }
         if (effectFailed || !(failure instanceof SQLException)) {
             throw (T) failure;
@@ -218,9 +220,11 @@ final class Execution<E extends Exception> {
                 throw decidedDoubt;
             }
             called = true;
-            Tx tx = new Tx(TransactionControl.guard(connection), name, name.tenant(), started.traceparent());
+            TransactionControl control = new TransactionControl(connection);
+            Tx tx = new Tx(connection, control.connection(), name, name.tenant(), started.traceparent());
             given = Objects.requireNonNull(Attempt.<Answer, E>of(name, () -> effect.apply(tx)), "the effect must return an answer");
             open.flush();
+            control.restoreRole();
         } catch (FinalFailureException failure) {
             if (!failure.declared) {
                 effectFailed = true; // of another intent

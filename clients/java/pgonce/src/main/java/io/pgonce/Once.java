@@ -188,7 +188,7 @@ public final class Once {
      */
     public Tx in(Connection connection) {
         Tx.refuseAutoCommit(connection);
-        return new Tx(connection, null, tenant, traceparent);
+        return new Tx(connection, connection, null, tenant, traceparent);
     }
 
     /**
@@ -225,7 +225,8 @@ public final class Once {
      * Runs work that is elsewhere (a payment provider, a tool of an agent) at most once: claim, the work under a lease
      * that renews itself, complete. Work that throws leaves the intent in doubt, but for
      * {@link Answer#failure} (failed for good) and {@link NothingDone} (a retry may run): this call and its retries throw
-     * {@link InDoubtException} then, until that is decided; what the work threw is its cause, and is stored as the reason. An attempt
+     * {@link InDoubtException} then (of a {@link Doubt} this call throws that), until that is decided; what the work threw is its cause, and is
+     * stored as the reason. An attempt
      * that fell silent leaves a doubt, too, because nobody knows whether it did the work.
      *
      * @param scope what the key names an intent of
@@ -280,6 +281,10 @@ public final class Once {
             } else if (failure instanceof FinalFailureException known && known.declared) {
                 claim.fail(known.answer());
                 return known;
+            }
+            if (failure instanceof Doubt unknown) {
+                claim.doubt("service_failed", unknown.getMessage(), unknown.status());
+                return unknown;
             }
             String kind = failure.getClass().getSimpleName();
             claim.doubt(kind.isEmpty() ? failure.getClass().getName() : kind, reason(failure));

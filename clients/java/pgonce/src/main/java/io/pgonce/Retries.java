@@ -3,6 +3,7 @@ package io.pgonce;
 
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.sql.SQLTransientConnectionException;
 import java.time.Duration;
 import java.util.concurrent.ThreadLocalRandom;
 
@@ -76,6 +77,17 @@ final class Retries {
             }
         }
         return null;
+    }
+
+    /** Has a pool given no connection in time, though the database is there? */
+    static boolean isPoolFull(Throwable failure) {
+        int left = CAUSES_MAX;
+        for (Throwable each = failure; each != null && left-- > 0; each = each.getCause()) {
+            if (each instanceof SQLTransientConnectionException full) {
+                return full.getSQLState() == null;
+            }
+        }
+        return false;
     }
 
     static boolean isRace(String sqlState) {

@@ -7,6 +7,8 @@ import java.lang.reflect.Proxy;
 import java.sql.CallableStatement;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.Locale;
 import java.util.Set;
@@ -19,35 +21,70 @@ public final class TransactionControl {
     private static final Set<String> REFUSED = Set.of("commit", "close", "abort", "beginRequest", "endRequest");
     private static final Set<String> ENDS = Set.of("BEGIN", "COMMIT", "END", "ABORT");
 
-    private TransactionControl() {
+    private final Connection own;
+    private final Connection shown;
+    /** Null: the effect has not changed its role. */
+    private String role;
+
+    /**
+     * Over a connection.
+     *
+     * @param connection within a transaction that is somebody else's to end
+     */
+    public TransactionControl(Connection connection) {
+        own = connection;
+        shown = (Connection) Proxy.newProxyInstance(TransactionControl.class.getClassLoader(), new Class<?>[] {Connection.class}, this::onConnection);
     }
 
     /**
-     * A connection that cannot end its transaction, whether by a method or by the text of a statement.
+     * The connection that an effect is shown: it cannot end its transaction, whether by a method or by the text of a statement.
      *
-     * @param connection within a transaction that is somebody else's to end
      * @return over the same one
      */
-    public static Connection guard(Connection connection) {
-        return (Connection) Proxy.newProxyInstance(TransactionControl.class.getClassLoader(), new Class<?>[] {Connection.class},
-            (proxy, method, arguments) -> {
-                String name = method.getName();
-                int given = method.getParameterCount();
-                if ("equals".equals(name) && given == 1) {
-                    return proxy == arguments[0];
-                } else if (REFUSED.contains(name) || ("rollback".equals(name) && given == 0)
-                    || ("setAutoCommit".equals(name) && Boolean.TRUE.equals(arguments[0]))) {
-                    throw refusal(name + "()");
-                } else if ("setAutoCommit".equals(name)) {
-                    return null;
-                } else if ("unwrap".equals(name) && arguments[0] == Connection.class) {
-                    return proxy;
-                }
-                if (given > 0 && arguments[0] instanceof String sql && name.startsWith("prepare")) {
-                    refuse(sql);
-                }
-                return guarded(invoke(connection, method, arguments), (Connection) proxy);
-            });
+    public Connection connection() {
+        return shown;
+    }
+
+    /**
+     * What is left to do is done as the role that began, also where the effect has changed it (SET LOCAL ROLE).
+     *
+     * @throws SQLException of the database
+     */
+    public void restoreRole() throws SQLException {
+        if (role != null) {
+            try (PreparedStatement statement = own.prepareStatement("SELECT set_config('role', ?, true)")) {
+                statement.setString(1, role);
+                statement.execute();
+            }
+        }
+    }
+
+    private Object onConnection(Object proxy, Method method, Object[] arguments) throws Throwable {
+        String name = method.getName();
+        int given = method.getParameterCount();
+        if ("equals".equals(name) && given == 1) {
+            return proxy == arguments[0];
+        } else if (REFUSED.contains(name) || ("rollback".equals(name) && given == 0)
+            || ("setAutoCommit".equals(name) && Boolean.TRUE.equals(arguments[0]))) {
+            throw refusal(name + "()");
+        } else if ("setAutoCommit".equals(name)) {
+            return null;
+        } else if ("unwrap".equals(name) && arguments[0] == Connection.class) {
+            return proxy;
+        } else if (given > 0 && arguments[0] instanceof String sql && name.startsWith("prepare")) {
+            look(sql);
+        }
+        return guarded(invoke(own, method, arguments));
+    }
+
+    /** Before it is sent. */
+    private void look(String sql) throws SQLException {
+        if (refuse(sql) && role == null) {
+            try (Statement statement = own.createStatement(); ResultSet row = statement.executeQuery("SELECT current_setting('role')")) {
+                row.next();
+                role = row.getString(1);
+            }
+        }
     }
 
     private static Object invoke(Object target, Method method, Object[] arguments) throws Throwable {
@@ -59,7 +96,7 @@ public final class TransactionControl {
     }
 
     /** A statement, guarded; anything else as it is. */
-    private static Object guarded(Object result, Connection owner) {
+    private Object guarded(Object result) {
         Class<?> kind = result instanceof CallableStatement ? CallableStatement.class : result instanceof PreparedStatement ? PreparedStatement.class
             : result instanceof Statement ? Statement.class : null;
         return kind == null ? result : Proxy.newProxyInstance(TransactionControl.class.getClassLoader(), new Class<?>[] {kind},
@@ -68,9 +105,9 @@ public final class TransactionControl {
                 if ("equals".equals(name) && method.getParameterCount() == 1) {
                     return proxy == arguments[0];
                 } else if ("getConnection".equals(name)) {
-                    return owner;
+                    return shown;
                 } else if (arguments != null && arguments[0] instanceof String sql && (name.startsWith("execute") || "addBatch".equals(name))) {
-                    refuse(sql);
+                    look(sql);
                 }
                 return invoke(result, method, arguments);
             });
@@ -80,12 +117,14 @@ public final class TransactionControl {
      * Refuses a text that ends a transaction, or begins one.
      *
      * @param sql one statement or several
+     * @return whether it changes the role
      */
-    public static void refuse(String sql) {
+    public static boolean refuse(String sql) {
         Words words = new Words(sql);
         String first = null;
         String before = null;
         boolean goesBack = false; // ROLLBACK TO a savepoint
+        boolean changesRole = false;
         int at = 0;
         int depth = 0; // in BEGIN ATOMIC ... END of a function, and in CASE ... END there
         for (String word = words.next(); word != null; word = words.next()) {
@@ -103,6 +142,7 @@ public final class TransactionControl {
             if (at == 1 ? ENDS.contains(word) : at == 2 && "TRANSACTION".equals(word) && ("START".equals(first) || "PREPARE".equals(first))) {
                 throw refusal(first);
             }
+            changesRole |= at <= 3 && "ROLE".equals(word) && ("SET".equals(first) || "RESET".equals(first));
             goesBack |= at <= 3 && "TO".equals(word);
             if (depth > 0) {
                 depth += "CASE".equals(word) ? 1 : "END".equals(word) ? -1 : 0;
@@ -112,6 +152,7 @@ public final class TransactionControl {
             before = word;
         }
         refuseRollback(first, goesBack);
+        return changesRole;
     }
 
     private static void refuseRollback(String first, boolean goesBack) {

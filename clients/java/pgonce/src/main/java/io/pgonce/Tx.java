@@ -8,12 +8,15 @@ import java.time.Duration;
 import java.util.Objects;
 import java.util.UUID;
 import java.util.regex.Pattern;
+import org.postgresql.PGConnection;
 
 /** A transaction that is open: what an effect works in, and what {@link Once#in(Connection)} makes of the caller's own. */
 public final class Tx {
     /** Of a message it is only a name, without a birthday: once.receive gives its intent another key. */
     private static final Pattern UUID_V7 = Pattern.compile("(?i)[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}");
 
+    /** As it is; the other one is what the effect is shown. */
+    private final Connection own;
     private final Connection connection;
     private final Sql.Name intent;
     /** Null: nobody has said one. */
@@ -22,7 +25,8 @@ public final class Tx {
     /** Of the caller's own transaction: the message that it applies. */
     private Sql.Name message;
 
-    Tx(Connection connection, Sql.Name intent, String tenant, String traceparent) {
+    Tx(Connection own, Connection connection, Sql.Name intent, String tenant, String traceparent) {
+        this.own = own;
         this.connection = connection;
         this.intent = intent;
         this.tenant = tenant;
@@ -53,6 +57,19 @@ public final class Tx {
      */
     public Connection connection() {
         return connection;
+    }
+
+    /**
+     * Cuts its connection off, from any thread, and gives it back: a statement that runs fails, and the server rolls back. For who watches
+     * over an effect that takes too long.
+     */
+    public void abort() {
+        try (own) {
+            own.unwrap(PGConnection.class).cancelQuery(); // which alone ends a statement that does not look at its client
+            own.abort(Runnable::run);
+        } catch (SQLException gone) {
+            return; // its pool has it already
+        }
     }
 
     /**

@@ -155,11 +155,20 @@ class TransactionControlTest {
         assertEquals("23505", assertInstanceOf(SQLException.class, refused.getCause()).getSQLState());
     }
 
+    /** What finishes the intent is not the effect's role's to call; where the client cannot see that it has changed, the error says so. */
     @Test
-    void aRoleThatTheEffectLeavesSetIsNamed() {
+    void anEffectMayChangeItsRole() throws Exception {
         server.rows("CREATE ROLE weak; GRANT ALL ON effect TO weak");
-        OnceException refused = assertThrows(OnceException.class, () -> Once.over(direct).run("roles", newKey(), REQUEST, tx -> {
+        String key = newKey();
+        Answer done = Once.over(direct).run("roles", key, REQUEST, tx -> {
             execute(tx.connection(), "SET LOCAL ROLE weak");
+            insert(tx.connection(), key);
+            return Answer.of(201);
+        });
+        assertEquals(201, done.status());
+        assertEquals(1, server.count(key));
+        OnceException refused = assertThrows(OnceException.class, () -> Once.over(direct).run("roles", newKey(), REQUEST, tx -> {
+            execute(tx.connection(), "SELECT set_config('role', 'weak', true)");
             return Answer.of(201);
         }));
         assertEquals("commit_refused", refused.code());

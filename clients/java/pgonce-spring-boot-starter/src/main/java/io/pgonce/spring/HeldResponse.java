@@ -5,6 +5,7 @@ import io.pgonce.Answer;
 import io.pgonce.http.Ending;
 import jakarta.servlet.ServletOutputStream;
 import jakarta.servlet.WriteListener;
+import jakarta.servlet.http.Cookie;
 import jakarta.servlet.http.HttpServletResponse;
 import jakarta.servlet.http.HttpServletResponseWrapper;
 import java.io.ByteArrayOutputStream;
@@ -14,40 +15,104 @@ import java.io.PrintWriter;
 import java.nio.charset.Charset;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
-import org.springframework.http.HttpStatus;
+import java.util.Locale;
+import java.util.Map;
 
-/** An answer that is held until it is stored: its body here, its headers on the response, which can be put back. */
+/**
+ * An answer that is held until it is stored: its body here, its headers on the response, which can be put back. To the handler it is as the
+ * container's own: after a flush it is committed, and a status that was sent as an error ends it.
+ */
 final class HeldResponse extends HttpServletResponseWrapper {
     static final String TOO_LARGE = "an answer of more than 64 MB cannot be held until it is stored: refer to it instead";
     private static final int HELD_MAX = 64 << 20;
     private final ByteArrayOutputStream body = new ByteArrayOutputStream();
     private final List<Answer.Header> before = new ArrayList<>();
     private final int statusBefore;
+    private final String typeBefore;
     private final List<String> effects = new ArrayList<>();
+    private final Redirects redirects;
+    private long declared = -1;
+    private boolean committed;
+    private boolean ended;
     private boolean cutOff;
+    private int errorStatus;
+    private String errorMessage;
     private ServletOutputStream stream;
     private PrintWriter writer;
+    /** What the writer has buffered is fetched, which commits nothing. */
+    private boolean fetching;
+    /** Null: it is held. */
+    private ServletOutputStream passing;
 
-    HeldResponse(HttpServletResponse response) {
+    /** What the container makes of a place that a handler redirects to. */
+    @FunctionalInterface
+    interface Redirects {
+        String place(String said);
+    }
+
+    HeldResponse(HttpServletResponse response, Redirects redirects) {
         super(response);
+        this.redirects = redirects;
         statusBefore = response.getStatus();
-        for (String name : response.getHeaderNames()) {
-            response.getHeaders(name).forEach(value -> before.add(new Answer.Header(name, value)));
-        }
+        typeBefore = response.getContentType();
+        before.addAll(headers(response));
     }
 
     private HttpServletResponse real() {
         return (HttpServletResponse) getResponse();
     }
 
+    /** In their order; a container names a header once for each of its values, or once. */
+    private static List<Answer.Header> headers(HttpServletResponse response) {
+        List<Answer.Header> all = new ArrayList<>();
+        Collection<String> names = response.getHeaderNames();
+        Map<String, Integer> told = new HashMap<>();
+        boolean repeats = new LinkedHashSet<>(names.stream().map(name -> name.toLowerCase(Locale.ROOT)).toList()).size() < names.size();
+        for (String name : names) {
+            List<String> values = List.copyOf(response.getHeaders(name));
+            int nth = told.merge(name.toLowerCase(Locale.ROOT), 1, Integer::sum) - 1;
+            if (repeats && nth < values.size()) {
+                all.add(new Answer.Header(name, values.get(nth)));
+            } else if (!repeats) {
+                values.forEach(value -> all.add(new Answer.Header(name, value)));
+            }
+        }
+        return all;
+    }
+
     /** As it was before the handler ran. */
-    void putBack() {
+    synchronized void putBack() {
         real().reset();
         real().setStatus(statusBefore);
         before.forEach(each -> real().addHeader(each.name(), each.value()));
-        resetBuffer();
+        if (typeBefore != null) {
+            real().setContentType(typeBefore);
+        }
+        clear();
         effects.clear();
+    }
+
+    /** From here on nothing that the handler does to it has an effect: somebody else answers. */
+    synchronized void abandon() {
+        putBack();
+        ended = true;
+        setResponse(Nowhere.response());
+    }
+
+    private void clear() {
+        body.reset();
+        cutOff = false;
+        committed = false;
+        ended = false;
+        declared = -1;
+        errorStatus = 0;
+        errorMessage = null;
+        stream = null;
+        writer = null;
     }
 
     /** Null where it is not said, or twice. */
@@ -55,162 +120,299 @@ final class HeldResponse extends HttpServletResponseWrapper {
         return effects.size() == 1 ? effects.get(0) : null;
     }
 
-    boolean isCutOff() {
-        return cutOff;
+    /** Throws where what the handler wrote is not a whole answer. */
+    synchronized void refuseHalf() {
+        fetch();
+        if (cutOff) {
+            throw new IllegalStateException(TOO_LARGE);
+        } else if (declared >= 0 && declared != body.size() && real().getStatus() != SC_NOT_MODIFIED && real().getStatus() != SC_NO_CONTENT) {
+            throw new IllegalStateException("the answer has " + body.size() + " bytes and declared " + declared + ": half an answer is not stored");
+        }
     }
 
-    byte[] bytes() {
-        if (writer != null) {
-            writer.flush();
-        }
+    /** What sendError was told, or 0. */
+    int errorStatus() {
+        return errorStatus;
+    }
+
+    String errorMessage() {
+        return errorMessage;
+    }
+
+    /** Opens it again, for a page about the error. */
+    synchronized void openForError() {
+        int status = errorStatus;
+        clear();
+        real().setStatus(status);
+    }
+
+    synchronized byte[] bytes() {
+        fetch();
         return body.toByteArray();
+    }
+
+    private void fetch() {
+        if (writer != null) {
+            fetching = true;
+            writer.flush();
+            fetching = false;
+        }
     }
 
     /** What the handler has added. */
     List<Answer.Header> added() {
-        List<Answer.Header> all = new ArrayList<>();
+        List<Answer.Header> all = headers(real());
         if (real().getContentType() != null && real().getHeaders("Content-Type").isEmpty()) {
-            all.add(new Answer.Header("Content-Type", real().getContentType()));
-        }
-        for (String name : real().getHeaderNames()) {
-            real().getHeaders(name).forEach(value -> all.add(new Answer.Header(name, value)));
+            all.add(0, new Answer.Header("Content-Type", real().getContentType()));
         }
         before.forEach(all::remove);
         return all;
     }
 
-    void send() throws IOException {
-        byte[] bytes = bytes();
-        if (bytes.length > 0 || getStatus() != HttpServletResponse.SC_NO_CONTENT) {
-            real().setContentLength(bytes.length);
+    /** As the handler gave it. */
+    synchronized void send() throws IOException {
+        if (errorStatus > 0) {
+            real().sendError(errorStatus, errorMessage);
+            return;
         }
-        real().getOutputStream().write(bytes);
-        real().flushBuffer();
+        byte[] bytes = bytes();
+        boolean flushed = committed;
+        if (declared >= 0) {
+            real().setContentLengthLong(declared);
+        } else if (flushed) {
+            real().flushBuffer(); // its length was not known when it was
+        }
+        if (bytes.length > 0) {
+            real().getOutputStream().write(bytes);
+        }
+        if (flushed) {
+            real().flushBuffer();
+        }
     }
 
-    private boolean takesEffect(String name, String value, boolean again) {
-        if (Ending.HEADER.equalsIgnoreCase(name)) {
-            if (!again) {
-                effects.clear();
-            }
-            if (value != null) {
-                effects.add(value);
-            }
-            return true;
+    /** Sends what was held, and from here on what is written at once: a stream, whose effect is committed. */
+    synchronized void pass() throws IOException {
+        real().flushBuffer();
+        ServletOutputStream out = real().getOutputStream();
+        out.write(bytes());
+        out.flush();
+        body.reset();
+        committed = true;
+        passing = out;
+    }
+
+    private synchronized void change(Runnable change) {
+        if (!committed && !ended) {
+            change.run();
         }
-        return "Content-Length".equalsIgnoreCase(name);
+    }
+
+    private void header(String name, String value, boolean again, Runnable change) {
+        change(() -> {
+            if (Ending.HEADER.equalsIgnoreCase(name)) {
+                if (!again) {
+                    effects.clear();
+                }
+                if (value != null) {
+                    effects.add(value);
+                }
+            } else if ("Content-Length".equalsIgnoreCase(name)) {
+                declared = value == null ? -1 : Long.parseLong(value.strip());
+            } else {
+                change.run();
+            }
+        });
     }
 
     @Override
     public void setHeader(String name, String value) {
-        if (!takesEffect(name, value, false)) {
-            super.setHeader(name, value);
-        }
+        header(name, value, false, () -> super.setHeader(name, value));
     }
 
     @Override
     public void addHeader(String name, String value) {
-        if (!takesEffect(name, value, true)) {
-            super.addHeader(name, value);
-        }
+        header(name, value, true, () -> super.addHeader(name, value));
+    }
+
+    @Override
+    public void setIntHeader(String name, int value) {
+        header(name, String.valueOf(value), false, () -> super.setIntHeader(name, value));
+    }
+
+    @Override
+    public void addIntHeader(String name, int value) {
+        header(name, String.valueOf(value), true, () -> super.addIntHeader(name, value));
+    }
+
+    @Override
+    public void setDateHeader(String name, long date) {
+        change(() -> super.setDateHeader(name, date));
+    }
+
+    @Override
+    public void addDateHeader(String name, long date) {
+        change(() -> super.addDateHeader(name, date));
+    }
+
+    @Override
+    public void addCookie(Cookie cookie) {
+        change(() -> super.addCookie(cookie));
+    }
+
+    @Override
+    public void setContentType(String type) {
+        change(() -> super.setContentType(type));
+    }
+
+    @Override
+    public void setCharacterEncoding(String charset) {
+        change(() -> super.setCharacterEncoding(charset));
+    }
+
+    @Override
+    public void setLocale(Locale locale) {
+        change(() -> super.setLocale(locale));
+    }
+
+    @Override
+    public void setStatus(int status) {
+        change(() -> super.setStatus(status));
     }
 
     @Override
     public void setContentLength(int length) {
-        // what is sent has the length that it has
+        setContentLengthLong(length);
     }
 
     @Override
     public void setContentLengthLong(long length) {
-        // what is sent has the length that it has
+        change(() -> declared = length);
     }
 
-    /** The container would make a page of its own, which no retry would get: the answer is a problem document instead. */
+    /** The page about it is the container's, and a stored one is made before COMMIT: see {@link ErrorPage}. */
     @Override
-    public void sendError(int status, String message) throws IOException {
+    public synchronized void sendError(int status, String message) {
         resetBuffer();
         setStatus(status);
-        HttpStatus known = HttpStatus.resolve(status);
-        String title = known == null ? "Error" : known.getReasonPhrase();
-        setContentType("application/problem+json");
-        getOutputStream().write(("{\"type\":\"about:blank\",\"title\":\"" + title + "\",\"status\":" + status + "}").getBytes(StandardCharsets.US_ASCII));
+        errorStatus = status;
+        errorMessage = message;
+        ended = true;
     }
 
     @Override
-    public void sendError(int status) throws IOException {
+    public void sendError(int status) {
         sendError(status, null);
     }
 
     @Override
-    public void sendRedirect(String location) {
+    public synchronized void sendRedirect(String location) {
         resetBuffer();
         setStatus(SC_FOUND);
-        setHeader("Location", location);
+        setHeader("Location", redirects.place(location));
+        ended = true;
     }
 
     @Override
-    public void flushBuffer() {
-        // held
+    public synchronized void flushBuffer() throws IOException {
+        fetch();
+        flushed();
+    }
+
+    private void flushed() throws IOException {
+        if (passing != null) {
+            passing.flush();
+        } else if (!ended) {
+            committed = true;
+        }
     }
 
     @Override
     public boolean isCommitted() {
-        return false;
+        return committed || ended;
     }
 
     @Override
-    public void resetBuffer() {
+    public synchronized void resetBuffer() {
+        if (isCommitted()) {
+            throw new IllegalStateException("the answer is committed");
+        }
+        fetch();
         body.reset();
         cutOff = false;
-        stream = null;
-        writer = null;
     }
 
     @Override
-    public void reset() {
+    public synchronized void reset() {
         resetBuffer();
+        clear();
         real().reset();
         effects.clear();
     }
 
+    private synchronized void write(byte[] bytes, int from, int length) throws IOException {
+        if (passing != null) {
+            passing.write(bytes, from, length);
+        } else if (!ended) {
+            if (body.size() > HELD_MAX - length) {
+                cutOff = true; // the handler may go on as if nothing were missing
+                throw new IllegalStateException(TOO_LARGE);
+            }
+            body.write(bytes, from, length);
+            committed |= body.size() > getBufferSize();
+        }
+    }
+
     @Override
-    public ServletOutputStream getOutputStream() {
+    public synchronized ServletOutputStream getOutputStream() {
+        if (writer != null) {
+            throw new IllegalStateException("getWriter() has been called for this answer");
+        }
         if (stream == null) {
-            stream = new ServletOutputStream() {
-                @Override
-                public void write(int b) {
-                    write(new byte[] {(byte) b}, 0, 1);
-                }
-
-                @Override
-                public void write(byte[] bytes, int from, int length) {
-                    if (body.size() > HELD_MAX - length) {
-                        cutOff = true; // the handler may go on as if nothing were missing
-                        throw new IllegalStateException(TOO_LARGE);
-                    }
-                    body.write(bytes, from, length);
-                }
-
-                @Override
-                public boolean isReady() {
-                    return true;
-                }
-
-                @Override
-                public void setWriteListener(WriteListener listener) {
-                    throw new IllegalStateException("an @Idempotent answer cannot be asynchronous");
-                }
-            };
+            stream = new Out();
         }
         return stream;
     }
 
     @Override
-    public PrintWriter getWriter() {
+    public synchronized PrintWriter getWriter() {
         if (writer == null) {
-            String encoding = getCharacterEncoding();
-            writer = new PrintWriter(new OutputStreamWriter(getOutputStream(), encoding == null ? StandardCharsets.ISO_8859_1 : Charset.forName(encoding)));
+            if (stream != null) {
+                throw new IllegalStateException("getOutputStream() has been called for this answer");
+            }
+            String encoding = getCharacterEncoding() == null ? StandardCharsets.ISO_8859_1.name() : getCharacterEncoding();
+            setCharacterEncoding(encoding); // as containers do: it is said from here on
+            writer = new PrintWriter(new OutputStreamWriter(new Out(), Charset.forName(encoding)));
         }
         return writer;
+    }
+
+    /** What the handler writes to. */
+    private final class Out extends ServletOutputStream {
+        @Override
+        public void write(int b) throws IOException {
+            write(new byte[] {(byte) b}, 0, 1);
+        }
+
+        @Override
+        public void write(byte[] bytes, int from, int length) throws IOException {
+            HeldResponse.this.write(bytes, from, length);
+        }
+
+        @Override
+        public void flush() throws IOException {
+            if (!fetching) {
+                flushed();
+            }
+        }
+
+        @Override
+        public boolean isReady() {
+            return true;
+        }
+
+        @Override
+        public void setWriteListener(WriteListener listener) {
+            throw new IllegalStateException("an @Idempotent answer cannot be asynchronous");
+        }
     }
 }

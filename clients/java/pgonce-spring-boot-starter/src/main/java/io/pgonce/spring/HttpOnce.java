@@ -10,6 +10,7 @@ import io.pgonce.http.HeaderPolicy;
 import io.pgonce.http.KeyHeader;
 import io.pgonce.http.Problem;
 import jakarta.servlet.http.HttpServletRequest;
+import java.sql.SQLException;
 import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
@@ -34,9 +35,11 @@ public final class HttpOnce {
     private static final Log LOG = LogFactory.getLog(HttpOnce.class);
     private static final String KEY = "Idempotency-Key";
     private static final int KEY_LENGTH = 255;
+    private static final int CAUSES_MAX = 16;
 
     private final Once once;
     private final TenantResolver tenants;
+    private final boolean withHost;
 
     /**
      * Over a door.
@@ -45,8 +48,20 @@ public final class HttpOnce {
      * @param tenants whose keys these are; null: there is but one caller
      */
     public HttpOnce(Once once, TenantResolver tenants) {
+        this(once, tenants, true);
+    }
+
+    /**
+     * Over a door.
+     *
+     * @param once how long it waits for an attempt that runs, and how large an answer it keeps
+     * @param tenants whose keys these are; null: there is but one caller
+     * @param withHost is a request to another name of the service another request?
+     */
+    public HttpOnce(Once once, TenantResolver tenants, boolean withHost) {
         this.once = once;
         this.tenants = tenants;
+        this.withHost = withHost;
     }
 
     /** The work that is elsewhere. */
@@ -100,8 +115,9 @@ public final class HttpOnce {
         return tenant;
     }
 
-    static Request request(HttpServletRequest request, byte[] body, boolean canonicalJson) {
-        String host = request.getHeader("Host");
+    /** withHost: else a retry may come by another name of the service. */
+    static Request request(HttpServletRequest request, byte[] body, boolean canonicalJson, boolean withHost) {
+        String host = withHost ? request.getHeader("Host") : null;
         String target = (host == null ? "" : host.toLowerCase(Locale.ROOT)) + request.getRequestURI()
             + (request.getQueryString() == null ? "" : "?" + request.getQueryString());
         return Request.http(request.getMethod(), target, request.getHeader("Content-Type"), body, canonicalJson);
@@ -111,9 +127,29 @@ public final class HttpOnce {
         return UUID.randomUUID().toString().replace("-", "");
     }
 
-    /** Why a request got a 5xx of ours, or a doubt. The client has its instance. */
-    static void log(Log log, HttpServletRequest request, String scope, Throwable failure, String instance) {
-        log.error("pgonce: method=" + request.getMethod() + " scope=" + scope + ": " + Problem.reason(failure) + " instance=" + Problem.INSTANCE + instance);
+    /**
+     * Why a request got an answer of ours, or its COMMIT an error (problem null): 5xx and what somebody has to set right as errors, refusals
+     * for who debugs. Never a key. The client has its instance.
+     */
+    static void log(Log log, HttpServletRequest request, String scope, Throwable failure, Problem problem, String instance) {
+        String state = sqlState(failure);
+        String line = "pgonce: method=" + request.getMethod() + " scope=" + scope + (problem == null ? "" : " problem=" + problem.slug()) + ": "
+            + Problem.reason(failure) + (state == null ? "" : " sqlstate=" + state) + (instance == null ? "" : " instance=" + Problem.INSTANCE + instance);
+        if (problem == null || problem.status() >= 500 || problem == Problem.REFUSED) {
+            log.error(line);
+        } else {
+            log.debug(line);
+        }
+    }
+
+    private static String sqlState(Throwable failure) {
+        int left = CAUSES_MAX;
+        for (Throwable each = failure; each != null && left-- > 0; each = each.getCause()) {
+            if (each instanceof SQLException sql && sql.getSQLState() != null) {
+                return sql.getSQLState();
+            }
+        }
+        return null;
     }
 
     /**
@@ -129,7 +165,7 @@ public final class HttpOnce {
         boolean[] worked = new boolean[1];
         try {
             String key = key(request, true, false, KEY_LENGTH);
-            return answer(once.tenant(tenant(tenants, request)).traceparent(request.getHeader("traceparent")).effect(scope, key, request(request, body, false),
+            return answer(once.tenant(tenant(tenants, request)).traceparent(request.getHeader("traceparent")).effect(scope, key, request(request, body, false, withHost),
                 () -> {
                     worked[0] = true;
                     return work.call(key);
@@ -139,21 +175,21 @@ public final class HttpOnce {
         } catch (FinalFailureException failure) {
             return answer(failure.answer());
         } catch (Once.NothingDone failure) {
-            return problem(Problem.UNREACHED, null, null, logged(request, scope, failure));
+            return problem(Problem.UNREACHED, null, null, logged(request, scope, failure, Problem.UNREACHED, true));
         } catch (OnceException failure) {
             Problem problem = worked[0] && !"in_doubt".equals(failure.code()) ? Problem.NOT_STORED : Problem.of(failure);
             if (problem == null) {
                 throw failure;
             }
-            boolean told = worked[0] || problem.status() >= 500 || problem == Problem.REFUSED;
             return problem(problem, Problem.more(failure, request.getHeader("Content-Type")), failure.traceparent(),
-                told ? logged(request, scope, failure) : newInstance());
+                logged(request, scope, failure, problem, worked[0]));
         }
     }
 
-    private static String logged(HttpServletRequest request, String scope, Throwable failure) {
+    /** worked: it is an error also where its status is not. */
+    private static String logged(HttpServletRequest request, String scope, Throwable failure, Problem problem, boolean worked) {
         String instance = newInstance();
-        log(LOG, request, scope, failure, instance);
+        log(LOG, request, scope, failure, worked ? null : problem, instance);
         return instance;
     }
 

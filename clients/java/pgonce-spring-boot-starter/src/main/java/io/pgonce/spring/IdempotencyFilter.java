@@ -4,8 +4,11 @@ package io.pgonce.spring;
 import io.pgonce.Answer;
 import io.pgonce.Doubt;
 import io.pgonce.FinalFailureException;
+import io.pgonce.InDoubtException;
 import io.pgonce.Once;
 import io.pgonce.OnceException;
+import io.pgonce.Request;
+import io.pgonce.Tx;
 import io.pgonce.http.Ending;
 import io.pgonce.http.HeaderPolicy;
 import io.pgonce.http.Problem;
@@ -14,232 +17,237 @@ import jakarta.servlet.ServletException;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.time.Duration;
 import java.util.Arrays;
-import java.util.List;
-import java.util.concurrent.Callable;
-import java.util.concurrent.CompletionStage;
-import org.springframework.beans.factory.SmartInitializingSingleton;
-import org.springframework.core.ResolvableType;
-import org.springframework.core.annotation.AnnotatedElementUtils;
-import org.springframework.util.StringValueResolver;
-import org.springframework.web.context.request.async.DeferredResult;
-import org.springframework.web.context.request.async.WebAsyncTask;
+import org.springframework.http.MediaType;
 import org.springframework.web.filter.OncePerRequestFilter;
-import org.springframework.web.method.HandlerMethod;
-import org.springframework.web.servlet.HandlerExecutionChain;
-import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
-import org.springframework.web.servlet.mvc.method.annotation.ResponseBodyEmitter;
-import org.springframework.web.servlet.mvc.method.annotation.StreamingResponseBody;
-import org.springframework.web.util.ServletRequestPathUtils;
 
 /**
- * What {@link Idempotent} does: the gateway's rules, in one transaction with the effect. It comes late in the chain,
+ * What {@link Idempotent} does: the gateway's rules, in one transaction with the effect or under a lease. It comes late in the chain,
  * behind authentication, so a replay is given to whoever may ask.
  */
-class IdempotencyFilter extends OncePerRequestFilter implements SmartInitializingSingleton {
-    private static final List<Class<?>> STREAMED = List.of(StreamingResponseBody.class, ResponseBodyEmitter.class, Callable.class, DeferredResult.class,
-        WebAsyncTask.class, CompletionStage.class);
-
-    private final Once once;
-    private final RequestMappingHandlerMapping mapping;
-    private final TenantResolver tenants;
-    private final StringValueResolver placeholders;
+class IdempotencyFilter extends OncePerRequestFilter {
+    private final WebSettings settings;
+    private final IdempotentHandlers handlers;
 
     /** The answer is passed on, and the transaction rolled back. */
-    private static final class Released extends RuntimeException {
+    private static final class Released extends Once.NothingDone {
         private static final long serialVersionUID = 1L;
 
-        Released() {
-            super(null, null, false, false);
+        Released(int status) {
+            super("the service answered " + status, null);
         }
     }
 
-    /** tenants null: there is but one caller. */
-    IdempotencyFilter(Once once, RequestMappingHandlerMapping mapping, TenantResolver tenants, StringValueResolver placeholders) {
-        this.once = once;
-        this.mapping = mapping;
-        this.tenants = tenants;
-        this.placeholders = placeholders;
-    }
+    /** It took too long, and the client has been told. */
+    private static final class TimedOut extends RuntimeException {
+        private static final long serialVersionUID = 1L;
 
-    private static Idempotent wanted(HandlerMethod method) {
-        Idempotent own = AnnotatedElementUtils.findMergedAnnotation(method.getMethod(), Idempotent.class);
-        return own != null ? own : AnnotatedElementUtils.findMergedAnnotation(method.getBeanType(), Idempotent.class);
-    }
-
-    /** What cannot work is said at the start, and not at the first request. */
-    @Override
-    public void afterSingletonsInstantiated() {
-        for (HandlerMethod method : mapping.getHandlerMethods().values()) {
-            Idempotent idempotent = wanted(method);
-            if (idempotent == null) {
-                continue;
-            }
-            new HeaderPolicy(List.of(idempotent.headers()));
-            ResolvableType type = ResolvableType.forMethodReturnType(method.getMethod());
-            for (Class<?> each : STREAMED) {
-                if (each.isAssignableFrom(type.toClass()) || each.isAssignableFrom(type.getGeneric(0).toClass())) {
-                    throw new IllegalStateException(method.getShortLogMessage() + " is @Idempotent and gives " + each.getSimpleName()
-                        + ": an answer that is streamed or asynchronous cannot be stored in its transaction");
-                }
-            }
+        TimedOut() {
+            super("it took too long", null, false, false);
         }
     }
 
-    /** What the handler of this request is annotated with; null: nothing. */
-    Idempotent wanted(HttpServletRequest request) {
-        try {
-            if (!ServletRequestPathUtils.hasParsedRequestPath(request)) {
-                ServletRequestPathUtils.parseAndCache(request);
-            }
-            HandlerExecutionChain chain = mapping.getHandler(request);
-            return chain != null && chain.getHandler() instanceof HandlerMethod method ? wanted(method) : null;
-        } catch (Exception noHandler) {
-            return null; // the dispatcher says so
-        }
+    IdempotencyFilter(WebSettings settings, IdempotentHandlers handlers) {
+        this.settings = settings;
+        this.handlers = handlers;
     }
 
     @Override
     protected void doFilterInternal(HttpServletRequest request, HttpServletResponse response, FilterChain chain) throws ServletException, IOException {
-        Idempotent wanted = wanted(request);
-        if (wanted == null || !List.of(wanted.methods()).contains(request.getMethod())) {
+        IdempotentHandlers.Found found = handlers.of(request);
+        if (found == null) {
             chain.doFilter(request, response);
             return;
         }
-        String key;
-        String tenant;
+        Idempotent wanted = found.wanted();
+        Replies replies = new Replies(request, response, found.cors());
         try {
-            key = HttpOnce.key(request, wanted.required(), wanted.strictKeys(), wanted.keyLength());
+            String key = HttpOnce.key(request, wanted.required(), wanted.strictKeys(), wanted.keyLength());
             if (key == null) {
                 chain.doFilter(request, response);
                 return;
             }
-            tenant = HttpOnce.tenant(tenants, request);
+            String tenant = HttpOnce.tenant(settings.tenants(), request);
+            HeldRequest held = HeldRequest.read(request, wanted.bodyMax(), found.events(), settings.uploads());
+            if (held == null) {
+                throw new HttpOnce.Refused(Problem.BODY_TOO_LARGE, null);
+            }
+            new Attempt(found, replies, held, response, chain).serve(key, tenant);
         } catch (HttpOnce.Refused refused) {
-            problem(response, refused.problem, refused.getMessage(), null);
-            return;
+            logger.debug("pgonce: method=" + request.getMethod() + " refused: " + refused.problem.slug());
+            replies.problem(refused.problem, refused.getMessage(), null, HttpOnce.newInstance());
         }
-        byte[] body = request.getInputStream().readNBytes(wanted.bodyMax() + 1);
-        if (body.length > wanted.bodyMax()) {
-            problem(response, Problem.BODY_TOO_LARGE, null, null);
-            return;
-        }
-        if (body.length == 0 && (request.getContentLengthLong() > 0 || (request.getHeader("Transfer-Encoding") != null && HeldRequest.isForm(request)))) {
-            throw new IllegalStateException("the body of this request was read before, as by getParameter in a filter: another request with its key "
-                + "could not be told from it. Put that filter behind pgonce's, or send what it looks for (a CSRF token) in a header");
-        }
-        guard(wanted, key, tenant, new HeldRequest(request, body), body, response, chain);
     }
 
-    private void guard(Idempotent wanted, String key, String tenant, HeldRequest request, byte[] body, HttpServletResponse response, FilterChain chain)
-        throws ServletException, IOException {
-        String scope = placeholders.resolveStringValue(wanted.value());
-        HeldResponse held = new HeldResponse(response);
-        boolean[] ran = new boolean[1];
-        Answer stored; // null: what is held is sent
-        try {
-            Answer answer = once.tenant(tenant).waiting(Duration.ofMillis(wanted.waitMs())).keeping(wanted.responseMax())
-                .traceparent(request.getHeader("traceparent")).<Exception>run(scope, key, HttpOnce.request(request, body, wanted.canonicalJson()), tx -> {
-                    if (ran[0]) {
-                        held.putBack();
+    /** One request. */
+    private final class Attempt {
+        private final IdempotentHandlers.Found found;
+        private final Idempotent wanted;
+        private final String scope;
+        private final Replies replies;
+        private final HeldRequest request;
+        private final HttpServletResponse response;
+        private final HeldResponse held;
+        private final FilterChain chain;
+        /** The handler has given a whole answer: what fails from here on it has not seen. */
+        private boolean whole;
+        /** What the handler threw. */
+        private Throwable thrown;
+
+        Attempt(IdempotentHandlers.Found found, Replies replies, HeldRequest request, HttpServletResponse response, FilterChain chain) {
+            this.found = found;
+            this.wanted = found.wanted();
+            this.scope = settings.scope(wanted.value());
+            this.replies = replies;
+            this.request = request;
+            this.response = response;
+            this.held = new HeldResponse(response, settings.redirects(request));
+            this.chain = chain;
+        }
+
+        void serve(String key, String tenant) throws ServletException, IOException {
+            Once once = settings.once().tenant(tenant).waiting(Duration.ofMillis(wanted.waitMs())).keeping(wanted.responseMax())
+                .traceparent(request.getHeader("traceparent")).unrepeated();
+            Request asked = settings.fingerprinted(request, request.body(), wanted.canonicalJson());
+            Answer stored; // null: what is held is sent
+            try (Deadline deadline = new Deadline(settings.handlerMs(wanted), this::tellTooLate)) {
+                try {
+                    Answer answer = settings.leases(wanted) ? once.effect(scope, key, asked, () -> handle(null, deadline))
+                        : once.<Exception>run(scope, key, asked, tx -> handle(tx, deadline));
+                    stored = answer.replayed() ? answer : null;
+                } catch (Released | Doubt passedOn) {
+                    stored = null;
+                } catch (FinalFailureException failure) {
+                    stored = failure.answer().replayed() ? failure.answer() : null;
+                } catch (Exception failure) {
+                    if (!deadline.isOver()) {
+                        failed(failure);
                     }
-                    ran[0] = true;
-                    chain.doFilter(request, held);
-                    return ending(wanted, held);
-                });
-            stored = answer.replayed() ? answer : null;
-        } catch (Released | Doubt passedOn) {
-            stored = null;
-        } catch (FinalFailureException failure) {
-            stored = failure.answer().replayed() ? failure.answer() : null;
-        } catch (OnceException failure) {
-            Problem problem = Problem.of(failure);
-            held.putBack();
-            if (problem == null) {
+                    return;
+                }
+                if (!deadline.inTime()) {
+                    return;
+                }
+            }
+            if (stored == null && request.isAsyncHeld()) {
+                request.startHeldAsync(held);
+            } else if (stored == null) {
+                held.send();
+            } else {
+                held.putBack();
+                replies.stored(stored);
+            }
+        }
+
+        /** tx null: none of ours. */
+        private Answer handle(Tx tx, Deadline deadline) throws Exception {
+            deadline.guards(tx);
+            try {
+                if (deadline.isOver()) {
+                    throw new TimedOut();
+                }
+                chain.doFilter(request, held);
+                Answer answer = ending(tx != null);
+                whole = true;
+                return answer;
+            } catch (Released | Doubt | FinalFailureException ending) {
+                throw ending;
+            } catch (Exception | Error failure) {
+                thrown = failure;
                 throw failure;
+            } finally {
+                if (!deadline.inTime()) {
+                    throw tx == null ? new Doubt(0) : new TimedOut();
+                }
+            }
+        }
+
+        /** What the handler's whole answer means. */
+        private Answer ending(boolean inTransaction) throws ServletException, IOException {
+            Throwable late = (Throwable) request.getAttribute(LateFailures.ATTRIBUTE);
+            if (late != null && held.isCommitted()) {
+                throw new IllegalStateException("the handler failed when a part of its answer was written: half an answer is not stored", late);
+            }
+            int status = held.getStatus();
+            Ending ending = inTransaction ? Ending.of(status, held.effect()) : Ending.ofElsewhere(status, held.effect(), held::getHeader);
+            boolean isStored = ending == Ending.STORED || ending == Ending.FAILED;
+            if (held.errorStatus() > 0 && isStored) {
+                settings.errorPage().render(request, held);
+            }
+            held.refuseHalf();
+            if (isStored && (request.isAsyncHeld() || isEvents(held.getContentType()))) {
+                return Answer.of(status).tooLarge(); // it is sent as it comes, and remembered as done
+            }
+            Answer answer = Answer.of(isStored ? status : 200);
+            switch (ending) {
+                case RELEASED -> throw new Released(status);
+                case IN_DOUBT -> throw new Doubt(status);
+                default -> answer = answer.headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(held.bytes());
+            }
+            if (ending == Ending.FAILED) {
+                throw answer.failure("refused", null);
+            }
+            return answer;
+        }
+
+        private static boolean isEvents(String type) {
+            return type != null && type.regionMatches(true, 0, MediaType.TEXT_EVENT_STREAM_VALUE, 0, MediaType.TEXT_EVENT_STREAM_VALUE.length());
+        }
+
+        private void failed(Exception failure) throws ServletException, IOException {
+            request.failHeldAsync(failure);
+            held.putBack();
+            boolean worked = settings.leases(wanted) && (whole || thrown != null);
+            OnceException ours = failure instanceof OnceException known && failure != thrown ? known : null;
+            if (worked && thrown != null && failure instanceof InDoubtException) {
+                applications(thrown);
+                return;
+            }
+            Problem problem = ours == null ? null : worked ? Problem.NOT_STORED : Problem.of(ours);
+            if (problem == null) {
+                applications(failure);
+                return;
             }
             String instance = HttpOnce.newInstance();
-            if (problem.status() >= 500 || problem == Problem.REFUSED) {
-                HttpOnce.log(logger, request, scope, failure, instance);
+            HttpOnce.log(logger, request, scope, ours, problem, instance);
+            replies.problem(problem, Problem.more(ours, request.getHeader("Content-Type")), ours.traceparent(), instance);
+        }
+
+        /** What the handler threw is the framework's already; of what failed at COMMIT its exception handlers are told. */
+        private void applications(Throwable failure) throws ServletException, IOException {
+            if (whole) {
+                Exception told = settings.translated((Exception) failure);
+                HttpOnce.log(logger, request, scope, failure, null, null);
+                if (settings.resolves(request, response, found.handler(), told)) {
+                    return;
+                }
+                failure = told;
             }
-            problem(response, problem, Problem.more(failure, request.getHeader("Content-Type")), failure.traceparent(), instance);
-            return;
-        } catch (ServletException | IOException | RuntimeException failure) {
-            held.putBack(); // the error page is the framework's
-            throw failure;
-        } catch (Exception failure) {
+            if (failure instanceof ServletException known) {
+                throw known;
+            } else if (failure instanceof IOException known) {
+                throw known;
+            } else if (failure instanceof RuntimeException known) {
+                throw known;
+            } else if (failure instanceof Error known) {
+                throw known;
+            }
             throw new ServletException(failure);
         }
-        if (stored != null) {
-            replay(held, stored);
-        } else {
-            held.send();
-        }
-    }
 
-    /** What the handler's whole answer means. */
-    private static Answer ending(Idempotent wanted, HeldResponse held) {
-        int status = held.getStatus();
-        String type = held.getContentType();
-        if (type != null && type.regionMatches(true, 0, "text/event-stream", 0, 17)) {
-            throw new IllegalStateException("a stream of events has no end that could be stored: it cannot be @Idempotent");
+        /** On another thread, while the handler runs. */
+        private void tellTooLate() {
+            Problem problem = settings.leases(wanted) ? Problem.NOT_STORED : Problem.TIMED_OUT;
+            String instance = HttpOnce.newInstance();
+            HttpOnce.log(logger, request, scope, new TimedOut(), problem, instance);
+            held.abandon();
+            try {
+                replies.problem(problem, null, null, instance);
+            } catch (IOException gone) {
+                throw new UncheckedIOException(gone);
+            }
         }
-        if (held.isCutOff()) {
-            throw new IllegalStateException(HeldResponse.TOO_LARGE);
-        }
-        Answer answer = Answer.of(status).headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(held.bytes());
-        return switch (Ending.of(status, held.effect())) {
-            case STORED -> answer;
-            case FAILED -> throw answer.failure("refused", null);
-            case RELEASED -> throw new Released();
-            case IN_DOUBT -> throw new Doubt(status);
-        };
-    }
-
-    private static void replay(HeldResponse held, Answer answer) throws IOException {
-        held.putBack();
-        HttpServletResponse response = (HttpServletResponse) held.getResponse();
-        if (Answer.TOO_LARGE.equals(answer.resultType())) {
-            problem(response, Problem.TOO_LARGE, null, answer.traceparent());
-            return;
-        } else if (answer.status() < 200) {
-            problem(response, Problem.NO_ANSWER, null, answer.traceparent());
-            return;
-        }
-        response.setStatus(answer.status());
-        HeaderPolicy.sendable(answer.headers()).forEach(each -> response.addHeader(each.name(), each.value()));
-        response.setHeader("Idempotency-Replayed", "true");
-        trace(response, answer.traceparent());
-        byte[] body = answer.body();
-        if (body != null && answer.status() != HttpServletResponse.SC_NO_CONTENT && answer.status() != HttpServletResponse.SC_NOT_MODIFIED) {
-            response.setContentLength(body.length);
-            response.getOutputStream().write(body);
-        }
-        response.flushBuffer();
-    }
-
-    private static void trace(HttpServletResponse response, String traceparent) {
-        if (traceparent != null) {
-            response.setHeader("Idempotency-Traceparent", traceparent);
-        }
-    }
-
-    private static void problem(HttpServletResponse response, Problem problem, String more, String traceparent) throws IOException {
-        problem(response, problem, more, traceparent, HttpOnce.newInstance());
-    }
-
-    private static void problem(HttpServletResponse response, Problem problem, String more, String traceparent, String instance) throws IOException {
-        byte[] document = problem.document(more, instance);
-        response.setStatus(problem.status());
-        response.setContentType(Problem.TYPE);
-        response.setHeader("Cache-Control", "no-store");
-        trace(response, traceparent);
-        if (problem.retryAfterS() > 0) {
-            response.setIntHeader("Retry-After", problem.retryAfterS());
-        }
-        response.setContentLength(document.length);
-        response.getOutputStream().write(document);
-        response.flushBuffer();
     }
 }

@@ -11,7 +11,7 @@ import java.lang.annotation.Target;
  * Requests to this controller method, or to all of the class, are safe to retry: the first attempt of an
  * Idempotency-Key runs, in one transaction with the memory of its answer; every later one gets that answer. What the
  * method does in this database is rolled back with an answer of 4xx or 5xx. Its answer is held until COMMIT, so it
- * cannot be streamed.
+ * cannot be asynchronous, but for a stream of events.
  */
 @Documented
 @Retention(RetentionPolicy.RUNTIME)
@@ -74,11 +74,38 @@ public @interface Idempotent {
     boolean canonicalJson() default false;
 
     /**
-     * Which methods are protected.
+     * Which methods of HTTP are protected.
      *
-     * @return POST and PATCH by default
+     * @return by default those that the handler is mapped to, but GET, HEAD, OPTIONS and TRACE
      */
-    String[] methods() default {"POST", "PATCH"};
+    String[] methods() default {};
+
+    /** Where the effect of a handler is. */
+    enum Mode {
+        /** As the property {@code pgonce.mode} says: {@code transaction} where it says nothing. */
+        DEFAULT,
+        /** In the database, in one transaction with its answer. */
+        TRANSACTION,
+        /**
+         * Elsewhere, or in transactions of the handler's own: the key is claimed, the handler runs without a connection of pgonce's, and its
+         * answer is reported. An answer that does not say whether it happened, as a 500, leaves a doubt.
+         */
+        LEASE
+    }
+
+    /**
+     * Where the effect is.
+     *
+     * @return what {@code pgonce.mode} says by default
+     */
+    Mode mode() default Mode.DEFAULT;
+
+    /**
+     * How long an attempt may take, from the wait for a connection on. Then it is rolled back, and answered 503.
+     *
+     * @return milliseconds, or 0: as long as it takes; by default what {@code pgonce.handler-ms} says, 30,000
+     */
+    long handlerMs() default -1;
 
     /**
      * The headers that are stored and replayed, instead of the gateway's list.

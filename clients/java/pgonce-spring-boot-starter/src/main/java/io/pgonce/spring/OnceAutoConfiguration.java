@@ -5,26 +5,35 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import io.micrometer.observation.ObservationRegistry;
 import io.pgonce.Observer;
 import io.pgonce.Once;
+import io.pgonce.TransactionControl;
+import jakarta.servlet.MultipartConfigElement;
 import javax.sql.DataSource;
 import org.aopalliance.intercept.MethodInterceptor;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.hibernate.resource.jdbc.spi.StatementInspector;
 import org.springframework.aop.Advisor;
 import org.springframework.aop.support.DefaultPointcutAdvisor;
 import org.springframework.aop.support.annotation.AnnotationMatchingPointcut;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.beans.factory.annotation.Qualifier;
+import org.springframework.beans.factory.config.BeanDefinition;
 import org.springframework.boot.autoconfigure.AutoConfiguration;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnClass;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnMissingBean;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnSingleCandidate;
 import org.springframework.boot.autoconfigure.condition.ConditionalOnWebApplication;
+import org.springframework.boot.autoconfigure.orm.jpa.HibernatePropertiesCustomizer;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
+import org.springframework.boot.web.servlet.error.ErrorController;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
+import org.springframework.context.annotation.Role;
 import org.springframework.core.Ordered;
 import org.springframework.core.env.Environment;
 import org.springframework.transaction.PlatformTransactionManager;
+import org.springframework.transaction.support.TransactionSynchronizationManager;
+import org.springframework.web.servlet.HandlerExceptionResolver;
 import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandlerMapping;
 
 /**
@@ -39,6 +48,8 @@ import org.springframework.web.servlet.mvc.method.annotation.RequestMappingHandl
 @ConditionalOnSingleCandidate(DataSource.class)
 @ConditionalOnBean(PlatformTransactionManager.class)
 public class OnceAutoConfiguration {
+    static final String HANDLERS = "pgonceIdempotentHandlers";
+
     /** For Spring. */
     public OnceAutoConfiguration() {
     }
@@ -89,16 +100,31 @@ public class OnceAutoConfiguration {
     static class Web {
         private static final int ANSWER_MAX = 1 << 20;
 
+        @Bean(HANDLERS)
+        IdempotentHandlers idempotentHandlers(@Qualifier("requestMappingHandlerMapping") RequestMappingHandlerMapping mapping) {
+            return new IdempotentHandlers(mapping);
+        }
+
         @Bean
-        IdempotencyFilter idempotencyFilter(Once once, @Qualifier("requestMappingHandlerMapping") RequestMappingHandlerMapping mapping,
-                                            ObjectProvider<TenantResolver> tenants, Environment environment) {
-            return new IdempotencyFilter(once, mapping, tenants(tenants, environment), environment::resolveRequiredPlaceholders);
+        IdempotencyFilter idempotencyFilter(Once once, IdempotentHandlers handlers, ObjectProvider<TenantResolver> tenants, Environment environment,
+                                            @Qualifier("handlerExceptionResolver") ObjectProvider<HandlerExceptionResolver> resolver,
+                                            ObjectProvider<ErrorController> errors, ObjectProvider<MultipartConfigElement> uploads) {
+            String page = environment.resolvePlaceholders("${server.error.path:${error.path:/error}}");
+            WebSettings settings = new WebSettings(once, tenants(tenants, environment), environment, resolver.getIfAvailable(),
+                new ErrorPage(errors.stream().findAny().isPresent() ? page : null), uploads.getIfAvailable());
+            settings.check();
+            return new IdempotencyFilter(settings, handlers);
+        }
+
+        @Bean
+        LateFailures lateFailures() {
+            return new LateFailures();
         }
 
         @Bean
         @ConditionalOnMissingBean
         HttpOnce httpOnce(Once once, ObjectProvider<TenantResolver> tenants, Environment environment) {
-            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment));
+            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment), WebSettings.withHost(environment));
         }
 
         private static TenantResolver tenants(ObjectProvider<TenantResolver> tenants, Environment environment) {
@@ -115,14 +141,46 @@ public class OnceAutoConfiguration {
         }
     }
 
+    /** {@link EarlyForms}, before all others. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnWebApplication(type = ConditionalOnWebApplication.Type.SERVLET)
+    @ConditionalOnClass(RequestMappingHandlerMapping.class)
+    static class Forms {
+        @Bean
+        FilterRegistrationBean<EarlyForms> idempotentForms() {
+            FilterRegistrationBean<EarlyForms> registration = new FilterRegistrationBean<>(new EarlyForms());
+            registration.setOrder(Ordered.HIGHEST_PRECEDENCE);
+            return registration;
+        }
+    }
+
     /** {@link OnceEffect}. */
     @Configuration(proxyBeanMethods = false)
     @ConditionalOnClass({MethodInterceptor.class, ObjectMapper.class})
     static class Effects {
         @Bean
-        Advisor onceEffectAdvisor(Once once, ObjectProvider<ObjectMapper> json) {
-            return new DefaultPointcutAdvisor(AnnotationMatchingPointcut.forMethodAnnotation(OnceEffect.class),
-                new OnceEffectInterceptor(once, json.getIfAvailable(ObjectMapper::new)));
+        @Role(BeanDefinition.ROLE_INFRASTRUCTURE)
+        static Advisor onceEffectAdvisor(ObjectProvider<Once> once, ObjectProvider<ObjectMapper> json) {
+            return new DefaultPointcutAdvisor(new AnnotationMatchingPointcut(null, OnceEffect.class, true),
+                new OnceEffectInterceptor(once::getObject, json.getIfAvailable(ObjectMapper::new)));
+        }
+    }
+
+    /** What JPA sends as text. */
+    @Configuration(proxyBeanMethods = false)
+    @ConditionalOnClass({HibernatePropertiesCustomizer.class, StatementInspector.class})
+    static class Jpa {
+        private static final String INSPECTOR = "hibernate.session_factory.statement_inspector";
+
+        @Bean
+        HibernatePropertiesCustomizer onceStatements(DataSource source) {
+            StatementInspector inspector = sql -> {
+                if (TransactionSynchronizationManager.getResource(source) instanceof GuardedHolder) {
+                    TransactionControl.refuse(sql);
+                }
+                return sql;
+            };
+            return properties -> properties.putIfAbsent(INSPECTOR, inspector);
         }
     }
 

@@ -6,8 +6,10 @@ import io.pgonce.Answer;
 import io.pgonce.Once;
 import io.pgonce.Request;
 import java.lang.reflect.Method;
+import java.util.function.Supplier;
 import org.aopalliance.intercept.MethodInterceptor;
 import org.aopalliance.intercept.MethodInvocation;
+import org.springframework.aop.support.AopUtils;
 import org.springframework.context.expression.MethodBasedEvaluationContext;
 import org.springframework.core.DefaultParameterNameDiscoverer;
 import org.springframework.core.annotation.AnnotatedElementUtils;
@@ -16,12 +18,12 @@ import org.springframework.expression.spel.standard.SpelExpressionParser;
 
 /** What {@link OnceEffect} does. The request is the method's arguments as JSON. */
 final class OnceEffectInterceptor implements MethodInterceptor {
-    private final Once once;
+    private final Supplier<Once> once;
     private final ObjectMapper json;
     private final SpelExpressionParser parser = new SpelExpressionParser();
     private final DefaultParameterNameDiscoverer names = new DefaultParameterNameDiscoverer();
 
-    OnceEffectInterceptor(Once once, ObjectMapper json) {
+    OnceEffectInterceptor(Supplier<Once> once, ObjectMapper json) {
         this.once = once;
         this.json = json;
     }
@@ -37,12 +39,12 @@ final class OnceEffectInterceptor implements MethodInterceptor {
 
     @Override
     public Object invoke(MethodInvocation invocation) throws Throwable {
-        Method method = invocation.getMethod();
+        Method method = AopUtils.getMostSpecificMethod(invocation.getMethod(), invocation.getThis().getClass());
         OnceEffect wanted = AnnotatedElementUtils.findMergedAnnotation(method, OnceEffect.class);
         EvaluationContext context = new MethodBasedEvaluationContext(invocation.getThis(), method, invocation.getArguments(), names);
         String key = value(wanted.key(), "key", method, context);
         String tenant = value(wanted.tenant(), "tenant", method, context);
-        Answer answer = once.tenant(tenant).effect(wanted.scope(), key, Request.json(json.writeValueAsString(invocation.getArguments())), () -> {
+        Answer answer = once.get().tenant(tenant).effect(wanted.scope(), key, Request.json(json.writeValueAsString(invocation.getArguments())), () -> {
             try {
                 return Answer.empty().text(json.writeValueAsString(invocation.proceed()));
             } catch (Exception | Error failure) {

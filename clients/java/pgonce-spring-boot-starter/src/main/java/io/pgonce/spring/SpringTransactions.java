@@ -5,19 +5,20 @@ import io.pgonce.Transactions;
 import java.sql.Connection;
 import java.sql.SQLException;
 import javax.sql.DataSource;
+import org.springframework.jdbc.datasource.ConnectionHolder;
 import org.springframework.jdbc.datasource.DataSourceTransactionManager;
-import org.springframework.jdbc.datasource.DataSourceUtils;
 import org.springframework.transaction.PlatformTransactionManager;
 import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.TransactionException;
 import org.springframework.transaction.TransactionStatus;
+import org.springframework.transaction.TransactionUsageException;
 import org.springframework.transaction.support.DefaultTransactionDefinition;
 import org.springframework.transaction.support.TransactionSynchronization;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
 
 /**
  * Transactions of Spring's own manager, JDBC's or JPA's: what JdbcTemplate, repositories and @Transactional services do
- * in the effect joins them.
+ * in the effect joins them, and cannot end them. In a test that is {@code @Transactional} they are savepoints in that test's own.
  */
 public final class SpringTransactions implements Transactions {
     private final PlatformTransactionManager manager;
@@ -36,26 +37,32 @@ public final class SpringTransactions implements Transactions {
 
     @Override
     public Open begin(int isolation) throws SQLException {
-        if (TransactionSynchronizationManager.isActualTransactionActive()) {
+        boolean joins = TransactionSynchronizationManager.isActualTransactionActive();
+        if (joins && !TestManaged.isActive()) {
             throw new IllegalStateException(
                 "a transaction is open: run begins its own, since it has to repeat and to commit it. Call run from outside of @Transactional");
         }
         DefaultTransactionDefinition definition = new DefaultTransactionDefinition();
         definition.setName("pgonce");
-        definition.setIsolationLevel(isolation == Connection.TRANSACTION_NONE ? TransactionDefinition.ISOLATION_DEFAULT : isolation);
+        if (joins) {
+            definition.setPropagationBehavior(TransactionDefinition.PROPAGATION_NESTED);
+        } else if (isolation != Connection.TRANSACTION_NONE) {
+            definition.setIsolationLevel(isolation);
+        }
         TransactionStatus status;
         try {
             status = manager.getTransaction(definition);
+        } catch (TransactionUsageException mistake) {
+            throw new IllegalStateException(mistake);
         } catch (TransactionException failure) {
             throw asSql(failure, "08001");
         }
+        if (!(TransactionSynchronizationManager.getResource(source) instanceof ConnectionHolder own)) {
+            manager.rollback(status);
+            throw new IllegalStateException("the transaction manager's transactions are not on this DataSource");
+        }
         try {
-            Connection connection = DataSourceUtils.getConnection(source);
-            if (!DataSourceUtils.isConnectionTransactional(connection, source)) {
-                DataSourceUtils.releaseConnection(connection, source);
-                throw new IllegalStateException("the transaction manager's transactions are not on this DataSource");
-            }
-            return new Spring(status, connection);
+            return new Spring(status, own, joins);
         } catch (RuntimeException failure) {
             manager.rollback(status);
             throw failure;
@@ -73,12 +80,25 @@ public final class SpringTransactions implements Transactions {
 
     private final class Spring implements Open {
         private final TransactionStatus status;
+        private final ConnectionHolder own;
+        private final GuardedHolder guarded;
         private final Connection connection;
+        private final boolean joined;
         private boolean committing = true;
 
-        Spring(TransactionStatus status, Connection connection) {
+        Spring(TransactionStatus status, ConnectionHolder own, boolean joined) {
             this.status = status;
-            this.connection = connection;
+            this.own = own;
+            this.connection = own.getConnection();
+            this.joined = joined;
+            this.guarded = new GuardedHolder(own);
+            rebind(guarded);
+        }
+
+        /** Whoever asks Spring for the connection of this transaction gets this one's. */
+        private void rebind(ConnectionHolder holder) {
+            TransactionSynchronizationManager.unbindResource(source);
+            TransactionSynchronizationManager.bindResource(source, holder);
         }
 
         @Override
@@ -89,13 +109,14 @@ public final class SpringTransactions implements Transactions {
         @Override
         public boolean commitTravels() {
             // Not where something is to happen before it that the manager knows of: a synchronization, a listener, JPA's flush.
-            return manager instanceof DataSourceTransactionManager jdbc && jdbc.getTransactionExecutionListeners().isEmpty()
+            return !joined && manager instanceof DataSourceTransactionManager jdbc && jdbc.getTransactionExecutionListeners().isEmpty()
                 && (!TransactionSynchronizationManager.isSynchronizationActive() || TransactionSynchronizationManager.getSynchronizations().isEmpty());
         }
 
         @Override
         public void flush() {
             status.flush();
+            guarded.restoreRole();
         }
 
         @Override
@@ -105,7 +126,7 @@ public final class SpringTransactions implements Transactions {
 
         @Override
         public void commit() throws SQLException {
-            if (!commitTravels() && TransactionSynchronizationManager.isSynchronizationActive()) {
+            if (!joined && !commitTravels() && TransactionSynchronizationManager.isSynchronizationActive()) {
                 committing = false;
                 // Behind all others: where it is called, none of them has thrown.
                 TransactionSynchronizationManager.registerSynchronization(new TransactionSynchronization() {
@@ -129,13 +150,15 @@ public final class SpringTransactions implements Transactions {
 
         @Override
         public void close() {
-            DataSourceUtils.releaseConnection(connection, source);
-            if (!status.isCompleted()) {
-                try {
+            try {
+                if (!status.isCompleted()) {
                     manager.rollback(status);
-                } catch (RuntimeException lost) {
-                    // The transaction ends with its connection.
-                    return;
+                }
+            } catch (RuntimeException lost) {
+                return; // the transaction ends with its connection
+            } finally {
+                if (joined) {
+                    rebind(own);
                 }
             }
         }

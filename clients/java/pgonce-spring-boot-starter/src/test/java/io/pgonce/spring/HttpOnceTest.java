@@ -302,12 +302,8 @@ class HttpOnceTest {
     void whatIsUnavailableIsLoggedWithItsReasonAndInstance(CapturedOutput output) throws Exception {
         DataSource away = Server.plain(server.url("127.0.0.1", 1));
         Once once = Once.over(new SpringTransactions(new DataSourceTransactionManager(away), away), Observer.NONE).deadline(Duration.ofSeconds(1));
-        IdempotencyFilter filter = new IdempotencyFilter(once, null, null, value -> value) {
-            @Override
-            Idempotent wanted(jakarta.servlet.http.HttpServletRequest request) {
-                return org.springframework.core.annotation.AnnotationUtils.synthesizeAnnotation(java.util.Map.of("value", "orders"), Idempotent.class, null);
-            }
-        };
+        IdempotencyFilter filter = Filters.of(once, null, org.springframework.core.annotation.AnnotationUtils.synthesizeAnnotation(
+            java.util.Map.of("value", "orders", "methods", new String[] {"POST"}), Idempotent.class, null));
         MockHttpServletRequest request = new MockHttpServletRequest("POST", "/orders");
         request.addHeader("Idempotency-Key", "the-secret-key");
         MockHttpServletResponse response = new MockHttpServletResponse();

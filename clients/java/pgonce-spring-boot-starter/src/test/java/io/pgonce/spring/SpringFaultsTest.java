@@ -17,11 +17,14 @@ import io.pgonce.Request;
 import io.pgonce.testing.Server;
 import jakarta.persistence.EntityManager;
 import jakarta.servlet.Filter;
+import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
+import java.io.ByteArrayInputStream;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.sql.SQLException;
 import java.time.Duration;
 import java.util.UUID;
@@ -45,6 +48,7 @@ import org.springframework.context.annotation.Import;
 import org.springframework.http.ResponseEntity;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.support.JdbcTransactionManager;
+import org.springframework.stereotype.Component;
 import org.springframework.transaction.support.TransactionSynchronization;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
 import org.springframework.web.bind.annotation.PostMapping;
@@ -63,12 +67,24 @@ class SpringFaultsTest {
     private static HikariDataSource pool;
     private static ServletWebServerApplicationContext context;
 
+    @Component
+    static class Charges {
+        @OnceEffect(scope = "charges", key = "#id")
+        public String charge(String id) {
+            RUNS.incrementAndGet();
+            return "charged " + id;
+        }
+    }
+
     @RestController
     static class Controller {
         private final ObjectProvider<EntityManager> entities;
 
-        Controller(ObjectProvider<EntityManager> entities) {
+        private final Charges charges;
+
+        Controller(ObjectProvider<EntityManager> entities, Charges charges) {
             this.entities = entities;
+            this.charges = charges;
         }
 
         /** Refuses without an exception, so nothing dooms the transaction. */
@@ -102,6 +118,24 @@ class SpringFaultsTest {
             return "hello " + name;
         }
 
+        /** Not protected itself: its EntityManager is open all the while (spring.jpa.open-in-view). */
+        @PostMapping("/charges")
+        String charge(@RequestBody String id) {
+            entities.getObject().find(SpringTest.Payment.class, id);
+            return charges.charge(id);
+        }
+
+        /** JPA sends it without Spring's connection. */
+        @PostMapping("/native")
+        @Idempotent("native")
+        String commitNatively(@RequestBody String id) {
+            RUNS.incrementAndGet();
+            entities.getObject().persist(new SpringTest.Payment(id));
+            entities.getObject().flush();
+            entities.getObject().createNativeQuery("COMMIT").executeUpdate();
+            return "committed";
+        }
+
         /** More than can be held; and it goes on as if nothing had happened. */
         @PostMapping("/endless")
         @Idempotent(value = "endless", responseMax = 64 << 20)
@@ -121,13 +155,16 @@ class SpringFaultsTest {
     @Configuration(proxyBeanMethods = false)
     @EnableAutoConfiguration
     @EntityScan(basePackageClasses = SpringFaultsTest.class)
-    @Import(Controller.class)
+    @Import({Controller.class, Charges.class})
     static class Application {
         /** As Spring Security's look for a CSRF token in a form. */
         @Bean
         FilterRegistrationBean<Filter> reader() {
             FilterRegistrationBean<Filter> registration = new FilterRegistrationBean<>((request, response, chain) -> {
                 request.getParameter("_csrf");
+                if (((HttpServletRequest) request).getHeader("X-Read") != null) {
+                    request.getInputStream().readAllBytes();
+                }
                 chain.doFilter(request, response);
             });
             registration.setOrder(0);
@@ -330,15 +367,48 @@ class SpringFaultsTest {
         }
     }
 
+    @Test
+    void anEffectElsewhereIsReportedAlsoWhereTheRequestsEntityManagerIsOpen() throws Exception {
+        String key = newKey();
+        for (int i = 0; i < 2; i++) {
+            assertEquals("charged " + key, send("/charges", key, key, "Content-Type", "text/plain").body());
+        }
+        assertEquals(1, RUNS.get());
+        assertEquals("succeeded", one("SELECT state::text FROM once.peek('charges', '" + key + "')"));
+    }
+
+    @Test
+    void jpaCannotEndTheTransactionByAText() throws Exception {
+        String key = newKey();
+        for (int i = 0; i < 2; i++) {
+            assertEquals(500, send("/native", key, key, "Content-Type", "text/plain").statusCode());
+        }
+        assertEquals(2, RUNS.get());
+        assertEquals(0L, one("SELECT count(*) FROM payment WHERE id = '" + key + "'"));
+    }
+
     /** Its fingerprint would be that of an empty body: another form would get this one's answer. */
     @Test
-    void aBodyThatAFilterHasReadBeforeIsRefusedAndNothingRuns() throws Exception {
+    void aFormThatAFilterHasReadBeforeIsToldFromAnother() throws Exception {
         String key = newKey();
         String form = "application/x-www-form-urlencoded";
-        assertEquals(500, send("/forms", key, "name=ann", "Content-Type", form).statusCode());
-        assertEquals(500, send("/forms", key, "name=bob", "Content-Type", form).statusCode());
+        assertEquals("hello ann", send("/forms", key, "name=ann", "Content-Type", form).body());
+        assertEquals(422, send("/forms", key, "name=bob", "Content-Type", form).statusCode());
+        assertEquals("hello ann", send("/forms", key, "name=ann", "Content-Type", form).body());
+        assertEquals(1, RUNS.get());
+        assertEquals(422, send("/refusals", newKey(), "a text is left alone", "Content-Type", "text/plain").statusCode());
+    }
+
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void aBodyThatAFilterHasReadBeforeIsRefusedAndNothingRuns(boolean chunked) throws Exception {
+        String key = newKey();
+        HttpRequest.BodyPublisher body = chunked ? HttpRequest.BodyPublishers.ofInputStream(() -> new ByteArrayInputStream(key.getBytes(StandardCharsets.UTF_8)))
+            : HttpRequest.BodyPublishers.ofString(key);
+        assertEquals(500, CLIENT.send(HttpRequest.newBuilder(URI.create("http://127.0.0.1:" + context.getWebServer().getPort() + "/refusals")).POST(body)
+            .header("Idempotency-Key", key).header("X-Read", "yes").build(), HttpResponse.BodyHandlers.ofString()).statusCode());
         assertEquals(0, RUNS.get());
-        assertEquals(422, send("/refusals", key, "a text is left alone", "Content-Type", "text/plain").statusCode());
+        assertEquals(0L, one("SELECT count(*) FROM once.intent WHERE key = '" + key + "'"));
     }
 
     @Test

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce.http;
 
+import java.util.List;
+import java.util.Locale;
 import java.util.Set;
+import java.util.function.UnaryOperator;
 
 /** What a whole answer of the service means for its intent: the gateway's table (docs/gateway.md), where each 5xx is rolled back. */
 public enum Ending {
@@ -37,5 +40,33 @@ public enum Ending {
             return RELEASED;
         }
         return status < 400 ? STORED : FAILED;
+    }
+
+    /**
+     * Decides where the effect is not in the transaction, so that nothing can be rolled back: the gateway's table as it is by default.
+     *
+     * @param status of the answer
+     * @param said the value of Once-Effect, or null
+     * @param header gives the first value of a header of the answer, or null
+     * @return what to do; never FAILED
+     */
+    public static Ending ofElsewhere(int status, String said, UnaryOperator<String> header) {
+        if (List.of("none", "done", "unknown").contains(String.valueOf(said).toLowerCase(Locale.ROOT)) || status < 200 || status > 599) {
+            return of(status, said);
+        } else if (asksAgain(status, header)) {
+            return RELEASED;
+        }
+        return status >= 500 || status == 408 ? IN_DOUBT : STORED;
+    }
+
+    /** Who writes such an answer knows that nothing was done, and clients follow it anyway. */
+    private static boolean asksAgain(int status, UnaryOperator<String> header) {
+        return switch (status) {
+            case 307, 308 -> header.apply("Location") != null;
+            case 401 -> header.apply("WWW-Authenticate") != null || header.apply("Retry-After") != null;
+            case 407 -> header.apply("Proxy-Authenticate") != null || header.apply("Retry-After") != null;
+            case 421, 425 -> true;
+            default -> (status == 503 || (status >= 400 && status < 500)) && header.apply("Retry-After") != null;
+        };
     }
 }
