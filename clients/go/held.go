@@ -195,7 +195,8 @@ func (h *held) end(kept *headerNames) (answer Answer, effect string, short bool,
 	}
 	h.frozen.Del("Once-Effect")
 	short = h.declared >= 0 && h.r.Method != http.MethodHead && hasBody(h.status) && int64(h.bytes.Len()) < h.declared
-	return Answer{Status: h.status, Body: slices.Clone(h.bytes.Bytes()), Header: kept.of(h.own())}, effect, short, nil
+	// A body of no bytes is not nil, which is stored as none.
+	return Answer{Status: h.status, Body: append([]byte{}, h.bytes.Bytes()...), Header: kept.of(h.own())}, effect, short, nil
 }
 
 // The headers that are the handler's: those that the layers outside have set are set again, for each

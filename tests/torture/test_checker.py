@@ -228,7 +228,7 @@ def test_an_effect_of_an_attempt_that_broke_its_answer_off_is_noticed(run, neigh
 
 
 def test_half_an_answer_that_every_attempt_gets_is_noticed(run):
-    intent = run.intent()
+    intent = run.intent(door="http", mode="handoff")
     whole = hashlib.sha256(b"the whole answer").hexdigest()
     half = base64.b64encode(b"the who").decode()
     run.attempt(intent, body=half)
