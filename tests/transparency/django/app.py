@@ -18,6 +18,7 @@ from django.http import FileResponse, HttpResponse, HttpResponseBadRequest, Http
 from django.middleware.csrf import get_token
 from django.urls import include, path
 from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import condition, require_http_methods, require_POST
 from django.views.static import serve
 from shared import INSERT, ON, ORDER
@@ -203,6 +204,12 @@ def odd(request):
 
 
 # ---- with neighbours ----
+
+
+@does("compressed")
+@gzip_page
+def compressed(request):
+    return plain("compress me, please. " * 200)
 
 
 @does("cors")
