@@ -201,9 +201,10 @@ def test_a_key_is_never_in_an_error_or_a_log(db, name, caplog):
 
 
 def lose_lease(db, key):
-    """Another attempt takes over."""
-    db.rows("UPDATE once.intent SET lease_until = now() - interval '1 second' WHERE key = %s", key)
-    db.rows("SELECT once.claim('lease', %s, once.fingerprint('1'::jsonb), lease => '1 hour', takeover => true)", key)
+    """Another attempt takes over, before a heartbeat can come between."""
+    with psycopg.connect(db.dsn) as other:
+        other.execute("UPDATE once.intent SET lease_until = now() - interval '1 second' WHERE key = %s", (key,))
+        other.execute("SELECT once.claim('lease', %s, once.fingerprint('1'::jsonb), lease => '1 hour', takeover => true)", (key,))
 
 
 def test_a_heartbeat_keeps_a_lease_and_tells_a_thread_of_its_loss(db):
