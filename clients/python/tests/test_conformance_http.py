@@ -18,7 +18,7 @@ HTTP = json.loads((CONFORMANCE / "http.json").read_text())["cases"]
 CROSS = json.loads((CONFORMANCE / "cross.json").read_text())["cases"]
 PROBLEMS = json.loads((CONFORMANCE / "problems.json").read_text())
 # What is left out, and why.
-SKIPS = {"server-sent-events-are-refused": "event streams pass: tests/test_fastapi.py, test_flask.py, test_django.py"}
+SKIPS = {}
 
 
 class Reply:
