@@ -64,28 +64,36 @@ class Service(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def start_gateway(server, database):
-    """An nginx with the module on a port of 127.0.0.1, for this database; None where the module is not built."""
+def start_gateway(server, database, scope, service_port):
+    """(an nginx with the module on a port of 127.0.0.1, where that is) before a service; (None, None) where the module is not built."""
     os.environ.setdefault("PGONCE_BUILD", str(ROOT / "build"))
     from harness import nginx
 
     if not pathlib.Path(nginx.MODULE).exists():
         return None, None
-    service = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Service)
-    threading.Thread(target=service.serve_forever, daemon=True).start()
     port = free_port()
     config = f"""
         listen 127.0.0.1:{port};
-        once required; once_scope conformance; once_tenant $http_x_tenant;
-        location / {{ proxy_pass http://127.0.0.1:{service.server_port}; proxy_set_header Host $http_host; }}
+        once required; once_scope {scope}; once_tenant $http_x_tenant;
+        location / {{ proxy_pass http://127.0.0.1:{service_port}; proxy_set_header Host $http_host; }}
     """
     gateway = nginx.Nginx(server=config, http=f'once_database "{server.dsn(database.name)}";')
     gateway.start()
     return gateway, {"host": "127.0.0.1", "port": port}
 
 
-def obey(server, port, command):
+def start_service():
+    service = http.server.ThreadingHTTPServer(("127.0.0.1", free_port()), Service)
+    threading.Thread(target=service.serve_forever, daemon=True).start()
+    return service.server_port
+
+
+def obey(server, port, command, database, gateways):
     word, _, rest = command.partition(" ")
+    if word == "gateway":
+        gateway, where = start_gateway(server, database, *rest.split())
+        gateways += [gateway] if gateway else []
+        return {"gateway": where}
     if word == "database":
         return described(server, new_database(server), port)
     if word == "terminate":
@@ -110,15 +118,16 @@ def main():
     port = postgres.PORT = free_port()  # of the socket's file and of TCP
     with postgres.Postgres(settings={"listen_addresses": "127.0.0.1", "max_connections": "300"}) as server:
         database = new_database(server)
-        answer, gateway = described(server, database, port), None
+        answer, gateways = described(server, database, port), []
         if "--gateway" in sys.argv[1:]:
-            gateway, answer["gateway"] = start_gateway(server, database)
+            gateway, answer["gateway"] = start_gateway(server, database, "conformance", start_service())
+            gateways += [gateway] if gateway else []
         try:
             say(answer)
             for line in sys.stdin:
-                say(obey(server, port, line.strip()))
+                say(obey(server, port, line.strip(), database, gateways))
         finally:
-            if gateway is not None:
+            for gateway in gateways:
                 gateway.close(check=False)
                 gateway.destroy()
 

@@ -133,6 +133,8 @@ export interface MiddlewareOptions<R = IncomingMessage> {
   strictKeys?: boolean;
   keyLength?: number;
   isolation?: RunOptions['isolation'];
+  /** true: a gateway in front has the same scope, and its claim is finished here (docs/gateway.md). Only where every request comes through it. */
+  gateway?: boolean;
   /** What stands before a problem's name in its type. */
   problemBase?: string;
 }

@@ -132,8 +132,10 @@ const FAILED = ", state => 'failed_final', error_code => $11::text, error_messag
 const [AS_TEXT, AS_BYTES] = ['response_text => $5::text', 'response_body => $5::bytea'];
 const FINISHES = [FINISH(AS_TEXT, ''), FINISH(AS_BYTES, ''), FINISH(AS_TEXT, FAILED), FINISH(AS_BYTES, FAILED)];
 
-/** print: the fingerprint that it was started with. failed: {code, message} of an effect that failed for good. */
-function finish({scope, key, tenant, print, traceparent}, answer, failed) {
+/** print: the fingerprint that it was started with. Or fence: of a claim that a gateway in front has made. failed: {code, message} of an effect that failed for good. */
+function finish(intent, answer, failed) {
+  const {scope, key, tenant, print, traceparent, fence} = intent;
+  if (fence !== undefined) return failed && !answer.resultType ? fail(intent, fence, false, {...failed, answer}) : complete(intent, fence, answer);
   const [asText, asBytes] = bodyOf(answer.body);
   const values = [scope, key, print, text(answer.status), asBytes ?? asText, jsonOf(answer.headers), nameOf(answer.resultType, 'resultType'),
     nameOf(answer.resultId, 'resultId'), tenant, text(traceparent)];

@@ -41,7 +41,11 @@ function fastify(once, pool, {scope, ...given}, logger) {
       return undefined;
     }
     const body = bodies.has(request) ? bodies.get(request) : Buffer.alloc(0);
-    const {guard, reply: answer, left} = await enter(once, pool, options, req, body, request);
+    const {guard, reply: answer, left, passed} = await enter(once, pool, options, req, body, request);
+    if (passed) {
+      request.pgonce = passed;
+      return undefined;
+    }
     if (left) return leave(reply);
     if (answer) return answerWith(reply, answer);
     const failed = (error) => void (reply.sent ? threw(reply.raw, error, logger) : reply.send(error)); // sent: hijacked

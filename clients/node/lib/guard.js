@@ -32,10 +32,11 @@ function open(pool, options, intent, gone) {
 }
 
 /** What an answer says of its effect: done, refused (taken back, and stored), none, unknown. said: the values of Once-Effect. */
-function effectOf(said, status) {
+function effectOf({effect: said, status, pairs}) {
   const [word] = said.map((each) => String(each).toLowerCase());
   if (said.length === 1 && ['none', 'done', 'unknown'].includes(word)) return word;
-  return REFUSALS.has(status) || status < 200 || status >= 500 ? 'none' : status >= 400 ? 'refused' : 'done';
+  const later = status >= 400 && status < 500 && pairs.some(([name]) => name.toLowerCase() === 'retry-after');
+  return later || REFUSALS.has(status) || status < 200 || status >= 500 ? 'none' : status >= 400 ? 'refused' : 'done';
 }
 
 /** What is stored of an answer: {stored, large}, with large in its place where it is more than may be kept. */
@@ -60,37 +61,50 @@ class Guard {
 
   /** The handler's whole answer: decided, stored and committed. Never rejects, as none of these. */
   end(head, body) {
-    return this.#conclude(() => this.#store(effectOf(head.effect, head.status), head, body));
+    return this.#conclude(() => this.#store(effectOf(head), head, body));
   }
 
   /** An answer without an end has begun: what was done until now is done, and remembered without an answer. */
-  stream({status, effect}) {
-    return this.#conclude(() => (['none', 'unknown'].includes(effectOf(effect, status)) ? this.attempt.abandon() : this.attempt.finish({status, resultType: TOO_LARGE})));
+  stream(head) {
+    const {status} = head;
+    return this.#conclude(() => (['none', 'unknown'].includes(effectOf(head)) ? this.undone() : this.attempt.finish({status, resultType: TOO_LARGE})));
   }
 
   async #conclude(store) {
     this.ended = true;
     try {
-      await store();
-      return AS_IT_IS;
+      return (await store()) ?? AS_IT_IS;
     } catch (error) {
-      return this.#unstored(error);
+      return this.unstored(error);
     }
   }
 
   #store(effect, head, body) {
     const {status} = head;
-    if (effect === 'none') return this.attempt.abandon();
-    if (effect === 'unknown') return this.attempt.doubt({status});
+    if (effect === 'none') return this.undone();
+    if (effect === 'unknown') return this.doubt({status});
     const {stored, large} = storable(this.options, head, body);
     if (effect === 'done') return this.attempt.finish(stored, large);
     return this.attempt.fail({code: `http_${status}`, message: 'the request was refused'}, stored, large);
   }
 
-  async #unstored(error) {
+  undone() {
+    return this.attempt.abandon();
+  }
+
+  doubt(answer) {
+    return this.attempt.doubt(answer);
+  }
+
+  /** An answer that is the application's fault. Nothing was done. */
+  fault(message) {
+    return broken(this.options, message);
+  }
+
+  async unstored(error) {
     const {options, intent} = this;
     const known = errors.ofDriver(error);
-    if (known.code === 'swallowed') return {answer: broken(options, known.message)};
+    if (known.code === 'swallowed') return {answer: this.fault(known.message)};
     if (known.code === 'not_started') return {answer: await this.#doubtful(known)};
     if (!Attempt.isUnanswered(error)) {
       if (!errors.isApplications(error)) return {answer: unavailable(options, errors.isSerialization(error) || Attempt.isLost(error) ? errors.ofConnection(error) : known)};
@@ -122,7 +136,7 @@ class Guard {
   /** The handler's answer cannot be kept. Nothing was done. */
   async refuse(message) {
     await this.broken();
-    return {answer: broken(this.options, message)};
+    return {answer: this.fault(message)};
   }
 
   /** The handler was not called. */
@@ -151,4 +165,4 @@ class Guard {
   }
 }
 
-module.exports = {AS_IT_IS, ASK_MS, open, storable};
+module.exports = {AS_IT_IS, ASK_MS, Guard, open, storable};

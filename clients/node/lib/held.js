@@ -62,7 +62,7 @@ function checkHead(status, message) {
 
 /**
  * guard: end(head, body) is the whole answer, stream(head) one without an end; both, and refuse(message), resolve to {} where it goes out as it is, to {answer} of ours
- * in its place, or to {error}, which failed(error) gets. broken(): there will be no answer. expired is called with the answer of ours when its time is up.
+ * in its place, or to {error}, which failed(error) gets; {effect} is for a gateway in front. broken(): there will be no answer. expired is called with the answer of ours when its time is up.
  * outer: the headers that an answer of ours is to have, too.
  */
 class Held {
@@ -253,11 +253,11 @@ class Held {
   #settle(told) {
     if (this.#state !== HELD) return;
     this.#settling = true;
-    told.then(({answer, error}) => {
+    told.then(({answer, error, effect}) => {
       if (this.#state !== HELD) return;
       if (answer) this.#replace(answer);
       else if (error) this.#fail(error);
-      else this.#release();
+      else this.#release(effect);
     }).catch((error) => {
       this.#guard.log(error);
       this.#theirs.destroy.call(this.#res);
@@ -277,14 +277,15 @@ class Held {
     if (!this.#req.stream) Object.assign(this.#res, {_header: null, finished: false});
   }
 
-  /** As it is: the calls of the handler, made again. What is yet to come of it goes out by itself. */
-  #release() {
+  /** As it is: the calls of the handler, made again. What is yet to come of it goes out by itself. effect: what a gateway in front is told. */
+  #release(effect) {
     const res = this.#res;
     const {writeHead, write, end, flushHeaders} = this.#theirs;
     this.#uncoverAs(OPEN);
     if (this.#left) return this.#close();
     const {status, message} = this.#head;
     res.statusCode = status;
+    if (effect) res.setHeader('Once-Effect', effect);
     if (this.#explicit) writeHead.call(res, status, ...(message ? [message] : []));
     if (this.#given.length > 0) {
       res.cork();

@@ -6,6 +6,7 @@ const {send} = require('./answer');
 const {bodyOf} = require('./body');
 const errors = require('./errors');
 const {open} = require('./guard');
+const {openHandoff} = require('./handoff');
 const {Held} = require('./held');
 const {openLease} = require('./lease');
 const {refusal} = require('./reply');
@@ -14,20 +15,25 @@ const {checked, named, wanted} = require('./request');
 /** Has whoever sent it left? */
 const isGone = (req) => (req.stream ? req.stream.destroyed : req.socket.destroyed === true || req.socket.writableEnded === true);
 
+const ofIntent = ({scope, key, tenant, traceparent, fence}) => ({scope, key, tenant, traceparent, fence});
+
 /** What is in req.pgonce, and the intent. */
 function handling(once, {attempt, held, intent}) {
-  const {scope, key, tenant, traceparent} = intent;
-  return attempt ? {tx: attempt.tx, ...once.within(attempt)} : {scope, key, tenant, traceparent: held.traceparent, signal: held.signal, fence: held.fence};
+  return attempt ? {tx: attempt.tx, ...once.within(attempt)} : {...ofIntent(intent), traceparent: held.traceparent, signal: held.signal, fence: held.fence};
 }
 
 const handlingOfNone = (pool, {mode}) => (mode === 'lease' ? {} : {tx: pool});
 
-/** {guard}; {reply} where the handler is not to be called; {left} where nobody waits for an answer. of: the request as the framework has it. */
+/**
+ * {guard}; {reply} where the handler is not to be called; {left} where nobody waits for an answer; {passed}, what the handler is told of the intent, where a gateway
+ * in front does all of it. of: the request as the framework has it.
+ */
 async function enter(once, pool, options, req, body, of = req) {
   if (body === undefined || isGone(req)) return {left: true};
   const {intent, slug, more} = named(options, req, options.tenant ? await options.tenant(of) : '', body);
   if (slug) return {reply: refusal(options, slug, {more})};
-  const said = await (options.mode === 'lease' ? openLease : open)(pool, options, intent, () => isGone(req));
+  if (intent.fence !== undefined && options.mode === 'lease') return {passed: ofIntent(intent)};
+  const said = await (options.mode === 'lease' ? openLease : intent.fence !== undefined ? openHandoff : open)(pool, options, intent, () => isGone(req));
   if (!said.guard || !isGone(req)) return said;
   await said.guard.unused();
   return {left: true};
@@ -40,12 +46,16 @@ function express(once, pool, given, logger) {
     let going = next;
     try {
       if (wanted(options, req)) {
-        const {guard, reply, left} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
+        const {guard, reply, left, passed} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
         if (left) return;
         if (reply) return void send(res, reply);
-        new Held(req, res, guard, {failed: next});
-        req.pgonce = handling(once, guard);
-        going = () => once.working(guard, next);
+        if (passed) {
+          req.pgonce = passed;
+        } else {
+          new Held(req, res, guard, {failed: next});
+          req.pgonce = handling(once, guard);
+          going = () => once.working(guard, next);
+        }
       } else {
         req.pgonce = handlingOfNone(pool, options);
       }
@@ -70,9 +80,13 @@ function http(once, pool, given, handler, logger) {
   return async (req, res) => {
     try {
       if (wanted(options, req)) {
-        const {guard, reply, left} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
+        const {guard, reply, left, passed} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
         if (left) return;
         if (reply) return void send(res, reply);
+        if (passed) {
+          req.pgonce = passed;
+          return await handler(req, res);
+        }
         new Held(req, res, guard, {failed: (error) => threw(res, error, logger)});
         req.pgonce = handling(once, guard);
         await once.working(guard, () => handler(req, res));

@@ -9,6 +9,7 @@ const {problem} = require('./problem');
 const TOO_LARGE = 'once.too_large';
 const PROBLEM_OF = {key_malformed: 'key-malformed', refused: 'refused', scope_required: 'refused'};
 const PROBLEM_OF_VERDICT = {active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
+const CLAIMED_IN_FRONT = 'A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway, or give the two different scopes.';
 // Of a claim whose work may have been done, and is not stored.
 const NOT_STORED = new Set(['outcome_unknown', 'lease_lost', 'completion_refused', 'failure_refused']);
 
@@ -45,6 +46,10 @@ function isMultipart(intent) {
 function concluded(options, intent, said) {
   const slug = PROBLEM_OF_VERDICT[said.verdict];
   if (!slug) return replay(options, said);
+  if (intent.claimedInFront && (slug === 'active' || slug === 'mismatch')) {
+    options.logger.error(`pgonce: problem=${slug} scope=${options.scope} ${CLAIMED_IN_FRONT}`);
+    return refusal(options, slug, {more: CLAIMED_IN_FRONT});
+  }
   const more = slug === 'mismatch' && isMultipart(intent)
     ? 'A multipart body that is built again has a new boundary, so it is another request: send the same bytes as the first time.'
     : slug === 'in-doubt' && said.answer?.status

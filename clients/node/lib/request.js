@@ -14,7 +14,7 @@ const MODES = ['transaction', 'lease'];
 /** The options of a middleware, with their defaults. */
 function checked(logger, {
   scope, tenant, mode = 'transaction', required = true, waitMs = 0, handlerMs = HANDLER_MS, responseMax = 1 << 20, bodyMax = 16 << 20, methods = ['POST', 'PATCH'], headers: list,
-  host = true, canonicalJson = false, strictKeys = false, keyLength = 255, isolation, problemBase, ...rest
+  host = true, canonicalJson = false, strictKeys = false, keyLength = 255, isolation, gateway = false, problemBase, ...rest
 }) {
   const strange = Object.keys(rest)[0];
   if (strange) throw new TypeError(`pgonce: there is no option ${strange}`);
@@ -24,10 +24,11 @@ function checked(logger, {
   }
   if (!MODES.includes(mode)) throw new TypeError(`pgonce: mode is ${MODES.map((each) => `'${each}'`).join(' or ')}`);
   if (mode === 'lease' && isolation !== undefined) throw new TypeError("pgonce: mode 'lease' has no transaction that could have an isolation");
+  if (typeof gateway !== 'boolean') throw new TypeError('pgonce: gateway is true where a gateway that every request comes through has the same scope; else false');
   if (!(handlerMs > 0 && handlerMs <= 2 ** 31 - 1)) throw new TypeError('pgonce: handlerMs is a number of milliseconds: every attempt ends');
   return {
     scope, tenant, mode, required, waitMs, handlerMs, responseMax, bodyMax, methods: new Set(methods), listed: headers.checkList(list), host, canonicalJson, strictKeys, keyLength, isolation,
-    problemBase, logger,
+    gateway, problemBase, logger,
   };
 }
 
@@ -61,6 +62,21 @@ function keyOf(req, {strict = false, lengthMax = 255} = {}) {
   throw Object.assign(error, {problem: {slug, more}});
 }
 
+const CLAIM = ['once-tenant', 'once-scope', 'once-key', 'once-fence'];
+
+/** The fence under which a gateway in front holds this very intent; undefined: none does. It percent-encodes what a header cannot hold. */
+function fenceOf(req, {tenant, scope, key}) {
+  const said = CLAIM.map((name) => lines(req.rawHeaders, name));
+  if (said.some((each) => each.length !== 1)) return undefined;
+  const [[fence], ...names] = [said[3], said[0], said[1], said[2]];
+  try {
+    if ([tenant, scope, key].some((name, i) => decodeURIComponent(names[i][0]) !== name)) return undefined;
+  } catch {
+    return undefined;
+  }
+  return /^[1-9]\d{0,9}$/.test(fence) && Number(fence) < 2 ** 31 ? Number(fence) : undefined;
+}
+
 /** {intent}, or a problem's {slug, more}. body null: too large. */
 function named(options, req, tenantOf, body) {
   const refuse = (slug, more) => ({slug, more});
@@ -77,8 +93,10 @@ function named(options, req, tenantOf, body) {
   if (body === null) return refuse('body-too-large');
   const [traceparent, ...more] = lines(req.rawHeaders, 'traceparent');
   const host = (req.headers.host ?? req.headers[':authority'] ?? '').toLowerCase();
+  const fence = fenceOf(req, {tenant, scope: options.scope, key});
   return {
     intent: {
+      ...(fence === undefined ? {} : options.gateway ? {fence} : {claimedInFront: true}),
       scope: options.scope, key, tenant, traceparent: more.length === 0 && TRACEPARENT.test(traceparent ?? '') ? traceparent : undefined,
       request: {http: {method: req.method, target: (options.host ? host : '') + (req.originalUrl ?? req.url), contentType: req.headers['content-type'] ?? '', body, canonicalJson: options.canonicalJson}},
     },
