@@ -52,6 +52,7 @@ JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"
 
 # What the program of a language does of it: {language: {mode: words}}.
 NEIGHBOURS = {
+    "node": {"http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit")},
     "go": {"http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit")},
     "python": {"http": ("pieces", "destroy", "second", "commit"), "transaction": ("second", "commit")},
 }  # fmt: skip

@@ -431,6 +431,15 @@ MUTATIONS = {
             language="node",
         ),
         Mutation(
+            "node_half_is_stored",
+            "the Node middleware stores what there is of an answer that its handler broke off, with the effect",
+            rules=("nothing_of_the_broken", "whole_answers"),
+            doors=("node/http",),
+            faults=(),  # it needs none
+            files=(("clients/node/lib/held.js", "if (!this.#settling) this.#guard.broken();", "if (!this.#settling && this.#head) this.#guard.end(this.#head, Buffer.concat(this.#pieces));"),),
+            language="node",
+        ),
+        Mutation(
             "go_http_answers_unheard",
             "the Go middleware sends the handler's answer, whatever became of its transaction",
             rules=("one_effect_per_acknowledged", "same_bytes"),

@@ -65,6 +65,10 @@ async function advance(order, tx, emit) {
   leaveAt(order, 'begun');
   await pause(order.before_ms);
   if (order.end === 'retry') throw new NotNow();
+  if (order.neighbour === 'second') {
+    const second = await pool.connect();
+    await second.query('SELECT 1').finally(() => second.release());
+  }
   const {rows: [{body, step}]} = await tx.query(ADVANCE, [tenant, scope, key, payload, attempt]);
   for (let nth = 1; nth <= said.events; nth++) {
     const event = [nth === 1 ? 'torture.done' : 'torture.checked', {tenant, scope, key, aggregate: said.aggregate, step, nth}];
@@ -74,6 +78,7 @@ async function advance(order, tx, emit) {
   if (order.swallow) await tx.query('SELECT 1/0').catch(() => {});
   await pause(order.after_ms);
   leaveAt(order, 'written');
+  if (order.neighbour === 'commit') await tx.query('COMMIT');
   return body;
 }
 
@@ -185,12 +190,33 @@ async function requested(req, res) {
     res.writeHead(503, {'X-Done': 'no'}).end();
     return;
   }
-  if (order.end === 'final') res.writeHead(422, {'Content-Type': 'text/plain'}).end(randomUUID());
-  else res.writeHead(201, {'Content-Type': 'application/octet-stream'}).end(body);
+  const [status, type, said] = order.end === 'final' ? [422, 'text/plain', Buffer.from(randomUUID())] : [201, 'application/octet-stream', body];
+  await (AROUND[order.neighbour] ?? plainly)(res, status, {'Content-Type': type}, said);
 }
 
+const plainly = (res, status, headers, body) => void res.writeHead(status, headers).end(body);
+const AROUND = {
+  async pieces(res, status, headers, body) {
+    res.writeHead(status, headers);
+    for (let at = 0; at < 3; at++) {
+      res.write(body.subarray((at * body.length) / 3, ((at + 1) * body.length) / 3));
+      await pause(10);
+    }
+    res.end();
+  },
+  destroy(res, status, headers, body) {
+    res.writeHead(status, headers).write(body.subarray(0, body.length / 2));
+    res.destroy();
+  },
+  trailers(res, status, headers, body) {
+    res.writeHead(status, {...headers, Trailer: 'X-Sum'}).write(body);
+    res.addTrailers({'X-Sum': String(body.length)});
+    res.end();
+  },
+};
+
 function serve() {
-  const protect = {scope: 'requests', tenant: (req) => orderOf(req).tenant};
+  const protect = {scope: 'requests', handlerMs: 4000, tenant: (req) => orderOf(req).tenant};
   if (Number(number) % 2 === 0) return createServer(once.http(protect, requested)).listen(servesAt, '127.0.0.1');
   const app = theirs('express')();
   app.set('env', 'test'); // it prints no errors
