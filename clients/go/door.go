@@ -25,6 +25,10 @@ type Door[T any] interface {
 	In(tx T) Querier
 }
 
+// OwnRole is a command for Session's Close, after an effect that may have set another role: the contract
+// is called as the session's.
+const OwnRole = "SET LOCAL ROLE NONE"
+
 // Session is one connection, for one attempt. After Release it is the pool's again.
 type Session[T any] interface {
 	// QueryRow is for a statement in a transaction of its own, before Open.

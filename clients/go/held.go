@@ -199,13 +199,19 @@ func (h *held) end(kept *headerNames) (answer Answer, effect string, short bool,
 	return Answer{Status: h.status, Body: append([]byte{}, h.bytes.Bytes()...), Header: kept.of(h.own())}, effect, short, nil
 }
 
+// net/http writes no line's end within a value.
+var lines = strings.NewReplacer("\n", " ", "\r", " ")
+
 // The headers that are the handler's: those that the layers outside have set are set again, for each
 // replay. But the type goes with the body.
 func (h *held) own() http.Header {
 	own := http.Header{}
 	for name, values := range h.frozen {
 		if name == "Content-Type" || !slices.Equal(values, h.outer[name]) {
-			own[name] = values
+			own[name] = nil
+			for _, value := range values {
+				own[name] = append(own[name], strings.TrimSpace(lines.Replace(value)))
+			}
 		}
 	}
 	// As net/http finds it, by what is written first.

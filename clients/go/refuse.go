@@ -142,7 +142,7 @@ func (m *middleware[T]) failed(c *call, err error) {
 		m.refuse(c, problemTimedOut, refusal{err: err})
 	case ran && ofApplication(err):
 		if SQLStateOf(err) == "42501" {
-			err = fmt.Errorf("the role that the handler has set cannot store the answer: RESET ROLE before it returns: %w", err)
+			err = fmt.Errorf("the session's role cannot store the answer, or one that a function of the handler's has set: SET LOCAL ROLE NONE before it returns: %w", err)
 		}
 		m.broken(c, err)
 	default:

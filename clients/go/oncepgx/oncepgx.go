@@ -157,6 +157,9 @@ func (s *connection) Refused() bool { return s.tx.refused.Load() }
 func (s *connection) Gone() bool { return s.status() == 'I' }
 
 func (s *connection) Close(ctx context.Context, commands []string, query once.Query, dest ...any) (bool, error) {
+	if s.tx.role.Load() {
+		commands = append(commands, once.OwnRole)
+	}
 	if s.Failed() {
 		// pgx prepares what this connection has not seen yet, and a failed transaction refuses that: what
 		// heals it goes ahead.

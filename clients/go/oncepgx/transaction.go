@@ -23,6 +23,7 @@ type transaction struct {
 	depth   int
 	done    atomic.Bool
 	refused atomic.Bool
+	role    atomic.Bool // it may have set another role
 	// Held while a statement is sent, so that whoever abandons the effect knows.
 	running sync.Mutex
 }
@@ -30,8 +31,12 @@ type transaction struct {
 // May this be sent? Where it may, it runs until end is called.
 func (t *transaction) begin(texts ...string) error {
 	for _, text := range texts {
-		if control.In(text) {
+		kind := control.Of(text)
+		if kind.Ends {
 			return t.refuse()
+		}
+		if kind.Role {
+			t.role.Store(true)
 		}
 	}
 	t.running.Lock()

@@ -43,14 +43,22 @@ type guard struct {
 	tx   driver.Tx
 	// How the attempt itself ends the transaction now. All else is the effect's, and refused.
 	commits, rollsBack, refused atomic.Bool
+	role                        atomic.Bool // it may have set another role
 	lost                        bool
 }
 
 func (g *guard) raw(do func(conn any) error) error { return g.conn.Raw(do) }
 
 func (g *guard) check(text string) error {
-	if g.tx != nil && control.In(text) {
+	if g.tx == nil {
+		return nil
+	}
+	kind := control.Of(text)
+	if kind.Ends {
 		return g.refuse()
+	}
+	if kind.Role {
+		g.role.Store(true)
 	}
 	return nil
 }

@@ -111,6 +111,9 @@ func (s *session) Refused() bool { return s.guard.refused.Load() }
 func (s *session) Gone() bool { return false }
 
 func (s *session) Close(ctx context.Context, commands []string, query once.Query, dest ...any) (bool, error) {
+	if s.guard.role.Load() {
+		commands = append(commands, once.OwnRole)
+	}
 	for _, command := range commands {
 		if _, err := s.tx.ExecContext(ctx, command); err != nil {
 			return false, s.heed(err)

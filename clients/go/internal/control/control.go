@@ -1,41 +1,76 @@
 // SPDX-License-Identifier: PostgreSQL
 
-// Package control finds transaction control in the text of SQL.
+// Package control finds transaction control, and changes of the role, in the text of SQL.
 package control
 
 import "strings"
 
-// In says whether a text has a statement that begins or ends a transaction, which an effect's must
-// not: BEGIN, START, COMMIT, END, ROLLBACK, ABORT, PREPARE TRANSACTION. ROLLBACK TO a savepoint is none.
-// A text may have several statements. Where it holds a body of SQL (BEGIN ATOMIC) the rest is not read.
-func In(text string) bool {
+// Kind is what a text does besides reading and writing.
+type Kind struct {
+	// Ends: it begins or ends a transaction, which an effect's must not: BEGIN, START, COMMIT, END, ROLLBACK,
+	// ABORT, PREPARE TRANSACTION. ROLLBACK TO a savepoint does not.
+	Ends bool
+	// Role: it may set the role.
+	Role bool
+}
+
+// Of reads a text, which may have several statements. Where it holds a body of SQL (BEGIN ATOMIC) the
+// rest is not read.
+func Of(text string) (found Kind) {
 	in := reader{text}
 	for {
 		in.skip(";")
 		switch first := in.word(); first {
 		case "BEGIN", "START", "COMMIT", "END", "ABORT":
-			return true
+			found.Ends = true
 		case "PREPARE":
-			if in.word() == "TRANSACTION" {
-				return true
-			}
+			found.Ends = found.Ends || in.word() == "TRANSACTION"
 		case "ROLLBACK":
 			next := in.word()
 			if next == "WORK" || next == "TRANSACTION" {
 				next = in.word()
 			}
-			if next != "TO" {
-				return true
-			}
+			found.Ends = found.Ends || next != "TO"
+		case "SET":
+			found.Role = found.Role || in.has("ROLE", "AUTHORIZATION")
+		case "SELECT":
+			found.Role = found.Role || in.callsSetConfig()
 		case "CREATE":
-			if strings.Contains(strings.ToUpper(in.rest), "ATOMIC") {
-				return false
+			if in.has("ATOMIC") {
+				return found
 			}
 		}
 		if !in.statement() {
-			return false
+			return found
 		}
 	}
+}
+
+// Most statements are SELECT, so it looks at the underscores alone.
+func (in *reader) callsSetConfig() bool {
+	const name, before = "SET_CONFIG", 3
+	for rest := in.rest; ; {
+		at := strings.IndexByte(rest, '_')
+		if at < 0 {
+			return false
+		}
+		if from := at - before; from >= 0 && len(rest) >= from+len(name) && strings.EqualFold(rest[from:from+len(name)], name) {
+			return true
+		}
+		rest = rest[at+1:]
+	}
+}
+
+// Is one of the words, in capitals, in what follows?
+func (in *reader) has(words ...string) bool {
+	for _, word := range words {
+		for at := 0; at+len(word) <= len(in.rest); at++ {
+			if strings.EqualFold(in.rest[at:at+len(word)], word) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 type reader struct{ rest string }

@@ -45,7 +45,9 @@ func (l *logged) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-func (l *logged) standard() *log.Logger { return slog.NewLogLogger(l.logger().Handler(), slog.LevelWarn) }
+func (l *logged) standard() *log.Logger {
+	return slog.NewLogLogger(l.logger().Handler(), slog.LevelWarn)
+}
 
 // has says whether a line of this level has all of the texts.
 func (l *logged) has(level string, texts ...string) bool {

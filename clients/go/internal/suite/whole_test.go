@@ -228,7 +228,8 @@ func atCommit[T any](t *testing.T, connect func(testing.TB, string, ...once.Opti
 			t.Fatal(err)
 		}
 	}
-	ways := map[string]string{"deferred": "INSERT INTO placed VALUES (7)", "clash": "INSERT INTO clashing VALUES (1)", "role": "SET LOCAL ROLE no_contract"}
+	ways := map[string]string{"deferred": "INSERT INTO placed VALUES (7)", "clash": "INSERT INTO clashing VALUES (1)", "role": "SET LOCAL ROLE no_contract",
+		"hidden-role": "DO $$BEGIN EXECUTE 'SET LOCAL ROLE no_contract'; END$$"}
 	var told error
 	s := newSite(t, at, connect(t, at.URL), exec, once.HTTP{ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 		told = err
@@ -245,8 +246,8 @@ func atCommit[T any](t *testing.T, connect func(testing.TB, string, ...once.Opti
 	if !errors.As(told, &driver) || driver.Code != "23503" || !s.log.has("ERROR", `"sqlstate":"23503"`, "placed_item_fkey") {
 		t.Fatalf("%v\n%s", told, s.log.out.String())
 	}
-	s.is(s.post("role", ""), 500, "mine\n", false)
-	if !s.log.has("ERROR", `"sqlstate":"42501"`, "RESET ROLE") {
+	s.is(s.post("hidden-role", ""), 500, "mine\n", false)
+	if !s.log.has("ERROR", `"sqlstate":"42501"`, "SET LOCAL ROLE NONE") {
 		t.Fatal(s.log.out.String())
 	}
 	s.ran(2)
@@ -256,6 +257,8 @@ func atCommit[T any](t *testing.T, connect func(testing.TB, string, ...once.Opti
 	for key := range ways {
 		s.effects(key, 0)
 	}
+	s.is(s.post("role", ""), 201, "", false)
+	s.effects("role", 1)
 	if _, err := pool.Exec(context.Background(), "INSERT INTO item VALUES (7); DROP TRIGGER clash ON clashing"); err != nil {
 		t.Fatal(err)
 	}
