@@ -89,7 +89,7 @@ func broken[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 		},
 		"status": func(w http.ResponseWriter) { w.WriteHeader(99) },
 	}
-	var caught any
+	caughts := make(chan any, 1)
 	s := newSite(t, at, connect(t, at.URL), exec, once.HTTP{}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
 		s.write(r)
 		if s.runs.Load() == 1 {
@@ -99,7 +99,8 @@ func broken[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 	}, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer func() {
-				if caught = recover(); caught != nil {
+				if caught := recover(); caught != nil {
+					caughts <- caught
 					panic(caught)
 				}
 			}()
@@ -110,9 +111,11 @@ func broken[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 		if got, err := answerOf(s.opened(way)); err == nil {
 			t.Fatalf("%s: %d %q", way, got.status, got.body)
 		}
-		switch {
-		case way == "abort" && caught != any(http.ErrAbortHandler), way == "panic" && caught != any(errApplication):
-			t.Fatalf("%s: outer layers see %v", way, caught)
+		if way != "short" {
+			caught := <-caughts
+			if (way == "abort" && caught != any(http.ErrAbortHandler)) || (way == "panic" && caught != any(errApplication)) {
+				t.Fatalf("%s: outer layers see %v", way, caught)
+			}
 		}
 		s.effects(way, 0)
 		s.is(s.post(way, ""), 200, "whole", false)
