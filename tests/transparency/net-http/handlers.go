@@ -192,6 +192,9 @@ func (s *service) bodies(does func(string, http.HandlerFunc)) {
 		}
 		writeJSON(w, 200, r.PostForm)
 	})
+	does("read-outside", func(w http.ResponseWriter, r *http.Request) {
+		writeJSON(w, 200, map[string]string{"amount": r.PostFormValue("amount")})
+	})
 	does("upload", upload)
 	does("body", func(w http.ResponseWriter, r *http.Request) {
 		var got any

@@ -70,11 +70,12 @@ func (s *service) outside(next http.Handler) http.Handler {
 		"/compressed": {func(next http.Handler) http.Handler { return gzhttp.GzipHandler(next) }},
 		"/cors": {cors.New(cors.Options{AllowedOrigins: []string{"https://shop.example"}, AllowCredentials: true, AllowedMethods: []string{"GET", "POST"},
 			AllowedHeaders: []string{"Idempotency-Key", "Content-Type"}, ExposedHeaders: []string{"Idempotency-Replayed"}}).Handler},
-		"/outer":    {outer},
-		"/auth":     {authenticated},
-		"/session":  {s.session.LoadAndSave},
-		"/csrf":     {once.KeepBody(1 << 20), plaintext, token},
-		"/recovers": {recovering},
+		"/outer":        {outer},
+		"/auth":         {authenticated},
+		"/session":      {s.session.LoadAndSave},
+		"/csrf":         {once.KeepBody(1 << 20), plaintext, token},
+		"/read-outside": {parsing},
+		"/recovers":     {recovering},
 		"/deadline": {func(next http.Handler) http.Handler {
 			return http.TimeoutHandler(next, 500*time.Millisecond, "too late")
 		}},
@@ -122,6 +123,17 @@ func authenticated(next http.Handler) http.Handler {
 		if user, password, _ := r.BasicAuth(); user != "u" || password != "p" {
 			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
 			http.Error(w, "who is it?", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// parsing reads the body that the middleware is to hash. KeepBody would keep it.
+func parsing(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseForm(); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
