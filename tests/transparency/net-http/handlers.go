@@ -405,12 +405,7 @@ func (s *service) ends(does func(string, http.HandlerFunc)) {
 		}
 		fmt.Fprint(w, "after")
 	})
-	does("deadline", func(w http.ResponseWriter, r *http.Request) {
-		if r.FormValue("late") != "" {
-			<-r.Context().Done()
-		}
-		writeText(w, 200, "in time")
-	})
+	does("deadline", func(w http.ResponseWriter, r *http.Request) { writeText(w, 200, "in time") })
 	does("controlled", func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
 		soon := time.Now().Add(time.Minute)

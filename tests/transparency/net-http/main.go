@@ -77,7 +77,7 @@ func (s *service) outside(next http.Handler) http.Handler {
 		"/read-outside": {parsing},
 		"/recovers":     {recovering},
 		"/deadline": {func(next http.Handler) http.Handler {
-			return http.TimeoutHandler(next, 500*time.Millisecond, "too late")
+			return http.TimeoutHandler(next, time.Minute, "too late")
 		}},
 		"/limited": {func(next http.Handler) http.Handler { return http.MaxBytesHandler(next, 8) }},
 	}

@@ -88,7 +88,7 @@ func TestAHandlerUnderALeaseIsReadAsTheGatewayReadsIt(t *testing.T) {
 func TestAHandlerUnderALeaseWhoseTimeIsOverLeavesADoubt(t *testing.T) {
 	at := newDatabase(t)
 	let := make(chan struct{})
-	s := newSite(t, at, newPgx(t, at.URL), execPgx, once.HTTP{Mode: once.LeaseMode, HandlerTimeout: 200 * time.Millisecond}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
+	s := newSite(t, at, newPgx(t, at.URL), execPgx, once.HTTP{Mode: once.LeaseMode, HandlerTimeout: 2 * time.Second}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		if !errors.Is(context.Cause(r.Context()), once.ErrTimedOut) {
 			t.Error(context.Cause(r.Context()))

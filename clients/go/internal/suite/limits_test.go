@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,7 +33,7 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 	name := strings.ReplaceAll(t.Name(), "/", "_")
 	let := make(chan struct{})
 	late := make(chan error, 1)
-	s := newSite(t, at, connect(t, at.URL+"?application_name="+name), exec, once.HTTP{HandlerTimeout: 300 * time.Millisecond}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
+	s := newSite(t, at, connect(t, at.URL+"?application_name="+name), exec, once.HTTP{HandlerTimeout: 2 * time.Second}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
 		s.write(r)
 		if s.runs.Load() > 1 {
 			return
@@ -53,7 +56,7 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 			}
 			late <- exec(context.Background(), tx, "INSERT INTO effect (key) VALUES ('late')")
 		case "stuck":
-			_ = exec(context.Background(), tx, "SELECT pg_sleep(5)")
+			_ = exec(context.Background(), tx, "SELECT pg_sleep(8)")
 		}
 	})
 	for _, key := range []string{"heeds", "queries", "ignores", "stuck"} {
@@ -78,10 +81,84 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 	s.effects("late", 0)
 }
 
+func TestADeadlineOfALayerOutsideEndsTheHandlerAndItsEffect(t *testing.T) {
+	at := newDatabase(t)
+	s := newSite(t, at, newPgx(t, at.URL), execPgx, once.HTTP{}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
+		s.write(r)
+		fmt.Fprint(w, "half")
+		if s.runs.Load() == 1 {
+			<-r.Context().Done()
+			return
+		}
+		fmt.Fprint(w, " and half")
+	}, func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), 3*time.Second)
+			if r.Header.Get("X-Patient") != "" {
+				ctx, cancel = context.WithTimeout(r.Context(), patience)
+			}
+			defer cancel()
+			if deadline, has := ctx.Deadline(); !has || deadline.IsZero() {
+				t.Error("no deadline")
+			}
+			next.ServeHTTP(w, r.WithContext(ctx))
+		})
+	})
+	s.isProblem(s.post("late", ""), "timed-out")
+	s.effects("late", 0)
+	s.is(s.post("late", "", "X-Patient", "yes"), 200, "half and half", false)
+	s.effects("late", 1)
+}
+
+func TestNothingIsLeftOfClientsThatLeave(t *testing.T) {
+	at := newDatabase(t)
+	pool := poolOf(t, at, 4)
+	s := newSite(t, at, oncepgx.New(pool), execPgx, once.HTTP{}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
+		s.write(r)
+		fmt.Fprint(w, "done")
+	})
+	s.is(s.post("first", ""), 200, "done", false)
+	before := runtime.NumGoroutine()
+	var all sync.WaitGroup
+	const workers, each = 8, 100
+	for worker := 0; worker < workers; worker++ {
+		all.Add(1)
+		go func(worker int) {
+			defer all.Done()
+			for i := 0; i < each; i++ {
+				key := fmt.Sprint("flat-", worker, "-", i)
+				if i%20 == 0 {
+					conn, err := net.Dial("tcp", s.web.Listener.Addr().String())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 0\r\n\r\n", key)
+					_ = conn.Close()
+				} else if got, err := s.try(key, ""); err != nil || got.status != 200 {
+					t.Error(got, err)
+					return
+				}
+			}
+		}(worker)
+	}
+	all.Wait()
+	s.web.Client().CloseIdleConnections()
+	awaits(t, "all connections are given back", func() bool { return pool.Stat().AcquiredConns() == 0 })
+	awaits(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before+10 })
+	var done, double int
+	if err := s.pool.QueryRow(context.Background(), "SELECT count(*), count(*) - count(DISTINCT key) FROM effect WHERE key LIKE 'flat-%'").Scan(&done, &double); err != nil {
+		t.Fatal(err)
+	}
+	if double != 0 || done < workers*each*95/100 || done > workers*each {
+		t.Fatal(done, double)
+	}
+}
+
 func TestAFullPoolIsNamedAndRecovers(t *testing.T) {
 	at := newDatabase(t)
 	pool := poolOf(t, at, 2)
-	s := newSite(t, at, oncepgx.New(pool), execPgx, once.HTTP{HandlerTimeout: 500 * time.Millisecond}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
+	s := newSite(t, at, oncepgx.New(pool), execPgx, once.HTTP{HandlerTimeout: 2 * time.Second}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
 		s.write(r)
 		if r.Header.Get("X-Second") != "" { // waits for a second connection while all are taken by handlers that do
 			second, err := pool.Acquire(context.Background())
@@ -183,7 +260,7 @@ func stream[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 	for _, mode := range []once.Mode{once.TransactionMode, once.LeaseMode} {
 		key := fmt.Sprint("stream-", mode)
 		next, ended := make(chan struct{}), make(chan error, 1)
-		s := newSite(t, at, connect(t, at.URL), exec, once.HTTP{Mode: mode, HandlerTimeout: 2 * time.Second}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
+		s := newSite(t, at, connect(t, at.URL), exec, once.HTTP{Mode: mode, HandlerTimeout: 4 * time.Second}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
 			tx, within := s.client.TxIn(r.Context())
 			if within {
 				s.write(r)
@@ -237,7 +314,7 @@ func stream[T any](t *testing.T, connect func(testing.TB, string, ...once.Option
 		select {
 		case cause := <-ended:
 			t.Fatal(cause)
-		case <-time.After(2500 * time.Millisecond):
+		case <-time.After(4500 * time.Millisecond):
 		}
 		_ = leaves.Close()
 		if cause := <-ended; !errors.Is(cause, context.Canceled) {
