@@ -30,8 +30,9 @@ func TestAHandlerWhoseTimeIsOverIsEndedTakenBackAndItsConnectionReturned(t *test
 
 func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T], exec execer[T]) {
 	at := newDatabase(t)
-	name := strings.ReplaceAll(t.Name(), "/", "_")
+	name := "overdue_" + t.Name()[strings.Index(t.Name(), "/")+1:]
 	let := make(chan struct{})
+	release := sync.OnceFunc(func() { close(let) })
 	late := make(chan error, 1)
 	s := newSite(t, at, connect(t, at.URL+"?application_name="+name), exec, once.HTTP{HandlerTimeout: 2 * time.Second}, func(s *site[T], w http.ResponseWriter, r *http.Request) {
 		s.write(r)
@@ -59,6 +60,7 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 			_ = exec(context.Background(), tx, "SELECT pg_sleep(8)")
 		}
 	})
+	t.Cleanup(release)
 	for _, key := range []string{"heeds", "queries", "ignores", "stuck"} {
 		got := s.post(key, "")
 		s.isProblem(got, "timed-out")
@@ -74,7 +76,7 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 		s.effects(key, 1)
 		s.ran(2)
 	}
-	close(let)
+	release()
 	if err := <-late; err == nil {
 		t.Fatal("a handler that was cut off could still write")
 	}

@@ -150,7 +150,7 @@ type door[T any] struct {
 
 func (o *order) options() []once.Option {
 	options := []once.Option{once.Tenant(o.Tenant), once.Within(deadline)}
-	if o.Mode == "transaction" {
+	if o.Mode == "transaction" || o.Mode == "receive" {
 		options = append(options, once.Isolation(o.Isolation))
 	}
 	return options
@@ -213,8 +213,18 @@ func (d *door[T]) advance(ctx context.Context, tx T, o *order) ([]byte, error) {
 	return body, nil
 }
 
-// A message, in a transaction of the consumer's own.
+// A message: by Consume, or by hand in a transaction of the consumer's own.
 func (d *door[T]) receive(ctx context.Context, o *order) answer {
+	if o.Attempt%2 == 1 {
+		process, err := d.client.Consume(ctx, o.Scope, o.Key, []byte(o.Payload), func(ctx context.Context, tx T) error {
+			_, err := d.advance(ctx, tx, o)
+			return err
+		}, o.options()...)
+		if err != nil {
+			return refused(err)
+		}
+		return o.applied(process)
+	}
 	process, committing := false, false
 	err := d.inside(ctx, o.Isolation, func(tx T) (err error) {
 		if process, err = d.client.Receive(ctx, tx, o.Scope, o.Key, []byte(o.Payload), once.Tenant(o.Tenant)); err != nil {
@@ -232,6 +242,10 @@ func (d *door[T]) receive(ctx context.Context, o *order) answer {
 	case err != nil:
 		return refused(err)
 	}
+	return o.applied(process)
+}
+
+func (o *order) applied(process bool) answer {
 	o.leaveAt("done")
 	code := "duplicate"
 	if process {
