@@ -52,6 +52,7 @@ class Guard {
     this.options = options;
     this.attempt = attempt;
     this.ended = false;
+    this.expired = () => {}; // Held
     attempt.session.expired = () => this.#expire();
   }
 
@@ -151,13 +152,12 @@ class Guard {
   }
 
   /** Time is up: what is being stored is asked for, what still runs is taken back. */
-  async #expire() {
+  #expire() {
     const {ended, options} = this;
-    if (ended) return this.attempt.session.cut();
+    if (ended) return void this.attempt.session.cut();
     const full = this.pool.waitingCount > 0 ? errors.fullness(this.pool) : undefined;
     const error = new Error(`the handler has not answered within ${options.handlerMs} ms`, full && {cause: new Error(`no connection was free for who waits: ${full}`)});
-    await this.broken();
-    return this.expired(logged(options, 'timed-out', error));
+    this.expired(this.broken().then(() => ({answer: logged(options, 'timed-out', error)})));
   }
 
   log(error) {

@@ -3,6 +3,8 @@
 // what was there before: so the first answer is the one that the handler would have given without us. That the client leaves is hidden from the handler until then.
 'use strict';
 
+const {STATUS_CODES, validateHeaderName, validateHeaderValue} = require('http');
+
 const {headersOf, pairsOf, reset, send} = require('./answer');
 
 const HELD_MAX = 64 << 20; // the most that the contract stores of an answer
@@ -62,12 +64,12 @@ function checkHead(status, message) {
 
 /**
  * guard: end(head, body) is the whole answer, stream(head) one without an end; both, and refuse(message), resolve to {} where it goes out as it is, to {answer} of ours
- * in its place, or to {error}, which failed(error) gets; {effect} is for a gateway in front. broken(): there will be no answer. expired is called with the answer of ours when its time is up.
+ * in its place, or to {error}, which failed(error) gets; {effect} is for a gateway in front. broken(): there will be no answer. expired is called with the same when its time is up.
  * outer: the headers that an answer of ours is to have, too.
  */
 class Held {
   #req; #res; #guard; #outer; #failed; #theirs; #uncover; #state = HELD;
-  #head; #explicit = false; #pieces = []; #given = []; #size = 0; #unread = 0; #ended = false; #last; #settling = false;
+  #head; #explicit = false; #pieces = []; #given = []; #size = 0; #unread = 0; #ended = false; #last; #settling = false; #after; #expired = false;
   #left = false; #leave; #listeners = []; #socket;
 
   constructor(req, res, guard, {outer = headersOf(res), failed}) {
@@ -84,12 +86,15 @@ class Held {
       end: (...args) => (this.#state === OPEN ? end.apply(res, args) : this.#end(...args)),
       flushHeaders: () => (this.#state === HELD ? void (this.#head ?? this.#begin(true)) : flushHeaders.call(res)),
       destroy: (error) => {
-        this.#break();
-        return destroy.call(res, error);
+        this.#break(() => destroy.call(res, error));
+        return res;
       },
     });
     this.#uncover = req.stream ? this.#watch() : this.#hide();
-    guard.expired = (answer) => this.#settle(Promise.resolve({answer}));
+    guard.expired = (told) => {
+      this.#expired = true;
+      this.#settle(told);
+    };
   }
 
   /** HTTP/2: who leaves ends the attempt. */
@@ -150,9 +155,9 @@ class Held {
         if (held && (name === 'writable' || name === 'readable')) return true;
         if (name === 'destroy' || name === 'destroySoon' || name === 'resetAndDestroy') {
           return (...args) => {
-            if (this.#state === SILENT) return target; // it has its answer, and the next request of this connection is on its way
-            this.#break();
-            return target[name](...args);
+            // It has its answer, and the next request of this connection is on its way.
+            if (this.#state !== SILENT) this.#break(() => target[name](...args));
+            return target;
           };
         }
         if (held && LISTEN.has(name)) return (event, listener) => (HIDDEN.has(event) ? (this.#listeners.push([name, event, listener]), target) : target[name](event, listener));
@@ -174,12 +179,15 @@ class Held {
   #writeHead(status, ...rest) {
     if (this.#head) throw fault(Error, 'ERR_HTTP_HEADERS_SENT', 'Cannot write headers after they are sent to the client');
     const message = typeof rest[0] === 'string' ? rest.shift() : undefined;
+    const headers = givenHeaders(rest.find((each) => typeof each === 'object' && each !== null)).filter(([, value]) => value !== undefined);
     checkHead(status, message);
-    for (const [name, value] of givenHeaders(rest.find((each) => typeof each === 'object' && each !== null))) {
-      if (value !== undefined) this.#res.setHeader(name, value);
-    }
     this.#res.statusCode = status | 0;
-    if (message !== undefined) this.#res.statusMessage = message;
+    if (!this.#req.stream) this.#res.statusMessage = message ?? (this.#res.statusMessage || STATUS_CODES[status] || 'unknown');
+    for (const [name, value] of headers) {
+      validateHeaderName(name);
+      validateHeaderValue(name, value);
+    }
+    for (const [name, value] of headers) this.#res.setHeader(name, value);
     this.#took(true);
     return this.#res;
   }
@@ -251,7 +259,7 @@ class Held {
   }
 
   #settle(told) {
-    if (this.#state !== HELD) return;
+    if (this.#state !== HELD || this.#settling) return;
     this.#settling = true;
     told.then(({answer, error, effect}) => {
       if (this.#state !== HELD) return;
@@ -264,11 +272,17 @@ class Held {
     });
   }
 
-  /** There will be no answer. */
-  #break() {
-    if (this.#state !== HELD) return;
-    if (!this.#settling) this.#guard.broken();
-    this.#uncoverAs(OPEN);
+  /** There will be no answer. Where there is one already it goes out first; what a handler does whose time is up goes nowhere. */
+  #break(destroy = () => {}) {
+    if (this.#state === HELD && this.#settling) {
+      if (!this.#expired) this.#after = destroy;
+      return;
+    }
+    if (this.#state === HELD) {
+      this.#guard.broken();
+      this.#uncoverAs(OPEN);
+    }
+    destroy();
   }
 
   #uncoverAs(state) {
@@ -296,6 +310,7 @@ class Held {
     }
     this.#forget();
     if (this.#ended) end.call(res, ...this.#last);
+    this.#after?.();
   }
 
   /** An answer of ours; what the handler still says goes nowhere. */
@@ -307,6 +322,7 @@ class Held {
     Object.assign(this.#res, this.#theirs);
     send(this.#res, answer, this.#outer);
     this.#state = SILENT;
+    this.#after?.();
     Object.assign(this.#res, {write: (...args) => this.#write(...args), end: (...args) => this.#end(...args)});
   }
 

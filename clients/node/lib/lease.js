@@ -47,6 +47,7 @@ class LeaseGuard {
     this.intent = intent;
     this.held = held;
     this.ended = false;
+    this.expired = () => {}; // Held
     this.timer = setTimeout(() => this.#expire(), Math.max(0, ms));
   }
 
@@ -109,10 +110,9 @@ class LeaseGuard {
     return this.#doubt('the handler gave no whole answer');
   }
 
-  async #expire() {
+  #expire() {
     const why = `the handler has not answered within ${this.options.handlerMs} ms`;
-    await this.#doubt(why);
-    this.expired(logged(this.options, 'in-doubt', new Error(why)));
+    this.expired(this.#doubt(why).then(() => ({answer: logged(this.options, 'in-doubt', new Error(why))})));
   }
 
   log(error) {

@@ -266,6 +266,19 @@ for (const door of Object.keys(DOORS)) {
     assert.match(lines.join(), /problem=timed-out request=[0-9a-f]{32} scope=orders .*has not answered within 1000 ms/);
   });
 
+  test(`${door}: a handler that breaks its answer off because its time is up does not keep the client from being told`, async (t) => {
+    const port = await on(t, {handlerMs: 1000}, async (req, res) => {
+      await insert(req);
+      res.write('half ');
+      await req.pgonce.tx.query('SELECT pg_sleep(3600)').catch(() => {});
+      res.destroy();
+      req.socket.destroy();
+    });
+    assert.equal(problemOf(await begun(port)), 'timed-out');
+    await nothingHeld();
+    assert.deepEqual([await effects(), await state()], [0, undefined]);
+  });
+
   test(`${door}: what fails at COMMIT is the application's error, and is logged`, async (t) => {
     const port = await on(t, {}, async (req, res) => {
       await insert(req);

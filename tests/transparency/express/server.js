@@ -229,4 +229,9 @@ app.use('/sub', sub);
 
 app.get('/cacheable', (req, res) => res.set({ETag: '"v1"', 'Last-Modified': 'Sat, 01 Jan 2022 00:00:00 GMT'}).type('text').send('cacheable'));
 
+app.use((error, req, res, next) => {
+  if (res.headersSent || !error.expose) next(error);
+  else res.status(error.status).type('text').send(error.message);
+});
+
 app.listen(process.env.PORT, '127.0.0.1');

@@ -40,6 +40,7 @@ async function inside(app) {
     reply.header('X-Inner', 'one');
   }));
   // Read by nobody, or by the handler.
+  app.removeContentTypeParser('text/plain');
   app.addContentTypeParser('*', (request, payload, done) => done(null));
 }
 
