@@ -2,7 +2,7 @@
 // Compiled, never run: the types are those of the README.
 import express from 'express';
 import {Pool} from 'pg';
-import {Failed, FinalFailure, InDoubt, Once, keyOf, rawBody, type Claim} from '..';
+import {Failed, FinalFailure, InDoubt, Once, keyOf, rawBody, type Claim, type FastifyPlugin} from '..';
 
 const pool = new Pool();
 const once = new Once(pool, {tenant: 7, logger: console});
@@ -36,5 +36,10 @@ app.post('/orders', once.express({scope: 'orders', tenant: (req) => req.user.id}
 app.post('/charges', (req, res) => {
   res.status(201).json(keyOf(req));
 });
+app.post('/mails', once.express({scope: 'mails', tenant: false, mode: 'lease', handlerMs: 1000, host: false}), (req, res) => {
+  res.status(202).json({});
+});
+export const plugin: FastifyPlugin = once.fastify({tenant: (request) => request.user.id});
+export const quiet = new Once(pool, {logger: {error: () => {}, debug: (line) => console.log(line)}});
 app.use(once.problems());
 app.listen(3000);
