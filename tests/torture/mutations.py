@@ -449,6 +449,15 @@ MUTATIONS = {
             language="go",
         ),
         Mutation(
+            "python_commit_is_sent",
+            "the Python client sends an effect's COMMIT, though it would part it from its outcome",
+            rules=("nothing_of_the_broken",),
+            doors=("python/transaction",),
+            faults=(),  # it needs none
+            files=(("clients/python/src/pgonce/_control.py", "raise UsageError(REFUSED.format(found.refused))", "pass"),),
+            language="python",
+        ),
+        Mutation(
             "python_receive_commits",
             "the Python client's receive commits the memory of a message before its effect",
             rules=("one_effect_per_acknowledged",),
