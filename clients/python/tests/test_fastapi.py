@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+import time
 
 import psycopg
 import psycopg_pool
@@ -388,6 +389,30 @@ def test_a_handler_that_takes_too_long_is_taken_back_and_its_client_told(db, kin
         assert service.idle() is True and db.effects(key) == 0
         assert service.post("/orders", key).status == 200
     assert db.effects(key) == 1
+
+
+@pytest.mark.parametrize("inner", [(), (lambda app: app.add_middleware(Wrapped),)], ids=["plain", "wrapped"])
+def test_what_a_handler_that_is_cut_off_has_asked_the_database_is_cancelled(server, inner):
+    """Of a stream, whose task is cancelled with each turn of the loop: the driver's own cancellation does not come through."""
+    db = server.database()
+    service = Service(db.url, size=1, inner=inner, handler_ms=3000)
+
+    @service.app.post("/orders")
+    async def order(tx=Depends(transaction)):
+        async def pieces():
+            yield b"first "
+            await tx.execute("SELECT pg_sleep(300)")
+
+        return StreamingResponse(pieces())
+
+    with service.serving():
+        assert problem_of(service.post("/orders", "cut-off")) == "timed-out"
+        assert service.idle() is True
+        deadline = time.monotonic() + PATIENCE_S
+        busy = "SELECT count(*)::int FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(300)%' AND pid <> pg_backend_pid() AND state = 'active'"
+        while db.value(busy) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert db.value(busy) == 0
 
 
 def test_a_full_pool_is_named_and_a_client_that_has_left_takes_no_connection(db, caplog):

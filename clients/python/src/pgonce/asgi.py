@@ -12,6 +12,7 @@ CORSMiddleware for one, goes around this one: it is added after it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import sys
@@ -169,13 +170,15 @@ class _Exchange:
     """One run of the application: collects its answer, and holds its last message back until that is stored. All in the task that sends it: what
     comes after that message, such as a background task, finds the answer sent."""
 
-    def __init__(self, steps: Steps[Any], send: Any, scope: Message, client: _Client, span: _trace.span) -> None:
+    def __init__(self, steps: Steps[Any], send: Any, scope: Message, client: _Client, span: _trace.span, connection: Any) -> None:
+        self.connection, self.cancelled = connection, False
+        self.cutting: Any = None
         self.steps, self.real_send, self.scope, self.client, self.span = steps, send, scope, client, span
         self.start: Message = {}
         self.headers: http.Headers = []
         self.pieces: List[Message] = []
         self.held = 0
-        self.complete = self.settled = self.undone = self.endless = self.late = False
+        self.complete = self.settled = self.undone = self.endless = self.late = self.over = False
         self.raised: Optional[BaseException] = None
         self.waiting: Optional["asyncio.Future[None]"] = None
 
@@ -260,13 +263,25 @@ class _Exchange:
         """The handler takes too long."""
         if not self.complete:
             self.undone = self.late = True
+            self.cutting = asyncio.ensure_future(self._stop(task))
+
+    async def _stop(self, task: Any) -> None:
+        interrupt = getattr(self.connection, "interrupt", None)
+        if inspect.iscoroutinefunction(interrupt):
+            with contextlib.suppress(Exception):
+                await interrupt()
+        if not self.over:  # the end of a statement need not be its own
+            self.cancelled = True
             task.cancel()
 
     async def _ended(self, why: BaseException, task: Any) -> bool:
         """The application is over. Where it left no answer, what it did is taken back: raises why, unless the client was told something else."""
         told = False
+        self.over = True
         if self.late:
-            _uncancel(task)
+            if self.cancelled:
+                _uncancel(task)
+            await self.cutting  # or it would reach who has the connection next
             why = errors.TimedOut()
         if not self.complete:
             self.undone = self.complete = True
@@ -361,7 +376,7 @@ class OnceMiddleware:
                 return
             inner = {**scope, _TX: None if connection is None else connection.tx, "extensions": _extensions(scope)}
             client.begun = True
-            exchange = _Exchange(steps, send, inner, client, span)
+            exchange = _Exchange(steps, send, inner, client, span, connection)
             within = policy.handler_ms / 1000 - (time.monotonic() - start)
             await exchange.run(functools.partial(self.app, inner, client.receive, exchange.send), within)
 
