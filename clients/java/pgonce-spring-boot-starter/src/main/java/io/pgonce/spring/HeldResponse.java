@@ -41,6 +41,8 @@ final class HeldResponse extends HttpServletResponseWrapper {
     private boolean cutOff;
     private int errorStatus;
     private String errorMessage;
+    /** What setLocale was told, or null. */
+    private Locale language;
     private ServletOutputStream stream;
     private PrintWriter writer;
     /** What the writer has buffered is fetched, which commits nothing. */
@@ -111,6 +113,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
         declared = -1;
         errorStatus = 0;
         errorMessage = null;
+        language = null;
         stream = null;
         writer = null;
     }
@@ -164,6 +167,9 @@ final class HeldResponse extends HttpServletResponseWrapper {
         List<Answer.Header> all = headers(real());
         if (real().getContentType() != null && real().getHeaders("Content-Type").isEmpty()) {
             all.add(0, new Answer.Header("Content-Type", real().getContentType()));
+        }
+        if (language != null && real().getHeaders("Content-Language").isEmpty()) {
+            all.add(new Answer.Header("Content-Language", language.toLanguageTag())); // Tomcat makes it when it sends the rest
         }
         before.forEach(all::remove);
         return all;
@@ -271,7 +277,10 @@ final class HeldResponse extends HttpServletResponseWrapper {
 
     @Override
     public void setLocale(Locale locale) {
-        change(() -> super.setLocale(locale));
+        change(() -> {
+            super.setLocale(locale);
+            language = locale;
+        });
     }
 
     @Override
