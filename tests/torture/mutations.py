@@ -436,7 +436,7 @@ MUTATIONS = {
             rules=("nothing_of_the_broken", "whole_answers"),
             doors=("node/http",),
             faults=(),  # it needs none
-            files=(("clients/node/lib/held.js", "if (!this.#settling) this.#guard.broken();", "if (!this.#settling && this.#head) this.#guard.end(this.#head, Buffer.concat(this.#pieces));"),),
+            files=(("clients/node/lib/held.js", "this.#guard.broken();", "if (this.#head) this.#guard.end(this.#head, Buffer.concat(this.#pieces));"),),
             language="node",
         ),
         Mutation(
