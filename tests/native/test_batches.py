@@ -425,6 +425,7 @@ def parked(message, key, state="retrying", consumer="s", tenant=""):
 MESSAGES = {
     "messages": [[messages()], [messages()], [messages(["k3", "k4"])], [messages(prints=[OTHER] * 3)]],
     "messages of today": [[messages(TODAY)], [messages(TODAY)], [messages([MORE_OF_TODAY[0], TODAY[0]])]],
+    "messages of today, by their birthdays": [[messages(TODAY, ", birthdays => true")], [messages(TODAY, ", birthdays => true")]],
     "messages of other days": [[messages(YESTERDAY)], [messages([TOMORROW])], [messages([TODAY[0], TOMORROW])], [messages([*TODAY, *NAMES])], [messages([*YESTERDAY, *TODAY])]],
     "a message alone": [[messages(["k"])], [messages(["k"])]],
     "a message twice": [[messages(["k", "l", "k"])], [messages(["m", "m"], prints=[F, OTHER])]],

@@ -112,6 +112,7 @@ STORIES = {
     "messages": [[RECEIVE], [RECEIVE], [RECEIVE.replace(F, OTHER)], [RECEIVE.replace("'m'", "'n'"), RECEIVE.replace("'m'", "'n'")], [with_more(RECEIVE, f", 't', '00-{'a' * 32}-{'b' * 16}-01')")]],
     "a message that is an intent": [[CLAIM.replace("'k'", "'m'")], [RECEIVE]],
     "a message of tomorrow": [[RECEIVE.replace("'m'", f"'{TOMORROW}'")]],
+    "a message of tomorrow, by its birthday": [[with_more(RECEIVE.replace("'m'", f"'{TOMORROW}'"), ", birthdays => true)")]],
     "events": [[emit()], [emit()], [emit(payload='{"n": 2}')], [emit(more=", event_type => 'other'")], [emit("l", ', scope => NULL')], [emit(more=", headers => '{\"H\": 1}'")]],
     "events of one transaction": [[start(), emit(), emit("l", more=", aggregate_type => 'a', aggregate_id => 'i'"), emit(), finish(), "SAVEPOINT x", emit("m"), "ROLLBACK TO x", emit("m", payload='[]')]],
     "names of events": [["SELECT once.emit('t', '1', tenant => $$%s$$, scope => $$%s$$, key => $$%s$$, event_type => $$%s$$)" % names] for names in (
