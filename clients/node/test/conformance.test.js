@@ -18,9 +18,7 @@ const {SUITE, poolOf, startServer} = require('./support');
 const DOOR = 'node';
 const PROBLEMS = JSON.parse(fs.readFileSync(path.join(SUITE, 'problems.json')));
 const ALL = Object.fromEntries(['sql', 'http', 'cross'].map((file) => [file, JSON.parse(fs.readFileSync(path.join(SUITE, `${file}.json`))).cases]));
-// An event stream passes through (test/answers.test.js).
-const LEFT_OUT = new Set(['server-sent-events-are-refused']);
-const ours = (one) => !LEFT_OUT.has(one.name) && (!one.doors || one.doors.includes('client') || one.doors.includes(DOOR));
+const ours = (one) => !one.doors || one.doors.includes('client') || one.doors.includes(DOOR);
 
 const results = {};
 function noted(name, work) {
