@@ -30,6 +30,8 @@ from harness import postgres  # noqa: E402
 from harness.broker import free_port  # noqa: E402
 
 PREPARED = set()  # several applications share what they need
+# How a toolchain tells its version.
+TOOLCHAINS = {"go": ["go", "version"], "node": ["node", "--version"]}
 HANDLER_MS = 5000  # what the applications give to pgonce as its handlerMs
 START_S = 180
 PREPARE_S = 900
@@ -103,6 +105,10 @@ def handler_of(case):
     return case["request"]["path"].partition("?")[0].lstrip("/")
 
 
+def numbers(version):
+    return [int(each) for each in version.split(".")]
+
+
 class Application:
     """The application NAME as it is described in its folder."""
 
@@ -112,10 +118,12 @@ class Application:
         said = json.loads((self.here / "application.json").read_text())
         self.title, self.language, self.command, self.prepare_by = said["title"], said["language"], said["command"], said.get("prepare", [])
         self.cannot, self.differs = said.get("cannot", {}), said.get("differs", [])
-        self.refuses = said.get("refuses", {})
+        self.refuses, self.requires = said.get("refuses", {}), said.get("requires", {})
         self.used = set()
         self.speaks_http2 = said.get("http2", False)
         self.cases, handlers = load(name)
+        if set(self.requires) - set(TOOLCHAINS):
+            raise Broken(f"{name}/application.json requires what run.py does not know: {sorted(set(self.requires) - set(TOOLCHAINS))}")
         names = {case["name"] for case in self.cases}
         unknown = {*self.cannot, *self.refuses} - names - set(handlers)
         unknown |= {each for said in self.differs for each in said["cases"]} - names - {"*"}
@@ -134,6 +142,18 @@ class Application:
 
     def environment(self):
         return {**postgres.clean_environment(), "PATH": os.environ["PATH"] + ":/usr/local/go/bin", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def lacks(self):
+        """The toolchain that is missing or too old for it; None if it has all that it requires."""
+        for tool, wanted in self.requires.items():
+            try:
+                said = subprocess.run(TOOLCHAINS[tool], cwd=self.here, env=self.environment(), capture_output=True, text=True, check=True, timeout=START_S).stdout
+                found = re.search(r"\d+(\.\d+)+", said)[0]
+            except (OSError, subprocess.CalledProcessError):
+                return f"it needs {tool} {wanted} or later, which is missing"
+            if numbers(found) < numbers(wanted):
+                return f"it needs {tool} {wanted} or later, and {found} is here"
+        return None
 
     def prepare(self):
         (ROOT / "build/transparency" / self.name).mkdir(parents=True, exist_ok=True)
@@ -666,6 +686,10 @@ def judged(application, case, found):
 
 
 def run(application, server, port, files, given):
+    lacking = application.lacks()
+    if lacking:
+        print(f"{application.name}: left out: {lacking}", flush=True)
+        return True
     application.prepare()
     off, on = (Process(application, server, port, which, files) for which in (False, True))
     failed = passed = left_out = 0

@@ -4,6 +4,7 @@
 import copy
 import json
 import socket
+import sys
 import threading
 import types
 
@@ -117,6 +118,31 @@ def test_an_exception_that_no_longer_differs_is_a_failure():
     assert run.judged(application, {"name": "one"}, [("first", "framing", "differs")]) == []
     assert run.judged(application, {"name": "two"}, [("first", "framing", "differs")]) == ["first: framing: differs"]
     assert len(run.judged(application, {"name": "one"}, [])) == 1
+
+
+@pytest.mark.parametrize(
+    ("says", "lacks"),
+    [
+        ("print('go version go1.24 linux/amd64')", None),
+        ("print('go version go1.24.13 linux/amd64')", None),
+        ("print('go version go1.100.1 linux/amd64')", None),
+        ("print('go version go1.19.8 linux/amd64')", "it needs go 1.24 or later, and 1.19.8 is here"),
+        ("raise SystemExit(1)", "it needs go 1.24 or later, which is missing"),
+    ],
+)
+def test_an_application_is_left_out_where_its_toolchain_is_too_old(monkeypatch, capsys, says, lacks):
+    monkeypatch.setattr(run, "TOOLCHAINS", {"go": [sys.executable, "-c", says]})
+    application = run.Application("net-http")
+    assert application.requires == {"go": "1.24"}
+    assert application.lacks() == lacks
+    if lacks:
+        assert run.run(application, None, 0, None, None)
+        assert capsys.readouterr().out == f"net-http: left out: {lacks}\n"
+
+
+def test_a_toolchain_that_there_is_not_is_missing(monkeypatch):
+    monkeypatch.setattr(run, "TOOLCHAINS", {"go": ["/nowhere/go", "version"]})
+    assert run.Application("net-http").lacks() == "it needs go 1.24 or later, which is missing"
 
 
 def test_each_application_says_which_cases_it_cannot_have_and_why():

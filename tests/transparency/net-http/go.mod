@@ -1,12 +1,12 @@
 module transparency
 
-go 1.25
+go 1.24
 
 require (
 	github.com/alexedwards/scs/v2 v2.9.0
 	github.com/gorilla/csrf v1.7.3
 	github.com/jackc/pgx/v5 v5.7.2
-	github.com/klauspost/compress v1.20.4
+	github.com/klauspost/compress v1.17.11
 	github.com/rs/cors v1.11.1
 	pgonce.internal/once v1.0.0
 )
