@@ -14,12 +14,12 @@ TESTED := PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUI
 ON_SERVER = $(if $(PG),server=$$(tools/matrix.py --bindir $(PG)) && PGONCE_PG_BINDIR=$$server) PGONCE_BUILD=$(CURDIR)/$(BUILD)
 SANITIZED := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dsbom=false
 
-.PHONY: help run test test-native test-clients check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
+.PHONY: help run test test-native test-clients test-frameworks check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
 
 CHECKED := tests/contract tests/lib tests/http tests/gateway tests/extension
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A quick build of its own: what is shown is what it does, not how fast.
 run: ## start a private PostgreSQL and the gateway, play the examples, show the proof
@@ -45,6 +45,9 @@ check: setup-test build build-sanitized ## after each edit: the tests of the con
 
 test-clients: setup-test-clients build ## the clients of clients/ (LANGUAGES="node go"; QUICK=yes: without hammers and torture), with what they need from their registries; says what is left out where a toolchain is missing
 	@PGONCE_BUILD=$(CURDIR)/$(BUILD) QUICK=$(QUICK) tools/test_clients.sh $(LANGUAGES)
+
+test-frameworks: setup-test-frameworks ## the frameworks' own test suites, without pgonce and with it (LANGUAGES="node go"; SOURCES=DIR: clones of what comes from git); says what is left out
+	@SOURCES="$(SOURCES)" $(PYTHON) tests/frameworks/run.py $(addprefix --language ,$(LANGUAGES)) || [ $$? -eq 77 ]
 
 test-sanitized: setup-test build build-sanitized ## every test on programs and an nginx built with AddressSanitizer and UBSan (fetches nginx's source with apt; TESTS)
 	@ninja -C $(BUILD)-sanitized --quiet

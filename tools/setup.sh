@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: PostgreSQL
 # Makes sure that what a task needs is here: setup.sh TASK, one of run, build, test, lint, bench, bench-gateway, bench-events, bench-clients,
-# test-clients.
+# test-clients, test-frameworks.
 # On Debian and Ubuntu it installs the packages that are missing: it says which and what for, and uses sudo for that alone. Elsewhere it
 # names what is missing.
 # Packaged servers that it brings are neither started nor set to start with the machine.
@@ -16,7 +16,7 @@ libc6-dev:run build:file /usr/include/stdlib.h:the C library
 pkg-config:run build:program pkg-config:finds the libraries
 meson:run build:program meson:the build
 ninja-build:run build:program ninja:the build
-python3:run build:program python3:build steps, and the clients of the examples
+python3:run build test-frameworks:program python3:build steps, and the clients of the examples
 libpq-dev:run build:library libpq:the PostgreSQL client library
 libssl-dev:run build:library libcrypto:SHA-256, and TLS to RabbitMQ
 libjansson-dev:run build:library jansson:JSON
@@ -27,7 +27,7 @@ zlib1g-dev:run? build?:library zlib:what nginx's headers include
 libnats-dev:run? build?:library libnats:the NATS client library
 librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
-postgresql:run test bench:server:the private PostgreSQL
+postgresql:run test bench test-frameworks:server:the private PostgreSQL
 postgresql-server-dev:test? bench?:headers:its headers, for pgonce_native
 nginx:run test bench:program nginx:the gateway's server
 nats-server:run? test bench-events:program nats-server:the private NATS
@@ -35,15 +35,15 @@ g++:test:program g++:checks that pgonce.h compiles as C++
 libcmocka-dev:test lint:library cmocka:the C tests
 python3-pytest:test:module pytest:the tests
 python3-pytest-xdist:test:module xdist:runs tests beside each other
-python3-psycopg2:test bench:module psycopg2:the tests' PostgreSQL client
+python3-psycopg2:test bench test-frameworks:module psycopg2:the tests' PostgreSQL client
 curl:run test bench:program curl:asks the gateway; the tests' HTTP/2 client
 openssl:test:program openssl:the tests' certificates
 pgbouncer:test:program pgbouncer:the tests behind a transaction pooler
 rabbitmq-server:test bench-events:program rabbitmq-server:the tests' private RabbitMQ
 python3-pika:test bench-events:module pika:the tests' RabbitMQ client
 default-jre-headless:test?:program java:runs the tests' private Kafka, ElasticMQ (SQS) and Debezium's engine
-default-jdk-headless:test? bench-clients? test-clients?:program javac:compiles what drives the tests' Debezium engine, and the Java client
-maven:test? bench-clients? test-clients?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
+default-jdk-headless:test? bench-clients? test-clients? test-frameworks?:program javac:compiles what drives the tests' Debezium engine, and the Java client
+maven:test? bench-clients? test-clients? test-frameworks?:program mvn:fetches the tests' private Kafka, ElasticMQ and Debezium's engine, and builds the Java client
 kcat:test?:program kcat:the tests' Kafka client
 spin:test:program spin:searches the model of the protocol
 prometheus:test:program promtool:the tests' private Prometheus
@@ -57,19 +57,21 @@ shellcheck:lint:program shellcheck:the shell check
 postgresql-contrib:bench:file /usr/lib/postgresql/*/bin/pgbench:pgbench
 wrk:bench-gateway bench-clients:program wrk:the load of 'make bench-gateway' and 'make bench-clients'
 redis-server:bench bench-gateway bench-clients:program redis-server:what the benchmarks compare with, and where a peer keeps its keys
-nodejs:bench-gateway bench-events bench-clients test-clients?:program node:runs the peers, and the Node client
-npm:bench-gateway bench-events bench-clients test-clients?:program npm:fetches the peers, and what the Node client needs
-python3-venv:bench-clients test-clients?:module ensurepip:a virtual environment for the Python client
+nodejs:bench-gateway bench-events bench-clients test-clients? test-frameworks?:program node:runs the peers, and the Node client
+npm:bench-gateway bench-events bench-clients test-clients? test-frameworks?:program npm:fetches the peers, and what the Node client needs
+python3-venv:bench-clients test-clients? test-frameworks?:module ensurepip:a virtual environment for the Python client
+git:test-frameworks:program git:fetches the frameworks
 "
 servers="nginx redis-server pgbouncer nats-server rabbitmq-server prometheus"
 
-usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | test-clients"
+usage="setup.sh run | build | test | lint | bench | bench-gateway | bench-events | bench-clients | test-clients | test-frameworks"
 task=${1:?$usage}
 case $task in
 run | build) tasks=$task ;;
 test | lint | bench) tasks="build $task" ;;
 bench-gateway | bench-events | bench-clients) tasks="build bench $task" ;;
 test-clients) tasks="build test $task" ;;
+test-frameworks) tasks=$task ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
@@ -118,6 +120,7 @@ done
 
 # The source of nginx for modules, for the gateway. Its package brings a hundred others, for building packages; so it is unpacked, not installed.
 unpack_nginx_source() {
+	[ "$task" != test-frameworks ] || return 0 # it builds nothing of ours
 	to=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/pgonce/nginx # meson wants it outside of this tree
 	wanted=$(dpkg-query -W -f '${Version}' nginx 2>/dev/null || true)
 	if [ -e /usr/share/nginx/src/configure ] || { [ -e "$to/version" ] && [ "$wanted" = "$(cat "$to/version")" ]; }; then

@@ -31,7 +31,7 @@ from harness.broker import free_port  # noqa: E402
 
 PREPARED = set()  # several applications share what they need
 # How a toolchain tells its version.
-TOOLCHAINS = {"go": ["go", "version"], "node": ["node", "--version"]}
+TOOLCHAINS = {"go": ["go", "version"], "java": ["java", "--version"], "node": ["node", "--version"], "python": ["/usr/bin/python3", "--version"]}
 HANDLER_MS = 5000  # what the applications give to pgonce as its handlerMs
 START_S = 180
 PREPARE_S = 900
@@ -109,36 +109,20 @@ def numbers(version):
     return [int(each) for each in version.split(".")]
 
 
-class Application:
-    """The application NAME as it is described in its folder."""
+class Described:
+    """What a folder says in its .json: how it is prepared and begun. The suites of the frameworks (tests/frameworks) are described so, too."""
 
-    def __init__(self, name):
-        self.name = name
-        self.here = HERE / name
-        said = json.loads((self.here / "application.json").read_text())
-        self.title, self.language, self.command, self.prepare_by = said["title"], said["language"], said["command"], said.get("prepare", [])
-        self.cannot, self.differs = said.get("cannot", {}), said.get("differs", [])
-        self.refuses, self.requires = said.get("refuses", {}), said.get("requires", {})
-        self.used = set()
-        self.speaks_http2 = said.get("http2", False)
-        self.cases, handlers = load(name)
+    def __init__(self, folder, file, build):
+        self.name, self.here, self.build = folder.name, folder, ROOT / "build" / build / folder.name
+        self.description = json.loads((folder / file).read_text())
+        self.title, self.language = self.description["title"], self.description["language"]
+        self.requires = self.description.get("requires", {})
         if set(self.requires) - set(TOOLCHAINS):
-            raise Broken(f"{name}/application.json requires what run.py does not know: {sorted(set(self.requires) - set(TOOLCHAINS))}")
-        names = {case["name"] for case in self.cases}
-        unknown = {*self.cannot, *self.refuses} - names - set(handlers)
-        unknown |= {each for said in self.differs for each in said["cases"]} - names - {"*"}
-        if unknown:
-            raise Broken(f"{name}/application.json names cases that there are not: {sorted(unknown)}")
-        for case in self.cases:
-            if handler_of(case) not in handlers and case in load()[0] and 404 not in statuses(case["expect"]):
-                raise Broken(f"{case['name']}: cases.json describes no handler {handler_of(case)}")
+            raise Broken(f"{self.name}/{file} requires what run.py does not know: {sorted(set(self.requires) - set(TOOLCHAINS))}")
 
-    def words(self, command):
-        places = {
-            "root": ROOT, "here": self.here, "build": ROOT / "build/transparency" / self.name,
-            "venv": os.environ.get("PGONCE_VENV", ROOT / "clients/python/.venv"),
-        }  # fmt: skip
-        return [word.format(**places) for word in command]
+    def words(self, command, **more):
+        places = {"root": ROOT, "here": self.here, "build": self.build, "venv": os.environ.get("PGONCE_VENV", ROOT / "clients/python/.venv"), **more}
+        return [str(word).format(**places) for word in command]
 
     def environment(self):
         return {**postgres.clean_environment(), "PATH": os.environ["PATH"] + ":/usr/local/go/bin", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -155,16 +139,38 @@ class Application:
                 return f"it needs {tool} {wanted} or later, and {found} is here"
         return None
 
-    def prepare(self):
-        (ROOT / "build/transparency" / self.name).mkdir(parents=True, exist_ok=True)
-        for command in self.prepare_by:
-            words = tuple(map(str, self.words(command)))
+    def prepare(self, cwd=None, **more):
+        self.build.mkdir(parents=True, exist_ok=True)
+        for command in self.description.get("prepare", []):
+            words = tuple(self.words(command, **more))
             if words in PREPARED:
                 continue
             PREPARED.add(words)
-            done = subprocess.run(words, cwd=self.here, env=self.environment(), capture_output=True, text=True, check=False, timeout=PREPARE_S)
+            done = subprocess.run(words, cwd=cwd or self.here, env=self.environment(), capture_output=True, text=True, check=False, timeout=PREPARE_S)
             if done.returncode != 0:
-                raise Broken(f"{self.name}: {' '.join(command)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+                raise Broken(f"{self.name}: {' '.join(words)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+
+
+class Application(Described):
+    """The application NAME as it is described in its folder."""
+
+    def __init__(self, name):
+        super().__init__(HERE / name, "application.json", "transparency")
+        said = self.description
+        self.command = said["command"]
+        self.cannot, self.differs = said.get("cannot", {}), said.get("differs", [])
+        self.refuses = said.get("refuses", {})
+        self.used = set()
+        self.speaks_http2 = said.get("http2", False)
+        self.cases, handlers = load(name)
+        names = {case["name"] for case in self.cases}
+        unknown = {*self.cannot, *self.refuses} - names - set(handlers)
+        unknown |= {each for said in self.differs for each in said["cases"]} - names - {"*"}
+        if unknown:
+            raise Broken(f"{name}/application.json names cases that there are not: {sorted(unknown)}")
+        for case in self.cases:
+            if handler_of(case) not in handlers and case in load()[0] and 404 not in statuses(case["expect"]):
+                raise Broken(f"{case['name']}: cases.json describes no handler {handler_of(case)}")
 
     def said_of(self, case):
         """The case as this application has it: one that pgonce refuses gets an error of the server, before the handler runs."""
@@ -177,6 +183,15 @@ class Application:
         return self.cannot.get(case["name"]) or self.cannot.get(handler_of(case)) or (
             "It speaks no HTTP/2." if case["request"].get("http2") and not self.speaks_http2 else None
         )
+
+
+def places_of(database, port):
+    """Variables that say where a database is."""
+    url = f"127.0.0.1:{port}/{database.name}"
+    return {
+        "DATABASE_URL": f"postgresql://postgres@{url}?sslmode=disable", "DATABASE_JDBC": f"jdbc:postgresql://{url}?user=postgres&sslmode=disable",
+        "DATABASE_NAME": database.name, "DATABASE_PORT": str(port),
+    }  # fmt: skip
 
 
 class Process:
@@ -192,11 +207,9 @@ class Process:
         self.gate = None
 
     def start(self):
-        url = f"127.0.0.1:{self.pg_port}/{self.database.name}"
         environment = {
-            **self.application.environment(), "PGONCE": "on" if self.on else "off", "PORT": str(self.port), "PORT_HTTP2": str(self.port2),
-            "DATABASE_URL": f"postgresql://postgres@{url}?sslmode=disable", "DATABASE_JDBC": f"jdbc:postgresql://{url}?user=postgres&sslmode=disable",
-            "DATABASE_NAME": self.database.name, "DATABASE_PORT": str(self.pg_port), "HANDLER_MS": str(HANDLER_MS), "FILES": str(self.files),
+            **self.application.environment(), **places_of(self.database, self.pg_port), "PGONCE": "on" if self.on else "off",
+            "PORT": str(self.port), "PORT_HTTP2": str(self.port2), "HANDLER_MS": str(HANDLER_MS), "FILES": str(self.files),
         }  # fmt: skip
         words = postgres.tied(self.application.words(self.application.command))
         self.process = subprocess.Popen(words, cwd=self.application.here, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
@@ -737,6 +750,12 @@ def applications():
     return sorted(path.parent.name for path in HERE.glob("*/application.json"))
 
 
+def private_server():
+    """A server on loopback, too, and its port, which is that of its socket's file as well."""
+    port = postgres.PORT = free_port()
+    return postgres.Postgres(settings={"listen_addresses": "127.0.0.1", "log_min_messages": "fatal"}), port
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("application", nargs="*")
@@ -747,8 +766,8 @@ def main():
     chosen = [Application(name) for name in given.application or applications()]
     if given.language:
         chosen = [each for each in chosen if each.language in given.language]
-    port = postgres.PORT = free_port()  # of the socket's file and of TCP
-    with postgres.Postgres(settings={"listen_addresses": "127.0.0.1", "log_min_messages": "fatal"}) as server:
+    private, port = private_server()
+    with private as server:
         with tempfile.TemporaryDirectory() as files:
             write_report(files)
             results = [run(each, server, port, files, given) for each in chosen]

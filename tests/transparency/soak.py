@@ -24,7 +24,6 @@ sys.path.insert(0, str(HERE))
 import http1  # noqa: E402
 import run  # noqa: E402
 from harness import postgres  # noqa: E402
-from harness.broker import free_port  # noqa: E402
 
 POOL = 4
 WARM_UP = 0.4  # of the requests; memory is measured from there on
@@ -220,8 +219,8 @@ def main():
     parser.add_argument("--leaving", type=float, default=5, help="percent")
     parser.add_argument("--clients", type=int, default=16)
     given = parser.parse_args()
-    port = postgres.PORT = free_port()
-    with postgres.Postgres(settings={"listen_addresses": "127.0.0.1", "log_min_messages": "fatal"}) as server, tempfile.TemporaryDirectory() as place:
+    private, port = run.private_server()
+    with private as server, tempfile.TemporaryDirectory() as place:
         run.write_report(place)
         results = [soak(run.Application(name), server, port, place, given) for name in given.application]
     sys.exit(0 if all(results) else 1)
