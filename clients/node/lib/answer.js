@@ -44,7 +44,7 @@ function send(res, answer, outer = headersOf(res)) {
   const {status, body} = answer;
   reset(res, among(outer, answer));
   res.statusCode = status;
-  const bodiless = status === 204 || status === 304;
+  const bodiless = status === 204 || status === 304 || res.req?.method === 'HEAD';
   if (!bodiless) res.setHeader('Content-Length', body.length);
   res.end(bodiless ? undefined : body);
 }

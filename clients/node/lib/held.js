@@ -251,7 +251,7 @@ class Held {
 
   #whole() {
     const {status, pairs} = this.#head;
-    const bodiless = status === 204 || status === 304;
+    const bodiless = status === 204 || status === 304 || this.#req.method === 'HEAD';
     const body = bodiless ? Buffer.alloc(0) : Buffer.concat(this.#pieces);
     const declared = pairs.find(([name]) => name.toLowerCase() === 'content-length')?.[1];
     if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT);

@@ -5,6 +5,7 @@
 const assert = require('node:assert/strict');
 const {randomUUID} = require('node:crypto');
 const http = require('node:http');
+const net = require('node:net');
 const {after, before, beforeEach, test} = require('node:test');
 const zlib = require('node:zlib');
 
@@ -117,6 +118,30 @@ test('a parser before ours keeps the bytes, or the request is refused and says h
     if (status === 500) assert.match(first.text, /put the middleware before the parser, or give the parser \{verify: rawBody\}/);
     else assert.deepEqual([(await ask(port)).text, (await ask(port, {body: '{"a": 2}'})).status], [first.text, 422]);
   }
+});
+
+test('an empty body of open length is not at its end until somebody reads it', async (t) => {
+  const app = express();
+  app.post('/', once.express({scope: 'orders', tenant: false}), async (req, res) => {
+    const {readableEnded} = req;
+    res.json({readableEnded, size: Buffer.concat(await req.toArray()).length});
+  });
+  const port = await serving(t, app);
+  const raw = net.connect(port, '127.0.0.1');
+  raw.write(`POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nIdempotency-Key: ${key}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n`);
+  assert.match(Buffer.concat(await raw.toArray()).toString(), /\{"readableEnded":false,"size":0\}/);
+});
+
+test('HEAD, where it is named, has the length of the body that GET would have', async (t) => {
+  const app = express();
+  app.use(once.express({scope: 'orders', tenant: false, methods: ['HEAD']}));
+  app.get('/', (req, res) => res.send('twelve bytes'));
+  const port = await serving(t, app);
+  const head = () => fetch(`http://127.0.0.1:${port}/`, {method: 'HEAD', headers: {'Idempotency-Key': key}});
+  const {status, headers} = await head();
+  assert.deepEqual([status, headers.get('Content-Length')], [200, '12']);
+  const again = await head();
+  assert.deepEqual([again.status, again.headers.get('Idempotency-Replayed'), again.headers.get('Content-Length')], [200, 'true', null]);
 });
 
 test('whoever reads the stream behind ours finds it whole', async (t) => {
