@@ -171,21 +171,22 @@ class IdempotencyFilter extends OncePerRequestFilter {
                 throw new IllegalStateException("the handler failed when a part of its answer was written: half an answer is not stored", late);
             }
             int status = held.getStatus();
-            Ending ending = inTransaction ? Ending.of(status, held.effect()) : Ending.ofElsewhere(status, held.effect(), held::getHeader);
+            Ending ending = inTransaction ? Ending.of(status, held.effect(), held::getHeader) : Ending.ofElsewhere(status, held.effect(), held::getHeader);
             boolean isStored = ending == Ending.STORED || ending == Ending.FAILED;
             if (held.errorStatus() > 0 && isStored) {
                 settings.errorPage().render(request, held);
             }
             held.refuseHalf();
-            if (isStored && (request.isAsyncHeld() || isEvents(held.getContentType()))) {
+            if (ending == Ending.RELEASED) {
+                throw new Released(status);
+            } else if (ending == Ending.IN_DOUBT) {
+                throw new Doubt(Ending.isFinal(status) ? status : 0);
+            } else if (!Ending.isFinal(status)) {
+                return Answer.empty().tooLarge(); // Once-Effect says that it is done, and nothing of it can be replayed
+            } else if (request.isAsyncHeld() || isEvents(held.getContentType())) {
                 return Answer.of(status).tooLarge(); // it is sent as it comes, and remembered as done
             }
-            Answer answer = Answer.of(isStored ? status : 200);
-            switch (ending) {
-                case RELEASED -> throw new Released(status);
-                case IN_DOUBT -> throw new Doubt(status);
-                default -> answer = answer.headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(held.bytes());
-            }
+            Answer answer = Answer.of(status).headers(new HeaderPolicy(Arrays.asList(wanted.headers())).kept(held.added())).bytes(held.bytes());
             if (ending == Ending.FAILED) {
                 throw answer.failure("refused", null);
             }

@@ -129,6 +129,14 @@ class NeighboursTest {
             return ResponseEntity.status(201).header("Link", "<a>", "<b>").header("X-One", "1").body("linked");
         }
 
+        @PostMapping("/numbers")
+        @Idempotent("numbers")
+        void number(@RequestBody String key, @RequestParam int status, @RequestParam String effect, HttpServletResponse response) {
+            effect(key);
+            response.setStatus(status);
+            response.setHeader("Once-Effect", effect);
+        }
+
         @PutMapping("/put")
         @Idempotent("put")
         String put(@RequestBody String key) {
@@ -416,6 +424,24 @@ class NeighboursTest {
         assertEquals(422, mismatch.statusCode());
         assertEquals(List.of("https://shop.test"), mismatch.headers().allValues("Access-Control-Allow-Origin"));
         assertEquals(1, RUNS.get());
+    }
+
+    @Test
+    void aStatusThatIsNoneOfHttpIsRolledBackUnlessTheServiceSaysThatItIsDone() throws Exception {
+        String key = newKey();
+        for (int i = 0; i < 2; i++) {
+            assertEquals(600, send("/numbers?status=600&effect=", key).statusCode());
+        }
+        assertEquals(0, server.count(key));
+        String done = newKey();
+        assertEquals(600, send("/numbers?status=600&effect=done", done).statusCode());
+        assertEquals("too-large", problem(send("/numbers?status=600&effect=done", done)));
+        assertEquals(1, server.count(done));
+        String doubtful = newKey();
+        assertEquals(600, send("/numbers?status=600&effect=unknown", doubtful).statusCode());
+        assertEquals("in-doubt", problem(send("/numbers?status=600&effect=unknown", doubtful)));
+        assertEquals(0, server.count(doubtful));
+        idle();
     }
 
     @Test

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce.http;
 
-import java.util.List;
 import java.util.Locale;
 import java.util.Set;
 import java.util.function.UnaryOperator;
@@ -23,20 +22,18 @@ public enum Ending {
     private static final Set<Integer> REFUSALS = Set.of(307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429);
 
     /**
-     * Decides.
+     * Decides where the effect is in the transaction, which ROLLBACK takes back.
      *
      * @param status of the answer
      * @param said the value of Once-Effect, or null
+     * @param header gives the first value of a header of the answer, or null
      * @return what to do
      */
-    public static Ending of(int status, String said) {
-        if ("none".equalsIgnoreCase(said)) {
-            return RELEASED;
-        } else if ("done".equalsIgnoreCase(said)) {
-            return STORED;
-        } else if ("unknown".equalsIgnoreCase(said) || status < 200 || status > 599) {
-            return IN_DOUBT;
-        } else if (REFUSALS.contains(status) || status >= 500) {
+    public static Ending of(int status, String said, UnaryOperator<String> header) {
+        Ending known = ofWord(said);
+        if (known != null) {
+            return known;
+        } else if (!isFinal(status) || status >= 500 || REFUSALS.contains(status) || asksAgain(status, header)) {
             return RELEASED;
         }
         return status < 400 ? STORED : FAILED;
@@ -51,12 +48,35 @@ public enum Ending {
      * @return what to do; never FAILED
      */
     public static Ending ofElsewhere(int status, String said, UnaryOperator<String> header) {
-        if (List.of("none", "done", "unknown").contains(String.valueOf(said).toLowerCase(Locale.ROOT)) || status < 200 || status > 599) {
-            return of(status, said);
+        Ending known = ofWord(said);
+        if (known != null) {
+            return known;
+        } else if (!isFinal(status)) {
+            return IN_DOUBT;
         } else if (asksAgain(status, header)) {
             return RELEASED;
         }
         return status >= 500 || status == 408 ? IN_DOUBT : STORED;
+    }
+
+    /**
+     * Is this the status of a whole answer of HTTP, which can be stored?
+     *
+     * @param status of an answer
+     * @return true for 200 to 599
+     */
+    public static boolean isFinal(int status) {
+        return status >= 200 && status <= 599;
+    }
+
+    /** What Once-Effect says; null where it says nothing, or nothing known. */
+    private static Ending ofWord(String said) {
+        return switch (String.valueOf(said).toLowerCase(Locale.ROOT)) {
+            case "none" -> RELEASED;
+            case "done" -> STORED;
+            case "unknown" -> IN_DOUBT;
+            default -> null;
+        };
     }
 
     /** Who writes such an answer knows that nothing was done, and clients follow it anyway. */
