@@ -32,22 +32,23 @@ type attempt[T any] struct {
 	trusted            bool // what is remembered of the salt
 	guessed            bool // the fingerprint was computed by a salt that was remembered
 	effect             effectOf[T]
-	spent              bool // the effect was called by an earlier attempt, and is not called again
-	undone             bool // being spent, it was told to proceed: the lost COMMIT did not happen
-	unknown            bool // its COMMIT was sent and not answered
-	lost               bool // its connection is gone
-	proceeded, applied bool // the effect was called; it returned
-	// The fingerprint, where the effect has ended the transaction by itself.
-	gone []byte
+	spent              bool   // the effect was called by an earlier attempt, and is not called again
+	undone             bool   // being spent, it was told to proceed: the lost COMMIT did not happen
+	unknown            bool   // its COMMIT was sent and not answered
+	lost               bool   // its connection is gone
+	proceeded, applied bool   // the effect was called; it returned
+	isGone             bool   // the effect has ended the transaction by itself
+	gone               []byte // the fingerprint then
 }
 
 // starter asks whether an intent may run. hashed: what is hashed after the salt; nil: the database
-// computes the fingerprint, and whole is the question.
+// computes the fingerprint, and whole is the question. fence: a gateway in front has asked, and holds it.
 type starter struct {
 	scope, key, tenant string
 	traceparent        any
 	hashed             []byte
 	whole              Query
+	fence              int32
 	message            bool // whole is the inbox's question, and says whether it is to be applied
 }
 
@@ -89,6 +90,9 @@ func (s *starter) query(salt []byte) Query {
 func (a *attempt[T]) finishQuery(fingerprint []byte, answer Answer, state, code, message string, traceparent any) (Query, error) {
 	if answer.kind == asInvalid {
 		return Query{}, answer.invalid()
+	}
+	if a.start.fence > 0 {
+		return a.reported(answer, state, code, message)
 	}
 	headers, err := encodeHeaders(answer.Header)
 	if err != nil {
@@ -143,7 +147,11 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 		answer, settled, err = a.apply(ctx, asking, session)
 		return answer, err
 	}
-	found, err := a.ask(asking, session)
+	ask := a.ask
+	if a.start.fence > 0 {
+		ask = a.take
+	}
+	found, err := ask(asking, session)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -268,7 +276,7 @@ func (a *attempt[T]) ask(asking context.Context, session Session[T]) (*row, erro
 func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, answer *Answer, how ending, cause error) error {
 	switch {
 	case session.Gone():
-		a.gone = found.fingerprint
+		a.isGone, a.gone = true, found.fingerprint
 		return ErrTransactionEnded.because(cause)
 	case session.Refused():
 		return ErrTransactionControl.because(cause)
@@ -284,7 +292,7 @@ func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, an
 	}
 	if err := a.store(closing, session, found, answer, how, cause); err != nil {
 		if errors.Is(named(err), ErrNotStarted) {
-			a.gone = found.fingerprint // there is a transaction, and it is another one
+			a.isGone, a.gone = true, found.fingerprint // there is a transaction, and it is another one
 			return ErrTransactionEnded.because(err)
 		}
 		return err
@@ -296,6 +304,9 @@ func (a *attempt[T]) end(ctx context.Context, session Session[T], found *row, an
 // The effect has ended the transaction by itself, and perhaps by COMMIT: nobody knows, and no attempt
 // may run. The transaction and its lock are gone, so another attempt may have begun.
 func (a *attempt[T]) doubtGone(ctx context.Context, cause error) error {
+	if a.start.fence > 0 {
+		return inDoubt(cause) // the gateway in front notes it
+	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.options.within)
 	defer cancel()
 	var stored *bool
@@ -367,7 +378,7 @@ func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, 
 		return err
 	}
 	headers, _ := query.Args[finishHeaders].(string)
-	spared := forgiving && max(len(stored.Body), len(headers)) > neverTooLarge
+	spared := forgiving && (a.start.fence > 0 || max(len(stored.Body), len(headers)) > neverTooLarge)
 	if spared {
 		commands = append(commands, savepointStore)
 	}
@@ -383,12 +394,15 @@ func (a *attempt[T]) store(ctx context.Context, session Session[T], found *row, 
 }
 
 func (a *attempt[T]) close(ctx context.Context, session Session[T], commands []string, query Query) error {
-	var empty bool
-	unknown, err := session.Close(ctx, commands, query, &empty)
+	var stored bool
+	unknown, err := session.Close(ctx, commands, query, &stored)
 	if err == nil {
 		return nil
 	}
 	a.unknown = unknown
+	if a.start.fence > 0 && !stored && SQLStateOf(err) == divisionByZero {
+		return ErrCompletionRefused.because(err)
+	}
 	if SQLStateOf(err) == "25P02" {
 		return ErrSwallowed.because(err)
 	}

@@ -14,7 +14,10 @@ import (
 type call struct {
 	w           http.ResponseWriter
 	r           *http.Request
+	scope       string
 	tenant, key string
+	fence       int32 // of the gateway in front that has claimed it, and whose claim is finished here; 0: none has
+	claimed     bool  // a gateway in front has claimed it, and nobody has said that its claim is to be finished here
 	body        []byte
 
 	// ctx is the handler's. That the client leaves does not end it, so the answer is finished, and stored.

@@ -158,13 +158,16 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 			trusted = false // or it is the salt that is another: the contract was installed anew
 			continue
 		}
+		if try.unknown && start.fence > 0 {
+			return Answer{}, ErrOutcomeUnknown.because(err) // the gateway in front asks the contract
+		}
 		inDoubt = inDoubt || try.unknown
 		haunted = haunted || try.lost
 		spent = spent || (try.proceeded && o.single)
 		if err == nil {
 			return answer, nil
 		}
-		if try.gone != nil {
+		if try.isGone {
 			return Answer{}, try.doubtGone(ctx, err)
 		}
 		err = named(err)

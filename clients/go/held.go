@@ -88,7 +88,7 @@ func (h *held) head(status int) {
 	case status >= 200 && status < 300 && strings.HasPrefix(strings.ToLower(h.frozen.Get("Content-Type")), "text/event-stream"):
 		if h.refused = h.begin(Answer{Status: status, ResultType: resultTooLarge}); h.refused == nil {
 			h.streaming = true
-			h.frozen.Del("Once-Effect")
+			h.frozen.Del(onceEffect)
 			replace(h.w.Header(), h.frozen)
 			h.w.WriteHeader(status)
 		}
@@ -190,10 +190,10 @@ func (h *held) end(kept *headerNames) (answer Answer, effect string, short bool,
 	if h.status == 0 {
 		h.head(http.StatusOK)
 	}
-	if said := h.frozen["Once-Effect"]; len(said) == 1 {
+	if said := h.frozen[onceEffect]; len(said) == 1 {
 		effect = strings.ToLower(said[0])
 	}
-	h.frozen.Del("Once-Effect")
+	h.frozen.Del(onceEffect)
 	short = h.declared >= 0 && h.r.Method != http.MethodHead && hasBody(h.status) && int64(h.bytes.Len()) < h.declared
 	// A body of no bytes is not nil, which is stored as none.
 	return Answer{Status: h.status, Body: append([]byte{}, h.bytes.Bytes()...), Header: kept.of(h.own())}, effect, short, nil

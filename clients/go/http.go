@@ -41,6 +41,10 @@ type HTTP struct {
 	// AnyHost leaves the host out of the fingerprint, for a service that is reached by several names. The
 	// gateway's once_fingerprint method target content_type body is the same.
 	AnyHost bool
+	// Gateway says that every request comes through a pgonce gateway with the same scope, which has claimed
+	// it already. Its claim is finished in the transaction of the effect; in LeaseMode, and by an
+	// EffectHandler, the gateway does all of it. Without a gateway in front a client could write its headers.
+	Gateway bool
 	// Mode is TransactionMode, or LeaseMode.
 	Mode Mode
 	// HandlerTimeout ends an attempt, 30 s after it began to wait for a connection unless set: the client

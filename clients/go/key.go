@@ -2,7 +2,10 @@
 
 package once
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 const keyBytesMax = 255
 
@@ -181,4 +184,11 @@ func (in *keyReader) parameters() bool {
 		}
 	}
 	return true
+}
+
+const nameCharsMax = 255
+
+// isName says whether the database takes a text as a tenant.
+func isName(text string) bool {
+	return utf8.ValidString(text) && utf8.RuneCountInString(text) <= nameCharsMax && strings.IndexFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }) < 0
 }

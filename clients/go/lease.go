@@ -317,14 +317,19 @@ func (l *Lease) Doubt(ctx context.Context, code, message string) (bool, error) {
 }
 
 func (l *Lease) fail(ctx context.Context, retryable any, code, message string, answer Answer) (bool, error) {
-	headers, err := encodeHeaders(answer.Header)
+	query, err := l.failQuery(retryable, code, message, answer)
 	if err != nil {
 		return false, err
 	}
+	return l.report(ctx, query)
+}
+
+func (l *Lease) failQuery(retryable any, code, message string, answer Answer) (Query, error) {
+	headers, err := encodeHeaders(answer.Header)
 	text, bytes := answer.body()
-	return l.report(ctx, Query{SQL: `SELECT once.fail($1::text, $2::text, $3::integer, $4::boolean, error_code => $5::text, error_message => $6::text,
+	return Query{SQL: `SELECT once.fail($1::text, $2::text, $3::integer, $4::boolean, error_code => $5::text, error_message => $6::text,
     response_status => $7::integer, response_text => $8::text, response_body => $9::bytea, response_headers => $10::text::jsonb, tenant => $11::text)`,
-		Args: []any{l.scope, l.key, int32(l.Fence), retryable, orNull(code), orNull(message), statusOrNull(answer.Status), text, bytes, headers, l.options.tenant}})
+		Args: []any{l.scope, l.key, int32(l.Fence), retryable, orNull(code), orNull(message), statusOrNull(answer.Status), text, bytes, headers, l.options.tenant}}, err
 }
 
 // Release gives back a claim whose work certainly never started. false: the lease is lost.

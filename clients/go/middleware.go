@@ -28,7 +28,7 @@ func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.next.ServeHTTP(w, r)
 		return
 	}
-	c := &call{w: w, r: r}
+	c := &call{w: w, r: r, scope: m.settings.scope(r)}
 	switch {
 	case len(lines) == 0:
 		m.refuse(c, problemKeyMissing, refusal{})
@@ -47,6 +47,19 @@ func (m *middleware[T]) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			m.refuse(c, problemTenantMissing, refusal{})
 			return
 		}
+		if !isName(c.tenant) {
+			m.refuse(c, problemTenantMissing, refusal{more: "The tenant must be valid UTF-8 of at most 255 characters, without control characters."})
+			return
+		}
+	}
+	if fence := fenceOf(r.Header, intent{c.scope, c.key, c.tenant}); m.settings.Gateway {
+		c.fence = fence
+	} else {
+		c.claimed = fence > 0
+	}
+	if c.fence > 0 && (m.work != nil || m.settings.Mode == LeaseMode) {
+		m.handed(c)
+		return
 	}
 	if !m.read(c) {
 		return
@@ -83,6 +96,7 @@ func (m *middleware[T]) read(c *call) bool {
 	case err != nil:
 		// It was cut short: half a request is none.
 		m.log(c, slog.LevelDebug, "body", "", err)
+		c.tell(effectNone)
 		http.Error(c.w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
 	case isTaken(c.r, len(body)):
 		m.broken(c, errBodyTaken)
@@ -166,13 +180,22 @@ func (m *middleware[T]) options(c *call) options {
 // The handler and its answer in one transaction.
 func (m *middleware[T]) transaction(c *call) {
 	o := m.options(c)
-	scope := m.settings.scope(c.r)
-	start, err := newStarter(scope, c.key, m.request(c), o, o.trace(c.r.Context()))
-	if err != nil {
-		m.failed(c, err)
-		return
+	start := &starter{fence: c.fence}
+	if c.fence == 0 {
+		var err error
+		if start, err = newStarter(c.scope, c.key, m.request(c), o, o.trace(c.r.Context())); err != nil {
+			m.failed(c, err)
+			return
+		}
 	}
-	answer, err := m.client.run(c.ctx, "http", scope, c.key, start, o, func(ctx context.Context, held holding[T]) (Answer, ending, error) {
+	returned := false
+	defer func() {
+		if !returned { // a panic
+			c.tell(effectNone)
+		}
+	}()
+	told := ""
+	answer, err := m.client.run(c.ctx, "http", c.scope, c.key, start, o, func(ctx context.Context, held holding[T]) (Answer, ending, error) {
 		c.serve(context.WithValue(ctx, transactionKey[T]{m.client}, held.tx), m.next, held.settle, held.abandon)
 		if c.isCut || c.ctx.Err() != nil {
 			return Answer{}, endAbort, timedOut(context.Cause(c.ctx))
@@ -182,14 +205,21 @@ func (m *middleware[T]) transaction(c *call) {
 		case err != nil:
 			return Answer{}, endAbort, err
 		case short:
+			told = effectNone
 			return answer, endRelease, nil
 		}
 		how := meaning(answer.Status, effect, c.answer.frozen)
-		if how == endFinal {
+		switch {
+		case how == endFinal:
 			return answer, how, newFinal("", "", answer)
+		case how == endDoubt && c.fence > 0:
+			told, how = effectUnknown, endRelease // the gateway notes the doubt
+		case how == endRelease:
+			told = effectNone
 		}
 		return answer, how, nil
 	})
+	returned = true
 	switch final := asFinal(err); {
 	case c.isCut:
 	case final != nil && final.Answer.Replayed:
@@ -199,6 +229,9 @@ func (m *middleware[T]) transaction(c *call) {
 	case answer.Replayed:
 		m.replay(c, answer)
 	default:
+		if c.fence > 0 && told != "" {
+			c.answer.frozen.Set(onceEffect, told)
+		}
 		c.answer.send()
 	}
 }
@@ -206,11 +239,11 @@ func (m *middleware[T]) transaction(c *call) {
 // What an answer means where all else is rolled back with it. A 4xx with Retry-After asks for the same request later.
 func meaning(status int, effect string, header http.Header) ending {
 	switch {
-	case effect == "none":
+	case effect == effectNone:
 		return endRelease
-	case effect == "done":
+	case effect == effectDone:
 		return endDone
-	case effect == "unknown":
+	case effect == effectUnknown:
 		return endDoubt
 	case isRefusal(status), status >= 500, status >= 400 && header.Get("Retry-After") != "":
 		return endRelease
@@ -234,7 +267,7 @@ func isRefusal(status int) bool {
 func (m *middleware[T]) lease(c *call) {
 	o := m.options(c)
 	o.noTakeover = true
-	lease, stored, err := m.client.claimed(c.ctx, m.settings.scope(c.r), c.key, m.request(c), o)
+	lease, stored, err := m.client.claimed(c.ctx, c.scope, c.key, m.request(c), o)
 	switch final := asFinal(err); {
 	case final != nil:
 		m.replay(c, final.Answer)
@@ -348,7 +381,7 @@ func (m *middleware[T]) effect(c *call) {
 	o.noTakeover = true
 	worked := false
 	first := http.Header{}
-	answer, err := m.client.effect(c.ctx, m.settings.scope(c.r), c.key, m.request(c), func(ctx context.Context) (Answer, error) {
+	answer, err := m.client.effect(c.ctx, c.scope, c.key, m.request(c), func(ctx context.Context) (Answer, error) {
 		worked = true
 		answer, err := m.work(c.request(ctx))
 		if final := asFinal(err); final != nil {

@@ -49,7 +49,7 @@ func (m *middleware[T]) log(c *call, level slog.Level, problem, instance string,
 	if !logger.Enabled(ctx, level) {
 		return
 	}
-	attributes := []slog.Attr{slog.String("method", c.r.Method), slog.String("scope", m.settings.scope(c.r)), slog.String("problem", problem)}
+	attributes := []slog.Attr{slog.String("method", c.r.Method), slog.String("scope", c.scope), slog.String("problem", problem)}
 	if instance != "" {
 		attributes = append(attributes, slog.String("instance", instanceBase+instance))
 	}
@@ -86,6 +86,7 @@ func newInstance() string {
 // An error of the application's that came after the handler, or a mistake in how it is put together.
 func (m *middleware[T]) broken(c *call, err error) {
 	m.log(c, slog.LevelError, "application", "", err)
+	c.tell(effectNone)
 	if m.settings.ErrorHandler != nil {
 		m.settings.ErrorHandler(c.w, c.r, err)
 		return
@@ -108,6 +109,7 @@ func (m *middleware[T]) timedOut(c *call) {
 	if m.settings.Mode == LeaseMode {
 		m.refuse(c, problemInDoubt, refusal{err: ErrTimedOut})
 	} else {
+		c.tell(effectNone)
 		m.refuse(c, problemTimedOut, refusal{err: ErrTimedOut})
 	}
 }
@@ -115,7 +117,21 @@ func (m *middleware[T]) timedOut(c *call) {
 func (m *middleware[T]) failed(c *call, err error) {
 	trace := traceOf(err)
 	ran := c.answer != nil
+	isRefused := errors.Is(err, ErrCompletionRefused) || errors.Is(err, ErrFailureRefused)
 	switch {
+	case isRefused, errors.Is(err, ErrOutcomeUnknown), errors.Is(err, ErrInDoubt): // the gateway reads the problem, and asks the contract
+	default:
+		c.tell(effectNone)
+	}
+	switch {
+	case c.fence > 0 && isRefused:
+		m.refuse(c, problemActive, refusal{}) // another run under this fence has stored its outcome, or the fence is lost
+	case c.claimed && (errors.Is(err, ErrActive) || errors.Is(err, ErrMismatch)):
+		p := problemActive
+		if errors.Is(err, ErrMismatch) {
+			p = problemMismatch
+		}
+		m.refuse(c, p, refusal{more: errClaimedInFront.Error(), err: errClaimedInFront})
 	case errors.Is(err, ErrInDoubt) && ran:
 		m.refuse(c, problemInDoubt, refusal{err: err})
 	case errors.Is(err, ErrInDoubt):
@@ -162,7 +178,7 @@ func traceOf(err error) string {
 func (m *middleware[T]) doubtful(c *call) string {
 	var status *int32
 	err := m.client.door.QueryRow(c.ctx, Query{SQL: "SELECT response_status FROM once.peek($1::text, $2::text, $3::text)",
-		Args: []any{m.settings.scope(c.r), c.key, c.tenant}}, &status)
+		Args: []any{c.scope, c.key, c.tenant}}, &status)
 	if err != nil || value(status) <= 0 {
 		return ""
 	}

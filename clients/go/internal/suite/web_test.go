@@ -83,7 +83,7 @@ type layer = func(http.Handler) http.Handler
 func newSite[T any](t *testing.T, at place, client *once.Client[T], exec execer[T], settings once.HTTP, handler func(s *site[T], w http.ResponseWriter, r *http.Request), outer ...layer) *site[T] {
 	t.Helper()
 	s := &site[T]{t: t, at: at, client: client, exec: exec, pool: owner(t, at), log: &logged{}}
-	settings.SingleTenant, settings.Logger = true, s.log.logger()
+	settings.SingleTenant, settings.Logger = settings.Tenant == nil, s.log.logger()
 	if settings.Scope == "" {
 		settings.Scope = "web"
 	}
