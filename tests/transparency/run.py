@@ -343,7 +343,7 @@ def exchange(process, request, gated=None, patience_s=http1.PATIENCE_S):
             process.close_gate()
             try:
                 connection.send(request.head() + request.body)
-                while gated.encode() not in connection.read:
+                while gated.encode() not in re.sub(rb"\r\n[0-9a-f]+\r\n", b"", connection.read):  # whatever its chunks are
                     connection.more()
             except (http1.Ended, OSError):
                 gated = None
