@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 
 NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
-BY_HTTP = ("handoff", "naive", "http")  # modes
+BY_HTTP = ("handoff", "naive", "http", "endpoint", "leased")  # modes
 BREAKS = ("destroy", "commit")  # what is around the effect of an attempt that must leave nothing (languages.py)
 SERVICE_RETURNS_S = 120
 NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)

@@ -443,7 +443,7 @@ class SqlDoor:
 
 
 PROBLEMS = {
-    "mismatch": "mismatch", "active": "busy", "in-doubt": "in_doubt", "expired": "expired", "unavailable": "failed", "timed-out": "failed", "key-malformed": "refused",
+    "mismatch": "mismatch", "active": "busy", "in-doubt": "in_doubt", "expired": "expired", "unavailable": "failed", "timed-out": "failed", "unreached": "failed", "key-malformed": "refused",
     "tenant-missing": "refused", "key-missing": "refused", "key-repeated": "refused", "refused": "refused",
 }  # fmt: skip
 

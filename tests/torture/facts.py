@@ -2,6 +2,7 @@
 """What there is when all is over: a dict of lists of plain dicts, read from the databases straight and by nobody's word but theirs."""
 
 import base64
+import re
 import struct
 import time
 
@@ -14,6 +15,7 @@ LEASE_S = 4
 MANY = 2000  # intents that are asked about at once
 STATEMENT_S = 60
 PEEKS = 20
+UUID_V7 = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.I)
 
 EFFECTS = """
     SELECT tenant, scope, key, payload, intent, attempt, door, fence, aggregate, step, events, date_part('epoch', at) AS at,
@@ -113,28 +115,33 @@ def peeked(shop, *arguments):
     return shop.rows(PEEK, *arguments)
 
 
+def stored_as(record):
+    """The key that an intent has in the database: once.receive takes a message's id for a name, so a UUIDv7 among them bears no day."""
+    return f"pgonce:id:{record['key']}" if record["mode"] == "receive" and UUID_V7.fullmatch(record["key"]) else record["key"]
+
+
 def intents(shop, log):
     """What is stored of every name in the history."""
     names = {}
     for record in log.of("intent"):
         if record["door"] != "message":
-            names.setdefault(record["tenant"], set()).add((record["scope"], record["key"]))
+            names.setdefault(record["tenant"], set()).add((record["scope"], stored_as(record), record["key"]))
     archived = {(row["tenant"], row["scope"], row["key"]) for row in shop.rows("SELECT tenant, scope, key FROM once.archive")}
     found = []
     for tenant, each in names.items():
         each = sorted(each)
         for at in range(0, len(each), MANY):
             some = each[at : at + MANY]
-            scopes, keys = [scope for scope, _ in some], [key for _, key in some]
+            scopes, keys = [scope for scope, _, _ in some], [key for _, key, _ in some]
             for row in peeked(shop, scopes, keys, tenant):
-                scope, key = some[row.pop("ord") - 1]
+                scope, stored, key = some[row.pop("ord") - 1]
                 verdict = row.pop("verdict")
                 if verdict in ("absent", "expired", "invalid"):
                     row["state"] = None
                 if scope == "jobs" and row["body"] is not None:
                     row["status"], row["body"] = said_by_job(bytes(row["body"]))
                 row["body"] = None if row["body"] is None else base64.b64encode(bytes(row["body"])).decode()
-                found.append({"tenant": tenant, "scope": scope, "key": key, **row, "archived": (tenant, scope, key) in archived})
+                found.append({"tenant": tenant, "scope": scope, "key": key, **row, "archived": (tenant, scope, stored) in archived})
     return found
 
 

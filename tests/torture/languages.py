@@ -2,7 +2,7 @@
 """The clients of clients/ as doors: a program in each language (clients/ here) that makes attempts by that client's public functions, and what is needed to
 run it. Each takes an order as a line of JSON on its standard input, and answers with another:
 
-  mode       transaction (run), receive, or fenced, verified, doubtful (claim); http: to a service (services.py)
+  mode       transaction (run), receive, or fenced, verified, doubtful (claim); http, endpoint, leased: to a service (services.py)
   attempt, tenant, scope, key, payload, isolation
   end        effect; final: a failure for good, after the effect; retry: one for now, before it
   before_ms, after_ms, doubt_ms    pauses before and after the effect, and after the report of a doubt
@@ -11,6 +11,7 @@ run it. Each takes an order as a line of JSON on its standard input, and answers
   swallow    a statement of the effect fails, and the effect goes on
   neighbour  what else is around the effect, or null:
              pieces    http: the body is written in several pieces, with pauses and without a length
+             cut       leased: as destroy, and the effect stays
              destroy   http: after the effect half of the body is written, and the answer broken off. The effect must be gone
              trailers  http: a trailer comes after the body. It may be passed on, or refused by name
              second    before the effect another connection is taken from the same pool, and given back; a service gives an attempt 4 s for all of it (handlerMs)
@@ -53,7 +54,10 @@ JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"
 # What the program of a language does of it: {language: {mode: words}}.
 NEIGHBOURS = {
     "node": {"http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit")},
-    "go": {"http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit")},
+    "go": {
+        "http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit"), "endpoint": ("second",),
+        "leased": ("pieces", "cut", "trailers", "second"),
+    },
     "python": {"http": ("pieces", "destroy", "second", "commit"), "transaction": ("second", "commit")},
 }  # fmt: skip
 
@@ -232,7 +236,7 @@ class ClientDoor(LineDoor):
         self.hear(1, START_S)
 
     def attempt(self, intent, number, payload, orders):
-        if intent.mode == "http":
+        if self.service is not None and intent.mode in self.service.modes:
             return self.service.attempt(intent, number, payload, orders)
         try:
             (said,) = self.converse((json.dumps(order_of(intent, number, payload, orders)) + "\n").encode(), 1)

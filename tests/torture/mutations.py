@@ -449,6 +449,15 @@ MUTATIONS = {
             language="go",
         ),
         Mutation(
+            "go_doubt_is_denied",
+            "the Go middleware says of a handler under a lease whose end it does not know that nothing was done",
+            rules=("at_most_one",),
+            doors=("go/leased",),
+            faults=(),  # it needs none
+            files=(("clients/go/middleware.go", "lease.fail(c.ctx, nil, code, message, Answer{Status: status})", "lease.fail(c.ctx, true, code, message, Answer{Status: status})"),),
+            language="go",
+        ),
+        Mutation(
             "python_commit_is_sent",
             "the Python client sends an effect's COMMIT, though it would part it from its outcome",
             rules=("nothing_of_the_broken",),

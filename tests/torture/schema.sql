@@ -186,12 +186,14 @@ END $$;
 
 -- The scopes. Leases are short, so that faults outlast them. Two scopes forget soon: 'brief' has keys without a day, whose promise
 -- ends with their retention; 'aged' has keys of past days, which are retired while it is used. 'reborn' forgets at once: its keys come
--- again and again, and have no effects. Scopes whose effect is elsewhere ('doubtful', 'naive', 'jobs') have nothing but the defaults;
+-- again and again, and have no effects. Scopes whose effect is elsewhere ('doubtful', 'naive', 'endpoints', 'leases', 'jobs') have nothing but the defaults;
 -- those whose effect is under the fence may take over.
 SELECT once.set_scope('', lease => '4 s', retention => '1 day');
 SELECT once.set_scope('accounts');
 SELECT once.set_scope('requests');
 SELECT once.set_scope('deliveries');
+SELECT once.set_scope('endpoints');
+SELECT once.set_scope('leases');
 SELECT once.set_scope('brief', retention => '45 s');
 SELECT once.set_scope('aged', retention => '10 s');
 SELECT once.set_scope('reborn', retention => '1 s', on_stale => 'takeover');

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """The history holds what was said, in the order in which it was said, also when its writer is killed."""
 
+import base64
 import os
 import signal
 import subprocess
@@ -90,3 +91,20 @@ def test_facts_are_asked_for_again_where_a_day_is_retired_just_then():
 
     shop = Shop()
     assert facts.peeked(shop, ["aged"], ["k"], "acme") == ["row"] and shop.asked == 3
+
+
+def test_a_message_is_looked_up_by_the_name_that_the_inbox_has_for_it(tmp_path):
+    class Shop:
+        def rows(self, query, *given):
+            if "archive" in query:
+                return [{"tenant": "acme", "scope": "deliveries", "key": f"pgonce:id:{day}"}]
+            scopes, keys, _ = given
+            return [{"ord": number, "verdict": "replay", "state": "succeeded", "body": key.encode()} for number, key in enumerate(keys, 1) if scopes]
+
+    day = "01a2266e-7c82-7252-814c-4464f255c4c8"
+    recorder = history.Recorder(tmp_path / "h")
+    for number, (mode, key) in enumerate((("receive", day), ("receive", "order/7"), ("transaction", day)), 1):
+        recorder.intent(number, "go", mode, "acme", {"receive": "deliveries"}.get(mode, "accounts"), key, "{}")
+    recorder.close()
+    found = {(row["scope"], row["key"]): (base64.b64decode(row["body"]).decode(), row["archived"]) for row in facts.intents(Shop(), history.read(tmp_path / "h"))}
+    assert found == {("deliveries", day): (f"pgonce:id:{day}", True), ("deliveries", "order/7"): ("order/7", False), ("accounts", day): (day, False)}

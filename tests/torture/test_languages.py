@@ -143,9 +143,12 @@ def test_what_is_around_an_effect_is_what_its_door_knows_and_a_seed_draws_it_aga
 
 
 def test_only_what_an_order_can_name_is_around_an_effect():
+    known = {
+        "http": {"pieces", "destroy", "trailers", "second", "commit"}, "transaction": {"second", "commit"}, "endpoint": {"second"},
+        "leased": {"pieces", "cut", "trailers", "second"},
+    }  # fmt: skip
     for language, modes in languages.NEIGHBOURS.items():
-        assert language in LANGUAGES and set(modes) <= {"http", "transaction"}
-        assert set(modes.get("http", ())) <= {"pieces", "destroy", "trailers", "second", "commit"} and set(modes.get("transaction", ())) <= {"second", "commit"}
+        assert language in LANGUAGES and all(set(words) <= known[mode] for mode, words in modes.items())
 
 
 def test_a_door_that_nobody_knows_is_refused():
@@ -437,6 +440,36 @@ def test_a_client_that_hangs_up_or_a_service_that_is_killed_leaves_one_effect_in
     service.job.kill()
     service.start()
     assert service.job.pid != first and service.insist(an_intent("http", "requests")).replayed
+
+
+@pytest.mark.parametrize("mode, scope", [("endpoint", "endpoints"), ("leased", "leases")])
+def test_an_effect_elsewhere_behind_a_service_has_its_answer_or_leaves_a_doubt(shop, service, language, mode, scope):  # noqa: F811
+    if mode not in {kind.mode for kind in KINDS_OF[language]}:
+        pytest.skip("its service has no such door")
+    made = lambda: shop.value("SELECT count(*) FROM torture.ledger")  # noqa: E731
+    intent = an_intent(mode, scope)
+    assert service.attempt(intent, retry=True).verdict == "failed" and made() == 0
+    first, again = service.attempt(intent), service.attempt(intent)
+    assert (first.verdict, first.status, first.replayed, again.replayed, again.body) == ("acknowledged", 201, False, True, first.body) and made() == 1
+    assert service.attempt(intent, intent.payload.replace("false", "true", 1)).verdict == "mismatch"
+    final = an_intent(mode, scope, 2, final=True)
+    first, again = service.attempt(final), service.attempt(final)
+    assert (first.verdict, first.status, first.body) == (again.verdict, again.status, again.body) == ("acknowledged", 422, again.body) and made() == 1
+    late = an_intent(mode, scope, 3)
+    # Its time is over before its effect. It cannot know so, and who asks next learns of the doubt.
+    assert (service.attempt(late, before_s=5).verdict, service.attempt(late).verdict) == ("unknown", "in_doubt") and made() == 1
+    for number, word in enumerate(languages.NEIGHBOURS[language][mode], 4):
+        around = an_intent(mode, scope, number)
+        first = service.attempt(around, neighbour=word)
+        assert first.verdict == ("unknown" if word == "cut" else "acknowledged"), (word, first)
+        assert service.attempt(around).verdict == ("in_doubt" if word == "cut" else "acknowledged"), word
+        assert made() == number - 2, word
+    gone = an_intent(mode, scope, 20)
+    assert service.attempt(gone, leave="written").verdict == "unknown"
+    wait_until(lambda: not service.job.is_running(), "its end")
+    service.start()
+    wait_until(lambda: service.attempt(gone).verdict == "in_doubt", "its lease to pass")
+    assert shop.value("SELECT count(*) FROM torture.ledger WHERE intent = 20") == 1
 
 
 def test_whatever_is_around_an_effect_there_is_one_with_its_whole_answer_or_none(shop, service, language):  # noqa: F811

@@ -23,7 +23,7 @@ from .decisions import Operator
 from .doors import Intent, Orders
 from .dumps import Dumper
 from .languages import LANGUAGES, NEIGHBOURS, ClientDoor
-from .services import ServiceDoor
+from .services import TARGETS, ServiceDoor
 from .messages import MessageDoor
 from .reborn import Reborn
 
@@ -74,8 +74,10 @@ CLIENT = (
     Kind(15, "doubtful", "doubtful", True, False), Kind(10, "verified", "asked", transactional=False),
     Kind(45, "http", "requests"), Kind(20, "receive", "deliveries"),
 )  # fmt: skip
-# Of the clients only that in Go completes a claim in a transaction of its caller's.
-KINDS_OF = dict.fromkeys(LANGUAGES, CLIENT) | {"go": (*CLIENT, Kind(15, "fenced", "fenced"))}
+# Of the clients only that in Go completes a claim in a transaction of its caller's; and its service has two doors whose effect is elsewhere.
+KINDS_OF = dict.fromkeys(LANGUAGES, CLIENT) | {
+    "go": (*CLIENT, Kind(15, "fenced", "fenced"), Kind(20, "endpoint", "endpoints", True, False), Kind(20, "leased", "leases", True, False)),
+}
 # Door: (its kinds, threads, new intents a second)
 GROUPS = {"sql": (SQL, 5, 12), "lib": (LIB, 3, 8), "http": (HTTP, 5, 10), "run": (RUN, 2, 1.5), "message": (MESSAGE, 1, 2)}
 # Those of clients/, which are used where they are asked for by name.
@@ -273,7 +275,7 @@ def is_wanted(wish, door, kind):
 
 def served(wish, programs):
     """Of the programs of languages, those whose HTTP services are needed."""
-    return {name: words for name, words in programs.items() if any(kind.mode == "http" and is_wanted(wish, name, kind) for kind in KINDS_OF[name])}
+    return {name: words for name, words in programs.items() if any(kind.mode in TARGETS and is_wanted(wish, name, kind) for kind in KINDS_OF[name])}
 
 
 class Workload:
