@@ -15,7 +15,7 @@ import re
 import secrets
 import socket
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _sql, errors
 from ._drivers import Source
@@ -36,6 +36,9 @@ class Intent(NamedTuple):
     tenant: str
     request: Any
     traceparent: Optional[str] = None
+    # Of the claim of a gateway in front, in the same scope. fence: it is finished here; fronted: nobody has said that it is.
+    fence: Optional[int] = None
+    fronted: bool = False
 
 
 def intent_of(scope: Any, key: Any, tenant: Any, request: Any, traceparent: Optional[str]) -> Intent:
@@ -73,6 +76,9 @@ def pause_s(tries: int) -> float:
 class Attempt:
     """One transaction: start, effect, finish, COMMIT."""
 
+    # Comes before finish.
+    before: Sequence[Tuple[str, Any]] = ()
+
     def __init__(self, source: Source, intent: Intent, options: Options, within: float) -> None:
         """within: how long it waits for a connection."""
         self.source, self.intent, self.options, self.within = source, intent, options, within
@@ -82,6 +88,7 @@ class Attempt:
         self.fence = 0
         self.in_effect = False
         self.committing = False
+        self.parted = False
         self.traceparent = intent.traceparent
 
     def _start(self, hashed: Optional[bytes], salt: Optional[bytes]) -> Tuple[str, Any]:
@@ -139,7 +146,7 @@ class Attempt:
     def close(self, outcome: Outcome, state: str, take_back: bool, spare: Optional[Outcome] = None) -> Steps[Optional[bytes]]:
         """finish and COMMIT; the body as it is stored. take_back: the effect goes first. spare: stored instead, where the body or the headers are larger than the contract keeps."""
         connection = self.connection
-        statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else []
+        statements: List[Tuple[str, Any]] = [(_sql.ROLLBACK_TO_SAVEPOINT, ())] if take_back else [*self.before]
         if connection.guard.role:  # finish is not for the one that the effect has become
             statements.append((_sql.OWN_ROLE, ()))
         finish = self._finish(outcome, state)

@@ -13,8 +13,9 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from . import _core, _sql, errors, http
 from ._drivers import Source
+from ._handoff import HandedAttempt
 from ._io import Steps
-from .answer import Answer, HttpRequest, Outcome, name_of
+from .answer import Answer, Outcome, name_of
 
 _log = logging.getLogger("pgonce")
 
@@ -32,7 +33,9 @@ class Policy:
     mode: "transaction", or "lease" for handlers whose effect is elsewhere, or that need transactions of their own: they run under a claim, and without a
     connection of pgonce's.
     handler_ms: how long an attempt may take, from its wait for a connection on; after that it is rolled back (in mode "lease": in doubt).
-    host: False where the service is reached by several names: it is no part of what makes a request another one."""
+    host: False where the service is reached by several names: it is no part of what makes a request another one.
+    gateway: True where every request comes through a gateway of the same scope: its claim is finished in the transaction of the effect (docs/gateway.md);
+    in mode "lease" the gateway does all of it."""
 
     scope: Union[str, Callable[[Any], Optional[str]]]
     tenant: Optional[Callable[[Any], Any]]
@@ -50,6 +53,7 @@ class Policy:
     mode: str = "transaction"
     handler_ms: int = 30_000
     host: bool = True
+    gateway: bool = False
 
     def __post_init__(self) -> None:
         http.check_base(self.problem_base)
@@ -57,6 +61,8 @@ class Policy:
             raise errors.UsageError("key_length is 1 to 255, response_max 1 byte to 64 MiB")
         if self.mode not in ("transaction", "lease") or self.handler_ms < 1:
             raise errors.UsageError("mode is 'transaction' or 'lease', and handler_ms at least 1")
+        if not isinstance(self.gateway, bool):
+            raise errors.UsageError("gateway is True where every request comes through a gateway of the same scope, else False")
         for name in self.headers or ():
             if http.never(name):
                 raise errors.UsageError(f"{name} belongs to one answer only: it cannot be stored")
@@ -99,7 +105,7 @@ class Refused(Exception):
 
 
 class Passes(Exception):
-    """The request has no key, and needs none."""
+    """The request has no key, and needs none; or somebody else does all of it."""
 
 
 def key_of(policy: Policy, values: Sequence[str]) -> str:
@@ -126,7 +132,7 @@ def tenant_of(policy: Policy, given: Any) -> str:
     given = name_of(given, "tenant")
     if not given:
         raise Refused(policy.problem("tenant-missing"))
-    if len(given) > 255 or any(c < " " or c == "\x7f" for c in given):
+    if len(given) > 255 or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in given):
         raise Refused(
             policy.problem(
                 "tenant-missing",
@@ -134,6 +140,18 @@ def tenant_of(policy: Policy, given: Any) -> str:
             )
         )
     return str(given)
+
+
+def intent_of(
+    policy: Policy, scope: str, key: str, tenant: str, said: Sequence[Sequence[str]], request: Any, traceparent: Optional[str]
+) -> _core.Intent:
+    """said: the values of the headers http.CLAIM. Raises Passes where a gateway in front does all of it."""
+    fence = http.fence_of(said, tenant, scope, key)
+    if fence is not None and policy.gateway and policy.mode == "lease":
+        raise Passes()
+    return _core.Intent(
+        scope, key, tenant, request, traceparent, fence if policy.gateway else None, fence is not None and not policy.gateway
+    )
 
 
 def body_too_large(policy: Policy) -> http.Response:
@@ -166,7 +184,15 @@ _PROBLEM_OF = (
 )
 
 
-def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest, scope: str = "") -> http.Response:
+FRONTED = "A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway, or give the two different scopes."
+
+
+def refusal(policy: Policy, error: errors.OnceError, intent: Optional[_core.Intent] = None) -> http.Response:
+    scope = "" if intent is None else intent.scope
+    if intent is not None and intent.fronted and isinstance(error, (errors.Active, errors.Mismatch)):
+        answer = policy.problem("active" if isinstance(error, errors.Active) else "mismatch", FRONTED)
+        _log.error("request=%s scope=%s %s", answer.request, scope, FRONTED)
+        return answer
     if isinstance(error, errors.InDoubt) and error.__cause__ is not None:  # just now
         return policy.logged("in-doubt", error, scope)
     for kind, name in _PROBLEM_OF:
@@ -181,7 +207,7 @@ def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest, scope
     more, trace = "", None
     if isinstance(error, errors.KeyMalformed):
         more = "the key is missing or malformed"
-    elif isinstance(error, errors.Mismatch) and request.content_type[:10].lower() == "multipart/":
+    elif isinstance(error, errors.Mismatch) and intent is not None and intent.request.content_type[:10].lower() == "multipart/":
         more = (
             "A multipart body that is built again has a new boundary, so it is another request: send the same bytes as"
             " the first time."
@@ -193,10 +219,10 @@ def refusal(policy: Policy, error: errors.OnceError, request: HttpRequest, scope
     return policy.problem(name, more, trace)
 
 
-def answer_of(policy: Policy, error: errors.OnceError, request: Optional[HttpRequest] = None) -> http.Response:
+def answer_of(policy: Policy, error: errors.OnceError) -> http.Response:
     """What an error of run, claim or effect is over HTTP; a final failure is what was stored."""
     if not isinstance(error, errors.FinalFailure):
-        return refusal(policy, error, request or HttpRequest("", "", "", b""))
+        return refusal(policy, error)
     said = Outcome(status=error.response_status, body=error.body, headers=error.headers)
     answer = error.answer or _core.stored_failure(said, 0)
     made = replay(policy, answer)
@@ -236,17 +262,20 @@ def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]
     return Outcome(status=answer.status, body=answer.body, headers=headers), without
 
 
-def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Steps[None]:
+def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Steps[str]:
+    """What a gateway in front is told: nothing of what is stored."""
     effect = http.effect_of(answer.status, answer.headers)
     if effect == http.NONE or not http.can_be_sent(answer.status, answer.headers):
-        return
+        return http.NONE
     if effect == http.UNKNOWN:
-        yield from _doubt(attempt, answer.status)
-        return
+        if attempt.intent.fence is None:
+            yield from _doubt(attempt, answer.status)
+        return effect
     said = any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)
     take_back = answer.status >= 400 and not said
     outcome, without = outcome_of(policy, answer)
     yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back, spare=without)
+    return ""
 
 
 def _is_applications(sqlstate: Optional[str]) -> bool:
@@ -259,10 +288,24 @@ def serve(
 ) -> Steps[Tuple[http.Response, bool]]:
     """handle(connection) gives the handler's http.Response, or a Pause until the door has it; it is called at most once. What it raises comes out after
     ROLLBACK. The answer, and whether it is the handler's: else what it did is taken back, or was never begun."""
+    made: List[Any] = []
+    try:
+        return (yield from _serve(source, policy, intent, handle, made))
+    except BaseException:
+        if intent.fence is not None and made:  # the answer is not written here: the gateway would take it for a doubt
+            yield from made[-1].report()
+        raise
+
+
+def _serve(
+    source: Source, policy: Policy, intent: _core.Intent, handle: Callable[[Any], Any], made: List[Any]
+) -> Steps[Tuple[http.Response, bool]]:
+    kind = _core.Attempt if intent.fence is None else HandedAttempt
     start = time.monotonic()
     tries = 0
     while True:
-        attempt = _core.Attempt(source, intent, policy.options, max(_core.MOMENT_S, start + policy.handler_ms / 1000 - time.monotonic()))
+        attempt = kind(source, intent, policy.options, max(_core.MOMENT_S, start + policy.handler_ms / 1000 - time.monotonic()))
+        made.append(attempt)
         found: Optional[http.Response] = None
         try:
             stored = yield from attempt.open()
@@ -272,14 +315,15 @@ def serve(
                 attempt.in_effect = True
                 found = yield handle(attempt.connection)
                 attempt.in_effect = False
-                yield from _store(policy, attempt, found)
+                effect = yield from _store(policy, attempt, found)
                 found = public(found)
+                found = found if intent.fence is None else found._replace(effect=effect)
         except BaseException as raised:
             sqlstate, lost = _core.trouble_of(attempt.connection, raised)
             begun = attempt.lent is not None
-            parted = _core.is_parted(attempt, sqlstate)
+            attempt.parted = _core.is_parted(attempt, sqlstate)
             yield from attempt.end()
-            if parted:
+            if attempt.parted:
                 answer = yield from _parted(source, policy, attempt)
                 if not attempt.in_effect:
                     return answer, False
@@ -300,8 +344,12 @@ def serve(
                 yield source.sleep(min(pause, 0.25))
                 tries += 1
                 continue
+            if isinstance(typed, errors.LeaseLost) and intent.fence is not None:  # what is stored is another's, and the gateway gives it
+                return policy.problem("active"), False
             if typed is not None:
-                return refusal(policy, typed, intent.request, intent.scope), False
+                return refusal(policy, typed, intent), False
+            if lost and attempt.committing and intent.fence is not None:  # the gateway asks, and waits for a COMMIT that is under way
+                return policy.logged("not-stored", raised, intent.scope), False
             if lost and attempt.committing:
                 return (yield from _asked(source, policy, intent))
             if not lost and sqlstate is None and (begun or not _core.unreachable(raised)):
@@ -310,14 +358,16 @@ def serve(
                 _log.error("the application's COMMIT was refused: scope=%s %s", intent.scope, why_of(raised))
                 raise
             return policy.logged("unavailable", raised, intent.scope), False
-        parted = attempt.connection.ended()
+        attempt.parted = attempt.connection.ended()
         yield from attempt.end()
-        if parted:
+        if attempt.parted:
             return (yield from _parted(source, policy, attempt)), False
         return found, not found.replayed
 
 
 def _parted(source: Source, policy: Policy, attempt: _core.Attempt) -> Steps[http.Response]:
+    if attempt.intent.fence is not None:
+        return policy.logged("in-doubt", errors.NotStarted(_core.PARTED), attempt.intent.scope)  # which the gateway heeds
     doubt = yield from _core.doubt(source, attempt.intent, attempt.print, _core.PARTED, policy.deadline)
     return policy.logged("in-doubt" if isinstance(doubt, errors.InDoubt) else "not-stored", doubt, attempt.intent.scope)
 

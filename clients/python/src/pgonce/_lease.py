@@ -33,9 +33,9 @@ def serve(
     except errors.UsageError:
         raise
     except errors.FinalFailure as final:
-        return (refusal(policy, final, intent.request, intent.scope) if final.answer is None else replay(policy, final.answer)), False
+        return (refusal(policy, final, intent) if final.answer is None else replay(policy, final.answer)), False
     except errors.OnceError as error:
-        return refusal(policy, error, intent.request, intent.scope), False
+        return refusal(policy, error, intent), False
     if held.answer is not None:
         return replay(policy, held.answer), False
     try:
@@ -51,7 +51,7 @@ def serve(
     try:
         yield from _report(policy, held, found)
     except errors.OnceError as error:
-        return refusal(policy, error, intent.request, intent.scope), False
+        return refusal(policy, error, intent), False
     return public(found), True
 
 

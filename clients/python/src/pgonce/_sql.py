@@ -93,6 +93,16 @@ DOUBT = (
     " response_status => CAST($6 AS integer), tenant => CAST($4 AS text))"
 )
 
+def _once(report: str, tenant: str) -> str:
+    """A report that is an error where it is not the one that stores the outcome: the same may be stored by another run under this fence."""
+    refused = f"once.complete(CAST($1 AS text), CAST($2 AS text), 0, tenant => CAST({tenant} AS text))"  # no fence is 0: P4010
+    return report.replace("SELECT ", "SELECT CASE WHEN ", 1) + f" THEN CAST(NULL AS bytea) ELSE CAST(CAST({refused} AS text) AS bytea) END"
+
+
+# As finish, of a claim of a gateway in front.
+COMPLETE_ONCE = _once(COMPLETE, "$11")
+FAIL_ONCE = _once(FAIL, "$12")
+
 RENEW = (
     "SELECT once.renew(CAST($1 AS text), CAST($2 AS text), CAST($3 AS integer),"
     " make_interval(secs => CAST($4 AS double precision)), CAST($5 AS text))"
@@ -128,6 +138,7 @@ LOCK = "SELECT once.lock(CAST($1 AS text), make_interval(secs => CAST($2 AS doub
 # Before COMMIT: an error where a statement has failed, and COMMIT would be a ROLLBACK.
 SETTLED = "SELECT 1"
 SAVEPOINT = "SAVEPOINT pgonce_effect"
+RELEASE_SAVEPOINT = "RELEASE SAVEPOINT pgonce_effect"
 ROLLBACK_TO_SAVEPOINT = "ROLLBACK TO SAVEPOINT pgonce_effect"
 OWN_ROLE = "SET LOCAL ROLE NONE"
 SAVEPOINT_STORE = "SAVEPOINT pgonce_store"

@@ -84,12 +84,13 @@ def protect(
         tenant = _gate.tenant_of(policy, given)
         if len(body) > policy.body_max:
             return _gate.body_too_large(policy)
+        claim = [values_of(environ, "HTTP_" + name.upper().replace("-", "_")) for name in http.CLAIM]
         request = HttpRequest(
             environ["REQUEST_METHOD"], target_of(environ, policy.host), environ.get("CONTENT_TYPE", ""), body, policy.canonical_json
         )
         trace: Optional[str] = http.traceparent_of(values_of(environ, "HTTP_TRACEPARENT"))
         with _trace.span("http", scope, trace) as span:
-            intent = _core.Intent(scope, key, tenant, request, span.traceparent)
+            intent = _gate.intent_of(policy, scope, key, tenant, claim, request, span.traceparent)
             if policy.mode == "lease":
                 steps = _lease.serve(Claim, source, policy, intent, limited)
             else:

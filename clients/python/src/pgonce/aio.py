@@ -196,7 +196,7 @@ async def receive(
     tx: Any, consumer: str, message_id: Id, message: Request, *, tenant: Id = "", traceparent: Optional[str] = None
 ) -> bool:
     """As pgonce.receive."""
-    consumer, message_id, of, _, _ = message_of(consumer, message_id, tenant, message, traceparent)
+    consumer, message_id, of, *_ = message_of(consumer, message_id, tenant, message, traceparent)
     kind, arguments = fingerprint_of(message, of)
     steps = _core.within(await _own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])
     return bool(await drive_async(steps) == "process")

@@ -232,6 +232,8 @@ class _Exchange:
             await _answer(self.real_send, answer)
             return
         headers = [each for each in self.start.get("headers", ()) if not http.reserved(each[0].decode("latin-1"))]
+        if answer.effect:
+            headers.append((b"once-effect", answer.effect.encode()))
         await self.real_send({**self.start, "headers": headers})
         for piece in self.pieces:
             await self.real_send(piece)
@@ -355,14 +357,15 @@ class OnceMiddleware:
             await given(scope, receive, send)  # an answer of the application's own, such as 401
             return
         tenant = _gate.tenant_of(policy, given)
+        intent = _gate.intent_of(policy, name, key, tenant, [said[each] for each in _CLAIM], None, http.traceparent_of(said[b"traceparent"]))
         client = _Client(receive)
         body = await client.read(policy, said)
         content_type = said[b"content-type"]
         http_request = HttpRequest(
             scope["method"], _target(scope, said, policy.host), content_type[0] if content_type else "", body, policy.canonical_json
         )
-        with _trace.span("http", name, http.traceparent_of(said[b"traceparent"])) as span:
-            intent = _core.Intent(name, key, tenant, http_request, span.traceparent)
+        with _trace.span("http", name, intent.traceparent) as span:
+            intent = intent._replace(request=http_request, traceparent=span.traceparent)
             source = _Patient(self.source(), client)
             if policy.mode == "lease":
                 steps = _lease.serve(Claim, source, policy, intent, Pause)
@@ -387,11 +390,13 @@ def _extensions(scope: Message) -> Message:
     return {name: value for name, value in given.items() if not name.startswith("http.response.") or name == "http.response.debug"}
 
 
+_CLAIM = tuple(name.encode() for name in http.CLAIM)
+_READ = (b"idempotency-key", b"content-type", b"content-length", b"traceparent", b"host", *_CLAIM)
+
+
 def _headers(scope: Message) -> Dict[bytes, List[str]]:
     """Those that a door reads, in one pass."""
-    found: Dict[bytes, List[str]] = {
-        b"idempotency-key": [], b"content-type": [], b"content-length": [], b"traceparent": [], b"host": [],
-    }  # fmt: skip
+    found: Dict[bytes, List[str]] = {name: [] for name in _READ}
     for name, value in scope["headers"]:
         values = found.get(name.lower())
         if values is not None:

@@ -328,7 +328,7 @@ def receive(
     tx: Any, consumer: str, message_id: Id, message: Request, *, tenant: Id = "", traceparent: Optional[str] = None
 ) -> bool:
     """In the consumer's own transaction. True: apply the message, then COMMIT. False: it was applied before."""
-    consumer, message_id, of, _, _ = message_of(consumer, message_id, tenant, message, traceparent)
+    consumer, message_id, of, *_ = message_of(consumer, message_id, tenant, message, traceparent)
     kind, arguments = fingerprint_of(message, of)
     return bool(
         drive(_core.within(_own(tx), _sql.RECEIVE[kind], [*arguments, consumer, message_id, traceparent])) == "process"

@@ -190,6 +190,8 @@ class OnceMiddleware:
             return written(answer)
         for name in [each for each in answer.native.headers if http.reserved(each)]:
             del answer.native[name]
+        if answer.effect:
+            answer.native["Once-Effect"] = answer.effect
         return answer.native
 
 

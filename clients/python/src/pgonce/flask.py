@@ -104,6 +104,8 @@ def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view
         return written(answer)
     for name in [each for each in answer.native.headers.keys() if http.reserved(each)]:
         del answer.native.headers[name]
+    if answer.effect:
+        answer.native.headers["Once-Effect"] = answer.effect
     return answer.native  # type: ignore[no-any-return]
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from urllib.parse import unquote_to_bytes
 
 from .errors import UsageError
 
@@ -152,7 +153,8 @@ PROBLEMS = {
 
 class Response(NamedTuple):
     """An answer as it goes over HTTP. replayed: it is a stored one. request: of a problem document, its name in a log. native: the framework's own, which
-    is sent as it is. endless: a stream of events, which has no end that could be waited for."""
+    is sent as it is. endless: a stream of events, which has no end that could be waited for. effect: what a gateway in front is told of an answer that is
+    not stored here."""
 
     status: int
     headers: Headers
@@ -161,6 +163,7 @@ class Response(NamedTuple):
     request: str = ""
     native: Any = None
     endless: bool = False
+    effect: str = ""
 
 
 def _escaped(text: str) -> str:
@@ -350,6 +353,22 @@ def check_whole(method: str, status: int, headers: Headers, length: int) -> None
     said = {value.strip() for name, value in headers if name.lower() == "content-length"}
     if any(not each.isdigit() or int(each) != length for each in said) and method != "HEAD" and status not in (204, 304):
         raise UsageError(f"the answer has {length} bytes, and its Content-Length says {', '.join(sorted(said))}: it is not whole")
+
+
+_FENCE = re.compile(r"[1-9][0-9]{0,9}\Z")
+CLAIM = ("once-tenant", "once-scope", "once-key", "once-fence")
+
+
+def fence_of(said: Sequence[Sequence[str]], tenant: str, scope: str, key: str) -> Optional[int]:
+    """The fence under which a gateway in front holds this very intent, by the values of the headers CLAIM; None: none does. The gateway percent-encodes
+    what a header cannot hold."""
+    if any(len(values) != 1 for values in said):
+        return None
+    *names, fence = (values[0] for values in said)
+    for encoded, name in zip(names, (tenant, scope, key)):
+        if unquote_to_bytes(encoded) != name.encode():
+            return None
+    return int(fence) if _FENCE.match(fence) and int(fence) < 1 << 31 else None
 
 
 _TRACE = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
