@@ -118,7 +118,10 @@ final class Execution<E extends Exception> {
             } else if (reason != null) {
                 inDoubt = false; // a verdict: it settles what became of an earlier attempt
             }
-            if (failure instanceof Error || (failure instanceof Doubt && !commitSent) || (once.unrepeated && called && gone == null && !inDoubt && reason != Reason.ACTIVE)) {
+            if (once.fence > 0 && inDoubt) {
+                again = false; // no start tells what became of COMMIT: whose claim it is asks
+            } else if (failure instanceof Error || (failure instanceof Doubt && !commitSent)
+                || (once.unrepeated && called && gone == null && !inDoubt && reason != Reason.ACTIVE)) {
                 again = false;
             } else if (gone != null && reason == null) {
                 again = true; // that is still to be recorded
@@ -187,6 +190,10 @@ final class Execution<E extends Exception> {
             Connection connection = open.connection();
             try {
                 Tx.refuseAutoCommit(connection);
+                if (once.fence > 0) {
+                    Sql.join(connection);
+                    return close(open, connection, new Sql.Started(false, null, null, traceparent));
+                }
                 byte[] salt = trusted && request.hashed != null ? Salts.of(connection, name.tenant()) : null;
                 guessed = salt != null;
                 Sql.Started started = Sql.start(connection, name, request, traceparent, salt);
@@ -242,6 +249,9 @@ final class Execution<E extends Exception> {
             }
             throw failure;
         }
+        if (doubt != null && once.fence > 0) {
+            throw doubt;
+        }
         boolean back = failed != null || doubt != null;
         if (open.doomed() || (back && !decided && !open.commitTravels())) {
             if (Sql.isGone(connection)) {
@@ -270,10 +280,10 @@ final class Execution<E extends Exception> {
 
     private Answer finish(Transactions.Open open, Connection connection, Sql.Started started, Answer given, FinalFailureException failed, Doubt doubt)
         throws SQLException {
-        boolean travels = open.commitTravels();
         if (failed != null || doubt != null) {
             Sql.back(connection);
         }
+        boolean travels = once.fence == 0 && open.commitTravels();
         if (doubt != null) {
             commitSent = travels;
             Sql.doubt(connection, name, started, doubt.status(), travels);
@@ -282,7 +292,8 @@ final class Execution<E extends Exception> {
             throw doubt;
         }
         commitSent = travels;
-        Answer answer = given.stored(store(connection, started, given, failed != null, travels), started.traceparent());
+        byte[] body = once.fence > 0 ? storeJoined(connection, given, failed != null) : store(connection, started, given, failed != null, travels);
+        Answer answer = given.stored(body, started.traceparent());
         commit(open);
         if (failed != null) {
             commitSent = false;
@@ -291,10 +302,13 @@ final class Execution<E extends Exception> {
         return answer;
     }
 
-    /** What may be committed of an effect whose transaction is gone nobody knows: that is recorded, in another transaction. */
-    private Doomed lost(Throwable failure) {
+    /** What may be committed of an effect whose transaction is gone nobody knows: that is recorded, in another transaction, or by whose claim it is. */
+    private RuntimeException lost(Throwable failure) {
         gone = failure;
         decidedFailure = null;
+        if (once.fence > 0) {
+            return new Doubt(0);
+        }
         decidedDoubt = new Doubt(0);
         return new Doomed();
     }
@@ -330,6 +344,37 @@ final class Execution<E extends Exception> {
         }
         Sql.finish(connection, name, started, given.tooLarge(), failed, travels);
         return given.body();
+    }
+
+    /** Under a claim: COMMIT only if this call has stored the outcome. Else another run under the same fence has had its effect, even if its answer is the same. */
+    private byte[] storeJoined(Connection connection, Answer given, boolean failed) throws SQLException {
+        Answer answer = given.asGiven();
+        boolean tries = once.keepsLess() && answer.mayBeTooLarge();
+        boolean large = !once.keeps(answer);
+        boolean stored = false;
+        if (!failed) {
+            Sql.keep(connection);
+        }
+        if (!large && tries) {
+            Sql.save(connection);
+        }
+        try {
+            stored = !large && (failed ? Sql.fail(connection, name, once.fence, false, answer.errorCode(), answer.errorMessage(), answer)
+                : Sql.complete(connection, name, once.fence, answer));
+        } catch (SQLException refused) {
+            if (!tries || Reason.ofSqlState(refused.getSQLState()) != Reason.TOO_LARGE) {
+                throw refused;
+            }
+            Sql.untried(connection);
+            large = true;
+        }
+        if (large) {
+            stored = Sql.complete(connection, name, once.fence, answer.tooLarge());
+        }
+        if (!stored) {
+            throw Reason.COMPLETION_REFUSED.exception("another run has stored the outcome of this claim; what this one did is rolled back", null, null, null);
+        }
+        return answer.body();
     }
 
     /** See decidedFailure. */

@@ -38,9 +38,11 @@ public final class Once {
     private final int keptMax;
     /** Is an effect called at most once by a run? */
     final boolean unrepeated;
+    /** Of a claim that somebody in front has made; 0: none. */
+    final int fence;
 
     private Once(Transactions transactions, Observer observer, Duration deadline, Duration wait, int isolation, String tenant, String traceparent,
-                 int keptMax, boolean unrepeated) {
+                 int keptMax, boolean unrepeated, int fence) {
         this.transactions = Objects.requireNonNull(transactions);
         this.observer = Objects.requireNonNull(observer);
         this.deadline = deadline;
@@ -50,6 +52,7 @@ public final class Once {
         this.traceparent = traceparent;
         this.keptMax = keptMax;
         this.unrepeated = unrepeated;
+        this.fence = fence;
     }
 
     /**
@@ -70,7 +73,7 @@ public final class Once {
      * @return with a deadline of 30 s, no wait, the tenant {@code ''}
      */
     public static Once over(Transactions transactions, Observer observer) {
-        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, null, null, ALL, false);
+        return new Once(transactions, observer, DEADLINE, Duration.ZERO, Connection.TRANSACTION_NONE, null, null, ALL, false, 0);
     }
 
     /**
@@ -80,7 +83,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once tenant(String name) {
-        return new Once(transactions, observer, deadline, wait, isolation, Objects.requireNonNull(name, "tenant"), traceparent, keptMax, unrepeated);
+        return new Once(transactions, observer, deadline, wait, isolation, Objects.requireNonNull(name, "tenant"), traceparent, keptMax, unrepeated, fence);
     }
 
     /**
@@ -90,7 +93,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once deadline(Duration limit) {
-        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent, keptMax, unrepeated);
+        return new Once(transactions, observer, limit, wait, isolation, tenant, traceparent, keptMax, unrepeated, fence);
     }
 
     /**
@@ -100,7 +103,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once waiting(Duration limit) {
-        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent, keptMax, unrepeated);
+        return new Once(transactions, observer, deadline, limit, isolation, tenant, traceparent, keptMax, unrepeated, fence);
     }
 
     /**
@@ -110,7 +113,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once isolation(int level) {
-        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent, keptMax, unrepeated);
+        return new Once(transactions, observer, deadline, wait, level, tenant, traceparent, keptMax, unrepeated, fence);
     }
 
     /**
@@ -120,7 +123,7 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once traceparent(String value) {
-        return new Once(transactions, observer, deadline, wait, isolation, tenant, value, keptMax, unrepeated);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, value, keptMax, unrepeated, fence);
     }
 
     /**
@@ -135,7 +138,7 @@ public final class Once {
         if (bytes < 0) {
             throw new IllegalArgumentException("a limit is not negative");
         }
-        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, bytes, unrepeated);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, bytes, unrepeated, fence);
     }
 
     /**
@@ -145,7 +148,22 @@ public final class Once {
      * @return another one, over the same transactions
      */
     public Once unrepeated() {
-        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, keptMax, true);
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, keptMax, true, fence);
+    }
+
+    /**
+     * Under the claim of a gateway in front, which has told its fence: a run begins no intent of its own and looks at no fingerprint. It finishes
+     * that claim, in the transaction of the effect. Where the claim is lost, or its outcome was stored by another run, the effect is rolled back:
+     * {@link LeaseLostException}. A doubt is the gateway's to report.
+     *
+     * @param claimFence of the claim, more than 0
+     * @return another one, over the same transactions
+     */
+    public Once finishing(int claimFence) {
+        if (claimFence <= 0) {
+            throw new IllegalArgumentException("a fence is more than 0");
+        }
+        return new Once(transactions, observer, deadline, wait, isolation, tenant, traceparent, keptMax, unrepeated, claimFence);
     }
 
     /** Is a scope's own limit no error? */

@@ -112,6 +112,21 @@ final class Sql {
         return new Started(replay, replay ? answer(row) : null, fingerprint, row.getString("traceparent"));
     }
 
+    /** In place of start, under a claim of somebody else. */
+    static void join(Connection connection) throws SQLException {
+        command(connection, "SAVEPOINT pgonce");
+    }
+
+    /** The effect is whole. Fails if its transaction is not the one that join was called in. */
+    static void keep(Connection connection) throws SQLException {
+        command(connection, "RELEASE SAVEPOINT pgonce");
+    }
+
+    /** What comes can be taken back: untried. */
+    static void save(Connection connection) throws SQLException {
+        command(connection, "SAVEPOINT pgonce_store");
+    }
+
     /** Takes the effect back. Alone: with autosave the driver puts a savepoint of its own before a statement of several parts, which may have failed. */
     static void back(Connection connection) throws SQLException {
         command(connection, BACK);

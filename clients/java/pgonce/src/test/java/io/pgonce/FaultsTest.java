@@ -121,6 +121,52 @@ class FaultsTest {
         }
     }
 
+    @ParameterizedTest
+    @CsvSource({"lose_request,once.complete,true", "lose_answer,once.complete,true", "lose_request,COMMIT,false", "lose_answer,COMMIT,false"})
+    void underAClaimOfAGatewayALostConnectionIsOneEffectAtMost(String how, String step, boolean known) throws Exception {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            String key = newKey();
+            int fence = once().claim("orders", key, REQUEST, new Claim.Options(null, null, null, null, false)).fence();
+            int rule = forwarder.lose(how, step).get("rule").asInt();
+            Once once = Once.over(Server.plain(server.url("127.0.0.1", forwarder.port()))).finishing(fence).unrepeated();
+            UnavailableException failure = assertThrows(UnavailableException.class, () -> place(once, key));
+            assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
+            assertEquals(!known, failure.outcomeUnknown());
+            Once next = once().finishing(fence).unrepeated();
+            if ("lose_answer".equals(how) && !known) {
+                assertThrows(LeaseLostException.class, () -> place(next, key)); // it was committed, and what this one did is rolled back
+            } else {
+                assertEquals("placed", place(next, key).bodyText());
+            }
+            assertEquals(1, server.count(key));
+            assertTrue(place(once(), key).replayed());
+        }
+    }
+
+    @Test
+    void underAClaimOfAGatewayAnEffectIsDoneWithItsOutcomeOrNotAtAll() throws Exception {
+        String key = newKey();
+        int fence = once().claim("orders", key, REQUEST, new Claim.Options(null, null, null, null, false)).fence();
+        assertThrows(IllegalArgumentException.class, () -> once().finishing(0));
+        assertThrows(LeaseLostException.class, () -> place(once().finishing(fence + 1), key));
+        assertThrows(Doubt.class, () -> once().finishing(fence).run("orders", key, REQUEST, tx -> {
+            insert(tx, key);
+            throw new Doubt(502);
+        }));
+        assertEquals(0, server.count(key));
+        assertEquals("processing_active", server.rows("SELECT verdict FROM once.peek('orders', '" + key + "', '')").get(0).get(0)); // the doubt is the gateway's to report
+        assertEquals("{\"order\": 1}", once().finishing(fence).run("orders", key, REQUEST, tx -> {
+            insert(tx, key);
+            return Answer.of(201).json("{\"order\": 1}");
+        }).bodyText());
+        assertEquals("{\"order\": 1}", place(once(), key).bodyText());
+        assertEquals(1, server.count(key));
+    }
+
+    private static Once once() {
+        return Once.over(direct);
+    }
+
     @Test
     void whereTheDatabaseCannotBeAskedAfterALostCommitTheOutcomeIsSaidToBeUnknown() throws Exception {
         try (Server own = new Server(); Server.Forwarder forwarder = own.forwarder()) {

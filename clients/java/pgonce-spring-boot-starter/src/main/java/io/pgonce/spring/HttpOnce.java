@@ -6,6 +6,7 @@ import io.pgonce.FinalFailureException;
 import io.pgonce.Once;
 import io.pgonce.OnceException;
 import io.pgonce.Request;
+import io.pgonce.http.Ending;
 import io.pgonce.http.HeaderPolicy;
 import io.pgonce.http.KeyHeader;
 import io.pgonce.http.Problem;
@@ -14,6 +15,7 @@ import java.sql.SQLException;
 import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.UUID;
 import org.apache.commons.logging.Log;
 import org.apache.commons.logging.LogFactory;
@@ -40,6 +42,7 @@ public final class HttpOnce {
     private final Once once;
     private final TenantResolver tenants;
     private final boolean withHost;
+    private final boolean behindGateway;
 
     /**
      * Over a door.
@@ -59,9 +62,15 @@ public final class HttpOnce {
      * @param withHost is a request to another name of the service another request?
      */
     public HttpOnce(Once once, TenantResolver tenants, boolean withHost) {
+        this(once, tenants, withHost, false);
+    }
+
+    /** behindGateway: a gateway in front, with the same scope, has claimed each key, and reports what the answer says. */
+    HttpOnce(Once once, TenantResolver tenants, boolean withHost, boolean behindGateway) {
         this.once = once;
         this.tenants = tenants;
         this.withHost = withHost;
+        this.behindGateway = behindGateway;
     }
 
     /** The work that is elsewhere. */
@@ -165,7 +174,11 @@ public final class HttpOnce {
         boolean[] worked = new boolean[1];
         try {
             String key = key(request, true, false, KEY_LENGTH);
-            return answer(once.tenant(tenant(tenants, request)).traceparent(request.getHeader("traceparent")).effect(scope, key, request(request, body, false, withHost),
+            String tenant = tenant(tenants, request);
+            if (behindGateway && Handoff.fence(request, tenant, scope, key) > 0) {
+                return handed(scope, request, key, work);
+            }
+            return answer(once.tenant(tenant).traceparent(request.getHeader("traceparent")).effect(scope, key, request(request, body, false, withHost),
                 () -> {
                     worked[0] = true;
                     return work.call(key);
@@ -184,6 +197,29 @@ public final class HttpOnce {
             return problem(problem, Problem.more(failure, request.getHeader("Content-Type")), failure.traceparent(),
                 logged(request, scope, failure, problem, worked[0]));
         }
+    }
+
+    /** The gateway in front has claimed it: it is told what became of the work. */
+    private static ResponseEntity<byte[]> handed(String scope, HttpServletRequest request, String key, Work work) {
+        try {
+            return told("done", answer(Objects.requireNonNull(work.call(key), "the work must return an answer")));
+        } catch (FinalFailureException failure) {
+            if (!failure.answer().replayed()) {
+                return told("done", answer(failure.answer()));
+            }
+            return told("unknown", problem(Problem.IN_DOUBT, null, null, logged(request, scope, failure, Problem.IN_DOUBT, true)));
+        } catch (Once.NothingDone failure) {
+            return told("none", problem(Problem.UNREACHED, null, null, logged(request, scope, failure, Problem.UNREACHED, true)));
+        } catch (Exception failure) {
+            if (failure instanceof InterruptedException) {
+                Thread.currentThread().interrupt();
+            }
+            return told("unknown", problem(Problem.IN_DOUBT, null, null, logged(request, scope, failure, Problem.IN_DOUBT, true)));
+        }
+    }
+
+    private static ResponseEntity<byte[]> told(String effect, ResponseEntity<byte[]> answer) {
+        return ResponseEntity.status(answer.getStatusCode()).headers(answer.getHeaders()).header(Ending.HEADER, effect).body(answer.getBody());
     }
 
     /** worked: it is an error also where its status is not. */

@@ -5,6 +5,7 @@ import io.pgonce.Answer;
 import io.pgonce.Doubt;
 import io.pgonce.FinalFailureException;
 import io.pgonce.InDoubtException;
+import io.pgonce.LeaseLostException;
 import io.pgonce.Once;
 import io.pgonce.OnceException;
 import io.pgonce.Request;
@@ -70,11 +71,16 @@ class IdempotencyFilter extends OncePerRequestFilter {
                 return;
             }
             String tenant = HttpOnce.tenant(settings.tenants(), request);
+            int fence = Handoff.fence(request, tenant, settings.scope(wanted.value()), key);
+            if (fence > 0 && settings.behindGateway() && settings.leases(wanted)) {
+                chain.doFilter(request, response); // the gateway reads the answer, and reports it
+                return;
+            }
             HeldRequest held = HeldRequest.read(request, wanted.bodyMax(), found.events(), settings.uploads());
             if (held == null) {
                 throw new HttpOnce.Refused(Problem.BODY_TOO_LARGE, null);
             }
-            new Attempt(found, replies, held, response, chain).serve(key, tenant);
+            new Attempt(found, replies, held, response, chain, fence).serve(key, tenant);
         } catch (HttpOnce.Refused refused) {
             logger.debug("pgonce: method=" + request.getMethod() + " refused: " + refused.problem.slug());
             replies.problem(refused.problem, refused.getMessage(), null, HttpOnce.newInstance());
@@ -91,12 +97,15 @@ class IdempotencyFilter extends OncePerRequestFilter {
         private final HttpServletResponse response;
         private final HeldResponse held;
         private final FilterChain chain;
+        /** Of a claim that a gateway in front has made; 0: none. */
+        private final int fence;
         /** The handler has given a whole answer: what fails from here on it has not seen. */
         private boolean whole;
         /** What the handler threw. */
         private Throwable thrown;
 
-        Attempt(IdempotentHandlers.Found found, Replies replies, HeldRequest request, HttpServletResponse response, FilterChain chain) {
+        Attempt(IdempotentHandlers.Found found, Replies replies, HeldRequest request, HttpServletResponse response, FilterChain chain,
+                int fence) {
             this.found = found;
             this.wanted = found.wanted();
             this.scope = settings.scope(wanted.value());
@@ -105,11 +114,26 @@ class IdempotencyFilter extends OncePerRequestFilter {
             this.response = response;
             this.held = new HeldResponse(response, settings.redirects(request));
             this.chain = chain;
+            this.fence = fence;
+        }
+
+        private boolean finishesClaim() {
+            return fence > 0 && settings.behindGateway();
+        }
+
+        /** Of an answer that is not stored here the gateway is told what it means. */
+        private void tellGateway(String effect) {
+            if (finishesClaim()) {
+                response.setHeader(Ending.HEADER, effect);
+            }
         }
 
         void serve(String key, String tenant) throws ServletException, IOException {
             Once once = settings.once().tenant(tenant).waiting(Duration.ofMillis(wanted.waitMs())).keeping(wanted.responseMax())
                 .traceparent(request.getHeader("traceparent")).unrepeated();
+            if (finishesClaim()) {
+                once = once.finishing(fence);
+            }
             Request asked = settings.fingerprinted(request, request.body(), wanted.canonicalJson());
             Answer stored; // null: what is held is sent
             try (Deadline deadline = new Deadline(settings.handlerMs(wanted), this::tellTooLate)) {
@@ -118,6 +142,7 @@ class IdempotencyFilter extends OncePerRequestFilter {
                         : once.<Exception>run(scope, key, asked, tx -> handle(tx, deadline));
                     stored = answer.replayed() ? answer : null;
                 } catch (Released | Doubt passedOn) {
+                    tellGateway(passedOn instanceof Doubt ? "unknown" : "none");
                     stored = null;
                 } catch (FinalFailureException failure) {
                     stored = failure.answer().replayed() ? failure.answer() : null;
@@ -206,14 +231,24 @@ class IdempotencyFilter extends OncePerRequestFilter {
                 applications(thrown);
                 return;
             }
-            Problem problem = ours == null ? null : worked ? Problem.NOT_STORED : Problem.of(ours);
+            Problem problem = ours == null ? null : ours instanceof LeaseLostException && finishesClaim() ? Problem.ACTIVE
+                : worked ? Problem.NOT_STORED : Problem.of(ours);
             if (problem == null) {
+                tellGateway("none");
                 applications(failure);
                 return;
             }
+            if (problem == Problem.IN_DOUBT) {
+                tellGateway("unknown");
+            }
             String instance = HttpOnce.newInstance();
             HttpOnce.log(logger, request, scope, ours, problem, instance);
-            replies.problem(problem, Problem.more(ours, request.getHeader("Content-Type")), ours.traceparent(), instance);
+            String more = Problem.more(ours, request.getHeader("Content-Type"));
+            if (fence > 0 && !settings.behindGateway() && (problem == Problem.ACTIVE || problem == Problem.MISMATCH)) {
+                more = Handoff.CLAIMED_IN_FRONT;
+                logger.error("pgonce: scope=" + scope + " problem=" + problem.slug() + ": " + more);
+            }
+            replies.problem(problem, more, ours.traceparent(), instance);
         }
 
         /** What the handler threw is the framework's already; of what failed at COMMIT its exception handlers are told. */

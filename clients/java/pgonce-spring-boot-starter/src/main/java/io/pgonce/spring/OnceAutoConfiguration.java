@@ -124,7 +124,7 @@ public class OnceAutoConfiguration {
         @Bean
         @ConditionalOnMissingBean
         HttpOnce httpOnce(Once once, ObjectProvider<TenantResolver> tenants, Environment environment) {
-            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment), WebSettings.withHost(environment));
+            return new HttpOnce(once.keeping(ANSWER_MAX), tenants(tenants, environment), WebSettings.withHost(environment), WebSettings.behindGateway(environment));
         }
 
         private static TenantResolver tenants(ObjectProvider<TenantResolver> tenants, Environment environment) {

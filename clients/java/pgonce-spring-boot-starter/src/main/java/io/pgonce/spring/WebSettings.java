@@ -20,7 +20,7 @@ import org.springframework.web.servlet.ModelAndView;
  *
  * @param once the door
  * @param tenants null: there is but one caller
- * @param environment the properties {@code pgonce.mode}, {@code pgonce.handler-ms}, {@code pgonce.host}
+ * @param environment the properties {@code pgonce.mode}, {@code pgonce.handler-ms}, {@code pgonce.host}, {@code pgonce.gateway}
  * @param resolver Spring MVC's exception handlers; null: there are none
  * @param errorPage of the application
  * @param uploads the limits of files; null: none
@@ -54,11 +54,21 @@ record WebSettings(Once once, TenantResolver tenants, Environment environment, H
         return environment.getProperty("pgonce.host", Boolean.class, true);
     }
 
+    /** Has a gateway in front, with the same scope, claimed each key? */
+    boolean behindGateway() {
+        return behindGateway(environment);
+    }
+
+    static boolean behindGateway(Environment environment) {
+        return environment.getProperty("pgonce.gateway", Boolean.class, false);
+    }
+
     /** A property that says nonsense says so at the start. */
     void check() {
         mode();
         environment.getProperty("pgonce.handler-ms", Long.class);
         withHost();
+        behindGateway();
     }
 
     Request fingerprinted(HttpServletRequest request, byte[] body, boolean canonicalJson) {
