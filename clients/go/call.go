@@ -4,6 +4,7 @@ package once
 
 import (
 	"context"
+	"log"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -92,12 +93,27 @@ func (c *call) cutOff(told func()) {
 		return // it waits for the database, whose time is bounded
 	}
 	c.isCut = true
+	defer func() {
+		if caught := recover(); caught != nil {
+			c.complain("pgonce: panic as a request was ended, %s %s: %v", c.r.Method, c.scope, caught)
+		}
+	}()
 	c.answer.cutOff()
 	if c.r.ProtoMajor == 1 {
 		c.w.Header().Set("Connection", "close") // it serves nobody else until the handler returns
 	}
 	told()
 	_ = http.NewResponseController(c.w).Flush()
+}
+
+// complain logs as net/http does of a handler's panic. A layer outside, or the Logger, may panic where
+// net/http does not catch it.
+func (c *call) complain(format string, args ...any) {
+	if server, there := c.r.Context().Value(http.ServerContextKey).(*http.Server); there && server.ErrorLog != nil {
+		server.ErrorLog.Printf(format, args...)
+		return
+	}
+	log.Printf(format, args...)
 }
 
 // serve runs the handler. It returns, or panics, when nobody else uses the call any longer.
@@ -112,15 +128,19 @@ func (c *call) serve(ctx context.Context, next http.Handler, begin func(Answer) 
 		return err
 	})
 	c.mu.Unlock()
+	again := c.request(ctx)
 	defer func() {
 		close(c.returned)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.abandon = nil
+		// The layers outside see what the handler has made of the request, a form or the mux's pattern, and
+		// net/http deletes the files of the form.
+		body := c.r.Body
+		*c.r = *again.WithContext(c.r.Context())
+		c.r.Body = body
 	}()
-	again := c.request(ctx)
 	next.ServeHTTP(c.answer, again)
-	c.r.MultipartForm = again.MultipartForm // net/http deletes its files
 }
 
 // An event stream has no end in time, and ends when the client leaves.

@@ -39,6 +39,11 @@ func (c *Client[T]) effect(ctx context.Context, scope, key string, request any, 
 			}
 		}
 	}()
+	if ctx.Err() != nil {
+		returned = true
+		_, err := lease.Release(ctx)
+		return Answer{}, errors.Join(context.Cause(ctx), err)
+	}
 	answer, err := work(lease.Context())
 	returned = true
 	if err != nil {

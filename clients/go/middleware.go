@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync/atomic"
 )
@@ -88,7 +89,9 @@ func (m *middleware[T]) read(c *call) bool {
 		}
 		return true
 	}
-	body, err := io.ReadAll(io.LimitReader(c.r.Body, int64(m.settings.BodyMax)+1))
+	from := bodyOf(c.r)
+	read := wasRead(from)
+	body, err := io.ReadAll(io.LimitReader(from, int64(m.settings.BodyMax)+1))
 	var limited *http.MaxBytesError
 	switch {
 	case errors.As(err, &limited) || len(body) > m.settings.BodyMax:
@@ -98,7 +101,7 @@ func (m *middleware[T]) read(c *call) bool {
 		m.log(c, slog.LevelDebug, "body", "", err)
 		c.tell(effectNone)
 		http.Error(c.w, http.StatusText(http.StatusBadRequest), http.StatusBadRequest)
-	case isTaken(c.r, len(body)):
+	case isTaken(c.r, len(body), read):
 		m.broken(c, errBodyTaken)
 	default:
 		c.body = body
@@ -107,12 +110,35 @@ func (m *middleware[T]) read(c *call) bool {
 	return false
 }
 
-// Somebody has read the body, in whole or in part: a whole one is as long as it was declared, and one
-// whose length is open is sent because there is something in it. Who decompresses it changes its length.
-func isTaken(r *http.Request, length int) bool {
+// A request that never was on a wire may have none.
+func bodyOf(r *http.Request) io.ReadCloser {
+	if r.Body == nil {
+		return http.NoBody
+	}
+	return r.Body
+}
+
+// wasRead says whether a body may have been read to its end. Those of net/http know; of any other kind
+// nobody does.
+func wasRead(body io.Reader) bool {
+	at := reflect.ValueOf(body)
+	for at.Kind() == reflect.Pointer || at.Kind() == reflect.Interface {
+		at = at.Elem()
+	}
+	if at.Kind() == reflect.Struct {
+		if known := at.FieldByName("sawEOF"); known.IsValid() && known.Kind() == reflect.Bool {
+			return known.Bool()
+		}
+	}
+	return true
+}
+
+// Somebody has read the body, in whole or in part: a whole one is as long as it was declared. Who
+// decompresses it changes its length.
+func isTaken(r *http.Request, length int, read bool) bool {
 	switch {
 	case length == 0:
-		return r.ContentLength != 0
+		return r.ContentLength > 0 || r.ContentLength < 0 && read
 	case r.ContentLength < 0:
 		return r.MultipartForm != nil || len(r.PostForm) > 0
 	default:
@@ -127,7 +153,7 @@ type bodyKey struct{}
 func KeepBody(bytesMax int64) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, bytesMax))
+			body, err := io.ReadAll(http.MaxBytesReader(w, bodyOf(r), bytesMax))
 			var limited *http.MaxBytesError
 			switch {
 			case errors.As(err, &limited):
@@ -277,6 +303,11 @@ func (m *middleware[T]) lease(c *call) {
 		return
 	case stored != nil:
 		m.replay(c, *stored)
+		return
+	}
+	if c.ctx.Err() != nil {
+		_, err := lease.Release(c.ctx)
+		m.failed(c, errors.Join(timedOut(context.Cause(c.ctx)), err))
 		return
 	}
 	var reported atomic.Bool

@@ -186,7 +186,8 @@ END $$;
 
 -- The scopes. Leases are short, so that faults outlast them. Two scopes forget soon: 'brief' has keys without a day, whose promise
 -- ends with their retention; 'aged' has keys of past days, which are retired while it is used. 'reborn' forgets at once: its keys come
--- again and again, and have no effects. Scopes whose effect is elsewhere ('doubtful', 'naive', 'endpoints', 'leases', 'jobs') have nothing but the defaults;
+-- again and again, and have no effects. Scopes whose effect is elsewhere ('doubtful', 'naive', 'endpoints', 'leases', 'jobs') have the
+-- defaults alone;
 -- those whose effect is under the fence may take over.
 SELECT once.set_scope('', lease => '4 s', retention => '1 day');
 SELECT once.set_scope('accounts');

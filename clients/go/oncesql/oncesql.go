@@ -59,6 +59,7 @@ type session struct {
 	conn  *sql.Conn
 	guard *guard
 	tx    *sql.Tx
+	begun context.CancelFunc // frees the context of the transaction
 	lost  bool
 	// Something has not returned yet that uses the connection, so that it cannot be given back.
 	stuck bool
@@ -75,10 +76,18 @@ func (s *session) QueryRow(ctx context.Context, query once.Query, dest ...any) e
 	return from{s.conn}.QueryRow(ctx, query, dest...)
 }
 
-// The transaction has a context of its own: with the caller's, database/sql would roll it back in
-// the background as soon as that is cancelled, between the effect and its answer too.
+// The transaction has a context of its own, which the caller's ends only until it has begun: else
+// database/sql would roll it back in the background as soon as that is cancelled, between the effect and
+// its answer too.
 func (s *session) Open(ctx context.Context, begin string, query once.Query, savepoint string, dest ...any) error {
-	tx, err := s.conn.BeginTx(context.WithoutCancel(ctx), &sql.TxOptions{Isolation: levels[begin]})
+	var own context.Context
+	own, s.begun = context.WithCancel(context.WithoutCancel(ctx))
+	unwatch := context.AfterFunc(ctx, s.begun)
+	tx, err := s.conn.BeginTx(own, &sql.TxOptions{Isolation: levels[begin]})
+	if !unwatch() && err == nil {
+		s.tx = tx
+		return s.heed(context.Cause(ctx))
+	}
 	if err != nil {
 		return s.heed(err)
 	}
@@ -132,13 +141,16 @@ func (s *session) Close(ctx context.Context, commands []string, query once.Query
 	return unknown, s.heed(err)
 }
 
-// sql.Tx's Commit has no context, so a server that is silent would hold it for good: where the time
-// is over the answer is unknown, and the connection is not used again.
 func (s *session) commit(ctx context.Context) error {
-	done := make(chan error, 1)
-	tx := s.tx
 	s.guard.commits.Store(true)
-	go func() { done <- tx.Commit() }()
+	return s.bounded(ctx, s.tx.Commit)
+}
+
+// sql.Tx's Commit and Rollback have no context, so a server that is silent would hold them for good: where
+// the time is over the answer is unknown, and the connection is not used again.
+func (s *session) bounded(ctx context.Context, end func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- end() }()
 	select {
 	case err := <-done:
 		return err
@@ -150,17 +162,21 @@ func (s *session) commit(ctx context.Context) error {
 
 // Of a lost connection, too: until then database/sql keeps it for its transaction. Where the effect
 // has called Commit, that *sql.Tx is of no use any more, and the driver's is there still.
-func (s *session) Rollback(context.Context) {
+func (s *session) Rollback(ctx context.Context) {
 	if s.tx == nil || s.stuck {
 		return
 	}
-	s.guard.rollsBack.Store(true)
-	err := s.tx.Rollback()
-	if errors.Is(err, sql.ErrTxDone) {
-		err = s.guard.rollback()
-	}
-	s.lost = s.lost || err != nil
+	tx := s.tx
 	s.tx = nil
+	s.guard.rollsBack.Store(true)
+	err := s.bounded(ctx, func() error {
+		err := tx.Rollback()
+		if errors.Is(err, sql.ErrTxDone) {
+			err = s.guard.rollback()
+		}
+		return err
+	})
+	s.lost = s.lost || err != nil
 }
 
 // An empty statement is one that a failed transaction takes, too. Within a transaction it must be
@@ -203,6 +219,9 @@ func (s *session) Abandon(ctx context.Context) {
 }
 
 func (s *session) giveBack() {
+	if s.begun != nil {
+		s.begun()
+	}
 	if s.lost {
 		// Not back into the pool.
 		_ = s.conn.Raw(func(made any) error {

@@ -49,6 +49,8 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 			fmt.Fprint(w, "half")
 		case "queries":
 			_ = exec(r.Context(), tx, "SELECT pg_sleep(60)")
+		case "reads":
+			_ = scan(context.Background(), tx, "SELECT pg_sleep(8)")
 		case "ignores":
 			<-let
 			_, err := fmt.Fprint(w, "late")
@@ -61,7 +63,7 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 		}
 	})
 	t.Cleanup(release)
-	for _, key := range []string{"heeds", "queries", "ignores", "stuck"} {
+	for _, key := range []string{"heeds", "queries", "ignores", "stuck", "reads"} {
 		got := s.post(key, "")
 		s.isProblem(got, "timed-out")
 		if got.header.Get("Retry-After") != "5" || !s.log.has("ERROR", "HandlerTimeout") {
@@ -81,6 +83,18 @@ func overdue[T any](t *testing.T, connect func(testing.TB, string, ...once.Optio
 		t.Fatal("a handler that was cut off could still write")
 	}
 	s.effects("late", 0)
+}
+
+// scan waits for a row, and not for what sends the question.
+func scan[T any](ctx context.Context, tx T, text string) (err error) {
+	var nothing string
+	switch tx := any(tx).(type) {
+	case pgx.Tx:
+		return tx.QueryRow(ctx, text).Scan(&nothing)
+	case sqlTx:
+		return tx.QueryRowContext(ctx, text).Scan(&nothing)
+	}
+	panic(tx)
 }
 
 func TestADeadlineOfALayerOutsideEndsTheHandlerAndItsEffect(t *testing.T) {
