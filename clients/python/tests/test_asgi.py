@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from pgonce.asgi import OnceMiddleware, transaction
+from pgonce.errors import UsageError
 
 from .test_faults import INSERT, reach
 
@@ -246,3 +247,106 @@ def test_a_cancelled_scope_leaves_all_or_nothing(db, turn):
     assert db.effects(key) == stored
     _, client = served(db.url, order, key)
     assert client.status == 201 and db.effects(key) == 1
+
+
+# ---- what ASGI itself has beside plain answers ----
+
+
+def raw(url, key, application, work=None, extensions=None, headers=(), receive=None):
+    """application(scope, receive, send, tx) behind the middleware, without a framework; what was sent."""
+
+    async def behind(scope, receive, send):
+        await application(scope, receive, send, await transaction(scope))
+
+    async def main():
+        async with psycopg_pool.AsyncConnectionPool(url, min_size=0, max_size=2, open=False) as pool:
+            client = Client(OnceMiddleware(behind, pool=pool, scope="asgi", tenant=None), key)
+
+            async def call():
+                client.sent, client.read = [], False
+                given = client.receive if receive is None else receive
+                scope = {
+                    "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "POST", "path": "/orders", "query_string": b"",
+                    "headers": [(b"host", b"shop.test"), (b"idempotency-key", key.encode()), *headers],
+                    "extensions": extensions or {},
+                }  # fmt: skip
+                await client.app(scope, given, client.send)
+                return client.sent
+
+            return [await call() for _ in range(2)] if work is None else await work(call)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_trailers_are_sent_and_an_answer_without_its_last_ones_is_not_whole(db, whole):
+    key, runs = f"trailers-{whole}", []
+
+    async def order(scope, receive, send, tx):
+        runs.append("http.response.trailers" in scope["extensions"])
+        await tx.execute(INSERT.format(key))
+        await send({"type": "http.response.start", "status": 201, "headers": [], "trailers": True})
+        await send({"type": "http.response.body", "body": b"done"})
+        await send({"type": "http.response.trailers", "headers": [(b"x-a", b"1")], "more_trailers": True})
+        assert db.effects(key) == 0
+        if whole:
+            await send({"type": "http.response.trailers", "headers": [(b"x-b", b"2")]})
+            assert db.effects(key) == 1
+
+    extensions = {"http.response.trailers": {}, "http.response.pathsend": {}}
+    if not whole:
+        with pytest.raises(UsageError):
+            raw(db.url, key, order, extensions=extensions)
+        assert db.effects(key) == 0
+        return
+    first, again = raw(db.url, key, order, extensions=extensions)
+    assert [each["type"].rsplit(".", 1)[1] for each in first] == ["start", "body", "trailers", "trailers"] and first[0]["trailers"]
+    assert [each["type"].rsplit(".", 1)[1] for each in again] == ["start", "body"] and again[1]["body"] == b"done" and not again[0].get("trailers")
+    assert runs == [True] and db.effects(key) == 1
+
+
+def test_a_buffer_that_is_filled_anew_after_it_was_sent_does_not_change_what_was_said(db):
+    async def order(scope, receive, send, tx):
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        buffer = bytearray(b"one ")
+        await send({"type": "http.response.body", "body": memoryview(buffer), "more_body": True})
+        buffer[:] = b"two "
+        await send({"type": "http.response.body", "body": buffer, "more_body": True})
+        buffer[:] = b"gone"
+        await send({"type": "http.response.body"})
+
+    first, again = raw(db.url, "buffers", order)
+    assert b"".join(each.get("body", b"") for each in first) == b"one two " == again[1]["body"]
+
+
+def test_a_body_that_an_outer_layer_has_decompressed_is_taken_as_it_comes(db):
+    read = []
+
+    async def order(scope, receive, send, tx):
+        read.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    assert raw(db.url, "decompressed", order, headers=[(b"content-length", b"1")])[1][1]["body"] == b"done" and read == [b"{}"]
+
+
+def test_who_listens_until_the_client_leaves_does_not_stop_the_loop(db):
+    """Where the server never waits: as FileResponse listens, in a task group."""
+
+    async def always():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def order(scope, receive, send, tx):
+        async def answer():
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            await send({"type": "http.response.body", "body": b"done"})
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer)
+            while (await receive())["type"] != "http.disconnect":
+                assert len(turns) < 1000
+                turns.append(1)
+
+    turns = []
+    assert raw(db.url, "listens", order, receive=always)[0][1]["body"] == b"done"

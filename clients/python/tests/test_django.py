@@ -332,3 +332,20 @@ def test_an_application_is_tested_inside_a_test_case_of_djangos(served, db):
     connections.close_all()
     assert result.testsRun == 2 and not result.failures and not result.errors, result.failures + result.errors
     assert db.effects("in-a-test") == 0
+
+
+@pytest.mark.parametrize("kind", ["broken", "short"])
+def test_what_an_answer_holds_is_closed_though_it_is_not_sent(served, kind):
+    closed = []
+
+    class Source:
+        def __iter__(self):
+            yield b"first "
+            if kind == "broken":
+                raise RuntimeError("the source broke")
+
+        def close(self):
+            closed.append(1)
+
+    assert served(lambda request: StreamingHttpResponse(Source(), headers={"Content-Length": "14"}))(f"django-held-{kind}").status == 500
+    assert closed == [1]

@@ -512,3 +512,67 @@ def test_in_mode_lease_a_lease_renews_itself_while_the_handler_runs(db):
     with service.serving():
         assert service.post("/orders", "renewed").status == 200
         assert service.post("/orders", "renewed").values("Idempotency-Replayed") == ["true"]
+
+
+# ---- what outer layers see ----
+
+
+def test_outer_layers_see_which_route_was_taken_as_without_pgonce(db):
+    seen = []
+
+    class Metrics:
+        """As exporters of metrics and traces read it: after the application, and as its answer begins."""
+
+        def __init__(self, app):
+            self.app = app
+
+        async def __call__(self, scope, receive, send):
+            async def sending(message):
+                seen.append(scope["route"].path if "route" in scope else None)
+                await send(message)
+
+            await self.app(scope, receive, sending)
+            seen.append((scope["route"].path, scope["path_params"], scope["extensions"] == extensions[0]))
+
+    class First:
+        def __init__(self, app):
+            self.app = app
+
+        async def __call__(self, scope, receive, send):
+            if scope["type"] == "http":
+                scope["extensions"] = {**(scope.get("extensions") or {}), "http.response.pathsend": {}}
+                extensions.append(dict(scope["extensions"]))
+            await self.app(scope, receive, send)
+
+    extensions = []
+    service = Service(db.url, outer=[lambda app: app.add_middleware(Metrics), lambda app: app.add_middleware(First)])
+
+    @service.app.post("/orders/{number}")
+    async def order(number: int, request: Request, tx=Depends(transaction)):
+        assert "http.response.pathsend" not in request.scope["extensions"]
+        return {"number": number}
+
+    with service.serving():
+        seen.clear()
+        assert service.post("/orders/7", "seen").status == 200
+    assert seen[:2] == ["/orders/{number}"] * 2 and seen[2] == ("/orders/{number}", {"number": "7"}, True)
+
+
+def test_the_scope_may_be_an_asynchronous_function(db):
+    async def scope(request):
+        return "fastapi" if request.url.path == "/orders" else None
+
+    service = Service(db.url, scope=scope)
+
+    @service.app.post("/orders")
+    async def order(tx=Depends(transaction)):
+        await insert(tx, "async-scope")
+        return {}
+
+    @service.app.post("/open")
+    async def left_alone():
+        return {}
+
+    with service.serving():
+        assert [service.post("/orders", "async-scope").status for _ in range(2)] == [200, 200] and service.post("/open", "none").status == 200
+    assert db.effects("async-scope") == 1

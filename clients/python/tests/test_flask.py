@@ -416,3 +416,35 @@ def test_in_mode_lease_a_view_that_raises_leaves_a_doubt(db):
         assert service.post("/orders", "flask-raises").status == 500
         assert problem_of(service.post("/orders", "flask-raises")) == "in-doubt"
     assert re.fullmatch("RuntimeError", db.value("SELECT error_code FROM once.intent WHERE key = 'flask-raises'"))
+
+
+# ---- what an answer holds ----
+
+
+@pytest.mark.parametrize("kind", ["broken", "short", "commit"])
+def test_what_an_answer_holds_is_closed_though_it_is_not_sent(db, kind):
+    service = Service(db.url)
+    db.rows("CREATE TABLE IF NOT EXISTS held (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    closed = []
+
+    @service.app.post("/orders")
+    @service.protect
+    def order():
+        if kind == "commit":
+            g.tx.execute("INSERT INTO held VALUES (1), (1)")
+
+        def pieces():
+            try:
+                yield "first "
+                if kind == "broken":
+                    raise RuntimeError("the source broke")
+            finally:
+                closed.append("generator")
+
+        answer = Response(stream_with_context(pieces()), headers={"Content-Length": "14"} if kind == "short" else None)
+        answer.call_on_close(lambda: closed.append("answer"))
+        return answer
+
+    with service.serving():
+        assert service.post("/orders", f"flask-held-{kind}").status == 500
+        assert sorted(closed) == ["answer", "generator"]

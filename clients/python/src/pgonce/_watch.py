@@ -64,7 +64,8 @@ class _Watcher:
 
     def _watch(self) -> None:
         while True:
-            self._next().pass_()
+            # In a thread of its own: a database that does not answer holds one up for seconds, and the next one would wait for it.
+            threading.Thread(target=self._next().pass_, name="pgonce-limit", daemon=True).start()
 
 
 _one: Optional[_Watcher] = None

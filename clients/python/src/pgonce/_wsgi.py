@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 from urllib.parse import quote
@@ -106,6 +107,15 @@ def is_cut_short(environ: Dict[str, Any], body: bytes) -> bool:
     """Fewer bytes than the request has said: its client has left, or somebody else has read them."""
     length = str(environ.get("CONTENT_LENGTH") or "")
     return length.isdigit() and len(body) < int(length)
+
+
+def let_go(answers: Iterable[Any]) -> None:
+    """Answers that are not sent: no server closes what they hold, such as files, and generators with a session open."""
+    for answer in answers:
+        # Django's own close tells everybody that the request is over.
+        for close in getattr(answer, "_resource_closers", (answer.close,)):
+            with contextlib.suppress(Exception):
+                close()
 
 
 def held(method: str, status: int, headers: http.Headers, pieces: Iterable[bytes], native: Any) -> Tuple[http.Response, List[bytes]]:

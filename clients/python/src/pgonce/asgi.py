@@ -118,7 +118,7 @@ class _Client:
         length = said[b"content-length"]
         reader = getattr(self.real_receive, "__self__", None)  # of Starlette's own, where an outer layer is a BaseHTTPMiddleware
         consumed = not body and getattr(reader, "_stream_consumed", False) and not hasattr(reader, "_body")
-        if consumed or (length and length[0].isdigit() and int(length[0]) != len(body)):
+        if consumed or (length and length[0].isdigit() and int(length[0]) > len(body)):  # it is longer where an outer layer has decompressed it
             raise errors.UsageError("an outer layer has read the request's body, so it cannot be compared with an earlier one's: add OnceMiddleware around it")
         self.body = bytes(body)
         return self.body
@@ -128,6 +128,7 @@ class _Client:
         if body is not None:
             return {"type": "http.request", "body": body, "more_body": False}
         await self.answered.wait()
+        await asyncio.sleep(0)  # whoever listens until the client leaves lets others run, even where this never waits
         return {"type": "http.disconnect"} if self.left else await self.real_receive()
 
     async def watch(self, task: Any) -> None:
@@ -196,15 +197,24 @@ class _Exchange:
                 self.complete = True
                 await self._settle(endless=True)
         elif message["type"] == "http.response.body" and not self.complete:
-            self.pieces.append(message)
-            self.held += len(message.get("body", b""))
+            body = bytes(message.get("body", b""))  # a copy: who has sent it may fill it anew
+            self.pieces.append({**message, "body": body})
+            self.held += len(body)
             _gate.check_held(self.held)
             if not message.get("more_body", False):
                 http.check_whole(self.scope["method"], self.start["status"], self.headers, self.held)
-                self.complete = True
-                await self._settle()
+                if not (self.start.get("trailers") and "http.response.trailers" in self.scope["extensions"]):
+                    await self._whole()
+        elif message["type"] == "http.response.trailers" and not self.complete:
+            self.pieces.append(message)
+            if not message.get("more_trailers", False):
+                await self._whole()
         elif message["type"] == "http.response.debug":
             await self.real_send(message)
+
+    async def _whole(self) -> None:
+        self.complete = True
+        await self._settle()
 
     async def _settle(self, endless: bool = False) -> None:
         self.scope[_TX] = None
@@ -323,7 +333,8 @@ class OnceMiddleware:
         policy = self.policy
         # Made for functions that ask it, and no other time.
         request = Request(scope) if Request is not None and (callable(policy.scope) or policy.tenant is not None) else scope
-        name = policy.scope_of(request, scope["method"])
+        name: Any = policy.scope_of(request, scope["method"])
+        name = await name if inspect.isawaitable(name) else name
         if name is None:
             await self.app(scope, receive, send)
             return
@@ -377,17 +388,25 @@ class OnceMiddleware:
                 span.verdict("replay" if answer.replayed else "proceed")
                 await _answer(send, answer)
                 return
-            inner = {**scope, _TX: None if connection is None else connection.tx, "extensions": _extensions(scope)}
             client.begun = True
-            exchange = _Exchange(steps, send, inner, client, span, connection)
+            # The same scope goes on, as Starlette hands it on: outer layers read of it which route was taken.
+            extensions = scope.get("extensions")
+            scope.update({_TX: None if connection is None else connection.tx, "extensions": _extensions(scope)})
+            exchange = _Exchange(steps, send, scope, client, span, connection)
             within = policy.handler_ms / 1000 - (time.monotonic() - start)
-            await exchange.run(functools.partial(self.app, inner, client.receive, exchange.send), within)
+            try:
+                await exchange.run(functools.partial(self.app, scope, client.receive, exchange.send), within)
+            finally:
+                scope["extensions"] = extensions
+
+
+_HELD = ("http.response.debug", "http.response.trailers")
 
 
 def _extensions(scope: Message) -> Message:
-    """Without those of answers, but for what test clients ask: an answer that a server sends by itself could not be held."""
+    """Without those of answers, but for trailers and what test clients ask: an answer that a server sends by itself could not be held."""
     given = scope.get("extensions") or {}
-    return {name: value for name, value in given.items() if not name.startswith("http.response.") or name == "http.response.debug"}
+    return {name: value for name, value in given.items() if not name.startswith("http.response.") or name in _HELD}
 
 
 _CLAIM = tuple(name.encode() for name in http.CLAIM)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import threading
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 from django.conf import settings
 from django.db import connections, transaction
@@ -22,7 +22,7 @@ from . import _gate, _sql, errors, http
 from ._control import Guard
 from ._drivers import Source
 from ._trouble import Statement, Trouble, interrupted, named, trouble_of
-from ._wsgi import held, is_cut_short, protect
+from ._wsgi import held, is_cut_short, let_go, protect
 
 
 class Connection:
@@ -165,8 +165,11 @@ class OnceMiddleware:
         if scope is None:
             return self.get_response(request)
 
+        made: List[Any] = []
+
         def handle(_: Any) -> http.Response:
-            return collected(request, self.get_response(request))
+            made.append(self.get_response(request))
+            return collected(request, made[0])
 
         given = None if policy.tenant is None else policy.tenant(request)
         if _gate.is_answer(given):
@@ -186,7 +189,11 @@ class OnceMiddleware:
             answer = protect(self.source, policy, scope, request.META, given, body, handle)
         except _gate.Passes:
             return self.get_response(request)
+        except BaseException:
+            let_go(made)
+            raise
         if answer.native is None:
+            let_go(made)
             return written(answer)
         for name in [each for each in answer.native.headers if http.reserved(each)]:
             del answer.native[name]

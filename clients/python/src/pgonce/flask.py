@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import io
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, List, TypeVar
 
 from flask import Response, current_app, g, make_response, request, request_started
 from flask.globals import request_ctx
@@ -19,7 +19,7 @@ from werkzeug.exceptions import ClientDisconnected
 
 from . import _gate, errors, http
 from ._drivers import Source, source_of
-from ._wsgi import held, is_cut_short
+from ._wsgi import held, is_cut_short, let_go
 from ._wsgi import protect as _protect
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,6 +83,7 @@ def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view
 
     after = request_ctx._after_request_functions
     outer = len(after)
+    made: List[Response] = []
 
     def handle(tx: Any) -> http.Response:
         if tx is not None:
@@ -92,15 +93,22 @@ def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view
                 answer = make_response(current_app.ensure_sync(view)())
             except Exception as raised:  # abort(), and what has an error handler
                 answer = make_response(current_app.handle_user_exception(raised))
+            made.append(answer)
             for each in after[outer:]:  # after_this_request in the view: a part of its answer
                 answer = current_app.ensure_sync(each)(answer)
+                made.append(answer)
             del after[outer:]
             return collected(answer)
         finally:
             g.pop("tx", None)
 
-    answer = _protect(source, policy, scope, request.environ, given, body, handle)
+    try:
+        answer = _protect(source, policy, scope, request.environ, given, body, handle)
+    except BaseException:
+        let_go(made)
+        raise
     if answer.native is None:
+        let_go(made)
         return written(answer)
     for name in [each for each in answer.native.headers.keys() if http.reserved(each)]:
         del answer.native.headers[name]
