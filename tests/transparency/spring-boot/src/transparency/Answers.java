@@ -229,6 +229,13 @@ class Answers {
         response.getWriter().write("locale");
     }
 
+    @PostMapping("/measured")
+    void measured(HttpServletResponse response) throws IOException {
+        effects.insert("measured");
+        response.setContentLength(4);
+        response.getWriter().write(String.valueOf(response.containsHeader("Content-Length")));
+    }
+
     @PostMapping("/etag")
     String etag() {
         effects.insert("etag");

@@ -8,13 +8,15 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static io.pgonce.testing.Effects.execute;
+import static io.pgonce.testing.Effects.insert;
+import static io.pgonce.testing.Effects.newKey;
 
 import io.pgonce.testing.Server;
 import java.sql.Connection;
 import java.sql.SQLException;
 import java.sql.Savepoint;
 import java.sql.Statement;
-import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
 import javax.sql.DataSource;
 import org.junit.jupiter.api.AfterAll;
@@ -41,20 +43,6 @@ class TransactionControlTest {
     @AfterAll
     static void stop() {
         server.close();
-    }
-
-    private static String newKey() {
-        return "k-" + UUID.randomUUID();
-    }
-
-    private static void execute(Connection connection, String sql) throws SQLException {
-        try (Statement statement = connection.createStatement()) {
-            statement.execute(sql);
-        }
-    }
-
-    private static void insert(Connection connection, String key) throws SQLException {
-        execute(connection, "INSERT INTO effect (key) VALUES ('" + key + "')");
     }
 
     @ParameterizedTest

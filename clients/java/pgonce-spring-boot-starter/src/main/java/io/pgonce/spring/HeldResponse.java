@@ -289,6 +289,11 @@ final class HeldResponse extends HttpServletResponseWrapper {
     }
 
     @Override
+    public boolean containsHeader(String name) {
+        return "Content-Length".equalsIgnoreCase(name) ? declared >= 0 : super.containsHeader(name);
+    }
+
+    @Override
     public void setContentLength(int length) {
         setContentLengthLong(length);
     }

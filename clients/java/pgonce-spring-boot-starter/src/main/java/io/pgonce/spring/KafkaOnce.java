@@ -59,8 +59,20 @@ public final class KafkaOnce {
      * @return false: it was applied before
      */
     public boolean apply(String consumer, String messageId, ConsumerRecord<?, ?> record, Consumer<Tx> effect) {
-        Object value = record.value();
-        Request payload = value == null ? Request.bytes(new byte[0]) : value instanceof byte[] bytes ? Request.bytes(bytes) : Request.text(value.toString());
+        Request payload = payload(record.value());
         return Boolean.TRUE.equals(template.execute(status -> transaction.current().apply(consumer, messageId, payload, effect::accept)));
+    }
+
+    /** Any other value has no bytes of its own, and its toString may differ from one delivery to the next. */
+    private static Request payload(Object value) {
+        if (value == null) {
+            return Request.bytes(new byte[0]);
+        } else if (value instanceof byte[] bytes) {
+            return Request.bytes(bytes);
+        } else if (value instanceof CharSequence text) {
+            return Request.text(text.toString());
+        }
+        throw new IllegalArgumentException("the record's value is a " + value.getClass().getName() + ", and two deliveries of it are compared by their bytes: "
+            + "let the listener take bytes or text, and read them in the effect");
     }
 }

@@ -21,8 +21,6 @@ import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -30,6 +28,7 @@ import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
@@ -38,7 +37,6 @@ import org.junit.jupiter.api.extension.ExtendWith;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
-import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.test.system.CapturedOutput;
 import org.springframework.boot.test.system.OutputCaptureExtension;
 import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
@@ -56,11 +54,6 @@ import org.springframework.web.bind.annotation.RestController;
 @ExtendWith(OutputCaptureExtension.class)
 class GatewayTest {
     private static final HttpClient CLIENT = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
-    private static final String SECURITY = "org.springframework.boot.autoconfigure.security.servlet.SecurityAutoConfiguration,"
-        + "org.springframework.boot.autoconfigure.security.servlet.SecurityFilterAutoConfiguration,"
-        + "org.springframework.boot.autoconfigure.security.servlet.UserDetailsServiceAutoConfiguration";
-    private static final String JPA = ",org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration,"
-        + "org.springframework.boot.autoconfigure.data.jpa.JpaRepositoriesAutoConfiguration";
     private static final AtomicInteger RUNS = new AtomicInteger();
     private static Server server;
     private static volatile Handler handler;
@@ -136,17 +129,12 @@ class GatewayTest {
     }
 
     private static ServletWebServerApplicationContext service(boolean jpa, String... properties) {
-        List<String> all = new ArrayList<>(List.of("--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off",
-            "--logging.level.root=error", "--spring.datasource.url=" + server.url(), "--spring.datasource.username=postgres",
-            "--spring.autoconfigure.exclude=" + SECURITY + (jpa ? "" : JPA)));
-        all.addAll(List.of(properties));
-        return (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(all.toArray(new String[0]));
+        return Apps.run(server, jpa ? Apps.SECURITY : Apps.BOTH, Application.class,
+            Stream.concat(Stream.of("logging.level.root=error"), Stream.of(properties)).toArray(String[]::new));
     }
 
     private static ServletWebServerApplicationContext behindGateway(String... properties) {
-        String[] all = Arrays.copyOf(properties, properties.length + 1);
-        all[properties.length] = "--pgonce.gateway=true";
-        return service(false, all);
+        return service(false, Stream.concat(Stream.of("pgonce.gateway=true"), Stream.of(properties)).toArray(String[]::new));
     }
 
     private static int portOf(ServletWebServerApplicationContext context) {
@@ -219,7 +207,7 @@ class GatewayTest {
             assertEquals("processing", state());
             answer(response, 201, "order 7");
         };
-        try (ServletWebServerApplicationContext context = service(jpa, "--pgonce.gateway=true")) {
+        try (ServletWebServerApplicationContext context = service(jpa, "pgonce.gateway=true")) {
             int port = gateway(context);
             HttpResponse<String> first = ask(port, "a");
             assertEquals("order 7", first.body());
@@ -264,7 +252,7 @@ class GatewayTest {
             insert(jdbc);
             answer(response, body.contains("refused") ? 422 : 201, body.contains("large") ? "x".repeat(3000) : "no");
         };
-        try (ServletWebServerApplicationContext context = service(jpa, "--pgonce.gateway=true")) {
+        try (ServletWebServerApplicationContext context = service(jpa, "pgonce.gateway=true")) {
             int port = gateway(context);
             for (String body : List.of("refused", "large", "large and refused")) {
                 key = "order:" + UUID.randomUUID();
@@ -441,7 +429,7 @@ class GatewayTest {
                 answer(response, 201, "charged");
             }
         };
-        try (ServletWebServerApplicationContext context = behindGateway("--pgonce.mode=lease")) {
+        try (ServletWebServerApplicationContext context = behindGateway("pgonce.mode=lease")) {
             int port = gateway(context);
             assertEquals(500, ask(port, "a").statusCode());
             assertEquals("failed_retryable", state());

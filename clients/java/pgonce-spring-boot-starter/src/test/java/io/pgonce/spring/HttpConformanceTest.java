@@ -41,7 +41,6 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.DynamicTest;
 import org.junit.jupiter.api.TestFactory;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
-import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
 import org.springframework.context.annotation.Bean;
@@ -154,15 +153,7 @@ class HttpConformanceTest {
 
     private static Door door(String name) {
         boolean jpa = name.endsWith("jpa");
-        String without = "org.springframework.boot.autoconfigure.security.servlet.SecurityAutoConfiguration,"
-            + "org.springframework.boot.autoconfigure.security.servlet.SecurityFilterAutoConfiguration,"
-            + "org.springframework.boot.autoconfigure.security.servlet.UserDetailsServiceAutoConfiguration"
-            + (jpa ? "" : ",org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.data.jpa.JpaRepositoriesAutoConfiguration");
-        Door door = new Door(name, (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(
-            "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=off",
-            "--spring.datasource.url=" + server.url(), "--spring.datasource.username=postgres", "--spring.servlet.multipart.enabled=false",
-            "--spring.autoconfigure.exclude=" + without));
+        Door door = new Door(name, Apps.run(server, jpa ? Apps.SECURITY : Apps.BOTH, Application.class, "spring.servlet.multipart.enabled=false"));
         assertEquals(jpa, !(door.context.getBean(PlatformTransactionManager.class) instanceof DataSourceTransactionManager));
         return door;
     }

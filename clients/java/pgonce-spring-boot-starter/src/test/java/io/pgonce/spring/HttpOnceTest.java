@@ -40,7 +40,6 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.ExtendWith;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
-import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.test.system.CapturedOutput;
 import org.springframework.boot.test.system.OutputCaptureExtension;
 import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
@@ -159,12 +158,8 @@ class HttpOnceTest {
             exchange.close();
         });
         bank.start();
-        context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(
-            "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=off",
-            "--logging.level.io.pgonce=error", "--bank=http://127.0.0.1:" + bank.getAddress().getPort(), "--spring.datasource.url=" + server.url(),
-            "--spring.datasource.username=postgres", "--spring.security.user.name=ann", "--spring.security.user.password=secret",
-            "--spring.autoconfigure.exclude=org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.data.jpa.JpaRepositoriesAutoConfiguration");
+        context = Apps.run(server, Apps.JPA, Application.class, "logging.level.io.pgonce=error", "bank=http://127.0.0.1:" + bank.getAddress().getPort(),
+            "spring.security.user.name=ann", "spring.security.user.password=secret");
     }
 
     @AfterAll

@@ -3,6 +3,7 @@ package io.pgonce.spring;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static io.pgonce.testing.Effects.newKey;
 
 import com.zaxxer.hikari.HikariDataSource;
 import io.pgonce.testing.Child;
@@ -21,7 +22,6 @@ import java.sql.Connection;
 import java.sql.SQLException;
 import java.time.Duration;
 import java.util.List;
-import java.util.UUID;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -34,7 +34,6 @@ import org.junit.jupiter.api.extension.ExtendWith;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
-import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.test.system.CapturedOutput;
 import org.springframework.boot.test.system.OutputCaptureExtension;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
@@ -282,15 +281,8 @@ class NeighboursTest {
     static void start() {
         server = new Server();
         server.rows("CREATE TABLE late (id text UNIQUE DEFERRABLE INITIALLY DEFERRED)");
-        context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(
-            "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=error", "--pgonce.tenant=none",
-            "--spring.datasource.url=" + server.url(), "--spring.datasource.username=postgres", "--spring.datasource.hikari.maximum-pool-size=2",
-            "--spring.datasource.hikari.connection-timeout=4000",
-            "--spring.autoconfigure.exclude=org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.data.jpa.JpaRepositoriesAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.security.servlet.SecurityAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.security.servlet.SecurityFilterAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.security.servlet.UserDetailsServiceAutoConfiguration");
+        context = Apps.run(server, Apps.BOTH, Application.class, "logging.level.root=error", "pgonce.tenant=none",
+            "spring.datasource.hikari.maximum-pool-size=2", "spring.datasource.hikari.connection-timeout=4000");
     }
 
     @AfterAll
@@ -304,10 +296,6 @@ class NeighboursTest {
         RUNS.set(0);
         gate = new CountDownLatch(1);
         arrived = new CountDownLatch(1);
-    }
-
-    private static String newKey() {
-        return UUID.randomUUID().toString();
     }
 
     private static URI at(String target) {

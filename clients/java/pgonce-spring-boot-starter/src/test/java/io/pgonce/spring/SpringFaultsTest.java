@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
+import static io.pgonce.testing.Effects.newKey;
 
 import com.zaxxer.hikari.HikariDataSource;
 import io.pgonce.Answer;
@@ -27,7 +28,6 @@ import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.sql.SQLException;
 import java.time.Duration;
-import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -39,7 +39,6 @@ import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.autoconfigure.domain.EntityScan;
-import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.web.servlet.FilterRegistrationBean;
 import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
 import org.springframework.context.annotation.Bean;
@@ -177,12 +176,7 @@ class SpringFaultsTest {
         server = new Server();
         server.rows("CREATE TABLE payment (id text PRIMARY KEY); CREATE TABLE late (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)");
         pool = Server.pool(server.url(), 4);
-        context = (ServletWebServerApplicationContext) new SpringApplicationBuilder(Application.class).run(
-            "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=off", "--pgonce.tenant=none",
-            "--spring.datasource.url=" + server.url(), "--spring.datasource.username=postgres",
-            "--spring.autoconfigure.exclude=org.springframework.boot.autoconfigure.security.servlet.SecurityAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.security.servlet.SecurityFilterAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.security.servlet.UserDetailsServiceAutoConfiguration");
+        context = Apps.run(server, Apps.SECURITY, Application.class, "pgonce.tenant=none");
     }
 
     @AfterAll
@@ -195,10 +189,6 @@ class SpringFaultsTest {
     @BeforeEach
     void count() {
         RUNS.set(0);
-    }
-
-    private static String newKey() {
-        return UUID.randomUUID().toString();
     }
 
     private static Once once(boolean jpa) {

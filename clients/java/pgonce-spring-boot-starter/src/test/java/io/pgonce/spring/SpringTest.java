@@ -33,6 +33,7 @@ import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.stream.Stream;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -42,7 +43,6 @@ import org.junit.jupiter.params.provider.ValueSource;
 import org.springframework.beans.factory.ObjectProvider;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
 import org.springframework.boot.autoconfigure.domain.EntityScan;
-import org.springframework.boot.builder.SpringApplicationBuilder;
 import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
 import org.springframework.context.annotation.Bean;
 import org.springframework.context.annotation.Configuration;
@@ -196,15 +196,8 @@ class SpringTest {
     }
 
     private static ServletWebServerApplicationContext application(boolean jpa, Class<?>... more) {
-        Class<?>[] sources = new Class<?>[more.length + 1];
-        sources[0] = Application.class;
-        System.arraycopy(more, 0, sources, 1, more.length);
-        return (ServletWebServerApplicationContext) new SpringApplicationBuilder(sources).run(
-            "--server.port=0", "--server.address=127.0.0.1", "--spring.main.banner-mode=off", "--logging.level.root=off",
-            "--spring.datasource.url=" + server.url(), "--spring.datasource.username=postgres",
-            "--spring.security.user.name=ann", "--spring.security.user.password=secret",
-            "--spring.autoconfigure.exclude=" + (jpa ? "" : "org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration,"
-                + "org.springframework.boot.autoconfigure.data.jpa.JpaRepositoriesAutoConfiguration"));
+        List<Class<?>> sources = Stream.concat(Stream.of(Application.class), Stream.of(more)).toList();
+        return Apps.run(server, jpa ? List.of() : Apps.JPA, sources, "spring.security.user.name=ann", "spring.security.user.password=secret");
     }
 
     @BeforeAll
@@ -362,6 +355,16 @@ class SpringTest {
                 }));
             }
             assertEquals(1, payments(id));
+        }
+    }
+
+    @Test
+    void aRecordThatIsNeitherBytesNorTextIsRefusedBeforeItIsApplied() {
+        try (ServletWebServerApplicationContext context = application(false)) {
+            String id = UUID.randomUUID().toString();
+            ConsumerRecord<String, List<String>> message = new ConsumerRecord<>("orders", 0, 7, "lamp", List.of("n"));
+            assertThrows(IllegalArgumentException.class, () -> context.getBean(KafkaOnce.class).apply("stock", id, message, tx -> RUNS.incrementAndGet()));
+            assertEquals(0, server.rows("SELECT 1 FROM once.intent WHERE key LIKE '%" + id + "'").size());
         }
     }
 
