@@ -5,7 +5,7 @@ import dataclasses
 import socket
 import typing
 
-PATIENCE_S = 30
+PATIENCE_S = 60  # longer than a handler's limit by default
 
 
 @dataclasses.dataclass

@@ -25,11 +25,12 @@ import http1  # noqa: E402
 import run  # noqa: E402
 from harness import postgres  # noqa: E402
 
-POOL = 4
+POOL = run.POOL
+GATE = {"request": {"path": "/gate"}}
+LIMIT_MS = 5000  # of a handler: a busy machine is no hang
 WARM_UP = 0.4  # of the requests; memory is measured from there on
 GROWTH_MAX = 1.15  # of the medians of the first and the last samples after it
 RECOVERY_MAX_S = 1.0
-run.HANDLER_MS = 5000  # a busy machine is no hang
 HANDLERS = ("json", "text", "stream-bytes", "file", "echo")
 
 
@@ -118,32 +119,6 @@ def median(values):
     return sorted(values)[len(values) // 2]
 
 
-def recovery(process, leaving):
-    """Fills the pool with handlers at the gate, three times over; seconds from when the gate opens until a new request is answered."""
-    process.close_gate()
-    connections = [http1.Connection(process.port) for _ in range(3 * POOL)]
-    try:
-        for connection in connections:
-            request = request_of("gate")
-            connection.send(request.head() + request.body)
-        postgres.wait_until(lambda: process.somebody_waits() >= POOL, "the pool to be exhausted")
-        if leaving:
-            for connection in connections:
-                connection.reset()
-    finally:
-        process.open_gate()
-    began = time.monotonic()
-    while True:
-        request = request_of("json")
-        (answer,) = run.exchange(process, request)
-        if answer.status == 201:
-            break
-    took = time.monotonic() - began
-    for connection in connections:
-        connection.socket.close()
-    return took
-
-
 def cut_off(process):
     """The gate stays closed: the limit of a handler ends them. Seconds beyond it until no connection is held; the gate opens afterwards."""
     process.close_gate()
@@ -155,7 +130,7 @@ def cut_off(process):
             connection.send(request.head() + request.body)
         answers = [connection.answer() for connection in connections]
         held = process.settled()
-        took = time.monotonic() - began - run.HANDLER_MS / 1000
+        took = time.monotonic() - began - LIMIT_MS / 1000
     finally:
         process.open_gate()
     for connection in connections:
@@ -166,7 +141,7 @@ def cut_off(process):
 
 def soak(application, server, port, place, given):
     application.prepare()
-    process = run.Process(application, server, port, True, place)
+    process = run.Process(application, server, port, True, place, LIMIT_MS)
     problems = []
     try:
         process.start()
@@ -193,7 +168,7 @@ def soak(application, server, port, place, given):
         effects, done = sum(process.effects().values()), process.database.value("SELECT count(*) FROM once.intent WHERE state <> 'processing'")
         if not load.answered <= effects <= load.sent or done != effects:
             problems.append(f"{effects} effects and {done} finished intents of {load.answered} answers and {load.sent} requests")
-        times = {"waiting": recovery(process, False), "leaving": recovery(process, True)}
+        times = {"waiting": run.exhaust(process, GATE, "gate")[1], "leaving": run.exhaust(process, GATE, "leave")[1]}
         process.settled()
         over, why = cut_off(process)
         problems += [f"recovery with clients {who}: {seconds:.2f} s" for who, seconds in times.items() if seconds > RECOVERY_MAX_S]

@@ -158,3 +158,50 @@ def test_every_case_has_a_handler_that_is_described_and_every_handler_a_case():
     used = {run.handler_of(case) for case in cases}
     assert set(handlers) <= used
     assert json.loads((run.HERE / "cases.json").read_text())["cases"] == cases
+
+
+class Fake:
+    """A process of which somebody holds what `held` says."""
+
+    process = types.SimpleNamespace(poll=lambda: None)
+    held = None
+
+    def settled(self):
+        return self.held
+
+    def begin(self):
+        return self
+
+    stop = start = wait = begin
+
+
+def recovery(monkeypatch, took, statuses=(200,), held=None):
+    """What is found where a new request takes so long, without pgonce and with it, again and again."""
+    off, on = Fake(), Fake()
+    on.held = held
+    took = iter(took)
+
+    def exhaust(process, *_):
+        return [types.SimpleNamespace(end="whole", status=status, line="", body=b"") for status in statuses if process is on], next(took)
+
+    monkeypatch.setattr(run, "exhaust", exhaust)
+    case = {"name": "one", "request": {"path": "/gate"}, "exhausted": "gate", "expect": {"status": 200}}
+    return [what for _, what, _ in run.Case(case, off, on, False).run()]
+
+
+def test_a_pool_that_recovers_late_is_seen_and_a_busy_machine_is_no_reason(monkeypatch):
+    assert recovery(monkeypatch, (0.1, 0.1)) == []
+    assert recovery(monkeypatch, (2.0, 9.0)) == []  # both were late
+    assert recovery(monkeypatch, (0.1, 9.0, 0.1, 0.1)) == []  # one of them, once
+    assert recovery(monkeypatch, (0.1, 9.0) * run.RECOVERY_TRIES) == ["recovery"]
+
+
+def test_a_handler_that_waited_in_vain_and_a_connection_that_is_held_are_seen(monkeypatch):
+    assert recovery(monkeypatch, (0.1, 0.1), statuses=(200, 503)) == ["status"]
+    assert recovery(monkeypatch, (0.1, 0.1), held="a connection") == ["held"]
+
+
+def test_only_a_case_about_the_limit_has_a_short_one():
+    off, on, limited = Fake(), Fake(), Fake()
+    assert run.Case({}, off, on, False, limited).on is on
+    assert run.Case({"limited": True}, off, on, False, limited).on is limited
