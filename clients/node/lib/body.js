@@ -58,10 +58,24 @@ async function bodyOf(req, max) {
   return body;
 }
 
+/** What the framework's parsers find of a body that broke off: its error, which was told before. */
+function failing(error) {
+  return new Readable({read() {
+    this.destroy(error);
+  }});
+}
+
 /** The same of what somebody else has made of the request's stream: {body, again}, with a stream to be read in its place. */
 async function bodyOfPayload(req, payload, max) {
-  if (payload === req) return {body: await bodyOf(req, max), again: payload};
-  const body = await read(payload, max);
+  let failure;
+  const failed = (error) => {
+    failure = error;
+  };
+  payload.once('error', failed);
+  const body = await (payload === req ? bodyOf(req, max) : read(payload, max));
+  payload.off('error', failed);
+  if (failure || (body === undefined && payload.destroyed)) return {body: undefined, again: failing(failure ?? new Error('aborted'))};
+  if (payload === req) return {body, again: payload};
   const again = Readable.from(body === undefined || body === null || body.length === 0 ? [] : [body], {objectMode: false});
   again.receivedEncodedLength = payload.receivedEncodedLength ?? body?.length ?? 0;
   return {body, again};

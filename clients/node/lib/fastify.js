@@ -66,9 +66,8 @@ function fastify(once, pool, {scope, ...given}, logger) {
       if (options === undefined && every && !request.is404 && wanted(every, request.raw)) throw new Error(LATE);
       if (!options || !wanted(options, request.raw)) return payload;
       const {body, again} = await bodyOfPayload(request.raw, payload, options.bodyMax);
-      bodies.set(request, body);
-      if (body === undefined) leave(reply);
-      else if (body === null) answerWith(reply, refusal(options, 'body-too-large'));
+      bodies.set(request, body); // undefined: it broke off, which the parsers find by themselves, and else the preHandler
+      if (body === null) answerWith(reply, refusal(options, 'body-too-large'));
       return again;
     });
     done();

@@ -18,12 +18,14 @@ const LISTEN = new Set(['on', 'once', 'addListener', 'prependListener', 'prepend
 
 const fault = (Class, code, message) => Object.assign(new Class(message), {code});
 
-/** Puts properties over those of an object; returns what takes them off again. */
+/** Puts properties over those of an object; returns what takes them off again, but for one that somebody has put another over. */
 function cover(object, properties) {
   const before = Object.keys(properties).map((name) => [name, Object.getOwnPropertyDescriptor(object, name)]);
   for (const [name, property] of Object.entries(properties)) Object.defineProperty(object, name, {configurable: true, ...property});
   return () => {
     for (const [name, was] of before) {
+      const {get, value} = Object.getOwnPropertyDescriptor(object, name) ?? {};
+      if (get !== properties[name].get || value !== properties[name].value) continue;
       if (was) Object.defineProperty(object, name, was);
       else delete object[name];
     }
@@ -70,7 +72,7 @@ function checkHead(status, message) {
 class Held {
   #req; #res; #guard; #outer; #failed; #theirs; #uncover; #state = HELD;
   #head; #explicit = false; #pieces = []; #given = []; #size = 0; #unread = 0; #ended = false; #last; #settling = false; #after; #expired = false;
-  #left = false; #leave; #listeners = []; #socket;
+  #left = false; #leave; #listeners = []; #socket; #keepConnection = () => {}; #sending = false;
 
   constructor(req, res, guard, {outer = headersOf(res), failed}) {
     this.#req = req;
@@ -82,8 +84,8 @@ class Held {
     this.#theirs = {writeHead, write, end, flushHeaders, destroy};
     Object.assign(res, {
       writeHead: (...args) => (this.#state === HELD ? this.#writeHead(...args) : writeHead.apply(res, args)),
-      write: (...args) => (this.#state === OPEN ? write.apply(res, args) : this.#write(...args)),
-      end: (...args) => (this.#state === OPEN ? end.apply(res, args) : this.#end(...args)),
+      write: (...args) => (this.#state === OPEN && !this.#sending ? write.apply(res, args) : this.#write(...args)),
+      end: (...args) => (this.#state === OPEN && !this.#sending ? end.apply(res, args) : this.#end(...args)),
       flushHeaders: () => (this.#state === HELD ? void (this.#head ?? this.#begin(true)) : flushHeaders.call(res)),
       destroy: (error) => {
         this.#break(() => destroy.call(res, error));
@@ -124,6 +126,8 @@ class Held {
     };
     socket.once('close', this.#leave);
     const standIn = {get: () => this.#standIn(socket), set: () => {}};
+    // What Node sees of a response that is at its end for the handler alone: a server that closes ends connections whose response is finished.
+    const unfinished = new Proxy(res, {get: (target, name) => (name === 'finished' ? false : Reflect.get(target, name))});
     const uncoverRequest = cover(req, {
       socket: standIn,
       destroy: {value: (error) => (this.#state === HELD && error?.code === 'ECONNRESET' ? req : destroy.call(req, error)), writable: true},
@@ -132,10 +136,14 @@ class Held {
       ...(res.socket ? {socket: standIn} : {}),
       destroyed: {get: () => false, set: (value) => (destroyed = value)},
       closed: {value: false},
-      emit: {value: (name, ...args) => (name === 'close' ? false : emit.call(res, name, ...args)), writable: true},
+      emit: {value: (name, ...args) => (name === 'close' && this.#state === HELD ? false : emit.call(res, name, ...args)), writable: true},
     });
+    this.#keepConnection = () => {
+      if (socket._httpMessage === res) socket._httpMessage = unfinished;
+    };
     return () => {
       socket.off('close', this.#leave);
+      if (socket._httpMessage === unfinished) socket._httpMessage = res;
       if (this.#state !== SILENT) uncoverRequest();
       uncoverResponse();
       res.destroyed = destroyed;
@@ -244,7 +252,10 @@ class Held {
     if (last) this.#pieces.push(last);
     this.#last = last ? asGiven(piece, encoding, last) : [];
     this.#ended = true;
-    if (!this.#req.stream) this.#res.finished = true;
+    if (!this.#req.stream) {
+      this.#res.finished = true;
+      this.#keepConnection();
+    }
     if (!this.#settling) this.#settle(this.#whole());
     return this.#res;
   }
@@ -301,15 +312,29 @@ class Held {
     res.statusCode = status;
     if (effect) res.setHeader('Once-Effect', effect);
     if (this.#explicit) writeHead.call(res, status, ...(message ? [message] : []));
-    if (this.#given.length > 0) {
+    const given = this.#given;
+    this.#forget();
+    if (this.#req.stream && this.#ended) return this.#send(given);
+    if (given.length > 0) {
       res.cork();
-      for (const given of this.#given) write.call(res, ...given);
+      for (const piece of given) write.call(res, ...piece);
       process.nextTick(() => res.uncork());
     } else if (!this.#ended) {
       flushHeaders.call(res);
     }
-    this.#forget();
     if (this.#ended) end.call(res, ...this.#last);
+    this.#after?.();
+  }
+
+  /** HTTP/2: as the client takes it. A session whose streams wait with more than 10 MB refuses the others. */
+  #send(given) {
+    const {write, end} = this.#theirs;
+    this.#sending = true;
+    while (given.length > 0) {
+      if (!write.call(this.#res, ...given.shift())) return void this.#res.once('drain', () => this.#send(given));
+    }
+    this.#sending = false;
+    end.call(this.#res, ...this.#last);
     this.#after?.();
   }
 

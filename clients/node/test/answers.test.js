@@ -381,6 +381,31 @@ for (const door of Object.keys(DOORS)) {
     assert.equal((await ask(port)).body.length, 200000);
   });
 
+  test(`${door}: a server that closes while an answer is being stored sends it first`, async (t) => {
+    const port = await on(t, {}, async (req, res) => {
+      await insert(req);
+      res.end('done');
+      req.socket.server.closeIdleConnections(); // as close() of newer versions does
+    });
+    assert.equal((await ask(port)).body, 'done');
+  });
+
+  test(`${door}: what a handler puts over the response's methods stays there`, async (t) => {
+    const told = [];
+    const port = await on(t, {}, async (req, res) => {
+      await insert(req);
+      const {emit} = res;
+      res.emit = (name, ...args) => {
+        told.push(name);
+        return emit.call(res, name, ...args);
+      };
+      res.end('done');
+    });
+    assert.equal((await ask(port)).body, 'done');
+    while (!told.includes('close')) await new Promise(setImmediate);
+    assert.deepEqual(told.filter((name) => name === 'finish' || name === 'close'), ['finish', 'close']);
+  });
+
   test(`${door}: a second answer is refused as node refuses it, and the first one is stored`, async (t) => {
     const told = gate();
     const port = await on(t, {}, async (req, res) => {
@@ -451,6 +476,29 @@ test('a request whose client has left before there was a connection takes none, 
   for (const client of held) client.release();
   await nothingHeld();
   assert.deepEqual([runs, await effects(), await state()], [0, 0, undefined]);
+});
+
+test('HTTP/2: an answer that its client does not take yet leaves room for the others of its session', async (t) => {
+  const running = await listening(http2.createServer(once.http(OPTIONS, async (req, res) => {
+    await insert(req);
+    const pieces = req.headers['x-size'] === 'large' ? 32 : 0;
+    for (let i = 0; i < pieces; i++) if (!res.write(Buffer.alloc(1 << 20))) await event(res, 'drain');
+    res.end('end');
+  })));
+  const session = http2.connect(`http://127.0.0.1:${running.port}`);
+  t.after(async () => {
+    session.destroy();
+    await running.close();
+  });
+  const request = (size) => session.request({':method': 'POST', ':path': '/', 'idempotency-key': `${key}/${size}`, 'x-size': size}).end();
+  const large = request('large');
+  await event(large, 'response');
+  const small = request('small');
+  assert.equal((await small.toArray()).join(''), 'end');
+  let size = 0;
+  for await (const piece of large) size += piece.length;
+  assert.equal(size, (32 << 20) + 3);
+  await nothingHeld();
 });
 
 test('HTTP/2: answers, replays and refusals are those of HTTP/1, and who leaves ends the attempt', async (t) => {

@@ -207,6 +207,23 @@ test('Fastify: a handler that sends and returns is answered after COMMIT, and it
   assert.deepEqual([deferred.status, deferred.text, await effects()], [507, '{"of":"23505"}', 0]);
 });
 
+test('Fastify: a body that breaks off is answered by its parsers, and by nobody where they do not look', async (t) => {
+  const app = fastify();
+  await app.register(once.fastify(ORDERS));
+  app.addContentTypeParser('text/odd', (_request, payload, done) => payload.on('data', () => {}).on('error', () => done(null, '')).on('end', () => done(null, '')));
+  let runs = 0;
+  app.decorateRequest('user', 'u').post('/', async () => ++runs);
+  t.after(() => app.close());
+  const ask = (type, more) => app.inject({method: 'POST', url: '/', payload: '{}', ...more, headers: {'idempotency-key': key, 'content-type': type, ...more.headers}});
+  const short = {headers: {'content-length': '20'}};
+  assert.equal((await ask('application/json', short)).json().code, 'FST_ERR_CTP_INVALID_CONTENT_LENGTH');
+  assert.deepEqual([(await ask('application/json', {simulate: {error: true}})).statusCode], [400]);
+  await assert.rejects(ask('text/odd', short), /destroyed/);
+  await assert.rejects(ask('text/odd', {simulate: {error: true}}), /destroyed/);
+  assert.equal(runs, 0);
+  assert.equal((await ask('application/json', {})).statusCode, 200);
+});
+
 test('Fastify: what would protect nothing is refused', async (t) => {
   const spread = () => ({...once.fastify({scope: 'orders', tenant: false})});
   assert.throws(spread, /is a plugin: write "await app.register\(once.fastify\(...\)\)" before the routes/);
