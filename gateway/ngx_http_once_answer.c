@@ -77,9 +77,23 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 /* ---- interim answers ---- */
 
 /*
+ * Does the request, as the service got it, ask for another protocol? Its headers are in the first
+ * buffer.
+ */
+static ngx_uint_t asks_to_switch(const ngx_http_upstream_t *u)
+{
+	static const u_char name[] = "\nupgrade:";
+	const ngx_buf_t *head = u->request_bufs == NULL ? NULL : u->request_bufs->buf;
+
+	return head != NULL && head->start != NULL &&
+	       ngx_strlcasestrn(head->start, head->last, (u_char *)(uintptr_t)name, sizeof(name) - 2) != NULL;
+}
+
+/*
  * nginx takes an interim status (100 to 199; RFC 9110, section 15.2) for the answer's: the client
  * would get the answer as the body of a 103, and the intent would be in doubt. So each is skipped
- * here, except 101, which is final.
+ * here, except 101, which is final. Where the service was not asked to switch, 101 is no answer (RFC
+ * 9110, section 15.2.2), and what follows must not pass: nginx would join both connections.
  */
 static ngx_int_t skip_interim(ngx_http_request_t *r)
 {
@@ -93,6 +107,12 @@ static ngx_int_t skip_interim(ngx_http_request_t *r)
 		rc = u->process_header(r);
 		attempt->answer.process_header = u->process_header;
 		u->process_header = skip_interim;
+		if (rc == NGX_OK && u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS && !asks_to_switch(u)) {
+			ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+			              "once: the service answered 101 to a request that asks for no other protocol");
+			u->upgrade = 0; /* nginx looks at the client's request alone */
+			return NGX_HTTP_UPSTREAM_INVALID_HEADER;
+		}
 		if (rc != NGX_OK || u->headers_in.status_n < NGX_HTTP_CONTINUE || u->headers_in.status_n >= NGX_HTTP_OK ||
 		    u->headers_in.status_n == NGX_HTTP_SWITCHING_PROTOCOLS) {
 			return rc;

@@ -2,7 +2,10 @@
 """The command, bound to a fresh database: with the contract (pgonce), without it (bare), or to none (offline)."""
 import pytest
 
+from harness.upstream import Upstream
+
 from .command import PROGRAM, Command
+from .gateway import Gateway
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,3 +33,17 @@ def bare(empty, tmp_path):
 @pytest.fixture
 def offline(tmp_path):
     return Command(None, tmp_path)
+
+
+@pytest.fixture
+def upstream():
+    with Upstream() as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(db, upstream):
+    """pgonce gateway, not yet started."""
+    made = Gateway(db.dsn(), upstream)
+    yield made
+    made.close()

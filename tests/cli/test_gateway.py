@@ -14,17 +14,11 @@ import threading
 import pytest
 
 from harness.client import http1
-from harness.nginx import MODULE
-from harness.postgres import PORT, children_of, clean_environment, is_running, private_directory, unprivileged, wait_until
-from harness.upstream import Answer, Upstream
+from harness.postgres import PORT, clean_environment, is_running, private_directory, unprivileged, wait_until
+from harness.upstream import Answer
 
 from .command import PROGRAM, Command, ends
-
-UPSTREAM = ("--upstream", "http://127.0.0.1:3000")
-# Root's workers are the tests' other user, who gets to the servers' sockets.
-AS_OTHERS = ["--user", unprivileged()[1].pw_name] if unprivileged()[1] else []
-needs_module = pytest.mark.skipif(not MODULE.exists(), reason=f"{MODULE} is not built (nginx-dev)")
-
+from .gateway import AS_OTHERS, UPSTREAM, Gateway, needs_module
 
 def print_config(*options):
     return Command()("gateway", "--print-config", *(options or UPSTREAM))
@@ -164,77 +158,6 @@ def test_a_module_of_another_nginx_is_told_with_a_remedy(pgonce, tmp_path):
 
 
 # The process.
-
-
-class Gateway:
-    """pgonce gateway on a unix socket, before a service that counts."""
-
-    def __init__(self, dsn, upstream, environment=None):
-        """dsn None: what the environment says."""
-        self.environment = {**clean_environment(), **(environment or {})}
-        self.directory = private_directory("pgonce-gw-")
-        self.socket = self.directory / "listen.sock"
-        self.upstream, self.dsn = upstream, dsn
-        self.before = []
-        self.process = None
-
-    def words(self, *options):
-        return [*self.before, str(PROGRAM), "gateway", *(["--dsn", self.dsn] if self.dsn else []), "--listen", f"unix:{self.socket}", "--upstream", f"http://unix:{self.upstream.path}",
-                "--required", *AS_OTHERS, *options]
-
-    def start(self, *options):
-        self.process = subprocess.Popen(self.words(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment, start_new_session=True)
-        # The socket accepts before there is a worker.
-        wait_until(lambda: self.process.poll() is not None or (self.answers() and self.has_worker()), "the gateway to work")
-        assert self.process.poll() is None, self.process.stderr.read()
-        return self
-
-    def has_worker(self):
-        return any(children_of(pid) for pid in children_of(self.process.pid))
-
-    def answers(self):
-        with socket.socket(socket.AF_UNIX) as probe:
-            try:
-                probe.connect(str(self.socket))
-                return True
-            except OSError:
-                return False
-
-    def post(self, key, name=None):
-        return http1(self.socket, "POST", "/pay", [("Idempotency-Key", key), ("X-Test", name or key)], b"{}")
-
-    def master(self):
-        (pid,) = children_of(self.process.pid)
-        return pid
-
-    def workers(self):
-        return set(children_of(self.master()))
-
-    def end(self, number=signal.SIGTERM):
-        self.process.send_signal(number)
-        return ends(self.process)
-
-    def close(self):
-        if self.process and self.process.poll() is None:
-            pids = children_of(self.process.pid)
-            self.process.terminate()
-            self.process.terminate()
-            self.process.communicate(timeout=60)
-            wait_until(lambda: not any(map(is_running, pids)), "nginx to end")
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-
-@pytest.fixture
-def upstream():
-    with Upstream() as running:
-        yield running
-
-
-@pytest.fixture
-def gateway(db, upstream):
-    made = Gateway(db.dsn(), upstream)
-    yield made
-    made.close()
 
 
 @needs_module

@@ -15,10 +15,10 @@ import subprocess
 import pytest
 
 from harness.postgres import PORT, Postgres, clean_environment, private_directory, unprivileged, wait_until
-from harness.upstream import Answer, Upstream
+from harness.upstream import Answer
 
 from .command import PROGRAM, Command
-from .test_gateway import AS_OTHERS, UPSTREAM, Gateway, needs_module
+from .gateway import AS_OTHERS, UPSTREAM, Gateway, needs_module
 
 pytestmark = needs_module
 SECRET = "s3 cr'et\\17"
@@ -44,12 +44,6 @@ def database(locked):
     made.execute("GRANT once_app TO locked")
     yield made
     made.drop()
-
-
-@pytest.fixture
-def upstream():
-    with Upstream() as running:
-        yield running
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from harness.client import Http1
 from harness.upstream import Upstream
 
-from .test_gateway import Gateway, needs_module
+from .gateway import needs_module
 
 pytestmark = needs_module
 HANDSHAKE = (("Connection", "keep-alive, Upgrade"), ("Sec-WebSocket-Version", "13"), ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
@@ -14,10 +14,10 @@ ACCEPTED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnectio
 
 
 class Switching(Upstream):
-    """It switches where it is asked to, speaks first, and says everything again in brackets."""
+    """It switches where it is asked to, and at /always; it speaks first, and says everything again in brackets."""
 
     def write(self, connection, request, answer, body):
-        if request.header("Upgrade") is None:
+        if request.header("Upgrade") is None and request.target != "/always":
             return super().write(connection, request, answer, body)
         connection.sendall(ACCEPTED + b"hello")
         while piece := connection.recv(65536):
@@ -32,10 +32,8 @@ def upstream():
 
 
 @pytest.fixture
-def gateway(db, upstream):
-    made = Gateway(db.dsn(), upstream)
-    yield made.start()
-    made.close()
+def gateway(gateway):
+    return gateway.start()
 
 
 def hear(connection, end):
@@ -73,3 +71,10 @@ def test_nothing_else_switches(gateway, upstream, method, name):
     for request in upstream.seen("k"):
         assert request.header("Upgrade") is None and request.header("Connection") is None
     assert upstream.count("k") == (1 if method == "POST" else 2)
+
+
+def test_a_service_that_switches_unasked_gets_nothing_past_the_gateway(gateway):
+    for problem in ("unanswered", "in-doubt"):
+        with Http1(gateway.socket) as connection:
+            answer = connection.send("POST", "/always", [("Upgrade", "websocket"), ("X-Test", "k"), ("Idempotency-Key", "k"), *HANDSHAKE], b"{}").receive("POST")
+        assert (answer.status, answer.problem) == ({"unanswered": 502, "in-doubt": 409}[problem], problem)
