@@ -83,17 +83,18 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 static ngx_uint_t asks_to_switch(const ngx_http_upstream_t *u)
 {
 	static const u_char name[] = "\nupgrade:";
+	const size_t more = sizeof(name) - 2; /* behind its first character: nginx compares past what it is given */
 	const ngx_buf_t *head = u->request_bufs == NULL ? NULL : u->request_bufs->buf;
 
-	return head != NULL && head->start != NULL &&
-	       ngx_strlcasestrn(head->start, head->last, (u_char *)(uintptr_t)name, sizeof(name) - 2) != NULL;
+	return head != NULL && head->start != NULL && (size_t)(head->last - head->start) > more &&
+	       ngx_strlcasestrn(head->start, head->last - more, (u_char *)(uintptr_t)name, more) != NULL;
 }
 
 /*
  * nginx takes an interim status (100 to 199; RFC 9110, section 15.2) for the answer's: the client
  * would get the answer as the body of a 103, and the intent would be in doubt. So each is skipped
- * here, except 101, which is final. Where the service was not asked to switch, 101 is no answer (RFC
- * 9110, section 15.2.2), and what follows must not pass: nginx would join both connections.
+ * here, except 101, which is final. Where the service was not asked to switch, 101 is no answer
+ * (section 15.2.2), and what follows must not pass: nginx would join both connections.
  */
 static ngx_int_t skip_interim(ngx_http_request_t *r)
 {

@@ -2,6 +2,7 @@
 """pgonce gateway as the tests run it: on a unix socket, before a service that counts."""
 
 import shutil
+import signal
 import socket
 import subprocess
 
