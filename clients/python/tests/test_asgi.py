@@ -350,3 +350,21 @@ def test_who_listens_until_the_client_leaves_does_not_stop_the_loop(db):
 
     turns = []
     assert raw(db.url, "listens", order, receive=always)[0][1]["body"] == b"done"
+
+
+@pytest.mark.parametrize("wrong", ["body", "trailers", "trailers start", "start trailers", "start body body"])
+def test_messages_out_of_order_are_an_error_of_the_application_and_nothing_is_held_or_stored(db, wrong):
+    key = "-".join(["order", *wrong.split()])
+
+    async def order(scope, receive, send, tx):
+        await tx.execute(INSERT.format(key))
+        for word in wrong.split():
+            await send({"type": f"http.response.{word}", "status": 201, "headers": [], **({"trailers": True} if word == "start" else {})})
+
+    async def work(call):
+        for _ in range(3):  # of a pool of two
+            with pytest.raises(RuntimeError):
+                await call()
+
+    raw(db.url, key, order, work, extensions={"http.response.trailers": {}})
+    assert db.effects(key) == 0 and db.value("SELECT count(*)::int FROM once.intent WHERE key = %s", key) == 0

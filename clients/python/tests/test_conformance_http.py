@@ -52,6 +52,29 @@ def send(address, method, target, headers, body):
     return Reply(raw)
 
 
+class Events:
+    """A stream of two events, of which the second comes when the test has looked at what the first one has left. sent(): as a blocking view writes it."""
+
+    def __init__(self):
+        self.second = threading.Event()
+
+    def sent(self):
+        yield "data: 1\n\n"
+        assert self.second.wait(PATIENCE_S)
+        yield "data: 2\n\n"
+
+    def received(self, connection, between):
+        """By a client that has sent its request; between() is called after the first event."""
+        raw = b""
+        while b"data: 1" not in raw:
+            raw += connection.recv(65536)
+        between()
+        self.second.set()
+        while b"data: 2" not in raw:
+            raw += connection.recv(65536)
+        assert Reply(raw).status == 200
+
+
 class Runner:
     def __init__(self, case, db, port, script, gateway=None, sql=None):
         self.case, self.db, self.port, self.script = case, db, port, script

@@ -20,7 +20,7 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
 from .services import PATIENCE_S, DjangoDoor, threads
-from .test_conformance_http import Reply, send
+from .test_conformance_http import Events, send
 from .test_fastapi import problem_of
 from .test_faults import INSERT
 
@@ -221,30 +221,19 @@ def test_files_come_whole_and_half_an_answer_is_not_stored(served, tmp_path):
 
 
 def test_a_stream_of_events_passes_as_it_is_written_and_its_key_is_done(served, db):
-    second = threading.Event()
+    events = Events()
 
     def view(request):
         insert("django-events")
+        return StreamingHttpResponse(events.sent(), content_type="text/event-stream")
 
-        def stream():
-            yield "data: 1\n\n"
-            assert second.wait(PATIENCE_S)
-            yield "data: 2\n\n"
-
-        return StreamingHttpResponse(stream(), content_type="text/event-stream")
+    def between():
+        assert db.effects("django-events") == 1 and problem_of(post("events", b"", ())) == "too-large"
 
     post = served(view)
-    with socket.create_connection(("127.0.0.1", post.port), timeout=PATIENCE_S) as events:
-        events.sendall(b"POST /orders HTTP/1.1\r\nHost: shop.test\r\nIdempotency-Key: events\r\n\r\n")
-        raw = b""
-        while b"data: 1" not in raw:
-            raw += events.recv(65536)
-        assert db.effects("django-events") == 1
-        assert problem_of(post("events", b"", ())) == "too-large"
-        second.set()
-        while b"data: 2" not in raw:
-            raw += events.recv(65536)
-    assert Reply(raw).status == 200
+    with socket.create_connection(("127.0.0.1", post.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"POST /orders HTTP/1.1\r\nHost: shop.test\r\nIdempotency-Key: events\r\n\r\n")
+        events.received(connection, between)
 
 
 def test_atomic_requests_is_a_savepoint_within(served, db):

@@ -21,7 +21,7 @@ import pgonce
 from pgonce.asgi import OnceMiddleware, transaction
 
 from .services import PATIENCE_S, loop
-from .test_conformance_http import Reply, send
+from .test_conformance_http import Events, send
 from .test_faults import INSERT
 
 
@@ -232,8 +232,7 @@ def test_the_first_answer_is_the_handlers_own_and_every_answer_bears_the_headers
 
 
 def test_a_stream_of_events_passes_as_it_is_written_and_its_key_is_done(db):
-    service = Service(db.url)
-    second = threading.Event()
+    service, two = Service(db.url), Events()
 
     @service.app.post("/events")
     async def events(request: Request, tx=Depends(transaction)):
@@ -241,24 +240,20 @@ def test_a_stream_of_events_passes_as_it_is_written_and_its_key_is_done(db):
 
         async def stream():
             yield b"data: 1\n\n"
-            assert await asyncio.to_thread(second.wait, PATIENCE_S)
+            assert await asyncio.to_thread(two.second.wait, PATIENCE_S)
             with pytest.raises(pgonce.UsageError):
                 await insert(tx, "after")
             yield b"data: 2\n\n"
 
         return StreamingResponse(stream(), media_type="text/event-stream")
 
+    def between():
+        assert db.effects("events") == 1, "committed before the first event"
+        assert problem_of(service.post("/events", "events")) == "too-large"
+
     with service.serving():
         with service.request("/events", "events") as connection:
-            raw = b""
-            while b"data: 1" not in raw:
-                raw += connection.recv(65536)
-            assert db.effects("events") == 1, "committed before the first event"
-            assert problem_of(service.post("/events", "events")) == "too-large"
-            second.set()
-            while b"data: 2" not in raw:
-                raw += connection.recv(65536)
-        assert Reply(raw).status == 200
+            two.received(connection, between)
         assert service.idle() is True
     assert db.effects("after") == 0
 

@@ -24,7 +24,7 @@ from pgonce.flask import protect
 
 from .doors import alchemy_url
 from .services import PATIENCE_S, threads
-from .test_conformance_http import Reply, send
+from .test_conformance_http import Events, Reply, send
 from .test_fastapi import problem_of
 from .test_faults import INSERT
 
@@ -212,33 +212,20 @@ def test_an_answer_that_is_not_whole_is_not_stored(db, kind):
 
 
 def test_a_stream_of_events_passes_as_it_is_written_and_its_key_is_done(db):
-    service = Service(db.url)
-    second = threading.Event()
+    service, events = Service(db.url), Events()
 
     @service.app.post("/events")
     @service.protect
-    def events():
+    def view():
         insert("flask-events")
+        return Response(events.sent(), mimetype="text/event-stream")
 
-        def stream():
-            yield "data: 1\n\n"
-            assert second.wait(PATIENCE_S)
-            yield "data: 2\n\n"
+    def between():
+        assert db.effects("flask-events") == 1 and problem_of(service.post("/events", "events", b"", ())) == "too-large"
 
-        return Response(stream(), mimetype="text/event-stream")
-
-    with service.serving():
-        with socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_S) as connection:
-            connection.sendall(b"POST /events HTTP/1.1\r\nHost: shop.test\r\nIdempotency-Key: events\r\n\r\n")
-            raw = b""
-            while b"data: 1" not in raw:
-                raw += connection.recv(65536)
-            assert db.effects("flask-events") == 1
-            assert problem_of(service.post("/events", "events", b"", ())) == "too-large"
-            second.set()
-            while b"data: 2" not in raw:
-                raw += connection.recv(65536)
-    assert Reply(raw).status == 200
+    with service.serving(), socket.create_connection(("127.0.0.1", service.port), timeout=PATIENCE_S) as connection:
+        connection.sendall(b"POST /events HTTP/1.1\r\nHost: shop.test\r\nIdempotency-Key: events\r\n\r\n")
+        events.received(connection, between)
 
 
 # ---- the transaction ----

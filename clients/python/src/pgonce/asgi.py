@@ -179,7 +179,7 @@ class _Exchange:
         self.headers: http.Headers = []
         self.pieces: List[Message] = []
         self.held = 0
-        self.complete = self.settled = self.undone = self.endless = self.late = self.over = False
+        self.complete = self.settled = self.undone = self.endless = self.late = self.over = self.trailing = False
         self.raised: Optional[BaseException] = None
         self.waiting: Optional["asyncio.Future[None]"] = None
 
@@ -197,15 +197,20 @@ class _Exchange:
                 self.complete = True
                 await self._settle(endless=True)
         elif message["type"] == "http.response.body" and not self.complete:
+            if not self.start or self.trailing:
+                raise RuntimeError("an answer's body comes after its start, and before its trailers")
             body = bytes(message.get("body", b""))  # a copy: who has sent it may fill it anew
             self.pieces.append({**message, "body": body})
             self.held += len(body)
             _gate.check_held(self.held)
             if not message.get("more_body", False):
                 http.check_whole(self.scope["method"], self.start["status"], self.headers, self.held)
-                if not (self.start.get("trailers") and "http.response.trailers" in self.scope["extensions"]):
+                self.trailing = bool(self.start.get("trailers")) and "http.response.trailers" in self.scope["extensions"]
+                if not self.trailing:
                     await self._whole()
         elif message["type"] == "http.response.trailers" and not self.complete:
+            if not self.trailing:
+                raise RuntimeError("trailers come after the body of an answer that has declared them")
             self.pieces.append(message)
             if not message.get("more_trailers", False):
                 await self._whole()
