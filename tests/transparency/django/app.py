@@ -25,7 +25,7 @@ from shared import INSERT, ON, ORDER
 
 DATABASE = {
     "ENGINE": "django.db.backends.postgresql", "NAME": os.environ["DATABASE_NAME"], "HOST": "127.0.0.1", "PORT": os.environ["DATABASE_PORT"], "USER": "postgres",
-    "CONN_MAX_AGE": 60,
+    "OPTIONS": {"pool": {"min_size": 0, "max_size": 4}},
 }  # fmt: skip
 OUTSIDE = [
     "app.reading", "app.outer", "app.authenticating", "corsheaders.middleware.CorsMiddleware", "django.contrib.sessions.middleware.SessionMiddleware",
@@ -45,6 +45,12 @@ django.setup()
 def execute(sql, *values):
     with connection.cursor() as cursor:
         cursor.execute(sql, values or None)
+
+
+def in_use():
+    """Of Django's own pool: those that are out."""
+    stats = connection.pool.get_stats()
+    return stats["pool_size"] - stats["pool_available"]
 
 
 def elsewhere(name):
@@ -121,7 +127,7 @@ def plain(text, status=200, headers=None):
     return kind(text, status=status, headers=headers, content_type="text/plain; charset=utf-8")
 
 
-urlpatterns.append(path("-/pool", lambda request: JsonResponse({"in_use": 0})))
+urlpatterns.append(path("-/pool", lambda request: JsonResponse({"in_use": in_use()})))
 
 
 @does("json")
