@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Django with ordinary neighbours, on a real port: hooks after COMMIT, CSRF, ATOMIC_REQUESTS, forms that others read first, a TestCase of the application's own."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -10,7 +11,10 @@ import time
 import types
 import unittest
 
+import httpx
 import pytest
+from asgiref.sync import sync_to_async
+from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.db import connection, connections, transaction
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
@@ -338,3 +342,33 @@ def test_what_an_answer_holds_is_closed_though_it_is_not_sent(served, kind):
 
     assert served(lambda request: StreamingHttpResponse(Source(), headers={"Content-Length": "14"}))(f"django-held-{kind}").status == 500
     assert closed == [1]
+
+
+@pytest.mark.filterwarnings("error:StreamingHttpResponse")
+@pytest.mark.parametrize("kind", ["done", "broken", "streams"])
+def test_an_asynchronous_view_under_asgi_is_in_the_requests_transaction(served, db, kind):
+    key = f"django-async-{kind}"
+
+    async def pieces():
+        yield b"one "
+        await asyncio.sleep(0)
+        yield b"two"
+
+    async def view(request):
+        await sync_to_async(insert)(key)
+        if kind == "broken":
+            raise RuntimeError("broken")
+        return StreamingHttpResponse(pieces(), status=201) if kind == "streams" else HttpResponse("one two", status=201)
+
+    async def ask():
+        transport = httpx.ASGITransport(ASGIHandler(), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop.test") as client:
+            return [await client.post("/orders", headers={"Idempotency-Key": key}) for _ in range(2)]
+
+    served(view)
+    first, again = asyncio.run(ask())
+    if kind == "broken":
+        assert (first.status_code, again.status_code, db.effects(key)) == (500, 500, 0)
+        return
+    assert (first.status_code, first.text, again.text, again.headers["Idempotency-Replayed"]) == (201, "one two", "one two", "true")
+    assert "Idempotency-Replayed" not in first.headers and db.effects(key) == 1

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import io
 import threading
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, AsyncIterator, Callable, List, Optional, Sequence
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import connections, transaction
 from django.http import HttpResponse, HttpResponseBadRequest, UnreadablePostError
@@ -217,10 +218,26 @@ def collected(request: Any, answer: Any) -> http.Response:
     """Read to its end, and as it was: what was a stream stays one."""
     headers = [(name, str(value)) for name, value in answer.items()]
     headers += [("Set-Cookie", morsel.OutputString()) for morsel in answer.cookies.values()]
-    found, pieces = held(request.method, answer.status_code, headers, answer if answer.streaming else (answer.content,), answer)
+    asynchronous = answer.streaming and getattr(answer, "is_async", False) and not http.is_endless(headers)
+    said = async_to_sync(_read)(answer) if asynchronous else answer if answer.streaming else (answer.content,)
+    found, pieces = held(request.method, answer.status_code, headers, said, answer)
     if answer.streaming and not found.endless:
-        answer.streaming_content = iter(pieces)
+        answer.streaming_content = _again(pieces) if asynchronous else iter(pieces)
     return found
+
+
+async def _read(stream: Any) -> List[bytes]:
+    read, length = [], 0
+    async for piece in stream:
+        read.append(piece)
+        length += len(piece)
+        _gate.check_held(length)
+    return read
+
+
+async def _again(pieces: List[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
 
 
 def written(answer: http.Response) -> Any:
