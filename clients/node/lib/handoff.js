@@ -29,13 +29,7 @@ class HandedAttempt extends Attempt {
   async commit(last, otherwise) {
     const {session} = this;
     try {
-      session.over = true;
-      if (session.lost) throw errors.ofConnection();
-      const statements = session.otherRole ? [contract.RESET_ROLE, ...last] : last;
-      const results = await session.send(statements).catch((error) => {
-        if (!otherwise || error.code !== 'P4060') throw error;
-        return session.send(otherwise);
-      });
+      const results = await this.sendOutcome(last, otherwise);
       if (results.at(-1).rows[0][0] !== 't') throw errors.ofSqlstate('P4010');
     } catch (error) {
       await session.close();

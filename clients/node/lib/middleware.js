@@ -39,26 +39,34 @@ async function enter(once, pool, options, req, body, of = req) {
   return {left: true};
 }
 
+/** What calls a handler under its guard, with req.pgonce set; undefined where none is to be called. failed(error): the application's error at COMMIT. */
+async function admit(once, pool, options, req, res, failed) {
+  const asItIs = (work) => work();
+  if (!wanted(options, req)) {
+    req.pgonce = handlingOfNone(pool, options);
+    return asItIs;
+  }
+  const {guard, reply, left, passed} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
+  if (left) return undefined;
+  if (reply) return void send(res, reply);
+  if (passed) {
+    req.pgonce = passed;
+    return asItIs;
+  }
+  new Held(req, res, guard, {failed});
+  req.pgonce = handling(once, guard);
+  return (work) => once.working(guard, work);
+}
+
 /** Calls next() under the guard, next(error), or answers itself. */
 function express(once, pool, given, logger) {
   const options = checked(logger, given);
   return async (req, res, next) => {
-    let going = next;
+    let going;
     try {
-      if (wanted(options, req)) {
-        const {guard, reply, left, passed} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
-        if (left) return;
-        if (reply) return void send(res, reply);
-        if (passed) {
-          req.pgonce = passed;
-        } else {
-          new Held(req, res, guard, {failed: next});
-          req.pgonce = handling(once, guard);
-          going = () => once.working(guard, next);
-        }
-      } else {
-        req.pgonce = handlingOfNone(pool, options);
-      }
+      const admitted = await admit(once, pool, options, req, res, next);
+      if (!admitted) return;
+      going = () => admitted(next);
     } catch (error) {
       going = () => next(error);
     }
@@ -79,21 +87,8 @@ function http(once, pool, given, handler, logger) {
   const options = checked(logger, given);
   return async (req, res) => {
     try {
-      if (wanted(options, req)) {
-        const {guard, reply, left, passed} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
-        if (left) return;
-        if (reply) return void send(res, reply);
-        if (passed) {
-          req.pgonce = passed;
-          return await handler(req, res);
-        }
-        new Held(req, res, guard, {failed: (error) => threw(res, error, logger)});
-        req.pgonce = handling(once, guard);
-        await once.working(guard, () => handler(req, res));
-      } else {
-        req.pgonce = handlingOfNone(pool, options);
-        await handler(req, res);
-      }
+      const admitted = await admit(once, pool, options, req, res, (error) => threw(res, error, logger));
+      await admitted?.(() => handler(req, res));
     } catch (error) {
       threw(res, error, logger);
     }

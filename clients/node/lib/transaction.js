@@ -59,18 +59,26 @@ class Attempt {
     }
   }
 
-  /** The outcome and COMMIT in one round trip. last: the statements before COMMIT. otherwise: those in their place where the scope keeps less than the answer. */
+  /** The last statements, and behind them those after; otherwise: what is sent in place of last where the scope keeps less than the answer. */
+  async sendOutcome(last, otherwise, after = []) {
+    const {session} = this;
+    session.over = true;
+    if (session.lost) throw errors.ofConnection();
+    this.commitSent = after.includes(contract.COMMIT);
+    const statements = session.otherRole ? [contract.RESET_ROLE, ...last] : last;
+    try {
+      return await session.send([...statements, ...after]);
+    } catch (error) {
+      if (!otherwise || error.code !== 'P4060') throw error;
+      return session.send([...otherwise, ...after]);
+    }
+  }
+
+  /** The outcome and COMMIT in one round trip. */
   async commit(last, otherwise) {
     const {session} = this;
     try {
-      session.over = true;
-      if (session.lost) throw errors.ofConnection();
-      this.commitSent = true;
-      const statements = session.otherRole ? [contract.RESET_ROLE, ...last] : last;
-      const results = await session.send([...statements, contract.COMMIT]).catch((error) => {
-        if (!otherwise || error.code !== 'P4060') throw error;
-        return session.send([...otherwise, contract.COMMIT]);
-      });
+      const results = await this.sendOutcome(last, otherwise, [contract.COMMIT]);
       session.open = false;
       if (results.at(-1).tag !== 'COMMIT') throw errors.swallowed();
     } catch (error) {
