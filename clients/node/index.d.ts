@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: PostgreSQL
 import type {IncomingMessage, ServerResponse} from 'node:http';
+import type {Http2ServerRequest, Http2ServerResponse} from 'node:http2';
 import type {Pool, PoolClient} from 'pg';
 
 /** An id as an application has it. An integer is written out in decimals; other numbers, and those above 2^53, are a TypeError. */
@@ -156,6 +157,9 @@ export interface Leased {
 /** A plugin: await app.register(once.fastify(...)). Without a scope it protects the routes that have one in config.pgonce. */
 export type FastifyPlugin = (app: any, options: any, done: (error?: Error) => void) => void;
 
+export type HttpRequestOf = IncomingMessage | Http2ServerRequest;
+export type HttpResponseOf = ServerResponse | Http2ServerResponse;
+
 export class Once {
   /** logger: its error(line) is told why a request got a 5xx of this client's, console.error unless set; its debug(line) that one was refused. */
   constructor(pool: Pool, options?: {tenant?: Id; logger?: {error(line: string): void; debug?(line: string): void}});
@@ -179,7 +183,13 @@ export class Once {
   lock(tx: PoolClient, resource: Id, options?: {waitMs?: number}): Promise<boolean>;
   express(options: MiddlewareOptions<any>): (req: any, res: any, next: (error?: unknown) => void) => void;
   fastify(options: Omit<MiddlewareOptions<any>, 'scope'> & {scope?: string}): FastifyPlugin;
-  http(options: MiddlewareOptions, handler: (req: IncomingMessage & {pgonce: Handling; rawBody?: Buffer}, res: ServerResponse) => unknown): (req: IncomingMessage, res: ServerResponse) => Promise<void>;
+  /** For http.createServer and http2.createServer. */
+  http<Req extends HttpRequestOf = IncomingMessage, Res extends HttpResponseOf = ServerResponse>(
+    options: MiddlewareOptions<Req> & {mode: 'lease'}, handler: (req: Req & {pgonce: Leased; rawBody?: Buffer}, res: Res) => unknown,
+  ): (req: Req, res: Res) => Promise<void>;
+  http<Req extends HttpRequestOf = IncomingMessage, Res extends HttpResponseOf = ServerResponse>(
+    options: MiddlewareOptions<Req> & {mode?: 'transaction'}, handler: (req: Req & {pgonce: Handling; rawBody?: Buffer}, res: Res) => unknown,
+  ): (req: Req, res: Res) => Promise<void>;
   /** What run, claim and effect throw, as the gateway would answer it; undefined: it is the application's own to answer. */
   answerOf(error: unknown, options?: {problemBase?: string}): HttpAnswer | undefined;
   /** The same for Express, behind the routes: app.use(once.problems()). */

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: PostgreSQL
 // Compiled, never run: the types are those of the README.
+import http from 'node:http';
+import http2 from 'node:http2';
+
 import express from 'express';
 import {Pool} from 'pg';
 import {Failed, FinalFailure, InDoubt, Once, keyOf, rawBody, type Claim, type FastifyPlugin} from '..';
@@ -40,6 +43,19 @@ app.post('/mails', once.express({scope: 'mails', tenant: false, mode: 'lease', h
   res.status(202).json({});
 });
 export const plugin: FastifyPlugin = once.fastify({tenant: (request) => request.user.id});
+http.createServer(once.http({scope: 'orders', tenant: (req) => req.headers['x-user'] as string}, async (req, res) => {
+  await req.pgonce.tx.query('SELECT 1');
+  res.writeHead(200).end(req.rawBody);
+}));
+http2.createServer(once.http({scope: 'orders', tenant: false}, async (req, res) => {
+  await req.pgonce.tx.query('SELECT 1');
+  res.stream.respond({':status': 200});
+}));
+http.createServer(once.http({scope: 'mails', tenant: false, mode: 'lease'}, async (req, res) => {
+  res.end(String(req.pgonce.signal.aborted));
+}));
+// @ts-expect-error in mode 'lease' there is no transaction
+once.http({scope: 'mails', tenant: false, mode: 'lease'}, async (req) => req.pgonce.tx);
 export const quiet = new Once(pool, {logger: {error: () => {}, debug: (line) => console.log(line)}});
 app.use(once.problems());
 app.listen(3000);
