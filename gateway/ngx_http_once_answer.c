@@ -83,7 +83,8 @@ static ngx_int_t push_handoff(ngx_http_request_t *r, const gate_attempt *attempt
 static ngx_uint_t asks_to_switch(const ngx_http_upstream_t *u)
 {
 	static const u_char name[] = "\nupgrade:";
-	const size_t more = sizeof(name) - 2; /* behind its first character: nginx compares past what it is given */
+	/* Behind the first character: past what it is given nginx compares so many. */
+	const size_t more = sizeof(name) - 2;
 	const ngx_buf_t *head = u->request_bufs == NULL ? NULL : u->request_bufs->buf;
 
 	return head != NULL && head->start != NULL && (size_t)(head->last - head->start) > more &&

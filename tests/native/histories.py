@@ -118,6 +118,7 @@ class Maker:
         elif function == "receive":
             request = self.requested()
             made = {"consumer": request["scope"], "message_id": request["key"], "fingerprint": request["fingerprint"]}
+            self.maybe(made, 0.4, birthdays=lambda: draw.choice((True, True, False, None)))
         elif function == "peek":
             made = self.named()
         else:
@@ -137,11 +138,13 @@ class Maker:
         names, prints = several("text", (row["key"] for row in plain)), several("bytea", (row["print"] for row in plain))
         if function == "receive_many":
             made = {"consumer": self.of(SCOPES, ODD_SCOPES), "message_ids": names, "keys": names, "fingerprints": prints}
+            self.maybe(made, 0.4, birthdays=lambda: draw.choice((True, True, False, None)))
             return self.maybe(self.maybe(made, 0.3, skip_dead=lambda: draw.random() < 0.5), 0.6, tenant=self.tenant)
         made = {"scope": several("text", (row["scope"] for row in plain)), "key": names}
         if function == "claim_many":
             made["fingerprint"] = prints
             self.maybe(made, 0.2, lease=lambda: draw.choice(("30 s", "0")), owner=lambda: "me")
+            self.maybe(made, 0.4, takeover=lambda: draw.choice((True, True, False, None)))
         else:
             made["fence"] = ("fences", [draw.choice((0, 0, 0, 0, 1, -1)) for _ in plain])
         if function == "fail_many":
