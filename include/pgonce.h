@@ -402,6 +402,11 @@ ONCE_API ONCE_MUST_CHECK once_code once_finish(once_session *session, const once
 ONCE_API ONCE_MUST_CHECK once_code once_claim(once_session *session, const once_intent *intent,
                                               const once_fingerprint *fingerprint, const char *owner, int64_t lease_ms,
                                               int64_t retention_ms, once_answer **answer, once_error **error);
+/*
+ * ONCE_OK where the outcome is stored under this very fence: by this call, or by one before it with
+ * the same outcome, so a report whose answer was lost can be sent again. Everything else that is
+ * stored, another fence too, is ONCE_COMPLETION_REFUSED; in once_fail ONCE_FAILURE_REFUSED.
+ */
 ONCE_API ONCE_MUST_CHECK once_code once_complete(once_session *session, const once_intent *intent, int fence,
                                                  const once_outcome *outcome, once_error **error);
 /* What an attempt that failed knows about its effect. */

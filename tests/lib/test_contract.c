@@ -249,10 +249,14 @@ static void a_claim_lives_from_lease_to_outcome(void **state)
 	once_outcome outcome = {.response_status = 200, .response_body = bytes_of("done")};
 	assert_code(ONCE_COMPLETION_REFUSED, once_complete(session, &intent, fence, &outcome, &error), error);
 	assert_ok(once_claim(session, &intent, &fingerprint, NULL, 0, 3600000, &answer, &error), error);
+	assert_code(ONCE_COMPLETION_REFUSED, once_complete(session, &intent, fence, &outcome, &error), error);
 	fence = once_answer_fence(answer);
 	once_answer_free(answer);
 	assert_ok(once_complete(session, &intent, fence, &outcome, &error), error);
-	assert_ok(once_complete(session, &intent, fence, &outcome, &error), error);
+	assert_ok(once_complete(session, &intent, fence, &outcome, &error), error); /* as sent again */
+	assert_code(ONCE_COMPLETION_REFUSED, once_complete(session, &intent, fence - 1, &outcome, &error), error);
+	outcome.response_status = 201;
+	assert_code(ONCE_COMPLETION_REFUSED, once_complete(session, &intent, fence, &outcome, &error), error);
 	assert_code(ONCE_FAILURE_REFUSED, once_fail(session, &intent, fence, ONCE_FAILURE_FINAL, NULL, &error), error);
 	char *story = NULL;
 	error = NULL;

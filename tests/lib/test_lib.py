@@ -17,7 +17,7 @@ from harness.proxy import Proxy, Rule, hang_up
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SANITIZED = pathlib.Path(os.environ.get("PGONCE_BUILD_SANITIZED", ROOT / "build-sanitized"))
-C_TESTS = ["json", "names", "contract", "refusals", "trace", "execute", "pipeline", "memory", "batcher", "batcher_loss", "batcher_memory", "batcher_server",
+C_TESTS = ["json", "names", "contract", "refusals", "trace", "execute", "pipeline", "memory", "batcher", "batcher_away", "batcher_loss", "batcher_memory", "batcher_server",
            "batcher_shared"]
 
 

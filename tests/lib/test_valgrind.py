@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("PGONCE_BUILD", ROOT / "build"))
 SHORT = ["json", "names", "batcher"]
 # Not those in which each allocation fails in turn: thousands of rounds, under the sanitizers each time.
-LONG = ["batcher_loss", "batcher_server", "contract", "trace", "execute", "pipeline"]
+LONG = ["batcher_away", "batcher_loss", "batcher_server", "contract", "trace", "execute", "pipeline"]
 LEAKS = "definite,indirect,possible"
 PATIENCE_S = 1200
 
