@@ -496,16 +496,20 @@ def test_in_mode_lease_a_handler_that_ends_without_an_answer_leaves_a_doubt(db, 
 
 
 def test_in_mode_lease_a_lease_renews_itself_while_the_handler_runs(db):
-    db.rows("SELECT once.set_scope('short', lease => interval '1 second')")
+    db.rows("SELECT once.set_scope('short', lease => interval '3 seconds')")
     service = Service(db.url, scope="short", mode="lease")
 
     @service.app.post("/orders")
     async def order():
-        await asyncio.sleep(2.5)
-        return {}
+        first = until = await asyncio.to_thread(db.value, "SELECT lease_until FROM once.intent WHERE key = 'renewed'")
+        deadline = time.monotonic() + PATIENCE_S
+        while until == first and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+            until = await asyncio.to_thread(db.value, "SELECT lease_until FROM once.intent WHERE key = 'renewed'")
+        return {"renewed": until > first}
 
     with service.serving():
-        assert service.post("/orders", "renewed").status == 200
+        assert json.loads(service.post("/orders", "renewed").body) == {"renewed": True}
         assert service.post("/orders", "renewed").values("Idempotency-Replayed") == ["true"]
 
 
