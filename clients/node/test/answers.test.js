@@ -306,6 +306,19 @@ for (const door of Object.keys(DOORS)) {
     assert.equal((await begun(port)).body, 'done');
   });
 
+  test(`${door}: a full pool is waited for as long as the handler may take, and named`, async (t) => {
+    const port = await on(t, {handlerMs: 300}, async (req, res) => {
+      await insert(req);
+      res.end('done');
+    });
+    const taken = await Promise.all([1, 2, 3].map(() => pool.connect()));
+    const answer = await ask(port);
+    taken.forEach((client) => client.release());
+    assert.deepEqual([answer.status, problemOf(answer)], [503, 'unavailable']);
+    assert.ok(lines.some((line) => line.includes('no connection was free within') && line.includes('the pool of 3 is full')), lines.join('\n'));
+    assert.equal((await begun(port)).body, 'done');
+  });
+
   test(`${door}: an event stream passes as it is written, and its key is remembered as done`, async (t) => {
     const [first, second] = [gate(), gate()];
     const port = await on(t, {}, async (req, res) => {
