@@ -8,15 +8,19 @@ import functools
 import anyio
 import psycopg_pool
 import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
+import asyncpg
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.errors import UsageError
 
+from .doors import alchemy_url
 from .test_faults import INSERT, reach
 
 
@@ -368,3 +372,46 @@ def test_messages_out_of_order_are_an_error_of_the_application_and_nothing_is_he
 
     raw(db.url, key, order, work, extensions={"http.response.trailers": {}})
     assert db.effects(key) == 0 and db.value("SELECT count(*)::int FROM once.intent WHERE key = %s", key) == 0
+
+
+@contextlib.asynccontextmanager
+async def pool_of_one(driver, url):
+    if driver == "psycopg":
+        async with psycopg_pool.AsyncConnectionPool(url, min_size=0, max_size=1, open=False) as pool:
+            yield pool
+    elif driver == "asyncpg":
+        async with asyncpg.create_pool(url, min_size=0, max_size=1) as pool:
+            yield pool
+    else:
+        engine = create_async_engine(alchemy_url(driver.split("-")[1], url), pool_size=1, max_overflow=0)
+        yield async_sessionmaker(engine)
+        await engine.dispose()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "sqlalchemy-asyncpg", "sqlalchemy-psycopg"])
+def test_a_handler_that_is_cut_off_in_a_statement_leaves_its_pool_as_it_was(db, driver):
+    key, runs = f"cut-{driver}", []
+    text = sqlalchemy.text if driver.startswith("sqlalchemy") else str
+
+    async def order(scope, receive, send):
+        tx = await transaction(scope)
+        await tx.execute(text(INSERT.format(key)))
+        runs.append(1)
+        if len(runs) <= 3:
+            await tx.execute(text("SELECT pg_sleep(60)"))
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    async def main():
+        async with pool_of_one(driver, db.url) as pool:
+            client = Client(OnceMiddleware(order, pool=pool, scope="asgi", tenant=None, handler_ms=1000), key)
+            told = []
+            for _ in range(4):
+                client.sent = []
+                await asyncio.wait_for(client.call(), 20)
+                told.append(client.status)
+            return told
+
+    assert asyncio.run(main()) == [503, 503, 503, 201] and db.effects(key) == 1
+    sleeping = "SELECT count(*)::int FROM pg_stat_activity WHERE state = 'active' AND query = 'SELECT pg_sleep(60)'"
+    assert db.value(sleeping) == 0

@@ -575,3 +575,19 @@ def test_the_scope_may_be_an_asynchronous_function(db):
     with service.serving():
         assert [service.post("/orders", "async-scope").status for _ in range(2)] == [200, 200] and service.post("/open", "none").status == 200
     assert db.effects("async-scope") == 1
+
+
+def test_a_sub_application_that_is_protected_too_is_refused_before_it_runs(db):
+    inner, outer = Service(db.url, scope="inner"), Service(db.url)
+    ran = []
+
+    @inner.app.post("/orders")
+    async def order():
+        ran.append(1)
+        return {}
+
+    inner.app.add_exception_handler(Exception, lambda request, error: Response(str(error), 500))
+    outer.app.mount("/sub", inner.app)
+    with outer.serving():
+        reply = outer.post("/sub/orders", "sub-application")
+    assert (reply.status, ran) == (500, []) and b"protected already" in reply.body

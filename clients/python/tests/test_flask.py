@@ -435,3 +435,24 @@ def test_what_an_answer_holds_is_closed_though_it_is_not_sent(db, kind):
     with service.serving():
         assert service.post("/orders", f"flask-held-{kind}").status == 500
         assert sorted(closed) == ["answer", "generator"]
+
+
+def test_a_view_that_is_protected_twice_is_refused_before_it_runs_and_is_told_why(db, caplog):
+    service = Service(db.url)
+    ran = []
+
+    @service.app.post("/orders")
+    @service.protect
+    @protect(service.pool, scope="inner", tenant=None)
+    def order():
+        ran.append(1)
+        return "done"
+
+    @service.app.errorhandler(pgonce.UsageError)
+    def told(error):
+        return str(error), 500
+
+    with service.serving():
+        reply = service.post("/orders", "twice")
+    assert (reply.status, ran) == (500, []) and b"protected already" in reply.body
+    assert db.value("SELECT count(*)::int FROM once.intent WHERE key = 'twice'") == 0

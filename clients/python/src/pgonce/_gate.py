@@ -96,6 +96,12 @@ def why_of(raised: BaseException) -> str:
     return f"error={type(cause).__name__}{code}: {(str(cause).splitlines() or [''])[0]}"
 
 
+def check_outermost(protected: Any) -> None:
+    """Two doors would claim one key, or hold two connections, and the inner one waits for the outer one."""
+    if protected:
+        raise errors.UsageError("this request is protected already, by what is around this: protect it in one place")
+
+
 class Refused(Exception):
     """The request goes no further: `answer` is sent."""
 

@@ -32,7 +32,7 @@ try:
 except ImportError:  # without Starlette a scope is passed as it is
     Request = Response = None  # type: ignore[assignment,misc]
 
-_TX = "pgonce.tx"
+_TX, _PROTECTED = "pgonce.tx", "pgonce.protected"
 Message = Dict[str, Any]
 
 
@@ -365,6 +365,7 @@ class OnceMiddleware:
 
     async def _protect(self, name: str, request: Any, scope: Message, receive: Any, send: Any) -> None:
         start = time.monotonic()
+        _gate.check_outermost(scope.get(_PROTECTED))
         policy, said = self.policy, _headers(scope)
         key = _gate.key_of(policy, said[b"idempotency-key"])
         given: Any = None if policy.tenant is None else policy.tenant(request)
@@ -396,7 +397,7 @@ class OnceMiddleware:
             client.begun = True
             # The same scope goes on, as Starlette hands it on: outer layers read of it which route was taken.
             extensions = scope.get("extensions")
-            scope.update({_TX: None if connection is None else connection.tx, "extensions": _extensions(scope)})
+            scope.update({_PROTECTED: True, _TX: None if connection is None else connection.tx, "extensions": _extensions(scope)})
             exchange = _Exchange(steps, send, scope, client, span, connection)
             within = policy.handler_ms / 1000 - (time.monotonic() - start)
             try:

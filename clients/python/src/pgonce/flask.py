@@ -24,7 +24,7 @@ from ._wsgi import protect as _protect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_POLICY = "_pgonce_policy"
+_POLICY, _PROTECTED = "_pgonce_policy", "pgonce.protected"
 
 
 def protect(pool: Any, **options: Any) -> Callable[[F], F]:
@@ -73,6 +73,7 @@ request_started.connect(_keep_body)
 
 
 def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view: Callable[[], Any]) -> Response:
+    _gate.check_outermost(request.environ.get(_PROTECTED))
     if (request.content_length or 0) > policy.body_max:
         return written(_gate.body_too_large(policy))
     body = _body_of()
@@ -86,6 +87,7 @@ def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view
     made: List[Response] = []
 
     def handle(tx: Any) -> http.Response:
+        request.environ[_PROTECTED] = True
         if tx is not None:
             g.tx = tx
         try:
@@ -101,6 +103,7 @@ def _answered(source: Source, policy: _gate.Policy, scope: str, given: Any, view
             return collected(answer)
         finally:
             g.pop("tx", None)
+            del request.environ[_PROTECTED]
 
     try:
         answer = _protect(source, policy, scope, request.environ, given, body, handle)
