@@ -32,7 +32,7 @@ from .conftest import Database
 from .services import DjangoDoor, loop, threads
 from .test_conformance_http import send
 from .test_fastapi import problem_of
-from .test_faults import INSERT
+from .test_faults import INSERT, reach
 
 FRONTED = "A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway"
 
@@ -327,3 +327,22 @@ def test_a_tenant_that_is_no_text_is_refused(serve):
     service = serve(Handler((201, b"ran")), front=False, tenant=lambda request: "a\udcff")
     reply = service.straight({})
     assert (reply.status, problem_of(reply), service.handler.runs) == (400, "tenant-missing", 0)
+
+
+@pytest.mark.parametrize("door", ["flask", "asgi-psycopg"])
+@pytest.mark.parametrize("lost, runs", [("lose_answer COMMIT", 1), ("lose_request COMMIT", 2)])
+def test_a_commit_whose_answer_is_lost_is_asked_for_by_the_gateway(server, db, door, lost, runs):
+    handler = Handler((201, b"done"))
+    with server.forwarder() as forwarder:
+        away = types.SimpleNamespace(url=reach("psycopg", forwarder, db))
+        with DOORS[door](away, handler, scope="orders", tenant=tenant_of, gateway=True) as port:
+            service = Service(db, port, handler)
+            where = server.ask(f"gateway orders {port}")["gateway"]
+            if where is None:
+                pytest.skip("the nginx module is not built")
+            service.gateway = where["port"]
+            forwarder.ask(lost)
+            first = service.post()
+            assert (first.status, service.effects()) == ((201, 1) if runs == 1 else (503, 0))
+            again = service.post()
+            assert (again.status, again.body, service.effects(), handler.runs) == (201, b"done", 1, runs)

@@ -354,8 +354,9 @@ def _serve(
                 return policy.problem("active"), False
             if typed is not None:
                 return refusal(policy, typed, intent), False
-            if lost and attempt.committing and intent.fence is not None:  # the gateway asks, and waits for a COMMIT that is under way
-                return policy.logged("not-stored", raised, intent.scope), False
+            if lost and attempt.committing and isinstance(attempt, HandedAttempt):
+                undone = yield from attempt.report()
+                return policy.logged("unavailable" if undone else "not-stored", raised, intent.scope), False
             if lost and attempt.committing:
                 return (yield from _asked(source, policy, intent))
             if not lost and sqlstate is None and (begun or not _core.unreachable(raised)):

@@ -37,9 +37,11 @@ class HandedAttempt(_core.Attempt):
         said = [False, outcome.error_code, outcome.error_message]
         return _sql.FAIL_ONCE, [intent.scope, intent.key, intent.fence, *said, *known, intent.tenant, None]
 
-    def report(self) -> Steps[None]:
-        """Of an exception, whose answer is somebody else's: nothing was done, unless the transaction was parted from its effect."""
+    def report(self) -> Steps[bool]:
+        """Of an exception, whose answer is somebody else's, and of a COMMIT whose answer is lost: nothing was done, unless the transaction was parted from its
+        effect. It waits for a COMMIT that is under way, and one that comes later finds its fence taken. False: not said; the outcome is stored, or nobody knows."""
         try:
-            yield from _core.fail(self.source, self.intent, self.intent.fence or 0, None if self.parted else True, Outcome(), REPORT_S)
-        except Exception as unsaid:  # the gateway says that it is in doubt
+            return (yield from _core.fail(self.source, self.intent, self.intent.fence or 0, None if self.parted else True, Outcome(), REPORT_S))
+        except Exception as unsaid:  # the gateway gives what is stored, or says that it is in doubt
             _log.debug("the gateway's claim is left to it: scope=%s error=%s", self.intent.scope, type(unsaid).__name__)
+            return False
