@@ -27,6 +27,19 @@ static finished *finishes; /* of the transaction's memory */
 static int finish_count;
 static int finish_room;
 
+/* A start of an intent in whose names there are separators: its note cannot be taken apart. */
+typedef struct unusual {
+	char *note;
+	text *tenant;
+	text *scope;
+	text *key;
+	int32 fence;
+} unusual;
+
+static unusual *unusuals; /* of the transaction's memory */
+static int unusual_count;
+static int unusual_room;
+
 static char *started; /* the notes */
 static char *strict_setting;
 static bool strict = true;
@@ -64,6 +77,40 @@ bool native_has_started_none(void)
 	return *notes_get() == '\0';
 }
 
+static bool has_separator(const text *name)
+{
+	const char *bytes = VARDATA_ANY(name);
+	size_t length = VARSIZE_ANY_EXHDR(name);
+
+	return memchr(bytes, RS, length) != NULL || memchr(bytes, US, length) != NULL;
+}
+
+static text *kept(const text *name)
+{
+	return cstring_to_text_with_len(VARDATA_ANY(name), (int)VARSIZE_ANY_EXHDR(name));
+}
+
+/* A key is printable, as the contract asks. */
+static void remember_unusual(const native_intent *intent, int32 fence, const char *note)
+{
+	if (!has_separator(intent->tenant) && !has_separator(intent->scope)) {
+		return;
+	}
+	MemoryContext before = MemoryContextSwitchTo(TopTransactionContext);
+	if (unusual_count == unusual_room) {
+		int room = unusual_room == 0 ? 8 : unusual_room * 2;
+		unusuals = unusual_room == 0 ? palloc(sizeof *unusuals * (size_t)room)
+		                             : repalloc(unusuals, sizeof *unusuals * (size_t)room);
+		unusual_room = room;
+	}
+	unusuals[unusual_count++] = (unusual){.note = pstrdup(note),
+	                                      .tenant = kept(intent->tenant),
+	                                      .scope = kept(intent->scope),
+	                                      .key = kept(intent->key),
+	                                      .fence = fence};
+	MemoryContextSwitchTo(before);
+}
+
 bool native_note_start(const native_intent *intent, int32 fence)
 {
 	const char *before = notes_get();
@@ -76,6 +123,7 @@ bool native_note_start(const native_intent *intent, int32 fence)
 	}
 	note_request(&note, intent);
 	appendStringInfo(&note, "%d", fence);
+	remember_unusual(intent, fence, note.data);
 	if (*before != '\0') {
 		appendStringInfoChar(&note, US);
 		appendStringInfoString(&note, before);
@@ -133,8 +181,39 @@ static bool has_finished(uint64 lock, int32 fence)
 	return false;
 }
 
-/* Asks for the outcome of the intent that this note is about. One that is none, as by a name with a
- * separator in it, is nothing to ask about. */
+/* Asks for the outcome of an intent, unless native finish has stored it. */
+static void ask(const native_intent *intent, int32 fence, const native_contract *contract)
+{
+	if (has_finished(native_lock_number(intent), fence)) {
+		return;
+	}
+	CommandCounterIncrement();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	(void)OidFunctionCall4(contract->check_finished, PointerGetDatum(intent->tenant), PointerGetDatum(intent->scope),
+	                       PointerGetDatum(intent->key), Int32GetDatum(fence));
+	PopActiveSnapshot();
+}
+
+/* The notes of unusual names, which are then taken for none. What a savepoint has taken back is not
+ * among the notes any more. */
+static void check_unusual(char *notes, const native_contract *contract)
+{
+	for (int i = 0; i < unusual_count; i++) {
+		unusual one = unusuals[i];
+		char *at = strstr(notes, one.note);
+		if (at == NULL) {
+			continue;
+		}
+		for (size_t length = strlen(one.note); length > 0; length--, at++) {
+			*at = *at == RS ? US : *at;
+		}
+		native_intent intent = {.tenant = one.tenant, .scope = one.scope, .key = one.key};
+		ask(&intent, one.fence, contract);
+	}
+}
+
+/* Asks for the outcome of the intent that this note is about. What is no note, as what somebody has
+ * set by hand, is nothing to ask about. */
 static void note_check(char *note, const native_contract *contract)
 {
 	enum {
@@ -165,13 +244,7 @@ static void note_check(char *note, const native_contract *contract)
 		names[i] = cstring_to_text(parts[i]);
 	}
 	native_intent intent = {.tenant = names[TENANT], .scope = names[SCOPE], .key = names[KEY]};
-	if (!has_finished(native_lock_number(&intent), (int32)fence)) {
-		CommandCounterIncrement();
-		PushActiveSnapshot(GetTransactionSnapshot());
-		(void)OidFunctionCall4(contract->check_finished, PointerGetDatum(names[TENANT]), PointerGetDatum(names[SCOPE]),
-		                       PointerGetDatum(names[KEY]), Int32GetDatum((int32)fence));
-		PopActiveSnapshot();
-	}
+	ask(&intent, (int32)fence, contract);
 }
 
 /* The oldest start first, as the trigger of once.unfinished asks. Where nothing was or can be
@@ -189,6 +262,7 @@ static void check_finished(void)
 	}
 	native_contract contract = *known;
 	char *notes = pstrdup(notes_get());
+	check_unusual(notes, &contract);
 	for (char *at = notes + strlen(notes); at > notes;) {
 		if (*--at == RS) {
 			note_check(at, &contract);
@@ -205,6 +279,8 @@ static void transaction_ends(XactEvent event, void *unused)
 	} else if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE) {
 		finishes = NULL;
 		finish_count = finish_room = 0;
+		unusuals = NULL;
+		unusual_count = unusual_room = 0;
 	}
 }
 

@@ -183,6 +183,8 @@ class Maker:
                      )]  # fmt: skip
         if kind < 0.5 and self.depth[session] >= 0:
             return self.whole(session)
+        if kind < 0.53 and self.depth[session] < 0:
+            return self.silent(session)
         return [self.call(session)]
 
     def turn(self, session):
@@ -219,6 +221,17 @@ class Maker:
             return [self.call(session, start, request), self.call(session, "emit", {"topic": "orders", "payload": ("as", "jsonb", "{}"), **named}),
                     self.call(session, "finish", self.outcome(dict(request)))]  # fmt: skip
         return [self.call(session, "claim", request), self.call(session, "complete", self.outcome({**named, "fence": ("fence", 0)}, state=False))]
+
+    def silent(self, session):
+        """A claim whose attempt says nothing more; after its lease a batch meets it, and with it one of another request and a new one."""
+        draw = self.draw
+        request = {"scope": draw.choice(SCOPES), "key": draw.choice(self.keys[:2] + self.keys[-2:]), "fingerprint": PRINTS[1], "tenant": self.tenant()}
+        prints = [PRINTS[1], draw.choice(PRINTS[1:]), PRINTS[1]]
+        batch = {"scope": ("as", "text[]", [request["scope"]] * 3), "key": ("as", "text[]", [request["key"], request["key"], draw.choice(self.keys)]),
+                 "fingerprint": ("as", "bytea[]", prints), "tenant": request["tenant"]}  # fmt: skip
+        self.maybe(batch, 0.7, takeover=lambda: draw.choice((True, True, False, None)))
+        lapse = f"UPDATE once.intent SET lease_until = clock_timestamp() - interval '1 hour' WHERE key = '{request['key']}' AND state IN ('processing', 'in_doubt')"
+        return [self.call(session, "claim", request), (ADMIN, "do", lapse), self.call(session, "claim_many", batch)]
 
     def upkeep(self):
         draw, past, key = self.draw, "clock_timestamp() - interval '1 hour'", self.draw.choice(self.keys)

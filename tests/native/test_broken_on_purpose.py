@@ -99,6 +99,8 @@ MUTATIONS = {
     "another intent's finish": ([("started.c", "finishes[i].lock == lock && finishes[i].fence == fence", "finishes[i].fence == fence")],
                                 u.test_many_are_finished_in_any_order, {}),
     "a transaction that is over, and what it finished": ([("started.c", "finish_count = finish_room = 0;", "")], u.test_a_forgotten_finish_after_a_whole_transaction, {}),
+    "names with separators": ([("started.c", "remember_unusual(intent, fence, note.data);", "")], u.test_a_name_may_hold_the_separators_of_the_notes, {"odd": "scope", "name": "a\x1fb"}),
+    "the note of such a name": ([("started.c", "*at = *at == RS ? US : *at;", "")], u.test_a_name_may_hold_the_separators_of_the_notes, {"odd": "tenant", "name": "\x1e\x1f"}),
     "a second start": ([("started.c", "if (*before != '\\0' && strstr(before, note.data) != NULL) {", "if (false) {")], u.test_a_second_start_is_refused, {"function": "start"}),
     "a second start by finish_new": ([("attempt.c", "starting ? !native_has_started_none() :", "starting ? false :")], u.test_a_second_start_is_refused, {"function": "finish_new"}),
     "a transaction that cannot write": ([("started.c", "(XactReadOnly && !TransactionIdIsValid(GetTopTransactionIdIfAny()))", "false")],

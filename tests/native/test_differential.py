@@ -73,6 +73,9 @@ MUTATIONS = {
     "a fence too high": ("_first_fence", "+ 1", "+ 2"),
     "finish without a start": ("finish", "once._has_started(tenant, scope, key, fingerprint)", "true"),
     "a body is lost": ("_body_of", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "NULL::bytea"),
+    "birthdays are none": ("receive", "IF birthdays IS NOT TRUE THEN", "IF true THEN"),
+    "birthdays in a batch are none": ("receive_many", "opaque boolean := birthdays IS NOT TRUE", "opaque boolean := true"),
+    "takeover in a batch is not heeded": ("claim_many", "retention, traceparents[ord], takeover) AS c", "retention, traceparents[ord], NULL) AS c"),
     "fences do not count": ("_report", "AND i.fence = fence AND ", "AND "),
 }
 

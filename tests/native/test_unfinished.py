@@ -44,6 +44,27 @@ def test_a_forgotten_finish_fails_the_end_of_the_transaction(native, end, key):
     assert native.value("SELECT count(*) FROM once.intent") == 1
 
 
+# Of a name with the separators of the notes in it: SQL keeps the names themselves.
+SEPARATORS = ["a\x1eb", "a\x1fb", "\x1e\x1f", "a\x1e", "\x1f", "\x1e\x1f\x1fs\x1fk\x1f\\x00\x1f1"]
+
+
+@pytest.mark.parametrize("name", SEPARATORS, ids=ascii)
+@pytest.mark.parametrize("odd", ["tenant", "scope"])
+def test_a_name_may_hold_the_separators_of_the_notes(native, odd, name):
+    tenant, scope = (name, "s") if odd == "tenant" else ("", name)
+    calls = {what: f"SELECT once.{what}($${scope}$$, 'k', {F}{more}, tenant => $${tenant}$$)" for what, more in (("start", ""), ("finish", ", 201, 'done'"))}
+    connection = native.connect()
+    before = answered(connection)
+    assert play(native, calls["start"], "COMMIT", connection=connection) == "P4013"
+    assert play(native, calls["start"], start("l"), finish("l"), "COMMIT", connection=connection) == "P4013"
+    native.execute("DELETE FROM once.intent")
+    assert play(native, "SAVEPOINT a", calls["start"], "ROLLBACK TO a", "COMMIT", connection=connection) is None
+    assert play(native, start("l"), calls["start"], finish("l"), calls["finish"], "COMMIT", connection=connection) is None
+    assert play(native, "SELECT 1", "COMMIT", connection=connection) is None
+    assert answered(connection) - before == 5 + 9  # the warm ones, and all of these: C knows the names
+    assert native.value("SELECT count(*) FROM once.intent WHERE state = 'succeeded'") == 2
+
+
 def test_c_answers_both_calls_and_asks_nobody_else(native):
     """Where C has stored the outcome the contract is not asked."""
     connection = native.connect()
