@@ -127,12 +127,12 @@ func (a *attempt[T]) once(ctx context.Context, inDoubt bool) (answer Answer, err
 	}
 	settled := false
 	end := func() {
-		if !settled { // an error, or a panic of the effect
+		defer session.Release() // also if a driver panics over a connection that the server has closed
+		if !settled {           // an error, or a panic of the effect
 			ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWithin)
 			defer cancel()
 			session.Rollback(ending)
 		}
-		session.Release()
 	}
 	// Of the session: the effect has it until somebody takes it.
 	var taken atomic.Bool

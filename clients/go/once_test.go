@@ -3,6 +3,7 @@
 package once
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -224,5 +225,37 @@ func TestTheMiddlewareRefusesSettingsThatLeaveItOpenWhoseKeysTheyAre(t *testing.
 			}()
 			client.Middleware(settings)
 		}()
+	}
+}
+
+// panicky is a session of a driver that panics over a connection that the server has closed.
+type panicky struct {
+	Door[int]
+	Session[int]
+	released int
+}
+
+func (p *panicky) Connect(context.Context) (Session[int], error) { return p, nil }
+func (p *panicky) QueryRow(context.Context, Query, ...any) error { return errors.New("none") }
+func (p *panicky) Salts() Salts                                  { return nil }
+func (p *panicky) Lost(context.Context) bool                     { return false }
+func (p *panicky) Rollback(context.Context)                      { panic("close of closed channel") }
+func (p *panicky) Release()                                      { p.released++ }
+func (p *panicky) Open(context.Context, string, Query, string, ...any) error {
+	return errors.New("the server has closed the connection")
+}
+
+func TestAConnectionIsGivenBackThoughItsDriverPanics(t *testing.T) {
+	session := &panicky{}
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		_, _ = New[int](session).Run(context.Background(), "orders", "key", "request", func(context.Context, int) (Answer, error) { return Answer{}, nil })
+	}()
+	if session.released != 1 {
+		t.Fatal(session.released)
 	}
 }

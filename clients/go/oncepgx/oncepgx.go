@@ -215,6 +215,7 @@ func (s *connection) Lost(context.Context) bool { return s.conn.IsClosed() }
 
 // A statement that does not end has its connection closed beneath it; that wakes it up.
 func (s *connection) Abandon(ctx context.Context) {
+	defer s.release()
 	s.tx.done.Store(true)
 	if !s.tx.running.TryLock() {
 		_ = s.conn.PgConn().Conn().Close()
@@ -222,7 +223,6 @@ func (s *connection) Abandon(ctx context.Context) {
 	}
 	defer s.tx.running.Unlock()
 	s.Rollback(ctx)
-	s.release()
 }
 
 func (s *connection) Release() {
