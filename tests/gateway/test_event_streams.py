@@ -133,12 +133,14 @@ def test_who_waits_is_told_at_its_end_that_there_is_nothing_to_replay(door):
     assert door.count(key) == 1
 
 
-def test_one_that_breaks_off_is_in_doubt_and_its_client_sees_that(door):
+@pytest.mark.parametrize("framing", ["chunked", "length"])
+def test_one_that_breaks_off_is_in_doubt_and_its_client_sees_that(door, framing):
     key = new_key()
-    connection, hold = begin(door, key, cut=2 * len(FIRST) - 3)
+    connection, hold = begin(door, key, cut=2 * len(FIRST) - 3, framing=framing)
     with connection:
         hold.set()
-        assert not rest(connection).endswith(b"0\r\n\r\n")
+        got = rest(connection)
+        assert not got.endswith(b"0\r\n\r\n") and SECOND not in got
     door.wait_state(key, "in_doubt")
     assert_problem(door.attempt(key), 409, "in-doubt")
     assert door.count(key) == 1
