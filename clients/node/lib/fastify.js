@@ -20,8 +20,9 @@ function answerWith(reply, answer) {
   send(reply.raw, answer, outer);
 }
 
-/** Nobody waits for an answer. */
+/** Nobody waits for an answer, or has one already. */
 function leave(reply) {
+  if (reply.raw.writableEnded) return;
   reply.hijack();
   reply.raw.destroy();
 }
@@ -41,7 +42,7 @@ function fastify(once, pool, {scope, ...given}, logger) {
       return undefined;
     }
     const body = bodies.has(request) ? bodies.get(request) : Buffer.alloc(0);
-    const {guard, reply: answer, left, passed} = await enter(once, pool, options, req, body, request);
+    const {guard, reply: answer, left, passed} = await enter(once, pool, options, req, reply.raw, body, request);
     if (passed) {
       request.pgonce = passed;
       return undefined;

@@ -12,8 +12,8 @@ const {openLease} = require('./lease');
 const {refusal} = require('./reply');
 const {checked, named, wanted} = require('./request');
 
-/** Has whoever sent it left? */
-const isGone = (req) => (req.stream ? req.stream.destroyed : req.socket.destroyed === true || req.socket.writableEnded === true);
+/** Has whoever sent it left, or got an answer of somebody else's (of a limit of time outside)? */
+const isGone = (req, res) => res.writableEnded === true || (req.stream ? req.stream.destroyed : req.socket.destroyed === true || req.socket.writableEnded === true);
 
 const ofIntent = ({scope, key, tenant, traceparent, fence}) => ({scope, key, tenant, traceparent, fence});
 
@@ -28,13 +28,14 @@ const handlingOfNone = (pool, {mode}) => (mode === 'lease' ? {} : {tx: pool});
  * {guard}; {reply} where the handler is not to be called; {left} where nobody waits for an answer; {passed}, what the handler is told of the intent, where a gateway
  * in front does all of it. of: the request as the framework has it.
  */
-async function enter(once, pool, options, req, body, of = req) {
-  if (body === undefined || isGone(req)) return {left: true};
+async function enter(once, pool, options, req, res, body, of = req) {
+  const gone = () => isGone(req, res);
+  if (body === undefined || gone()) return {left: true};
   const {intent, slug, more} = named(options, req, options.tenant ? await options.tenant(of) : '', body);
   if (slug) return {reply: refusal(options, slug, {more})};
   if (intent.fence !== undefined && options.mode === 'lease') return {passed: ofIntent(intent)};
-  const said = await (options.mode === 'lease' ? openLease : intent.fence !== undefined ? openHandoff : open)(pool, options, intent, () => isGone(req));
-  if (!said.guard || !isGone(req)) return said;
+  const said = await (options.mode === 'lease' ? openLease : intent.fence !== undefined ? openHandoff : open)(pool, options, intent, gone);
+  if (!said.guard || !gone()) return said;
   await said.guard.unused();
   return {left: true};
 }
@@ -46,7 +47,7 @@ async function admit(once, pool, options, req, res, failed) {
     req.pgonce = handlingOfNone(pool, options);
     return asItIs;
   }
-  const {guard, reply, left, passed} = await enter(once, pool, options, req, await bodyOf(req, options.bodyMax));
+  const {guard, reply, left, passed} = await enter(once, pool, options, req, res, await bodyOf(req, options.bodyMax));
   if (left) return undefined;
   if (reply) return void send(res, reply);
   if (passed) {

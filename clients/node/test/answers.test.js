@@ -491,6 +491,50 @@ test('a request whose client has left before there was a connection takes none, 
   assert.deepEqual([runs, await effects(), await state()], [0, 0, undefined]);
 });
 
+/** An outer layer that answers a request before there is a connection for it. */
+const IMPATIENT = {
+  express: (handler) => {
+    const app = express();
+    app.post('/', (_req, res, next) => {
+      waiting.push(() => res.status(503).send('too late'));
+      next();
+    }, once.express(OPTIONS), handler);
+    return listening(http.createServer(app));
+  },
+  fastify: async (handler) => {
+    const app = fastify();
+    app.addHook('onRequest', async (request, reply) => void waiting.push(() => reply.code(503).send('too late')));
+    await app.register(once.fastify(OPTIONS));
+    app.post('/', handler);
+    await app.listen({port: 0, host: '127.0.0.1'});
+    return {port: app.server.address().port, close: () => app.close()};
+  },
+};
+let waiting = [];
+
+for (const [door, serve] of Object.entries(IMPATIENT)) {
+  test(`${door}: who was answered before there was a connection runs nothing, and holds none`, async (t) => {
+    waiting = [];
+    let runs = 0;
+    const running = await serve((_req, res) => {
+      runs += 1;
+      res.send('ran');
+    });
+    t.after(running.close);
+    const taken = await Promise.all(Array.from({length: 3}, () => pool.connect()));
+    const kept = net.connect(running.port, '127.0.0.1');
+    t.after(() => kept.destroy());
+    kept.write(`POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: ${key}\r\nContent-Length: 0\r\n\r\n`);
+    while (pool.waitingCount === 0) await new Promise(setImmediate);
+    waiting[0]();
+    assert.match(String((await event(kept, 'data'))[0]), /^HTTP\/1.1 503 .*too late$/s);
+    for (const client of taken) client.release();
+    await nothingHeld();
+    assert.equal(runs, 0);
+    assert.equal((await ask(running.port)).body, 'ran');
+  });
+}
+
 test('HTTP/2: an answer that its client does not take yet leaves room for the others of its session', async (t) => {
   const running = await listening(http2.createServer(once.http(OPTIONS, async (req, res) => {
     await insert(req);
