@@ -372,3 +372,13 @@ def test_an_asynchronous_view_under_asgi_is_in_the_requests_transaction(served, 
         return
     assert (first.status_code, first.text, again.text, again.headers["Idempotency-Replayed"]) == (201, "one two", "one two", "true")
     assert "Idempotency-Replayed" not in first.headers and db.effects(key) == 1
+
+
+def test_what_djangos_test_client_may_say_is_taken(served):
+    """A length that is a number, and a path that is text."""
+    served(lambda request: HttpResponse("done"))
+    for more in ({"CONTENT_LENGTH": 2}, {"SCRIPT_NAME": "/\u2665"}):
+        headers = {"Idempotency-Key": f"client-{next(iter(more))}"}
+        replies = [Client().post("/orders", b"{}", content_type="application/json", headers=headers, **more) for _ in range(2)]
+        assert [each.status_code for each in replies] == [200, 200], more
+        assert [each.headers.get("Idempotency-Replayed") for each in replies] == [None, "true"]
