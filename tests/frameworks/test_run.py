@@ -46,7 +46,7 @@ def test_a_test_differs_by_its_outcome_or_by_being_missing():
 
 def test_what_differs_is_listed_and_what_is_listed_differs():
     found = {"listed": (["passed"], ["failed"]), "not listed": (["passed"], ["missing"])}
-    assert run.judged("express", ["listed", "gone"], found) == [
+    assert run.judged("express", {"listed": False, "by luck": True, "gone": False}, found) == [
         "express: not listed: passed without pgonce, missing with it",
         "express: gone: it no longer differs: take the exception out of suite.json",
     ]
