@@ -10,7 +10,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -126,48 +128,81 @@ func TestADeadlineOfALayerOutsideEndsTheHandlerAndItsEffect(t *testing.T) {
 	s.effects("late", 1)
 }
 
+// In each way of working. PGONCE_SOAK: how many requests, else a few hundred.
 func TestNothingIsLeftOfClientsThatLeave(t *testing.T) {
 	at := newDatabase(t)
-	pool := poolOf(t, at, 4)
-	s := newSite(t, at, oncepgx.New(pool), execPgx, once.HTTP{}, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
-		s.write(r)
-		fmt.Fprint(w, "done")
-	})
-	s.is(s.post("first", ""), 200, "done", false)
-	before := runtime.NumGoroutine()
-	var all sync.WaitGroup
-	const workers, each = 8, 100
-	for worker := 0; worker < workers; worker++ {
-		all.Add(1)
-		go func(worker int) {
-			defer all.Done()
-			for i := 0; i < each; i++ {
-				key := fmt.Sprint("flat-", worker, "-", i)
-				if i%20 == 0 {
-					conn, err := net.Dial("tcp", s.web.Listener.Addr().String())
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 0\r\n\r\n", key)
-					_ = conn.Close()
-				} else if got, err := s.try(key, ""); err != nil || got.status != 200 {
-					t.Error(got, err)
-					return
-				}
+	const workers = 8
+	each := 100
+	if asked, err := strconv.Atoi(os.Getenv("PGONCE_SOAK")); err == nil {
+		each = asked / workers
+	}
+	for _, way := range []string{"transaction", "lease", "effect"} {
+		pool := poolOf(t, at, 4)
+		client := oncepgx.New(pool)
+		settings := once.HTTP{Scope: "web"}
+		if way == "lease" {
+			settings.Mode = once.LeaseMode
+		}
+		s := newSite(t, at, client, execPgx, settings, func(s *site[pgx.Tx], w http.ResponseWriter, r *http.Request) {
+			if way == "transaction" {
+				s.write(r)
+			} else if _, err := pool.Exec(r.Context(), "INSERT INTO effect (key) VALUES ($1)", r.Header.Get("Idempotency-Key")); err != nil {
+				t.Error(err)
 			}
-		}(worker)
-	}
-	all.Wait()
-	s.web.Client().CloseIdleConnections()
-	awaits(t, "all connections are given back", func() bool { return pool.Stat().AcquiredConns() == 0 })
-	awaits(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before+10 })
-	var done, double int
-	if err := s.pool.QueryRow(context.Background(), "SELECT count(*), count(*) - count(DISTINCT key) FROM effect WHERE key LIKE 'flat-%'").Scan(&done, &double); err != nil {
-		t.Fatal(err)
-	}
-	if double != 0 || done < workers*each*95/100 || done > workers*each {
-		t.Fatal(done, double)
+			fmt.Fprint(w, "done")
+		})
+		if way == "effect" {
+			s.web.Config.Handler = client.EffectHandler(once.HTTP{Scope: "web", SingleTenant: true, Logger: s.log.logger()}, func(r *http.Request) (once.Answer, error) {
+				_, err := pool.Exec(r.Context(), "INSERT INTO effect (key) VALUES ($1)", r.Header.Get("Idempotency-Key"))
+				return once.Text(200, "done"), err
+			})
+		}
+		s.is(s.post(way+"-first", ""), 200, "done", false)
+		before := runtime.NumGoroutine()
+		var middle, end runtime.MemStats
+		var all sync.WaitGroup
+		for half, kept := range []*runtime.MemStats{&middle, &end} {
+			for worker := 0; worker < workers; worker++ {
+				all.Add(1)
+				go func(worker int) {
+					defer all.Done()
+					for i := 0; i < each/2; i++ {
+						key := fmt.Sprint(way, "-flat-", half, "-", worker, "-", i)
+						if i%20 == 0 {
+							conn, err := net.Dial("tcp", s.web.Listener.Addr().String())
+							if err != nil {
+								t.Error(err)
+								return
+							}
+							fmt.Fprintf(conn, "POST /orders HTTP/1.1\r\nHost: x\r\nIdempotency-Key: %s\r\nContent-Length: 0\r\n\r\n", key)
+							_ = conn.Close()
+						} else if got, err := s.try(key, ""); err != nil || got.status != 200 {
+							t.Error(got, err)
+							return
+						}
+					}
+				}(worker)
+			}
+			all.Wait()
+			s.web.Client().CloseIdleConnections()
+			awaits(t, "all connections are given back", func() bool { return pool.Stat().AcquiredConns() == 0 })
+			awaits(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before+10 })
+			s.log.forget()
+			runtime.GC()
+			runtime.ReadMemStats(kept)
+		}
+		if end.HeapInuse > middle.HeapInuse+8<<20 {
+			t.Errorf("%s: the heap has grown from %d to %d bytes", way, middle.HeapInuse, end.HeapInuse)
+		}
+		var done, double int
+		if err := s.pool.QueryRow(context.Background(), "SELECT count(*), count(*) - count(DISTINCT key) FROM effect WHERE key LIKE $1", way+"-flat-%").Scan(&done, &double); err != nil {
+			t.Fatal(err)
+		}
+		if double != 0 || done < workers*each*94/100 || done > workers*each {
+			t.Fatal(way, done, double)
+		}
+		t.Logf("%s: %d requests, %d effects, heap %d to %d KiB, goroutines %d to %d", way, workers*each, done, middle.HeapInuse>>10, end.HeapInuse>>10, before, runtime.NumGoroutine())
+		s.web.Close()
 	}
 }
 

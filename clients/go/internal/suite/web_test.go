@@ -41,6 +41,12 @@ func (l *logged) Write(line []byte) (int, error) {
 	return l.out.Write(line)
 }
 
+func (l *logged) forget() {
+	l.Lock()
+	defer l.Unlock()
+	l.out.Reset()
+}
+
 func (l *logged) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
