@@ -42,7 +42,7 @@ def served(db):
             connections.databases["default"].update({**DjangoDoor.database(db.said), "ATOMIC_REQUESTS": False, **(database or {})})
             stack.callback(connections.databases["default"].update, ATOMIC_REQUESTS=False)
             urls = types.ModuleType("urls")
-            urls.urlpatterns = [path("orders", csrf_exempt(view) if exempt else view), path("plain", csrf_exempt(view))]
+            urls.urlpatterns = [path("orders", csrf_exempt(view) if exempt else view), path("plain", csrf_exempt(view)), path("gr\u00fc\u00dfe<path:rest>", csrf_exempt(lambda request, rest: view(request)))]
             policy = {"scope": lambda request: "django" if request.path == "/orders" else None, "tenant": None, **options}
             stack.enter_context(override_settings(ROOT_URLCONF=urls, MIDDLEWARE=list(middleware), PGONCE=policy))
             port = stack.enter_context(threads(WSGIHandler()))
@@ -374,11 +374,18 @@ def test_an_asynchronous_view_under_asgi_is_in_the_requests_transaction(served, 
     assert "Idempotency-Replayed" not in first.headers and db.effects(key) == 1
 
 
-def test_what_djangos_test_client_may_say_is_taken(served):
-    """A length that is a number, and a path that is text."""
+def test_a_length_that_is_a_number_is_taken(served):
+    """As Django's test client may say it."""
     served(lambda request: HttpResponse("done"))
-    for more in ({"CONTENT_LENGTH": 2}, {"SCRIPT_NAME": "/\u2665"}):
-        headers = {"Idempotency-Key": f"client-{next(iter(more))}"}
-        replies = [Client().post("/orders", b"{}", content_type="application/json", headers=headers, **more) for _ in range(2)]
-        assert [each.status_code for each in replies] == [200, 200], more
-        assert [each.headers.get("Idempotency-Replayed") for each in replies] == [None, "true"]
+    headers = {"Idempotency-Key": "number"}
+    replies = [Client().post("/orders", b"{}", content_type="application/json", headers=headers, CONTENT_LENGTH=2) for _ in range(2)]
+    assert [(each.status_code, each.headers.get("Idempotency-Replayed")) for each in replies] == [(200, None), (200, "true")]
+
+
+@pytest.mark.parametrize("path, line", [("/gr\u00fc\u00dfe/", "/gr%C3%BC%C3%9Fe/"), ("/gr\u00fc\u00dfe/\u2665", "/gr%C3%BC%C3%9Fe/%E2%99%A5")])
+def test_a_path_beyond_ascii_is_the_same_request_whether_its_server_tells_the_request_line_or_not(served, path, line):
+    post = served(lambda request: HttpResponse("done"), scope=lambda request: "django")
+    given = {"content_type": "application/json", "headers": {"Idempotency-Key": f"beyond-{len(line)}", "Host": "shop.test"}}
+    first = Client().post(path, b"{}", **given)
+    again = post(f"beyond-{len(line)}", b"{}", [("Content-Type", "application/json")], line)
+    assert (first.status_code, again.status, again.values("Idempotency-Replayed")) == (200, 200, ["true"])

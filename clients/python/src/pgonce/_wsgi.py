@@ -49,9 +49,7 @@ def target_of(environ: Dict[str, Any], with_host: bool = True) -> str:
         if "://" in raw.split("?", 1)[0]:  # the absolute form
             raw = "/" + raw.split("://", 1)[1].partition("/")[2]
         return host + raw
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    with contextlib.suppress(UnicodeEncodeError):  # text, of some test clients
-        path = path.encode("latin-1")
+    path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")).encode("latin-1")
     query = environ.get("QUERY_STRING", "")
     return host + quote(path) + ("?" + query if query else "")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import threading
-from typing import Any, AsyncIterator, Callable, List, Optional, Sequence
+from typing import Any, AsyncIterator, Callable, Dict, List, Optional, Sequence
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
@@ -187,7 +187,7 @@ class OnceMiddleware:
         if policy.mode == "lease" and not Connection(self.using).idle():
             raise errors.UsageError("this request is inside a transaction already: a claim is committed before the view runs")
         try:
-            answer = protect(self.source, policy, scope, request.META, given, body, handle)
+            answer = protect(self.source, policy, scope, _environ(request), given, body, handle)
         except _gate.Passes:
             return self.get_response(request)
         except BaseException:
@@ -201,6 +201,12 @@ class OnceMiddleware:
         if answer.effect:
             answer.native["Once-Effect"] = answer.effect
         return answer.native
+
+
+def _environ(request: Any) -> Dict[str, Any]:
+    """As WSGI has it: Django makes text of the path, in place."""
+    meta = request.META
+    return {**meta, **{name: meta.get(name, "").encode("utf-8", "surrogateescape").decode("latin-1") for name in ("SCRIPT_NAME", "PATH_INFO")}}
 
 
 def _body_of(request: Any, most: int) -> bytes:
