@@ -3,7 +3,7 @@
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
 # registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
 # without pgonce (tests/transparency), its example is hammered (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md): these
-# two not with QUICK=yes. In the end the matrix of docs/clients.md is compared with what has passed.
+# two not with QUICK=yes. With MUTATIONS=yes each guarantee is taken out of the client, and a test of its own must notice (tests/clients/mutations.py). In the end the matrix of docs/clients.md is compared with what has passed.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -24,6 +24,7 @@ for language in "$@"; do
 	"clients/$language/test.sh" || status=$?
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/clients/inbox/run.py "$language" || status=1
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/transparency/run.py --language "$language" || status=1
+	[ "$status" -ne 0 ] || [ "${MUTATIONS:-}" != yes ] || /usr/bin/python3 tests/clients/mutations.py "$language" || status=1
 	if [ $status -eq 0 ] && [ "${QUICK:-}" != yes ]; then
 		case $language in
 		node) example=express ;;

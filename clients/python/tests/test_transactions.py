@@ -2,6 +2,7 @@
 """The transaction that an effect is given: it cannot end it, not behind pgonce's back either, and it has none afterwards. In every driver."""
 
 import asyncio
+import time
 
 import psycopg
 import psycopg_pool
@@ -221,6 +222,9 @@ def test_a_full_pool_of_sqlalchemys_is_named(db, name):
 def test_a_pool_that_is_full_is_waited_for_as_long_as_the_call_may_take_and_named(db, name):
     with opened(name, db.url, size=1) as door:
         found = []
+        if hasattr(door.pool, "timeout"):
+            door.pool.timeout = 300  # psycopg's own patience
+        began = time.monotonic()
 
         def nested(tx):
             call = pgonce.aio.run if isinstance(door, AsyncDoor) else pgonce.run
@@ -240,3 +244,4 @@ def test_a_pool_that_is_full_is_waited_for_as_long_as_the_call_may_take_and_name
 
         assert door.run("full", f"first-{name}", 1, catching_async if isinstance(door, AsyncDoor) else catching).state == "succeeded"
     assert len(found) == 1 and "the pool of 1 is full" in found[0] and "mode='lease'" in found[0]
+    assert time.monotonic() - began < 200

@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""A client with one of its guarantees taken out, again and again: the test that must notice. Each mutant is a copy of the client beside links to all else, so
+that its tests find what they need; first the tests must pass on a copy that was not changed.
+
+    mutations.py LANGUAGE...          what `make test-clients MUTATIONS=yes` runs, after that client's own test.sh, which brings what the tests need
+    mutations.py go --only secrets    those whose name has this in it
+
+A mutant whose test does not end has been noticed: it gets a minute, and three times what all tests took on the copy that was not changed."""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLACE = ROOT / "build/mutants"
+LIMIT_S = 3600
+LEFT_OUT = ("node_modules", ".venv", "__pycache__", ".mypy_cache", "target")
+GUARANTEES = (
+    "whole-answers", "whole-requests", "clients-that-leave", "transaction-control", "mismatch", "transaction-gone", "pool", "secrets", "time", "repeated-headers", "replay",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutation:
+    guarantee: str
+    file: str  # of the client
+    old: str
+    new: str
+    test: tuple  # what the client's runner is told; see the functions below
+
+
+def node(file, *patterns):
+    return (file, "|".join(patterns))
+
+
+NODE_SUITE = "^the suite$"
+NODE = (
+    Mutation("whole-answers", "lib/held.js", "if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT);", "void declared;",
+             node("answers", "express: an answer that is shorter or longer than it says is refused")),
+    Mutation("clients-that-leave", "lib/held.js", "destroyed: {get: () => false, set:", "destroyed: {get: () => destroyed, set:",
+             node("answers", "express: a client that leaves does not make half an answer of a whole one")),
+    Mutation("transaction-control", "lib/lent.js", "if (kind === undefined) return client.query(...args);", "if (kind !== 'begin') return client.query(...args);",
+             node("faults", "an effect cannot end its transaction")),
+    Mutation("mismatch", "lib/request.js", "req.headers['content-type'] ?? '', body, canonicalJson", "req.headers['content-type'] ?? '', body: Buffer.alloc(0), canonicalJson",
+             node("conformance", NODE_SUITE, "express: another-request-is-a-mismatch")),
+    Mutation("mismatch", "lib/body.js", "if (req.readableEnded || req.readableDidRead || req._body) throw new Error(READ_BEFORE);", "if (req.readableEnded || req.readableDidRead || req._body) return Buffer.alloc(0);",
+             node("neighbours", "a parser before ours keeps the bytes")),
+    Mutation("transaction-gone", "lib/guard.js", "if (known.code === 'not_started') return {answer: await this.#doubtful(known)};", "",
+             node("faults", "a request whose handler has ended the transaction by itself is in doubt")),
+    Mutation("pool", "lib/session.js", "      late = true;\n      reject(errors.noConnection(pool, ms));", "",
+             node("answers", "express: a full pool is waited for as long as the handler may take, and named")),
+    Mutation("secrets", "lib/headers.js", "(!control(name) && SECRET.some((word) => name.toLowerCase().includes(word)))", "(!control(name) && false)",
+             node("conformance", NODE_SUITE, "express: headers-that-are-kept")),
+    Mutation("time", "lib/guard.js", "attempt.session.expired = () => this.#expire();", "attempt.session.expired = () => {};",
+             node("answers", "express: a handler that never answers is ended in time")),
+    Mutation("repeated-headers", "lib/answer.js", "of[1].push(value);", "of[1] = [value];",
+             node("neighbours", "headers that outer middleware has set are on refusals and replays")),
+    Mutation("replay", "lib/answer.js", "return [...kept.filter(([name]) => !names.has(name.toLowerCase())), ...own];", "void names;\n  return own;",
+             node("neighbours", "headers that outer middleware has set are on refusals and replays")),
+    Mutation("replay", "lib/headers.js", "pairs.filter(([name]) => !never(name)) : undefined;", "pairs : undefined;",
+             node("conformance", NODE_SUITE, "express: what-was-stored-by-hand")),
+)  # fmt: skip
+
+PYTHON = (
+    Mutation("whole-answers", "src/pgonce/http.py", "if any(not each.isdigit() or int(each) != length for each in said) and", "if not said and",
+             ("tests/test_flask.py", "test_an_answer_that_is_not_whole_is_not_stored")),
+    Mutation("whole-requests", "src/pgonce/_wsgi.py", "return length.isdigit() and len(body) < int(length)", "return False and len(body) < int(length)",
+             ("tests/test_flask.py", "test_half_a_request_is_none")),
+    Mutation("clients-that-leave", "src/pgonce/asgi.py", "        await self.answered.wait()\n", "",
+             ("tests/test_fastapi.py", "test_a_client_that_leaves_while_the_handler_streams_has_a_whole_answer_stored")),
+    Mutation("transaction-control", "src/pgonce/_control.py", "raise UsageError(REFUSED.format(found.refused))", "pass",
+             ("tests/test_transactions.py", "test_a_statement_that_would_end_the_transaction_is_refused_before_it_is_sent")),
+    Mutation("mismatch", "src/pgonce/_wsgi.py", 'environ.get("CONTENT_TYPE", ""), body, policy', 'environ.get("CONTENT_TYPE", ""), b"", policy',
+             ("tests/test_flask.py", "test_a_form_that_a_csrf_check_has_read_is_compared_all_the_same")),
+    Mutation("mismatch", "src/pgonce/asgi.py", "if consumed or (length and length[0].isdigit() and int(length[0]) > len(body)):", "if False and consumed:",
+             ("tests/test_fastapi.py", "test_a_body_that_an_outer_layer_has_read_is_refused_before_the_handler")),
+    Mutation("transaction-gone", "src/pgonce/_core.py", "            parted = is_parted(attempt, sqlstate)\n", "            parted = False\n",
+             ("tests/test_transactions.py", "test_an_effect_whose_transaction_is_gone_is_in_doubt_and_never_runs_again")),
+    Mutation("transaction-gone", "src/pgonce/_gate.py", "attempt.parted = _core.is_parted(attempt, sqlstate)", "attempt.parted = False",
+             ("tests/test_django.py", "test_a_view_whose_transaction_is_gone_is_in_doubt_and_never_runs_again")),
+    Mutation("pool", "src/pgonce/_drivers.py", "given.getconn(min(within, given.timeout))", "given.getconn(given.timeout)",
+             ("tests/test_transactions.py", "test_a_pool_that_is_full_is_waited_for_as_long_as_the_call_may_take_and_named")),
+    Mutation("secrets", "src/pgonce/http.py", ' or (not lower.startswith("access-control-") and any(word in lower for word in _SECRET))', "",
+             ("tests/test_conformance_http.py", "headers-that-are-kept")),
+    Mutation("time", "src/pgonce/asgi.py", "call_later(max(0.0, within), self._cut, task)", "call_later(3600.0, self._cut, task)",
+             ("tests/test_fastapi.py", "test_a_handler_that_takes_too_long_is_taken_back_and_its_client_told")),
+    Mutation("time", "src/pgonce/_wsgi.py", "with Limit(policy.handler_ms / 1000 - ", "with Limit(3600.0 - ",
+             ("tests/test_flask.py", "test_a_handler_that_takes_too_long_loses_its_transaction_and_its_client_is_told")),
+    Mutation("repeated-headers", "src/pgonce/http.py", "    for name, value in headers:\n        if _kept", "    for name, value in dict(headers).items():\n        if _kept",
+             ("tests/test_flask.py", "test_the_first_answer_is_the_views_own_and_every_answer_bears_the_headers_of_outer_layers")),
+    Mutation("replay", "src/pgonce/_gate.py", '    headers.append(("Idempotency-Replayed", "true"))\n', "",
+             ("tests/test_conformance_http.py", "a-retry-gets-the-first-answer")),
+    Mutation("replay", "src/pgonce/_gate.py", "    headers = [(name, value) for name, value in headers if not http.never(name)]\n", "",
+             ("tests/test_conformance_http.py", "what-was-stored-by-hand")),
+)  # fmt: skip
+
+SUITE = "./internal/suite"
+GO = (
+    Mutation("whole-answers", "held.go", "short = h.declared >= 0 && ", "short = false && h.declared >= 0 && ", (SUITE, "TestAnAnswerThatIsBrokenOffIsTakenBackAndBreaksAsWithoutUs")),
+    Mutation("whole-requests", "middleware.go", "	case err != nil:\n		// It was cut short", "	case err != nil && false:\n		// It was cut short", (SUITE, "TestHalfARequestIsNone")),
+    Mutation("clients-that-leave", "call.go", "c.visible.Load() || cause != context.Canceled {", "true {", (SUITE, "TestAClientThatLeavesFindsTheWholeAnswerLater")),
+    Mutation("transaction-control", "oncepgx/transaction.go", "		if kind.Ends {\n			return t.refuse()\n		}\n", "", (SUITE, "TestTransactionControlIsRefusedBeforeItIsSent")),
+    Mutation("mismatch", "middleware.go", "Body: c.body, CanonicalJSON", "CanonicalJSON", (SUITE, "TestConformance/pgx/http/another-request-is-a-mismatch")),
+    Mutation("mismatch", "middleware.go", "case isTaken(c.r, len(body), read):", "case false && isTaken(c.r, len(body), read):", (SUITE, "TestABodyThatALayerOutsideHasReadIsRefusedOrKept")),
+    Mutation("transaction-gone", "attempt.go", "	case session.Gone():\n		a.isGone, a.gone = true, found.fingerprint\n", "	case session.Gone():\n",
+             (SUITE, "TestATransactionThatIsGoneLeavesADoubtAndNoSecondEffect")),
+    Mutation("pool", "attempt.go", "context.WithTimeout(asking, within)", "context.WithTimeout(asking, within+time.Minute)", (SUITE, "TestAFullPoolIsNamedAndRecovers")),
+    Mutation("secrets", "headers.go", "slices.ContainsFunc(secretWords, func", "slices.ContainsFunc(secretWords[:0], func", (SUITE, "TestConformance/pgx/http/headers-that-are-kept")),
+    Mutation("time", "call.go", "c.timer = time.AfterFunc(limit, func", "c.timer = time.AfterFunc(time.Hour, func", (SUITE, "TestAHandlerWhoseTimeIsOverIsEndedTakenBackAndItsConnectionReturned")),
+    Mutation("repeated-headers", "headers.go", "for _, value := range header[name] {", "for _, value := range header[name][:1] {", (".", "TestHeadersComeBackAsTheyWereStored")),
+    Mutation("replay", "refuse.go", '	header.Set("Idempotency-Replayed", "true")\n', "", (SUITE, "TestConformance/pgx/http/a-retry-gets-the-first-answer")),
+    Mutation("replay", "refuse.go", "		if !never(name) {", "		if true {", (SUITE, "TestConformance/pgx/http/what-was-stored-by-hand")),
+)  # fmt: skip
+
+CORE, STARTER = "pgonce", "pgonce-spring-boot-starter"
+CORE_SOURCE, STARTER_SOURCE = f"{CORE}/src/main/java/io/pgonce", f"{STARTER}/src/main/java/io/pgonce/spring"
+JAVA = (
+    Mutation("whole-answers", f"{STARTER_SOURCE}/HeldResponse.java", "} else if (declared >= 0 && declared != body.size()", "} else if (declared >= HELD_MAX && declared != body.size()",
+             (STARTER, "NeighboursTest#halfAnAnswerIsNotStored")),
+    Mutation("mismatch", f"{STARTER_SOURCE}/HeldRequest.java", "} else if (isOver || (body.length <", "} else if (max < 0 || isOver && (body.length <",
+             (STARTER, "SpringFaultsTest#aBodyThatAFilterHasReadBeforeIsRefusedAndNothingRuns")),
+    Mutation("mismatch", f"{STARTER_SOURCE}/HttpOnce.java", 'request.getHeader("Content-Type"), body, canonicalJson)', 'request.getHeader("Content-Type"), new byte[0], canonicalJson)',
+             (STARTER, "SpringFaultsTest#aFormThatAFilterHasReadBeforeIsToldFromAnother")),
+    Mutation("transaction-control", f"{CORE_SOURCE}/TransactionControl.java", "                throw refusal(first);\n            }\n            changesRole", "                return false;\n            }\n            changesRole",
+             (CORE, "TransactionControlTest#aTextIsRefusedHoweverItIsSent")),
+    Mutation("transaction-gone", f"{CORE_SOURCE}/Sql.java", "return GONE.contains(String.valueOf(failure.getSQLState()));", "return GONE.isEmpty();",
+             (CORE, "TransactionControlTest#whatEndsItsTransactionByItselfLeavesADoubt")),
+    Mutation("secrets", f"{CORE_SOURCE}/http/HeaderPolicy.java", '!lower.startsWith("access-control-") && SECRET', 'lower.isEmpty() && SECRET',
+             (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+    Mutation("time", f"{STARTER_SOURCE}/Deadline.java", "alarm = ms <= 0 ? null", "alarm = ms >= 0 ? null", (STARTER, "NeighboursTest#anAttemptThatTakesTooLongIsEndedAndTheClientTold")),
+    Mutation("repeated-headers", f"{STARTER_SOURCE}/Replies.java", "} else if (!seen.add(name)) {\n                response.addHeader", "} else if (!seen.add(name)) {\n                response.setHeader",
+             (STARTER, "NeighboursTest#headersAreAsOftenAndInTheOrderThatTheyWereSetAlsoInAReplay")),
+    Mutation("replay", f"{STARTER_SOURCE}/Replies.java", "headers(HeaderPolicy.sendable(answer.headers()));", "headers(answer.headers());",
+             (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+    Mutation("replay", f"{STARTER_SOURCE}/Replies.java", '        response.setHeader("Idempotency-Replayed", "true");\n', "", (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+)  # fmt: skip
+
+MUTATIONS = {"node": NODE, "python": PYTHON, "go": GO, "java": JAVA}
+
+
+class Wrong(Exception):
+    """A mutation cannot be made, or does not compile."""
+
+
+def grouped(tests):
+    """The names of each place, in their order."""
+    places = {}
+    for place, name in tests:
+        places.setdefault(place, []).append(name)
+    return places.items()
+
+
+def commands(language, tests):
+    """What runs these tests in the copy, in as few programs as it takes."""
+    if language == "node":
+        return [["node", "--test", f"--test-name-pattern={'|'.join(names)}", f"test/{file}.test.js"] for file, names in grouped(tests)]
+    if language == "python":
+        python = os.environ.get("PGONCE_VENV", str(ROOT / "clients/python/.venv")) + "/bin/python"
+        return [[python, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(file for file, _ in grouped(tests)), "-k", " or ".join(name for _, name in tests)]]
+    if language == "go":
+        # The last part of a name differs: TestOne, or a case of TestConformance.
+        whole = [((package, name.rpartition("/")[0]), name.rpartition("/")[2]) for package, name in tests]
+        runs = [(package, "/".join([*(f"^{part}$" for part in path.split("/") if part), f"^({'|'.join(names)})$"])) for (package, path), names in grouped(whole)]
+        return [["go", "test", "-count=1", "-timeout", f"{LIMIT_S}s", "-run", pattern, package] for package, pattern in runs]
+    modules = CORE if all(module == CORE for module, _ in tests) else f"{CORE},{STARTER}"
+    methods = grouped(name.split("#") for _, name in tests)
+    chosen = ",".join(f"{name}#{'+'.join(dict.fromkeys(some))}" for name, some in methods)
+    return [["mvn", "-q", "-B", "-T1", "test", "-pl", modules, f"-Dtest={chosen}", "-Dsurefire.failIfNoSpecifiedTests=false"]]
+
+
+# A run that failed for one of these has noticed nothing.
+NO_RUN = re.compile(
+    r"(?m)\[build failed\]|\[setup failed\]|COMPILATION ERROR|^(?:E +)?SyntaxError: |no tests ran|no tests to run|ERROR collecting|No tests were executed|Could not resolve dependencies"
+)
+
+
+def run(language, tree, tests, limit_s=LIMIT_S):
+    """(do they pass, what they have said)."""
+    here = tree / "clients" / language
+    environment = {**os.environ, "PGONCE_BUILD": os.environ.get("PGONCE_BUILD", str(ROOT / "build")), "PYTHONPATH": str(here / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PATH"] += ":/usr/local/go/bin"
+    environment.setdefault("MAVEN_OPTS", "-Xmx512m")
+    environment.pop("PGONCE_CONFORMANCE_RESULTS", None)
+    said = ""
+    for command in commands(language, tests):
+        try:
+            done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return False, f"{said}it did not end within {limit_s:.0f} s"
+        said += done.stdout + done.stderr
+        if NO_RUN.search(said):
+            raise Wrong(f"{' '.join(command)}:\n{said[-3000:]}")
+        if done.returncode != 0:
+            return False, said
+    return True, said
+
+
+def plant(language):
+    """The tree with a copy of the client."""
+    tree = PLACE / language
+    shutil.rmtree(tree, ignore_errors=True)
+    (tree / "clients").mkdir(parents=True)
+    for each in ROOT.iterdir():
+        if each.name not in ("clients", ".git"):
+            (tree / each.name).symlink_to(each)
+    for each in (ROOT / "clients").iterdir():
+        if each.name != language:
+            (tree / "clients" / each.name).symlink_to(each)
+    own = tree / "clients" / language
+    shutil.copytree(ROOT / "clients" / language, own, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+    if language == "node":
+        (own / "node_modules").symlink_to(ROOT / "clients/node/node_modules")
+    return tree
+
+
+def mutated(text, mutation):
+    if text.count(mutation.old) != 1:
+        raise Wrong(f"{mutation.file} has this {text.count(mutation.old)} times: {mutation.old}")
+    return text.replace(mutation.old, mutation.new)
+
+
+def check(language, only):
+    chosen = [each for each in MUTATIONS[language] if only in f"{each.guarantee} {each.file}"]
+    tree = plant(language)
+    began = time.monotonic()
+    passes, said = run(language, tree, list(dict.fromkeys(each.test for each in chosen)))
+    limit_s = 60 + 3 * (time.monotonic() - began)
+    if not passes:
+        print(f"{language}: these tests fail on a client that was not changed:\n{said[-5000:]}")
+        return False
+    unnoticed = 0
+    for each in chosen:
+        path = tree / "clients" / language / each.file
+        source = path.read_text(encoding="utf-8")
+        path.write_text(mutated(source, each), encoding="utf-8")
+        began = time.monotonic()
+        try:
+            passes, _ = run(language, tree, [each.test], limit_s)
+        finally:
+            path.write_text(source, encoding="utf-8")
+        unnoticed += passes
+        print(f"{language}: {each.guarantee}: {each.file}: {'NOBODY NOTICES' if passes else 'noticed'} ({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"{language}: {len(chosen) - unnoticed} of {len(chosen)} mutations are noticed", flush=True)
+    shutil.rmtree(tree)
+    return unnoticed == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("language", nargs="+", choices=sorted(MUTATIONS))
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    sys.exit(0 if all([check(language, given.only) for language in given.language]) else 1)
+
+
+if __name__ == "__main__":
+    main()

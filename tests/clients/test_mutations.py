@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: PostgreSQL
+"""The mutations of the clients quote their sources as they are, and name tests that there are. `make test-clients MUTATIONS=yes` runs them."""
+
+import re
+
+import pytest
+
+from . import mutations
+
+EACH = [(language, each) for language, some in mutations.MUTATIONS.items() for each in some]
+CASES = {case for file in ("http.json", "sql.json") for case in re.findall(r'"name": "([a-z0-9-]+)"', (mutations.ROOT / "clients/conformance" / file).read_text())}
+
+
+@pytest.mark.parametrize(("language", "each"), EACH, ids=[f"{language}-{each.guarantee}-{i}" for i, (language, each) in enumerate(EACH)])
+def test_a_mutation_changes_one_place_of_its_file_and_is_for_a_test_that_there_is(language, each):
+    here = mutations.ROOT / "clients" / language
+    source = (here / each.file).read_text()
+    assert mutations.mutated(source, each) != source
+    where, name = each.test
+    tests = [here / "test" / f"{where}.test.js"] if language == "node" else [here / where] if language == "python" else here.glob("**/*_test.go" if language == "go" else f"{where}/**/*Test.java")
+    text = "".join(path.read_text() for path in tests)
+    named = re.split(r"[#/|]", name)[-1] if language != "go" else name.split("/")[0]
+    for door in ("express: ", "^the suite$|express: "):
+        named = named.removeprefix(door)
+    assert named in text or named in CASES
+    assert language != "go" or "/" not in name or name.split("/")[-1] in CASES
+
+
+@pytest.mark.parametrize("language", sorted(mutations.MUTATIONS))
+def test_each_guarantee_of_a_client_is_taken_out(language):
+    missing = set(mutations.GUARANTEES) - {each.guarantee for each in mutations.MUTATIONS[language]}
+    # A container does not tell a servlet that its client has left, and Hikari itself bounds the wait. Several guards refuse half a request in Node and in Java, whose
+    # container is one of them.
+    assert missing == {"java": {"clients-that-leave", "whole-requests", "pool"}, "node": {"whole-requests"}}.get(language, set())
+    assert len(mutations.MUTATIONS[language]) >= 8
