@@ -30,6 +30,7 @@ function read(stream, max) {
       // Before the end is told, which the next tick would do: a stream that has something is not at its end.
       if (body?.length > 0) stream.unshift(body);
     };
+    if (stream.destroyed) return void resolve(undefined);
     if (stream._readableState.ended) return void take();
     stream.read(0); // now, not by the listener a tick later: where the body is empty, that would find its end and tell it before somebody listens
     stream.on('readable', take).on('close', brokenOff).on('error', brokenOff);

@@ -491,6 +491,24 @@ test('a request whose client has left before there was a connection takes none, 
   assert.deepEqual([runs, await effects(), await state()], [0, 0, undefined]);
 });
 
+test('a client that left before its body was asked for leaves nothing waiting', async (t) => {
+  const [begun, passed] = [gate(), gate()];
+  let runs = 0;
+  const running = await listening(http.createServer(async (req, res) => {
+    begun.open();
+    await new Promise((resolve) => req.on('error', () => {}).once('close', resolve));
+    await once.express(OPTIONS)(req, res, () => (runs += 1));
+    passed.open();
+  }));
+  t.after(running.close);
+  const raw = net.connect(running.port, '127.0.0.1');
+  raw.write(`POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: ${key}\r\nContent-Length: 10\r\n\r\nhalf`);
+  await begun.opened;
+  raw.destroy();
+  await passed.opened;
+  assert.equal(runs, 0);
+});
+
 /** An outer layer that answers a request before there is a connection for it. */
 const IMPATIENT = {
   express: (handler) => {
