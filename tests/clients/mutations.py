@@ -71,8 +71,6 @@ NODE = (
 PYTHON = (
     Mutation("whole-answers", "src/pgonce/http.py", "if any(not each.isdigit() or int(each) != length for each in said) and", "if not said and",
              ("tests/test_flask.py", "test_an_answer_that_is_not_whole_is_not_stored")),
-    Mutation("whole-requests", "src/pgonce/_wsgi.py", "return length.isdigit() and len(body) < int(length)", "return False and len(body) < int(length)",
-             ("tests/test_flask.py", "test_half_a_request_is_none")),
     Mutation("clients-that-leave", "src/pgonce/asgi.py", "        await self.answered.wait()\n", "",
              ("tests/test_fastapi.py", "test_a_client_that_leaves_while_the_handler_streams_has_a_whole_answer_stored")),
     Mutation("transaction-control", "src/pgonce/_control.py", "raise UsageError(REFUSED.format(found.refused))", "pass",
