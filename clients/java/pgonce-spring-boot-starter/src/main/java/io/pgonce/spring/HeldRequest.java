@@ -4,6 +4,7 @@ package io.pgonce.spring;
 import jakarta.servlet.AsyncContext;
 import jakarta.servlet.MultipartConfigElement;
 import jakarta.servlet.ReadListener;
+import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletInputStream;
 import jakarta.servlet.ServletRequest;
 import jakarta.servlet.ServletResponse;
@@ -155,7 +156,7 @@ final class HeldRequest extends HttpServletRequestWrapper {
                     addPair(all, pair);
                 }
             }
-            if (HeldParts.isMultipart(getContentType())) {
+            if (HeldParts.isMultipart(getContentType()) && body.length > 0) {
                 addFields(all);
             }
             parameters = Collections.unmodifiableMap(all);
@@ -171,21 +172,27 @@ final class HeldRequest extends HttpServletRequestWrapper {
                     add(all, each.getName(), new String(each.getInputStream().readAllBytes(), charset()));
                 }
             }
-        } catch (IOException | IllegalStateException malformed) {
+        } catch (IOException | ServletException | IllegalStateException malformed) {
             return;
         }
     }
 
+    /** Without a body they are whatever the container has, as MockMvc has them. */
     @Override
-    public Collection<Part> getParts() throws IOException {
-        if (parts == null) {
+    public Collection<Part> getParts() throws IOException, ServletException {
+        if (body.length == 0) {
+            return super.getParts();
+        } else if (parts == null) {
             parts = HeldParts.of(getContentType(), body, charset(), uploads);
         }
         return parts;
     }
 
     @Override
-    public Part getPart(String name) throws IOException {
+    public Part getPart(String name) throws IOException, ServletException {
+        if (body.length == 0) {
+            return super.getPart(name);
+        }
         return getParts().stream().filter(each -> each.getName().equals(name)).findFirst().orElse(null);
     }
 

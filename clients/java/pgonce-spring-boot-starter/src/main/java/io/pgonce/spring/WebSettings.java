@@ -75,12 +75,14 @@ record WebSettings(Once once, TenantResolver tenants, Environment environment, H
         return HttpOnce.request(request, body, canonicalJson, withHost());
     }
 
-    /** As Tomcat in Spring Boot does it, unless it is told otherwise: absolute. */
+    /** As the container does it: Tomcat, unless it is told otherwise, and Undertow make it absolute; Jetty and MockMvc do not. */
     HeldResponse.Redirects redirects(HttpServletRequest request) {
-        boolean relative = environment.getProperty("server.tomcat.use-relative-redirects", Boolean.class, false);
+        String server = String.valueOf(request.getServletContext().getServerInfo());
+        boolean absolute = server.startsWith("Undertow")
+            || (server.startsWith("Apache Tomcat") && !environment.getProperty("server.tomcat.use-relative-redirects", Boolean.class, false));
         return said -> {
             try {
-                return relative ? said : URI.create(request.getRequestURL().toString()).resolve(said).toString();
+                return absolute ? URI.create(request.getRequestURL().toString()).resolve(said).toString() : said;
             } catch (IllegalArgumentException noPlace) {
                 return said;
             }

@@ -2,12 +2,17 @@
 package io.pgonce.spring;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.springframework.test.web.servlet.request.MockMvcRequestBuilders.multipart;
 import static org.springframework.test.web.servlet.request.MockMvcRequestBuilders.post;
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.content;
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.header;
 import static org.springframework.test.web.servlet.result.MockMvcResultMatchers.status;
 
 import io.pgonce.testing.Server;
+import jakarta.servlet.http.HttpServletResponse;
+import jakarta.servlet.http.Part;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.MethodOrderer;
 import org.junit.jupiter.api.Order;
@@ -24,6 +29,8 @@ import org.springframework.context.annotation.Configuration;
 import org.springframework.context.annotation.Import;
 import org.springframework.http.ResponseEntity;
 import org.springframework.jdbc.core.JdbcTemplate;
+import org.springframework.mock.web.MockMultipartFile;
+import org.springframework.mock.web.MockPart;
 import org.springframework.test.annotation.DirtiesContext;
 import org.springframework.test.context.DynamicPropertyRegistry;
 import org.springframework.test.context.DynamicPropertySource;
@@ -31,7 +38,10 @@ import org.springframework.test.web.servlet.MockMvc;
 import org.springframework.transaction.annotation.Transactional;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
+import org.springframework.web.bind.annotation.RequestParam;
+import org.springframework.web.bind.annotation.RequestPart;
 import org.springframework.web.bind.annotation.RestController;
+import org.springframework.web.multipart.MultipartFile;
 
 /** An application's own test, as Spring's documentation has it: in a transaction that is rolled back after each. */
 @SpringBootTest(classes = JoinedTest.Application.class, properties = "pgonce.tenant=none")
@@ -60,6 +70,18 @@ class JoinedTest {
         ResponseEntity<String> order(@RequestBody String item) {
             jdbc.update("INSERT INTO effect (key) VALUES (?)", item);
             return ResponseEntity.status("none".equals(item) ? 422 : 201).body("ordered " + item);
+        }
+
+        @PostMapping("/moved")
+        @Idempotent("moved")
+        void move(HttpServletResponse response) throws IOException {
+            response.sendRedirect("/orders/1");
+        }
+
+        @PostMapping("/notes")
+        @Idempotent("notes")
+        String note(@RequestPart Part note, @RequestParam MultipartFile file) throws IOException {
+            return new String(note.getInputStream().readAllBytes(), StandardCharsets.UTF_8) + " " + file.getOriginalFilename();
         }
     }
 
@@ -96,6 +118,21 @@ class JoinedTest {
         mvc.perform(post("/orders").header("Idempotency-Key", "k2").content("none")).andExpect(status().isUnprocessableEntity());
         mvc.perform(post("/orders").header("Idempotency-Key", "k2").content("none")).andExpect(header().string("Idempotency-Replayed", "true"));
         assertEquals(2, effects());
+    }
+
+    @Test
+    void aRedirectIsAsMockMvcHasIt() throws Exception {
+        for (int i = 0; i < 2; i++) {
+            mvc.perform(post("/moved").header("Idempotency-Key", "k3")).andExpect(status().isFound()).andExpect(header().string("Location", "/orders/1"));
+        }
+    }
+
+    @Test
+    void partsThatHaveNoBodyReachTheHandler() throws Exception {
+        for (int i = 0; i < 2; i++) {
+            mvc.perform(multipart("/notes").part(new MockPart("note", "Zoe".getBytes(StandardCharsets.UTF_8))).file(new MockMultipartFile("file", "a.txt", null, new byte[1]))
+                .header("Idempotency-Key", "k4")).andExpect(content().string("Zoe a.txt"));
+        }
     }
 
     @Test
