@@ -314,14 +314,25 @@ static bool is_first_day(Relation outbox, int32 day)
 	       DatumGetInt32(bounds->datums[0][0]) == day;
 }
 
-/* The id of an intent's event: see once.emit. */
-static pg_uuid_t *event_id_of(const native_intent *intent, text *kind)
+/* The id of an intent's event: see once.emit. NULL: not plain. */
+static pg_uuid_t *event_id_of(const native_contract *contract, const native_intent *intent, text *kind)
 {
+	bytea *salt = native_salt_of(contract, intent->tenant);
+	if (salt == NULL) {
+		return NULL;
+	}
 	Datum names[] = {PointerGetDatum(intent->tenant), PointerGetDatum(intent->scope), PointerGetDatum(intent->key),
 	                 PointerGetDatum(kind)};
 	ArrayType *array = construct_array(names, lengthof(names), TEXTOID, -1, false, TYPALIGN_INT);
 	text *written = cstring_to_text(OidOutputFunctionCall(F_ARRAY_OUT, PointerGetDatum(array)));
-	bytea *hash = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea, PointerGetDatum(written)));
+	StringInfoData hashed;
+	initStringInfo(&hashed);
+	appendStringInfoSpaces(&hashed, VARHDRSZ);
+	appendBinaryStringInfo(&hashed, VARDATA_ANY(salt), (int)VARSIZE_ANY_EXHDR(salt));
+	appendStringInfoChar(&hashed, 'e');
+	appendBinaryStringInfo(&hashed, VARDATA_ANY(written), (int)VARSIZE_ANY_EXHDR(written));
+	SET_VARSIZE(hashed.data, hashed.len);
+	bytea *hash = DatumGetByteaPP(DirectFunctionCall1(sha256_bytea, PointerGetDatum(hashed.data)));
 	pg_uuid_t *id = palloc(sizeof *id);
 
 	memcpy(id->data, VARDATA_ANY(hash), UUID_LEN);
@@ -440,9 +451,9 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 		if (of_intent) {
 			bool is_null;
 			Datum last = native_last_value(contract->outbox_day, &is_null);
-			event_id = event_id_of(&intent, kind);
+			event_id = event_id_of(contract, &intent, kind);
 			/* Whoever inserts this event has its lock. */
-			plain = !is_null && DatumGetInt64(last) / 256 == day && is_first_day(outbox, day) &&
+			plain = event_id != NULL && !is_null && DatumGetInt64(last) / 256 == day && is_first_day(outbox, day) &&
 			        native_lock_id(DatumGetUInt64(hash_any_extended(event_id->data, UUID_LEN, LOCK_SEED))) &&
 			        !is_there(relation, &leaf, &intent, kind);
 		} else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL
  * The plain path of once.salt, which clients ask for with a tenant's first request, or with each
- * where they do not know their connection again: of a caller who may name any tenant. See
- * attempt.c. */
+ * where they do not know their connection again: of a caller who may name any tenant; and the salt
+ * of an event's id. See attempt.c. */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -58,24 +58,29 @@ static bytea *salted(Relation table, AttrNumber column, const text *tenant)
 	return made;
 }
 
+/* The tenant's salt; NULL where its table is not plain. */
+bytea *native_salt_of(const native_contract *contract, const text *tenant)
+{
+	Relation table = ActiveSnapshotSet() ? try_relation_open(contract->setting, AccessShareLock) : NULL;
+	if (table == NULL) {
+		return NULL;
+	}
+	AttrNumber column = native_still_known() ? salt_column(contract, table) : 0;
+	bytea *made = column > 0 ? salted(table, column, tenant) : NULL;
+	table_close(table, NoLock);
+	return made == NULL ? NULL : DatumGetByteaPP(DirectFunctionCall1(sha256_bytea, PointerGetDatum(made)));
+}
+
 bool native_do_salt(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	if (PG_ARGISNULL(0) || !native_session_is_plain(contract)) {
 		return false;
 	}
 	text *tenant = PG_GETARG_TEXT_PP(0);
-	if (VARSIZE_ANY_EXHDR(tenant) > TENANT_BYTES_MAX || !ActiveSnapshotSet()) {
+	bytea *salt = NULL;
+	if (VARSIZE_ANY_EXHDR(tenant) > TENANT_BYTES_MAX || (salt = native_salt_of(contract, tenant)) == NULL) {
 		return false;
 	}
-	Relation table = try_relation_open(contract->setting, AccessShareLock);
-	if (table == NULL) {
-		return false;
-	}
-	AttrNumber column = native_still_known() ? salt_column(contract, table) : 0;
-	bytea *made = column > 0 ? salted(table, column, tenant) : NULL;
-	table_close(table, NoLock);
-	if (made != NULL) {
-		*result = DirectFunctionCall1(sha256_bytea, PointerGetDatum(made));
-	}
-	return made != NULL;
+	*result = PointerGetDatum(salt);
+	return true;
 }

@@ -2,8 +2,8 @@
 -- once.emit(topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent): appends an event to
 -- the outbox, in the effect's own transaction: it exists if and only if the effect does. Returns its id. event_type
 -- defaults to the topic. With scope and key (the intent that causes it), a second emit of the same event_type is the
--- same event, and raises P4051 where its payload differs; the id is derived from the intent, so that consumers can tell
--- a repetition even across attempts. Events of one aggregate are published in order. Raises 22023 for a missing topic
+-- same event, and raises P4051 where its payload differs; the id is derived from the intent and the installation's salt, so that
+-- consumers can tell a repetition even across attempts, and no other installation's event has it. Events of one aggregate are published in order. Raises 22023 for a missing topic
 -- or payload, and where tenant, scope, key and event_type have more than 2600 bytes together; P4060 where the payload, as text,
 -- is larger than event_bytes_max of its scope (else of the default policy), or the headers than 64 KiB; P4098 where the day has no
 -- partition; 40001 where a transaction above READ COMMITTED began on another day. One that began today does not see
@@ -65,8 +65,10 @@ BEGIN
     IF key IS NULL THEN
         event_id := gen_random_uuid();
     ELSE
-        -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique.
-        event_id := encode(overlay(substring(sha256(convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
+        -- A UUID of version 8 (RFC 9562: "vendor specific"), from the names that make the event unique here and from the tenant's
+        -- salt: two databases with the same names may share a broker, which drops what has an id that it knows.
+        event_id := encode(overlay(substring(sha256((SELECT sha256(s.salt || convert_to(tenant, 'UTF8')) FROM once.setting AS s
+                WHERE s.only_row) || 'e'::bytea || convert_to(ARRAY[tenant, scope, key, kind]::text, 'UTF8'))
             FROM 1 FOR 16) PLACING E'\\x800080' FROM 7), 'hex')::uuid;
         -- An event that was committed after the snapshot does not show: today's index knows it, that of another day is not asked.
         IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN

@@ -59,6 +59,22 @@ def test_the_same_event_of_an_intent_again_is_the_same_event(db):
     assert len(events(db)) == 1
 
 
+def test_the_same_names_in_another_installation_are_another_event(db):
+    """An installation is its salt: two of them may share a broker that drops what has an id that it knows."""
+    connection = db.connect(isolation="READ COMMITTED")
+
+    def ids():
+        made = [Once(connection).emit(**EVENT, tenant=tenant) for tenant in ("", "t", "u")]
+        connection.rollback()
+        return made
+
+    here = ids()
+    assert ids() == here
+    db.execute("UPDATE once.setting SET salt = DEFAULT")
+    there = ids()
+    assert ids() == there and len({*here, *there}) == 6
+
+
 def emit_yesterday(db):
     """An event that an attempt of yesterday has emitted. Returns its id."""
     event_id = Once(db.connect()).emit(**EVENT)

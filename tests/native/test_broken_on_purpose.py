@@ -154,6 +154,8 @@ MUTATIONS = {
     "scope and key": ([("outbox.c", "|| PG_ARGISNULL(EMIT_SCOPE) != PG_ARGISNULL(EMIT_KEY)", "")], STORY("events that are none"), {}),
     "an event's headers": ([("outbox.c", "native_headers_are_plain(fcinfo->args[EMIT_HEADERS])", "true")], STORY("events that are none"), {}),
     "an event's id": ([("outbox.c", "id->data[7] = 0;", "")], STORY("names of events"), {}),
+    "an event's salt": ([("outbox.c", "appendStringInfoChar(&hashed, 'e');", "")], STORY("names of events"), {}),
+    "the table of an event's salt": ([("outbox.c", "plain = event_id != NULL &&", "plain =")], c.test_a_change_of_the_settings_sends_an_intent_s_event_to_sql, {}),
     "other defaults": ([("outbox.c", "if (shape->constr->defval[i].adnum != xid) { return native_refuse(\"a column of once.outbox has a default\"); }", "if (shape->constr->defval[i].adnum != xid) { continue; }")],
                        c.test_a_change_of_the_outbox_sends_emit_to_sql, {"change": "ALTER TABLE once.outbox ALTER COLUMN headers SET DEFAULT '{}'", "back": "ALTER TABLE once.outbox ALTER COLUMN headers DROP DEFAULT"}),
     "the locks of a batch": ([("batch.c", "if (!native_lock(&given->intents[i], false)) {", "if (false) {")], b.test_an_intent_that_another_transaction_has_started_is_left_out, {}),

@@ -116,6 +116,16 @@ def test_a_change_of_the_settings_sends_salt_to_sql(native, session, change, bac
     assert session.answered("SELECT once.salt('t')") == 1
 
 
+def test_a_change_of_the_settings_sends_an_intent_s_event_to_sql(native, session):
+    event = "SELECT once.emit('topic', '{}', scope => 's', key => '%s')"
+    session(event % "k0")
+    assert session.answered(event % "k1") == 1
+    native.execute("ALTER TABLE once.setting ENABLE ROW LEVEL SECURITY")
+    assert session.answered(event % "k2") == 0
+    native.execute("ALTER TABLE once.setting DISABLE ROW LEVEL SECURITY")
+    assert session.answered(event % "k3") == 1
+
+
 def test_events_of_an_earlier_or_later_day_are_sql_s_business(native, session):
     """Of a day that is over and has its outbox still; and where the clock has stepped back."""
     day = today()
