@@ -289,7 +289,7 @@ extern void native_rest_answer(FunctionCallInfo fcinfo, const ReturnSetInfo *tol
 
 /* salt.c; false: it is not plain */
 extern bool native_do_salt(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result);
-extern bytea *native_salt_of(const native_contract *contract, const text *tenant); /* NULL: not plain */
+extern bytea *native_salt_of(const native_contract *contract, const text *tenant); /* or NULL */
 
 /* outbox.c */
 extern void native_outbox_init(void);

@@ -4,7 +4,9 @@
  * own, on which the stream's acknowledgement comes: one subscription for all. A thread connects and
  * publishes, since both may block; the subscription's own brings the answers. No reconnecting by
  * cnats: a lost connection ends here, so that it is clear which messages it took along. Nats-Msg-Id
- * is the event's id: what is sent again within the stream's duplicate window is stored once.
+ * is the event's id and the subject: what is sent again within the stream's duplicate window is
+ * stored once. A stream looks at ids across all of its subjects, so the event's id alone would make
+ * it drop, and acknowledge, what another relay sends to another subject of the stream.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -157,7 +159,7 @@ static bool header_fits(const sink_header *header)
 static bool message_fits(const sink *sink, const sink_message *message, char problem[BROKER_PROBLEM_BYTES])
 {
 	int64_t most = natsConnection_GetMaxPayload(sink->connection);
-	size_t bytes = message->body.length + strlen(HEADER_LINE) + 128;
+	size_t bytes = message->body.length + strlen(HEADER_LINE) + strlen(message->destination) + 128;
 
 	if (!subject_fits(message->destination)) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "%.100s is no subject that can be published to: change the route",
@@ -240,12 +242,17 @@ static natsStatus publish(sink *sink, const flight_item *item)
 {
 	const sink_message *message = &item->message;
 	char reply[96];
+	char *id = NULL;
 	natsMsg *copy = NULL;
 
+	if (asprintf(&id, "%s:%s", message->event_id, message->destination) < 0) {
+		return NATS_NO_MEMORY;
+	}
 	snprintf(reply, sizeof reply, "%s%llx", sink->inbox, (unsigned long long)item->ticket);
 	natsStatus status =
 	    natsMsg_Create(&copy, message->destination, reply, message->body.data, (int)message->body.length);
-	status = status == NATS_OK ? natsMsgHeader_Set(copy, "Nats-Msg-Id", message->event_id) : status;
+	status = status == NATS_OK ? natsMsgHeader_Set(copy, "Nats-Msg-Id", id) : status;
+	free(id);
 	if (status == NATS_OK && message->content_type != NULL) {
 		status = natsMsgHeader_Set(copy, "Content-Type", message->content_type);
 	}

@@ -34,6 +34,10 @@ def sink(tmp_path, options):
         yield opened
 
 
+def event_of(message):
+    return message.header("Nats-Msg-Id").partition(":")[0]
+
+
 def test_a_delivered_event_is_in_the_stream_with_its_body_headers_and_ids(nats, sink):
     event_id = str(uuid.uuid4())
     headers = {"Pgonce-Event-Id": event_id, "Pgonce-Key": "größe"}
@@ -41,7 +45,7 @@ def test_a_delivered_event_is_in_the_stream_with_its_body_headers_and_ids(nats, 
     assert (result["verdict"], result["problem"]) == ("delivered", "")
     message = nats.messages("SHOP")[-1]
     assert (message.subject, message.data) == ("shop.orders", b'{"total": 1}')
-    assert message.header("Nats-Msg-Id") == event_id
+    assert message.header("Nats-Msg-Id") == f"{event_id}:shop.orders"
     assert message.header("Content-Type") == "application/json"
     assert {name: message.header(name) for name in headers} == headers
 
@@ -52,6 +56,15 @@ def test_an_event_that_is_sent_again_is_stored_once(nats, sink):
     for _ in range(2):
         assert sink.deliver("shop.again", event_id=event_id)["verdict"] == "delivered"
     assert nats.state("SHOP")["messages"] == before + 1
+
+
+def test_an_event_for_two_subjects_of_one_stream_is_stored_for_each(nats, sink):
+    """A stream looks for a Nats-Msg-Id among all of its subjects."""
+    event_id = str(uuid.uuid4())
+    for subject in ("shop.first", "shop.second", "shop.first"):
+        assert sink.deliver(subject, event_id=event_id)["verdict"] == "delivered"
+    stored = [message.subject for message in nats.messages("SHOP") if event_of(message) == event_id]
+    assert stored == ["shop.first", "shop.second"]
 
 
 def test_a_subject_without_a_stream_is_refused_and_others_flow(sink):
@@ -133,7 +146,7 @@ def test_a_killed_server_makes_events_unavailable_and_none_is_lost(nats, tmp_pat
         results = results_of(sink, BURST - 1)
         results[first["event_id"]] = first
         nats.start()
-        stored = {message.header("Nats-Msg-Id") for message in nats.messages("SHOP")}
+        stored = {event_of(message) for message in nats.messages("SHOP")}
         delivered = {event_id for event_id, result in results.items() if result["verdict"] == "delivered"}
         assert delivered <= stored
         assert {result["verdict"] for result in results.values()} <= {"delivered", "unavailable"}
@@ -142,7 +155,7 @@ def test_a_killed_server_makes_events_unavailable_and_none_is_lost(nats, tmp_pat
         for event_id in again:
             sink.send("shop.killed", event_id=event_id)
         assert {result["verdict"] for result in results_of(sink, len(again)).values()} <= {"delivered"}
-    stored = [message.header("Nats-Msg-Id") for message in nats.messages("SHOP") if message.subject == "shop.killed"]
+    stored = [event_of(message) for message in nats.messages("SHOP") if message.subject == "shop.killed"]
     assert sorted(stored) == sorted(sent), "each is stored once: Nats-Msg-Id"
 
 
