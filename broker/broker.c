@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define HOSTS_MAX 64
@@ -353,4 +354,42 @@ char *broker_address_hosts(const broker_address *address, const char *prefix)
 		return NULL;
 	}
 	return text;
+}
+
+/* ---- headers that steer */
+
+/* A name that ends in '*' is a prefix. */
+typedef struct steering {
+	const char *broker;
+	const char *names[24];
+} steering;
+
+/*
+ * Sources: NATS "JetStream headers" (all begin with Nats-), and cnats, which takes the header Status
+ * of an empty message for the server's own word; RabbitMQ "Sender-selected distribution" (CC, BCC),
+ * "Dead lettering", "Quorum queues", "Streams", "Federation", "Shovel", and the plugins for delayed
+ * messages, deduplication and recent history.
+ */
+static const steering steerings[] = {
+    {"nats", {"Nats-*", "Status", "Description"}},
+    {"rabbitmq",
+     {"CC", "BCC", "x-delay", "x-death", "x-first-death-*", "x-last-death-*", "x-delivery-count", "x-acquired-count",
+      "x-opt-*", "x-stream-*", "x-received-from", "x-shovelled*", "x-deduplication-header", "x-cache-ttl",
+      "x-recent-history-no-store"}}};
+
+bool broker_header_steers(const char *broker, const char *name)
+{
+	for (size_t i = 0; i < sizeof steerings / sizeof steerings[0]; i++) {
+		if (strcmp(steerings[i].broker, broker) != 0) {
+			continue;
+		}
+		for (const char *const *known = steerings[i].names; *known != NULL; known++) {
+			size_t length = strlen(*known);
+			bool is_prefix = (*known)[length - 1] == '*';
+			if (strncasecmp(*known, name, is_prefix ? length - 1 : length + 1) == 0) {
+				return true;
+			}
+		}
+	}
+	return false;
 }

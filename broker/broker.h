@@ -81,5 +81,12 @@ void broker_address_free(broker_address *address);
  */
 char *broker_address_hosts(const broker_address *address, const char *prefix);
 
+/*
+ * Whether a broker ("nats", "rabbitmq", ...) or its client libraries act on a header of this name
+ * instead of passing it on: it deletes, routes, delays, drops or refuses the message. Whoever sends
+ * a message of somebody else's must not pass such a name on as it is.
+ */
+bool broker_header_steers(const char *broker, const char *name);
+
 /* Texts of problems have this size here, as those of sinks and sources. */
 #define BROKER_PROBLEM_BYTES 256

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "broker.h"
 #include "service.h"
 
 /*
@@ -110,8 +111,11 @@ static natsStatus copy_headers(natsMsg *copy, const source_header *headers, size
 	natsStatus status = NATS_OK;
 
 	for (size_t i = 0; i < count && status == NATS_OK; i++) {
-		/* With the message's own Nats-Msg-Id the server would take the copy for the message. */
-		if (strcmp(headers[i].name, "Nats-Msg-Id") != 0) {
+		/*
+		 * With the message's own Nats-Msg-Id the server would take the copy for the message, and
+		 * with its Nats-Expected-Stream refuse it.
+		 */
+		if (!broker_header_steers("nats", headers[i].name)) {
 			status = copy_header(copy, &headers[i]);
 		}
 	}

@@ -495,13 +495,20 @@ static amqp_bytes_t bytes_of(once_bytes bytes)
 	return (amqp_bytes_t){.len = bytes.length, .bytes = (void *)(uintptr_t)bytes.data};
 }
 
-static void copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count)
+/* How many are copied. With a CC as text, for example, the broker would close the channel. */
+static size_t copy_headers(amqp_table_entry_t *entries, const source_header *headers, size_t count)
 {
+	size_t copied = 0;
+
 	for (size_t i = 0; i < count; i++) {
-		entries[i].key = amqp_cstring_bytes(headers[i].name);
-		entries[i].value.kind = AMQP_FIELD_KIND_UTF8;
-		entries[i].value.value.bytes = bytes_of(headers[i].value);
+		if (broker_header_steers("rabbitmq", headers[i].name)) {
+			continue;
+		}
+		entries[copied].key = amqp_cstring_bytes(headers[i].name);
+		entries[copied].value.kind = AMQP_FIELD_KIND_UTF8;
+		entries[copied++].value.value.bytes = bytes_of(headers[i].value);
 	}
+	return copied;
 }
 
 /*
@@ -570,12 +577,11 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
 		return false;
 	}
 	amqp_table_entry_t *entries = memory_take((message->header_count + more_count + 1) * sizeof *entries);
-	copy_headers(entries, message->headers, message->header_count);
-	copy_headers(entries + message->header_count, more, more_count);
-	amqp_basic_properties_t properties = {
-	    ._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
-	    .delivery_mode = AMQP_DELIVERY_PERSISTENT,
-	    .headers = {.num_entries = (int)(message->header_count + more_count), .entries = entries}};
+	size_t count = copy_headers(entries, message->headers, message->header_count);
+	count += copy_headers(entries + count, more, more_count);
+	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
+	                                      .delivery_mode = AMQP_DELIVERY_PERSISTENT,
+	                                      .headers = {.num_entries = (int)count, .entries = entries}};
 	int status = send_within(source, topic, &properties, message->payload, timeout_ms);
 	free(entries);
 	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, timeout_ms, problem);

@@ -11,10 +11,15 @@
 #include <strings.h>
 #include <time.h>
 
+#include "broker.h"
+
 enum {
 	OWN_HEADERS_MAX = 10, /* that either form makes */
 	TIME_BYTES = 96
 };
+
+/* What is put before the name of an event's own header that would steer the broker. */
+#define STEERING_PREFIX "Event-"
 
 static const char content_type[] = "application/json";
 
@@ -23,7 +28,7 @@ envelope envelope_for(const char *sink, envelope_form form, const char *source)
 	const char *prefix = strcmp(sink, "kafka") == 0 ? "ce_" : strcmp(sink, "rabbitmq") == 0 ? "cloudEvents:" : "ce-";
 	bool is_http_like = strcmp(sink, "webhook") == 0 || strcmp(sink, "nats") == 0;
 
-	return (envelope){.form = form, .prefix = prefix, .is_http_like = is_http_like, .source = source};
+	return (envelope){.sink = sink, .form = form, .prefix = prefix, .is_http_like = is_http_like, .source = source};
 }
 
 /* ---- texts that are safe in a header */
@@ -110,6 +115,18 @@ static bool is_ours(const envelope *envelope, const event *event, const char *na
 	return event->traceparent != NULL && strcasecmp(name, "traceparent") == 0;
 }
 
+/* Of an event's own header. The application may have copied it from a message that it has got. */
+static const char *own_name(const envelope *envelope, event *event, const char *name)
+{
+	if (!broker_header_steers(envelope->sink, name)) {
+		return encoded(event, name, is_outside_token);
+	}
+	size_t bytes = strlen(STEERING_PREFIX) + strlen(name) + 1;
+	char *prefixed = event_get(event, bytes);
+	snprintf(prefixed, bytes, STEERING_PREFIX "%s", name);
+	return encoded(event, prefixed, is_outside_token);
+}
+
 static void add_own(const envelope *envelope, event *event, sink_header *headers, size_t *count)
 {
 	for (size_t i = 0; i < event->header_count; i++) {
@@ -117,7 +134,7 @@ static void add_own(const envelope *envelope, event *event, sink_header *headers
 		if (own->name[0] == '\0' || is_ours(envelope, event, own->name)) {
 			continue;
 		}
-		headers[(*count)++] = (sink_header){.name = encoded(event, own->name, is_outside_token),
+		headers[(*count)++] = (sink_header){.name = own_name(envelope, event, own->name),
 		                                    .value = encoded(event, own->value, is_control)};
 	}
 }

@@ -14,6 +14,7 @@ typedef enum envelope_form {
 } envelope_form;
 
 typedef struct envelope {
+	const char *sink; /* its name */
 	envelope_form form;
 	const char *prefix; /* of CloudEvents' names: "ce-", "ce_", "cloudEvents:" */
 	/* values go where only printable ASCII may stand (HTTP; NATS, whose binding says the same) */
@@ -21,7 +22,7 @@ typedef struct envelope {
 	const char *source; /* CloudEvents' source */
 } envelope;
 
-/* By the sink's name ("kafka"). source is borrowed. */
+/* By the sink's name ("kafka"). Both texts are borrowed. */
 envelope envelope_for(const char *sink, envelope_form form, const char *source);
 /* Fills event->message but for its destination, in the event's memory. */
 void envelope_fill(const envelope *envelope, event *event);

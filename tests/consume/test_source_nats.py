@@ -275,7 +275,7 @@ def test_names_that_are_none_are_refused_at_the_start(nats, tmp_path, option):
 
 
 def test_a_copy_is_published_with_its_headers_and_waited_for(nats, tmp_path):
-    nats.publish([("order.1", b"bad", [("Nats-Msg-Id", "m1"), ("Pgonce-Event-Id", "e1")])])
+    nats.publish([("order.1", b"bad", [("Nats-Msg-Id", "m1"), ("Nats-Expected-Stream", "ORDERS"), ("Pgonce-Event-Id", "e1")])])
     nats.add_stream("DEAD", "dead.>")
     try:
         with opened(nats, tmp_path) as source:

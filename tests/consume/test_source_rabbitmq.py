@@ -238,6 +238,16 @@ def test_a_copy_is_published_with_its_headers_and_waited_for(broker, queue, tmp_
         assert source.publish("dead", message)["state"] == "ok"
 
 
+def test_a_copy_has_no_header_that_steers_the_broker(broker, queue, tmp_path):
+    broker.declare("dead")
+    broker.take("dead")
+    broker.publish(queue, [(b"bad", pika.BasicProperties(headers={"CC": ["elsewhere"], "x-death": "often", "X-Other": "kept"}))])
+    with opened(broker, queue, tmp_path) as source:
+        assert source.publish("dead", source.collect(1)[0])["state"] == "ok"
+    (_, properties, _), = broker.take("dead")
+    assert properties.headers == {"X-Other": "kept", "why": "dead"}
+
+
 def test_a_position_is_the_time_below_which_nothing_comes_again(broker, queue, tmp_path):
     connection = broker.connect()
     channel = connection.channel()

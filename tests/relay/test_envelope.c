@@ -161,6 +161,35 @@ static void no_header_can_be_forged(void **state)
 	event_free(event);
 }
 
+static void a_header_that_would_steer_the_broker_is_renamed(void **state)
+{
+	(void)state;
+	static const char *const names[][3] = {
+	    {"nats", "Nats-Rollup", "Event-Nats-Rollup"},
+	    {"nats", "nats-msg-id", "Event-nats-msg-id"},
+	    {"nats", "Status", "Event-Status"},
+	    {"nats", "Statuses", "Statuses"},
+	    {"nats", "CC", "CC"},
+	    {"rabbitmq", "CC", "Event-CC"},
+	    {"rabbitmq", "BCC", "Event-BCC"},
+	    {"rabbitmq", "x-delay", "Event-x-delay"},
+	    {"rabbitmq", "x-opt-any", "Event-x-opt-any"},
+	    {"rabbitmq", "x-request-id", "x-request-id"},
+	    {"rabbitmq", "Nats-Rollup", "Nats-Rollup"},
+	    {"kafka", "CC", "CC"},
+	};
+	for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+		const sink_header own[] = {{.name = names[i][1], .value = "v"}};
+		event *event = make();
+		event->headers = own;
+		event->header_count = 1;
+		envelope envelope = envelope_for(names[i][0], ENVELOPE_PLAIN, "/shop");
+		envelope_fill(&envelope, event);
+		assert_string_equal(header(event, names[i][2]), "v");
+		event_free(event);
+	}
+}
+
 static void an_events_own_headers_go_along(void **state)
 {
 	(void)state;
@@ -275,6 +304,7 @@ int main(void)
 	    cmocka_unit_test(cloudevents_are_named_as_each_binding_says),
 	    cmocka_unit_test(cloudevents_over_http_are_percent_encoded),
 	    cmocka_unit_test(no_header_can_be_forged),
+	    cmocka_unit_test(a_header_that_would_steer_the_broker_is_renamed),
 	    cmocka_unit_test(an_events_own_headers_go_along),
 	    cmocka_unit_test(the_first_route_that_matches_wins),
 	    cmocka_unit_test(without_routes_every_topic_is_taken),
