@@ -365,10 +365,10 @@ typedef struct steering {
 } steering;
 
 /*
- * Sources: NATS "JetStream headers" (all begin with Nats-), and cnats, which takes the header Status
- * of an empty message for the server's own word; RabbitMQ "Sender-selected distribution" (CC, BCC),
- * "Dead lettering", "Quorum queues", "Streams", "Federation", "Shovel", and the plugins for delayed
- * messages, deduplication and recent history.
+ * Sources: NATS "JetStream headers" (all begin with Nats-), and cnats, which takes the header
+ * Status of an empty message for the server's own word; RabbitMQ "Sender-selected distribution"
+ * (CC, BCC), "Dead lettering", "Quorum queues", "Streams", "Federation", "Shovel", and the plugins
+ * for delayed messages, deduplication and recent history.
  */
 static const steering steerings[] = {
     {"nats", {"Nats-*", "Status", "Description"}},

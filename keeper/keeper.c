@@ -78,13 +78,25 @@ typedef enum outcome {
 /* ---- asking */
 
 /*
- * One of sql/, in a transaction of its own. *result (NULL allowed: not wanted) for the caller to
- * clear.
+ * One of sql/, in a transaction of its own, in READ COMMITTED whatever the database's default is:
+ * said by BEGIN, since what a session sets, a pooler would hand to others. *result (NULL allowed:
+ * not wanted) for the caller to clear.
  */
 static failure_kind ask(keeper *keeper, enum sql_id id, parameters *parameters, int64_t answer_ms, PGresult **result)
 {
+	PGresult *answer = NULL;
+
 	keeper->database.answer_ms = answer_ms;
-	PGresult *answer = database_query(&keeper->database, id, parameters, &keeper->failure);
+	if (!database_begin(&keeper->database, &keeper->failure)) {
+		if (parameters != NULL) {
+			parameters_free(parameters);
+		}
+	} else if ((answer = database_query(&keeper->database, id, parameters, &keeper->failure)) == NULL) {
+		database_rollback(&keeper->database);
+	} else if (!database_commit(&keeper->database, &keeper->failure)) {
+		PQclear(answer);
+		answer = NULL;
+	}
 	if (result != NULL) {
 		*result = answer;
 	} else {
@@ -595,6 +607,7 @@ keeper_end keeper_run(const keeper_call *call, char **problem)
 	                              .role = "once_keeper",
 	                              .queries = sql_queries,
 	                              .theirs = SQL_KEEP_STEP + 1,
+	                              .begin = "BEGIN ISOLATION LEVEL READ COMMITTED",
 	                              .is_jobs = true,
 	                              .connect_ms = CONNECT_MS};
 	keeper->lease_ms = call->interval_ms * LEASE_INTERVALS;

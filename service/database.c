@@ -728,7 +728,7 @@ static PGresult *ask_patiently(database *database, const char *command, failure 
 bool database_begin(database *database, failure *failure)
 {
 	assert(!database->in_transaction);
-	PGresult *result = ask_patiently(database, "BEGIN", failure);
+	PGresult *result = ask_patiently(database, database->begin != NULL ? database->begin : "BEGIN", failure);
 	database->in_transaction = result != NULL;
 	PQclear(result);
 	return database->in_transaction;

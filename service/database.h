@@ -45,6 +45,7 @@ typedef struct database {
 	const struct sql_query *queries; /* the job's statements, by their numbers */
 	int theirs;                      /* 1 + the number of the one that runs others' code; 0: none */
 	bool prepares;                   /* prepare once per connection; not through a pooler */
+	const char *begin;               /* how its transactions begin; NULL: "BEGIN" */
 	bool is_jobs;                    /* counts as a job's database: service_database */
 	int64_t connect_ms;              /* most time; 0: libpq's connect_timeout, for each host */
 	int64_t answer_ms;               /* most time for an answer, then it is canceled; 0: no limit */

@@ -63,6 +63,14 @@ def test_one_round_does_every_step_in_order_and_ends(db, tmp_path):
     assert holder(db) is None
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_it_works_in_a_database_with_another_default_of_isolation(db, tmp_path, level):
+    db.execute(f"ALTER DATABASE {db.name} SET default_transaction_isolation = '{level}'")
+    keeper = Keeper(tmp_path, db.dsn())
+    assert keeper.once() == 0, keeper.text()
+    assert keeper.log("step_failed") == [] and len(status(db)) == len(STEPS)
+
+
 def test_a_round_with_once_works_off_each_step_to_its_end(db, tmp_path):
     count_down(db, "purge", 25)
     count_down(db, "archive", 4)
