@@ -19,8 +19,9 @@ WITH relays AS (
 )
 SELECT 'relays of another cluster', CASE count(*) WHEN 0 THEN 'ok' ELSE 'failed' END,
        coalesce(string_agg(relay, ', ' ORDER BY relay), 'none'),
-       'its progress came by a restore or by logical replication: once.relay_adopt(relay, reason) lets it begin now, once.drop_relay '
-           || 'deletes it'
+       'after pg_repack of once.relay, or a dump restored into its own cluster, once.relay_adopt(relay, reason, xids_continue => true) '
+           || 'goes on where it was; after a restore from elsewhere xids_continue => false begins now, and once.outbox_replay publishes '
+           || 'what came before; once.drop_relay deletes it'
   FROM relays WHERE foreign_cluster
 UNION ALL
 SELECT 'relays running', CASE count(*) WHEN 0 THEN 'ok' ELSE 'warning' END,

@@ -51,7 +51,7 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4070', 'resolution_refused', false, 'the decision is refused',
      'Only a stale, in-doubt or retryable intent can be decided, with a reason.'),
     ('P4080', 'relay_of_another_cluster', false, 'the relay''s progress means nothing in this database',
-     'Decide with once.relay_adopt(relay, reason) where it goes on from here.'),
+     'After pg_repack of once.relay: once.relay_adopt(relay, reason, xids_continue => true). After a restore: see docs/events.md.'),
     ('P4098', 'partition_missing', true, 'the partition for this day is missing',
      'Try again: a call makes it. If none can, pgonce doctor says so; then select once.add_days() as its owner.'),
     ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',

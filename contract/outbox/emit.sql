@@ -6,9 +6,9 @@
 -- consumers can tell a repetition even across attempts, and no other installation's event has it. Events of one aggregate are
 -- published in order. Raises 22023 for a missing topic or payload, and where tenant, scope, key and event_type have more than 2600
 -- bytes together; P4060 where the payload, as text, is larger than event_bytes_max of its scope (else of the default policy), or
--- the headers than 64 KiB; P4098 where the day has no partition; 40001 where a transaction above READ COMMITTED began on another day. One that began today does not see
--- yesterday's event that was committed after its snapshot: there it is finish, complete or receive, in the same transaction, that
--- raises 40001. No NOTIFY: its lock serialises commits.
+-- the headers than 64 KiB; P4098 where the day has no partition; 40001 where a transaction above READ COMMITTED began on another
+-- day. One that began today does not see yesterday's event that was committed after its snapshot: there it is finish, complete or
+-- receive, in the same transaction, that raises 40001. No NOTIFY: its lock serialises commits.
 -- traceparent (W3C): the trace that the event belongs to, where it is not that of its intent; a malformed one is ignored.
 --
 -- Why it is written so: today's partition keeps an event single by its unique index, so only the other days have to be

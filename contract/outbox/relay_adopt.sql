@@ -1,17 +1,19 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.relay_adopt(relay, reason, xids_continue): makes a relay whose progress was not written in
--- this database (P4080) one of this database. After a restore (pg_dump, logical replication) it is
--- unknown what was published since the dump: it goes on with what commits from now on, and what the
--- outbox held before is published only by once.outbox_replay; what was parked stays parked, and new
--- events are numbered behind all that are there. Where a dump was restored into the cluster that it
--- is of, pass xids_continue => true: transactions are counted as they were, so it goes on where it
--- was, and nothing is left out. A relay that is a replication slot (once.add_capture) and broken is
+-- this database (P4080) one of this database. xids_continue says whether the transactions that its
+-- progress names are this database's. true: they are, and only the row was written anew, by
+-- pg_repack, or by a dump that was restored into the cluster that it is of; the relay goes on where
+-- it was, and nothing is left out. false: they are another's, since all came by a dump or by logical
+-- replication, and it is unknown what was published since: it goes on with what commits from now on,
+-- and what the outbox held before is published only by once.outbox_replay; what was parked stays
+-- parked, and new events are numbered behind all that are there. A relay that is a replication slot (once.add_capture) and broken is
 -- trusted again, and what it had not passed is held until it has passed this moment: first have its
--- client make the slot and, where events may be missing, read the table. Recorded in
+-- client make the slot and, where events may be missing, read the table; xids_continue may be left
+-- out there. Recorded in
 -- once.parked_decision. Raises 55006 while a session works for the relay, 55000 where its slot cannot
--- be trusted, P4080 while events come by logical replication, 22023 for a missing reason or an
--- unknown relay.
-CREATE FUNCTION once.relay_adopt(relay text, reason text, xids_continue boolean DEFAULT false) RETURNS void
+-- be trusted, P4080 while events come by logical replication, 22023 for a missing reason, an unknown
+-- relay, a missing xids_continue, and for true where its progress is ahead of all transactions here.
+CREATE FUNCTION once.relay_adopt(relay text, reason text, xids_continue boolean DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -35,9 +37,18 @@ BEGIN
             PERFORM once._refuse_relay('55000', relay, 'the slot cannot be trusted', 'Start its client, which makes it, and call again.',
                 slot.why);
         END IF;
-        xids_continue := xids_continue OR once._relay_own(relay);
+        xids_continue := coalesce(xids_continue, false) OR once._relay_own(relay);
     END IF;
     stored := once._relay_row(relay);
+    IF xids_continue IS NULL THEN
+        PERFORM once._refuse_relay('22023', relay,
+            'xids_continue is missing: are the transactions that its progress names this database''s?',
+            'true goes on where it was, after pg_repack or a dump restored into the cluster that it is of. false begins now, after a '
+            || 'restore from elsewhere: what the outbox holds is then published by once.outbox_replay alone.');
+    ELSIF xids_continue AND NOT captured AND pg_snapshot_xmax(stored.seen) > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        PERFORM once._refuse_relay('22023', relay, 'its progress is ahead of all transactions of this database, so it is another''s',
+            'Pass xids_continue => false, then replay what was not published: once.outbox_replay.');
+    END IF;
     IF NOT xids_continue THEN
         PERFORM once._adopt_events();
         UPDATE once.relay AS r

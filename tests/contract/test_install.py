@@ -52,7 +52,7 @@ def delivers(db, user):
     assert run(connection, "SELECT once.outbox_retry(%s, NULL, 'why')", event.event_id) == [(True,)]
     relay.settle(delivered=[event.id])
     run(connection, "SELECT pg_advisory_unlock_all(), once.retire_outbox(1)")
-    run(connection, "SELECT once.relay_adopt('works', 'why')")
+    run(connection, "SELECT once.relay_adopt('works', 'why', false)")
     run(connection, "SELECT once.drop_relay('works', 'why')")
     assert run(connection, "SELECT verdict FROM once.receive_many('c', ARRAY['m'], NULL, ARRAY['0123456789abcdef'::bytea])") == [
         ("process",)

@@ -384,7 +384,7 @@ def test_no_decision_without_a_reason(db, reason):
         "outbox_retry(gen_random_uuid(), 'r', %s)",
         "outbox_discard(gen_random_uuid(), NULL, %s)",
         "outbox_replay('r', now(), NULL, %s)",
-        "relay_adopt('r', %s)",
+        "relay_adopt('r', %s, false)",
         "drop_relay('r', %s)",
         "dead_retry('c', 'm', '', %s)",
         "dead_discard('c', 'm', '', %s)",
@@ -399,7 +399,7 @@ def test_a_decision_about_a_relay_that_is_none_says_so(db):
         "outbox_retry(gen_random_uuid(), 'x', 'why')",
         "outbox_discard(gen_random_uuid(), 'x', 'why')",
         "outbox_replay('x', now(), NULL, 'why')",
-        "relay_adopt('x', 'why')",
+        "relay_adopt('x', 'why', false)",
     ):
         with refused("22023") as caught:
             db.execute(f"SELECT once.{call}")

@@ -103,7 +103,7 @@ def test_an_adopted_relay_goes_on_with_what_commits_from_now_on(db):
     waiting = emit(db.connect())
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
     become_another_cluster(db)
-    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    db.execute("SELECT once.relay_adopt('r', 'restored', false)")
     relay = Relay(db.connect())
     new = emit(db.connect())
     assert listed(relay) == [new]
@@ -120,7 +120,7 @@ def test_what_was_parked_stays_parked_with_an_adopted_relay(db):
     relay.park(parking(event))
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
     become_another_cluster(db)
-    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    db.execute("SELECT once.relay_adopt('r', 'restored', false)")
     assert [row.event_id for row in Relay(db.connect()).due()] == [event.event_id]
 
 
@@ -140,7 +140,7 @@ def of_old(db):
 
 def test_after_adoption_what_is_new_takes_no_number_that_something_of_old_has(db):
     old = of_old(db)
-    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    db.execute("SELECT once.relay_adopt('r', 'restored', false)")
     relay = Relay(db.connect())
     new = emit(db.connect(), "b")
     (event,) = relay.fetch(relay.list())
@@ -154,7 +154,7 @@ def test_after_adoption_what_is_new_takes_no_number_that_something_of_old_has(db
 def test_after_adoption_the_days_of_old_events_are_known(db):
     of_old(db)
     db.execute("UPDATE once.outbox SET day = day + 1")
-    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    db.execute("SELECT once.relay_adopt('r', 'restored', false)")
     assert db.value("SELECT last_value = 256 * (SELECT max(day) FROM once.outbox) FROM once.outbox_day_seq")
 
 
@@ -174,7 +174,7 @@ def test_sequences_that_are_ahead_stay_where_they_are(db):
     run(relay.connection, "SELECT pg_advisory_unlock_all()")
     become_another_cluster(db)
     db.execute("SELECT setval('once.outbox_id_seq', 1000)")
-    db.execute("SELECT once.relay_adopt('r', 'restored')")
+    db.execute("SELECT once.relay_adopt('r', 'restored', false)")
     assert emit(db.connect()) != event
     assert db.value("SELECT max(id) FROM once.outbox") == 1001
 
@@ -187,6 +187,37 @@ def test_where_xids_continue_an_adopted_relay_goes_on_where_it_was(db):
     db.execute("UPDATE once.relay SET written_by = '1'")
     db.execute("SELECT once.relay_adopt('r', 'restored in place', xids_continue => true)")
     assert listed(Relay(db.connect())) == [event]
+
+
+def rewrite(db):
+    """What pg_repack does to once.relay: its rows are copied into a new table, by a transaction that is not theirs."""
+    db.execute("CREATE TEMP TABLE copy AS SELECT * FROM once.relay; TRUNCATE once.relay; INSERT INTO once.relay SELECT * FROM copy; DROP TABLE copy")
+
+
+def test_after_the_table_was_rewritten_the_hint_loses_nothing_and_the_lossy_form_must_be_asked_for(db):
+    relay = Relay(db.connect())
+    relay.batch()
+    event = emit(db.connect())
+    run(relay.connection, "SELECT pg_advisory_unlock_all()")
+    rewrite(db)
+    with refused("P4080") as caught:
+        Relay(db.connect())
+    assert "pg_repack" in caught.value.diag.message_hint and "xids_continue => true" in caught.value.diag.message_hint
+    with refused("22023") as caught:
+        db.execute("SELECT once.relay_adopt('r', 'repacked')")
+    assert "xids_continue is missing" in caught.value.diag.message_primary and "pg_repack" in caught.value.diag.message_hint
+    db.execute("SELECT once.relay_adopt('r', 'repacked', xids_continue => true)")
+    assert listed(Relay(db.connect())) == [event]
+
+
+def test_progress_of_another_cluster_that_is_ahead_is_not_taken_for_its_own(db):
+    run(Relay(db.connect()).connection, "SELECT pg_advisory_unlock_all()")
+    db.execute("UPDATE once.relay SET seen = '1000000000:1000000000:', written_by = '1'")
+    with refused("22023") as caught:
+        db.execute("SELECT once.relay_adopt('r', 'why', xids_continue => true)")
+    assert "ahead" in caught.value.diag.message_primary
+    db.execute("SELECT once.relay_adopt('r', 'why', xids_continue => false)")
+    assert Relay(db.connect()).taken
 
 
 def test_a_new_relay_in_a_restored_database_reads_the_events_that_came_with_it(db):

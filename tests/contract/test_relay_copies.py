@@ -79,7 +79,7 @@ def test_a_dump_that_is_restored_into_a_clone_of_its_cluster_is_refused(source, 
         burn(restored, 300)  # the clone counts as far as the source had
         with refused("P4080"):
             Relay(restored.connect())
-        restored.execute("SELECT once.relay_adopt('r', 'restored')")
+        restored.execute("SELECT once.relay_adopt('r', 'restored', false)")
         new = emit(restored.connect())
         relay = Relay(restored.connect())
         assert listed(relay) == [new]
@@ -118,7 +118,7 @@ def test_while_events_come_by_logical_replication_there_is_no_relay(source, db, 
             assert run(target.connect(), "SELECT pg_try_advisory_lock(once._relay_lock(%s))", name) == [(True,)]
             target.close()
         with refused("P4080"):
-            target.execute("SELECT once.relay_adopt('r', 'too early')")
+            target.execute("SELECT once.relay_adopt('r', 'too early', false)")
         unsubscribe(target)
 
 
@@ -135,7 +135,7 @@ def test_after_a_move_by_logical_replication_the_relay_is_adopted_first(source, 
         unsubscribe(target)
         with refused("P4080"):
             Relay(target.connect())
-        target.execute("SELECT once.relay_adopt('r', 'moved')")
+        target.execute("SELECT once.relay_adopt('r', 'moved', false)")
         new = emit(target.connect())
         assert listed(Relay(target.connect())) == [new]
         assert target.value("SELECT count(DISTINCT id) = 3 FROM once.outbox")

@@ -210,7 +210,7 @@ ATTACKED = {
     "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
     "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
     "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')"],
-    "relay_adopt": ["once.relay_adopt('r', 'why')"],
+    "relay_adopt": ["once.relay_adopt('r', 'why', false)"],
     "add_capture": ["once.add_capture('s')"],
     "capture_list": ["once.capture_list()"],
     "drop_relay": ["once.drop_relay('r', 'why')"],
