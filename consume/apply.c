@@ -62,7 +62,7 @@ PGresult *apply_inbox(consumer *consumer, message *const *messages, size_t count
 	int traces = parameters_array(&given, PARAMETER_TEXT);
 	for (size_t i = 0; i < count; i++) {
 		parameters_add_text(&given, ids, messages[i]->id);
-		parameters_add_text(&given, keys, ordered ? messages[i]->key : NULL);
+		parameters_add_text(&given, keys, ordered ? messages[i]->line : NULL);
 		parameters_add(&given, fingerprints, messages[i]->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
 		parameters_add_text(&given, traces, messages[i]->traceparent);
 	}

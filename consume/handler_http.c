@@ -88,7 +88,7 @@ static PGresult *look(consumer *consumer, item *const *items, size_t count, fail
 			return NULL;
 		}
 		parameters_add_text(&given, ids, items[i]->message.id);
-		parameters_add_text(&given, keys, items[i]->message.key);
+		parameters_add_text(&given, keys, items[i]->message.line);
 	}
 	PGresult *result = database_query(&consumer->database, SQL_LOOK, &given, failure);
 	assert(result == NULL || (size_t)PQntuples(result) == count);
@@ -165,7 +165,7 @@ static bool recall_due(window *window, failure *failure)
 		}
 		item *item = window_add(window);
 		window->recalled++;
-		parked_read(due, i, &item->arena, &item->message);
+		parked_read(due, i, &consumer->settings.key_from, &item->arena, &item->message);
 		window_move(window, item, ITEM_READY);
 		if (item->message.unusable != NULL) {
 			window_park(window, item,

@@ -94,7 +94,7 @@ item **window_callable(const window *window, size_t most, size_t *count)
 	*count = 0;
 	for (size_t i = 0; i < window->count && *count < most; i++) {
 		item *item = window->items[i];
-		if (item->state != ITEM_DONE && (item->message.key == NULL || !is_busy(keys, room, item->message.key)) &&
+		if (item->state != ITEM_DONE && (item->message.line == NULL || !is_busy(keys, room, item->message.line)) &&
 		    item->state == ITEM_READY) {
 			callable[(*count)++] = item;
 		}
@@ -105,7 +105,7 @@ item **window_callable(const window *window, size_t most, size_t *count)
 void window_park(window *window, item *item, parking parking)
 {
 	bool frees_key = parking.state == PARKED_DEAD && window->consumer->settings.on_dead == ON_DEAD_SKIP;
-	const char *key = item->message.key;
+	const char *line = item->message.line;
 	bool passed = false;
 
 	/*
@@ -120,8 +120,8 @@ void window_park(window *window, item *item, parking parking)
 	window_move(window, item, ITEM_PARKING);
 	for (size_t i = 0; i < window->count && !frees_key; i++) {
 		struct item *other = window->items[i];
-		if (passed && other->state == ITEM_READY && key != NULL && other->message.key != NULL &&
-		    strcmp(key, other->message.key) == 0) {
+		if (passed && other->state == ITEM_READY && line != NULL && other->message.line != NULL &&
+		    strcmp(line, other->message.line) == 0) {
 			other->parking = park_waiting(&other->message, 0);
 			window_move(window, other, ITEM_PARKING);
 		}

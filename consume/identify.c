@@ -15,6 +15,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "line.h"
+
 enum {
 	ID_BYTES_MAX = 255,
 	UUID_BYTES_MAX = 45, /* urn:uuid: and 36 */
@@ -391,6 +393,8 @@ void message_identify(source_message *delivery, const origin *id, const origin *
 	message->topic = topic_is_text ? topic : shown(arena, topic, strlen(topic));
 	message->json = json_text_check(delivery->payload);
 	message->key = key_of_bytes(arena, bytes_at(delivery, key, arena, &ignored));
+	message->line = key->kind == ORIGIN_KEY ? line_of(delivery->headers, delivery->header_count, message->key, arena)
+	                                        : message->key;
 	message->headers = headers_json(delivery, bad == NULL, arena);
 	message->traceparent = message_trace(delivery->headers, delivery->header_count, arena);
 	once_bytes bytes = bytes_at(delivery, id, arena, &why);

@@ -34,6 +34,7 @@ typedef struct message {
 	const char *id;           /* in the inbox: 1 to 255 printable ASCII characters, always */
 	const char *topic;
 	const char *key;         /* NULL: none */
+	const char *line;        /* those of one are handled in order: see line.h; NULL: none */
 	const char *headers;     /* a JSON object */
 	const char *traceparent; /* NULL: none */
 	once_bytes payload;

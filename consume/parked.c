@@ -9,6 +9,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "line.h"
+
 enum {
 	LOOK_MS = 100, /* between two looks for due ones */
 	ERROR_HEADER_BYTES = 800,
@@ -168,7 +170,7 @@ bool parked_store(consumer *consumer, const parking *parkings, size_t count, fai
 		int to = FIRST;
 		parameters_add_text(&given, to++, message->id);
 		parameters_add_text(&given, to++, message->topic);
-		parameters_add_text(&given, to++, message->key);
+		parameters_add_text(&given, to++, message->line);
 		parameters_add_text(&given, to++, message->headers);
 		parameters_add(&given, to++, message->payload.data, message->payload.length);
 		parameters_add(&given, to++, message->fingerprint.bytes, ONCE_FINGERPRINT_BYTES);
@@ -240,18 +242,19 @@ static char *text_of(const PGresult *due, int row, int column, arena *arena)
 	           : arena_text(arena, PQgetvalue(due, row, column), (size_t)PQgetlength(due, row, column));
 }
 
-void parked_read(const PGresult *due, int row, arena *arena, message *message)
+void parked_read(const PGresult *due, int row, const origin *key, arena *arena, message *message)
 {
 	size_t header_count = 0;
 
 	*message =
 	    (struct message){.id = text_of(due, row, 0, arena),
 	                     .topic = text_of(due, row, 1, arena),
-	                     .key = text_of(due, row, 2, arena),
+	                     .line = text_of(due, row, 2, arena),
 	                     .headers = PQgetisnull(due, row, 3) ? "{}" : text_of(due, row, 3, arena),
 	                     .payload = {.data = text_of(due, row, 4, arena), .length = (size_t)PQgetlength(due, row, 4)},
 	                     .attempts = result_integer(due, row, 6)};
 	const source_header *headers = message_headers(message->headers, arena, &header_count);
+	message->key = key->kind == ORIGIN_KEY ? line_key(headers, header_count, message->line, arena) : message->line;
 	message->traceparent = message_trace(headers, header_count, arena);
 	message->json = json_text_check(message->payload);
 	if (PQgetlength(due, row, 5) == ONCE_FINGERPRINT_BYTES) {

@@ -36,6 +36,6 @@ bool parked_goes_on(const consumer *consumer);
  */
 bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failure *failure);
 /* One of these rows; its texts are in the arena. */
-void parked_read(const PGresult *due, int row, arena *arena, message *message);
+void parked_read(const PGresult *due, int row, const origin *key, arena *arena, message *message);
 /* They are not parked any more, since they are applied. */
 bool parked_remove(consumer *consumer, const message *const *messages, size_t count, failure *failure);

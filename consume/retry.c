@@ -151,8 +151,8 @@ static bool retry_one(consumer *consumer, message *message, bool *applied, failu
 
 static bool is_behind(const message *message, const struct message *const *stayed, size_t count)
 {
-	for (size_t i = 0; i < count && message->key != NULL; i++) {
-		if (stayed[i]->key != NULL && strcmp(stayed[i]->key, message->key) == 0) {
+	for (size_t i = 0; i < count && message->line != NULL; i++) {
+		if (stayed[i]->line != NULL && strcmp(stayed[i]->line, message->line) == 0) {
 			return true;
 		}
 	}
@@ -216,7 +216,7 @@ static bool retry_some(consumer *consumer, int *most, arena *arena, size_t *coun
 	message *messages = arena_take(arena, *count * sizeof *messages);
 	message **list = arena_take(arena, *count * sizeof(message *));
 	for (size_t i = 0; i < *count; i++) {
-		parked_read(due, (int)i, arena, &messages[i]);
+		parked_read(due, (int)i, &consumer->settings.key_from, arena, &messages[i]);
 		list[i] = &messages[i];
 	}
 	PQclear(due);

@@ -14,7 +14,7 @@
 #include "broker.h"
 
 enum {
-	OWN_HEADERS_MAX = 10, /* that either form makes */
+	OWN_HEADERS_MAX = 11, /* that either form makes */
 	TIME_BYTES = 96
 };
 
@@ -194,6 +194,7 @@ static void fill_cloudevents(const envelope *envelope, writer *writer)
 	add_attribute(envelope, writer, "time", time_text(event));
 	add_attribute(envelope, writer, "subject", event->aggregate_id);
 	add_attribute(envelope, writer, "partitionkey", event->aggregate_id);
+	add_attribute(envelope, writer, "aggregatetype", event->aggregate_type);
 	add_attribute(envelope, writer, "tenant", event->tenant);
 	add_attribute(envelope, writer, "traceparent", event->traceparent);
 	/* The hop's own tracing header says the same (extension "Distributed Tracing"). */

@@ -221,3 +221,41 @@ def test_with_once_a_line_is_worked_off_to_its_end(db):
         with Consumer(script, db.dsn(), "once", config=script.config(handler="slow")) as consumer:
             assert consumer.ends() == 0, consumer.said()
     assert ids(db) == [f"id-{n}" for n in range(50)]
+
+
+def plain(tenant, kind, id):
+    return {"headers": {"Pgonce-Tenant": tenant, "Pgonce-Aggregate-Type": kind, "Pgonce-Key": id}}
+
+
+def cloudevents(tenant, kind, id):
+    """As from Kafka: the record's key is the aggregate's id."""
+    return {"key": id, "headers": {"ce_tenant": tenant, "ce_aggregatetype": kind, "ce_subject": id}}
+
+
+AGGREGATES = [("a", "order", "1/2"), ("b", "order", "1/2"), ("a", "invoice", "1/2"), ("a", "order", "1/2")]
+
+
+@pytest.mark.parametrize("envelope", [plain, cloudevents])
+def test_an_aggregate_is_ordered_as_the_relay_orders_it_by_tenant_type_and_id(db, envelope):
+    """One that fails holds up its own aggregate, and none of another tenant or type that has its id."""
+    with Script([message(n, body={"fails": 1000000 if n == 0 else 0}, **envelope(*each)) for n, each in enumerate(AGGREGATES)]) as script:
+        with Consumer(script, db.dsn(), config=script.config(handler="stubborn", attempts=1000, retry_first="100ms", retry_most="100ms")) as consumer:
+            wait_until(lambda: len(script.acknowledged()) == 4, "all to be acknowledged")
+            wait_until(lambda: sorted(ids(db)) == ["id-1", "id-2"], "the others to be applied")
+            wait_until(lambda: db.value("SELECT count(*) FROM once.parked_message") == 2, "the two of one aggregate to be parked")
+            rows = db.rows("SELECT message_id, key, state FROM once.parked_message ORDER BY position")
+            assert [tuple(row) for row in rows] == [("id-0", "a/order/1%2F2", "retrying"), ("id-3", "a/order/1%2F2", "waiting")]
+            db.execute("INSERT INTO mended VALUES ('id-0')")
+            wait_until(all_applied(db, 4), "the rest")
+            assert consumer.stop() == 0
+    assert ids(db, "1/2")[2:] == ["id-0", "id-3"] and len(ids(db, "1/2")) == 4, "the handler sees the aggregate's id"
+
+
+def test_a_key_of_others_stays_as_it_is(db):
+    """Whatever is in it, and whatever other headers say."""
+    keys = ["a/b", "%2F", "x/", "/"]
+    with Script([message(n, key=key, body={"fails": 1}, headers={"ce_tenant": "t"}) for n, key in enumerate(keys)]) as script:
+        with Consumer(script, db.dsn(), config=script.config(handler="stubborn", retry_first="10ms", retry_most="10ms")) as consumer:
+            wait_until(all_applied(db, 4), "all to be applied")
+            assert consumer.stop() == 0
+    assert {row.key for row in db.rows("SELECT key FROM applied")} == set(keys)
