@@ -26,7 +26,9 @@ typedef struct aggregate {
 	const source_header *tenant, *type;
 } aggregate;
 
-/* Both forms of the relay's envelope; of CloudEvents the type alone shows that a relay sent them. */
+/*
+ * Both forms of the relay's envelope; of CloudEvents the type alone shows that a relay sent them.
+ */
 static aggregate aggregate_of(const source_header *headers, size_t count)
 {
 	static const char *const prefixes[] = {"ce-", "ce_", "cloudEvents:"};
