@@ -165,6 +165,14 @@ class Answers {
         return redirected(HttpStatus.TEMPORARY_REDIRECT);
     }
 
+    @PostMapping("/moved")
+    void moved(HttpServletResponse response) throws IOException {
+        effects.insert("moved");
+        response.setHeader("X-Before", "one");
+        response.sendRedirect("/json");
+        response.setHeader("X-After", String.valueOf(response.getHeader("Location")));
+    }
+
     @PostMapping("/cookies")
     ResponseEntity<String> cookies(HttpServletResponse response) {
         effects.insert("cookies");

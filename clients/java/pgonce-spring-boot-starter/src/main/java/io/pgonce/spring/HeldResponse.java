@@ -4,6 +4,8 @@ package io.pgonce.spring;
 import io.pgonce.Answer;
 import io.pgonce.http.Ending;
 import jakarta.servlet.ServletOutputStream;
+import jakarta.servlet.ServletResponse;
+import jakarta.servlet.ServletResponseWrapper;
 import jakarta.servlet.WriteListener;
 import jakarta.servlet.http.Cookie;
 import jakarta.servlet.http.HttpServletResponse;
@@ -27,6 +29,7 @@ import java.util.Map;
  * container's own: after a flush it is committed, and a status that was sent as an error ends it.
  */
 final class HeldResponse extends HttpServletResponseWrapper {
+    private static final String LOCATION = "Location";
     static final String TOO_LARGE = "an answer of more than 64 MB cannot be held until it is stored: refer to it instead";
     private static final int HELD_MAX = 64 << 20;
     private final ByteArrayOutputStream body = new ByteArrayOutputStream();
@@ -43,6 +46,8 @@ final class HeldResponse extends HttpServletResponseWrapper {
     private String errorMessage;
     /** What setLocale was told, or null. */
     private Locale language;
+    /** Where sendRedirect was told to, or null. The container is told when it is sent, since layers outside add headers before that. */
+    private String place;
     private ServletOutputStream stream;
     private PrintWriter writer;
     /** What the writer has buffered is fetched, which commits nothing. */
@@ -50,7 +55,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
     /** Null: it is held. */
     private ServletOutputStream passing;
 
-    /** What the container makes of a place that a handler redirects to. */
+    /** What the container makes of a place that a handler redirects to, and leaves as it is if it is told again; null: that is not known. */
     @FunctionalInterface
     interface Redirects {
         String place(String said);
@@ -114,6 +119,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
         errorStatus = 0;
         errorMessage = null;
         language = null;
+        place = null;
         stream = null;
         writer = null;
     }
@@ -171,6 +177,10 @@ final class HeldResponse extends HttpServletResponseWrapper {
         if (language != null && real().getHeaders("Content-Language").isEmpty()) {
             all.add(new Answer.Header("Content-Language", language.toLanguageTag())); // Tomcat makes it when it sends the rest
         }
+        if (place != null) {
+            all.removeIf(each -> LOCATION.equalsIgnoreCase(each.name()));
+            all.add(new Answer.Header(LOCATION, place));
+        }
         before.forEach(all::remove);
         return all;
     }
@@ -188,6 +198,10 @@ final class HeldResponse extends HttpServletResponseWrapper {
         } else if (flushed) {
             real().flushBuffer(); // its length was not known when it was
         }
+        if (place != null) {
+            real().sendRedirect(place);
+            return;
+        }
         if (bytes.length > 0) {
             real().getOutputStream().write(bytes);
         }
@@ -198,6 +212,9 @@ final class HeldResponse extends HttpServletResponseWrapper {
 
     /** Sends what was held, and from here on what is written at once: a stream, whose effect is committed. */
     synchronized void pass() throws IOException {
+        if (place != null) {
+            real().sendRedirect(place);
+        }
         real().flushBuffer();
         ServletOutputStream out = real().getOutputStream();
         out.write(bytes());
@@ -290,7 +307,7 @@ final class HeldResponse extends HttpServletResponseWrapper {
 
     @Override
     public boolean containsHeader(String name) {
-        return "Content-Length".equalsIgnoreCase(name) ? declared >= 0 : super.containsHeader(name);
+        return "Content-Length".equalsIgnoreCase(name) ? declared >= 0 : isPlace(name) || super.containsHeader(name);
     }
 
     @Override
@@ -322,8 +339,45 @@ final class HeldResponse extends HttpServletResponseWrapper {
     public synchronized void sendRedirect(String location) {
         resetBuffer();
         setStatus(SC_FOUND);
-        setHeader("Location", redirects.place(location));
+        String known = answersRedirects() ? null : redirects.place(location);
+        if (known == null) {
+            setHeader(LOCATION, location);
+        } else {
+            place = known;
+        }
         ended = true;
+    }
+
+    /** Spring's RelativeRedirectFilter is outside, which gives another status than the one that is stored. */
+    private boolean answersRedirects() {
+        ServletResponse each = getResponse();
+        while (each instanceof ServletResponseWrapper wrapper && !"RelativeRedirectResponseWrapper".equals(each.getClass().getSimpleName())) {
+            each = wrapper.getResponse();
+        }
+        return each instanceof ServletResponseWrapper;
+    }
+
+    private boolean isPlace(String name) {
+        return place != null && LOCATION.equalsIgnoreCase(name);
+    }
+
+    @Override
+    public String getHeader(String name) {
+        return isPlace(name) ? place : super.getHeader(name);
+    }
+
+    @Override
+    public Collection<String> getHeaders(String name) {
+        return isPlace(name) ? List.of(place) : super.getHeaders(name);
+    }
+
+    @Override
+    public Collection<String> getHeaderNames() {
+        List<String> names = new ArrayList<>(super.getHeaderNames());
+        if (place != null && !super.containsHeader(LOCATION)) {
+            names.add(LOCATION);
+        }
+        return names;
     }
 
     @Override

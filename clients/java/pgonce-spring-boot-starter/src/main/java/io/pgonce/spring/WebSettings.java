@@ -75,16 +75,20 @@ record WebSettings(Once once, TenantResolver tenants, Environment environment, H
         return HttpOnce.request(request, body, canonicalJson, withHost());
     }
 
-    /** As the container does it: Tomcat, unless it is told otherwise, and Undertow make it absolute; Jetty and MockMvc do not. */
+    /** As the container does it: Tomcat, unless it is told otherwise, and Undertow make it absolute; Jetty and MockMvc leave a whole path. */
     HeldResponse.Redirects redirects(HttpServletRequest request) {
         String server = String.valueOf(request.getServletContext().getServerInfo());
         boolean absolute = server.startsWith("Undertow")
             || (server.startsWith("Apache Tomcat") && !environment.getProperty("server.tomcat.use-relative-redirects", Boolean.class, false));
         return said -> {
             try {
-                return absolute ? URI.create(request.getRequestURL().toString()).resolve(said).toString() : said;
+                URI place = URI.create(said);
+                if (absolute) {
+                    return URI.create(request.getRequestURL().toString()).resolve(place).toString();
+                }
+                return place.isAbsolute() || (said.startsWith("/") && place.normalize().equals(place)) ? said : null;
             } catch (IllegalArgumentException noPlace) {
-                return said;
+                return null;
             }
         };
     }

@@ -53,6 +53,7 @@ import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestParam;
 import org.springframework.web.bind.annotation.RestController;
 import org.springframework.web.bind.annotation.RestControllerAdvice;
+import org.springframework.web.filter.RelativeRedirectFilter;
 import org.springframework.web.servlet.mvc.method.annotation.SseEmitter;
 
 /** What stands around a handler in real applications, on Tomcat over real connections: the protected endpoint answers as the unprotected one. */
@@ -62,6 +63,7 @@ class NeighboursTest {
     private static final AtomicInteger RUNS = new AtomicInteger();
     private static CountDownLatch gate;
     private static CountDownLatch arrived;
+    private static volatile String seenPlace;
     private static Server server;
     private static ServletWebServerApplicationContext context;
 
@@ -134,6 +136,16 @@ class NeighboursTest {
             effect(key);
             response.setStatus(status);
             response.setHeader("Once-Effect", effect);
+        }
+
+        @PostMapping({"/moved", "/moved-by-spring"})
+        @Idempotent("moved")
+        void move(@RequestBody String key, @RequestParam String to, HttpServletResponse response) throws Exception {
+            effect(key);
+            response.setHeader("Location", "elsewhere");
+            response.sendRedirect(to);
+            boolean isTold = response.containsHeader("location") && response.getHeaderNames().contains("Location");
+            seenPlace = isTold && List.of(response.getHeader("location")).equals(List.copyOf(response.getHeaders("Location"))) ? response.getHeader("location") : null;
         }
 
         @PutMapping("/put")
@@ -275,6 +287,14 @@ class NeighboursTest {
             registration.setOrder(0);
             return registration;
         }
+
+        @Bean
+        FilterRegistrationBean<RelativeRedirectFilter> relative() {
+            FilterRegistrationBean<RelativeRedirectFilter> registration = new FilterRegistrationBean<>(new RelativeRedirectFilter());
+            registration.setOrder(0);
+            registration.addUrlPatterns("/moved-by-spring");
+            return registration;
+        }
     }
 
     @BeforeAll
@@ -385,6 +405,19 @@ class NeighboursTest {
             assertEquals(List.of("https://outer.test"), answer.headers().allValues("Access-Control-Allow-Origin"));
             assertEquals(List.of("1"), answer.headers().allValues("X-One"));
         }
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"/moved?to=/links", "/moved?to=links", "/moved?to=/a%20b", "/moved?to=//other.test/x", "/moved?to=https://other.test", "/moved?to=",
+        "/moved-by-spring?to=/links"})
+    void aReplayGoesWhereTheRedirectWent(String target) throws Exception {
+        String key = newKey();
+        HttpResponse<String> first = send(target, key);
+        HttpResponse<String> again = send(target, key);
+        assertEquals(List.of("false", "true"), List.of(replayed(first), replayed(again)));
+        assertEquals(List.of(302, 302), List.of(first.statusCode(), again.statusCode()));
+        assertEquals(List.of(seenPlace), first.headers().allValues("Location"));
+        assertEquals(List.of(seenPlace), again.headers().allValues("Location"));
     }
 
     @Test
