@@ -12,6 +12,8 @@ import hashlib
 
 NO_EFFECT = ("refused", "mismatch", "expired", "busy", "failed")  # each says: this attempt certainly did nothing
 BY_HTTP = ("handoff", "naive", "http", "endpoint", "leased")  # modes
+ELSEWHERE = ("endpoint", "leased")  # of a client's service: it claims
+LEASE_S = 4  # of their scopes (schema.sql)
 BREAKS = ("destroy", "commit")  # what is around the effect of an attempt that must leave nothing (languages.py)
 SERVICE_RETURNS_S = 120
 NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)
@@ -157,10 +159,11 @@ def succeeded(answer):
 
 
 def stored_as(attempt):
-    """The states that an acknowledged attempt may have left. To the gateway a 422 is an answer like any other."""
+    """The states that an acknowledged attempt may have left. To the gateway a 422 is an answer like any other, and so it is under a lease in Java."""
     if succeeded(attempt.answer):
         return ("succeeded",)
-    return ("failed_final", "succeeded") if attempt.intent["door"] == "http" else ("failed_final",)
+    is_any = attempt.intent["door"] == "http" or (attempt.intent["door"], attempt.intent["mode"]) == ("java", "leased")
+    return ("failed_final", "succeeded") if is_any else ("failed_final",)
 
 
 RULES = {}  # name: (rule, whether it can be judged while the run goes on)
@@ -566,10 +569,12 @@ def was_let_in(attempt):
 
 def leaves_doubt(attempt):
     """Nobody knows how it ended. Who is told "in doubt" met what another left; only a command may have been in doubt about itself. loose: it did
-    nothing, but its claim may have been granted."""
+    nothing, but its claim may have been granted. A service whose connection was lost claims anew: after a whole lease it may meet its own claim, of which it
+    has never heard."""
     if attempt.answer and attempt.answer.get("loose"):
         return True
-    return attempt.verdict in (None, "unknown") or (attempt.verdict == "in_doubt" and attempt.intent["door"] == "run")
+    of_its_own = attempt.intent["door"] == "run" or (attempt.intent["mode"] in ELSEWHERE and attempt.answer and attempt.ended - attempt.began >= LEASE_S)
+    return attempt.verdict in (None, "unknown") or (attempt.verdict == "in_doubt" and of_its_own)
 
 
 @rule(online=False)

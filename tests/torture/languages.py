@@ -52,13 +52,15 @@ JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"
 
 
 # What the program of a language does of it: {language: {mode: words}}.
+ALL_OF_THEM = {
+    "http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit"), "endpoint": ("second",),
+    "leased": ("pieces", "cut", "trailers", "second"),
+}  # fmt: skip
 NEIGHBOURS = {
     "node": {"http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit")},
-    "go": {
-        "http": ("pieces", "destroy", "trailers", "second", "commit"), "transaction": ("second", "commit"), "endpoint": ("second",),
-        "leased": ("pieces", "cut", "trailers", "second"),
-    },
+    "go": ALL_OF_THEM,
     "python": {"http": ("pieces", "destroy", "second", "commit"), "transaction": ("second", "commit")},
+    "java": ALL_OF_THEM,
 }  # fmt: skip
 
 

@@ -190,6 +190,14 @@ def test_an_acknowledged_intent_without_its_effect(run):
     assert run.broken() == run.broken(online=True) == {"one_effect_per_acknowledged"}
 
 
+@pytest.mark.parametrize("door, broken", [("java", set()), ("go", {"same_bytes"})])
+def test_a_refusal_under_a_lease_is_an_answer_like_any_other_in_java(run, door, broken):
+    intent = run.intent(final=True, at_most=True, door=door, mode="leased")
+    run.attempt(intent, status=422)
+    run.stored(intent, status=422, body=answer_of(intent))
+    assert run.broken() == broken
+
+
 def test_a_final_failure_with_an_effect(run):
     intent = run.intent(final=True)
     run.attempt(intent, status=422)
@@ -616,6 +624,16 @@ def test_a_doubt_that_the_attempt_itself_was_told_of(run):
     run.attempt(intent, verdict="in_doubt", code="exit 77")
     run.stored(intent, "in_doubt")
     assert run.broken() == set()
+
+
+@pytest.mark.parametrize("mode, took_s, broken", [("endpoint", 5, set()), ("endpoint", 3, {"nothing_in_doubt"}), ("doubtful", 5, {"nothing_in_doubt"})])
+def test_a_doubt_of_a_claim_that_its_service_has_never_heard_of(run, mode, took_s, broken):
+    intent = run.intent(at_most=True, door="java", mode=mode)
+    run.begin(intent)
+    run.t += took_s - 1
+    run.end(intent, verdict="in_doubt")
+    run.stored(intent, "in_doubt", error_code="stale")
+    assert run.broken() == broken
 
 
 def test_a_doubt_where_it_can_be_found_out(run):

@@ -32,6 +32,7 @@ from .workload import CLIENTS, GROUPS, KINDS_OF, STYLES, Workload, served
 from .workload import Job as Attempting
 
 WANTED = os.environ.get("PGONCE_CLIENT_DOORS", "").split(",")
+UNLIMITED = {("java", "endpoint")}  # work of HttpOnce takes as long as it takes
 SECONDS = int(os.environ.get("PGONCE_CLIENT_DOORS_SECONDS", "20"))
 
 
@@ -448,16 +449,21 @@ def test_an_effect_elsewhere_behind_a_service_has_its_answer_or_leaves_a_doubt(s
         pytest.skip("its service has no such door")
     made = lambda: shop.value("SELECT count(*) FROM torture.ledger")  # noqa: E731
     intent = an_intent(mode, scope)
-    assert service.attempt(intent, retry=True).verdict == "failed" and made() == 0
+    assert service.insist(an_intent("http", "requests")).status == 201  # the first request may take longer than the 4 s that a lease has here
+    first = service.attempt(intent, retry=True)
+    assert first.verdict == "failed" and made() == 0, first
     first, again = service.attempt(intent), service.attempt(intent)
     assert (first.verdict, first.status, first.replayed, again.replayed, again.body) == ("acknowledged", 201, False, True, first.body) and made() == 1
     assert service.attempt(intent, intent.payload.replace("false", "true", 1)).verdict == "mismatch"
     final = an_intent(mode, scope, 2, final=True)
     first, again = service.attempt(final), service.attempt(final)
     assert (first.verdict, first.status, first.body) == (again.verdict, again.status, again.body) == ("acknowledged", 422, again.body) and made() == 1
-    late = an_intent(mode, scope, 3)
-    # Its time is over before its effect. It cannot know so, and who asks next learns of the doubt.
-    assert (service.attempt(late, before_s=5).verdict, service.attempt(late).verdict) == ("unknown", "in_doubt") and made() == 1
+    if (language, mode) not in UNLIMITED:
+        late = an_intent(mode, scope, 3)
+        # Its time is over before its effect. It cannot know so, and who asks next learns of the doubt. In Java the client is told, and then the handler is ended.
+        assert service.attempt(late, before_s=5).verdict == "unknown"
+        wait_until(lambda: language != "java" or service.attempt(late).verdict != "busy", "the end of its handler")
+        assert service.attempt(late).verdict == "in_doubt" and made() == 1
     for number, word in enumerate(languages.NEIGHBOURS[language][mode], 4):
         around = an_intent(mode, scope, number)
         first = service.attempt(around, neighbour=word)

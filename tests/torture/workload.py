@@ -74,10 +74,10 @@ CLIENT = (
     Kind(15, "doubtful", "doubtful", True, False), Kind(10, "verified", "asked", transactional=False),
     Kind(45, "http", "requests"), Kind(20, "receive", "deliveries"),
 )  # fmt: skip
-# Of the clients only that in Go completes a claim in a transaction of its caller's; and its service has two doors whose effect is elsewhere.
-KINDS_OF = dict.fromkeys(LANGUAGES, CLIENT) | {
-    "go": (*CLIENT, Kind(15, "fenced", "fenced"), Kind(20, "endpoint", "endpoints", True, False), Kind(20, "leased", "leases", True, False)),
-}
+# The doors of a service whose effect is elsewhere.
+ELSEWHERE = (Kind(20, "endpoint", "endpoints", True, False), Kind(20, "leased", "leases", True, False))
+# Of the clients only that in Go completes a claim in a transaction of its caller's.
+KINDS_OF = dict.fromkeys(LANGUAGES, CLIENT) | {"go": (*CLIENT, Kind(15, "fenced", "fenced"), *ELSEWHERE), "java": (*CLIENT, *ELSEWHERE)}
 # Door: (its kinds, threads, new intents a second)
 GROUPS = {"sql": (SQL, 5, 12), "lib": (LIB, 3, 8), "http": (HTTP, 5, 10), "run": (RUN, 2, 1.5), "message": (MESSAGE, 1, 2)}
 # Those of clients/, which are used where they are asked for by name.

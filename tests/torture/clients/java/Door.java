@@ -26,6 +26,8 @@ import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
 import java.sql.SQLException;
+import java.sql.Statement;
+import java.sql.Types;
 import java.time.Duration;
 import java.util.Base64;
 import java.util.HashMap;
@@ -149,13 +151,23 @@ public final class Door {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
+    /** Another connection of the pool is taken, and given back. */
+    private static void takeSecond(JsonNode order, DataSource source) throws SQLException {
+        if ("second".equals(order.path("neighbour").asText())) {
+            try (Connection second = source.getConnection(); Statement statement = second.createStatement()) {
+                statement.execute("SELECT 1");
+            }
+        }
+    }
+
     /** What an order is about, in a transaction: the bytes of its answer. */
-    static byte[] advance(JsonNode order, Tx tx) throws Exception {
+    static byte[] advance(JsonNode order, Tx tx, DataSource source) throws Exception {
         leaveAt(order, "begun");
         pause(order, "before_ms");
         if ("retry".equals(order.path("end").asText())) {
             throw new NotNow();
         }
+        takeSecond(order, source);
         JsonNode said = JSON.readTree(order.path("payload").asText());
         byte[] body;
         int step;
@@ -184,11 +196,49 @@ public final class Door {
         }
         pause(order, "after_ms");
         leaveAt(order, "written");
+        if ("commit".equals(order.path("neighbour").asText())) {
+            try (Statement wrong = tx.connection().createStatement()) {
+                wrong.execute("COMMIT");
+            }
+        }
         return body;
     }
 
-    private static Answer effect(JsonNode order, Tx tx) throws Exception {
-        byte[] body = advance(order, tx);
+    /** The same where the effect is on a connection of its own. */
+    static Answer elsewhere(JsonNode order, DataSource source) throws Exception {
+        leaveAt(order, "begun");
+        pause(order, "before_ms");
+        if ("retry".equals(order.path("end").asText())) {
+            throw new Once.NothingDone("as ordered", null);
+        } else if ("final".equals(order.path("end").asText())) {
+            throw Answer.of(422).text(UUID.randomUUID().toString()).failure("torture", "as ordered");
+        }
+        byte[] body;
+        try {
+            takeSecond(order, source);
+        } catch (SQLException failure) {
+            throw new Once.NothingDone("no second connection", failure);
+        }
+        try (Connection connection = source.getConnection(); PreparedStatement statement = connection.prepareStatement(WRITE)) {
+            set(statement, order);
+            statement.setNull(6, Types.INTEGER);
+            statement.setBoolean(7, false);
+            ResultSet row = statement.executeQuery();
+            row.next();
+            body = row.getBytes(1);
+        } catch (SQLException failure) {
+            if (failure.getSQLState() != null && DEFINITE.matcher(failure.getSQLState()).matches()) {
+                throw new Once.NothingDone("no effect", failure);
+            }
+            throw failure;
+        }
+        pause(order, "after_ms");
+        leaveAt(order, "written");
+        return Answer.of(201).header("Content-Type", "application/octet-stream").bytes(body);
+    }
+
+    private Answer effect(JsonNode order, Tx tx) throws Exception {
+        byte[] body = advance(order, tx, source);
         if ("final".equals(order.path("end").asText())) {
             throw Answer.of(422).text(UUID.randomUUID().toString()).failure("torture", "as ordered");
         }
@@ -216,7 +266,7 @@ public final class Door {
                 Tx tx = once.tenant(order.path("tenant").asText()).in(connection);
                 process = tx.receive(order.path("scope").asText(), order.path("key").asText(), Request.bytes(utf8(order.path("payload").asText())));
                 if (process) {
-                    advance(order, tx);
+                    advance(order, tx, source);
                 }
                 committing = true;
                 tx.commit();
