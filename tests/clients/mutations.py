@@ -6,7 +6,7 @@ that its tests find what they need; first the tests must pass on a copy that was
     mutations.py LANGUAGE...          what `make test-clients MUTATIONS=yes` runs, after that client's own test.sh, which brings what the tests need
     mutations.py go --only secrets    those whose name has this in it
 
-A mutant whose test does not end has been noticed: it gets a minute, and three times what all tests took on the copy that was not changed."""
+A mutant whose test does not end has been noticed: it gets a minute, and what all tests took on the copy that was not changed."""
 
 import argparse
 import dataclasses
@@ -14,6 +14,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -21,9 +22,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLACE = ROOT / "build/mutants"
 LIMIT_S = 3600
+CLEAN_UP_S = 20
 LEFT_OUT = ("node_modules", ".venv", "__pycache__", ".mypy_cache", "target")
 GUARANTEES = (
-    "whole-answers", "whole-requests", "clients-that-leave", "transaction-control", "mismatch", "transaction-gone", "pool", "secrets", "time", "repeated-headers", "replay",
+    "whole-answers", "whole-requests", "clients-that-leave", "transaction-control", "mismatch", "transaction-gone", "pool", "secrets", "time", "repeated-headers", "replay", "event-streams", "gateway",
 )  # fmt: skip
 
 
@@ -34,6 +36,11 @@ class Mutation:
     old: str
     new: str
     test: tuple  # what the client's runner is told; see the functions below
+    also: tuple = ()  # (file, old, new) of further guards, where several hold and none alone is missed
+
+    @property
+    def places(self):
+        return ((self.file, self.old, self.new), *self.also)
 
 
 def node(file, *patterns):
@@ -44,6 +51,10 @@ NODE_SUITE = "^the suite$"
 NODE = (
     Mutation("whole-answers", "lib/held.js", "if (!bodiless && declared !== undefined && Number(declared) !== body.length) return this.#guard.refuse(SHORT);", "void declared;",
              node("answers", "express: an answer that is shorter or longer than it says is refused")),
+    Mutation("whole-requests", "lib/body.js", "const brokenOff = () => done(undefined);", "const brokenOff = () => done(Buffer.concat(pieces));",
+             node("answers", "express: a request that breaks off is not taken for a whole one"),
+             also=(("lib/body.js", "return !req.aborted && !req.stream?.aborted && (body === null || declared === undefined || body.length === Number(declared));", "return body !== declared;"),
+                   ("lib/middleware.js", "req.stream.destroyed : req.socket.destroyed === true || req.socket.writableEnded === true);", "req.stream.destroyed : false);"))),
     Mutation("clients-that-leave", "lib/held.js", "destroyed: {get: () => false, set:", "destroyed: {get: () => destroyed, set:",
              node("answers", "express: a client that leaves does not make half an answer of a whole one")),
     Mutation("transaction-control", "lib/lent.js", "if (kind === undefined) return client.query(...args);", "if (kind !== 'begin') return client.query(...args);",
@@ -66,11 +77,24 @@ NODE = (
              node("neighbours", "headers that outer middleware has set are on refusals and replays")),
     Mutation("replay", "lib/headers.js", "pairs.filter(([name]) => !never(name)) : undefined;", "pairs : undefined;",
              node("conformance", NODE_SUITE, "express: what-was-stored-by-hand")),
+    Mutation("event-streams", "lib/held.js", "    if (EVENTS.test(res.getHeader('content-type') ?? '')) this.#settle(this.#guard.stream(this.#head));\n", "",
+             node("conformance", NODE_SUITE, "express: event-streams-pass")),
+    Mutation("gateway", "lib/handoff.js", "if (results.at(-1).rows[0][0] !== 't') throw errors.ofSqlstate('P4010');", "void results;",
+             node("gateway", "two runs under one fence have one effect, though their answers are the same")),
 )  # fmt: skip
 
 PYTHON = (
     Mutation("whole-answers", "src/pgonce/http.py", "if any(not each.isdigit() or int(each) != length for each in said) and", "if not said and",
              ("tests/test_flask.py", "test_an_answer_that_is_not_whole_is_not_stored")),
+    Mutation("whole-requests", "src/pgonce/asgi.py", '            if message["type"] == "http.disconnect":\n                raise _Left()\n', '            if message["type"] == "http.disconnect":\n                break\n',
+             ("tests/test_fastapi.py", "test_half_a_request_is_none"),
+             also=(("src/pgonce/asgi.py", "if consumed or (length and length[0].isdigit() and int(length[0]) > len(body)):", "if consumed:"),)),
+    Mutation("whole-requests", "src/pgonce/_wsgi.py", "return length.isdigit() and len(body) < int(length)", "return False",
+             ("tests/test_flask.py", "test_half_a_request_is_none"),
+             # Werkzeug's stream refuses a short body too.
+             also=(("src/pgonce/flask.py", "    body = request.get_data()\n", '    body = request.environ["wsgi.input"].read(request.content_length or 0)\n'),)),
+    Mutation("whole-requests", "src/pgonce/_wsgi.py", "return length.isdigit() and len(body) < int(length)", "return False",
+             ("tests/test_django.py", "test_half_a_request_is_none")),
     Mutation("clients-that-leave", "src/pgonce/asgi.py", "        await self.answered.wait()\n", "",
              ("tests/test_fastapi.py", "test_a_client_that_leaves_while_the_handler_streams_has_a_whole_answer_stored")),
     Mutation("transaction-control", "src/pgonce/_control.py", "raise UsageError(REFUSED.format(found.refused))", "pass",
@@ -97,6 +121,9 @@ PYTHON = (
              ("tests/test_conformance_http.py", "a-retry-gets-the-first-answer")),
     Mutation("replay", "src/pgonce/_gate.py", "    headers = [(name, value) for name, value in headers if not http.never(name)]\n", "",
              ("tests/test_conformance_http.py", "what-was-stored-by-hand")),
+    Mutation("event-streams", "src/pgonce/http.py", '.lower() == "text/event-stream" for name', '.lower() == "" for name', ("tests/test_conformance_http.py", "event-streams-pass")),
+    Mutation("gateway", "src/pgonce/_sql.py", "ELSE CAST(CAST({refused} AS text) AS bytea) END", "ELSE CAST(NULL AS bytea) END",
+             ("tests/test_gateway.py", "test_two_runs_under_one_fence_have_one_effect_though_their_answers_are_the_same")),
 )  # fmt: skip
 
 SUITE = "./internal/suite"
@@ -115,6 +142,8 @@ GO = (
     Mutation("repeated-headers", "headers.go", "for _, value := range header[name] {", "for _, value := range header[name][:1] {", (".", "TestHeadersComeBackAsTheyWereStored")),
     Mutation("replay", "refuse.go", '	header.Set("Idempotency-Replayed", "true")\n', "", (SUITE, "TestConformance/pgx/http/a-retry-gets-the-first-answer")),
     Mutation("replay", "refuse.go", "		if !never(name) {", "		if true {", (SUITE, "TestConformance/pgx/http/what-was-stored-by-hand")),
+    Mutation("event-streams", "held.go", "case status >= 200 && status < 300 && strings.HasPrefix", "case status < 0 && strings.HasPrefix", (SUITE, "TestConformance/pgx/http/event-streams-pass")),
+    Mutation("gateway", "handoff.go", '"SELECT 1 / r.stored::integer = 1 FROM ("', '"SELECT r.stored IS NOT NULL FROM ("', (SUITE, "TestTwoRunsUnderOneFenceHaveOneEffect")),
 )  # fmt: skip
 
 CORE, STARTER = "pgonce", "pgonce-spring-boot-starter"
@@ -122,6 +151,14 @@ CORE_SOURCE, STARTER_SOURCE = f"{CORE}/src/main/java/io/pgonce", f"{STARTER}/src
 JAVA = (
     Mutation("whole-answers", f"{STARTER_SOURCE}/HeldResponse.java", "} else if (declared >= 0 && declared != body.size()", "} else if (declared >= HELD_MAX && declared != body.size()",
              (STARTER, "NeighboursTest#halfAnAnswerIsNotStored")),
+    Mutation("whole-requests", f"{STARTER_SOURCE}/HeldRequest.java", "        byte[] body = in.readNBytes(max + 1);\n",
+             "        byte[] body = new byte[max + 1];\n        int size = 0;\n        try {\n            for (int b; size <= max && (b = in.read()) >= 0; size++) {\n                body[size] = (byte) b;\n"
+             "            }\n        } catch (IOException brokenOff) {\n            isOver = false;\n        }\n        body = Arrays.copyOf(body, size);\n",
+             (STARTER, "NeighboursTest#halfARequestDoesNothing"),
+             also=((f"{STARTER_SOURCE}/HeldRequest.java", "(body.length < request.getContentLengthLong() &&", "(body.length < 0 &&"),)),
+    Mutation("clients-that-leave", f"{STARTER_SOURCE}/HeldResponse.java", "        } else if (!ended) {\n            committed = true;\n",
+             "        } else if (!ended) {\n            committed = true;\n            real().flushBuffer();\n",
+             (STARTER, "NeighboursTest#whoLeavesIsNotNoticedByTheHandlerAndGetsTheWholeAnswerLater")),
     Mutation("mismatch", f"{STARTER_SOURCE}/HeldRequest.java", "} else if (isOver || (body.length <", "} else if (max < 0 || isOver && (body.length <",
              (STARTER, "SpringFaultsTest#aBodyThatAFilterHasReadBeforeIsRefusedAndNothingRuns")),
     Mutation("mismatch", f"{STARTER_SOURCE}/HttpOnce.java", 'request.getHeader("Content-Type"), body, canonicalJson)', 'request.getHeader("Content-Type"), new byte[0], canonicalJson)',
@@ -138,6 +175,10 @@ JAVA = (
     Mutation("replay", f"{STARTER_SOURCE}/Replies.java", "headers(HeaderPolicy.sendable(answer.headers()));", "headers(answer.headers());",
              (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
     Mutation("replay", f"{STARTER_SOURCE}/Replies.java", '        response.setHeader("Idempotency-Replayed", "true");\n', "", (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
+    Mutation("event-streams", f"{STARTER_SOURCE}/IdempotencyFilter.java", "} else if (request.isAsyncHeld() || isEvents(held.getContentType())) {", "} else if (isEvents(null)) {",
+             (STARTER, "NeighboursTest#eventsPassAsTheyComeAndTheKeyIsRememberedAsDone")),
+    Mutation("gateway", f"{CORE_SOURCE}/Execution.java", "        if (!stored) {\n            throw Reason.COMPLETION_REFUSED", "        if (!stored && !failed && large) {\n            throw Reason.COMPLETION_REFUSED",
+             (STARTER, "GatewayTest#twoRunsUnderOneFenceHaveOneEffectThoughTheirAnswersAreTheSame")),
 )  # fmt: skip
 
 MUTATIONS = {"node": NODE, "python": PYTHON, "go": GO, "java": JAVA}
@@ -179,6 +220,21 @@ NO_RUN = re.compile(
 )
 
 
+def ended(command, here, environment, limit_s):
+    """(its exit status, what it has said); (None, ...) where it did not end in time. It ends with all that it has started: runners have a program per file or module."""
+    with subprocess.Popen(command, cwd=here, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as process:
+        try:
+            said, _ = process.communicate(timeout=limit_s)
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGINT)
+        try:  # their servers are taken down
+            process.communicate(timeout=CLEAN_UP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        return None, ""
+
+
 def run(language, tree, tests, limit_s=LIMIT_S):
     """(do they pass, what they have said)."""
     here = tree / "clients" / language
@@ -188,14 +244,13 @@ def run(language, tree, tests, limit_s=LIMIT_S):
     environment.pop("PGONCE_CONFORMANCE_RESULTS", None)
     said = ""
     for command in commands(language, tests):
-        try:
-            done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s)
-        except subprocess.TimeoutExpired:
+        status, spoken = ended(command, here, environment, limit_s)
+        said += spoken
+        if status is None:
             return False, f"{said}it did not end within {limit_s:.0f} s"
-        said += done.stdout + done.stderr
         if NO_RUN.search(said):
             raise Wrong(f"{' '.join(command)}:\n{said[-3000:]}")
-        if done.returncode != 0:
+        if status != 0:
             return False, said
     return True, said
 
@@ -218,10 +273,16 @@ def plant(language):
     return tree
 
 
-def mutated(text, mutation):
-    if text.count(mutation.old) != 1:
-        raise Wrong(f"{mutation.file} has this {text.count(mutation.old)} times: {mutation.old}")
-    return text.replace(mutation.old, mutation.new)
+def mutated(here, mutation):
+    """{path: its text with the guards taken out} of what a client's folder holds."""
+    texts = {}
+    for file, old, new in mutation.places:
+        path = here / file
+        text = texts.get(path) or path.read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise Wrong(f"{file} has this {text.count(old)} times: {old}")
+        texts[path] = text.replace(old, new)
+    return texts
 
 
 def check(language, only):
@@ -229,20 +290,22 @@ def check(language, only):
     tree = plant(language)
     began = time.monotonic()
     passes, said = run(language, tree, list(dict.fromkeys(each.test for each in chosen)))
-    limit_s = 60 + 3 * (time.monotonic() - began)
+    limit_s = 60 + time.monotonic() - began
     if not passes:
         print(f"{language}: these tests fail on a client that was not changed:\n{said[-5000:]}")
         return False
     unnoticed = 0
     for each in chosen:
-        path = tree / "clients" / language / each.file
-        source = path.read_text(encoding="utf-8")
-        path.write_text(mutated(source, each), encoding="utf-8")
+        texts = mutated(tree / "clients" / language, each)
+        sources = {path: path.read_text(encoding="utf-8") for path in texts}
         began = time.monotonic()
         try:
+            for path, text in texts.items():
+                path.write_text(text, encoding="utf-8")
             passes, _ = run(language, tree, [each.test], limit_s)
         finally:
-            path.write_text(source, encoding="utf-8")
+            for path, text in sources.items():
+                path.write_text(text, encoding="utf-8")
         unnoticed += passes
         print(f"{language}: {each.guarantee}: {each.file}: {'NOBODY NOTICES' if passes else 'noticed'} ({time.monotonic() - began:.0f} s)", flush=True)
     print(f"{language}: {len(chosen) - unnoticed} of {len(chosen)} mutations are noticed", flush=True)

@@ -175,7 +175,7 @@ def test_half_a_request_is_none(served):
         half.shutdown(socket.SHUT_WR)
         while half.recv(65536):
             pass
-    assert post("half", b"half", ()).status == 200 and ran == [b"half"]
+    assert post("half", b"half and half", ()).status == 200 and ran == [b"half and half"]
 
 
 def test_the_first_answer_is_the_views_own(served):
