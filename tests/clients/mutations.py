@@ -226,8 +226,10 @@ def ended(command, here, environment, limit_s):
         try:
             said, _ = process.communicate(timeout=limit_s)
             return process.returncode, said
-        except subprocess.TimeoutExpired:
+        except BaseException as why:  # of Ctrl-C, too, they would not hear
             os.killpg(process.pid, signal.SIGINT)
+            if not isinstance(why, subprocess.TimeoutExpired):
+                raise
         try:  # their servers are taken down
             process.communicate(timeout=CLEAN_UP_S)
         except subprocess.TimeoutExpired:
