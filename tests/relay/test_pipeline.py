@@ -78,7 +78,7 @@ def test_cloudevents_in_binary_mode(db, tmp_path):
     headers = message["headers"]
     assert headers.pop("ce-time").endswith("Z")
     assert headers == {"ce-specversion": "1.0", "ce-id": message["id"], "ce-source": "/shop", "ce-type": "order.created", "ce-subject": "7",
-                       "ce-partitionkey": "7"}
+                       "ce-partitionkey": "7", "ce-aggregatetype": "order"}
 
 
 def test_routes_choose_events_and_destinations(db, tmp_path):
