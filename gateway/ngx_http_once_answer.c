@@ -616,6 +616,20 @@ static ngx_int_t consume(ngx_chain_t *in)
 }
 
 /*
+ * Nothing more goes to a client that has left. What nginx had on its way to it counts as sent: else
+ * it would wait for that before it reads the upstream on.
+ */
+static void give_up_client(gate_attempt *attempt, ngx_http_request_t *r)
+{
+	attempt->answer.client_gone = 1;
+	r->connection->error = 1;
+	if (r->upstream != NULL) {
+		(void)consume(r->upstream->busy_bufs);
+		(void)consume(r->upstream->pipe == NULL ? NULL : r->upstream->pipe->busy);
+	}
+}
+
+/*
  * Passes what comes, except the last part: that waits for the report, as a whole answer would. If
  * the client leaves, the upstream is read to its end all the same.
  */
@@ -634,7 +648,7 @@ static ngx_int_t stream(gate_attempt *attempt, ngx_http_request_t *r, ngx_chain_
 	if (!last && (length < 0 || attempt->answer.streamed_bytes < length)) {
 		rc = attempt->answer.client_gone ? NGX_ERROR : next_body(r, in);
 		if (rc == NGX_ERROR) {
-			attempt->answer.client_gone = 1;
+			give_up_client(attempt, r);
 			(void)consume(in);
 			rc = NGX_OK;
 		}
