@@ -94,8 +94,8 @@ def let_lease_pass(db):
 def replace_step(db, step, body, declare=""):
     """The step does something else in this database. body: of PL/pgSQL; it RETURNs a once.kept."""
     argument = "may boolean" if step == "detach" else ""  # may the caller be given a statement to run by itself?
-    db.execute(f"DROP FUNCTION once._keep_{step}({argument})")
-    db.execute(f"CREATE FUNCTION once._keep_{step}({argument}) RETURNS once.kept LANGUAGE plpgsql AS $$ {declare} BEGIN {body} END $$")
+    # Not dropped before: a keeper at work would meet the gap.
+    db.execute(f"CREATE OR REPLACE FUNCTION once._keep_{step}({argument}) RETURNS once.kept LANGUAGE plpgsql AS $$ {declare} BEGIN {body} END $$")
 
 
 NOTHING = "RETURN ROW(0, false, NULL, NULL)::once.kept;"
