@@ -3,10 +3,12 @@
 -- whose time has come and before which nothing of their aggregate is parked with this relay (with skip_dead: nothing that
 -- is not dead), the longest due first; and behind each of them those of its aggregate that wait for nothing else, so that
 -- a chain can be worked off in one go. An event without an aggregate waits for no other. attempts: how often it failed
--- before. blocked is false for all. traceparent: see once.relay_fetch.
+-- before. skip_dead is the same for the whole of a turn: another begins with once.relay_take. blocked is false for
+-- all. traceparent: see once.relay_fetch.
 --
 -- Why it is written so: what waits behind another is never due by its own time (once._promote), so the first statement meets
--- hardly a row that it does not return, however many wait.
+-- hardly a row that it does not return, however many wait. What is due and stands behind a dead one would be met each time,
+-- until somebody decides: once._demote has it wait like the others. It looks only where there is little to do.
 CREATE FUNCTION once.relay_due(relay text, take integer, skip_dead boolean DEFAULT false) RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
@@ -37,6 +39,9 @@ BEGIN
                                          AND NOT (skip_dead AND e.state = 'dead')
                                        ORDER BY e.aggregate, e.id LIMIT 1))
              ORDER BY p.next_at, p.id LIMIT take) AS h;
+    IF NOT skip_dead AND coalesce(cardinality(heads), 0) < take THEN
+        PERFORM once._demote(relay, now);
+    END IF;
     IF heads IS NULL THEN
         RETURN;
     END IF;

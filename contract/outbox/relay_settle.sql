@@ -6,8 +6,11 @@
 -- that were not delivered: state 'waiting' (behind another, or for their first attempt), 'retrying'
 -- or 'dead'; wait_ms from now, by the database's clock. known true: it was parked already (it came
 -- from once.relay_due): should it not be any more, an operator has discarded it, and it stays
--- discarded. Raises 55000 where this session does not hold the relay (once.relay_take): a relay
--- that lost its connection cannot write over its successor. 22023 for a parking that is none.
+-- discarded. attempts: how often it failed, this time included. Where that is more than one beyond
+-- what is stored, an operator has had it retried while this attempt was under way: this one is then
+-- the first of its new attempts, and the event is not dead. Raises 55000 where this session does
+-- not hold the relay (once.relay_take): a relay that lost its connection cannot write over its
+-- successor. 22023 for a parking that is none.
 CREATE FUNCTION once.relay_settle(relay text, seen text, reading text, after_id bigint, delivered bigint[] DEFAULT NULL,
     parked once.parking[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -51,6 +54,7 @@ BEGIN
     IF cardinality(parked) > 0 THEN
         WITH element AS MATERIALIZED (
             SELECT DISTINCT ON (u.id) u.*, once._aggregate(u.tenant, u.aggregate_type, u.aggregate_id) AS aggregate,
+                   (u.state <> 'waiting')::integer AS failed,
                    (SELECT k.ctid FROM once.parked_event AS k
                      WHERE k.relay = relay COLLATE "C" AND k.id BETWEEN u.id AND u.id ORDER BY k.id LIMIT 1) AS address
               FROM unnest(parked) WITH ORDINALITY AS u (id, xid, day, event_id, topic, tenant, aggregate_type, aggregate_id,
@@ -58,8 +62,10 @@ BEGIN
              ORDER BY u.id, u.ord DESC),
         again AS (
             UPDATE once.parked_event AS p
-               SET state = e.state, attempts = coalesce(e.attempts, p.attempts), error = left(e.error, 2000),
-                   next_at = now + coalesce(e.wait_ms, 0) * interval '1 ms', updated_at = now
+               SET state = CASE WHEN e.state = 'dead' AND e.known AND e.attempts > p.attempts + 1 THEN 'retrying' ELSE e.state END,
+                   attempts = CASE WHEN e.known AND e.attempts > p.attempts + e.failed THEN p.attempts + e.failed
+                                   ELSE coalesce(e.attempts, p.attempts) END,
+                   error = left(e.error, 2000), next_at = now + coalesce(e.wait_ms, 0) * interval '1 ms', updated_at = now
               FROM element AS e WHERE p.ctid = e.address)
         INSERT INTO once.parked_event AS p (relay, id, xid, day, event_id, topic, tenant, aggregate_type, aggregate_id,
                                             state, attempts, next_at, error, parked_at, updated_at)

@@ -193,6 +193,38 @@ BROKEN = {
         replace("message_due", "> now + interval '1 second' THEN", "IS NULL THEN"),
         [parked.test_a_wait_that_began_by_a_clock_that_was_ahead_ends_when_it_has_stepped_back],
     ),
+    "what stands behind a dead event stays due": (
+        replace("_demote", "WHERE p.ctid = ANY (behind)", "WHERE false"),
+        [cost.test_what_stands_behind_dead_events_is_not_looked_at_for_ever],
+    ),
+    "a decision is missed by what is put aside at the same time": (
+        replace("_demote", "PERFORM once._relay_row(relay);", "PERFORM once._relay_row(relay); EXIT;"),
+        [lambda db: outbox.test_a_decision_that_is_made_while_those_behind_are_put_aside_frees_them(db, "discard")],
+    ),
+    "an older snapshot's decision misses what was put aside": (
+        replace("_demote", "PERFORM once._relay_row(relay);", ""),
+        [
+            lambda db: outbox.test_a_decision_by_a_snapshot_from_before_those_behind_were_put_aside_frees_them_or_fails(
+                db, "discard", "REPEATABLE READ"
+            )
+        ],
+    ),
+    "a relay's look waits for an open decision": (
+        replace("_demote", "FOR UPDATE SKIP LOCKED", "FOR UPDATE"),
+        [lambda db: outbox.test_an_open_decision_keeps_no_relay_from_looking(db, "discard")],
+    ),
+    "whoever looks puts aside": (
+        replace("_demote", "NOT once._relay_held(relay)", "false"),
+        [outbox.test_a_look_by_another_session_puts_nothing_aside],
+    ),
+    "a retry is forgotten when the attempt under way fails": (
+        replace("relay_settle", "e.attempts > p.attempts + 1", "false"),
+        [
+            lambda db: outbox.test_a_retry_that_comes_while_an_attempt_is_under_way_holds_and_that_one_is_the_first(
+                db, True
+            )
+        ],
+    ),
     "a chain has gaps": (
         replace("relay_due", "WHERE f.free", ""),
         [outbox.test_a_chain_is_given_whole_when_its_head_is_due_and_stops_at_what_waits_for_something_else],

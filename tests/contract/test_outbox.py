@@ -5,7 +5,7 @@ import pytest
 
 from harness.postgres import wait_until
 
-from .calls import in_threads, refused, run, today
+from .calls import LEVELS, code_of, in_threads, refused, run, today
 from .keeping import keeper
 from .relaying import Relay, emit, ids, parked, parking
 
@@ -111,6 +111,7 @@ def test_a_dead_event_blocks_its_aggregate_until_it_is_decided_on_or_where_dead_
     new = emit(db.connect(), "a")
     relay.list()
     assert relay.due() == []
+    Relay(relay.connection)  # other settings begin with a turn of their own
     assert ids(relay.due(skip_dead=True)) == [second.id, third.id]
     assert [event.blocked for event in relay.fetch(relay.list())] == [True]
     relay.settle(delivered=[second.id, third.id])
@@ -126,6 +127,7 @@ def test_an_event_that_dies_lets_the_next_one_go_where_dead_ones_are_skipped(db)
     relay.park(parking(first), parking(second, "waiting", 0))
     relay.park(parking(first, "dead", 2, known=True))
     assert relay.due() == []
+    Relay(relay.connection)
     assert ids(relay.due(skip_dead=True)) == [second.id]
 
 
@@ -162,6 +164,21 @@ def test_an_event_that_was_discarded_while_it_was_under_way_does_not_come_back(d
     relay.park(parking(first, attempts=2, known=True))
     assert parked(db) == {second.id: ("a", "waiting", 0)}
     assert ids(relay.due()) == [second.id]
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_retry_that_comes_while_an_attempt_is_under_way_holds_and_that_one_is_the_first(db, dies):
+    relay, (first, second) = emitted(db, "a", "a")
+    relay.park(parking(first, attempts=2), parking(second, "waiting", 0))
+    assert ids(relay.due()) == [first.id, second.id]
+    assert db.value("SELECT once.outbox_retry(%s, 'r', 'fixed')", first.event_id) is True
+    relay.park(parking(first, "waiting", 2, wait_ms=0, known=True))  # in flight for long
+    assert parked(db)[first.id] == ("a", "waiting", 0)
+    relay.park(parking(first, "dead" if dies else "retrying", 3, known=True))
+    assert parked(db)[first.id] == ("a", "retrying", 1)
+    assert [(event.id, event.attempts) for event in relay.due()] == [(first.id, 1), (second.id, 0)]
+    relay.park(parking(first, "dead", 2, known=True))
+    assert parked(db)[first.id] == ("a", "dead", 2)
 
 
 def test_progress_and_what_is_parked_are_one(db):
@@ -231,6 +248,83 @@ def test_an_event_that_is_parked_behind_one_that_is_just_being_discarded_is_not_
         relay.park(*behind)
         wait_for(operator, lambda: run(operator, discard, events[0].event_id))
     assert ids(relay.due()) == [events[1].id]
+
+
+def with_two_behind_a_dead_one(db):
+    relay, events = emitted(db, "a", "a", "a")
+    relay.park(parking(events[0], "dead"), *(parking(event, "waiting", 0) for event in events[1:]))
+    return relay, events
+
+
+def left_over(events, what):
+    return ids(events if what == "retry" else events[1:])
+
+
+def deliver_all(relay):
+    """In order, one after the other."""
+    delivered = []
+    while due := relay.due():
+        relay.settle(delivered=[due[0].id])
+        delivered.append(due[0].id)
+    return delivered
+
+
+@pytest.mark.parametrize("what", ["discard", "retry"])
+def test_a_decision_that_is_made_while_those_behind_are_put_aside_frees_them(db, what):
+    relay, events = with_two_behind_a_dead_one(db)
+    operator = db.connect()
+    run(operator, "BEGIN")
+    run(operator, "LOCK TABLE once.relay IN EXCLUSIVE MODE")
+
+    def decide():
+        asked = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted AND relation = 'once.relay'::regclass"
+        wait_until(lambda: db.rows(asked, relay.connection.get_backend_pid()), "once._demote to wait", 10)
+        run(operator, f"SELECT once.outbox_{what}(%s, 'r', 'why')", events[0].event_id)
+        run(operator, "COMMIT")
+
+    assert in_threads([relay.due, decide])[0] == []
+    assert deliver_all(relay) == left_over(events, what)
+
+
+@pytest.mark.parametrize("what", ["discard", "retry"])
+def test_an_open_decision_keeps_no_relay_from_looking(db, what):
+    relay, events = with_two_behind_a_dead_one(db)
+    operator = db.connect()
+    run(operator, "BEGIN")
+    run(operator, f"SELECT once.outbox_{what}(%s, 'r', 'why')", events[0].event_id)
+    run(relay.connection, "SET lock_timeout = '5s'")
+    assert relay.due() == []
+    run(operator, "COMMIT")
+    assert deliver_all(relay) == left_over(events, what)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("what", ["discard", "retry"])
+def test_a_decision_by_a_snapshot_from_before_those_behind_were_put_aside_frees_them_or_fails(db, what, level):
+    relay, events = with_two_behind_a_dead_one(db)
+    operator = db.connect(isolation=level)
+
+    def decide():
+        run(operator, f"SELECT once.outbox_{what}(%s, 'r', 'why')", events[0].event_id)
+
+    run(operator, "BEGIN")
+    run(operator, "SELECT count(*) FROM once.relay")
+    assert relay.due() == []
+    if code_of(decide) is not None:
+        assert level != "READ COMMITTED"
+        run(operator, "ROLLBACK")
+        run(operator, "BEGIN")
+        decide()
+    run(operator, "COMMIT")
+    assert deliver_all(relay) == left_over(events, what)
+
+
+def test_a_look_by_another_session_puts_nothing_aside(db):
+    relay, events = with_two_behind_a_dead_one(db)
+    other = Relay(db.connect())
+    assert not other.taken
+    assert other.due() == []
+    assert ids(relay.due(skip_dead=True)) == ids(events[1:])
 
 
 # ---- many ----

@@ -2,8 +2,10 @@
 """What a batch costs a relay: pages touched and not time, which depends on what else the machine does. Neither what was
 published nor a transaction that stays open makes it dearer."""
 
+import pytest
+
 from .calls import run, today
-from .relaying import Relay, emit, ids
+from .relaying import Relay, emit, ids, parking
 
 PUBLISHED = (
     "INSERT INTO once.outbox (day, xid, created_at, event_id, topic, event_type, tenant, payload) SELECT %s,"
@@ -116,3 +118,42 @@ def test_the_rest_of_a_long_backlog_is_listed_without_reading_what_lies_beyond(d
         relay, "SELECT * FROM once.relay_list('r', %s, %s, %s, 1000)", relay.seen, relay.reading, first[-1].id
     )
     assert later < at_once / 3, (at_once, later)
+
+
+AGGREGATES = 1200
+
+
+def with_followers_of_dead_ones(db):
+    """A relay with as many dead events, each with one of its aggregate behind it."""
+    relay = Relay(db.connect())
+    db.execute("SELECT once.emit('t', '{}', 'a', g::text) FROM generate_series(1, %s) AS g, generate_series(1, 2)", AGGREGATES)
+    rows = relay.fetch(relay.list(10 * AGGREGATES))
+    first = {}
+    relay.settle(parked=[parking(row, "dead" if first.setdefault(row.aggregate_id, row.id) == row.id else "waiting", 0) for row in rows])
+    return relay
+
+
+DUE = "SELECT * FROM once.relay_due('r', 1000)"
+
+
+def test_what_stands_behind_dead_events_is_not_looked_at_for_ever(db):
+    relay = with_followers_of_dead_ones(db)
+    for _ in range(AGGREGATES // 1000 + 1):
+        assert relay.due() == []
+    db.execute("VACUUM once.parked_event")
+    assert pages(relay, DUE) < 100
+
+
+@pytest.mark.parametrize("what", ["discard", "retry", "skip"])
+def test_what_stood_behind_a_dead_event_is_due_when_somebody_has_decided(db, what):
+    relay = with_followers_of_dead_ones(db)
+    for _ in range(AGGREGATES // 1000 + 1):
+        assert relay.due() == []
+    dead = db.row("SELECT event_id, aggregate_id FROM once.parked_event WHERE state = 'dead' ORDER BY id LIMIT 1")
+    if what == "skip":
+        run(relay.connection, "SELECT pg_advisory_unlock_all()")  # its settings have changed, so it begins anew
+        assert len(Relay(db.connect()).due(10 * AGGREGATES, skip_dead=True)) == AGGREGATES
+        return
+    db.execute(f"SELECT once.outbox_{what}(%s, 'r', 'why')", dead.event_id)
+    due = relay.due()
+    assert {event.aggregate_id for event in due} == {dead.aggregate_id} and len(due) == (2 if what == "retry" else 1)

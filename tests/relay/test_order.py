@@ -173,6 +173,23 @@ def test_a_dead_event_blocks_until_an_operator_decides(db, tmp_path, endpoint):
     assert [request.json["n"] for request in endpoint.seen()] == [0, 0, 0, 1, 2, 3, 3, 3, 3, 4, 5]
 
 
+def test_a_retry_that_comes_before_the_last_attempts_failure_is_stored_is_not_lost(db, tmp_path, endpoint):
+    tries = []
+    endpoint.script = lambda request: tries.append(request.json["n"]) or (Answer(status=422) if len(tries) < 3 else None)
+    ids = emit(db.connect(), 2, aggregate="'a'")
+    operator = db.connect()
+    with Relay(tmp_path, db.dsn(), **webhook(endpoint, attempts=2, retry_first="2s")) as relay:
+        relay.until_true(lambda: [row.state for row in parked(db)] == ["retrying", "waiting"], "the first failure to be stored")
+        with operator.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", (ids[0],))
+            assert relay.until("dead")["attempts"] == "2"  # by its own count, which it cannot store yet
+            cursor.execute("COMMIT")
+        settled(relay, db)
+        assert relay.stop() == 0
+    assert tries == [0, 0, 0, 1]
+
+
 def test_with_skip_a_dead_event_lets_the_others_pass(db, tmp_path, endpoint):
     endpoint.script = lambda request: Answer(status=422) if request.json["n"] == 0 else None
     emit(db.connect(), 5, aggregate="'a'")
