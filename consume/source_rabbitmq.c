@@ -17,7 +17,7 @@
 #include "amqp_text.h"
 #include "arena.h"
 #include "delivery.h"
-#include "rabbitmq.h"
+#include "rabbitmq_queue.h"
 
 enum {
 	CONNECT_MS = 5000, /* for each host */
@@ -33,8 +33,13 @@ enum {
 typedef struct settings {
 	rabbitmq_options rabbitmq; /* first */
 	const char *queue, *exchange, *bind;
-	int64_t declare, queue_type;
+	int64_t declare, queue_type, delivery_limit;
 } settings;
+enum {
+	QUEUE_TYPE_QUORUM = 1,
+	DELIVERY_LIMIT_ALLOW = 1,
+	DELIVERIES_MANY = 3 /* of one message, before that is said as a warning */
+};
 
 /* clang-format off */
 static const config_option options[] = {
@@ -42,6 +47,7 @@ static const config_option options[] = {
 	{.name = "queue", .kind = CONFIG_TEXT, .offset = offsetof(settings, queue), .required = true, .help = "the queue to read"},
 	{.name = "declare", .kind = CONFIG_FLAG, .offset = offsetof(settings, declare), .standard = "no", .help = "make the queue (durable) where there is none, and bind it as exchange and bind say; otherwise it must exist"},
 	{.name = "queue_type", .kind = CONFIG_CHOICE, .offset = offsetof(settings, queue_type), .choices = "classic|quorum", .standard = "classic", .help = "of a queue that is made"},
+	{.name = "delivery_limit", .kind = CONFIG_CHOICE, .offset = offsetof(settings, delivery_limit), .choices = "refuse|allow", .standard = "refuse", .help = "a quorum queue that drops a message (or moves it to a dead-letter exchange) after some deliveries, though nothing has handled it, as RabbitMQ 4 does by default: refuse it, or take it as it is. A queue that is made has no limit; a policy's limit is not shown to a consumer"},
 	{.name = "exchange", .kind = CONFIG_TEXT, .offset = offsetof(settings, exchange), .help = "with declare: the exchange that the queue is bound to; it must exist"},
 	{.name = "bind", .kind = CONFIG_TEXT, .offset = offsetof(settings, bind), .standard = "#", .help = "with exchange: the binding keys, separated by commas"},
 	{0}};
@@ -56,6 +62,8 @@ struct source {
 	int64_t prefetch;
 	amqp_connection_state_t connection; /* NULL: none */
 	text_buffer headers;
+	int64_t limit;           /* of deliveries; RABBITMQ_NO_LIMIT: none that is known */
+	int64_t deliveries_said; /* the most that a message had */
 	delivery_list out, held;
 	uint64_t serial;
 	/* the time of the last message that was, all before it too; 0: none said one */
@@ -106,39 +114,18 @@ static bool succeeded(source *source, const char *what)
 	return reply.reply_type == AMQP_RESPONSE_NORMAL;
 }
 
-static bool bind_queue(source *source)
-{
-	static const char between[] = ", \t";
-	const settings *is = &source->settings;
-
-	for (const char *at = is->bind + strspn(is->bind, between); *at != '\0'; at += strspn(at, between)) {
-		amqp_bytes_t key = {.len = strcspn(at, between), .bytes = (void *)(uintptr_t)at};
-		amqp_queue_bind(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(is->queue),
-		                amqp_cstring_bytes(is->exchange), key, amqp_empty_table);
-		if (!succeeded(source, "cannot bind the queue")) {
-			return false;
-		}
-		at += key.len;
-	}
-	return true;
-}
-
 static bool find_queue(source *source)
 {
 	const settings *is = &source->settings;
-	amqp_table_entry_t type = {
-	    .key = amqp_cstring_bytes("x-queue-type"),
-	    .value = {.kind = AMQP_FIELD_KIND_UTF8,
-	              .value.bytes = amqp_cstring_bytes(is->queue_type == 0 ? "classic" : "quorum")}};
-	amqp_table_t arguments = {.num_entries = 1, .entries = &type};
+	const rabbitmq_queue_want want = {.service = source->service,
+	                                  .queue = is->queue,
+	                                  .exchange = is->exchange,
+	                                  .bind = is->bind,
+	                                  .declare = is->declare != 0,
+	                                  .is_quorum = is->queue_type == QUEUE_TYPE_QUORUM,
+	                                  .allows_limit = is->delivery_limit == DELIVERY_LIMIT_ALLOW};
 
-	amqp_queue_declare(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(is->queue), !is->declare, true, false,
-	                   false, is->declare ? arguments : amqp_empty_table);
-	if (!succeeded(source, is->declare ? "cannot make the queue (one that exists otherwise is taken with declare = no)"
-	                                   : "cannot read the queue (it is made with declare = yes)")) {
-		return false;
-	}
-	return !is->declare || is->exchange == NULL || bind_queue(source);
+	return rabbitmq_queue_find(source->connection, &want, &source->limit, source->problem);
 }
 
 static bool reconnect(source *source)
@@ -178,6 +165,36 @@ static int64_t milliseconds_of(uint64_t timestamp)
 	return timestamp <= latest ? (int64_t)timestamp * 1000 : 0;
 }
 
+/*
+ * A crash returns all that the consumer had to the queue, and a quorum queue counts that. What it
+ * gives up is not seen again, so it is said while it can be.
+ */
+static void note_deliveries(source *source, const amqp_basic_properties_t *properties)
+{
+	int64_t deliveries = rabbitmq_deliveries(properties);
+	bool is_limited = source->limit != RABBITMQ_NO_LIMIT;
+	bool is_last = is_limited && deliveries >= source->limit;
+	char limit[24] = "unknown";
+
+	if (deliveries <= source->deliveries_said) {
+		return;
+	}
+	source->deliveries_said = deliveries;
+	if (is_limited) {
+		snprintf(limit, sizeof limit, "%" PRId64, source->limit);
+	}
+	service_log(source->service,
+	            is_last                                       ? SERVICE_ERROR
+	            : is_limited || deliveries >= DELIVERIES_MANY ? SERVICE_WARNING
+	                                                          : SERVICE_INFO,
+	            "redelivered", "queue=%s deliveries=%" PRId64 " limit=%s hint=\"%s\"", source->settings.queue,
+	            deliveries, limit,
+	            is_last ? "the queue gives the message up if it is returned once more: do not stop this process before "
+	                      "it is applied, and remove the limit"
+	                    : "the queue counts how often a message came back from a consumer that ended; a delivery limit "
+	                      "(an argument, a policy) would drop it unhandled: see that there is none");
+}
+
 /* Takes the envelope over. */
 static void wrap(source *source, amqp_envelope_t *envelope)
 {
@@ -188,6 +205,7 @@ static void wrap(source *source, amqp_envelope_t *envelope)
 	amqp_envelope_t *owned = memory_take(sizeof *owned);
 
 	*owned = *envelope;
+	note_deliveries(source, &owned->message.properties);
 	made->owned = owned;
 	made->serial = ++source->serial;
 	made->sequence = (int64_t)envelope->delivery_tag;

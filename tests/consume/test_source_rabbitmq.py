@@ -217,6 +217,131 @@ def test_an_exchange_without_declare_is_refused_at_the_start(broker, tmp_path):
         opened(broker, "q", tmp_path, exchange="shop").fetch()
 
 
+# ---- queues that give messages up
+
+
+@pytest.fixture
+def new_queue(broker, request):
+    """A name, of this test alone; what bears it is deleted."""
+    name = f"n-{abs(hash(request.node.name))}"
+    yield name
+    connection = broker.connect()
+    connection.channel().queue_delete(name)
+    connection.close()
+
+
+def is_limited_by_default(broker):
+    """RabbitMQ 4 gives a message of a quorum queue up after 20 deliveries."""
+    connection = broker.connect()
+    version = connection._impl.server_properties["version"]
+    connection.close()
+    return int(version.split(".")[0]) >= 4
+
+
+def without_limit(broker):
+    return {"x_queue_type": "quorum", **({"x_delivery_limit": -1} if is_limited_by_default(broker) else {})}
+
+
+def crash(broker, queue, tmp_path, **options):
+    """A consumer that dies with the queue's one message in its hands. What it logged."""
+    with opened(broker, queue, tmp_path, **options) as source:
+        source.collect(1)
+        source.kill()
+    wait_until(lambda: broker.count(queue) == 1, "the message to go back")
+    return source.log.read_text()
+
+
+@pytest.mark.parametrize("arguments", [
+    {}, {"x_dead_letter_exchange": "it's", "x_max_length": 100, "x_overflow": "reject-publish", "x_single_active_consumer": True},
+], ids=["alone", "among others"])  # fmt: skip
+def test_a_queue_with_a_delivery_limit_is_refused_unless_that_is_allowed(broker, new_queue, tmp_path, arguments):
+    broker.declare(new_queue, x_queue_type="quorum", x_delivery_limit=3, **arguments)
+    fill(broker, new_queue, 1, 1)
+    with opened(broker, new_queue, tmp_path) as source:
+        problem = source.until("unavailable")["problem"]
+        assert "gives up what was delivered 4 times" in problem and "delivery_limit = allow" in problem
+    with opened(broker, new_queue, tmp_path, delivery_limit="allow") as source:
+        assert payloads(source.collect(1)) == ["m1"]
+        assert "delivery_limit" not in source.log.read_text()
+
+
+def test_what_a_limit_means_depends_on_the_brokers_version(broker, new_queue, tmp_path):
+    """-1 is no limit from RabbitMQ 4 on; before, it drops what came back once. No argument is the other way round."""
+    limited = is_limited_by_default(broker)
+    for arguments, is_read in (({}, not limited), ({"x_delivery_limit": -1}, limited)):
+        connection = broker.connect()
+        connection.channel().queue_delete(new_queue)
+        connection.close()
+        broker.declare(new_queue, x_queue_type="quorum", **arguments)
+        fill(broker, new_queue, 1, 1)
+        with opened(broker, new_queue, tmp_path) as source:
+            if is_read:
+                assert payloads(source.collect(1)) == ["m1"]
+            else:
+                assert f"gives up what was delivered {21 if limited else 1} times" in source.until("unavailable")["problem"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 4, "x_message_ttl": 60000}], ids=["plain", "with others"])
+def test_a_classic_queue_counts_nothing_and_is_read(broker, new_queue, tmp_path, arguments):
+    broker.declare(new_queue, **arguments)
+    fill(broker, new_queue, 1, 1)
+    assert "delivery_limit" not in crash(broker, new_queue, tmp_path)
+
+
+def test_a_quorum_queue_that_is_made_gives_nothing_up(broker, new_queue, tmp_path):
+    """Whoever dies with a message in his hands 25 times finds it there the next time."""
+    options = {"declare": "yes", "queue_type": "quorum"}
+    with opened(broker, new_queue, tmp_path, **options) as source:
+        source.quiet(1)
+        source.close()
+    fill(broker, new_queue, 1, 1)
+    for _ in range(25):
+        crash(broker, new_queue, tmp_path, **options)
+    with opened(broker, new_queue, tmp_path, **options) as source:
+        assert headers(source.collect(1)[0])["x-delivery-count"] == "25"
+
+
+def test_a_queue_that_exists_with_a_limit_is_not_taken_for_one_that_is_made(broker, new_queue, tmp_path):
+    broker.declare(new_queue, x_queue_type="quorum", x_delivery_limit=3)
+    options = {"declare": "yes", "queue_type": "quorum"}
+    with opened(broker, new_queue, tmp_path, **options) as source:
+        assert "delivered 4 times" in source.until("unavailable")["problem"]
+    fill(broker, new_queue, 1, 1)
+    with opened(broker, new_queue, tmp_path, **options, delivery_limit="allow") as source:
+        assert payloads(source.collect(1)) == ["m1"]
+
+
+def test_how_often_a_message_came_back_is_said_before_it_is_gone(broker, new_queue, tmp_path):
+    broker.declare(new_queue, x_queue_type="quorum", x_delivery_limit=2)
+    fill(broker, new_queue, 1, 1)
+    allowed = {"delivery_limit": "allow"}
+    assert "event=redelivered" not in crash(broker, new_queue, tmp_path, **allowed)
+    assert "event=redelivered queue=" + new_queue + " deliveries=1 limit=2" in crash(broker, new_queue, tmp_path, **allowed)
+    with opened(broker, new_queue, tmp_path, **allowed) as source:
+        source.collect(1)
+        log = source.log.read_text()
+        assert "deliveries=2 limit=2" in log and "gives the message up if it is returned once more" in log and "level=error" in log
+
+
+def test_a_limit_by_a_policy_is_not_shown_but_what_came_back_is_said(broker, new_queue, tmp_path):
+    broker.declare(new_queue, **without_limit(broker))
+    broker.control("set_policy", "limit", f"^{new_queue}$", '{"delivery-limit": 9}', "--apply-to", "queues")
+    fill(broker, new_queue, 1, 1)
+    for _ in range(4):
+        log = crash(broker, new_queue, tmp_path)
+    assert "event=redelivered queue=" + new_queue + " deliveries=3 limit=unknown" in log and "level=warning" in log
+
+
+def test_who_may_not_configure_the_queue_is_told_that_its_limit_is_not_known(broker, new_queue, tmp_path):
+    broker.declare(new_queue, x_queue_type="quorum", x_delivery_limit=3)
+    broker.control("add_user", "reader", "secret")
+    broker.control("set_permissions", "reader", "", "", ".*")
+    fill(broker, new_queue, 1, 1)
+    with opened(broker, new_queue, tmp_path, url=broker.url.replace("guest:guest", "reader:secret")) as source:
+        assert payloads(source.collect(1)) == ["m1"]
+        assert "after some deliveries is not known" in source.log.read_text()
+
+
 def test_wrong_credentials_are_named(broker, tmp_path):
     url = broker.url.replace("guest:guest", "guest:wrong")
     with Source(tmp_path, source="rabbitmq", url=url, queue="q") as source:
