@@ -7,7 +7,8 @@
 -- no limit of attempts, on_stale 'in_doubt' (or 'takeover': run it again, for effects that are safe
 -- to repeat; or 'verify'), response_bytes_max and event_bytes_max (a payload of once.emit, as text)
 -- 1048576 (8192 to 67108864). Raises 23514 for a value out of range: a lease is at most 7 days, a
--- retention at most 100 years, and either ends after it has begun.
+-- retention at most 100 years, and either ends after it has begun. Raises P4000 for a scope that is
+-- too long or holds a control character.
 CREATE FUNCTION once.set_scope(scope text, lease interval DEFAULT NULL, retention interval DEFAULT NULL,
     max_attempts integer DEFAULT NULL, on_stale text DEFAULT NULL, verify text DEFAULT NULL, response_bytes_max integer DEFAULT NULL,
     event_bytes_max integer DEFAULT NULL)
@@ -18,6 +19,8 @@ DECLARE
 BEGIN
     IF scope IS NULL OR length(scope) > 255 THEN
         PERFORM once._refuse('P4000', NULL, scope, NULL);
+    ELSIF scope COLLATE "C" ~ E'[\\x01-\\x1f\\x7f]' THEN
+        PERFORM once._refuse('P4000', NULL, scope, NULL, 'the scope holds a control character');
     END IF;
     LOCK TABLE once.scope IN SHARE ROW EXCLUSIVE MODE;      -- one writer at a time; readers do not wait
     policy := once._policy(scope);

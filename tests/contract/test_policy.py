@@ -85,6 +85,10 @@ def test_a_policy_that_makes_no_sense_is_refused_and_the_old_one_stays(db, wrong
     assert db.rows("SELECT * FROM once.scope ORDER BY scope") == before
     for scope in ("NULL", "repeat('s', 256)"):
         assert code_of(lambda: db.execute(f"SELECT once.set_scope({scope})")) == "P4000"
+    for control in ("\x01", "\n", "\x1e", "\x1f", "\x7f"):
+        assert code_of(lambda: db.execute("SELECT once.set_scope(%s)", f"a{control}b")) == "P4000"
+    assert db.rows("SELECT * FROM once.scope ORDER BY scope") == before
+    db.execute("SELECT once.set_scope('a b~ö')")
 
 
 def test_the_default_policy_cannot_be_lost(db):

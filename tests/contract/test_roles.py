@@ -440,6 +440,14 @@ def test_a_role_that_may_name_any_tenant_cannot_be_bound(db):
             db.execute("SELECT once.bind(%s, 'mine')", login)
 
 
+@pytest.mark.parametrize("control", ["\x01", "\n", "\x1e", "\x1f", "\x7f"], ids=ascii)
+def test_no_role_is_bound_to_a_tenant_with_a_control_character(db, control):
+    make_logins(db)
+    with refused("P4003"):
+        db.execute("SELECT once.bind('bound', %s)", f"a{control}b")
+    db.execute("SELECT once.bind('bound', 'a b~ö')")
+
+
 def test_each_tenant_has_its_own_salt_and_fingerprints(db):
     assert db.value(
         "SELECT once.salt('a') <> once.salt('b') AND once.salt() = once.salt('') AND length(once.salt()) = 32"
