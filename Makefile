@@ -43,8 +43,8 @@ test-native: setup-test build build-sanitized ## the tests of the contract, the 
 check: setup-test build build-sanitized ## after each edit: the tests of the contract, the library and the gateway, without the long ones
 	$(TESTED) $(PYTEST) $(WORKERS) -m "not long and not alone" $(or $(TESTS),$(CHECKED))
 
-test-clients: setup-test-clients build ## the clients of clients/ (LANGUAGES="node go"; QUICK=yes: without hammers and torture; MUTATIONS=yes: and again with each guarantee taken out), with what they need from their registries; says what is left out where a toolchain is missing
-	@PGONCE_BUILD=$(CURDIR)/$(BUILD) QUICK=$(QUICK) MUTATIONS=$(MUTATIONS) tools/test_clients.sh $(LANGUAGES)
+test-clients: setup-test-clients build ## the clients of clients/ (LANGUAGES="node go"; QUICK=yes: without hammers and torture; MUTATIONS=yes: and again with each guarantee taken out; JOBS=2: two languages at once), with what they need from their registries; says what is left out where a toolchain is missing
+	@PGONCE_BUILD=$(CURDIR)/$(BUILD) JOBS=$(or $(JOBS),1) QUICK=$(QUICK) MUTATIONS=$(MUTATIONS) tools/test_clients.sh $(LANGUAGES)
 
 test-frameworks: setup-test-frameworks ## the frameworks' own test suites, without pgonce and with it (LANGUAGES="node go"; SOURCES=DIR: clones of what comes from git); says what is left out
 	@SOURCES="$(SOURCES)" $(PYTHON) tests/frameworks/run.py $(addprefix --language ,$(LANGUAGES)) || [ $$? -eq 77 ]

@@ -1,26 +1,28 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # SPDX-License-Identifier: PostgreSQL
 # Tests the clients of clients/: test_clients.sh [LANGUAGE...]; all that are there unless named. Each has a test.sh, which installs what it needs from its
 # registry and ends with 77 where its toolchain is missing; with what it brings the blocks of docs/how/inbox.md run, each of its frameworks is compared with itself
 # without pgonce (tests/transparency), its example is hammered (tests/clients/test_examples.py), and the torture goes through it for a while (docs/torture.md): these
 # two not with QUICK=yes. With MUTATIONS=yes each guarantee is taken out of the client, and a test of its own must notice (tests/clients/mutations.py). In the end the matrix of docs/clients.md is compared with what has passed.
-set -eu
+# JOBS=2: so many languages at once; what a language prints comes when it is through.
+set -euo pipefail
 cd "$(dirname "$0")/.."
 
 PGONCE_BUILD=${PGONCE_BUILD:-$PWD/build}
 PGONCE_CONFORMANCE_RESULTS=$(mktemp -d)
 export PGONCE_BUILD PGONCE_CONFORMANCE_RESULTS
-trap 'rm -rf "$PGONCE_CONFORMANCE_RESULTS"' EXIT
+told=$(mktemp -d) # LANGUAGE.verdict: a line, "tested" and its like; LANGUAGE.log
+trap 'rm -rf "$PGONCE_CONFORMANCE_RESULTS" "$told"' EXIT
+trap 'trap - INT TERM; kill 0' INT TERM
+verdict() { echo "$2" > "$told/$1.verdict"; }
 
-failed="" left_out="" tested=""
-[ $# -gt 0 ] || set -- node python go java
-for language in "$@"; do
+test_language() {
+	local language=$1 status=0 example
 	if [ ! -x "clients/$language/test.sh" ]; then
-		left_out="$left_out $language (there is none)"
-		continue
+		verdict "$language" "left out (there is none)"
+		return
 	fi
 	echo "== clients/$language"
-	status=0
 	"clients/$language/test.sh" || status=$?
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/clients/inbox/run.py "$language" || status=1
 	[ "$status" -ne 0 ] || /usr/bin/python3 tests/transparency/run.py --language "$language" || status=1
@@ -35,16 +37,38 @@ for language in "$@"; do
 		PGONCE_EXAMPLES=$language /usr/bin/python3 -m pytest -q -rs -p no:cacheprovider tests/clients/test_examples.py -k "$example" || status=1
 	fi
 	case $status in
-	0)
-		tested="$tested $language"
-		[ "${QUICK:-}" = yes ] || PGONCE_CLIENT_DOORS=$language /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/torture/test_languages.py -k "[$language" ||
-			failed="$failed $language (torture)"
-		;;
-	77) left_out="$left_out $language (its toolchain is missing)" ;;
-	*) failed="$failed $language" ;;
+	0) verdict "$language" tested ;;
+	77) verdict "$language" "left out (its toolchain is missing)" ;;
+	*) verdict "$language" failed ;;
 	esac
-done
-/usr/bin/python3 tools/clients_matrix.py --results "$PGONCE_CONFORMANCE_RESULTS" --check || failed="$failed docs/clients.md"
+	[ $status -eq 0 ] && [ "${QUICK:-}" != yes ] || return 0
+	PGONCE_CLIENT_DOORS=$language /usr/bin/python3 -m pytest -q -p no:cacheprovider tests/torture/test_languages.py -k "[$language" ||
+		verdict "$language" "failed (torture)"
+}
 
-echo "tested:${tested:- nothing}; left out:${left_out:- nothing}; failed:${failed:- nothing}"
+[ $# -gt 0 ] || set -- node python go java
+running=0
+for language in "$@"; do
+	verdict "$language" "failed (ended early)"
+	if [ "${JOBS:-1}" -eq 1 ]; then
+		test_language "$language"
+		continue
+	fi
+	[ $running -lt "$JOBS" ] || { wait -n || true; running=$((running - 1)); }
+	{
+		test_language "$language" > "$told/$language.log" 2>&1 || true
+		flock "$told" cat "$told/$language.log"
+	} &
+	running=$((running + 1))
+done
+wait
+
+failed=""
+matrix=$(/usr/bin/python3 tools/clients_matrix.py --results "$PGONCE_CONFORMANCE_RESULTS" --check 2>&1) || failed=yes
+[ -z "$matrix" ] || echo "$matrix"
+[ -z "$failed" ] || echo "docs/clients.md: failed"
+for language in "$@"; do
+	echo "$language: $(cat "$told/$language.verdict")"
+	! grep -q failed "$told/$language.verdict" || failed=yes
+done
 [ -z "$failed" ]
