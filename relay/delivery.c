@@ -25,6 +25,9 @@ enum {
 	 * others would only hang too.
 	 */
 	HANGING_SILENT_MOST = 100,
+	/* What goes to a host that hangs is put aside for so long at least. */
+	ASIDE_FIRST_MS = 1000,
+	ASIDE_SPREAD = 1024,
 	/* A row that is put off comes due again only after its result must have come. */
 	DEFER_MORE_MS = 2000,
 	TOLD_A_SECOND = 20
@@ -151,6 +154,11 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 	}
 	envelope_fill(&pipeline->settings.envelope, event);
 	event->message.destination = route_destination(route, event);
+	if (pipeline->settings.sink->lane != NULL) {
+		char name[SINK_LANE_BYTES];
+		pipeline->settings.sink->lane(pipeline->sink, &event->message, name);
+		event->lane = lanes_find(pipeline->lanes, name);
+	}
 	event_list_add(list, event);
 	schedule_add(pipeline->schedule, event);
 }
@@ -166,6 +174,9 @@ static void out_add(pipeline *pipeline, event *event)
 	}
 	pipeline->out = event;
 	pipeline->in_flight++;
+	if (event->lane != NULL) {
+		lane_sent(event->lane, event->sent_ms);
+	}
 	metric_set(pipeline->metrics.in_flight, (double)pipeline->in_flight);
 }
 
@@ -192,6 +203,63 @@ void delivery_forget(pipeline *pipeline)
 	}
 }
 
+/* ---- hosts that hang */
+
+/*
+ * So long what goes to a host that hangs is put aside: as long as it has been hanging, so that rows
+ * are not written again and again. Spread, so that they do not come back all at once.
+ */
+static int64_t aside_ms(const pipeline *pipeline, const event *event, int64_t now)
+{
+	int64_t most =
+	    pipeline->settings.retry_most_ms > ASIDE_FIRST_MS ? pipeline->settings.retry_most_ms : ASIDE_FIRST_MS;
+	int64_t wait_ms = now - event->lane->silent_ms;
+
+	wait_ms = wait_ms < ASIDE_FIRST_MS ? ASIDE_FIRST_MS : wait_ms > most ? most : wait_ms;
+	return wait_ms - wait_ms / 2 * (event->id % ASIDE_SPREAD) / ASIDE_SPREAD;
+}
+
+/* No attempt is counted. */
+static void put_aside(pipeline *pipeline, event *event, int64_t now)
+{
+	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+
+	park(pipeline, event, "waiting", event->attempts, aside_ms(pipeline, event, now), "not sent: its host hangs");
+	batch_remove(pipeline, event);
+	event_free(event);
+	park_behind(pipeline, behind);
+}
+
+static void tell_lane(pipeline *pipeline, lane *lane, bool hangs)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	if (hangs != lane->told) {
+		service_log(&pipeline->service, hangs ? SERVICE_WARNING : SERVICE_INFO, hangs ? "host_hangs" : "host_answers",
+		            "host=%s in_flight=%zu", service_quote(lane->name, quoted), lane->in_flight);
+	}
+	lane->told = hangs;
+}
+
+/* What is ready for a host that hangs holds up no chunk. Where it may be tried, one remains. */
+static void put_hanging_aside(pipeline *pipeline, size_t room, int64_t now)
+{
+	for (lane *lane = schedule_turns(pipeline->schedule), *next = NULL; lane != NULL; lane = next) {
+		next = lane->turn_after;
+		if (!lane_hangs(lane, now)) {
+			continue;
+		}
+		tell_lane(pipeline, lane, true);
+		event *tried = lane_may_try(lane, room, (size_t)pipeline->settings.in_flight, now) ? lane->ready_first : NULL;
+		for (event *event = lane->ready_first, *after = NULL; event != NULL; event = after) {
+			after = event->ready_after;
+			if (event != tried) {
+				put_aside(pipeline, event, now);
+			}
+		}
+	}
+}
+
 static size_t room_of(const pipeline *pipeline)
 {
 	size_t most = (size_t)pipeline->settings.in_flight;
@@ -210,8 +278,9 @@ void delivery_send(pipeline *pipeline)
 	if (now < pipeline->pause_until_ms || pipeline->is_broken) {
 		return;
 	}
+	put_hanging_aside(pipeline, room_of(pipeline), now);
 	for (size_t room = room_of(pipeline); room > 0 && service_now_ms() < pipeline->permit_ms; room--) {
-		event *event = schedule_next(pipeline->schedule);
+		event *event = schedule_next(pipeline->schedule, room);
 		if (event == NULL) {
 			return;
 		}
@@ -336,12 +405,30 @@ static void tell_fenced(pipeline *pipeline, const char *problem)
 	    pipeline->settings.sink->name, service_quote(problem, quoted));
 }
 
+static void hear_lane(pipeline *pipeline, const event *event, const sink_result *result)
+{
+	lane *lane = event->lane;
+	int64_t now = service_now_ms();
+
+	if (result->verdict == SINK_WITHHELD) {
+		lane_withheld(lane, now);
+		return;
+	}
+	lane_answered(lane, event->sent_ms, result->silent, now);
+	if (!lane_hangs(lane, now)) {
+		tell_lane(pipeline, lane, false);
+	}
+}
+
 static void on_result(pipeline *pipeline, const sink_result *result)
 {
 	event *event = result->message->user;
 	bool is_probe = pipeline->probe == event;
 
 	out_remove(pipeline, event);
+	if (event->lane != NULL) {
+		hear_lane(pipeline, event, result);
+	}
 	pipeline->probe = is_probe ? NULL : pipeline->probe;
 	if (event->session != pipeline->session) {
 		/* Of a session that was lost: it was or will be read again. */

@@ -21,6 +21,7 @@ typedef enum event_place {
 } event_place;
 
 struct chain;
+struct lane;
 
 typedef struct event {
 	/* as the outbox has it; texts are NULL where there is none */
@@ -50,6 +51,7 @@ typedef struct event {
 
 	/* the schedule's */
 	event_place place;
+	struct lane *lane; /* set by whom adds it; NULL: that of all */
 	struct chain *chain;
 	struct event *chain_before, *chain_after, *ready_before, *ready_after;
 	struct event *list_after; /* of lists that are handed over */

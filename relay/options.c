@@ -49,7 +49,7 @@ const config_option relay_options[] = {
      .maximum = 10000,
      .help = "how many events the sink has at a time at most, of each aggregate one; no more than batch come together. "
              "Default: the sink's "
-             "own: kafka 4000, nats, rabbitmq, sqs and sns 1000, stdout 1000, webhook 64"},
+             "own: kafka 4000, nats, rabbitmq, sqs and sns 1000, stdout 1000, webhook 64, which its hosts share"},
     {.name = "attempts",
      .kind = CONFIG_NUMBER,
      .offset = AT(attempts),

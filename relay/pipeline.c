@@ -702,6 +702,7 @@ relay_end relay_run(const config *config, const config_section *section, const r
 		return RELAY_FAILED;
 	}
 	pipeline.schedule = schedule_new();
+	pipeline.lanes = lanes_new();
 	pipeline.reader = reader_new(&pipeline.settings, call->conninfo);
 	add_metrics(&pipeline.metrics, call->metrics, section->name);
 	forget_session(&pipeline);
@@ -717,6 +718,7 @@ relay_end relay_run(const config *config, const config_section *section, const r
 	pipeline.settings.sink->close(pipeline.sink);
 	delivery_forget(&pipeline);
 	schedule_free(pipeline.schedule);
+	lanes_free(pipeline.lanes);
 	reader_free(pipeline.reader);
 	free(pipeline.items);
 	relay_settings_free(&pipeline.settings);

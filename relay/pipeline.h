@@ -72,6 +72,7 @@ typedef struct pipeline {
 	int64_t left; /* parked when all else was done, with `once` */
 	bool is_full; /* parked_max is reached */
 	schedule *schedule;
+	lanes *lanes; /* beyond sessions, as what the sink has */
 	settlement settlement;
 	int64_t look_wait_ms, look_at_ms;
 	int64_t first_ms;  /* nothing is sent before: another may have a permit yet */

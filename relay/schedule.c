@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * schedule.c: see schedule.h. A hash table of chains, and one list of what is ready. Chains without
- * events and mark are removed at once.
+ * schedule.c: see schedule.h. A hash table of chains, and a list of lanes, each with a list of what
+ * is ready. Chains without events and mark are removed at once, lanes with nothing ready leave the
+ * list.
  */
 #include "schedule.h"
 
@@ -34,7 +35,8 @@ struct schedule {
 	size_t bucket_count;
 	size_t chain_count;
 	chain *marked;
-	event *ready_first, *ready_last;
+	lane *turn_first, *turn_last;
+	lane *all; /* of events without a lane */
 	size_t waiting;
 };
 
@@ -142,20 +144,55 @@ static void drop_if_unused(schedule *schedule, chain *chain)
 
 /* ---- the list of what is ready */
 
+static lane *lane_of(const schedule *schedule, const event *event)
+{
+	return event->lane != NULL ? event->lane : schedule->all;
+}
+
+static void turn_add(schedule *schedule, lane *lane)
+{
+	lane->turn_after = NULL;
+	lane->turn_before = schedule->turn_last;
+	*(schedule->turn_last == NULL ? &schedule->turn_first : &schedule->turn_last->turn_after) = lane;
+	schedule->turn_last = lane;
+}
+
+static void turn_take_out(schedule *schedule, lane *lane)
+{
+	*(lane->turn_before == NULL ? &schedule->turn_first : &lane->turn_before->turn_after) = lane->turn_after;
+	*(lane->turn_after == NULL ? &schedule->turn_last : &lane->turn_after->turn_before) = lane->turn_before;
+	lane->turn_before = lane->turn_after = NULL;
+}
+
 static void ready_insert_after(schedule *schedule, event *event, struct event *before)
 {
+	lane *lane = lane_of(schedule, event);
+
+	if (lane->ready_first == NULL) {
+		turn_add(schedule, lane);
+	}
 	event->place = EVENT_READY;
 	event->ready_before = before;
-	event->ready_after = before == NULL ? schedule->ready_first : before->ready_after;
-	*(event->ready_after == NULL ? &schedule->ready_last : &event->ready_after->ready_before) = event;
-	*(before == NULL ? &schedule->ready_first : &before->ready_after) = event;
+	event->ready_after = before == NULL ? lane->ready_first : before->ready_after;
+	*(event->ready_after == NULL ? &lane->ready_last : &event->ready_after->ready_before) = event;
+	*(before == NULL ? &lane->ready_first : &before->ready_after) = event;
+}
+
+static void ready_append(schedule *schedule, event *event)
+{
+	ready_insert_after(schedule, event, lane_of(schedule, event)->ready_last);
 }
 
 static void ready_take_out(schedule *schedule, event *event)
 {
-	*(event->ready_before == NULL ? &schedule->ready_first : &event->ready_before->ready_after) = event->ready_after;
-	*(event->ready_after == NULL ? &schedule->ready_last : &event->ready_after->ready_before) = event->ready_before;
+	lane *lane = lane_of(schedule, event);
+
+	*(event->ready_before == NULL ? &lane->ready_first : &event->ready_before->ready_after) = event->ready_after;
+	*(event->ready_after == NULL ? &lane->ready_last : &event->ready_after->ready_before) = event->ready_before;
 	event->ready_before = event->ready_after = NULL;
+	if (lane->ready_first == NULL) {
+		turn_take_out(schedule, lane);
+	}
 }
 
 /* ---- what the pipeline calls */
@@ -166,6 +203,7 @@ schedule *schedule_new(void)
 
 	made->bucket_count = BUCKETS_FIRST;
 	made->buckets = memory_take(made->bucket_count * sizeof(void *));
+	made->all = memory_take(sizeof *made->all + 1);
 	return made;
 }
 
@@ -175,6 +213,7 @@ void schedule_free(schedule *schedule)
 		return;
 	}
 	event_free_list(schedule_clear(schedule));
+	free(schedule->all);
 	free(schedule->buckets);
 	free(schedule);
 }
@@ -191,21 +230,30 @@ void schedule_add(schedule *schedule, event *event)
 	chain->last = event;
 	schedule->waiting++;
 	if (chain->first == event) {
-		ready_insert_after(schedule, event, schedule->ready_last);
+		ready_append(schedule, event);
 	} else {
 		event->place = EVENT_BEHIND;
 	}
 }
 
-event *schedule_next(schedule *schedule)
+event *schedule_next(schedule *schedule, size_t room)
 {
-	event *next = schedule->ready_first;
+	lane *lane = schedule->turn_first;
 
-	if (next != NULL) {
-		ready_take_out(schedule, next);
-		next->place = EVENT_IN_FLIGHT;
-		schedule->waiting--;
+	while (lane != NULL && !lane_has_room(lane, room)) {
+		lane = lane->turn_after;
 	}
+	if (lane == NULL) {
+		return NULL;
+	}
+	event *next = lane->ready_first;
+	ready_take_out(schedule, next);
+	if (lane->ready_first != NULL) {
+		turn_take_out(schedule, lane);
+		turn_add(schedule, lane);
+	}
+	next->place = EVENT_IN_FLIGHT;
+	schedule->waiting--;
 	return next;
 }
 
@@ -214,7 +262,8 @@ void schedule_put_back(schedule *schedule, event *event)
 	struct event *before = NULL;
 
 	assert(event->place == EVENT_IN_FLIGHT);
-	for (struct event *at = schedule->ready_first; at != NULL && at->id < event->id; at = at->ready_after) {
+	for (struct event *at = lane_of(schedule, event)->ready_first; at != NULL && at->id < event->id;
+	     at = at->ready_after) {
 		before = at;
 	}
 	ready_insert_after(schedule, event, before);
@@ -245,7 +294,7 @@ void schedule_remove(schedule *schedule, event *event)
 
 	take_out(schedule, event);
 	if (chain->first != NULL && chain->first->place == EVENT_BEHIND) {
-		ready_insert_after(schedule, chain->first, schedule->ready_last);
+		ready_append(schedule, chain->first);
 	}
 	drop_if_unused(schedule, chain);
 }
@@ -345,7 +394,12 @@ void schedule_forget_marks(schedule *schedule, uint64_t fetch)
 
 bool schedule_has_ready(const schedule *schedule)
 {
-	return schedule->ready_first != NULL;
+	return schedule->turn_first != NULL;
+}
+
+lane *schedule_turns(const schedule *schedule)
+{
+	return schedule->turn_first;
 }
 
 size_t schedule_waiting(const schedule *schedule)

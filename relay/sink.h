@@ -61,10 +61,13 @@ typedef struct sink_result {
 	sink_message *message;
 	sink_verdict verdict;
 	int64_t retry_after_ms; /* as the receiver asks; -1: it does not say */
+	bool silent;            /* the receiver has not said anything; set by sinks with lanes alone */
 	char problem[256];      /* for people: what the broker said; "" when delivered */
 } sink_result;
 
 typedef struct sink sink; /* each sink's own */
+
+#define SINK_LANE_BYTES 300 /* scheme, host and port */
 
 typedef struct sink_class {
 	const char *name;             /* "nats", as `sink =` says it */
@@ -88,6 +91,11 @@ typedef struct sink_class {
 	 * function may be NULL.
 	 */
 	char *(*note)(const config *config, const config_section *section);
+	/*
+	 * What can hang without the rest of the sink: the host of a message's destination. "": nothing.
+	 * The function may be NULL.
+	 */
+	void (*lane)(const sink *sink, const sink_message *message, char name[SINK_LANE_BYTES]);
 	/* Takes a message; never blocks. False: it holds as many as it may; poll first. */
 	bool (*send)(sink *sink, sink_message *message);
 	/*

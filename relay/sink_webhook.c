@@ -529,6 +529,7 @@ static void judge_answer(const http_call *call, sink_result *result)
 static void judge(const sink *sink, const http_call *call, sink_result *result)
 {
 	result->retry_after_ms = -1;
+	result->silent = call->result == HTTP_UNKNOWN || call->result == HTTP_UNSENT;
 	result->problem[0] = '\0';
 	if (call->result == HTTP_ANSWERED) {
 		judge_answer(call, result);
@@ -543,6 +544,22 @@ static void judge(const sink *sink, const http_call *call, sink_result *result)
 	                                                                      : SINK_REFUSED;
 	snprintf(result->problem, sizeof result->problem, "%s%.220s",
 	         call->result == HTTP_UNKNOWN ? "sent, and no answer: " : "", call->problem);
+}
+
+/* "https://host:port", without what may stand before the host: that is a secret. */
+static void lane_of_webhook(const sink *sink, const sink_message *message, char name[SINK_LANE_BYTES])
+{
+	const char *url = message->destination;
+	size_t length = sink->one_endpoint ? 0 : origin_length(url);
+
+	name[0] = '\0';
+	if (length > 0) {
+		const char *host = strstr(url, "://") + 3;
+		const char *at = memrchr(host, '@', (size_t)(url + length - host));
+		int scheme = (int)(host - url);
+		host = at != NULL ? at + 1 : host;
+		snprintf(name, SINK_LANE_BYTES, "%.*s%.*s", scheme, url, (int)(url + length - host), host);
+	}
 }
 
 static size_t poll_webhook(sink *sink, int timeout_ms, sink_result *results, size_t most)
@@ -575,6 +592,7 @@ const sink_class sink_webhook = {
     .in_flight = IN_FLIGHT_STANDARD,
     .open = open_webhook,
     .check = check_webhook,
+    .lane = lane_of_webhook,
     .send = send_webhook,
     .poll = poll_webhook,
     .permit = permit_webhook,

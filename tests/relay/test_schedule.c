@@ -36,7 +36,7 @@ static event *add(schedule *schedule, int64_t id, const char *aggregate)
 
 static int64_t next_id(schedule *schedule)
 {
-	event *next = schedule_next(schedule);
+	event *next = schedule_next(schedule, 100);
 	return next == NULL ? 0 : next->id;
 }
 
@@ -72,7 +72,7 @@ static void events_without_aggregate_wait_for_nobody(void **state)
 	add(schedule, 1, NULL);
 	add(schedule, 2, NULL);
 	assert_int_equal(schedule_waiting(schedule), 2);
-	event *first = schedule_next(schedule), *second = schedule_next(schedule);
+	event *first = schedule_next(schedule, 100), *second = schedule_next(schedule, 100);
 	assert_int_equal(first->id + second->id, 3);
 	done(schedule, first);
 	done(schedule, second);
@@ -95,7 +95,7 @@ static void aggregates_are_told_apart_by_all_three_parts(void **state)
 	schedule_add(schedule, make(101, "", NULL, "100"));
 	size_t out = 0;
 	event *events[sizeof names / sizeof names[0] + 2];
-	for (event *event = schedule_next(schedule); event != NULL; event = schedule_next(schedule)) {
+	for (event *event = schedule_next(schedule, 100); event != NULL; event = schedule_next(schedule, 100)) {
 		events[out++] = event;
 	}
 	assert_int_equal(out, sizeof events / sizeof events[0]);
@@ -103,6 +103,126 @@ static void aggregates_are_told_apart_by_all_three_parts(void **state)
 		done(schedule, events[i]);
 	}
 	schedule_free(schedule);
+}
+
+/* Adds so many events to a host, the first with this id. */
+static void add_to(schedule *schedule, lane *lane, int64_t id, int count)
+{
+	for (int64_t each = id; each < id + count; each++) {
+		event *made = make(each, "", NULL, NULL);
+		made->lane = lane;
+		schedule_add(schedule, made);
+	}
+}
+
+/* What is in flight, to be ended at the end. */
+typedef struct taken {
+	event *events[128];
+	size_t count;
+} taken;
+
+static int64_t take(schedule *schedule, size_t room, taken *taken)
+{
+	event *next = schedule_next(schedule, room);
+
+	if (next == NULL) {
+		return 0;
+	}
+	taken->events[taken->count++] = next;
+	lane_sent(next->lane, 1);
+	return next->id;
+}
+
+static void hosts_take_turns_and_none_takes_all_the_room(void **state)
+{
+	(void)state;
+	schedule *schedule = schedule_new();
+	lanes *lanes = lanes_new();
+	lane *a = lanes_find(lanes, "https://a.example"), *b = lanes_find(lanes, "https://b.example");
+	lane *c = lanes_find(lanes, "https://c.example");
+	taken taken = {0};
+	assert_ptr_equal(lanes_find(lanes, "HTTPS://A.example"), a);
+	assert_ptr_not_equal(a, b);
+	assert_null(lanes_find(lanes, ""));
+	add_to(schedule, a, 1, 100);
+	size_t room = 64;
+	while (take(schedule, room, &taken) != 0) {
+		room--;
+	}
+	assert_int_equal(room, 16);
+	add_to(schedule, b, 201, 3);
+	for (int64_t id = 201; id <= 203; id++, room--) {
+		assert_int_equal(take(schedule, room, &taken), id);
+	}
+	/* The last one is nobody's who has one. */
+	add_to(schedule, b, 204, 1);
+	assert_int_equal(take(schedule, 1, &taken), 0);
+	add_to(schedule, c, 301, 2);
+	assert_int_equal(take(schedule, 1, &taken), 301);
+	/* In turn, if all have room. */
+	assert_int_equal(take(schedule, 64, &taken), 49);
+	assert_int_equal(take(schedule, 64, &taken), 204);
+	assert_int_equal(take(schedule, 64, &taken), 302);
+	assert_int_equal(take(schedule, 64, &taken), 50);
+	for (size_t i = 0; i < taken.count; i++) {
+		done(schedule, taken.events[i]);
+	}
+	schedule_free(schedule);
+	lanes_free(lanes);
+}
+
+static void a_host_hangs_when_nothing_is_heard_and_is_tried_now_and_then(void **state)
+{
+	(void)state;
+	lanes *lanes = lanes_new();
+	lane *host = lanes_find(lanes, "https://a.example");
+	lane_sent(host, 1000);
+	assert_false(lane_hangs(host, 2000));
+	assert_true(lane_hangs(host, 2001));
+	/* Its first event may hang by its own fault: others are tried, but not many. */
+	int tried = 0;
+	for (int64_t now = 2001; now < 30000; now += 100) {
+		if (lane_may_try(host, 60, 64, now)) {
+			lane_sent(host, now);
+			tried++;
+		}
+	}
+	assert_int_equal(tried, 3);
+	assert_false(lane_may_try(host, 16, 64, 40000));
+	lane_answered(host, 30000, false, 30005);
+	assert_false(lane_hangs(host, 30005));
+	assert_true(lane_hangs(host, 31006)); /* the three that still hang */
+	for (int i = 0; i < 3; i++) {
+		lane_answered(host, 1000, true, 31006);
+	}
+	assert_true(lane_hangs(host, 31006)); /* timed out: nothing was heard */
+	assert_true(lane_may_try(host, 1, 64, 31006));
+	lane_sent(host, 31006);
+	lane_answered(host, 31006, true, 31007); /* refused at once: that is no hanging */
+	assert_false(lane_hangs(host, 99999));
+	/* One that always takes long does not hang. */
+	for (int64_t now = 100000; now < 200000; now += 5000) {
+		lane_sent(host, now);
+		lane_answered(host, now, false, now + 5000);
+	}
+	lane_sent(host, 200000);
+	assert_false(lane_hangs(host, 210000));
+	assert_true(lane_hangs(host, 220000));
+	lanes_free(lanes);
+}
+
+static void what_was_withheld_tells_nothing_of_a_host(void **state)
+{
+	(void)state;
+	lanes *lanes = lanes_new();
+	lane *host = lanes_find(lanes, "https://a.example");
+	lane_sent(host, 1000);
+	lane_withheld(host, 1500);
+	assert_false(lane_hangs(host, 99999));
+	lane_sent(host, 1000);
+	lane_withheld(host, 3000);
+	assert_true(lane_hangs(host, 99999));
+	lanes_free(lanes);
 }
 
 static void a_failed_event_takes_those_behind_it_along(void **state)
@@ -189,7 +309,7 @@ static void order_holds_in_a_crowd(void **state)
 			add(schedule, id, names[rand() % AGGREGATES]);
 			id++;
 		} else if (step == 1) {
-			event *event = schedule_next(schedule);
+			event *event = schedule_next(schedule, 100);
 			if (event != NULL) {
 				int aggregate = atoi(event->aggregate_id);
 				assert_false(is_out[aggregate]);
@@ -243,6 +363,9 @@ int main(void)
 	    cmocka_unit_test(one_event_of_an_aggregate_is_out_at_a_time),
 	    cmocka_unit_test(events_without_aggregate_wait_for_nobody),
 	    cmocka_unit_test(aggregates_are_told_apart_by_all_three_parts),
+	    cmocka_unit_test(hosts_take_turns_and_none_takes_all_the_room),
+	    cmocka_unit_test(a_host_hangs_when_nothing_is_heard_and_is_tried_now_and_then),
+	    cmocka_unit_test(what_was_withheld_tells_nothing_of_a_host),
 	    cmocka_unit_test(a_failed_event_takes_those_behind_it_along),
 	    cmocka_unit_test(a_mark_holds_for_reads_that_could_not_know),
 	    cmocka_unit_test(an_aggregate_is_busy_with_events_of_another_read),
