@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "operator.h"
+#include "outbox_many.h"
 #include "plain.h"
 
 enum {
@@ -253,12 +254,20 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 
 static int retry_event(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
+	if (id == NULL) {
+		return outbox_many(invocation, connection, SQL_OUTBOX_RETRY_MANY,
+		                   "tried again now, with all attempts before them, in the order of each aggregate");
+	}
 	return decide(invocation, connection, id, SQL_OUTBOX_RETRY, "cannot retry the event",
 	              "it is tried again now, with all its attempts before it");
 }
 
 static int discard_event(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
+	if (id == NULL) {
+		return outbox_many(invocation, connection, SQL_OUTBOX_DISCARD_MANY,
+		                   "given up; what waited behind them goes on");
+	}
 	return decide(invocation, connection, id, SQL_OUTBOX_DISCARD, "cannot discard the event",
 	              "given up; what waited behind it goes on");
 }
@@ -334,13 +343,24 @@ int cli_outbox(const cli_invocation *invocation)
 {
 	static const option_id of_list[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_STATE, OPTION_TAKE, OPTION_COUNT};
 	static const option_id of_show[] = {OPTION_COUNT};
-	static const option_id of_one[] = {OPTION_RELAY, OPTION_COUNT};
+	static const option_id of_decision[] = {OPTION_RELAY, OPTION_TOPIC,        OPTION_STATE,         OPTION_OLDER_THAN,
+	                                        OPTION_YES,   OPTION_DRY_RUN_MANY, OPTION_PARKED_REASON, OPTION_COUNT};
 	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_FROM, OPTION_COUNT};
 	static const operator_verb verbs[] = {
 	    {.name = "list", .options = of_list, .run = list_events},
 	    {.name = "show", .operand = "EVENT", .options = of_show, .run = show_event},
-	    {.name = "retry", .operand = "EVENT", .needs_reason = true, .options = of_one, .run = retry_event},
-	    {.name = "discard", .operand = "EVENT", .needs_reason = true, .options = of_one, .run = discard_event},
+	    {.name = "retry",
+	     .operand = "EVENT",
+	     .is_operand_optional = true,
+	     .options = of_decision,
+	     .check = outbox_check_decision,
+	     .run = retry_event},
+	    {.name = "discard",
+	     .operand = "EVENT",
+	     .is_operand_optional = true,
+	     .options = of_decision,
+	     .check = outbox_check_decision,
+	     .run = discard_event},
 	    {.name = "replay", .needs_reason = true, .options = of_replay, .run = replay_events},
 	    {.name = NULL}};
 

@@ -41,17 +41,29 @@ static bool is_known(const operator_verb *verb, option_id id)
 	return false;
 }
 
-static int check_verb(const cli_invocation *invocation, const operator_verb *verb, const char *hint)
+int operator_check_reason(const cli_invocation *invocation, const char *verb)
 {
 	const char *reason = invocation->text[OPTION_PARKED_REASON];
 
+	if (reason != NULL && reason[strspn(reason, " \t")] != '\0') {
+		return CLI_OK;
+	}
+	char *hint = cli_format("pgonce help %s", invocation->command->name);
+	int result = cli_fail(invocation, CLI_USAGE, hint,
+	                      "%s needs --reason TEXT: it is recorded with your role and the time", verb);
+	free(hint);
+	return result;
+}
+
+static int check_verb(const cli_invocation *invocation, const operator_verb *verb, const char *hint)
+{
 	for (int i = 0; i < invocation->command->use_count; i++) {
 		option_id id = invocation->command->uses[i].id;
 		if (invocation->given[id] && !is_known(verb, id)) {
 			return cli_fail(invocation, CLI_USAGE, hint, "%s takes no option --%s", verb->name, cli_options[id].name);
 		}
 	}
-	if (verb->operand != NULL && invocation->operand_count < 2) {
+	if (verb->operand != NULL && !verb->is_operand_optional && invocation->operand_count < 2) {
 		return cli_fail(invocation, CLI_USAGE, hint, "%s: which one? Write %s %s", verb->name, verb->name,
 		                verb->operand);
 	}
@@ -59,11 +71,8 @@ static int check_verb(const cli_invocation *invocation, const operator_verb *ver
 		return cli_fail(invocation, CLI_USAGE, hint, "unexpected argument '%s'",
 		                invocation->operands[verb->operand != NULL ? 2 : 1]);
 	}
-	if (verb->needs_reason && (reason == NULL || reason[strspn(reason, " \t")] == '\0')) {
-		return cli_fail(invocation, CLI_USAGE, hint,
-		                "%s needs --reason TEXT: it is recorded with your role and the time", verb->name);
-	}
-	return CLI_OK;
+	int result = verb->needs_reason ? operator_check_reason(invocation, verb->name) : CLI_OK;
+	return result == CLI_OK && verb->check != NULL ? verb->check(invocation) : result;
 }
 
 int operator_run(const cli_invocation *invocation, const operator_verb *verbs)
@@ -87,7 +96,7 @@ int operator_run(const cli_invocation *invocation, const operator_verb *verbs)
 	if (result == CLI_OK) {
 		assert(verb != NULL);
 		result = verb->run(invocation, once_session_connection(session),
-		                   verb->operand != NULL ? invocation->operands[1] : NULL);
+		                   invocation->operand_count > 1 ? invocation->operands[1] : NULL);
 	}
 	once_session_close(session);
 	free(hint);

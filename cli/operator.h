@@ -8,15 +8,21 @@
 typedef struct operator_verb {
 	const char *name;
 	const char *operand; /* what it is about, "EVENT"; NULL: nothing */
+	bool is_operand_optional;
 	bool needs_reason;
 	/* besides --dsn, --json and, where it is needed, --reason; ends with OPTION_COUNT */
 	const option_id *options;
+	/* What else must hold of the command line: CLI_OK, or after saying what is wrong. */
+	int (*check)(const cli_invocation *invocation);
 	int (*run)(const cli_invocation *invocation, PGconn *connection, const char *operand);
 } operator_verb;
 
 /* Reads the operands, refuses options that this verb does not know,
  * connects, runs. `verbs` ends with name NULL. */
 int operator_run(const cli_invocation *invocation, const operator_verb *verbs);
+
+/* Is there a --reason? CLI_OK, or CLI_USAGE after saying that this verb needs one. */
+int operator_check_reason(const cli_invocation *invocation, const char *verb);
 
 /* --limit, or its default, as a parameter; free it. */
 char *operator_take(const cli_invocation *invocation);

@@ -169,9 +169,14 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_FROM] = TEXT(0, "from", "TIME",
                          "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"),
     [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead", "only what is in this state"),
+    [OPTION_OLDER_THAN] = TEXT(0, "older-than", "WHEN",
+                               "retry, discard: only events that were emitted before then: a span before now (2h, 7d), "
+                               "or a time as PostgreSQL reads it"),
+    [OPTION_YES] = FLAG(0, "yes", "retry, discard of many: do it; without it they are only counted"),
+    [OPTION_DRY_RUN_MANY] = FLAG(0, "dry-run", "retry, discard of many: count them, and change nothing; the default"),
     [OPTION_TAKE] = NUMBER('n', "limit", 1, 1000000, "list at most N; default: 100"),
     [OPTION_PARKED_REASON] =
-        TEXT(0, "reason", "TEXT", "why; recorded with your role and the time; discard, retry and replay need it"),
+        TEXT(0, "reason", "TEXT", "why; recorded with your role and the time; needed for each change"),
     [OPTION_PARKED_TENANT] =
         TEXT('t', "tenant", "TENANT", "the tenant of the message; default: the only one that has the message"),
     [OPTION_FIND_TENANT] =

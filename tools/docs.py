@@ -33,7 +33,7 @@ GROUPS = [
     ("Keys and fingerprints", ["key_of_header", "request_fingerprint", "fingerprint", "salt"]),
     ("Messages and events", ["receive", "receive_many", "consumer_ids", "emit"]),
     ("Relays: the way out", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked"]),
-    ("Parked events", ["outbox_summary", "outbox_untaken", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_replay"]),
+    ("Parked events", ["outbox_summary", "outbox_untaken", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_retry_many", "outbox_discard_many", "outbox_replay"]),
     ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),
     ("Parked messages: the way in", ["message_park", "message_due", "message_applied", "message_look", "message_count", "dead_list", "dead_show", "dead_retry", "dead_discard"]),
     ("Locks without a row", ["try_lock", "lock"]),

@@ -14,7 +14,7 @@
 CREATE FUNCTION once.relay_settle(relay text, seen text, reading text, after_id bigint, delivered bigint[] DEFAULT NULL,
     parked once.parking[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off AS $$
+SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
     now timestamptz := clock_timestamp();

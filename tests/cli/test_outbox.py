@@ -226,6 +226,71 @@ def test_one_relay_of_several_that_has_it_parked_is_meant(pgonce, db, relay, emi
     assert "relay audit" in text_of(outbox(pgonce, "retry", event, "--reason", "r"))
 
 
+# many
+
+def test_many_are_counted_first_and_decided_about_with_yes(pgonce, db, relay, emit):
+    orders, audit = relay("orders"), relay("audit")
+    mails, others = [emit("mail", str(n)) for n in range(3)], [emit("other", "4")]
+    for played in (orders, audit):
+        played.pass_all()
+    for event in mails + others:
+        orders.park(event, "dead", attempts=10)
+    audit.park(mails[0], "dead")
+    text = text_of(outbox(pgonce, "discard", "--topic", "mail"))
+    assert text.startswith("discard: 4 events (dry run: nothing was changed; --yes")
+    assert re.search(r"^audit +mail +dead +1\norders +mail +dead +3$", text, re.M)
+    counted = json.loads(text_of(outbox(pgonce, "discard", "--relay", "orders", "--topic", "mail", "--dry-run", "--json")))
+    assert (counted["what"], counted["dry_run"], counted["events"]) == ("discard", True, 3)
+    assert db.value("SELECT count(*) FROM once.parked_event") == 5
+    done = json.loads(text_of(outbox(pgonce, "discard", "--relay", "orders", "--topic", "mail", "--yes", "--reason", "too late", "--json")))
+    assert (done["dry_run"], done["events"], done["reason"]) == (False, 3, "too late")
+    assert done["filters"] == {"relay": "orders", "topic": "mail", "state": None, "before": None}
+    assert done["groups"] == [{"relay": "orders", "topic": "mail", "state": "dead", "events": 3}]
+    assert [state_of(pgonce, event) for event in mails + others] == ["passed"] * 3 + ["dead"]
+    text = text_of(outbox(pgonce, "retry", "--state", "dead", "--yes", "--reason", "the broker is back"))
+    assert text.startswith("retry: 2 events: tried again now")
+    assert db.rows("SELECT DISTINCT state, attempts FROM once.parked_event") == [("waiting", 0)]
+    assert db.rows("SELECT what, reason, count(*)::integer FROM once.parked_decision GROUP BY 1, 2 ORDER BY 1") == [
+        ("discard", "too late", 3), ("retry", "the broker is back", 2)]
+
+
+def test_many_are_narrowed_by_age_as_the_list_tells_it(pgonce, db, relay, emit):
+    played = relay()
+    old, new = emit(aggregate="1"), emit(aggregate="2")
+    played.pass_all()
+    for event in (old, new):
+        played.park(event, "dead")
+    db.execute("UPDATE once.outbox SET created_at = created_at - interval '2 hours' WHERE event_id = %s", old)
+    for words, count in ((("1h",), 1), (("1s",), 1), (("3h",), 0), (("tomorrow",), 2)):
+        assert json.loads(text_of(outbox(pgonce, "retry", "--older-than", *words, "--json")))["events"] == count
+    text_of(outbox(pgonce, "discard", "--older-than", "1h", "--yes", "--reason", "r"))
+    assert (state_of(pgonce, old), state_of(pgonce, new)) == ("passed", "dead")
+    assert "'soon-ish' is no time" in text_of(outbox(pgonce, "retry", "--older-than", "soon-ish"), 2)
+
+
+def test_thousands_are_decided_about_in_many_transactions(pgonce, db, relay, emit):
+    played = relay()
+    first = emit()
+    played.pass_all()
+    played.park(first, "dead")
+    db.execute("INSERT INTO once.parked_event (relay, id, xid, day, event_id, topic, tenant, state, next_at, parked_at, updated_at)"
+               " SELECT relay, id + n, xid, day, event_id, topic, tenant, 'dead', now(), now(), now()"
+               "   FROM once.parked_event, generate_series(1, 4000) AS n")
+    assert json.loads(text_of(outbox(pgonce, "retry", "--state", "dead", "--yes", "--reason", "r", "--json")))["events"] == 4001
+    assert db.value("SELECT count(DISTINCT xmin::text) FROM once.parked_decision") == 5
+
+
+@pytest.mark.parametrize("words, part", [
+    ((), "which one"), (("--yes", "--reason", "r"), "which one"), (("--topic", "t", "--yes"), "needs --reason"),
+    (("--topic", "t", "--yes", "--reason", " "), "needs --reason"), (("--topic", "t", "--yes", "--dry-run", "--reason", "r"), "opposites"),
+    (("--state", "pending"), "pending"), (("0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55", "--topic", "t", "--reason", "r"), "--topic is for many"),
+    (("0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55", "--yes", "--reason", "r"), "--yes is for many"), (("--topic", "t", "--from", "now"), "--from")])
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_a_wrong_word_about_many_is_said_before_anything_is_done(bare, verb, words, part):
+    text = text_of(outbox(bare, verb, *words), 2)
+    assert part in text and "hint: pgonce help outbox" in text
+
+
 # replay
 
 def test_replay_delivers_again_what_was_passed(pgonce, db, relay, emit):

@@ -6,6 +6,7 @@ from harness.mutation import assert_noticed, both, replace, run_sql
 
 from . import test_errors as errors
 from . import test_outbox as outbox
+from . import test_outbox_many as many_parked
 from . import test_parked as parked
 from . import test_plain_batches as plain
 from . import test_receive_many as many
@@ -421,6 +422,45 @@ BROKEN = {
     "a message that cannot be remembered is discarded": (
         replace("dead_discard", "known IN ('P4001', 'P4098')", "false"),
         [lambda db: parked.test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_remembered(db, 0, "P4098")],
+    ),
+    "a dry run changes something": (
+        replace("_decide_many", "IF dry_run THEN SELECT", "IF false THEN SELECT"),
+        [lambda db: many_parked.test_a_dry_run_counts_and_changes_nothing_and_is_what_it_does_unless_told_otherwise(db, "retry")],
+    ),
+    "many are decided about by a state that they have no more": (
+        replace("_decide_many", 'AND p.id = ANY (ids) AND (of_state IS NULL OR p.state = of_state COLLATE "C")', "AND p.id = ANY (ids)"),
+        [many_parked.test_a_relay_that_is_at_work_waits_for_a_piece_and_the_piece_for_it],
+    ),
+    "many are decided about beside the relay": (
+        replace("_decide_many", "PERFORM once._relay_row(holder);", ""),
+        [
+            lambda db, first=first: many_parked.test_an_event_that_is_parked_behind_one_of_many_that_are_just_being_discarded_is_not_stuck(db, first)
+            for first in ("the operator", "the relay")
+        ],
+    ),
+    "a look holds the relay's row": (
+        replace("_decide_many", "IF dry_run THEN SELECT", "PERFORM once._relay_row(holder); IF dry_run THEN SELECT"),
+        [many_parked.test_a_look_that_finds_nothing_waits_for_no_relay],
+    ),
+    "all that are retried have a time of their own": (
+        replace("_decide_many", "CASE WHEN p.aggregate IS NULL THEN now ELSE 'infinity' END", "now"),
+        [many_parked.test_many_that_are_retried_keep_the_order_of_their_aggregate_and_only_the_first_of_each_is_due_by_itself],
+    ),
+    "what stood behind many is stuck": (
+        replace("_decide_many", "PERFORM once._promote(holder, aggregates);", "PERFORM 1;"),
+        [many_parked.test_what_stood_behind_discarded_events_goes_on, many_parked.test_the_first_piece_alone_keeps_the_order],
+    ),
+    "many decisions meet what is parked meanwhile": (
+        replace("_decide_many", "AND q.id <= until", ""),
+        [many_parked.test_it_goes_through_all_relays_and_what_is_parked_later_is_not_met],
+    ),
+    "a piece has no bounds": (
+        replace("_decide_many", "LIMIT 10000) AS p", "LIMIT 1000000) AS p"),
+        [many_parked.test_a_piece_looks_at_ten_thousand_and_ends_where_none_fits],
+    ),
+    "many are decided about whatever their age": (
+        replace("_decide_many", "(before IS NULL OR", "(true OR"),
+        [lambda db: many_parked.test_only_what_fits_is_decided_and_each_is_recorded(db, "discard", "age")],
     ),
 }
 

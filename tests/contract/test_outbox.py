@@ -477,6 +477,8 @@ def test_no_decision_without_a_reason(db, reason):
     for call in (
         "outbox_retry(gen_random_uuid(), 'r', %s)",
         "outbox_discard(gen_random_uuid(), NULL, %s)",
+        "outbox_retry_many(%s, dry_run => false)",
+        "outbox_discard_many(%s, dry_run => false)",
         "outbox_replay('r', now(), NULL, %s)",
         "relay_adopt('r', %s, false)",
         "drop_relay('r', %s)",
@@ -492,6 +494,8 @@ def test_a_decision_about_a_relay_that_is_none_says_so(db):
     for call in (
         "outbox_retry(gen_random_uuid(), 'x', 'why')",
         "outbox_discard(gen_random_uuid(), 'x', 'why')",
+        "outbox_retry_many(relay => 'x')",
+        "outbox_discard_many('why', 'x', dry_run => false)",
         "outbox_replay('x', now(), NULL, 'why')",
         "relay_adopt('x', 'why', false)",
     ):

@@ -128,6 +128,8 @@ GRANTED["once_admin"] = GRANTED["once_app"] | KEPT | SEEING | {
     "capture_list",
     "outbox_retry",
     "outbox_discard",
+    "outbox_retry_many",
+    "outbox_discard_many",
     "outbox_replay",
     "relay_adopt",
     "add_capture",

@@ -209,6 +209,8 @@ ATTACKED = {
     "outbox_event": ["once.outbox_event(pg_catalog.gen_random_uuid())", "once.outbox_event(once.emit('t', '{}'))"],
     "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
     "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
+    "outbox_retry_many": ["once.outbox_retry_many()", "once.outbox_retry_many('why', 'r', 't', 'dead', pg_catalog.now(), false)"],
+    "outbox_discard_many": ["once.outbox_discard_many()", "once.outbox_discard_many('why', 'r', 't', 'dead', pg_catalog.now(), false)"],
     "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')"],
     "relay_adopt": ["once.relay_adopt('r', 'why', false)"],
     "add_capture": ["once.add_capture('s')"],

@@ -203,6 +203,38 @@ def test_with_skip_a_dead_event_lets_the_others_pass(db, tmp_path, endpoint):
     assert [request.json["n"] for request in endpoint.seen()] == [0, 0, *range(1, 10)]
 
 
+@pytest.mark.parametrize("on_dead", ["skip", "block"])
+def test_hundreds_that_are_retried_at_once_beside_the_running_relay_arrive_in_order(db, tmp_path, endpoint, on_dead):
+    accepted = []
+    down = [True]
+
+    def script(request):
+        if down[0]:
+            return Answer(status=422)
+        accepted.append((key_of(request), request.json["n"]))
+        return None
+
+    endpoint.script = script
+    emit(db.connect(), 200, aggregate="(i % 5)::text")
+    emit(db.connect(), 200, first=200)
+    with Relay(tmp_path, db.dsn(), **webhook(endpoint, attempts=1, on_dead=on_dead, batch=50)) as relay:
+        dead = 400 if on_dead == "skip" else 205
+        relay.until_true(lambda: [row.state for row in parked(db)].count("dead") == dead and len(parked(db)) == 400, "all to be parked")
+        down[0] = False
+        counted, after = 0, ""
+        while after is not None:
+            emit(db.connect(), 10, first=400 + counted, aggregate="'new'")
+            rows = db.rows("SELECT * FROM once.outbox_retry_many('a test', state => 'dead', dry_run => false, take => 50, after => nullif(%s, ''))", after)
+            counted, after = counted + sum(row.events for row in rows), rows[0].next
+        settled(relay, db)
+        assert relay.stop() == 0
+    assert counted == dead
+    arrived = by_key(accepted)
+    assert arrived.pop("new") == sorted(n for key, n in accepted if key == "new")
+    assert sorted(n for key, n in accepted if key != "new") == list(range(400))
+    assert {key: numbers for key, numbers in arrived.items() if key in list("01234")} == {str(key): list(range(key, 200, 5)) for key in range(5)}
+
+
 def test_an_event_that_is_discarded_while_it_is_in_flight_stays_discarded(db, tmp_path, endpoint):
     tries = []
 
