@@ -340,7 +340,7 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	metric_count(pipeline->metrics.refused, 1);
 	event->attempts = attempts;
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
-	if (attempts >= settings->attempts) {
+	if (attempts >= settings->attempts || result->verdict == SINK_FINAL) {
 		park_dead(pipeline, event, result->problem);
 	} else {
 		tell_parked(pipeline, event, "retrying", attempts, wait_ms, result->problem);
@@ -441,6 +441,7 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 		on_delivered(pipeline, event);
 		break;
 	case SINK_REFUSED:
+	case SINK_FINAL:
 		on_refused(pipeline, event, result);
 		break;
 	case SINK_UNAVAILABLE:

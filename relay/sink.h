@@ -44,6 +44,7 @@ typedef enum sink_verdict {
 	 * an attempt
 	 */
 	SINK_REFUSED,
+	SINK_FINAL, /* refused for good: as SINK_REFUSED, and no further attempt is of use */
 	/*
 	 * the sink as a whole cannot be reached: nobody's fault, the same message again later, no
 	 * attempt counted

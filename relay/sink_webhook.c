@@ -22,6 +22,7 @@
 #define IN_FLIGHT_STANDARD 64
 #define RETRY_AFTER_MS_MAX (INT64_C(24) * 60 * 60 * 1000)
 #define ANSWER_BYTES_SHOWN 160
+#define STATUS_END 600
 
 struct sink {
 	const char *url;
@@ -34,6 +35,8 @@ struct sink {
 	size_t header_count;
 	char *texts[HEADERS_MAX]; /* what they point into */
 	size_t text_count;
+	const char *final;
+	bool is_final[STATUS_END];
 	bool one_endpoint; /* all events go to one host: if it is not there, the sink is not */
 	http_client *client;
 	struct delivery *first; /* of those on their way */
@@ -81,6 +84,13 @@ static const config_option options[] = {
      .kind = CONFIG_TEXT,
      .offset = offsetof(sink, key_file),
      .help = "the private key (PEM) of certificate_file"},
+    {.name = "final",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(sink, final),
+     .standard = "410",
+     .help =
+         "statuses that no further attempt can change, separated by commas: the event is dead at once. 4xx is all from "
+         "400 to 499 but 408, 425 and 429, which ask for another attempt. none: each event has all its attempts"},
     {.name = "allow_private",
      .kind = CONFIG_FLAG,
      .offset = offsetof(sink, allow_private),
@@ -316,6 +326,63 @@ static void close_sink(sink *sink)
 	free(sink);
 }
 
+/* Those that ask for another attempt: RFC 9110, 15.5.9 and 15.6.4; RFC 8470; RFC 6585, 4. */
+static bool asks_again(int status)
+{
+	return status == 408 || status == 425 || status == 429 || status == 503;
+}
+
+/* "410", or "4xx": all of that hundred. False: it is neither. */
+static bool add_final(sink *sink, const char *word, size_t length)
+{
+	bool is_class =
+	    length == 3 && (word[0] == '3' || word[0] == '4' || word[0] == '5') && word[1] == 'x' && word[2] == 'x';
+	int status = 0;
+
+	if (!is_class && (length != 3 || strspn(word, "0123456789") < length)) {
+		return false;
+	}
+	if (is_class) {
+		for (status = (word[0] - '0') * 100; status % 100 < 99; status++) {
+			sink->is_final[status] = !asks_again(status);
+		}
+		sink->is_final[status] = true;
+		return true;
+	}
+	status = (word[0] - '0') * 100 + (word[1] - '0') * 10 + word[2] - '0';
+	if (status < 300 || status >= STATUS_END || asks_again(status)) {
+		return false;
+	}
+	sink->is_final[status] = true;
+	return true;
+}
+
+static char *read_final(sink *sink, place place)
+{
+	static const char between[] = ", \t";
+	const char *at = sink->final + strspn(sink->final, between);
+
+	if (strcmp(sink->final, "none") == 0) {
+		return NULL;
+	}
+	if (*at == '\0') {
+		return config_problem(place.config, place.section, place.entry, "write statuses, or none");
+	}
+	while (*at != '\0') {
+		size_t length = strcspn(at, between);
+		if (!add_final(sink, at, length)) {
+			return config_problem(
+			    place.config, place.section, place.entry,
+			    "'%.*s': write statuses from 300 to 599, 3xx, 4xx or 5xx, or none; 408, 425, 429 and 503 ask "
+			    "for another attempt",
+			    (int)length, at);
+		}
+		at += length;
+		at += strspn(at, between);
+	}
+	return NULL;
+}
+
 /* NULL, or what is wrong. */
 static char *check_files(const sink *sink, const config *config, const config_section *section)
 {
@@ -346,6 +413,9 @@ static bool read_options(const config *config, const config_section *section, si
 		made->timeout_ms = relay.timeout_ms;
 		made->in_flight = relay.in_flight > 0 ? relay.in_flight : IN_FLIGHT_STANDARD;
 		*problem = read_destinations(made, config, section);
+	}
+	if (*problem == NULL) {
+		*problem = read_final(made, (place){config, section, config_entry_of(section, "final")});
 	}
 	for (size_t i = 0; i < section->entry_count && *problem == NULL; i++) {
 		*problem = read_entry(made, (place){config, section, &section->entries[i]});
@@ -507,7 +577,7 @@ static void show_answer(const http_call *call, char *text, size_t size)
 	text[used] = '\0';
 }
 
-static void judge_answer(const http_call *call, sink_result *result)
+static void judge_answer(const sink *sink, const http_call *call, sink_result *result)
 {
 	char text[ANSWER_BYTES_SHOWN + 1];
 	int status = call->status;
@@ -516,7 +586,7 @@ static void judge_answer(const http_call *call, sink_result *result)
 		result->verdict = SINK_DELIVERED;
 		return;
 	}
-	result->verdict = SINK_REFUSED;
+	result->verdict = status < STATUS_END && sink->is_final[status] ? SINK_FINAL : SINK_REFUSED;
 	if (status == 429 || status == 503) {
 		result->retry_after_ms = call->retry_after_ms < RETRY_AFTER_MS_MAX ? call->retry_after_ms : RETRY_AFTER_MS_MAX;
 	}
@@ -532,7 +602,7 @@ static void judge(const sink *sink, const http_call *call, sink_result *result)
 	result->silent = call->result == HTTP_UNKNOWN || call->result == HTTP_UNSENT;
 	result->problem[0] = '\0';
 	if (call->result == HTTP_ANSWERED) {
-		judge_answer(call, result);
+		judge_answer(sink, call, result);
 		return;
 	}
 	/*

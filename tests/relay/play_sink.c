@@ -131,11 +131,9 @@ static void read_input(play *play)
 
 static void print_result(const sink_result *result)
 {
-	static const char *const names[] = {[SINK_DELIVERED] = "delivered",
-	                                    [SINK_REFUSED] = "refused",
-	                                    [SINK_UNAVAILABLE] = "unavailable",
-	                                    [SINK_WITHHELD] = "withheld",
-	                                    [SINK_FENCED] = "fenced"};
+	static const char *const names[] = {
+	    [SINK_DELIVERED] = "delivered",     [SINK_REFUSED] = "refused",   [SINK_FINAL] = "final",
+	    [SINK_UNAVAILABLE] = "unavailable", [SINK_WITHHELD] = "withheld", [SINK_FENCED] = "fenced"};
 	json_t *line =
 	    json_pack("{s:s, s:s, s:I, s:s}", "event_id", result->message->event_id, "verdict", names[result->verdict],
 	              "retry_after_ms", (json_int_t)result->retry_after_ms, "problem", result->problem);

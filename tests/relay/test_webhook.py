@@ -126,13 +126,28 @@ def test_every_2xx_is_delivered(hook, sink, status):
     assert sink().deliver(hook.url)["verdict"] == "delivered"
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 404, 409, 410, 422, 500, 502, 504])
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 409, 422, 500, 502, 504])
 def test_every_other_status_is_refused_with_what_the_receiver_says(hook, sink, status):
     hook.script = always(Answer(status, (("Location", hook.url + "x"), ("Retry-After", "9")), "no  such\r\n\x1b[2J customer é".encode()))
     result = sink().deliver(hook.url)
     assert (result["verdict"], result["retry_after_ms"]) == ("refused", -1)
     assert result["problem"].startswith(f"HTTP {status}") and "no such [2J customer ??" in result["problem"]
     assert len(hook.requests) == 1
+
+
+@pytest.mark.parametrize("final, statuses", [
+    (None, {410}),
+    ("none", set()),
+    ("404, 410,5xx", {404, 410, 500, 599}),
+    ("4xx", {400, 404, 410, 499}),
+    ("3xx", {301})])
+def test_a_status_may_be_final(hook, sink, final, statuses):
+    opened = sink(**{} if final is None else {"final": final})
+    for status in (301, 400, 404, 408, 410, 425, 429, 499, 500, 503, 599):
+        hook.script = always(Answer(status, (("Retry-After", "9"),), b"gone for good"))
+        result = opened.deliver(hook.url)
+        assert result["verdict"] == ("final" if status in statuses else "refused"), status
+        assert result["problem"] == f"HTTP {status}{', a redirect: they are not followed, name the final URL' if status == 301 else ''}: gone for good"
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -246,6 +261,14 @@ def test_closing_forgets_what_is_in_flight(hook, sink):
     ({"header": "webhook-id: x"}, "set by pgonce itself"),
     ({"certificate_file": "x"}, "certificate_file: certificate_file and key_file are given together"),
     ({"key_file": "x"}, "key_file: certificate_file and key_file"),
+    ({"final": "200"}, "final: '200': write statuses from 300 to 599"),
+    ({"final": "410, 503"}, "'503': write statuses from 300 to 599, 3xx, 4xx or 5xx, or none; 408, 425, 429 and 503 ask for another attempt"),
+    ({"final": "410 41"}, "'41'"),
+    ({"final": "410,none"}, "'none'"),
+    ({"final": "41x"}, "'41x'"),
+    ({"final": "2xx"}, "'2xx'"),
+    ({"final": "4100"}, "'4100'"),
+    ({"final": ","}, "final: write statuses, or none"),
     ({"ca_file": "/nowhere"}, "ca_file: cannot read /nowhere: No such file"),
     ({"allow_private": "maybe"}, "allow_private: 'maybe': write yes or no")])
 def test_a_wrong_configuration_is_refused_with_its_line(tmp_path, options, problem):
@@ -296,6 +319,20 @@ def test_an_operator_sees_a_dead_event_and_has_it_tried_again(db, tmp_path, hook
         hook.wait(4)
         relay.until_true(lambda: "no event is parked" in outbox("list"), "the end of it")
     assert hook.event_ids() == [first, first, first, second]
+
+
+def test_an_event_that_is_refused_for_good_is_dead_at_once_and_an_operator_may_have_it_tried_again(db, tmp_path, hook):
+    hook.script = lambda request: Answer(410) if request.json["n"] == 0 else Answer(404) if request.json["n"] == 2 else None
+    first, second = emit(db.connect(), 2, aggregate="'7'")
+    (other,) = emit(db.connect(), 1, first=2, aggregate="'8'")
+    with Relay(tmp_path, db.dsn(), **webhook(hook, attempts=3, retry_first="1ms")) as relay:
+        relay.until("dead", 2)
+        assert {line["event_id"]: line["attempts"] for line in relay.log("dead")} == {first: "1", other: "3"}
+        relay.until_true(lambda: {row.state for row in db.rows("SELECT state FROM once.parked_event WHERE aggregate_id = '8'")} == {"dead"}, "its row")
+        hook.script = always(Answer())
+        assert db.value("SELECT once.outbox_retry(%s, 'r', 'it is there again')", first)
+        hook.wait(6)
+    assert sorted(hook.event_ids()) == sorted([first, first, second, other, other, other])
 
 
 def test_a_receiver_that_asks_for_a_second_is_not_called_before(db, tmp_path, hook):
