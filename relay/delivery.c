@@ -130,12 +130,28 @@ static void park_dead(pipeline *pipeline, event *event, const char *error)
 
 /* ---- events come in */
 
+/* It is done with, and no attempt was made. */
+static void leave_out(pipeline *pipeline, event *event)
+{
+	metric_count(pipeline->metrics.left_out, 1);
+	if (event->known) {
+		settlement_delivered(&pipeline->settlement, event);
+		pipeline->parked--;
+	}
+	event_free(event);
+}
+
 void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 {
 	event->session = pipeline->session;
 	event->fetch = pipeline->reads;
 	if (event->known && schedule_busy(pipeline->schedule, event)) {
 		event_free(event); /* it, or one before it, is in flight */
+		return;
+	}
+	const route *route = routes_find(&pipeline->settings.routes, event);
+	if (route != NULL && route->leaves_out) {
+		leave_out(pipeline, event);
 		return;
 	}
 	if (event->blocked || schedule_marked(pipeline->schedule, event)) {
@@ -145,7 +161,6 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 		event_free(event);
 		return;
 	}
-	const route *route = routes_find(&pipeline->settings.routes, event->topic);
 	if (route == NULL) {
 		/* Parked by a relay with other routes. */
 		park_dead(pipeline, event, "no route of this relay matches its topic");

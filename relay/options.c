@@ -20,10 +20,14 @@ const config_option relay_options[] = {
      .help = "where to: kafka, rabbitmq, nats, sqs, sns, webhook, or stdout"},
     {.name = "route",
      .kind = CONFIG_REPEATED,
-     .help = "TOPIC -> DESTINATION; may come more than once, the first that matches wins. TOPIC is one topic, or ends "
-             "in *. {topic} and {tenant} "
-             "are put into DESTINATION. An event that no route matches is not this relay's. Default: every topic, to a "
-             "destination of its name"},
+     .help =
+         "TOPIC -> DESTINATION; may come more than once, the first that matches wins. TOPIC is one topic, or ends "
+         "in *. {topic} and {tenant} "
+         "are put into DESTINATION. An event that no route matches is not this relay's. Default: every topic, to a "
+         "destination of its name. TOPIC if CONDITION and CONDITION -> DESTINATION: type = ..., aggregate = ... (its "
+         "type) or header NAME = ..., a value or its beginning and *. A route without conditions follows, for the rest "
+         "of "
+         "TOPIC; -> /dev/null leaves events out"},
     {.name = "envelope",
      .kind = CONFIG_CHOICE,
      .offset = AT(envelope_form),

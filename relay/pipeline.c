@@ -671,6 +671,7 @@ static void add_metrics(relay_metrics *metrics, struct metrics *to, const char *
 	    {&metrics->parked, METRIC_COUNTER, "pgonce_relay_parked",
 	     "Events put aside, to be tried again or because they wait behind such a one."},
 	    {&metrics->dead, METRIC_COUNTER, "pgonce_relay_dead", "Events given up after their last attempt."},
+	    {&metrics->left_out, METRIC_COUNTER, "pgonce_relay_left_out", "Events that a route to /dev/null leaves out."},
 	    {&metrics->batches, METRIC_COUNTER, "pgonce_relay_batches", "Batches read, delivered and settled."},
 	    {&metrics->batch_at, METRIC_GAUGE, "pgonce_relay_last_batch_timestamp_seconds",
 	     "When a batch was settled last, in seconds since 1970; 0: none yet."},

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "memory.h"
 
@@ -52,38 +53,142 @@ static const char *wrong_destination(const char *destination)
 	return NULL;
 }
 
-static void add(routes *routes, char *pattern, char *destination)
+/* Takes the text. */
+static route_pattern pattern_of(char *text)
 {
-	size_t length = strlen(pattern);
-	bool is_beginning = length > 0 && pattern[length - 1] == '*';
+	size_t length = strlen(text);
+	bool is_beginning = length > 0 && text[length - 1] == '*';
 
 	if (is_beginning) {
-		pattern[length - 1] = '\0';
+		text[length - 1] = '\0';
 	}
+	return (route_pattern){.text = text, .is_beginning = is_beginning};
+}
+
+static bool matches(const route_pattern *pattern, const char *text)
+{
+	return pattern->is_beginning ? strncmp(text, pattern->text, strlen(pattern->text)) == 0
+	                             : strcmp(text, pattern->text) == 0;
+}
+
+static void route_clear(route *route)
+{
+	for (size_t i = 0; i < route->condition_count; i++) {
+		free(route->conditions[i].header);
+		free(route->conditions[i].pattern.text);
+	}
+	free(route->conditions);
+	free(route->topic.text);
+	free(route->destination);
+}
+
+/* Takes the texts. */
+static route *add(routes *routes, char *topic, char *destination)
+{
 	routes->items = memory_array(routes->items, routes->count + 1, sizeof *routes->items);
-	routes->items[routes->count++] =
-	    (route){.pattern = pattern, .is_beginning = is_beginning, .destination = destination};
+	route *added = &routes->items[routes->count++];
+	*added = (route){
+	    .topic = pattern_of(topic), .destination = destination, .leaves_out = strcmp(destination, ROUTE_NOWHERE) == 0};
+	return added;
+}
+
+/* "type = order.paid", "aggregate = order", "header region = eu". NULL, or what is wrong with it. */
+static const char *read_condition(const char *from, const char *to, route *route)
+{
+	static const char said[] = "write a condition as type = ..., aggregate = ..., or header NAME = ...";
+	const char *equals = memchr(from, '=', (size_t)(to - from));
+
+	if (equals == NULL) {
+		return said;
+	}
+	char *what = trimmed(from, equals), *value = trimmed(equals + 1, to);
+	route_condition condition = {.of = ROUTE_TYPE};
+	const char *star = strchr(value, '*');
+	const char *wrong = value[0] == '\0'                  ? "a condition has a value behind its ="
+	                    : star != NULL && star[1] != '\0' ? "a * may stand at the end of a condition's value only"
+	                                                      : NULL;
+
+	if (strncmp(what, "header", 6) == 0 && is_space(what[6])) {
+		condition.of = ROUTE_HEADER;
+		condition.header = trimmed(what + 6, what + strlen(what));
+	} else if (strcmp(what, "aggregate") == 0) {
+		condition.of = ROUTE_AGGREGATE;
+	} else if (strcmp(what, "type") != 0) {
+		wrong = said;
+	}
+	free(what);
+	condition.pattern = pattern_of(value);
+	route->conditions = memory_array(route->conditions, route->condition_count + 1, sizeof *route->conditions);
+	route->conditions[route->condition_count++] = condition;
+	return wrong;
+}
+
+/* Conditions with " and " between them. NULL, or what is wrong. */
+static const char *read_conditions(const char *from, const char *to, route *route)
+{
+	static const char and[] = " and ";
+	const char *wrong = NULL;
+
+	while (from != NULL && wrong == NULL) {
+		const char *end = memmem(from, (size_t)(to - from), and, strlen(and));
+		wrong = read_condition(from, end == NULL ? to : end, route);
+		from = end == NULL ? NULL : end + strlen(and);
+	}
+	return wrong;
 }
 
 /* What is wrong with it, for people; NULL: it was added. */
 static char *read_route(const config *config, const config_section *section, const config_entry *entry, routes *result)
 {
+	static const char if_[] = " if ";
 	const char *arrow = strstr(entry->value, "->");
 
 	if (arrow == NULL) {
 		return config_problem(config, section, entry,
 		                      "write it as TOPIC -> DESTINATION, for example order.* -> shop.{topic}");
 	}
-	char *pattern = trimmed(entry->value, arrow);
+	const char *conditions = memmem(entry->value, (size_t)(arrow - entry->value), if_, strlen(if_));
+	char *topic = trimmed(entry->value, conditions != NULL ? conditions : arrow);
 	char *destination = trimmed(arrow + 2, entry->value + strlen(entry->value));
-	const char *wrong = wrong_pattern(pattern);
+	const char *wrong = wrong_pattern(topic);
 	wrong = wrong != NULL ? wrong : wrong_destination(destination);
+	route *added = add(result, topic, destination);
+	if (wrong == NULL && conditions != NULL) {
+		wrong = read_conditions(conditions + strlen(if_), arrow, added);
+	}
 	if (wrong != NULL) {
-		free(pattern);
-		free(destination);
+		route_clear(added);
+		result->count--;
 		return config_problem(config, section, entry, "%s", wrong);
 	}
-	add(result, pattern, destination);
+	return NULL;
+}
+
+/* Does it match every topic that the other one matches, whatever the event? */
+static bool covers(const route *route, const struct route *other)
+{
+	return route->condition_count == 0 && (route->topic.is_beginning || !other->topic.is_beginning) &&
+	       matches(&route->topic, other->topic.text);
+}
+
+/* An event that no condition meets must not be passed over in silence. */
+static char *check_rest(const config *config, const config_section *section, const routes *routes)
+{
+	for (size_t i = 0; i < routes->count; i++) {
+		const route *route = &routes->items[i];
+		bool is_covered = route->condition_count == 0;
+		for (size_t j = i + 1; j < routes->count && !is_covered; j++) {
+			is_covered = covers(&routes->items[j], route);
+		}
+		if (!is_covered) {
+			return config_problem(
+			    config, section, config_entry_of(section, "route"),
+			    "where do events of %s%s go that meet no condition? Let a route without one follow: %s%s -> "
+			    "DESTINATION, or -> " ROUTE_NOWHERE " if this relay leaves them out",
+			    route->topic.text, route->topic.is_beginning ? "*" : "", route->topic.text,
+			    route->topic.is_beginning ? "*" : "");
+		}
+	}
 	return NULL;
 }
 
@@ -97,6 +202,9 @@ bool routes_read(const config *config, const config_section *section, const char
 		if (strcmp(section->entries[i].name, "route") == 0) {
 			config_problem_add(&problems, read_route(config, section, &section->entries[i], result));
 		}
+	}
+	if (problems == NULL) {
+		problems = check_rest(config, section, result);
 	}
 	if (problems != NULL) {
 		routes_free(result);
@@ -112,23 +220,60 @@ bool routes_read(const config *config, const config_section *section, const char
 void routes_free(routes *routes)
 {
 	for (size_t i = 0; i < routes->count; i++) {
-		free(routes->items[i].pattern);
-		free(routes->items[i].destination);
+		route_clear(&routes->items[i]);
 	}
 	free(routes->items);
 	*routes = (struct routes){0};
 }
 
-const route *routes_find(const routes *routes, const char *topic)
+static bool is_met(const route_condition *condition, const event *event)
+{
+	switch (condition->of) {
+	case ROUTE_TYPE:
+		return event->event_type != NULL && matches(&condition->pattern, event->event_type);
+	case ROUTE_AGGREGATE:
+		return event->aggregate_type != NULL && matches(&condition->pattern, event->aggregate_type);
+	case ROUTE_HEADER:
+		for (size_t i = 0; i < event->header_count; i++) {
+			if (strcasecmp(event->headers[i].name, condition->header) == 0 &&
+			    matches(&condition->pattern, event->headers[i].value)) {
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
+const route *routes_find(const routes *routes, const event *event)
 {
 	for (size_t i = 0; i < routes->count; i++) {
 		const route *route = &routes->items[i];
-		if (route->is_beginning ? strncmp(topic, route->pattern, strlen(route->pattern)) == 0
-		                        : strcmp(topic, route->pattern) == 0) {
+		size_t met = 0;
+		if (!matches(&route->topic, event->topic)) {
+			continue;
+		}
+		while (met < route->condition_count && is_met(&route->conditions[met], event)) {
+			met++;
+		}
+		if (met == route->condition_count) {
 			return route;
 		}
 	}
 	return NULL;
+}
+
+const char *route_entry_destination(const config_entry *entry)
+{
+	const char *arrow = strcmp(entry->name, "route") == 0 ? strstr(entry->value, "->") : NULL;
+
+	if (arrow == NULL) {
+		return NULL;
+	}
+	arrow += strlen("->");
+	while (is_space(*arrow)) {
+		arrow++;
+	}
+	return strcmp(arrow, ROUTE_NOWHERE) == 0 ? NULL : arrow;
 }
 
 /* ---- destinations */
@@ -206,21 +351,21 @@ char *routes_patterns(const routes *routes)
 	size_t length = sizeof "{}";
 
 	for (size_t i = 0; i < routes->count; i++) {
-		if (routes->items[i].is_beginning && routes->items[i].pattern[0] == '\0') {
+		if (routes->items[i].topic.is_beginning && routes->items[i].topic.text[0] == '\0') {
 			return NULL;
 		}
 		/*
 		 * Each byte may become a backslash for LIKE, itself escaped for the array, and the byte,
 		 * escaped too.
 		 */
-		length += strlen(routes->items[i].pattern) * 4 + sizeof "\"%\",";
+		length += strlen(routes->items[i].topic.text) * 4 + sizeof "\"%\",";
 	}
 	char *text = memory_take(length);
 	char *to = text;
 	*to++ = '{';
 	for (size_t i = 0; i < routes->count; i++) {
 		to = to - text > 1 ? stpcpy(to, ",\"") : stpcpy(to, "\"");
-		for (const char *from = routes->items[i].pattern; *from != '\0'; from++) {
+		for (const char *from = routes->items[i].topic.text; *from != '\0'; from++) {
 			if (strchr("\\%_", *from) != NULL) {
 				to = stpcpy(to, "\\\\");
 			}
@@ -229,7 +374,7 @@ char *routes_patterns(const routes *routes)
 			}
 			*to++ = *from;
 		}
-		to = stpcpy(to, routes->items[i].is_beginning ? "%\"" : "\"");
+		to = stpcpy(to, routes->items[i].topic.is_beginning ? "%\"" : "\"");
 	}
 	stpcpy(to, "}");
 	return text;

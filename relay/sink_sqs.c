@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "memory.h"
+#include "route.h"
 #include "sink.h"
 #include "sink_aws.h"
 #include "sqs.h"
@@ -147,12 +148,11 @@ static char *note_sqs(const config *config, const config_section *section)
 
 	for (size_t i = 0; to != NULL && i < section->entry_count; i++) {
 		const config_entry *entry = &section->entries[i];
-		const char *arrow = strcmp(entry->name, "route") == 0 ? strstr(entry->value, "->") : NULL;
+		const char *arrow = route_entry_destination(entry);
 		if (arrow == NULL) {
 			continue;
 		}
 		any = true;
-		arrow += strlen("->") + strspn(arrow + strlen("->"), " \t");
 		fifo = fifo || sqs_is_fifo(arrow);
 		if (!sqs_is_fifo(arrow)) {
 			put_note(to,

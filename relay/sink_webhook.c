@@ -284,8 +284,7 @@ static char *read_destinations(sink *sink, const config *config, const config_se
 			return config_problem(config, section, url,
 			                      "is not used where there are routes: their right side is the URL");
 		}
-		const char *arrow = strstr(place.entry->value, "->");
-		const char *target = arrow == NULL ? NULL : arrow + 2 + strspn(arrow + 2, " \t");
+		const char *target = route_entry_destination(place.entry);
 		if (target != NULL) {
 			problem = check_url(sink, place, target);
 			note_origin(sink, target, &first);

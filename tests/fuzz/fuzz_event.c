@@ -143,7 +143,7 @@ static bool any_like(const char *topic, const char *patterns)
 
 static void check_routes(const routes *routes, event *event)
 {
-	const route *route = routes_find(routes, event->topic);
+	const route *route = routes_find(routes, event);
 	char *patterns = routes_patterns(routes);
 
 	must((route != NULL) == (patterns == NULL || any_like(event->topic, patterns)));

@@ -229,7 +229,7 @@ static const char *destination(const routes *routes, event *event, const char *t
 {
 	event->topic = topic;
 	event->tenant = tenant;
-	const route *route = routes_find(routes, topic);
+	const route *route = routes_find(routes, event);
 	return route == NULL ? NULL : route_destination(route, event);
 }
 

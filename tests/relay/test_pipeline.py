@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """A relay's work: what is committed is delivered, progress is stored, memory is bounded, and what cannot go on says why."""
 
+import json
 import os
 import re
 import signal
@@ -79,6 +80,45 @@ def test_cloudevents_in_binary_mode(db, tmp_path):
     assert headers.pop("ce-time").endswith("Z")
     assert headers == {"ce-specversion": "1.0", "ce-id": message["id"], "ce-source": "/shop", "ce-type": "order.created", "ce-subject": "7",
                        "ce-partitionkey": "7", "ce-aggregatetype": "order"}
+
+
+def test_routes_choose_by_type_aggregate_and_header(db, tmp_path):
+    connection = db.connect()
+
+    def emit_as(number, **more):
+        named = {"topic": "order", "payload": json.dumps({"n": number}), "aggregate_type": "order", "aggregate_id": "7", **more}
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT once.emit({', '.join(f'{name} => %s' for name in named)})", list(named.values()))
+
+    emit_as(0, event_type="order.paid")
+    emit_as(1, event_type="order.paid", headers='{"Region": "eu-1", "x": 1}')
+    emit_as(2, event_type="order.paid", aggregate_type="invoice")
+    emit_as(3, event_type="order.paid", headers='{"region": "us"}')
+    emit_as(4, event_type="order.shipped", headers='{"region": "eu-2"}')
+    emit_as(5, event_type="order.shipped", aggregate_type=None, aggregate_id=None)
+    emit_as(6, topic="audit")
+    relay = Relay(tmp_path, db.dsn(), route=["order if type = order.paid and header region = eu* -> paid-eu", "order if aggregate = invoice -> invoices",
+                                             "order if type = order.s* -> shipped", "order if header region = * -> elsewhere", "order -> /dev/null"])
+    assert relay.once() == 0
+    assert {message["payload"]["n"]: message["destination"] for message in relay.delivered()} == {
+        1: "paid-eu", 2: "invoices", 3: "elsewhere", 4: "shipped", 5: "shipped"}
+    assert parked(db) == [] and passed_all(db)
+
+
+def test_a_parked_event_that_a_route_now_leaves_out_frees_those_behind_it(db, tmp_path, endpoint):
+    endpoint.script = always(Answer(500))
+    emit(db.connect(), 1, topic="left", aggregate="'a'")
+    emit(db.connect(), 2, topic="sent", aggregate="'a'", first=1)
+    relay = Relay(tmp_path, db.dsn(), **webhook(endpoint, attempts=1))
+    assert relay.once() != 0 and [row.state for row in parked(db)] == ["dead", "waiting", "waiting"]
+    assert db.value("SELECT once.outbox_retry(event_id, 'r', 'a test') FROM once.parked_event WHERE state = 'dead'")
+    endpoint.script = always(Answer())
+    endpoint.clear()
+    options = webhook(endpoint, route=["left -> /dev/null", f"* -> {endpoint.url}"])
+    del options["url"]
+    relay.write(options)
+    assert relay.once() == 0
+    assert [request.json["n"] for request in endpoint.seen()] == [1, 2] and parked(db) == []
 
 
 def test_routes_choose_events_and_destinations(db, tmp_path):
@@ -504,6 +544,16 @@ def test_the_first_signal_does_not_kill_relays_that_are_stopping_by_themselves(d
     ({"batch": "0"}, "batch"),
     ({"route": "order.created"}, "TOPIC -> DESTINATION"),
     ({"route": "a*b -> x"}, "end of the topic"),
+    ({"route": "a if color = red -> x"}, "write a condition as type = ..., aggregate = ..., or header NAME = ..."),
+    ({"route": "a if type -> x"}, "write a condition as"),
+    ({"route": "a if header = red -> x"}, "write a condition as"),
+    ({"route": "a if type = a and  -> x"}, "write a condition as"),
+    ({"route": "a if type = -> x"}, "a condition has a value behind its ="),
+    ({"route": "a if type = a*b -> x"}, "end of a condition's value only"),
+    ({"route": "a if type = b -> x"}, "where do events of a go that meet no condition? Let a route without one follow: a -> DESTINATION, or -> /dev/null"),
+    ({"route": ["* -> y", "a.* if type = b -> x"]}, "where do events of a.* go"),
+    ({"route": ["a.* if type = b -> x", "a.b -> y"]}, "where do events of a.* go"),
+    ({"route": ["a if type = b -> x", "* if type = c -> y"]}, "where do events of a go"),
     ({"route": "a -> {what}"}, "{topic}"),
     ({"bach": "10"}, "batch"),
     ({"ce_source": "a b"}, "URI reference"),
