@@ -46,7 +46,7 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 
 	if (json_array_size(untaken) > 0) {
 		operator_print_table(untaken, untaken_columns, NULL);
-		puts("  nobody will publish these: start a relay with their topics (of the newest 10,000 events)\n");
+		puts("  nobody will publish these: start a relay with their topics\n");
 	}
 	if (json_array_size(relays) == 0) {
 		puts("no relay has run in this database yet: pgonce relay --config FILE");

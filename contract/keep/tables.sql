@@ -63,6 +63,18 @@ CREATE TABLE once.sweeping (
     oldest_stale timestamptz
 );
 
+-- The events that no relay takes: what the last whole pass of the step 'untaken' found, by topic, and the one under way so far.
+CREATE TABLE once.untaken (
+    topic  text COLLATE "C" PRIMARY KEY,
+    events bigint NOT NULL,
+    oldest timestamptz NOT NULL
+);
+CREATE TABLE once.untaking (
+    topic  text COLLATE "C" PRIMARY KEY,
+    events bigint NOT NULL,
+    oldest timestamptz NOT NULL
+);
+
 -- What one piece of a step answers.
 CREATE TYPE once.kept AS (
     done    bigint,

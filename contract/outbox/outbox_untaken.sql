@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.outbox_untaken(): the events that no relay takes, by topic: nobody will publish them, and they go when their day is dropped.
--- Looks at the newest 10,000 events, and at none if a relay takes all topics. A replication slot counts as a relay from
+-- Looks at the newest 10,000 events, and at what the keeper has counted when it last went through the whole outbox (its step
+-- 'untaken'); the larger count of the two. Nothing if a relay takes all topics. A replication slot counts as a relay from
 -- once.add_capture on.
 CREATE FUNCTION once.outbox_untaken() RETURNS TABLE (topic text, events bigint, oldest timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
@@ -9,9 +10,13 @@ SET enable_seqscan = off SET enable_sort = off SET jit = off AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM once.relay AS r WHERE r.topics IS NULL) THEN
         RETURN QUERY
-        SELECT n.topic::text, count(*), min(n.created_at)
-          FROM (SELECT o.topic, o.created_at FROM once.outbox AS o ORDER BY o.xid DESC, o.id DESC LIMIT 10000) AS n
-         WHERE NOT EXISTS (SELECT FROM once.relay AS r WHERE n.topic LIKE ANY (r.topics))
-         GROUP BY n.topic ORDER BY n.topic;
+        SELECT t.topic::text, max(t.events), min(t.oldest)
+          FROM (SELECT n.topic, count(*) AS events, min(n.created_at) AS oldest
+                  FROM (SELECT o.topic, o.created_at FROM once.outbox AS o ORDER BY o.xid DESC, o.id DESC LIMIT 10000) AS n
+                 GROUP BY n.topic
+                 UNION ALL
+                SELECT u.topic, u.events, u.oldest FROM once.untaken AS u) AS t
+         WHERE NOT EXISTS (SELECT FROM once.relay AS r WHERE t.topic LIKE ANY (r.topics))
+         GROUP BY t.topic ORDER BY t.topic;
     END IF;
 END $$;

@@ -11,7 +11,8 @@ CREATE FUNCTION once._metric_names() RETURNS TABLE (name text, kind text, help t
     ('pgonce_in_doubt', 'gauge', 'Intents with an unknown outcome, at the last sweep.'),
     ('pgonce_outbox_pending', 'gauge', 'Events that a relay has still to deliver and has not parked.'),
     ('pgonce_outbox_lag_seconds', 'gauge', 'The age of the oldest of them.'),
-    ('pgonce_outbox_untaken', 'gauge', 'Of the newest 10,000 events those that no relay takes, by topic: nobody will publish them.'),
+    ('pgonce_outbox_untaken', 'gauge', 'Events that no relay takes, by topic: nobody will publish them. Of the newest 10,000, or'
+     ' of the keeper''s last pass through the outbox.'),
     ('pgonce_outbox_parked', 'gauge', 'Events that a relay has parked, by state: waiting, retrying, dead.'),
     ('pgonce_capture_active', 'gauge', '1: a client is connected to the replication slot, which counts as a relay.'),
     ('pgonce_capture_broken', 'gauge', '1: nothing follows the slot, which is gone, invalidated or another server''s; the outbox is held.'),

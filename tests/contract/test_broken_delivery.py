@@ -462,6 +462,34 @@ BROKEN = {
         replace("_decide_many", "(before IS NULL OR", "(true OR"),
         [lambda db: many_parked.test_only_what_fits_is_decided_and_each_is_recorded(db, "discard", "age")],
     ),
+    "a rare topic that no relay takes is not seen": (
+        replace("outbox_untaken", "UNION ALL SELECT u.topic, u.events, u.oldest FROM once.untaken AS u", ""),
+        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+    ),
+    "what no relay takes is told although one takes it now": (
+        replace("outbox_untaken", "WHERE NOT EXISTS (SELECT FROM once.relay AS r WHERE t.topic LIKE ANY (r.topics))", ""),
+        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+    ),
+    "passes for what no relay takes add up": (
+        replace("_keep_untaken", "DELETE FROM once.untaking;", ""),
+        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+    ),
+    "a pass for what no relay takes never rests": (
+        replace("_keep_untaken", "clock_timestamp() >= place.ended_at AND", "false AND"),
+        [outbox.test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others],
+    ),
+    "a pass for what no relay takes begins each day anew": (
+        replace("_keep_untaken", "IF place.leaf <> 'outbox_d' || days[nth] THEN", "IF true THEN"),
+        [outbox.test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone],
+    ),
+    "a pass for what no relay takes looks for a day that is gone": (
+        replace("_keep_untaken", "d >= substr(", "d = substr("),
+        [outbox.test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone],
+    ),
+    "what no relay takes is looked for where one takes all": (
+        replace("_keep_untaken", "(SELECT coalesce(bool_or(r.topics IS NULL), true) FROM once.relay AS r)", "false"),
+        [lambda db: outbox.test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, None)],
+    ),
 }
 
 

@@ -77,7 +77,7 @@ CREATE FUNCTION shop.peek(key text) RETURNS text LANGUAGE sql BEGIN ATOMIC SELEC
 # What has rows, besides the tables of days.
 USED = [f"once.{name}" for name in "intent_d0 setting scope binding decision relay parked_event parked_message consumer_position closing migration".split()]
 # What CREATE EXTENSION fills, and what a keeper learns anew; nothing depends on what they held. The counters begin anew as after a crash.
-ANEW = re.compile(r"once\.(migration|transition|clock|keeper|keeper_step|swept|sweeping|counted_[a-z_]+)$")
+ANEW = re.compile(r"once\.(migration|transition|clock|keeper|keeper_step|swept|sweeping|untaken|untaking|counted_[a-z_]+)$")
 # What restoring says of an extension's partitions, whose indexes come twice: with the partition, and by themselves.
 TWICE = re.compile(
     r'multiple primary keys for table "(intent|archive)_\w+" are not allowed$|relation "outbox_\w+" already exists$'

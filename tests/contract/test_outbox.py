@@ -631,6 +631,72 @@ def test_of_many_events_the_newest_are_looked_at_for_those_that_no_relay_takes(d
     assert untaken(db) == [("new", 10_000)]
 
 
+def test_the_keeper_finds_a_rare_topic_that_no_relay_takes_behind_thousands_of_others(db):
+    Relay(db.connect(), topics=["busy"])
+    emit(db.connect(), topic="rare")
+    oldest = db.value("SELECT created_at FROM once.outbox")
+    db.execute("SELECT once.emit('busy', '{}') FROM generate_series(1, 12000)")
+    emit(db.connect(), topic="rare")
+    db.execute("SELECT once.emit('busy', '{}') FROM generate_series(1, 12000)")
+    assert untaken(db) == []
+    keep = keeper(db)
+    keep.work("untaken")
+    assert untaken(db) == [("rare", 2)]
+    assert db.value("SELECT oldest FROM once.outbox_untaken()") == oldest
+    # It rests after a pass; then it counts anew, and does not add.
+    emit(db.connect(), topic="rare")
+    keep.work("untaken")
+    assert untaken(db) == [("rare", 2)]
+    db.execute("UPDATE once.keeper_step SET ended_at = ended_at - interval '1 hour' WHERE step = 'untaken'")
+    keep.work("untaken")
+    assert untaken(db) == [("rare", 3)]
+    # Once a relay takes it there is nothing to tell, and after the next pass nothing is remembered.
+    Relay(db.connect(), "other", topics=["rare"])
+    assert untaken(db) == []
+    db.execute("UPDATE once.keeper_step SET ended_at = ended_at - interval '1 hour' WHERE step = 'untaken'")
+    keep.work("untaken")
+    assert db.value("SELECT count(*) FROM once.untaken") == 0
+
+
+def test_a_pass_for_what_no_relay_takes_goes_on_where_it_was_and_over_a_day_that_is_gone(db):
+    Relay(db.connect(), topics=["busy"])
+    day = today(db)
+    db.execute(f"CREATE TABLE once.outbox_d{day - 1} PARTITION OF once.outbox FOR VALUES FROM ({day - 1}) TO ({day})")
+    db.execute(
+        "INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, tenant, payload)"
+        " SELECT %s, now() - interval '1 day', gen_random_uuid(), CASE n %% 10000 WHEN 0 THEN 'rare' ELSE 'busy' END, 'x', '', '{}'"
+        " FROM generate_series(1, 60000) AS n",
+        day - 1,
+    )
+    emit(db.connect(), topic="today")
+    keep = keeper(db)
+    keep.work("untaken")
+    assert untaken(db) == [("rare", 6), ("today", 1)]
+    for block, gone in ((1_000_000, False), (1, True)):  # behind its last block, and in a day that is dropped meanwhile
+        if gone:
+            db.execute(f"DROP TABLE once.outbox_d{day - 1}")
+        db.execute("DELETE FROM once.untaking; INSERT INTO once.untaking VALUES ('before', 3, now())")
+        db.execute("UPDATE once.keeper_step SET leaf = %s, block = %s WHERE step = 'untaken'", f"outbox_d{day - 1}", block)
+        keep.work("untaken")
+        assert db.rows("SELECT topic, events FROM once.untaken ORDER BY topic") == [("before", 3), ("today", 1)]
+
+
+@pytest.mark.parametrize("topics", [None, "no relay"])
+def test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, topics):
+    db.execute("SELECT once.emit('t', '{}') FROM generate_series(1, 100)")
+    keep = keeper(db)
+    if topics is None:
+        Relay(db.connect())
+    db.execute("INSERT INTO once.untaken VALUES ('t', 1, now())")
+    connection = keep.connection
+    run(connection, "BEGIN")
+    before = touched(connection)
+    keep.step("untaken")
+    assert touched(connection) == before
+    run(connection, "COMMIT")
+    assert db.value("SELECT count(*) FROM once.untaken") == 0
+
+
 def test_in_the_middle_of_a_batch_pending_is_what_is_not_done(db):
     relay, events = emitted(db, "a", "b", "c")
     relay.settle(after_id=events[1].id)

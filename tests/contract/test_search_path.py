@@ -223,7 +223,7 @@ ATTACKED = {
         f"once.keep_step('k', '{step}')"
         for step in (
             *("days", "clock", "close", "doubt", "move", "detach", "drop"),
-            *("outbox", "purge", "sweep", "archive", "dead", "decisions"),
+            *("untaken", "outbox", "purge", "sweep", "archive", "dead", "decisions"),
         )
     ],
     "keep_failed": ["once.keep_failed('k', 'days', '40001', 'why')"],

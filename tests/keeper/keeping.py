@@ -11,7 +11,7 @@ from harness.scrape import address_in
 
 PROGRAM = os.path.join(os.environ.get("PGONCE_BUILD", ROOT / "build"), "cli/pgonce")
 LINE = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
-STEPS = ["days", "clock", "close", "doubt", "move", "detach", "drop", "outbox", "purge", "sweep", "archive", "dead", "decisions"]
+STEPS = ["days", "clock", "close", "doubt", "move", "detach", "drop", "untaken", "outbox", "purge", "sweep", "archive", "dead", "decisions"]
 
 
 class Keeper:
@@ -93,7 +93,7 @@ def let_lease_pass(db):
 
 def replace_step(db, step, body, declare=""):
     """The step does something else in this database. body: of PL/pgSQL; it RETURNs a once.kept."""
-    argument = "may boolean" if step == "detach" else ""  # may the caller be given a statement to run by itself?
+    argument = "in_own_transaction boolean" if step == "detach" else ""  # may the caller be given a statement to run by itself?
     # Not dropped before: a keeper at work would meet the gap.
     db.execute(f"CREATE OR REPLACE FUNCTION once._keep_{step}({argument}) RETURNS once.kept LANGUAGE plpgsql AS $$ {declare} BEGIN {body} END $$")
 

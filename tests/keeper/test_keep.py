@@ -147,7 +147,7 @@ def test_a_step_that_ends_its_connection_each_time_keeps_no_later_one_from_being
 
 def test_a_command_runs_outside_of_a_transaction_and_then_the_step_goes_on(db, tmp_path):
     db.execute("CREATE TABLE told (n bigserial, may boolean)")
-    replace_step(db, "detach", """INSERT INTO public.told (may) VALUES (_keep_detach.may);
+    replace_step(db, "detach", """INSERT INTO public.told (may) VALUES (_keep_detach.in_own_transaction);
         RETURN CASE WHEN (SELECT count(*) FROM public.told) = 1 THEN ROW(0, false, 'VACUUM public.effect', NULL)::once.kept
                     ELSE ROW(1, false, NULL, NULL)::once.kept END;""")
     keeper = Keeper(tmp_path, db.dsn())
@@ -166,7 +166,7 @@ def test_a_command_that_fails_is_noted_and_the_other_steps_are_done(db, tmp_path
 
 def test_only_who_may_alter_the_tables_is_asked_to(db, tmp_path):
     db.execute("CREATE TABLE told (may boolean); GRANT ALL ON told TO PUBLIC")
-    replace_step(db, "detach", 'INSERT INTO public.told (may) VALUES (_keep_detach.may); ' + NOTHING)
+    replace_step(db, "detach", 'INSERT INTO public.told (may) VALUES (_keep_detach.in_own_transaction); ' + NOTHING)
     role = f"keeping_{db.name}"
     db.execute(f"CREATE ROLE {role} LOGIN IN ROLE once_keeper")
     try:
