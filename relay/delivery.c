@@ -169,6 +169,7 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 	}
 	envelope_fill(&pipeline->settings.envelope, event);
 	event->message.destination = route_destination(route, event);
+	event->message.route = route->destination;
 	if (pipeline->settings.sink->lane != NULL) {
 		char name[SINK_LANE_BYTES];
 		pipeline->settings.sink->lane(pipeline->sink, &event->message, name);

@@ -84,8 +84,8 @@ static size_t text_bytes(const char *text)
 static flight_item *item_new(const sink_message *message, size_t *bytes)
 {
 	size_t size = sizeof(flight_item) + message->header_count * sizeof(sink_header) + text_bytes(message->destination) +
-	              text_bytes(message->event_id) + text_bytes(message->key) + text_bytes(message->content_type) +
-	              message->body.length;
+	              text_bytes(message->route) + text_bytes(message->event_id) + text_bytes(message->key) +
+	              text_bytes(message->content_type) + message->body.length;
 
 	for (size_t i = 0; i < message->header_count; i++) {
 		size += text_bytes(message->headers[i].name) + text_bytes(message->headers[i].value);
@@ -103,6 +103,7 @@ static flight_item *item_new(const sink_message *message, size_t *bytes)
 		headers[i] = (sink_header){copied(&place, message->headers[i].name), copied(&place, message->headers[i].value)};
 	}
 	item->message.destination = copied(&place, message->destination);
+	item->message.route = copied(&place, message->route);
 	item->message.event_id = copied(&place, message->event_id);
 	item->message.key = copied(&place, message->key);
 	item->message.content_type = copied(&place, message->content_type);

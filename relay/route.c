@@ -92,7 +92,7 @@ static route *add(routes *routes, char *topic, char *destination)
 	return added;
 }
 
-/* "type = order.paid", "aggregate = order", "header region = eu". NULL, or what is wrong with it. */
+/* "type = order.paid", "aggregate = order", "header region = eu". NULL, or what is wrong. */
 static const char *read_condition(const char *from, const char *to, route *route)
 {
 	static const char said[] = "write a condition as type = ..., aggregate = ..., or header NAME = ...";

@@ -24,7 +24,9 @@ typedef struct sink_header {
  * result is given.
  */
 typedef struct sink_message {
-	const char *destination;  /* topic, subject, routing key, or URL: from the route */
+	const char *destination; /* topic, subject, routing key, or URL: from the route */
+	/* the route's destination as it is written, before names are put in; NULL: unknown */
+	const char *route;
 	const char *event_id;     /* a UUID: the broker's own deduplication id, where it has one */
 	const char *key;          /* aggregate id; NULL: none */
 	const char *content_type; /* "application/json" */

@@ -18,6 +18,7 @@
 
 #include "flight.h"
 #include "rabbitmq.h"
+#include "route.h"
 #include "sink.h"
 
 #define IN_FLIGHT_MAX 8192 /* a power of two: see unconfirmed */
@@ -30,7 +31,7 @@
 #define SHORT_TEXT_MAX 255
 #define HEADERS_MAX 256
 #define HEADERS_BYTES_MAX 100000 /* they must fit into one frame: broker/rabbitmq.c */
-#define EVENT_ID_BYTES 64
+#define MESSAGE_ID_BYTES 64
 #define GOODBYE_S 2
 
 typedef struct settings {
@@ -46,7 +47,9 @@ static const config_option options[] = {
      .offset = offsetof(settings, exchange),
      .standard = "",
      .help = "the exchange to publish to, with the route's name as routing key; default: the default exchange, where "
-             "the routing key is a queue's name"},
+             "the routing key is a queue's name. A route may name another: route = invoice.* -> "
+             "/exchanges/NAME/{topic}, or "
+             "a queue: -> /queues/NAME"},
     {.name = NULL}};
 static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
@@ -60,7 +63,7 @@ static const config_option shared_options[] = {{.name = "timeout",
 typedef struct unconfirmed {
 	uint64_t ticket; /* 0: confirmed */
 	bool returned;
-	char event_id[EVENT_ID_BYTES];
+	char event_id[MESSAGE_ID_BYTES];
 	char problem[BROKER_PROBLEM_BYTES]; /* where it was returned */
 } unconfirmed;
 
@@ -68,6 +71,7 @@ struct sink {
 	const service *service;
 	broker_address *address;
 	char *exchange;
+	bool has_exchanges; /* routes name others */
 	char *client_name;
 	flight *flight;
 	pthread_t thread;
@@ -89,6 +93,56 @@ struct sink {
 	char return_problem[BROKER_PROBLEM_BYTES];
 };
 
+/* ---- where to */
+
+static const char to_exchange[] = "/exchanges/"; /* and its name, /, and the routing key */
+static const char to_queue[] = "/queues/";       /* and its name */
+
+/*
+ * The exchange and the routing key. Whether the destination names the exchange is the route's word
+ * alone: what an event puts into it for {topic} or {tenant} is never taken for one.
+ */
+static amqp_bytes_t exchange_of(const sink *sink, const sink_message *message, const char **key)
+{
+	const char *route = message->route == NULL ? "" : message->route;
+
+	*key = message->destination;
+	if (strncmp(route, to_queue, strlen(to_queue)) == 0) {
+		*key += strlen(to_queue);
+		return amqp_cstring_bytes("");
+	}
+	if (strncmp(route, to_exchange, strlen(to_exchange)) != 0) {
+		return amqp_cstring_bytes(sink->exchange);
+	}
+	/* Up to the routing key the destination is as the route: wrong_route. */
+	const char *name = *key + strlen(to_exchange);
+	size_t length = strcspn(name, "/");
+	*key = name + length + 1;
+	return (amqp_bytes_t){.len = length, .bytes = (void *)(uintptr_t)name};
+}
+
+/* NULL, or what is wrong with it. */
+static const char *wrong_route(const char *route)
+{
+	if (strncmp(route, to_queue, strlen(to_queue)) == 0) {
+		return route[strlen(to_queue)] == '\0' ? "a queue's name must stand after /queues/" : NULL;
+	}
+	if (strncmp(route, to_exchange, strlen(to_exchange)) != 0) {
+		return NULL;
+	}
+	const char *name = route + strlen(to_exchange);
+	size_t length = strcspn(name, "/");
+	if (length == 0 || name[length] == '\0') {
+		return "write it as /exchanges/NAME/ROUTING KEY";
+	}
+	if (length > SHORT_TEXT_MAX) {
+		return "an exchange's name has at most 255 bytes";
+	}
+	return memchr(name, '{', length) != NULL
+	           ? "nothing is put into an exchange's name: {topic} and {tenant} belong behind it"
+	           : NULL;
+}
+
 static bool read_settings(const config *config, const config_section *section, settings *settings,
                           broker_address **address, char **problem)
 {
@@ -100,7 +154,26 @@ static bool read_settings(const config *config, const config_section *section, s
 		*problem = config_problem(config, section, NULL, "exchange: the name has more than %d bytes", SHORT_TEXT_MAX);
 		return false;
 	}
+	for (size_t i = 0; i < section->entry_count; i++) {
+		const char *route = route_entry_destination(&section->entries[i]);
+		const char *wrong = route == NULL ? NULL : wrong_route(route);
+		if (wrong != NULL) {
+			*problem = config_problem(config, section, &section->entries[i], "%s", wrong);
+			return false;
+		}
+	}
 	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);
+}
+
+static bool names_exchanges(const config_section *section)
+{
+	for (size_t i = 0; i < section->entry_count; i++) {
+		const char *route = route_entry_destination(&section->entries[i]);
+		if (route != NULL && route[0] == '/') {
+			return true;
+		}
+	}
+	return false;
 }
 
 static bool check(const config *config, const config_section *section, char **problem)
@@ -121,9 +194,12 @@ static bool check(const config *config, const config_section *section, char **pr
  * False: the message can never be sent as it is. librabbitmq would find out in the midst of sending
  * it, and leave half of it in the connection.
  */
-static bool message_fits(const sink_message *message, char problem[BROKER_PROBLEM_BYTES])
+static bool message_fits(const sink *sink, const sink_message *message, char problem[BROKER_PROBLEM_BYTES])
 {
+	const char *key;
 	size_t bytes = 0;
+
+	(void)exchange_of(sink, message, &key);
 
 	for (size_t i = 0; i < message->header_count; i++) {
 		size_t name_bytes = strlen(message->headers[i].name);
@@ -134,9 +210,9 @@ static bool message_fits(const sink_message *message, char problem[BROKER_PROBLE
 			return false;
 		}
 	}
-	if (strlen(message->destination) > SHORT_TEXT_MAX) {
-		snprintf(problem, BROKER_PROBLEM_BYTES, "the routing key has %zu bytes, and AMQP allows %d",
-		         strlen(message->destination), SHORT_TEXT_MAX);
+	if (strlen(key) > SHORT_TEXT_MAX) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the routing key has %zu bytes, and AMQP allows %d", strlen(key),
+		         SHORT_TEXT_MAX);
 		return false;
 	}
 	if (message->header_count > HEADERS_MAX || bytes > HEADERS_BYTES_MAX) {
@@ -150,6 +226,8 @@ static bool message_fits(const sink_message *message, char problem[BROKER_PROBLE
 static int publish(sink *sink, const sink_message *message)
 {
 	amqp_table_entry_t headers[HEADERS_MAX];
+	const char *key;
+	amqp_bytes_t exchange = exchange_of(sink, message, &key);
 	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG |
 	                                                AMQP_BASIC_APP_ID_FLAG | AMQP_BASIC_TIMESTAMP_FLAG |
 	                                                AMQP_BASIC_HEADERS_FLAG,
@@ -170,8 +248,7 @@ static int publish(sink *sink, const sink_message *message)
 	}
 	properties.headers = (amqp_table_t){.num_entries = (int)message->header_count, .entries = headers};
 	return amqp_basic_publish(
-	    sink->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(sink->exchange),
-	    amqp_cstring_bytes(message->destination), 1, 0, &properties,
+	    sink->connection, RABBITMQ_CHANNEL, exchange, amqp_cstring_bytes(key), 1, 0, &properties,
 	    (amqp_bytes_t){.len = message->body.length, .bytes = (void *)(uintptr_t)message->body.data});
 }
 
@@ -203,7 +280,7 @@ static bool publish_waiting(sink *sink, bool *more, char problem[BROKER_PROBLEM_
 			*more = false;
 			return true;
 		}
-		if (!message_fits(&item->message, problem)) {
+		if (!message_fits(sink, &item->message, problem)) {
 			flight_answer(sink->flight, item->ticket, SINK_REFUSED, problem);
 		} else if (flight_waits(sink->flight, item->ticket)) {
 			unconfirmed *entry = unconfirmed_of(sink, sink->next++);
@@ -260,9 +337,10 @@ static void return_begins(sink *sink, const amqp_basic_return_t *method)
 	sink->is_returning = true;
 	sink->returning_left = 0;
 	snprintf(sink->return_problem, sizeof sink->return_problem,
-	         "unroutable (%d %.*s): no queue of exchange '%s' takes the routing key '%.*s'", method->reply_code,
+	         "unroutable (%d %.*s): no queue of exchange '%.*s' takes the routing key '%.*s'", method->reply_code,
 	         (int)(method->reply_text.len < 40 ? method->reply_text.len : 40), (const char *)method->reply_text.bytes,
-	         sink->exchange, (int)(method->routing_key.len < 100 ? method->routing_key.len : 100),
+	         (int)(method->exchange.len < 80 ? method->exchange.len : 80), (const char *)method->exchange.bytes,
+	         (int)(method->routing_key.len < 100 ? method->routing_key.len : 100),
 	         (const char *)method->routing_key.bytes);
 }
 
@@ -320,7 +398,7 @@ static bool confirms_on(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 /*
  * The broker closes a channel for the sake of one message (it is too large, its exchange is not
  * there), does not say for which, and forgets the others. So they are sent again one at a time, and
- * the guilty one is found when it is alone. Where the exchange is missing, all are guilty.
+ * the guilty one is found when it is alone. If the exchange is missing, all of it are guilty.
  */
 static bool channel_closed(sink *sink, int code, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -330,7 +408,7 @@ static bool channel_closed(sink *sink, int code, char problem[BROKER_PROBLEM_BYT
 	for (uint64_t each = sink->first; each < sink->next; each++) {
 		out += unconfirmed_of(sink, each)->ticket != 0;
 	}
-	bool guilty = out == 1 || code == AMQP_NOT_FOUND;
+	bool guilty = out == 1 || (code == AMQP_NOT_FOUND && !sink->has_exchanges);
 	sink->alone = guilty ? sink->alone - (sink->alone > 0) : out;
 	give_up(sink, guilty ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
 	service_log(sink->service, SERVICE_WARNING, "sink-refused", "sink=rabbitmq messages=%zu error=%s", out,
@@ -527,6 +605,7 @@ static bool sink_open(const service *service, const config *config, const config
 		sink->flight = flight_new(IN_FLIGHT_MAX, BYTES_MAX, settings.timeout_ms);
 		sink->unconfirmed = calloc(IN_FLIGHT_MAX, sizeof *sink->unconfirmed);
 		sink->exchange = strdup(settings.exchange);
+		sink->has_exchanges = names_exchanges(section);
 		if (asprintf(&sink->client_name, "pgonce %s %s", section->kind, section->name) < 0) {
 			sink->client_name = NULL;
 		}

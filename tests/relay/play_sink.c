@@ -67,6 +67,7 @@ static sink_message *make_message(json_t *json)
 	json_t *value = NULL;
 
 	*message = (sink_message){.destination = text_of(json, "destination", ""),
+	                          .route = text_of(json, "route", NULL),
 	                          .event_id = text_of(json, "event_id", "00000000-0000-4000-8000-000000000000"),
 	                          .key = text_of(json, "key", NULL),
 	                          .content_type = text_of(json, "content_type", "application/json"),

@@ -13,6 +13,7 @@ from harness.broker import free_port
 from harness.postgres import PATIENCE_S, wait_until
 from harness.rabbitmq import RabbitMQ
 
+from .running import Relay, emit
 from .sinks import Sink, problem_of, results_of
 
 TIMEOUT_S = 3
@@ -92,6 +93,52 @@ def test_an_exchange_that_is_missing_is_named(tmp_path, options):
         for _ in range(2):  # the channel is opened again
             result = sink.deliver("order.placed")
             assert result["verdict"] == "refused" and "404" in result["problem"] and "no exchange 'nowhere'" in result["problem"]
+
+
+def test_routes_lead_to_several_exchanges_and_to_queues(rabbitmq, tmp_path, options, db):
+    """Which exchange is the route's word alone, whatever a topic is called."""
+    rabbitmq.declare("invoices", "billing", ["invoice.#"])
+    rabbitmq.declare("odd", "shop", ["/exchanges/billing/invoice.forged"])
+    queues = ("orders", "invoices", "odd")
+    for queue in queues:
+        rabbitmq.take(queue)
+    for topic in ("invoice.paid", "order.placed", "job", "/exchanges/billing/invoice.forged"):
+        emit(db.connect(), 1, topic=topic)
+    routes = ["invoice.* -> /exchanges/billing/{topic}", "job -> /queues/orders", "* -> {topic}"]
+    relay = Relay(tmp_path, db.dsn(), **options, route=routes)
+    assert relay.once() == 0, relay.err.read_text()
+    assert {queue: sorted((method.exchange, method.routing_key) for method, _, _ in rabbitmq.take(queue)) for queue in queues} == {
+        "orders": [("", "orders"), ("shop", "order.placed")], "invoices": [("billing", "invoice.paid")], "odd": [("shop", "/exchanges/billing/invoice.forged")]}
+
+
+def test_an_exchange_that_is_missing_stops_only_what_goes_there(rabbitmq, tmp_path, options):
+    rabbitmq.take("orders")
+    nowhere, unheard = "/exchanges/nowhere/{topic}", "/exchanges/shop/{topic}"
+    sent = {}
+    with Sink(tmp_path / "conf", {**options, "route": [f"a -> {nowhere}", f"c -> {unheard}", "* -> {topic}"]}) as sink:
+
+        def send(kind):
+            route, destination = {"missing": (nowhere, "/exchanges/nowhere/x"), "unroutable": (unheard, "/exchanges/shop/nobody.listens"),
+                                  "good": ("{topic}", "order.placed")}[kind]
+            sent[sink.send(destination, route=route)] = kind
+
+        for kind in ("good", "missing", "good", "unroutable", "missing", "good"):
+            send(kind)
+        ends = []
+        for _ in range(40):
+            if len(ends) == 6:
+                break
+            result = sink.result()
+            if result["verdict"] == "unavailable":
+                send(sent[result["event_id"]])
+                continue
+            ends.append((sent[result["event_id"]], result["verdict"]))
+            if sent[result["event_id"]] == "missing":
+                assert "no exchange 'nowhere'" in result["problem"]
+            if sent[result["event_id"]] == "unroutable":
+                assert "no queue of exchange 'shop' takes the routing key 'nobody.listens'" in result["problem"]
+    assert sorted(ends) == sorted([("good", "delivered")] * 3 + [("missing", "refused")] * 2 + [("unroutable", "refused")])
+    assert len(rabbitmq.take("orders")) >= 3
 
 
 def test_an_event_that_is_too_large_is_found_among_others_and_alone_refused(rabbitmq, sink):
@@ -301,6 +348,11 @@ def test_tls_refuses_a_certificate_of_another_host(rabbitmq, tmp_path, options, 
         ({"url": "amqps://h", "certificate_file": "/etc/passwd"}, "belong together"),
         ({"url": "amqp://a:b@h", "password_file": "/etc/passwd"}, "twice"),
         ({"url": "amqp://h", "exchange": "x" * 256}, "exchange"),
+        ({"url": "amqp://h", "route": "* -> /exchanges/shop"}, "write it as /exchanges/NAME/ROUTING KEY"),
+        ({"url": "amqp://h", "route": "* -> /exchanges//x"}, "write it as /exchanges/NAME/ROUTING KEY"),
+        ({"url": "amqp://h", "route": ["* -> x", "a -> /exchanges/{tenant}/x"]}, "nothing is put into an exchange's name"),
+        ({"url": "amqp://h", "route": f"* -> /exchanges/{'x' * 256}/x"}, "at most 255 bytes"),
+        ({"url": "amqp://h", "route": "* -> /queues/"}, "a queue's name must stand after /queues/"),
     ],
 )
 def test_wrong_options_are_said_before_anything_is_connected(tmp_path, wrong, said):
