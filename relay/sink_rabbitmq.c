@@ -14,9 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 
 #include "flight.h"
+#include "memory.h"
 #include "rabbitmq.h"
 #include "route.h"
 #include "sink.h"
@@ -33,10 +35,20 @@
 #define HEADERS_BYTES_MAX 100000 /* they must fit into one frame: broker/rabbitmq.c */
 #define MESSAGE_ID_BYTES 64
 #define GOODBYE_S 2
+#define DIGITS_MAX 15
+
+/* What RabbitMQ takes as a number: see numbers. */
+enum {
+	PRIORITY,
+	EXPIRATION,
+	DELAY,
+	NUMBERS
+};
 
 typedef struct settings {
 	rabbitmq_options rabbitmq;
 	const char *exchange;
+	const char *number_header[NUMBERS];
 	int64_t timeout_ms; /* the pipeline's option, known by its table */
 } settings;
 
@@ -50,6 +62,23 @@ static const config_option options[] = {
              "the routing key is a queue's name. A route may name another: route = invoice.* -> "
              "/exchanges/NAME/{topic}, or "
              "a queue: -> /queues/NAME"},
+    {.name = "priority_header",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, number_header[PRIORITY]),
+     .help = "the event's own header (headers of once.emit) that holds the message's priority, 0 to 255; an event "
+             "without it has "
+             "none"},
+    {.name = "expiration_header",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, number_header[EXPIRATION]),
+     .help =
+         "the event's own header that holds after how many milliseconds a queue drops the message or dead-letters it"},
+    {.name = "delay_header",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, number_header[DELAY]),
+     .help = "the event's own header that holds by how many milliseconds an exchange of type x-delayed-message delays "
+             "it: it is sent "
+             "as x-delay, a number. Such an exchange loses what it holds with its node"},
     {.name = NULL}};
 static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
@@ -71,7 +100,8 @@ struct sink {
 	const service *service;
 	broker_address *address;
 	char *exchange;
-	bool has_exchanges; /* routes name others */
+	char *number_header[NUMBERS]; /* NULL: none */
+	bool has_exchanges;           /* routes name others */
 	char *client_name;
 	flight *flight;
 	pthread_t thread;
@@ -92,6 +122,13 @@ struct sink {
 	uint64_t returning_left;
 	char return_problem[BROKER_PROBLEM_BYTES];
 };
+
+static const struct {
+	const char *option;
+	int64_t most;
+} numbers[NUMBERS] = {[PRIORITY] = {"priority_header", UINT8_MAX},
+                      [EXPIRATION] = {"expiration_header", UINT32_MAX},
+                      [DELAY] = {"delay_header", UINT32_MAX}};
 
 /* ---- where to */
 
@@ -154,6 +191,15 @@ static bool read_settings(const config *config, const config_section *section, s
 		*problem = config_problem(config, section, NULL, "exchange: the name has more than %d bytes", SHORT_TEXT_MAX);
 		return false;
 	}
+	for (int i = 0; i < NUMBERS; i++) {
+		const char *name = settings->number_header[i];
+		if (name != NULL && (name[0] == '\0' || broker_header_steers("rabbitmq", name))) {
+			*problem =
+			    config_problem(config, section, config_entry_of(section, numbers[i].option),
+			                   "name another header: RabbitMQ acts on this one, so events have it under another name");
+			return false;
+		}
+	}
 	for (size_t i = 0; i < section->entry_count; i++) {
 		const char *route = route_entry_destination(&section->entries[i]);
 		const char *wrong = route == NULL ? NULL : wrong_route(route);
@@ -191,6 +237,33 @@ static bool check(const config *config, const config_section *section, char **pr
 /* ---- publishing */
 
 /*
+ * The numbers that the event's headers give, -1: none. False: one is no such number, for which the
+ * broker would close the channel.
+ */
+static bool read_numbers(const sink *sink, const sink_message *message, int64_t values[NUMBERS],
+                         char problem[BROKER_PROBLEM_BYTES])
+{
+	for (int i = 0; i < NUMBERS; i++) {
+		const char *text = NULL;
+		values[i] = -1;
+		for (size_t j = 0; j < message->header_count && sink->number_header[i] != NULL; j++) {
+			text = strcasecmp(message->headers[j].name, sink->number_header[i]) == 0 ? message->headers[j].value : text;
+		}
+		if (text == NULL) {
+			continue;
+		}
+		size_t digits = strspn(text, "0123456789");
+		values[i] = digits > 0 && digits <= DIGITS_MAX && text[digits] == '\0' ? strtoll(text, NULL, 10) : -1;
+		if (values[i] < 0 || values[i] > numbers[i].most) {
+			snprintf(problem, BROKER_PROBLEM_BYTES, "header %.60s: '%.60s' is no number from 0 to %lld",
+			         sink->number_header[i], text, (long long)numbers[i].most);
+			return false;
+		}
+	}
+	return true;
+}
+
+/*
  * False: the message can never be sent as it is. librabbitmq would find out in the midst of sending
  * it, and leave half of it in the connection.
  */
@@ -223,9 +296,10 @@ static bool message_fits(const sink *sink, const sink_message *message, char pro
 	return true;
 }
 
-static int publish(sink *sink, const sink_message *message)
+static int publish(sink *sink, const sink_message *message, const int64_t values[NUMBERS])
 {
-	amqp_table_entry_t headers[HEADERS_MAX];
+	amqp_table_entry_t headers[HEADERS_MAX + 1];
+	char expiration[24];
 	const char *key;
 	amqp_bytes_t exchange = exchange_of(sink, message, &key);
 	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG |
@@ -247,6 +321,20 @@ static int publish(sink *sink, const sink_message *message)
 		    .value = {.kind = AMQP_FIELD_KIND_UTF8, .value = {.bytes = amqp_cstring_bytes(message->headers[i].value)}}};
 	}
 	properties.headers = (amqp_table_t){.num_entries = (int)message->header_count, .entries = headers};
+	if (values[PRIORITY] >= 0) {
+		properties._flags |= AMQP_BASIC_PRIORITY_FLAG;
+		properties.priority = (uint8_t)values[PRIORITY];
+	}
+	if (values[EXPIRATION] >= 0) {
+		snprintf(expiration, sizeof expiration, "%lld", (long long)values[EXPIRATION]);
+		properties._flags |= AMQP_BASIC_EXPIRATION_FLAG;
+		properties.expiration = amqp_cstring_bytes(expiration);
+	}
+	if (values[DELAY] >= 0) {
+		headers[properties.headers.num_entries++] =
+		    (amqp_table_entry_t){.key = amqp_cstring_bytes("x-delay"),
+		                         .value = {.kind = AMQP_FIELD_KIND_I64, .value = {.i64 = values[DELAY]}}};
+	}
 	return amqp_basic_publish(
 	    sink->connection, RABBITMQ_CHANNEL, exchange, amqp_cstring_bytes(key), 1, 0, &properties,
 	    (amqp_bytes_t){.len = message->body.length, .bytes = (void *)(uintptr_t)message->body.data});
@@ -280,14 +368,15 @@ static bool publish_waiting(sink *sink, bool *more, char problem[BROKER_PROBLEM_
 			*more = false;
 			return true;
 		}
-		if (!message_fits(sink, &item->message, problem)) {
+		int64_t values[NUMBERS];
+		if (!message_fits(sink, &item->message, problem) || !read_numbers(sink, &item->message, values, problem)) {
 			flight_answer(sink->flight, item->ticket, SINK_REFUSED, problem);
 		} else if (flight_waits(sink->flight, item->ticket)) {
 			unconfirmed *entry = unconfirmed_of(sink, sink->next++);
 			entry->ticket = item->ticket;
 			entry->returned = false;
 			snprintf(entry->event_id, sizeof entry->event_id, "%s", item->message.event_id);
-			status = publish(sink, &item->message);
+			status = publish(sink, &item->message, values);
 		}
 		flight_item_free(item);
 	}
@@ -582,6 +671,9 @@ static void sink_close(sink *sink)
 	sem_destroy(&sink->ended);
 	free(sink->unconfirmed);
 	free(sink->exchange);
+	for (int i = 0; i < NUMBERS; i++) {
+		free(sink->number_header[i]);
+	}
 	free(sink->client_name);
 	free(sink);
 }
@@ -606,6 +698,9 @@ static bool sink_open(const service *service, const config *config, const config
 		sink->unconfirmed = calloc(IN_FLIGHT_MAX, sizeof *sink->unconfirmed);
 		sink->exchange = strdup(settings.exchange);
 		sink->has_exchanges = names_exchanges(section);
+		for (int i = 0; i < NUMBERS; i++) {
+			sink->number_header[i] = memory_copy(settings.number_header[i]);
+		}
 		if (asprintf(&sink->client_name, "pgonce %s %s", section->kind, section->name) < 0) {
 			sink->client_name = NULL;
 		}

@@ -111,6 +111,31 @@ def test_routes_lead_to_several_exchanges_and_to_queues(rabbitmq, tmp_path, opti
         "orders": [("", "orders"), ("shop", "order.placed")], "invoices": [("billing", "invoice.paid")], "odd": [("shop", "/exchanges/billing/invoice.forged")]}
 
 
+NUMBERS = {"priority_header": "Urgency", "expiration_header": "ttl-ms", "delay_header": "wait"}
+
+
+def test_headers_become_what_rabbitmq_takes_as_a_number(rabbitmq, tmp_path, options):
+    rabbitmq.take("orders")
+    with Sink(tmp_path / "conf", {**options, **NUMBERS}) as sink:
+        assert sink.deliver("order.placed", headers={"urgency": "9", "TTL-ms": "3600000", "wait": "4294967295"})["verdict"] == "delivered"
+        assert sink.deliver("order.placed", headers={"other": "1"})["verdict"] == "delivered"
+        refused = [sink.deliver("order.placed", headers={name: value}) for name, value in
+                   (("urgency", "256"), ("urgency", "-1"), ("urgency", "high"), ("urgency", ""), ("ttl-ms", "4294967296"), ("wait", "1.5"), ("wait", "9" * 30))]
+    (_, first, _), (_, second, _) = rabbitmq.take("orders")
+    assert (first.priority, first.expiration) == (9, "3600000")
+    assert first.headers == {"urgency": "9", "TTL-ms": "3600000", "wait": "4294967295", "x-delay": 4294967295}
+    assert (second.priority, second.expiration, second.headers) == (None, None, {"other": "1"})
+    assert {result["verdict"] for result in refused} == {"refused"}
+    assert refused[0]["problem"] == "header Urgency: '256' is no number from 0 to 255"
+
+
+def test_a_message_with_an_expiration_is_dropped_when_it_is_over(rabbitmq, tmp_path, options):
+    rabbitmq.take("orders")
+    with Sink(tmp_path / "conf", {**options, **NUMBERS}) as sink:
+        assert sink.deliver("order.placed", headers={"ttl-ms": "1"})["verdict"] == "delivered"
+        wait_until(lambda: rabbitmq.count("orders") == 0, "the queue to drop it")
+
+
 def test_an_exchange_that_is_missing_stops_only_what_goes_there(rabbitmq, tmp_path, options):
     rabbitmq.take("orders")
     nowhere, unheard = "/exchanges/nowhere/{topic}", "/exchanges/shop/{topic}"
@@ -352,6 +377,7 @@ def test_tls_refuses_a_certificate_of_another_host(rabbitmq, tmp_path, options, 
         ({"url": "amqp://h", "route": "* -> /exchanges//x"}, "write it as /exchanges/NAME/ROUTING KEY"),
         ({"url": "amqp://h", "route": ["* -> x", "a -> /exchanges/{tenant}/x"]}, "nothing is put into an exchange's name"),
         ({"url": "amqp://h", "route": f"* -> /exchanges/{'x' * 256}/x"}, "at most 255 bytes"),
+        ({"url": "amqp://h", "delay_header": "x-delay"}, "name another header: RabbitMQ acts on this one"),
         ({"url": "amqp://h", "route": "* -> /queues/"}, "a queue's name must stand after /queues/"),
     ],
 )
