@@ -249,6 +249,7 @@ static bool try_part(message_batch *batch, size_t first, size_t end, failure *fa
 	database *database = &batch->consumer->database;
 	struct failure ignored;
 	tally before = batch->consumer->counts.open;
+	size_t unsent = batch->consumer->graves.count;
 
 	if (!database_command(database, "SAVEPOINT part", failure)) {
 		return nobodys_fault(failure);
@@ -260,6 +261,7 @@ static bool try_part(message_batch *batch, size_t first, size_t end, failure *fa
 		return false;
 	}
 	batch->consumer->counts.open = before;
+	batch->consumer->graves.count = unsent;
 	/* `failure` is the message's: it is kept. */
 	if (!database_command(database, "ROLLBACK TO SAVEPOINT part", &ignored) ||
 	    !database_command(database, "RELEASE SAVEPOINT part", &ignored)) {
@@ -295,11 +297,13 @@ static bool transact(message_batch *batch, size_t first, size_t end, failure *fa
 {
 	consumer *consumer = batch->consumer;
 	database *database = &consumer->database;
+	const size_t unsent = consumer->graves.count; /* of the parts that are committed */
 	bool good = begin(consumer, failure) && apply_part(batch, first, end, failure);
 
 	if (!good && database->in_transaction && is_of_a_message(batch, failure)) {
 		struct failure cause = *failure;
 		database_rollback(database);
+		consumer->graves.count = unsent;
 		good = begin(consumer, failure);
 		if (good) {
 			*failure = cause;
@@ -318,6 +322,7 @@ static bool transact(message_batch *batch, size_t first, size_t end, failure *fa
 	if (commit(batch, end - first, failure)) {
 		return true;
 	}
+	consumer->graves.count = unsent;
 	/* Where it is everybody, what parks a message does not commit either. */
 	if (!is_of_a_message(batch, failure)) {
 		return false;
@@ -344,12 +349,15 @@ bool apply_batch(message_batch *batch, failure *failure)
 	do {
 		before = *now;
 		batch->ask_again = false;
+		consumer->graves.count = 0;
 		good = prepare_messages(consumer, batch->messages, batch->count, failure) &&
 		       transact(batch, 0, batch->count, failure);
 		database_rollback(&consumer->database);
 		consumer->counts.open = (tally){0};
 	} while (!good && batch->ask_again && !service_stopping());
 	if (!good) {
+		/* Those of parts that are committed have their copy sent after their next turn. */
+		consumer->graves.count = 0;
 		batch->failures++;
 		batch->active_tries += strcmp(failure->sqlstate, "P4029") == 0;
 		return false;

@@ -2,7 +2,7 @@
 /*
  * consumer.h: what the files of a running consumer share. They call down only: consumer.c (the
  * loop); connection.c, handler_*.c (see handler.h); retry.c, http_lease.c; apply.c, http_window.c;
- * parked.c, prepare.c, positions.c, counts.c.
+ * dead_topic.c; parked.c, prepare.c, positions.c, counts.c.
  */
 #pragma once
 
@@ -13,6 +13,16 @@
 #include "handler.h"
 #include "message.h"
 #include "sql.h"
+
+/* Of the dead_topic. */
+typedef struct graves {
+	/* Whose copies are to be sent; while a transaction is open it may yet take them back. */
+	struct parking *unsent;
+	size_t count, room;
+	int failures;      /* in a row of a broker that took nothing */
+	int64_t from_ms;   /* when to try again */
+	char problem[256]; /* the last one */
+} graves;
 
 struct consumer {
 	const consume_job *job;
@@ -28,6 +38,7 @@ struct consumer {
 	arena arena; /* of one round of the loop */
 	/* deliveries that were fetched, and neither acknowledged nor given back */
 	size_t out;
+	graves graves;
 	int64_t parked;        /* messages, when they were last counted, and the difference since */
 	int64_t counted_at_ms; /* when that was */
 	int64_t look_due_ms;   /* when to look for parked messages that are due */

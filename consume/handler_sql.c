@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "apply.h"
+#include "dead_topic.h"
 #include "find_handler.h"
 
 #define BATCH_BYTES_MAX ((size_t)16 * 1024 * 1024) /* of payloads in one transaction */
@@ -105,8 +106,9 @@ static bool sql_work(handler *handler, failure *failure)
 		return false;
 	}
 	handler->settled = handler->batch.count;
+	bool good = dead_topic_send(handler->consumer, failure);
 	end_batch(handler);
-	return true;
+	return good;
 }
 
 static size_t sql_hand_back_settled(handler *handler, source_message **deliveries)

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "dead_topic.h"
 #include "hash.h"
 
 static bool is_recalled(const item *item)
@@ -115,6 +116,8 @@ void window_park(window *window, item *item, parking parking)
 	item->parking = parking;
 	/* It may take more than this round until it is stored. */
 	item->parking.error = parking.error == NULL ? NULL : arena_text(&item->arena, parking.error, strlen(parking.error));
+	item->parking.dead_error =
+	    parking.dead_error == NULL ? NULL : arena_text(&item->arena, parking.dead_error, strlen(parking.dead_error));
 	item->parking.sqlstate =
 	    parking.sqlstate == NULL ? NULL : arena_text(&item->arena, parking.sqlstate, strlen(parking.sqlstate));
 	window_move(window, item, ITEM_PARKING);
@@ -153,7 +156,7 @@ static bool store_parked(window *window, failure *failure)
 	}
 	window->consumer->parked += (int64_t)fresh;
 	move_all(window, items, count);
-	return true;
+	return dead_topic_send(window->consumer, failure);
 }
 
 bool window_store(window *window, failure *failure)

@@ -44,7 +44,6 @@ typedef struct message {
 	int attempts;         /* that failed before */
 	const char *unusable; /* why no handler can have it: it is dead at once; NULL: it is fine */
 	const char *unusable_code;
-	bool sent; /* to the dead topic: a batch that is tried again does not send it again */
 } message;
 
 /* An id that begins so is of a message that no handler gets. */

@@ -13,95 +13,64 @@
 
 enum {
 	LOOK_MS = 100, /* between two looks for due ones */
-	ERROR_HEADER_BYTES = 800,
-	DEAD_TOPIC_MS = 5000
+	UNSENT_FIRST = 16
 };
 
 static const char *const state_names[] = {
     [PARKED_WAITING] = "waiting", [PARKED_RETRYING] = "retrying", [PARKED_DEAD] = "dead"};
 
-/* ---- the dead topic */
-
-/* A header's value may have no line's end. */
-static const char *one_line(arena *arena, const char *text)
-{
-	char *line = arena_text(arena, text, strnlen(text, ERROR_HEADER_BYTES));
-
-	for (char *at = line; *at != '\0'; at++) {
-		*at = (unsigned char)*at < ' ' || *at == 0x7f ? ' ' : *at;
-	}
-	for (size_t length = strlen(line); !json_text_is_text(line, length); length--) {
-		line[length - 1] = '\0';
-	}
-	return line;
-}
-
-static once_bytes bytes_of(const char *text)
-{
-	return (once_bytes){.data = text, .length = strlen(text)};
-}
-
-/* A copy with what happened to it. True: the broker has it. */
-static bool send_dead(consumer *consumer, const message *message, const parking *parking, char problem[256])
-{
-	arena *arena = &consumer->arena;
-	const source_message parked = {.key = message->key == NULL ? (once_bytes){0} : bytes_of(message->key)};
-	source_message copy = message->delivery == NULL ? parked : *message->delivery;
-
-	if (message->delivery == NULL) {
-		copy.headers = message_headers(message->headers, arena, &copy.header_count);
-	}
-	source_header *headers = arena_take(arena, copy.header_count * sizeof *headers);
-	size_t used = 0;
-	for (size_t i = 0; i < copy.header_count; i++) {
-		/* Its own id of deduplication would make the copy a duplicate of the message. */
-		const char *name = copy.headers[i].name;
-		if (strcasecmp(name, "Nats-Msg-Id") != 0 && strncasecmp(name, "Pgonce-Dead-", 12) != 0) {
-			headers[used++] = copy.headers[i];
-		}
-	}
-	const source_header more[] = {
-	    {"Pgonce-Dead-Id", bytes_of(message->id)},
-	    {"Pgonce-Dead-Consumer", bytes_of(consumer->service.name)},
-	    {"Pgonce-Dead-Topic", bytes_of(message->topic)},
-	    {"Pgonce-Dead-Error", bytes_of(one_line(arena, parking->error == NULL ? "" : parking->error))},
-	    {"Pgonce-Dead-Sqlstate", bytes_of(parking->sqlstate == NULL ? "" : parking->sqlstate)},
-	    {"Pgonce-Dead-Attempts", bytes_of(arena_format(arena, "%d", parking->attempts))},
-	};
-	copy.topic = message->topic;
-	copy.payload = message->payload;
-	copy.headers = headers;
-	copy.header_count = used;
-	return consumer->settings.class->publish(consumer->source, consumer->settings.dead_topic, &copy, more,
-	                                         sizeof more / sizeof more[0], DEAD_TOPIC_MS, problem);
-}
-
 /* ---- what becomes of a message */
 
-/* Dead, unless its copy cannot be sent: then it is tried again, and only its key waits. */
-static parking die(consumer *consumer, message *message, parking parking)
+void parked_log(const consumer *consumer, const parking *parking)
 {
-	char problem[256] = "";
 	char quoted[SERVICE_QUOTE_BYTES];
 
+	service_log(&consumer->service, SERVICE_ERROR, state_names[parking->state], "message=%s sqlstate=%s attempts=%d",
+	            service_quote(parking->message->id, quoted), parking->sqlstate == NULL ? "none" : parking->sqlstate,
+	            parking->attempts);
+}
+
+parking parked_dead_of(const parking *unsent)
+{
+	parking dead = *unsent;
+
+	dead.state = PARKED_DEAD;
+	dead.wait_ms = 0;
+	dead.attempts = unsent->dead_attempts;
+	dead.error = unsent->dead_error;
+	dead.dead_error = NULL;
+	return dead;
+}
+
+parking parked_unsent(consumer *consumer, const parking *dying)
+{
+	const settings *settings = &consumer->settings;
+	const graves *graves = &consumer->graves;
+	int64_t away_ms = graves->from_ms - service_now_ms();
+	parking unsent = *dying;
+
+	unsent.error = arena_format(&consumer->arena, "%s (dead, but not yet sent to %s%s%s)", dying->dead_error,
+	                            settings->dead_topic, graves->problem[0] == '\0' ? "" : ": ", graves->problem);
+	unsent.wait_ms = service_backoff_ms(unsent.attempts, settings->retry_first_ms, settings->retry_most_ms);
+	unsent.wait_ms = unsent.wait_ms > away_ms ? unsent.wait_ms : away_ms;
+	return unsent;
+}
+
+/* Dead; with a dead_topic only when its copy is sent: until then only its key waits. */
+static parking die(consumer *consumer, const message *message, parking parking)
+{
 	parking.state = PARKED_DEAD;
 	parking.wait_ms = 0;
-	message->sent =
-	    consumer->settings.dead_topic != NULL && (message->sent || send_dead(consumer, message, &parking, problem));
-	if (consumer->settings.dead_topic != NULL && !message->sent) {
-		parking.state = PARKED_RETRYING;
-		/* For a message that no handler can have, this is what its attempts are: the waits grow. */
-		parking.attempts = parking.attempts > message->attempts ? parking.attempts : message->attempts + 1;
-		parking.wait_ms =
-		    service_backoff_ms(parking.attempts, consumer->settings.retry_first_ms, consumer->settings.retry_most_ms);
-		parking.error = arena_format(&consumer->arena, "%s (dead, but not yet sent to %s: %s)", parking.error,
-		                             consumer->settings.dead_topic, problem);
-		service_log(&consumer->service, SERVICE_WARNING, "dead_topic", "problem=%s", service_quote(problem, quoted));
+	if (consumer->settings.dead_topic == NULL) {
+		parked_log(consumer, &parking);
+		return parking;
 	}
-	service_log(&consumer->service, SERVICE_ERROR, state_names[parking.state], "message=%s sqlstate=%s attempts=%d",
-	            service_quote(message->id, quoted), parking.sqlstate == NULL ? "none" : parking.sqlstate,
-	            parking.attempts);
-	return parking;
+	parking.dead_error = parking.error;
+	parking.dead_attempts = parking.attempts;
+	parking.state = PARKED_RETRYING;
+	/* For a message that no handler can have, this is what its attempts are: the waits grow. */
+	parking.attempts = parking.attempts > message->attempts ? parking.attempts : message->attempts + 1;
+	return parked_unsent(consumer, &parking);
 }
 
 parking park_failed(consumer *consumer, message *message, const failure *failure, bool counted, int64_t at_least_ms)
@@ -141,6 +110,23 @@ parking park_waiting(const message *message, int64_t wait_ms)
 }
 
 /* ---- storing and finding */
+
+/* Remembers that its copy is to be sent, when it is stored that it is needed. */
+static void bury_later(consumer *consumer, const parking *unsent)
+{
+	graves *graves = &consumer->graves;
+
+	if (graves->count == graves->room || graves->count == 0) {
+		size_t room = graves->count == 0 ? UNSENT_FIRST : 2 * graves->room;
+		parking *more = arena_take(&consumer->arena, room * sizeof *more);
+		if (graves->count > 0) {
+			memcpy(more, graves->unsent, graves->count * sizeof *more);
+		}
+		graves->unsent = more;
+		graves->room = room;
+	}
+	graves->unsent[graves->count++] = *unsent;
+}
 
 static void count_parking(tally *open, const parking *parking)
 {
@@ -185,6 +171,9 @@ bool parked_store(consumer *consumer, const parking *parkings, size_t count, fai
 	}
 	for (size_t i = 0; i < count; i++) {
 		count_parking(&consumer->counts.open, &parkings[i]);
+		if (parkings[i].dead_error != NULL) {
+			bury_later(consumer, &parkings[i]);
+		}
 	}
 	if (!consumer->database.in_transaction) {
 		counts_commit(&consumer->counts);

@@ -10,6 +10,9 @@ typedef struct parking {
 	int attempts;
 	int64_t wait_ms;
 	const char *error, *sqlstate; /* NULL: none */
+	/* It is dead once its copy is sent, with these; NULL: no copy is to be sent. */
+	const char *dead_error;
+	int dead_attempts;
 } parking;
 
 #define EXPIRED_ID                                                                                                     \
@@ -22,7 +25,15 @@ parking park_failed(consumer *consumer, message *message, const failure *failure
 parking park_dead(consumer *consumer, message *message, const char *sqlstate, const char *error);
 parking park_waiting(const message *message, int64_t wait_ms);
 
-/* Stores them, in the transaction that is open, or as one. */
+/* Of one whose copy is to be sent: what it is when it is sent; when it is not, its next try. */
+parking parked_dead_of(const parking *unsent);
+parking parked_unsent(consumer *consumer, const parking *dying);
+void parked_log(const consumer *consumer, const parking *parking);
+
+/*
+ * Stores them, in the transaction that is open, or as one. Those whose copy is to be sent are then
+ * among the consumer's `graves`: dead_topic_send, once the transaction has ended.
+ */
 bool parked_store(consumer *consumer, const parking *parkings, size_t count, failure *failure);
 /* Counts anew. */
 bool parked_count(consumer *consumer, failure *failure);

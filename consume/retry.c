@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "dead_topic.h"
 #include "parked.h"
 
 enum {
@@ -112,7 +113,7 @@ static bool park_again(consumer *consumer, message *message, bool refused, failu
 	} else {
 		parking = park_failed(consumer, message, failure, failure->kind != FAILURE_PASSING, 0);
 	}
-	return parked_store(consumer, &parking, 1, failure);
+	return parked_store(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
 }
 
 /* *applied: else it is parked as before, or anew. False: the server's trouble. */
@@ -124,7 +125,7 @@ static bool retry_one(consumer *consumer, message *message, bool *applied, failu
 	*applied = false;
 	if (message->unusable != NULL) {
 		parking parking = park_dead(consumer, message, message->unusable_code, message->unusable);
-		return parked_store(consumer, &parking, 1, failure);
+		return parked_store(consumer, &parking, 1, failure) && dead_topic_send(consumer, failure);
 	}
 	if (!prepare_json(consumer, message, failure) || !database_begin(database, failure)) {
 		return false;

@@ -437,7 +437,7 @@ static void stop_publisher(source *source, bool polite)
 	source->publisher = NULL;
 }
 
-static bool start_publisher(source *source, char problem[BROKER_PROBLEM_BYTES])
+static bool start_publisher(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
 {
 	if (source->publisher != NULL && service_now_ms() - source->published_ms > PUBLISHER_IDLE_MS) {
 		stop_publisher(source, false);
@@ -445,7 +445,9 @@ static bool start_publisher(source *source, char problem[BROKER_PROBLEM_BYTES])
 	if (source->publisher != NULL) {
 		return true;
 	}
-	source->publisher = rabbitmq_connect(source->address, source->name, CONNECT_MS, NULL, problem);
+	/* It is for each host. */
+	int connect_ms = timeout_ms / (int)source->address->host_count;
+	source->publisher = rabbitmq_connect(source->address, source->name, connect_ms > 0 ? connect_ms : 1, NULL, problem);
 	if (source->publisher == NULL) {
 		return false;
 	}
@@ -486,9 +488,8 @@ static bool take_confirm(source *source, const amqp_frame_t *frame, bool *answer
 	return !rabbitmq_frame_closes(source->publisher, frame, &code, &connection_too, problem);
 }
 
-static bool wait_for_confirm(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
+static bool wait_for_confirm(source *source, int64_t until_ms, char problem[BROKER_PROBLEM_BYTES])
 {
-	int64_t until_ms = service_now_ms() + timeout_ms;
 	bool answered = false;
 
 	while (!answered) {
@@ -591,7 +592,9 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
                              const source_header *more, size_t more_count, int timeout_ms,
                              char problem[BROKER_PROBLEM_BYTES])
 {
-	if (!start_publisher(source, problem)) {
+	int64_t until_ms = service_now_ms() + timeout_ms;
+
+	if (!start_publisher(source, timeout_ms, problem)) {
 		return false;
 	}
 	amqp_table_entry_t *entries = memory_take((message->header_count + more_count + 1) * sizeof *entries);
@@ -600,9 +603,10 @@ static bool rabbitmq_publish(source *source, const char *topic, const source_mes
 	amqp_basic_properties_t properties = {._flags = AMQP_BASIC_HEADERS_FLAG | AMQP_BASIC_DELIVERY_MODE_FLAG,
 	                                      .delivery_mode = AMQP_DELIVERY_PERSISTENT,
 	                                      .headers = {.num_entries = (int)count, .entries = entries}};
-	int status = send_within(source, topic, &properties, message->payload, timeout_ms);
+	int64_t left_ms = until_ms - service_now_ms();
+	int status = send_within(source, topic, &properties, message->payload, left_ms > 0 ? (int)left_ms : 0);
 	free(entries);
-	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, timeout_ms, problem);
+	bool published = status == AMQP_STATUS_OK && wait_for_confirm(source, until_ms, problem);
 	if (status != AMQP_STATUS_OK) {
 		rabbitmq_status_problem("cannot publish (a broker that is short of memory or disk takes nothing)", status,
 		                        problem);

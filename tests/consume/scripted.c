@@ -40,7 +40,7 @@ typedef struct delivery {
 } delivery;
 
 typedef struct script_options {
-	const char *script, *acks, *dead, *alive;
+	const char *script, *acks, *dead, *hang, *alive;
 	int64_t has_order;
 } script_options;
 
@@ -66,6 +66,10 @@ static const config_option options[] = {
      .required = true,
      .help = "the acknowledged"},
     {.name = "dead", .kind = CONFIG_TEXT, .offset = offsetof(script_options, dead), .help = "where the dead topic is"},
+    {.name = "hang",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(script_options, hang),
+     .help = "while this file exists the dead topic takes nothing; a byte for each try"},
     {.name = "alive",
      .kind = CONFIG_TEXT,
      .offset = offsetof(script_options, alive),
@@ -275,9 +279,16 @@ static void script_give_back(source *source, source_message *const *messages, si
 static bool script_publish(source *source, const char *topic, const source_message *message, const source_header *more,
                            size_t more_count, int timeout_ms, char problem[256])
 {
-	FILE *file = source->options.dead == NULL ? NULL : fopen(source->options.dead, "a");
+	int hang = source->options.hang == NULL ? -1 : open(source->options.hang, O_WRONLY | O_APPEND);
 
-	(void)timeout_ms;
+	if (hang >= 0) {
+		bool told = write(hang, ".", 1) == 1;
+		close(hang);
+		usleep((useconds_t)timeout_ms * 1000);
+		snprintf(problem, 256, told ? "no answer in time" : "cannot write");
+		return false;
+	}
+	FILE *file = source->options.dead == NULL ? NULL : fopen(source->options.dead, "a");
 	if (file == NULL) {
 		snprintf(problem, 256, "no such topic");
 		return false;

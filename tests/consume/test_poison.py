@@ -331,6 +331,71 @@ def test_a_dead_topic_that_is_away_loses_nothing_and_stops_nobody(applied):
         assert sorted(json.loads(line)["headers"]["Pgonce-Dead-Sqlstate"] for line in (graves / "file").read_text().splitlines()) == ["P0001", "P4001"]
 
 
+OPEN = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgonce%' AND xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+
+
+@pytest.mark.parametrize("door", ["function", "endpoint"])
+def test_a_dead_topic_that_takes_nothing_is_waited_for_in_no_transaction_and_for_a_limited_time(applied, door):
+    """Each message took 5 s of its batch's transaction, and the end of the process waited for all of them."""
+    with Script([message(n, id=None, key=f"k{n}") for n in range(40)]) as script:
+        hang = script.directory / "hang"
+        hang.touch()
+        more = {"endpoint": "http://127.0.0.1:9/"} if door == "endpoint" else {}
+        with Consumer(script, applied.dsn(), config=script.config(dead_topic="graves", dead=script.dead, hang=hang, **more)) as consumer:
+            wait_until(lambda: hang.stat().st_size == 1, "the first copy")
+            rows = applied.rows("SELECT state, error FROM once.parked_message")
+            assert len(rows) == 40 and {row.state for row in rows} == {"retrying"} and "not yet sent to graves" in rows[0].error
+            assert applied.value(OPEN) == 0
+            started = time.monotonic()
+            assert consumer.stop(15) == 0
+            assert time.monotonic() - started < 10 and hang.stat().st_size == 1
+        assert script.dead_letters() == []
+        hang.unlink()
+        with Consumer(script, applied.dsn(), config=script.config(dead_topic="graves", dead=script.dead, hang=hang, **more)) as consumer:
+            wait_until(dead(applied, 40), "all to be dead")
+            assert consumer.stop() == 0
+        assert len({letter["headers"]["Pgonce-Dead-Id"] for letter in script.dead_letters()}) == 40
+
+
+def test_a_dead_topic_that_takes_nothing_is_left_alone_while_others_go_on(applied):
+    with Script([message(n, body={"do": "fail"}) for n in range(10)]) as script:
+        hang = script.directory / "hang"
+        hang.touch()
+        options = {"attempts": 1, "dead_topic": "graves", "dead": script.dead, "hang": hang}
+        with Consumer(script, applied.dsn(), config=script.config(**options)) as consumer:
+            consumer.wait_said("event=dead_topic")
+            script.add(*[message(n) for n in range(100, 400)])
+            wait_until(lambda: len(ids(applied)) == 300, "the others")
+            assert hang.stat().st_size <= 2
+            hang.unlink()
+            wait_until(dead(applied, 10), "those to be dead")
+            assert consumer.stop() == 0
+        assert len(script.dead_letters()) == 10
+
+
+def test_a_batch_that_is_rolled_back_sends_no_copy(applied):
+    """The copy is that of a message that is dead: here the server fails after the message was found to be."""
+    applied.execute("""CREATE TABLE broken (yes boolean); INSERT INTO broken VALUES (true);
+        CREATE FUNCTION once_broken(m once.message) RETURNS void LANGUAGE plpgsql AS $$
+        BEGIN IF m.id = 'id-2' AND (SELECT yes FROM broken) THEN RAISE 'no' USING ERRCODE = '40001'; END IF;
+        INSERT INTO applied (id) VALUES (m.id); END $$""")
+    with Script([message(1, id=None), message(2)]) as script:
+        with Consumer(script, applied.dsn(), config=script.config(handler="once_broken", dead_topic="graves", dead=script.dead)) as consumer:
+            consumer.wait_said("sqlstate=40001", 2)
+            assert script.dead_letters() == [] and applied.value("SELECT count(*) FROM once.parked_message") == 0
+            applied.execute("UPDATE broken SET yes = false")
+            wait_until(dead(applied), "the first to be dead")
+            assert consumer.stop() == 0
+        assert len(script.dead_letters()) == 1 and ids(applied) == ["id-2"]
+
+
+def test_what_waits_behind_a_dead_message_goes_on_when_its_copy_is_sent(applied):
+    with Script([message(1, key="k", body={"do": "fail"}), message(2, key="k"), message(3, key="k")]) as script:
+        consume(script, applied.dsn(), attempts=1, on_dead="skip", dead_topic="graves", dead=script.dead, until=lambda: ids(applied) == ["id-2", "id-3"])
+        assert len(script.dead_letters()) == 1
+    assert applied.row("SELECT message_id, state, attempts FROM once.parked_message") == ("id-1", "dead", 1)
+
+
 def test_the_waits_for_a_dead_topic_that_is_away_grow_also_where_no_handler_can_have_the_message(applied):
     with Script([message(1, id=None)]) as script, Consumer(
             script, applied.dsn(), config=script.config(dead_topic="graves", retry_first="1ms", retry_most="1h")) as consumer:

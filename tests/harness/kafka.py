@@ -188,6 +188,14 @@ class Kafka(Broker):
         with Admin(self.servers) as admin:
             admin.create(topic, partitions, {name.replace("_", "."): str(value) for name, value in settings.items()})
 
+    def throttle(self, bytes_a_second=None):
+        """All who publish are held up, or no longer; takes seconds."""
+        words = ["--bootstrap-server", self.servers, "--alter", "--entity-type", "clients", "--entity-default"]
+        words += ["--delete-config", "producer_byte_rate"] if bytes_a_second is None else ["--add-config", f"producer_byte_rate={bytes_a_second}"]
+        done = subprocess.run(
+            self.java("kafka.admin.ConfigCommand", *words), capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=clean_environment()
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def allow(self, user, operation, topic):
         """For a broker with an authorizer: the user may "write", "describe" or "read" the topic."""

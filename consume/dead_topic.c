@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: PostgreSQL */
+/*
+ * dead_topic.c: see dead_topic.h. A message is dead only when its copy is sent, and its copy is
+ * sent only when it is stored that it has used up its attempts: a process that dies in between
+ * sends the copy after the message's next turn. Called by all that applies messages.
+ */
+#include "dead_topic.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "parked.h"
+
+enum {
+	ERROR_HEADER_BYTES = 800,
+	SEND_MS = 5000, /* for all that are dead at a time */
+	SEND_LEAST_MS = 1000,
+	/* A send that took so long is a broker that takes nothing: it is left alone for a while. */
+	SLOW_MS = 1000,
+	AWAY_FIRST_MS = 5000,
+	AWAY_MOST_MS = 60000
+};
+
+/* A header's value may have no line's end. */
+static const char *one_line(arena *arena, const char *text)
+{
+	char *line = arena_text(arena, text, strnlen(text, ERROR_HEADER_BYTES));
+
+	for (char *at = line; *at != '\0'; at++) {
+		*at = (unsigned char)*at < ' ' || *at == 0x7f ? ' ' : *at;
+	}
+	for (size_t length = strlen(line); !json_text_is_text(line, length); length--) {
+		line[length - 1] = '\0';
+	}
+	return line;
+}
+
+static once_bytes bytes_of(const char *text)
+{
+	return (once_bytes){.data = text, .length = strlen(text)};
+}
+
+/* A copy with what happened to it. True: the broker has it. */
+static bool send_copy(consumer *consumer, const parking *dead, int timeout_ms, char problem[256])
+{
+	arena *arena = &consumer->arena;
+	const message *message = dead->message;
+	const source_message parked = {.key = message->key == NULL ? (once_bytes){0} : bytes_of(message->key)};
+	source_message copy = message->delivery == NULL ? parked : *message->delivery;
+
+	if (message->delivery == NULL) {
+		copy.headers = message_headers(message->headers, arena, &copy.header_count);
+	}
+	source_header *headers = arena_take(arena, (copy.header_count + 1) * sizeof *headers);
+	size_t used = 0;
+	for (size_t i = 0; i < copy.header_count; i++) {
+		/* Its own id of deduplication would make the copy a duplicate of the message. */
+		const char *name = copy.headers[i].name;
+		if (strcasecmp(name, "Nats-Msg-Id") != 0 && strncasecmp(name, "Pgonce-Dead-", 12) != 0) {
+			headers[used++] = copy.headers[i];
+		}
+	}
+	const source_header more[] = {
+	    {"Pgonce-Dead-Id", bytes_of(message->id)},
+	    {"Pgonce-Dead-Consumer", bytes_of(consumer->service.name)},
+	    {"Pgonce-Dead-Topic", bytes_of(message->topic)},
+	    {"Pgonce-Dead-Error", bytes_of(one_line(arena, dead->error == NULL ? "" : dead->error))},
+	    {"Pgonce-Dead-Sqlstate", bytes_of(dead->sqlstate == NULL ? "" : dead->sqlstate)},
+	    {"Pgonce-Dead-Attempts", bytes_of(arena_format(arena, "%d", dead->attempts))},
+	};
+	copy.topic = message->topic;
+	copy.payload = message->payload;
+	copy.headers = headers;
+	copy.header_count = used;
+	return consumer->settings.class->publish(consumer->source, consumer->settings.dead_topic, &copy, more,
+	                                         sizeof more / sizeof more[0], timeout_ms, problem);
+}
+
+/* Calls must be renewed meanwhile. */
+static int64_t patience_ms(const settings *settings)
+{
+	int64_t lease_ms = settings->lease_ms / 3 > SEND_LEAST_MS ? settings->lease_ms / 3 : SEND_LEAST_MS;
+
+	return settings->endpoint != NULL && lease_ms < SEND_MS ? lease_ms : SEND_MS;
+}
+
+/* A refusal that comes at once costs nothing: only a broker that is slow to say no is left alone.
+ */
+static void note_result(consumer *consumer, bool sent, int64_t took_ms)
+{
+	graves *graves = &consumer->graves;
+
+	if (sent) {
+		graves->failures = 0;
+	} else if (took_ms >= SLOW_MS) {
+		graves->failures++;
+		graves->from_ms = service_now_ms() + service_backoff_ms(graves->failures, AWAY_FIRST_MS, AWAY_MOST_MS);
+	}
+}
+
+/* Puts those that are sent first. Their number. *tried: one at least was; else it is not yet time.
+ */
+static size_t send_copies(consumer *consumer, parking *unsent, size_t count, bool *tried)
+{
+	graves *graves = &consumer->graves;
+	int64_t until_ms = service_now_ms() + patience_ms(&consumer->settings);
+	int64_t left_ms = until_ms - service_now_ms();
+	size_t sent_count = 0;
+
+	for (size_t i = 0; i < count && left_ms > 0 && service_now_ms() >= graves->from_ms && !service_stopping(); i++) {
+		const parking dead = parked_dead_of(&unsent[i]);
+		char problem[256] = "";
+		int64_t started_ms = service_now_ms();
+		bool sent = send_copy(consumer, &dead, (int)left_ms, problem);
+		*tried = true;
+		note_result(consumer, sent, service_now_ms() - started_ms);
+		if (sent) {
+			unsent[i] = unsent[sent_count];
+			unsent[sent_count++] = dead;
+		} else {
+			snprintf(graves->problem, sizeof graves->problem, "%s", problem);
+		}
+		left_ms = until_ms - service_now_ms();
+	}
+	return sent_count;
+}
+
+bool dead_topic_send(consumer *consumer, failure *failure)
+{
+	parking *parkings = consumer->graves.unsent;
+	size_t count = consumer->graves.count;
+	char quoted[SERVICE_QUOTE_BYTES];
+	bool tried = false;
+
+	assert(!consumer->database.in_transaction);
+	consumer->graves.count = 0;
+	size_t sent_count = send_copies(consumer, parkings, count, &tried);
+	for (size_t i = 0; i < count; i++) {
+		if (i >= sent_count) {
+			parkings[i] = parked_unsent(consumer, &parkings[i]);
+		}
+		parked_log(consumer, &parkings[i]);
+	}
+	if (!tried) {
+		return true; /* they are stored so */
+	}
+	if (sent_count < count) {
+		service_log(&consumer->service, SERVICE_WARNING, "dead_topic", "problem=%s unsent=%zu",
+		            service_quote(consumer->graves.problem, quoted), count - sent_count);
+	}
+	if (!parked_store(consumer, parkings, count, failure)) {
+		return false;
+	}
+	consumer->graves.count = 0; /* those that are not sent wait for their turn */
+	if (consumer->settings.on_dead == ON_DEAD_SKIP) {
+		consumer->look_due_ms = 0; /* what waited behind them is due */
+	}
+	return true;
+}
