@@ -322,9 +322,9 @@ static int replay_events(const cli_invocation *invocation, PGconn *connection, c
 		result = find_relay(invocation, connection, &relay);
 	}
 	if (result == CLI_OK) {
-		const char *parameters[] = {relay, from, invocation->text[OPTION_TOPIC],
-		                            invocation->text[OPTION_PARKED_REASON]};
-		result = operator_query(invocation, connection, SQL_OUTBOX_REPLAY, 4, parameters, "cannot replay", &answer);
+		const char *parameters[] = {relay, from, invocation->text[OPTION_TOPIC], invocation->text[OPTION_PARKED_REASON],
+		                            invocation->given[OPTION_FORCE] ? "true" : "false"};
+		result = operator_query(invocation, connection, SQL_OUTBOX_REPLAY, 5, parameters, "cannot replay", &answer);
 	}
 	if (result == CLI_OK && invocation->given[OPTION_JSON]) {
 		cli_print_json(json_incref(answer));
@@ -345,7 +345,7 @@ int cli_outbox(const cli_invocation *invocation)
 	static const option_id of_show[] = {OPTION_COUNT};
 	static const option_id of_decision[] = {OPTION_RELAY, OPTION_TOPIC,        OPTION_STATE,         OPTION_OLDER_THAN,
 	                                        OPTION_YES,   OPTION_DRY_RUN_MANY, OPTION_PARKED_REASON, OPTION_COUNT};
-	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_FROM, OPTION_COUNT};
+	static const option_id of_replay[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_FROM, OPTION_FORCE, OPTION_COUNT};
 	static const operator_verb verbs[] = {
 	    {.name = "list", .options = of_list, .run = list_events},
 	    {.name = "show", .operand = "EVENT", .options = of_show, .run = show_event},

@@ -303,7 +303,9 @@ ABOUT(outbox_about,
       "their error. show EVENT: one "
       "event, whole.",
       "retry EVENT: try it again now. discard EVENT: give it up, which frees the rest of its aggregate. "
-      "replay --from TIME: deliver again what was emitted since then. Each change is recorded with who, when and why.",
+      "replay --from TIME: deliver again what was emitted since then; --force: also what consumers may no longer "
+      "remember. "
+      "Each change is recorded with who, when and why.",
       "retry and discard without EVENT: all parked events of --relay, --topic, --state and --older-than. They are "
       "counted; with --yes it is done, a thousand to a transaction, beside a running relay and in the order of each "
       "aggregate. If it is interrupted, start it again.",
@@ -313,8 +315,8 @@ ABOUT(outbox_about,
       "  pgonce outbox discard --topic mail --state dead --older-than 2d --yes --reason 'too late for these mails'",
       "  pgonce outbox replay --relay orders --from '2026-01-31 12:00+00' --reason 'the broker lost its disk'");
 USES(outbox_uses, {OPTION_RELAY, false}, {OPTION_TOPIC, false}, {OPTION_STATE, false}, {OPTION_OLDER_THAN, false},
-     {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_FROM, false}, {OPTION_PARKED_REASON, false},
-     {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+     {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_FROM, false}, {OPTION_FORCE, false},
+     {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(outbox_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(

@@ -168,6 +168,8 @@ const cli_option cli_options[OPTION_COUNT] = {
     [OPTION_TOPIC] = TEXT(0, "topic", "TOPIC", "only events of this topic"),
     [OPTION_FROM] = TEXT(0, "from", "TIME",
                          "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"),
+    [OPTION_FORCE] =
+        FLAG(0, "force", "replay: also events that are older than an inbox remembers, which would be applied again"),
     [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead", "only what is in this state"),
     [OPTION_OLDER_THAN] = TEXT(0, "older-than", "WHEN",
                                "retry, discard: only events that were emitted before then: a span before now (2h, 7d), "

@@ -306,6 +306,16 @@ def test_replay_delivers_again_what_was_passed(pgonce, db, relay, emit):
     assert db.value("SELECT count(*) FROM once.parked_decision WHERE what = 'replay'") == 3
 
 
+def test_replay_of_what_inboxes_have_forgotten_needs_force(pgonce, db, relay, emit):
+    played = relay()
+    emit()
+    played.pass_all()
+    db.execute("UPDATE once.outbox SET created_at = now() - interval '8 days'")
+    words = ("replay", "--from", "2000-01-01", "--reason", "r")
+    assert "older than an inbox remembers" in text_of(outbox(pgonce, *words), 1)
+    assert "1 event since" in text_of(outbox(pgonce, *words, "--force"))
+
+
 def test_replay_must_be_told_from_when_and_by_whom(pgonce, relay):
     assert "no relay has run" in text_of(outbox(pgonce, "replay", "--from", "yesterday", "--reason", "r"), 5)
     relay("orders"), relay("audit")

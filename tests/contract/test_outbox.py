@@ -539,6 +539,31 @@ def test_a_replay_takes_what_the_relay_takes_since_then_and_has_passed_and_nothi
     assert db.value("SELECT once.outbox_replay('r', '-infinity'::timestamptz + interval '1 s', NULL, 'why')") == 1
 
 
+def test_a_replay_of_events_that_inboxes_have_forgotten_must_be_asked_for_by_name(db):
+    """They would be applied a second time."""
+    relay, events = emitted(db, "a", "b")
+    relay.settle()
+    replay = "SELECT once.outbox_replay('r', '2000-01-01', NULL, 'lost'%s)"
+    db.execute("UPDATE once.outbox SET created_at = now() - interval '6 days' WHERE id = %s", events[0].id)
+    assert db.value(replay % "") == 2  # the retention is 7 days
+    relay.settle(delivered=ids(relay.due()))
+    db.execute("UPDATE once.outbox SET created_at = now() - interval '8 days' WHERE id = %s", events[0].id)
+    with refused("22023") as caught:
+        db.execute(replay % "")
+    assert "older than an inbox remembers" in str(caught.value) and "forgotten => true" in str(caught.value)
+    assert relay.due() == [] and len(decisions(db)) == 1
+    assert db.value("SELECT once.outbox_replay('r', now() - interval '7 days', NULL, 'lost')") == 1
+    assert db.value(replay % ", forgotten => true") == 1
+    relay.settle(delivered=ids(relay.due()))
+    db.execute("UPDATE once.outbox SET created_at = now() - interval '2 days'")
+    db.execute("SELECT once.set_scope('stock', retention => '1 day')")
+    assert db.value(replay % "") == 2
+    relay.settle(delivered=ids(relay.due()))
+    db.execute("SELECT once.consumer_report('stock', now())")  # a consumer that is here, and forgets sooner
+    with refused("22023"):
+        db.execute(replay % "")
+
+
 def test_a_dropped_relay_leaves_nothing_and_can_begin_anew(db):
     relay, (first,) = emitted(db, "a")
     relay.park(parking(first, "dead"))

@@ -211,7 +211,7 @@ ATTACKED = {
     "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
     "outbox_retry_many": ["once.outbox_retry_many()", "once.outbox_retry_many('why', 'r', 't', 'dead', pg_catalog.now(), false)"],
     "outbox_discard_many": ["once.outbox_discard_many()", "once.outbox_discard_many('why', 'r', 't', 'dead', pg_catalog.now(), false)"],
-    "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')"],
+    "outbox_replay": ["once.outbox_replay('r', pg_catalog.now(), 't', 'why')", "once.outbox_replay('r', '2000-01-01', NULL, 'why', false)"],
     "relay_adopt": ["once.relay_adopt('r', 'why', false)"],
     "add_capture": ["once.add_capture('s')"],
     "capture_list": ["once.capture_list()"],
