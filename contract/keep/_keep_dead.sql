@@ -17,8 +17,13 @@ BEGIN
         RETURN ROW(0, false, NULL, why)::once.kept;
     END IF;
     FOR event IN SELECT p.* FROM once.parked_event AS p WHERE p.state = 'dead' AND p.updated_at < before
-                  ORDER BY p.relay, p.id LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
-        done := done + once.outbox_discard(event.event_id, event.relay, reason)::integer;
+                  ORDER BY p.relay, p.id LIMIT 100 LOOP
+        -- The relay's row before the event's, as whoever decides; where somebody has it, the next round does it.
+        PERFORM FROM once.relay AS r WHERE r.relay = event.relay COLLATE "C" FOR UPDATE SKIP LOCKED;
+        IF FOUND AND EXISTS (SELECT FROM once.parked_event AS p WHERE p.relay = event.relay COLLATE "C" AND p.id = event.id
+                                AND p.state = 'dead' AND p.updated_at < before) THEN
+            done := done + once.outbox_discard(event.event_id, event.relay, reason)::integer;
+        END IF;
     END LOOP;
     -- Without those that once.dead_discard refuses since their day is not open.
     FOR message IN SELECT p.* FROM once.parked_message AS p WHERE p.state = 'dead' AND p.updated_at < before

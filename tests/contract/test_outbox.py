@@ -460,6 +460,21 @@ def test_a_dead_event_that_is_parked_twice_is_given_up_by_the_keeper(db):
     assert parked(db) == {}
 
 
+def test_the_keeper_gives_no_event_up_about_which_an_operator_is_deciding(db):
+    """It would wait for the operator's row and have the operator's next one: a deadlock."""
+    relay, (first, second) = emitted(db, "a", "b")
+    relay.park(parking(first, "dead"), parking(second, "dead"))
+    db.execute("UPDATE once.parked_event SET updated_at = now() - interval '91 days'")
+    keep, operator = keeper(db), db.connect(isolation="READ COMMITTED")
+    run(operator, "SELECT once.outbox_retry(%s, 'r', 'why')", first.event_id)
+    keep.work("dead")
+    assert len(parked(db)) == 2
+    run(operator, "SELECT once.outbox_retry(%s, 'r', 'why')", second.event_id)
+    operator.commit()
+    keep.work("dead")
+    assert {state for _, state, _ in parked(db).values()} == {"retrying"}
+
+
 def test_a_discarded_event_frees_its_aggregate(db):
     relay, (first, second) = emitted(db, "a", "a")
     relay.park(parking(first, wait_ms=60_000), parking(second, "waiting", 0))
