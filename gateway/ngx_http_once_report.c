@@ -67,15 +67,21 @@ void gate_lease_stop(gate_attempt *attempt)
 
 /* ---- the end ---- */
 
-static ngx_uint_t claims_success(const gate_attempt *attempt)
+/* Is the answer itself what is stored? */
+static ngx_uint_t keeps_answer(const gate_attempt *attempt)
 {
-	return attempt->report.kind == HTTP_REPORT_COMPLETE || attempt->report.kind == HTTP_REPORT_TOO_LARGE;
+	return attempt->report.kind == HTTP_REPORT_COMPLETE || attempt->report.kind == HTTP_REPORT_FINAL;
 }
 
-/* Nobody is told of a success that is not stored, unless the location passes without a database. */
-static void replace_success(gate_attempt *attempt)
+static ngx_uint_t is_for_good(const gate_attempt *attempt)
 {
-	if (!claims_success(attempt) || attempt->policy.fails_open) {
+	return keeps_answer(attempt) || attempt->report.kind == HTTP_REPORT_TOO_LARGE;
+}
+
+/* Nobody is told what is for good and not stored, unless the location passes without a database. */
+static void replace_unstored(gate_attempt *attempt)
+{
+	if (!is_for_good(attempt) || attempt->policy.fails_open) {
 		return;
 	}
 	(void)gate_reply_problem(attempt, HTTP_PROBLEM_NOT_STORED, 0, NULL);
@@ -123,7 +129,7 @@ static void take_stored(gate_attempt *attempt, const once_answer *answer)
 		attempt->status = (int)attempt->reply.status;
 		attempt->replaced = 1;
 	} else {
-		replace_success(attempt);
+		replace_unstored(attempt);
 	}
 }
 
@@ -179,7 +185,7 @@ static void on_retry(ngx_event_t *event)
 
 	/* The client waits for the first try only. The timer keeps the attempt. */
 	if (attempt->report.awaited) {
-		replace_success(attempt);
+		replace_unstored(attempt);
 		attempt->report.awaited = 0;
 		ngx_add_timer(&attempt->report.timer, 1);
 		attempt->walk(attempt, GATE_UNSTORED);
@@ -230,15 +236,16 @@ static void keep_copy(const gate_attempt *attempt)
 {
 	const gate_location *location = attempt->location;
 	const gate_bytes *body = &attempt->answer.body;
+	ngx_uint_t failed = attempt->report.kind == HTTP_REPORT_FINAL;
 	gate_stored stored = {
-	    .verdict = ONCE_REPLAY_SUCCESS,
-	    .state = ONCE_STATE_SUCCEEDED,
+	    .verdict = failed ? ONCE_FINAL_FAILURE_STORED : ONCE_REPLAY_SUCCESS,
+	    .state = failed ? ONCE_STATE_FAILED_FINAL : ONCE_STATE_SUCCEEDED,
 	    .status = (ngx_uint_t)status_of(attempt),
 	    .headers = attempt->answer.headers == NULL ? "{}" : attempt->answer.headers,
 	    .body = {.data = body->data == NULL ? (const u_char *)"" : body->data, .length = body->length},
 	    .trace = attempt->claim.trace};
 
-	if (attempt->report.kind == HTTP_REPORT_COMPLETE && attempt->claim.verdict == ONCE_NEW_CLAIM) {
+	if (keeps_answer(attempt) && attempt->claim.verdict == ONCE_NEW_CLAIM) {
 		gate_cache_keep(attempt, &stored, attempt->report.started,
 		                location->retention_ms > 0 ? (int64_t)location->retention_ms : gate_cache_kept_ms());
 	}
@@ -250,7 +257,7 @@ static void on_reported(void *argument, const once_answer *answer, const once_er
 	once_code code = error == NULL ? ONCE_OK : once_error_code(error);
 
 	attempt->report.operation = NULL;
-	if (code == ONCE_TOO_LARGE && attempt->report.kind == HTTP_REPORT_COMPLETE) {
+	if (code == ONCE_TOO_LARGE && keeps_answer(attempt)) {
 		/* The scope's own limit is lower than the location's. */
 		attempt->report.kind = HTTP_REPORT_TOO_LARGE;
 		send_report(attempt);
@@ -278,6 +285,10 @@ static void describe(const gate_attempt *attempt, once_outcome *outcome)
 	ngx_uint_t answered = has_answered(attempt);
 
 	switch (attempt->report.kind) {
+	case HTTP_REPORT_FINAL:
+		outcome->error_code = "upstream_status";
+		outcome->error_message = "the upstream refused the request";
+		/* fall through */
 	case HTTP_REPORT_COMPLETE:
 		outcome->response_headers = attempt->answer.headers;
 		outcome->response_body.data =
@@ -315,6 +326,9 @@ static once_code submit(gate_attempt *attempt, once_error **error)
 	case HTTP_REPORT_RELEASE:
 		return once_batcher_release(batcher, &attempt->intent, attempt->claim.fence, on_reported, attempt,
 		                            &attempt->report.operation, error);
+	case HTTP_REPORT_FINAL:
+		return once_batcher_fail(batcher, &attempt->intent, attempt->claim.fence, ONCE_FAILURE_FINAL, &outcome,
+		                         on_reported, attempt, &attempt->report.operation, error);
 	case HTTP_REPORT_RETRYABLE:
 		return once_batcher_fail(batcher, &attempt->intent, attempt->claim.fence, ONCE_FAILURE_RETRYABLE, &outcome,
 		                         on_reported, attempt, &attempt->report.operation, error);

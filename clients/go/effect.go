@@ -76,13 +76,19 @@ func (l *Lease) done(ctx context.Context, answer Answer) error {
 	return err
 }
 
-// A failure for good whose answer is too large to keep is one all the same.
+// A failure for good whose answer is too large to keep is one all the same. Over HTTP, whose answers have
+// a limit, it is remembered as done: once.fail has no result_type.
 func (l *Lease) final(ctx context.Context, failure *FinalError) error {
 	err := error(ErrTooLarge)
-	if limit := l.options.responseMax; limit <= 0 || len(failure.Answer.Body) <= limit {
+	limit := l.options.responseMax
+	if limit <= 0 || len(failure.Answer.Body) <= limit {
 		_, err = l.Fail(ctx, failure)
 	}
-	if errors.Is(err, ErrTooLarge) {
+	switch {
+	case !errors.Is(err, ErrTooLarge):
+	case limit > 0:
+		_, err = l.Complete(ctx, Answer{Status: failure.Answer.Status, ResultType: resultTooLarge})
+	default:
 		smaller := *failure
 		smaller.Answer = Answer{Status: failure.Answer.Status}
 		_, err = l.Fail(ctx, &smaller)

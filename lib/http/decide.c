@@ -226,12 +226,13 @@ static http_report on_answer(const http_policy *policy, const http_ending *endin
 	int status = ending->status;
 	http_effect effect = ending->effect != HTTP_EFFECT_UNSAID ? ending->effect : effect_of_status(policy, ending);
 	bool replayable = status >= 200 && status <= 599 && !ending->too_large;
+	bool refused = ending->effect == HTTP_EFFECT_UNSAID && status >= 400;
 
 	switch (effect) {
 	case HTTP_EFFECT_NONE:
 		return HTTP_REPORT_RETRYABLE;
 	case HTTP_EFFECT_DONE:
-		return replayable ? HTTP_REPORT_COMPLETE : HTTP_REPORT_TOO_LARGE;
+		return !replayable ? HTTP_REPORT_TOO_LARGE : refused ? HTTP_REPORT_FINAL : HTTP_REPORT_COMPLETE;
 	default:
 		return doubt(policy);
 	}
@@ -271,8 +272,10 @@ const char *http_step_name(http_step step)
 const char *http_report_name(http_report report)
 {
 	static const char *const names[HTTP_REPORTS] = {
-	    [HTTP_REPORT_COMPLETE] = "complete",   [HTTP_REPORT_TOO_LARGE] = "too-large", [HTTP_REPORT_RELEASE] = "release",
-	    [HTTP_REPORT_RETRYABLE] = "retryable", [HTTP_REPORT_IN_DOUBT] = "in-doubt",   [HTTP_REPORT_NOTHING] = "nothing",
+	    [HTTP_REPORT_COMPLETE] = "complete",   [HTTP_REPORT_FINAL] = "final",
+	    [HTTP_REPORT_TOO_LARGE] = "too-large", [HTTP_REPORT_RELEASE] = "release",
+	    [HTTP_REPORT_RETRYABLE] = "retryable", [HTTP_REPORT_IN_DOUBT] = "in-doubt",
+	    [HTTP_REPORT_NOTHING] = "nothing",
 	};
 	return (unsigned)report < HTTP_REPORTS ? names[report] : "unknown";
 }

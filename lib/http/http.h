@@ -247,9 +247,11 @@ typedef struct http_ending {
 } http_ending;
 
 typedef enum http_report {
-	HTTP_REPORT_COMPLETE,  /* once.complete with the answer */
-	HTTP_REPORT_TOO_LARGE, /* once.complete without it: result_type HTTP_RESULT_TOO_LARGE */
-	HTTP_REPORT_RELEASE,   /* nothing was sent: once.release */
+	HTTP_REPORT_COMPLETE, /* once.complete with the answer */
+	HTTP_REPORT_FINAL,    /* once.fail for good, with the answer */
+	/* once.complete without it: result_type HTTP_RESULT_TOO_LARGE, which once.fail has not */
+	HTTP_REPORT_TOO_LARGE,
+	HTTP_REPORT_RELEASE, /* nothing was sent: once.release */
 	/* once.fail, retryable: nothing lasting was done, by the answer's word or the location's */
 	HTTP_REPORT_RETRYABLE,
 	HTTP_REPORT_IN_DOUBT, /* once.fail, in doubt */
@@ -269,9 +271,10 @@ typedef enum http_report {
  *   a status that `released` lists                   RETRYABLE: the location answers for it
  *   421, 425, and one that `asks`                    RETRYABLE, unless asking_ignored
  *   408                                              in doubt: out of time is not undone
- *   3xx, 4xx, where the class is stored              COMPLETE, or TOO_LARGE
+ *   3xx, where the class is stored                   COMPLETE, or TOO_LARGE
+ *   4xx, where the class is stored                   FINAL, or TOO_LARGE
  *   3xx, 4xx, not stored                             in doubt
- *   5xx, server_errors DONE                          COMPLETE, or TOO_LARGE
+ *   5xx, server_errors DONE                          FINAL, or TOO_LARGE
  *   502, 503, 504                                    in doubt: a proxy behind it gave up
  *   5xx, server_errors NONE                          RETRYABLE
  *   5xx otherwise                                    in doubt: it may have committed

@@ -26,6 +26,7 @@ CLEAN_UP_S = 20
 LEFT_OUT = ("node_modules", ".venv", "__pycache__", ".mypy_cache", "target")
 GUARANTEES = (
     "whole-answers", "whole-requests", "clients-that-leave", "transaction-control", "mismatch", "transaction-gone", "pool", "secrets", "time", "repeated-headers", "replay", "event-streams", "gateway",
+    "refusals",
 )  # fmt: skip
 
 
@@ -81,6 +82,10 @@ NODE = (
              node("conformance", NODE_SUITE, "express: event-streams-pass")),
     Mutation("gateway", "lib/handoff.js", "if (results.at(-1).rows[0][0] !== 't') throw errors.ofSqlstate('P4010');", "void results;",
              node("gateway", "two runs under one fence have one effect, though their answers are the same")),
+    Mutation("refusals", "lib/lease.js", "return status >= 400 ? 'refused' : 'done';", "return 'done';",
+             node("conformance", NODE_SUITE, "express: refused-under-a-lease-then-run")),
+    Mutation("refusals", "lib/lease.js", "(answer.resultType ? held.complete(answer) : held.fail(false, {...failure, answer}))", "held.fail(false, {...failure, answer})",
+             node("conformance", NODE_SUITE, "express: a-refusal-under-a-lease-above-the-limit")),
 )  # fmt: skip
 
 PYTHON = (
@@ -124,6 +129,11 @@ PYTHON = (
     Mutation("event-streams", "src/pgonce/http.py", '.lower() == "text/event-stream" for name', '.lower() == "" for name', ("tests/test_conformance_http.py", "event-streams-pass")),
     Mutation("gateway", "src/pgonce/_sql.py", "ELSE CAST(CAST({refused} AS text) AS bytea) END", "ELSE CAST(NULL AS bytea) END",
              ("tests/test_gateway.py", "test_two_runs_under_one_fence_have_one_effect_though_their_answers_are_the_same")),
+    Mutation("refusals", "src/pgonce/_lease.py", "yield held.fail(False, outcome) if refused else held.complete(outcome)", "yield held.complete(outcome)",
+             ("tests/test_conformance_http.py", "refused-under-a-lease-then-run")),
+    Mutation("refusals", "src/pgonce/_lease.py", " and outcome is not without", "", ("tests/test_conformance_http.py", "a-refusal-under-a-lease-above-the-limit")),
+    Mutation("refusals", "src/pgonce/_gate.py", "http.said_of(answer.headers) is None", "not any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)",
+             ("tests/test_conformance_http.py", "once-effect-of-no-known-value")),
 )  # fmt: skip
 
 SUITE = "./internal/suite"
@@ -144,6 +154,8 @@ GO = (
     Mutation("replay", "refuse.go", "		if !never(name) {", "		if true {", (SUITE, "TestConformance/pgx/http/what-was-stored-by-hand")),
     Mutation("event-streams", "held.go", "case status >= 200 && status < 300 && strings.HasPrefix", "case status < 0 && strings.HasPrefix", (SUITE, "TestConformance/pgx/http/event-streams-pass")),
     Mutation("gateway", "handoff.go", '"SELECT 1 / r.stored::integer = 1 FROM ("', '"SELECT r.stored IS NOT NULL FROM ("', (SUITE, "TestTwoRunsUnderOneFenceHaveOneEffect")),
+    Mutation("refusals", "middleware.go", "return lease.final(c.ctx, newFinal(\"\", \"\", answer))", "return lease.done(c.ctx, answer)", (SUITE, "TestConformance/pgx/cross/refused-under-a-lease-then-run")),
+    Mutation("refusals", "effect.go", "	case limit > 0:\n", "	case limit < 0:\n", (SUITE, "TestConformance/pgx/http/a-refusal-under-a-lease-above-the-limit")),
 )  # fmt: skip
 
 CORE, STARTER = "pgonce", "pgonce-spring-boot-starter"
@@ -179,6 +191,8 @@ JAVA = (
              (STARTER, "NeighboursTest#eventsPassAsTheyComeAndTheKeyIsRememberedAsDone")),
     Mutation("gateway", f"{CORE_SOURCE}/Execution.java", "        if (!stored) {\n            throw Reason.COMPLETION_REFUSED", "        if (!stored && !failed && large) {\n            throw Reason.COMPLETION_REFUSED",
              (STARTER, "GatewayTest#twoRunsUnderOneFenceHaveOneEffectThoughTheirAnswersAreTheSame")),
+    Mutation("refusals", f"{CORE_SOURCE}/http/Ending.java", "IN_DOUBT : status < 400 ? STORED : FAILED;", "IN_DOUBT : STORED;", (STARTER, "HttpConformanceTest#crossed")),
+    Mutation("refusals", f"{CORE_SOURCE}/Once.java", "                if (!\"too_large\".equals(failure.code()) || !keepsLess()) {\n", "                if (true) {\n", (STARTER, "HttpConformanceTest#throughSpringWithJdbc")),
 )  # fmt: skip
 
 MUTATIONS = {"node": NODE, "python": PYTHON, "go": GO, "java": JAVA}

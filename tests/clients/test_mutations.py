@@ -8,7 +8,7 @@ import pytest
 from . import mutations
 
 EACH = [(language, each) for language, some in mutations.MUTATIONS.items() for each in some]
-CASES = {case for file in ("http.json", "sql.json") for case in re.findall(r'"name": "([a-z0-9-]+)"', (mutations.ROOT / "clients/conformance" / file).read_text())}
+CASES = {case for file in ("http.json", "sql.json", "cross.json") for case in re.findall(r'"name": "([a-z0-9-]+)"', (mutations.ROOT / "clients/conformance" / file).read_text())}
 
 
 @pytest.mark.parametrize(("language", "each"), EACH, ids=[f"{language}-{each.guarantee}-{i}" for i, (language, each) in enumerate(EACH)])

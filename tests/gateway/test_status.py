@@ -89,16 +89,16 @@ def test_how_attempts_ended_is_counted(door):
         return page(door)["reports"]
 
     before = reports()
-    keys = {"complete": Answer(), "in_doubt": Answer(close=True), "retryable": NOT_NOW}
+    keys = {"complete": Answer(), "final": Answer(404), "in_doubt": Answer(close=True), "retryable": NOT_NOW}
     for name, answer in keys.items():
         key = new_key()
         door.upstream.script(key, answer)
         door.attempt(key)
-        door.wait_state(key, {"complete": "succeeded", "in_doubt": "in_doubt", "retryable": "failed_retryable"}[name])
+        door.wait_state(key, {"complete": "succeeded", "final": "failed_final", "in_doubt": "in_doubt", "retryable": "failed_retryable"}[name])
     assert door.attempt(new_key(), "/refused").status == 502
-    wait_until(lambda: sum(grown(before, reports()).values()) >= 4, "four reports")
+    wait_until(lambda: sum(grown(before, reports()).values()) >= 5, "five reports")
     counted = {name.replace("-", "_"): count for name, count in grown(before, reports()).items()}
-    assert counted == {"complete": 1, "in_doubt": 1, "retryable": 1, "release": 1}
+    assert counted == {"complete": 1, "final": 1, "in_doubt": 1, "retryable": 1, "release": 1}
 
 
 def test_what_runs_and_what_waits_shows_and_goes_away(door):

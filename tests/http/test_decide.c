@@ -292,12 +292,13 @@ static const ending_row ending_rows[] = {
     {1, 1, ANY, UNSAID, 1, ANY, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
     {1, 1, ANY, UNSAID, ANY, 1, ANY, ANY, ANY, ANY, HTTP_REPORT_RETRYABLE},
     {1, 1, ANY, UNSAID, ANY, ANY, C4XX_LATE, ANY, ANY, ANY, DOUBT},
-    {1, 1, ANY, UNSAID, ANY, ANY, ANY, 1, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, C3XX, 1, ANY, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, ANY, 1, ANY, 0, HTTP_REPORT_FINAL},
     {1, 1, ANY, UNSAID, ANY, ANY, ANY, 1, ANY, 1, HTTP_REPORT_TOO_LARGE},
     {1, 1, ANY, UNSAID, ANY, ANY, C3XX, 0, ANY, ANY, DOUBT},
     {1, 1, ANY, UNSAID, ANY, ANY, C4XX, 0, ANY, ANY, DOUBT},
     {1, 1, ANY, UNSAID, ANY, ANY, C4XX_AGAIN, 0, ANY, ANY, DOUBT},
-    {1, 1, ANY, UNSAID, ANY, ANY, ANY, ANY, DONE, 0, HTTP_REPORT_COMPLETE},
+    {1, 1, ANY, UNSAID, ANY, ANY, ANY, ANY, DONE, 0, HTTP_REPORT_FINAL},
     {1, 1, ANY, UNSAID, ANY, ANY, ANY, ANY, DONE, 1, HTTP_REPORT_TOO_LARGE},
     {1, 1, ANY, UNSAID, ANY, ANY, C5XX_PROXY, ANY, ANY, ANY, DOUBT},
     {1, 1, ANY, UNSAID, ANY, ANY, C5XX, ANY, NONE, ANY, HTTP_REPORT_RETRYABLE},
@@ -360,8 +361,9 @@ static void check_money(const http_policy *policy, const http_ending *ending, an
 	if (whole && class == C2XX && ending->effect == HTTP_EFFECT_UNSAID) {
 		assert_true(report == HTTP_REPORT_COMPLETE || report == HTTP_REPORT_TOO_LARGE);
 	}
-	if (report == HTTP_REPORT_COMPLETE) {
+	if (report == HTTP_REPORT_COMPLETE || report == HTTP_REPORT_FINAL) {
 		assert_true(whole && !ending->too_large && ending->status >= 200 && ending->status <= 599);
+		assert_true((report == HTTP_REPORT_FINAL) == (ending->status >= 400 && ending->effect == HTTP_EFFECT_UNSAID));
 	}
 	if (report == HTTP_REPORT_TOO_LARGE) {
 		assert_true(whole);
@@ -415,7 +417,7 @@ static void a_5xx_of_the_service_leaves_doubt_unless_it_or_the_location_says_mor
 	policy.server_errors = HTTP_EFFECT_NONE;
 	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_RETRYABLE);
 	policy.server_errors = HTTP_EFFECT_DONE;
-	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_COMPLETE);
+	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_FINAL);
 	ending.effect = HTTP_EFFECT_UNKNOWN;
 	assert_int_equal(http_decide_ending(&policy, &ending), HTTP_REPORT_IN_DOUBT);
 }

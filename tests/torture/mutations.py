@@ -228,7 +228,7 @@ MUTATIONS = {
             doors=("http",),
             faults=("kill:gateway*", "delay:gateway-pg", "cut:gateway-pg"),
             files=(
-                ("gateway/ngx_http_once_report.c", "if (!claims_success(attempt)", "if (1 || !claims_success(attempt)"),
+                ("gateway/ngx_http_once_report.c", "if (!is_for_good(attempt)", "if (1 || !is_for_good(attempt)"),
                 (
                     "gateway/ngx_http_once_report.c",
                     "ask(attempt); return; } send_report(attempt); }",

@@ -190,12 +190,15 @@ def test_an_acknowledged_intent_without_its_effect(run):
     assert run.broken() == run.broken(online=True) == {"one_effect_per_acknowledged"}
 
 
-@pytest.mark.parametrize("door, broken", [("java", set()), ("go", {"same_bytes"})])
-def test_a_refusal_under_a_lease_is_an_answer_like_any_other_in_java(run, door, broken):
-    intent = run.intent(final=True, at_most=True, door=door, mode="leased")
+@pytest.mark.parametrize("door, mode", [("http", "http"), ("java", "leased"), ("go", "leased"), ("java", "http")])
+def test_a_refusal_is_a_final_failure_at_every_door(run, door, mode):
+    intent = run.intent(final=True, at_most=True, door=door, mode=mode)
     run.attempt(intent, status=422)
     run.stored(intent, status=422, body=answer_of(intent))
-    assert run.broken() == broken
+    assert run.broken() == {"same_bytes"}
+    run.facts["intents"].clear()
+    run.stored(intent, "failed_final", status=422, body=answer_of(intent))
+    assert run.broken() == set()
 
 
 def test_a_final_failure_with_an_effect(run):

@@ -70,7 +70,8 @@ class LeaseGuard {
     });
     switch (effectOf(head)) {
       case 'done': return smaller((answer) => held.complete(answer));
-      case 'refused': return smaller((answer) => held.fail(false, {...failure, answer}));
+      // once.fail has no result_type: what is too large to keep is remembered as done.
+      case 'refused': return smaller((answer) => (answer.resultType ? held.complete(answer) : held.fail(false, {...failure, answer})));
       case 'none': return held.fail(true, failure);
       default: return held.fail(null, {...failure, answer: {status}});
     }

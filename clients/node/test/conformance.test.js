@@ -192,10 +192,10 @@ class Service {
 }
 
 function optionsOf({location = {}}) {
-  const {once = 'required', scope = 'conformance', tenant = 'header', wait_ms: waitMs, response_max: responseMax, body_max: bodyMax, key_syntax: syntax, key_length: keyLength, methods, headers, canonical_json: canonicalJson} = location;
+  const {mode, once = 'required', scope = 'conformance', tenant = 'header', wait_ms: waitMs, response_max: responseMax, body_max: bodyMax, key_syntax: syntax, key_length: keyLength, methods, headers, canonical_json: canonicalJson} = location;
   const options = {
     scope, required: once === 'required', tenant: tenant === 'none' ? false : (req) => (req.raw ?? req).headers['x-tenant'], strictKeys: syntax === 'strict',
-    waitMs, responseMax, bodyMax, keyLength, methods, headers, canonicalJson,
+    mode, waitMs, responseMax, bodyMax, keyLength, methods, headers, canonicalJson,
   };
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }

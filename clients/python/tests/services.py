@@ -43,7 +43,7 @@ def free_port():
 
 
 def options_of(location):
-    names = {"response_max": "response_max", "body_max": "body_max", "key_length": "key_length", "methods": "methods", "headers": "headers", "canonical_json": "canonical_json"}
+    names = {"response_max": "response_max", "body_max": "body_max", "key_length": "key_length", "methods": "methods", "headers": "headers", "canonical_json": "canonical_json", "mode": "mode"}
     options = {name: location[given] for given, name in names.items() if given in location}
     tenant = None if location.get("tenant") == "none" else (lambda request: request.headers.get("X-Tenant"))
     return {

@@ -137,14 +137,14 @@ type service struct {
 }
 
 type location struct {
-	Once, Scope, Tenant, Database string
-	KeySyntax                     string `json:"key_syntax"`
-	WaitMs                        int    `json:"wait_ms"`
-	ResponseMax                   int    `json:"response_max"`
-	BodyMax                       int    `json:"body_max"`
-	KeyLength                     int    `json:"key_length"`
-	Methods, Headers              []string
-	CanonicalJSON                 bool `json:"canonical_json"`
+	Once, Scope, Tenant, Database, Mode string
+	KeySyntax                           string `json:"key_syntax"`
+	WaitMs                              int    `json:"wait_ms"`
+	ResponseMax                         int    `json:"response_max"`
+	BodyMax                             int    `json:"body_max"`
+	KeyLength                           int    `json:"key_length"`
+	Methods, Headers                    []string
+	CanonicalJSON                       bool `json:"canonical_json"`
 }
 
 type testCase struct {
@@ -643,6 +643,9 @@ func (r *runner[T]) serve() {
 		Logger: (&logged{}).logger()}
 	if l.Scope != "" {
 		settings.Scope = l.Scope
+	}
+	if l.Mode == "lease" {
+		settings.Mode = once.LeaseMode
 	}
 	if l.Tenant == "none" {
 		settings.SingleTenant = true

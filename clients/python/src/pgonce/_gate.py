@@ -268,6 +268,11 @@ def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]
     return Outcome(status=answer.status, body=answer.body, headers=headers), without
 
 
+def is_refused(answer: http.Response) -> bool:
+    """Is an answer that is stored a failure for good? By its status, where it says nothing of the effect."""
+    return answer.status >= 400 and http.said_of(answer.headers) is None
+
+
 def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Steps[str]:
     """What a gateway in front is told: nothing of what is stored."""
     effect = http.effect_of(answer.status, answer.headers)
@@ -277,8 +282,7 @@ def _store(policy: Policy, attempt: _core.Attempt, answer: http.Response) -> Ste
         if attempt.intent.fence is None:
             yield from _doubt(attempt, answer.status)
         return effect
-    said = any(name.lower() == http.EFFECT_HEADER for name, _ in answer.headers)
-    take_back = answer.status >= 400 and not said
+    take_back = is_refused(answer)
     outcome, without = outcome_of(policy, answer)
     yield from attempt.close(outcome, "failed_final" if take_back else "succeeded", take_back, spare=without)
     return ""

@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, Tuple
 
 from . import _core, errors, http
 from ._drivers import Source
-from ._gate import UNSAID, Policy, outcome_of, public, refusal, replay
+from ._gate import UNSAID, Policy, is_refused, outcome_of, public, refusal, replay
 from ._io import Steps
 from .answer import Outcome
 
@@ -64,7 +64,8 @@ def _report(policy: Policy, held: Any, found: http.Response) -> Steps[None]:
         yield held.fail(None, known, code=UNSAID[0], message=UNSAID[1])
     else:
         outcome, without = outcome_of(policy, found)
+        refused = is_refused(found) and outcome is not without  # once.fail has no result_type: what is too large to keep is remembered as done
         try:
-            yield held.complete(outcome)
+            yield held.fail(False, outcome) if refused else held.complete(outcome)
         except errors.TooLarge:
             yield held.complete(without)

@@ -314,14 +314,14 @@ EFFECT_HEADER = "once-effect"
 TOO_LARGE = "once.too_large"
 
 
-def _said(headers: Headers) -> Optional[str]:
+def said_of(headers: Headers) -> Optional[str]:
     said = [value.strip().lower() for name, value in headers if name.lower() == EFFECT_HEADER]
     return said[0] if len(said) == 1 and said[0] in (DONE, NONE, UNKNOWN) else None
 
 
 def effect_of(status: int, headers: Headers) -> str:
     """What the answer says of the effect. A 5xx, and what is no final status of HTTP: rolled back here, so nothing was done. So is a 4xx that asks for the same request later."""
-    said = _said(headers)
+    said = said_of(headers)
     if said is not None:
         return said
     later = 400 <= status <= 499 and any(name.lower() == "retry-after" for name, _ in headers)
@@ -333,7 +333,7 @@ _ASKING = {"location": (307, 308), "www-authenticate": (401,), "proxy-authentica
 
 def effect_elsewhere_of(status: int, headers: Headers) -> str:
     """The same of an effect that no rollback takes back: the gateway's rule (lib/http/decide.c)."""
-    said = _said(headers)
+    said = said_of(headers)
     if said is not None:
         return said
     if not 200 <= status <= 599:

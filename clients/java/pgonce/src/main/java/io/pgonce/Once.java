@@ -273,22 +273,35 @@ public final class Once {
 
     /** The work is done, whatever becomes of its answer. */
     private Answer complete(Claim claim, Answer answer) {
-        boolean kept = keeps(answer);
         try {
-            claim.complete(kept ? answer : answer.tooLarge());
+            store(claim, answer, false);
         } catch (OnceException failure) {
-            if (!"too_large".equals(failure.code())) {
-                throw failure;
-            } else if (!keepsLess()) {
-                throw report(claim, failure);
-            }
-            claim.complete(answer.tooLarge());
+            throw "too_large".equals(failure.code()) ? report(claim, failure) : failure;
         }
         return answer;
     }
 
+    /** What is too large to keep is remembered as done, a failure for good too: once.fail has no result_type. */
+    private void store(Claim claim, Answer answer, boolean failed) {
+        if (keeps(answer)) {
+            try {
+                if (failed) {
+                    claim.fail(answer);
+                } else {
+                    claim.complete(answer);
+                }
+                return;
+            } catch (OnceException failure) {
+                if (!"too_large".equals(failure.code()) || !keepsLess()) {
+                    throw failure;
+                }
+            }
+        }
+        claim.complete(answer.tooLarge());
+    }
+
     /** What is stored of a failure, and what is thrown: what each retry throws. */
-    private static RuntimeException report(Claim claim, Exception failure) {
+    private RuntimeException report(Claim claim, Exception failure) {
         if (failure instanceof InterruptedException) {
             Thread.currentThread().interrupt();
         }
@@ -297,7 +310,7 @@ public final class Once {
                 claim.retryable("nothing_done", reason(failure));
                 return none;
             } else if (failure instanceof FinalFailureException known && known.declared) {
-                claim.fail(known.answer());
+                store(claim, known.answer(), true);
                 return known;
             }
             if (failure instanceof Doubt unknown) {

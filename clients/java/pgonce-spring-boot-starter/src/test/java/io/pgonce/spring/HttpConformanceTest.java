@@ -170,6 +170,7 @@ class HttpConformanceTest {
         values.put("canonicalJson", location.path("canonical_json").asBoolean());
         values.put("methods", location.has("methods") ? texts(location.get("methods")) : new String[] {"POST", "PATCH"});
         values.put("headers", texts(location.path("headers")));
+        values.put("mode", location.path("mode").asText("").equals("lease") ? Idempotent.Mode.LEASE : Idempotent.Mode.TRANSACTION);
         return AnnotationUtils.synthesizeAnnotation(values, Idempotent.class, null);
     }
 

@@ -9,7 +9,7 @@ import java.util.function.UnaryOperator;
 public enum Ending {
     /** The effect and the answer are stored. */
     STORED,
-    /** The effect is taken back to the savepoint; the answer is stored as a final failure. */
+    /** The answer is stored as a final failure; an effect in the transaction is taken back to the savepoint. */
     FAILED,
     /** ROLLBACK: nothing was done here, and a retry runs. */
     RELEASED,
@@ -45,7 +45,7 @@ public enum Ending {
      * @param status of the answer
      * @param said the value of Once-Effect, or null
      * @param header gives the first value of a header of the answer, or null
-     * @return what to do; never FAILED
+     * @return what to do
      */
     public static Ending ofElsewhere(int status, String said, UnaryOperator<String> header) {
         Ending known = ofWord(said);
@@ -56,7 +56,7 @@ public enum Ending {
         } else if (asksAgain(status, header)) {
             return RELEASED;
         }
-        return status >= 500 || status == 408 ? IN_DOUBT : STORED;
+        return status >= 500 || status == 408 ? IN_DOUBT : status < 400 ? STORED : FAILED;
     }
 
     /**
