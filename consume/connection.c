@@ -88,13 +88,30 @@ static bool keeps_its_ids(consumer *consumer, failure *failure)
 	return result != NULL && !changed;
 }
 
+/* For how long, and whether there is anything: for a source that may begin anew. */
+static bool ask_memory(consumer *consumer, failure *failure)
+{
+	parameters given = {0};
+
+	parameters_text(&given, consumer->service.name);
+	parameters_text(&given, consumer->settings.tenant);
+	PGresult *result = database_query(&consumer->database, SQL_REMEMBERS, &given, failure);
+	if (result == NULL) {
+		return false;
+	}
+	consumer->remembered_ms = result_bigint(result, 0, 0);
+	consumer->has_run = result_is_true(result, 0, 1);
+	PQclear(result);
+	return true;
+}
+
 /* On a new connection. FAILURE_FAULT: trying again will not help. */
 static bool check_database(consumer *consumer, failure *failure)
 {
 	bool (*check)(struct consumer *, struct failure *) = consumer->handler_class->check;
 
 	if ((check == NULL || check(consumer, failure)) && parked_count(consumer, failure) &&
-	    keeps_its_ids(consumer, failure)) {
+	    keeps_its_ids(consumer, failure) && ask_memory(consumer, failure)) {
 		return true;
 	}
 	if (failure->kind == FAILURE_FAULT && failure->sqlstate[0] != '\0') {

@@ -62,6 +62,9 @@ static bool open_source(consumer *consumer)
 		consumer->source = NULL;
 		return connection_fail(consumer, CONSUME_FAILED, problem);
 	}
+	if (settings->class->remember != NULL) {
+		settings->class->remember(consumer->source, consumer->remembered_ms, consumer->has_run);
+	}
 	service_log(&consumer->service, SERVICE_INFO, "started", "source=%s", settings->class->name);
 	return true;
 }

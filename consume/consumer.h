@@ -45,10 +45,12 @@ struct consumer {
 	bool full_said;        /* that parked_max is reached */
 	bool away;             /* the broker; said so */
 	char away_problem[256];
-	bool started;        /* all was well once: from now on what fails is tried again */
-	bool has_turn;       /* on this connection, see take_turn.sql */
-	bool waits_said;     /* that another process has the turn */
-	int64_t reported_ms; /* positions, to once.consumer_report */
+	bool started;          /* all was well once: from now on what fails is tried again */
+	bool has_turn;         /* on this connection, see take_turn.sql */
+	bool waits_said;       /* that another process has the turn */
+	int64_t remembered_ms; /* so long the inbox remembers what it has applied */
+	bool has_run;          /* before */
+	int64_t reported_ms;   /* positions, to once.consumer_report */
 	int report_failures;
 	/* What leads to the end of the consumer. */
 	consume_result result;

@@ -82,6 +82,12 @@ typedef struct source_class {
 	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
+	/*
+	 * Where the consumer has_run before, its inbox may have forgotten what is older than
+	 * remembered_ms: a source that would begin anew with such messages does not unless it was told
+	 * to. Called before the first fetch. NULL: the source never makes where it begins.
+	 */
+	void (*remember)(source *source, int64_t remembered_ms, bool has_run);
 	/* As sink_class.note. */
 	char *(*note)(const config *config, const config_section *section);
 	/*

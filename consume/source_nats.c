@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <nats/nats.h>
 
@@ -48,8 +49,12 @@ typedef struct sample {
 typedef struct settings {
 	nats_options nats; /* first */
 	const char *stream, *durable, *subject;
-	int64_t create, ack_wait_ms, deliver;
+	int64_t create, ack_wait_ms, deliver, forgotten;
 } settings;
+enum {
+	DELIVER_ALL = 0,
+	FORGOTTEN_APPLY = 1
+};
 
 /* clang-format off */
 static const config_option options[] = {
@@ -59,6 +64,7 @@ static const config_option options[] = {
 	{.name = "subject", .kind = CONFIG_TEXT, .offset = offsetof(settings, subject), .help = "only messages of these subjects, with the wildcards of NATS; default: all of the stream"},
 	{.name = "create", .kind = CONFIG_FLAG, .offset = offsetof(settings, create), .standard = "yes", .help = "make the durable consumer where the stream has none"},
 	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(settings, deliver), .choices = "all|new", .standard = "all", .help = "where a durable consumer that is made begins: with the stream's first message, or with those to come"},
+	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "where the durable consumer of a consumer that has run before is gone, and the stream begins with older messages than the inbox remembers (the scope's retention): refuse to make it anew, or apply those messages, perhaps for the second time"},
 	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "of a durable consumer that is made: after how long the server hands out again what was neither acknowledged nor reported to be at work (pgonce reports it every third of this)"},
 	{0}};
 /* clang-format on */
@@ -71,6 +77,8 @@ struct source {
 	const char *name; /* of the connection, in the server's lists */
 	const char *durable;
 	int64_t prefetch;
+	int64_t remembered_ms; /* what is older the inbox may have forgotten, if it has_run */
+	bool has_run;
 	natsConnection *connection; /* NULL: none; then neither of the next two */
 	jsCtx *js;
 	nats_inbox *inbox;        /* where messages come in */
@@ -187,6 +195,39 @@ static bool fits(source *source, const jsConsumerConfig *is)
 	return what[0] == '\0';
 }
 
+/*
+ * A durable consumer that is made anew hands out what an earlier one had acknowledged, and what the
+ * inbox has forgotten would be applied again.
+ */
+static bool may_begin_anew(source *source)
+{
+	const settings *is = &source->settings;
+	jsStreamInfo *stream = NULL;
+	jsErrCode code = 0;
+	struct timespec now;
+
+	if (!source->has_run || is->deliver != DELIVER_ALL || is->forgotten == FORGOTTEN_APPLY) {
+		return true;
+	}
+	natsStatus status = js_GetStreamInfo(&stream, source->js, is->stream, NULL, &code);
+	if (status != NATS_OK) {
+		return fail_stream(source, "cannot ask about the stream at", code, status);
+	}
+	clock_gettime(CLOCK_REALTIME, &now);
+	int64_t age_ms = stream->State.Msgs == 0
+	                     ? 0
+	                     : (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 - stream->State.FirstTime / 1000000;
+	jsStreamInfo_Destroy(stream);
+	if (age_ms >= source->remembered_ms) {
+		snprintf(source->problem, sizeof source->problem,
+		         "stream %.40s has lost its durable consumer %.40s, and begins with messages that the inbox may have "
+		         "forgotten: make it where it is to go on, or say forgotten = apply",
+		         is->stream, source->durable);
+		return false;
+	}
+	return true;
+}
+
 /* The durable consumer, made where it is missing. */
 static bool find_consumer(source *source, jsConsumerInfo **info)
 {
@@ -195,12 +236,15 @@ static bool find_consumer(source *source, jsConsumerInfo **info)
 	natsStatus status = js_GetConsumerInfo(info, source->js, is->stream, source->durable, NULL, &code);
 
 	if (status == NATS_NOT_FOUND && code == JSConsumerNotFoundErr && is->create) {
+		if (!may_begin_anew(source)) {
+			return false;
+		}
 		jsConsumerConfig config;
 		jsConsumerConfig_Init(&config);
 		config.Durable = source->durable;
 		config.FilterSubject = is->subject;
 		config.AckPolicy = js_AckExplicit;
-		config.DeliverPolicy = is->deliver == 0 ? js_DeliverAll : js_DeliverNew;
+		config.DeliverPolicy = is->deliver == DELIVER_ALL ? js_DeliverAll : js_DeliverNew;
 		config.AckWait = is->ack_wait_ms * 1000000;
 		config.MaxAckPending = source->prefetch;
 		status = js_AddConsumer(info, source->js, is->stream, &config, NULL, &code);
@@ -616,6 +660,7 @@ static source_state nats_acknowledge(source *source, source_message *const *mess
 
 	for (size_t i = 0; i < count; i++) {
 		delivery *each = delivery_of(messages[i]);
+		source->has_run = true;
 		if (!each->is_void && status == NATS_OK) {
 			status = natsConnection_PublishString(source->connection, each->reply, "+ACK");
 			take_sample(source, each);
@@ -753,6 +798,12 @@ static bool nats_open(const service *service, const config *config, const config
 	return true;
 }
 
+static void nats_remember(source *source, int64_t remembered_ms, bool has_run)
+{
+	source->remembered_ms = remembered_ms;
+	source->has_run = has_run;
+}
+
 static bool nats_check(const config *config, const config_section *section, char **problem)
 {
 	source *made = NULL;
@@ -770,6 +821,7 @@ const source_class source_nats = {
     .has_coordinates = true,
     .open = nats_open,
     .check = nats_check,
+    .remember = nats_remember,
     .fetch = nats_fetch,
     .acknowledge = nats_acknowledge,
     .give_back = nats_give_back,

@@ -38,7 +38,7 @@ DECLARE
                             'receive', 'emit', 'try_lock', 'lock',
                             'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
                             'message_applied', 'message_look', 'message_count', 'consumer_report',
-                            'consumer_ids'];
+                            'consumer_ids', 'consumer_remembers'];
     shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_event',
         'capture_list', 'dead_list', 'dead_show'];
     keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
@@ -57,7 +57,7 @@ BEGIN
             ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
                 'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',
                 'complete_many', 'fail_many', 'renew_many', 'peek_many', 'release', 'consumer_report',
-                'consumer_ids', 'metrics']),
+                'consumer_ids', 'consumer_remembers', 'metrics']),
             ('once_keeper', kept || ARRAY['counts', 'metrics', 'errors', 'contract_version', 'add_days', 'retire_day', 'retire_outbox',
                 'any_tenant']),
             ('once_reader', shown || keeping || ARRAY['errors', 'contract_version', 'peek', 'peek_many', 'story',

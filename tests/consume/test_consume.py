@@ -182,6 +182,64 @@ def test_check_config_connects_to_nothing(nats, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def forget(nats, db):
+    """The durable consumer is gone, and so are the inbox's rows: their retention is over."""
+    with nats.connect() as client:
+        client.api("CONSUMER.DELETE.ORDERS.stock")
+    db.execute("SELECT once.set_scope('stock', retention => '1 second')")
+    db.execute("DELETE FROM once.intent WHERE scope = 'stock'")
+    time.sleep(1.1)  # the messages' age is what counts
+
+
+def stopped(process):
+    process.terminate()
+    log = process.communicate(timeout=30)[0].decode()
+    assert process.returncode == 0, log
+    return log
+
+
+def test_a_durable_consumer_is_not_made_anew_for_messages_that_the_inbox_has_forgotten(nats, applied, tmp_path):
+    """It would apply them a second time."""
+    fill(nats, 5)
+    path = write(tmp_path, nats, applied.dsn())
+    process = start(path)
+    wait_until(lambda: applied.value("SELECT count(*) FROM applied") == 5, "the first time")
+    assert "event=made" in stopped(process)
+    forget(nats, applied)
+    process = start(path)
+    line = next(line for line in process.stdout if b"event=source_away" in line or b"event=made" in line)
+    assert b"has lost its durable consumer stock" in line and b"forgotten = apply" in line
+    stopped(process)
+    assert nats.consumers("ORDERS") == [] and applied.value("SELECT count(*) FROM applied") == 5
+    process = start(write(tmp_path, nats, applied.dsn(), forgotten="apply"))
+    wait_until(lambda: applied.value("SELECT count(*) FROM applied") == 10, "the second time, as it was told to")
+    assert "event=made" in stopped(process)
+
+
+def test_a_durable_consumer_is_made_anew_where_the_inbox_remembers_all_that_comes_again(nats, applied, tmp_path):
+    fill(nats, 5)
+    path = write(tmp_path, nats, applied.dsn())
+    process = start(path)
+    wait_until(lambda: applied.value("SELECT count(*) FROM applied") == 5, "the first time")
+    stopped(process)
+    with nats.connect() as client:
+        client.api("CONSUMER.DELETE.ORDERS.stock")
+    fill(nats, 1, first=5)
+    process = start(path)
+    wait_until(lambda: applied.value("SELECT count(*) FROM applied") == 6, "the new one")
+    assert "event=made" in stopped(process)
+    assert applied.value("SELECT count(DISTINCT id) FROM applied") == 6
+
+
+def test_a_consumer_that_never_ran_begins_with_a_stream_of_any_age(nats, applied, tmp_path):
+    fill(nats, 5)
+    applied.execute("SELECT once.set_scope('stock', retention => '1 second')")
+    time.sleep(1.1)
+    process = start(write(tmp_path, nats, applied.dsn()))
+    wait_until(lambda: applied.value("SELECT count(*) FROM applied") == 5, "all of them")
+    stopped(process)
+
+
 @pytest.mark.parametrize("options, words", [
     ({"source": "carrier-pigeon"}, "source: 'carrier-pigeon' is none of kafka, rabbitmq, nats, sqs"),
     ({"handler": None}, "one of handler (a SQL function) and endpoint (an HTTP URL) is required"),

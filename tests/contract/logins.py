@@ -62,6 +62,7 @@ TENANT_CALLS = {
     "message_count": "once.message_count('s', %(tenant)s)",
     "consumer_report": "once.consumer_report('s', now(), %(tenant)s)",
     "consumer_ids": "once.consumer_ids('s', %(tenant)s)",
+    "consumer_remembers": "once.consumer_remembers('s', %(tenant)s)",
     "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
     "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
     "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",

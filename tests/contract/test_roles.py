@@ -48,6 +48,7 @@ GRANTED = {
         "message_count",
         "consumer_report",
         "consumer_ids",
+        "consumer_remembers",
     },
     "once_relay": {
         "errors",
@@ -86,6 +87,7 @@ GRANTED = {
         "release",
         "consumer_report",
         "consumer_ids",
+        "consumer_remembers",
         "metrics",
     },
     "once_keeper": KEPT
