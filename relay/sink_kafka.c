@@ -18,9 +18,16 @@
  * the queue. So the pipeline hands over one message of an aggregate at a time; those of others fill
  * the batches.
  *
+ * Kafka takes or refuses batches. One event that it does not take, or a batch that is too large
+ * while none of its events is, would blame all that are in it. So what is refused in a batch is
+ * withheld, and its topic is narrow for a while. What goes to a narrow topic goes by a second
+ * producer, whose batches are of one message, and has its result there. The order does not suffer:
+ * no other of its aggregate is out.
+ *
  * fence = broker: each turn of the relay is a transactional producer of one id, and Kafka refuses
  * those before it. What is sent together is a transaction, and has its results when that has ended.
- * A turn begins with its first event and not before: a relay that stands by must not fence.
+ * A turn begins with its first event and not before: a relay that stands by must not fence. There
+ * is one producer of the id, so while a topic is narrow all of its batches are of one message.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +45,11 @@
 #define TRANSACTION_LEAST_MS 10000 /* Kafka aborts an older one by itself */
 #define STEP_MS 1000
 #define ID_BYTES 512
+#define TOPIC_BYTES 250
+#define NARROW_TOPICS 32
+#define NARROW_MS 60000 /* then it is tried again with batches */
+/* RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD, which older headers do not have */
+#define INVALID_DIFFERENT_RECORD (-138)
 
 enum {
 	FENCE_NONE,
@@ -74,6 +86,7 @@ typedef struct place {
 	sink_message *message;
 	uint64_t order; /* of send */
 	bool is_out;    /* librdkafka has it */
+	bool is_single; /* it is a batch of its own */
 	rd_kafka_resp_err_t error;
 	sink_verdict verdict;
 	char problem[BROKER_PROBLEM_BYTES]; /* where librdkafka's text of the error would not say it */
@@ -87,25 +100,38 @@ typedef enum transaction_end {
 	END_ABORT
 } transaction_end;
 
+/* A topic that has refused a batch. */
+typedef struct narrow_topic {
+	char name[TOPIC_BYTES];
+	int64_t until_ms;
+} narrow_topic;
+
 struct sink {
 	const config *config;
 	const config_section *section;
 	settings settings;
 	kafka_watch watch;
 	rd_kafka_t *producer; /* NULL: it has to be made anew */
+	rd_kafka_t *singles;  /* its batches are of one message; NULL: none is wanted yet */
+	narrow_topic narrow[NARROW_TOPICS];
+	int64_t narrow_ms;     /* until then there are any */
+	int64_t all_narrow_ms; /* until then all are: there was no place for one more */
 	place *places;
 	place *unused;
 	place *finished, **finished_end;
-	size_t in_flight; /* librdkafka has them */
-	uint64_t sends, delivered_order;
+	size_t in_flight;         /* librdkafka has them */
+	size_t singles_in_flight; /* ... of them by `singles` */
+	uint64_t sends;
+	uint64_t delivered_order[2]; /* the last that was delivered, in batches and single ones */
 	/* with fence = broker */
 	int64_t permit_ms;
 	bool is_wanted;         /* something is to be sent, so the turn may begin */
 	bool has_turn;          /* the producer is the newest of its id */
 	bool is_fenced;         /* it was, and another is: until the next turn nothing is sent */
+	bool is_single;         /* the producer's batches are of one message */
 	bool is_open;           /* a transaction is */
 	bool is_failed;         /* a message of it has: it takes no more */
-	bool is_guilty;         /* ... by itself, and has its result */
+	bool is_guilty;         /* ... by itself or its batch, and not the transaction's end */
 	place *open;            /* those of it of which librdkafka has reported */
 	transaction_end ending; /* has been asked for: it takes no more */
 	/* why it cannot be committed, where that is no message's own result */
@@ -210,6 +236,75 @@ static bool is_refusal(rd_kafka_resp_err_t error)
 	}
 }
 
+/*
+ * Of a message in a batch: does it say nothing of the message itself? (A broker says why of a
+ * batch; a librdkafka that asks for more has an error for those beside the one at fault.)
+ */
+static bool is_of_batch(rd_kafka_resp_err_t error)
+{
+	switch ((int)error) {
+	case RD_KAFKA_RESP_ERR_INVALID_MSG:
+	case RD_KAFKA_RESP_ERR_INVALID_MSG_SIZE:
+	case RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE:
+	case RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP:
+	case RD_KAFKA_RESP_ERR_UNSUPPORTED_FOR_MESSAGE_FORMAT:
+	case RD_KAFKA_RESP_ERR_POLICY_VIOLATION:
+	case RD_KAFKA_RESP_ERR_INVALID_RECORD:
+	case INVALID_DIFFERENT_RECORD:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static narrow_topic *narrow_find(sink *sink, const char *topic)
+{
+	for (size_t i = 0; i < NARROW_TOPICS; i++) {
+		if (strcmp(sink->narrow[i].name, topic) == 0) {
+			return &sink->narrow[i];
+		}
+	}
+	return NULL;
+}
+
+static bool is_narrow(sink *sink, const char *topic)
+{
+	int64_t now = service_now_ms();
+
+	if (now >= sink->narrow_ms) {
+		return false;
+	}
+	const narrow_topic *narrow = narrow_find(sink, topic);
+	return now < sink->all_narrow_ms || (narrow != NULL && now < narrow->until_ms);
+}
+
+/* A batch of it was refused. */
+static void note_narrow(sink *sink, const char *topic, rd_kafka_resp_err_t error)
+{
+	char quoted[SERVICE_QUOTE_BYTES], problem[BROKER_PROBLEM_BYTES];
+	int64_t now = service_now_ms();
+	narrow_topic *narrow = narrow_find(sink, topic);
+
+	if (now < sink->all_narrow_ms || (narrow != NULL && now < narrow->until_ms)) {
+		return;
+	}
+	for (size_t i = 0; narrow == NULL && i < NARROW_TOPICS; i++) {
+		narrow = now >= sink->narrow[i].until_ms ? &sink->narrow[i] : NULL;
+	}
+	sink->narrow_ms = now + NARROW_MS;
+	if (narrow == NULL) {
+		sink->all_narrow_ms = sink->narrow_ms;
+	} else {
+		snprintf(narrow->name, sizeof narrow->name, "%s", topic);
+		narrow->until_ms = sink->narrow_ms;
+	}
+	kafka_problem(&sink->watch, error, problem);
+	service_log(sink->watch.service, SERVICE_WARNING, "sink-refused",
+	            "sink=kafka topic=%s single_s=%d error=%s; a batch was refused, and its events are sent one by one",
+	            topic, NARROW_MS / 1000, service_quote(problem, quoted));
+}
+
 /* Another producer of the id has begun. */
 static bool is_fence(rd_kafka_resp_err_t error)
 {
@@ -221,16 +316,22 @@ static bool is_fence(rd_kafka_resp_err_t error)
 static void on_transacted(sink *sink, place *place, rd_kafka_resp_err_t error)
 {
 	bool purged = error == RD_KAFKA_RESP_ERR__PURGE_QUEUE || error == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
-	bool alone = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order;
+	bool alone = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
 
 	sink->is_failed = sink->is_failed || error != RD_KAFKA_RESP_ERR_NO_ERROR;
+	if (is_of_batch(error) && !place->is_single) {
+		sink->is_guilty = true;
+		note_narrow(sink, place->message->destination, error);
+		finish(sink, place, error, SINK_WITHHELD);
+		return;
+	}
 	if (alone || is_refusal(error)) {
 		sink->is_guilty = true;
 		finish(sink, place, error, SINK_REFUSED);
 		return;
 	}
-	if (error == RD_KAFKA_RESP_ERR_NO_ERROR && place->order > sink->delivered_order) {
-		sink->delivered_order = place->order;
+	if (error == RD_KAFKA_RESP_ERR_NO_ERROR && place->order > sink->delivered_order[place->is_single]) {
+		sink->delivered_order[place->is_single] = place->order;
 	}
 	if (error == RD_KAFKA_RESP_ERR_NO_ERROR || purged || is_fence(error)) {
 		place->error = error;
@@ -249,14 +350,15 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 	place *place = report->_private;
 
 	sink->in_flight--;
+	sink->singles_in_flight -= producer == sink->singles;
 	place->is_out = false;
 	if (sink->settings.fence == FENCE_BROKER) {
 		on_transacted(sink, place, report->err);
 		return;
 	}
 	if (report->err == RD_KAFKA_RESP_ERR_NO_ERROR) {
-		if (place->order > sink->delivered_order) {
-			sink->delivered_order = place->order;
+		if (place->order > sink->delivered_order[place->is_single]) {
+			sink->delivered_order[place->is_single] = place->order;
 		}
 		kafka_watch_clear(&sink->watch);
 		sink->fatal_count = 0;
@@ -267,32 +369,47 @@ static void on_delivery(rd_kafka_t *producer, const rd_kafka_message_t *report, 
 		/* By librdkafka itself or by producer_free: both only where the producer has ended. */
 		(void)rd_kafka_fatal_error(producer, place->problem, sizeof place->problem);
 	}
+	if (is_of_batch(report->err) && !place->is_single) {
+		note_narrow(sink, place->message->destination, report->err);
+		finish(sink, place, report->err, SINK_WITHHELD);
+		return;
+	}
 	/*
 	 * Where later ones were delivered, Kafka is there, and it is this message's partition that is
 	 * not: that counts as an attempt.
 	 */
-	bool alone = report->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order;
+	bool alone =
+	    report->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT && place->order < sink->delivered_order[place->is_single];
 	finish(sink, place, report->err, alone || is_refusal(report->err) ? SINK_REFUSED : SINK_UNAVAILABLE);
 }
 
 /* ---- the producer */
 
-static bool producer_new(sink *sink, char **problem)
+static rd_kafka_t *make(sink *sink, bool single, char **problem)
 {
 	rd_kafka_conf_t *conf;
 	char error[512];
 
 	if (!configure(sink->config, sink->section, &sink->settings, &sink->watch, &conf, problem)) {
-		return false;
+		return NULL;
 	}
 	rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
-	sink->producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
-	if (sink->producer == NULL) {
+	if (single) {
+		(void)rd_kafka_conf_set(conf, "batch.num.messages", "1", error, sizeof error);
+	}
+	rd_kafka_t *producer = rd_kafka_new(RD_KAFKA_PRODUCER, conf, error, sizeof error);
+	if (producer == NULL) {
 		rd_kafka_conf_destroy(conf);
 		*problem = config_problem(sink->config, sink->section, NULL, "librdkafka: %s", error);
-		return false;
 	}
-	return true;
+	return producer;
+}
+
+static bool producer_new(sink *sink, char **problem)
+{
+	sink->is_single = sink->settings.fence == FENCE_BROKER && service_now_ms() < sink->narrow_ms;
+	sink->producer = make(sink, sink->is_single, problem);
+	return sink->producer != NULL;
 }
 
 /* All of it share its fate. */
@@ -330,18 +447,45 @@ static void aborted(sink *sink)
 	transaction_ended(sink, is_alone && is_refusal(sink->cause) ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
 }
 
-/* All that it still has becomes results; what is on its way is no longer heard of. */
+static void purge(rd_kafka_t *producer)
+{
+	if (producer != NULL) {
+		rd_kafka_purge(producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+	}
+}
+
+/* Waits for what one of them reports; both may have something. */
+static void hear(sink *sink, int timeout_ms)
+{
+	int64_t until_ms = service_now_ms() + timeout_ms;
+	bool both = sink->singles_in_flight > 0 && sink->singles_in_flight < sink->in_flight;
+	bool single = sink->singles_in_flight > 0 && !both;
+	int served = 0;
+
+	do {
+		int64_t left_ms = until_ms - service_now_ms();
+		int wait_ms = left_ms < 0 ? 0 : both && left_ms > 1 ? 1 : (int)left_ms;
+		served = sink->producer == NULL ? 0 : rd_kafka_poll(sink->producer, single ? 0 : wait_ms);
+		served += sink->singles == NULL ? 0 : rd_kafka_poll(sink->singles, single ? wait_ms : 0);
+	} while (both && served == 0 && service_now_ms() < until_ms);
+}
+
+/* All that they still have becomes results; what is on its way is no longer heard of. */
 static void producer_free(sink *sink)
 {
 	if (sink->producer == NULL) {
 		return;
 	}
-	rd_kafka_purge(sink->producer, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
+	purge(sink->producer);
+	purge(sink->singles);
 	for (int64_t until_ms = service_now_ms() + 1000; sink->in_flight > 0 && service_now_ms() < until_ms;) {
-		rd_kafka_poll(sink->producer, 10);
+		hear(sink, 10);
 	}
 	rd_kafka_destroy(sink->producer);
-	sink->producer = NULL;
+	if (sink->singles != NULL) {
+		rd_kafka_destroy(sink->singles);
+	}
+	sink->producer = sink->singles = NULL;
 	for (size_t i = 0; sink->in_flight > 0 && i < IN_FLIGHT_MAX; i++) {
 		if (sink->places[i].is_out) {
 			sink->places[i].is_out = false;
@@ -349,6 +493,7 @@ static void producer_free(sink *sink)
 			finish(sink, &sink->places[i], RD_KAFKA_RESP_ERR__PURGE_INFLIGHT, SINK_UNAVAILABLE);
 		}
 	}
+	sink->singles_in_flight = 0;
 	if (sink->cause != RD_KAFKA_RESP_ERR_NO_ERROR && !sink->is_fenced) {
 		aborted(sink); /* the broker may not even know of it */
 	} else {
@@ -370,6 +515,9 @@ static void replace_where_fatal(sink *sink)
 	if (sink->producer != NULL) {
 		error = rd_kafka_fatal_error(sink->producer, sink->fatal, sizeof sink->fatal);
 	}
+	if (sink->singles != NULL && error == RD_KAFKA_RESP_ERR_NO_ERROR) {
+		error = rd_kafka_fatal_error(sink->singles, sink->fatal, sizeof sink->fatal);
+	}
 	if (is_fence(error)) {
 		sink->is_fenced = true;
 		producer_free(sink);
@@ -385,6 +533,37 @@ static void replace_where_fatal(sink *sink)
 		sink->again_ms = service_now_ms() + BACKOFF_MOST_MS;
 		free(problem);
 	}
+}
+
+/* With a fence: the next transaction is for batches, or for single messages, as topics are now. */
+static void replace_where_narrow(sink *sink)
+{
+	bool single = service_now_ms() < sink->narrow_ms;
+
+	if (sink->settings.fence == FENCE_BROKER && sink->producer != NULL && !sink->is_open && single != sink->is_single) {
+		producer_free(sink);
+		replace_where_fatal(sink);
+	}
+}
+
+/* The producer of a message; NULL: there is none, see `fatal`. */
+static rd_kafka_t *producer_for(sink *sink, const sink_message *message, bool *single)
+{
+	char *problem = NULL;
+
+	*single = sink->is_single;
+	if (sink->settings.fence == FENCE_BROKER || sink->producer == NULL || !is_narrow(sink, message->destination)) {
+		return sink->producer;
+	}
+	*single = true;
+	if (sink->singles == NULL) {
+		sink->singles = make(sink, true, &problem);
+		if (sink->singles == NULL) {
+			snprintf(sink->fatal, sizeof sink->fatal, "%s", problem == NULL ? "memory is out" : problem);
+			free(problem);
+		}
+	}
+	return sink->singles;
 }
 
 /* ---- the turn, with fence = broker */
@@ -543,13 +722,13 @@ static rd_kafka_headers_t *headers_of(const sink_message *message)
 	return headers;
 }
 
-static rd_kafka_resp_err_t produce(sink *sink, const sink_message *message, place *place)
+static rd_kafka_resp_err_t produce(rd_kafka_t *producer, const sink_message *message, place *place)
 {
 	rd_kafka_headers_t *headers = headers_of(message);
 	size_t key_bytes = message->key == NULL ? 0 : strlen(message->key);
 	rd_kafka_resp_err_t error =
-	    rd_kafka_producev(sink->producer, RD_KAFKA_V_TOPIC(message->destination),
-	                      RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(message->key, key_bytes),
+	    rd_kafka_producev(producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+	                      RD_KAFKA_V_KEY(message->key, key_bytes),
 	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)message->body.data, message->body.length),
 	                      RD_KAFKA_V_TIMESTAMP(message->created_ms), RD_KAFKA_V_HEADERS(headers),
 	                      RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
@@ -575,6 +754,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	bool is_full = false;
 
 	replace_where_fatal(sink);
+	replace_where_narrow(sink);
 	if (place == NULL) {
 		return false;
 	}
@@ -582,11 +762,12 @@ static bool sink_send(sink *sink, sink_message *message)
 	place->problem[0] = '\0';
 	place->order = ++sink->sends;
 	rd_kafka_resp_err_t error = RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION;
-	if (sink->producer == NULL) {
+	rd_kafka_t *producer = producer_for(sink, message, &place->is_single);
+	if (producer == NULL) {
 		error = RD_KAFKA_RESP_ERR__FATAL;
 	} else if (topic_fits(message->destination)) {
 		error = sink->settings.fence == FENCE_BROKER ? open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
-		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(sink, message, place) : error;
+		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(producer, message, place) : error;
 	}
 	/* A transaction that has failed takes no more, whatever the reason. */
 	if (is_full || (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) ||
@@ -596,6 +777,7 @@ static bool sink_send(sink *sink, sink_message *message)
 	sink->unused = place->next;
 	if (error == RD_KAFKA_RESP_ERR_NO_ERROR) {
 		sink->in_flight++;
+		sink->singles_in_flight += producer == sink->singles;
 		place->is_out = true;
 		return true;
 	}
@@ -621,7 +803,7 @@ static size_t sink_poll(sink *sink, int timeout_ms, sink_result *results, size_t
 	if (sink->producer != NULL && sink->settings.fence == FENCE_BROKER) {
 		serve_turn(sink, wait_ms);
 	} else if (sink->producer != NULL) {
-		rd_kafka_poll(sink->producer, wait_ms);
+		hear(sink, wait_ms);
 	} else if (sink->finished == NULL) {
 		service_sleep(timeout_ms);
 	}
