@@ -41,8 +41,37 @@ static void note_source(consumer *consumer, source_state state, const char *prob
 	metric_set(consumer->counts.source_away, away);
 }
 
+static void set_stalled(consumer *consumer, bool stalled)
+{
+	if (stalled != consumer->stalled) {
+		consumer->stalled = stalled;
+		metric_set(consumer->counts.stalled, stalled);
+		service_stalled(stalled ? 1 : -1);
+	}
+}
+
+/* What has messages and gives none is no reason to end: an operator has to look. */
+static void look_for_stall(consumer *consumer)
+{
+	const source_class *class = consumer->settings.class;
+	char problem[256] = "";
+	char quoted[SERVICE_QUOTE_BYTES];
+	bool stalled = class->stalled != NULL && class->stalled(consumer->source, problem);
+
+	if (stalled && !consumer->stalled) {
+		service_log(&consumer->service, SERVICE_ERROR, "stalled",
+		            "problem=%s hint=\"the broker's log, and lines of event=kafka, say why; a restart reads anew from "
+		            "what is acknowledged\"",
+		            service_quote(problem, quoted));
+	} else if (!stalled && consumer->stalled) {
+		service_log(&consumer->service, SERVICE_INFO, "not_stalled", "source=%s", class->name);
+	}
+	set_stalled(consumer, stalled);
+}
+
 static void close_source(consumer *consumer)
 {
+	set_stalled(consumer, false);
 	if (consumer->source != NULL) {
 		consumer->settings.class->close(consumer->source);
 		consumer->source = NULL;
@@ -184,6 +213,7 @@ static void run(consumer *consumer)
 		failure failure = {0};
 		arena_clear(&consumer->arena);
 		bool busy = take(consumer);
+		look_for_stall(consumer);
 		bool counted = consumer->counted_at_ms + COUNT_EVERY_MS > service_now_ms() || parked_count(consumer, &failure);
 		bool good = counted && class->work(consumer->handler, &failure);
 		acknowledge(consumer);

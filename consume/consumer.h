@@ -45,6 +45,7 @@ struct consumer {
 	bool full_said;        /* that parked_max is reached */
 	bool away;             /* the broker; said so */
 	char away_problem[256];
+	bool stalled;          /* what is read from; said so */
 	bool started;          /* all was well once: from now on what fails is tried again */
 	bool has_turn;         /* on this connection, see take_turn.sql */
 	bool waits_said;       /* that another process has the turn */

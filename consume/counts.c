@@ -22,6 +22,7 @@ void counts_publish(counts *counts, metrics *to, const char *name)
 		{&counts->parked[PARKED_DEAD], METRIC_COUNTER, "pgonce_consume_parked", parked, "dead"},
 		{&counts->active, METRIC_GAUGE, "pgonce_consume_active", "1: this process is at work for the consumer; 0: it stands by, or has no connection.", NULL},
 		{&counts->source_away, METRIC_GAUGE, "pgonce_consume_source_away", "1: the broker cannot be reached.", NULL},
+		{&counts->stalled, METRIC_GAUGE, "pgonce_consume_stalled", "1: a partition has messages and gives none, although the consumer waits for them: the log names it.", NULL},
 		{&counts->connects, METRIC_COUNTER, "pgonce_consume_connects", "Connections made to PostgreSQL, reconnections included.", NULL},
 	};
 	/* clang-format on */

@@ -36,6 +36,11 @@ progress *progress_of(progress **list, const char *topic, int32_t partition)
 	return *at;
 }
 
+progress *progress_find(progress *list, const char *topic, int32_t partition)
+{
+	return *place_of(&list, topic, partition);
+}
+
 void progress_forget(progress **list, const char *topic, int32_t partition)
 {
 	progress **at = place_of(list, topic, partition);

@@ -5,6 +5,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <librdkafka/rdkafka.h>
@@ -21,12 +22,20 @@ typedef struct progress {
 	int64_t sent_ms;      /* that, as of the commit on its way */
 	int64_t committed;    /* the offset that the broker has of us; -1: unknown */
 	int64_t committed_ms; /* and the time of the last message before it; 0: unknown */
+	/* Of kafka_watchdog.c. */
+	int64_t read;           /* the offset that was read up to */
+	int64_t end;            /* the partition's; at most `read`: nothing is known to be left */
+	int64_t behind_ms;      /* on its clock: when `end` was found to be above `read` */
+	uint64_t behind_rounds; /* and how many rounds it had then */
+	bool moved;             /* since ends were asked for last */
 	char part[PROGRESS_PART_BYTES];
 	char topic[];
 } progress;
 
 /* The partition's, made where there is none. */
 progress *progress_of(progress **list, const char *topic, int32_t partition);
+/* NULL: it is not ours. */
+progress *progress_find(progress *list, const char *topic, int32_t partition);
 void progress_forget(progress **list, const char *topic, int32_t partition);
 /* A commit goes out; and has arrived. */
 void progress_sent(progress *list);

@@ -116,6 +116,11 @@ typedef struct source_class {
 	 */
 	size_t (*positions)(source *source, source_position *positions, size_t most);
 	/*
+	 * True: something that is read from has messages, and has given none for long, although it was
+	 * waited for them; problem: for people. Blocks for nothing. NULL: the source cannot know.
+	 */
+	bool (*stalled)(source *source, char problem[256]);
+	/*
 	 * Sends a copy (key, payload, headers, and `more` headers) to a topic, subject or routing key
 	 * of the same broker, and waits at most timeout_ms. True: the broker has acknowledged it.
 	 * False: it may or may not have it.

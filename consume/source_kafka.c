@@ -7,6 +7,10 @@
  * A partition that a rebalance takes away takes its deliveries along: they are void, and never
  * committed, since the next owner's offset would be overwritten. Those of partitions that stay are
  * still good.
+ *
+ * Messages have a queue of their own, beside the group's events. So a caller that is busy serves
+ * the group without taking messages, and nothing is ever paused: a partition that another member
+ * gets while it is paused is not read by librdkafka when it comes back.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,6 +22,7 @@
 #include "kafka.h"
 #include "kafka_producer.h"
 #include "kafka_progress.h"
+#include "kafka_watchdog.h"
 
 enum {
 	/* so long a commit may take where it is waited for: a partition goes, the end */
@@ -26,6 +31,7 @@ enum {
 	CHECK_EVERY_MS = 2000,
 	REPEAT_MS = 1000, /* until a commit that failed is tried again */
 	TEXT_BYTES = 64,  /* of coordinates, besides the topic's name */
+	WAIT_MS = 100,    /* for messages, before the group's events are looked at again */
 	ANSWER_MS = 200,  /* so long a look at positions waits for the commit that is on its way */
 	SETTLE_MS = 5000  /* after which what the client knows of a new partition's end is of now */
 };
@@ -33,6 +39,7 @@ enum {
 typedef struct settings {
 	kafka_options kafka; /* first */
 	const char *topics, *group;
+	int64_t stalled_ms;
 } settings;
 
 /* clang-format off */
@@ -40,13 +47,14 @@ static const config_option options[] = {
 	KAFKA_OPTION_ROWS,
 	{.name = "topics", .kind = CONFIG_TEXT, .offset = offsetof(settings, topics), .required = true, .help = "the topics to read, separated by commas; one that begins with ^ is a regular expression"},
 	{.name = "group", .kind = CONFIG_TEXT, .offset = offsetof(settings, group), .help = "the consumer group, whose members share the partitions; default: the section's name"},
+	{.name = "stalled_after", .kind = CONFIG_DURATION, .offset = offsetof(settings, stalled_ms), .minimum = 1000, .maximum = 86400000, .standard = "60s", .help = "a partition that has messages, and gives none for so long although the consumer waits for them, is logged, counted in pgonce_consume_stalled, and named by /once/ready, which answers 503"},
 	{0}};
 
 static const kafka_fixed fixed[] = {
 	{"enable.auto.commit", "false", "a message is acknowledged when its effect has committed, not when some time has passed"},
 	{"auto.commit.enable", NULL, "a message is acknowledged when its effect has committed, not when some time has passed"},
 	{"enable.auto.offset.store", "false", "a message is acknowledged when its effect has committed, not when it was read"},
-	{"enable.partition.eof", "false", "the end of a partition is no message"},
+	{"enable.partition.eof", "true", "by it is known that nothing is left to read"},
 	{"group.id", NULL, "it is the option group"},
 	{0}};
 
@@ -56,7 +64,7 @@ static const char *const defaults[][2] = {
 	{"auto.offset.reset", "earliest"},
 	{"isolation.level", "read_committed"},
 	{"queued.max.messages.kbytes", "16384"}, /* of each partition */
-	{"queued.min.messages", "10000"},        /* a rebalance waits behind them */
+	{"queued.min.messages", "10000"},
 	/* by which a topic is noticed that is made later */
 	{"topic.metadata.refresh.interval.ms", "10000"},
 	{NULL, NULL}};
@@ -70,6 +78,7 @@ struct source {
 	int64_t prefetch;
 	rd_kafka_t *client;
 	kafka_watch watch;
+	rd_kafka_queue_t *messages;                    /* of all partitions that are ours */
 	rd_kafka_queue_t *answers;                     /* of commits */
 	bool committing;                               /* one is on its way */
 	int64_t commit_at_ms;                          /* not before */
@@ -78,8 +87,9 @@ struct source {
 	delivery_list out, held;
 	uint64_t serial;
 	progress *progress;
+	watchdog watchdog;
 	int assigned; /* partitions */
-	bool paused, lost;
+	bool lost;
 	int64_t checked_ms;
 	char trouble[BROKER_PROBLEM_BYTES]; /* why there may be no partitions; "" none */
 	kafka_producer producer;            /* of dead messages */
@@ -216,20 +226,29 @@ static void lose_partitions(source *source, const rd_kafka_topic_partition_list_
 	}
 }
 
+/* When it is taken away librdkafka forgets where its messages go; so this is for each time. */
+static void lead_messages(source *source, const rd_kafka_topic_partition_t *partition)
+{
+	rd_kafka_queue_t *queue = rd_kafka_queue_get_partition(source->client, partition->topic, partition->partition);
+
+	if (queue != NULL) {
+		rd_kafka_queue_forward(queue, source->messages);
+		rd_kafka_queue_destroy(queue);
+	}
+}
+
 static void assign(source *source, rd_kafka_topic_partition_list_t *partitions, bool incremental)
 {
+	for (int i = 0; i < partitions->cnt; i++) {
+		lead_messages(source, &partitions->elems[i]);
+		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
+	}
 	if (incremental) {
 		rd_kafka_error_destroy(rd_kafka_incremental_assign(source->client, partitions));
 		source->assigned += partitions->cnt;
 	} else {
 		rd_kafka_assign(source->client, partitions);
 		source->assigned = partitions->cnt;
-	}
-	for (int i = 0; i < partitions->cnt; i++) {
-		(void)progress_of(&source->progress, partitions->elems[i].topic, partitions->elems[i].partition);
-	}
-	if (source->paused) {
-		rd_kafka_pause_partitions(source->client, partitions);
 	}
 	if (partitions->cnt > 0) {
 		source->trouble[0] = '\0';
@@ -268,22 +287,6 @@ static void rebalance(rd_kafka_t *client, rd_kafka_resp_err_t what, rd_kafka_top
 	            "partitions=%d now=%d", partitions->cnt, source->assigned);
 }
 
-static void set_paused(source *source, bool paused)
-{
-	rd_kafka_topic_partition_list_t *assigned = NULL;
-
-	if (source->paused == paused || rd_kafka_assignment(source->client, &assigned) != RD_KAFKA_RESP_ERR_NO_ERROR) {
-		return;
-	}
-	if (paused) {
-		rd_kafka_pause_partitions(source->client, assigned);
-	} else {
-		rd_kafka_resume_partitions(source->client, assigned);
-	}
-	rd_kafka_topic_partition_list_destroy(assigned);
-	source->paused = paused;
-}
-
 /* ---- Messages ---- */
 
 static void add_headers(delivery *delivery, rd_kafka_headers_t *headers)
@@ -320,6 +323,7 @@ static void wrap(source *source, rd_kafka_message_t *message)
 	made->message.coordinates = text;
 	add_headers(made, headers);
 	delivery_add(&source->held, made);
+	watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset + 1);
 	source->trouble[0] = '\0';
 	kafka_watch_clear(&source->watch);
 }
@@ -330,18 +334,21 @@ static void take_error(source *source, const rd_kafka_message_t *message)
 	char quoted[SERVICE_QUOTE_BYTES];
 	const char *text = rd_kafka_message_errstr(message);
 
-	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED || message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
+	if (message->err == RD_KAFKA_RESP_ERR__PARTITION_EOF) {
+		const char *topic = rd_kafka_topic_name(message->rkt);
+		watchdog_read(&source->watchdog, progress_find(source->progress, topic, message->partition), message->offset);
+		return;
+	}
+	if (message->err == RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED) {
 		return; /* what it means comes as a rebalance */
 	}
 	snprintf(source->trouble, sizeof source->trouble, "%s", text != NULL ? text : rd_kafka_err2str(message->err));
 	service_log(source->service, SERVICE_WARNING, "trouble", "problem=%s", service_quote(source->trouble, quoted));
 }
 
-/* The next of the client into `held`, waiting at most timeout_ms. False: there was none. */
-static bool receive(source *source, int timeout_ms)
+/* Into `held`, if it is a message. False: there was none. */
+static bool take(source *source, rd_kafka_message_t *message)
 {
-	rd_kafka_message_t *message = rd_kafka_consumer_poll(source->client, timeout_ms);
-
 	if (message != NULL && message->err != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		take_error(source, message);
 		rd_kafka_message_destroy(message);
@@ -351,36 +358,33 @@ static bool receive(source *source, int timeout_ms)
 	return message != NULL;
 }
 
-/*
- * The group takes whoever does not poll for dead. What comes is kept, up to the bound, and then no
- * more is let come.
- */
-static void keep_alive(source *source)
+/* The group's events: rebalances, by the callback, and troubles. */
+static void serve_group(source *source)
 {
-	size_t here = source->out.count + source->held.count;
-
-	for (; here < (size_t)source->prefetch && receive(source, 0); here = source->out.count + source->held.count) {
-	}
-	if (here >= (size_t)source->prefetch) {
-		set_paused(source, true);
-		receive(source, 0);
+	while (take(source, rd_kafka_consumer_poll(source->client, 0))) {
 	}
 }
 
 static void collect(source *source, size_t most, int timeout_ms)
 {
 	int64_t until_ms = service_now_ms() + timeout_ms;
+	int64_t left_ms = timeout_ms;
 	bool came = true;
 
-	set_paused(source, false);
-	/*
-	 * At least once, so that rebalances are served however much is here. A turn may bring an error
-	 * and no message.
-	 */
-	do {
-		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
-		came = receive(source, left_ms > 0 ? (int)left_ms : 0);
-	} while (came && source->held.count < most && !source->lost);
+	serve_group(source);
+	/* A turn may bring an error, or the end of a partition, and no message. */
+	while (came && source->held.count < most && !source->lost) {
+		int wait_ms = source->held.count > 0 ? 0 : left_ms > WAIT_MS ? WAIT_MS : (int)left_ms;
+		came = take(source, rd_kafka_consume_queue(source->messages, wait_ms));
+		left_ms = until_ms > service_now_ms() ? until_ms - service_now_ms() : 0;
+		if (!came && source->held.count == 0 && left_ms > 0) {
+			serve_group(source);
+			came = true;
+		}
+	}
+	if (!source->lost) {
+		watchdog_look(&source->watchdog, source->progress, source->client, rd_kafka_queue_length(source->messages));
+	}
 }
 
 /*
@@ -419,7 +423,7 @@ static source_state kafka_fetch(source *source, size_t most, int timeout_ms, sou
 {
 	*count = 0;
 	if (most == 0) {
-		keep_alive(source);
+		serve_group(source);
 	} else {
 		collect(source, most, timeout_ms);
 	}
@@ -521,6 +525,11 @@ static size_t kafka_positions(source *source, source_position *positions, size_t
 	return count;
 }
 
+static bool kafka_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	return watchdog_stalled(&source->watchdog, source->progress, problem, BROKER_PROBLEM_BYTES);
+}
+
 static void kafka_give_back(source *source, source_message *const *messages, size_t count)
 {
 	delivery_give_back(&source->out, &source->held, messages, count, release);
@@ -535,7 +544,7 @@ static bool kafka_publish(source *source, const char *topic, const source_messag
 		return false;
 	}
 	while (!kafka_producer_poll(&source->producer) && service_now_ms() < until_ms) {
-		receive(source, 0);
+		serve_group(source);
 	}
 	return kafka_producer_end(&source->producer, problem);
 }
@@ -554,6 +563,7 @@ static void kafka_close(source *source)
 	if (source->client != NULL) {
 		rd_kafka_topic_partition_list_destroy(source->wanted);
 		rd_kafka_topic_partition_list_destroy(source->acknowledged);
+		rd_kafka_queue_destroy(source->messages);
 		rd_kafka_queue_destroy(source->answers);
 		rd_kafka_destroy(source->client);
 	}
@@ -685,7 +695,9 @@ static bool kafka_open(const service *service, const config *config, const confi
 	    (kafka_producer){.service = service, .config = config, .section = section, .options = &made->settings.kafka};
 	made->wanted = rd_kafka_topic_partition_list_new(16);
 	made->acknowledged = rd_kafka_topic_partition_list_new(16);
+	made->messages = rd_kafka_queue_new(made->client);
 	made->answers = rd_kafka_queue_new(made->client);
+	made->watchdog.after_ms = made->settings.stalled_ms;
 	if (!subscribe(made, problem)) {
 		kafka_close(made);
 		return false;
@@ -705,6 +717,7 @@ const source_class source_kafka = {
     .acknowledge = kafka_acknowledge,
     .give_back = kafka_give_back,
     .positions = kafka_positions,
+    .stalled = kafka_stalled,
     .publish = kafka_publish,
     .close = kafka_close,
 };

@@ -185,8 +185,9 @@ static enum MHD_Result on_request(void *argument, struct MHD_Connection *connect
 		return say(connection, MHD_HTTP_OK, "ok\n");
 	}
 	if (strcmp(url, "/once/ready") == 0) {
-		return service_ready() ? say(connection, MHD_HTTP_OK, "ready\n")
-		                       : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no connection to the database\n");
+		const char *problem = service_unready();
+		return problem == NULL ? say(connection, MHD_HTTP_OK, "ready\n")
+		                       : say(connection, MHD_HTTP_SERVICE_UNAVAILABLE, problem);
 	}
 	return say(connection, MHD_HTTP_NOT_FOUND, "/metrics, /health and /once/ready\n");
 }

@@ -29,6 +29,7 @@ static int reload_fd = -1;
 static atomic_int reloads = 0;
 static atomic_int jobs = 0;
 static atomic_int databases = 0;
+static atomic_int stalls = 0;
 
 /* ---- the log */
 
@@ -220,11 +221,18 @@ void service_database(int change)
 	atomic_fetch_add(&databases, change);
 }
 
-bool service_ready(void)
+void service_stalled(int change)
+{
+	atomic_fetch_add(&stalls, change);
+}
+
+const char *service_unready(void)
 {
 	int begun = atomic_load(&jobs);
 
-	return begun > 0 && atomic_load(&databases) >= begun;
+	return begun == 0 || atomic_load(&databases) < begun ? "no connection to the database\n"
+	       : atomic_load(&stalls) > 0 ? "a consumer's partition has messages and gives none: the log names it\n"
+	                                  : NULL;
 }
 
 /* ---- time */

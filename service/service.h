@@ -71,13 +71,15 @@ bool service_rest(int64_t milliseconds);
 bool service_go_on(void);
 
 /*
- * Readiness, for /once/ready: does each job that has begun have its database, as far as it knows?
- * No, until one has begun. +1: it begins, or is connected; -1: it has ended, or has no connection
- * any more.
+ * Readiness, for /once/ready: does each job that has begun have its database, as far as it knows,
+ * and get what it waits for? No, until one has begun. +1: it begins, is connected, is stalled; -1:
+ * it has ended, has no connection any more, goes on.
  */
 void service_job(int change);
 void service_database(int change);
-bool service_ready(void);
+void service_stalled(int change);
+/* NULL: it is ready; else why not, in a line. */
+const char *service_unready(void);
 
 /* A clock that only goes forward, in milliseconds. */
 int64_t service_now_ms(void);

@@ -9,6 +9,7 @@
  *     back N...                {"state"}                   also: back all
  *     publish TOPIC N          {"state", "problem"}
  *     positions                {"state", "positions": [[part, milliseconds or null at the end, behind_ms], ...]}
+ *     stalled                  {"state": "ok" or "unavailable", "problem"}
  *     close                    closes the source and ends; the end of input does so, too
  */
 #include <jansson.h>
@@ -165,6 +166,10 @@ static void obey(const source_class *class, source *source, char *line)
 		hand_back(class, source, line + 5, false);
 	} else if (sscanf(line, "publish %255s %zu", topic, &number) == 2 && number < given && out[number] != NULL) {
 		publish(class, source, topic, number);
+	} else if (strcmp(line, "stalled") == 0) {
+		char problem[256] = "";
+		bool stalled = class->stalled != NULL && class->stalled(source, problem);
+		answer(stalled ? SOURCE_UNAVAILABLE : SOURCE_OK, problem, NULL);
 	} else if (strcmp(line, "positions") == 0) {
 		positions(class, source);
 	} else {

@@ -26,6 +26,7 @@ class Source:
             for value in values if isinstance(values, list) else [values]:
                 lines.append(f"{option.replace('__', '.')} = {value}")
         config.write_text("\n".join(lines) + "\n")
+        self.directory = directory
         self.log = directory / f"{name}.log"
         self.process = subprocess.Popen(
             tied([PROGRAM, config, name, prefetch]),
@@ -101,6 +102,11 @@ class Source:
     def positions(self):
         """{part: (milliseconds, or None at the end, how far behind that)}"""
         return {part: (at_ms, behind_ms) for part, at_ms, behind_ms in self.tell("positions")["positions"]}
+
+    def stalled(self):
+        """What has messages and gives none; None: nothing."""
+        answer = self.tell("stalled")
+        return None if answer["state"] == "ok" else answer["problem"]
 
     def until_at(self, part, expected, patience_s=PATIENCE_S):
         """Waits until the position of the part fits, the source kept alive."""

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: PostgreSQL
 """Messages out of Apache Kafka, from a real broker: in order, again when they were not acknowledged, and not again when they were."""
 
+import contextlib
+import subprocess
 import time
 import uuid
 
 import pytest
+from cli.command import PROGRAM
 from harness import kafka as harness
+from harness.postgres import clean_environment, tied, wait_until
+from harness.scrape import address_in, ask, figure, scrape
 
 from .playing import Refused, Source, headers, payloads
+from .script import HANDLER
 
 
 @pytest.fixture(scope="module")
@@ -308,3 +314,139 @@ def test_a_position_is_the_time_below_which_nothing_comes_again(broker, topic, t
     with opened(broker, topic, tmp_path) as source:  # nothing comes, and the group has all
         source.keep_alive()
         assert source.until_at(part, lambda position: position is not None) == (None, 0)
+
+
+def goes_and_returns(broker, topic, one, full, **options):
+    """A second member takes a partition while the first is busy (full), or just after, and goes again. What the first had before is acknowledged."""
+    done = one.collect(10, most=10)
+    one.keep_alive()
+    with opened(broker, topic, one.directory, name="other", **options) as two:
+        deadline = time.monotonic() + 30
+        while not two.fetch(10)["messages"]:
+            one.keep_alive()
+            assert time.monotonic() < deadline
+        if not full:
+            done += one.fetch(10)["messages"]
+        one.acknowledge()
+        two.close()
+    while full and one.log.read_text().count("now=2") < 2:
+        one.keep_alive()
+        assert time.monotonic() < deadline
+    return done
+
+
+@pytest.mark.parametrize("strategy", ["range,roundrobin", "cooperative-sticky"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_partition_that_went_to_another_member_meanwhile_is_read_when_it_returns(broker, tmp_path, strategy, full):
+    topic = f"back-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    fill(broker, topic, 1, 400, keys=20)
+    options = {"kafka__partition.assignment.strategy": strategy, "kafka__queued.min.messages": 10}
+    with opened(broker, topic, tmp_path, prefetch=10, **options) as one:
+        seen = {each["coordinates"] for each in goes_and_returns(broker, topic, one, full, **options)}
+        deadline = time.monotonic() + 30
+        while len(seen) < 400:
+            seen |= {each["coordinates"] for each in one.fetch(100)["messages"]}
+            one.acknowledge()
+            assert time.monotonic() < deadline, sorted(seen)
+
+
+TINY = {"kafka__message.max.bytes": 2000, "kafka__fetch.max.bytes": 4000, "kafka__receive.message.max.bytes": 5000}
+
+
+def test_a_partition_that_has_messages_and_gives_none_is_stalled_until_it_gives_some(broker, tmp_path):
+    """A record that is larger than what the client takes: librdkafka asks for it for ever."""
+    topic = f"stuck-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic)
+    fill(broker, topic, 1, 3)
+    broker.publish(topic, [("k", "x" * 20000)])
+    broker.publish(topic, [("k", "m5")])
+    with opened(broker, topic, tmp_path, stalled_after="2s", **TINY) as source:
+        assert payloads(source.collect(3)) == texts(1, 3)
+        began, deadline = time.monotonic(), time.monotonic() + 30
+        while source.stalled() is None:
+            source.fetch()
+            assert time.monotonic() < deadline
+        assert time.monotonic() - began >= 2
+        assert source.stalled() == f"{topic}/0 has messages up to the offset 5, and gives none from 3 on"
+        broker.delete_records(topic, 0, 4)
+        assert payloads(source.collect(1)) == ["m5"]
+        assert source.stalled() is None
+
+
+def test_what_is_empty_at_its_end_or_waits_with_the_caller_is_not_stalled(broker, tmp_path):
+    """Transactions end with records that no consumer gets; what was deleted is above what the group has read."""
+    topic = f"calm-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 4)
+    broker.kcat("-P", "-t", topic, "-p", 1, "-X", "transactional.id=calm", data=b"m1\nm2\n")
+    broker.kcat("-P", "-t", topic, "-p", 2, data=b"m3\nm4\n")
+    broker.delete_records(topic, 2, 2)
+    broker.kcat("-P", "-t", topic, "-p", 3, data=b"m5\nm6\n")
+    with opened(broker, topic, tmp_path, stalled_after="1s") as source:
+        source.collect(4)
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            source.fetch()
+            assert source.stalled() is None
+
+
+def test_a_handler_that_takes_long_makes_no_partition_stalled(broker, tmp_path):
+    """What was fetched from one partition waits before what came from another."""
+    topic = f"slow-{uuid.uuid4().hex[:8]}"
+    broker.create_topic(topic, 2)
+    broker.kcat("-P", "-t", topic, "-p", 0, data="".join(f"m{i}\n" for i in range(50)).encode())
+    with opened(broker, topic, tmp_path, stalled_after="1s") as source:
+        source.collect(1, most=1)
+        broker.kcat("-P", "-t", topic, "-p", 1, data=b"late\n")
+        found = []
+        while "late" not in found:
+            found += payloads(source.fetch(1)["messages"])
+            assert source.stalled() is None
+            until = time.monotonic() + 0.1
+            while time.monotonic() < until:
+                source.keep_alive()
+                time.sleep(0.02)  # the handler's work
+
+
+@contextlib.contextmanager
+def consuming(broker, topic, db, tmp_path, **options):
+    """pgonce consume: (the address of its metrics, its log)."""
+    db.execute(HANDLER)
+    config, log = tmp_path / "pgonce.conf", tmp_path / "log"
+    given = {"source": "kafka", "url": f"kafka://{broker.servers}", "topics": topic, "handler": "apply", "id": "coordinates", **options}
+    lines = "".join(f"{name.replace('__', '.')} = {value}\n" for name, value in given.items())
+    config.write_text(f"dsn = {db.dsn()}\n[consume stock]\n{lines}")
+    process = subprocess.Popen(tied([PROGRAM, "consume", "--config", config, "--metrics", "127.0.0.1:0"]), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=open(log, "wb"), env=clean_environment())
+    try:
+        wait_until(lambda: address_in(log.read_text()), "the address")
+        yield address_in(log.read_text()), log
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()[-3000:]
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_a_stalled_partition_is_said_by_the_log_a_metric_and_ready(broker, topic, db, tmp_path):
+    """And a poison message that is parked is none: it is acknowledged."""
+    def stalled():
+        return figure(scrape(address), "pgonce_consume_stalled", consumer="stock")
+
+    broker.publish(topic, [("k", '{"do": "fail"}')])
+    with consuming(broker, topic, db, tmp_path, stalled_after="2s", retry_first="100ms", attempts=2, **TINY) as (address, log):
+        wait_until(lambda: figure(scrape(address), "pgonce_consume_parked", consumer="stock", state="dead") == 1, "the poison to be dead")
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            assert ask(address, "/once/ready")[0] == 200 and stalled() == 0
+        broker.publish(topic, [("k", '"' + "x" * 20000 + '"')])
+        broker.publish(topic, [("j", '{"number": 3}')])
+        wait_until(lambda: stalled() == 1, "the alarm")
+        status, _, text = ask(address, "/once/ready")
+        assert (status, text) == (503, "a consumer's partition has messages and gives none: the log names it\n")
+        assert f"event=stalled problem=\"{topic}/0 has messages up to the offset 3, and gives none from 1 on\"" in log.read_text()
+        broker.delete_records(topic, 0, 2)
+        wait_until(lambda: stalled() == 0, "the end of the alarm")
+        wait_until(lambda: db.value("SELECT count(*) FROM applied") == 1, "the next message")
+        assert ask(address, "/once/ready")[0] == 200
+    assert log.read_text().count("event=stalled") == 1 and log.read_text().count("event=not_stalled") == 1

@@ -197,6 +197,11 @@ class Kafka(Broker):
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
+    def delete_records(self, topic, partition, before):
+        """What has a lower offset."""
+        with Admin(self.servers) as admin:
+            admin.delete_records(topic, partition, before)
+
     def allow(self, user, operation, topic):
         """For a broker with an authorizer: the user may "write", "describe" or "read" the topic."""
         with Admin(self.servers) as admin:
@@ -220,7 +225,8 @@ class Admin:
         self.lib = lib = ctypes.CDLL("librdkafka.so.1")
         for name in ("conf_new", "new", "NewTopic_new", "queue_new", "queue_poll", "event_CreateTopics_result",
                      "CreateTopics_result_topics", "topic_result_error_string", "event_error_string", "AclBinding_new",
-                     "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error"):  # fmt: skip
+                     "event_CreateAcls_result", "CreateAcls_result_acls", "acl_result_error", "topic_partition_list_new",
+                     "DeleteRecords_new"):  # fmt: skip
             getattr(lib, f"rd_kafka_{name}").restype = ctypes.c_void_p
         self.error = ctypes.create_string_buffer(512)
         conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
@@ -252,6 +258,22 @@ class Admin:
         results = lib.rd_kafka_CreateTopics_result_topics(result, ctypes.byref(count))
         first = ctypes.c_void_p(ctypes.cast(results, ctypes.POINTER(ctypes.c_void_p))[0])
         assert lib.rd_kafka_topic_result_error(first) == 0, ctypes.string_at(lib.rd_kafka_topic_result_error_string(first))
+        lib.rd_kafka_event_destroy(event)
+        lib.rd_kafka_queue_destroy(queue)
+
+    def delete_records(self, topic, partition, before):
+        lib = self.lib
+        offsets = ctypes.c_void_p(lib.rd_kafka_topic_partition_list_new(1))
+        lib.rd_kafka_topic_partition_list_add(offsets, topic.encode(), partition)
+        assert lib.rd_kafka_topic_partition_list_set_offset(offsets, topic.encode(), partition, ctypes.c_int64(before)) == 0
+        words = ctypes.c_void_p(lib.rd_kafka_DeleteRecords_new(offsets))
+        lib.rd_kafka_topic_partition_list_destroy(offsets)
+        queue = ctypes.c_void_p(lib.rd_kafka_queue_new(self.client))
+        lib.rd_kafka_DeleteRecords(self.client, (ctypes.c_void_p * 1)(words), ctypes.c_size_t(1), None, queue)
+        lib.rd_kafka_DeleteRecords_destroy(words)
+        event = ctypes.c_void_p(lib.rd_kafka_queue_poll(queue, PATIENCE_S * 1000))
+        assert event, f"no answer to the deleting of records of {topic}"
+        assert lib.rd_kafka_event_error(event) == 0, ctypes.string_at(lib.rd_kafka_event_error_string(event))
         lib.rd_kafka_event_destroy(event)
         lib.rd_kafka_queue_destroy(queue)
 
