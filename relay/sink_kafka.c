@@ -56,9 +56,15 @@ enum {
 	FENCE_BROKER
 };
 
+enum {
+	TIME_SENT,
+	TIME_EMITTED
+};
+
 typedef struct settings {
 	kafka_options kafka;
 	int64_t fence;
+	int64_t time;
 	int64_t timeout_ms; /* the pipeline's option, known by its table */
 } settings;
 
@@ -72,6 +78,13 @@ static const config_option options[] = {
      .help =
          "broker: Kafka refuses what a relay sends after another has taken over, by transactions of the id pgonce.NAME "
          "(kafka.transactional.id); slower, see docs/events.md"},
+    {.name = "time",
+     .kind = CONFIG_CHOICE,
+     .offset = offsetof(settings, time),
+     .choices = "sent|emitted",
+     .standard = "sent",
+     .help = "the record's time, by which Kafka deletes; emitted: when the event was emitted, so that a topic whose "
+             "retention is shorter than an outage of the relay loses events that it has just taken"},
     {.name = NULL}};
 static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
@@ -722,16 +735,16 @@ static rd_kafka_headers_t *headers_of(const sink_message *message)
 	return headers;
 }
 
-static rd_kafka_resp_err_t produce(rd_kafka_t *producer, const sink_message *message, place *place)
+static rd_kafka_resp_err_t produce(const sink *sink, rd_kafka_t *producer, const sink_message *message, place *place)
 {
+	int64_t time_ms = sink->settings.time == TIME_EMITTED ? message->created_ms : 0; /* 0: now */
 	rd_kafka_headers_t *headers = headers_of(message);
 	size_t key_bytes = message->key == NULL ? 0 : strlen(message->key);
-	rd_kafka_resp_err_t error =
-	    rd_kafka_producev(producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-	                      RD_KAFKA_V_KEY(message->key, key_bytes),
-	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)message->body.data, message->body.length),
-	                      RD_KAFKA_V_TIMESTAMP(message->created_ms), RD_KAFKA_V_HEADERS(headers),
-	                      RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
+	rd_kafka_resp_err_t error = rd_kafka_producev(
+	    producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+	    RD_KAFKA_V_KEY(message->key, key_bytes),
+	    RD_KAFKA_V_VALUE((void *)(uintptr_t)message->body.data, message->body.length), RD_KAFKA_V_TIMESTAMP(time_ms),
+	    RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
 
 	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		rd_kafka_headers_destroy(headers);
@@ -767,7 +780,7 @@ static bool sink_send(sink *sink, sink_message *message)
 		error = RD_KAFKA_RESP_ERR__FATAL;
 	} else if (topic_fits(message->destination)) {
 		error = sink->settings.fence == FENCE_BROKER ? open_transaction(sink, &is_full) : RD_KAFKA_RESP_ERR_NO_ERROR;
-		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(producer, message, place) : error;
+		error = error == RD_KAFKA_RESP_ERR_NO_ERROR && !is_full ? produce(sink, producer, message, place) : error;
 	}
 	/* A transaction that has failed takes no more, whatever the reason. */
 	if (is_full || (error == RD_KAFKA_RESP_ERR__QUEUE_FULL && sink->in_flight > 0) ||
