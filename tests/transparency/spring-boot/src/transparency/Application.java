@@ -43,11 +43,9 @@ public class Application {
             "pgonce.tenant", "none",
             "pgonce.handler-ms", System.getenv("HANDLER_MS"),
             "logging.level.root", "error"));
-        String without = "org.springframework.boot.autoconfigure.orm.jpa.HibernateJpaAutoConfiguration";
         if (!"on".equals(System.getenv("PGONCE"))) {
-            without += ",io.pgonce.spring.OnceAutoConfiguration,io.pgonce.spring.OnceChecksAutoConfiguration";
+            properties.put("spring.autoconfigure.exclude", "io.pgonce.spring.OnceAutoConfiguration,io.pgonce.spring.OnceChecksAutoConfiguration");
         }
-        properties.put("spring.autoconfigure.exclude", without);
         SpringApplication application = new SpringApplication(Application.class);
         application.setBannerMode(Banner.Mode.OFF);
         application.setDefaultProperties(properties);

@@ -9,6 +9,7 @@ import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.sql.Savepoint;
 import java.sql.Statement;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
@@ -17,10 +18,10 @@ import org.springframework.context.ApplicationEventPublisher;
 import org.springframework.core.task.TaskExecutor;
 import org.springframework.http.HttpStatus;
 import org.springframework.http.ResponseEntity;
+import org.springframework.jdbc.core.ConnectionCallback;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.datasource.DataSourceUtils;
 import org.springframework.stereotype.Component;
-import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.support.TransactionTemplate;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.ResponseStatus;
@@ -35,17 +36,17 @@ class Transactions {
     private final JdbcTemplate jdbc;
     private final DataSource source;
     private final TransactionTemplate transactions;
-    private final TransactionTemplate nested;
+    private final EffectRepository repository;
     private final ApplicationEventPublisher events;
     private final TaskExecutor executor;
 
-    Transactions(Effects effects, JdbcTemplate jdbc, DataSource source, TransactionTemplate transactions, ApplicationEventPublisher events, TaskExecutor executor) {
+    Transactions(Effects effects, JdbcTemplate jdbc, DataSource source, TransactionTemplate transactions, EffectRepository repository, ApplicationEventPublisher events,
+        TaskExecutor executor) {
         this.effects = effects;
         this.jdbc = jdbc;
         this.source = source;
         this.transactions = transactions;
-        this.nested = new TransactionTemplate(transactions.getTransactionManager());
-        this.nested.setPropagationBehavior(TransactionDefinition.PROPAGATION_NESTED);
+        this.repository = repository;
         this.events = events;
         this.executor = executor;
     }
@@ -70,17 +71,23 @@ class Transactions {
     @PostMapping("/nested")
     @ResponseStatus(HttpStatus.CREATED)
     Map<String, Boolean> nested() {
-        nested.executeWithoutResult(outer -> {
-            try {
-                nested.executeWithoutResult(inner -> {
-                    effects.insert("nested-inner");
-                    throw new IllegalArgumentException("rolled back");
-                });
-            } catch (IllegalArgumentException expected) {
-                effects.insert("nested");
-            }
-        });
+        transactions.executeWithoutResult(status -> jdbc.execute((ConnectionCallback<Void>) connection -> {
+            Savepoint outer = connection.setSavepoint();
+            Savepoint inner = connection.setSavepoint();
+            effects.insert("nested-inner");
+            connection.rollback(inner);
+            effects.insert("nested");
+            connection.releaseSavepoint(outer);
+            return null;
+        }));
         return Map.of("nested", true);
+    }
+
+    @PostMapping("/entity")
+    @ResponseStatus(HttpStatus.CREATED)
+    Map<String, Boolean> entity() {
+        Effect saved = repository.save(new Effect("entity"));
+        return Map.of("same", repository.findById("entity").orElseThrow() == saved);
     }
 
     @PostMapping("/role")

@@ -28,6 +28,7 @@ import java.net.http.HttpResponse;
 import java.nio.charset.StandardCharsets;
 import java.sql.SQLException;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
@@ -48,8 +49,10 @@ import org.springframework.http.ResponseEntity;
 import org.springframework.jdbc.core.JdbcTemplate;
 import org.springframework.jdbc.support.JdbcTransactionManager;
 import org.springframework.stereotype.Component;
+import org.springframework.transaction.TransactionDefinition;
 import org.springframework.transaction.support.TransactionSynchronization;
 import org.springframework.transaction.support.TransactionSynchronizationManager;
+import org.springframework.transaction.support.TransactionTemplate;
 import org.springframework.web.bind.annotation.PostMapping;
 import org.springframework.web.bind.annotation.RequestBody;
 import org.springframework.web.bind.annotation.RequestHeader;
@@ -244,6 +247,23 @@ class SpringFaultsTest {
         }
         assertEquals(runs, RUNS.get());
         assertEquals(runs == 1 ? 1L : 0L, one("SELECT count(*) FROM payment WHERE id = '" + key + "'"));
+    }
+
+    /** JPA has no nested transactions with Hibernate; JDBC has. */
+    @Test
+    void aNestedTransactionIsTakenBackAlone() {
+        TransactionTemplate nested = new TransactionTemplate(new JdbcTransactionManager(pool));
+        nested.setPropagationBehavior(TransactionDefinition.PROPAGATION_NESTED);
+        String key = newKey();
+        once(false).run("nested", key, REQUEST, tx -> {
+            assertThrows(IllegalArgumentException.class, () -> nested.executeWithoutResult(inner -> {
+                jdbc(false).update("INSERT INTO payment VALUES (?)", key + "-inner");
+                throw new IllegalArgumentException("rolled back");
+            }));
+            nested.executeWithoutResult(outer -> jdbc(false).update("INSERT INTO payment VALUES (?)", key));
+            return Answer.of(201);
+        });
+        assertEquals(List.of(List.of((Object) key)), server.rows("SELECT id FROM payment WHERE id LIKE '" + key + "%'"));
     }
 
     @ParameterizedTest
