@@ -63,7 +63,7 @@ static const char *const defaults[][2] = {
 	/* librdkafka's own, latest, skips what was written before the group's first start */
 	{"auto.offset.reset", "earliest"},
 	{"isolation.level", "read_committed"},
-	{"queued.max.messages.kbytes", "16384"}, /* of each partition */
+	{"queued.max.messages.kbytes", "16384"}, /* of all: they lead to one queue */
 	{"queued.min.messages", "10000"},
 	/* by which a topic is noticed that is made later */
 	{"topic.metadata.refresh.interval.ms", "10000"},
