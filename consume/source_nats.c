@@ -221,7 +221,7 @@ static bool may_begin_anew(source *source)
 	if (age_ms >= source->remembered_ms) {
 		snprintf(source->problem, sizeof source->problem,
 		         "stream %.40s has lost its durable consumer %.40s, and begins with messages that the inbox may have "
-		         "forgotten: make it where it is to go on, or say forgotten = apply",
+		         "forgotten: make it with the right start, or say forgotten = apply",
 		         is->stream, source->durable);
 		return false;
 	}

@@ -11,6 +11,7 @@ import io.pgonce.http.HeaderPolicy;
 import io.pgonce.http.KeyHeader;
 import io.pgonce.http.Problem;
 import jakarta.servlet.http.HttpServletRequest;
+import java.nio.charset.StandardCharsets;
 import java.sql.SQLException;
 import java.util.Collections;
 import java.util.List;
@@ -120,6 +121,9 @@ public final class HttpOnce {
         String tenant = tenants.tenantOf(request);
         if (tenant == null || tenant.isEmpty()) {
             throw new Refused(Problem.TENANT_MISSING, null);
+        } else if (tenant.codePointCount(0, tenant.length()) > 255 || tenant.chars().anyMatch(c -> c < ' ' || c == 0x7f)
+            || !StandardCharsets.UTF_8.newEncoder().canEncode(tenant)) {
+            throw new Refused(Problem.TENANT_MISSING, "The tenant must be valid UTF-8 of at most 255 characters, without control characters.");
         }
         return tenant;
     }

@@ -13,6 +13,7 @@ import io.pgonce.Answer;
 import io.pgonce.Event;
 import io.pgonce.Observer;
 import io.pgonce.Once;
+import io.pgonce.http.Problem;
 import io.pgonce.testing.Child;
 import io.pgonce.testing.Server;
 import java.net.InetAddress;
@@ -207,6 +208,18 @@ class HttpOnceTest {
         String source = Files.readString(Path.of("src/test/java/io/pgonce/spring/Recipe.java"));
         String recipe = source.substring(source.indexOf("Begin of the recipe.\n") + 21, source.indexOf("\n    // End of the recipe.")).stripIndent();
         assertTrue(Files.readString(Path.of("../README.md")).contains(recipe), recipe);
+    }
+
+    @Test
+    void aTenantThatIsNoNameIsRefusedBeforeTheDatabaseIsAsked() throws Exception {
+        for (String name : List.of("a\u001fb", "a\0b", "a\u007f", "\ud800", "t".repeat(256))) {
+            HttpOnce.Refused refused = assertThrows(HttpOnce.Refused.class, () -> HttpOnce.tenant(request -> name, new MockHttpServletRequest()));
+            assertEquals(Problem.TENANT_MISSING, refused.problem);
+            assertTrue(refused.getMessage().contains("without control characters"), refused.getMessage());
+        }
+        for (String name : List.of("söder & cie ", "\ud83d\ude00".repeat(255))) {
+            assertEquals(name, HttpOnce.tenant(request -> name, new MockHttpServletRequest()));
+        }
     }
 
     @Test
