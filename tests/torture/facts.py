@@ -79,7 +79,7 @@ def collect(system, online=False):
     """All of it. online: only what is cheap, while the run goes on; psycopg2.Error where a database is away."""
     with Database(system.direct_dsn()) as shop, Database(system.warehouse_dsn()) as warehouse:
         # The broker's and the consumer's before the shop's: what has arrived there was committed here.
-        found = {"published": published.read(system)}
+        found = {"published": published.read(system), "copies": list(published.COPIES)}
         # After what they published: no turn of which it has something is missing.
         found["turns"], found["sleeps"] = published.turns(system), [dict(sleep) for sleep in system.sleeps]
         found["applied"] = warehouse.rows(APPLIED)

@@ -301,6 +301,15 @@ MUTATIONS = {
             target="cli/pgonce",
         ),
         Mutation(
+            "message_id_without_subject",
+            "the relay gives NATS the event's id alone to tell repeats by, which the stream looks for under all of its subjects",
+            rules=("published_in_order", "each_relay_whole"),
+            doors=("sql", "lib"),
+            faults=("delay:client-pg",),
+            files=(("relay/sink_nats.c", 'asprintf(&id, "%s:%s", message->event_id, message->destination)', 'asprintf(&id, "%s", message->event_id)'),),
+            target="cli/pgonce",
+        ),
+        Mutation(
             "function_called_begin",
             "a function's name is `begin`, for which psql takes all that follows in a dump for its body",
             rules=("dumps_restore",),

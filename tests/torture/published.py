@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: PostgreSQL
-"""What the relays have published, in the order in which the broker has it, repeats and all; and when each relay began to be the active one.
+"""What the relays have published, in the order in which the broker has it, repeats and all; and when each process began to be the active one.
 
-NATS and Kafka keep everything anyway, with the time at which they took it. RabbitMQ keeps it in a queue of the harness's own, without a time. Nobody
+Two relays read one outbox: `torture`, whose events the consumer applies, and `mirror`, whose events only the judge reads. They publish into one stream of NATS,
+one cluster of Kafka, one vhost of RabbitMQ, one account of SQS.
+
+NATS and Kafka keep everything anyway, with the time at which they took it. RabbitMQ keeps it in queues of the harness's own, without a time. Nobody
 reads a queue of SQS twice: what the relays have sent is recorded before it, when it has answered, also what it drops as a repeat."""
 
 import datetime
@@ -11,20 +14,21 @@ import time
 
 from harness import aws
 
-QUEUE = "torture.published"
-TURN = re.compile(r"^(\S+)Z level=info relay=\S+ event=(?:active|took_over)\b", re.M)
+COPIES = ("torture", "mirror")  # the relays
+QUEUES = {"torture": "torture.published", "mirror": "mirror.published"}  # of RabbitMQ
+TURN = re.compile(r"^(\S+)Z level=info relay=torture event=(?:active|took_over)\b", re.M)
 FIELDS = ("tenant", "scope", "key", "aggregate", "step", "nth")
 
 
 def read(system):
-    """A list of dicts: tenant, scope, key, aggregate, step, nth; by: the relay; at: seconds since 1970, None where the broker does not say. Events of one
-    aggregate are in the broker's order."""
+    """A list of dicts: tenant, scope, key, aggregate, step, nth; relay: one of COPIES; by: its process; event_id; at: seconds since 1970, None where the broker does
+    not say. Events of one aggregate are in the broker's order, for each relay."""
     messages = {"nats": of_nats, "rabbitmq": of_rabbitmq, "kafka": of_kafka, "sqs": of_sqs}[system.broker_kind](system.broker.harness)
     found = []
-    for by, at, body in messages:
+    for relay, by, at, event_id, body in messages:
         said = json.loads(body)
         if not said.get("direct"):
-            found.append({**{field: said[field] for field in FIELDS}, "by": by, "at": at})
+            found.append({**{field: said[field] for field in FIELDS}, "relay": relay, "by": by, "at": at, "event_id": event_id})
     return found
 
 
@@ -43,7 +47,7 @@ def of_nats(harness):
                 continue
             # $JS.ACK.stream.consumer.deliveries.sequence.number.nanoseconds.pending
             nanoseconds, waiting = (int(word) for word in message.reply.split(".")[-2:])
-            yield message.subject.rpartition(".")[2], nanoseconds / 1e9, message.data
+            yield message.subject.partition(".")[0], message.subject.rpartition(".")[2], nanoseconds / 1e9, message.header("Pgonce-Event-Id"), message.data
 
 
 def of_rabbitmq(harness):
@@ -51,16 +55,18 @@ def of_rabbitmq(harness):
     connection = harness.connect()
     try:
         channel = connection.channel()
-        for _ in range(channel.queue_declare(QUEUE, passive=True).method.message_count):
-            method, _, body = channel.basic_get(QUEUE)
-            yield method.routing_key, None, body
+        for relay, queue in QUEUES.items():
+            for _ in range(channel.queue_declare(queue, passive=True).method.message_count):
+                method, properties, body = channel.basic_get(queue)
+                yield relay, method.routing_key, None, properties.headers.get("Pgonce-Event-Id"), body
     finally:
         connection.close()
 
 
 def of_kafka(harness):
-    for message in harness.messages("torture"):
-        yield message["headers"].get("ce_source"), message["ts"] / 1000, message["payload"]
+    for relay in COPIES:
+        for message in harness.messages(relay):
+            yield relay, message["headers"].get("ce_source"), message["ts"] / 1000, message["headers"].get("ce_id"), message["payload"]
 
 
 class Recorder(aws.Door):
@@ -74,10 +80,16 @@ class Recorder(aws.Door):
         status, text, *headers = super().pass_on(request)
         if request.target == "SendMessageBatch" and status == 200:
             stored = {each["Id"] for each in json.loads(text).get("Successful", ())}
-            sent = [each for each in json.loads(request.body)["Entries"] if each["Id"] in stored]
+            asked = json.loads(request.body)
+            sent = [each for each in asked["Entries"] if each["Id"] in stored]
+            relay = asked["QueueUrl"].rpartition("/")[2].partition(".")[0]
             with self.lock:
-                self.published += [(each["MessageAttributes"]["ce-source"]["StringValue"], None, each["MessageBody"]) for each in sent]
+                self.published += [(relay, said_of(each, "ce-source"), None, said_of(each, "ce-id"), each["MessageBody"]) for each in sent]
         return (status, text, *headers)
+
+
+def said_of(entry, attribute):
+    return entry["MessageAttributes"][attribute]["StringValue"]
 
 
 def of_sqs(harness):
@@ -86,7 +98,7 @@ def of_sqs(harness):
 
 
 def turns(system):
-    """When each relay began to be the active one, by its own log: dicts of by and at."""
+    """When each process began to be the active one of the relay `torture`, by its own log: dicts of by and at."""
     found = []
     for name, relay in system.relays.items():
         for said in TURN.findall(relay.log.read_text(errors="replace")):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: PostgreSQL
 """The whole system on one machine: PostgreSQL with a synchronous standby, a second one for the consumer, the gateway and two upstreams, relay,
-broker, consumer, keeper; each pair joined by a link (links.py) that can be broken. Of relays there are two, of which one is active."""
+broker, consumer, keeper; each pair joined by a link (links.py) that can be broken. Two processes run the relays (published.py): of each relay one is active."""
 
 import atexit
 import pathlib
@@ -74,7 +74,7 @@ ROLES = {
 }
 PRIMARY_LINKS = [name for name in USERS if name != "consumer-pg"] + ["standby-primary"]
 LINKS = (*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker")
-RELAYS = {"relay-a": "torture_relay_a", "relay-b": "torture_relay_b"}  # name: role, by which PostgreSQL tells them apart
+RELAYS = {"relay-a": "torture_relay_a", "relay-b": "torture_relay_b"}  # the processes; name: role, by which PostgreSQL tells them apart
 BROKERS = ("nats", "rabbitmq", "kafka", "sqs")
 GATEWAY = """
     once_database "{dsn}";
@@ -277,36 +277,49 @@ class System:
     def _topics(self):
         harness = self.broker.harness
         if self.broker_kind == "nats":
-            harness.add_stream("TORTURE", "torture.>", duplicate_window=100_000_000)  # ns: NATS itself shall drop nothing of what is published
+            # ns: NATS itself shall drop nothing of what a relay publishes again; what two relays publish comes at nearly the same time.
+            harness.add_stream("TORTURE", "torture.>", "mirror.>", duplicate_window=100_000_000)
         elif self.broker_kind == "rabbitmq":
-            for queue in ("torture", published.QUEUE):
-                harness.declare(queue, "torture", [""], "fanout")
+            for queue, exchange in (("torture", "torture"), *((queue, relay) for relay, queue in published.QUEUES.items())):
+                harness.declare(queue, exchange, [""], "fanout")
             harness.keep()
         elif self.broker_kind == "sqs":
-            harness.declare("torture.fifo")
+            for relay in published.COPIES:
+                harness.declare(f"{relay}.fifo")
         else:
-            harness.create_topic("torture", 4, message_timestamp_type="LogAppendTime")
+            for relay in published.COPIES:
+                harness.create_topic(relay, 4, message_timestamp_type="LogAppendTime")
+
+    def _sink(self, relay, name):
+        """Where a relay publishes, as one process of it has it. Each event says which process has published it: by its subject, its routing key, or its source."""
+        out = "127.0.0.1:%d" % self.links["relay-broker"].port
+        if self.broker_kind == "nats":
+            prefix = "" if relay == "torture" else f"{relay}."
+            return ["sink = nats", f"url = nats://{out}", f"route = torture.* -> {prefix}{{topic}}.{name}"]
+        if self.broker_kind == "rabbitmq":
+            return ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", f"exchange = {relay}", f"route = torture.* -> {name}"]
+        if self.broker_kind == "sqs":
+            return ["sink = sqs", f"url = http://{out}", f"route = torture.* -> {relay}.fifo", "envelope = cloudevents", f"ce_source = {name}"]
+        sink = ["sink = kafka", f"url = kafka://{out}", f"route = torture.* -> {relay}", "envelope = cloudevents", f"ce_source = {name}"]
+        return sink + (["fence = broker"] if self.seed % 2 else [])
 
     def _config(self, name):
-        """Of one relay, and of the consumer. Each event says which relay has published it: by its subject, its routing key, or its source."""
-        out, into = ("127.0.0.1:%d" % self.links[link].port for link in ("relay-broker", "consumer-broker"))
+        """Of one process of the relays, and of the consumer."""
+        into = "127.0.0.1:%d" % self.links["consumer-broker"].port
         if self.broker_kind == "nats":
-            sink = ["sink = nats", f"url = nats://{out}", f"route = torture.* -> {{topic}}.{name}"]
             source = ["source = nats", f"url = nats://{into}", "stream = TORTURE", "subject = torture.>", "ack_wait = 5s"]
         elif self.broker_kind == "rabbitmq":
-            sink = ["sink = rabbitmq", f"url = amqp://guest:guest@{out}/%2f", "exchange = torture", f"route = torture.* -> {name}"]
             source = ["source = rabbitmq", f"url = amqp://guest:guest@{into}/%2f", "queue = torture"]
         elif self.broker_kind == "sqs":
-            sink = ["sink = sqs", f"url = http://{out}", "route = torture.* -> torture.fifo", "envelope = cloudevents", f"ce_source = {name}"]
             source = ["source = sqs", f"url = http://{into}", "queue = torture.fifo", "wait = 1s", "visibility = 10s", "id = header:ce-id"]
         else:
-            sink = ["sink = kafka", f"url = kafka://{out}", "route = torture.* -> torture", "envelope = cloudevents", f"ce_source = {name}"]
-            sink += ["fence = broker"] if self.seed % 2 else []
             source = ["source = kafka", f"url = kafka://{into}", "topics = torture", "id = header:ce_id"]
             source += ["kafka.session.timeout.ms = 6000", "kafka.heartbeat.interval.ms = 1000"]
         quick = ["retry_first = 100ms", "retry_most = 1s", "attempts = 1000", "on_dead = block"]
         path = self.directory / f"{name}.conf"
-        lines = ["[relay torture]", f"dsn = {self.dsn('relay-pg', RELAYS[name])}", *sink, *quick, "timeout = 4s", "batch = 200", ""]
+        lines = []
+        for relay in published.COPIES:
+            lines += [f"[relay {relay}]", f"dsn = {self.dsn('relay-pg', RELAYS[name])}", *self._sink(relay, name), *quick, "timeout = 4s", "batch = 200", ""]
         lines += ["[consume warehouse]", f"dsn = {self.dsn('consumer-pg')}", *source, "handler = torture.apply", *quick, "batch = 50", ""]
         path.write_text("\n".join(lines))
         path.chmod(0o600)
@@ -460,8 +473,9 @@ class System:
         return row and (next(self.relays[name] for name, role in RELAYS.items() if role == row[0]), row[1])
 
     def waiting_events(self):
-        """That no relay has passed yet."""
-        return self.primary.value("SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE state <> 'idle'", dbname="torture")
+        """That the relay `torture` has not passed yet."""
+        waiting = "SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE relay = 'torture' AND state <> 'idle'"
+        return self.primary.value(waiting, dbname="torture")
 
     # The end of all faults.
 

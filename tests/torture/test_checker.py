@@ -16,6 +16,7 @@ class Run:
         self.records, self.t = [], 0.0
         self.facts = {
             **{what: [] for what in ("effects", "ledger", "events", "published", "applied", "intents", "stuck", "parked_events", "parked_messages", "dead", "sleeps", "turns")},
+            "copies": ["torture"],
             "now": 1000.0,
             "t": 1000.0,
         }
@@ -75,9 +76,18 @@ class Run:
         self.publish(effect["step"], nth, effect["aggregate"])
         self.arrive(self.facts["events"][-1])
 
-    def publish(self, step, nth=1, aggregate="g", by="relay-a", at=None):
+    def publish(self, step, nth=1, aggregate="g", by="relay-a", at=None, relay="torture", event_id=None):
         """at: None: the broker does not say."""
-        self.facts["published"].append({"tenant": "a", "scope": "s", "key": f"k{step}", "aggregate": aggregate, "step": step, "nth": nth, "by": by, "at": at})
+        self.facts["published"].append({"tenant": "a", "scope": "s", "key": f"k{step}", "aggregate": aggregate, "step": step, "nth": nth, "by": by, "at": at,
+                                        "relay": relay, "event_id": event_id or f"k{step}/{nth}"})  # fmt: skip
+
+    def mirrored(self, count=3, events=1):
+        """As ordered, with a second relay."""
+        self.facts["copies"] = ["torture", "mirror"]
+        self.ordered(count, events)
+        for step in range(1, count + 1):
+            for nth in range(1, events + 1):
+                self.publish(step, nth, relay="mirror")
 
     def arrive(self, event, **fields):
         applied = self.facts["applied"]
@@ -435,7 +445,7 @@ def test_an_event_without_its_effect(run):
     run.event({**run.effect(intent), "aggregate": "h", "step": 1})
     assert run.broken() == {"none_for_refused", "event_iff_effect"}
     run.facts["effects"].pop()
-    assert run.broken() == {"event_iff_effect", "all_answered"} - {"all_answered"}
+    assert run.broken() == {"event_iff_effect"}
 
 
 def test_an_event_that_only_arrived_and_whose_row_is_retired_already(run):
@@ -485,8 +495,49 @@ def test_an_event_that_is_published_again_after_newer_ones(run):
     assert run.broken() == set()
 
 
+def test_two_relays_whose_copies_are_whole(run):
+    run.mirrored(events=2)
+    run.publish(1, relay="mirror")
+    assert run.broken() == run.broken(online=True) == set()
+
+
+@pytest.mark.parametrize("relay", ["torture", "mirror"])
+def test_an_event_that_one_of_two_relays_leaves_out(run, relay):
+    run.mirrored()
+    published = run.facts["published"]
+    published.remove(next(row for row in published if row["relay"] == relay and row["step"] == 2))
+    assert run.broken() == {"each_relay_whole", "published_in_order"} and run.broken(online=True) == {"published_in_order"}
+
+
+def test_an_event_that_one_of_two_relays_has_not_published_yet(run):
+    run.mirrored()
+    run.facts["published"].pop()
+    assert run.broken() == {"each_relay_whole"} and run.broken(online=True) == set()
+
+
+def test_two_relays_each_of_which_publishes_in_an_order_of_its_own(run):
+    run.mirrored()
+    run.facts["published"].sort(key=lambda row: (row["relay"], row["step"] if row["relay"] == "torture" else -row["step"]))
+    assert run.broken() == run.broken(online=True) == {"published_in_order"}
+
+
+@pytest.mark.parametrize("event_id", ["another", "k1/1"])
+def test_an_event_that_a_relay_publishes_under_another_id(run, event_id):
+    run.mirrored()
+    run.facts["published"].pop()
+    run.publish(3, relay="mirror", event_id=event_id)
+    assert run.broken() == {"each_relay_whole"}
+
+
+def test_an_event_that_a_relay_publishes_and_no_effect_has(run):
+    run.mirrored()
+    run.publish(4, relay="mirror")
+    assert run.broken() == {"each_relay_whole"}
+
+
 def sleeps(run):
     """relay-a publishes a step and is stopped at 10, while it sends the next one; relay-b goes on from there at 12."""
+    run.facts["copies"] = []
     run.facts["sleeps"].append({"by": "relay-a", "since": 10.0})
     run.facts["turns"] += [{"by": "relay-a", "at": 1.0}, {"by": "relay-b", "at": 11.0}]
     run.publish(1, at=9.0)

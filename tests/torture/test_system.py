@@ -227,10 +227,14 @@ def test_what_the_relays_publish_is_known_with_who_and_when(system):
     with psycopg2.connect(system.direct_dsn()) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT torture.act('t', 's', 'k', '{\"i\": 1, \"aggregate\": \"a1\", \"events\": 3, \"caused\": false}', 1, 'sql')")
     connection.close()
-    wait_until(lambda: len(published.read(system)) >= 3, "the events", PATIENCE_S)
-    rows = published.read(system)
-    assert [row["nth"] for row in rows] == [1, 2, 3] and {row["aggregate"] for row in rows} == {"a1"}
-    assert {row["by"] for row in rows} <= set(system.relays)
+    wait_until(lambda: len(published.read(system)) >= 6, "the events", PATIENCE_S)
+    copies = {relay: [row for row in published.read(system) if row["relay"] == relay] for relay in published.COPIES}
+    for rows in copies.values():
+        assert [row["nth"] for row in rows] == [1, 2, 3] and {row["aggregate"] for row in rows} == {"a1"}
+        assert {row["by"] for row in rows} <= set(system.relays)
+    ids = [[row["event_id"] for row in rows] for rows in copies.values()]
+    assert ids[0] == ids[1] and len(set(ids[0])) == 3
+    rows = copies["torture"]
     assert all(any(turn["by"] == row["by"] and turn["at"] < row["at"] < time.time() for turn in published.turns(system)) for row in rows)
 
 
