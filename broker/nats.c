@@ -152,3 +152,64 @@ bool nats_answer_error(const char *data, size_t length, int *code, char problem[
 	json_decref(answer);
 	return wrong;
 }
+
+#define STORE_FAILED 10077 /* a full stream has it too, hence the texts */
+
+bool nats_answer_is_absence(const char *data, size_t length)
+{
+	static const int absences[] = {
+	    10008, /* JetStream system temporarily unavailable */
+	    10023, /* insufficient resources: the server's storage or memory is used up */
+	    10039, /* JetStream not enabled for account */
+	    10076  /* JetStream not enabled */
+	};
+	/* As Go writes what the system says of the stream's files. */
+	static const char *const of_files[] = {
+	    "no such file or directory", "no space left on device", "disk quota exceeded", "input/output error",
+	    "permission denied",         "read-only file system",   "too many open files", "store is closed"};
+	json_t *answer = json_loadb(data, length, 0, NULL);
+	const json_t *error = json_object_get(answer, "error");
+	json_int_t code = json_integer_value(json_object_get(error, "err_code"));
+	const char *text = json_string_value(json_object_get(error, "description"));
+	bool is_absence = false;
+
+	for (size_t i = 0; i < sizeof absences / sizeof *absences; i++) {
+		is_absence = is_absence || code == absences[i];
+	}
+	for (size_t i = 0; code == STORE_FAILED && text != NULL && i < sizeof of_files / sizeof *of_files; i++) {
+		is_absence = is_absence || strstr(text, of_files[i]) != NULL;
+	}
+	json_decref(answer);
+	return is_absence;
+}
+
+char *nats_ask_streams(const char *subject)
+{
+	json_t *request = json_pack("{s:s}", "subject", subject);
+	char *text = request == NULL ? NULL : json_dumps(request, JSON_COMPACT);
+
+	json_decref(request);
+	return text;
+}
+
+bool nats_no_stream(const char *data, size_t length, char problem[BROKER_PROBLEM_BYTES])
+{
+	json_t *answer = json_loadb(data, length, 0, NULL);
+	const json_t *total = json_object_get(answer, "total");
+	const char *stream = json_string_value(json_array_get(json_object_get(answer, "streams"), 0));
+	const char *error = json_string_value(json_object_get(json_object_get(answer, "error"), "description"));
+	bool is_none = json_object_get(answer, "error") == NULL && json_is_integer(total) &&
+	               json_integer_value(total) == 0 && stream == NULL;
+
+	if (is_none) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream takes this subject: create one, or change the route");
+	} else if (stream != NULL) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "the stream %.100s takes nothing now: it has no leader, or is offline",
+		         stream);
+	} else {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "nobody takes this subject, and JetStream says: %.150s",
+		         error == NULL ? "nothing that tells why" : error);
+	}
+	json_decref(answer);
+	return is_none;
+}

@@ -45,3 +45,16 @@ void nats_problem(const broker_address *address, const char *what, natsStatus st
  * HTTP-like code, 0: none) or not JetStream's at all.
  */
 bool nats_answer_error(const char *data, size_t length, int *code, char problem[BROKER_PROBLEM_BYTES]);
+/*
+ * Of such an error: is it JetStream's own state, or that of a stream's files, and nothing that the
+ * message or the stream's limits would explain?
+ */
+bool nats_answer_is_absence(const char *data, size_t length);
+/*
+ * Which streams take a subject: the request to NATS_STREAM_NAMES (free it; NULL: it cannot be
+ * asked). nats_no_stream reads the answer. True: JetStream says that none does. False: one does, or
+ * the answer does not tell; problem says what is known.
+ */
+#define NATS_STREAM_NAMES "$JS.API.STREAM.NAMES"
+char *nats_ask_streams(const char *subject);
+bool nats_no_stream(const char *data, size_t length, char problem[BROKER_PROBLEM_BYTES]);

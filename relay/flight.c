@@ -24,6 +24,7 @@ typedef struct slot {
 	bool waits;
 	uint64_t order; /* of put */
 	int64_t deadline_ms;
+	int64_t held_ms; /* since when its answer is put off; 0: it is not */
 	sink_verdict verdict;
 	struct slot *previous, *next; /* in its list */
 	char problem[256];
@@ -42,6 +43,7 @@ struct flight {
 	int64_t timeout_ms;
 	int64_t permit_ms;
 	list unused, waiting, finished;
+	size_t held;   /* of `waiting` */
 	slot *untaken; /* in `waiting`: this one and all behind it were not taken yet; NULL: all were */
 	uint64_t puts;
 	uint64_t delivered_order; /* the latest put of which the broker has said that it has it */
@@ -181,6 +183,7 @@ static void finish(flight *flight, slot *slot, sink_verdict verdict, const char 
 	flight_item_free(slot->item);
 	slot->item = NULL;
 	slot->waits = false;
+	flight->held -= slot->held_ms != 0;
 	slot->verdict = verdict;
 	snprintf(slot->problem, sizeof slot->problem, "%s", verdict == SINK_DELIVERED || problem == NULL ? "" : problem);
 	if (verdict == SINK_DELIVERED && slot->order > flight->delivered_order) {
@@ -203,7 +206,8 @@ static void expire(flight *flight, int64_t now_ms)
 		slot *slot = flight->waiting.first;
 		snprintf(problem, sizeof problem, "%s within %lld ms", slot->item == NULL ? "no answer" : "could not be sent",
 		         (long long)flight->timeout_ms);
-		finish(flight, slot, slot->order < flight->delivered_order ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
+		bool is_at_fault = slot->order < flight->delivered_order && slot->held_ms == 0;
+		finish(flight, slot, is_at_fault ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
 	}
 }
 
@@ -237,6 +241,7 @@ bool flight_put(flight *flight, sink_message *message)
 	slot->item = item;
 	slot->bytes = bytes;
 	slot->waits = true;
+	slot->held_ms = 0;
 	slot->uses++;
 	slot->order = ++flight->puts;
 	slot->deadline_ms = service_now_ms() + flight->timeout_ms;
@@ -333,6 +338,37 @@ bool flight_waits(flight *flight, uint64_t ticket)
 	bool waits = slot_of(flight, ticket) != NULL;
 	pthread_mutex_unlock(&flight->mutex);
 	return waits;
+}
+
+char *flight_hold(flight *flight, uint64_t ticket)
+{
+	char *destination = NULL;
+
+	pthread_mutex_lock(&flight->mutex);
+	slot *slot = slot_of(flight, ticket);
+	if (slot != NULL) {
+		flight->held += slot->held_ms == 0;
+		slot->held_ms = service_now_ms();
+		destination = strdup(slot->message->destination);
+	}
+	pthread_mutex_unlock(&flight->mutex);
+	return destination;
+}
+
+size_t flight_answer_held(flight *flight, int64_t held_ms, sink_verdict verdict, const char *problem)
+{
+	int64_t now_ms = service_now_ms();
+
+	pthread_mutex_lock(&flight->mutex);
+	for (slot *slot = flight->waiting.first, *next = NULL; slot != NULL && flight->held > 0; slot = next) {
+		next = slot->next;
+		if (slot->held_ms != 0 && now_ms - slot->held_ms >= held_ms) {
+			finish(flight, slot, verdict, problem);
+		}
+	}
+	size_t held = flight->held;
+	pthread_mutex_unlock(&flight->mutex);
+	return held;
 }
 
 void flight_answer(flight *flight, uint64_t ticket, sink_verdict verdict, const char *problem)

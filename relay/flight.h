@@ -41,6 +41,13 @@ flight_item *flight_take(flight *flight);
 void flight_item_free(flight_item *item);
 /* Does it still wait for its result? */
 bool flight_waits(flight *flight, uint64_t ticket);
+/*
+ * Its answer is put off until the broker has been asked more: from now on time that runs out is no
+ * attempt. Its destination (free it), to ask about; NULL: it does not wait, or memory is out.
+ */
+char *flight_hold(flight *flight, uint64_t ticket);
+/* Answers those that have been held for `held_ms` or longer; how many are held yet. */
+size_t flight_answer_held(flight *flight, int64_t held_ms, sink_verdict verdict, const char *problem);
 void flight_answer(flight *flight, uint64_t ticket, sink_verdict verdict, const char *problem);
 /*
  * The connection is gone: all that wait for an answer, and all that wait to be sent, are

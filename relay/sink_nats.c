@@ -7,6 +7,10 @@
  * is the event's id and the subject: what is sent again within the stream's duplicate window is
  * stored once. A stream looks at ids across all of its subjects, so the event's id alone would make
  * it drop, and acknowledge, what another relay sends to another subject of the stream.
+ *
+ * "No responders" says that nobody listens on the subject now: JetStream is away, the stream has no
+ * leader, or there is no such stream. So JetStream is asked, for each message: only where it says
+ * that no stream takes the subject the message is refused. Else the sink is away.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -27,6 +31,8 @@
 #define BACKOFF_FIRST_MS 100
 #define BACKOFF_MOST_MS 2000
 #define LOOK_MS 1000
+#define ASK_MS 2000 /* JetStream answers within it, or is away */
+#define ASKED_LOOK_MS 100
 #define FLUSH_MS 100 /* a stuck server must not keep the thread */
 #define HEADER_LINE "NATS/1.0\r\n"
 
@@ -56,13 +62,18 @@ struct sink {
 	/* the thread's own; the subscription's thread reads the inbox */
 	natsConnection *connection;
 	natsSubscription *answers;
-	char inbox[64]; /* "_INBOX.<unique>."; a ticket follows */
+	char inbox[64]; /* "_INBOX.<unique>."; a ticket follows, or QUESTION and a ticket */
 	bool is_subscribed;
 	int failures;
+	/* of this connection: its user may not ask which streams take a subject */
+	atomic_bool is_denied;
 	/* said by the subscription's thread */
 	atomic_bool lost;
 	sem_t complete;
 };
+
+#define NO_LISTENER_UNASKED                                                                                            \
+	"nobody takes this subject, and this user may not publish to " NATS_STREAM_NAMES ", so it counts as no stream"
 
 static bool read_settings(const config *config, const config_section *section, settings *settings,
                           broker_address **address, char **problem)
@@ -86,22 +97,69 @@ static bool check(const config *config, const config_section *section, char **pr
 
 /* ---- answers: on the subscription's own thread, which cnats starts */
 
+#define QUESTION 'q' /* no hexadecimal digit */
+
+/* Nobody listens on the message's subject. */
+static void ask(sink *sink, natsConnection *connection, uint64_t ticket)
+{
+	char reply[96];
+	char *subject = flight_hold(sink->flight, ticket);
+	char *request = subject == NULL ? NULL : nats_ask_streams(subject);
+
+	if (atomic_load(&sink->is_denied)) {
+		flight_answer(sink->flight, ticket, SINK_REFUSED, NO_LISTENER_UNASKED);
+	} else if (request != NULL) {
+		snprintf(reply, sizeof reply, "%s%c%llx", sink->inbox, QUESTION, (unsigned long long)ticket);
+		/* Where it fails the connection is lost, and that is seen. */
+		(void)natsConnection_PublishRequestString(connection, NATS_STREAM_NAMES, reply, request);
+		flight_wake(sink->flight); /* the thread looks how long the answer takes */
+	}
+	free(subject);
+	free(request);
+}
+
+static void on_streams(sink *sink, uint64_t ticket, natsMsg *message)
+{
+	char problem[BROKER_PROBLEM_BYTES];
+
+	if (natsMsg_IsNoResponders(message)) {
+		flight_answer(sink->flight, ticket, SINK_UNAVAILABLE,
+		              "nobody takes this subject, and there is no JetStream in this account now");
+		return;
+	}
+	bool none = nats_no_stream(natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message), problem);
+	flight_answer(sink->flight, ticket, none ? SINK_REFUSED : SINK_UNAVAILABLE, problem);
+}
+
+static void on_stored(sink *sink, uint64_t ticket, natsMsg *message)
+{
+	char problem[BROKER_PROBLEM_BYTES];
+	const char *data = natsMsg_GetData(message);
+	size_t length = (size_t)natsMsg_GetDataLength(message);
+	int code;
+
+	if (!nats_answer_error(data, length, &code, problem)) {
+		flight_answer(sink->flight, ticket, SINK_DELIVERED, NULL);
+	} else {
+		flight_answer(sink->flight, ticket, nats_answer_is_absence(data, length) ? SINK_UNAVAILABLE : SINK_REFUSED,
+		              problem);
+	}
+}
+
 static void on_answer(natsConnection *connection, natsSubscription *subscription, natsMsg *message, void *closure)
 {
 	sink *sink = closure;
-	char problem[BROKER_PROBLEM_BYTES];
-	int code;
-	uint64_t ticket = strtoull(natsMsg_GetSubject(message) + strlen(sink->inbox), NULL, 16);
+	const char *to = natsMsg_GetSubject(message) + strlen(sink->inbox);
+	bool is_question = *to == QUESTION;
+	uint64_t ticket = strtoull(is_question ? to + 1 : to, NULL, 16);
 
-	(void)connection;
 	(void)subscription;
-	if (natsMsg_IsNoResponders(message)) {
-		flight_answer(sink->flight, ticket, SINK_REFUSED,
-		              "no stream takes this subject: create one, or change the route");
-	} else if (nats_answer_error(natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message), &code, problem)) {
-		flight_answer(sink->flight, ticket, SINK_REFUSED, problem);
+	if (is_question) {
+		on_streams(sink, ticket, message);
+	} else if (natsMsg_IsNoResponders(message)) {
+		ask(sink, connection, ticket);
 	} else {
-		flight_answer(sink->flight, ticket, SINK_DELIVERED, NULL);
+		on_stored(sink, ticket, message);
 	}
 	natsMsg_Destroy(message);
 }
@@ -227,6 +285,7 @@ static bool sink_connect(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 		return false;
 	}
 	atomic_store(&sink->lost, false);
+	atomic_store(&sink->is_denied, false);
 	natsStatus status = natsConnection_Connect(&sink->connection, options);
 	natsOptions_Destroy(options);
 	status = status == NATS_OK ? subscribe(sink) : status;
@@ -295,6 +354,35 @@ static bool publish_waiting(sink *sink, char problem[BROKER_PROBLEM_BYTES])
 	return true;
 }
 
+/* The server tells of a forbidden subject on the connection, not on the reply's subject. */
+static bool may_not_ask(sink *sink)
+{
+	const char *text = NULL;
+
+	return natsConnection_GetLastError(sink->connection, &text) == NATS_NOT_PERMITTED && text != NULL &&
+	       strstr(text, NATS_STREAM_NAMES) != NULL;
+}
+
+/* What JetStream was asked about and has not answered. Until when to look again. */
+static int see_to_questions(sink *sink)
+{
+	size_t held = flight_answer_held(sink->flight, ASK_MS, SINK_UNAVAILABLE,
+	                                 "nobody takes this subject, and JetStream does not answer which stream would");
+
+	if (held == 0) {
+		return LOOK_MS;
+	}
+	if (may_not_ask(sink)) {
+		if (!atomic_exchange(&sink->is_denied, true)) {
+			service_log(sink->service, SERVICE_WARNING, "sink-may-not-ask",
+			            "sink=nats subject=%s; where nobody listens each event is blamed, also while JetStream is away",
+			            NATS_STREAM_NAMES);
+		}
+		(void)flight_answer_held(sink->flight, 0, SINK_REFUSED, NO_LISTENER_UNASKED);
+	}
+	return ASKED_LOOK_MS;
+}
+
 static void wait_for_work(sink *sink, int timeout_ms)
 {
 	struct pollfd work = {.fd = flight_descriptor(sink->flight), .events = POLLIN};
@@ -345,7 +433,7 @@ static void *run(void *closure)
 			nats_problem(sink->address, "lost the connection to", NATS_CONNECTION_CLOSED, sink->connection, problem);
 			lose(sink, problem);
 		} else {
-			wait_for_work(sink, LOOK_MS);
+			wait_for_work(sink, see_to_questions(sink));
 			continue;
 		}
 		back_off(sink);

@@ -3,12 +3,13 @@
 
 import base64
 import json
+import signal
 import socket
 import ssl
 import time
 
 from .broker import Broker, accepts, certificates, free_port, program
-from .postgres import PATIENCE_S
+from .postgres import PATIENCE_S, wait_until
 
 HEADER = b"NATS/1.0"
 
@@ -130,15 +131,18 @@ class Client:
 
 class Nats(Broker):
     """user and password, or token: what clients must give. tls: only TLS is taken (certificates in the directory). verify: and only with
-    client.pem. certificate: which one it shows. more: lines of the server's configuration."""
+    client.pem. certificate: which one it shows. storage_bytes: what all streams together may take. more: lines of the server's configuration;
+    login: how this class logs in where they have users."""
 
     name = "nats"
 
-    def __init__(self, user=None, password=None, token=None, tls=False, verify=False, certificate="server", more=""):
+    def __init__(self, user=None, password=None, token=None, tls=False, verify=False, certificate="server", storage_bytes=None, more="", login=None):
         super().__init__()
         self.port = free_port()
-        self.user, self.password, self.token, self.tls = user, password, token, tls
-        lines = [f"listen: 127.0.0.1:{self.port}", f'jetstream {{ store_dir: "{self.directory}/data" }}', more]
+        self.user, self.password, self.token, self.tls, self.login = user, password, token, tls, login
+        limit = f", max_file_store: {storage_bytes}" if storage_bytes else ""
+        self.jetstream = f'jetstream {{ store_dir: "{self.directory}/data"{limit} }}'
+        lines = [f"listen: 127.0.0.1:{self.port}", self.jetstream, more]
         if user:
             lines.append(f'authorization {{ user: "{user}", password: "{password}" }}')
         if token:
@@ -172,7 +176,16 @@ class Nats(Broker):
             context.check_hostname = False
             context.load_cert_chain(self.directory / "client.pem", self.directory / "client.key")
         login = {"auth_token": self.token} if self.token else {"user": self.user, "pass": self.password} if self.user else {}
-        return Client(self.port, context, timeout, **login)
+        return Client(self.port, context, timeout, **(self.login or login))
+
+    def switch(self, jetstream):
+        """With JetStream or without, as the configuration is read again: clients stay connected."""
+        conf = self.directory / "conf"
+        off = "# " + self.jetstream
+        conf.write_text(conf.read_text().replace(off, self.jetstream) if jetstream else conf.read_text().replace(self.jetstream, off))
+        done = self.log.read_text().count("Reloaded server configuration")
+        self.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.log.read_text().count("Reloaded server configuration") > done, "the configuration to be read")
 
     def add_stream(self, name, *subjects, **settings):
         """settings: as JetStream's stream configuration names them: max_msgs, discard, max_msg_size, duplicate_window (ns), ..."""
@@ -216,3 +229,43 @@ class Nats(Broker):
         """Of each: name, num_ack_pending, num_pending, ack_floor, ..."""
         with self.connect() as client:
             return client.api(f"CONSUMER.LIST.{stream}")["consumers"] or []
+
+
+class Cluster:
+    """Servers with JetStream in one cluster; the tag of each, for a stream's placement, is n0, n1, ... Use it in a with statement."""
+
+    def __init__(self, count):
+        ports = [free_port() for _ in range(count)]
+        routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
+        self.servers = [
+            Nats(more=f"server_name: n{n}\nserver_tags: [n{n}]\ncluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}")
+            for n, port in enumerate(ports)
+        ]
+
+    def __enter__(self):
+        try:
+            for server in self.servers:
+                server.start(wait=False)
+            for server in self.servers:
+                wait_until(lambda server=server: accepts(server.port), "the server to listen")
+                self.wait_leader(server)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for server in self.servers:
+            server.destroy()
+
+    @staticmethod
+    def has_leader(server):
+        """Does JetStream answer there, by whichever server leads it?"""
+        try:
+            with server.connect(1) as client:
+                return "error" not in json.loads(client.request("$JS.API.STREAM.NAMES", timeout=1).data or b'{"error": 0}')
+        except OSError:
+            return False
+
+    def wait_leader(self, server, there=True):
+        wait_until(lambda: self.has_leader(server) == there, f"JetStream to have a leader: {there}", 3 * PATIENCE_S)

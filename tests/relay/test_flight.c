@@ -159,6 +159,56 @@ static void time_run_out_counts_as_an_attempt_only_where_later_ones_are_delivere
 	flight_free(flight);
 }
 
+/* The broker was asked about it: only what it says counts. */
+static void time_run_out_is_no_attempt_of_what_is_held(void **state)
+{
+	(void)state;
+	flight *flight = flight_new(CAPACITY, BYTES_MAX, SHORT_MS);
+	sink_message silent = message_of("silent");
+	sink_message later = message_of("later");
+
+	assert_true(flight_put(flight, &silent));
+	assert_true(flight_put(flight, &later));
+	flight_item *items[] = {flight_take(flight), flight_take(flight)};
+	char *destination = flight_hold(flight, items[0]->ticket);
+	assert_string_equal(destination, "topic");
+	flight_answer(flight, items[1]->ticket, SINK_DELIVERED, NULL);
+	assert_ptr_equal(only_result(flight).message, &later);
+	assert_null(flight_hold(flight, items[1]->ticket));
+	sink_result result = only_result(flight);
+	assert_ptr_equal(result.message, &silent);
+	assert_int_equal(result.verdict, SINK_UNAVAILABLE);
+	assert_int_equal(flight_answer_held(flight, 0, SINK_REFUSED, "none"), 0);
+	free(destination);
+	flight_item_free(items[0]);
+	flight_item_free(items[1]);
+	flight_free(flight);
+}
+
+static void what_is_held_is_answered_by_how_long_and_nothing_else_is(void **state)
+{
+	(void)state;
+	flight *flight = flight_new(CAPACITY, BYTES_MAX, LONG_MS);
+	sink_message held = message_of("held");
+	sink_message other = message_of("other");
+
+	assert_true(flight_put(flight, &held));
+	assert_true(flight_put(flight, &other));
+	flight_item *items[] = {flight_take(flight), flight_take(flight)};
+	for (int times = 0; times < 2; times++) {
+		free(flight_hold(flight, items[0]->ticket));
+	}
+	assert_int_equal(flight_answer_held(flight, LONG_MS, SINK_UNAVAILABLE, "early"), 1);
+	assert_int_equal(flight_answer_held(flight, 0, SINK_UNAVAILABLE, "late"), 0);
+	sink_result result = only_result(flight);
+	assert_ptr_equal(result.message, &held);
+	assert_string_equal(result.problem, "late");
+	assert_true(flight_waits(flight, items[1]->ticket));
+	flight_item_free(items[0]);
+	flight_item_free(items[1]);
+	flight_free(flight);
+}
+
 static void the_other_side_is_woken_once_for_many(void **state)
 {
 	(void)state;
@@ -283,6 +333,8 @@ int main(void)
 	    cmocka_unit_test(a_late_answer_does_not_hit_the_next_message),
 	    cmocka_unit_test(what_ran_out_of_time_is_not_sent_any_more),
 	    cmocka_unit_test(time_run_out_counts_as_an_attempt_only_where_later_ones_are_delivered),
+	    cmocka_unit_test(time_run_out_is_no_attempt_of_what_is_held),
+	    cmocka_unit_test(what_is_held_is_answered_by_how_long_and_nothing_else_is),
 	    cmocka_unit_test(the_other_side_is_woken_once_for_many),
 	    cmocka_unit_test(without_a_permit_nothing_is_taken_until_there_is_one),
 	    cmocka_unit_test(when_the_permit_is_gone_for_good_what_waits_is_withheld),

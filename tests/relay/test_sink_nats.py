@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: PostgreSQL
 """The sink of NATS JetStream against a real server, without a relay before it."""
 
+import shutil
 import time
 import uuid
 
 import pytest
 
 from harness.broker import free_port
-from harness.nats import Nats
+from harness.nats import Cluster, Nats
 from harness.postgres import wait_until
 
 from .sinks import Sink, problem_of, results_of
 
 TIMEOUT_S = 2
 BURST = 500
+NO_STREAM = "no stream takes this subject: create one, or change the route"
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +70,132 @@ def test_an_event_for_two_subjects_of_one_stream_is_stored_for_each(nats, sink):
 
 
 def test_a_subject_without_a_stream_is_refused_and_others_flow(sink):
-    refused = sink.send("nobody.listens")
-    delivered = sink.send("shop.orders")
-    results = results_of(sink, 2)
-    assert results[refused]["verdict"] == "refused" and "no stream" in results[refused]["problem"]
-    assert results[delivered]["verdict"] == "delivered"
+    """JetStream itself says that no stream takes them; nothing waits for that, however many they are."""
+    refused = [sink.send(f"nobody.listens.{n % 100}") for n in range(300)]
+    delivered = [sink.send("shop.orders") for _ in range(10)]
+    results = results_of(sink, 310)
+    assert {(results[each]["verdict"], results[each]["problem"]) for each in refused} == {("refused", NO_STREAM)}
+    assert {results[each]["verdict"] for each in delivered} == {"delivered"}
+
+
+def test_a_stream_that_is_deleted_is_the_events_fault_until_it_is_made_again(nats, sink):
+    nats.add_stream("SHORT", "short.>")
+    assert sink.deliver("short.lived")["verdict"] == "delivered"
+    nats.delete_stream("SHORT")
+    result = sink.deliver("short.lived")
+    assert (result["verdict"], result["problem"]) == ("refused", NO_STREAM)
+    nats.add_stream("SHORT", "short.>")
+    assert sink.deliver("short.lived")["verdict"] == "delivered"
+    nats.delete_stream("SHORT")
+
+
+def test_events_wait_while_jetstream_is_away_from_a_server_that_is_there(tmp_path):
+    """Nobody listens, and the question which stream should is not answered: no event is at fault."""
+    with Nats() as server:
+        server.add_stream("SHOP", "shop.>")
+        with Sink(tmp_path / "conf", {"sink": "nats", "url": server.url, "timeout": "30s"}) as sink:
+            assert sink.deliver("shop.orders")["verdict"] == "delivered"
+            server.switch(jetstream=False)
+            away = [sink.send(subject) for subject in ("shop.orders", "nobody.listens", "shop.orders")]
+            results = results_of(sink, 3)
+            assert {results[each]["verdict"] for each in away} == {"unavailable"}, results
+            assert {"JetStream does not answer" in results[each]["problem"] for each in away} == {True}, results
+            server.switch(jetstream=True)
+            server.restart()  # this version of the server reads its streams again at its start alone
+            wait_until(lambda: sink.deliver("shop.orders")["verdict"] == "delivered", "JetStream's return")
+
+
+def test_events_wait_where_their_account_has_no_jetstream(tmp_path):
+    more = "accounts { A: {jetstream: enabled, users: [{user: a, password: a}]}, B: {users: [{user: b, password: b}]} }"
+    with Nats(more=more, login={"user": "a", "pass": "a"}) as server:
+        url = server.url.replace("//", "//b:b@")
+        with Sink(tmp_path / "conf", {"sink": "nats", "url": url, "timeout": "30s"}) as sink:
+            result = sink.deliver("shop.orders")
+            assert result["verdict"] == "unavailable" and "JetStream not enabled for account" in result["problem"], result
+
+
+def test_where_the_user_may_not_ask_an_event_without_a_stream_is_refused_and_the_log_says_so(tmp_path):
+    """Else one wrong subject would stop all others for ever."""
+    more = 'authorization { users: [{user: a, password: a}, {user: b, password: b, permissions: {publish: {deny: "$JS.API.>"}}}] }'
+    with Nats(more=more, login={"user": "a", "pass": "a"}) as server, open(tmp_path / "log", "w+", encoding="utf-8") as log:
+        server.add_stream("SHOP", "shop.>")
+        url = server.url.replace("//", "//b:b@")
+        with Sink(tmp_path / "conf", {"sink": "nats", "url": url, "timeout": "30s"}, log=log) as sink:
+            for _ in range(2):
+                result = sink.deliver("nobody.listens")
+                assert result["verdict"] == "refused" and "$JS.API.STREAM.NAMES" in result["problem"], result
+                assert sink.deliver("shop.orders")["verdict"] == "delivered"
+        assert (tmp_path / "log").read_text(encoding="utf-8").count("event=sink-may-not-ask") == 1
+
+
+def test_a_restart_of_the_server_while_events_flow_blames_none(tmp_path):
+    with Nats() as server:
+        server.add_stream("SHOP", "shop.>")
+        with Sink(tmp_path / "conf", {"sink": "nats", "url": server.url, "timeout": "30s"}) as sink:
+            for _ in range(3):
+                for n in range(BURST):
+                    sink.send("shop.orders", "x" * 500)
+                sink.result()
+                server.restart()
+                verdicts = {result["verdict"] for result in results_of(sink, BURST - 1).values()}
+                assert verdicts <= {"delivered", "unavailable"}, verdicts
+                wait_until(lambda: sink.deliver("shop.orders")["verdict"] == "delivered", "the server's return")
+
+
+def test_a_server_whose_storage_is_used_up_blames_no_event(tmp_path):
+    with Nats(storage_bytes=1_000_000) as server:
+        server.add_stream("SHOP", "shop.>")
+        with Sink(tmp_path / "conf", {"sink": "nats", "url": server.url, "timeout": "30s"}) as sink:
+            results = [sink.deliver("shop.orders", "x" * 300_000) for _ in range(6)]
+            assert [result["verdict"] for result in results][:3] == ["delivered"] * 3
+            assert results[-1]["verdict"] == "unavailable" and "insufficient resources" in results[-1]["problem"], results[-1]
+
+
+def test_a_stream_whose_files_are_gone_blames_no_event_until_the_server_knows_of_no_stream(tmp_path):
+    with Nats() as server:
+        server.add_stream("SHOP", "shop.>")
+        with Sink(tmp_path / "conf", {"sink": "nats", "url": server.url, "timeout": "30s"}) as sink:
+            assert sink.deliver("shop.orders")["verdict"] == "delivered"
+            shutil.rmtree(server.directory / "data/jetstream/$G/streams")
+            results = [sink.deliver("shop.orders", "x" * 1_000_000) for _ in range(10)]  # more than fit in a file that is still open
+            assert {result["verdict"] for result in results} == {"delivered", "unavailable"}
+            assert "no such file" in results[-1]["problem"], results[-1]
+            server.restart()
+            wait_until(lambda: sink.deliver("shop.orders")["verdict"] == "refused", "the server to say that there is no stream")
+            server.add_stream("SHOP", "shop.>")
+            assert sink.deliver("shop.orders")["verdict"] == "delivered"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(3) as servers:
+        yield servers
+
+
+@pytest.mark.alone
+def test_a_stream_whose_server_is_away_is_absence_and_so_is_a_cluster_without_a_leader(cluster, tmp_path):
+    first, second, third = cluster.servers
+    first.add_stream("HERE", "here.>", placement={"tags": ["n0"]})
+    first.add_stream("THERE", "there.>", placement={"tags": ["n1"]})
+    with Sink(tmp_path / "conf", {"sink": "nats", "url": first.url, "timeout": "60s"}) as sink:
+        for subject in ("here.x", "there.x"):
+            assert sink.deliver(subject)["verdict"] == "delivered"
+        second.kill()
+        cluster.wait_leader(first)
+        there, here, nowhere = (sink.send(subject) for subject in ("there.x", "here.x", "nowhere.x"))
+        results = results_of(sink, 3)
+        assert results[here]["verdict"] == "delivered", results
+        assert (results[nowhere]["verdict"], results[nowhere]["problem"]) == ("refused", NO_STREAM)
+        assert results[there]["verdict"] == "unavailable" and "THERE takes nothing now" in results[there]["problem"], results[there]
+        third.kill()
+        cluster.wait_leader(first, there=False)  # the one that is left leads nothing
+        there, nowhere = sink.send("there.x"), sink.send("nowhere.x")
+        results = results_of(sink, 2)
+        assert {result["verdict"] for result in results.values()} == {"unavailable"}, results
+        second.start(wait=False)
+        third.start(wait=False)
+        cluster.wait_leader(first)
+        wait_until(lambda: sink.deliver("there.x")["verdict"] == "delivered", "the stream's return")
 
 
 @pytest.mark.parametrize("subject", ["", "shop", "shop orders", "shop.*", "shop.>", ".shop", "shop.", "shop..x", "shop.\n", "$JS.API.STREAM.DELETE.SHOP", "_INBOX.x"])
