@@ -130,7 +130,8 @@ class Story:
         for row in self.rows("intents"):
             self.case(name_of(row)).stored = row
         self.sent = {(*name_of(row), row["nth"]): row for row in self.rows("events")}
-        self.applied = self.rows("applied")
+        self.applied = [row for row in self.rows("applied") if not row.get("branch")]
+        self.applied_of_branch = [row for row in self.rows("applied") if row.get("branch")]
 
     def rows(self, what):
         return self.facts.get(what) or []
@@ -387,9 +388,9 @@ def event_iff_effect(story):
 
 
 def preceding(story):
-    """aggregate: {(step, nth): the event before it}, of all events that effects have."""
+    """aggregate: {(step, nth): the event before it}, of all events that effects have, in both databases."""
     expected = collections.defaultdict(set)
-    for row in story.rows("effects"):
+    for row in story.rows("effects") + story.rows("branch"):
         for nth in range(1, (row.get("events") or 0) + 1):
             expected[row["aggregate"]].add((row["step"], nth))
     return {aggregate: dict(zip(sorted(places)[1:], sorted(places))) for aggregate, places in expected.items()}
@@ -400,7 +401,7 @@ def order_per_aggregate(story):
     """The consumer applies the events of an aggregate in the order of its steps and leaves none out."""
     before = preceding(story)
     highest, seen = {}, set()
-    for row in story.applied:
+    for row in story.rows("applied"):
         if row["direct"]:
             continue
         aggregate, place = row["aggregate"], (row["step"], row["nth"])
@@ -440,10 +441,14 @@ def published_in_order(story):
         highest[which] = place
 
 
+def ids_of(events):
+    return {(*name_of(row), row["nth"]): row["event_id"] for row in events}
+
+
 @rule(online=False)
 def each_relay_whole(story):
     """Promise 3: each relay publishes every event of the outbox and nothing else, under the event's own id, whatever another relay publishes at the same broker."""
-    ids = {(*name_of(row), row["nth"]): row["event_id"] for row in story.rows("events")}
+    ids = ids_of(story.rows("events"))
     found = collections.defaultdict(set)
     for row in story.rows("published"):
         found[row["relay"], *name_of(row), row["nth"]].add(row["event_id"])
@@ -480,7 +485,7 @@ def sleeper_is_silent(story):
 @rule(online=True)
 def consumer_exactly_once(story):
     """Promise 4: no message is applied twice."""
-    counted = collections.Counter(row["message_id"] for row in story.applied)
+    counted = collections.Counter(row["message_id"] for row in story.rows("applied"))
     counted_places = collections.Counter((*name_of(row), row["nth"]) for row in story.applied if not row["direct"])
     for row in story.applied:
         if counted.pop(row["message_id"], 0) > 1:
@@ -490,6 +495,20 @@ def consumer_exactly_once(story):
     for row in story.applied:
         if row["direct"] and name_of(row) not in story.cases:
             yield name_of(row), f"message {row['message_id']} was published by nobody"
+
+
+@rule(online=False)
+def databases_apart(story):
+    """Promises 3 and 4: events of equal names in two databases that publish into one destination are two, under two ids, and both are applied, once each."""
+    ids, others = ids_of(story.rows("events")), ids_of(story.rows("branch_events"))
+    for name in sorted(ids.keys() & others.keys()):
+        if ids[name] == others[name]:
+            yield name[:3], f"event {name[3]} has the id {ids[name]} in both databases"
+    arrived = collections.Counter((*name_of(row), row["nth"]) for row in story.applied_of_branch)
+    emitted = {(*name_of(row), nth) for row in story.rows("branch") for nth in range(1, row["events"] + 1)}
+    for name in sorted(emitted | arrived.keys()):
+        if name not in emitted or arrived[name] != 1:
+            yield name[:3], f"event {name[3]} of the branch was {'emitted' if name in emitted else 'not emitted'}, and applied {arrived[name]} times"
 
 
 @rule(online=False)

@@ -30,8 +30,10 @@ EVENTS = """
     FROM once.outbox ORDER BY id"""
 APPLIED = """
     SELECT position, message_id, body ->> 'tenant' AS tenant, body ->> 'scope' AS scope, body ->> 'key' AS key, body ->> 'aggregate' AS aggregate,
-           (body ->> 'step')::integer AS step, (body ->> 'nth')::integer AS nth, coalesce((body ->> 'direct')::boolean, false) AS direct
+           (body ->> 'step')::integer AS step, (body ->> 'nth')::integer AS nth, coalesce((body ->> 'direct')::boolean, false) AS direct,
+           coalesce((body ->> 'branch')::boolean, false) AS branch
     FROM torture.applied ORDER BY position"""
+BRANCH = "SELECT tenant, scope, key, aggregate, step, events FROM torture.effect"
 # But for keys whose claims are left behind on purpose (reborn.py).
 STUCK = """
     SELECT tenant, scope, key, date_part('epoch', lease_until) AS lease_until, date_part('epoch', clock_timestamp()) AS now
@@ -47,6 +49,7 @@ DECIDED_EARLY = """
     SELECT * FROM (SELECT tenant, scope, key, (before ->> 'fence')::integer AS fence, date_part('epoch', decided_at) AS at,
                           date_part('epoch', (before ->> 'lease_until')::timestamptz) AS lease_until
                    FROM once.decision WHERE from_state = 'in_doubt' AND kind <> 'resolve') AS d WHERE lease_until > at"""
+PARKED_EVENTS = "SELECT relay, state, p::text AS text FROM once.parked_event AS p"
 DECISIONS = "SELECT tenant, scope, key, d::text AS text FROM once.decision AS d ORDER BY decided_at"
 PEEK = """
     SELECT ord, verdict, fence, state, attempts, date_part('epoch', lease_until) AS lease_until, response_status AS status, response_body AS body,
@@ -85,12 +88,15 @@ def collect(system, online=False):
         found["applied"] = warehouse.rows(APPLIED)
         found["events"] = shop.rows(EVENTS)
         found["effects"] = shop.rows(EFFECTS)
+        with Database(system.direct_dsn("branch")) as branch:
+            found["branch_events"], found["branch"] = branch.rows(EVENTS), branch.rows(BRANCH)
+            found["parked_events"] = branch.rows(PARKED_EVENTS)
         found["fences"] = shop.rows(FENCES)
         found["questions"] = shop.rows(QUESTIONS)
         found["decided_early"] = shop.rows(DECIDED_EARLY)
         path = system.directory / "history.jsonl"
         found["ledger"] = shop.rows(LEDGER) + file_ledger(system.directory / "ledger.txt", path)
-        found["parked_events"] = shop.rows("SELECT relay, state, p::text AS text FROM once.parked_event AS p")
+        found["parked_events"] += shop.rows(PARKED_EVENTS)
         found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
         found["dead"] = [row for row in found["parked_events"] + found["parked_messages"] if row["state"] == "dead"]
         if online:

@@ -310,6 +310,15 @@ MUTATIONS = {
             target="cli/pgonce",
         ),
         Mutation(
+            "ids_without_the_salt",
+            "the id of an intent's event comes from the intent's name alone, and is another database's, too",
+            rules=("databases_apart", "order_per_aggregate", "none_buried"),
+            doors=("sql", "lib"),
+            faults=("delay:client-pg",),
+            functions=(("emit", "sha256(s.salt || convert_to(tenant, 'UTF8'))", "''::bytea"),),
+            native=False,
+        ),
+        Mutation(
             "function_called_begin",
             "a function's name is `begin`, for which psql takes all that follows in a dump for its body",
             rules=("dumps_restore",),

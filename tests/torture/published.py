@@ -2,7 +2,7 @@
 """What the relays have published, in the order in which the broker has it, repeats and all; and when each process began to be the active one.
 
 Two relays read one outbox: `torture`, whose events the consumer applies, and `mirror`, whose events only the judge reads. They publish into one stream of NATS,
-one cluster of Kafka, one vhost of RabbitMQ, one account of SQS.
+one cluster of Kafka, one vhost of RabbitMQ, one account of SQS. The relay `branch` reads another database (branch.py) and publishes into the destination of `torture`.
 
 NATS and Kafka keep everything anyway, with the time at which they took it. RabbitMQ keeps it in queues of the harness's own, without a time. Nobody
 reads a queue of SQS twice: what the relays have sent is recorded before it, when it has answered, also what it drops as a repeat."""
@@ -14,21 +14,21 @@ import time
 
 from harness import aws
 
-COPIES = ("torture", "mirror")  # the relays
+COPIES = ("torture", "mirror")  # the relays of one outbox
 QUEUES = {"torture": "torture.published", "mirror": "mirror.published"}  # of RabbitMQ
 TURN = re.compile(r"^(\S+)Z level=info relay=torture event=(?:active|took_over)\b", re.M)
 FIELDS = ("tenant", "scope", "key", "aggregate", "step", "nth")
 
 
 def read(system):
-    """A list of dicts: tenant, scope, key, aggregate, step, nth; relay: one of COPIES; by: its process; event_id; at: seconds since 1970, None where the broker does
+    """A list of dicts: tenant, scope, key, aggregate, step, nth; relay: one of COPIES, or branch; by: its process; event_id; at: seconds since 1970, None where the broker does
     not say. Events of one aggregate are in the broker's order, for each relay."""
     messages = {"nats": of_nats, "rabbitmq": of_rabbitmq, "kafka": of_kafka, "sqs": of_sqs}[system.broker_kind](system.broker.harness)
     found = []
     for relay, by, at, event_id, body in messages:
         said = json.loads(body)
         if not said.get("direct"):
-            found.append({**{field: said[field] for field in FIELDS}, "relay": relay, "by": by, "at": at, "event_id": event_id})
+            found.append({**{field: said[field] for field in FIELDS}, "relay": "branch" if said.get("branch") else relay, "by": by, "at": at, "event_id": event_id})
     return found
 
 

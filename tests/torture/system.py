@@ -75,6 +75,7 @@ ROLES = {
 PRIMARY_LINKS = [name for name in USERS if name != "consumer-pg"] + ["standby-primary"]
 LINKS = (*USERS, "standby-primary", "client-gateway", "gateway-naive", "gateway-handoff", "relay-broker", "consumer-broker", "client-broker")
 RELAYS = {"relay-a": "torture_relay_a", "relay-b": "torture_relay_b"}  # the processes; name: role, by which PostgreSQL tells them apart
+SCRIPTS = {"torture": "schema.sql", "branch": "branch.sql", "warehouse": "warehouse.sql"}  # of the databases, beside the contract
 BROKERS = ("nats", "rabbitmq", "kafka", "sqs")
 GATEWAY = """
     once_database "{dsn}";
@@ -160,9 +161,9 @@ class System:
     def handoff_dsn(self):
         return self.dsn("handoff-pg")
 
-    def direct_dsn(self):
+    def direct_dsn(self, dbname="torture"):
         """The primary's, as its superuser, through no link."""
-        return self.primary.server.dsn("torture") + " connect_timeout=5"
+        return self.primary.server.dsn(dbname) + " connect_timeout=5"
 
     def warehouse_dsn(self):
         return self.warehouse.server.dsn("warehouse") + " connect_timeout=5"
@@ -238,7 +239,8 @@ class System:
         contract = install_script()
         if hasattr(self.mutation, "contract"):
             contract = self.mutation.contract(contract)
-        for node, name, script in ((self.primary, "torture", "schema.sql"), (self.warehouse, "warehouse", "warehouse.sql")):
+        known = set()  # roles are a server's
+        for node, name in ((self.primary, "torture"), (self.primary, "branch"), (self.warehouse, "warehouse")):
             connection = node.connect()
             connection.cursor().execute(f"CREATE DATABASE {name}")
             connection.close()
@@ -247,13 +249,13 @@ class System:
                 cursor.execute(contract)
                 if self.native:
                     cursor.execute(native_script(self.build / "native/pgonce_native.so"))
-                for group, roles in ROLES.items():
-                    for role in roles:
-                        cursor.execute(f"CREATE ROLE {role} LOGIN IN ROLE {group}")
+                for role, group in [(role, group) for group, roles in ROLES.items() for role in roles if node not in known]:
+                    cursor.execute(f"CREATE ROLE {role} LOGIN IN ROLE {group}")
+                known.add(node)
                 # What a leap of the clock leaves alone, and how soon a steady one is believed again.
                 cursor.execute("SELECT once.set_keeping(horizon_days => 4, clock_settle => '25 seconds')")
                 cursor.execute("SELECT once.add_days()")
-                cursor.execute((HERE / script).read_text())
+                cursor.execute((HERE / SCRIPTS[name]).read_text())
             connection.close()
 
     def _links(self):
@@ -292,6 +294,7 @@ class System:
 
     def _sink(self, relay, name):
         """Where a relay publishes, as one process of it has it. Each event says which process has published it: by its subject, its routing key, or its source."""
+        relay = "torture" if relay == "branch" else relay  # into one destination
         out = "127.0.0.1:%d" % self.links["relay-broker"].port
         if self.broker_kind == "nats":
             prefix = "" if relay == "torture" else f"{relay}."
@@ -318,8 +321,9 @@ class System:
         quick = ["retry_first = 100ms", "retry_most = 1s", "attempts = 1000", "on_dead = block"]
         path = self.directory / f"{name}.conf"
         lines = []
-        for relay in published.COPIES:
-            lines += [f"[relay {relay}]", f"dsn = {self.dsn('relay-pg', RELAYS[name])}", *self._sink(relay, name), *quick, "timeout = 4s", "batch = 200", ""]
+        for relay in (*published.COPIES, "branch"):
+            dsn = self.dsn("relay-pg", RELAYS[name], "branch" if relay == "branch" else "torture")
+            lines += [f"[relay {relay}]", f"dsn = {dsn}", *self._sink(relay, name), *quick, "timeout = 4s", "batch = 200", ""]
         lines += ["[consume warehouse]", f"dsn = {self.dsn('consumer-pg')}", *source, "handler = torture.apply", *quick, "batch = 50", ""]
         path.write_text("\n".join(lines))
         path.chmod(0o600)

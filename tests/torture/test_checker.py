@@ -15,7 +15,7 @@ class Run:
     def __init__(self):
         self.records, self.t = [], 0.0
         self.facts = {
-            **{what: [] for what in ("effects", "ledger", "events", "published", "applied", "intents", "stuck", "parked_events", "parked_messages", "dead", "sleeps", "turns")},
+            **{what: [] for what in ("effects", "ledger", "events", "published", "applied", "intents", "stuck", "parked_events", "parked_messages", "dead", "sleeps", "turns", "branch", "branch_events")},
             "copies": ["torture"],
             "now": 1000.0,
             "t": 1000.0,
@@ -102,6 +102,16 @@ class Run:
             for nth in range(1, events + 1):
                 self.event(self.facts["effects"][-1], nth)
             assert intent
+
+    def branched(self, step, key=None, events=1, event_id=None):
+        """The effect of that step happens in the second database, too; its events arrive."""
+        effect = {"tenant": "a", "scope": "s", "key": key or f"k{step}", "aggregate": "branch/g", "step": step, "events": events}
+        self.facts["branch"].append(effect)
+        for nth in range(1, events + 1):
+            event = {**{field: effect[field] for field in ("tenant", "scope", "key", "aggregate", "step")}, "nth": nth,
+                     "event_id": event_id or f"branch/{effect['key']}/{nth}"}  # fmt: skip
+            self.facts["branch_events"].append(event)
+            self.arrive(event, branch=True)
 
     def message(self, number=9, verdict="acknowledged"):
         intent = self.intent(number, key=f"m{number}", door="message", scope="messages", mode="inbox")
@@ -533,6 +543,49 @@ def test_an_event_that_a_relay_publishes_and_no_effect_has(run):
     run.mirrored()
     run.publish(4, relay="mirror")
     assert run.broken() == {"each_relay_whole"}
+
+
+def two_databases(run):
+    run.ordered()
+    for step in (1, 2, 3):
+        run.branched(step)
+
+
+def test_events_of_equal_names_in_two_databases(run):
+    two_databases(run)
+    assert run.broken() == run.broken(online=True) == set()
+
+
+def test_events_of_equal_names_in_two_databases_that_have_one_id(run):
+    run.ordered()
+    run.branched(1, event_id="k1/1")
+    assert run.broken() == {"databases_apart", "consumer_exactly_once"}
+    run.facts["applied"].pop()  # the inbox knows it
+    assert run.broken() == {"databases_apart"}
+
+
+@pytest.mark.parametrize("step, broken", [(3, {"databases_apart"}), (2, {"databases_apart", "order_per_aggregate"})])
+def test_an_event_of_the_second_database_that_never_arrives(run, step, broken):
+    two_databases(run)
+    applied = run.facts["applied"]
+    applied.remove(next(row for row in applied if row.get("branch") and row["step"] == step))
+    assert run.broken() == broken and run.broken(online=True) == broken - {"databases_apart"}
+
+
+def test_an_event_of_the_second_database_that_is_applied_twice_or_without_its_effect(run):
+    two_databases(run)
+    run.arrive({**run.facts["branch_events"][0], "event_id": "another"}, branch=True)
+    assert run.broken() == {"databases_apart"}
+    run.facts["applied"].pop()
+    run.facts["branch"].pop()
+    assert run.broken() == {"databases_apart"}
+
+
+def test_events_of_the_second_database_out_of_order(run):
+    two_databases(run)
+    applied = run.facts["applied"]
+    applied[3], applied[4] = applied[4], applied[3]
+    assert run.broken() == run.broken(online=True) == {"order_per_aggregate"}
 
 
 def sleeps(run):

@@ -19,6 +19,7 @@ import traceback
 import psycopg2
 
 from . import doors
+from .branch import Branch
 from .decisions import Operator
 from .doors import Intent, Orders
 from .dumps import Dumper
@@ -295,7 +296,7 @@ class Workload:
         self.problems = []
         self.watch = None
         self.operator = Operator(system, recorder, seed, self.decided, self.problems)
-        self.reborn = self.dumper = None
+        self.reborn = self.dumper = self.branch = None
         known = GROUPS | CLIENTS
         wanted = [name for name in known if any(self.wants(name, kind) for kind in known[name][0])]
         usual, left = (sum(known[name][2] for name in names) for names in (GROUPS, wanted))
@@ -314,6 +315,8 @@ class Workload:
             self.reborn.start()
             self.dumper = Dumper(self.system, self.recorder, self.seed, self.problems)
             self.dumper.start()
+        self.branch = Branch(self.system, self.watch, self.problems)
+        self.branch.start()
         for group in self.groups.values():
             group.start()
         if any(kind.scope == "aged" for group in self.groups.values() for kind in group.kinds):
@@ -525,6 +528,7 @@ class Workload:
         self.settled(time.monotonic() + patience_s)
         if self.dumper is not None:
             self.dumper.finish(patience_s)
+        self.branch.finish(patience_s)
         self.drain(time.monotonic() + patience_s)
         self.stop()
         assert not self.problems, "\n".join(self.problems)
@@ -567,6 +571,8 @@ class Workload:
             self.reborn.stop()
         if self.dumper is not None:
             self.dumper.stop()
+        if self.branch is not None:
+            self.branch.stop()
 
     def drain(self, deadline):
         """Until every event and every message has been applied. Some are delivered once more first, and what is published last tells that
@@ -605,13 +611,16 @@ class Workload:
 
     def backlog(self):
         """(how many events and messages have not arrived, how many have)"""
-        with psycopg2.connect(self.system.direct_dsn()) as shop, psycopg2.connect(self.system.warehouse_dsn()) as warehouse:
-            waiting = one(shop, "SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE state <> 'idle'")
-            events = one(shop, "SELECT count(*) FROM once.outbox")
+        waiting = events = 0
+        for name in ("torture", "branch"):
+            with psycopg2.connect(self.system.direct_dsn(name)) as database:
+                waiting += one(database, "SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE state <> 'idle'")
+                events += one(database, "SELECT count(*) FROM once.outbox")
+            database.close()
+        with psycopg2.connect(self.system.warehouse_dsn()) as warehouse:
             parked = one(warehouse, "SELECT count(*) FROM once.parked_message")
             arrived = one(warehouse, "SELECT count(DISTINCT message_id) FROM torture.applied WHERE NOT body ? 'direct'")
             direct = one(warehouse, "SELECT count(DISTINCT message_id) FROM torture.applied WHERE body ? 'direct'")
-        shop.close()
         warehouse.close()
         sent = sum(self.states[n].done == "acknowledged" for n, intent in self.intents.items() if intent.door == "message")
         return waiting + parked + max(0, events - arrived) + max(0, sent - direct), arrived + direct
