@@ -14,7 +14,7 @@ TESTED := PGONCE_BUILD=$(CURDIR)/$(BUILD) PGONCE_BUILD_SANITIZED=$(CURDIR)/$(BUI
 ON_SERVER = $(if $(PG),server=$$(tools/matrix.py --bindir $(PG)) && PGONCE_PG_BINDIR=$$server) PGONCE_BUILD=$(CURDIR)/$(BUILD)
 SANITIZED := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dsbom=false
 
-.PHONY: help run test test-native test-clients test-frameworks check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install torture torture-selftest model test-matrix build build-sanitized docs clean stop
+.PHONY: help run test test-native test-clients test-frameworks check test-sanitized test-threads test-valgrind lint lint-deep format bench bench-gateway bench-events bench-keeper bench-clients coverage fuzz install spec torture torture-selftest model test-matrix build build-sanitized docs clean stop
 
 CHECKED := tests/contract tests/lib tests/http tests/gateway tests/extension
 
@@ -115,6 +115,9 @@ install: ## build as who the tree belongs to, and install: the command, the libr
 
 docs: build ## write the generated parts of docs/ and the man pages
 	@tools/docs.py --build $(BUILD)
+
+spec: ## write the facts of spec/ into the sources that need them
+	@tools/spec.py
 
 setup-%:
 	@tools/setup.sh $*

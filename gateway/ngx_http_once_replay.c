@@ -6,9 +6,7 @@
 #include "ngx_http_once.h"
 
 enum {
-	LISTS = 256,
-	RETRY_ACTIVE_S = 1,
-	RETRY_UNAVAILABLE_S = 5
+	LISTS = 256
 };
 
 /* ---- stored answers ---- */
@@ -212,14 +210,6 @@ static http_text find_request_id(ngx_http_request_t *r)
 	return (http_text){.data = (const char *)value->data, .length = value->len};
 }
 
-static ngx_uint_t retry_after(http_problem problem)
-{
-	if (!http_problem_retryable(problem)) {
-		return 0;
-	}
-	return problem == HTTP_PROBLEM_ACTIVE ? RETRY_ACTIVE_S : RETRY_UNAVAILABLE_S;
-}
-
 ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_uint_t status, const char *detail)
 {
 	const gate_location *location = attempt->location;
@@ -236,7 +226,7 @@ ngx_int_t gate_reply_problem(gate_attempt *attempt, http_problem problem, ngx_ui
 	*reply = (gate_reply){.status = status != 0 ? status : (ngx_uint_t)http_problem_status(problem),
 	                      .problem = 1,
 	                      .trace = attempt->claim.trace,
-	                      .retry_after = retry_after(problem)};
+	                      .retry_after = (ngx_uint_t)http_problem_retry_after(problem)};
 	return gate_bytes_add(&reply->body, (const u_char *)text, length, sizeof(text));
 }
 

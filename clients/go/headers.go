@@ -16,19 +16,39 @@ import (
 
 const headersMax = 1024
 
-// The gateway's lists: lib/http/headers.c says why. A test compares them.
-var keptByDefault = strings.Fields(`accept-patch accept-post access-control-* allow cache-control content-* cross-origin-* deprecation
-	digest etag expires last-modified link location permissions-policy pragma preference-applied ratelimit-* refresh repr-digest
-	referrer-policy request-id retry-after sunset traceparent vary warning x-*`)
+var keptByDefault = []string{
+	// spec: headers-kept
+	// By default: what describes the answer and holds for every attempt alike. Names that an application invents are usually X-; those of
+	// browsers' access control belong to the answer, or a page could read the first one and not its replay.
+	"accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*", "cross-origin-*", "deprecation", "digest", "etag",
+	"expires", "last-modified", "link", "location", "permissions-policy", "pragma", "preference-applied", "ratelimit-*", "refresh", "repr-digest",
+	"referrer-policy", "request-id", "retry-after", "sunset", "traceparent", "vary", "warning", "x-*",
+	// end of spec
+}
 
-var neverKept = strings.Fields(`set-cookie set-cookie2 www-authenticate authentication-info authentication-control proxy-authenticate
-	proxy-authentication-info authorization proxy-authorization clear-site-data dpop-nonce replay-nonce
-	connection keep-alive proxy-connection te trailer transfer-encoding upgrade alt-svc http2-settings content-length
-	accept-ranges date server age via status x-accel-* x-sendfile idempotency-replayed idempotency-traceparent idempotency-key once-*`)
+var neverKept = []string{
+	// spec: headers-never
+	// Credentials: meant for the client of the first attempt, at that moment.
+	"set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "authentication-control", "proxy-authenticate",
+	"proxy-authentication-info", "authorization", "proxy-authorization", "clear-site-data", "dpop-nonce", "replay-nonce",
+	// Of one connection.
+	"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc", "http2-settings",
+	// Framing, and what the server says anew.
+	"content-length", "accept-ranges", "date", "server", "age", "via", "status",
+	// Instructions to the proxy.
+	"x-accel-*", "x-sendfile",
+	// The door's own.
+	"idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*",
+	// end of spec
+}
 
-// What the name of a header says of its value: a credential, too, whatever stands around it.
-var secretWords = strings.Fields(`access-key access-token api-key apikey auth-token bearer credential csrf id-token jwt passwd password private-key
-	refresh-token secret security-token session-id session-token xsrf`)
+var secretWords = []string{
+	// spec: headers-secret
+	// What the name of a header says of its value: a credential, too, whatever stands around it.
+	"access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt", "passwd", "password",
+	"private-key", "refresh-token", "secret", "security-token", "session-id", "session-token", "xsrf",
+	// end of spec
+}
 
 // headerNames are names of headers, and prefixes of them, in lower case.
 type headerNames struct {

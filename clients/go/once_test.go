@@ -56,54 +56,6 @@ func TestKeysAreReadByTheGatewaysGrammar(t *testing.T) {
 	}
 }
 
-// The quoted names of a table in C.
-func table(t *testing.T, source, name string) []string {
-	t.Helper()
-	_, rest, found := strings.Cut(read(t, source), name+"[] = {")
-	body, _, ended := strings.Cut(rest, "};")
-	if !found || !ended {
-		t.Fatalf("%s has no %s", source, name)
-	}
-	var names []string
-	for _, match := range regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(body, -1) {
-		names = append(names, match[1])
-	}
-	return names
-}
-
-func TestTheListsOfHeadersAreTheGateways(t *testing.T) {
-	for name, ours := range map[string][]string{"kept_by_default": keptByDefault, "never": neverKept, "secret": secretWords} {
-		if theirs := table(t, "lib/http/headers.c", name); !reflect.DeepEqual(ours, theirs) {
-			t.Errorf("%s: %q, the gateway has %q", name, ours, theirs)
-		}
-	}
-}
-
-func TestTheProblemsAreTheGateways(t *testing.T) {
-	var file struct {
-		Problems map[string]struct {
-			Status        int
-			Title, Detail string
-			Retryable     bool
-			RetryAfter    *int `json:"retry_after"`
-		}
-	}
-	if err := json.Unmarshal([]byte(read(t, "clients/conformance/problems.json")), &file); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []problem{problemKeyMissing, problemKeyMalformed, problemKeyRepeated, problemTenantMissing, problemMismatch, problemActive,
-		problemInDoubt, problemExpired, problemTooLarge, problemNoAnswer, problemBodyTooLarge, problemRefused, problemUnavailable, problemNotStored} {
-		want, there := file.Problems[p.slug]
-		after := 0
-		if want.RetryAfter != nil {
-			after = *want.RetryAfter
-		}
-		if !there || want.Status != p.status || want.Title != p.title || want.Detail != p.detail || want.Retryable != (p.retryAfter > 0) || after != p.retryAfter {
-			t.Errorf("%+v, want %+v", p, want)
-		}
-	}
-}
-
 func TestFingerprintsThatTheClientComputesAreThoseOfTheVectors(t *testing.T) {
 	type vector struct {
 		Tenant, Method, Target, Fingerprint string

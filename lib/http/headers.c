@@ -19,90 +19,49 @@ enum {
 
 /* ---- Which ---- */
 
-/*
- * What describes the answer and holds for every attempt alike. Names that an application invents
- * are usually X-; those of browsers' access control belong to the answer, or a page could read the
- * first one and not its replay.
- */
+/* clang-format off */
 static const char *const kept_by_default[] = {
-    "accept-patch",
-    "accept-post",
-    "access-control-*",
-    "allow",
-    "cache-control",
-    "content-*",
-    "cross-origin-*",
-    "deprecation",
-    "digest",
-    "etag",
-    "expires",
-    "last-modified",
-    "link",
-    "location",
-    "permissions-policy",
-    "pragma",
-    "preference-applied",
-    "ratelimit-*",
-    "refresh",
-    "repr-digest",
-    "referrer-policy",
-    "request-id",
-    "retry-after",
-    "sunset",
-    "traceparent",
-    "vary",
-    "warning",
-    "x-*",
+    /* spec: headers-kept */
+    /*
+     * By default: what describes the answer and holds for every attempt alike. Names that an
+     * application invents are usually X-; those of browsers' access control belong to the
+     * answer, or a page could read the first one and not its replay.
+     */
+    "accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*",
+    "cross-origin-*", "deprecation", "digest", "etag", "expires", "last-modified", "link",
+    "location", "permissions-policy", "pragma", "preference-applied", "ratelimit-*", "refresh",
+    "repr-digest", "referrer-policy", "request-id", "retry-after", "sunset", "traceparent", "vary",
+    "warning", "x-*",
+    /* end of spec */
 };
 
 static const char *const never[] = {
+    /* spec: headers-never */
     /* Credentials: meant for the client of the first attempt, at that moment. */
-    "set-cookie",
-    "set-cookie2",
-    "www-authenticate",
-    "authentication-info",
-    "authentication-control",
-    "proxy-authenticate",
-    "proxy-authentication-info",
-    "authorization",
-    "proxy-authorization",
-    "clear-site-data",
-    "dpop-nonce",
-    "replay-nonce",
+    "set-cookie", "set-cookie2", "www-authenticate", "authentication-info",
+    "authentication-control", "proxy-authenticate", "proxy-authentication-info", "authorization",
+    "proxy-authorization", "clear-site-data", "dpop-nonce", "replay-nonce",
     /* Of one connection. */
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "alt-svc",
-    "http2-settings",
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+    "alt-svc", "http2-settings",
     /* Framing, and what the server says anew. */
-    "content-length",
-    "accept-ranges",
-    "date",
-    "server",
-    "age",
-    "via",
-    "status",
+    "content-length", "accept-ranges", "date", "server", "age", "via", "status",
     /* Instructions to the proxy. */
-    "x-accel-*",
-    "x-sendfile",
-    /* The gateway's own. */
-    "idempotency-replayed",
-    "idempotency-traceparent",
-    "idempotency-key",
-    "once-*",
+    "x-accel-*", "x-sendfile",
+    /* The door's own. */
+    "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*",
+    /* end of spec */
 };
 
-/* What the name of a header says of its value: a credential, too, whatever stands around it. */
 static const char *const secret[] = {
-    "access-key", "access-token",   "api-key",    "apikey",        "auth-token", "bearer",      "credential",
-    "csrf",       "id-token",       "jwt",        "passwd",        "password",   "private-key", "refresh-token",
-    "secret",     "security-token", "session-id", "session-token", "xsrf",
+    /* spec: headers-secret */
+    /* What the name of a header says of its value: a credential, too, whatever stands around it. */
+    "access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf",
+    "id-token", "jwt", "passwd", "password", "private-key", "refresh-token", "secret",
+    "security-token", "session-id", "session-token", "xsrf",
+    /* end of spec */
 };
+/* clang-format on */
 
 static bool matches(http_text name, const char *pattern, size_t length)
 {

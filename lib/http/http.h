@@ -33,30 +33,46 @@ typedef enum http_effect {
 
 /* ---- problem.c ---- */
 
-/* The answers that the gateway itself gives. Each has a status, a type and a title of its own. */
+/* The answers that the doors themselves give. */
 typedef enum http_problem {
-	HTTP_PROBLEM_KEY_MISSING,    /* 400 */
-	HTTP_PROBLEM_KEY_MALFORMED,  /* 400 */
-	HTTP_PROBLEM_KEY_REPEATED,   /* 400: more than one header line */
-	HTTP_PROBLEM_TENANT_MISSING, /* 400 */
-	HTTP_PROBLEM_MISMATCH,       /* 422 */
-	HTTP_PROBLEM_ACTIVE,         /* 409, with Retry-After */
-	HTTP_PROBLEM_IN_DOUBT,       /* 409 */
-	HTTP_PROBLEM_EXPIRED,        /* 409 */
-	HTTP_PROBLEM_TOO_LARGE,      /* 409: done, but its answer was too large to keep */
-	HTTP_PROBLEM_NO_ANSWER,      /* 409: finished for good, with no stored HTTP answer */
-	HTTP_PROBLEM_BODY_TOO_LARGE, /* 413: a request body that the gateway will not fingerprint */
-	HTTP_PROBLEM_REFUSED,        /* 403: the tenant or the scope is refused to the gateway's role */
-	/* 503, with Retry-After: the database cannot be asked. Nothing was done. */
+	/* spec: problem-names */
+	/* 400: no key, and one is required */
+	HTTP_PROBLEM_KEY_MISSING,
+	/* 400: the header's value is not a key */
+	HTTP_PROBLEM_KEY_MALFORMED,
+	/* 400: more than one header line */
+	HTTP_PROBLEM_KEY_REPEATED,
+	/* 400: nobody knows whose key it is */
+	HTTP_PROBLEM_TENANT_MISSING,
+	/* 422: the key of another request */
+	HTTP_PROBLEM_MISMATCH,
+	/* 409: an attempt is running */
+	HTTP_PROBLEM_ACTIVE,
+	/* 409: nobody knows whether it happened */
+	HTTP_PROBLEM_IN_DOUBT,
+	/* 409: a key of a retired day */
+	HTTP_PROBLEM_EXPIRED,
+	/* 409: done, but its answer was too large to keep */
+	HTTP_PROBLEM_TOO_LARGE,
+	/* 409: finished for good, with no stored HTTP answer */
+	HTTP_PROBLEM_NO_ANSWER,
+	/* 413: a request body that is too large to take a fingerprint of */
+	HTTP_PROBLEM_BODY_TOO_LARGE,
+	/* 403: the tenant or the scope is refused to the door's role */
+	HTTP_PROBLEM_REFUSED,
+	/* 503: the database cannot be asked. Nothing was done */
 	HTTP_PROBLEM_UNAVAILABLE,
-	/* 503, with Retry-After: there is a stored answer, and no memory to send it now */
+	/* 503: there is a stored answer, and no memory to send it now */
 	HTTP_PROBLEM_BUSY,
-	/* 503: the effect may have happened and its answer could not be stored: in doubt */
+	/* 503: the effect may have happened, and its answer could not be stored */
 	HTTP_PROBLEM_NOT_STORED,
-	HTTP_PROBLEM_UNREACHED,  /* 502, or 504: the upstream got nothing of the request */
-	HTTP_PROBLEM_UNANSWERED, /* 502, or 504: the upstream got it, and gave no answer */
-	/* 503: a client's middleware ended the attempt in its own transaction. Not the gateway's. */
+	/* 502, or 504: what is behind the door got nothing of the request */
+	HTTP_PROBLEM_UNREACHED,
+	/* 502, or 504: what is behind the door got the request, and gave no answer */
+	HTTP_PROBLEM_UNANSWERED,
+	/* 503: a client's middleware ended the attempt in its own transaction */
 	HTTP_PROBLEM_TIMED_OUT,
+	/* end of spec */
 	HTTP_PROBLEMS
 } http_problem;
 
@@ -66,6 +82,8 @@ const char *http_problem_slug(http_problem problem);
 const char *http_problem_title(http_problem problem);
 /* Is it worth sending the same request with the same key again, by a program and soon? */
 bool http_problem_retryable(http_problem problem);
+/* seconds, for Retry-After; 0: it is not retryable */
+int http_problem_retry_after(http_problem problem);
 
 enum {
 	HTTP_PROBLEM_BYTES_MAX = 1664,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * problem.c: the answers that the doors themselves give, as problem documents (RFC 9457). One
- * table; docs/problems.md has a section for each row, and a test compares the two. Pure.
+ * problem.c: the answers that the doors themselves give, as problem documents (RFC 9457). Pure.
  */
 #include "http.h"
 
@@ -18,56 +17,34 @@ typedef struct row {
 	const char *slug;
 	const char *title;
 	const char *detail; /* what to do */
+	int retry_after;    /* seconds; 0: the same request will not do better */
+	http_effect effect; /* of the request, as a gateway in front reads it */
 } row;
 
+/* clang-format off */
 static const row rows[HTTP_PROBLEMS] = {
-    [HTTP_PROBLEM_KEY_MISSING] = {400, "key-missing", "Idempotency-Key is missing",
-                                  "This operation needs an Idempotency-Key header. Nothing was done."},
-    [HTTP_PROBLEM_KEY_MALFORMED] = {400, "key-malformed", "Idempotency-Key is malformed", "Nothing was done."},
-    [HTTP_PROBLEM_KEY_REPEATED] = {400, "key-repeated", "Idempotency-Key is sent more than once",
-                                   "Send one Idempotency-Key header with one key. Nothing was done."},
-    [HTTP_PROBLEM_TENANT_MISSING] = {400, "tenant-missing", "The request does not say whose key this is",
-                                     "What tells callers apart (a header, a claim, a certificate) is empty. "
-                                     "Nothing was done."},
-    [HTTP_PROBLEM_MISMATCH] = {422, "mismatch", "Idempotency-Key is already used",
-                               "This key was first used with another request, whose answer is untouched. Use a new key "
-                               "for a new request."},
-    [HTTP_PROBLEM_ACTIVE] = {409, "active", "A request with this Idempotency-Key is outstanding",
-                             "The first request with this key is still running. Send the same request again later."},
-    [HTTP_PROBLEM_IN_DOUBT] = {409, "in-doubt", "The outcome of this request is unknown",
-                               "An earlier attempt ended, and it is unknown whether it took effect. It will not be run "
-                               "again until that is known. Do not send it under a new key."},
-    [HTTP_PROBLEM_EXPIRED] = {409, "expired", "Idempotency-Key is too old",
-                              "This key is older than the keys that are kept, so it is unknown whether it was used. "
-                              "Nothing was done now. Find out before you use a new key."},
-    [HTTP_PROBLEM_TOO_LARGE] = {409, "too-large", "Done, but its answer was too large to keep",
-                                "The request with this key was carried out, and its answer was passed on once. It will "
-                                "not be run again."},
-    [HTTP_PROBLEM_NO_ANSWER] =
-        {409, "no-answer", "Finished, without an answer to repeat",
-         "The request with this key is finished, and no HTTP answer is stored for it. It will not "
-         "be run again."},
-    [HTTP_PROBLEM_BODY_TOO_LARGE] = {413, "body-too-large", "The request body is too large",
-                                     "A body of this size cannot be protected here. Nothing was done."},
-    [HTTP_PROBLEM_REFUSED] = {403, "refused", "The tenant or the scope is refused",
-                              "The gateway may not keep keys for this caller. Nothing was done."},
-    [HTTP_PROBLEM_UNAVAILABLE] = {503, "unavailable", "Idempotency keys cannot be checked right now",
-                                  "Nothing was done. Send the same request with the same key again later."},
-    [HTTP_PROBLEM_BUSY] = {503, "busy", "Too many stored answers are being sent",
-                           "The answer of this request is stored, and there is no room to send it now. Send the same "
-                           "request with the same key again later."},
-    [HTTP_PROBLEM_NOT_STORED] = {503, "not-stored", "The answer could not be stored",
-                                 "The request may have taken effect. Send it again with the same key, never with a new "
-                                 "one, to learn its outcome."},
-    [HTTP_PROBLEM_UNREACHED] = {502, "unreached", "The service could not be reached",
-                                "Nothing was done. Send the same request with the same key again later."},
-    [HTTP_PROBLEM_UNANSWERED] = {502, "unanswered", "The service gave no answer",
-                                 "The request may have taken effect. Send it again with the same key, never with a new "
-                                 "one, to learn its outcome."},
-    [HTTP_PROBLEM_TIMED_OUT] = {503, "timed-out", "The request took too long",
-                                "It was ended and taken back. Nothing was done. Send the same request with the same "
-                                "key again later."},
+    /* spec: problems */
+    [HTTP_PROBLEM_KEY_MISSING] = {400, "key-missing", "Idempotency-Key is missing", "This operation needs an Idempotency-Key header. Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_KEY_MALFORMED] = {400, "key-malformed", "Idempotency-Key is malformed", "Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_KEY_REPEATED] = {400, "key-repeated", "Idempotency-Key is sent more than once", "Send one Idempotency-Key header with one key. Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_TENANT_MISSING] = {400, "tenant-missing", "The request does not say whose key this is", "What tells callers apart (a header, a claim, a certificate) is empty. Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_MISMATCH] = {422, "mismatch", "Idempotency-Key is already used", "This key was first used with another request, whose answer is untouched. Use a new key for a new request.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_ACTIVE] = {409, "active", "A request with this Idempotency-Key is outstanding", "The first request with this key is still running. Send the same request again later.", 1, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_IN_DOUBT] = {409, "in-doubt", "The outcome of this request is unknown", "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", 0, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_EXPIRED] = {409, "expired", "Idempotency-Key is too old", "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.", 0, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_TOO_LARGE] = {409, "too-large", "Done, but its answer was too large to keep", "The request with this key was carried out, and its answer was passed on once. It will not be run again.", 0, HTTP_EFFECT_DONE},
+    [HTTP_PROBLEM_NO_ANSWER] = {409, "no-answer", "Finished, without an answer to repeat", "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.", 0, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_BODY_TOO_LARGE] = {413, "body-too-large", "The request body is too large", "A body of this size cannot be protected here. Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_REFUSED] = {403, "refused", "The tenant or the scope is refused", "The gateway may not keep keys for this caller. Nothing was done.", 0, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_UNAVAILABLE] = {503, "unavailable", "Idempotency keys cannot be checked right now", "Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_BUSY] = {503, "busy", "Too many stored answers are being sent", "The answer of this request is stored, and there is no room to send it now. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_NOT_STORED] = {503, "not-stored", "The answer could not be stored", "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_UNREACHED] = {502, "unreached", "The service could not be reached", "Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
+    [HTTP_PROBLEM_UNANSWERED] = {502, "unanswered", "The service gave no answer", "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5, HTTP_EFFECT_UNKNOWN},
+    [HTTP_PROBLEM_TIMED_OUT] = {503, "timed-out", "The request took too long", "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5, HTTP_EFFECT_NONE},
+    /* end of spec */
 };
+/* clang-format on */
 
 static const row *row_of(http_problem problem)
 {
@@ -91,18 +68,12 @@ const char *http_problem_title(http_problem problem)
 
 bool http_problem_retryable(http_problem problem)
 {
-	switch (problem) {
-	case HTTP_PROBLEM_ACTIVE:
-	case HTTP_PROBLEM_UNAVAILABLE:
-	case HTTP_PROBLEM_BUSY:
-	case HTTP_PROBLEM_NOT_STORED:
-	case HTTP_PROBLEM_UNREACHED:
-	case HTTP_PROBLEM_UNANSWERED:
-	case HTTP_PROBLEM_TIMED_OUT:
-		return true;
-	default: /* the request is wrong, or somebody has to find out something first */
-		return false;
-	}
+	return http_problem_retry_after(problem) > 0;
+}
+
+int http_problem_retry_after(http_problem problem)
+{
+	return row_of(problem)->retry_after;
 }
 
 bool http_problem_base_good(const char *type_base)
@@ -195,24 +166,6 @@ static http_problem problem_of_type(const char *type, size_t length)
 	return found;
 }
 
-static http_effect effect_of_problem(http_problem problem)
-{
-	switch (problem) {
-	case HTTP_PROBLEM_TOO_LARGE:
-		return HTTP_EFFECT_DONE;
-	case HTTP_PROBLEM_IN_DOUBT:
-	case HTTP_PROBLEM_EXPIRED:   /* nobody can say whether it was used */
-	case HTTP_PROBLEM_NO_ANSWER: /* succeeded, or failed for good */
-	case HTTP_PROBLEM_NOT_STORED:
-	case HTTP_PROBLEM_UNANSWERED:
-		return HTTP_EFFECT_UNKNOWN;
-	case HTTP_PROBLEMS:
-		return HTTP_EFFECT_UNSAID;
-	default: /* nothing of this request was passed on */
-		return HTTP_EFFECT_NONE;
-	}
-}
-
 http_effect http_problem_effect(http_text document)
 {
 	static const char type[] = "{\"type\": \"";
@@ -240,7 +193,8 @@ http_effect http_problem_effect(http_text document)
 		const char *value = text + strlen(type);
 		if (strncmp(value, DEFAULT_BASE, strlen(DEFAULT_BASE)) == 0 ||
 		    strstr(value, ", \"instance\": \"" INSTANCE) != NULL) {
-			effect = effect_of_problem(problem_of_type(value, strcspn(value, "\"")));
+			http_problem problem = problem_of_type(value, strcspn(value, "\""));
+			effect = problem == HTTP_PROBLEMS ? HTTP_EFFECT_UNSAID : rows[problem].effect;
 		}
 	}
 	free(text);

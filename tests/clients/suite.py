@@ -15,7 +15,7 @@ from harness.postgres import ROOT
 from harness.upstream import Answer
 
 SUITE = ROOT / "clients/conformance"
-PROBLEMS = json.loads((SUITE / "problems.json").read_text())
+PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
 STATUS = {"P4001": 400, "P4003": 403, "P4002": 422, "P4029": 409, "P4030": 409, "P4031": 409, "P4041": 409, "P4098": 503}
 VERDICTS = {"active": "P4029", "in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database", "mode"}
@@ -378,7 +378,7 @@ class Gateway:
         document = json.loads(answer.body)
         document.pop("instance", None)
         detail = row["detail"] + (f" {more}" if more else "")
-        expected = {"type": PROBLEMS["type_base"] + slug, "title": row["title"], "status": row["status"], "detail": detail, "retryable": row["retryable"]}
+        expected = {"type": PROBLEMS["type_base"] + slug, "title": row["title"], "status": row["status"], "detail": detail, "retryable": row["retry_after"] is not None}
         assert document == expected, (self.name, document)
         assert answer.status == row["status"]
 

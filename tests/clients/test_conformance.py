@@ -77,17 +77,6 @@ def test_a_retry_through_another_door_gets_the_same_bytes(database, doors, case)
     gateway.runs()
 
 
-def test_the_problem_documents_are_those_of_the_gateway():
-    source = (ROOT / "lib/http/problem.c").read_text()
-    rows = re.findall(r'\[HTTP_PROBLEM_(\w+)\] =\s*\{(\d+),\s*"([^"]+)",\s*"([^"]+)",\s*((?:"[^"]*"\s*)+)\}', source)
-    retried = source[source.index("bool http_problem_retryable") : source.index("bool http_problem_base_good")]
-    assert len(rows) == len(re.findall(r"(?m)^    \[HTTP_PROBLEM_", source))
-    wanted = {
-        slug: (int(status), title, "".join(re.findall(r'"([^"]*)"', detail)), f"case HTTP_PROBLEM_{name}:" in retried) for name, status, slug, title, detail in rows
-    }
-    assert wanted == {slug: (row["status"], row["title"], row["detail"], row["retryable"]) for slug, row in PROBLEMS["problems"].items()}
-
-
 def test_the_errors_of_the_suite_are_those_of_the_contract(database):
     told = json.loads((ROOT / "clients/conformance/errors.json").read_text())["errors"]
     raised = {row.code: (row.name, row.retry) for row in database.rows("SELECT code, name, retry FROM once.errors()")}

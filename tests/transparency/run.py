@@ -61,18 +61,12 @@ OURS = {"status", "problem", "headers", "text", "broken"}
 # Answers that ask for another attempt, or say that nothing was done (docs/gateway.md).
 RELEASED = {307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429}
 REPORT = "A report of ten lines, which a file's answer bears.\nLine 2: Größe, naïve, 東京\nLine 3\nLine 4\nLine 5\nLine 6\nLine 7\nLine 8\nLine 9\nThe end.\n"
-PROBLEMS = json.loads((ROOT / "clients/conformance/problems.json").read_text())
+PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
 
 
-def header_lists():
-    """What is replayed, and what never is, by the one place that says so."""
-    source = (ROOT / "lib/http/headers.c").read_text()
-    lists = {name: re.findall(r'^ {4}"([^"]+)",', body, re.M) for name, body in re.findall(r"\*const (\w+)\[\] = \{(.*?)^\};", source, re.M | re.S)}
-    secret = re.findall(r'"([^"]+)"', re.search(r"\bsecret\[\] = \{(.*?)\};", source, re.S)[1])
-    return lists["kept_by_default"], lists["never"], secret
-
-
-KEPT, NEVER, SECRET = header_lists()
+HEADERS = json.loads((ROOT / "spec/headers.json").read_text())
+KEPT, SECRET = HEADERS["kept"]["names"], HEADERS["secret"]["words"]
+NEVER = [name for group in HEADERS["never"] for name in group["names"]]
 
 
 def among(patterns, name):

@@ -1,25 +1,37 @@
 // SPDX-License-Identifier: PostgreSQL
-// Which headers are stored and replayed, and their form in response_headers: the gateway's (lib/http/headers.c), of which a test compares the lists.
+// Which headers are stored and replayed, and their form in response_headers: the gateway's (lib/http/headers.c).
 'use strict';
 
 const KEPT = [
-  'accept-patch', 'accept-post', 'access-control-*', 'allow', 'cache-control', 'content-*', 'cross-origin-*', 'deprecation', 'digest', 'etag', 'expires',
-  'last-modified', 'link', 'location', 'permissions-policy', 'pragma', 'preference-applied', 'ratelimit-*', 'refresh', 'repr-digest', 'referrer-policy',
-  'request-id', 'retry-after', 'sunset', 'traceparent', 'vary', 'warning', 'x-*',
+  // spec: headers-kept
+  // By default: what describes the answer and holds for every attempt alike. Names that an application invents are usually X-; those of browsers'
+  // access control belong to the answer, or a page could read the first one and not its replay.
+  'accept-patch', 'accept-post', 'access-control-*', 'allow', 'cache-control', 'content-*', 'cross-origin-*', 'deprecation', 'digest', 'etag',
+  'expires', 'last-modified', 'link', 'location', 'permissions-policy', 'pragma', 'preference-applied', 'ratelimit-*', 'refresh', 'repr-digest',
+  'referrer-policy', 'request-id', 'retry-after', 'sunset', 'traceparent', 'vary', 'warning', 'x-*',
+  // end of spec
 ];
 const NEVER = [
+  // spec: headers-never
+  // Credentials: meant for the client of the first attempt, at that moment.
   'set-cookie', 'set-cookie2', 'www-authenticate', 'authentication-info', 'authentication-control', 'proxy-authenticate', 'proxy-authentication-info',
   'authorization', 'proxy-authorization', 'clear-site-data', 'dpop-nonce', 'replay-nonce',
+  // Of one connection.
   'connection', 'keep-alive', 'proxy-connection', 'te', 'trailer', 'transfer-encoding', 'upgrade', 'alt-svc', 'http2-settings',
+  // Framing, and what the server says anew.
   'content-length', 'accept-ranges', 'date', 'server', 'age', 'via', 'status',
+  // Instructions to the proxy.
   'x-accel-*', 'x-sendfile',
+  // The door's own.
   'idempotency-replayed', 'idempotency-traceparent', 'idempotency-key', 'once-*',
+  // end of spec
 ];
-
-// What the name of a header says of its value: a credential, too, whatever stands around it.
 const SECRET = [
-  'access-key', 'access-token', 'api-key', 'apikey', 'auth-token', 'bearer', 'credential', 'csrf', 'id-token', 'jwt', 'passwd', 'password', 'private-key',
-  'refresh-token', 'secret', 'security-token', 'session-id', 'session-token', 'xsrf',
+  // spec: headers-secret
+  // What the name of a header says of its value: a credential, too, whatever stands around it.
+  'access-key', 'access-token', 'api-key', 'apikey', 'auth-token', 'bearer', 'credential', 'csrf', 'id-token', 'jwt', 'passwd', 'password',
+  'private-key', 'refresh-token', 'secret', 'security-token', 'session-id', 'session-token', 'xsrf',
+  // end of spec
 ];
 
 /** Of names, and prefixes that end in *: is this name, in any case, among them? */
@@ -73,4 +85,4 @@ function decode(stored) {
   return pairs.every(([name, value]) => TOKEN.test(name) && !/[\0\r\n]/.test(value)) ? pairs.filter(([name]) => !never(name)) : undefined;
 }
 
-module.exports = {KEPT, NEVER, SECRET, checkList, decode, encode};
+module.exports = {checkList, decode, encode};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: PostgreSQL
-// The gateway's problem documents (lib/http/problem.c, docs/problems.md), as far as a client gives them. A test compares them.
+// The gateway's problem documents (docs/problems.md), as far as a client gives them.
 'use strict';
 
 const {randomBytes} = require('crypto');
 
 // slug: [status, title, detail, seconds of Retry-After where it is worth a retry]
 const PROBLEMS = {
+  // spec: problems
   'key-missing': [400, 'Idempotency-Key is missing', 'This operation needs an Idempotency-Key header. Nothing was done.'],
   'key-malformed': [400, 'Idempotency-Key is malformed', 'Nothing was done.'],
   'key-repeated': [400, 'Idempotency-Key is sent more than once', 'Send one Idempotency-Key header with one key. Nothing was done.'],
@@ -19,9 +20,10 @@ const PROBLEMS = {
   'body-too-large': [413, 'The request body is too large', 'A body of this size cannot be protected here. Nothing was done.'],
   'refused': [403, 'The tenant or the scope is refused', 'The gateway may not keep keys for this caller. Nothing was done.'],
   'unavailable': [503, 'Idempotency keys cannot be checked right now', 'Nothing was done. Send the same request with the same key again later.', 5],
-  'unreached': [502, 'The service could not be reached', 'Nothing was done. Send the same request with the same key again later.', 5],
   'not-stored': [503, 'The answer could not be stored', 'The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.', 5],
+  'unreached': [502, 'The service could not be reached', 'Nothing was done. Send the same request with the same key again later.', 5],
   'timed-out': [503, 'The request took too long', 'It was ended and taken back. Nothing was done. Send the same request with the same key again later.', 5],
+  // end of spec
 };
 
 /** An answer: {status, headers, body}, and request: its name in a log. more: what this occurrence adds to the detail. */
@@ -37,4 +39,4 @@ function problem(slug, {more, base = 'urn:pgonce:problem:', traceparent} = {}) {
   return {status, headers, body: Buffer.from(JSON.stringify(document)), request};
 }
 
-module.exports = {PROBLEMS, problem};
+module.exports = {problem};

@@ -16,7 +16,7 @@ const {Failed, Once, OnceError} = require('..');
 const {SUITE, poolOf, startServer} = require('./support');
 
 const DOOR = 'node';
-const PROBLEMS = JSON.parse(fs.readFileSync(path.join(SUITE, 'problems.json')));
+const PROBLEMS = JSON.parse(fs.readFileSync(path.join(__dirname, '../../../spec/problems.json')));
 const ALL = Object.fromEntries(['sql', 'http', 'cross'].map((file) => [file, JSON.parse(fs.readFileSync(path.join(SUITE, `${file}.json`))).cases]));
 const ours = (one) => !one.doors || one.doors.includes('client') || one.doors.includes(DOOR);
 
@@ -290,7 +290,7 @@ function compareHttp(answer, expected) {
     const {instance, ...document} = JSON.parse(answer.body);
     assert.match(instance, /^urn:pgonce:request:[0-9a-f]{32}$/);
     const detail = row.detail + (expected.more ? ` ${expected.more}` : '');
-    assert.deepEqual(document, {type: PROBLEMS.type_base + expected.problem, title: row.title, status: row.status, detail, retryable: row.retryable});
+    assert.deepEqual(document, {type: PROBLEMS.type_base + expected.problem, title: row.title, status: row.status, detail, retryable: row.retry_after !== null});
     assert.equal(answer.status, row.status);
     assert.deepEqual(answer.all('Content-Type'), ['application/problem+json']);
     assert.deepEqual(answer.all('Cache-Control'), ['no-store']);

@@ -745,16 +745,7 @@ test('a salt that was replaced, as by a contract that is installed anew, makes n
   }
 });
 
-test('problems, headers and codes are those of the gateway and of the contract', async () => {
-  const {PROBLEMS} = require('../lib/problem');
-  const rows = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/problems.json'))).problems;
-  for (const [slug, [status, title, detail, retryAfter = null]] of Object.entries(PROBLEMS)) {
-    assert.deepEqual({status, title, detail, retryable: retryAfter !== null, retry_after: retryAfter}, rows[slug]);
-  }
-  const {KEPT, NEVER, SECRET} = require('../lib/headers');
-  const source = fs.readFileSync(path.join(__dirname, '../../../lib/http/headers.c'), 'utf8');
-  const list = (name) => [...source.split(`${name}[] = {`)[1].split('};')[0].replace(/\/\*[^]*?\*\//g, '').matchAll(/"([^"]+)"/g)].map(([, text]) => text);
-  assert.deepEqual([KEPT, NEVER, SECRET], [list('kept_by_default'), list('never'), list('secret')]);
+test('codes are those of the contract', async () => {
   const {ofSqlstate} = require('../lib/errors');
   const told = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/errors.json'))).errors;
   for (const {code, name, retry} of (await pool.query('SELECT * FROM once.errors()')).rows) {

@@ -44,15 +44,6 @@ def test_a_key_of_the_vectors(case):
         assert str(bad.value) == case["refused"]
 
 
-@pytest.mark.parametrize("name", sorted(json.loads((ROOT / "clients/conformance/problems.json").read_text())["problems"]))
-def test_a_problem_is_the_gateways(name):
-    row = json.loads((ROOT / "clients/conformance/problems.json").read_text())["problems"][name]
-    if name not in http.PROBLEMS:
-        assert name in ("busy", "unreached", "unanswered"), "the gateway's alone"
-        return
-    assert http.PROBLEMS[name] == (row["status"], row["title"], row["detail"], row["retry_after"])
-
-
 def test_fingerprints_that_the_client_computes_are_those_of_the_vectors():
     vectors = json.loads((ROOT / "tests/vectors/fingerprints.json").read_text())
     compared = 0

@@ -182,12 +182,11 @@ type problemRow struct {
 	Status     int
 	Title      string
 	Detail     string
-	Retryable  bool
 	RetryAfter *int `json:"retry_after"`
 }
 
 var problems = func() map[string]problemRow {
-	text, err := os.ReadFile(filepath.Join(root, "clients/conformance/problems.json"))
+	text, err := os.ReadFile(filepath.Join(root, "spec/problems.json"))
 	if err != nil {
 		panic(err)
 	}

@@ -112,11 +112,13 @@ def _quoted(text: str, length_max: int) -> Tuple[str, str]:
 PROBLEM_BASE = "urn:pgonce:problem:"
 _BAD_IN_BASE = re.compile(r'[^!-~]|["\\<>^`{|}]')
 
-# status, title, detail, Retry-After: as the table of lib/http/problem.c
+# status, title, detail, Retry-After
 PROBLEMS = {
+    # spec: problems
     "key-missing": (400, "Idempotency-Key is missing",
         "This operation needs an Idempotency-Key header. Nothing was done.", None),
-    "key-malformed": (400, "Idempotency-Key is malformed", "Nothing was done.", None),
+    "key-malformed": (400, "Idempotency-Key is malformed",
+        "Nothing was done.", None),
     "key-repeated": (400, "Idempotency-Key is sent more than once",
         "Send one Idempotency-Key header with one key. Nothing was done.", None),
     "tenant-missing": (400, "The request does not say whose key this is",
@@ -126,11 +128,9 @@ PROBLEMS = {
     "active": (409, "A request with this Idempotency-Key is outstanding",
         "The first request with this key is still running. Send the same request again later.", 1),
     "in-doubt": (409, "The outcome of this request is unknown",
-        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is "
-        "known. Do not send it under a new key.", None),
+        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", None),
     "expired": (409, "Idempotency-Key is too old",
-        "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. "
-        "Find out before you use a new key.", None),
+        "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.", None),
     "too-large": (409, "Done, but its answer was too large to keep",
         "The request with this key was carried out, and its answer was passed on once. It will not be run again.", None),
     "no-answer": (409, "Finished, without an answer to repeat",
@@ -141,13 +141,13 @@ PROBLEMS = {
         "The gateway may not keep keys for this caller. Nothing was done.", None),
     "unavailable": (503, "Idempotency keys cannot be checked right now",
         "Nothing was done. Send the same request with the same key again later.", 5),
+    "not-stored": (503, "The answer could not be stored",
+        "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5),
     "unreached": (502, "The service could not be reached",
         "Nothing was done. Send the same request with the same key again later.", 5),
-    "not-stored": (503, "The answer could not be stored",
-        "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.",
-        5),
     "timed-out": (503, "The request took too long",
         "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5),
+    # end of spec
 }  # fmt: skip
 
 
@@ -194,31 +194,35 @@ def problem(name: str, more: str = "", base: str = PROBLEM_BASE, trace: Optional
 # ---- headers ----
 
 _KEPT = (
-    "accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*", "cross-origin-*",
-    "deprecation", "digest", "etag", "expires", "last-modified", "link", "location", "permissions-policy", "pragma",
-    "preference-applied", "ratelimit-*", "refresh", "repr-digest", "referrer-policy", "request-id", "retry-after",
-    "sunset", "traceparent", "vary", "warning", "x-*",
+    # spec: headers-kept
+    # By default: what describes the answer and holds for every attempt alike. Names that an application invents are usually X-; those of
+    # browsers' access control belong to the answer, or a page could read the first one and not its replay.
+    "accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*", "cross-origin-*", "deprecation", "digest", "etag",
+    "expires", "last-modified", "link", "location", "permissions-policy", "pragma", "preference-applied", "ratelimit-*", "refresh", "repr-digest",
+    "referrer-policy", "request-id", "retry-after", "sunset", "traceparent", "vary", "warning", "x-*",
+    # end of spec
 )  # fmt: skip
 _NEVER = (
+    # spec: headers-never
     # Credentials: meant for the client of the first attempt, at that moment.
-    "set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "authentication-control",
-    "proxy-authenticate", "proxy-authentication-info", "authorization", "proxy-authorization", "clear-site-data",
-    "dpop-nonce", "replay-nonce",
+    "set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "authentication-control", "proxy-authenticate",
+    "proxy-authentication-info", "authorization", "proxy-authorization", "clear-site-data", "dpop-nonce", "replay-nonce",
     # Of one connection.
-    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc",
-    "http2-settings",
+    "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc", "http2-settings",
     # Framing, and what the server says anew.
     "content-length", "accept-ranges", "date", "server", "age", "via", "status",
     # Instructions to the proxy.
     "x-accel-*", "x-sendfile",
     # The door's own.
     "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*",
+    # end of spec
 )  # fmt: skip
-# What the name of a header says of its value: a credential, too, whatever stands around it.
 _SECRET = (
-    "access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt",
-    "passwd", "password", "private-key", "refresh-token", "secret", "security-token", "session-id", "session-token",
-    "xsrf",
+    # spec: headers-secret
+    # What the name of a header says of its value: a credential, too, whatever stands around it.
+    "access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt", "passwd", "password",
+    "private-key", "refresh-token", "secret", "security-token", "session-id", "session-token", "xsrf",
+    # end of spec
 )  # fmt: skip
 _HEADERS_MAX = 1024
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")

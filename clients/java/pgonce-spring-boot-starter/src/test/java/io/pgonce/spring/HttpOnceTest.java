@@ -189,7 +189,7 @@ class HttpOnceTest {
     }
 
     private static void assertProblem(String slug, HttpResponse<byte[]> answer) throws Exception {
-        JsonNode wanted = Child.JSON.readTree(Path.of("../../conformance/problems.json").toFile()).get("problems").get(slug);
+        JsonNode wanted = Child.JSON.readTree(Path.of("../../../spec/problems.json").toFile()).get("problems").get(slug);
         JsonNode document = Child.JSON.readTree(answer.body());
         assertEquals("urn:pgonce:problem:" + slug, document.path("type").asText(), new String(answer.body(), StandardCharsets.UTF_8));
         assertEquals(wanted.get("detail"), document.get("detail"));

@@ -7,24 +7,38 @@ import java.util.Locale;
 
 /** Which headers of an answer are stored and replayed: the gateway's lists (lib/http/headers.c). */
 public final class HeaderPolicy {
-    /** What describes the answer and holds for every attempt alike. */
-    private static final List<String> KEPT = List.of("accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*",
-        "cross-origin-*", "deprecation", "digest", "etag", "expires", "last-modified", "link", "location", "permissions-policy", "pragma",
-        "preference-applied", "ratelimit-*", "refresh", "repr-digest", "referrer-policy", "request-id", "retry-after", "sunset", "traceparent",
-        "vary", "warning", "x-*");
-    /** Credentials; of one connection; framing, and what the server says anew; instructions to a proxy; the door's own. */
-    private static final List<String> NEVER = List.of("set-cookie", "set-cookie2", "www-authenticate", "authentication-info",
-        "authentication-control", "proxy-authenticate", "proxy-authentication-info", "authorization", "proxy-authorization",
-        "clear-site-data", "dpop-nonce", "replay-nonce",
+    private static final List<String> KEPT = List.of(
+        // spec: headers-kept
+        // By default: what describes the answer and holds for every attempt alike. Names that an application invents are usually X-;
+        // those of browsers' access control belong to the answer, or a page could read the first one and not its replay.
+        "accept-patch", "accept-post", "access-control-*", "allow", "cache-control", "content-*", "cross-origin-*", "deprecation", "digest",
+        "etag", "expires", "last-modified", "link", "location", "permissions-policy", "pragma", "preference-applied", "ratelimit-*",
+        "refresh", "repr-digest", "referrer-policy", "request-id", "retry-after", "sunset", "traceparent", "vary", "warning", "x-*"
+        // end of spec
+    );
+    private static final List<String> NEVER = List.of(
+        // spec: headers-never
+        // Credentials: meant for the client of the first attempt, at that moment.
+        "set-cookie", "set-cookie2", "www-authenticate", "authentication-info", "authentication-control", "proxy-authenticate",
+        "proxy-authentication-info", "authorization", "proxy-authorization", "clear-site-data", "dpop-nonce", "replay-nonce",
+        // Of one connection.
         "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc", "http2-settings",
+        // Framing, and what the server says anew.
         "content-length", "accept-ranges", "date", "server", "age", "via", "status",
+        // Instructions to the proxy.
         "x-accel-*", "x-sendfile",
-        "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*");
+        // The door's own.
+        "idempotency-replayed", "idempotency-traceparent", "idempotency-key", "once-*"
+        // end of spec
+    );
 
-    /** What the name of a header says of its value: a credential, too, whatever stands around it. */
-    private static final List<String> SECRET = List.of("access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential",
-        "csrf", "id-token", "jwt", "passwd", "password", "private-key", "refresh-token", "secret", "security-token", "session-id",
-        "session-token", "xsrf");
+    private static final List<String> SECRET = List.of(
+        // spec: headers-secret
+        // What the name of a header says of its value: a credential, too, whatever stands around it.
+        "access-key", "access-token", "api-key", "apikey", "auth-token", "bearer", "credential", "csrf", "id-token", "jwt", "passwd",
+        "password", "private-key", "refresh-token", "secret", "security-token", "session-id", "session-token", "xsrf"
+        // end of spec
+    );
 
     private final List<String> allowed;
 

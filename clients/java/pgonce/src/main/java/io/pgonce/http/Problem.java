@@ -11,15 +11,18 @@ import io.pgonce.UnavailableException;
 import java.nio.charset.StandardCharsets;
 
 /**
- * The answers that a door gives itself, as problem documents (RFC 9457): those of lib/http/problem.c, byte for byte.
+ * The answers that a door gives itself, as problem documents (RFC 9457): the gateway's, byte for byte.
  * docs/problems.md has a section for each.
  */
 public enum Problem {
+    // spec: problems
     /** 400: no key, and one is required. */
-    KEY_MISSING(400, "key-missing", "Idempotency-Key is missing", "This operation needs an Idempotency-Key header. Nothing was done.", 0),
+    KEY_MISSING(400, "key-missing", "Idempotency-Key is missing",
+        "This operation needs an Idempotency-Key header. Nothing was done.", 0),
     /** 400: the header's value is not a key. */
-    KEY_MALFORMED(400, "key-malformed", "Idempotency-Key is malformed", "Nothing was done.", 0),
-    /** 400: two headers. */
+    KEY_MALFORMED(400, "key-malformed", "Idempotency-Key is malformed",
+        "Nothing was done.", 0),
+    /** 400: more than one header line. */
     KEY_REPEATED(400, "key-repeated", "Idempotency-Key is sent more than once",
         "Send one Idempotency-Key header with one key. Nothing was done.", 0),
     /** 400: nobody knows whose key it is. */
@@ -28,39 +31,40 @@ public enum Problem {
     /** 422: the key of another request. */
     MISMATCH(422, "mismatch", "Idempotency-Key is already used",
         "This key was first used with another request, whose answer is untouched. Use a new key for a new request.", 0),
-    /** 409: it runs. */
+    /** 409: an attempt is running. */
     ACTIVE(409, "active", "A request with this Idempotency-Key is outstanding",
         "The first request with this key is still running. Send the same request again later.", 1),
     /** 409: nobody knows whether it happened. */
     IN_DOUBT(409, "in-doubt", "The outcome of this request is unknown",
-        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. "
-            + "Do not send it under a new key.", 0),
+        "An earlier attempt ended, and it is unknown whether it took effect. It will not be run again until that is known. Do not send it under a new key.", 0),
     /** 409: a key of a retired day. */
     EXPIRED(409, "expired", "Idempotency-Key is too old",
-        "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. "
-            + "Find out before you use a new key.", 0),
-    /** 409: done, and not kept. */
+        "This key is older than the keys that are kept, so it is unknown whether it was used. Nothing was done now. Find out before you use a new key.", 0),
+    /** 409: done, but its answer was too large to keep. */
     TOO_LARGE(409, "too-large", "Done, but its answer was too large to keep",
         "The request with this key was carried out, and its answer was passed on once. It will not be run again.", 0),
-    /** 409: finished, and no answer of HTTP. */
+    /** 409: finished for good, with no stored HTTP answer. */
     NO_ANSWER(409, "no-answer", "Finished, without an answer to repeat",
         "The request with this key is finished, and no HTTP answer is stored for it. It will not be run again.", 0),
-    /** 413: too large to take a fingerprint of. */
+    /** 413: a request body that is too large to take a fingerprint of. */
     BODY_TOO_LARGE(413, "body-too-large", "The request body is too large",
         "A body of this size cannot be protected here. Nothing was done.", 0),
-    /** 403: not this role's. */
-    REFUSED(403, "refused", "The tenant or the scope is refused", "The gateway may not keep keys for this caller. Nothing was done.", 0),
-    /** 503: the database cannot be asked. */
+    /** 403: the tenant or the scope is refused to the door's role. */
+    REFUSED(403, "refused", "The tenant or the scope is refused",
+        "The gateway may not keep keys for this caller. Nothing was done.", 0),
+    /** 503: the database cannot be asked. Nothing was done. */
     UNAVAILABLE(503, "unavailable", "Idempotency keys cannot be checked right now",
         "Nothing was done. Send the same request with the same key again later.", 5),
-    /** 503: COMMIT was sent, and its outcome is unknown. */
+    /** 503: the effect may have happened, and its answer could not be stored. */
     NOT_STORED(503, "not-stored", "The answer could not be stored",
         "The request may have taken effect. Send it again with the same key, never with a new one, to learn its outcome.", 5),
-    /** 502: what is behind has certainly done nothing. */
-    UNREACHED(502, "unreached", "The service could not be reached", "Nothing was done. Send the same request with the same key again later.", 5),
-    /** 503: the attempt had its time, and was rolled back. */
+    /** 502, or 504: what is behind the door got nothing of the request. */
+    UNREACHED(502, "unreached", "The service could not be reached",
+        "Nothing was done. Send the same request with the same key again later.", 5),
+    /** 503: a client's middleware ended the attempt in its own transaction. */
     TIMED_OUT(503, "timed-out", "The request took too long",
         "It was ended and taken back. Nothing was done. Send the same request with the same key again later.", 5);
+    // end of spec
 
     /** The media type of a problem document. */
     public static final String TYPE = "application/problem+json";

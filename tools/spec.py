@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: PostgreSQL
+"""Writes the facts of spec/ into the sources that need them, or checks that they are current.
+
+  spec.py            writes them
+  spec.py --check    says what differs from what would be written; exit status 1 then
+
+A source holds a fact between two comments, "spec: NAME" and "end of spec". What stands between them is written here, in the source's own language, so that
+it is read where it is used. spec/README.md says how to add a fact."""
+import argparse
+import difflib
+import json
+import pathlib
+import re
+import sys
+import textwrap
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SPEC = ROOT / "spec"
+MARKED = re.compile(r"^(?P<indent>[ \t]*)(?P<comment>//|#|--|/\*) spec: (?P<name>[\w-]+)(?: \*/)?\n(?P<body>.*?)(?P<end>^[ \t]*(?://|#|--|/\*) end of spec(?: \*/)?\n)", re.M | re.S)
+COLUMNS = {".c": 100, ".h": 100, ".java": 140}  # of what is wrapped; 150 elsewhere
+
+HEADERS = json.loads((SPEC / "headers.json").read_text())
+PROBLEMS = json.loads((SPEC / "problems.json").read_text())["problems"]
+
+
+# ---- how each language writes it ----
+
+def remark(suffix, text, width):
+    """A comment, in lines of at most that width."""
+    lines = textwrap.wrap(text, width - 6)
+    if suffix in (".c", ".h"):
+        return [f"/* {text} */"] if len(lines) == 1 else ["/*", *(f" * {line}" for line in lines), " */"]
+    mark = {".py": "#", ".sql": "--"}.get(suffix, "//")
+    return [f"{mark} {line}" for line in lines]
+
+
+def strings(suffix, names, width, last=True):
+    """Literals, some to a line. last: nothing follows, where Java allows no comma."""
+    quote = "'" if suffix == ".js" else '"'
+    lines = textwrap.wrap(" ".join(f"{quote}{name}{quote}," for name in names), width, break_on_hyphens=False)
+    if last and suffix == ".java":
+        lines[-1] = lines[-1][:-1]
+    return lines
+
+
+def quoted(suffix, text):
+    if suffix == ".js":
+        return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    return json.dumps(text)
+
+
+# ---- the facts ----
+
+def kept(suffix, width):
+    return remark(suffix, HEADERS["kept"]["about"], width) + strings(suffix, HEADERS["kept"]["names"], width)
+
+
+def never(suffix, width):
+    groups = HEADERS["never"]
+    return [line for group in groups for line in remark(suffix, group["about"], width) + strings(suffix, group["names"], width, group is groups[-1])]
+
+
+def secret(suffix, width):
+    return remark(suffix, HEADERS["secret"]["about"], width) + strings(suffix, HEADERS["secret"]["words"], width)
+
+
+def problems_of(suffix):
+    door = "gateway" if suffix in (".c", ".h") else "client"
+    return {slug: row for slug, row in PROBLEMS.items() if door in row.get("doors", ("gateway", "client"))}
+
+
+def constant(slug):
+    return slug.upper().replace("-", "_")
+
+
+def problem_names(suffix, width):
+    return [line for slug, row in problems_of(suffix).items() for line in [*remark(suffix, row["about"], width), f"HTTP_PROBLEM_{constant(slug)},"]]
+
+
+def problems(suffix, width):
+    lines = []
+    longest = len("problem") + max(len(slug.replace("-", "")) for slug in problems_of(suffix))  # gofmt puts the "=" below each other
+    for slug, row in problems_of(suffix).items():
+        title, detail, after = quoted(suffix, row["title"]), quoted(suffix, row["detail"]), row["retry_after"]
+        if suffix == ".c":
+            lines.append(f'[HTTP_PROBLEM_{constant(slug)}] = {{{row["status"]}, "{slug}", {title}, {detail}, {after or 0}, HTTP_EFFECT_{row["effect"].upper()}}},')
+        elif suffix == ".js":
+            lines.append(f"'{slug}': [{row['status']}, {title}, {detail}{f', {after}' if after else ''}],")
+        elif suffix == ".py":
+            lines += [f'"{slug}": ({row["status"]}, {title},', f"    {detail}, {after}),"]
+        elif suffix == ".go":
+            name = "problem" + slug.title().replace("-", "")
+            lines.append(f'{name:{longest}} = problem{{"{slug}", {row["status"]}, {title}, {detail}, {after or 0}}}')
+        else:
+            end = ";" if slug == list(problems_of(suffix))[-1] else ","
+            lines += [f"/** {row['about']}. */", f'{constant(slug)}({row["status"]}, "{slug}", {title},', f"    {detail}, {after or 0}){end}"]
+    return lines
+
+
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems}
+SOURCES = {
+    "lib/http/http.h": ["problem-names"],
+    "lib/http/problem.c": ["problems"],
+    "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
+    "clients/node/lib/headers.js": ["headers-kept", "headers-never", "headers-secret"],
+    "clients/node/lib/problem.js": ["problems"],
+    "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret"],
+    "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
+    "clients/go/problem.go": ["problems"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
+    "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems"],
+}
+
+
+def written(path, text):
+    """The source with what spec/ says now."""
+    def fill(match):
+        indent = match["indent"]
+        width = COLUMNS.get(path.suffix, 150) - len(indent.expandtabs(4))
+        lines = FACTS[match["name"]](path.suffix, width)
+        return text[match.start():match.start("body")] + "".join(f"{indent}{line}\n" for line in lines) + match["end"]
+
+    found = [match["name"] for match in MARKED.finditer(text)]
+    wanted = SOURCES[str(path.relative_to(ROOT))]
+    if found != wanted:
+        sys.exit(f"tools/spec.py: {path.relative_to(ROOT)} has places for {found}, and SOURCES names {wanted}")
+    return MARKED.sub(fill, text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check = parser.parse_args().check
+    stale = False
+    for name in SOURCES:
+        path = ROOT / name
+        text = path.read_text()
+        made = written(path, text)
+        if made == text:
+            continue
+        stale = True
+        if check:
+            sys.stdout.writelines(difflib.unified_diff(text.splitlines(True), made.splitlines(True), name, "as spec/ says"))
+        else:
+            path.write_text(made)
+            print(f"wrote {name}")
+    if check and stale:
+        sys.exit("tools/spec.py: a source differs from spec/: run tools/spec.py")
+
+
+if __name__ == "__main__":
+    main()
