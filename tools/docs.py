@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 import contract
+import spec
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
@@ -101,14 +102,9 @@ def view(path):
 
 
 def sqlstates():
-    text = FUNCTIONS["errors"].read_text()
-    text = re.sub(r"(?<!')'\n\s*'", "", text)  # a literal that goes on in the next line
-    rows = re.findall(r"\('(P\d{4})', '(\w+)', (true|false), '((?:[^']|'')*)',\s*'((?:[^']|'')*)'\)", text)
-    if len(rows) != text.count("('P"):
-        sys.exit("tools/docs.py: not every row of once.errors() was read")
     out = ["| SQLSTATE | name | retry as it is | what happened | what to do |", "| --- | --- | --- | --- | --- |"]
-    for code, name, retry, message, hint in rows:
-        out.append(f"| {code} | {name} | {'yes' if retry == 'true' else 'no'} | {message} | {hint} |".replace("''", "'"))
+    for code, row in spec.ERRORS.items():
+        out.append(f"| {code} | {row['name']} | {'yes' if row['retry'] else 'no'} | {row['message']} | {row['hint']} |")
     return "\n".join(out)
 
 

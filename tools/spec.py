@@ -18,10 +18,11 @@ import textwrap
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec"
 MARKED = re.compile(r"^(?P<indent>[ \t]*)(?P<comment>//|#|--|/\*) spec: (?P<name>[\w-]+)(?: \*/)?\n(?P<body>.*?)(?P<end>^[ \t]*(?://|#|--|/\*) end of spec(?: \*/)?\n)", re.M | re.S)
-COLUMNS = {".c": 100, ".h": 100, ".java": 140}  # of what is wrapped; 150 elsewhere
+COLUMNS = {".c": 100, ".h": 100, ".java": 140, ".sql": 140}  # of what is wrapped; 150 elsewhere
 
 HEADERS = json.loads((SPEC / "headers.json").read_text())
 PROBLEMS = json.loads((SPEC / "problems.json").read_text())["problems"]
+ERRORS = json.loads((SPEC / "errors.json").read_text())["errors"]
 
 
 # ---- how each language writes it ----
@@ -47,6 +48,8 @@ def strings(suffix, names, width, last=True):
 def quoted(suffix, text):
     if suffix == ".js":
         return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if suffix == ".sql":
+        return "'" + text.replace("'", "''") + "'"
     return json.dumps(text)
 
 
@@ -98,16 +101,57 @@ def problems(suffix, width):
     return lines
 
 
-FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems}
+def camel(name):
+    return name.title().replace("_", "")
+
+
+def literal_sql(text, width):
+    """A literal in lines: SQL joins those that follow each other."""
+    lines = textwrap.wrap(text.replace("'", "''"), width - 2, drop_whitespace=False, break_on_hyphens=False)
+    return [f"'{line}'" for line in lines]
+
+
+def errors(suffix, width):
+    told = ERRORS if suffix in (".sql", ".c") else {code: row for code, row in ERRORS.items() if row["status"]}
+    names = {code: "Err" + ("Final" if row["name"] == "final_failure" else camel(row["name"])) for code, row in told.items()}
+    longest = max(map(len, names.values()))  # gofmt puts the "=" below each other
+    lines = []
+    for code, row in told.items():
+        name, status, retry = row["name"], row["status"], str(row["retry"]).lower()
+        message = quoted(suffix, row["message"] if suffix == ".sql" else row.get("client", row["message"]))
+        if suffix == ".sql":
+            hint = literal_sql(row["hint"], width - 3)
+            lines += [f"('{code}', '{name}', {retry}, {message},", *(f" {line}" for line in hint)]
+            lines[-1] += ")" if code == list(told)[-1] else "),"
+        elif suffix == ".c":
+            lines.append(f'{{ONCE_{name.upper()}, "{name}", "{code}", {retry}}},')
+        elif suffix == ".js":
+            lines.append(f"{code}: ['{name}', {status}, {retry}, {message}],")
+        elif suffix == ".py":
+            lines.append(f'"{code}": ("{name}", {status}, {row["retry"]}, {message}),')
+        elif suffix == ".go":
+            lines.append(f'{names[code]:{longest}} = ofContract("{name}", "{code}", {status}, {"mayRetry" if row["retry"] else "isFinal"}, {message})')
+        else:
+            lines.append(f'{name.upper()}("{name}", "{code}", {status}, {retry}, {message}),')
+    return lines
+
+
+FACTS = {"headers-kept": kept, "headers-never": never, "headers-secret": secret, "problem-names": problem_names, "problems": problems, "errors": errors}
 SOURCES = {
+    "contract/access/errors.sql": ["errors"],
+    "lib/src/error.c": ["errors"],
     "lib/http/http.h": ["problem-names"],
     "lib/http/problem.c": ["problems"],
     "lib/http/headers.c": ["headers-kept", "headers-never", "headers-secret"],
+    "clients/node/lib/errors.js": ["errors"],
     "clients/node/lib/headers.js": ["headers-kept", "headers-never", "headers-secret"],
     "clients/node/lib/problem.js": ["problems"],
+    "clients/python/src/pgonce/errors.py": ["errors"],
     "clients/python/src/pgonce/http.py": ["problems", "headers-kept", "headers-never", "headers-secret"],
+    "clients/go/errors.go": ["errors"],
     "clients/go/headers.go": ["headers-kept", "headers-never", "headers-secret"],
     "clients/go/problem.go": ["problems"],
+    "clients/java/pgonce/src/main/java/io/pgonce/OnceException.java": ["errors"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/HeaderPolicy.java": ["headers-kept", "headers-never", "headers-secret"],
     "clients/java/pgonce/src/main/java/io/pgonce/http/Problem.java": ["problems"],
 }

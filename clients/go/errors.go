@@ -38,7 +38,7 @@ func (e *Error) because(cause error) *Error {
 	return &made
 }
 
-// The contract's own, by SQLSTATE: once.errors(). A test compares them with the suite's.
+// The contract's own, by SQLSTATE: once.errors().
 var bySQLState = map[string]*Error{}
 
 const (
@@ -54,12 +54,17 @@ func ofContract(code, state string, status int, retryable bool, message string) 
 
 // What Run, Claim and the rest return; errors.Is compares with them.
 var (
+	// spec: errors
 	ErrScopeRequired      = ofContract("scope_required", "P4000", 403, isFinal, "a scope of 1 to 255 characters is required")
 	ErrKeyMalformed       = ofContract("key_malformed", "P4001", 400, isFinal, "the key is missing or malformed")
 	ErrMismatch           = ofContract("mismatch", "P4002", 422, isFinal, "the key was first used with another request")
-	ErrRefused            = ofContract("refused", "P4003", 403, isFinal, "the fingerprint is missing or the tenant is refused")
-	ErrCompletionRefused  = ofContract("completion_refused", "P4010", 409, isFinal, "the completion is refused: the lease is lost")
-	ErrFailureRefused     = ofContract("failure_refused", "P4011", 409, isFinal, "the failure is refused: the lease is lost")
+	ErrRefused            = ofContract("refused", "P4003", 403, isFinal, "the fingerprint or the tenant is refused")
+	ErrCompletionRefused  = ofContract("completion_refused", "P4010", 409, isFinal, "the attempt no longer holds the intent: discard its result")
+	ErrFailureRefused     = ofContract("failure_refused", "P4011", 409, isFinal, "the attempt no longer holds the intent: discard its result")
+	ErrNotStarted         = ofContract("not_started", "P4012", 500, isFinal, "the transaction has not started the intent: did the effect end it?")
+	ErrUnfinished         = ofContract("unfinished", "P4013", 500, isFinal, "the transaction has started an intent and not finished it: nothing was committed")
+	ErrAlreadyStarted     = ofContract("already_started", "P4014", 500, isFinal, "this transaction has started this intent already")
+	ErrAnotherFingerprint = ofContract("another_fingerprint", "P4015", 500, isFinal, "this transaction has started the intent with another fingerprint")
 	ErrAlreadyFinished    = ofContract("already_finished", "P4020", 409, isFinal, "the intent is finished and has an outcome")
 	ErrActive             = ofContract("active", "P4029", 409, mayRetry, "another attempt of this intent is running")
 	ErrFinal              = ofContract("final_failure", "P4030", 409, isFinal, "the intent failed for good")
@@ -71,10 +76,7 @@ var (
 	ErrResolutionRefused  = ofContract("resolution_refused", "P4070", 409, isFinal, "the decision is refused")
 	ErrPartitionMissing   = ofContract("partition_missing", "P4098", 503, mayRetry, "the partition for this day is missing")
 	ErrUnknownState       = ofContract("unknown_state", "P4099", 503, isFinal, "the intent is in a state that this function does not know")
-	ErrNotStarted         = ofContract("not_started", "P4012", 500, isFinal, "this transaction has not started the intent")
-	ErrUnfinished         = ofContract("unfinished", "P4013", 500, isFinal, "this transaction has started an intent and not finished it")
-	ErrAlreadyStarted     = ofContract("already_started", "P4014", 500, isFinal, "this transaction has started this intent already")
-	ErrAnotherFingerprint = ofContract("another_fingerprint", "P4015", 500, isFinal, "this transaction has started the intent with another fingerprint")
+	// end of spec
 
 	// ErrSwallowed: a statement of the effect failed and the effect went on as if it had not.
 	// COMMIT would have rolled back in silence. Nothing was committed.

@@ -102,24 +102,6 @@ func TestFingerprintsThatTheClientComputesAreThoseOfTheVectors(t *testing.T) {
 	}
 }
 
-func TestTheErrorsAreThoseOfTheSuite(t *testing.T) {
-	var file struct {
-		Errors map[string]struct {
-			Code      string
-			Status    int
-			Retryable bool
-		}
-	}
-	if err := json.Unmarshal([]byte(read(t, "clients/conformance/errors.json")), &file); err != nil || len(file.Errors) != len(bySQLState) {
-		t.Fatalf("%v; the suite has %d errors, and %d are here", err, len(file.Errors), len(bySQLState))
-	}
-	for state, want := range file.Errors {
-		if got := bySQLState[state]; got == nil || got.Code != want.Code || got.Status != want.Status || got.Retryable != want.Retryable {
-			t.Errorf("%s: %+v, want %+v", state, got, want)
-		}
-	}
-}
-
 func TestHeadersComeBackAsTheyWereStored(t *testing.T) {
 	given := http.Header{"X-Order": {"1", "2"}, "X-Bytes": {"caf\xe9"}, "Content-Type": {`text/plain; a="<&>"`}, "Bad Name": {"x"}, "X-Split": {"a\r\nSet-Cookie: b"}}
 	text, err := encodeHeaders(given)

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.errors(): every SQLSTATE that the contract raises: its name, sentence, hint, and whether the
--- same call may be tried again as it is. Clients branch on the code and never on text. docs/sql.md
--- and lib/src/error.c are checked against it.
+-- same call may be tried again as it is. Clients branch on the code and never on text.
 CREATE FUNCTION once.errors(OUT code text, OUT name text, OUT retry boolean, OUT message text, OUT hint text)
 RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     VALUES
+    -- spec: errors
     ('P4000', 'scope_required', false, 'a scope of 1 to 255 characters is required',
      'Name the kind of operation, for example ''orders''.'),
     ('P4001', 'key_malformed', false, 'the key is missing or malformed',
@@ -27,8 +27,8 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
      'once.start said proceed; state => ''failed_retryable'' where there was no effect. In autocommit each statement commits by itself: '
      'begin a transaction first.'),
     ('P4014', 'already_started', false, 'this transaction has started this intent already',
-     'The first start lets the effect run once: go on to once.finish. What is called within the effect must not start the intent '
-     'again; another effect is another intent, with a scope or a key of its own.'),
+     'The first start lets the effect run once: go on to once.finish. What is called within the effect must not start the intent again; '
+     'another effect is another intent, with a scope or a key of its own.'),
     ('P4015', 'another_fingerprint', false, 'this transaction has started the intent with another fingerprint',
      'Give once.finish the fingerprint that once.start took: compute it once. Else a retry of the request that ran would be refused.'),
     ('P4020', 'already_finished', false, 'the intent is finished and has an outcome',
@@ -40,8 +40,8 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4031', 'in_doubt', false, 'the outcome of this intent is unknown',
      'Find out, then decide with once.resolve. Until then no attempt runs.'),
     ('P4041', 'expired', false, 'the key is older than what is remembered',
-     'It was not run: look for the effect itself. A UUIDv7 that may be used long after it was made needs a prefix, as in '
-     '''refund:'' || id.'),
+     'It was not run: look for the effect itself. A UUIDv7 that may be used long after it was made needs a prefix, as in ''refund:'' || '
+     'id.'),
     ('P4050', 'message_mismatch', false, 'the message id was first used with another payload',
      'Message ids must name one message. The first message''s effect is untouched.'),
     ('P4051', 'event_mismatch', false, 'this intent has already emitted this event with another payload',
@@ -56,4 +56,5 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
      'Try again: a call makes it. If none can, pgonce doctor says so; then select once.add_days() as its owner.'),
     ('P4099', 'unknown_state', false, 'the intent is in a state that this function does not know',
      'The contract and its callers may be of different versions: run pgonce doctor.')
+    -- end of spec
 $$;

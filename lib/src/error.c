@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * error.c: the error object, and the one table that says what a SQLSTATE means to a caller. Held
- * against once.errors() by a test.
+ * error.c: the error object, and the one table that says what a SQLSTATE means to a caller.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,44 +28,43 @@ typedef struct code_row {
 } code_row;
 
 static const code_row code_rows[] = {
-    {.code = ONCE_OK, .name = "ok", .sqlstate = "", .retriable = false},
-    {.code = ONCE_SCOPE_REQUIRED, .name = "scope_required", .sqlstate = "P4000", .retriable = false},
-    {.code = ONCE_KEY_MALFORMED, .name = "key_malformed", .sqlstate = "P4001", .retriable = false},
-    {.code = ONCE_MISMATCH, .name = "mismatch", .sqlstate = "P4002", .retriable = false},
-    {.code = ONCE_REFUSED, .name = "refused", .sqlstate = "P4003", .retriable = false},
-    {.code = ONCE_COMPLETION_REFUSED, .name = "completion_refused", .sqlstate = "P4010", .retriable = false},
-    {.code = ONCE_FAILURE_REFUSED, .name = "failure_refused", .sqlstate = "P4011", .retriable = false},
-    {.code = ONCE_NOT_STARTED, .name = "not_started", .sqlstate = "P4012", .retriable = false},
-    {.code = ONCE_UNFINISHED, .name = "unfinished", .sqlstate = "P4013", .retriable = false},
-    {.code = ONCE_ALREADY_STARTED, .name = "already_started", .sqlstate = "P4014", .retriable = false},
-    {.code = ONCE_ANOTHER_FINGERPRINT, .name = "another_fingerprint", .sqlstate = "P4015", .retriable = false},
-    {.code = ONCE_ALREADY_FINISHED, .name = "already_finished", .sqlstate = "P4020", .retriable = false},
-    {.code = ONCE_ACTIVE, .name = "active", .sqlstate = "P4029", .retriable = true},
-    {.code = ONCE_FINAL_FAILURE, .name = "final_failure", .sqlstate = "P4030", .retriable = false},
-    {.code = ONCE_IN_DOUBT, .name = "in_doubt", .sqlstate = "P4031", .retriable = false},
-    {.code = ONCE_EXPIRED, .name = "expired", .sqlstate = "P4041", .retriable = false},
-    {.code = ONCE_MESSAGE_MISMATCH, .name = "message_mismatch", .sqlstate = "P4050", .retriable = false},
-    {.code = ONCE_EVENT_MISMATCH, .name = "event_mismatch", .sqlstate = "P4051", .retriable = false},
-    {.code = ONCE_TOO_LARGE, .name = "too_large", .sqlstate = "P4060", .retriable = false},
-    {.code = ONCE_RESOLUTION_REFUSED, .name = "resolution_refused", .sqlstate = "P4070", .retriable = false},
-    {.code = ONCE_RELAY_OF_ANOTHER_CLUSTER,
-     .name = "relay_of_another_cluster",
-     .sqlstate = "P4080",
-     .retriable = false},
-    {.code = ONCE_PARTITION_MISSING, .name = "partition_missing", .sqlstate = "P4098", .retriable = true},
-    {.code = ONCE_UNKNOWN_STATE, .name = "unknown_state", .sqlstate = "P4099", .retriable = false},
-    {.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40001", .retriable = true},
-    {.code = ONCE_SERIALIZATION, .name = "serialization", .sqlstate = "40P01", .retriable = true},
-    {.code = ONCE_CONNECTION, .name = "connection", .sqlstate = "", .retriable = true},
-    {.code = ONCE_OUTCOME_UNKNOWN, .name = "outcome_unknown", .sqlstate = "", .retriable = true},
-    {.code = ONCE_DEADLINE, .name = "deadline", .sqlstate = "", .retriable = true},
-    {.code = ONCE_DATABASE, .name = "database", .sqlstate = "", .retriable = false},
-    {.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "3F000", .retriable = false},
-    {.code = ONCE_CONTRACT, .name = "contract", .sqlstate = "42883", .retriable = false},
-    {.code = ONCE_USAGE, .name = "usage", .sqlstate = "", .retriable = false},
-    {.code = ONCE_NO_MEMORY, .name = "no_memory", .sqlstate = "", .retriable = true},
-    {.code = ONCE_EFFECT, .name = "effect", .sqlstate = "", .retriable = false},
-    {.code = ONCE_OVERLOADED, .name = "overloaded", .sqlstate = "", .retriable = true},
+    {ONCE_OK, "ok", "", false},
+    /* spec: errors */
+    {ONCE_SCOPE_REQUIRED, "scope_required", "P4000", false},
+    {ONCE_KEY_MALFORMED, "key_malformed", "P4001", false},
+    {ONCE_MISMATCH, "mismatch", "P4002", false},
+    {ONCE_REFUSED, "refused", "P4003", false},
+    {ONCE_COMPLETION_REFUSED, "completion_refused", "P4010", false},
+    {ONCE_FAILURE_REFUSED, "failure_refused", "P4011", false},
+    {ONCE_NOT_STARTED, "not_started", "P4012", false},
+    {ONCE_UNFINISHED, "unfinished", "P4013", false},
+    {ONCE_ALREADY_STARTED, "already_started", "P4014", false},
+    {ONCE_ANOTHER_FINGERPRINT, "another_fingerprint", "P4015", false},
+    {ONCE_ALREADY_FINISHED, "already_finished", "P4020", false},
+    {ONCE_ACTIVE, "active", "P4029", true},
+    {ONCE_FINAL_FAILURE, "final_failure", "P4030", false},
+    {ONCE_IN_DOUBT, "in_doubt", "P4031", false},
+    {ONCE_EXPIRED, "expired", "P4041", false},
+    {ONCE_MESSAGE_MISMATCH, "message_mismatch", "P4050", false},
+    {ONCE_EVENT_MISMATCH, "event_mismatch", "P4051", false},
+    {ONCE_TOO_LARGE, "too_large", "P4060", false},
+    {ONCE_RESOLUTION_REFUSED, "resolution_refused", "P4070", false},
+    {ONCE_RELAY_OF_ANOTHER_CLUSTER, "relay_of_another_cluster", "P4080", false},
+    {ONCE_PARTITION_MISSING, "partition_missing", "P4098", true},
+    {ONCE_UNKNOWN_STATE, "unknown_state", "P4099", false},
+    /* end of spec */
+    {ONCE_SERIALIZATION, "serialization", "40001", true},
+    {ONCE_SERIALIZATION, "serialization", "40P01", true},
+    {ONCE_CONNECTION, "connection", "", true},
+    {ONCE_OUTCOME_UNKNOWN, "outcome_unknown", "", true},
+    {ONCE_DEADLINE, "deadline", "", true},
+    {ONCE_DATABASE, "database", "", false},
+    {ONCE_CONTRACT, "contract", "3F000", false},
+    {ONCE_CONTRACT, "contract", "42883", false},
+    {ONCE_USAGE, "usage", "", false},
+    {ONCE_NO_MEMORY, "no_memory", "", true},
+    {ONCE_EFFECT, "effect", "", false},
+    {ONCE_OVERLOADED, "overloaded", "", true},
 };
 
 static const code_row *row_of_code(once_code code)

@@ -16,7 +16,7 @@ from harness.upstream import Answer
 
 SUITE = ROOT / "clients/conformance"
 PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
-STATUS = {"P4001": 400, "P4003": 403, "P4002": 422, "P4029": 409, "P4030": 409, "P4031": 409, "P4041": 409, "P4098": 503}
+STATUS = {code: row["status"] for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items()}
 VERDICTS = {"active": "P4029", "in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database", "mode"}
 # What a middleware rolls back for: the default of `release`.

@@ -46,37 +46,33 @@ class NotDone extends Error {
 /** Whoever asked for a connection has left before there was one. */
 class Left extends Error {}
 
-// Of the contract: contract/access/errors.sql. [code, status, retryable, class]
+// Of the contract: [code, status, retryable, message]
 const KNOWN = {
-  P4000: ['scope_required', 403, false],
-  P4001: ['key_malformed', 400, false],
-  P4002: ['mismatch', 422, false, Mismatch],
-  P4003: ['refused', 403, false],
-  P4010: ['completion_refused', 409, false],
-  P4011: ['failure_refused', 409, false],
-  P4012: ['not_started', 500, false],
-  P4013: ['unfinished', 500, false],
-  P4014: ['already_started', 500, false],
-  P4015: ['another_fingerprint', 500, false],
-  P4020: ['already_finished', 409, false],
-  P4029: ['active', 409, true, Active],
-  P4030: ['final_failure', 409, false, FinalFailure],
-  P4031: ['in_doubt', 409, false, InDoubt],
-  P4041: ['expired', 409, false, Expired],
-  P4050: ['message_mismatch', 422, false, Mismatch],
-  P4051: ['event_mismatch', 422, false, Mismatch],
-  P4060: ['too_large', 500, false],
-  P4070: ['resolution_refused', 409, false],
-  P4098: ['partition_missing', 503, true],
-  P4099: ['unknown_state', 503, false],
+  // spec: errors
+  P4000: ['scope_required', 403, false, 'a scope of 1 to 255 characters is required'],
+  P4001: ['key_malformed', 400, false, 'the key is missing or malformed'],
+  P4002: ['mismatch', 422, false, 'the key was first used with another request'],
+  P4003: ['refused', 403, false, 'the fingerprint or the tenant is refused'],
+  P4010: ['completion_refused', 409, false, 'the attempt no longer holds the intent: discard its result'],
+  P4011: ['failure_refused', 409, false, 'the attempt no longer holds the intent: discard its result'],
+  P4012: ['not_started', 500, false, 'the transaction has not started the intent: did the effect end it?'],
+  P4013: ['unfinished', 500, false, 'the transaction has started an intent and not finished it: nothing was committed'],
+  P4014: ['already_started', 500, false, 'this transaction has started this intent already'],
+  P4015: ['another_fingerprint', 500, false, 'this transaction has started the intent with another fingerprint'],
+  P4020: ['already_finished', 409, false, 'the intent is finished and has an outcome'],
+  P4029: ['active', 409, true, 'another attempt of this intent is running'],
+  P4030: ['final_failure', 409, false, 'the intent failed for good'],
+  P4031: ['in_doubt', 409, false, 'the outcome of this intent is unknown'],
+  P4041: ['expired', 409, false, 'the key is older than what is remembered'],
+  P4050: ['message_mismatch', 422, false, 'the message id was first used with another payload'],
+  P4051: ['event_mismatch', 422, false, 'this intent has already emitted this event with another payload'],
+  P4060: ['too_large', 500, false, 'the outcome or the event is too large'],
+  P4070: ['resolution_refused', 409, false, 'the decision is refused'],
+  P4098: ['partition_missing', 503, true, 'the partition for this day is missing'],
+  P4099: ['unknown_state', 503, false, 'the intent is in a state that this function does not know'],
+  // end of spec
 };
-const MESSAGES = {
-  P4002: 'the key was first used with another request',
-  P4029: 'another attempt of this intent is running',
-  P4030: 'the intent failed for good',
-  P4031: 'the outcome of this intent is unknown',
-  P4041: 'the key is older than what is remembered',
-};
+const CLASSES = {P4002: Mismatch, P4029: Active, P4030: FinalFailure, P4031: InDoubt, P4041: Expired, P4050: Mismatch, P4051: Mismatch};
 
 /** May the same attempt go well the next time? again: a statement of ours was not prepared where it was taken to be. */
 const isSerialization = (error) => error?.code === '40001' || error?.code === '40P01' || error?.again === true;
@@ -88,9 +84,9 @@ const endsTheSession = (error) =>
 /** Did the server answer this? Else the connection was lost, or never made. */
 const isAnswer = (error) => /^[0-9A-Z]{5}$/.test(error?.code ?? '') && error?.severity !== undefined && !endsTheSession(error);
 
-function ofSqlstate(sqlstate, message = MESSAGES[sqlstate]) {
-  const [code, status, retryable, Class = OnceError] = KNOWN[sqlstate];
-  return new Class(code, message, {sqlstate, status, retryable});
+function ofSqlstate(sqlstate, said) {
+  const [code, status, retryable, message] = KNOWN[sqlstate];
+  return new (CLASSES[sqlstate] ?? OnceError)(code, said ?? message, {sqlstate, status, retryable});
 }
 
 /** answer: what is stored. */

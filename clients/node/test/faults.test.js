@@ -745,18 +745,6 @@ test('a salt that was replaced, as by a contract that is installed anew, makes n
   }
 });
 
-test('codes are those of the contract', async () => {
-  const {ofSqlstate} = require('../lib/errors');
-  const told = JSON.parse(fs.readFileSync(path.join(__dirname, '../../conformance/errors.json'))).errors;
-  for (const {code, name, retry} of (await pool.query('SELECT * FROM once.errors()')).rows) {
-    if (code === 'P4080') continue; // of relays
-    const error = ofSqlstate(code, '');
-    assert.ok(error instanceof OnceError);
-    assert.deepEqual([error.code, error.retryable], [name, retry], code);
-    assert.deepEqual({code: error.code, status: error.status, retryable: error.retryable}, told[code]);
-  }
-});
-
 test('a call is a span, a count and a duration with its verdict, and never its key', async () => {
   const api = require('@opentelemetry/api');
   const spans = [];

@@ -23,7 +23,7 @@ from pgonce._fingerprint import fingerprint, hashed_of
 from .conftest import ROOT
 
 HERE = ROOT / "clients" / "python"
-ERRORS = json.loads((ROOT / "clients/conformance/errors.json").read_text())["errors"]
+ERRORS = {code: row for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items() if row["status"]}
 
 
 def test_the_version_is_the_releases():
@@ -72,7 +72,7 @@ def test_fingerprints_that_the_client_computes_are_those_of_the_vectors():
 def test_an_error_of_the_contract_has_a_class_that_can_be_caught_by_name(sqlstate):
     error = pgonce.errors.of_sqlstate(sqlstate)
     assert type(error).__name__ in pgonce.__all__ and getattr(pgonce, type(error).__name__) is type(error)
-    assert (error.sqlstate, error.status, error.retryable) == (sqlstate, ERRORS[sqlstate]["status"], ERRORS[sqlstate]["retryable"])
+    assert (error.sqlstate, error.status, error.retryable) == (sqlstate, ERRORS[sqlstate]["status"], ERRORS[sqlstate]["retry"])
 
 
 def test_a_wheel_installs_alone_and_types_come_with_it(tmp_path):

@@ -756,7 +756,7 @@ func (r *runner[T]) compareResponse(got *response, raw json.RawMessage) {
 		encoder.SetEscapeHTML(false)
 		_ = encoder.Encode(detail)
 		expected := fmt.Sprintf(`{"type":"urn:pgonce:problem:%s","title":%s,"status":%d,"detail":%s,"instance":"%s","retryable":%v}`,
-			want.Problem, title, p.Status, strings.TrimSpace(quoted.String()), document.Instance, p.Retryable)
+			want.Problem, title, p.Status, strings.TrimSpace(quoted.String()), document.Instance, p.RetryAfter != nil)
 		if string(got.body) != expected || got.status != p.Status || !regexp.MustCompile("^urn:pgonce:request:[0-9a-f]{32}$").MatchString(document.Instance) {
 			r.fatalf("status %d, document\n%s\nwant\n%s", got.status, got.body, expected)
 		}

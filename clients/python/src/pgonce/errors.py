@@ -11,6 +11,34 @@ if TYPE_CHECKING:
     from .answer import Answer
 
 
+# Of the contract: its name, what an HTTP door answers, whether the same call may be tried again as it is, and its sentence.
+_CONTRACT = {
+    # spec: errors
+    "P4000": ("scope_required", 403, False, "a scope of 1 to 255 characters is required"),
+    "P4001": ("key_malformed", 400, False, "the key is missing or malformed"),
+    "P4002": ("mismatch", 422, False, "the key was first used with another request"),
+    "P4003": ("refused", 403, False, "the fingerprint or the tenant is refused"),
+    "P4010": ("completion_refused", 409, False, "the attempt no longer holds the intent: discard its result"),
+    "P4011": ("failure_refused", 409, False, "the attempt no longer holds the intent: discard its result"),
+    "P4012": ("not_started", 500, False, "the transaction has not started the intent: did the effect end it?"),
+    "P4013": ("unfinished", 500, False, "the transaction has started an intent and not finished it: nothing was committed"),
+    "P4014": ("already_started", 500, False, "this transaction has started this intent already"),
+    "P4015": ("another_fingerprint", 500, False, "this transaction has started the intent with another fingerprint"),
+    "P4020": ("already_finished", 409, False, "the intent is finished and has an outcome"),
+    "P4029": ("active", 409, True, "another attempt of this intent is running"),
+    "P4030": ("final_failure", 409, False, "the intent failed for good"),
+    "P4031": ("in_doubt", 409, False, "the outcome of this intent is unknown"),
+    "P4041": ("expired", 409, False, "the key is older than what is remembered"),
+    "P4050": ("message_mismatch", 422, False, "the message id was first used with another payload"),
+    "P4051": ("event_mismatch", 422, False, "this intent has already emitted this event with another payload"),
+    "P4060": ("too_large", 500, False, "the outcome or the event is too large"),
+    "P4070": ("resolution_refused", 409, False, "the decision is refused"),
+    "P4098": ("partition_missing", 503, True, "the partition for this day is missing"),
+    "P4099": ("unknown_state", 503, False, "the intent is in a state that this function does not know"),
+    # end of spec
+}  # fmt: skip
+
+
 class OnceError(Exception):
     """retryable: the same call, with the same key, may succeed later. outcome_unknown: the effect may have happened.
     status: what an HTTP door answers."""
@@ -19,6 +47,10 @@ class OnceError(Exception):
     retryable: bool = False
     outcome_unknown: bool = False
     status: int = 500
+
+    def __init_subclass__(cls) -> None:
+        if cls.__dict__.get("sqlstate") in _CONTRACT:
+            _, cls.status, cls.retryable, _ = _CONTRACT[cls.__dict__["sqlstate"]]
 
     def __init__(self, message: str = "", *, sqlstate: Optional[str] = None) -> None:
         super().__init__(message or (self.__doc__ or "").split("\n", 1)[0].rstrip("."))
@@ -33,31 +65,31 @@ class UsageError(OnceError):
 class ScopeRequired(OnceError):
     """A scope of 1 to 255 characters is required."""
 
-    sqlstate, status = "P4000", 403
+    sqlstate = "P4000"
 
 
 class KeyMalformed(OnceError):
     """The key is missing or malformed."""
 
-    sqlstate, status = "P4001", 400
+    sqlstate = "P4001"
 
 
 class Mismatch(OnceError):
     """The key was first used with another request."""
 
-    sqlstate, status = "P4002", 422
+    sqlstate = "P4002"
 
 
 class Refused(OnceError):
     """The fingerprint is missing or the tenant is refused."""
 
-    sqlstate, status = "P4003", 403
+    sqlstate = "P4003"
 
 
 class LeaseLost(OnceError):
     """The claim is no longer this attempt's: discard its result."""
 
-    sqlstate, status = "P4010", 409
+    sqlstate = "P4010"
 
 
 class NotStarted(OnceError):
@@ -87,38 +119,38 @@ class AnotherFingerprint(OnceError):
 class AlreadyFinished(OnceError):
     """The intent is finished and has an outcome."""
 
-    sqlstate, status = "P4020", 409
+    sqlstate = "P4020"
 
 
 class Active(OnceError):
     """Another attempt of this intent is running."""
 
-    sqlstate, status, retryable = "P4029", 409, True
+    sqlstate = "P4029"
 
 
 class InDoubt(OnceError):
     """The outcome of this intent is unknown. Find out, then decide with once.resolve."""
 
-    sqlstate, status, outcome_unknown = "P4031", 409, True
+    sqlstate, outcome_unknown = "P4031", True
     answer: Optional["Answer"] = None
 
 
 class Expired(OnceError):
     """The key is older than what is remembered: look for the effect itself."""
 
-    sqlstate, status = "P4041", 409
+    sqlstate = "P4041"
 
 
 class MessageMismatch(OnceError):
     """The message id was first used with another payload."""
 
-    sqlstate, status = "P4050", 422
+    sqlstate = "P4050"
 
 
 class EventMismatch(OnceError):
     """This intent has already emitted this event with another payload."""
 
-    sqlstate, status = "P4051", 422
+    sqlstate = "P4051"
 
 
 class TooLarge(OnceError):
@@ -130,19 +162,19 @@ class TooLarge(OnceError):
 class ResolutionRefused(OnceError):
     """Only a stale, in-doubt or retryable intent can be decided, with a reason."""
 
-    sqlstate, status = "P4070", 409
+    sqlstate = "P4070"
 
 
 class PartitionMissing(OnceError):
     """The partition for this day is missing: another transaction is making it, or none can. Try again."""
 
-    sqlstate, status, retryable = "P4098", 503, True
+    sqlstate = "P4098"
 
 
 class UnknownState(OnceError):
     """The contract and its caller may be of different versions: run pgonce doctor."""
 
-    sqlstate, status = "P4099", 503
+    sqlstate = "P4099"
 
 
 class ContractMissing(OnceError):

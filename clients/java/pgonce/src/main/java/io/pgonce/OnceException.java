@@ -109,16 +109,17 @@ public class OnceException extends RuntimeException {
 
     /** Every reason: one row each. */
     enum Reason {
+        // spec: errors
         SCOPE_REQUIRED("scope_required", "P4000", 403, false, "a scope of 1 to 255 characters is required"),
         KEY_MALFORMED("key_malformed", "P4001", 400, false, "the key is missing or malformed"),
         MISMATCH("mismatch", "P4002", 422, false, "the key was first used with another request"),
-        REFUSED("refused", "P4003", 403, false, "the fingerprint is missing or the tenant is refused"),
+        REFUSED("refused", "P4003", 403, false, "the fingerprint or the tenant is refused"),
         COMPLETION_REFUSED("completion_refused", "P4010", 409, false, "the attempt no longer holds the intent: discard its result"),
         FAILURE_REFUSED("failure_refused", "P4011", 409, false, "the attempt no longer holds the intent: discard its result"),
-        NOT_STARTED("not_started", "P4012", 500, false, "the transaction has not started the intent; did the effect end the transaction?"),
-        UNFINISHED("unfinished", "P4013", 500, false, "the transaction has started an intent and not finished it; nothing was committed"),
-        ALREADY_STARTED("already_started", "P4014", 500, false, "the transaction has started this intent already"),
-        ANOTHER_FINGERPRINT("another_fingerprint", "P4015", 500, false, "the transaction has started the intent with another fingerprint"),
+        NOT_STARTED("not_started", "P4012", 500, false, "the transaction has not started the intent: did the effect end it?"),
+        UNFINISHED("unfinished", "P4013", 500, false, "the transaction has started an intent and not finished it: nothing was committed"),
+        ALREADY_STARTED("already_started", "P4014", 500, false, "this transaction has started this intent already"),
+        ANOTHER_FINGERPRINT("another_fingerprint", "P4015", 500, false, "this transaction has started the intent with another fingerprint"),
         ALREADY_FINISHED("already_finished", "P4020", 409, false, "the intent is finished and has an outcome"),
         ACTIVE("active", "P4029", 409, true, "another attempt of this intent is running"),
         FINAL_FAILURE("final_failure", "P4030", 409, false, "the intent failed for good"),
@@ -130,6 +131,7 @@ public class OnceException extends RuntimeException {
         RESOLUTION_REFUSED("resolution_refused", "P4070", 409, false, "the decision is refused"),
         PARTITION_MISSING("partition_missing", "P4098", 503, true, "the partition for this day is missing"),
         UNKNOWN_STATE("unknown_state", "P4099", 503, false, "the intent is in a state that this function does not know"),
+        // end of spec
         SERIALIZATION("serialization", "40001", 503, true, "a race rolled the transaction back until the deadline passed; nothing was committed"),
         SWALLOWED("swallowed", "25P02", 500, false, "a statement of the effect failed and the effect went on; nothing was committed"),
         COMMIT_REFUSED("commit_refused", null, 500, false, "the database refused to finish or to commit what the effect did; nothing was committed"),

@@ -13,7 +13,6 @@ import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
 import java.sql.ResultSet;
-import java.util.Arrays;
 import java.util.HexFormat;
 import org.junit.jupiter.api.Test;
 
@@ -32,18 +31,6 @@ class VectorsTest {
             }
         }
         assertEquals(true, keys.size() > 50);
-    }
-
-    @Test
-    void eachErrorOfTheContractHasTheNameAndTheStatusThatEveryClientTells() {
-        JsonNode errors = Cases.read(Child.ROOT.resolve("clients/conformance/errors.json")).get("errors");
-        errors.fields().forEachRemaining(each -> {
-            OnceException.Reason reason = OnceException.Reason.ofSqlState(each.getKey());
-            assertEquals(each.getValue().toString(),
-                "{\"code\":\"" + reason.code + "\",\"status\":" + reason.status + ",\"retryable\":" + reason.retryable + "}");
-        });
-        long here = Arrays.stream(OnceException.Reason.values()).filter(each -> each.sqlState != null && each.sqlState.startsWith("P4")).count();
-        assertEquals(here, errors.size());
     }
 
     @Test
