@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "dead_letter.h"
 #include "memory.h"
 #include "pipeline.h"
 
@@ -128,7 +129,35 @@ static void park_dead(pipeline *pipeline, event *event, const char *error)
 	park(pipeline, event, "dead", event->attempts, 0, error);
 }
 
+/* With all that stands behind it. */
+static void bury(pipeline *pipeline, event *event, const char *error)
+{
+	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+
+	park_dead(pipeline, event, error);
+	batch_remove(pipeline, event);
+	event_free(event);
+	park_behind(pipeline, behind);
+}
+
 /* ---- events come in */
+
+/*
+ * What it shares its room with. Copies of dead events have a lane of their own where the sink knows
+ * no hosts, so that a dead_topic that takes nothing holds up nothing else.
+ */
+static lane *lane_for(pipeline *pipeline, const event *event)
+{
+	char name[SINK_LANE_BYTES] = "";
+
+	if (pipeline->settings.sink->lane != NULL) {
+		pipeline->settings.sink->lane(pipeline->sink, &event->message, name);
+	}
+	if (event->death != NULL && name[0] == '\0') {
+		return lanes_find(pipeline->lanes, "dead_topic");
+	}
+	return lanes_find(pipeline->lanes, name);
+}
 
 /* It is done with, and no attempt was made. */
 static void leave_out(pipeline *pipeline, event *event)
@@ -143,6 +172,9 @@ static void leave_out(pipeline *pipeline, event *event)
 
 void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 {
+	/* Parked by a relay with other routes. */
+	static const char no_route[] = "no route of this relay matches its topic";
+
 	event->session = pipeline->session;
 	event->fetch = pipeline->reads;
 	if (event->known && schedule_busy(pipeline->schedule, event)) {
@@ -161,20 +193,19 @@ void delivery_accept(pipeline *pipeline, event *event, event_list *list)
 		event_free(event);
 		return;
 	}
-	if (route == NULL) {
-		/* Parked by a relay with other routes. */
-		park_dead(pipeline, event, "no route of this relay matches its topic");
+	if (route == NULL && pipeline->settings.dead_topic == NULL) {
+		park_dead(pipeline, event, no_route);
 		event_free(event);
 		return;
 	}
 	envelope_fill(&pipeline->settings.envelope, event);
-	event->message.destination = route_destination(route, event);
-	event->message.route = route->destination;
-	if (pipeline->settings.sink->lane != NULL) {
-		char name[SINK_LANE_BYTES];
-		pipeline->settings.sink->lane(pipeline->sink, &event->message, name);
-		event->lane = lanes_find(pipeline->lanes, name);
+	if (route == NULL) {
+		dead_letter_write(&pipeline->settings, event, no_route);
+	} else {
+		event->message.destination = route_destination(route, event);
+		event->message.route = route->destination;
 	}
+	event->lane = lane_for(pipeline, event);
 	event_list_add(list, event);
 	schedule_add(pipeline->schedule, event);
 }
@@ -239,8 +270,10 @@ static int64_t aside_ms(const pipeline *pipeline, const event *event, int64_t no
 static void put_aside(pipeline *pipeline, event *event, int64_t now)
 {
 	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+	const char *problem =
+	    event->death == NULL ? "not sent: its host hangs" : dead_letter_unsent(event, "it does not answer");
 
-	park(pipeline, event, "waiting", event->attempts, aside_ms(pipeline, event, now), "not sent: its host hangs");
+	park(pipeline, event, "waiting", event->attempts, aside_ms(pipeline, event, now), problem);
 	batch_remove(pipeline, event);
 	event_free(event);
 	park_behind(pipeline, behind);
@@ -306,7 +339,10 @@ void delivery_send(pipeline *pipeline)
 			return;
 		}
 		event->sent_ms = now;
-		list_of(pipeline, event)->sent_ms = now;
+		event_list *list = list_of(pipeline, event);
+		if (list != NULL) { /* none: the copy of one that was in flight for long */
+			list->sent_ms = now;
+		}
 		out_add(pipeline, event);
 		pipeline->probe = pipeline->failures > 0 ? event : pipeline->probe;
 	}
@@ -342,6 +378,55 @@ static void on_delivered(pipeline *pipeline, event *event)
 	event_free(event);
 }
 
+static void retry_later(pipeline *pipeline, event *event, int64_t wait_ms, const char *problem)
+{
+	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
+
+	tell_parked(pipeline, event, "retrying", event->attempts, wait_ms, problem);
+	park(pipeline, event, "retrying", event->attempts, wait_ms, problem);
+	batch_remove(pipeline, event);
+	event_free(event);
+	park_behind(pipeline, behind);
+}
+
+/* Its last attempt has failed: it is dead now, or when the dead_topic has its copy. */
+static void die(pipeline *pipeline, event *event, const char *error)
+{
+	if (pipeline->settings.dead_topic == NULL) {
+		bury(pipeline, event, error);
+		return;
+	}
+	dead_letter_write(&pipeline->settings, event, error);
+	event->lane = lane_for(pipeline, event);
+	if (event->deferred) {
+		/* Its row is put off anew, so that it is not read again meanwhile. */
+		park(pipeline, event, "waiting", event->attempts, pipeline->settings.timeout_ms + DEFER_MORE_MS, error);
+	}
+	schedule_put_back(pipeline->schedule, event);
+}
+
+/*
+ * What became of a copy. It says nothing of the sink as a whole, and counts for nobody's attempts:
+ * where it was not taken, the event comes again after its wait, is delivered or dies anew.
+ */
+static void on_copy(pipeline *pipeline, event *event, const sink_result *result)
+{
+	const relay_settings *settings = &pipeline->settings;
+	bool is_refused = result->verdict == SINK_REFUSED || result->verdict == SINK_FINAL;
+
+	if (result->verdict == SINK_DELIVERED) {
+		metric_count(pipeline->metrics.dead_copies, 1);
+		bury(pipeline, event, event->death);
+	} else if (is_refused && dead_letter_strip(event)) {
+		schedule_put_back(pipeline->schedule, event);
+	} else {
+		metric_count(pipeline->metrics.dead_unsent, 1);
+		retry_later(pipeline, event,
+		            service_backoff_ms(event->attempts, settings->retry_first_ms, settings->retry_most_ms),
+		            dead_letter_unsent(event, result->problem));
+	}
+}
+
 static void on_refused(pipeline *pipeline, event *event, const sink_result *result)
 {
 	const relay_settings *settings = &pipeline->settings;
@@ -355,16 +440,11 @@ static void on_refused(pipeline *pipeline, event *event, const sink_result *resu
 	pipeline->refused++;
 	metric_count(pipeline->metrics.refused, 1);
 	event->attempts = attempts;
-	struct event *behind = schedule_remove_chain(pipeline->schedule, event);
 	if (attempts >= settings->attempts || result->verdict == SINK_FINAL) {
-		park_dead(pipeline, event, result->problem);
+		die(pipeline, event, result->problem);
 	} else {
-		tell_parked(pipeline, event, "retrying", attempts, wait_ms, result->problem);
-		park(pipeline, event, "retrying", attempts, wait_ms, result->problem);
+		retry_later(pipeline, event, wait_ms, result->problem);
 	}
-	batch_remove(pipeline, event);
-	event_free(event);
-	park_behind(pipeline, behind);
 }
 
 /* Nobody's fault: no attempt is counted. */
@@ -430,7 +510,9 @@ static void hear_lane(pipeline *pipeline, const event *event, const sink_result 
 		lane_withheld(lane, now);
 		return;
 	}
-	lane_answered(lane, event->sent_ms, result->silent, now);
+	/* Where the sink knows no hosts it is the lane of the dead_topic. */
+	bool silent = pipeline->settings.sink->lane != NULL ? result->silent : result->verdict != SINK_DELIVERED;
+	lane_answered(lane, event->sent_ms, silent, now);
 	if (!lane_hangs(lane, now)) {
 		tell_lane(pipeline, lane, false);
 	}
@@ -450,6 +532,10 @@ static void on_result(pipeline *pipeline, const sink_result *result)
 		/* Of a session that was lost: it was or will be read again. */
 		held_remove(pipeline, event);
 		event_free(event);
+		return;
+	}
+	if (event->death != NULL && result->verdict != SINK_FENCED && result->verdict != SINK_WITHHELD) {
+		on_copy(pipeline, event, result);
 		return;
 	}
 	switch (result->verdict) {

@@ -40,8 +40,10 @@ typedef struct event {
 	sink_message message;
 
 	/* the pipeline's */
-	bool known;     /* once.parked_event has a row of it */
-	bool deferred;  /* that row's next_at was put off, since the event is in flight for long */
+	bool known;    /* once.parked_event has a row of it */
+	bool deferred; /* that row's next_at was put off, since the event is in flight for long */
+	/* what it died of: what is sent now is its copy for the dead_topic; NULL: it lives */
+	const char *death;
 	uint64_t fetch; /* the number of the read that brought it */
 	/* the number of the session that it belongs to: those of a lost one are void */
 	unsigned session;

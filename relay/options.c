@@ -92,6 +92,12 @@ const config_option relay_options[] = {
      .standard = "block",
      .help = "what a dead event does to later ones of its aggregate: they wait until an operator decides (pgonce "
              "outbox), or go on without it"},
+    {.name = "dead_topic",
+     .kind = CONFIG_TEXT,
+     .offset = AT(dead_topic),
+     .help =
+         "a destination of the same sink, as behind the -> of a route, to which a copy of each dead event is sent, at "
+         "least once; the event is dead when it was taken"},
     {.name = "parked_max",
      .kind = CONFIG_NUMBER,
      .offset = AT(parked_max),

@@ -37,7 +37,7 @@ typedef struct event_list {
 
 /* pgonce_relay_*; each NULL where nobody asks. */
 typedef struct relay_metrics {
-	metric *delivered, *refused, *parked, *dead, *left_out;
+	metric *delivered, *refused, *parked, *dead, *dead_copies, *dead_unsent, *left_out;
 	metric *batches, *batch_at;
 	metric *in_flight, *active, *sink_away;
 	metric *fenced;

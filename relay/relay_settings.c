@@ -66,6 +66,33 @@ static bool check_waits(const config *config, const config_section *section, con
 	return false;
 }
 
+/* Copies of what could not be sent go where nothing else of this relay goes. */
+static bool read_dead_topic(const config *config, const config_section *section, relay_settings *settings,
+                            char **problem)
+{
+	const char *dead_topic = settings->dead_topic;
+
+	if (dead_topic == NULL) {
+		return true;
+	}
+	const char *wrong = dead_topic[0] == '\0' ? "name a destination" : route_wrong_destination(dead_topic);
+	if (strcmp(dead_topic, ROUTE_NOWHERE) == 0) {
+		wrong = "a copy that goes nowhere is none: leave the option out";
+	} else if (settings->sink == &sink_stdout) {
+		wrong = "standard output refuses no event: leave the option out";
+	}
+	for (size_t i = 0; i < settings->routes.count && wrong == NULL; i++) {
+		if (strcmp(settings->routes.items[i].destination, dead_topic) == 0) {
+			wrong = "the events themselves go there: name another destination";
+		}
+	}
+	settings->dead_route = (route){.destination = (char *)(uintptr_t)dead_topic};
+	if (wrong != NULL) {
+		*problem = config_problem(config, section, config_entry_of(section, "dead_topic"), "%s", wrong);
+	}
+	return wrong == NULL;
+}
+
 /* Is every option known to the sink, or, where that is not known, to any of them? */
 static bool check_names(const config *config, const config_section *section, const sink_class *sink, char **problem)
 {
@@ -113,6 +140,7 @@ bool relay_settings_read(const config *config, const config_section *section, re
 	good = look(routes_read(config, section, url == NULL ? "{topic}" : url->value, &settings.routes, &own), &problems,
 	            &own) &&
 	       good;
+	good = look(read_dead_topic(config, section, &settings, &own), &problems, &own) && good;
 	if (settings.sink != NULL) {
 		good = look(settings.sink->check(config, section, &own), &problems, &own) && good;
 	}

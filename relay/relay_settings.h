@@ -20,12 +20,14 @@ typedef struct relay_settings {
 	const char *name;
 	const char *dsn; /* NULL: the caller's */
 	const char *sink_name;
+	const char *dead_topic;
 	const char *ce_source; /* NULL: /pgonce/NAME */
 	int64_t envelope_form, batch, in_flight, attempts, retry_first_ms, retry_most_ms, timeout_ms, on_dead, parked_max,
 	    poll_most_ms, start;
 	/* made of them */
 	const sink_class *sink;
 	routes routes;
+	route dead_route; /* to dead_topic */
 	envelope envelope;
 	char *source;
 } relay_settings;

@@ -39,7 +39,7 @@ static const char *wrong_pattern(const char *pattern)
 	return star != NULL && star[1] != '\0' ? "a * may stand at the end of the topic only" : NULL;
 }
 
-static const char *wrong_destination(const char *destination)
+const char *route_wrong_destination(const char *destination)
 {
 	if (destination[0] == '\0') {
 		return "a destination must stand after ->";
@@ -151,7 +151,7 @@ static char *read_route(const config *config, const config_section *section, con
 	char *topic = trimmed(entry->value, conditions != NULL ? conditions : arrow);
 	char *destination = trimmed(arrow + 2, entry->value + strlen(entry->value));
 	const char *wrong = wrong_pattern(topic);
-	wrong = wrong != NULL ? wrong : wrong_destination(destination);
+	wrong = wrong != NULL ? wrong : route_wrong_destination(destination);
 	route *added = add(result, topic, destination);
 	if (wrong == NULL && conditions != NULL) {
 		wrong = read_conditions(conditions + strlen(if_), arrow, added);
@@ -274,6 +274,11 @@ const char *route_entry_destination(const config_entry *entry)
 		arrow++;
 	}
 	return strcmp(arrow, ROUTE_NOWHERE) == 0 ? NULL : arrow;
+}
+
+const char *route_entry_target(const config_entry *entry)
+{
+	return strcmp(entry->name, "dead_topic") == 0 ? entry->value : route_entry_destination(entry);
 }
 
 /* ---- destinations */

@@ -56,6 +56,10 @@ const route *routes_find(const routes *routes, const event *event);
  * entry is another, is malformed, or leads nowhere.
  */
 const char *route_entry_destination(const config_entry *entry);
+/* The same, and that of an entry `dead_topic`: all that the sink is given. */
+const char *route_entry_target(const config_entry *entry);
+/* NULL, or what is wrong with what stands behind ->. */
+const char *route_wrong_destination(const char *destination);
 /*
  * The destination for an event, in its memory. In a URL what is put in for {topic} and {tenant} is
  * percent-encoded, so that a tenant's name cannot lead to another path.

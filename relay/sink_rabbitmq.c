@@ -201,7 +201,7 @@ static bool read_settings(const config *config, const config_section *section, s
 		}
 	}
 	for (size_t i = 0; i < section->entry_count; i++) {
-		const char *route = route_entry_destination(&section->entries[i]);
+		const char *route = route_entry_target(&section->entries[i]);
 		const char *wrong = route == NULL ? NULL : wrong_route(route);
 		if (wrong != NULL) {
 			*problem = config_problem(config, section, &section->entries[i], "%s", wrong);
@@ -214,7 +214,7 @@ static bool read_settings(const config *config, const config_section *section, s
 static bool names_exchanges(const config_section *section)
 {
 	for (size_t i = 0; i < section->entry_count; i++) {
-		const char *route = route_entry_destination(&section->entries[i]);
+		const char *route = route_entry_target(&section->entries[i]);
 		if (route != NULL && route[0] == '/') {
 			return true;
 		}

@@ -277,6 +277,11 @@ static char *read_destinations(sink *sink, const config *config, const config_se
 
 	for (size_t i = 0; i < section->entry_count && problem == NULL; i++) {
 		place place = {config, section, &section->entries[i]};
+		if (strcmp(place.entry->name, "dead_topic") == 0) {
+			/* Its host is not the events': whether that is there says nothing of theirs. */
+			problem = check_url(sink, place, place.entry->value);
+			continue;
+		}
 		if (strcmp(place.entry->name, "route") != 0) {
 			continue;
 		}
