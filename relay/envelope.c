@@ -31,6 +31,50 @@ envelope envelope_for(const char *sink, envelope_form form, const char *source)
 	return (envelope){.sink = sink, .form = form, .prefix = prefix, .is_http_like = is_http_like, .source = source};
 }
 
+bool envelope_read_key(const char *text, envelope_key *key, const char **header)
+{
+	static const char *const names[] = {[ENVELOPE_KEY_AGGREGATE] = "aggregate",
+	                                    [ENVELOPE_KEY_TENANT] = "tenant",
+	                                    [ENVELOPE_KEY_EVENT] = "event",
+	                                    [ENVELOPE_KEY_HEADER] = "header:",
+	                                    [ENVELOPE_KEY_NONE] = "none"};
+	const size_t prefix = strlen(names[ENVELOPE_KEY_HEADER]);
+
+	for (envelope_key each = ENVELOPE_KEY_AGGREGATE; each <= ENVELOPE_KEY_NONE; each++) {
+		if (each != ENVELOPE_KEY_HEADER && strcmp(text, names[each]) == 0) {
+			*key = each;
+			*header = NULL;
+			return true;
+		}
+	}
+	*key = ENVELOPE_KEY_HEADER;
+	*header = text + prefix;
+	return strncmp(text, names[ENVELOPE_KEY_HEADER], prefix) == 0 && text[prefix] != '\0';
+}
+
+/* NULL: none. */
+static const char *key_of(const envelope *envelope, const event *event)
+{
+	switch (envelope->key) {
+	case ENVELOPE_KEY_AGGREGATE:
+		return event->aggregate_id;
+	case ENVELOPE_KEY_TENANT:
+		return event->tenant[0] == '\0' ? NULL : event->tenant;
+	case ENVELOPE_KEY_EVENT:
+		return event->event_id;
+	case ENVELOPE_KEY_HEADER:
+		for (size_t i = 0; i < event->header_count; i++) {
+			if (strcasecmp(event->headers[i].name, envelope->key_header) == 0) {
+				return event->headers[i].value;
+			}
+		}
+		break;
+	case ENVELOPE_KEY_NONE:
+		break;
+	}
+	return NULL;
+}
+
 /* ---- texts that are safe in a header */
 
 typedef bool needs_encoding(unsigned char c);
@@ -193,7 +237,7 @@ static void fill_cloudevents(const envelope *envelope, writer *writer)
 	add_attribute(envelope, writer, "type", event->event_type);
 	add_attribute(envelope, writer, "time", time_text(event));
 	add_attribute(envelope, writer, "subject", event->aggregate_id);
-	add_attribute(envelope, writer, "partitionkey", event->aggregate_id);
+	add_attribute(envelope, writer, "partitionkey", key_of(envelope, event));
 	add_attribute(envelope, writer, "aggregatetype", event->aggregate_type);
 	add_attribute(envelope, writer, "tenant", event->tenant);
 	add_attribute(envelope, writer, "traceparent", event->traceparent);
@@ -213,7 +257,7 @@ void envelope_fill(const envelope *envelope, event *event)
 	}
 	add_own(envelope, event, writer.headers, &writer.count);
 	event->message = (sink_message){.event_id = event->event_id,
-	                                .key = event->aggregate_id,
+	                                .key = key_of(envelope, event),
 	                                .content_type = content_type,
 	                                .headers = writer.headers,
 	                                .header_count = writer.count,

@@ -13,6 +13,15 @@ typedef enum envelope_form {
 	ENVELOPE_CLOUDEVENTS
 } envelope_form;
 
+/* What a message's key is: what an event is sent beside, and in Kafka what is compacted by. */
+typedef enum envelope_key {
+	ENVELOPE_KEY_AGGREGATE, /* the aggregate's id */
+	ENVELOPE_KEY_TENANT,
+	ENVELOPE_KEY_EVENT, /* the event's id */
+	ENVELOPE_KEY_HEADER,
+	ENVELOPE_KEY_NONE
+} envelope_key;
+
 typedef struct envelope {
 	const char *sink; /* its name */
 	envelope_form form;
@@ -20,9 +29,13 @@ typedef struct envelope {
 	/* values go where only printable ASCII may stand (HTTP; NATS, whose binding says the same) */
 	bool is_http_like;
 	const char *source; /* CloudEvents' source */
+	envelope_key key;
+	const char *key_header; /* of the event's own, for ENVELOPE_KEY_HEADER */
 } envelope;
 
-/* By the sink's name ("kafka"). Both texts are borrowed. */
+/* By the sink's name ("kafka"). Both texts are borrowed. The key is the aggregate's id. */
 envelope envelope_for(const char *sink, envelope_form form, const char *source);
+/* "aggregate", "tenant", "event", "header:NAME", "none"; `text` is borrowed. False: another one. */
+bool envelope_read_key(const char *text, envelope_key *key, const char **header);
 /* Fills event->message but for its destination, in the event's memory. */
 void envelope_fill(const envelope *envelope, event *event);

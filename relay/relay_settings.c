@@ -54,6 +54,24 @@ static bool read_source(const config *config, const config_section *section, rel
 	return true;
 }
 
+/* A sink's own option, which says what the envelope makes; the sink checks it. */
+static bool read_key(const config *config, const config_section *section, relay_settings *settings, char **problem)
+{
+	const config_option *option = settings->sink->options;
+	const char *text = NULL;
+
+	while (option->name != NULL && strcmp(option->name, "key") != 0) {
+		option++;
+	}
+	if (option->name == NULL) {
+		return true;
+	}
+	config_option table[] = {*option, {.name = NULL}};
+	table[0].offset = 0;
+	return config_apply(config, section, table, &text, problem) &&
+	       envelope_read_key(text, &settings->envelope.key, &settings->envelope.key_header);
+}
+
 static bool check_waits(const config *config, const config_section *section, const relay_settings *settings,
                         char **problem)
 {
@@ -151,6 +169,10 @@ bool relay_settings_read(const config *config, const config_section *section, re
 	}
 	settings.in_flight = settings.in_flight > 0 ? settings.in_flight : settings.sink->in_flight;
 	settings.envelope = envelope_for(settings.sink->name, (envelope_form)settings.envelope_form, settings.source);
+	if (!read_key(config, section, &settings, problem)) {
+		relay_settings_free(&settings);
+		return false;
+	}
 	*result = settings;
 	return true;
 }

@@ -32,7 +32,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
+#include "envelope.h"
 #include "kafka.h"
 #include "sink.h"
 
@@ -65,7 +67,9 @@ typedef struct settings {
 	kafka_options kafka;
 	int64_t fence;
 	int64_t time;
-	int64_t timeout_ms; /* the pipeline's option, known by its table */
+	const char *key;              /* read by the envelope */
+	const char *partition_header; /* NULL: none */
+	int64_t timeout_ms;           /* the pipeline's option, known by its table */
 } settings;
 
 static const config_option options[] = {
@@ -85,6 +89,19 @@ static const config_option options[] = {
      .standard = "sent",
      .help = "the record's time, by which Kafka deletes; emitted: when the event was emitted, so that a topic whose "
              "retention is shorter than an outage of the relay loses events that it has just taken"},
+    {.name = "key",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, key),
+     .standard = "aggregate",
+     .help =
+         "the record's key, which chooses the partition: aggregate (its id), tenant, event (its id), header:NAME (of "
+         "the event's own), none. With any but aggregate and tenant the events of one aggregate go to several "
+         "partitions, and Kafka does not keep their order"},
+    {.name = "partition_header",
+     .kind = CONFIG_TEXT,
+     .offset = offsetof(settings, partition_header),
+     .help = "the event's own header (headers of once.emit) that holds the number of the partition; without it the key "
+             "chooses. Events of one aggregate with different numbers lose their order"},
     {.name = NULL}};
 static const config_option shared_options[] = {{.name = "timeout",
                                                 .kind = CONFIG_DURATION,
@@ -206,11 +223,51 @@ static bool read_settings(const config *config, const config_section *section, s
 	       config_apply(config, section, shared_options, settings, problem);
 }
 
+static bool check_keys(const config *config, const config_section *section, const settings *settings, char **problem)
+{
+	envelope_key key;
+	const char *header = NULL;
+
+	if (!envelope_read_key(settings->key, &key, &header)) {
+		*problem = config_problem(config, section, config_entry_of(section, "key"),
+		                          "key: '%s' is none of aggregate, tenant, event, header:NAME, none", settings->key);
+		return false;
+	}
+	if (settings->partition_header != NULL && settings->partition_header[0] == '\0') {
+		*problem = config_problem(config, section, config_entry_of(section, "partition_header"), "must name a header");
+		return false;
+	}
+	return true;
+}
+
+/* What loses the order of an aggregate. */
+static char *note(const config *config, const config_section *section)
+{
+	settings settings;
+	envelope_key key = ENVELOPE_KEY_AGGREGATE;
+	const char *header = NULL;
+	char *problem = NULL;
+
+	if (!read_settings(config, section, &settings, &problem) || !envelope_read_key(settings.key, &key, &header)) {
+		free(problem);
+		return NULL;
+	}
+	if (settings.partition_header != NULL) {
+		return config_problem(config, section, config_entry_of(section, "partition_header"),
+		                      "events of one aggregate whose header has different numbers lose their order");
+	}
+	if (key == ENVELOPE_KEY_AGGREGATE || key == ENVELOPE_KEY_TENANT) {
+		return NULL;
+	}
+	return config_problem(config, section, config_entry_of(section, "key"),
+	                      "events of one aggregate may go to several partitions, and lose their order");
+}
+
 static bool check(const config *config, const config_section *section, char **problem)
 {
 	settings settings;
 
-	return read_settings(config, section, &settings, problem) &&
+	return read_settings(config, section, &settings, problem) && check_keys(config, section, &settings, problem) &&
 	       configure(config, section, &settings, NULL, NULL, problem);
 }
 
@@ -735,14 +792,33 @@ static rd_kafka_headers_t *headers_of(const sink_message *message)
 	return headers;
 }
 
+/* The event's own word, or the partitioner's. False: it is no number. */
+static bool partition_of(const sink *sink, const sink_message *message, int32_t *partition)
+{
+	*partition = RD_KAFKA_PARTITION_UA;
+	for (size_t i = 0; sink->settings.partition_header != NULL && i < message->header_count; i++) {
+		const char *value = message->headers[i].value;
+		if (strcasecmp(message->headers[i].name, sink->settings.partition_header) == 0) {
+			size_t digits = strspn(value, "0123456789");
+			*partition = (int32_t)strtol(value, NULL, 10);
+			return digits > 0 && digits < 10 && value[digits] == '\0';
+		}
+	}
+	return true;
+}
+
 static rd_kafka_resp_err_t produce(const sink *sink, rd_kafka_t *producer, const sink_message *message, place *place)
 {
+	int32_t partition;
+	if (!partition_of(sink, message, &partition)) {
+		return RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION;
+	}
 	int64_t time_ms = sink->settings.time == TIME_EMITTED ? message->created_ms : 0; /* 0: now */
 	rd_kafka_headers_t *headers = headers_of(message);
 	size_t key_bytes = message->key == NULL ? 0 : strlen(message->key);
 	rd_kafka_resp_err_t error = rd_kafka_producev(
-	    producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
-	    RD_KAFKA_V_KEY(message->key, key_bytes),
+	    producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_PARTITION(partition),
+	    RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(message->key, key_bytes),
 	    RD_KAFKA_V_VALUE((void *)(uintptr_t)message->body.data, message->body.length), RD_KAFKA_V_TIMESTAMP(time_ms),
 	    RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
 
@@ -799,6 +875,9 @@ static bool sink_send(sink *sink, sink_message *message)
 		         "%zu bytes are more than kafka.queue.buffering.max.kbytes allows", message->body.length);
 	} else if (error == RD_KAFKA_RESP_ERR__FATAL) {
 		snprintf(place->problem, sizeof place->problem, "%s", sink->fatal);
+	} else if (error == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION) {
+		snprintf(place->problem, sizeof place->problem, "the header %.100s holds no partition of the topic",
+		         sink->settings.partition_header);
 	} else if (error == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE) {
 		snprintf(place->problem, sizeof place->problem,
 		         "%zu bytes and headers are more than kafka.message.max.bytes allows", message->body.length);
@@ -862,6 +941,7 @@ const sink_class sink_kafka = {
     .in_flight = 4000,
     .open = sink_open,
     .check = check,
+    .note = note,
     .send = sink_send,
     .poll = sink_poll,
     .permit = sink_permit,

@@ -139,6 +139,38 @@ static void cloudevents_over_http_are_percent_encoded(void **state)
 	event_free(event);
 }
 
+static void the_key_is_what_is_asked_for(void **state)
+{
+	static const char *const cases[][2] = {
+	    {"aggregate", "7"}, {"tenant", "t1"},        {"event", "0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55"},
+	    {"none", NULL},     {"header:region", "eu"}, {"header:other", NULL}};
+	static const char *const wrong[] = {"", "header:", "header", "Aggregate", "aggregate "};
+	const sink_header own[] = {{.name = "Region", .value = "eu"}};
+	const char *header_name = NULL;
+	envelope_key key;
+	(void)state;
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		envelope envelope = envelope_for("kafka", ENVELOPE_CLOUDEVENTS, "/shop");
+		event *event = make();
+		event->headers = own;
+		event->header_count = 1;
+		assert_true(envelope_read_key(cases[i][0], &envelope.key, &envelope.key_header));
+		envelope_fill(&envelope, event);
+		assert_string_equal(header(event, "ce_subject"), "7");
+		if (cases[i][1] == NULL) {
+			assert_null(event->message.key);
+			assert_null(header(event, "ce_partitionkey"));
+		} else {
+			assert_string_equal(event->message.key, cases[i][1]);
+			assert_string_equal(header(event, "ce_partitionkey"), cases[i][1]);
+		}
+		event_free(event);
+	}
+	for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+		assert_false(envelope_read_key(wrong[i], &key, &header_name));
+	}
+}
+
 static void no_header_can_be_forged(void **state)
 {
 	(void)state;
@@ -304,6 +336,7 @@ int main(void)
 	    cmocka_unit_test(what_there_is_not_has_no_header),
 	    cmocka_unit_test(cloudevents_are_named_as_each_binding_says),
 	    cmocka_unit_test(cloudevents_over_http_are_percent_encoded),
+	    cmocka_unit_test(the_key_is_what_is_asked_for),
 	    cmocka_unit_test(no_header_can_be_forged),
 	    cmocka_unit_test(a_header_that_would_steer_the_broker_is_renamed),
 	    cmocka_unit_test(an_events_own_headers_go_along),
