@@ -96,6 +96,7 @@ void dead_letter_write(const relay_settings *settings, event *event, const char 
 	}
 	add(headers, &count, "Pgonce-Dead-Error", plain(event, error));
 	add(headers, &count, "Pgonce-Dead-Attempts", number(event, event->attempts));
+	message->is_dead_copy = true;
 	message->event_id = copy_id(event);
 	message->headers = headers;
 	message->header_count = count;

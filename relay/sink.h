@@ -34,8 +34,13 @@ typedef struct sink_message {
 	size_t header_count;
 	once_bytes body;
 	int64_t created_ms; /* the event's time, milliseconds since 1970 */
-	void *user;         /* the pipeline's own */
-	void *own;          /* the sink's own, while it has the message */
+	/*
+	 * of a dead event: what its headers ask of the broker was for its own destination, and may be
+	 * why it died
+	 */
+	bool is_dead_copy;
+	void *user; /* the pipeline's own */
+	void *own;  /* the sink's own, while it has the message */
 } sink_message;
 
 typedef enum sink_verdict {

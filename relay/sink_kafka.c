@@ -796,7 +796,8 @@ static rd_kafka_headers_t *headers_of(const sink_message *message)
 static bool partition_of(const sink *sink, const sink_message *message, int32_t *partition)
 {
 	*partition = RD_KAFKA_PARTITION_UA;
-	for (size_t i = 0; sink->settings.partition_header != NULL && i < message->header_count; i++) {
+	bool looks = sink->settings.partition_header != NULL && !message->is_dead_copy;
+	for (size_t i = 0; looks && i < message->header_count; i++) {
 		const char *value = message->headers[i].value;
 		if (strcasecmp(message->headers[i].name, sink->settings.partition_header) == 0) {
 			size_t digits = strspn(value, "0123456789");

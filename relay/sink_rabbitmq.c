@@ -246,7 +246,8 @@ static bool read_numbers(const sink *sink, const sink_message *message, int64_t 
 	for (int i = 0; i < NUMBERS; i++) {
 		const char *text = NULL;
 		values[i] = -1;
-		for (size_t j = 0; j < message->header_count && sink->number_header[i] != NULL; j++) {
+		bool looks = sink->number_header[i] != NULL && !message->is_dead_copy;
+		for (size_t j = 0; looks && j < message->header_count; j++) {
 			text = strcasecmp(message->headers[j].name, sink->number_header[i]) == 0 ? message->headers[j].value : text;
 		}
 		if (text == NULL) {

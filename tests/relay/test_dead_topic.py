@@ -291,6 +291,36 @@ def test_kafka_has_the_copies_in_a_topic_of_its_own(db, tmp_path):
     assert (headers["Pgonce-Dead-Id"], headers["Pgonce-Dead-Destination"], headers["Pgonce-Dead-Attempts"]) == (large, "small", "2")
 
 
+def emit_with(db, header, value):
+    db.execute("SELECT once.emit('t', '{}', 'order', '1', headers => jsonb_build_object(%s::text, %s::text))", header, value)
+
+
+def test_a_header_that_asks_what_kafka_cannot_do_does_not_keep_the_copy_back(db, tmp_path):
+    kafka_harness.require()
+    with Kafka() as kafka:
+        kafka.create_topic("t", 3)
+        kafka.create_topic("dead", 1)
+        emit_with(db, "Place", "7")
+        with Relay(tmp_path, db.dsn(), sink="kafka", url=f"kafka://{kafka.servers}", dead_topic="dead", partition_header="place", attempts=1) as relay:
+            died(relay, db)
+            assert relay.stop() == 0
+        (copy,) = kafka.messages("dead")
+    assert copy["headers"]["Place"] == "7" and "partition" in copy["headers"]["Pgonce-Dead-Error"]
+
+
+def test_a_header_that_asks_what_rabbitmq_cannot_do_does_not_keep_the_copy_back(db, tmp_path):
+    with RabbitMQ() as rabbitmq:
+        rabbitmq.declare("t", "shop", ["t"])
+        rabbitmq.declare("graves", "graves", ["#"])
+        emit_with(db, "Urgency", "very")
+        with Relay(tmp_path, db.dsn(), sink="rabbitmq", url=rabbitmq.url, exchange="shop", dead_topic="/exchanges/graves/{topic}",
+                   priority_header="urgency", attempts=1) as relay:
+            died(relay, db)
+            assert relay.stop() == 0
+        ((_, properties, _),) = rabbitmq.take("graves")
+    assert properties.headers["Urgency"] == "very" and "no number" in properties.headers["Pgonce-Dead-Error"]
+
+
 def test_sqs_has_the_copies_in_a_queue_of_its_own(db, tmp_path, monkeypatch):
     elasticmq.require()
     with ElasticMq() as server:
