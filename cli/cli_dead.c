@@ -4,11 +4,14 @@
 #include <string.h>
 
 #include "operator.h"
+#include "parked_many.h"
 #include "plain.h"
 
 enum {
 	NAME_COLUMN = 12
 };
+
+static const char never_pending[] = "a message is waiting, retrying or dead, never pending: the broker has it";
 
 /* ---- list */
 
@@ -59,8 +62,7 @@ static int list_messages(const cli_invocation *invocation, PGconn *connection, c
 
 	(void)operand;
 	if (state != NULL && strcmp(state, "pending") == 0) {
-		result = cli_fail(invocation, CLI_USAGE, "pgonce help dead",
-		                  "a message is waiting, retrying or dead, never pending: the broker has it");
+		result = cli_fail(invocation, CLI_USAGE, "pgonce help dead", "%s", never_pending);
 	} else {
 		result =
 		    operator_query(invocation, connection, SQL_DEAD_LIST, 4, parameters, "cannot list the messages", &list);
@@ -213,14 +215,40 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 	return result;
 }
 
+static const option_id narrowing[] = {OPTION_CONSUMER,     OPTION_PARKED_TENANT, OPTION_TOPIC,      OPTION_PARKED_TYPE,
+                                      OPTION_PARKED_ERROR, OPTION_STATE,         OPTION_OLDER_THAN, OPTION_COUNT};
+static const option_id narrowing_one[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
+static const parked_kind messages = {.one = "message",
+                                     .many = "messages",
+                                     .operand = "ID",
+                                     .narrowing = narrowing,
+                                     .of_one = narrowing_one,
+                                     .holder = "consumer",
+                                     .title = "CONSUMER",
+                                     .counted = "MESSAGES",
+                                     .pending = never_pending};
+
+static int check_decision(const cli_invocation *invocation)
+{
+	return parked_check_decision(invocation, &messages);
+}
+
 static int retry_message(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
+	if (id == NULL) {
+		return parked_many(invocation, connection, &messages, SQL_DEAD_RETRY_MANY,
+		                   "tried again now, with all attempts before them, in the order of each key");
+	}
 	return decide(invocation, connection, id, SQL_DEAD_RETRY, "cannot retry the message",
 	              "it is tried again now, with all its attempts before it");
 }
 
 static int discard_message(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
+	if (id == NULL) {
+		return parked_many(invocation, connection, &messages, SQL_DEAD_DISCARD_MANY,
+		                   "given up; what waited behind them goes on, and a redelivery of one is a duplicate");
+	}
 	return decide(invocation, connection, id, SQL_DEAD_DISCARD, "cannot discard the message",
 	              "given up; what waited behind it goes on, and a redelivery of it is a duplicate");
 }
@@ -229,12 +257,25 @@ int cli_dead(const cli_invocation *invocation)
 {
 	static const option_id of_list[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_STATE, OPTION_TAKE, OPTION_COUNT};
 	static const option_id of_one[] = {OPTION_CONSUMER, OPTION_PARKED_TENANT, OPTION_COUNT};
-	static const operator_verb verbs[] = {
-	    {.name = "list", .options = of_list, .run = list_messages},
-	    {.name = "show", .operand = "ID", .options = of_one, .run = show_message},
-	    {.name = "retry", .operand = "ID", .needs_reason = true, .options = of_one, .run = retry_message},
-	    {.name = "discard", .operand = "ID", .needs_reason = true, .options = of_one, .run = discard_message},
-	    {.name = NULL}};
+	static const option_id of_decision[] = {OPTION_CONSUMER,      OPTION_PARKED_TENANT, OPTION_TOPIC,
+	                                        OPTION_PARKED_TYPE,   OPTION_PARKED_ERROR,  OPTION_STATE,
+	                                        OPTION_OLDER_THAN,    OPTION_YES,           OPTION_DRY_RUN_MANY,
+	                                        OPTION_PARKED_REASON, OPTION_COUNT};
+	static const operator_verb verbs[] = {{.name = "list", .options = of_list, .run = list_messages},
+	                                      {.name = "show", .operand = "ID", .options = of_one, .run = show_message},
+	                                      {.name = "retry",
+	                                       .operand = "ID",
+	                                       .is_operand_optional = true,
+	                                       .options = of_decision,
+	                                       .check = check_decision,
+	                                       .run = retry_message},
+	                                      {.name = "discard",
+	                                       .operand = "ID",
+	                                       .is_operand_optional = true,
+	                                       .options = of_decision,
+	                                       .check = check_decision,
+	                                       .run = discard_message},
+	                                      {.name = NULL}};
 
 	return operator_run(invocation, verbs);
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "operator.h"
-#include "outbox_many.h"
+#include "parked_many.h"
 #include "plain.h"
 
 enum {
@@ -252,10 +252,27 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 	return result;
 }
 
+static const option_id narrowing[] = {OPTION_RELAY, OPTION_TOPIC, OPTION_STATE, OPTION_OLDER_THAN, OPTION_COUNT};
+static const option_id narrowing_one[] = {OPTION_RELAY, OPTION_COUNT};
+static const parked_kind events = {.one = "event",
+                                   .many = "events",
+                                   .operand = "EVENT",
+                                   .narrowing = narrowing,
+                                   .of_one = narrowing_one,
+                                   .holder = "relay",
+                                   .title = "RELAY",
+                                   .counted = "EVENTS",
+                                   .pending = "a pending event is not parked: its relay has not come to it yet"};
+
+static int check_decision(const cli_invocation *invocation)
+{
+	return parked_check_decision(invocation, &events);
+}
+
 static int retry_event(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
 	if (id == NULL) {
-		return outbox_many(invocation, connection, SQL_OUTBOX_RETRY_MANY,
+		return parked_many(invocation, connection, &events, SQL_OUTBOX_RETRY_MANY,
 		                   "tried again now, with all attempts before them, in the order of each aggregate");
 	}
 	return decide(invocation, connection, id, SQL_OUTBOX_RETRY, "cannot retry the event",
@@ -265,7 +282,7 @@ static int retry_event(const cli_invocation *invocation, PGconn *connection, con
 static int discard_event(const cli_invocation *invocation, PGconn *connection, const char *id)
 {
 	if (id == NULL) {
-		return outbox_many(invocation, connection, SQL_OUTBOX_DISCARD_MANY,
+		return parked_many(invocation, connection, &events, SQL_OUTBOX_DISCARD_MANY,
 		                   "given up; what waited behind them goes on");
 	}
 	return decide(invocation, connection, id, SQL_OUTBOX_DISCARD, "cannot discard the event",
@@ -353,13 +370,13 @@ int cli_outbox(const cli_invocation *invocation)
 	     .operand = "EVENT",
 	     .is_operand_optional = true,
 	     .options = of_decision,
-	     .check = outbox_check_decision,
+	     .check = check_decision,
 	     .run = retry_event},
 	    {.name = "discard",
 	     .operand = "EVENT",
 	     .is_operand_optional = true,
 	     .options = of_decision,
-	     .check = outbox_check_decision,
+	     .check = check_decision,
 	     .run = discard_event},
 	    {.name = "replay", .needs_reason = true, .options = of_replay, .run = replay_events},
 	    {.name = NULL}};

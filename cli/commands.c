@@ -336,14 +336,23 @@ USES(consume_uses, {OPTION_CONFIG, false}, {OPTION_CHECK_CONFIG, false}, {OPTION
      {OPTION_LOG_BATCHES, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(consume_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
-ABOUT(dead_about,
-      "Shows and fixes the messages that the consumers could not apply. list: the parked messages: waiting behind "
-      "another of their key, retrying, or dead, with their error. show ID: one message, whole. retry ID: try it again "
-      "now. discard ID: give it up, which frees the rest of its key; a redelivery of it is then a duplicate. Each "
-      "change is recorded with who, when and why.",
-      "  pgonce dead list", "  pgonce dead retry order-17 --consumer stock --reason 'the handler is fixed'");
-USES(dead_uses, {OPTION_CONSUMER, false}, {OPTION_PARKED_TENANT, false}, {OPTION_STATE, false},
-     {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false}, {OPTION_DSN, false}, {OPTION_JSON, false});
+ABOUT(
+    dead_about,
+    "Shows and fixes the messages that the consumers could not apply. list: the parked messages: waiting behind "
+    "another of their key, retrying, or dead, with their error. show ID: one message, whole. retry ID: try it again "
+    "now. discard ID: give it up, which frees the rest of its key; a redelivery of it is then a duplicate. Each "
+    "change is recorded with who, when and why.",
+    "retry and discard without an ID decide about all that --consumer, --tenant, --topic, --type, --error, --state and "
+    "--older-than name. They are only counted; with --yes it is done, a thousand to a transaction, beside a running "
+    "consumer and in the order of each key. What the consumer is trying at the moment is skipped, and counted: exit "
+    "10. If it is interrupted, start it again.",
+    "  pgonce dead list", "  pgonce dead retry order-17 --consumer stock --reason 'the handler is fixed'",
+    "  pgonce dead retry --consumer stock --state dead --error 'no such article'",
+    "  pgonce dead retry --consumer stock --state dead --error 'no such article' --yes --reason 'the articles are in'");
+USES(dead_uses, {OPTION_CONSUMER, false}, {OPTION_PARKED_TENANT, false}, {OPTION_TOPIC, false},
+     {OPTION_PARKED_TYPE, false}, {OPTION_PARKED_ERROR, false}, {OPTION_STATE, false}, {OPTION_OLDER_THAN, false},
+     {OPTION_YES, false}, {OPTION_DRY_RUN_MANY, false}, {OPTION_PARKED_REASON, false}, {OPTION_TAKE, false},
+     {OPTION_DSN, false}, {OPTION_JSON, false});
 EXITS(dead_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_NOT_FOUND, CLI_REFUSED);
 
 ABOUT(help_about, "Prints the list of commands, or the help of one.", "  pgonce help run", "  pgonce help --man ./man");
@@ -376,7 +385,7 @@ const cli_command cli_commands[] = {
     COMMAND(consume, "consume", OPERANDS_WORDS, "apply a broker's messages exactly once",
             "[NAME...] [--config FILE] [OPTIONS]"),
     COMMAND(dead, "dead", OPERANDS_WORDS, "messages that were not applied: list, show, retry, discard",
-            "list | show ID | retry ID | discard ID [OPTIONS]"),
+            "list | show ID | retry [ID] | discard [ID] [OPTIONS]"),
     COMMAND(show, "show", OPERANDS_NONE, "the story of one intent", "--scope S --key K [--tenant T]"),
     COMMAND(find, "find", OPERANDS_NONE, "find intents by result, event, trace, tenant, time, state",
             "[--result TYPE:ID] [--event UUID] [--trace TRACE] [OPTIONS]"),

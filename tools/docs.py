@@ -36,7 +36,7 @@ GROUPS = [
     ("Relays: the way out", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked"]),
     ("Parked events", ["outbox_summary", "outbox_untaken", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_retry_many", "outbox_discard_many", "outbox_replay"]),
     ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),
-    ("Parked messages: the way in", ["message_park", "message_due", "message_applied", "message_look", "message_count", "dead_list", "dead_show", "dead_retry", "dead_discard"]),
+    ("Parked messages: the way in", ["message_park", "message_due", "message_applied", "message_look", "message_count", "dead_list", "dead_show", "dead_retry", "dead_discard", "dead_retry_many", "dead_discard_many"]),
     ("Locks without a row", ["try_lock", "lock"]),
     ("Keeping", ["keep", "keep_steps", "keep_take", "keep_step", "keep_failed", "keep_release", "keeper_status", "keeper_lease", "recover", "retention_held",
                  "consumer_report", "set_keeping"]),

@@ -65,7 +65,8 @@ BEGIN
             ('once_admin',  app || shown || kept || ARRAY['set_keeping', 'any_tenant', 'story', 'verify', 'resolve', 'resolve_many',
                 'set_scope', 'bind', 'unbind', 'add_days',
                 'retire_day', 'retire_outbox', 'outbox_retry', 'outbox_discard', 'outbox_retry_many', 'outbox_discard_many',
-                'outbox_replay', 'relay_adopt', 'add_capture', 'drop_relay', 'dead_retry', 'dead_discard'])) AS g (role_name, functions)
+                'outbox_replay', 'relay_adopt', 'add_capture', 'drop_relay', 'dead_retry', 'dead_discard', 'dead_retry_many',
+                'dead_discard_many'])) AS g (role_name, functions)
     LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles AS r WHERE r.rolname = granted.role_name) THEN
             BEGIN

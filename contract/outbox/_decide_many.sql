@@ -21,16 +21,7 @@ DECLARE
     states text[];
     aggregates bigint[];
 BEGIN
-    IF of_state NOT IN ('waiting', 'retrying', 'dead') OR (take > 0) IS NOT TRUE OR (after IS NOT NULL AND place IS NULL)
-       OR dry_run IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: state=%s, take=%s, dry_run=%s or after=%s is none',
-            quote_nullable(left(of_state, 80)), coalesce(take::text, 'NULL'), coalesce(dry_run::text, 'NULL'),
-            quote_nullable(left(after, 80))),
-            HINT = 'state is one of waiting, retrying, dead; NULL for all. after is what the call before gave as next.';
-    END IF;
-    IF NOT dry_run THEN
-        PERFORM once._reason(reason);
-    END IF;
+    PERFORM once._check_many(reason, of_state, dry_run, take, after, place IS NOT NULL);
     IF of_relay IS NOT NULL AND NOT EXISTS (SELECT FROM once.relay AS r WHERE r.relay = of_relay COLLATE "C") THEN
         PERFORM once._refuse_relay('22023', of_relay, 'there is no such relay', 'once.outbox_summary() names those there are.');
     END IF;

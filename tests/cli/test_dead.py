@@ -137,10 +137,97 @@ def test_the_one_that_has_it_is_meant_and_of_several_one_must_be_named(pgonce, d
     assert db.rows("SELECT consumer, subject FROM once.parked_decision ORDER BY decided_at") == [("stock", "m-1"), ("audit", "m-1"), ("audit", "m-2")]
 
 
+# many
+
+def count_of(pgonce, verb, *words, code=0):
+    return json.loads(text_of(dead(pgonce, verb, *words, "--json"), code))
+
+
+def test_many_are_counted_first_and_decided_about_with_yes(pgonce, db, park):
+    for n in range(3):
+        park(f"m-{n}", topic="mail", headers='{"Pgonce-Event-Type": "welcome"}')
+    park("m-3", topic="other", error="timeout")
+    park("m-4", consumer="audit", tenant="a", topic="mail")
+    text = text_of(dead(pgonce, "discard", "--topic", "mail"))
+    assert text.startswith("discard: 4 messages (dry run: nothing was changed; --yes")
+    assert re.search(r"^CONSUMER +TOPIC +STATE +MESSAGES\naudit +mail +dead +1\nstock +mail +dead +3$", text, re.M)
+    counted = count_of(pgonce, "discard", "--consumer", "stock", "--type", "welcome", "--dry-run")
+    assert (counted["what"], counted["dry_run"], counted["messages"], counted["skipped"]) == ("discard", True, 3, [])
+    assert count_of(pgonce, "retry", "--tenant", "a")["messages"] == 1 and count_of(pgonce, "retry", "--tenant", "")["messages"] == 4
+    assert db.value("SELECT count(*) FROM once.parked_message") == 5
+    done = count_of(pgonce, "discard", "--consumer", "stock", "--topic", "mail", "--yes", "--reason", "too late")
+    assert (done["dry_run"], done["messages"], done["reason"]) == (False, 3, "too late")
+    assert done["filters"] == {"consumer": "stock", "tenant": None, "topic": "mail", "type": None, "error": None, "state": None, "before": None}
+    assert done["groups"] == [{"consumer": "stock", "topic": "mail", "state": "dead", "messages": 3}]
+    text = text_of(dead(pgonce, "retry", "--error", "TIME", "--yes", "--reason", "the host is back"))
+    assert text.startswith("retry: 1 message: tried again now")
+    assert db.rows("SELECT message_id, state, attempts FROM once.parked_message ORDER BY 1") == [("m-3", "retrying", 0), ("m-4", "dead", 10)]
+    assert db.rows("SELECT what, reason, count(*)::integer FROM once.parked_decision GROUP BY 1, 2 ORDER BY 1") == [
+        ("discard", "too late", 3), ("retry", "the host is back", 1)]
+
+
+def test_many_are_narrowed_by_age_as_the_list_tells_it(pgonce, db, park):
+    park("old")
+    park("new")
+    db.execute("UPDATE once.parked_message SET parked_at = parked_at - interval '2 hours' WHERE message_id = 'old'")
+    for words, count in ((("1h",), 1), (("1s",), 1), (("3h",), 0), (("tomorrow",), 2)):
+        assert count_of(pgonce, "retry", "--older-than", *words)["messages"] == count
+    text_of(dead(pgonce, "discard", "--older-than", "1h", "--yes", "--reason", "r"))
+    assert db.rows("SELECT message_id FROM once.parked_message") == [("new",)]
+    assert "'soon-ish' is no time" in text_of(dead(pgonce, "retry", "--older-than", "soon-ish"), 2)
+
+
+def test_what_a_consumer_is_trying_is_skipped_and_told(pgonce, db, park):
+    park("m-1", state="waiting", wait_ms=0)
+    park("m-2", state="waiting", key="18")
+    consumer = db.connect(isolation="READ COMMITTED")
+    consumer.cursor().execute("SELECT once.message_due('stock', '', 1)")
+    done = dead(pgonce, "discard", "--state", "waiting", "--yes", "--reason", "r")
+    assert done.returncode == 10 and b"1 message stay as they were" in done.stderr and b"start it again" in done.stderr
+    assert b"discard: 1 message: given up" in done.stdout and re.search(rb"^P4029 +stock +orders +waiting +1$", done.stdout, re.M)
+    consumer.rollback()
+    text_of(dead(pgonce, "discard", "--state", "waiting", "--yes", "--reason", "r"))
+    assert db.value("SELECT count(*) FROM once.parked_message") == 0
+
+
+def more_dead(db, park, count):
+    park("m-0", key=None)
+    db.execute("INSERT INTO once.parked_message (consumer, tenant, message_id, topic, fingerprint, payload, state, next_at, parked_at, updated_at)"
+               " SELECT consumer, tenant, 'm-' || n, topic, fingerprint, payload, 'dead', now(), now(), now()"
+               "   FROM once.parked_message, generate_series(1, %s) AS n", count - 1)
+
+
+@pytest.mark.parametrize("verb", ["retry", "discard"])
+def test_thousands_are_decided_about_in_many_transactions(pgonce, db, park, verb):
+    more_dead(db, park, 4001)
+    assert count_of(pgonce, verb, "--state", "dead", "--yes", "--reason", "r")["messages"] == 4001
+    assert db.value("SELECT count(DISTINCT xmin::text) FROM once.parked_decision") == 5
+
+
+def test_a_run_that_loses_its_connection_says_what_is_done_and_the_next_one_does_the_rest(pgonce, db, park):
+    """Killed by the server in the middle of the third piece, whose decisions are rolled back."""
+    more_dead(db, park, 4000)
+    db.execute("CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+               " IF (SELECT count(*) FROM once.parked_decision) = 2500 THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; RETURN NEW; END $$;"
+               "CREATE TRIGGER cut BEFORE INSERT ON once.parked_decision FOR EACH ROW EXECUTE FUNCTION cut()")
+    done = dead(pgonce, "discard", "--state", "dead", "--yes", "--reason", "r")
+    assert done.returncode != 0 and b"may or may not be stored, start it again" in done.stderr
+    assert b"discard: 2000 messages: given up" in done.stdout
+    assert db.value("SELECT count(*) FROM once.parked_message") == 2000
+    db.execute("DROP TRIGGER cut ON once.parked_decision")
+    assert count_of(pgonce, "discard", "--state", "dead", "--yes", "--reason", "r")["messages"] == 2000
+    assert db.value("SELECT count(DISTINCT subject) FROM once.parked_decision") == 4000
+
+
 # the command line
 
 @pytest.mark.parametrize("words, part", [
-    ((), "what to do"), (("lst",), "'lst'"), (("list", "x"), "'x'"), (("show",), "which one"), (("show", "m", "--limit", "1"), "--limit"),
+    ((), "what to do"), (("retry",), "which one"), (("discard", "--yes", "--reason", "r"), "which one"),
+    (("retry", "--topic", "t", "--yes"), "needs --reason"), (("discard", "--topic", "t", "--yes", "--reason", " "), "needs --reason"),
+    (("retry", "--topic", "t", "--yes", "--dry-run", "--reason", "r"), "opposites"), (("discard", "--state", "pending"), "never pending"),
+    (("retry", "m", "--topic", "t", "--reason", "r"), "--topic is for many"), (("discard", "m", "--yes", "--reason", "r"), "--yes is for many"),
+    (("retry", "m", "--error", "e", "--reason", "r"), "--error is for many"), (("list", "--type", "t"), "--type"), (("show", "m", "--yes"), "--yes"),
+    (("lst",), "'lst'"), (("list", "x"), "'x'"), (("show",), "which one"), (("show", "m", "--limit", "1"), "--limit"),
     (("retry", "m"), "needs --reason"), (("discard", "m", "--reason", " "), "needs --reason"), (("list", "--reason", "r"), "--reason")])
 def test_a_wrong_command_line_is_said_before_anything_is_done(pgonce, words, part):
     text = text_of(dead(pgonce, *words), 2)

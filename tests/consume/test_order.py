@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: PostgreSQL
 """Messages of one key are applied in the order in which they came: past failures, restarts and kills; a dead one blocks its key, or does not."""
+import json
 import random
+import subprocess
 import time
 
 import pytest
 
-from harness.postgres import wait_until
+from cli.command import PROGRAM
+from harness.mutation import mutate
+from harness.postgres import clean_environment, wait_until
 
 from .script import HANDLER, Consumer, Script, consume, message
 
@@ -259,3 +263,74 @@ def test_a_key_of_others_stays_as_it_is(db):
             wait_until(all_applied(db, 4), "all to be applied")
             assert consumer.stop() == 0
     assert {row.key for row in db.rows("SELECT key FROM applied")} == set(keys)
+
+
+# ---- many decisions
+
+
+def many_dead(db, count, keys):
+    """So many dead messages, which came in turn: of each key, and some of none."""
+    db.execute(
+        "SELECT once.message_park('stock', '', ARRAY(SELECT ROW('id-' || n, 'orders', CASE WHEN n %% %s > 0 THEN 'k' || n %% %s END, '{}', '{}'::bytea,"
+        " sha256('{}'), 'dead', 1, 0, 'no such article', '23503')::once.parked FROM generate_series(%s, %s) AS n))",
+        keys, keys, 0, count - 1,
+    )  # fmt: skip
+
+
+def decide(db, verb):
+    command = [PROGRAM, "dead", verb, "--dsn", db.dsn(), "--consumer", "stock", "--error", "article", "--state", "dead", "--yes", "--reason", "mended", "--json"]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
+
+
+def asked(db):
+    return db.value("SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query ~ 'dead_(retry|discard)_many' AND pid <> pg_backend_pid()")
+
+
+@pytest.mark.parametrize("on_dead", ["block", "skip"])
+def test_twenty_thousand_are_retried_beside_a_running_consumer_in_the_order_of_each_key_though_the_command_is_killed(db, on_dead):
+    many_dead(db, 20_000, 37)
+    with Script() as script, Consumer(script, db.dsn(), config=script.config(on_dead=on_dead)) as consumer:
+        consumer.wait_said("event=started")
+        for _ in range(2):
+            done = db.value("SELECT count(*) FROM once.parked_decision")
+            command = decide(db, "retry")
+            wait_until(lambda done=done: db.value("SELECT count(*) FROM once.parked_decision") > done, "a piece to be decided about")
+            command.kill()
+            command.communicate()
+            # The server finishes the piece that it has begun.
+            wait_until(lambda: db.value("SELECT count(*) FROM once.parked_message WHERE state <> 'dead'") == 0 and not asked(db), "the rest to be applied")
+            in_order(db)
+        left = db.value("SELECT count(*) FROM once.parked_message WHERE state = 'dead'")
+        assert 0 < left < 20_000, "it was too fast for what is tried"
+        script.add(message(20_001), message(20_002, key="k1" if on_dead == "skip" else None))
+        out, err = (command := decide(db, "retry")).communicate(timeout=120)
+        assert command.returncode == 0, err
+        assert json.loads(out)["messages"] == left and json.loads(out)["skipped"] == []
+        wait_until(all_applied(db, 20_002), "all", 120)
+        assert consumer.stop() == 0
+    db.execute("DELETE FROM applied WHERE id = 'id-20002'")  # it was let past the dead ones of its key
+    in_order(db)
+    assert db.row("SELECT count(DISTINCT id) AS n, count(*) AS m FROM applied") == (20_001, 20_001)
+    assert db.row("SELECT count(DISTINCT subject) AS n, count(*) AS m FROM once.parked_decision") == (20_000, 20_000)
+    assert db.value("SELECT count(*) FROM once.parked_message") == 0
+
+
+def test_twenty_thousand_are_discarded_beside_a_running_consumer_and_what_waits_behind_them_goes_on(db):
+    many_dead(db, 20_000, 37)
+    with Script([message(n, key=f"k{n % 37}" if n % 37 else None) for n in range(20_000, 20_200)]) as script:
+        with Consumer(script, db.dsn(), config=script.config()) as consumer:
+            wait_until(lambda: len(script.acknowledged()) == 200, "all to be acknowledged")
+            assert all((int(id[3:]) % 37) == 0 for id in ids(db))
+            out, err = (command := decide(db, "discard")).communicate(timeout=120)
+            assert command.returncode == 0 and json.loads(out)["messages"] == 20_000, err
+            wait_until(all_applied(db, 200), "what waited")
+            assert consumer.stop() == 0
+    in_order(db)
+    assert db.value("SELECT count(*) FROM once.parked_message") == 0
+    assert db.value("SELECT count(*) FROM once.intent WHERE scope = 'stock' AND state = 'succeeded'") == 20_200
+
+
+def test_a_decision_about_many_without_the_order_of_the_keys_is_noticed(db):
+    mutate(db, "_decide_messages", "OVER (ORDER BY q.key_hash, q.position)", "OVER (ORDER BY q.position DESC)")
+    with pytest.raises(AssertionError, match="after id-"):
+        test_twenty_thousand_are_retried_beside_a_running_consumer_in_the_order_of_each_key_though_the_command_is_killed(db, "skip")

@@ -66,6 +66,8 @@ TENANT_CALLS = {
     "dead_show": "once.dead_show('s', 'k', %(tenant)s)",
     "dead_retry": "once.dead_retry('s', 'k', %(tenant)s, 'why')",
     "dead_discard": "once.dead_discard('s', 'k', %(tenant)s, 'why')",
+    "dead_retry_many": "once.dead_retry_many('why', tenant => %(tenant)s, dry_run => false)",
+    "dead_discard_many": "once.dead_discard_many('why', tenant => %(tenant)s, dry_run => false)",
 }
 
 
@@ -95,5 +97,5 @@ def grant_everything_tenant_bound(db):
     db.execute(
         "GRANT EXECUTE ON FUNCTION once.find, once.story(text, text, text), once.verify(text, text, text), once.resolve(text, text, text, text, integer, text,"
         " jsonb, anynonarray, jsonb, text, text, text, text, text), once.dead_show, once.dead_retry, once.dead_discard"
-        ", once.resolve_many TO bound, bound_elsewhere"
+        ", once.resolve_many, once.dead_retry_many, once.dead_discard_many TO bound, bound_elsewhere"
     )

@@ -7,6 +7,7 @@ from harness.mutation import assert_noticed, both, replace, run_sql
 from . import test_errors as errors
 from . import test_outbox as outbox
 from . import test_outbox_many as many_parked
+from . import test_parked_many as many_dead
 from . import test_parked as parked
 from . import test_plain_batches as plain
 from . import test_receive_many as many
@@ -412,16 +413,60 @@ BROKEN = {
         [parked.test_an_applied_message_is_not_parked],
     ),
     "a discarded message is forgotten": (
-        replace("dead_discard", "known = 'new'", "known = 'never'"),
+        replace("_decide_message", "known = 'new'", "known = 'never'"),
         [lambda db: parked.test_a_discarded_message_is_a_duplicate_ever_after_and_frees_its_key(db, False)],
     ),
     "a message of a forgotten day is retried": (
-        replace("dead_retry", "IF bucket > 0 AND", "IF false AND"),
+        replace("_decide_message", "IF bucket > 0 AND", "IF false AND"),
         [parked.test_a_dead_message_of_a_forgotten_day_is_not_retried_since_no_attempt_would_be_let_in],
     ),
     "a message that cannot be remembered is discarded": (
-        replace("dead_discard", "known IN ('P4001', 'P4098')", "false"),
+        replace("_decide_message", "known IN ('P4001', 'P4098')", "false"),
         [lambda db: parked.test_a_message_whose_day_is_not_open_is_not_discarded_since_it_could_not_be_remembered(db, 0, "P4098")],
+    ),
+    "a dry run changes some messages": (
+        replace("_decide_messages", "IF dry_run THEN codes", "IF false THEN codes"),
+        [lambda db: many_dead.test_a_dry_run_counts_and_changes_nothing_and_is_what_it_does_unless_told_otherwise(db, "discard")],
+    ),
+    "who decides about many waits for a consumer": (
+        replace("_decide_messages", "SKIP LOCKED", ""),
+        [lambda db: many_dead.test_what_a_consumer_is_trying_is_skipped_and_waited_for_by_nobody(db, "retry")],
+    ),
+    "what is skipped is not told": (
+        replace("_decide_messages", "WHERE NOT u.id = ANY (coalesce(locked, '{}'))", "WHERE false"),
+        [lambda db: many_dead.test_what_a_consumer_is_trying_is_skipped_and_waited_for_by_nobody(db, "discard")],
+    ),
+    "many messages are decided about without their order": (
+        replace("_decide_messages", "OVER (ORDER BY q.key_hash, q.position)", "OVER (ORDER BY q.message_id)"),
+        [lambda db: many_dead.test_a_run_that_was_interrupted_has_decided_about_the_first_of_a_key(db, True)],
+    ),
+    "many decisions meet messages that are parked meanwhile": (
+        replace("_decide_messages", "AND p.position <= until", ""),
+        [many_dead.test_what_is_parked_later_is_not_met],
+    ),
+    "a piece takes as many locks as it is told": (
+        replace("_decide_messages", "most CONSTANT integer := 1000", "most CONSTANT integer := 1000000"),
+        [many_dead.test_a_piece_looks_at_ten_thousand_decides_about_a_thousand_and_ends_where_none_fits],
+    ),
+    "many messages are decided about whatever their error": (
+        replace("_decide_messages", "(of_error IS NULL OR", "(true OR"),
+        [lambda db: many_dead.test_only_what_fits_is_decided_and_each_is_recorded(db, "retry", "error")],
+    ),
+    "many messages are decided about whatever their tenant": (
+        replace("_decide_messages", "PERFORM once._authorise(of_tenant);", ""),
+        [many_dead.test_a_bound_role_decides_about_its_own_tenant_alone_whatever_it_says_it_had_before],
+    ),
+    "a place may be of another tenant": (
+        replace("_decide_messages", "place IS NOT NULL AND owner = coalesce(of_tenant, owner)", "place IS NOT NULL AND owner = coalesce(owner, of_tenant)"),
+        [many_dead.test_a_bound_role_decides_about_its_own_tenant_alone_whatever_it_says_it_had_before],
+    ),
+    "one that is refused spoils the rest": (
+        replace("_decide_message", "RETURN 'P4041';", "RAISE 'refused';"),
+        [many_dead.test_what_no_attempt_may_run_and_what_could_not_be_remembered_is_skipped_and_the_rest_is_decided],
+    ),
+    "a message that is retried has used its attempts": (
+        replace("_decide_message", "SET attempts = 0, next_at = now,", "SET next_at = now,"),
+        [lambda db: many_dead.test_only_what_fits_is_decided_and_each_is_recorded(db, "retry", "nothing")],
     ),
     "a dry run changes something": (
         replace("_decide_many", "IF dry_run THEN SELECT", "IF false THEN SELECT"),

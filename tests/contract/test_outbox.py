@@ -499,6 +499,8 @@ def test_no_decision_without_a_reason(db, reason):
         "drop_relay('r', %s)",
         "dead_retry('c', 'm', '', %s)",
         "dead_discard('c', 'm', '', %s)",
+        "dead_retry_many(%s, dry_run => false)",
+        "dead_discard_many(%s, dry_run => false)",
     ):
         with refused("22023"):
             db.execute(f"SELECT once.{call}", reason)

@@ -140,6 +140,8 @@ GRANTED["once_admin"] = GRANTED["once_app"] | KEPT | SEEING | {
     "dead_show",
     "dead_retry",
     "dead_discard",
+    "dead_retry_many",
+    "dead_discard_many",
 }
 
 
