@@ -104,8 +104,21 @@ static void park(pipeline *pipeline, const event *event, const char *state, int 
 {
 	settlement_park(&pipeline->settlement, event, state, attempts, wait_ms, error);
 	schedule_mark(pipeline->schedule, event, pipeline->reads);
-	pipeline->parked += event->known ? 0 : 1;
+	if (!event->known) {
+		pipeline->parked++;
+		pipeline->weight += strcmp(state, "waiting") == 0 ? 1 : WAITING_SHARE;
+	}
 	metric_count(pipeline->metrics.parked, event->known ? 0 : 1);
+}
+
+/* It is delivered, or left out: no row of it stays. */
+static void unpark(pipeline *pipeline, const event *event)
+{
+	if (event->known) {
+		settlement_delivered(&pipeline->settlement, event);
+		pipeline->parked--;
+		pipeline->weight -= event->attempts == 0 ? 1 : WAITING_SHARE;
+	}
 }
 
 /* Those behind an event that is parked: fresh ones are parked too, the others are already. */
@@ -163,10 +176,7 @@ static lane *lane_for(pipeline *pipeline, const event *event)
 static void leave_out(pipeline *pipeline, event *event)
 {
 	metric_count(pipeline->metrics.left_out, 1);
-	if (event->known) {
-		settlement_delivered(&pipeline->settlement, event);
-		pipeline->parked--;
-	}
+	unpark(pipeline, event);
 	event_free(event);
 }
 
@@ -369,10 +379,7 @@ static void on_delivered(pipeline *pipeline, event *event)
 	pipeline->latency_ms += (took_ms - pipeline->latency_ms) / 16;
 	pipeline->delivered++;
 	metric_count(pipeline->metrics.delivered, 1);
-	if (event->known) {
-		settlement_delivered(&pipeline->settlement, event);
-		pipeline->parked--;
-	}
+	unpark(pipeline, event);
 	batch_remove(pipeline, event);
 	schedule_remove(pipeline->schedule, event);
 	event_free(event);

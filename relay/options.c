@@ -104,7 +104,9 @@ const config_option relay_options[] = {
      .minimum = 1,
      .maximum = INT64_C(100000000),
      .standard = "100000",
-     .help = "with more parked events than this the relay reads nothing new, only retries"},
+     .help = "with more parked events than this the relay reads nothing new, only retries; ten that wait, behind "
+             "another or "
+             "for a host that hangs, count as one"},
     {.name = "poll_most",
      .kind = CONFIG_DURATION,
      .offset = AT(poll_most_ms),

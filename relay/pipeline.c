@@ -345,13 +345,19 @@ static bool count_parked(pipeline *pipeline)
 		return true;
 	}
 	pipeline->parked_at_ms = now;
-	return reader_parked(pipeline->reader, most + 1, &pipeline->parked);
+	bool good = reader_parked(pipeline->reader, most + 1, false, &pipeline->parked);
+	if (good && pipeline->parked > most) {
+		good = reader_parked(pipeline->reader, most + 1, true, &pipeline->weight);
+		pipeline->weight *= WAITING_SHARE;
+	}
+	return good;
 }
 
 static bool check_full(pipeline *pipeline)
 {
 	bool good = count_parked(pipeline);
-	bool is_full = pipeline->parked > pipeline->settings.parked_max;
+	int64_t most = pipeline->settings.parked_max;
+	bool is_full = pipeline->parked > most && pipeline->weight > most * WAITING_SHARE;
 
 	if (good && is_full != pipeline->is_full) {
 		pipeline->is_full = is_full;
@@ -359,7 +365,7 @@ static bool check_full(pipeline *pipeline)
 			service_log(
 			    &pipeline->service, SERVICE_WARNING, "parked_max",
 			    "parked=%lld parked_max=%lld; nothing new is read until fewer are parked: see pgonce outbox list",
-			    (long long)pipeline->parked, (long long)pipeline->settings.parked_max);
+			    (long long)(pipeline->weight / WAITING_SHARE), (long long)most);
 		} else {
 			service_log(&pipeline->service, SERVICE_INFO, "reading", "parked=%lld", (long long)pipeline->parked);
 		}
@@ -567,7 +573,7 @@ static bool work(pipeline *pipeline)
 	if (good && !pipeline->is_fenced) {
 		good = drain(pipeline);
 	}
-	return good && is_done ? reader_parked(pipeline->reader, LEFT_MAX, &pipeline->left) : good;
+	return good && is_done ? reader_parked(pipeline->reader, LEFT_MAX, false, &pipeline->left) : good;
 }
 
 /* ---- the relay */

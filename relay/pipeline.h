@@ -27,6 +27,14 @@
 #include "schedule.h"
 #include "settlement.h"
 
+/*
+ * So many that wait count as one that retries or is dead, for parked_max: what is put aside for one
+ * host that hangs must not soon stop the reading for the others.
+ */
+enum {
+	WAITING_SHARE = 10
+};
+
 /* Events that were read together. events[i] NULL: delivered, or parked. */
 typedef struct event_list {
 	event **events;
@@ -68,6 +76,8 @@ typedef struct pipeline {
 	event_list due;       /* parked events that are being delivered */
 	int64_t due_at_ms;
 	int64_t parked; /* how many events are parked, by our own count since parked_at_ms */
+	/* the same, in parts of which one that waits has one and others WAITING_SHARE */
+	int64_t weight;
 	int64_t parked_at_ms;
 	int64_t left; /* parked when all else was done, with `once` */
 	bool is_full; /* parked_max is reached */

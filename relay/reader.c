@@ -188,11 +188,12 @@ bool reader_settle(reader *reader, const char *seen, const char *reading, int64_
 	return database_run(&reader->database, SQL_RELAY_SETTLE, &given, &reader->failure);
 }
 
-bool reader_parked(reader *reader, int64_t most, int64_t *parked)
+bool reader_parked(reader *reader, int64_t most, bool weighed, int64_t *parked)
 {
 	parameters given = named(reader);
 
 	parameters_bigint(&given, most);
+	parameters_boolean(&given, weighed);
 	PGresult *result = query(reader, SQL_RELAY_PARKED, &given);
 	if (result != NULL) {
 		*parked = result_bigint(result, 0, 0);

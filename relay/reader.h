@@ -63,5 +63,5 @@ bool reader_due(reader *reader, size_t most, event **first);
 /* reading NULL: the batch is done. parked: a JSON array of once.parking. */
 bool reader_settle(reader *reader, const char *seen, const char *reading, int64_t after_id, const int64_t *delivered,
                    size_t delivered_count, const char *parked);
-/* Counted up to `most`. */
-bool reader_parked(reader *reader, int64_t most, int64_t *parked);
+/* Counted up to `most`; weighed: ten that wait as one. */
+bool reader_parked(reader *reader, int64_t most, bool weighed, int64_t *parked);

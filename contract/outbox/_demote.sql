@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._demote(relay, now): parked events that are due by their time and stand behind another of their aggregate wait for
--- once._promote, 1000 of them at a time. That other one is dead, as a rule. They are looked for again under the relay's row:
+-- once._demote(relay, now, until): parked events that are due by their time (NULL: now) and stand behind another of their aggregate
+-- wait for once._promote, 1000 of them at a time. That other one is dead, as a rule. They are looked for again under the relay's row:
 -- else its end could be missed. If somebody has that row, an operator with an open decision perhaps, the next call does it.
 -- It does nothing in a session that does not hold the relay: how the holder treats dead events is unknown there.
-CREATE FUNCTION once._demote(relay text, now timestamptz) RETURNS void
+CREATE FUNCTION once._demote(relay text, now timestamptz, until timestamptz DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 DECLARE
@@ -12,7 +12,7 @@ BEGIN
     FOR round IN 1 .. 2 LOOP
         behind := ARRAY(
             SELECT p.ctid FROM once.parked_event AS p
-             WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at <= now
+             WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at <= coalesce(until, now)
                AND p.id > ANY (ARRAY(SELECT e.id FROM once.parked_event AS e
                                       WHERE e.relay = relay COLLATE "C" AND e.aggregate BETWEEN p.aggregate AND p.aggregate
                                       ORDER BY e.aggregate, e.id LIMIT 1))

@@ -8,7 +8,8 @@
 --
 -- Why it is written so: what waits behind another is never due by its own time (once._promote), so the first statement meets
 -- hardly a row that it does not return, however many wait. What is due and stands behind a dead one would be met each time,
--- until somebody decides: once._demote has it wait like the others. It looks only where there is little to do.
+-- until somebody decides: once._demote has it wait like the others. That looks as far as this has looked, and only if there
+-- was something of that kind: else the first that are due are those that are returned.
 CREATE FUNCTION once.relay_due(relay text, take integer, skip_dead boolean DEFAULT false) RETURNS SETOF once.outgoing
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_parallel_workers_per_gather = 0 AS $$
@@ -16,6 +17,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET max_paral
 DECLARE
     now timestamptz := clock_timestamp();
     heads bigint[];
+    due bigint[];
+    until timestamptz;
     followers integer;
 BEGIN
     IF (take > 0) IS NOT TRUE THEN
@@ -31,16 +34,22 @@ BEGIN
                                       AND e.next_at < 'infinity' AND e.updated_at > now + interval '1 second'
                                       FOR UPDATE SKIP LOCKED));
     END IF;
-    SELECT array_agg(h.id) INTO heads
-      FROM (SELECT p.id FROM once.parked_event AS p
+    SELECT array_agg(h.id), max(h.next_at) INTO heads, until
+      FROM (SELECT p.id, p.next_at FROM once.parked_event AS p
              WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at <= now
                AND p.id <= ALL (ARRAY(SELECT e.id FROM once.parked_event AS e
                                        WHERE e.relay = relay COLLATE "C" AND e.aggregate BETWEEN p.aggregate AND p.aggregate
                                          AND NOT (skip_dead AND e.state = 'dead')
                                        ORDER BY e.aggregate, e.id LIMIT 1))
              ORDER BY p.next_at, p.id LIMIT take) AS h;
-    IF NOT skip_dead AND coalesce(cardinality(heads), 0) < take THEN
-        PERFORM once._demote(relay, now);
+    IF NOT skip_dead THEN
+        SELECT array_agg(d.id) INTO due
+          FROM (SELECT p.id FROM once.parked_event AS p
+                 WHERE p.relay = relay COLLATE "C" AND p.state <> 'dead' AND p.next_at <= now
+                 ORDER BY p.next_at, p.id LIMIT take) AS d;
+        IF due IS DISTINCT FROM heads THEN
+            PERFORM once._demote(relay, now, CASE WHEN cardinality(heads) = take THEN until END);
+        END IF;
     END IF;
     IF heads IS NULL THEN
         RETURN;

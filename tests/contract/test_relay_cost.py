@@ -144,6 +144,18 @@ def test_what_stands_behind_dead_events_is_not_looked_at_for_ever(db):
     assert pages(relay, DUE) < 100
 
 
+def test_what_stands_behind_dead_events_is_not_looked_at_for_ever_by_a_relay_that_always_has_more_to_do(db):
+    relay = with_followers_of_dead_ones(db)
+    db.execute("SELECT once.emit('t', '{}') FROM generate_series(1, 60)")
+    relay.settle(parked=[parking(row, "retrying", 0) for row in relay.fetch(relay.list(100))[-60:]])
+    full = "SELECT * FROM once.relay_due('r', 50)"
+    for _ in range(AGGREGATES // 1000 + 1):
+        assert len(relay.due(50)) == 50
+    assert db.value("SELECT count(*) FROM once.parked_event WHERE state = 'waiting' AND next_at < 'infinity'") == 0
+    db.execute("VACUUM once.parked_event")
+    assert pages(relay, full) < 50 * 20
+
+
 @pytest.mark.parametrize("what", ["discard", "retry", "skip"])
 def test_what_stood_behind_a_dead_event_is_due_when_somebody_has_decided(db, what):
     relay = with_followers_of_dead_ones(db)

@@ -202,7 +202,7 @@ ATTACKED = {
         "once.relay_settle('r', '3:3:', NULL, 0)",
     ],
     "relay_due": ["once.relay_due('r', 10)"],
-    "relay_parked": ["once.relay_parked('r', 10)"],
+    "relay_parked": ["once.relay_parked('r', 10)", "once.relay_parked('r', 10, true)"],
     "outbox_list": ["once.outbox_list()", "once.outbox_list('r', 't', 'waiting', 5)"],
     "outbox_summary": ["once.outbox_summary()"],
     "outbox_untaken": ["once.outbox_untaken()"],

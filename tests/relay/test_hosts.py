@@ -88,6 +88,30 @@ def test_events_that_cannot_be_sent_to_a_host_that_hangs_do_not_die(db, tmp_path
     assert numbers(sick) == set(range(200))
 
 
+def test_what_waits_for_a_host_that_hangs_soon_stops_no_other_and_still_has_a_limit(db, tmp_path, healthy, sick):
+    """Ten that wait count as one for parked_max."""
+    sick.script = lambda _: Answer(hang=True)
+    emit(db.connect(), 300, topic="sick", aggregate="(i % 200)::text")
+    with Relay(tmp_path, db.dsn(), **both(healthy, sick, timeout="15s", retry_most="1s", attempts=1000, parked_max=100, batch=50)) as relay:
+        relay.until_true(lambda: passed_all(db), "the relay to pass what hangs")
+        emit(db.connect(), 100, topic="healthy")
+        healthy.wait_for(lambda requests: len(requests) == 100, "the healthy host's")
+        relay.kill()
+        relay.start()  # it counts what is parked
+        emit(db.connect(), 100, topic="healthy", first=100)
+        healthy.wait_for(lambda requests: len(set(healthy.event_ids())) == 200, "the rest of the healthy host's")
+        assert len(parked(db)) > 2 * 100 and relay.log("parked_max") == []
+        emit(db.connect(), 1200, topic="sick", first=300)
+        relay.until("parked_max")
+        assert 400 < len(parked(db)) < 1500
+        sick.script = lambda _: None
+        sick.release()
+        relay.until("reading")
+        settled(relay, db)
+        assert relay.stop() == 0
+    assert numbers(sick) == set(range(1500))
+
+
 def test_an_event_that_hangs_does_not_stop_its_host(db, tmp_path, healthy, sick):
     sick.script = lambda request: Answer(hang=True) if request.json["n"] == 0 else None
     emit(db.connect(), 1, topic="sick")
