@@ -11,7 +11,8 @@ enum {
 	NAME_COLUMN = 12
 };
 
-static const char never_pending[] = "a message is waiting, retrying or dead, never pending: the broker has it";
+static const char never_pending[] =
+    "a message is waiting, retrying or dead, never pending or delayed: the broker has it";
 
 /* ---- list */
 
@@ -61,7 +62,7 @@ static int list_messages(const cli_invocation *invocation, PGconn *connection, c
 	int result = CLI_OK;
 
 	(void)operand;
-	if (state != NULL && strcmp(state, "pending") == 0) {
+	if (state != NULL && (strcmp(state, "pending") == 0 || strcmp(state, "delayed") == 0)) {
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help dead", "%s", never_pending);
 	} else {
 		result =
@@ -226,7 +227,8 @@ static const parked_kind messages = {.one = "message",
                                      .holder = "consumer",
                                      .title = "CONSUMER",
                                      .counted = "MESSAGES",
-                                     .pending = never_pending};
+                                     .pending = never_pending,
+                                     .delayed = never_pending};
 
 static int check_decision(const cli_invocation *invocation)
 {

@@ -40,20 +40,31 @@ static void print_list(const cli_invocation *invocation, const json_t *list)
 	                                                  {"EVENTS", "events", COLUMN_NUMBER},
 	                                                  {"OLDEST", "age_ms", COLUMN_AGE},
 	                                                  {NULL, NULL, COLUMN_TEXT}};
+	static const operator_column delayed_columns[] = {{"DELAYED", "topic", COLUMN_TEXT},
+	                                                  {"EVENTS", "events", COLUMN_NUMBER},
+	                                                  {"NEXT IN", "next_ms", COLUMN_AGE},
+	                                                  {NULL, NULL, COLUMN_TEXT}};
 	const json_t *relays = json_object_get(list, "relays");
 	const json_t *events = json_object_get(list, "events");
 	const json_t *untaken = json_object_get(list, "untaken");
+	const json_t *delayed = json_object_get(list, "delayed");
 
 	if (json_array_size(untaken) > 0) {
 		operator_print_table(untaken, untaken_columns, NULL);
 		puts("  nobody will publish these: start a relay with their topics\n");
 	}
-	if (json_array_size(relays) == 0) {
+	if (json_array_size(delayed) > 0) {
+		operator_print_table(delayed, delayed_columns, NULL);
+		putchar('\n');
+	}
+	if (json_array_size(relays) == 0 && json_array_size(events) == 0) {
 		puts("no relay has run in this database yet: pgonce relay --config FILE");
 		return;
 	}
-	operator_print_table(relays, relay_columns, NULL);
-	putchar('\n');
+	if (json_array_size(relays) > 0) {
+		operator_print_table(relays, relay_columns, NULL);
+		putchar('\n');
+	}
 	if (json_array_size(events) == 0) {
 		puts(invocation->given[OPTION_STATE] ? "no event is in this state"
 		                                     : "no event is parked: what a relay has passed is delivered");
@@ -117,6 +128,7 @@ static void print_event(const json_t *event)
 
 	operator_print_member(event, "event", "event_id");
 	operator_print_member(event, "emitted", "created_at");
+	operator_print_member(event, "delayed to", "not_before");
 	operator_print_member(event, "topic", "topic");
 	operator_print_member(event, "type", "event_type");
 	if (operator_text(event, "tenant")[0] != '\0') {
@@ -186,7 +198,13 @@ static char *relays_text(const json_t *event, bool parked_only)
 	return text;
 }
 
-/* The relay that --relay names, or the only one that has the event parked. */
+/* No relay has it yet. */
+static bool is_delayed(const json_t *event)
+{
+	return json_is_string(json_object_get(event, "not_before"));
+}
+
+/* The relay that --relay names, or the only one that has the event parked; NULL: it is delayed. */
 static int choose_relay(const cli_invocation *invocation, const json_t *event, const char *id, const char **chosen)
 {
 	const char *asked = invocation->text[OPTION_RELAY];
@@ -205,6 +223,11 @@ static int choose_relay(const cli_invocation *invocation, const json_t *event, c
 			*chosen = operator_text(relay, "relay");
 		}
 	}
+	if (is_delayed(event)) {
+		return asked == NULL ? CLI_OK
+		                     : cli_fail(invocation, CLI_REFUSED, "leave --relay out",
+		                                "event %s is delayed: no relay has it yet", id);
+	}
 	char *all = relays_text(event, false), *some = relays_text(event, true);
 	if (parked > 1) {
 		result = cli_fail(invocation, CLI_USAGE, "pgonce help outbox",
@@ -214,8 +237,8 @@ static int choose_relay(const cli_invocation *invocation, const json_t *event, c
 		                  id, all[0] != '\0' ? all : "no relay does");
 	} else if (parked == 0) {
 		result = cli_fail(invocation, CLI_REFUSED,
-		                  "only an event that waits, is retried or is dead can be retried or discarded; pgonce outbox "
-		                  "replay delivers again",
+		                  "only an event that waits, is retried, is dead or delayed can be retried or discarded; "
+		                  "pgonce outbox replay delivers again",
 		                  "event %s is not parked%s%s (%s)", id, asked != NULL ? " with relay " : "",
 		                  asked != NULL ? asked : "", all[0] != '\0' ? all : "no relay takes it");
 	}
@@ -225,7 +248,7 @@ static int choose_relay(const cli_invocation *invocation, const json_t *event, c
 }
 
 static int decide(const cli_invocation *invocation, PGconn *connection, const char *id, enum sql_id statement,
-                  const char *what, const char *done)
+                  const char *what, const char *done, const char *delayed_done)
 {
 	const char *relay = NULL;
 	json_t *event = NULL, *answer = NULL;
@@ -239,13 +262,14 @@ static int decide(const cli_invocation *invocation, PGconn *connection, const ch
 		result = operator_query(invocation, connection, statement, 3, parameters, what, &answer);
 	}
 	if (result == CLI_OK && !json_is_true(answer)) {
-		result = cli_fail(invocation, CLI_REFUSED, "pgonce outbox show",
-		                  "event %s is not parked with relay %s any more", id, relay);
+		result = cli_fail(invocation, CLI_REFUSED, "pgonce outbox show", "event %s is not %s%s any more", id,
+		                  relay != NULL ? "parked with relay " : "delayed", relay != NULL ? relay : "");
 	} else if (result == CLI_OK && invocation->given[OPTION_JSON]) {
-		cli_print_json(json_pack("{s:s, s:s, s:s}", "event_id", operator_text(event, "event_id"), "relay", relay,
+		cli_print_json(json_pack("{s:s, s:s?, s:s}", "event_id", operator_text(event, "event_id"), "relay", relay,
 		                         "done", invocation->operands[0]));
 	} else if (result == CLI_OK) {
-		plain_line("event %s, relay %s: %s", operator_text(event, "event_id"), relay, done);
+		plain_line("event %s, %s%s: %s", operator_text(event, "event_id"), relay != NULL ? "relay " : "delayed",
+		           relay != NULL ? relay : "", relay != NULL ? done : delayed_done);
 	}
 	json_decref(answer);
 	json_decref(event);
@@ -276,7 +300,7 @@ static int retry_event(const cli_invocation *invocation, PGconn *connection, con
 		                   "tried again now, with all attempts before them, in the order of each aggregate");
 	}
 	return decide(invocation, connection, id, SQL_OUTBOX_RETRY, "cannot retry the event",
-	              "it is tried again now, with all its attempts before it");
+	              "it is tried again now, with all its attempts before it", "it is due now");
 }
 
 static int discard_event(const cli_invocation *invocation, PGconn *connection, const char *id)
@@ -286,7 +310,7 @@ static int discard_event(const cli_invocation *invocation, PGconn *connection, c
 		                   "given up; what waited behind them goes on");
 	}
 	return decide(invocation, connection, id, SQL_OUTBOX_DISCARD, "cannot discard the event",
-	              "given up; what waited behind it goes on");
+	              "given up; what waited behind it goes on", "cancelled: it will not be published");
 }
 
 /* ---- replay */

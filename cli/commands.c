@@ -299,15 +299,16 @@ EXITS(relay_exits, CLI_NO_SERVER, CLI_CONTRACT, CLI_REFUSED);
 
 ABOUT(outbox_about,
       "Shows and fixes what the relays have not delivered. list: events that no relay takes, the backlog by relay and "
-      "topic, with its age, and the parked events: waiting behind another of their aggregate, retrying, or dead, with "
-      "their error. show EVENT: one "
-      "event, whole.",
-      "retry EVENT: try it again now. discard EVENT: give it up, which frees the rest of its aggregate. "
-      "replay --from TIME: deliver again what was emitted since then; --force: also what consumers may no longer "
+      "topic, with its age, the delayed events by topic, and the parked events: waiting behind another of their "
+      "aggregate, retrying, or dead, with their error. show EVENT: one event, whole.",
+      "retry EVENT: try it again now; a delayed one is due now. discard EVENT: give it up, which frees the rest of its "
+      "aggregate; a delayed one is cancelled. replay --from TIME: deliver again what was emitted since then; --force: "
+      "also what consumers may no longer "
       "remember. "
       "Each change is recorded with who, when and why.",
-      "retry and discard without EVENT: all parked events of --relay, --topic, --state and --older-than. They are "
-      "counted; with --yes it is done, a thousand to a transaction, beside a running relay and in the order of each "
+      "retry and discard without EVENT: all parked events of --relay, --topic, --state and --older-than; delayed ones "
+      "with --state delayed alone. They are counted; with --yes it is done, a thousand to a transaction, beside a "
+      "running relay and in the order of each "
       "aggregate. If it is interrupted, start it again.",
       "  pgonce outbox list",
       "  pgonce outbox retry 0193b2a0-5f3e-8c11-9d2a-3f1b6a0c7e55 --reason 'the endpoint works again'",

@@ -170,7 +170,7 @@ const cli_option cli_options[OPTION_COUNT] = {
                          "replay: from when on, as PostgreSQL reads a timestamp (2026-01-31 12:00+00, yesterday)"),
     [OPTION_FORCE] =
         FLAG(0, "force", "replay: also events that are older than an inbox remembers, which would be applied again"),
-    [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead", "only what is in this state"),
+    [OPTION_STATE] = CHOICE("state", "STATE", "pending|waiting|retrying|dead|delayed", "only what is in this state"),
     [OPTION_PARKED_TYPE] = TEXT(0, "type", "TYPE",
                                 "retry, discard of many: only messages of this type, as a header says it "
                                 "(Pgonce-Event-Type, a CloudEvent's type, AMQP's type)"),

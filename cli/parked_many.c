@@ -77,6 +77,8 @@ static int check_many(const cli_invocation *invocation, const parked_kind *kind,
 		free(options);
 	} else if (state != NULL && strcmp(state, "pending") == 0) {
 		text = cli_duplicate(kind->pending);
+	} else if (state != NULL && strcmp(state, "delayed") == 0 && kind->delayed != NULL) {
+		text = cli_duplicate(kind->delayed);
 	} else if (invocation->given[OPTION_YES] && invocation->given[OPTION_DRY_RUN_MANY]) {
 		text = cli_duplicate("--dry-run and --yes are opposites");
 	}

@@ -21,6 +21,7 @@ typedef struct parked_kind {
 	const char *title;   /* "RELAY" */
 	const char *counted; /* "EVENTS" */
 	const char *pending; /* why none is pending */
+	const char *delayed; /* why none is delayed; NULL: they may be */
 } parked_kind;
 
 /* Before there is a connection: the command line of retry and discard. */

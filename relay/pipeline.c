@@ -20,6 +20,11 @@ enum {
 	DUE_SOON_MS = 100, /* between two looks for due events, while any are parked */
 	/* and while none are known to be: an operator may have asked for a replay */
 	DUE_LATER_MS = 1000,
+	RELEASE_MOST = 500,
+	/* between two looks for delayed events, unless one is known to be due sooner */
+	RELEASE_MS = 1000,
+	/* they take one part in so many of the time, even where the index is full of what is gone */
+	RELEASE_PART = 20,
 	/* with PERMIT_MS less than the two seconds within which another takes over */
 	STANDBY_MS = 250,
 	CONNECT_FIRST_MS = 100,
@@ -67,6 +72,7 @@ static void forget_session(pipeline *pipeline)
 	pipeline->due_at_ms = 0;
 	pipeline->look_wait_ms = 1;
 	pipeline->look_at_ms = 0;
+	pipeline->release_at_ms = 0;
 }
 
 /* ---- the permit to send */
@@ -331,6 +337,33 @@ static bool read_due(pipeline *pipeline, bool *found)
 	return true;
 }
 
+/* Delayed events whose time has come are moved to the outbox, and read there like all others. */
+static bool release(pipeline *pipeline)
+{
+	int64_t begun_ms = service_now_ms();
+	int64_t released = 0, wait_ms = 0;
+
+	if (begun_ms < pipeline->release_at_ms) {
+		return true;
+	}
+	if (!reader_release(pipeline->reader, RELEASE_MOST, &released, &wait_ms)) {
+		return false;
+	}
+	if (released > 0) {
+		pipeline->look_at_ms = 0;
+		service_log(&pipeline->service, SERVICE_DEBUG, "released", "events=%lld", (long long)released);
+	}
+	if (wait_ms == 0) {
+		pipeline->release_at_ms = 0;
+		return true;
+	}
+	int64_t now = service_now_ms();
+	int64_t least_ms = RELEASE_PART * (now - begun_ms);
+	wait_ms = wait_ms < 0 || wait_ms > RELEASE_MS ? RELEASE_MS : wait_ms;
+	pipeline->release_at_ms = now + (wait_ms < least_ms ? least_ms : wait_ms);
+	return true;
+}
+
 /* ---- back-pressure by what is parked */
 
 static bool count_parked(pipeline *pipeline)
@@ -453,6 +486,9 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 	if (pipeline->in_chunk && pipeline->chunk.open == 0) {
 		return settle_chunk(pipeline);
 	}
+	if (!release(pipeline)) {
+		return false;
+	}
 	if (due_is_due(pipeline)) {
 		good = read_due(pipeline, &found);
 		if (!good || found) {
@@ -469,6 +505,10 @@ static bool step(pipeline *pipeline, int64_t *wait_ms, bool *idle)
 	}
 	if (good) {
 		good = read_on(pipeline, wait_ms, idle);
+	}
+	if (good && *idle && pipeline->release_at_ms == 0) {
+		*idle = false;
+		*wait_ms = 0;
 	}
 	if (good && *idle && pipeline->call->once) {
 		/* What waited behind what was just settled is due now. */

@@ -85,9 +85,10 @@ typedef struct pipeline {
 	lanes *lanes; /* beyond sessions, as what the sink has */
 	settlement settlement;
 	int64_t look_wait_ms, look_at_ms;
-	int64_t first_ms;  /* nothing is sent before: another may have a permit yet */
-	int64_t permit_ms; /* nothing is sent from then on; 0: no permit */
-	bool is_late;      /* the last one came too late to be used */
+	int64_t release_at_ms; /* delayed events are looked for; 0: at once, there are more */
+	int64_t first_ms;      /* nothing is sent before: another may have a permit yet */
+	int64_t permit_ms;     /* nothing is sent from then on; 0: no permit */
+	bool is_late;          /* the last one came too late to be used */
 
 	/* the sink's, beyond sessions */
 	event *out; /* those that the sink has, a list */

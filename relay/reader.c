@@ -57,7 +57,7 @@ void reader_disconnect(reader *reader)
 	database_disconnect(&reader->database);
 }
 
-/* Every statement names the relay first. */
+/* Most statements name the relay first. */
 static parameters named(const reader *reader)
 {
 	parameters given = {0};
@@ -197,6 +197,20 @@ bool reader_parked(reader *reader, int64_t most, bool weighed, int64_t *parked)
 	PGresult *result = query(reader, SQL_RELAY_PARKED, &given);
 	if (result != NULL) {
 		*parked = result_bigint(result, 0, 0);
+		PQclear(result);
+	}
+	return result != NULL;
+}
+
+bool reader_release(reader *reader, size_t most, int64_t *released, int64_t *wait_ms)
+{
+	parameters given = {0};
+
+	parameters_integer(&given, (int32_t)most);
+	PGresult *result = query(reader, SQL_RELAY_RELEASE, &given);
+	if (result != NULL) {
+		*released = result_bigint(result, 0, 0);
+		*wait_ms = PQgetisnull(result, 0, 1) ? -1 : result_bigint(result, 0, 1);
 		PQclear(result);
 	}
 	return result != NULL;

@@ -60,6 +60,11 @@ bool reader_list(reader *reader, const char *seen, const char *reading, int64_t 
 bool reader_fetch(reader *reader, const reader_item *items, size_t count, event **first, size_t *read);
 /* Parked events that are due, as above. */
 bool reader_due(reader *reader, size_t most, event **first);
+/*
+ * Moves delayed events that are due to the outbox, where they are read like all others. *released:
+ * how many; *wait_ms: when to ask again, -1: nothing that could be moved is known.
+ */
+bool reader_release(reader *reader, size_t most, int64_t *released, int64_t *wait_ms);
 /* reading NULL: the batch is done. parked: a JSON array of once.parking. */
 bool reader_settle(reader *reader, const char *seen, const char *reading, int64_t after_id, const int64_t *delivered,
                    size_t delivered_count, const char *parked);

@@ -66,7 +66,7 @@ def script(extension=False):
         # Without this pg_dump would leave the rows of an extension's tables behind. Those that CREATE EXTENSION
         # itself writes (once.migration, once.transition) come back with it.
         for table in ("setting", "scope", "binding", "intent", "intent_d0", "fence_floor_seq", "archive", "decision", "outbox", "outbox_id_seq",
-                      "outbox_day_seq", "relay", "capture", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position"):
+                      "outbox_day_seq", "delayed_event", "relay", "capture", "parked_event", "parked_message", "parked_message_position_seq", "parked_decision", "closing", "consumer_position"):
             out.append(f"SELECT pg_catalog.pg_extension_config_dump('once.{table}', '');\n")
     return "\n".join(out)
 

@@ -35,12 +35,12 @@ DECLARE
     'fail',
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
-                            'receive', 'emit', 'try_lock', 'lock',
+                            'receive', 'emit', 'emit_later', 'cancel_event', 'try_lock', 'lock',
                             'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
                             'message_applied', 'message_look', 'message_count', 'consumer_report',
                             'consumer_ids', 'consumer_remembers'];
-    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_event',
-        'capture_list', 'dead_list', 'dead_show'];
+    shown text[] := ARRAY['counts', 'metrics', 'find', 'top', 'outbox_list', 'outbox_summary', 'outbox_untaken', 'outbox_delayed',
+        'outbox_event', 'capture_list', 'dead_list', 'dead_show'];
     keeping text[] := ARRAY['keep_steps', 'keeper_status', 'keeper_lease', 'retention_held'];
     kept text[] := keeping || ARRAY['keep', 'keep_take', 'keep_release', 'keep_step', 'keep_failed', 'recover'];
     granted record;
@@ -52,7 +52,7 @@ BEGIN
             ('once_tenant', app),
             ('once_relay',  ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'relay_take', 'relay_look',
                 'relay_flush', 'relay_list', 'relay_fetch', 'relay_due', 'relay_settle',
-                'relay_parked', 'metrics']),
+                'relay_parked', 'relay_release', 'metrics']),
             ('once_capture', ARRAY['errors', 'contract_version']),
             ('once_consumer', ARRAY['errors', 'contract_version', 'add_days', 'any_tenant', 'receive', 'receive_many',
                 'message_park', 'message_due', 'message_applied', 'message_look', 'message_count', 'salt', 'claim_many',

@@ -16,6 +16,7 @@ BEGIN
     IF why IS NOT NULL THEN
         RETURN ROW(0, false, NULL, format('day %s of the outbox stays: %s', due, why))::once.kept;
     END IF;
+    PERFORM once._drop_superseded(due);
     PERFORM set_config('lock_timeout', '100ms', true);
     EXECUTE format('LOCK TABLE once.outbox, once.outbox_d%s IN ACCESS EXCLUSIVE MODE', due);
     PERFORM once._check_retired(due);

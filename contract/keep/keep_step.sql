@@ -26,6 +26,7 @@ BEGIN
         WHEN 'move' THEN once._keep_move()
         WHEN 'detach' THEN once._keep_detach(keep_step."concurrently")
         WHEN 'drop' THEN once._keep_drop()
+        WHEN 'delayed' THEN once._keep_delayed()
         WHEN 'untaken' THEN once._keep_untaken()
         WHEN 'outbox' THEN once._keep_outbox()
         WHEN 'purge' THEN once._keep_purge()

@@ -11,11 +11,12 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     (5,  'move',      'move what outlives its day to the archive'),
     (6,  'detach',    'detach the partitions of closed days'),
     (7,  'drop',      'drop them'),
-    (8,  'untaken',   'count the events that no relay takes'),
-    (9,  'outbox',    'drop the days of the outbox that every relay has passed'),
-    (10, 'purge',     'delete the expired intents of keys without a day'),
-    (11, 'sweep',     'count what is stale or in doubt, and recover what is stale'),
-    (12, 'archive',   'delete what has expired from the archive'),
-    (13, 'dead',      'give up dead events and messages past their retention'),
-    (14, 'decisions', 'delete decisions past their retention')
+    (8,  'delayed',   'move the delayed events that are due to the outbox'),
+    (9,  'untaken',   'count the events that no relay takes'),
+    (10, 'outbox',    'drop the days of the outbox that every relay has passed'),
+    (11, 'purge',     'delete the expired intents of keys without a day'),
+    (12, 'sweep',     'count what is stale or in doubt, and recover what is stale'),
+    (13, 'archive',   'delete what has expired from the archive'),
+    (14, 'dead',      'give up dead events and messages past their retention'),
+    (15, 'decisions', 'delete decisions past their retention')
 $$;

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._check_event(...): raises what is wrong with an event, or that its day has no partition and cannot have one; returns where
--- nothing is (names that are long and yet within bounds, a day that is there by now).
+-- nothing is (names that are long and yet within bounds, a day that is there by now). day NULL: it has none as yet.
 CREATE FUNCTION once._check_event(tenant text, scope text, key text, topic text, kind text, payload jsonb,
     headers jsonb, day integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -22,6 +22,9 @@ BEGIN
        FROM (VALUES ('payload', octet_length(payload::text), (once._policy(coalesce(scope, ''))).event_bytes_max),
                     ('headers', octet_length(headers::text), 65536)) AS p (part, size, most)
       WHERE size > most LIMIT 1;
+    IF day IS NULL THEN
+        RETURN;
+    END IF;
     FOR attempt IN 1 .. 2 LOOP          -- see once._open_day
         EXIT WHEN once._has_day('outbox', day);
         PERFORM once._make_days(NULL);

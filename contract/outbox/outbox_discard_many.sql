@@ -8,5 +8,9 @@ CREATE FUNCTION once.outbox_discard_many(reason text DEFAULT NULL, relay text DE
 RETURNS TABLE (met_relay text, met_topic text, met_state text, events bigint, next text)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM once._decide_many('discard', $1, $2, $3, $4, $5, $6, $7, $8);
+    IF $4 = 'delayed' THEN
+        RETURN QUERY SELECT * FROM once._decide_delayed('discard', $1, $2, $3, $5, $6, $7, $8);
+    ELSE
+        RETURN QUERY SELECT * FROM once._decide_many('discard', $1, $2, $3, $4, $5, $6, $7, $8);
+    END IF;
 END $$;

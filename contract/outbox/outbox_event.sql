@@ -1,14 +1,29 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.outbox_event(event_id): all that is known of one event as one JSON document: the event (its payload as JSON text,
 -- see once.story), its state with each relay that takes its topic ('pending', 'waiting', 'retrying', 'dead', or 'passed':
--- delivered, discarded, or from before the relay began), and the decisions about it. NULL where there is no such event. An
+-- delivered, discarded, or from before the relay began), and the decisions about it. One that is delayed has not_before,
+-- and no id, day and relays as yet; created_at is when it was emitted. NULL where there is no such event. An
 -- event that is parked nowhere is searched for through the whole outbox. For people and tools; its members may grow.
 CREATE FUNCTION once.outbox_event(event_id uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     event once.outbox;
+    held once.delayed_event;
+    decisions jsonb := (SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'what', d.what,
+                               'relay', d.relay, 'from', d.from_state, 'reason', d.reason, 'error', d.error)
+                                                  ORDER BY d.decided_at), '[]')
+                          FROM once.parked_decision AS d
+                         WHERE d.consumer IS NULL AND d.subject = event_id::text COLLATE "C");
 BEGIN
+    SELECT d.* INTO held FROM once.delayed_event AS d WHERE d.event_id = event_id;
+    IF FOUND THEN
+        RETURN jsonb_build_object(
+            'event_id', held.event_id, 'created_at', held.emitted_at, 'not_before', held.not_before, 'topic', held.topic,
+            'event_type', held.event_type, 'tenant', held.tenant, 'aggregate_type', held.aggregate_type,
+            'aggregate_id', held.aggregate_id, 'scope', held.scope, 'key', held.key, 'traceparent', held.traceparent,
+            'headers', held.headers, 'payload', held.payload::text, 'relays', jsonb_build_array(), 'decisions', decisions);
+    END IF;
     SELECT o.* INTO event
       FROM (SELECT p.xid, p.id, p.day FROM once.parked_event AS p WHERE p.event_id = event_id LIMIT 1) AS f,
            once.outbox AS o
@@ -25,9 +40,5 @@ BEGIN
         'aggregate_type', event.aggregate_type, 'aggregate_id', event.aggregate_id, 'scope', event.scope,
         'key', event.key, 'traceparent', event.traceparent, 'headers', event.headers, 'payload', event.payload::text,
         'relays', once._event_relays(event),
-        'decisions', (SELECT coalesce(jsonb_agg(jsonb_build_object('at', d.decided_at, 'by', d.decided_by, 'what', d.what,
-                                 'relay', d.relay, 'from', d.from_state, 'reason', d.reason, 'error', d.error)
-                                                ORDER BY d.decided_at), '[]')
-                        FROM once.parked_decision AS d
-                       WHERE d.relay IS NOT NULL AND d.subject = event_id::text COLLATE "C"));
+        'decisions', decisions);
 END $$;

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.outbox_list(relay, topic, state, take): events that relays have still to deliver, at most `take`, by relay, and the
 -- oldest first: 'pending' (the relay has not come to it yet), 'waiting' (behind another of its aggregate, or for its first
--- attempt), 'retrying' at next_at, 'dead' (after the last attempt: decide with once.outbox_retry or once.outbox_discard).
+-- attempt), 'retrying' at next_at, 'dead' (after the last attempt: decide with once.outbox_retry or once.outbox_discard). Last, unless a
+-- relay is named, come those that no relay has yet: 'delayed' (once.emit_later) until next_at, the first that is due first.
 -- Each argument narrows the list; NULL does not. next_at NULL: not before what stands before it is gone.
 CREATE FUNCTION once.outbox_list(relay text DEFAULT NULL, topic text DEFAULT NULL, state text DEFAULT NULL,
     take integer DEFAULT 100) RETURNS SETOF once.listed_event
@@ -9,9 +10,9 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_variable
 BEGIN
-    IF state NOT IN ('pending', 'waiting', 'retrying', 'dead') OR (take >= 0) IS NOT TRUE THEN
+    IF state NOT IN ('pending', 'waiting', 'retrying', 'dead', 'delayed') OR (take >= 0) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('pgonce: no such state of an event, or take is missing: %s',
-            quote_nullable(left(state, 80))), HINT = 'state is one of pending, waiting, retrying, dead; NULL for all.';
+            quote_nullable(left(state, 80))), HINT = 'state is one of pending, waiting, retrying, dead, delayed; NULL for all.';
     END IF;
     RETURN QUERY
     SELECT l.relay, l.state, l.topic, l.event_id, l.event_type, l.tenant, l.aggregate_type, l.aggregate_id, l.attempts,
@@ -49,6 +50,12 @@ BEGIN
                     AND (topic IS NULL OR o.topic = topic COLLATE "C")
                   ORDER BY o.xid, o.id LIMIT take)) AS n
           WHERE (relay IS NULL OR r.relay = relay COLLATE "C") AND coalesce(state, 'pending') = 'pending'
-            AND r.written_by = r.xmin)) AS l
-     ORDER BY l.relay COLLATE "C", l.id LIMIT take;
+            AND r.written_by = r.xmin)
+        UNION ALL
+        (SELECT NULL, 'delayed', d.topic::text, d.event_id, d.event_type::text, d.tenant::text, d.aggregate_type::text,
+                d.aggregate_id::text, 0, d.not_before, NULL, d.emitted_at, NULL
+           FROM once.delayed_event AS d
+          WHERE relay IS NULL AND coalesce(state, 'delayed') = 'delayed' AND (topic IS NULL OR d.topic = topic COLLATE "C")
+          ORDER BY d.not_before, d.emitted_at LIMIT take)) AS l
+     ORDER BY l.relay COLLATE "C", l.id, l.next_at, l.created_at LIMIT take;
 END $$;

@@ -24,6 +24,7 @@ BEGIN
     PERFORM once._follow_slots();
     -- Before the lock, so that a day that cannot go yet stops nobody; and once more under it, which is what counts.
     PERFORM once._check_retired(day);
+    PERFORM once._drop_superseded(day);
     EXECUTE format('LOCK TABLE once.outbox, once.outbox_d%s IN ACCESS EXCLUSIVE MODE', day);
     PERFORM once._check_retired(day);
     EXECUTE format('SELECT count(*) FROM once.outbox_d%s', day) INTO retired;

@@ -34,6 +34,26 @@ BEGIN
 END $$;
 COMMENT ON SEQUENCE once.outbox_day_seq IS 'the latest day of which there may be events, times 256';
 
+-- Events that are to be published later: once.emit_later. They are moved to the outbox when they are due (once.relay_release), and have
+-- a day, an id and a place in the order from then on. So they hold back no event, no day of the outbox and no replication slot.
+CREATE TABLE once.delayed_event (
+    event_id       uuid PRIMARY KEY,
+    not_before     timestamptz NOT NULL,
+    emitted_at     timestamptz NOT NULL,
+    topic          text COLLATE "C" NOT NULL,
+    event_type     text COLLATE "C" NOT NULL,
+    aggregate_type text COLLATE "C",
+    aggregate_id   text COLLATE "C",
+    tenant         text COLLATE "C" NOT NULL,
+    scope          text COLLATE "C",
+    key            text COLLATE "C",
+    traceparent    text COLLATE "C",
+    headers        jsonb,
+    payload        jsonb NOT NULL
+);
+CREATE INDEX delayed_event_due ON once.delayed_event (not_before, emitted_at);
+CREATE INDEX delayed_event_intent ON once.delayed_event (tenant, scope, key) WHERE key IS NOT NULL;
+
 -- One row per relay. What `seen` sees is done with: delivered, or parked. Between two snapshots `seen` and `reading` the
 -- events are delivered in the order of their ids; those up to after_id are done. xids mean nothing where a dump or logical
 -- replication brings them, hence written_by: the transaction that wrote the row, which a copy by rows cannot be. See
@@ -135,7 +155,7 @@ CREATE TABLE once.parked_decision (
     decided_by text COLLATE "C" NOT NULL,
     reason     text NOT NULL CHECK (reason <> ''),
     what       text COLLATE "C" NOT NULL CHECK (what IN ('retry', 'discard', 'replay', 'adopt', 'drop')),
-    relay      text COLLATE "C",          -- of events
+    relay      text COLLATE "C",          -- of events; NULL: of one that was delayed
     consumer   text COLLATE "C",          -- of messages
     tenant     text COLLATE "C",
     subject    text COLLATE "C" NOT NULL, -- the event's id, the message's id, from when, or the relay
@@ -147,8 +167,8 @@ ALTER TABLE once.parked_decision REPLICA IDENTITY FULL;
 
 -- What operators are shown of events that are not delivered.
 CREATE TYPE once.listed_event AS (
-    relay          text,
-    state          text,        -- 'pending': the relay has not come to it yet; else as in once.parked_event
+    relay          text,        -- NULL: delayed
+    state          text,        -- 'pending': the relay has not come to it yet; 'delayed': it is not due; else as in once.parked_event
     topic          text,
     event_id       uuid,
     event_type     text,

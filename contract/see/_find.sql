@@ -32,6 +32,10 @@ BEGIN
         SELECT array_agg(o.tenant), array_agg(o.scope), array_agg(o.key) INTO names, scopes, keys
           FROM (SELECT DISTINCT e.tenant, e.scope, e.key FROM once.outbox AS e
                  WHERE e.key IS NOT NULL AND (of_event IS NULL OR e.event_id = of_event)
+                   AND (trace_id IS NULL OR substr(e.traceparent, 4, 32) = trace_id COLLATE "C")
+                UNION
+                SELECT e.tenant, e.scope, e.key FROM once.delayed_event AS e
+                 WHERE e.key IS NOT NULL AND (of_event IS NULL OR e.event_id = of_event)
                    AND (trace_id IS NULL OR substr(e.traceparent, 4, 32) = trace_id COLLATE "C")) AS o;
     END IF;
     IF of_event IS NOT NULL THEN

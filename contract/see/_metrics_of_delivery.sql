@@ -16,6 +16,12 @@ BEGIN
     SELECT 'pgonce_outbox_untaken', jsonb_build_object('topic', coalesce(u.topic, '')), coalesce(u.events, 0)
       FROM (VALUES (0)) AS one (row) LEFT JOIN once.outbox_untaken() AS u ON true
      UNION ALL
+    SELECT 'pgonce_outbox_delayed', jsonb_build_object('topic', coalesce(d.topic, '')), coalesce(d.events, 0)
+      FROM (VALUES (0)) AS one (row) LEFT JOIN once.outbox_delayed() AS d ON true
+     UNION ALL
+    SELECT 'pgonce_outbox_delayed_late_seconds', '{}', coalesce(greatest(date_part('epoch', clock_timestamp() - (
+           SELECT d.not_before FROM once.delayed_event AS d ORDER BY d.not_before LIMIT 1)), 0), 0)
+     UNION ALL
     SELECT 'pgonce_outbox_parked', jsonb_build_object('relay', r.relay, 'state', t.state),
            coalesce((SELECT sum(s.events) FROM summary AS s WHERE s.relay = r.relay AND s.state = t.state), 0)
       FROM once.relay AS r CROSS JOIN (VALUES ('waiting'), ('retrying'), ('dead')) AS t (state)

@@ -55,7 +55,8 @@ BEGIN
              UNION ALL
             SELECT (e->>'at')::timestamptz, (e->>'at')::timestamptz, 2, 'event', NULL, NULL,
                    concat_ws(' ', e->>'topic', e->>'id',
-                             'of ' || nullif(concat_ws(' ', e->>'aggregate_type', e->>'aggregate_id'), ''))
+                             'of ' || nullif(concat_ws(' ', e->>'aggregate_type', e->>'aggregate_id'), ''),
+                             'delayed until ' || date_trunc('second', (e->>'not_before')::timestamptz))
               FROM jsonb_array_elements(events) AS e
              UNION ALL
             SELECT r.at, coalesce(r.at, (e->>'at')::timestamptz), 6, r.what, 'relay ' || (r.one->>'relay'), NULL,

@@ -37,6 +37,11 @@ BEGIN
                'relays', once._event_relays(o)) ORDER BY o.id), '[]') INTO events
       FROM once.outbox AS o
      WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C";
+    events := events || (SELECT coalesce(jsonb_agg(jsonb_build_object('id', d.event_id, 'topic', d.topic, 'type', d.event_type,
+                   'at', d.emitted_at, 'not_before', d.not_before, 'aggregate_type', d.aggregate_type, 'aggregate_id', d.aggregate_id,
+                   'payload', d.payload::text, 'relays', jsonb_build_array()) ORDER BY d.not_before, d.emitted_at), '[]')
+              FROM once.delayed_event AS d
+             WHERE d.tenant = tenant COLLATE "C" AND d.scope = scope COLLATE "C" AND d.key = key COLLATE "C");
     RETURN jsonb_build_object(
         'tenant', tenant, 'scope', scope, 'key', key, 'archived', archived,
         'day', CASE WHEN bucket > 0 THEN (date '1970-01-01' + bucket)::text END,

@@ -375,3 +375,63 @@ def test_events_that_no_relay_takes_are_told(pgonce, db, emit, relay):
     relay("all")
     assert json.loads(text_of(outbox(pgonce, "list", "--json")))["untaken"] == []
     assert "no relay takes" not in pgonce("top", "--once").stdout.decode()
+
+
+# delayed events
+
+
+@pytest.fixture
+def emit_later(db):
+    def emit_later(topic="mail", after="3 days", **more):
+        return str(db.value("SELECT once.emit_later(now() + %s::interval, %s, '{}', 'order', '17')", after, topic))
+
+    return emit_later
+
+
+def delayed(db):
+    return [str(row.event_id) for row in db.rows("SELECT event_id FROM once.delayed_event")]
+
+
+@pytest.mark.parametrize("has_relay", [True, False])
+def test_the_list_counts_delayed_events_and_shows_them_if_asked(pgonce, relay, emit, emit_later, has_relay):
+    if has_relay:
+        relay().pass_all()
+    last, first = emit_later(after="50 hours"), emit_later(after="26 hours")
+    bill = emit_later("bill", "1 hour")
+    told = json.loads(text_of(outbox(pgonce, "list", "--json")))
+    assert [(row["topic"], row["events"]) for row in told["delayed"]] == [("bill", 1), ("mail", 2)]
+    assert told["events"] == [] and 25 * 3_600_000 < told["delayed"][1]["next_ms"] <= 26 * 3_600_000
+    assert [row["state"] for row in told["relays"]] == (["idle"] if has_relay else [])
+    text = text_of(outbox(pgonce, "list"))
+    assert re.search(r"^DELAYED +EVENTS +NEXT IN$\n^bill +1 +\S+$\n^mail +2 +\S+$", text, re.M), text
+    assert first not in text and ("no relay has run" in text) is not has_relay
+    shown = text_of(outbox(pgonce, "list", "--state", "delayed", "--topic", "mail"))
+    assert shown.index(first) < shown.index(last) and bill not in shown
+    if has_relay:
+        assert json.loads(text_of(outbox(pgonce, "list", "--relay", "orders", "--json")))["delayed"] == []
+
+
+def test_a_delayed_event_is_shown_released_and_cancelled(db, pgonce, relay, emit_later):
+    relay().pass_all()
+    event, other = emit_later(), emit_later()
+    text = text_of(outbox(pgonce, "show", event))
+    at = db.value("SELECT to_char(not_before, 'YYYY-MM-DD') FROM once.delayed_event WHERE event_id = %s", event)
+    assert re.search(rf"^delayed to +{at}", text, re.M), text
+    for verb in ("retry", "discard"):
+        assert "no relay has it yet" in text_of(outbox(pgonce, verb, event, "--relay", "orders", "--reason", "why"), code=10)
+    assert "it is due now" in text_of(outbox(pgonce, "retry", event, "--reason", "the customer asks"))
+    assert "cancelled" in text_of(outbox(pgonce, "discard", other, "--reason", "the order is gone"))
+    assert delayed(db) == [event]
+    assert db.value("SELECT released FROM once.relay_release()") == 1
+    text = text_of(outbox(pgonce, "show", event))
+    assert "pending" in text and "the customer asks" in text and "delayed to" not in text
+    assert json.loads(text_of(outbox(pgonce, "discard", emit_later(), "--reason", "why", "--json")))["relay"] is None
+
+
+def test_many_delayed_events_are_cancelled_by_topic(db, pgonce, emit_later):
+    events = [emit_later() for _ in range(3)]
+    bill = emit_later("bill")
+    told = text_of(outbox(pgonce, "discard", "--topic", "mail", "--state", "delayed"))
+    assert "3 events" in told and "dry run" in told and sorted(delayed(db)) == sorted([*events, bill])
+    text_of(outbox(pgonce, "discard", "--topic", "mail", "--state", "delayed", "--yes", "--reason", "the campaign is off"))
+    assert delayed(db) == [bill]

@@ -51,6 +51,8 @@ TENANT_CALLS = {
     ),
     "receive": "once.receive('s', 'k', %(print)s, %(tenant)s)",
     "emit": "once.emit('t', '{}', scope => 's', key => 'k', tenant => %(tenant)s)",
+    "emit_later": "once.emit_later('2100-01-01', 't', '{}', scope => 's', key => 'k', tenant => %(tenant)s)",
+    "cancel_event": "once.cancel_event(gen_random_uuid(), %(tenant)s)",
     "receive_many": "once.receive_many('s', ARRAY['k'], ARRAY['a'], ARRAY[%(print)s], %(tenant)s)",
     "message_park": (
         "once.message_park('s', %(tenant)s, ARRAY[ROW('k', 't', 'a', '{}', '', %(print)s, 'dead', 1, 0, 'why', '22000')]"

@@ -4,6 +4,7 @@
 import pytest
 from harness.mutation import assert_noticed, both, replace, run_sql
 
+from . import test_emit_later as later
 from . import test_errors as errors
 from . import test_outbox as outbox
 from . import test_outbox_many as many_parked
@@ -27,6 +28,11 @@ def with_things(check):
         check(db)
 
     return run
+
+
+def with_moved(check, *arguments):
+    """The fixture `yesterday` of test_emit_later."""
+    return lambda db: check(db, later.mover(db), *arguments)
 
 
 def with_yesterday(check, *arguments):
@@ -538,6 +544,99 @@ BROKEN = {
     "what no relay takes is looked for where one takes all": (
         replace("_keep_untaken", "(SELECT coalesce(bool_or(r.topics IS NULL), true) FROM once.relay AS r)", "false"),
         [lambda db: outbox.test_where_a_relay_takes_all_or_none_has_run_the_keeper_reads_no_event(db, None)],
+    ),
+    "a delayed event comes before its time": (
+        replace("relay_release", "d.not_before <= now ORDER BY", "true ORDER BY"),
+        [later.test_of_what_is_delayed_only_what_is_due_is_released],
+    ),
+    "delayed events are released as they come": (
+        replace("relay_release", "ORDER BY g.not_before, g.emitted_at", ""),
+        [later.test_those_that_are_due_first_come_first_and_of_one_time_the_first_emitted],
+    ),
+    "two sessions release at once": (
+        replace("relay_release", "NOT pg_try_advisory_xact_lock(hashtextextended('pgonce delayed', 20778))", "false"),
+        [later.test_one_session_releases_at_a_time_and_the_others_go_on_without],
+    ),
+    "a releaser waits for a decision": (
+        replace("relay_release", "FOR UPDATE SKIP LOCKED", "FOR UPDATE NOWAIT"),
+        [later.test_what_is_just_being_cancelled_keeps_no_other_waiting],
+    ),
+    "an event that is just emitted is released too": (
+        replace("relay_release", "WHERE l.key IS NULL OR pg_try_advisory_xact_lock(uuid_hash_extended(l.event_id, 20779))", ""),
+        [later.test_what_emit_is_just_publishing_is_left_for_the_next_look],
+    ),
+    "a delayed event that was emitted on another day is published again": (
+        replace("relay_release", "AND o.event_type = g.event_type", "AND false"),
+        [with_moved(later.test_an_event_that_was_emitted_on_another_day_is_not_published_again)],
+    ),
+    "a released event has the time at which it was asked for": (
+        replace("relay_release", "SELECT day, now, g.event_id", "SELECT day, g.emitted_at, g.event_id"),
+        [later.test_an_event_is_held_until_it_is_due_and_then_has_all_that_was_given_and_the_time_of_its_release],
+    ),
+    "a released event is of a day that was told to nobody": (
+        replace("relay_release", "PERFORM nextval('once.outbox_day_seq')", "EXIT"),
+        [later.test_an_event_that_is_released_tomorrow_is_the_same_event_when_the_clock_has_stepped_back],
+    ),
+    "a releaser fails where today has no partition": (
+        replace("relay_release", "IF NOT once._has_day('outbox', day) THEN RETURN; END IF;", ""),
+        [later.test_where_today_has_no_partition_it_waits_and_raises_nothing],
+    ),
+    "events are released into a database that gets its events by a subscription": (
+        replace("relay_release", "OR once._outbox_subscribed()", ""),
+        [later.test_a_copy_by_logical_replication_releases_nothing],
+    ),
+    "what is due at once overtakes what is due already": (
+        replace("emit_later", "IS NULL OR NOT EXISTS (", "IS NULL OR true OR NOT EXISTS ("),
+        [later.test_an_event_whose_time_is_past_does_not_overtake_one_of_its_aggregate_that_is_due_and_not_released],
+    ),
+    "a delayed event is forgotten when it is emitted again": (
+        replace("emit_later", "SELECT d.* INTO held FROM once.delayed_event AS d WHERE d.event_id = event_id;", "SELECT NULL INTO held WHERE false;"),
+        [later.test_the_same_event_again_is_the_same_event_and_the_first_time_holds],
+    ),
+    "an event that was published can be delayed": (
+        replace("emit_later", "AND o.event_type = kind COLLATE \"C\";", "AND false;"),
+        [later.test_it_has_the_id_that_emit_gives_it_and_is_the_same_event_once_it_is_released],
+    ),
+    "a delayed event has another id than an emitted one": (
+        replace("emit_later", "PLACING E'\\\\x800080'", "PLACING E'\\\\x800081'"),
+        [later.test_it_has_the_id_that_emit_gives_it_and_is_the_same_event_once_it_is_released],
+    ),
+    "two transactions delay one event": (
+        replace("emit_later", "NOT pg_try_advisory_xact_lock(uuid_hash_extended(event_id, 20779))", "false"),
+        [lambda db: later.test_two_transactions_never_emit_one_event_at_once(db, "emit")],
+    ),
+    "an event may be delayed for ever": (
+        replace("emit_later", "isfinite(not_before) AND not_before < now + interval '100 years'", "not_before IS NOT NULL"),
+        [lambda db: later.test_a_time_that_is_none_is_refused(db, "'infinity'")],
+    ),
+    "an event that is too large is found when it is due": (
+        replace("emit_later", "PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, NULL);", ""),
+        [lambda db: later.test_what_emit_refuses_is_refused_at_once_and_not_when_it_is_due(db, *later.TOO_LARGE)],
+    ),
+    "the event of another tenant can be cancelled": (
+        replace("cancel_event", "AND d.tenant = tenant COLLATE \"C\"", ""),
+        [later.test_cancelling_is_in_the_transaction_of_what_makes_it_needless],
+    ),
+    "what emit has published is published again when its day is gone": (
+        replace("_drop_superseded", "AND o.event_type = d.event_type", "AND false"),
+        [with_moved(later.test_an_event_that_emit_published_is_forgotten_when_the_day_of_that_is_dropped, by) for by in ("keeper", "retire_outbox")],
+    ),
+    "a decision about a delayed event leaves no trace": (
+        replace("_decide_parked", "VALUES (session_user, reason, what, held.tenant, event_id, 'delayed');",
+                "SELECT session_user, reason, what, held.tenant, event_id, 'delayed' WHERE false;"),
+        [lambda db: later.test_an_operator_releases_it_now_or_gives_it_up(db, "retry")],
+    ),
+    "decisions about parked events meet delayed ones": (
+        replace("outbox_discard_many", "IF $4 = 'delayed' THEN", "IF $4 IS NULL OR $4 = 'delayed' THEN"),
+        [lambda db: many_parked.test_delayed_events_are_decided_by_topic_and_age_and_only_if_they_are_named(db, "discard")],
+    ),
+    "decisions about delayed events meet what is emitted meanwhile": (
+        replace("_decide_delayed", "AND d.emitted_at <= until", ""),
+        [many_parked.test_of_delayed_events_what_is_emitted_after_the_first_piece_is_not_met],
+    ),
+    "each look for delayed events reads them all": (
+        replace("relay_release", "ORDER BY d.not_before, d.emitted_at LIMIT 1;", "WHERE d.payload IS NOT NULL ORDER BY d.not_before + interval '0' LIMIT 1;"),
+        [cost.test_a_hundred_thousand_delayed_events_cost_a_look_nothing],
     ),
 }
 

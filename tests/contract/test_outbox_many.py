@@ -284,3 +284,48 @@ def test_what_makes_no_sense_is_refused(db, named):
 
 def test_where_no_relay_ran_there_is_nothing_to_decide(db):
     assert all_pieces(db, "retry") == ({}, 1)
+
+
+@pytest.mark.parametrize("what", ["retry", "discard"])
+def test_delayed_events_are_decided_by_topic_and_age_and_only_if_they_are_named(db, what):
+    relay, _ = mixed(db)
+    later = "SELECT once.emit_later(now() + interval '1 day', %s, '{}', tenant => 'm')"
+    mine = sorted(db.value(later, "mine") for _ in range(5))
+    old = db.value(later, "mine")
+    db.execute("UPDATE once.delayed_event SET emitted_at = emitted_at - interval '2 hours' WHERE event_id = %s", old)
+    other = db.value(later, "other")
+    assert ("r", "t", "dead") in all_pieces(db, what, dry_run=True)[0]
+    assert not any(state == "delayed" for _, _, state in all_pieces(db, what, dry_run=True)[0])
+    assert all_pieces(db, what, state="delayed", take=2) == ({(None, "mine", "delayed"): 6, (None, "other", "delayed"): 1}, 4)
+    assert all_pieces(db, what, state="delayed", relay="r", dry_run=False, reason="why") == ({}, 1)
+    assert decided(db) == []
+    hour = db.value("SELECT clock_timestamp() - interval '1 hour'")
+    assert all_pieces(db, what, state="delayed", topic="mine", before=hour, dry_run=False, reason="why")[0] == {(None, "mine", "delayed"): 1}
+    assert [row.subject for row in decided(db)] == [str(old)]
+    counted, pieces = all_pieces(db, what, state="delayed", topic="mine", dry_run=False, reason="why", take=2)
+    assert counted == {(None, "mine", "delayed"): 6 if what == "retry" else 5} and pieces >= 3
+    assert {(row.what, row.relay, row.from_state) for row in decided(db)} == {(what, None, "delayed")}
+    released = db.value("SELECT released FROM once.relay_release()")
+    assert released == (6 if what == "retry" else 0)
+    assert [row.event_id for row in db.rows("SELECT event_id FROM once.delayed_event")] == [other]
+    assert relay.taken and len(mine) == 5
+
+
+def test_of_delayed_events_what_is_emitted_after_the_first_piece_is_not_met(db):
+    connection = db.connect()
+    later = "SELECT once.emit_later(now() + interval '1 day', 't', '{}')"
+    for _ in range(4):
+        db.value(later)
+    named = "state => 'delayed', dry_run => false, reason => 'why', take => 2"
+    after = run(connection, f"SELECT next FROM once.outbox_discard_many({named})")[0].next
+    late = [db.value(later) for _ in range(20)]
+    while after is not None:
+        after = run(connection, f"SELECT next FROM once.outbox_discard_many({named}, after => %s)", after)[0].next
+    assert sorted(row.event_id for row in db.rows("SELECT event_id FROM once.delayed_event")) == sorted(late)
+
+
+@pytest.mark.parametrize("named", [{"take": 0}, {"after": "7:8:r"}, {"dry_run": None}, {"dry_run": False}, {"dry_run": False, "reason": " "}])
+def test_what_makes_no_sense_about_delayed_events_is_refused(db, named):
+    with refused("22023"):
+        all_pieces(db, "discard", state="delayed", **named) if "after" not in named else run(
+            db.connect(), "SELECT * FROM once.outbox_discard_many(state => 'delayed', after => %s)", named["after"])

@@ -169,3 +169,13 @@ def test_what_stood_behind_a_dead_event_is_due_when_somebody_has_decided(db, wha
     db.execute(f"SELECT once.outbox_{what}(%s, 'r', 'why')", dead.event_id)
     due = relay.due()
     assert {event.aggregate_id for event in due} == {dead.aggregate_id} and len(due) == (2 if what == "retry" else 1)
+
+
+def test_a_hundred_thousand_delayed_events_cost_a_look_nothing(db):
+    relay = Relay(db.connect())
+    db.execute(
+        "INSERT INTO once.delayed_event (event_id, not_before, emitted_at, topic, event_type, tenant, payload)"
+        " SELECT gen_random_uuid(), now() + g * interval '1 min', now(), 't', 't', '', '{}' FROM generate_series(1, 100000) AS g"
+    )
+    assert run(relay.connection, "SELECT released FROM once.relay_release()")[0].released == 0
+    assert pages(relay, "SELECT * FROM once.relay_release()") < 20

@@ -205,7 +205,14 @@ ATTACKED = {
     "relay_parked": ["once.relay_parked('r', 10)", "once.relay_parked('r', 10, true)"],
     "outbox_list": ["once.outbox_list()", "once.outbox_list('r', 't', 'waiting', 5)"],
     "outbox_summary": ["once.outbox_summary()"],
+    "relay_release": ["once.relay_release(10)"],
     "outbox_untaken": ["once.outbox_untaken()"],
+    "outbox_delayed": ["once.outbox_delayed()"],
+    "emit_later": [
+        "once.emit_later(pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(days => 1), 't', '{}', scope => 's', key => 'later')",
+        "once.emit_later('2000-01-01', 't', '{}', scope => 's', key => 'past')",
+    ],
+    "cancel_event": ["once.cancel_event(pg_catalog.gen_random_uuid())"],
     "outbox_event": ["once.outbox_event(pg_catalog.gen_random_uuid())", "once.outbox_event(once.emit('t', '{}'))"],
     "outbox_retry": ["once.outbox_retry(pg_catalog.gen_random_uuid(), NULL, 'why')"],
     "outbox_discard": ["once.outbox_discard(pg_catalog.gen_random_uuid(), 'r', 'why')"],
@@ -223,7 +230,7 @@ ATTACKED = {
         f"once.keep_step('k', '{step}')"
         for step in (
             *("days", "clock", "close", "doubt", "move", "detach", "drop"),
-            *("untaken", "outbox", "purge", "sweep", "archive", "dead", "decisions"),
+            *("delayed", "untaken", "outbox", "purge", "sweep", "archive", "dead", "decisions"),
         )
     ],
     "keep_failed": ["once.keep_failed('k', 'days', '40001', 'why')"],

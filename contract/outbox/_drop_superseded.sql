@@ -1,0 +1,12 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once._drop_superseded(day): deletes the delayed events that once.emit has published on this day: when the day is dropped, nothing
+-- would tell any more that they are. A look-up for each delayed event that has a key.
+CREATE FUNCTION once._drop_superseded(day integer) RETURNS void
+LANGUAGE plpgsql SET plan_cache_mode = force_custom_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+#variable_conflict use_variable
+BEGIN
+    DELETE FROM once.delayed_event AS d
+     WHERE d.key IS NOT NULL
+       AND EXISTS (SELECT FROM once.outbox AS o WHERE o.day = day AND o.tenant = d.tenant AND o.scope = d.scope AND o.key = d.key
+                      AND o.event_type = d.event_type);
+END $$;

@@ -1,0 +1,12 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.cancel_event(event_id, tenant): takes back an event of once.emit_later in the transaction of whatever makes it needless: it will
+-- not be published if and only if that commits. False where it is not delayed any more, or not this tenant's: it is published, or
+-- about to be, or was cancelled. For applications; operators have once.outbox_discard, which is recorded. Raises P4003.
+CREATE FUNCTION once.cancel_event(event_id uuid, tenant text DEFAULT '') RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    PERFORM once._enter(tenant, 'none', 'none', E'\\x00000000000000000000000000000000', false);
+    DELETE FROM once.delayed_event AS d WHERE d.event_id = event_id AND d.tenant = tenant COLLATE "C";
+    RETURN FOUND;
+END $$;

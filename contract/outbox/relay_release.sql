@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- once.relay_release(take): moves delayed events that are due to the outbox, those that are due first, at most `take`. Relays call it
+-- about once a second and the keeper in each round, so captures get them too. released: how many it has moved. wait_ms: when to
+-- come again: 0: at once; NULL: nothing is delayed, or what is due cannot be moved now. One session does it at a time, so that the
+-- order holds; the others go on without. It waits for nobody: what an operator or an application is just deciding about is left for
+-- the next call, and so is what once.emit is just emitting. If the outbox has the event already, from once.emit, the delayed one
+-- is dropped. Costs one look into an index where nothing is due. Does nothing while events come by logical replication, and where
+-- today has no partition.
+CREATE FUNCTION once.relay_release(take integer DEFAULT 500, OUT released bigint, OUT wait_ms bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+#variable_conflict use_variable
+DECLARE
+    now timestamptz := clock_timestamp();
+    day integer := floor(date_part('epoch', now) / 86400);
+    next_at timestamptz;
+    due tid[];
+BEGIN
+    IF (take > 0) IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: take is how many events to release, at least 1';
+    END IF;
+    released := 0;
+    SELECT d.not_before INTO next_at FROM once.delayed_event AS d ORDER BY d.not_before, d.emitted_at LIMIT 1;
+    IF next_at > now THEN
+        wait_ms := ceil(date_part('epoch', next_at - now) * 1000);
+    END IF;
+    IF (next_at <= now) IS NOT TRUE OR once._outbox_subscribed()
+       OR NOT pg_try_advisory_xact_lock(hashtextextended('pgonce delayed', 20778)) THEN
+        RETURN;
+    END IF;
+    IF NOT once._has_day('outbox', day) THEN
+        PERFORM once._make_days(NULL);
+        IF NOT once._has_day('outbox', day) THEN
+            RETURN;
+        END IF;
+    END IF;
+    -- Each statement has a snapshot of its own: this one sees what the releaser before has left, the next one what was emitted before
+    -- the event's lock was had.
+    due := ARRAY(
+        SELECT l.address
+          FROM (SELECT d.ctid AS address, d.event_id, d.key FROM once.delayed_event AS d
+                 WHERE d.not_before <= now ORDER BY d.not_before, d.emitted_at LIMIT take FOR UPDATE SKIP LOCKED) AS l
+         WHERE l.key IS NULL OR pg_try_advisory_xact_lock(uuid_hash_extended(l.event_id, 20779)));
+    WHILE (pg_sequence_last_value('once.outbox_day_seq') >= day * 256) IS NOT TRUE LOOP      -- see once._emitted_later
+        PERFORM nextval('once.outbox_day_seq');
+    END LOOP;
+    WITH gone AS (
+        DELETE FROM once.delayed_event AS d WHERE d.ctid = ANY (due) RETURNING d.*)
+    INSERT INTO once.outbox (day, created_at, event_id, topic, event_type, aggregate_type, aggregate_id, tenant, scope, key,
+        traceparent, headers, payload)
+    SELECT day, now, g.event_id, g.topic, g.event_type, g.aggregate_type, g.aggregate_id, g.tenant, g.scope, g.key, g.traceparent,
+           g.headers, g.payload
+      FROM gone AS g
+     WHERE NOT EXISTS (SELECT FROM once.outbox AS o
+                        WHERE o.tenant = g.tenant AND o.scope = g.scope AND o.key = g.key AND o.event_type = g.event_type)
+     ORDER BY g.not_before, g.emitted_at
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS released = ROW_COUNT;
+    -- Even where all that was due has been emitted already.
+    IF cardinality(due) > 0 THEN
+        wait_ms := 0;
+    END IF;
+END $$;
