@@ -27,6 +27,22 @@ def functions():
     return sorted(paths, key=lambda path: (ROOMS.index(path.parent.name), path.stem.startswith("_"), path.stem))
 
 
+EXPANDED = re.compile(r"^([ \t]*)-- expand: (\w+)\((.*)\)\n", re.M)
+
+
+def text_of(path):
+    """A file of contract/, with each line "-- expand: NAME(parameter => value, ...)" replaced by templates/NAME.sql without its head: what several functions do
+    alike and a function of its own would make slower."""
+    def expand(match):
+        indent, name, given = match.groups()
+        values = dict(re.findall(r"(\w+) => (.*?)(?:, (?=\w+ => )|$)", given))
+        template = re.sub(r"\A(?:--.*\n)*", "", text_of(ROOT / "templates" / f"{name}.sql"))
+        filled = re.sub(r"\{(\w+)\}", lambda parameter: values[parameter[1]], template)
+        return re.sub(r"^(?=.)", indent, filled, flags=re.M)
+
+    return EXPANDED.sub(expand, path.read_text())
+
+
 def parts():
     """(kind, version, name, text) in the order of installation. Version 1 are the rooms' tables; what a later version does to a
     database of the one before it is in migrations/, from 0002 on."""
@@ -36,7 +52,7 @@ def parts():
     yield "migration", 1, "tables", "\n".join((ROOT / room / "tables.sql").read_text() for room in ROOMS)
     for path in sorted((ROOT / "migrations").glob("[0-9]*.sql")):
         yield "migration", int(path.name[:4]), path.stem, path.read_text()
-    code = [path.read_text() for path in functions()]
+    code = [text_of(path) for path in functions()]
     code.append((ROOT / "see/drop_views.sql").read_text())
     code += [path.read_text() for path in sorted((ROOT / "see/views").glob("*.sql"))]
     code.append((ROOT / "access/grants.sql").read_text())

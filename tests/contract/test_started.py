@@ -7,7 +7,6 @@ import concurrent.futures
 import psycopg2
 import pytest
 
-from harness.postgres import ROOT
 
 from .calls import LEVELS, OTHER_PRINT, PRINT, Once, code_of, effects, let_lease_pass, make_effect, now_ms, refused, retire, run, shorten_horizon, uuid7, uuid7_days_ago
 from .test_keep_rest import make_verify
@@ -321,11 +320,6 @@ def test_what_the_policy_forbids_is_refused_by_start_and_so_by_finish(db):
 
 
 # ---- try_start ----
-
-
-def test_try_start_is_written_as_start_is_but_for_what_it_tells_of_the_rest():
-    bodies = [(ROOT / f"contract/intent/{name}.sql").read_text().split("AS $$")[1] for name in ("start", "try_start")]
-    assert bodies[0].replace("traceparent, true)", "traceparent, false)") == bodies[1] != bodies[0]
 
 
 def test_try_start_tells_every_decision_in_its_row_and_the_transaction_lives(db):
