@@ -31,7 +31,6 @@ BODY = "'\\x0011223344556677889900112233445566778899'::bytea"
 
 # What runs for one call, each word a statement: a file of bench/, or SQL. The key of the call is $1.
 START = "SELECT once.start('b', $1, {fingerprint})"
-START_NEW = "SELECT once.start_new('b', $1, {fingerprint})"
 FINISH = f"SELECT once.finish('b', $1, {{fingerprint}}, 201, response_body => {BODY}) IS NULL"
 FINISH_NEW = FINISH.replace("finish", "finish_new")
 EMIT = "SELECT once.emit('order.placed', {request}, 'order', $1, scope => 'orders', key => $1)"
@@ -61,7 +60,6 @@ CASES = {
     "SELECT 1": ["scripts/select_1.sql"],
     "salt": ["SELECT once.salt()"],
     "start": [START],
-    "start_new": [START_NEW],
     "start and finish": ["BEGIN", START, FINISH, "COMMIT"],
     "finish_new": [FINISH_NEW],
     "emit": [EMIT],
@@ -82,7 +80,7 @@ CASES = {
     "place": ["scripts/place.sql"],
     "seed000": ["scripts/seed000.sql"],
     "steps bare": ["BEGIN", *EFFECT, "COMMIT"],
-    "steps once": ["BEGIN", START_NEW, *EFFECT, FINISH, "COMMIT"],
+    "steps once": ["BEGIN", START, *EFFECT, FINISH, "COMMIT"],
     "steps, pipelined": ["BEGIN", FINISH_NEW, *EFFECT, "COMMIT"],
 }
 

@@ -60,7 +60,7 @@ typedef enum once_code {
 	ONCE_COMPLETION_REFUSED = 5,
 	/* P4011: as above, for a failure. */
 	ONCE_FAILURE_REFUSED = 6,
-	/* P4020: start_new or finish_new met a finished intent. Retry: no; peek for its outcome. */
+	/* P4020: finish_new met a finished intent. Retry: no; peek for its outcome. */
 	ONCE_ALREADY_FINISHED = 7,
 	/* P4029: another attempt is running. Retry: yes, after a delay. */
 	ONCE_ACTIVE = 8,

@@ -169,21 +169,20 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 	return true;
 }
 
-/* The plain path of once.start, and of once.try_start, which has the same; with new_only that of
- * once.start_new. False: it is not plain. */
-static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool new_only, Datum *result)
+/* The plain path of once.start, and of once.try_start, which has the same. False: it is not plain. */
+static bool start(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
 	                                         TEXTOID, TEXTOID, TEXTOID, INT4OID,  TEXTOID};
 	native_intent intent;
 	native_tables tables;
-	TupleDesc shape = NULL;
+	TupleDesc shape;
 	Datum values[STARTED_COUNT] = {0};
 	bool nulls[STARTED_COUNT];
 	bool plain = false;
 
 	if (!native_enter(fcinfo, contract, &intent, 0, 2, 3) ||
-	    (!new_only && (shape = native_shape(fcinfo, contract->started_type, types, STARTED_COUNT)) == NULL)) {
+	    (shape = native_shape(fcinfo, contract->started_type, types, STARTED_COUNT)) == NULL) {
 		return false;
 	}
 	memset(nulls, true, sizeof nulls);
@@ -197,7 +196,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 		bool changing;
 		HeapTuple row = native_look_dirty(&tables, &intent, &changing);
 		if (row != NULL) {
-			if (!new_only && !changing && replay(&tables, row, contract, &intent, values, nulls)) {
+			if (!changing && replay(&tables, row, contract, &intent, values, nulls)) {
 				*result = started_make(shape, values, nulls);
 				native_count(contract->counted_replay, 1);
 				plain = true;
@@ -208,10 +207,6 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 			plain = native_note_start(&intent, fence);
 			if (plain) {
 				native_remember_absent(&intent);
-			}
-			if (new_only) {
-				*result = Int32GetDatum(fence);
-			} else if (plain) {
 				text *traceparent = native_trace(fcinfo, 4);
 				values[STARTED_VERDICT] = CStringGetTextDatum("proceed");
 				values[STARTED_FENCE] = Int32GetDatum(fence);
@@ -223,9 +218,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, bool
 		}
 		native_tables_close(&tables);
 	}
-	if (shape != NULL) {
-		ReleaseTupleDesc(shape);
-	}
+	ReleaseTupleDesc(shape);
 	return plain;
 }
 
@@ -389,9 +382,8 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 		SetUserIdAndSecContext(contract->owner, context | SECURITY_LOCAL_USERID_CHANGE);
 		switch (function) {
 		case FUNCTION_START:
-		case FUNCTION_START_NEW:
 		case FUNCTION_TRY_START:
-			plain = start(fcinfo, contract, function == FUNCTION_START_NEW, &result);
+			plain = start(fcinfo, contract, &result);
 			break;
 		case FUNCTION_FINISH:
 		case FUNCTION_FINISH_NEW:
@@ -445,7 +437,6 @@ static Datum answer(FunctionCallInfo fcinfo, int function)
 	}
 
 SUBSTITUTE(native_start, FUNCTION_START)
-SUBSTITUTE(native_start_new, FUNCTION_START_NEW)
 SUBSTITUTE(native_try_start, FUNCTION_TRY_START)
 SUBSTITUTE(native_finish, FUNCTION_FINISH)
 SUBSTITUTE(native_finish_new, FUNCTION_FINISH_NEW)

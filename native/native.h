@@ -59,7 +59,6 @@ enum native_column {
  * (native/mirror.py). */
 enum native_function {
 	FUNCTION_START,
-	FUNCTION_START_NEW,
 	FUNCTION_TRY_START,
 	FUNCTION_FINISH,
 	FUNCTION_FINISH_NEW,

@@ -9,7 +9,6 @@ CREATE SCHEMA once_native;
 COMMENT ON SCHEMA once_native IS 'pgonce_native: the plain path of pgonce''s hot functions in C';
 
 CREATE FUNCTION once_native.start(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_start';
-CREATE FUNCTION once_native.start_new(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_start_new';
 CREATE FUNCTION once_native.try_start(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_try_start';
 CREATE FUNCTION once_native.finish(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_finish';
 CREATE FUNCTION once_native.finish_new(internal, anyelement) RETURNS anyelement LANGUAGE c AS 'MODULE_PATHNAME', 'native_finish_new';

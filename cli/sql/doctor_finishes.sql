@@ -2,7 +2,7 @@
 -- pgonce doctor: whether what starts is finished, as far as the server counts calls (track_functions). A start without a finish is an
 -- attempt that was answered from what is stored, or refused, or rolled back, or one whose finish was forgotten.
 WITH called AS (
-    SELECT coalesce(sum(f.calls) FILTER (WHERE f.funcname IN ('start', 'start_new', 'try_start')), 0) AS starts,
+    SELECT coalesce(sum(f.calls) FILTER (WHERE f.funcname IN ('start', 'try_start')), 0) AS starts,
            coalesce(sum(f.calls) FILTER (WHERE f.funcname = 'finish'), 0) AS finishes
       FROM pg_stat_user_functions AS f WHERE f.schemaname = 'once'
 ), answered AS (

@@ -31,7 +31,7 @@ DO $$
 DECLARE
     -- role, what it is for, its functions. once_tenant is once_app for one tenant's roles: see
     -- once.bind.
-    app text[] := ARRAY['start', 'start_new', 'try_start', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many',
+    app text[] := ARRAY['start', 'try_start', 'finish', 'finish_new', 'claim', 'claim_many', 'complete', 'complete_many',
     'fail',
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once.finish_new(scope, key, fingerprint, outcome..., state, tenant, traceparent): once.start_new
--- and once.finish in one call, for pipelines whose outcome is known before the effect: sent first,
+-- once.finish_new(scope, key, fingerprint, outcome..., state, tenant, traceparent): once.start and
+-- once.finish in one call, for pipelines whose outcome is known before the effect: sent first,
 -- it stops everything that is queued behind it where the effect may not run, and with the effect it
 -- commits or vanishes. Returns the fence; raises what these two raise, P4020 for a replay among it.
 --
--- Why it is written so: the hot path is that of start_new and of finish, with one gate; what it
+-- Why it is written so: the hot path is that of start and of finish, with one gate; what it
 -- leaves over, those two do. It looks before it inserts, because ON CONFLICT alone would wait for a
 -- report of this intent in an open transaction. In READ COMMITTED it inserts plainly: the look-up was
 -- made under the lock and saw all that was committed before, so there can be no conflict, and to ask
@@ -23,6 +23,7 @@ DECLARE
     now timestamptz := clock_timestamp();
     fence integer;
     plain boolean;
+    started once.started;
     stored bytea;
     counted bigint;
 BEGIN
@@ -105,8 +106,11 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    fence := once.start_new(scope, key, fingerprint, tenant);
+    started := once.start(scope, key, fingerprint, tenant);
+    IF started.verdict <> 'proceed' THEN
+        PERFORM once._refuse('P4020', tenant, scope, key);
+    END IF;
     stored := once.finish(scope, key, fingerprint, response_status, NULL, NULL, response_body, response_headers, result_type,
         result_id, state, error_code, error_message, tenant, traceparent);
-    RETURN fence;
+    RETURN started.fence;
 END $$;

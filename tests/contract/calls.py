@@ -18,7 +18,7 @@ DAY_MS = 86_400_000
 
 NAMED = {"scope": "orders"}
 DEFAULTS = {
-    **{name: {**NAMED, "fingerprint": PRINT} for name in ("start", "start_new", "try_start", "finish", "finish_new", "claim")},
+    **{name: {**NAMED, "fingerprint": PRINT} for name in ("start", "try_start", "finish", "finish_new", "claim")},
     **{name: NAMED for name in ("complete", "fail", "renew", "release", "peek", "resolve", "story")},
     "resolve": {**NAMED, "reason": "the test says so"},
     "receive": {"consumer": "mailer", "fingerprint": PRINT},

@@ -19,10 +19,9 @@ LOGINS = {
 # A call of each function that takes a tenant, with %(tenant)s; the keys are of the one intent that the tests look for.
 TENANT_CALLS = {
     "start": "once.start('s', 'k', %(print)s, %(tenant)s)",
-    "start_new": "once.start_new('s', 'k', %(print)s, %(tenant)s)",
     "try_start": "once.try_start('s', 'k', %(print)s, %(tenant)s)",
-    "finish": "once.start_new('s', 'k', %(print)s, %(tenant)s) AS started,"
-    " LATERAL once.finish('s', 'k', %(print)s, result_id => started::text, tenant => %(tenant)s)",
+    "finish": "once.start('s', 'k', %(print)s, %(tenant)s) AS started,"
+    " LATERAL once.finish('s', 'k', %(print)s, result_id => started.fence::text, tenant => %(tenant)s)",
     "finish_new": "once.finish_new('s', 'k', %(print)s, tenant => %(tenant)s)",
     "claim": "once.claim('s', 'k', %(print)s, tenant => %(tenant)s)",
     "claim_many": "once.claim_many(ARRAY['s'], ARRAY['k'], ARRAY[%(print)s], tenant => %(tenant)s)",

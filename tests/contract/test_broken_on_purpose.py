@@ -330,7 +330,7 @@ BROKEN = {
             replace(function, "once._first_fence()", "1"),
             [lambda db, door=door: fences.test_a_key_that_was_forgotten_comes_again_under_a_higher_fence(db, door)],
         )
-        for function, door in (("start", "start, finish"), ("start_new", "start_new, finish"), ("finish_new", "finish_new"),
+        for function, door in (("start", "start, finish"), ("finish_new", "finish_new"),
                                ("_claim", "claim"), ("claim_many", "claim_many"))
     },
     **{
@@ -403,7 +403,6 @@ BROKEN = {
         )
         for function, asked in (
             ("start", "once._is_today(likely)"),
-            ("start_new", "once._is_today(bucket)"),
             ("finish_new", "once._is_today(bucket)"),
         )
     },
@@ -488,7 +487,6 @@ BROKEN = {
         replace("_is_open", "bucket <= date_part('epoch', clock_timestamp()) / 86400", "true"),
         [
             lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "start"),
-            lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "start_new"),
             lambda db: buckets.test_a_key_from_the_future_is_malformed(db, "finish"),
         ],
     ),
@@ -496,7 +494,6 @@ BROKEN = {
         replace("_is_open", "AND once._has_day('intent', bucket)", ""),
         [
             lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start"),
-            lambda db: buckets.test_a_key_from_beyond_the_horizon_is_expired(db, "start_new"),
             lambda db: buckets.test_a_missing_partition_that_cannot_be_made_is_said_and_add_days_makes_it(db, "finish"),
         ],
     ),
@@ -623,7 +620,7 @@ BROKEN = {
     ),
     **{
         f"{function} trusts everybody": (replace(function, "once._is_trusted()", "true"), [bound_role_at(function)])
-        for function in ("start", "try_start", "start_new", "finish_new", "emit")
+        for function in ("start", "try_start", "finish_new", "emit")
     },
     "finish trusts whoever comes after start": (
         replace("finish", "once._is_trusted()", "true"),
@@ -638,7 +635,7 @@ BROKEN = {
             replace(function, "once._is_usual_call(tenant, scope, fingerprint)", "true"),
             [lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, b"x" * 15)],
         )
-        for function in ("start", "start_new", "finish_new")
+        for function in ("start", "finish_new")
     },
     "a key is where it looks as if it were": (
         replace("start", "once._is_undated(key)", "true"),

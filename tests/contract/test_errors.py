@@ -51,7 +51,7 @@ RAISED = {
     "P4013": lambda db, once: end_unfinished(once),
     "P4014": lambda db, once: (begin(once), once.start(key="k"), once.start(key="k")),
     "P4015": lambda db, once: (begin(once), once.start(key="k"), once.finish(key="k", fingerprint=OTHER)),
-    "P4020": lambda db, once: (once.finish_new(key="k"), once.start_new(key="k")),
+    "P4020": lambda db, once: (once.finish_new(key="k"), once.finish_new(key="k")),
     "P4029": lambda db, once: (once.claim(key="k"), once.start(key="k")),
     "P4030": lambda db, once: (failed(once, False), once.start(key="k")),
     "P4031": lambda db, once: (failed(once, None), once.start(key="k")),

@@ -332,19 +332,10 @@ def start_and_finish(once, key):
     return fence
 
 
-def start_new_and_finish(once, key):
-    run(once.connection, "BEGIN")
-    fence = once.start_new(key=key)
-    once.finish(key=key)
-    run(once.connection, "COMMIT")
-    return fence
-
-
 DOORS = {
     "claim": lambda once, key: once.claim(key=key).fence,
     "claim_many": lambda once, key: once.claim_many(key=["other", key])[1].fence,
     "start, finish": start_and_finish,
-    "start_new, finish": start_new_and_finish,
     "finish_new": lambda once, key: once.finish_new(key=key),
 }
 

@@ -68,7 +68,6 @@ def test_a_malformed_key_is_refused_at_every_door(db, key):
     once = Once(db.connect())
     for call in (
         once.start,
-        once.start_new,
         once.finish,
         once.finish_new,
         once.claim,
@@ -100,7 +99,6 @@ def test_a_missing_or_long_scope_is_refused_at_every_door(db, scope):
     once = Once(db.connect(), key="k", scope=scope)
     for call in (
         once.start,
-        once.start_new,
         once.finish,
         once.finish_new,
         once.claim,
@@ -119,7 +117,7 @@ def test_a_missing_or_long_scope_is_refused_at_every_door(db, scope):
 @pytest.mark.parametrize("fingerprint", [None, b"", b"x" * 15, b"x" * 65])
 def test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, fingerprint):
     once = Once(db.connect(), fingerprint=fingerprint)
-    for call in (once.start, once.start_new, once.finish, once.finish_new, once.claim):
+    for call in (once.start, once.finish, once.finish_new, once.claim):
         assert code_of(lambda: call(key="k")) == "P4003"
     assert code_of(lambda: once.receive(message_id="k")) == "P4003"
 
@@ -127,7 +125,7 @@ def test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, fingerprint):
 def test_a_missing_or_long_tenant_is_refused_at_every_door(db):
     for tenant in (None, "t" * 256):
         once = Once(db.connect(), tenant=tenant)
-        for call in (once.start, once.start_new, once.finish, once.finish_new, once.claim, once.peek, once.story):
+        for call in (once.start, once.finish, once.finish_new, once.claim, once.peek, once.story):
             assert code_of(lambda: call(key="k")) == "P4003"
         for call in (
             lambda: once.claim_many(key=["k"]),

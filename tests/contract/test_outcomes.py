@@ -157,7 +157,7 @@ def test_text_counts_as_its_bytes(db):
 
 
 POLYMORPHIC = {
-    "finish": "once.start_new('s', 'new', %(print)s, 't') AS fence, LATERAL once.finish('s', 'new', %(print)s, fence, {body}, tenant => 't')",
+    "finish": "once.start('s', 'new', %(print)s, 't') AS started, LATERAL once.finish('s', 'new', %(print)s, started.fence, {body}, tenant => 't')",
     "finish_new": "once.finish_new('s', 'new', %(print)s, {body}, tenant => 't')",
     "complete": "once.complete('s', 'k', 1, {body}, tenant => 't')",
     "complete_many": "once.complete_many(ARRAY['s'], ARRAY['k'], ARRAY[1], {body}, tenant => 't')",

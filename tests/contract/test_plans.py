@@ -14,9 +14,9 @@ ROWS_MAX = 12
 CALLS = {
     "start, replay": "once.start('orders', %(done)s, %(print)s)",
     "start, new": "once.start('orders', 'new', %(print)s)",
-    "finish, new": "once.start_new('orders', 'new', %(print)s) AS started, LATERAL once.finish('orders', 'new', %(print)s, result_id => started::text)",
-    "finish, over a failure": "once.start_new('orders', %(failed)s, %(print)s) AS started,"
-    " LATERAL once.finish('orders', %(failed)s, %(print)s, result_id => started::text)",
+    "finish, new": "once.start('orders', 'new', %(print)s) AS started, LATERAL once.finish('orders', 'new', %(print)s, result_id => started.fence::text)",
+    "finish, over a failure": "once.start('orders', %(failed)s, %(print)s) AS started,"
+    " LATERAL once.finish('orders', %(failed)s, %(print)s, result_id => started.fence::text)",
     "finish_new, new": "once.finish_new('orders', 'new', %(print)s)",
     "finish_new, over a failure": "once.finish_new('orders', %(failed)s, %(print)s)",
     "claim, new": "once.claim('orders', 'new', %(print)s)",

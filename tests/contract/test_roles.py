@@ -13,7 +13,6 @@ SEEING = {"counts", "metrics", "find", "top"}
 GRANTED = {
     "once_app": {
         "start",
-        "start_new",
         "try_start",
         "finish",
         "finish_new",

@@ -139,8 +139,8 @@ def shadow_path(connection):
 ATTACKED = {
     **{name: [text.replace("%(tenant)s", "''")] for name, text in TENANT_CALLS.items()},
     "finish": [
-        f"once.start_new('s', {key}, %(print)s) AS started,"
-        f" LATERAL once.finish('s', {key}, %(print)s, response_text => {body}, result_id => started::pg_catalog.text)"
+        f"once.start('s', {key}, %(print)s) AS started,"
+        f" LATERAL once.finish('s', {key}, %(print)s, response_text => {body}, result_id => started.fence::pg_catalog.text)"
         for key, body in (("'k'", "NULL"), ("'big'", "pg_catalog.repeat('x', 9000)"), ("%(today)s", "NULL"))
     ],
     "finish_new": [

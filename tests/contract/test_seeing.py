@@ -63,7 +63,7 @@ def test_intents_of_the_same_transaction_are_counted_too(db):
     once.finish(key="k")
     run(connection, "COMMIT")
     once.start(key="k")
-    assert code_of(lambda: once.start_new(key="k")) == "P4020"
+    assert code_of(lambda: once.finish_new(key="k")) == "P4020"
     assert code_of(lambda: once.start(key="k", fingerprint=OTHER_PRINT)) == "P4002"
     once.finish_new(key="n")
     assert code_of(lambda: once.finish_new(key="n")) == "P4020"

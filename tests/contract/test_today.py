@@ -73,7 +73,7 @@ def test_whatever_day_today_is_a_key_goes_to_its_own_and_is_found_there(db, ahea
     assert leaves == {f"once.intent_d{0 if days_ago is None else today(db) - days_ago}"}
     for door in ("finish", "finish_new", "claim"):
         assert once.start(key=key[door]).response_body == b"a"
-        assert code_of(lambda: once.start_new(key=key[door])) == code_of(lambda: once.finish_new(key=key[door])) == "P4020"
+        assert code_of(lambda: once.finish_new(key=key[door])) == "P4020"
         assert once.claim(key=key[door]).verdict == "replay_success"
     assert once.receive(birthdays=True, message_id=key["receive"]) == "duplicate"
 
@@ -84,7 +84,7 @@ def test_whatever_day_today_is_a_key_of_tomorrow_is_refused(db, ahead):
     db.execute("UPDATE once.setting SET clock_skew = '0'")
     key = uuid7_days_ago(db, -1)
     once = Once(db.connect())
-    for call in (once.start, once.start_new, once.finish_new, once.claim):
+    for call in (once.start, once.finish_new, once.claim):
         assert code_of(lambda: call(key=key)) == "P4001"
     assert code_of(lambda: once.receive(birthdays=True, message_id=key)) == "P4001"
 
@@ -93,7 +93,7 @@ def test_a_partition_of_today_that_is_gone_and_cannot_be_made_is_said(db):
     day = today(db)
     db.execute(f"ALTER TABLE once.intent DETACH PARTITION once.intent_d{day}; DROP TABLE once.intent_d{day}")
     key, once, held = uuid7_days_ago(db, 0), Once(db.connect()), hold_days(db)
-    for call in (once.start, once.start_new, once.finish_new, once.claim):
+    for call in (once.start, once.finish_new, once.claim):
         assert code_of(lambda: call(key=key)) == "P4098"
     assert code_of(lambda: once.receive(birthdays=True, message_id=key)) == "P4098"
     held.rollback()
@@ -162,7 +162,7 @@ def test_a_call_during_which_today_becomes_another_day_answers_as_before_or_afte
         for _ in range(7):
             run(attempt.connection, "BEGIN")
             attempt.start(key=uuid7_days_ago(db, 0, 100 + number))
-            attempt.start_new(key=uuid7_days_ago(db, 0, 200 + number))
+            attempt.try_start(key=uuid7_days_ago(db, 0, 200 + number))
             attempt.finish_new(key=uuid7_days_ago(db, 0, 300 + number))
             run(attempt.connection, "ROLLBACK")
     leaf = f"once.intent_d{today(db)}"
@@ -178,14 +178,14 @@ def test_a_call_during_which_today_becomes_another_day_answers_as_before_or_afte
     assert in_threads(
         [
             lambda: attempts[0].start(key=stored).response_body,
-            lambda: code_of(lambda: attempts[1].start_new(key=other)),
+            lambda: attempts[1].try_start(key=other).verdict,
             lambda: code_of(lambda: attempts[2].finish_new(key=another)),
             lambda: attempts[3].start(key=uuid7_days_ago(db, 0, 3)).verdict,
-            lambda: attempts[4].start_new(key=uuid7_days_ago(db, 0, 4)),
+            lambda: attempts[4].try_start(key=uuid7_days_ago(db, 0, 4)).fence,
             lambda: attempts[5].finish_new(key=uuid7_days_ago(db, 0, 5)),
             commit_when_all_wait,
         ]
-    ) == [b"stored", "P4020", "P4020", "proceed", 1, 1, None]
+    ) == [b"stored", "replay", "P4020", "proceed", 1, 1, None]
 
 
 def relation_locks(connection):

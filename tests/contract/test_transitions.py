@@ -26,7 +26,6 @@ def build(db, once, key, state, stale=False):
 # event, what makes it different, the call. Each runs under each policy.
 EVENTS = (
     ("start", lambda once, key: once.start(key=key)),
-    ("start", lambda once, key: once.start_new(key=key)),
     ("claim", lambda once, key: once.claim(key=key)),
     ("claim", lambda once, key: once.claim_many(key=[key])),
     ("claim", lambda once, key: once.claim(key=key, takeover=True)),

@@ -26,7 +26,7 @@ def test_a_forgotten_finish_fails_the_end_of_the_transaction(db, end):
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("function", ["start", "start_new", "try_start"])
+@pytest.mark.parametrize("function", ["start", "try_start"])
 def test_each_start_owes_an_outcome_at_each_level(db, function, level):
     connection = connect(db, level)
     for key in ("k", uuid7(now_ms(db))):

@@ -18,7 +18,7 @@ ADMIN = "admin"  # a session that is in no transaction
 WAYS = ("plain", "plain", "prepared", "prepared", "plpgsql", "caught", "fields", "cursor", "nested", "values")
 MANY = ("claim_many", "complete_many", "fail_many", "renew_many", "receive_many")
 WEIGHTS = {
-    "start": 14, "start_new": 8, "try_start": 4, "finish": 16, "finish_new": 9, "claim": 10, "complete": 8, "fail": 4, "release": 2, "renew": 3,
+    "start": 18, "try_start": 8, "finish": 16, "finish_new": 9, "claim": 10, "complete": 8, "fail": 4, "release": 2, "renew": 3,
     "emit": 8, "receive": 7, "claim_many": 5, "complete_many": 5, "fail_many": 2, "renew_many": 2, "receive_many": 4, "peek": 1, "resolve": 1,
 }  # fmt: skip
 
@@ -93,7 +93,7 @@ class Maker:
         draw = self.draw
         if function in MANY:
             return self.batch(function)
-        if function in ("start", "start_new", "try_start"):
+        if function in ("start", "try_start"):
             made = self.maybe(self.requested(), 0.3, traceparent=lambda: draw.choice(TRACES))
         elif function in ("finish", "finish_new"):
             made = self.maybe(self.outcome(self.requested()), 0.2, traceparent=lambda: draw.choice(TRACES))
@@ -217,7 +217,7 @@ class Maker:
         request = {**self.requested(), "tenant": self.tenant()}
         named = {name: request[name] for name in ("scope", "key", "tenant")}
         if self.draw.random() < 0.5:
-            start = self.draw.choice(("start", "start_new", "try_start"))
+            start = self.draw.choice(("start", "try_start"))
             return [self.call(session, start, request), self.call(session, "emit", {"topic": "orders", "payload": ("as", "jsonb", "{}"), **named}),
                     self.call(session, "finish", self.outcome(dict(request)))]  # fmt: skip
         return [self.call(session, "claim", request), self.call(session, "complete", self.outcome({**named, "fence": ("fence", 0)}, state=False))]

@@ -53,7 +53,7 @@ def work(prefix):
         f"SELECT verdict, response_status, response_body FROM once.start('s', '{prefix}a', {F}, traceparent => '00-{'a' * 32}-{'b' * 16}-01')",
         f"SELECT once.finish_new('s', '{prefix}b', {F}, 200, response_text => repeat('text', 1000))",
         f"SELECT verdict, fence FROM once.try_start('s', '{prefix}f', {F})",
-        f"SELECT once.start_new('s', '{prefix}c', {F})",
+        f"SELECT verdict, fence FROM once.start('s', '{prefix}c', {F})",
         f"SELECT verdict, fence, attempts FROM once.claim('s', '{prefix}d', {F}, 'me')",
         f"SELECT once.complete('s', '{prefix}d', 1, 200, response_text => 'done')",
         f"SELECT once.receive('s', '{prefix}e', {F})",

@@ -24,7 +24,6 @@ def test_a_new_intent_and_its_replay_are_answered_in_c(session):
         session("COMMIT")
         assert session.answered(start(key)) == 1
         assert session.answered(start(key).replace('once.start', 'once.try_start')) == 1
-        assert session.answered(f"SELECT once.start_new('s', 'a{key}', {F})") == 1
         assert session.answered(f"SELECT once.finish_new('s', 'b{key}', {F}, 200)") == 1
         assert session.answered(f"SELECT once.claim('s', 'c{key}', {F})") == 1
         assert session.answered(f"SELECT once.complete('s', 'c{key}', 1, 200, response_text => 'done')") == 1
@@ -69,7 +68,6 @@ STORIES = {
     "two intents": [[start("a"), start("b"), finish("a"), finish("b")]],
     "a savepoint takes it back": [[start(), "SAVEPOINT x", finish(), "ROLLBACK TO x", finish(more=", 404")], [start()]],
     "a savepoint takes the start back": [["SAVEPOINT x", start(), "ROLLBACK TO x", finish()]],
-    "new": [[f"SELECT once.start_new('s', 'k', {F})", finish()], [f"SELECT once.start_new('s', 'k', {F})"]],
     "all at once": [[f"SELECT once.finish_new('s', 'k', {F}, 201, response_text => 'x')"], [f"SELECT once.finish_new('s', 'k', {F}, 201)"]],
     "a trace": [[start(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'"), finish(more=f", traceparent => '00-{'a' * 32}-{'b' * 16}-01'")], [start()]],
     "traces that are none": [
@@ -94,7 +92,7 @@ STORIES = {
                          [f"SELECT s.* FROM once.start(fingerprint => {F}, key => 'k', scope => 's') AS s"],
                          [f"WITH c AS (SELECT once.start('s', 'k', {F}) AS s) SELECT (c.s).* FROM c"],
                          [f"SELECT x.response_body FROM (VALUES ('k'), ('l')) AS v (key), LATERAL once.start('s', v.key, {F}) AS x"]],
-    "tomorrow": [[start(TOMORROW)], [f"SELECT once.finish_new('s', '{TOMORROW}', {F})"], [f"SELECT once.start_new('s', '{TOMORROW}', {F})"]],
+    "tomorrow": [[start(TOMORROW)], [f"SELECT once.finish_new('s', '{TOMORROW}', {F})"]],
     "claimed, completed, claimed": [[CLAIM, "SELECT once.complete('s', 'k', 1, 200, response_text => 'x', result_type => 't', result_id => 'i')"], [CLAIM], ["SELECT once.complete('s', 'k', 1, 200, response_text => 'x', result_type => 't', result_id => 'i')"], [start()]],
     "claimed with all that a claim has": [[with_more(CLAIM, f", 'me', '90 s', NULL, 't', '00-{'a' * 32}-{'b' * 16}-01')")], [with_more(CLAIM, ", owner => 'x', lease => '1 hour')").replace("'k'", "'l'")]],
     "terms that are no hours, or none": [[with_more(CLAIM, f", {more})").replace("'k'", f"'k{number}'")] for number, more in enumerate(("lease => '0 s'", "lease => '-1 s'", "lease => '8 days'", "lease => '1 day'", "lease => '200 h'", "lease => '1 mon -29 days'", "retention => '1 day'", "lease => NULL", "retention => '0'"))],
@@ -201,7 +199,7 @@ def test_above_read_committed_a_start_sees_what_its_transaction_s_snapshot_sees(
         session("SELECT count(*) FROM once.intent")
         other(f"SELECT once.finish_new('s', '{way}', {F})")
         told.append([session.outcome(start(way)), session.outcome(finish(way)), session("ROLLBACK")])
-        for query in (start(way), finish(way), f"SELECT once.start_new('s', 'z{way}', {F})", f"SELECT once.finish_new('s', 'z{way}', {F})"):
+        for query in (start(way), finish(way), f"SELECT once.finish_new('s', 'z{way}', {F})"):
             before = session.value(ANSWERED)
             session(f"BEGIN ISOLATION LEVEL {level}")
             session.outcome(query)
@@ -256,17 +254,16 @@ def test_on_a_standby_c_refuses_as_sql_does(server):
                 session.connection, session.cursor = connection, connection.cursor()
                 session.outcome(start("warm"))
                 session(f"SET once.native = {way}")
-                told[way] = [session.outcome(query) for query in (start(), start("l"), finish(), f"SELECT once.start_new('s', 'k', {F})",
-                             f"SELECT once.start_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'k', {F})")]  # fmt: skip
+                told[way] = [session.outcome(query) for query in (start(), start("l"), finish(), f"SELECT once.finish_new('s', 'l', {F})", f"SELECT once.finish_new('s', 'k', {F})")]  # fmt: skip
                 assert session.value(ANSWERED) == 0
                 connection.close()
             assert told["on"] == told["off"]
-            assert told["on"][0][0][0] == "replay" and told["on"][5][0] == "25006"
+            assert told["on"][0][0][0] == "replay" and told["on"][3][0] == "25006"
 
 
 def test_a_statement_ends_in_time(native, session):
     session("SET statement_timeout = '200ms'")
-    work = f"SELECT count(*) FROM generate_series(1, 100000000) AS n, LATERAL once.start_new('s', 'k' || n % 5, {F}) AS x"
+    work = f"SELECT count(*) FROM generate_series(1, 100000000) AS n, LATERAL once.start('s', 'k' || n % 5, {F}) AS x"
     assert session.outcome(work)[0] == "57014"
     session("RESET statement_timeout")
     ended = []

@@ -102,7 +102,7 @@ def test_a_right_is_missed_also_where_nothing_is_called(roles):
     session = Session(roles, user="native_none")
     roles.execute("GRANT USAGE ON SCHEMA once TO native_none; LOAD '$libdir/plpgsql'")
     session("SELECT once_native.load()")
-    for call in (start(), f"SELECT once.start_new('s', 'k', {F})", finish(), f"SELECT once.finish_new('s', 'k', {F})"):
+    for call in (start(), finish(), f"SELECT once.finish_new('s', 'k', {F})"):
         name = call[call.index("once.") :].split("(")[0].removeprefix("once.")
         for query in (call, f"EXPLAIN {call}"):
             assert session.outcome(query)[:2] == ("42501", f"permission denied for function {name}")
@@ -116,7 +116,7 @@ def test_a_substitute_that_may_not_be_called_is_none(roles):
     session(f"SELECT once.start('warm', 'up', {F})")
     assert session.outcome(start())[0][0] == "proceed"
     assert session.answered(start()) == 0
-    assert session.answered(f"SELECT once.start_new('s', 'k', {F})") == 1
+    assert session.answered(f"SELECT once.finish_new('s', 'l', {F})") == 1
 
 
 def test_a_schema_of_that_name_runs_nobody_s_code_as_the_owner(db):

@@ -83,7 +83,7 @@ def test_a_forgotten_finish_after_a_whole_transaction(native):
     assert play(native, start(), "COMMIT", connection=connection) == "P4013"
 
 
-@pytest.mark.parametrize("function", ["start", "start_new", "try_start", "finish_new"])
+@pytest.mark.parametrize("function", ["start", "try_start", "finish_new"])
 def test_a_second_start_is_refused(native, function):
     assert play(native, start(), start(function=function)) == "P4014"
     assert play(native, start(), start(function=function, fingerprint=OTHER)) == "P4014"
