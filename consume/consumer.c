@@ -143,6 +143,7 @@ static bool is_full(consumer *consumer)
 		service_log(&consumer->service, SERVICE_INFO, "not_full", "parked=%lld", (long long)consumer->parked);
 	}
 	consumer->full_said = full;
+	metric_set(consumer->counts.full, full);
 	return full;
 }
 

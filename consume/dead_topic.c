@@ -147,6 +147,7 @@ bool dead_topic_send(consumer *consumer, failure *failure)
 		return true; /* they are stored so */
 	}
 	if (sent_count < count) {
+		metric_count(consumer->counts.dead_unsent, count - sent_count);
 		service_log(&consumer->service, SERVICE_WARNING, "dead_topic", "problem=%s unsent=%zu",
 		            service_quote(consumer->graves.problem, quoted), count - sent_count);
 	}

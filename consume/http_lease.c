@@ -202,6 +202,7 @@ static bool give_claim_back(handler *handler, item *item, failure *failure)
 	}
 	window_move(&handler->window, item, ITEM_READY);
 	handler->away++;
+	metric_set(handler->consumer->counts.endpoint_away, 1);
 	handler->calls_from_ms = service_now_ms() + service_backoff_ms(handler->away, BACKOFF_FIRST_MS, BACKOFF_MOST_MS);
 	if ((handler->away & (handler->away - 1)) == 0) {
 		service_log(&handler->consumer->service, SERVICE_WARNING, "endpoint", "failures=%d problem=%s", handler->away,
@@ -241,7 +242,10 @@ static void heed_report(handler *handler, item *item, const once_answer *answer)
 		window_park(&handler->window, item, park_waiting(&item->message, ACTIVE_WAIT_MS));
 		return;
 	}
-	handler->away = 0;
+	if (handler->away > 0) {
+		handler->away = 0;
+		metric_set(handler->consumer->counts.endpoint_away, 0);
+	}
 	if (item->answer == ANSWER_APPLIED) {
 		handler->consumer->counts.open.applied++;
 		window_move(&handler->window, item, ITEM_APPLIED);

@@ -296,6 +296,8 @@ static void tell_lane(pipeline *pipeline, lane *lane, bool hangs)
 	if (hangs != lane->told) {
 		service_log(&pipeline->service, hangs ? SERVICE_WARNING : SERVICE_INFO, hangs ? "host_hangs" : "host_answers",
 		            "host=%s in_flight=%zu", service_quote(lane->name, quoted), lane->in_flight);
+		pipeline->hanging += hangs ? 1 : -1;
+		metric_set(pipeline->metrics.hosts_hanging, pipeline->hanging);
 	}
 	lane->told = hangs;
 }

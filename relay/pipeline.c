@@ -97,6 +97,9 @@ static void tell_late(pipeline *pipeline, int64_t until_ms)
 		            "round_trip_ms=%lld limit_ms=%d; nothing is sent while a round trip to the database takes so long",
 		            (long long)(now - reader_proved_ms(pipeline->reader)), PERMIT_MS);
 	}
+	if (is_late != pipeline->is_late) {
+		metric_set(pipeline->metrics.permit_late, is_late);
+	}
 	pipeline->is_late = is_late;
 }
 
@@ -394,6 +397,7 @@ static bool check_full(pipeline *pipeline)
 
 	if (good && is_full != pipeline->is_full) {
 		pipeline->is_full = is_full;
+		metric_set(pipeline->metrics.full, is_full);
 		if (is_full) {
 			service_log(
 			    &pipeline->service, SERVICE_WARNING, "parked_max",
@@ -729,6 +733,12 @@ static void add_metrics(relay_metrics *metrics, struct metrics *to, const char *
 	    {&metrics->active, METRIC_GAUGE, "pgonce_relay_active",
 	     "1: this process is at work for the relay; 0: it stands by, or has no connection."},
 	    {&metrics->sink_away, METRIC_GAUGE, "pgonce_relay_sink_away", "1: the sink cannot be reached."},
+	    {&metrics->hosts_hanging, METRIC_GAUGE, "pgonce_relay_hosts_hanging",
+	     "Hosts of webhooks that take calls and do not answer: their events are put aside."},
+	    {&metrics->full, METRIC_GAUGE, "pgonce_relay_full",
+	     "1: parked_max events are parked, and nothing new is read."},
+	    {&metrics->permit_late, METRIC_GAUGE, "pgonce_relay_permit_late",
+	     "1: a round trip to PostgreSQL takes longer than a permit to send lasts, and nothing is sent."},
 	    {&metrics->fenced, METRIC_COUNTER, "pgonce_relay_fenced",
 	     "Turns that ended because another relay of this name began one at the broker (fence = broker)."},
 	    {&metrics->connects, METRIC_COUNTER, "pgonce_relay_connects",

@@ -47,7 +47,7 @@ typedef struct event_list {
 typedef struct relay_metrics {
 	metric *delivered, *refused, *parked, *dead, *dead_copies, *dead_unsent, *left_out;
 	metric *batches, *batch_at;
-	metric *in_flight, *active, *sink_away;
+	metric *in_flight, *active, *sink_away, *hosts_hanging, *full, *permit_late;
 	metric *fenced;
 	metric *connects;
 } relay_metrics;
@@ -83,6 +83,7 @@ typedef struct pipeline {
 	bool is_full; /* parked_max is reached */
 	schedule *schedule;
 	lanes *lanes; /* beyond sessions, as what the sink has */
+	int hanging;  /* how many of them hang, as it was told */
 	settlement settlement;
 	int64_t look_wait_ms, look_at_ms;
 	int64_t release_at_ms; /* delayed events are looked for; 0: at once, there are more */

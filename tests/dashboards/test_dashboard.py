@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: PostgreSQL
 """The dashboard's queries and the alerts in a real Prometheus, which scrapes a real keeper and a real relay."""
 
+import contextlib
 import json
 import re
+import subprocess
 
 import pytest
 from capture.capturing import end, logical_server
 from harness.broker import free_port
-from harness.postgres import ROOT, wait_until
+from harness.postgres import ROOT, clean_environment, tied, wait_until
 from harness.prometheus import Prometheus
 from harness.scrape import address_in
 from keeper.keeping import Keeper
-from relay.running import Relay
+from relay.running import PROGRAM, Relay
 
 DASHBOARD = json.loads((ROOT / "dashboards/grafana.json").read_text())
 ALERTS = (ROOT / "dashboards/alerts.yml").read_text()
@@ -65,6 +67,24 @@ def server():
         yield running
 
 
+@contextlib.contextmanager
+def consumer_of_no_broker(directory, db):
+    """A consumer whose broker is away: its address."""
+    config, log = directory / "consume.conf", directory / "consume.log"
+    db.execute("CREATE FUNCTION apply(m once.message) RETURNS void LANGUAGE sql AS 'SELECT'")
+    config.write_text(f"dsn = {db.dsn()}\n[consume stock]\nsource = nats\nurl = nats://127.0.0.1:{free_port()}\nstream = ORDERS\nhandler = apply\n")
+    config.chmod(0o600)
+    with open(log, "wb") as out:
+        process = subprocess.Popen(tied([PROGRAM, "consume", "--config", config, *METRICS]), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                                   env=clean_environment())
+    try:
+        wait_until(lambda: address_in(log.read_text()), "the consumer's metrics")
+        yield address_in(log.read_text())
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.fixture(scope="module")
 def watched(server, tmp_path_factory):
     """(the database, its Prometheus): of alerts, those that wait for hours wait for a second."""
@@ -73,13 +93,15 @@ def watched(server, tmp_path_factory):
     for statement in HISTORY:
         db.execute(statement)
     with (Keeper(directory, db.dsn(), *METRICS) as keeper,
-          Relay(directory, db.dsn(), name="shop", arguments=METRICS) as relay):
+          Relay(directory, db.dsn(), name="shop", arguments=METRICS) as relay,
+          consumer_of_no_broker(directory, db) as consumer):
         relay.until_true(lambda: address_in(relay.err.read_text()), "the relay's metrics")
         relay.until_true(lambda: db.value("SELECT count(*) FROM once.relay") == 1, "the relay")
         db.execute(DEAD_EVENT)
         db.execute(GONE_SLOT)
         db.execute(SLOT)
-        jobs = {"pgonce": keeper.address(), "pgonce-relay": address_in(relay.err.read_text()), "pgonce-gone": ("127.0.0.1", free_port())}
+        jobs = {"pgonce": keeper.address(), "pgonce-relay": address_in(relay.err.read_text()), "pgonce-gone": ("127.0.0.1", free_port()),
+                "pgonce-consume": consumer}
         rules = re.sub(r"for: \S+", "for: 1s", ALERTS)
         with Prometheus(jobs, rules) as prometheus:
             yield db, prometheus
@@ -106,9 +128,10 @@ def test_every_query_of_the_dashboard_gives_data(watched):
 
 # What the database of this test suffers from.
 FIRING = {"PgonceProcessDown": {"job": "pgonce-gone"}, "PgonceInDoubt": {"scope": "unsure"}, "PgonceDeadEvents": {"relay": "shop"},
-          "PgonceDeadMessages": {"consumer": "mailer"}, "PgonceClockHeld": {}, "PgonceCaptureBroken": {"relay": "shop_outbox"}}
+          "PgonceDeadMessages": {"consumer": "mailer"}, "PgonceClockHeld": {}, "PgonceConsumeAway": {"consumer": "stock"}, "PgonceCaptureBroken": {"relay": "shop_outbox"}}
 SILENT = {"PgonceDatabaseAway", "PgonceKeeperNotRunning", "PgonceKeeperStepFailing", "PgonceDaysRunOut", "PgonceDaysClosing", "PgonceTransactionIds",
-          "PgonceLongTransaction", "PgonceStaleOld", "PgonceExpiredKeys", "PgonceCaptureKeepsWal"}
+          "PgonceLongTransaction", "PgonceStaleOld", "PgonceExpiredKeys", "PgonceCaptureKeepsWal", "PgonceConsumeStalled", "PgonceSinkAway", "PgonceHostHangs", "PgonceParkedFull", "PgonceDeadTopicRefuses",
+          "PgoncePermitLate"}
 
 
 def test_alerts_fire_for_what_is_wrong_and_not_for_what_is_well(watched):

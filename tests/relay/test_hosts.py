@@ -3,6 +3,7 @@
 
 import pytest
 
+from harness.scrape import address_in, figure, scrape
 from harness.webhook import Answer, Webhook
 
 from .running import Relay, by_key, duplicates, emit, parked, passed_all
@@ -42,6 +43,10 @@ def emit_both(db, count, first=0):
             emit(connection, 1, topic=topic, first=number, aggregate=f"'{topic} ' || i % 10")
 
 
+def hanging(relay):
+    return figure(scrape(address_in(relay.err.read_text())), "pgonce_relay_hosts_hanging", relay="r")
+
+
 def settled(relay, db):
     relay.until_true(lambda: parked(db) == [] and passed_all(db), "all to be delivered")
 
@@ -51,9 +56,10 @@ def test_a_host_that_hangs_takes_nothing_from_another(db, tmp_path, healthy, sic
     free = db.connect()
     emit(free, 300, topic="sick", first=1000)  # more than there is room for
     emit_both(db, 200)
-    with Relay(tmp_path, db.dsn(), **both(healthy, sick, timeout="60s")) as relay:
+    with Relay(tmp_path, db.dsn(), arguments=("--metrics", "127.0.0.1:0"), **both(healthy, sick, timeout="60s")) as relay:
         healthy.wait_for(lambda requests: len(requests) == 200, "the healthy host's")
         relay.until("host_hangs")
+        assert hanging(relay) == 1
         relay.until_true(lambda: passed_all(db), "the relay to pass what hangs")
         emit_both(db, 200, first=200)
         healthy.wait_for(lambda requests: len(requests) == 400, "the healthy host's, while the other goes on hanging")
@@ -63,6 +69,7 @@ def test_a_host_that_hangs_takes_nothing_from_another(db, tmp_path, healthy, sic
         sick.release()
         relay.until("host_answers")
         settled(relay, db)
+        assert hanging(relay) == 0
         assert relay.stop() == 0
     assert duplicates(healthy.event_ids()) == duplicates(sick.event_ids()) == 0
     assert numbers(sick) == {*range(400), *range(1000, 1300)}

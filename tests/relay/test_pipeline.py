@@ -16,6 +16,7 @@ from harness.pgbouncer import PgBouncer
 from harness.postgres import ROOT, Postgres, clean_environment, tied, wait_until
 from harness.proxy import Proxy
 from harness.webhook import Answer, Webhook, always
+from harness.scrape import address_in, figure, scrape
 
 from .running import PROGRAM, Relay, duplicates, emit, parked, passed_all, webhook
 
@@ -272,17 +273,22 @@ def test_a_database_that_is_far_away_is_published_from(db, server, tmp_path):
 
 
 def test_a_database_too_far_away_to_publish_from_is_said_once(db, server, tmp_path):
-    with Proxy(server) as proxy, Relay(tmp_path, proxy.dsn(db.name)) as relay:
+    def late():
+        return figure(scrape(address_in(relay.err.read_text())), "pgonce_relay_permit_late", relay="r")
+
+    with Proxy(server) as proxy, Relay(tmp_path, proxy.dsn(db.name), arguments=("--metrics", "127.0.0.1:0")) as relay:
         relay.until("active")
+        assert late() == 0
         proxy.delay(1.2)
         emit(db.connect(), 3)
         line = relay.until("permit_late")
         assert line["level"] == "warning" and int(line["round_trip_ms"]) >= 1200 and line["limit_ms"] == "1000;"
         said = proxy.delayed
         relay.until_true(lambda: proxy.delayed >= said + 3, "more permits that come too late")
-        assert numbers(relay) == [] and len(relay.log("permit_late")) == 1
+        assert numbers(relay) == [] and len(relay.log("permit_late")) == 1 and late() == 1
         proxy.delay(0)
         relay.until_true(lambda: sorted(numbers(relay)) == [0, 1, 2], "the events")
+        assert late() == 0
         proxy.delay(1.2)
         emit(db.connect(), 1, first=3)
         relay.until("permit_late", 2)

@@ -157,6 +157,78 @@ def test_of_two_processes_one_is_active_and_a_lost_connection_is_counted(tmp_pat
             wait_until(lambda: figure(scrape(at_second), "pgonce_relay_connects", relay="r") == 2, "it to connect anew")
 
 
+def test_a_relay_tells_that_it_has_parked_as_much_as_it_may(tmp_path, db, endpoint):
+    endpoint.script = lambda _: Answer(500)
+    with running(tmp_path, db, **webhook(endpoint, attempts=1, parked_max=2)) as (relay, address):
+        assert figure(scrape(address), "pgonce_relay_full", relay="r") == 0
+        emit(db.connect(), 10)
+        wait_until(lambda: figure(scrape(address), "pgonce_relay_full", relay="r") == 1, "it to be full")
+        assert relay.log("parked_max")
+        db.execute("SELECT once.outbox_discard_many('a test', dry_run => false)")
+        endpoint.script = lambda _: None
+        wait_until(lambda: figure(scrape(address), "pgonce_relay_full", relay="r") == 0, "it to read again")
+
+
+@contextlib.contextmanager
+def consuming(tmp_path, db, **options):
+    """(a consumer of a NATS's stream ORDERS, started: what a metric of it is; the broker)."""
+    db.execute(HANDLER)
+    with Nats() as nats:
+        nats.add_stream("ORDERS", "order.>")
+        config = tmp_path / "pgonce.conf"
+        lines = {"source": "nats", "url": nats.url, "stream": "ORDERS", "retry_first": "5ms", "retry_most": "10ms", "attempts": 1, **options}
+        config.write_text(f"dsn = {db.dsn()}\n[consume stock]\n" + "".join(f"{name} = {value}\n" for name, value in lines.items()))
+        log = tmp_path / "log"
+        with open(log, "wb") as out:
+            process = subprocess.Popen(tied([PROGRAM, "consume", "--config", config, "--metrics", LOCAL]), stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.DEVNULL, stderr=out, env=clean_environment())
+        try:
+            wait_until(lambda: address_in(log.read_text()), "the address")
+            yield lambda name: figure(scrape(address_in(log.read_text())), f"pgonce_consume_{name}", consumer="stock"), nats
+            process.terminate()
+            assert process.wait(60) == 0, log.read_text()
+        finally:
+            process.kill()
+            process.wait(60)
+
+
+def poison(nats, number):
+    nats.publish([("order.x", json.dumps({"number": number, "do": "fail"}).encode(), [("Pgonce-Event-Id", f"id-{number}")])])
+
+
+def test_a_consumer_tells_that_it_has_parked_as_much_as_it_may(tmp_path, db):
+    with consuming(tmp_path, db, handler="apply", parked_max=1) as (metric, nats):
+        wait_until(lambda: metric("active") == 1, "it to be at work")
+        assert metric("full") == 0
+        poison(nats, 1)
+        wait_until(lambda: metric("full") == 1, "it to be full")
+        db.execute("SELECT once.dead_discard('stock', 'id-1', '', 'a test')")
+        wait_until(lambda: metric("full") == 0, "it to read again")
+
+
+def test_a_consumer_tells_of_copies_that_its_dead_topic_does_not_take(tmp_path, db):
+    with consuming(tmp_path, db, handler="apply", dead_topic="nowhere.stock") as (metric, nats):
+        poison(nats, 1)
+        wait_until(lambda: metric("dead_unsent") >= 2, "copies that were not sent")
+        nats.add_stream("DEAD", "nowhere.>")
+        wait_until(lambda: len(nats.messages("DEAD")) == 1, "the copy")
+        wait_until(lambda: db.value("SELECT state FROM once.parked_message") == "dead", "it to be dead")
+        told = metric("dead_unsent")
+        poison(nats, 2)
+        wait_until(lambda: len(nats.messages("DEAD")) == 2, "the next one's copy")
+        assert metric("dead_unsent") == told
+
+
+def test_a_consumer_tells_of_an_endpoint_that_is_away(tmp_path, db, endpoint):
+    endpoint.refuse()
+    with consuming(tmp_path, db, endpoint=endpoint.url) as (metric, nats):
+        wait_until(lambda: metric("endpoint_away") == 0, "it to be at work")
+        nats.publish([("order.x", b"{}", [("Pgonce-Event-Id", "id-1")])])
+        wait_until(lambda: metric("endpoint_away") == 1, "the endpoint to be away")
+        endpoint.accept()
+        wait_until(lambda: metric("endpoint_away") == 0, "the endpoint to be back")
+
+
 def test_a_consumer_counts_what_became_of_its_messages(tmp_path, db):
     """Of three: one is applied, comes again, comes with another payload, and one fails for good."""
     db.execute(HANDLER)
