@@ -29,6 +29,7 @@ librdkafka-dev:build?:library rdkafka:the Kafka client library
 librabbitmq-dev:build?:library librabbitmq:the RabbitMQ client library
 postgresql:run test bench test-frameworks:server:the private PostgreSQL
 postgresql-server-dev:test? bench?:headers:its headers, for pgonce_native
+postgresql-repack:test?:file /usr/lib/postgresql/*/bin/pg_repack:rewrites tables beside a relay at work
 nginx:run test bench:program nginx:the gateway's server
 nats-server:run? test bench-events:program nats-server:the private NATS
 g++:test:program g++:checks that pgonce.h compiles as C++
@@ -179,13 +180,16 @@ runtime() {
 	echo "libclang-rt-${version:-0}-dev"
 }
 
-# The server's headers are a package named after its version; one that suits all versions brings all compilers.
-headers() {
+# The server's headers and pg_repack are packages named after its version; one that suits all versions brings all compilers.
+versioned() {
 	set +f
 	version=$(printf "%s\n" /usr/lib/postgresql/*/bin/initdb | cut -d/ -f5 | grep -x "[0-9]*" | sort -n | tail -1)
 	set -f
 	[ -n "$version" ] || version=$(apt-cache depends postgresql 2>/dev/null | sed -n 's/^ *Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -1)
-	echo "postgresql-server-dev-${version:-0}"
+	case $1 in
+	postgresql-repack) echo "postgresql-${version:-0}-repack" ;;
+	*) echo "$1-${version:-0}" ;;
+	esac
 }
 
 as_root=""
@@ -208,7 +212,9 @@ fi
 install=$missing
 for package in $optional; do
 	[ "$package" != libclang-rt-dev ] || package=$(runtime)
-	[ "$package" != postgresql-server-dev ] || package=$(headers)
+	case $package in
+	postgresql-server-dev | postgresql-repack) package=$(versioned "$package") ;;
+	esac
 	if apt-cache show "$package" >/dev/null 2>&1; then
 		install="$install $package"
 	else
