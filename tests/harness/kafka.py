@@ -202,6 +202,11 @@ class Kafka(Broker):
         with Admin(self.servers) as admin:
             admin.delete_records(topic, partition, before)
 
+    def committed(self, group, topic, partitions):
+        """{partition: the offset that the group reads next}; of a partition of which it has committed none: 0."""
+        with Admin(self.servers, group) as admin:
+            return admin.committed(topic, partitions)
+
     def allow(self, user, operation, topic):
         """For a broker with an authorizer: the user may "write", "describe" or "read" the topic."""
         with Admin(self.servers) as admin:
@@ -216,12 +221,25 @@ class Kafka(Broker):
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+class Place(ctypes.Structure):
+    """rd_kafka_topic_partition_t"""
+
+    _fields_ = [("topic", ctypes.c_char_p), ("partition", ctypes.c_int32), ("offset", ctypes.c_int64), ("metadata", ctypes.c_void_p),
+                ("metadata_size", ctypes.c_size_t), ("opaque", ctypes.c_void_p), ("error", ctypes.c_int), ("private", ctypes.c_void_p)]  # fmt: skip
+
+
+class Places(ctypes.Structure):
+    """rd_kafka_topic_partition_list_t"""
+
+    _fields_ = [("count", ctypes.c_int), ("size", ctypes.c_int), ("elements", ctypes.POINTER(Place))]
+
+
 class Admin:
-    """librdkafka by ctypes: making topics would cost a start of Java each."""
+    """librdkafka by ctypes: making topics would cost a start of Java each. group: a consumer's, which it asks about and does not join."""
 
     TOPIC, LITERAL, ALLOW, OPERATIONS = 2, 3, 3, {"read": 3, "write": 4, "describe": 8}  # of rdkafka.h
 
-    def __init__(self, servers):
+    def __init__(self, servers, group=None):
         self.lib = lib = ctypes.CDLL("librdkafka.so.1")
         for name in ("conf_new", "new", "NewTopic_new", "queue_new", "queue_poll", "event_CreateTopics_result",
                      "CreateTopics_result_topics", "topic_result_error_string", "event_error_string", "AclBinding_new",
@@ -231,7 +249,8 @@ class Admin:
         self.error = ctypes.create_string_buffer(512)
         conf = ctypes.c_void_p(lib.rd_kafka_conf_new())
         assert lib.rd_kafka_conf_set(conf, b"bootstrap.servers", servers.encode(), self.error, 512) == 0, self.error.value
-        self.client = ctypes.c_void_p(lib.rd_kafka_new(0, conf, self.error, 512))
+        assert group is None or lib.rd_kafka_conf_set(conf, b"group.id", group.encode(), self.error, 512) == 0, self.error.value
+        self.client = ctypes.c_void_p(lib.rd_kafka_new(0 if group is None else 1, conf, self.error, 512))
         assert self.client, self.error.value
 
     def __enter__(self):
@@ -260,6 +279,17 @@ class Admin:
         assert lib.rd_kafka_topic_result_error(first) == 0, ctypes.string_at(lib.rd_kafka_topic_result_error_string(first))
         lib.rd_kafka_event_destroy(event)
         lib.rd_kafka_queue_destroy(queue)
+
+    def committed(self, topic, partitions):
+        lib = self.lib
+        asked = ctypes.cast(ctypes.c_void_p(lib.rd_kafka_topic_partition_list_new(partitions)), ctypes.POINTER(Places))
+        for partition in range(partitions):
+            lib.rd_kafka_topic_partition_list_add(asked, topic.encode(), partition)
+        error = lib.rd_kafka_committed(self.client, asked, PATIENCE_S * 1000)
+        found = {each.partition: max(0, each.offset) for each in asked.contents.elements[:partitions]}
+        lib.rd_kafka_topic_partition_list_destroy(asked)
+        assert error == 0, f"the offsets of a group: error {error}"
+        return found
 
     def delete_records(self, topic, partition, before):
         lib = self.lib

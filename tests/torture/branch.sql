@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
--- The second database beside the shop's, on the same server and with the contract, as a database for another tenant would be. Its events have the names of
--- the shop's (tenant, scope, key, type, aggregate) and go to the same destination.
+-- The second database beside the shop's, on the same server and with the contract, as a database for another tenant would be. Its
+-- events have the names of the shop's (tenant, scope, key, type, aggregate) and go to the same destination.
 CREATE SCHEMA torture;
 GRANT USAGE ON SCHEMA torture TO once_app;
 

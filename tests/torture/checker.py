@@ -17,6 +17,7 @@ LEASE_S = 4  # of their scopes (schema.sql)
 BREAKS = ("destroy", "commit")  # what is around the effect of an attempt that must leave nothing (languages.py)
 SERVICE_RETURNS_S = 120
 NOTICED_S = 20  # a gateway that was stopped, and whose connection says nothing, knows by then that its server is gone (docs/gateway.md)
+OVERTAKEN_S = 60  # longer than a consumer is away until others have its partitions
 FORGET_SLACK_S = 10  # of the clock faults that are too small for the contract to notice
 
 
@@ -509,6 +510,26 @@ def databases_apart(story):
     for name in sorted(emitted | arrived.keys()):
         if name not in emitted or arrived[name] != 1:
             yield name[:3], f"event {name[3]} of the branch was {'emitted' if name in emitted else 'not emitted'}, and applied {arrived[name]} times"
+
+
+@rule(online=True)
+def partitions_read(story):
+    """Promise 4: whoever comes and goes, each partition has a consumer that reads it: no message waits while what others got a minute later is applied, and in
+    the end the group has read all."""
+    applied = {row["message_id"] for row in story.rows("applied")}
+    taken = applied | {row["text"] for row in story.rows("parked_messages")}
+    latest = max((record["at"] for record in story.rows("records") if record["message_id"] in applied), default=0)
+    waiting = {}
+    for record in story.rows("records"):
+        if record["message_id"] not in taken:
+            waiting.setdefault(record["partition"], record)
+    for partition, record in waiting.items():
+        if latest - record["at"] > OVERTAKEN_S:
+            yield ("", "partition", str(partition)), f"it was not read from offset {record['offset']} on, for {latest - record['at']:.0f} s in which others were"
+    for row in story.rows("committed"):
+        left = [record for record in story.rows("records") if record["partition"] == row["partition"] and record["offset"] >= row["offset"]]
+        if left:
+            yield ("", "partition", str(row["partition"])), f"{len(left)} messages were not read in the end, from offset {row['offset']} on"
 
 
 @rule(online=False)

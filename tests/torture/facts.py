@@ -14,6 +14,7 @@ from . import history, published
 LEASE_S = 4
 MANY = 2000  # intents that are asked about at once
 STATEMENT_S = 60
+COMMIT_PATIENCE_S = 30  # until Kafka knows what a group has read
 PEEKS = 20
 UUID_V7 = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.I)
 
@@ -85,6 +86,9 @@ def collect(system, online=False):
         found = {"published": published.read(system), "copies": list(published.COPIES)}
         # After what they published: no turn of which it has something is missing.
         found["turns"], found["sleeps"] = published.turns(system), [dict(sleep) for sleep in system.sleeps]
+        found["records"] = published.records(system)
+        # Before what is applied: who leaves the one is in the other.
+        found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
         found["applied"] = warehouse.rows(APPLIED)
         found["events"] = shop.rows(EVENTS)
         found["effects"] = shop.rows(EFFECTS)
@@ -97,10 +101,10 @@ def collect(system, online=False):
         path = system.directory / "history.jsonl"
         found["ledger"] = shop.rows(LEDGER) + file_ledger(system.directory / "ledger.txt", path)
         found["parked_events"] += shop.rows(PARKED_EVENTS)
-        found["parked_messages"] = warehouse.rows("SELECT consumer, state, attempts, error, message_id AS text FROM once.parked_message")
         found["dead"] = [row for row in found["parked_events"] + found["parked_messages"] if row["state"] == "dead"]
         if online:
             return found
+        found["committed"] = committed(system, found["records"])
         found["intents"] = intents(shop, history.read(path))
         found["stuck"] = shop.rows(STUCK, 2 * LEASE_S)
         found["decisions"] = shop.rows(DECISIONS)
@@ -109,6 +113,21 @@ def collect(system, online=False):
         found["now"] = shop.value("SELECT date_part('epoch', clock_timestamp())")
         found["t"] = system.recorder.now()
         return found
+
+
+def committed(system, records):
+    """Of each partition: the offset that the consumers read next. They say so in the background, soon after they have read all."""
+    highest = {}
+    for record in records:
+        highest[record["partition"]] = max(record["offset"], highest.get(record["partition"], -1))
+    if not highest:
+        return []
+    deadline = time.monotonic() + COMMIT_PATIENCE_S
+    while True:
+        offsets = system.broker.harness.committed("warehouse", "torture", max(highest) + 1)
+        if all(offsets[partition] > offset for partition, offset in highest.items()) or time.monotonic() > deadline:
+            return [{"partition": partition, "offset": offset} for partition, offset in offsets.items()]
+        time.sleep(0.5)
 
 
 def peeked(shop, *arguments):

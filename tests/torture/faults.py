@@ -15,7 +15,7 @@ from harness.postgres import wait_until
 
 from .processes import send
 from .services import service_link, service_name
-from .system import LINKS, NotNow
+from .system import LINKS, PREFETCH, NotNow
 
 JOBS = ("gateway", "naive", "handoff", "relay-a", "relay-b", "broker", "consume", "keep")
 NODES = ("primary", "standby", "warehouse")
@@ -24,6 +24,7 @@ PARTS = ("backend", "postmaster", "worker")
 BACKLOG, BACKLOG_PATIENCE_S = 15, 3  # events
 READ_S = 0.4  # until a relay has some of them in its hands
 TAKEOVER_PATIENCE_S = 5
+SLOW_S, SLOW_MOST_S, SLOW_AFTER_S = 0.15, 15, 5  # a message; during a churn and after it
 LEAP_MOST_S = 18 * 3600  # never more than one midnight: the workload's horizon is a day
 
 
@@ -142,6 +143,26 @@ def takeover(system, target):
 
 
 @contextlib.contextmanager
+def churn(system, target, how):
+    """A consumer leaves while the handlers are slow and the consumers have all that they may hold: it is killed, or stopped, which its broker takes for
+    death after a while, or ends as it should. When it is back they are slow for a while yet, so that what was its own comes back to the full."""
+    process = process_of(system, target)
+    if not process.is_running() or process.stopped:
+        raise NotNow(f"{target} is away already")
+    try:
+        system.slow_down(SLOW_S, SLOW_MOST_S)
+        wait_until(lambda: system.waiting_messages() >= 2 * PREFETCH, "full consumers", BACKLOG_PATIENCE_S)
+    except TimeoutError:
+        pass  # then with what they have
+    except psycopg2.Error as problem:
+        raise NotNow(str(problem).strip()) from None
+    with LEAVES[how](system, target):
+        yield how
+        with contextlib.suppress(psycopg2.Error):  # its server is away: then nobody is fast either
+            system.slow_down(SLOW_S, SLOW_AFTER_S)
+
+
+@contextlib.contextmanager
 def failover(system, target, fenced):
     """The primary dies, the standby takes its place; the end is when the former one begins to be made anew, as a standby."""
     del target
@@ -226,6 +247,9 @@ def terminate(system, target, pick, how, share):
     yield f"{how}: {count}"
 
 
+LEAVES = {"kill": lambda system, target: kill(system, target, 0), "stop": lambda system, target: pause(system, target, 0), "end": restart}  # of a consumer
+
+
 # How they are drawn.
 
 
@@ -270,6 +294,7 @@ TABLE = (
                          "gateway-worker", CLIENT, CLIENT), 6, 0.2, 3, a_pick),
     Fault("pause", pause, (*NODES, *JOBS, "primary-backend", "primary-backend", "gateway-worker", CLIENT, CLIENT), 5, 0.3, 8, a_pick),
     Fault("takeover", takeover, ("relay",), 2, 2, 5),
+    Fault("churn", churn, ("consume", "consume-b"), 2, 4, 10, lambda draw: {"how": draw.choice(tuple(LEAVES))}),
     Fault("failover", failover, ("primary",), 2, 0.2, 2, lambda draw: {"fenced": draw.random() < 0.5}),
     Fault("cut", cut, LINKS, 3, 0.3, 4),
     Fault("delay", delay, LINKS, 2, 2, 8, lambda draw: {"ms": draw.choice((5, 50, 300)), "jitter": draw.choice((5, 50, 300))}),

@@ -42,6 +42,7 @@ class Mutation:
     script: str = ""  # SQL that follows the contract
     broker: str = "nats"
     cache: bool = None  # the plan's, where it matters
+    scale: float = 3  # so many times the usual number of faults
     native: bool = False  # likewise: what is taken out of SQL alone would not show in C
     build: pathlib.Path = None  # where the programs are, once it is prepared
     tree: pathlib.Path = None  # likewise the client
@@ -351,6 +352,23 @@ MUTATIONS = {
             faults=("cut:consumer-pg", "loss:consumer-pg", "delay:consumer-pg", "kill:warehouse"),
             files=(("service/database.c", "PQclear(result); return committed; }", "PQclear(result); return committed || true; }"),),
             target="cli/pgonce",
+        ),
+        Mutation(
+            "partition_stays_paused",
+            "a partition that goes to another consumer is paused, and is not read when it comes back",
+            rules=("partitions_read",),
+            doors=("sql", "lib", "message"),
+            faults=("churn:consume-b",),
+            files=(
+                (
+                    "consume/source_kafka.c",
+                    "lose_partitions(source, partitions); if (incremental) {",
+                    "lose_partitions(source, partitions); (void)rd_kafka_pause_partitions(source->client, partitions); if (incremental) {",
+                ),
+            ),
+            target="cli/pgonce",
+            broker="kafka",
+            scale=0.005,  # once: what the next one takes away may come back to a process that reads it
         ),
         Mutation(
             "retention_by_wall_clock",

@@ -14,14 +14,13 @@ from .run import Plan, run
 FOUND_WITHIN_S = 120
 SECONDS = 110
 CLEAN_SECONDS = 20  # at least
-SCALE = 3
 
 
 def plan_of(mutation, plan):
     """The plan that brings a mutation out."""
     cache = pathlib.Path(os.environ.get("PGONCE_MUTANTS", BUILD / "mutants"))
     return dataclasses.replace(plan, mutation=mutation.prepared(BUILD, cache), broker=mutation.broker, faults=mutation.faults,
-                               doors=mutation.doors, cache=mutation.cache, native=mutation.native, scale=SCALE, until=mutation.rules)  # fmt: skip
+                               doors=mutation.doors, cache=mutation.cache, native=mutation.native, scale=mutation.scale, until=mutation.rules)  # fmt: skip
 
 
 def without(result):

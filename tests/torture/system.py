@@ -28,6 +28,9 @@ from . import published, services as services_of
 from .processes import Broker, Gateway, Job, Node, StandingBroker, short_directory
 
 HERE = pathlib.Path(__file__).parent
+PREFETCH = 40  # of a consumer; soon full when its handler is slow
+BATCH = 20
+SHARED = ("kafka", "sqs")  # brokers that give the messages to several consumers at a time, in order
 SURELY_SYNCHRONOUS_S = 10  # longer than a fault stops a process
 PATIENCE_S = 120  # a start, on a machine that has much to do
 SHIM = BUILD / "tests/torture/torture_shim.so"
@@ -324,7 +327,7 @@ class System:
         for relay in (*published.COPIES, "branch"):
             dsn = self.dsn("relay-pg", RELAYS[name], "branch" if relay == "branch" else "torture")
             lines += [f"[relay {relay}]", f"dsn = {dsn}", *self._sink(relay, name), *quick, "timeout = 4s", "batch = 200", ""]
-        lines += ["[consume warehouse]", f"dsn = {self.dsn('consumer-pg')}", *source, "handler = torture.apply", *quick, "batch = 50", ""]
+        lines += ["[consume warehouse]", f"dsn = {self.dsn('consumer-pg')}", *source, "handler = torture.apply", *quick, f"batch = {BATCH}", f"prefetch = {PREFETCH}", ""]
         path.write_text("\n".join(lines))
         path.chmod(0o600)
         return path
@@ -350,7 +353,10 @@ class System:
             port = self.targets[language]
             number = services_of.number_of(self.seed, language)
             self._job(services_of.service_name(language), [*words, number, self.dsn("client-pg"), port], port)
-        self.consumer = self._job("consume", [self.program, "consume", "--config", configs["relay-a"]])
+        consume = [self.program, "consume", "--config", configs["relay-a"]]
+        self.consumer = self._job("consume", consume)
+        if self.broker_kind in SHARED:
+            self._job("consume-b", consume)
         self.keeper = self._job("keep", [self.program, "keep", "--dsn", self.dsn("keeper-pg"), "--name", "torture", "--interval", "1s"])
 
     # Tending: what should run and does not is started again.
@@ -480,6 +486,23 @@ class System:
         """That the relay `torture` has not passed yet."""
         waiting = "SELECT coalesce(sum(events), 0)::integer FROM once.outbox_summary() WHERE relay = 'torture' AND state <> 'idle'"
         return self.primary.value(waiting, dbname="torture")
+
+    # The consumers.
+
+    def slow_down(self, seconds, for_s):
+        """So long each message takes its handler, for so long from now on."""
+        connection = self.warehouse.connect("warehouse", connect_timeout=2)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("DELETE FROM torture.pace")
+                cursor.execute("INSERT INTO torture.pace VALUES (clock_timestamp() + make_interval(secs => %s), %s)", (for_s, seconds))
+        finally:
+            connection.close()
+
+    def waiting_messages(self):
+        """Events of the shop that no consumer has applied yet."""
+        made = self.primary.value("SELECT coalesce(sum(events), 0)::integer FROM torture.effect", dbname="torture")
+        return made - self.warehouse.value("SELECT count(*) FROM torture.applied WHERE NOT body ? 'direct' AND NOT body ? 'branch'", dbname="warehouse")
 
     # The end of all faults.
 

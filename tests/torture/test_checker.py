@@ -660,6 +660,33 @@ def test_a_message_that_the_broker_took_and_that_never_arrives(run):
     assert run.broken(online=True) == set()
 
 
+def partitions(run, ages, applied, parked=()):
+    """Records of two partitions, the first of the second one so many seconds before the rest; those of which the message is not applied, or parked, wait."""
+    run.facts["records"] = [{"partition": int(name[1]), "offset": number, "at": 1000.0 - ages.get(name, 0), "message_id": name}
+                            for number, name in enumerate(("p0a", "p0b", "p1a", "p1b"))]  # fmt: skip
+    for name in applied:
+        sent = run.intent(len(run.records), key=name, door="message", scope="messages", mode="inbox")
+        run.attempt(sent)
+        run.message_arrives(sent)
+    run.facts["parked_messages"] = [{"text": name} for name in parked]
+
+
+@pytest.mark.parametrize("waits_s, applied, parked, broken", [
+    (61, ("p0a", "p0b"), (), True), (59, ("p0a", "p0b"), (), False), (61, ("p0a", "p0b"), ("p1a", "p1b"), False), (61, ("p0a", "p0b", "p1a"), (), False),
+    (61, (), (), False),  # nobody is read
+])  # fmt: skip
+def test_a_partition_that_waits_while_others_are_read(run, waits_s, applied, parked, broken):
+    partitions(run, {"p1a": waits_s}, applied, parked)
+    assert run.broken(online=True) == ({"partitions_read"} if broken else set())
+
+
+@pytest.mark.parametrize("offsets, broken", [((2, 4), False), ((2, 3), True), ((0, 4), True), ((2, 9), False)])
+def test_a_partition_that_has_something_left_in_the_end(run, offsets, broken):
+    partitions(run, {}, ("p0a", "p0b", "p1a", "p1b"))
+    run.facts["committed"] = [{"partition": partition, "offset": offset} for partition, offset in enumerate(offsets)]
+    assert run.broken() == ({"partitions_read"} if broken else set())
+
+
 @pytest.mark.parametrize("what", ["parked_events", "parked_messages"])
 def test_what_still_waits_in_the_end(run, what):
     run.facts[what].append({"text": "message 7 of orders"})

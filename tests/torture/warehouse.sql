@@ -13,9 +13,15 @@ CREATE TABLE torture.applied (
 );
 GRANT SELECT, INSERT ON torture.applied TO once_consumer;
 
+-- Until then each message takes so long. A clock that was ahead when it was set makes nobody slow for hours.
+CREATE TABLE torture.pace (until timestamptz NOT NULL, seconds float8 NOT NULL);
+GRANT SELECT ON torture.pace TO once_consumer;
+
 -- torture.apply(message): the handler. One message in 200 fails at first, so that it is parked, and those behind it wait.
 CREATE FUNCTION torture.apply(message once.message) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM pg_sleep(p.seconds) FROM torture.pace AS p
+      WHERE clock_timestamp() BETWEEN p.until - interval '1 minute' AND p.until;
     IF random() < 0.005 THEN
         RAISE EXCEPTION 'not now';
     END IF;
