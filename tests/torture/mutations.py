@@ -53,6 +53,12 @@ class Mutation:
             text = replace_in_function(text, function, old, new)
         return text + self.script
 
+    def changes(self, text):
+        """What makes the mutated contract of one that is installed: far sooner than to install it."""
+        mutated = self.contract(text)
+        made = [function_in(mutated, function).group() for function in {function: None for function, _, _ in self.functions}]
+        return "\n".join(re.sub(r"^CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", each) for each in made) + self.script
+
     def prepared(self, build, cache):
         """Ready to be run: with its programs, if it has some of its own. build: the ordinary programs; cache: where to keep its own."""
         build, cache = pathlib.Path(build), pathlib.Path(cache)
@@ -61,10 +67,16 @@ class Mutation:
         return dataclasses.replace(self, build=overlay(self, build, cache) if self.files else None)
 
 
-def replace_in_function(text, function, old, new):
+def function_in(text, function):
+    """Where the contract has it: a match."""
     found = re.search(rf"^CREATE (?:OR REPLACE )?FUNCTION once\.{re.escape(function)}\(.*?^(?:END )?\$\$;", text, re.M | re.S)
     if found is None:
         raise LookupError(f"the contract has no function once.{function}")
+    return found
+
+
+def replace_in_function(text, function, old, new):
+    found = function_in(text, function)
     return text[: found.start()] + replaced(found.group(), old, new, f"once.{function}") + text[found.end() :]
 
 

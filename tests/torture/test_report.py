@@ -111,8 +111,8 @@ def test_a_mutation_of_what_is_not_there_is_an_error():
 
 @pytest.mark.parametrize("name", [name for name, mutation in mutations.MUTATIONS.items() if not mutation.files])
 def test_a_mutated_contract_still_does_its_plain_work(server, name):
-    database = server.empty_database()
-    database.execute(mutations.MUTATIONS[name].contract(install_script()))
+    database = server.new_database()
+    database.execute(mutations.MUTATIONS[name].changes(install_script()))
     try:
         begun = database.row("SELECT * FROM once.start('s', 'k', '\\x00000000000000000000000000000000')")
         database.execute("SELECT once.finish_new('s', 'l', '\\x00000000000000000000000000000000', 201, 'done')")
