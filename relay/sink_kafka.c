@@ -63,10 +63,16 @@ enum {
 	TIME_EMITTED
 };
 
+enum {
+	NULL_JSON,
+	NULL_TOMBSTONE
+};
+
 typedef struct settings {
 	kafka_options kafka;
 	int64_t fence;
 	int64_t time;
+	int64_t null_payload;
 	const char *key;              /* read by the envelope */
 	const char *partition_header; /* NULL: none */
 	int64_t timeout_ms;           /* the pipeline's option, known by its table */
@@ -97,6 +103,14 @@ static const config_option options[] = {
          "the record's key, which chooses the partition: aggregate (its id), tenant, event (its id), header:NAME (of "
          "the event's own), none. With any but aggregate and tenant the events of one aggregate go to several "
          "partitions, and Kafka does not keep their order"},
+    {.name = "null_payload",
+     .kind = CONFIG_CHOICE,
+     .offset = offsetof(settings, null_payload),
+     .choices = "json|tombstone",
+     .standard = "json",
+     .help =
+         "what an event is whose payload is JSON's null: a record with that text, or one without a value, by which a "
+         "compacted topic deletes the key"},
     {.name = "partition_header",
      .kind = CONFIG_TEXT,
      .offset = offsetof(settings, partition_header),
@@ -779,11 +793,20 @@ static bool sink_open(const service *service, const config *config, const config
 	return false;
 }
 
-static rd_kafka_headers_t *headers_of(const sink_message *message)
+/* A copy of a dead event is for people. */
+static bool is_tombstone(const sink *sink, const sink_message *message)
+{
+	static const char null[] = "null";
+
+	return sink->settings.null_payload == NULL_TOMBSTONE && !message->is_dead_copy &&
+	       message->body.length == strlen(null) && memcmp(message->body.data, null, strlen(null)) == 0;
+}
+
+static rd_kafka_headers_t *headers_of(const sink_message *message, bool has_value)
 {
 	rd_kafka_headers_t *headers = rd_kafka_headers_new(message->header_count + HEADERS_EXTRA);
 
-	if (message->content_type != NULL) {
+	if (message->content_type != NULL && has_value) {
 		rd_kafka_header_add(headers, "content-type", -1, message->content_type, -1);
 	}
 	for (size_t i = 0; i < message->header_count; i++) {
@@ -815,13 +838,15 @@ static rd_kafka_resp_err_t produce(const sink *sink, rd_kafka_t *producer, const
 		return RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION;
 	}
 	int64_t time_ms = sink->settings.time == TIME_EMITTED ? message->created_ms : 0; /* 0: now */
-	rd_kafka_headers_t *headers = headers_of(message);
+	bool has_value = !is_tombstone(sink, message);
+	rd_kafka_headers_t *headers = headers_of(message, has_value);
+	once_bytes value = has_value ? message->body : (once_bytes){0};
 	size_t key_bytes = message->key == NULL ? 0 : strlen(message->key);
-	rd_kafka_resp_err_t error = rd_kafka_producev(
-	    producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_PARTITION(partition),
-	    RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(message->key, key_bytes),
-	    RD_KAFKA_V_VALUE((void *)(uintptr_t)message->body.data, message->body.length), RD_KAFKA_V_TIMESTAMP(time_ms),
-	    RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
+	rd_kafka_resp_err_t error =
+	    rd_kafka_producev(producer, RD_KAFKA_V_TOPIC(message->destination), RD_KAFKA_V_PARTITION(partition),
+	                      RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY), RD_KAFKA_V_KEY(message->key, key_bytes),
+	                      RD_KAFKA_V_VALUE((void *)(uintptr_t)value.data, value.length), RD_KAFKA_V_TIMESTAMP(time_ms),
+	                      RD_KAFKA_V_HEADERS(headers), RD_KAFKA_V_OPAQUE(place), RD_KAFKA_V_END);
 
 	if (error != RD_KAFKA_RESP_ERR_NO_ERROR) {
 		rd_kafka_headers_destroy(headers);

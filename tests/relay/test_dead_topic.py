@@ -281,7 +281,8 @@ def test_kafka_has_the_copies_in_a_topic_of_its_own(db, tmp_path):
         kafka.create_topic("dead", max_message_bytes=10000)
         (large,) = emit(db.connect(), 1, topic="small", payload="jsonb_build_object('fill', repeat('x', 50000))")
         emit(db.connect(), 20, topic="small", payload="jsonb_build_object('n', i, 'fill', md5(i::text))")
-        with Relay(tmp_path, db.dsn(), sink="kafka", url=f"kafka://{kafka.servers}", dead_topic="dead", attempts=2, retry_first="10ms") as relay:
+        with Relay(tmp_path, db.dsn(), sink="kafka", url=f"kafka://{kafka.servers}", dead_topic="dead", null_payload="tombstone", attempts=2,
+                   retry_first="10ms") as relay:
             died(relay, db)
             relay.until_true(lambda: len(kafka.messages("small")) >= 20, "the others")
             assert relay.stop() == 0
