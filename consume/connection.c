@@ -27,7 +27,7 @@ void connection_keep_alive(void *argument)
 
 	if (consumer->source != NULL) {
 		/* Deliveries that it loses are committed, or will come again. */
-		(void)consumer->settings.class->fetch(consumer->source, 0, 0, &none, &count, problem);
+		(void)consumer->settings.class->fetch(consumer->source, 0, 0, 0, &none, &count, problem);
 	}
 }
 

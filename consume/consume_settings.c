@@ -28,6 +28,7 @@ const config_option consume_options[] = {
 	{.name = "tenant", .kind = CONFIG_TEXT, .offset = AT(tenant), .standard = "", .help = "the tenant of the inbox and of the handler's work"},
 	{.name = "batch", .kind = CONFIG_NUMBER, .offset = AT(batch), .minimum = 1, .maximum = 10000, .standard = "500", .applies = "handler", .help = "how many messages one transaction applies at most"},
 	{.name = "prefetch", .kind = CONFIG_NUMBER, .offset = AT(prefetch), .minimum = 1, .maximum = 100000, .standard = "2000", .help = "how many messages are held in memory at most"},
+	{.name = "memory", .kind = CONFIG_BYTES, .offset = AT(memory), .minimum = 1048576, .maximum = 68719476736, .standard = "32M", .help = "how many bytes of messages (payload, key, headers) are held at most, read ahead, at work, and parked ones that are tried again; a larger message is held alone. What is copied on its way comes on top: with the default the process stays below 128 MB"},
 	{.name = "attempts", .kind = CONFIG_NUMBER, .offset = AT(attempts), .minimum = 1, .maximum = 1000, .standard = "10", .help = "after so many failed attempts a message is dead"},
 	{.name = "retry_first", .kind = CONFIG_DURATION, .offset = AT(retry_first_ms), .minimum = 1, .maximum = 86400000, .standard = "1s", .help = "the pause before the second attempt; doubled each time, with jitter"},
 	{.name = "retry_most", .kind = CONFIG_DURATION, .offset = AT(retry_most_ms), .minimum = 1, .maximum = 86400000, .standard = "5m", .help = "the longest pause between two attempts"},

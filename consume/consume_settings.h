@@ -18,7 +18,7 @@ typedef enum ids {
 
 typedef struct settings {
 	const char *dsn, *source, *handler, *endpoint, *id, *order_by, *tenant, *dead_topic;
-	int64_t batch, prefetch, attempts, retry_first_ms, retry_most_ms, on_dead, parked_max, prepare, ids;
+	int64_t batch, prefetch, memory, attempts, retry_first_ms, retry_most_ms, on_dead, parked_max, prepare, ids;
 	/* of endpoint */
 	int64_t lease_ms, timeout_ms, in_flight, response_max;
 	const char *ca_file, *certificate_file, *key_file;

@@ -86,7 +86,8 @@ static bool open_source(consumer *consumer)
 	if (consumer->source != NULL) {
 		return true;
 	}
-	if (!settings->class->open(&consumer->service, consumer->job->config, consumer->job->section, settings->prefetch,
+	const source_bounds bounds = {.messages = settings->prefetch, .bytes = settings->memory};
+	if (!settings->class->open(&consumer->service, consumer->job->config, consumer->job->section, bounds,
 	                           settings->key_from.kind != ORIGIN_NONE, &consumer->source, &problem)) {
 		consumer->source = NULL;
 		return connection_fail(consumer, CONSUME_FAILED, problem);
@@ -159,7 +160,8 @@ static bool take(consumer *consumer)
 	size_t count = 0;
 	char problem[256] = "";
 
-	source_state state = consumer->settings.class->fetch(consumer->source, most, wait_ms, deliveries, &count, problem);
+	source_state state =
+	    consumer->settings.class->fetch(consumer->source, most, load.room_bytes, wait_ms, deliveries, &count, problem);
 	/* One that was never connected, since nothing was wanted of it yet, has no problem to tell. */
 	if (most > 0 || (state != SOURCE_OK && problem[0] != '\0')) {
 		note_source(consumer, state, problem);

@@ -19,6 +19,7 @@ void delivery_add(delivery_list *list, delivery *delivery)
 {
 	struct delivery *before = list->last;
 
+	delivery->bytes = source_message_bytes(&delivery->message);
 	while (before != NULL && before->serial > delivery->serial) {
 		before = before->previous;
 	}
@@ -27,6 +28,7 @@ void delivery_add(delivery_list *list, delivery *delivery)
 	*(before == NULL ? &list->first : &before->next) = delivery;
 	*(delivery->next == NULL ? &list->last : &delivery->next->previous) = delivery;
 	list->count++;
+	list->bytes += delivery->bytes;
 }
 
 void delivery_remove(delivery_list *list, delivery *delivery)
@@ -35,6 +37,7 @@ void delivery_remove(delivery_list *list, delivery *delivery)
 	*(delivery->next == NULL ? &list->last : &delivery->next->previous) = delivery->previous;
 	delivery->previous = delivery->next = NULL;
 	list->count--;
+	list->bytes -= delivery->bytes;
 }
 
 delivery *delivery_take(delivery_list *list)
@@ -54,11 +57,16 @@ void delivery_void_all(delivery_list *list)
 	}
 }
 
-size_t delivery_hand_over(delivery_list *held, delivery_list *out, size_t most, source_message **messages)
+size_t delivery_hand_over(delivery_list *held, delivery_list *out, size_t most, size_t most_bytes,
+                          source_message **messages)
 {
-	size_t count = 0;
+	size_t count = 0, bytes = 0;
 
 	for (; count < most && held->first != NULL; count++) {
+		bytes += held->first->bytes;
+		if (bytes > most_bytes && out->count > 0) {
+			break;
+		}
 		delivery *each = delivery_take(held);
 		delivery_add(out, each);
 		messages[count] = &each->message;

@@ -21,6 +21,7 @@ typedef struct delivery {
 	int64_t touched_ms; /* when the broker was last told that it is at work (NATS) */
 	const char *reply;  /* where it is acknowledged (NATS) */
 	bool is_void;       /* the broker hands it out again */
+	size_t bytes;       /* of its message, once it is in a list */
 	void *owned;        /* the client library's message, of which the rest is borrowed */
 	source_header headers[];
 } delivery;
@@ -28,6 +29,7 @@ typedef struct delivery {
 typedef struct delivery_list {
 	delivery *first, *last;
 	size_t count;
+	size_t bytes; /* of their messages */
 } delivery_list;
 
 static inline delivery *delivery_of(source_message *message)
@@ -44,8 +46,12 @@ void delivery_remove(delivery_list *list, delivery *delivery);
 delivery *delivery_take(delivery_list *list);
 /* Says of all that they are void. */
 void delivery_void_all(delivery_list *list);
-/* Moves up to `most` of what waits to the caller, in order; returns how many. */
-size_t delivery_hand_over(delivery_list *held, delivery_list *out, size_t most, source_message **messages);
+/*
+ * Moves up to `most` of what waits to the caller, in order, as most_bytes has room, but where none
+ * is out the first of any size; returns how many.
+ */
+size_t delivery_hand_over(delivery_list *held, delivery_list *out, size_t most, size_t most_bytes,
+                          source_message **messages);
 /* Back again, but for those that are void, which are released. */
 void delivery_give_back(delivery_list *out, delivery_list *held, source_message *const *messages, size_t count,
                         void (*release)(delivery *delivery));

@@ -14,10 +14,11 @@ typedef struct consumer consumer;
 typedef struct handler handler; /* each handler's own */
 
 typedef struct handler_load {
-	size_t room;  /* messages that it would take now */
-	size_t out;   /* deliveries that it has */
-	size_t held;  /* messages that it has: parked ones that are tried again are among them */
-	size_t calls; /* that are open: a stop waits for them */
+	size_t room;       /* messages that it would take now */
+	size_t room_bytes; /* and so many bytes of them; of a first one, any number */
+	size_t out;        /* deliveries that it has */
+	size_t held;       /* messages that it has: parked ones that are tried again are among them */
+	size_t calls;      /* that are open: a stop waits for them */
 } handler_load;
 
 typedef struct handler_class {

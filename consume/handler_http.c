@@ -55,8 +55,12 @@ static handler_load http_load(const handler *handler)
 {
 	const window *window = &handler->window;
 	size_t prefetch = (size_t)handler->consumer->settings.prefetch;
+	size_t share = (size_t)SOURCE_OUT_SHARE(handler->consumer->settings.memory);
+	/* One that is larger than the share goes alone. */
+	bool has_room = window->count < prefetch && (window->bytes < share || window->count == window->recalled);
 
-	return (handler_load){.room = prefetch > window->count ? prefetch - window->count : 0,
+	return (handler_load){.room = has_room ? prefetch - window->count : 0,
+	                      .room_bytes = has_room && window->bytes < share ? share - window->bytes : 0,
 	                      .out = window->count - window->recalled,
 	                      .held = window->count,
 	                      .calls = window->in[ITEM_CALLING] + window->in[ITEM_ANSWERED]};
@@ -69,6 +73,8 @@ static void http_take(handler *handler, source_message *const *deliveries, size_
 	for (size_t i = 0; i < count; i++) {
 		item *item = window_add(&handler->window);
 		message_identify(deliveries[i], &settings->id_from, &settings->key_from, &item->arena, &item->message);
+		item->bytes = source_message_bytes(deliveries[i]);
+		handler->window.bytes += item->bytes;
 	}
 }
 
@@ -151,9 +157,10 @@ static bool recall_due(window *window, failure *failure)
 {
 	consumer *consumer = window->consumer;
 	const int64_t most = consumer->settings.in_flight;
+	const size_t most_bytes = (size_t)SOURCE_RECALLED_SHARE(consumer->settings.memory);
 	PGresult *due = NULL;
 
-	if (service_stopping() || !parked_is_due(consumer)) {
+	if (service_stopping() || !parked_is_due(consumer) || window->recalled_bytes >= most_bytes) {
 		return true;
 	}
 	if (!parked_look(consumer, (int)most, false, &due, failure)) {
@@ -166,6 +173,8 @@ static bool recall_due(window *window, failure *failure)
 		item *item = window_add(window);
 		window->recalled++;
 		parked_read(due, i, &consumer->settings.key_from, &item->arena, &item->message);
+		item->bytes = item->message.payload.length;
+		window->recalled_bytes += item->bytes;
 		window_move(window, item, ITEM_READY);
 		if (item->message.unusable != NULL) {
 			window_park(window, item,

@@ -26,6 +26,7 @@ typedef struct item {
 	arena arena;      /* of the message, and of the item itself */
 	arena call_arena; /* of the call that is at work, or was the last */
 	http_call call;
+	size_t bytes; /* of its message */
 	answer_kind answer;
 	failure failure;
 	int fence;
@@ -42,7 +43,9 @@ typedef struct window {
 	item **items;
 	size_t count, room;
 	size_t in[ITEM_STATES];
-	size_t recalled; /* of the items, those that were parked: no broker waits for them */
+	/* of the items, those that were parked: no broker waits for them */
+	size_t recalled;
+	size_t bytes, recalled_bytes; /* of messages from the broker, and of those */
 } window;
 
 /* Its message is the caller's to fill, in the item's arena. There must be room. */

@@ -13,8 +13,6 @@
 #include "dead_topic.h"
 #include "find_handler.h"
 
-#define BATCH_BYTES_MAX ((size_t)16 * 1024 * 1024) /* of payloads in one transaction */
-
 struct handler {
 	consumer *consumer;
 	arena arena;            /* of the handler itself */
@@ -45,9 +43,13 @@ static bool sql_check(consumer *consumer, failure *failure)
 
 static handler_load sql_load(const handler *handler)
 {
-	size_t room = handler->count == 0 ? (size_t)handler->consumer->settings.batch : 0;
+	const settings *settings = &handler->consumer->settings;
+	bool is_empty = handler->count == 0;
 
-	return (handler_load){.room = room, .out = handler->count, .held = handler->count};
+	return (handler_load){.room = is_empty ? (size_t)settings->batch : 0,
+	                      .room_bytes = is_empty ? (size_t)SOURCE_TRANSACTION_SHARE(settings->memory) : 0,
+	                      .out = handler->count,
+	                      .held = handler->count};
 }
 
 static void sql_take(handler *handler, source_message *const *deliveries, size_t count)
@@ -57,27 +59,13 @@ static void sql_take(handler *handler, source_message *const *deliveries, size_t
 	handler->count = count;
 }
 
-/* So many of the deliveries that their payloads fit into one transaction; at least one. */
-static size_t fitting(source_message *const *deliveries, size_t count)
-{
-	size_t fit = 1;
-
-	for (size_t bytes = deliveries[0]->payload.length; fit < count; fit++) {
-		bytes += deliveries[fit]->payload.length;
-		if (bytes > BATCH_BYTES_MAX) {
-			break;
-		}
-	}
-	return fit;
-}
-
 static void begin_batch(handler *handler)
 {
 	const settings *settings = &handler->consumer->settings;
 	message_batch *batch = &handler->batch;
 
 	batch->consumer = handler->consumer;
-	batch->count = fitting(handler->taken, handler->count);
+	batch->count = handler->count;
 	batch->messages = arena_take(&batch->arena, batch->count * sizeof *batch->messages);
 	for (size_t i = 0; i < batch->count; i++) {
 		message_identify(handler->taken[i], &settings->id_from, &settings->key_from, &batch->arena,

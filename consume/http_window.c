@@ -140,23 +140,39 @@ static void move_all(window *window, item *const *items, size_t count)
 	}
 }
 
-static bool store_parked(window *window, failure *failure)
+/* Some in one statement: their bytes are copied for it. */
+static bool park_some(window *window, item *const *items, size_t count, failure *failure)
 {
-	size_t count = 0;
+	parking *parkings = arena_take(&window->consumer->arena, count * sizeof *parkings);
 	size_t fresh = 0;
-	item **items = window_list(window, ITEM_PARKING, &count);
-	parking *parkings = arena_take(&window->consumer->arena, (count + 1) * sizeof *parkings);
 
 	for (size_t i = 0; i < count; i++) {
 		parkings[i] = items[i]->parking;
 		fresh += !is_recalled(items[i]);
 	}
-	if (count > 0 && !parked_store(window->consumer, parkings, count, failure)) {
+	if (!parked_store(window->consumer, parkings, count, failure)) {
 		return false;
 	}
 	window->consumer->parked += (int64_t)fresh;
 	move_all(window, items, count);
 	return dead_topic_send(window->consumer, failure);
+}
+
+static bool store_parked(window *window, failure *failure)
+{
+	const size_t most_bytes = (size_t)SOURCE_RECALLED_SHARE(window->consumer->settings.memory);
+	size_t count = 0;
+	item **items = window_list(window, ITEM_PARKING, &count);
+	bool good = true;
+
+	for (size_t done = 0, some = 0; done < count && good; done += some) {
+		size_t bytes = 0;
+		for (some = 0; done + some < count && (some == 0 || bytes < most_bytes); some++) {
+			bytes += items[done + some]->bytes;
+		}
+		good = park_some(window, items + done, some, failure);
+	}
+	return good && dead_topic_send(window->consumer, failure);
 }
 
 bool window_store(window *window, failure *failure)
@@ -200,6 +216,7 @@ size_t window_release(window *window, bool all, source_message **deliveries)
 		}
 		window->in[item->state]--;
 		window->recalled -= recalled;
+		*(recalled ? &window->recalled_bytes : &window->bytes) -= item->bytes;
 		if (!recalled) {
 			deliveries[released++] = item->message.delivery;
 		}

@@ -217,6 +217,7 @@ bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failu
 	parameters_integer(&given, most);
 	parameters_boolean(&given, consumer->settings.on_dead == ON_DEAD_SKIP);
 	parameters_boolean(&given, lines);
+	parameters_bigint(&given, SOURCE_RECALLED_SHARE(consumer->settings.memory));
 	*due = database_query(&consumer->database, SQL_DUE, &given, failure);
 	/* A look that is expensive, since many wait behind dead ones, is taken seldom. */
 	int64_t now_ms = service_now_ms();

@@ -42,8 +42,9 @@ bool parked_is_due(const consumer *consumer);
 /* Were there more at the last look than were worked off? */
 bool parked_goes_on(const consumer *consumer);
 /*
- * Up to `most` due messages as rows (clear them); in a transaction they are locked. lines: behind
- * the first of a key those that wait for it alone; else the first of each key only.
+ * Up to `most` due messages as rows (clear them), as there is room for their bytes, and at least
+ * one; in a transaction they are locked. lines: behind the first of a key those that wait for it
+ * alone; else the first of each key only.
  */
 bool parked_look(consumer *consumer, int most, bool lines, PGresult **due, failure *failure);
 /* One of these rows; its texts are in the arena. */

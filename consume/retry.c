@@ -13,7 +13,6 @@ enum {
 	ACTIVE_WAIT_MS = 1000,
 	TOGETHER_MAX = 500 /* in one transaction */
 };
-#define TOGETHER_BYTES_MAX ((size_t)4 * 1024 * 1024)
 
 /* ---- in the open transaction */
 
@@ -185,16 +184,13 @@ static bool retry_each(consumer *consumer, message *messages, size_t count, aren
 /* ---- those that are due */
 
 /*
- * How many of the first may be applied together: those that are known to be fit for a handler, and
- * small. Since they come in their order, none is left out that one of them stands behind.
+ * How many of the first may be applied together: those that are known to be fit for a handler.
+ * Since they come in their order, none is left out that one of them stands behind.
  */
 static size_t together(const message *messages, size_t count)
 {
-	size_t bytes = 0;
-
 	for (size_t i = 0; i < count; i++) {
-		bytes += messages[i].payload.length;
-		if (messages[i].unusable != NULL || messages[i].json == JSON_UNSURE || bytes > TOGETHER_BYTES_MAX) {
+		if (messages[i].unusable != NULL || messages[i].json == JSON_UNSURE) {
 			return i;
 		}
 	}

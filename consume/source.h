@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "config.h"
 #include "pgonce.h"
@@ -34,6 +35,35 @@ typedef struct source_message {
 	const char *coordinates;
 	void *own; /* the source's own */
 } source_message;
+
+/* What bounds are about. */
+static inline size_t source_message_bytes(const source_message *message)
+{
+	size_t bytes = message->payload.length + message->key.length;
+
+	for (size_t i = 0; i < message->header_count; i++) {
+		bytes += strlen(message->headers[i].name) + message->headers[i].value.length;
+	}
+	return bytes;
+}
+
+/* How much may be out, and waiting here, at a time: bounds on memory. */
+typedef struct source_bounds {
+	int64_t messages; /* prefetch = */
+	/*
+	 * memory =. A message that is larger comes alone. What is out, what waits here and what a
+	 * client library has read are together within it.
+	 */
+	int64_t bytes;
+} source_bounds;
+
+/* Of the bytes: what a handler may have out, and the one transaction of a SQL function. */
+#define SOURCE_OUT_SHARE(bytes) ((bytes) / 2)
+#define SOURCE_TRANSACTION_SHARE(bytes) ((bytes) / 4)
+/* And what is tried again of what is parked. */
+#define SOURCE_RECALLED_SHARE(bytes) ((bytes) / 8)
+/* What is out and what waits here; the rest is for what is on its way. */
+#define SOURCE_HERE_SHARE(bytes) ((bytes) / 4 * 3)
 
 /*
  * After UNAVAILABLE and LOST, deliveries that are out may be void: the broker hands them out again,
@@ -75,11 +105,10 @@ typedef struct source_class {
 	 */
 	bool shares_order;
 	/*
-	 * As sink_class.open (relay/sink.h). prefetch: how many messages may be out or waiting here, a
-	 * bound on memory. ordered: the order of keys is to be kept; where the class does not share it,
-	 * this is the one active member.
+	 * As sink_class.open (relay/sink.h). ordered: the order of keys is to be kept; where the class
+	 * does not share it, this is the one active member.
 	 */
-	bool (*open)(const service *service, const config *config, const config_section *section, int64_t prefetch,
+	bool (*open)(const service *service, const config *config, const config_section *section, source_bounds bounds,
 	             bool ordered, source **result, char **problem);
 	bool (*check)(const config *config, const config_section *section, char **problem);
 	/*
@@ -92,13 +121,14 @@ typedef struct source_class {
 	char *(*note)(const config *config, const config_section *section);
 	/*
 	 * Up to `most` messages, in the broker's order, waiting at most timeout_ms for the first and
-	 * not at all for more. May be called while earlier ones are out. problem: for people, where the
+	 * not at all for more; as many as most_bytes has room for, but one of any size where none is
+	 * out. May be called while earlier ones are out. problem: for people, where the
 	 * state is not OK. most = 0 keeps alive: gives nothing and does not wait; stays in the group,
 	 * sends heartbeats, says that what is out is still at work. To be called every 2 s or oftener
 	 * while something else keeps the caller busy.
 	 */
-	source_state (*fetch)(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
-	                      char problem[256]);
+	source_state (*fetch)(source *source, size_t most, size_t most_bytes, int timeout_ms, source_message **messages,
+	                      size_t *count, char problem[256]);
 	/*
 	 * Their effects are committed: the broker may forget them. All that fetch gave before them are
 	 * acknowledged or given back already, or among them.

@@ -63,19 +63,42 @@ static const char *const defaults[][2] = {
 	/* librdkafka's own, latest, skips what was written before the group's first start */
 	{"auto.offset.reset", "earliest"},
 	{"isolation.level", "read_committed"},
-	{"queued.max.messages.kbytes", "16384"}, /* of all: they lead to one queue */
 	{"queued.min.messages", "10000"},
 	/* by which a topic is noticed that is made later */
 	{"topic.metadata.refresh.interval.ms", "10000"},
 	{NULL, NULL}};
 /* clang-format on */
 
+/*
+ * And what is a part of `memory`. All partitions lead to one queue, of which the limit is that of
+ * each; a fetch begins below it and brings its whole answer, inflated. So fetches are small: what
+ * was compressed to a 500th still fits. A batch that is larger than a fetch comes alone.
+ */
+static const struct {
+	const char *name, *other_name;
+	int64_t part, unit; /* memory / part / unit, but at least the minimum */
+	int64_t minimum;
+} shares[] = {
+    {.name = "queued.max.messages.kbytes", .part = 4, .unit = 1024, .minimum = 1},
+    /* librdkafka raises the second to the first */
+    {.name = "message.max.bytes", .part = 512, .unit = 1, .minimum = 1000},
+    {.name = "fetch.max.bytes", .part = 512, .unit = 1, .minimum = 1000},
+    {.name = "fetch.message.max.bytes",
+     .other_name = "max.partition.fetch.bytes",
+     .part = 512,
+     .unit = 1,
+     .minimum = 1000},
+};
+#define SHARE_MOST INT64_C(100000000) /* below what the client takes of each */
+/* A queue that was full is looked at again so soon; librdkafka knows it from 2.2 on. */
+#define QUEUE_LOOK_MS "10"
+
 struct source {
 	const service *service;
 	const config *config;
 	const config_section *section;
 	settings settings;
-	int64_t prefetch;
+	source_bounds bounds;
 	rd_kafka_t *client;
 	kafka_watch watch;
 	rd_kafka_queue_t *messages;                    /* of all partitions that are ours */
@@ -365,7 +388,7 @@ static void serve_group(source *source)
 	}
 }
 
-static void collect(source *source, size_t most, int timeout_ms)
+static void collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
 {
 	int64_t until_ms = service_now_ms() + timeout_ms;
 	int64_t left_ms = timeout_ms;
@@ -373,7 +396,8 @@ static void collect(source *source, size_t most, int timeout_ms)
 
 	serve_group(source);
 	/* A turn may bring an error, or the end of a partition, and no message. */
-	while (came && source->held.count < most && !source->lost) {
+	while (came && source->held.count < most && (source->held.count == 0 || source->held.bytes < most_bytes) &&
+	       !source->lost) {
 		int wait_ms = source->held.count > 0 ? 0 : left_ms > WAIT_MS ? WAIT_MS : (int)left_ms;
 		came = take(source, rd_kafka_consume_queue(source->messages, wait_ms));
 		left_ms = until_ms > service_now_ms() ? until_ms - service_now_ms() : 0;
@@ -418,14 +442,14 @@ static bool troubled(source *source, char problem[BROKER_PROBLEM_BYTES])
 	return problem[0] != '\0';
 }
 
-static source_state kafka_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
-                                char problem[BROKER_PROBLEM_BYTES])
+static source_state kafka_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
+                                source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
 {
 	*count = 0;
 	if (most == 0) {
 		serve_group(source);
 	} else {
-		collect(source, most, timeout_ms);
+		collect(source, most, most_bytes, timeout_ms);
 	}
 	commit(source);
 	if (source->lost) {
@@ -433,7 +457,7 @@ static source_state kafka_fetch(source *source, size_t most, int timeout_ms, sou
 		snprintf(problem, BROKER_PROBLEM_BYTES, "the group has given partitions to another member");
 		return SOURCE_LOST;
 	}
-	*count = delivery_hand_over(&source->held, &source->out, most, messages);
+	*count = delivery_hand_over(&source->held, &source->out, most, most_bytes, messages);
 	return *count == 0 && most > 0 && troubled(source, problem) ? SOURCE_UNAVAILABLE : SOURCE_OK;
 }
 
@@ -582,18 +606,38 @@ static bool is_said(const config_section *section, const char *property)
 	return false;
 }
 
-static bool set_defaults(const config *config, const config_section *section, rd_kafka_conf_t *conf, char **problem)
+static bool set_default(const source *source, rd_kafka_conf_t *conf, const char *name, const char *value,
+                        char **problem)
 {
 	char error[512];
 
-	for (size_t i = 0; defaults[i][0] != NULL; i++) {
-		if (!is_said(section, defaults[i][0]) &&
-		    rd_kafka_conf_set(conf, defaults[i][0], defaults[i][1], error, sizeof error) != RD_KAFKA_CONF_OK) {
-			*problem = config_problem(config, section, NULL, "librdkafka refuses it: %s", error);
-			return false;
-		}
+	if (is_said(source->section, name) ||
+	    rd_kafka_conf_set(conf, name, value, error, sizeof error) == RD_KAFKA_CONF_OK) {
+		return true;
 	}
-	return true;
+	*problem = config_problem(source->config, source->section, NULL, "librdkafka refuses it: %s", error);
+	return false;
+}
+
+static bool set_defaults(const source *source, rd_kafka_conf_t *conf, char **problem)
+{
+	bool good = true;
+
+	for (size_t i = 0; good && defaults[i][0] != NULL; i++) {
+		good = set_default(source, conf, defaults[i][0], defaults[i][1], problem);
+	}
+	for (size_t i = 0; good && i < sizeof shares / sizeof shares[0]; i++) {
+		int64_t share = source->bounds.bytes / shares[i].part / shares[i].unit;
+		char value[24];
+		share = share < shares[i].minimum ? shares[i].minimum : share > SHARE_MOST ? SHARE_MOST : share;
+		snprintf(value, sizeof value, "%" PRId64, share);
+		good = (shares[i].other_name != NULL && is_said(source->section, shares[i].other_name)) ||
+		       set_default(source, conf, shares[i].name, value, problem);
+	}
+	if (!is_said(source->section, "fetch.queue.backoff.ms")) {
+		(void)rd_kafka_conf_set(conf, "fetch.queue.backoff.ms", QUEUE_LOOK_MS, NULL, 0);
+	}
+	return good;
 }
 
 /* The topics of the option, or NULL: there is none. */
@@ -649,7 +693,7 @@ static bool start_client(source *source, char **problem)
 	if (!kafka_configure(config, section, &source->settings.kafka, fixed, &source->watch, &conf, problem)) {
 		return false;
 	}
-	if (!set_defaults(config, section, conf, problem)) {
+	if (!set_defaults(source, conf, problem)) {
 		rd_kafka_conf_destroy(conf);
 		return false;
 	}
@@ -679,13 +723,13 @@ static bool subscribe(source *source, char **problem)
 	return error == RD_KAFKA_RESP_ERR_NO_ERROR;
 }
 
-static bool kafka_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                       bool ordered, source **result, char **problem)
+static bool kafka_open(const service *service, const config *config, const config_section *section,
+                       source_bounds bounds, bool ordered, source **result, char **problem)
 {
 	source *made = memory_take(sizeof *made);
 
 	(void)ordered; /* a partition's messages come to one member, in order */
-	*made = (source){.service = service, .config = config, .section = section, .prefetch = prefetch};
+	*made = (source){.service = service, .config = config, .section = section, .bounds = bounds};
 	made->watch = (kafka_watch){.service = service, .user = made};
 	if (!read_settings(config, section, &made->settings, problem) || !start_client(made, problem)) {
 		kafka_close(made);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <time.h>
 
 #include <nats/nats.h>
@@ -46,6 +47,9 @@ typedef struct sample {
 	int64_t sequence, created_ms, taken_ms;
 } sample;
 
+/* A request ends so where the next message has more bytes than are left of it. */
+#define TOO_LARGE_TEXT "Message Size Exceeds MaxBytes"
+
 typedef struct settings {
 	nats_options nats; /* first */
 	const char *stream, *durable, *subject;
@@ -76,7 +80,7 @@ struct source {
 	arena names;
 	const char *name; /* of the connection, in the server's lists */
 	const char *durable;
-	int64_t prefetch;
+	source_bounds bounds;
 	int64_t remembered_ms; /* what is older the inbox may have forgotten, if it has_run */
 	bool has_run;
 	natsConnection *connection; /* NULL: none; then neither of the next two */
@@ -96,6 +100,9 @@ struct source {
 	size_t to_come;
 	size_t asked; /* messages that the standing request may still bring; 0: there is none */
 	int64_t asked_until_ms;
+	bool came; /* a message, by the last request */
+	/* the next message is larger than what was asked for: it is asked for alone, without a bound */
+	bool too_large;
 	int64_t touched_ms; /* when touch_all last looked */
 	/* of what was acknowledged, the latest at sample_count - 1, round and round */
 	sample samples[SAMPLES];
@@ -246,7 +253,7 @@ static bool find_consumer(source *source, jsConsumerInfo **info)
 		config.AckPolicy = js_AckExplicit;
 		config.DeliverPolicy = is->deliver == DELIVER_ALL ? js_DeliverAll : js_DeliverNew;
 		config.AckWait = is->ack_wait_ms * 1000000;
-		config.MaxAckPending = source->prefetch;
+		config.MaxAckPending = source->bounds.messages;
 		status = js_AddConsumer(info, source->js, is->stream, &config, NULL, &code);
 		if (status == NATS_OK) {
 			service_log(source->service, SERVICE_INFO, "made", "stream=%s consumer=%s", is->stream, source->durable);
@@ -386,22 +393,34 @@ static bool reconnect(source *source)
  */
 static bool ask(source *source, size_t most)
 {
-	char request[96];
-	size_t here = source->out.count + source->held.count;
-	size_t room = here < (size_t)source->prefetch ? (size_t)source->prefetch - here : 0;
+	char request[128], bytes[48] = "";
+	const size_t prefetch = (size_t)source->bounds.messages;
+	size_t here = source->out.count + source->held.count, here_bytes = source->out.bytes + source->held.bytes;
+	/* What was taken back is to be here as a whole; who had it kept within a smaller share. */
+	bool is_back = source->taken_back_to > 0;
+	size_t most_bytes = (size_t)(is_back ? source->bounds.bytes : SOURCE_HERE_SHARE(source->bounds.bytes));
+	bool is_full = here_bytes >= most_bytes || (!is_back && 2 * here_bytes > most_bytes);
+	size_t room = here < prefetch ? prefetch - here : 0;
 	size_t batch = most < room ? most : room;
 
-	if (source->asked > 0 || batch == 0) {
+	/* A request for the rest alone would end before the first message. */
+	if (source->asked > 0 || batch == 0 || (here > 0 && (source->too_large || is_full))) {
 		return true;
 	}
-	snprintf(request, sizeof request, "{\"batch\":%zu,\"no_wait\":true,\"expires\":%" PRId64 "}", batch,
-	         ASK_MS * INT64_C(1000000));
+	if (source->too_large) {
+		batch = 1;
+	} else {
+		snprintf(bytes, sizeof bytes, ",\"max_bytes\":%zu", most_bytes - here_bytes);
+	}
+	snprintf(request, sizeof request, "{\"batch\":%zu,\"no_wait\":true,\"expires\":%" PRId64 "%s}", batch,
+	         ASK_MS * INT64_C(1000000), bytes);
 	natsStatus status = natsConnection_PublishRequestString(source->connection, source->next_subject,
 	                                                        nats_inbox_subject(source->inbox), request);
 	if (status != NATS_OK) {
 		return fail(source, "cannot ask for messages at", status);
 	}
 	source->asked = batch;
+	source->came = false;
 	source->asked_until_ms = service_now_ms() + ASK_MS;
 	return true;
 }
@@ -416,14 +435,18 @@ static bool take_status(source *source, const char *status, natsMsg *message)
 		source->taken_back_to = 0; /* there is no more of it: it was acknowledged after all */
 		return true;
 	}
+	if (natsMsgHeader_Get(message, "Description", &text) != NATS_OK) {
+		text = "";
+	}
+	if (strcmp(status, "409") == 0 && strcasecmp(text, TOO_LARGE_TEXT) == 0) {
+		source->too_large = !source->came;
+		return true;
+	}
 	if (strcmp(status, "503") == 0) {
 		snprintf(source->problem, sizeof source->problem,
 		         "the server has no stream %.60s with a consumer %.60s (any more)", source->settings.stream,
 		         source->durable);
 		return false;
-	}
-	if (natsMsgHeader_Get(message, "Description", &text) != NATS_OK) {
-		text = "";
 	}
 	snprintf(source->problem, sizeof source->problem, "the server ends the reading of stream %.60s by %.60s: %s %.80s",
 	         source->settings.stream, source->durable, status, text);
@@ -452,7 +475,10 @@ static bool follows(source *source, const delivery *delivery)
 /* Is all here that was taken back, so that it is in order? Or as much of it as there may be. */
 static bool is_whole(const source *source)
 {
-	return source->taken_back_to == 0 || source->out.count + source->held.count >= (size_t)source->prefetch;
+	size_t here = source->out.count + source->held.count;
+
+	return source->taken_back_to == 0 || here >= (size_t)source->bounds.messages ||
+	       source->out.bytes + source->held.bytes >= (size_t)source->bounds.bytes || (source->too_large && here > 0);
 }
 
 static void count_taken_back(source *source, const delivery *delivery)
@@ -495,6 +521,8 @@ static bool receive(source *source, int timeout_ms, bool *came)
 	delivery *made = nats_message_wrap(message, source->settings.stream);
 	delivery_add(&source->held, made);
 	source->asked -= source->asked > 0;
+	source->came = true;
+	source->too_large = false;
 	count_taken_back(source, made);
 	if (!follows(source, made)) {
 		return false;
@@ -547,7 +575,7 @@ static bool keep_alive(source *source)
 {
 	bool came = true;
 
-	for (size_t i = 0; came && i < (size_t)source->prefetch; i++) {
+	for (size_t i = 0; came && i < (size_t)source->bounds.messages; i++) {
 		if (!receive(source, 0, &came)) {
 			return false;
 		}
@@ -555,12 +583,13 @@ static bool keep_alive(source *source)
 	return touch_all(source);
 }
 
-static bool collect(source *source, size_t most, int timeout_ms)
+static bool collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
 {
 	int64_t until_ms = service_now_ms() + timeout_ms;
 	bool came = true;
 
-	while (came && (source->held.count < most || !is_whole(source))) {
+	while (came && ((source->held.count < most && (source->held.count == 0 || source->held.bytes < most_bytes)) ||
+	                !is_whole(source))) {
 		bool waits = source->held.count == 0 || !is_whole(source);
 		if (!ask(source, is_whole(source) ? most - source->held.count : source->to_come)) {
 			return false;
@@ -585,8 +614,8 @@ static source_state unavailable(source *source, int timeout_ms, char problem[BRO
 	return SOURCE_UNAVAILABLE;
 }
 
-static source_state nats_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
-                               char problem[BROKER_PROBLEM_BYTES])
+static source_state nats_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
+                               source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
 {
 	*count = 0;
 	if (source->connection == NULL && (service_now_ms() < source->retry_at_ms || most == 0 || !reconnect(source))) {
@@ -597,12 +626,12 @@ static source_state nats_fetch(source *source, size_t most, int timeout_ms, sour
 		memcpy(problem, source->problem, BROKER_PROBLEM_BYTES);
 		return SOURCE_LOST;
 	}
-	if (!(most == 0 ? keep_alive(source) : touch_all(source) && collect(source, most, timeout_ms))) {
+	if (!(most == 0 ? keep_alive(source) : touch_all(source) && collect(source, most, most_bytes, timeout_ms))) {
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
-	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, messages) : 0;
-	if (most > 0 && *count == most && !ask(source, most)) {
+	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, most_bytes, messages) : 0;
+	if (*count > 0 && !ask(source, most)) {
 		lose(source); /* what was handed over is void: the next call says so */
 	}
 	return SOURCE_OK;
@@ -776,7 +805,7 @@ static bool check_names(const config *config, const config_section *section, con
 }
 
 /* Connects at the first fetch. */
-static bool nats_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
+static bool nats_open(const service *service, const config *config, const config_section *section, source_bounds bounds,
                       bool ordered, source **result, char **problem)
 {
 	source *made = memory_take(sizeof *made);
@@ -788,7 +817,7 @@ static bool nats_open(const service *service, const config *config, const config
 		return false;
 	}
 	made->service = service;
-	made->prefetch = prefetch;
+	made->bounds = bounds;
 	made->ordered = ordered;
 	made->durable = made->settings.durable == NULL ? section->name : made->settings.durable;
 	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
@@ -807,7 +836,7 @@ static void nats_remember(source *source, int64_t remembered_ms, bool has_run)
 static bool nats_check(const config *config, const config_section *section, char **problem)
 {
 	source *made = NULL;
-	bool right = nats_open(NULL, config, section, 1, false, &made, problem);
+	bool right = nats_open(NULL, config, section, (source_bounds){0}, false, &made, problem);
 
 	if (right) {
 		nats_close(made);

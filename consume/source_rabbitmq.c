@@ -24,11 +24,18 @@ enum {
 	RETRY_FIRST_MS = 100,
 	RETRY_MOST_MS = 10000,
 	PREFETCH_MOST = UINT16_MAX,
+	FIRST_BYTES = 128 * 1024, /* a message's, while none is known */
+	MEAN_OF = 64,             /* messages that count for their mean */
+	RESIZE_AFTER = 16,        /* messages, at least, that have come since */
+	BEAT_MS = 2000,
 	PUBLISHER_IDLE_MS = 5000, /* by which the broker has not missed a heartbeat */
 	AHEAD_S = 86400,          /* by which a producer's clock may be ahead of ours */
 	/* so long another member may have a message: the broker's consumer_timeout, twice */
 	OTHERS_MS = 3600 * 1000
 };
+
+#define CONSUMER_TAG "pgonce"
+#define LARGE_BYTES ((size_t)64 * 1024)
 
 typedef struct settings {
 	rabbitmq_options rabbitmq; /* first */
@@ -59,7 +66,17 @@ struct source {
 	broker_address *address;
 	arena names;
 	const char *name; /* of the connection, in the broker's lists */
-	int64_t prefetch;
+	source_bounds bounds;
+	int64_t window;    /* the prefetch as the broker has it */
+	bool has_mean;     /* a message has come */
+	double mean_bytes; /* of messages, as they come */
+	int64_t seen;      /* messages since the window was set */
+	/*
+	 * The broker is told to send no more, until its answer comes; then it is `ended`, until enough
+	 * of what was sent is settled, and the reading begins anew.
+	 */
+	bool resizing, ended;
+	int64_t beaten_ms;                  /* when a heartbeat was sent last while nothing was read */
 	amqp_connection_state_t connection; /* NULL: none */
 	text_buffer headers;
 	int64_t limit;           /* of deliveries; RABBITMQ_NO_LIMIT: none that is known */
@@ -92,6 +109,7 @@ static void disconnect(source *source, bool polite)
 	delivery_void_all(&source->out);
 	rabbitmq_close(source->connection, polite);
 	source->connection = NULL;
+	source->resizing = source->ended = false;
 }
 
 /* After a failure: `problem` is set. */
@@ -128,21 +146,125 @@ static bool find_queue(source *source)
 	return rabbitmq_queue_find(source->connection, &want, &source->limit, source->problem);
 }
 
+/* ---- The window: the broker bounds by number, and not by bytes ---- */
+
+static size_t here_bytes(const source *source)
+{
+	return source->out.bytes + source->held.bytes;
+}
+
+/* No more is read than this; the rest waits in the socket and at the broker. */
+static size_t most_here(const source *source)
+{
+	return (size_t)SOURCE_HERE_SHARE(source->bounds.bytes);
+}
+
+/* What a message has, as they come now. */
+static double typical_bytes(const source *source)
+{
+	double held = source->held.count == 0 ? 0 : (double)source->held.bytes / (double)source->held.count;
+	double bytes = held > source->mean_bytes ? held : source->mean_bytes;
+
+	return source->has_mean ? bytes + 1 : FIRST_BYTES;
+}
+
+static int64_t most_window(const source *source)
+{
+	return source->bounds.messages < PREFETCH_MOST ? source->bounds.messages : PREFETCH_MOST;
+}
+
+/* So many that what they have is half of what may be here. */
+static int64_t fitting_window(const source *source)
+{
+	int64_t most = most_window(source);
+	double fit = (double)most_here(source) / 2 / typical_bytes(source);
+
+	return fit < 1 ? 1 : fit > (double)most ? most : (int64_t)fit;
+}
+
+static void measure(source *source, const delivery *delivery)
+{
+	double bytes = (double)delivery->bytes;
+
+	source->mean_bytes = source->has_mean ? source->mean_bytes + (bytes - source->mean_bytes) / MEAN_OF : bytes;
+	source->has_mean = true;
+	source->seen++;
+}
+
+/* A new consumer does not count what an earlier one left unacknowledged. */
+static int64_t left_out(const source *source)
+{
+	return (int64_t)(source->out.count + source->held.count);
+}
+
+static bool start_reading(source *source)
+{
+	int64_t fit = fitting_window(source);
+
+	source->window = fit > left_out(source) ? fit - left_out(source) : 1;
+	source->seen = 0;
+	source->resizing = source->ended = false;
+	amqp_basic_qos(source->connection, RABBITMQ_CHANNEL, 0, (uint16_t)source->window, false);
+	if (!succeeded(source, "cannot set the prefetch")) {
+		return false;
+	}
+	amqp_basic_consume(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue),
+	                   amqp_cstring_bytes(CONSUMER_TAG), false, false, false, amqp_empty_table);
+	return succeeded(source, "cannot read the queue");
+}
+
+/*
+ * A prefetch holds for a consumer that begins. So the old one is ended, without waiting: what is on
+ * its way is read as ever, then comes the broker's answer (take_frame). What is not acknowledged
+ * stays ours. Seldom, since it interrupts what comes.
+ */
+static bool resize(source *source)
+{
+	int64_t fit = fitting_window(source), enough = source->window < RESIZE_AFTER ? source->window : RESIZE_AFTER;
+	bool too_small = source->seen >= enough &&
+	                 (fit >= 2 * source->window || (fit == most_window(source) && 3 * fit > 4 * source->window));
+	amqp_basic_cancel_t cancel = {.consumer_tag = amqp_cstring_bytes(CONSUMER_TAG)};
+
+	if (source->resizing || !(too_small || 2 * fit <= source->window)) {
+		return true;
+	}
+	int status = amqp_send_method(source->connection, RABBITMQ_CHANNEL, AMQP_BASIC_CANCEL_METHOD, &cancel);
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("cannot change the prefetch", status, source->problem);
+		return false;
+	}
+	source->resizing = true;
+	return true;
+}
+
+/* Once a quarter at most of what may be here is left. */
+static bool begin_anew(source *source)
+{
+	return !source->ended || 4 * left_out(source) > fitting_window(source) || start_reading(source);
+}
+
+/* librabbitmq sends heartbeats where it reads. */
+static bool beat(source *source)
+{
+	const amqp_frame_t frame = {.frame_type = AMQP_FRAME_HEARTBEAT};
+	int64_t now_ms = service_now_ms();
+
+	if (now_ms - source->beaten_ms < BEAT_MS) {
+		return true;
+	}
+	source->beaten_ms = now_ms;
+	int status = amqp_send_frame(source->connection, &frame);
+	if (status != AMQP_STATUS_OK) {
+		rabbitmq_status_problem("the connection is lost", status, source->problem);
+	}
+	return status == AMQP_STATUS_OK;
+}
+
 static bool reconnect(source *source)
 {
-	uint16_t most = (uint16_t)(source->prefetch < PREFETCH_MOST ? source->prefetch : PREFETCH_MOST);
-
 	source->connection = rabbitmq_connect(source->address, source->name, CONNECT_MS, NULL, source->problem);
 	bool prepared = source->connection != NULL && find_queue(source);
-	if (prepared) {
-		amqp_basic_qos(source->connection, RABBITMQ_CHANNEL, 0, most, false);
-		prepared = succeeded(source, "cannot set the prefetch");
-	}
-	if (prepared) {
-		amqp_basic_consume(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue),
-		                   amqp_empty_bytes, false, false, false, amqp_empty_table);
-		prepared = succeeded(source, "cannot read the queue");
-	}
+	prepared = prepared && start_reading(source);
 	if (!prepared) {
 		lose(source);
 		return false;
@@ -224,6 +346,11 @@ static void wrap(source *source, amqp_envelope_t *envelope)
 		at = amqp_text_pair(&copy, at, &made->headers[i]);
 	}
 	delivery_add(&source->held, made);
+	measure(source, made);
+	if (made->bytes > LARGE_BYTES) {
+		/* The frames that it came in. */
+		amqp_maybe_release_buffers(source->connection);
+	}
 }
 
 /* Something else than a message. False: it is the end of the connection. */
@@ -250,6 +377,10 @@ static bool take_frame(source *source)
 		         "the broker ended the reading of queue %.100s: it was deleted, or its node is gone",
 		         source->settings.queue);
 		return false;
+	}
+	if (frame.frame_type == AMQP_FRAME_METHOD && frame.payload.method.id == AMQP_BASIC_CANCEL_OK_METHOD) {
+		source->ended = true;
+		return begin_anew(source);
 	}
 	return true; /* connection.blocked, for example, which is for those who publish */
 }
@@ -282,20 +413,26 @@ static bool receive(source *source, int timeout_ms, bool *came)
 	return false;
 }
 
-static bool collect(source *source, size_t most, int timeout_ms)
+static bool collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
 {
 	int64_t until_ms = service_now_ms() + timeout_ms;
 	bool came = true;
 
 	/* What was decoded is in the messages themselves: the rest of the library's memory may go. */
 	amqp_maybe_release_buffers(source->connection);
-	while (came && source->held.count < most) {
+	if (!begin_anew(source)) {
+		return false;
+	}
+	while (came && source->held.count < most && (source->held.count == 0 || source->held.bytes < most_bytes)) {
+		if (here_bytes(source) >= most_here(source)) {
+			return beat(source) && resize(source);
+		}
 		int64_t left_ms = source->held.count > 0 ? 0 : until_ms - service_now_ms();
 		if (!receive(source, left_ms > 0 ? (int)left_ms : 0, &came)) {
 			return false;
 		}
 	}
-	return true;
+	return resize(source);
 }
 
 static source_state unavailable(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
@@ -309,8 +446,8 @@ static source_state unavailable(source *source, int timeout_ms, char problem[BRO
 	return SOURCE_UNAVAILABLE;
 }
 
-static source_state rabbitmq_fetch(source *source, size_t most, int timeout_ms, source_message **messages,
-                                   size_t *count, char problem[BROKER_PROBLEM_BYTES])
+static source_state rabbitmq_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
+                                   source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
 {
 	*count = 0;
 	if (source->connection == NULL && (service_now_ms() < source->retry_at_ms || most == 0 || !reconnect(source))) {
@@ -322,14 +459,14 @@ static source_state rabbitmq_fetch(source *source, size_t most, int timeout_ms, 
 		return SOURCE_LOST;
 	}
 	/*
-	 * To keep alive all is read: the broker sends no more than the prefetch, and heartbeats are
-	 * sent where one reads.
+	 * To keep alive all is read that there is room for: the broker sends no more than the window,
+	 * and heartbeats are sent where one reads.
 	 */
-	if (!collect(source, most == 0 ? SIZE_MAX : most, timeout_ms)) {
+	if (!collect(source, most == 0 ? SIZE_MAX : most, most == 0 ? SIZE_MAX : most_bytes, timeout_ms)) {
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
-	*count = delivery_hand_over(&source->held, &source->out, most, messages);
+	*count = delivery_hand_over(&source->held, &source->out, most, most_bytes, messages);
 	return SOURCE_OK;
 }
 
@@ -401,8 +538,12 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 static size_t rabbitmq_positions(source *source, source_position *positions, size_t most)
 {
 	source_position position = {.part = source->settings.queue};
+	size_t here = source->out.count + source->held.count;
+	double unread = (double)source->window - (double)(here < (size_t)source->window ? here : (size_t)source->window);
 
-	if (source->connection == NULL || most == 0) {
+	/* The answer is behind what the broker has sent, which is read, and kept, for it. */
+	if (source->connection == NULL || most == 0 || source->resizing ||
+	    (double)here_bytes(source) + unread * typical_bytes(source) > (double)source->bounds.bytes) {
 		return 0;
 	}
 	const amqp_queue_declare_ok_t *queue =
@@ -662,8 +803,8 @@ static bool read_settings(const config *config, const config_section *section, s
 }
 
 /* Connects at the first fetch. */
-static bool rabbitmq_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                          bool ordered, source **result, char **problem)
+static bool rabbitmq_open(const service *service, const config *config, const config_section *section,
+                          source_bounds bounds, bool ordered, source **result, char **problem)
 {
 	source *made = memory_take(sizeof *made);
 
@@ -673,7 +814,7 @@ static bool rabbitmq_open(const service *service, const config *config, const co
 		return false;
 	}
 	made->service = service;
-	made->prefetch = prefetch;
+	made->bounds = bounds;
 	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
 	*result = made;
 	return true;
@@ -682,7 +823,7 @@ static bool rabbitmq_open(const service *service, const config *config, const co
 static bool rabbitmq_check(const config *config, const config_section *section, char **problem)
 {
 	source *made = NULL;
-	bool right = rabbitmq_open(NULL, config, section, 1, false, &made, problem);
+	bool right = rabbitmq_open(NULL, config, section, (source_bounds){0}, false, &made, problem);
 
 	if (right) {
 		rabbitmq_source_close(made);

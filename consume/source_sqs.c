@@ -61,8 +61,8 @@ struct source {
 	aws_address *address;
 	char *url; /* NULL: not found yet */
 	const char *name;
-	int64_t prefetch;
-	int64_t retention_ms; /* after which the queue itself deletes a message */
+	source_bounds bounds;
+	sqs_queue_facts queue;
 	delivery_list out, held;
 	delivery_list gone; /* acknowledged, and not deleted yet */
 	int64_t delete_at_ms;
@@ -131,6 +131,22 @@ static void drop_void(source *source)
 
 /* ---- calls */
 
+/* So many messages may be asked for now; each may be as large as the queue takes it. */
+static size_t room(const source *source)
+{
+	const size_t most_bytes = (size_t)SOURCE_HERE_SHARE(source->bounds.bytes);
+	size_t bytes = source->out.bytes + source->held.bytes, asked = source->calls.asked;
+	size_t here = source->out.count + source->held.count + asked;
+	size_t most = here < (size_t)source->bounds.messages ? (size_t)source->bounds.messages - here : 0;
+	size_t fit = bytes < most_bytes ? (most_bytes - bytes) / (size_t)source->queue.message_bytes : 0;
+
+	fit = fit > asked ? fit - asked : 0;
+	/* One that is larger than the bound comes alone. */
+	fit = fit == 0 && here == 0 ? 1 : fit;
+	fit = fit < most ? fit : most;
+	return fit < SQS_BATCH_MAX ? fit : SQS_BATCH_MAX;
+}
+
 static void receive_more(source *source)
 {
 	/* After it the queue knows no lost call, or shows its messages again, perhaps to others. */
@@ -144,19 +160,18 @@ static void receive_more(source *source)
 		if (source->calls.counts[ERRAND_RECEIVE] >= source->receives_wanted) {
 			return;
 		}
-		size_t here = source->out.count + source->held.count + SQS_BATCH_MAX * source->calls.counts[ERRAND_RECEIVE];
-		size_t room = here < (size_t)source->prefetch ? (size_t)source->prefetch - here : 0;
-		if (room == 0) {
+		size_t most = room(source);
+		if (most == 0) {
 			return;
 		}
 		errand *errand = errand_new(&source->calls, ERRAND_RECEIVE);
+		errand_ask(&source->calls, errand, most);
 		/* Only one waits: the others are there to bring more of what there is. */
 		json_int_t wait_s = source->calls.counts[ERRAND_RECEIVE] == 1 ? source->settings.wait_ms / 1000 : 0;
-		json_t *request =
-		    json_pack("{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages",
-		              room < SQS_BATCH_MAX ? (int)room : SQS_BATCH_MAX, "VisibilityTimeout",
-		              (json_int_t)(source->settings.visibility_ms / 1000), "WaitTimeSeconds", wait_s,
-		              "MessageAttributeNames", "All", "AttributeNames", "MessageGroupId", "SentTimestamp");
+		json_t *request = json_pack(
+		    "{s:s, s:i, s:I, s:I, s:[s], s:[s, s]}", "QueueUrl", source->url, "MaxNumberOfMessages", (int)most,
+		    "VisibilityTimeout", (json_int_t)(source->settings.visibility_ms / 1000), "WaitTimeSeconds", wait_s,
+		    "MessageAttributeNames", "All", "AttributeNames", "MessageGroupId", "SentTimestamp");
 		if (source->attempt[0] != '\0') {
 			char id[AWS_SHA256_HEX_BYTES + 24];
 			snprintf(id, sizeof id, "%s-%" PRIu64, source->attempt, ++source->attempts);
@@ -280,9 +295,9 @@ static void take_received(source *source, const errand *errand)
 	}
 	size_t count = json_array_size(messages);
 	json_decref(answer);
-	if (count == SQS_BATCH_MAX && source->receives_wanted < RECEIVES_MAX) {
+	if (count == errand->asked && source->receives_wanted < RECEIVES_MAX) {
 		source->receives_wanted++;
-	} else if (count < SQS_BATCH_MAX / 2) {
+	} else if (count == 0 || count < errand->asked / 2) {
 		source->receives_wanted = 1;
 	}
 }
@@ -405,7 +420,7 @@ static bool find_queue(source *source)
 	                             .queue = source->settings.queue,
 	                             .allows_redrive = source->settings.redrive == REDRIVE_ALLOW};
 
-	if (!sqs_queue_find(&want, &source->url, &source->retention_ms, problem)) {
+	if (!sqs_queue_find(&want, &source->url, &source->queue, problem)) {
 		fail(source, problem);
 		return false;
 	}
@@ -427,13 +442,13 @@ static source_state unavailable(source *source, int timeout_ms, char problem[BRO
 	return SOURCE_UNAVAILABLE;
 }
 
-static void collect(source *source, size_t most, int timeout_ms)
+static void collect(source *source, size_t most, size_t most_bytes, int timeout_ms)
 {
 	int64_t until_ms = service_now_ms() + timeout_ms;
 
 	for (bool first = true; first || (source->held.count == 0 && service_now_ms() < until_ms); first = false) {
 		delete_more(source);
-		if (source->held.count < most) {
+		if (source->held.count < most && source->held.bytes < most_bytes) {
 			receive_more(source);
 		}
 		int64_t left_ms =
@@ -445,8 +460,8 @@ static void collect(source *source, size_t most, int timeout_ms)
 	}
 }
 
-static source_state sqs_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
-                              char problem[BROKER_PROBLEM_BYTES])
+static source_state sqs_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms, source_message **messages,
+                              size_t *count, char problem[BROKER_PROBLEM_BYTES])
 {
 	*count = 0;
 	if (source->url == NULL && (most == 0 || service_now_ms() < source->retry_at_ms || !find_queue(source))) {
@@ -454,7 +469,7 @@ static source_state sqs_fetch(source *source, size_t most, int timeout_ms, sourc
 	}
 	extend_all(source);
 	if (most > 0) {
-		collect(source, most, timeout_ms);
+		collect(source, most, most_bytes, timeout_ms);
 	} else {
 		delete_more(source);
 		take_answers(source, 0);
@@ -466,7 +481,7 @@ static source_state sqs_fetch(source *source, size_t most, int timeout_ms, sourc
 		source->voided = 0;
 		return SOURCE_LOST;
 	}
-	*count = delivery_hand_over(&source->held, &source->out, most, messages);
+	*count = delivery_hand_over(&source->held, &source->out, most, most_bytes, messages);
 	if (*count == 0 && source->wrong) {
 		return unavailable(source, timeout_ms, problem);
 	}
@@ -484,6 +499,7 @@ static source_state sqs_acknowledge(source *source, source_message *const *messa
 	for (size_t i = 0; i < count; i++) {
 		delivery *each = delivery_of(messages[i]);
 		delivery_remove(&source->out, each);
+		sqs_message_empty(each);
 		delivery_add(&source->gone, each);
 	}
 	delete_more(source);
@@ -505,7 +521,8 @@ static size_t sqs_positions(source *source, source_position *positions, size_t m
 	if (most == 0 || source->url == NULL) {
 		return 0;
 	}
-	positions[0] = (source_position){.part = source->name, .at_ms = SOURCE_AT_END, .behind_ms = source->retention_ms};
+	positions[0] =
+	    (source_position){.part = source->name, .at_ms = SOURCE_AT_END, .behind_ms = source->queue.retention_ms};
 	return 1;
 }
 
@@ -622,7 +639,7 @@ static bool check_queue(const config *config, const config_section *section, con
 }
 
 /* Connects at the first fetch. */
-static bool sqs_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
+static bool sqs_open(const service *service, const config *config, const config_section *section, source_bounds bounds,
                      bool ordered, source **result, char **problem)
 {
 	source *made = memory_take(sizeof *made);
@@ -636,7 +653,7 @@ static bool sqs_open(const service *service, const config *config, const config_
 		return false;
 	}
 	made->service = service;
-	made->prefetch = prefetch;
+	made->bounds = bounds;
 	made->name = sqs_name(made->settings.queue);
 	made->receives_wanted = 1;
 	/* Without an id a lost answer costs a visibility, and nothing else. */
@@ -656,7 +673,7 @@ static bool sqs_open(const service *service, const config *config, const config_
 static bool sqs_check(const config *config, const config_section *section, char **problem)
 {
 	source *made = NULL;
-	bool right = sqs_open(NULL, config, section, 1, false, &made, problem);
+	bool right = sqs_open(NULL, config, section, (source_bounds){0}, false, &made, problem);
 
 	if (right) {
 		sqs_close(made);

@@ -20,6 +20,7 @@ static void add(errands *errands, errand *errand)
 	}
 	errands->first = errand;
 	errands->counts[errand->kind]++;
+	errands->asked += errand->asked;
 }
 
 static void take_off(errands *errands, errand *errand)
@@ -29,6 +30,7 @@ static void take_off(errands *errands, errand *errand)
 		errand->next->previous = errand->previous;
 	}
 	errands->counts[errand->kind]--;
+	errands->asked -= errand->asked;
 }
 
 static void end(errand *errand)
@@ -50,6 +52,12 @@ errand *errand_new(errands *errands, errand_kind kind)
 	made->started_ms = service_now_ms();
 	add(errands, made);
 	return made;
+}
+
+void errand_ask(errands *errands, errand *errand, size_t most)
+{
+	errands->asked += most;
+	errand->asked = most;
 }
 
 bool errand_send(errands *errands, errand *errand, const char *target, json_t *request)

@@ -24,6 +24,7 @@ typedef struct errand {
 	int64_t started_ms; /* of RECEIVE: when it was first made */
 	bool is_again;      /* made once more, since its answer was lost */
 	int failures;       /* answers that it failed */
+	size_t asked;       /* of RECEIVE: messages that it may bring */
 	struct errand *next, *previous;
 	size_t count;
 	uint64_t serials[SQS_BATCH_MAX]; /* of EXTEND */
@@ -34,11 +35,14 @@ typedef struct errands {
 	aws_client *client;
 	errand *first;
 	size_t counts[ERRAND_KINDS];
+	size_t asked; /* messages that those that are out may bring */
 	errand *lost; /* receives to be made again, singly linked */
 } errands;
 
 /* Counted from here on; send it, or free it. */
 errand *errand_new(errands *errands, errand_kind kind);
+/* It may bring so many messages. */
+void errand_ask(errands *errands, errand *errand, size_t most);
 /* Takes the request, of which a text may be missing (NULL). False: it did not go, and is freed. */
 bool errand_send(errands *errands, errand *errand, const char *target, json_t *request);
 /* With the deliveries that are its own. */

@@ -177,6 +177,12 @@ delivery *sqs_message_wrap(json_t *message, const char *queue)
 	return made;
 }
 
+void sqs_message_empty(delivery *delivery)
+{
+	delivery->message.payload = (once_bytes){0};
+	json_object_del(delivery->owned, "Body");
+}
+
 void sqs_message_release(delivery *delivery)
 {
 	json_decref(delivery->owned);

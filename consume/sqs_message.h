@@ -16,6 +16,8 @@
  * handle. NULL: it is none. queue: the queue's name, which outlives it.
  */
 delivery *sqs_message_wrap(json_t *message, const char *queue);
+/* Its payload is not needed any more. */
+void sqs_message_empty(delivery *delivery);
 void sqs_message_release(delivery *delivery);
 /* The group that it stands in; "" in a queue without FIFO. */
 const char *sqs_message_group(const delivery *delivery);

@@ -10,6 +10,7 @@
 #include "sqs.h"
 
 #define RETENTION_MOST_MS (INT64_C(14) * 86400000)
+#define MESSAGE_BYTES_MOST (INT64_C(1024) * 1024)
 
 /* NULL: they were not given; *forbidden: they may not be read. */
 static json_t *ask_attributes(const sqs_queue_want *want, const char *url, bool *forbidden,
@@ -47,16 +48,20 @@ static void say_redrive(const sqs_queue_want *want, const char *redrive, char pr
 }
 
 /* Who may not read the attributes gets what is safe without them. */
-static bool fits(const sqs_queue_want *want, const char *url, int64_t *retention_ms, char problem[BROKER_PROBLEM_BYTES])
+static bool fits(const sqs_queue_want *want, const char *url, sqs_queue_facts *facts,
+                 char problem[BROKER_PROBLEM_BYTES])
 {
 	char quoted[SERVICE_QUOTE_BYTES];
 	bool forbidden = false;
 	json_t *attributes = ask_attributes(want, url, &forbidden, problem);
 	const char *retention = json_string_value(json_object_get(attributes, "MessageRetentionPeriod"));
+	const char *largest = json_string_value(json_object_get(attributes, "MaximumMessageSize"));
 	const char *redrive = json_string_value(json_object_get(attributes, "RedrivePolicy"));
 	bool good = attributes != NULL || forbidden;
 
-	*retention_ms = retention == NULL ? RETENTION_MOST_MS : strtoll(retention, NULL, 10) * 1000;
+	facts->retention_ms = retention == NULL ? RETENTION_MOST_MS : strtoll(retention, NULL, 10) * 1000;
+	facts->message_bytes = largest == NULL ? MESSAGE_BYTES_MOST : strtoll(largest, NULL, 10);
+	facts->message_bytes = facts->message_bytes < 1 ? MESSAGE_BYTES_MOST : facts->message_bytes;
 	if (forbidden) {
 		service_log(want->service, SERVICE_WARNING, "attributes",
 		            "problem=%s hint=\"whether the queue has a redrive policy is not known\"",
@@ -69,11 +74,11 @@ static bool fits(const sqs_queue_want *want, const char *url, int64_t *retention
 	return good;
 }
 
-bool sqs_queue_find(const sqs_queue_want *want, char **url, int64_t *retention_ms, char problem[BROKER_PROBLEM_BYTES])
+bool sqs_queue_find(const sqs_queue_want *want, char **url, sqs_queue_facts *facts, char problem[BROKER_PROBLEM_BYTES])
 {
 	char *found = NULL;
 
-	if (sqs_find(want->client, want->queue, &found, problem) != AWS_DONE || !fits(want, found, retention_ms, problem)) {
+	if (sqs_find(want->client, want->queue, &found, problem) != AWS_DONE || !fits(want, found, facts, problem)) {
 		free(found);
 		return false;
 	}

@@ -13,8 +13,13 @@ typedef struct sqs_queue_want {
 	bool allows_redrive;
 } sqs_queue_want;
 
+/* Where its attributes may not be read: the most that there is. */
+typedef struct sqs_queue_facts {
+	int64_t retention_ms;  /* after which the queue itself deletes a message */
+	int64_t message_bytes; /* that the largest message may have */
+} sqs_queue_facts;
+
 /*
- * Waits for answers. *url: free it. *retention_ms: after which the queue itself deletes a message;
- * the longest there is where its attributes may not be read, which the log says. False: problem.
+ * Waits for answers. *url: free it. That attributes may not be read the log says. False: problem.
  */
-bool sqs_queue_find(const sqs_queue_want *want, char **url, int64_t *retention_ms, char problem[BROKER_PROBLEM_BYTES]);
+bool sqs_queue_find(const sqs_queue_want *want, char **url, sqs_queue_facts *facts, char problem[BROKER_PROBLEM_BYTES]);

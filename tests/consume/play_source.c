@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
- * play_source.c: play_source CONFIG NAME PREFETCH: opens the source of a [consume NAME] section and
+ * play_source.c: play_source CONFIG NAME PREFETCH MEMORY: opens the source of a [consume NAME] section and
  * obeys commands from standard input, a line each; every command is answered by one line of JSON.
  * Deliveries are named by the number that fetch gave them.
  *
- *     fetch MOST TIMEOUT_MS    {"state", "problem", "messages": [{"n", "topic", "key", "payload", "headers": [[name, value], ...], "coordinates"}]}
+ *     fetch MOST TIMEOUT_MS [BYTES]    {"state", "problem", "messages": [{"n", "topic", "key", "payload", "headers": [[name, value], ...], "coordinates"}]}
  *     ack N...                 {"state", "problem"}        also: ack all
  *     back N...                {"state"}                   also: back all
  *     publish TOPIC N          {"state", "problem"}
@@ -65,13 +65,13 @@ static void answer(source_state state, const char *problem, json_t *messages)
 	json_decref(line);
 }
 
-static void fetch(const source_class *class, source *source, size_t most, int timeout_ms)
+static void fetch(const source_class *class, source *source, size_t most, size_t most_bytes, int timeout_ms)
 {
 	source_message **messages = calloc(most + 1, sizeof *messages);
 	json_t *list = json_array();
 	char problem[256] = "";
 	size_t count = 0;
-	source_state state = class->fetch(source, most, timeout_ms, messages, &count, problem);
+	source_state state = class->fetch(source, most, most_bytes, timeout_ms, messages, &count, problem);
 
 	if (given + count > OUT_MOST) {
 		fprintf(stderr, "more than %d messages\n", OUT_MOST);
@@ -155,11 +155,11 @@ static void positions(const source_class *class, source *source)
 static void obey(const source_class *class, source *source, char *line)
 {
 	char topic[256];
-	size_t most, number;
+	size_t most, most_bytes = SIZE_MAX, number;
 	int timeout_ms;
 
-	if (sscanf(line, "fetch %zu %d", &most, &timeout_ms) == 2) {
-		fetch(class, source, most, timeout_ms);
+	if (sscanf(line, "fetch %zu %d %zu", &most, &timeout_ms, &most_bytes) >= 2) {
+		fetch(class, source, most, most_bytes, timeout_ms);
 	} else if (strncmp(line, "ack ", 4) == 0) {
 		hand_back(class, source, line + 4, true);
 	} else if (strncmp(line, "back ", 5) == 0) {
@@ -185,12 +185,13 @@ int main(int argc, char **argv)
 	source *source = NULL;
 	char *problem = NULL;
 
-	if (argc != 4 || !config_read(argv[1], &config, &problem)) {
-		fprintf(stderr, "%s\n", problem == NULL ? "play_source CONFIG NAME PREFETCH" : problem);
+	if (argc != 5 || !config_read(argv[1], &config, &problem)) {
+		fprintf(stderr, "%s\n", problem == NULL ? "play_source CONFIG NAME PREFETCH MEMORY" : problem);
 		return 2;
 	}
 	const config_section *section = config_find(config, "consume", argv[2]);
 	const service service = {.kind = "consume", .name = argv[2]};
+	const source_bounds bounds = {.messages = strtoll(argv[3], NULL, 10), .bytes = strtoll(argv[4], NULL, 10)};
 	const source_class *class = NULL;
 	bool ordered = true;
 	for (size_t i = 0; section != NULL && i < section->entry_count; i++) {
@@ -199,7 +200,7 @@ int main(int argc, char **argv)
 		class = strcmp(section->entries[i].name, "source") == 0 ? source_find(section->entries[i].value) : class;
 	}
 	if (class == NULL || !class->check(config, section, &problem) ||
-	    !class->open(&service, config, section, strtoll(argv[3], NULL, 10), ordered, &source, &problem)) {
+	    !class->open(&service, config, section, bounds, ordered, &source, &problem)) {
 		fprintf(stderr, "%s\n", problem == NULL ? "no such section, or no such source" : problem);
 		free(problem);
 		config_free(config);

@@ -19,7 +19,7 @@ class Refused(Exception):
 class Source:
     """options: of the section [consume NAME], "__" for "."; a list: the option more than once. environment: what its process has more."""
 
-    def __init__(self, directory, name="stock", prefetch=1000, environment=None, **options):
+    def __init__(self, directory, name="stock", prefetch=1000, memory=32 << 20, environment=None, **options):
         config = directory / f"{name}.conf"
         lines = [f"[consume {name}]"]
         for option, values in options.items():
@@ -29,7 +29,7 @@ class Source:
         self.directory = directory
         self.log = directory / f"{name}.log"
         self.process = subprocess.Popen(
-            tied([PROGRAM, config, name, prefetch]),
+            tied([PROGRAM, config, name, prefetch, memory]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=open(self.log, "ab"),
@@ -56,8 +56,8 @@ class Source:
             raise Refused(self.log.read_text())
         return json.loads(line)
 
-    def fetch(self, most=1000, timeout_ms=200, patience_s=PATIENCE_S):
-        return self.tell(f"fetch {most} {timeout_ms}", patience_s)
+    def fetch(self, most=1000, timeout_ms=200, patience_s=PATIENCE_S, most_bytes=1 << 40):
+        return self.tell(f"fetch {most} {timeout_ms} {most_bytes}", patience_s)
 
     def collect(self, count, most=1000, patience_s=PATIENCE_S):
         """That many messages, or more where the last fetch brings them; states that are not ok are passed over."""

@@ -52,6 +52,7 @@ struct source {
 	int acks;
 	int generation;
 	bool voids; /* what is fetched next */
+	size_t out; /* deliveries */
 };
 
 static const config_option options[] = {
@@ -110,15 +111,15 @@ static void read_more(source *source)
 	free(text);
 }
 
-static bool script_open(const service *service, const config *config, const config_section *section, int64_t prefetch,
-                        bool ordered, source **result, char **problem)
+static bool script_open(const service *service, const config *config, const config_section *section,
+                        source_bounds bounds, bool ordered, source **result, char **problem)
 {
 	(void)ordered;
 	source *source = calloc(1, sizeof *source);
 	size_t index = 0;
 
 	(void)service;
-	(void)prefetch;
+	(void)bounds;
 	if (!config_apply(config, section, options, &source->options, problem)) {
 		free(source);
 		return false;
@@ -193,9 +194,11 @@ static void make_void(source *source)
 	}
 }
 
-static source_state script_fetch(source *source, size_t most, int timeout_ms, source_message **messages, size_t *count,
-                                 char problem[256])
+static source_state script_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
+                                 source_message **messages, size_t *count, char problem[256])
 {
+	size_t bytes = 0;
+
 	*count = 0;
 	problem[0] = '\0';
 	if (most == 0) {
@@ -213,6 +216,11 @@ static source_state script_fetch(source *source, size_t most, int timeout_ms, so
 			continue;
 		}
 		if (control == NULL) {
+			bytes += json_string_length(json_object_get(source->lines[i].json, "payload"));
+			if (bytes > most_bytes && source->out > 0) {
+				break;
+			}
+			source->out++;
 			messages[(*count)++] = deliver(source, i);
 			continue;
 		}
@@ -253,6 +261,7 @@ static void settle(source *source, source_message *const *messages, size_t count
 			line->place = place;
 			size += place == DONE ? (size_t)sprintf(text + size, "%zu\n", delivery->index) : 0;
 		}
+		source->out--;
 		arena_clear(&delivery->arena);
 		/* whoever still looks at it, falls */
 		memset((void *)messages[i], 0xff, sizeof *messages[i]);

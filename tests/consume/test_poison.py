@@ -419,7 +419,7 @@ def test_with_parked_max_parked_no_more_are_taken_from_the_broker(applied):
 
 
 def test_a_payload_of_many_megabytes_goes_in_a_transaction_of_its_own(applied):
-    with Script([message(n, payload=json.dumps("x" * 6_000_000)) for n in range(6)]) as script:
+    with Script([message(n, payload=json.dumps("x" * 3_000_000)) for n in range(6)]) as script:
         log = consume(script, applied.dsn())
     assert log.count("event=batch messages=2 ") == 3
-    assert applied.value("SELECT count(*) FROM applied WHERE length(payload) = 6000002 AND body IS NOT NULL") == 6
+    assert applied.value("SELECT count(*) FROM applied WHERE length(payload) = 3000002 AND body IS NOT NULL") == 6
