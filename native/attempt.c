@@ -169,7 +169,7 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 	return true;
 }
 
-/* The plain path of once.start, and of once.try_start, which has the same. False: it is not plain. */
+/* The plain path of once.start and once.try_start. False: it is not plain. */
 static bool start(FunctionCallInfo fcinfo, const native_contract *contract, Datum *result)
 {
 	static const Oid types[STARTED_COUNT] = {TEXTOID, TEXTOID, INT4OID, BYTEAOID, JSONBOID, TEXTOID,
