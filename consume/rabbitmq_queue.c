@@ -167,6 +167,7 @@ static bool agree(const clue *clue, amqp_table_entry_t *entry)
 typedef enum queue_kind {
 	QUEUE_OTHER,  /* none that counts deliveries */
 	QUEUE_QUORUM, /* *limit is its argument's; *has_limit: it has one */
+	QUEUE_STREAM,
 	QUEUE_UNKNOWN /* problem says why */
 } queue_kind;
 
@@ -199,7 +200,9 @@ static asked look(amqp_connection_state_t connection, const char *queue, queue_k
 		}
 		/* Another type; or not durable, or deleted by itself, which quorum queues cannot be. */
 		if (strcmp(clue.name, "x-queue-type") == 0 || strncmp(clue.name, "x-", 2) != 0) {
-			*kind = QUEUE_OTHER;
+			bool is_stream =
+			    clue.value != NULL && strcmp(clue.name, "x-queue-type") == 0 && strcmp(clue.value, "stream") == 0;
+			*kind = is_stream ? QUEUE_STREAM : QUEUE_OTHER;
 			return asked;
 		}
 		if (clue.value == NULL || !agree(&clue, &entries[count])) {
@@ -272,11 +275,21 @@ static void say_limit(const rabbitmq_queue_want *want, int64_t limit, bool has_l
 	         major >= LIMITED_SINCE ? "x-delivery-limit -1" : "no x-delivery-limit");
 }
 
+/* A reader of a stream begins with what comes next, and the broker keeps no place for it. */
+static void say_stream(const rabbitmq_queue_want *want, char problem[BROKER_PROBLEM_BYTES])
+{
+	snprintf(
+	    problem, BROKER_PROBLEM_BYTES,
+	    "the queue %.60s is a stream: what came while nobody read it would never be read; bind a quorum or classic "
+	    "queue to the exchange and read that",
+	    want->queue);
+}
+
 bool rabbitmq_queue_find(amqp_connection_state_t connection, const rabbitmq_queue_want *want, int64_t *limit,
                          char problem[BROKER_PROBLEM_BYTES])
 {
 	arena arena = {0};
-	char quote[SERVICE_QUOTE_BYTES];
+	char quote[SERVICE_QUOTE_BYTES], looked[BROKER_PROBLEM_BYTES] = "";
 	const char *version = "";
 	queue_kind kind = QUEUE_UNKNOWN;
 	bool has_limit = false;
@@ -284,13 +297,21 @@ bool rabbitmq_queue_find(amqp_connection_state_t connection, const rabbitmq_queu
 	int64_t major = major_version(connection, &version, &arena);
 
 	*limit = RABBITMQ_NO_LIMIT;
-	bool found = find(connection, want, major, &arena, problem) &&
-	             look(connection, want->queue, &kind, &has_limit, &argument, &arena, problem) != ASKED_LOST;
+	bool found = find(connection, want, major, &arena, problem);
+	/* Refusals are how it looks: `problem` goes on saying why the connection before was lost. */
+	if (found && look(connection, want->queue, &kind, &has_limit, &argument, &arena, looked) == ASKED_LOST) {
+		snprintf(problem, BROKER_PROBLEM_BYTES, "%s", looked);
+		found = false;
+	}
+	if (found && kind == QUEUE_STREAM) {
+		say_stream(want, problem);
+		found = false;
+	}
 	if (found && kind == QUEUE_UNKNOWN) {
 		service_log(want->service, SERVICE_WARNING, "delivery_limit",
 		            "problem=%s hint=\"whether the queue gives messages up after some deliveries is not known: let the "
-		            "user configure it, or see yourself that it has no delivery limit\"",
-		            service_quote(problem, quote));
+		            "user configure it, or see yourself that it has no delivery limit and is no stream\"",
+		            service_quote(looked, quote));
 	} else if (found && kind == QUEUE_QUORUM) {
 		*limit = limit_of(major, has_limit, argument);
 		if (*limit != RABBITMQ_NO_LIMIT && !want->allows_limit) {

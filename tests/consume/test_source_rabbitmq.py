@@ -4,11 +4,13 @@
 import datetime
 import decimal
 import json
+import subprocess
 import time
 
 import pika
 import pytest
-from harness.postgres import wait_until
+from cli.command import PROGRAM
+from harness.postgres import clean_environment, tied, wait_until
 from harness.rabbitmq import RabbitMQ
 
 from .playing import Refused, Source, headers, payloads
@@ -279,6 +281,111 @@ def test_what_a_limit_means_depends_on_the_brokers_version(broker, new_queue, tm
                 assert payloads(source.collect(1)) == ["m1"]
             else:
                 assert f"gives up what was delivered {21 if limited else 1} times" in source.until("unavailable")["problem"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x_max_age": "1D", "x_max_length_bytes": 10_000_000}], ids=["alone", "with others"])
+def test_a_stream_is_refused_since_it_never_hands_out_what_came_while_nobody_read(broker, new_queue, tmp_path, arguments):
+    """It keeps no place for a consumer, and a reader begins with what comes next."""
+    broker.declare(new_queue, x_queue_type="stream", **arguments)
+    fill(broker, new_queue, 1, 3)
+    for more in ({}, {"delivery_limit": "allow"}):
+        with opened(broker, new_queue, tmp_path, **more) as source:
+            problem = source.until("unavailable")["problem"]
+            assert "is a stream" in problem and "would never be read" in problem
+            assert source.fetch()["messages"] == []
+
+
+def test_the_queue_of_a_single_active_consumer_that_somebody_declared_passes_to_the_next(broker, new_queue, tmp_path):
+    broker.declare(new_queue, x_single_active_consumer=True)
+    fill(broker, new_queue, 1, 20)
+    with opened(broker, new_queue, tmp_path, name="first") as first, opened(broker, new_queue, tmp_path, name="second") as second:
+        found = first.collect(20)
+        second.quiet(1)
+        first.acknowledge(found[:5])
+        first.fetch()  # what is asked after the acknowledgement is read after it
+        first.kill()
+        assert payloads(second.collect(15)) == texts(6, 20)
+        second.acknowledge()
+        second.close()
+    assert broker.count(new_queue) == 0
+
+
+def test_a_queue_that_is_deleted_and_declared_anew_is_read_on(broker, new_queue, tmp_path):
+    """What was out is void: an acknowledgement of it reaches no message of the new queue."""
+    broker.declare(new_queue)
+    fill(broker, new_queue, 1, 3)
+    with opened(broker, new_queue, tmp_path) as source:
+        old = source.collect(3)
+        connection = broker.connect()
+        connection.channel().queue_delete(new_queue)
+        connection.close()
+        broker.declare(new_queue)
+        fill(broker, new_queue, 4, 9)
+        source.until("unavailable", "deleted")
+        source.until("lost")
+        source.acknowledge(old)
+        assert payloads(source.collect(6)) == texts(4, 9)
+        source.close()
+    wait_until(lambda: broker.count(new_queue) == 6, "all to go back")
+
+
+def test_the_brokers_priorities_decide_what_comes_first(broker, new_queue, tmp_path):
+    broker.declare(new_queue, x_max_priority=5)
+    broker.publish(new_queue, [(f"m{n}".encode(), pika.BasicProperties(priority=n % 3, delivery_mode=2)) for n in range(6)])
+    with opened(broker, new_queue, tmp_path) as source:
+        assert payloads(source.collect(6)) == ["m2", "m5", "m1", "m4", "m0", "m3"]
+        source.acknowledge()
+        source.close()
+    assert broker.count(new_queue) == 0
+
+
+# ---- a broker that waits for acknowledgements for so long
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    """Two seconds instead of half an hour."""
+    with RabbitMQ() as broker:
+        broker.control("eval", "application:set_env(rabbit, consumer_timeout, 2000), application:set_env(rabbit, channel_tick_interval, 1000).")
+        yield broker
+
+
+def test_what_was_not_acknowledged_in_time_comes_again_and_its_acknowledgement_is_void(impatient, tmp_path):
+    impatient.declare("late")
+    fill(impatient, "late", 1, 10)
+    with opened(impatient, "late", tmp_path) as source:
+        held = source.collect(10)
+        wait_until(lambda: source.keep_alive()["state"] == "unavailable", "the broker to close the channel")
+        source.until("lost")
+        assert source.acknowledge(held)["state"] == "ok"
+        source.give_back()
+        assert payloads(source.collect(10)) == texts(1, 10)
+        source.acknowledge()
+        source.close()
+    assert impatient.count("late") == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_handler_that_is_slower_than_the_broker_waits_applies_each_once_and_comes_to_an_end(impatient, db, tmp_path, kind):
+    db.execute("CREATE TABLE applied (id text); CREATE FUNCTION slow(m once.message) RETURNS void LANGUAGE sql AS"
+               " $$ INSERT INTO applied SELECT m.id FROM pg_sleep(3) $$")  # fmt: skip
+    queue = f"slow-{kind}"
+    impatient.declare(queue, **({"x_queue_type": "quorum", **({"x_delivery_limit": -1} if is_limited_by_default(impatient) else {})} if kind == "quorum" else {}))
+    impatient.publish(queue, [(b"{}", pika.BasicProperties(message_id=f"id-{n}", delivery_mode=2)) for n in range(3)])
+    config, log = tmp_path / "pgonce.conf", tmp_path / "log"
+    config.write_text(f"dsn = {db.dsn()}\n[consume stock]\nsource = rabbitmq\nurl = {impatient.url}\nqueue = {queue}\nid = header:message-id\nhandler = slow\n")
+    config.chmod(0o600)
+    with open(log, "wb") as out:
+        process = subprocess.Popen(tied([PROGRAM, "consume", "--config", config]), stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=clean_environment())
+    try:
+        wait_until(lambda: db.value("SELECT count(*) FROM applied") == 3 or process.poll() is not None, "all to be applied")
+        process.terminate()
+        assert process.wait(60) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert "delivery acknowledgement" in log.read_text()  # else nothing was tried
+    assert db.row("SELECT count(*) AS n, count(DISTINCT id) AS ids FROM applied") == (3, 3)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x_max_priority": 4, "x_message_ttl": 60000}], ids=["plain", "with others"])
