@@ -64,6 +64,8 @@ CASES = {
     "finish_new": [FINISH_NEW],
     "emit": [EMIT],
     "emit, no intent": [EMIT_ALONE],
+    "emit_later": [EMIT.replace("emit(", "emit_later('2100-01-01', ")],
+    "emit_later, no intent": [EMIT_ALONE.replace("emit(", "emit_later('2100-01-01', ")],
     "replay": ["scripts/replay.sql"],
     "receive": ["SELECT once.receive('consumer', $1, {fingerprint})"],
     "claim and complete": [

@@ -448,6 +448,11 @@ typedef struct once_event {
 	const char *event_type;  /* NULL: the topic */
 	const char *headers;     /* a JSON object as text */
 	const char *traceparent; /* NULL: that of the intent which caused it */
+	/*
+	 * A timestamptz as text, with its zone: it is published then and not sooner. NULL: at once. See
+	 * once.emit_later.
+	 */
+	const char *not_before;
 } once_event;
 /*
  * cause NULL: no intent (then only tenant matters, and two emits are two events). event_id takes 36

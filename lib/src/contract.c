@@ -261,7 +261,7 @@ once_code once_emit(once_session *session, const char *tenant, const once_intent
 	}
 	call call;
 	PGresult *result;
-	call_start(&call, SQL_EMIT);
+	call_start(&call, event->not_before == NULL ? SQL_EMIT : SQL_EMIT_LATER);
 	call_add_text(&call, event->topic);
 	call_add_text(&call, event->payload);
 	call_add_text(&call, event->aggregate_type);
@@ -272,6 +272,9 @@ once_code once_emit(once_session *session, const char *tenant, const once_intent
 	call_add_text(&call, event->headers);
 	add_tenant(&call, tenant);
 	call_add_trace(&call, event->traceparent);
+	if (event->not_before != NULL) {
+		call_add_text(&call, event->not_before);
+	}
 	once_code code = call_run(session, &call, &result, error);
 	if (code != ONCE_OK) {
 		return code;

@@ -394,6 +394,23 @@ static void messages_events_and_locks_work(void **state)
 	assert_code(ONCE_EVENT_MISMATCH, once_emit(session, NULL, &cause, &event, second, &error), error);
 	assert_ok(once_emit(session, NULL, NULL, &event, second, &error), error);
 	assert_string_not_equal(first, second);
+	once_event later = event;
+	later.not_before = "2090-10-29 02:30+01";
+	cause.key = "delayed";
+	assert_ok(once_emit(session, NULL, &cause, &later, first, &error), error);
+	assert_ok(once_emit(session, NULL, &cause, &later, second, &error), error);
+	assert_string_equal(first, second);
+	PGresult *held =
+	    PQexec(once_session_connection(session),
+	           "SELECT d.event_id, d.topic, d.not_before = '2090-10-29 01:30+00', NOT EXISTS (SELECT FROM "
+	           "once.outbox AS o WHERE o.event_id = d.event_id) FROM once.delayed_event AS d WHERE d.scope = "
+	           "'c' AND d.key = 'delayed'");
+	assert_int_equal(1, PQntuples(held));
+	assert_string_equal(first, PQgetvalue(held, 0, 0));
+	assert_string_equal("orders", PQgetvalue(held, 0, 1));
+	assert_string_equal("t", PQgetvalue(held, 0, 2));
+	assert_string_equal("t", PQgetvalue(held, 0, 3));
+	PQclear(held);
 	once_session *another = open_session();
 	run_sql(session, "BEGIN");
 	assert_ok(once_try_lock(session, "resource", &flag, &error), error);
