@@ -25,6 +25,9 @@ type Event struct {
 	OfNoIntent  bool
 	Headers     map[string]string
 	Traceparent string
+	// NotBefore: it is published then and not sooner, and has its place in the order of its aggregate
+	// then. The zero time: at once.
+	NotBefore time.Time
 }
 
 // The intent that causes it, as the caller or the context says; without a scope there is none.
@@ -63,10 +66,13 @@ func (c *Client[T]) Emit(ctx context.Context, tx T, event Event) (id string, err
 		trace = c.options.trace(ctx)
 	}
 	of := event.cause(ctx, c.options.tenant)
-	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.emit($1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
-    traceparent => $10::text)::text`,
-		Args: []any{event.Topic, string(payload), orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(of.scope), orNull(of.key),
-			headers, of.tenant, trace}}, &id)
+	name, args := "emit(", []any{event.Topic, string(payload), orNull(event.AggregateType), orNull(event.AggregateID), orNull(event.Type), orNull(of.scope), orNull(of.key),
+		headers, of.tenant, trace}
+	if !event.NotBefore.IsZero() {
+		name, args = "emit_later($11::text::timestamptz, ", append(args, event.NotBefore.UTC().Format(time.RFC3339Nano))
+	}
+	err = c.door.In(tx).QueryRow(ctx, Query{SQL: `SELECT once.` + name + `$1::text, $2::text::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text::jsonb, $9::text,
+    traceparent => $10::text)::text`, Args: args}, &id)
 	return id, named(err)
 }
 

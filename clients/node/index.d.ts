@@ -54,6 +54,8 @@ export interface EmitOptions {
   headers?: Record<string, string>;
   tenant?: Id;
   traceparent?: string;
+  /** It is published then and not sooner, and has its place in the order of its aggregate then. At once, unless set. */
+  notBefore?: Date;
 }
 
 /** What an effect gets besides its transaction. */

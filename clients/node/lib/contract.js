@@ -203,10 +203,19 @@ function receive(consumer, message, payload, {tenant, traceparent}) {
   return [`SELECT once.receive(${p.add(consumer, 'text')}, ${p.add(message, 'text')}, ${print}, ${p.add(tenant, 'text')}, ${p.add(text(traceparent), 'text')})`, p.values];
 }
 
-function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key, headers, tenant, traceparent}) {
-  return ['SELECT once.emit($1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::jsonb, $9::text, $10::text)',
+/** A Date; an invalid one is a mistake, and no time in the past. */
+function timeOf(notBefore) {
+  if (!(notBefore instanceof Date) || Number.isNaN(notBefore.getTime())) {
+    throw new TypeError('notBefore must be a valid Date');
+  }
+  return notBefore.toISOString();
+}
+
+function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key, headers, tenant, traceparent, notBefore}) {
+  const [name, when] = notBefore === undefined ? ['emit(', []] : ['emit_later($11::timestamptz, ', [timeOf(notBefore)]];
+  return [`SELECT once.${name}$1::text, $2::jsonb, $3::text, $4::text, $5::text, $6::text, $7::text, $8::jsonb, $9::text, $10::text)`,
     [nameOf(topic, 'topic'), JSON.stringify(payload) ?? null, nameOf(aggregateType, 'aggregateType'), nameOf(aggregateId, 'aggregateId'), nameOf(eventType, 'eventType'),
-      nameOf(scope, 'scope'), nameOf(key, 'key'), headers === undefined ? null : JSON.stringify(headers), nameOf(tenant, 'tenant'), text(traceparent)]];
+      nameOf(scope, 'scope'), nameOf(key, 'key'), headers === undefined ? null : JSON.stringify(headers), nameOf(tenant, 'tenant'), text(traceparent), ...when]];
 }
 
 const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [nameOf(resource, 'resource'), String(waitMs)]];

@@ -270,6 +270,19 @@ test('emit, receive and lock refuse a pool, and a connection outside of a transa
   }
 });
 
+test('a delayed event is held until then, and an invalid time is refused', async () => {
+  const notBefore = new Date('2090-10-29T01:30:00Z');
+  await once.run('orders', key, {}, async (tx, {emit}) => {
+    await emit(`${key} later`, {order: 7}, {notBefore});
+    for (const wrong of [new Date('tomorrow'), '2090-10-29', 7]) {
+      await assert.rejects(emit(`${key} wrong`, {}, {notBefore: wrong}), /notBefore must be a valid Date/);
+    }
+  }, {tenant: 'acme'});
+  const {rows} = await pool.query('SELECT topic, tenant, scope, key, payload, not_before FROM once.delayed_event WHERE topic LIKE $1', [`${key} %`]);
+  assert.deepEqual(rows, [{topic: `${key} later`, tenant: 'acme', scope: 'orders', key, payload: {order: 7}, not_before: notBefore}]);
+  assert.deepEqual(await eventOf(`${key} later`), []);
+});
+
 const eventOf = async (topic) => (await pool.query('SELECT tenant, scope, key FROM once.outbox WHERE topic = $1', [topic])).rows;
 
 test('an event is of the intent in whose attempt it is emitted, by each way to emit one', async () => {

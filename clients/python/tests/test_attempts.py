@@ -2,6 +2,7 @@
 """What an attempt says of itself: whose an event is, what may be an id, why an outcome is unknown, what the log is told."""
 
 import asyncio
+import datetime
 import enum
 import logging
 import re
@@ -59,6 +60,25 @@ def test_an_event_is_of_the_intent_in_whose_attempt_it_is_emitted(door):
     assert event(door.db, "of.another") == [("other", "carts", "8")]
     assert event(door.db, "of.none") == [("42", None, None)]
     assert event(door.db, "of.consume") == [("acme", "stock", "message-1")]
+
+
+def test_a_delayed_event_is_held_until_then(door):
+    at = datetime.datetime(2090, 10, 29, 2, 30, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))
+
+    def work(tx):
+        yield door.within("emit", tx, "of.later", {"n": 1}, not_before=at)
+
+    door.run("events", "later-1", 1, effect(door, work), tenant=42)
+    assert event(door.db, "of.later") == []
+    held = door.db.rows("SELECT topic, tenant, scope, key, payload::text, extract(epoch FROM not_before)::bigint FROM once.delayed_event")
+    assert held == [("of.later", "42", "events", "later-1", '{"n": 1}', int(at.timestamp()))]
+
+
+@pytest.mark.parametrize("wrong", [datetime.datetime(2090, 10, 29), "2090-10-29", 7])
+def test_a_time_without_a_zone_delays_nothing(door, wrong):
+    with pytest.raises(pgonce.errors.UsageError):
+        door.run("events", "later-2", 1, effect(door, lambda tx: [door.within("emit", tx, "of.nothing", {}, not_before=wrong)]))
+    assert door.db.rows("SELECT FROM once.delayed_event WHERE topic = 'of.nothing'") == event(door.db, "of.nothing") == []
 
 
 def test_a_transaction_of_ones_own_is_nobodys_attempt_though_its_connection_was_one(door):

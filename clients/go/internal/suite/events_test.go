@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -134,5 +135,31 @@ func consumed[T any](t *testing.T, connect func(testing.TB, string, ...once.Opti
 	}
 	if err := failing(nil, "SELECT 1"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestADelayedEventIsHeldUntilThen(t *testing.T) {
+	both(t, func(t *testing.T) { delayed(t, newPgx) }, func(t *testing.T) { delayed(t, newSQL) })
+}
+
+func delayed[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	at := newDatabase(t)
+	pool := owner(t, at)
+	db := connect(t, at.URL)
+	ctx := context.Background()
+	when := time.Date(2090, 10, 29, 2, 30, 0, 123456000, time.FixedZone("", 3600))
+	_, err := db.Run(ctx, "orders", "run", 1, func(ctx context.Context, tx T) (once.Answer, error) {
+		_, err := db.Emit(ctx, tx, once.Event{Topic: "later", Payload: 7, NotBefore: when})
+		return once.Text(201, ""), err
+	}, once.Tenant("acme"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var held time.Time
+	var published bool
+	err = pool.QueryRow(ctx, `SELECT d.not_before, EXISTS (SELECT FROM once.outbox) FROM once.delayed_event AS d
+		WHERE d.topic = 'later' AND d.payload = '7' AND d.tenant = 'acme' AND d.scope = 'orders' AND d.key = 'run'`).Scan(&held, &published)
+	if err != nil || !held.Equal(when) || published {
+		t.Error(err, held, published)
 	}
 }

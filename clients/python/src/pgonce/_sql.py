@@ -122,6 +122,9 @@ EMIT = (
     " CAST($10 AS text)) AS text)"
 )
 
+# The arguments of EMIT, and when.
+EMIT_LATER = EMIT.replace("once.emit(", "once.emit_later(CAST(CAST($11 AS text) AS timestamptz), ")
+
 # consumer, message id, traceparent
 RECEIVE = {
     kind: f"SELECT s.verdict FROM {call} AS f(print), "

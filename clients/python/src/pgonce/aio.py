@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import functools
 import sys
 import time
@@ -15,7 +16,7 @@ from ._drivers import connection_of, is_asynchronous, source_of
 from ._io import Steps, drive_async, shielded
 from ._trouble import AUTOCOMMIT
 from .answer import Answer, Id, Outcome, Request, dumps, fingerprint_of, name_of
-from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, says_what_was_done, value_of
+from .client import OF_ATTEMPT, BaseClaim, Call, _current, as_json, emit_arguments, message_of, says_what_was_done, value_of, when_of
 
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
@@ -183,13 +184,15 @@ async def emit(
     headers: Optional[Dict[str, Any]] = None,
     tenant: Id = OF_ATTEMPT,
     traceparent: Optional[str] = None,
+    not_before: Optional[datetime.datetime] = None,
 ) -> str:
     """As pgonce.emit."""
+    statement, when = when_of(not_before)
     connection = await _own(tx)
     arguments = emit_arguments(
         connection.tx, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
     )
-    return str(await drive_async(_core.within(connection, _sql.EMIT, arguments)))
+    return str(await drive_async(_core.within(connection, statement, [*arguments, *when])))
 
 
 async def receive(

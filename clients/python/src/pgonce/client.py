@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextvars
+import datetime
 import functools
 import inspect
 import json
@@ -292,6 +293,15 @@ def emit_arguments(
     ]  # fmt: skip
 
 
+def when_of(not_before: Optional[datetime.datetime]) -> List[Any]:
+    """The statement that emits, and what it gets besides the event."""
+    if not_before is None:
+        return [_sql.EMIT, []]
+    if not isinstance(not_before, datetime.datetime) or not_before.utcoffset() is None:
+        raise errors.UsageError("not_before is a datetime with a time zone, such as datetime.now(timezone.utc) + timedelta(days=3)")
+    return [_sql.EMIT_LATER, [not_before.astimezone(datetime.timezone.utc).isoformat()]]
+
+
 def message_of(consumer: Any, message_id: Any, tenant: Any, message: Any, traceparent: Optional[str]) -> _core.Intent:
     """A message is an intent whose scope is the consumer."""
     return _core.Intent(
@@ -312,16 +322,20 @@ def emit(
     headers: Optional[Dict[str, Any]] = None,
     tenant: Id = OF_ATTEMPT,
     traceparent: Optional[str] = None,
+    not_before: Optional[datetime.datetime] = None,
 ) -> str:
     """Appends an event in the caller's transaction: it exists if and only if the effect does. Returns its id.
 
     Within an attempt (of a middleware, run, consume or @once.effect) it is an event of that intent, unless scope, key and tenant
-    say otherwise; None: of none. An intent has one event of each event_type, which is the topic unless set."""
+    say otherwise; None: of none. An intent has one event of each event_type, which is the topic unless set.
+
+    not_before: it is published then and not sooner (once.emit_later), and has its place in the order of its aggregate then."""
+    statement, when = when_of(not_before)
     connection = _own(tx)
     arguments = emit_arguments(
         connection.tx, topic, payload, aggregate_type, aggregate_id, event_type, scope, key, headers, tenant, traceparent
     )
-    return str(drive(_core.within(connection, _sql.EMIT, arguments)))
+    return str(drive(_core.within(connection, statement, [*arguments, *when])))
 
 
 def receive(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: PostgreSQL
 package io.pgonce;
 
+import java.time.Instant;
 import java.util.Objects;
 
 /**
@@ -13,8 +14,10 @@ import java.util.Objects;
  * @param type the topic where it is null. An intent emits one event of a type
  * @param headers a JSON object of texts, or null
  * @param cause the intent that it is of; null: that in whose attempt it is emitted
+ * @param notBefore it is published then and not sooner; null: at once
  */
-public record Event(String topic, String payload, String aggregateType, String aggregateId, String type, String headers, Cause cause) {
+public record Event(String topic, String payload, String aggregateType, String aggregateId, String type, String headers, Cause cause,
+    Instant notBefore) {
     private static final Cause NONE = new Cause(null, null, null);
 
     /**
@@ -37,10 +40,26 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @param type the topic where it is null
      * @param headers a JSON object of texts, or null
      * @param cause the intent that it is of; null: that in whose attempt it is emitted
+     * @param notBefore it is published then and not sooner; null: at once
      */
     public Event {
         Objects.requireNonNull(topic, "topic");
         Objects.requireNonNull(payload, "payload");
+    }
+
+    /**
+     * An event that is published at once.
+     *
+     * @param topic where it goes
+     * @param payload a JSON text
+     * @param aggregateType what it is about, or null
+     * @param aggregateId which one, or null
+     * @param type the topic where it is null
+     * @param headers a JSON object of texts, or null
+     * @param cause the intent that it is of; null: that in whose attempt it is emitted
+     */
+    public Event(String topic, String payload, String aggregateType, String aggregateId, String type, String headers, Cause cause) {
+        this(topic, payload, aggregateType, aggregateId, type, headers, cause, null);
     }
 
     /**
@@ -65,7 +84,7 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return the event
      */
     public static Event of(String topic, String payload) {
-        return new Event(topic, payload, null, null, null, null, null);
+        return new Event(topic, payload, null, null, null, null, null, null);
     }
 
     /**
@@ -76,7 +95,7 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return another event
      */
     public Event about(String aggregateType, String aggregateId) {
-        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause);
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause, notBefore);
     }
 
     /**
@@ -86,7 +105,7 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return another event
      */
     public Event typed(String type) {
-        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause);
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause, notBefore);
     }
 
     /**
@@ -95,7 +114,7 @@ public record Event(String topic, String payload, String aggregateType, String a
      * @return another event
      */
     public Event apart() {
-        return new Event(topic, payload, aggregateType, aggregateId, type, headers, NONE);
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, NONE, notBefore);
     }
 
     /**
@@ -108,6 +127,16 @@ public record Event(String topic, String payload, String aggregateType, String a
      */
     public Event causedBy(String tenant, String scope, String key) {
         return new Event(topic, payload, aggregateType, aggregateId, type, headers, new Cause(Objects.requireNonNull(tenant, "tenant"),
-            Objects.requireNonNull(scope, "scope"), Objects.requireNonNull(key, "key")));
+            Objects.requireNonNull(scope, "scope"), Objects.requireNonNull(key, "key")), notBefore);
+    }
+
+    /**
+     * Delayed: it is published then and not sooner, and has its place in the order of its aggregate then.
+     *
+     * @param notBefore when
+     * @return another event
+     */
+    public Event notBefore(Instant notBefore) {
+        return new Event(topic, payload, aggregateType, aggregateId, type, headers, cause, Objects.requireNonNull(notBefore, "notBefore"));
     }
 }

@@ -44,7 +44,7 @@ final class Sql {
         + "?::jsonb, ?::bytea, ?::jsonb, ?::text)";
     private static final String RENEW = "SELECT once.renew(?::text, ?::text, ?::integer, make_interval(secs => ?::double precision), ?::text)";
     private static final String RELEASE = "SELECT once.release(?::text, ?::text, ?::integer, ?::text)";
-    private static final String EMIT = "SELECT once.emit(?::text, ?::jsonb, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
+    private static final String EMIT = "SELECT once.%s?::text, ?::jsonb, ?::text, ?::text, ?::text, ?::text, ?::text, ?::jsonb, ?::text, ?::text)";
     private static final String RECEIVE = "SELECT once.receive(?::text, ?::text, %s, ?::text, ?::text)";
 
     private Sql() {
@@ -251,8 +251,12 @@ final class Sql {
     }
 
     static UUID emit(Connection connection, Event event, Name intent, String tenant, String traceparent) throws SQLException {
-        try (PreparedStatement statement = connection.prepareStatement(EMIT)) {
-            setAll(statement, 1, event.topic(), event.payload(), event.aggregateType(), event.aggregateId(), event.type(),
+        boolean isLater = event.notBefore() != null;
+        try (PreparedStatement statement = connection.prepareStatement(String.format(EMIT, isLater ? "emit_later(?::timestamptz, " : "emit("))) {
+            if (isLater) {
+                statement.setString(1, event.notBefore().toString());
+            }
+            setAll(statement, isLater ? 2 : 1, event.topic(), event.payload(), event.aggregateType(), event.aggregateId(), event.type(),
                 intent == null ? null : intent.scope, intent == null ? null : intent.key, event.headers(), tenant, traceparent);
             return first(statement).getObject(1, UUID.class);
         }

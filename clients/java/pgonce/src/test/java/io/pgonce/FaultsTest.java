@@ -764,6 +764,21 @@ class FaultsTest {
         }
     }
 
+    @Test
+    void aDelayedEventIsHeldUntilThen() throws Exception {
+        try (Server own = new Server()) {
+            Once once = Once.over(Server.plain(own.url())).tenant("acme");
+            Event event = Event.of("later", "7").notBefore(java.time.Instant.parse("2090-10-29T01:30:00.123456Z")).about("order", "7").typed("told");
+            once.run("orders", "run", REQUEST, tx -> {
+                tx.emit(event);
+                return Answer.of(201);
+            });
+            assertThrows(NullPointerException.class, () -> event.notBefore(null));
+            assertEquals(List.of(List.of("later told order 7 7 acme orders run", "t", "f")), own.rows("SELECT concat_ws(' ', topic, event_type, aggregate_type, aggregate_id, payload, tenant, scope, key),"
+                + " (not_before = '2090-10-29 01:30:00.123456+00')::text::char(1), (EXISTS (SELECT FROM once.outbox))::text::char(1) FROM once.delayed_event"));
+        }
+    }
+
     private static void within(DataSource source, Once once, Tx.Apply<SQLException> work) throws SQLException {
         try (Connection connection = source.getConnection()) {
             connection.setAutoCommit(false);
