@@ -159,7 +159,7 @@ func (c *Client[T]) run(ctx context.Context, kind, scope, key string, start *sta
 			continue
 		}
 		if try.unknown && start.fence > 0 {
-			return Answer{}, ErrOutcomeUnknown.because(err) // the gateway in front asks the contract
+			return Answer{}, try.lostCommit(ctx, err)
 		}
 		inDoubt = inDoubt || try.unknown
 		haunted = haunted || try.lost

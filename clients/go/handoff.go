@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 )
 
 // A gateway in front that has claimed the request's intent (docs/gateway.md): its claim is finished in
@@ -73,6 +74,26 @@ func (a *attempt[T]) reported(answer Answer, state, code, message string) (query
 
 const divisionByZero = "22012"
 
+// How long the gateway's claim is told that a lost COMMIT has done nothing: its once_timeout.
+const freeWithin = 5 * time.Second
+
+// lostCommit is about a COMMIT whose answer was lost: that nothing was done is stored under the same
+// fence. That waits for a COMMIT that is under way, and one that comes later finds the claim taken. If it
+// is refused, the outcome is stored, and the gateway sends it; else nobody knows, and it is in doubt.
+func (a *attempt[T]) lostCommit(ctx context.Context, cause error) error {
+	claim := Lease{scope: a.scope, key: a.key, Fence: int(a.start.fence), options: a.options}
+	query, err := claim.failQuery(true, "commit_lost", "the connection was lost before COMMIT took effect", Answer{})
+	if err == nil {
+		freeing, cancel := context.WithTimeout(context.WithoutCancel(ctx), freeWithin)
+		defer cancel()
+		_, err = insist(freeing, a.client.door, query)
+	}
+	if err != nil {
+		return ErrOutcomeUnknown.because(cause)
+	}
+	return ErrUnavailable.because(cause)
+}
+
 // handed runs a handler whose claim is the gateway's, without a transaction: the gateway does all of it.
 func (m *middleware[T]) handed(c *call) {
 	ctx := within(c.r.Context(), intent{c.scope, c.key, c.tenant})
@@ -93,11 +114,14 @@ func (m *middleware[T]) handed(c *call) {
 	}()
 	answer, err := m.work(c.request(within(c.ctx, intent{c.scope, c.key, c.tenant})))
 	returned = true
-	if final := asFinal(err); final != nil {
+	final := asFinal(err)
+	if final != nil {
 		answer, err = final.Answer, nil
 	}
 	var none notDone
 	switch {
+	case final != nil && elsewhere(answer.Status, "", answer.Header) == endFinal:
+		answer.send(c.w) // the gateway stores it as a failure by itself, where it is told nothing
 	case errors.As(err, &none):
 		c.tell(effectNone)
 		m.refuse(c, problemUnreached, refusal{err: err})

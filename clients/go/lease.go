@@ -251,12 +251,16 @@ func (l *Lease) report(ctx context.Context, query Query) (stored bool, err error
 	l.end()
 	calm, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.options.within)
 	defer cancel()
+	return insist(calm, l.door, query)
+}
+
+func insist(ctx context.Context, door Querier, query Query) (stored bool, err error) {
 	for tries := 0; ; tries++ {
-		err = named(l.door.QueryRow(calm, query, &stored))
+		err = named(door.QueryRow(ctx, query, &stored))
 		if err == nil || (SQLStateOf(err) != "" && !isConflict(err) && !isDown(err)) {
 			return stored, err
 		}
-		if sleep(calm, backoff(tries)) != nil {
+		if sleep(ctx, backoff(tries)) != nil {
 			return false, ErrOutcomeUnknown.because(err)
 		}
 	}

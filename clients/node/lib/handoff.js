@@ -4,11 +4,11 @@
 
 const contract = require('./contract');
 const errors = require('./errors');
-const {Guard} = require('./guard');
+const {ASK_MS, Guard} = require('./guard');
 const {logged, refusal, unavailable} = require('./reply');
 const {Session} = require('./session');
 const {traced} = require('./trace');
-const {Attempt, marked} = require('./transaction');
+const {Attempt, marked, repeat} = require('./transaction');
 
 /** An effect's transaction under a claim. The contract looks at its fence when the outcome is stored. */
 class HandedAttempt extends Attempt {
@@ -73,9 +73,33 @@ class HandedGuard extends Guard {
   async unstored(error) {
     const {code} = errors.ofDriver(error);
     if (code === 'completion_refused' || code === 'failure_refused') return {answer: refusal(this.options, 'active')};
-    // The gateway asks the contract, which waits for a COMMIT that is still under way.
-    if (Attempt.isUnanswered(error)) return {answer: logged(this.options, 'not-stored', error)};
-    return super.unstored(error);
+    if (!Attempt.isUnanswered(error)) return super.unstored(error);
+    try {
+      await this.#free();
+      return {answer: unavailable(this.options, errors.ofConnection(error))};
+    } catch (unsaid) { // the outcome is stored, and the gateway sends it; or nobody knows, and it is in doubt
+      this.options.logger.debug?.(`pgonce: the gateway's claim is left to it: scope=${this.options.scope} ${errors.lineOf(errors.ofDriver(unsaid))}`);
+      return {answer: logged(this.options, 'not-stored', error)};
+    }
+  }
+
+  /** Nothing was done: that is stored under the same fence. It waits for a COMMIT that is under way, and one that comes later finds the claim taken. */
+  #free() {
+    const until = performance.now() + ASK_MS;
+    const left = () => Math.max(1, until - performance.now());
+    const failure = {code: 'commit_lost', message: 'the connection was lost before COMMIT took effect'};
+    return repeat(async () => {
+      const session = await Session.open(this.pool, {ms: left()});
+      session.limit(left(), () => session.cut());
+      session.open = false;
+      try {
+        return await session.send([contract.fail(this.intent, this.intent.fence, true, failure)]);
+      } catch (error) {
+        throw marked(error, {lost: session.lost});
+      } finally {
+        await session.close();
+      }
+    }, {deadlineMs: ASK_MS});
   }
 }
 

@@ -13,7 +13,7 @@ const {randomUUID} = require('node:crypto');
 const {Pool} = require('pg');
 
 const {Active, Failed, FinalFailure, InDoubt, LeaseLost, NotDone, Once, OnceError, OutcomeUnknown, keyOf, keyOfHeader} = require('..');
-const {poolOf, startForwarder, startServer} = require('./support');
+const {FAULTS, poolOf, startForwarder, startServer} = require('./support');
 
 let server;
 let forwarder;
@@ -422,6 +422,17 @@ test('a claim whose answer is lost is found again', async () => {
   await forwarder.program.tell('lose_answer once.complete');
   assert.equal(await claim.complete({status: 200}), false); // this very report was stored already
 });
+
+for (const fault of FAULTS.claims) {
+  test(`a claim whose reply is lost says what was before it: ${fault.name}`, async () => {
+    for (const sql of fault.arrange) await pool.query(sql);
+    const {rule} = await forwarder.program.tell('lose_answer once.claim');
+    const claim = await distant.claim('faults', fault.name, {}, {takeover: fault.takeover});
+    assert.deepEqual([claim.verdict, claim.fence], [fault.verdict, fault.fence]);
+    assert.equal(await claim.complete({status: 201}), true);
+    assert.deepEqual(await forwarder.program.tell(`wait ${rule}`), {fired: true});
+  });
+}
 
 test('once.effect: a function runs at most once for its key, and its result is replayed', async () => {
   let calls = 0;

@@ -8,7 +8,7 @@ const {after, before, beforeEach, test} = require('node:test');
 const {randomUUID} = require('node:crypto');
 
 const {Once} = require('..');
-const {poolOf, startServer} = require('./support');
+const {FAULTS, REPORTS_MAX, poolOf, startForwarder, startServer} = require('./support');
 
 let server;
 let pool;
@@ -62,8 +62,8 @@ const FRAMEWORKS = {
 };
 
 /** A service with this handler, and a gateway before it: ask() goes through it. Skipped where the module is not built. */
-async function within(t, framework, more, handler, work) {
-  const service = await FRAMEWORKS[framework](new Once(pool, {logger}), {gateway: true, ...more}, handler);
+async function within(t, framework, {through = pool, ...more}, handler, work) {
+  const service = await FRAMEWORKS[framework](new Once(through, {logger}), {gateway: true, ...more}, handler);
   try {
     const {gateway} = await server.program.tell(`gateway orders ${service.address().port}`);
     if (gateway === null) return t.skip('the module is not built');
@@ -170,6 +170,80 @@ test('a handler whose word is unknown leaves a doubt, and its effect in the data
   }, async ({ask}) => {
     assert.equal((await ask()).status, 502);
     assert.deepEqual([(await stored()).state, await effects()], ['in_doubt', 0]);
+    assert.match((await (await ask()).json()).type, /in-doubt$/);
+  });
+});
+
+for (const [lost, runs] of [['lose_answer COMMIT', 1], ['lose_request COMMIT', 2]]) {
+  test(`a COMMIT that is lost (${lost}) frees the key where nothing was done, and is told where it was`, async (t) => {
+    const forwarder = await startForwarder(server);
+    const far = poolOf(server, {port: forwarder.port});
+    let ran = 0;
+    t.after(async () => {
+      await far.end();
+      await forwarder.program.close();
+    });
+    await within(t, 'http', {through: far}, async (req, res) => {
+      ran++;
+      await insert(req.pgonce.tx);
+      res.writeHead(201).end('done');
+    }, async ({ask}) => {
+      const {rule} = await forwarder.program.tell(lost);
+      const first = await ask();
+      assert.deepEqual(await forwarder.program.tell(`wait ${rule}`), {fired: true});
+      if (runs === 1) assert.deepEqual([first.status, await first.text(), await effects(), (await stored()).state], [201, 'done', 1, 'succeeded']);
+      else {
+        assert.match((await first.json()).type, /unavailable$/);
+        assert.deepEqual([first.status, first.headers.get('retry-after'), await effects(), (await stored()).state], [503, '5', 0, 'failed_retryable']);
+      }
+      const again = await ask();
+      assert.deepEqual([again.status, await again.text(), again.headers.get('idempotency-replayed'), await effects(), ran], [201, 'done', runs === 1 ? 'true' : null, 1, runs]);
+    });
+  });
+}
+
+for (const fault of FAULTS.commits_under_a_claim) {
+  test(`a COMMIT that is lost under a claim: ${fault.name}`, async (t) => {
+    const forwarder = await startForwarder(server);
+    const far = poolOf(server, {port: forwarder.port});
+    const service = await FRAMEWORKS.http(new Once(far, {logger}), {gateway: true}, async (req, res) => {
+      await insert(req.pgonce.tx);
+      res.writeHead(201).end('done');
+    });
+    t.after(async () => {
+      service.closeAllConnections();
+      await new Promise((resolve) => service.close(resolve));
+      await far.end();
+      await forwarder.program.close();
+    });
+    const problemOf = async (claim) => (await (await straight(service, claim)).json()).type.split(':').at(-1);
+    const claim = await claimed();
+    const {rule} = await forwarder.program.tell(`${fault.commit} COMMIT`);
+    for (let i = 0; fault.reports && i < REPORTS_MAX; i++) await forwarder.program.tell(`${fault.reports} once.fail`);
+    assert.equal(await problemOf(claim), fault.problem);
+    assert.deepEqual(await forwarder.program.tell(`wait ${rule}`), {fired: true});
+    await forwarder.program.tell('forget');
+    assert.deepEqual([(await stored()).state, await effects()], [fault.state, fault.effects]);
+    if (fault.state !== 'processing') assert.deepEqual([await problemOf(claim), await effects()], ['active', fault.effects]);
+    if (fault.state === 'failed_retryable') assert.deepEqual([(await straight(service, await claimed())).status, await effects()], [201, 1]);
+  });
+}
+
+test('what a lost COMMIT leaves is a doubt where nobody can say what became of it', async (t) => {
+  const forwarder = await startForwarder(server);
+  const far = poolOf(server, {port: forwarder.port});
+  t.after(async () => {
+    await far.end();
+    await forwarder.program.close();
+  });
+  await within(t, 'http', {through: far}, async (req, res) => {
+    await insert(req.pgonce.tx);
+    res.writeHead(201).end('done');
+  }, async ({ask}) => {
+    await forwarder.program.tell('lose_request COMMIT');
+    for (let i = 0; i < REPORTS_MAX; i++) await forwarder.program.tell('lose_request once.fail'); // each time that it is tried
+    assert.match((await (await ask()).json()).type, /not-stored$/);
+    assert.deepEqual([await effects(), (await stored()).state], [0, 'in_doubt']);
     assert.match((await (await ask()).json()).type, /in-doubt$/);
   });
 });

@@ -3,12 +3,15 @@
 'use strict';
 
 const {spawn} = require('node:child_process');
+const fs = require('node:fs');
 const path = require('node:path');
 const readline = require('node:readline');
 
 const {Pool} = require('pg');
 
 const SUITE = path.join(__dirname, '../../conformance');
+const FAULTS = JSON.parse(fs.readFileSync(path.join(SUITE, 'faults.json'), 'utf8'));
+const REPORTS_MAX = 100; // that are tried within the five seconds
 const PYTHON = process.env.PGONCE_PYTHON ?? '/usr/bin/python3';
 
 /** A program that answers each line with a line of JSON, and ends with its standard input. */
@@ -52,4 +55,4 @@ function poolOf(server, {host = '127.0.0.1', port = server.port, ...more} = {}) 
   return pool;
 }
 
-module.exports = {SUITE, poolOf, startForwarder, startServer};
+module.exports = {FAULTS, REPORTS_MAX, SUITE, poolOf, startForwarder, startServer};

@@ -5,6 +5,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -18,9 +19,11 @@ import pgonce
 import pgonce.aio
 from pgonce import errors
 
+from .conftest import CONFORMANCE
 from .doors import NAMES, AsyncDoor, opened
 from .services import PATIENCE_S
 
+FAULTS = json.loads((CONFORMANCE / "faults.json").read_text(encoding="utf-8"))
 INSERT = "INSERT INTO effect (key) VALUES ('{}')"
 
 
@@ -258,17 +261,16 @@ def test_a_claim_whose_answer_was_lost_is_found_again(server, db):
     assert db.value("SELECT attempts FROM once.peek('lease', 'found-again')") == 1
 
 
-@pytest.mark.parametrize("takeover, verdict", [(None, "processing_stale"), (True, "processing_stale"), (False, "retryable_failure")])
-def test_a_lost_claim_after_a_failed_attempt_is_no_new_one_and_may_be_a_takeover(server, db, takeover, verdict):
-    key = f"lost-{takeover}"
+@pytest.mark.parametrize("fault", FAULTS["claims"], ids=lambda fault: fault["name"])
+def test_a_claim_whose_reply_is_lost_says_what_was_before_it(server, db, fault):
+    for sql in fault["arrange"]:
+        db.rows(sql)
     with server.forwarder() as forwarder:
         with psycopg_pool.ConnectionPool(reach("psycopg", forwarder, db), min_size=0, max_size=4, open=True) as pool:
-            with pgonce.claim(pool, "lease", key, 1) as held:
-                held.fail(True)
             rule = forwarder.ask("lose_answer once.claim")["rule"]
-            with pgonce.claim(pool, "lease", key, 1, lease=30, takeover=takeover) as held:
-                assert (held.verdict, held.fence) == (verdict, 2)
-                held.complete((201, "done"))
+            with pgonce.claim(pool, "faults", fault["name"], {}, lease=30, takeover=fault.get("takeover")) as held:
+                assert (held.verdict, held.fence) == (fault["verdict"], fault["fence"])
+                assert held.complete((201, "done")) is True
             assert forwarder.ask(f"wait {rule}")["fired"]
 
 

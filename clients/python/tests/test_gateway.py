@@ -28,12 +28,14 @@ import asyncpg
 from pgonce.asgi import OnceMiddleware, transaction
 from pgonce.flask import protect
 
-from .conftest import Database
+from .conftest import CONFORMANCE, Database
 from .services import DjangoDoor, loop, threads
 from .test_conformance_http import send
 from .test_fastapi import problem_of
 from .test_faults import INSERT, reach
 
+FAULTS = json.loads((CONFORMANCE / "faults.json").read_text(encoding="utf-8"))
+REPORTS_MAX = 100  # that are tried within the five seconds
 FRONTED = "A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway"
 
 
@@ -346,3 +348,25 @@ def test_a_commit_whose_answer_is_lost_is_asked_for_by_the_gateway(server, db, d
             assert (first.status, service.effects()) == ((201, 1) if runs == 1 else (503, 0))
             again = service.post()
             assert (again.status, again.body, service.effects(), handler.runs) == (201, b"done", 1, runs)
+
+
+@pytest.mark.parametrize("door", ["flask", "asgi-psycopg"])
+@pytest.mark.parametrize("fault", FAULTS["commits_under_a_claim"], ids=lambda fault: fault["name"])
+def test_a_commit_that_is_lost_under_a_claim(server, db, door, fault):
+    handler = Handler((201, b"done"))
+    with server.forwarder() as forwarder:
+        away = types.SimpleNamespace(url=reach("psycopg", forwarder, db))
+        with DOORS[door](away, handler, scope="orders", tenant=tenant_of, gateway=True) as port:
+            service = Service(db, port, handler)
+            claim = service.claimed()
+            rule = forwarder.ask(f"{fault['commit']} COMMIT")["rule"]
+            for _ in range(REPORTS_MAX if "reports" in fault else 0):
+                forwarder.ask(f"{fault['reports']} once.fail")
+            assert problem_of(service.straight(claim)) == fault["problem"]
+            assert forwarder.ask(f"wait {rule}")["fired"]
+            forwarder.ask("forget")
+            assert (service.state(), service.effects(), handler.runs) == (fault["state"], fault["effects"], 1)
+            if fault["state"] != "processing":
+                assert (problem_of(service.straight(claim)), service.effects()) == ("active", fault["effects"])
+            if fault["state"] == "failed_retryable":
+                assert (service.straight(service.claimed()).status, service.effects()) == (201, 1)

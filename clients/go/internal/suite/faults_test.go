@@ -4,9 +4,11 @@ package suite
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -497,4 +499,65 @@ func lostClaim[T any](t *testing.T, connect func(testing.TB, string, ...once.Opt
 		t.Fatal(err)
 	}
 	lossy.fired(t, rule)
+}
+
+// faults are those of clients/conformance, which every client runs.
+type faults struct {
+	Commits []struct {
+		Name, Commit, Reports, Problem, State string
+		Effects                               int
+	} `json:"commits_under_a_claim"`
+	Claims []struct {
+		Name, Verdict string
+		Arrange       []string
+		Takeover      *bool
+		Fence         int
+	}
+}
+
+func allFaults(t *testing.T) (found faults) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "clients/conformance/faults.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+	if err != nil || len(found.Commits) == 0 || len(found.Claims) == 0 {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestAClaimWhoseReplyIsLostSaysWhatWasBeforeIt(t *testing.T) {
+	both(t, func(t *testing.T) { lostClaims(t, newPgx) }, func(t *testing.T) { lostClaims(t, newSQL) })
+}
+
+func lostClaims[T any](t *testing.T, connect func(testing.TB, string, ...once.Option) *once.Client[T]) {
+	at := newDatabase(t)
+	lossy, address := forwarder(t, at)
+	client := connect(t, address+asText)
+	pool, err := pgxpool.New(context.Background(), at.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for _, each := range allFaults(t).Claims {
+		for _, sql := range each.Arrange {
+			if _, err := pool.Exec(context.Background(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rule := lossy.rule(t, "lose_answer once.claim")
+		var options []once.Option
+		if each.Takeover != nil {
+			options = append(options, once.Takeover(*each.Takeover))
+		}
+		lease, answer, err := client.Claim(context.Background(), "faults", each.Name, struct{}{}, options...)
+		lossy.fired(t, rule)
+		if err != nil || answer != nil || lease.Verdict != each.Verdict || lease.Fence != each.Fence {
+			t.Fatalf("%s: %+v %v %v", each.Name, lease, answer, err)
+		}
+		if stored, err := lease.Complete(context.Background(), once.Text(201, "done")); err != nil || !stored {
+			t.Fatal(each.Name, stored, err)
+		}
+	}
 }

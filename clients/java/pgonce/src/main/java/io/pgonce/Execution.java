@@ -5,6 +5,7 @@ import io.pgonce.OnceException.Reason;
 import io.pgonce.OnceException.Stored;
 import java.sql.Connection;
 import java.sql.SQLException;
+import java.time.Duration;
 import java.util.Objects;
 
 /**
@@ -18,6 +19,8 @@ final class Execution<E extends Exception> {
     private static final String FULL = "no connection was free, and the wait for one is over: the pool is full. A handler that takes a second connection of the same "
         + "pool can cause this: see mode LEASE; nothing was done";
     private static final String ROLE = "42501";
+    /** As the gateway's once_timeout. */
+    private static final Duration FREED_WITHIN = Duration.ofSeconds(5);
 
     private final Once once;
     private final Sql.Name name;
@@ -119,7 +122,7 @@ final class Execution<E extends Exception> {
                 inDoubt = false; // a verdict: it settles what became of an earlier attempt
             }
             if (once.fence > 0 && inDoubt) {
-                again = false; // no start tells what became of COMMIT: whose claim it is asks
+                again = false; // no start tells what became of COMMIT
             } else if (failure instanceof Error || (failure instanceof Doubt && !commitSent)
                 || (once.unrepeated && called && gone == null && !inDoubt && reason != Reason.ACTIVE)) {
                 again = false;
@@ -138,12 +141,26 @@ final class Execution<E extends Exception> {
                     gone, null, null) : Reason.OUTCOME_UNKNOWN.exception(gone);
             }
             if (inDoubt) {
-                throw Reason.OUTCOME_UNKNOWN.exception(failure);
+                throw (once.fence > 0 && isFreed() ? Reason.UNAVAILABLE : Reason.OUTCOME_UNKNOWN).exception(failure);
             }
             if (again && retries.interrupted()) {
                 throw Reason.INTERRUPTED.exception(failure);
             }
             throw this.<RuntimeException>thrown(failure, reason, again);
+        }
+    }
+
+    /**
+     * COMMIT's answer is lost under a gateway's claim: that nothing was done is stored under the same fence. That waits for a COMMIT that is under way,
+     * and one that comes later finds the claim taken. False: the outcome is stored, and the gateway sends it; or nobody knows, and it is in doubt.
+     */
+    private boolean isFreed() {
+        Once quick = once.deadline(FREED_WITHIN);
+        try {
+            quick.repeatable(connection -> Sql.fail(connection, name, once.fence, true, "commit_lost", "the connection was lost before COMMIT took effect", Answer.empty()));
+            return true;
+        } catch (RuntimeException unsaid) {
+            return false;
         }
     }
 

@@ -9,7 +9,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import static io.pgonce.testing.Effects.insert;
 import static io.pgonce.testing.Effects.newKey;
 
+import com.fasterxml.jackson.databind.JsonNode;
 import com.zaxxer.hikari.HikariDataSource;
+import io.pgonce.testing.Cases;
 import io.pgonce.testing.Server;
 import io.pgonce.testing.Trips;
 import java.io.PrintWriter;
@@ -114,7 +116,7 @@ class FaultsTest {
     }
 
     @ParameterizedTest
-    @CsvSource({"lose_request,once.complete,false", "lose_answer,once.complete,false", "lose_request,COMMIT,true", "lose_answer,COMMIT,true"})
+    @CsvSource({"lose_request,once.complete,false", "lose_answer,once.complete,false", "lose_request,COMMIT,false", "lose_answer,COMMIT,true"})
     void underAClaimOfAGatewayALostConnectionIsOneEffectAtMost(String how, String step, boolean unknown) throws Exception {
         try (Server.Forwarder forwarder = server.forwarder()) {
             for (boolean unrepeated : new boolean[] {true, false}) {
@@ -122,7 +124,8 @@ class FaultsTest {
                 int fence = Once.over(direct).claim("orders", key, REQUEST, UNATTENDED).fence();
                 int rule = forwarder.lose(how, step).get("rule").asInt();
                 Once once = Once.over(Server.plain(server.url("127.0.0.1", forwarder.port()))).finishing(fence);
-                if (unknown || unrepeated) {
+                boolean commit = "COMMIT".equals(step);
+                if (commit || unrepeated) {
                     UnavailableException failure = assertThrows(UnavailableException.class, () -> place(unrepeated ? once.unrepeated() : once, key));
                     assertEquals(unknown, failure.outcomeUnknown());
                 } else {
@@ -130,7 +133,11 @@ class FaultsTest {
                 }
                 assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
                 await("SELECT count(*) = 0 FROM pg_stat_activity WHERE state LIKE 'idle in%'");
-                if (server.count(key) == 0) {
+                if (commit && !unknown) { // the key is free, and the claim over
+                    assertThrows(LeaseLostException.class, () -> place(Once.over(direct).finishing(fence), key));
+                    assertEquals(0, server.count(key));
+                    assertEquals("placed", place(Once.over(direct), key).bodyText());
+                } else if (server.count(key) == 0) {
                     assertEquals("placed", place(Once.over(direct).finishing(fence), key).bodyText());
                 }
                 assertThrows(LeaseLostException.class, () -> place(Once.over(direct).finishing(fence), key)); // done: what this one does is rolled back
@@ -719,6 +726,25 @@ class FaultsTest {
         String unreported = newKey();
         once.claim("pay", unreported, REQUEST).close();
         assertThrows(InDoubtException.class, () -> once.claim("pay", unreported, REQUEST));
+    }
+
+    @Test
+    void aClaimWhoseReplyIsLostSaysWhatWasBeforeIt() {
+        try (Server.Forwarder forwarder = server.forwarder()) {
+            Once once = Once.over(Server.plain(server.url("127.0.0.1", forwarder.port())));
+            for (JsonNode fault : Cases.faults("claims")) {
+                String name = fault.get("name").asText();
+                fault.get("arrange").forEach(sql -> server.rows(sql.asText()));
+                int rule = forwarder.lose("lose_answer", "COMMIT").get("rule").asInt(); // before it the claim is not made
+                Claim.Options options = fault.has("takeover") ? Claim.Options.DEFAULT.takeover(fault.get("takeover").asBoolean()) : Claim.Options.DEFAULT;
+                try (Claim claim = once.claim("faults", name, Request.json("{}"), options)) {
+                    assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
+                    assertEquals(fault.get("verdict").asText(), claim.verdict(), name);
+                    assertEquals(fault.get("fence").asInt(), claim.fence(), name);
+                    assertTrue(claim.complete(Answer.of(201)));
+                }
+            }
+        }
     }
 
     private static List<Object> reason(String key) {

@@ -209,7 +209,7 @@ public final class HttpOnce {
             return told("done", answer(Objects.requireNonNull(work.call(key), "the work must return an answer")));
         } catch (FinalFailureException failure) {
             if (!failure.answer().replayed()) {
-                return told("done", answer(failure.answer()));
+                return refused(answer(failure.answer()));
             }
             return told("unknown", problem(Problem.IN_DOUBT, null, null, logged(request, scope, failure, Problem.IN_DOUBT, true)));
         } catch (Once.NothingDone failure) {
@@ -220,6 +220,11 @@ public final class HttpOnce {
             }
             return told("unknown", problem(Problem.IN_DOUBT, null, null, logged(request, scope, failure, Problem.IN_DOUBT, true)));
         }
+    }
+
+    /** A failure for good. The gateway stores it as one where it is told nothing; where that would be something else by its status, as done, so that it is stored. */
+    private static ResponseEntity<byte[]> refused(ResponseEntity<byte[]> answer) {
+        return Ending.ofElsewhere(answer.getStatusCode().value(), null, answer.getHeaders()::getFirst) == Ending.FAILED ? answer : told("done", answer);
     }
 
     private static ResponseEntity<byte[]> told(String effect, ResponseEntity<byte[]> answer) {

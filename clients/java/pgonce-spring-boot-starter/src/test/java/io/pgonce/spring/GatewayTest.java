@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import com.fasterxml.jackson.databind.JsonNode;
 import io.pgonce.Answer;
 import io.pgonce.Once;
+import io.pgonce.testing.Cases;
 import io.pgonce.testing.Child;
 import io.pgonce.testing.Server;
 import jakarta.servlet.http.HttpServletRequest;
@@ -55,6 +56,7 @@ import org.springframework.web.bind.annotation.RestController;
 class GatewayTest {
     private static final HttpClient CLIENT = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
     private static final AtomicInteger RUNS = new AtomicInteger();
+    private static final int REPORTS_MAX = 100; // that are tried within the five seconds
     private static Server server;
     private static volatile Handler handler;
     private String key;
@@ -95,6 +97,7 @@ class GatewayTest {
                 return switch (new String(body, StandardCharsets.UTF_8)) {
                     case "charged" -> Answer.of(201).text("charged");
                     case "refused" -> throw Answer.of(402).text("no funds").failure("no_funds", null);
+                    case "broken" -> throw Answer.of(500).text("for good").failure("broken", null); // by its status alone it would be in doubt
                     case "unsent" -> throw new Once.NothingDone("not sent", null);
                     default -> throw new IllegalStateException("nobody knows");
                 };
@@ -441,7 +444,7 @@ class GatewayTest {
 
     @Test
     void workThatIsElsewhereIsReportedByTheGateway() throws Exception {
-        Map<String, String> states = Map.of("charged", "succeeded", "refused", "succeeded", "unsent", "failed_retryable", "lost", "in_doubt");
+        Map<String, String> states = Map.of("charged", "succeeded", "refused", "failed_final", "broken", "succeeded", "unsent", "failed_retryable", "lost", "in_doubt");
         try (ServletWebServerApplicationContext context = behindGateway()) {
             int port = gateway(context);
             for (Map.Entry<String, String> each : states.entrySet()) {
@@ -451,11 +454,46 @@ class GatewayTest {
                 assertEquals(each.getValue(), state(), each.getKey());
                 HttpResponse<String> again = ask(port, "/charges", each.getKey(), Map.of());
                 assertEquals("unsent".equals(each.getKey()) ? 2 : 1, RUNS.get());
-                if ("succeeded".equals(each.getValue())) {
+                if (List.of("succeeded", "failed_final").contains(each.getValue())) {
                     assertEquals(first.body(), again.body());
                     assertTrue(isReplayed(again));
                 } else {
                     assertEquals("lost".equals(each.getKey()) ? "in-doubt" : "unreached", problem(again));
+                }
+            }
+        }
+    }
+
+    @Test
+    void aCommitThatIsLostUnderAClaim() throws Exception {
+        handler = (jdbc, body, response) -> {
+            insert(jdbc);
+            answer(response, 201, "done");
+        };
+        try (Server.Forwarder forwarder = server.forwarder(); ServletWebServerApplicationContext context = behindGateway(
+                "spring.datasource.url=" + server.url("127.0.0.1", forwarder.port()) + "&prepareThreshold=0")) { // a prepared COMMIT has no text
+            int port = portOf(context);
+            for (JsonNode fault : Cases.faults("commits_under_a_claim")) {
+                String name = fault.get("name").asText();
+                String state = fault.get("state").asText();
+                key = "order:" + UUID.randomUUID();
+                Map<String, String> claim = claimed("orders", "acme");
+                int rule = forwarder.lose(fault.get("commit").asText(), "COMMIT").get("rule").asInt();
+                for (int i = 0; fault.has("reports") && i < REPORTS_MAX; i++) {
+                    forwarder.lose(fault.get("reports").asText(), "once.fail");
+                }
+                assertEquals(fault.get("problem").asText(), problem(ask(port, "/", "a", claim)), name);
+                assertTrue(forwarder.tell("wait " + rule).get("fired").asBoolean());
+                forwarder.tell("forget");
+                assertEquals(state, state(), name);
+                assertEquals(fault.get("effects").asInt(), server.count(key), name);
+                if (!"processing".equals(state)) {
+                    assertEquals("active", problem(ask(port, "/", "a", claim)), name);
+                    assertEquals(fault.get("effects").asInt(), server.count(key), name);
+                }
+                if ("failed_retryable".equals(state)) {
+                    assertEquals(201, ask(port, "/", "a", claimed("orders", "acme")).statusCode());
+                    assertEquals(1, server.count(key));
                 }
             }
         }

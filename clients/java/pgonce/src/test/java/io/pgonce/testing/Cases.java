@@ -36,6 +36,11 @@ public final class Cases {
         return cases;
     }
 
+    /** A list of faults.json. */
+    public static JsonNode faults(String list) {
+        return read(Child.ROOT.resolve("clients/conformance/faults.json")).get(list);
+    }
+
     public static JsonNode read(Path file) {
         try {
             return Child.JSON.readTree(file.toFile());
