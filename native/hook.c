@@ -20,7 +20,6 @@ PG_MODULE_MAGIC;
 
 #define SETTING "once.native"
 
-bool native_on = true;
 static char *setting;
 static planner_hook_type planner_before;
 

@@ -42,6 +42,8 @@
 #define LEAVES_MAX 8
 #define MIRRORED_MAX 96
 
+bool native_on = true;
+
 static native_contract contract;
 /* What is in contract and contract_fits was looked up, and nothing has changed since. */
 static bool contract_known;
@@ -105,6 +107,11 @@ bool native_refuse(const char *format, ...)
 	vsnprintf(obstacle, sizeof obstacle, format, arguments);
 	va_end(arguments);
 	return false;
+}
+
+const char *native_refused(void)
+{
+	return obstacle;
 }
 
 /* A function was made, changed or dropped. */
@@ -691,45 +698,4 @@ void native_tables_close(native_tables *tables)
 	if (tables->intent != NULL) {
 		table_close(tables->intent, NoLock);
 	}
-}
-
-/* once_native.obstacle(of_events): why the plain calls of this session are left to SQL, those of
- * once.emit or all others; NULL: they are answered here. Nothing is read but catalogues, and no
- * lock is kept: anybody may ask. */
-PG_FUNCTION_INFO_V1(native_obstacle);
-PGDLLEXPORT Datum native_obstacle(PG_FUNCTION_ARGS)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	BeginInternalSubTransaction(NULL);
-	const native_contract *known = native_known();
-	int32 buckets[] = {0, native_day(GetCurrentTimestamp())};
-	bool fits = known != NULL;
-
-	if (fits) {
-		(void)native_refuse("the tables are being changed");
-	}
-	if (fits && PG_GETARG_BOOL(0)) {
-		fits = native_outbox_fits(known, buckets[1]);
-	} else {
-		for (size_t i = 0; fits && i < lengthof(buckets); i++) {
-			native_tables tables;
-			char name[NAMEDATALEN];
-			snprintf(name, sizeof name, "intent_d%d", buckets[i]);
-			if (!OidIsValid(get_relname_relid(name, known->schema))) {
-				continue; /* the next call makes it */
-			}
-			fits = native_leaf_find(known, buckets[i], AccessShareLock, false, &tables);
-			if (fits) {
-				native_tables_close(&tables);
-			}
-		}
-	}
-	RollbackAndReleaseCurrentSubTransaction();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	if (fits) {
-		PG_RETURN_NULL();
-	}
-	PG_RETURN_TEXT_P(cstring_to_text(obstacle));
 }

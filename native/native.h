@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: PostgreSQL
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
- * store.c reads and writes intents; started.c knows what a transaction has started; attempt.c has
- * start and finish, claim.c claims, reports and messages, batch.c claims and reports.c reports of
- * many at once, outbox.c events, salt.c salts. PostgreSQL's rules
+ * key.c reads keys, store.c reads and writes intents; started.c knows what a transaction has
+ * started; attempt.c has start and finish, claim.c claims, reports and messages, batch.c claims and reports.c reports of
+ * many at once, outbox.c events, salt.c salts; obstacle.c says why SQL decides. PostgreSQL's rules
  * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
 #ifndef PGONCE_NATIVE_H
@@ -206,10 +206,13 @@ extern bool native_still_known(void); /* nothing of the contract has changed */
 extern uint64 native_changes(void);   /* counts what was forgotten */
 extern bool native_is_plain_index(Relation index, int keys);
 extern bool native_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
+extern const char *native_refused(void); /* why, as it was said last */
 
-/* store.c */
+/* key.c */
 extern int32 native_bucket(const text *key); /* -1: not for this library */
 extern void native_make_opaque(native_intent *intent);
+
+/* store.c */
 extern bool native_lock(native_intent *intent, bool held_already);
 extern uint64 native_lock_number(const native_intent *intent);
 extern bool native_lock_id(uint64 id);

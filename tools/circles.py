@@ -11,7 +11,7 @@ import sys
 ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src/settle.c", "lib/src/wire.c"}]
 # What nginx has each file of a module know: the module's own number.
 KNOWN_TO_ALL = {"ngx_http_once_module"}
-FOLDERS = ("lib", "service", "broker", "relay", "consume", "keeper", "cli", "gateway")
+FOLDERS = ("lib", "service", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
 
 
 def symbols(build):
