@@ -89,6 +89,14 @@ func orNull(text string) any {
 	return text
 }
 
+// finalStatus gives 0 for what is no final status of HTTP: it is not stored.
+func finalStatus(status int) int {
+	if status < 200 || status > 599 {
+		return 0
+	}
+	return status
+}
+
 func statusOrNull(status int) any {
 	if status == 0 {
 		return nil

@@ -417,7 +417,7 @@ func (a *attempt[T]) doubt(ctx context.Context, session Session[T], fingerprint 
 		SQL: `SELECT once.fail($1::text, $2::text, (once.claim($1::text, $2::text, $3::bytea, tenant => $4::text)).fence, NULL,
     error_code => 'upstream_status', error_message => 'the answer does not say whether the effect happened', response_status => $5::integer,
     tenant => $4::text)`,
-		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(answer.Status)},
+		Args: []any{a.scope, a.key, fingerprint, a.options.tenant, statusOrNull(finalStatus(answer.Status))},
 	}, &stored)
 	if err == nil {
 		return nil

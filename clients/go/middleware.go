@@ -271,7 +271,7 @@ func meaning(status int, effect string, header http.Header) ending {
 		return endDone
 	case effect == effectUnknown:
 		return endDoubt
-	case isRefusal(status), status >= 500, status >= 400 && header.Get("Retry-After") != "":
+	case isRefusal(status), status < 200, status >= 500, status >= 400 && header.Get("Retry-After") != "":
 		return endRelease
 	case status >= 400:
 		return endFinal
@@ -372,7 +372,7 @@ func (m *middleware[T]) lease(c *call) {
 			_, err := lease.FailRetryable(c.ctx, "upstream_status", "the answer asks for another attempt")
 			return err
 		case how == endDoubt:
-			return doubt("upstream_status", "the answer does not say whether the effect happened", answer.Status)()
+			return doubt("upstream_status", "the answer does not say whether the effect happened", finalStatus(answer.Status))()
 		case how == endFinal:
 			return lease.final(c.ctx, newFinal("", "", answer))
 		default:
@@ -392,6 +392,8 @@ func elsewhere(status int, effect string, header http.Header) ending {
 	switch {
 	case effect != "":
 		return meaning(status, effect, header)
+	case status < 200:
+		return endDoubt // no final status of HTTP, as one above 599
 	case status < 300:
 		return endDone
 	case status == 421, status == 425, (status < 500 || status == 503) && status >= 400 && has("Retry-After"), status == 401 && has("WWW-Authenticate"),

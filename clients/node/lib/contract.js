@@ -178,12 +178,15 @@ function fail({scope, key, tenant}, fence, retryable, {code, message, answer = {
     p.add(text(code), 'text')}, ${p.add(text(message), 'text')}, ${outcome(p, answer)}, tenant => ${p.add(tenant, 'text')})`, p.values];
 }
 
+/** As at every door. */
+const UNSAID = {code: 'upstream_status', message: 'the answer does not say whether the effect happened'};
+
 /** In the transaction that has started it, after ROLLBACK TO: nobody knows what happened elsewhere. */
-function doubt({scope, key, tenant, print: known}, answer) {
+function doubt({scope, key, tenant, print: known}, answer, {code, message} = UNSAID) {
   const p = new Parameters();
   const print = p.add(known, 'bytea');
   const [s, k, t] = [p.add(scope, 'text'), p.add(key, 'text'), p.add(tenant, 'text')];
-  return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, 'handler', 'the handler''s answer does not say whether the effect happened', ${
+  return [`SELECT once.fail(${s}, ${k}, (once.claim(${s}, ${k}, ${print}, tenant => ${t})).fence, NULL, ${p.add(code, 'text')}, ${p.add(message, 'text')}, ${
     outcome(p, answer)}, tenant => ${t})`, p.values];
 }
 
@@ -221,7 +224,7 @@ function emit(topic, payload, {aggregateType, aggregateId, eventType, scope, key
 const lock = (resource, waitMs) => ["SELECT once.lock($1::text, $2::float8 * interval '1 millisecond')", [nameOf(resource, 'resource'), String(waitMs)]];
 
 module.exports = {
-  begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
+  UNSAID, begin, tryStart, started, finish, claim, claimed, peek, peekStatus, peeked, complete, fail, doubt, renew, release, receive, emit, lock, bodyOf, checkAnswer, keyOfMessage, nameOf,
   SAVEPOINT: ['SAVEPOINT once_effect'], ROLLBACK_TO: ['ROLLBACK TO SAVEPOINT once_effect'], COMMIT: ['COMMIT'], ROLLBACK: ['ROLLBACK'],
   RESET_ROLE: ['RESET ROLE'],
   SAVEPOINT_STORE: ['SAVEPOINT once_store'], ROLLBACK_TO_STORE: ['ROLLBACK TO SAVEPOINT once_store'],

@@ -31,6 +31,8 @@ function open(pool, options, intent, gone) {
   });
 }
 
+const PARTED = {code: 'parted', message: 'the handler has ended the transaction that it was given: what it did may be committed'};
+
 /** What an answer says of its effect: done, refused (taken back, and stored), none, unknown. said: the values of Once-Effect. */
 function effectOf({effect: said, status, pairs}) {
   const [word] = said.map((each) => String(each).toLowerCase());
@@ -83,7 +85,7 @@ class Guard {
   #store(effect, head, body) {
     const {status} = head;
     if (effect === 'none') return this.undone();
-    if (effect === 'unknown') return this.doubt({status});
+    if (effect === 'unknown') return this.doubt(status >= 200 && status <= 599 ? {status} : {});
     const {stored, large} = storable(this.options, head, body);
     if (effect === 'done') return this.attempt.finish(stored, large);
     return this.attempt.fail({code: `http_${status}`, message: 'the request was refused'}, stored, large);
@@ -126,7 +128,7 @@ class Guard {
   /** The handler has ended the transaction by itself. Whether with its effect, nobody knows; so it must not happen again. */
   async #doubtful(error) {
     try {
-      await transact(this.pool, (session) => session.send([contract.begin(), contract.doubt(this.intent, {})]), {deadlineMs: ASK_MS});
+      await transact(this.pool, (session) => session.send([contract.begin(), contract.doubt(this.intent, {}, PARTED)]), {deadlineMs: ASK_MS});
       return logged(this.options, 'in-doubt', error);
     } catch (unstored) {
       this.log(unstored);

@@ -4,6 +4,7 @@
 'use strict';
 
 const {claim} = require('./claim');
+const {UNSAID} = require('./contract');
 const errors = require('./errors');
 const {AS_IT_IS, ASK_MS, storable} = require('./guard');
 const {TOO_LARGE, broken, concluded, logged, unavailable} = require('./reply');
@@ -73,7 +74,7 @@ class LeaseGuard {
       // once.fail has no result_type: what is too large to keep is remembered as done.
       case 'refused': return smaller((answer) => (answer.resultType ? held.complete(answer) : held.fail(false, {...failure, answer})));
       case 'none': return held.fail(true, failure);
-      default: return held.fail(null, {...failure, answer: {status}});
+      default: return held.fail(null, {...UNSAID, answer: status >= 200 && status <= 599 ? {status} : {}});
     }
   }
 

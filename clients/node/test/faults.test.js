@@ -587,7 +587,7 @@ test('an answer that does not say what was done leaves a doubt that says so', as
   app.closeAllConnections();
   await new Promise((resolve) => app.close(resolve));
   const {rows} = await pool.query("SELECT state::text, error_code, error_message, response_status FROM once.peek('orders', $1)", [key]);
-  assert.deepEqual(rows, [{state: 'in_doubt', error_code: 'handler', error_message: "the handler's answer does not say whether the effect happened", response_status: 500}]);
+  assert.deepEqual(rows, [{state: 'in_doubt', error_code: 'upstream_status', error_message: 'the answer does not say whether the effect happened', response_status: 500}]);
 });
 
 test('a client that leaves does not stop its request: a retry gets the answer', async () => {

@@ -255,7 +255,7 @@ def _doubt(attempt: _core.Attempt, status: int) -> Steps[None]:
     attempt.committing = False
 
 
-UNSAID = ("handler", "the handler's answer does not say whether the effect happened")
+UNSAID = ("upstream_status", "the answer does not say whether the effect happened")
 
 
 def outcome_of(policy: Policy, answer: http.Response) -> Tuple[Outcome, Outcome]:

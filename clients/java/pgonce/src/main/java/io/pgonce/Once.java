@@ -314,7 +314,7 @@ public final class Once {
                 return known;
             }
             if (failure instanceof Doubt unknown) {
-                claim.doubt("service_failed", unknown.getMessage(), unknown.status());
+                claim.doubt("upstream_status", unknown.getMessage(), unknown.status());
                 return unknown;
             }
             String kind = failure.getClass().getSimpleName();

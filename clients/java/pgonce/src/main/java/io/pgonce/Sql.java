@@ -30,7 +30,7 @@ final class Sql {
     private static final Set<String> GONE = Set.of("P4012", NO_SUCH_SAVEPOINT, "25P01");
     private static final String COMMIT = "; COMMIT";
     private static final String DOUBT = "SELECT once.fail(?::text, ?::text, (once.claim(?::text, ?::text, ?::bytea, tenant => ?::text, "
-        + "traceparent => ?::text)).fence, NULL, 'service_failed', 'the service does not know whether the effect happened', "
+        + "traceparent => ?::text)).fence, NULL, 'upstream_status', 'the answer does not say whether the effect happened', "
         + "response_status => ?::integer, tenant => ?::text)";
     private static final String PEEK = "SELECT verdict, response_status, response_body, response_headers, result_type, result_id, "
         + "error_code, error_message, owner, fence, attempts, traceparent, "
