@@ -2,9 +2,9 @@
  * What the files of pgonce_native share. hook.c puts C functions in the place of the
  * contract's in plans; known.c says whether the contract is the one that they stand in for;
  * key.c reads keys, store.c reads and writes intents; started.c knows what a transaction has
- * started; attempt.c has start and finish, claim.c claims, reports and messages, batch.c claims and reports.c reports of
- * many at once, outbox.c events, salt.c salts; obstacle.c says why SQL decides. PostgreSQL's rules
- * hold here: palloc, ereport, no memory of what a transaction may change but with a callback
+ * started; attempt.c has start and finish, claim.c claims, reports and messages, batch.c claims
+ * and reports.c reports of many at once, outbox.c events, salt.c salts; obstacle.c says why SQL
+ * decides. PostgreSQL's rules hold here: palloc, ereport, no memory of what a transaction may change but with a callback
  * that forgets it. */
 #ifndef PGONCE_NATIVE_H
 #define PGONCE_NATIVE_H
