@@ -4,8 +4,8 @@
  * key.c reads keys, store.c reads and writes intents; started.c knows what a transaction has
  * started; attempt.c has start and finish, claim.c claims, reports and messages, batch.c claims
  * and reports.c reports of many at once, outbox.c events, salt.c salts; obstacle.c says why SQL
- * decides. PostgreSQL's rules hold here: palloc, ereport, no memory of what a transaction may change but with a callback
- * that forgets it. */
+ * decides. PostgreSQL's rules hold here: palloc, ereport, no memory of what a transaction may
+ * change but with a callback that forgets it. */
 #ifndef PGONCE_NATIVE_H
 #define PGONCE_NATIVE_H
 
