@@ -73,7 +73,7 @@ def test_the_status_shows_each_step_its_success_and_its_failure(db):
     keep = keeper(db)
     keep.round()
     status = db.rows("SELECT * FROM once.keeper_status()")
-    assert [row.ord for row in status] == list(range(1, 15)) and all(row.last_success for row in status)
+    assert [row.ord for row in status] == list(range(1, 16)) and all(row.last_success for row in status)
     run(keep.connection, "SELECT once.keep_failed('keeper', 'purge', '53100', 'full')")
     failed = db.row("SELECT * FROM once.keeper_status() WHERE step = 'purge'")
     assert failed.last_error_at > failed.last_success and "53100: full" in failed.last_error

@@ -11,7 +11,7 @@ from harness.scrape import address_in
 
 PROGRAM = os.path.join(os.environ.get("PGONCE_BUILD", ROOT / "build"), "cli/pgonce")
 LINE = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\S*)')
-STEPS = ["days", "clock", "close", "doubt", "move", "detach", "drop", "untaken", "outbox", "purge", "sweep", "archive", "dead", "decisions"]
+STEPS = ["days", "clock", "close", "doubt", "move", "detach", "drop", "delayed", "untaken", "outbox", "purge", "sweep", "archive", "dead", "decisions"]
 
 
 class Keeper:

@@ -43,6 +43,8 @@ public class Application {
             "pgonce.tenant", "none",
             "pgonce.handler-ms", System.getenv("HANDLER_MS"),
             "logging.level.root", "error"));
+        // An answer whose end only the connection's end tells: it comes before the suite's patience is over.
+        properties.put("server.tomcat.keep-alive-timeout", "10s");
         if (!"on".equals(System.getenv("PGONCE"))) {
             properties.put("spring.autoconfigure.exclude", "io.pgonce.spring.OnceAutoConfiguration,io.pgonce.spring.OnceChecksAutoConfiguration");
         }
