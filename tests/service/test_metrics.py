@@ -184,7 +184,13 @@ def consuming(tmp_path, db, **options):
                                        stdout=subprocess.DEVNULL, stderr=out, env=clean_environment())
         try:
             wait_until(lambda: address_in(log.read_text()), "the address")
-            yield lambda name: figure(scrape(address_in(log.read_text())), f"pgonce_consume_{name}", consumer="stock"), nats
+            address = address_in(log.read_text())
+
+            def metric(name):
+                return figure(scrape(address), f"pgonce_consume_{name}", consumer="stock")
+
+            wait_until(lambda: metric("active") is not None, "it to have metrics")
+            yield metric, nats
             process.terminate()
             assert process.wait(60) == 0, log.read_text()
         finally:
