@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: PostgreSQL */
 /*
  * model.c: see model.h. The shapes of tuples and pages are PostgreSQL's own (manual: Database Page
- * Layout, TOAST); the columns are those of contract/intent/tables.sql. tests/cli/test_plan.py holds
+ * Layout, TOAST); the columns are those of contract/key/tables.sql. tests/cli/test_plan.py holds
  * it against measured tables.
  */
 #include <math.h>

@@ -59,7 +59,7 @@ static Oid last_day_leaf;  /* that partition */
 static uint64 changes;     /* counts what the callbacks have forgotten */
 static char obstacle[256]; /* why SQL decides, as it was found last */
 
-/* The types that a column has in contract/intent/tables.sql, and whether it may be NULL. */
+/* The types that a column has in contract/key/tables.sql, and whether it may be NULL. */
 static const struct {
 	const char *name;
 	Oid type; /* InvalidOid: once.state */

@@ -26,7 +26,7 @@
 #undef PGDLLEXPORT
 #define PGDLLEXPORT __attribute__((visibility("default")))
 
-/* The columns of once.intent, in the order of its declaration in contract/intent/tables.sql. */
+/* The columns of once.intent, in the order of its declaration in contract/key/tables.sql. */
 enum native_column {
 	COLUMN_CREATED_AT,
 	COLUMN_UPDATED_AT,

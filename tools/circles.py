@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
-"""Checks that no two C files call each other, in a circle of any length: circles.py BUILD. What is called is read from the objects that were built (nm)."""
+"""Checks that no two C files call each other, in a circle of any length: circles.py BUILD. What is called is read from the objects that were built (nm).
+Checks besides that the calls between the folders of contract/ run one way."""
 import collections
 import pathlib
 import re
 import subprocess
 import sys
 
+import contract
+
 # Files that are one room: a statement's answer ends operations, and an operation that ends begins others.
 ROOMS = [{"lib/src/batcher.c", "lib/src/operation.c", "lib/src/pack.c", "lib/src/settle.c", "lib/src/wire.c"}]
 # What nginx has each file of a module know: the module's own number.
 KNOWN_TO_ALL = {"ngx_http_once_module"}
 FOLDERS = ("lib", "service", "broker", "relay", "consume", "keeper", "cli", "gateway", "native")
+# Of contract/: a function calls those of its own folder and of the folders before it. access/ and keep/, which makes days, serve all of them.
+LAYERS = ("policy", "key", "doubt", "lease", "start", "outbox", "inbox", "see")
 
 
 def symbols(build):
@@ -57,6 +62,20 @@ def circles(found):
             yield circle
 
 
+def against_the_layers(root):
+    """The calls between functions of contract/ that lead from a folder to a later one."""
+    contract.ROOT = root
+    paths = contract.functions()
+    homes = {path.stem: path for path in paths}
+    for path in paths:
+        if path.parent.name in LAYERS:
+            code = re.sub(r"--.*|'[^']*'", "", contract.text_of(path))
+            for name in sorted(set(re.findall(r"\bonce\.(\w+)\(", code)) & homes.keys()):
+                home = homes[name].parent.name
+                if home in LAYERS[LAYERS.index(path.parent.name) + 1 :]:
+                    yield f"{path.parent.name}/{path.stem} -> {home}/{name}"
+
+
 def main():
     found = calls(pathlib.Path(sys.argv[1]))
     if not found:
@@ -67,7 +86,10 @@ def main():
         for caller in sorted(circle):
             for called in sorted(circle & found[caller].keys()):
                 print(f"  {caller} -> {called}: {', '.join(found[caller][called][:5])}")
-    sys.exit(1 if bad else 0)
+    upwards = list(against_the_layers(pathlib.Path("contract").resolve()))
+    if upwards:
+        print("these calls of contract/ run the wrong way:", *upwards, sep="\n  ")
+    sys.exit(1 if bad or upwards else 0)
 
 
 if __name__ == "__main__":

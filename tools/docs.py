@@ -109,7 +109,7 @@ def sqlstates():
 
 
 def transitions():
-    text = (CONTRACT / "intent/tables.sql").read_text()
+    text = (CONTRACT / "key/tables.sql").read_text()
     rows = re.findall(r"^    \((NULL|'\w+'),\s+'(\w+)',\s+'(\w+)',\s+'((?:[^']|'')*)'\)[,;]$", text, re.M)
     out = ["| from | by | to | when |", "| --- | --- | --- | --- |"]
     for source, event, target, guard in rows:

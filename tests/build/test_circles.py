@@ -35,5 +35,16 @@ def test_a_circle_of_calls_is_found_and_its_names_are_told(circles):
                                         "  relay/b.c -> relay/c.c: c", "  relay/c.c -> relay/a.c: a"]
 
 
+def test_a_call_against_the_order_of_the_folders_of_the_contract_is_found(circles, tmp_path):
+    for name, code in (("policy/_scope", "'once._claim()'    -- once._bucket()"), ("key/_bucket", "once._scope()"), ("lease/_claim", "once._bucket()")):
+        (tmp_path / "contract" / name).parent.mkdir(parents=True)
+        (tmp_path / f"contract/{name}.sql").write_text(f"CREATE FUNCTION once.{name.split('/')[1]}() AS $$\n    {code}\n$$;\n")
+    line = {"a": "void b(void); void a(void) { b(); }", "b": "void b(void) {}"}
+    assert circles(**line).returncode == 0
+    (tmp_path / "contract/key/_bucket.sql").write_text("CREATE FUNCTION once._bucket() AS $$ once._claim(once._scope()) $$;\n")
+    done = subprocess.run([TOOL, "build"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()) == (1, ["these calls of contract/ run the wrong way:", "  key/_bucket -> lease/_claim"])
+
+
 def test_nothing_built_is_no_good_news(circles):
     assert circles().returncode == 1

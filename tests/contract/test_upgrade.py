@@ -41,7 +41,7 @@ class Next:
         contract = directory / "contract"
         (contract / "migrations").mkdir(exist_ok=True)
         (contract / "migrations/0002_next.sql").write_text(NEXT)
-        (contract / "intent/release.sql").write_text(RELEASE)
+        (contract / "lease/release.sql").write_text(RELEASE)
         (contract / "see/views/retried.sql").unlink()
 
     def script(self, *words):

@@ -1,0 +1,80 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- What is allowed: the settings of the installation, the policies of scopes, and what an answer and a verify function's answer are
+-- made of. Only the owner touches a table; everybody else calls functions. Text is COLLATE "C" in all tables: comparisons are of
+-- bytes, and an index can serve them whatever the caller's collation.
+
+-- One row: what holds for the whole installation. Made, like the default policy, by the first
+-- once.add_days() and not here: a restored dump of an extension brings its own. An interval is
+-- compared as if a month had 30 days, and added by the calendar: '-12 months 361 days' is more than
+-- nothing, and ends before it began. So terms are judged by the calendar too, from a February,
+-- where months are shortest. None is longer than 100 years: one that leads beyond what a timestamp
+-- holds would stop the keeper for all scopes.
+CREATE TABLE once.setting (
+    only_row           boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    closed_before      integer NOT NULL,                      -- UUIDv7 keys of days before this one are expired
+    horizon_days       integer NOT NULL DEFAULT 7 CHECK (horizon_days BETWEEN 1 AND 366),  -- past days kept as partitions
+    days_ahead         integer NOT NULL DEFAULT 2 CHECK (days_ahead BETWEEN 1 AND 366),
+    clock_skew         interval NOT NULL DEFAULT '5 minutes' CHECK (clock_skew >= '0' AND clock_skew <= '12 hours'),
+    salt               bytea NOT NULL DEFAULT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
+    clock_settle       interval NOT NULL DEFAULT '1 hour' CHECK (clock_settle >= '0' AND clock_settle <= '7 days'),
+    dead_retention     interval NOT NULL DEFAULT '90 days' CHECK (dead_retention > '0'),
+    decision_retention interval NOT NULL DEFAULT '400 days' CHECK (decision_retention > '0'),
+    outbox_retention   interval NOT NULL DEFAULT '1 day' CHECK (outbox_retention >= '0'),
+    CONSTRAINT dead_retention_is_at_most_100_years CHECK (dead_retention <= '100 years'
+        AND timestamp '2001-02-01' + dead_retention > '2001-02-01'
+        AND timestamp '2001-02-01' + dead_retention <= '2101-02-01'),
+    CONSTRAINT decision_retention_is_at_most_100_years CHECK (decision_retention <= '100 years'
+        AND timestamp '2001-02-01' + decision_retention > '2001-02-01'
+        AND timestamp '2001-02-01' + decision_retention <= '2101-02-01'),
+    CONSTRAINT outbox_retention_is_at_most_100_years CHECK (outbox_retention <= '100 years'
+        AND timestamp '2001-02-01' + outbox_retention >= '2001-02-01'
+        AND timestamp '2001-02-01' + outbox_retention <= '2101-02-01'),
+    CONSTRAINT clock_settle_is_at_most_7_days CHECK (timestamp '2001-02-01' + clock_settle >= '2001-02-01'
+        AND timestamp '2001-02-01' + clock_settle <= '2001-02-08'),
+    CONSTRAINT clock_skew_is_at_most_12_hours CHECK (timestamp '2001-02-01' + clock_skew >= '2001-02-01'
+        AND timestamp '2001-02-01' + clock_skew <= '2001-02-01 12:00')
+);
+
+-- The policy of a scope; the row '' is the default for scopes that have none of their own.
+CREATE TABLE once.scope (
+    scope              text COLLATE "C" PRIMARY KEY CHECK (length(scope) <= 255),
+    lease              interval NOT NULL DEFAULT '60 seconds' CHECK (lease > '0' AND lease <= '7 days'),
+    retention          interval NOT NULL DEFAULT '7 days' CHECK (retention > '0'),
+    max_attempts       integer CHECK (max_attempts >= 1),     -- NULL: no limit
+    on_stale           text COLLATE "C" NOT NULL DEFAULT 'in_doubt' CHECK (on_stale IN ('in_doubt', 'takeover',
+        'verify')),
+    -- "schema.function", of f(tenant text, scope text, key text) RETURNS once.verification,
+    -- resolved whenever it is called: pg_upgrade refuses a database with a column of type
+    -- regprocedure.
+    verify             text COLLATE "C",
+    -- The floors let finish() and emit() skip this table for nearly all answers and events.
+    response_bytes_max integer NOT NULL DEFAULT 1048576 CHECK (response_bytes_max BETWEEN 8192 AND 67108864),
+    event_bytes_max    integer NOT NULL DEFAULT 1048576 CHECK (event_bytes_max BETWEEN 8192 AND 67108864),    -- of a payload, as text
+    CHECK ((on_stale = 'verify') = (verify IS NOT NULL)),
+    CONSTRAINT lease_is_at_most_7_days CHECK (timestamp '2001-02-01' + lease > '2001-02-01'
+        AND timestamp '2001-02-01' + lease <= '2001-02-08'),
+    CONSTRAINT retention_is_at_most_100_years CHECK (retention <= '100 years'
+        AND timestamp '2001-02-01' + retention > '2001-02-01' AND timestamp '2001-02-01' + retention <= '2101-02-01')
+);
+
+-- What a verify function answers: did the effect of this intent happen?
+CREATE TYPE once.verification AS (
+    answer           text,      -- 'happened' | 'absent' | 'unknown'
+    response_status  integer,
+    response_body    bytea,
+    response_headers jsonb,
+    result_type      text,
+    result_id        text
+);
+
+-- What an attempt leaves: the answer that retries get, what it points to, and the error of one that
+-- failed.
+CREATE TYPE once.outcome AS (
+    response_status  integer,
+    response_body    bytea,
+    response_headers jsonb,
+    result_type      text,
+    result_id        text,
+    error_code       text,
+    error_message    text
+);
