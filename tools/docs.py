@@ -32,7 +32,7 @@ GROUPS = [
     ("Many at once", ["claim_many", "complete_many", "fail_many", "renew_many", "peek_many"]),
     ("Looking", ["peek", "story", "find", "errors", "contract_version"]),
     ("Keys and fingerprints", ["key_of_header", "request_fingerprint", "fingerprint", "salt"]),
-    ("Messages and events", ["receive", "receive_many", "consumer_ids", "consumer_remembers", "emit", "emit_later", "cancel_event"]),
+    ("Messages and events", ["receive", "receive_many", "consumer_ids", "consumer_remembers", "emit", "emit_bytes", "emit_later", "cancel_event"]),
     ("Relays: the way out", ["relay_take", "relay_look", "relay_flush", "relay_list", "relay_fetch", "relay_due", "relay_settle", "relay_parked", "relay_release"]),
     ("Parked events", ["outbox_summary", "outbox_untaken", "outbox_delayed", "outbox_list", "outbox_event", "outbox_retry", "outbox_discard", "outbox_retry_many", "outbox_discard_many", "outbox_replay"]),
     ("Change data capture: the way out by a replication slot", ["add_capture", "capture_list"]),

@@ -35,7 +35,7 @@ DECLARE
     'fail',
     'fail_many', 'renew', 'renew_many',
                         'release', 'peek', 'peek_many', 'salt', 'fingerprint', 'request_fingerprint', 'key_of_header',
-                            'receive', 'emit', 'emit_later', 'cancel_event', 'try_lock', 'lock',
+                            'receive', 'emit', 'emit_bytes', 'emit_later', 'cancel_event', 'try_lock', 'lock',
                             'errors', 'contract_version', 'count_cached', 'receive_many', 'message_park', 'message_due',
                             'message_applied', 'message_look', 'message_count', 'consumer_report',
                             'consumer_ids', 'consumer_remembers'];

@@ -2,15 +2,20 @@
 -- once._check_event(...): raises what is wrong with an event, or that its day has no partition and cannot have one; returns where
 -- nothing is (names that are long and yet within bounds, a day that is there by now). day NULL: it has none as yet.
 CREATE FUNCTION once._check_event(tenant text, scope text, key text, topic text, kind text, payload jsonb,
-    headers jsonb, day integer) RETURNS void LANGUAGE plpgsql AS $$
+    payload_bytes bytea, content_type text, headers jsonb, day integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF (length(topic) BETWEEN 1 AND 255 AND payload IS NOT NULL AND length(kind) BETWEEN 1 AND 255
+    IF (length(topic) BETWEEN 1 AND 255 AND num_nonnulls(payload, payload_bytes) = 1 AND length(kind) BETWEEN 1 AND 255
         AND (scope IS NULL) = (key IS NULL) AND coalesce(jsonb_typeof(headers), 'object') = 'object') IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: an event needs a topic and a payload',
             DETAIL = format('topic=%s payload %s scope=%s key=%s', quote_nullable(left(topic, 80)),
-                            CASE WHEN payload IS NULL THEN 'missing' ELSE 'given' END, quote_nullable(left(scope, 80)),
-                                quote_nullable(left(key, 80))),
+                            CASE num_nonnulls(payload, payload_bytes) WHEN 0 THEN 'missing' ELSE 'given' END,
+                            quote_nullable(left(scope, 80)), quote_nullable(left(key, 80))),
             HINT = 'topic and event_type: 1 to 255 characters; scope and key: both or neither; headers: a JSON object.';
+    END IF;
+    IF payload_bytes IS NOT NULL AND once._is_content_type(content_type) IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'pgonce: bytes need a content type',
+            DETAIL = format('topic=%s content_type=%s', quote_nullable(left(topic, 80)), quote_nullable(left(content_type, 80))),
+            HINT = 'content_type: 1 to 255 visible ASCII characters, with spaces within, as application/x-protobuf.';
     END IF;
     -- What the index that keeps an event single holds.
     IF key IS NOT NULL AND octet_length(concat(tenant, scope, key, kind)) > 2600 THEN
@@ -19,7 +24,8 @@ BEGIN
             HINT = 'tenant, scope, key and event_type: at most 2600 bytes together.';
     END IF;
     PERFORM once._refuse('P4060', tenant, scope, key, format('%s: %s bytes, at most %s', part, size, most))
-       FROM (VALUES ('payload', octet_length(payload::text), (once._policy(coalesce(scope, ''))).event_bytes_max),
+       FROM (VALUES ('payload', coalesce(octet_length(payload_bytes), octet_length(payload::text)),
+                        (once._policy(coalesce(scope, ''))).event_bytes_max),
                     ('headers', octet_length(headers::text), 65536)) AS p (part, size, most)
       WHERE size > most LIMIT 1;
     IF day IS NULL THEN

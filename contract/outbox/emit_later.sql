@@ -27,7 +27,7 @@ BEGIN
             HINT = 'not_before: a timestamptz, not infinity, and at most 100 years from now. to_timestamp() takes seconds.';
     END IF;
     PERFORM once._enter(tenant, coalesce(scope, 'none'), coalesce(key, 'none'), E'\\x00000000000000000000000000000000', false);
-    PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, NULL);
+    PERFORM once._check_event(tenant, scope, key, topic, kind, payload, NULL, NULL, headers, NULL);
     IF key IS NOT NULL THEN
         -- The id that once.emit gives it.
         event_id := encode(overlay(substring(sha256((SELECT sha256(s.salt || convert_to(tenant, 'UTF8')) FROM once.setting AS s
@@ -47,7 +47,7 @@ BEGIN
           WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C"
             AND o.event_type = kind COLLATE "C";
         IF FOUND THEN
-            PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, headers);
+            PERFORM once._check_repeated(tenant, scope, key, kind, topic, payload, NULL, NULL, headers);
             RETURN event_id;
         END IF;
     END IF;

@@ -39,6 +39,8 @@ BEGIN
         'created_at', event.created_at, 'topic', event.topic, 'event_type', event.event_type, 'tenant', event.tenant,
         'aggregate_type', event.aggregate_type, 'aggregate_id', event.aggregate_id, 'scope', event.scope,
         'key', event.key, 'traceparent', event.traceparent, 'headers', event.headers, 'payload', event.payload::text,
+        'payload_base64', translate(encode(event.payload_bytes, 'base64'), E'\n', ''), 'payload_bytes', octet_length(event.payload_bytes),
+        'content_type', event.content_type,
         'relays', once._event_relays(event),
         'decisions', decisions);
 END $$;

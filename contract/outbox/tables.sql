@@ -18,7 +18,10 @@ CREATE TABLE once.outbox (
     key            text COLLATE "C",
     traceparent    text COLLATE "C",
     headers        jsonb,
-    payload        jsonb NOT NULL,
+    payload        jsonb,                                       -- NULL: it is bytes
+    payload_bytes  bytea,
+    content_type   text COLLATE "C",                            -- of payload_bytes; JSON has none
+    CHECK ((payload IS NULL) <> (payload_bytes IS NULL)),
     -- Keeps an intent's event of a type single, and finds the events of an intent. Events without an intent have NULLs.
     UNIQUE (tenant, scope, key, event_type, day)
 ) PARTITION BY RANGE (day);
@@ -129,6 +132,8 @@ CREATE TYPE once.outgoing AS (
     traceparent    text,
     headers        jsonb,
     payload        jsonb,
+    payload_bytes  bytea,       -- instead of payload
+    content_type   text,        -- of payload_bytes
     created_at     timestamptz,
     attempts       integer,     -- that failed before
     blocked        boolean      -- an earlier event of its aggregate is parked with this relay

@@ -5,7 +5,7 @@
 -- f(tenant text, scope text, key text) RETURNS once.verification, called as the owner of the
 -- contract: for administrators only. The default policy at first: lease 1 minute, retention 7 days,
 -- no limit of attempts, on_stale 'in_doubt' (or 'takeover': run it again, for effects that are safe
--- to repeat; or 'verify'), response_bytes_max and event_bytes_max (a payload of once.emit, as text)
+-- to repeat; or 'verify'), response_bytes_max and event_bytes_max (a payload of once.emit, as text, or of once.emit_bytes)
 -- 1048576 (8192 to 67108864). Raises 23514 for a value out of range: a lease is at most 7 days, a
 -- retention at most 100 years, and either ends after it has begun. Raises P4000 for a scope that is
 -- too long or holds a control character.

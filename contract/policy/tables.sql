@@ -49,7 +49,7 @@ CREATE TABLE once.scope (
     verify             text COLLATE "C",
     -- The floors let finish() and emit() skip this table for nearly all answers and events.
     response_bytes_max integer NOT NULL DEFAULT 1048576 CHECK (response_bytes_max BETWEEN 8192 AND 67108864),
-    event_bytes_max    integer NOT NULL DEFAULT 1048576 CHECK (event_bytes_max BETWEEN 8192 AND 67108864),    -- of a payload, as text
+    event_bytes_max    integer NOT NULL DEFAULT 1048576 CHECK (event_bytes_max BETWEEN 8192 AND 67108864),  -- of a payload
     CHECK ((on_stale = 'verify') = (verify IS NOT NULL)),
     CONSTRAINT lease_is_at_most_7_days CHECK (timestamp '2001-02-01' + lease > '2001-02-01'
         AND timestamp '2001-02-01' + lease <= '2001-02-08'),

@@ -34,6 +34,8 @@ BEGIN
      WHERE d.tenant = tenant COLLATE "C" AND d.scope = scope COLLATE "C" AND d.key = key COLLATE "C";
     SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.event_id, 'topic', o.topic, 'type', o.event_type, 'at', o.created_at,
                'aggregate_type', o.aggregate_type, 'aggregate_id', o.aggregate_id, 'payload', o.payload::text,
+               'payload_base64', translate(encode(o.payload_bytes, 'base64'), E'\n', ''), 'payload_bytes', octet_length(o.payload_bytes),
+               'content_type', o.content_type,
                'relays', once._event_relays(o)) ORDER BY o.id), '[]') INTO events
       FROM once.outbox AS o
      WHERE o.tenant = tenant COLLATE "C" AND o.scope = scope COLLATE "C" AND o.key = key COLLATE "C";

@@ -50,6 +50,7 @@ TENANT_CALLS = {
     ),
     "receive": "once.receive('s', 'k', %(print)s, %(tenant)s)",
     "emit": "once.emit('t', '{}', scope => 's', key => 'k', tenant => %(tenant)s)",
+    "emit_bytes": "once.emit_bytes('t', 'x', 'text/plain', scope => 's', key => 'k', tenant => %(tenant)s)",
     "emit_later": "once.emit_later('2100-01-01', 't', '{}', scope => 's', key => 'k', tenant => %(tenant)s)",
     "cancel_event": "once.cancel_event(gen_random_uuid(), %(tenant)s)",
     "receive_many": "once.receive_many('s', ARRAY['k'], ARRAY['a'], ARRAY[%(print)s], %(tenant)s)",

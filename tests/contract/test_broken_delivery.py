@@ -610,7 +610,7 @@ BROKEN = {
         [lambda db: later.test_a_time_that_is_none_is_refused(db, "'infinity'")],
     ),
     "an event that is too large is found when it is due": (
-        replace("emit_later", "PERFORM once._check_event(tenant, scope, key, topic, kind, payload, headers, NULL);", ""),
+        replace("emit_later", "PERFORM once._check_event(tenant, scope, key, topic, kind, payload, NULL, NULL, headers, NULL);", ""),
         [lambda db: later.test_what_emit_refuses_is_refused_at_once_and_not_when_it_is_due(db, *later.TOO_LARGE)],
     ),
     "the event of another tenant can be cancelled": (

@@ -11,6 +11,7 @@ from . import test_buckets as buckets
 from . import test_crash as crash
 from . import test_doubts as doubts
 from . import test_emit as emit
+from . import test_emit_bytes as emit_bytes
 from . import test_errors as errors
 from . import test_fences as fences
 from . import test_fingerprints as fingerprints
@@ -303,8 +304,32 @@ BROKEN = {
         [inbox.test_a_message_id_with_another_payload_is_refused],
     ),
     "emit compares no payload": (
-        replace("_check_repeated", "first.payload <> payload", "false"),
+        replace("_check_repeated", "first.payload IS DISTINCT FROM payload ", "false "),
         [lambda db: emit.test_the_same_event_type_with_another_content_is_refused(db, {"payload": '{"id": 8}'})],
+    ),
+    "emit_bytes compares no bytes": (
+        replace("_check_repeated", "first.payload_bytes IS DISTINCT FROM payload_bytes", "false"),
+        [lambda db: emit_bytes.test_the_same_event_type_with_other_bytes_or_another_content_type_is_refused(db, {"payload": b""})],
+    ),
+    "emit_bytes compares no content type": (
+        replace("_check_repeated", 'first.content_type IS DISTINCT FROM content_type COLLATE "C"', "false"),
+        [lambda db: emit_bytes.test_the_same_event_type_with_other_bytes_or_another_content_type_is_refused(db, {"content_type": "a"})],
+    ),
+    "emit_bytes takes any content type": (
+        replace("emit_bytes", "AND once._is_content_type(content_type)", ""),
+        [lambda db: emit_bytes.test_a_content_type_that_no_header_can_hold_is_refused(db, "text/plain\n", 1)],
+    ),
+    "a large payload's content type is not looked at": (
+        replace("_check_event", "once._is_content_type(content_type) IS NOT TRUE", "false"),
+        [lambda db: emit_bytes.test_a_content_type_that_no_header_can_hold_is_refused(db, "text/plain\n", 9000)],
+    ),
+    "bytes of any size": (
+        replace("emit_bytes", "octet_length(payload) <= 8192", "payload IS NOT NULL"),
+        [emit_bytes.test_the_bytes_of_an_event_have_the_limit_of_its_scope],
+    ),
+    "an event has a payload, bytes, or neither": (
+        run_sql("ALTER TABLE once.outbox DROP CONSTRAINT outbox_check"),
+        [emit_bytes.test_the_outbox_takes_a_payload_or_bytes_and_not_both],
     ),
     "events are new each time": (
         replace("emit", "IF key IS NULL THEN", "IF true THEN"),

@@ -38,6 +38,7 @@ CALLS = {
     "receive, new": "once.receive('orders', 'new', %(print)s)",
     "resolve": "once.resolve('orders', %(doubt)s, 'succeeded', 'why')",
     "emit": "once.emit('t', '{}', scope => 'orders', key => %(done)s)",
+    "emit_bytes": "once.emit_bytes('t', 'x', 'text/plain', scope => 'orders', key => %(done)s)",
 }
 
 

@@ -33,6 +33,7 @@ GRANTED = {
         "key_of_header",
         "receive",
         "emit",
+        "emit_bytes",
         "emit_later",
         "cancel_event",
         "try_lock",

@@ -208,6 +208,7 @@ ATTACKED = {
     "relay_release": ["once.relay_release(10)"],
     "outbox_untaken": ["once.outbox_untaken()"],
     "outbox_delayed": ["once.outbox_delayed()"],
+    "emit_bytes": ["once.emit_bytes('t', 'x', 'text/plain', scope => 's', key => 'bytes')"],
     "emit_later": [
         "once.emit_later(pg_catalog.now() OPERATOR(pg_catalog.+) pg_catalog.make_interval(days => 1), 't', '{}', scope => 's', key => 'later')",
         "once.emit_later('2000-01-01', 't', '{}', scope => 's', key => 'past')",

@@ -32,7 +32,7 @@ STORED = {
     "intents": "SELECT i.* FROM once.intent AS i ORDER BY i.tenant, i.scope, i.key",
     "archive": "SELECT i.* FROM once.archive AS i ORDER BY i.tenant, i.scope, i.key",
     "events": """SELECT o.day, o.created_at, o.event_id, o.topic, o.event_type, o.aggregate_type, o.aggregate_id, o.tenant, o.scope, o.key, o.traceparent,
-                        o.headers, o.payload FROM once.outbox AS o ORDER BY o.id""",
+                        o.headers, o.payload, o.payload_bytes, o.content_type FROM once.outbox AS o ORDER BY o.id""",
     "counts": "SELECT c.* FROM once.counts() AS c ORDER BY c.verdict",
 }
 # Every index of the contract is whole, and has each row of its table.

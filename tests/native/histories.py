@@ -19,7 +19,7 @@ WAYS = ("plain", "plain", "prepared", "prepared", "plpgsql", "caught", "fields",
 MANY = ("claim_many", "complete_many", "fail_many", "renew_many", "receive_many")
 WEIGHTS = {
     "start": 18, "try_start": 8, "finish": 16, "finish_new": 9, "claim": 10, "complete": 8, "fail": 4, "release": 2, "renew": 3,
-    "emit": 8, "receive": 7, "claim_many": 5, "complete_many": 5, "fail_many": 2, "renew_many": 2, "receive_many": 4, "peek": 1, "resolve": 1,
+    "emit": 8, "emit_bytes": 2, "receive": 7, "claim_many": 5, "complete_many": 5, "fail_many": 2, "renew_many": 2, "receive_many": 4, "peek": 1, "resolve": 1,
 }  # fmt: skip
 
 
@@ -109,8 +109,10 @@ class Maker:
         elif function in ("release", "renew"):
             made = {**self.named(), "fence": self.fence()}
             made = self.maybe(made, 0.3, lease=lambda: draw.choice(("30 s", "0"))) if function == "renew" else made
-        elif function == "emit":
+        elif function in ("emit", "emit_bytes"):
             made = {"topic": self.of(("orders", "other.topic"), ("", "t" * 300, None)), "payload": ("as", "jsonb", draw.choice(('{"n": 1}', '{"n": 2}', "null")))}
+            if function == "emit_bytes":
+                made |= {"payload": ("as", "bytea", draw.choice(("\0\x80", ""))), "content_type": self.of(("text/plain", "a/b"), ("", None))}
             if draw.random() < 0.7:
                 made |= self.named()
             self.maybe(made, 0.3, aggregate_id=lambda: draw.choice(("7", "")), aggregate_type=lambda: "order", event_type=lambda: draw.choice(("placed", "x" * 300)),

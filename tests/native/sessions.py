@@ -110,7 +110,7 @@ TABLE_CHANGES = [
 ROWS = """SELECT bucket, fence, attempts, response_status, state, format_version, tenant, scope, key, fingerprint, owner, result_type, result_id, error_code,
     error_message, traceparent, response_body, response_headers, expires_at - created_at AS kept, lease_until - updated_at AS leased, attempts > 1 OR completed_at = created_at AS at_once FROM once.intent ORDER BY tenant, scope, key"""
 EVENTS = """SELECT id, day, xid = pg_snapshot_xmin(pg_current_snapshot()) AS current, created_at > now() - interval '1 hour', CASE WHEN key IS NOT NULL THEN event_id END AS event_id,
-    topic, event_type, aggregate_type, aggregate_id, tenant, scope, key, traceparent, headers, payload::text FROM once.outbox ORDER BY id"""
+    topic, event_type, aggregate_type, aggregate_id, tenant, scope, key, traceparent, headers, payload::text, payload_bytes, content_type FROM once.outbox ORDER BY id"""
 COUNTS = " UNION ALL ".join(f"SELECT last_value, is_called FROM once.counted_{each}" for each in ("new", "replay", "process", "duplicate", "message_mismatch"))
 # Of a relation the strongest that is held: a weaker one beside it makes no difference.
 LOCKS = """SELECT locktype, classid, objid, objsubid, CASE WHEN locktype = 'relation' THEN relation::regclass::text END AS relation,

@@ -36,6 +36,7 @@ def test_a_new_intent_and_its_replay_are_answered_in_c(session):
 
 
 TOMORROW = "@tomorrow1@"
+EMIT_BYTES = r"SELECT once.emit_bytes('t', '\x00ff', 'a/b', scope => 's', key => 'k')"
 HEADERS = "jsonb_build_object('X-Long', repeat('x', 65522) || %s)"  # 64 KiB as text, and more
 
 # Each statement is run in both ways, one transaction each line, and must answer alike and leave the same rows, notes and counts.
@@ -113,6 +114,7 @@ STORIES = {
     "a message of tomorrow, by its birthday": [[with_more(RECEIVE.replace("'m'", f"'{TOMORROW}'"), ", birthdays => true)")]],
     "events": [[emit()], [emit()], [emit(payload='{"n": 2}')], [emit(more=", event_type => 'other'")], [emit("l", ', scope => NULL')], [emit(more=", headers => '{\"H\": 1}'")]],
     "events of one transaction": [[start(), emit(), emit("l", more=", aggregate_type => 'a', aggregate_id => 'i'"), emit(), finish(), "SAVEPOINT x", emit("m"), "ROLLBACK TO x", emit("m", payload='[]')]],
+    "events of bytes": [[EMIT_BYTES], [EMIT_BYTES], [emit()], [EMIT_BYTES.replace("x00ff", "x")], [EMIT_BYTES.replace("'a/b'", "'a/c'")], [EMIT_BYTES.replace("'a/b'", "NULL")], [emit("l")], [EMIT_BYTES.replace("'k'", "'l'")]],
     "names of events": [["SELECT once.emit('t', '1', tenant => $$%s$$, scope => $$%s$$, key => $$%s$$, event_type => $$%s$$)" % names] for names in (
         ("", "s", "k", "e"), ("NULL", "null", 'a"b', "x\\y"), ("{a}", "a b", "c,d", "ü"), ("t", "s\t", "~", "x\n"), ("t", "S", " ", "\v"), ("\u00a0", "\u3000", "k", "e"))],
     "events that are none": [["SELECT once.emit(NULL, '1')"], ["SELECT once.emit('', '1')"], ["SELECT once.emit('t', NULL)"], ["SELECT once.emit('t', '1', event_type => '')"],
