@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: PostgreSQL
 """Checks that no compiler makes: one SPDX line per file, the rules of contract/ and lib/sql/, no SQL in C strings, the width of
-comments, links and words in documents."""
+comments, links and words in documents, what a merge has left."""
 import pathlib
 import re
 import subprocess
@@ -45,9 +45,20 @@ def problem(path, text):
 
 
 def listed():
-    out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    # A fuzz target's corpus is bytes, not text.
-    return [pathlib.Path(name) for name in out.splitlines() if (ROOT / name).is_file() and not name.startswith("tests/fuzz/corpus/")]
+    """All that is committed, or could be."""
+    out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    return [pathlib.Path(name) for name in dict.fromkeys(out.split("\0")) if name and (ROOT / name).is_file()]
+
+
+# What git writes around the sides of a conflict. A line of = alone is a heading in some texts, and comes between two of these.
+MARKER = re.compile(rb"^(?:<{7}|\|{7}|>{7})(?: .*)?\r?$", re.M)
+
+
+def check_markers(path, content):
+    """In a file of any kind: JSON with one fails far from its cause, and a corpus not at all."""
+    for found in MARKER.finditer(content):
+        line = content.count(b"\n", 0, found.start()) + 1
+        problem(f"{path}:{line}", "has a conflict marker of a merge")
 
 
 def check_head(path, text):
@@ -149,9 +160,12 @@ def check_claims(path, text):
 
 def main():
     for path in listed():
-        if path.name == "LICENSE" or path.suffix in (".png", ".json"):
+        content = (ROOT / path).read_bytes()
+        check_markers(path, content)
+        # A fuzz target's corpus is bytes, not text.
+        if path.name == "LICENSE" or path.suffix in (".png", ".json") or str(path).startswith("tests/fuzz/corpus/"):
             continue
-        text = (ROOT / path).read_text()
+        text = content.decode()
         check_head(path, text)
         if path.suffix == ".sql" and path.parts[0] not in ("tests", "bench", "examples"):
             check_literals(path, text)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """tools/check_files.py: what `make lint` finds without a compiler."""
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -78,3 +79,25 @@ def test_sql_in_a_c_string_is_found_and_what_begins_or_ends_a_transaction_is_non
 def test_a_test_that_a_document_names_is_looked_for(check_files, name, is_there):
     check_files.check_claims("docs/security.md", f"| it cannot | because | `{name}` |")
     assert (check_files.problems == []) is is_there
+
+
+@pytest.mark.parametrize("line, found", [
+    ("<" * 7 + " HEAD", True), (">" * 7 + " 1e202ff (Relay: fence)", True), ("|" * 7 + " 13cad8f", True), ("<" * 7, True), (">" * 7 + " work\r", True),
+    ("=" * 7, False), ("<" * 8 + " HEAD", False), ("text " + "<" * 7 + " HEAD", False), (">" * 7 + "HEAD", False),
+])  # fmt: skip
+def test_what_a_merge_has_left_is_found(check_files, line, found):
+    check_files.check_markers("clients/x.json", b"{\n\xff\n" + line.encode() + b"\n}\n")
+    assert check_files.problems == (["clients/x.json:3: has a conflict marker of a merge"] if found else [])
+
+
+@pytest.mark.parametrize("name", ["new.json", "new.png", "LICENSE", "tests/fuzz/corpus/new", "docs/a b.md", "new"])
+def test_what_a_merge_has_left_is_found_in_each_kind_of_file(check_files, monkeypatch, tmp_path, capsys, name):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("<" * 7 + " HEAD\n")
+    monkeypatch.setattr(check_files, "ROOT", tmp_path)
+    monkeypatch.setattr(check_files.contract, "functions", list)
+    with pytest.raises(SystemExit) as ended:
+        check_files.main()
+    assert ended.value.code == 1 and f"{name}:1: has a conflict marker" in capsys.readouterr().out
