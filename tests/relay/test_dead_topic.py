@@ -15,6 +15,7 @@ from harness.scrape import address_in, scrape
 from harness.webhook import Answer, Webhook
 
 from .running import Relay, emit, parked, passed_all, webhook
+from .test_sink_sns import FIFO, TOPIC, Topics, attributes
 
 
 @pytest.fixture
@@ -335,3 +336,61 @@ def test_sqs_has_the_copies_in_a_queue_of_its_own(db, tmp_path, monkeypatch):
                 assert relay.stop() == 0
             (copy,) = server.take("graves.fifo")
     assert json.loads(copy["Body"]) == {"n": 0} and event in json.dumps(copy["MessageAttributes"])
+
+
+@pytest.fixture
+def topics(monkeypatch):
+    """SNS, as test_sink_sns.py has it; door: where it is."""
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    topics = Topics()
+    with aws.Door(topics, service="sns") as topics.door:
+        yield topics
+
+
+def test_sns_has_each_death_in_a_topic_of_its_own(db, tmp_path, topics):
+    """A FIFO topic drops what has the id of another message: a second death is another one."""
+    (event,) = emit(db.connect(), 1, topic="lost", aggregate="'7'")
+    emit(db.connect(), 20, first=100)
+    with Relay(tmp_path, db.dsn(), sink="sns", url=topics.door.url, route=[f"lost -> {TOPIC}-lost", f"* -> {TOPIC}"], dead_topic=FIFO, attempts=2,
+               retry_first="10ms", retry_most="50ms") as relay:
+        died(relay, db)
+        assert db.value("SELECT once.outbox_retry(%s::uuid, 'r', 'a test')", event)
+        relay.until("dead", 2)
+        died(relay, db)
+        assert relay.stop() == 0
+    copies = [form for form in topics.published if form["TopicArn"] == FIFO]
+    assert len(copies) == len({copy["MessageDeduplicationId"] for copy in copies}) == 2 and len(topics.published) == 22
+    for copy in copies:
+        headers = attributes(copy)
+        rest = json.loads(headers.pop("Pgonce-Headers", (None, "{}"))[1])
+        told = {**{name: value for name, (_, value) in headers.items()}, **rest}
+        assert (copy["MessageGroupId"], json.loads(copy["Message"])) == ("7", {"n": 0}) and copy["MessageDeduplicationId"].startswith(f"{event}-dead-")
+        assert (told["Pgonce-Dead-Id"], told["Pgonce-Dead-Destination"], told["Pgonce-Dead-Topic"]) == (event, f"{TOPIC}-lost", "lost")
+        assert told["Pgonce-Event-Id"] == event and "NotFound" in told["Pgonce-Dead-Error"]
+
+
+def test_sns_has_what_is_too_large_for_it_without_its_payload(db, tmp_path, topics):
+    (event,) = emit(db.connect(), 1, payload="jsonb_build_object('fill', repeat('x', 300000))")
+    with Relay(tmp_path, db.dsn(), sink="sns", url=topics.door.url, route=f"* -> {FIFO}", dead_topic=TOPIC, attempts=1, retry_first="10ms") as relay:
+        died(relay, db)
+        assert relay.stop() == 0
+    (copy,) = topics.published
+    assert (copy["TopicArn"], copy["Message"]) == (TOPIC, "null") and "MessageGroupId" not in copy
+    assert event in json.dumps(attributes(copy)) and "Pgonce-Dead-Payload-Bytes" in json.dumps(attributes(copy))
+
+
+def test_a_topic_of_sns_that_takes_no_copy_is_not_the_absence_of_sns(db, tmp_path, topics):
+    emit(db.connect(), 1, topic="lost")
+    topics.failing = {'{"n": 0}': ("AuthorizationError", "true")}
+    with Relay(tmp_path, db.dsn(), sink="sns", url=topics.door.url, route=[f"lost -> {TOPIC}-lost", f"* -> {TOPIC}"], dead_topic=FIFO, attempts=1,
+               retry_first="10ms", retry_most="50ms") as relay:
+        relay.until_true(lambda: unsent(db), "its copy to be refused")
+        assert "AuthorizationError" in unsent(db)[0].error and "NotFound" in unsent(db)[0].error
+        emit(db.connect(), 20, first=100)
+        relay.until_true(lambda: len(topics.published) >= 20, "the others")
+        assert relay.log("unavailable") == relay.log("dead") == []
+        topics.failing = {}
+        died(relay, db)
+        assert relay.stop() == 0
+    assert [form["Message"] for form in topics.published if form["TopicArn"] == FIFO] == ['{"n": 0}']
