@@ -59,10 +59,10 @@ static void look_for_stall(consumer *consumer)
 	bool stalled = class->stalled != NULL && class->stalled(consumer->source, problem);
 
 	if (stalled && !consumer->stalled) {
-		service_log(&consumer->service, SERVICE_ERROR, "stalled",
-		            "problem=%s hint=\"the broker's log, and lines of event=kafka, say why; a restart reads anew from "
-		            "what is acknowledged\"",
-		            service_quote(problem, quoted));
+		service_log(
+		    &consumer->service, SERVICE_ERROR, "stalled",
+		    "problem=%s hint=\"the broker's log%s may say why; a restart reads anew from what is acknowledged\"",
+		    service_quote(problem, quoted), strcmp(class->name, "kafka") == 0 ? ", or lines of event=kafka," : "");
 	} else if (!stalled && consumer->stalled) {
 		service_log(&consumer->service, SERVICE_INFO, "not_stalled", "source=%s", class->name);
 	}

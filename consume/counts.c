@@ -22,7 +22,7 @@ void counts_publish(counts *counts, metrics *to, const char *name)
 		{&counts->parked[PARKED_DEAD], METRIC_COUNTER, "pgonce_consume_parked", parked, "dead"},
 		{&counts->active, METRIC_GAUGE, "pgonce_consume_active", "1: this process is at work for the consumer; 0: it stands by, or has no connection.", NULL},
 		{&counts->source_away, METRIC_GAUGE, "pgonce_consume_source_away", "1: the broker cannot be reached.", NULL},
-		{&counts->stalled, METRIC_GAUGE, "pgonce_consume_stalled", "1: a partition has messages and gives none, although the consumer waits for them: the log names it.", NULL},
+		{&counts->stalled, METRIC_GAUGE, "pgonce_consume_stalled", "1: a partition, a durable consumer or a queue has messages and gives none, although they are waited for: the log names it.", NULL},
 		{&counts->endpoint_away, METRIC_GAUGE, "pgonce_consume_endpoint_away", "1: the last call of the endpoint did not arrive; no attempt is counted for it.", NULL},
 		{&counts->full, METRIC_GAUGE, "pgonce_consume_full", "1: parked_max messages are parked, and nothing is taken from the broker.", NULL},
 		{&counts->dead_unsent, METRIC_COUNTER, "pgonce_consume_dead_unsent", "Copies of dead messages that the dead_topic did not take: each is sent again.", NULL},

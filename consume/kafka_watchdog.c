@@ -5,11 +5,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "service.h"
-
 enum {
 	ASK_MS = 1000,
-	STEP_MS = 5000, /* the clock goes on by no more at once */
 	/* One for what was fetched before the end was known, one for what was fetched meanwhile. */
 	ROUNDS_MIN = 3
 };
@@ -27,7 +24,7 @@ void watchdog_read(watchdog *watchdog, progress *progress, int64_t offset)
 static void take_end(const watchdog *watchdog, progress *progress, int64_t end)
 {
 	if (progress->end <= progress->read && end > progress->read) {
-		progress->behind_ms = watchdog->clock_ms;
+		progress->behind_ms = watchdog->clock.now_ms;
 		progress->behind_rounds = watchdog->rounds;
 	}
 	progress->end = end;
@@ -57,17 +54,13 @@ static void ask_ends(const watchdog *watchdog, progress *list, rd_kafka_t *clien
 
 void watchdog_look(watchdog *watchdog, progress *list, rd_kafka_t *client, size_t fetched)
 {
-	int64_t now_ms = service_now_ms();
-	int64_t step_ms = watchdog->looked_ms == 0 ? 0 : now_ms - watchdog->looked_ms;
-
-	watchdog->clock_ms += step_ms < STEP_MS ? step_ms : STEP_MS;
-	watchdog->looked_ms = now_ms;
+	wait_clock_go_on(&watchdog->clock);
 	if (watchdog->ahead == 0 || fetched == 0) {
 		watchdog->rounds++;
 		watchdog->ahead = fetched;
 	}
-	if (watchdog->clock_ms - watchdog->asked_ms >= watchdog->after_ms / 2) {
-		watchdog->asked_ms = watchdog->clock_ms;
+	if (watchdog->clock.now_ms - watchdog->asked_ms >= watchdog->after_ms / 2) {
+		watchdog->asked_ms = watchdog->clock.now_ms;
 		ask_ends(watchdog, list, client);
 	}
 }
@@ -78,7 +71,7 @@ bool watchdog_stalled(const watchdog *watchdog, const progress *list, char *prob
 	int more = 0;
 
 	for (const progress *each = list; each != NULL; each = each->next) {
-		if (each->end > each->read && watchdog->clock_ms - each->behind_ms >= watchdog->after_ms &&
+		if (each->end > each->read && watchdog->clock.now_ms - each->behind_ms >= watchdog->after_ms &&
 		    watchdog->rounds - each->behind_rounds >= ROUNDS_MIN) {
 			more += first != NULL;
 			first = first == NULL ? each : first;

@@ -7,13 +7,12 @@
 #pragma once
 
 #include "kafka_progress.h"
+#include "stall.h"
 
 typedef struct watchdog {
 	int64_t after_ms; /* so long a partition may give nothing; the rest is the watchdog's own */
-	/* goes on while messages are waited for: a process that is stopped, or busy, has no time */
-	int64_t clock_ms;
-	int64_t looked_ms; /* when it went on last */
-	int64_t asked_ms;  /* on the clock: when ends were asked for last */
+	wait_clock clock;
+	int64_t asked_ms; /* on the clock: when ends were asked for last */
 	/* A round is over when all is taken that was fetched at its beginning. */
 	uint64_t rounds;
 	size_t ahead; /* so much is left in this one */

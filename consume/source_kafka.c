@@ -13,11 +13,13 @@
  * gets while it is paused is not read by librdkafka when it comes back.
  */
 #include <inttypes.h>
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arena.h"
+#include "dead_loop.h"
 #include "delivery.h"
 #include "kafka.h"
 #include "kafka_producer.h"
@@ -47,7 +49,7 @@ static const config_option options[] = {
 	KAFKA_OPTION_ROWS,
 	{.name = "topics", .kind = CONFIG_TEXT, .offset = offsetof(settings, topics), .required = true, .help = "the topics to read, separated by commas; one that begins with ^ is a regular expression"},
 	{.name = "group", .kind = CONFIG_TEXT, .offset = offsetof(settings, group), .help = "the consumer group, whose members share the partitions; default: the section's name"},
-	{.name = "stalled_after", .kind = CONFIG_DURATION, .offset = offsetof(settings, stalled_ms), .minimum = 1000, .maximum = 86400000, .standard = "60s", .help = "a partition that has messages, and gives none for so long although the consumer waits for them, is logged, counted in pgonce_consume_stalled, and named by /once/ready, which answers 503"},
+	STALLED_OPTION_ROW(settings, "a partition"),
 	{0}};
 
 static const kafka_fixed fixed[] = {
@@ -660,6 +662,28 @@ static rd_kafka_topic_partition_list_t *split_topics(const char *text)
 	return topics;
 }
 
+/* As the client reads such a list: what begins with ^ is an extended regular expression. */
+static bool names_topic(const char *text, const char *topic)
+{
+	rd_kafka_topic_partition_list_t *topics = split_topics(text);
+	bool found = false;
+
+	for (int i = 0; topics != NULL && i < topics->cnt && !found; i++) {
+		const char *name = topics->elems[i].topic;
+		regex_t pattern;
+		if (name[0] != '^') {
+			found = strcmp(name, topic) == 0;
+		} else if (regcomp(&pattern, name, REG_EXTENDED | REG_NOSUB) == 0) {
+			found = regexec(&pattern, topic, 0, NULL, 0) == 0;
+			regfree(&pattern);
+		}
+	}
+	if (topics != NULL) {
+		rd_kafka_topic_partition_list_destroy(topics);
+	}
+	return found;
+}
+
 static bool read_settings(const config *config, const config_section *section, settings *settings, char **problem)
 {
 	if (!config_apply(config, section, options, settings, problem)) {
@@ -671,6 +695,13 @@ static bool read_settings(const config *config, const config_section *section, s
 		return false;
 	}
 	rd_kafka_topic_partition_list_destroy(topics);
+	const char *dead_topic = dead_loop_topic(section);
+	const config_entry *left_out = config_entry_of(section, "kafka.topic.blacklist");
+	if (dead_topic != NULL && names_topic(settings->topics, dead_topic) &&
+	    (left_out == NULL || !names_topic(left_out->value, dead_topic))) {
+		*problem = dead_loop_problem(config, section, "topics");
+		return false;
+	}
 	return true;
 }
 

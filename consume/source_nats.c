@@ -21,10 +21,13 @@
 #include <nats/nats.h>
 
 #include "arena.h"
+#include "dead_loop.h"
 #include "delivery.h"
 #include "nats.h"
 #include "nats_inbox.h"
+#include "nats_loop.h"
 #include "nats_message.h"
+#include "stall.h"
 
 enum {
 	ASK_MS = 5000, /* so long a request for messages stands at the server */
@@ -53,7 +56,7 @@ typedef struct sample {
 typedef struct settings {
 	nats_options nats; /* first */
 	const char *stream, *durable, *subject;
-	int64_t create, ack_wait_ms, deliver, forgotten;
+	int64_t create, ack_wait_ms, deliver, forgotten, stalled_ms;
 } settings;
 enum {
 	DELIVER_ALL = 0,
@@ -70,6 +73,7 @@ static const config_option options[] = {
 	{.name = "deliver", .kind = CONFIG_CHOICE, .offset = offsetof(settings, deliver), .choices = "all|new", .standard = "all", .help = "where a durable consumer that is made begins: with the stream's first message, or with those to come"},
 	{.name = "forgotten", .kind = CONFIG_CHOICE, .offset = offsetof(settings, forgotten), .choices = "refuse|apply", .standard = "refuse", .help = "where the durable consumer of a consumer that has run before is gone, and the stream begins with older messages than the inbox remembers (the scope's retention): refuse to make it anew, or apply those messages, perhaps for the second time"},
 	{.name = "ack_wait", .kind = CONFIG_DURATION, .offset = offsetof(settings, ack_wait_ms), .minimum = 1000, .maximum = 3600000, .standard = "30s", .help = "of a durable consumer that is made: after how long the server hands out again what was neither acknowledged nor reported to be at work (pgonce reports it every third of this)"},
+	STALLED_OPTION_ROW(settings, "a durable consumer"),
 	{0}};
 /* clang-format on */
 
@@ -80,6 +84,10 @@ struct source {
 	arena names;
 	const char *name; /* of the connection, in the server's lists */
 	const char *durable;
+	const char *dead_topic; /* NULL: none */
+	/* the stream has taken a copy itself, which may be one of the same name elsewhere */
+	bool took_copy;
+	bool copy_is_elsewhere;
 	source_bounds bounds;
 	int64_t remembered_ms; /* what is older the inbox may have forgotten, if it has_run */
 	bool has_run;
@@ -107,8 +115,10 @@ struct source {
 	/* of what was acknowledged, the latest at sample_count - 1, round and round */
 	sample samples[SAMPLES];
 	size_t sample_count;
-	bool lost;    /* to be told */
-	int failures; /* of connections, in a row */
+	stall stall;
+	uint64_t pending; /* messages of the consumer that nobody has, when it was asked last */
+	bool lost;        /* to be told */
+	int failures;     /* of connections, in a row */
 	/* from when on the connection counts as one that lasts; a message proves it earlier */
 	int64_t steady_at_ms;
 	int64_t retry_at_ms;
@@ -140,6 +150,7 @@ static void disconnect(source *source)
 	source->steady_at_ms = INT64_MAX;
 	source->asked = 0;
 	source->taken_back_to = 0;
+	stall_moved(&source->stall);
 }
 
 /* After a failure: `problem` is set. */
@@ -200,6 +211,34 @@ static bool fits(source *source, const jsConsumerConfig *is)
 		         wanted->stream, what);
 	}
 	return what[0] == '\0';
+}
+
+/* Where the server does not say so, a copy that the stream has taken itself does. */
+static bool dead_topic_leads_away(source *source)
+{
+	char quoted[SERVICE_QUOTE_BYTES], problem[BROKER_PROBLEM_BYTES] = "";
+
+	if (source->dead_topic == NULL) {
+		return true;
+	}
+	nats_loop loop =
+	    nats_loop_find(source->js, source->settings.stream, source->settings.subject, source->dead_topic, problem);
+	if (loop == NATS_LOOP_UNKNOWN && source->took_copy) {
+		snprintf(problem, sizeof problem,
+		         "dead_topic: stream %.60s, which is read, has taken a copy to %.80s itself: it would die again",
+		         source->settings.stream, source->dead_topic);
+		loop = NATS_LOOP_YES;
+	} else if (loop == NATS_LOOP_UNKNOWN) {
+		service_log(source->service, SERVICE_WARNING, "dead_topic",
+		            "problem=%s hint=\"whether copies would come back is not known: let the user ask for "
+		            "$JS.API.STREAM.INFO.%s and $JS.API.STREAM.NAMES\"",
+		            service_quote(problem, quoted), source->settings.stream);
+	}
+	source->copy_is_elsewhere = loop == NATS_LOOP_NO && source->took_copy;
+	if (loop == NATS_LOOP_YES) {
+		memcpy(source->problem, problem, sizeof problem);
+	}
+	return loop != NATS_LOOP_YES;
 }
 
 /*
@@ -333,7 +372,7 @@ static bool prepare(source *source)
 	if (source->inbox == NULL) {
 		return fail(source, "cannot subscribe at", status);
 	}
-	bool prepared = find_consumer(source, &info) && fits(source, info->Config);
+	bool prepared = find_consumer(source, &info) && fits(source, info->Config) && dead_topic_leads_away(source);
 	if (prepared) {
 		source->ack_wait_ms = info->Config->AckWait / 1000000;
 		prepared = outwait_requests(source, &info) && take_back(source, info);
@@ -603,6 +642,40 @@ static bool collect(source *source, size_t most, size_t most_bytes, int timeout_
 	return answers(source);
 }
 
+/*
+ * What others hold keeps nobody from being handed the rest, unless it is all that may be out. How
+ * long they work is not known here, so while they hold anything it is no stall.
+ */
+static void watch(source *source)
+{
+	jsConsumerInfo *info = NULL;
+	jsOptions how;
+
+	if (source->held.count > 0 || source->out.count > 0) {
+		stall_moved(&source->stall);
+		return;
+	}
+	jsOptions_Init(&how);
+	how.Wait = LOOK_MS;
+	if (stall_waited(&source->stall) &&
+	    js_GetConsumerInfo(&info, source->js, source->settings.stream, source->durable, &how, NULL) == NATS_OK) {
+		source->pending = info->NumPending;
+		stall_answer(&source->stall, info->NumPending > 0 && info->NumAckPending == 0, info->Delivered.Consumer);
+	}
+	jsConsumerInfo_Destroy(info);
+}
+
+static bool nats_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	if (!stall_is(&source->stall)) {
+		return false;
+	}
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "the consumer %.60s of stream %.60s has %" PRIu64 " messages that nobody has, and gives none",
+	         source->durable, source->settings.stream, source->pending);
+	return true;
+}
+
 static source_state unavailable(source *source, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
 {
 	int64_t wait_ms = source->retry_at_ms - service_now_ms();
@@ -629,6 +702,9 @@ static source_state nats_fetch(source *source, size_t most, size_t most_bytes, i
 	if (!(most == 0 ? keep_alive(source) : touch_all(source) && collect(source, most, most_bytes, timeout_ms))) {
 		lose(source);
 		return unavailable(source, 0, problem);
+	}
+	if (most > 0) {
+		watch(source);
 	}
 	*count = is_whole(source) ? delivery_hand_over(&source->held, &source->out, most, most_bytes, messages) : 0;
 	if (*count > 0 && !ask(source, most)) {
@@ -713,10 +789,25 @@ static void nats_give_back(source *source, source_message *const *messages, size
 
 /* ---- Publishing, for dead messages ---- */
 
+/* The stream may have been changed since it was asked about, or it did not tell. */
+static void note_taker(source *source, const char *stream, const char *topic)
+{
+	const char *filter = source->settings.subject;
+
+	if (source->dead_topic != NULL && !source->copy_is_elsewhere && strcmp(stream, source->settings.stream) == 0 &&
+	    (filter == NULL || nats_subject_takes(filter, topic))) {
+		source->took_copy = true;
+		snprintf(source->problem, sizeof source->problem, "stream %.60s has taken a copy for dead_topic itself",
+		         source->settings.stream);
+		lose(source); /* the next connection asks */
+	}
+}
+
 static bool nats_publish(source *source, const char *topic, const source_message *message, const source_header *more,
                          size_t more_count, int timeout_ms, char problem[BROKER_PROBLEM_BYTES])
 {
 	natsMsg *copy = NULL;
+	jsPubAck *taken = NULL;
 	jsPubOptions how;
 	jsErrCode code = 0;
 
@@ -728,13 +819,17 @@ static bool nats_publish(source *source, const char *topic, const source_message
 	if (status == NATS_OK) {
 		jsPubOptions_Init(&how);
 		how.MaxWait = timeout_ms;
-		status = js_PublishMsg(NULL, source->js, copy, &how, &code);
+		status = js_PublishMsg(&taken, source->js, copy, &how, &code);
 	}
 	if (status == NATS_NO_RESPONDERS) {
 		snprintf(problem, BROKER_PROBLEM_BYTES, "no stream of the server takes messages to %.100s", topic);
 	} else if (status != NATS_OK) {
 		nats_problem(source->address, "cannot publish to", status, source->connection, problem);
 	}
+	if (status == NATS_OK) {
+		note_taker(source, taken->Stream, topic);
+	}
+	jsPubAck_Destroy(taken);
 	natsMsg_Destroy(copy);
 	return status == NATS_OK;
 }
@@ -801,6 +896,11 @@ static bool check_names(const config *config, const config_section *section, con
 		                   "durable: \"%s\" is no name of a consumer: it must not have . * > / or spaces", durable);
 		return false;
 	}
+	const char *dead_topic = dead_loop_topic(section);
+	if (dead_topic != NULL && settings->subject != NULL && strcmp(dead_topic, settings->subject) == 0) {
+		*problem = dead_loop_problem(config, section, "subject");
+		return false;
+	}
 	return true;
 }
 
@@ -819,7 +919,9 @@ static bool nats_open(const service *service, const config *config, const config
 	made->service = service;
 	made->bounds = bounds;
 	made->ordered = ordered;
+	made->stall.after_ms = made->settings.stalled_ms;
 	made->durable = made->settings.durable == NULL ? section->name : made->settings.durable;
+	made->dead_topic = dead_loop_topic(section);
 	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
 	made->next_subject =
 	    arena_format(&made->names, "$JS.API.CONSUMER.MSG.NEXT.%s.%s", made->settings.stream, made->durable);
@@ -855,6 +957,7 @@ const source_class source_nats = {
     .acknowledge = nats_acknowledge,
     .give_back = nats_give_back,
     .positions = nats_positions,
+    .stalled = nats_stalled,
     .publish = nats_publish,
     .close = nats_close,
 };

@@ -16,8 +16,10 @@
 
 #include "amqp_text.h"
 #include "arena.h"
+#include "dead_loop.h"
 #include "delivery.h"
 #include "rabbitmq_queue.h"
+#include "stall.h"
 
 enum {
 	CONNECT_MS = 5000, /* for each host */
@@ -40,7 +42,7 @@ enum {
 typedef struct settings {
 	rabbitmq_options rabbitmq; /* first */
 	const char *queue, *exchange, *bind;
-	int64_t declare, queue_type, delivery_limit;
+	int64_t declare, queue_type, delivery_limit, stalled_ms;
 } settings;
 enum {
 	QUEUE_TYPE_QUORUM = 1,
@@ -57,6 +59,7 @@ static const config_option options[] = {
 	{.name = "delivery_limit", .kind = CONFIG_CHOICE, .offset = offsetof(settings, delivery_limit), .choices = "refuse|allow", .standard = "refuse", .help = "a quorum queue that drops a message (or moves it to a dead-letter exchange) after some deliveries, though nothing has handled it, as RabbitMQ 4 does by default: refuse it, or take it as it is. A queue that is made has no limit; a policy's limit is not shown to a consumer"},
 	{.name = "exchange", .kind = CONFIG_TEXT, .offset = offsetof(settings, exchange), .help = "with declare: the exchange that the queue is bound to; it must exist"},
 	{.name = "bind", .kind = CONFIG_TEXT, .offset = offsetof(settings, bind), .standard = "#", .help = "with exchange: the binding keys, separated by commas"},
+	STALLED_OPTION_ROW(settings, "a queue"),
 	{0}};
 /* clang-format on */
 
@@ -85,7 +88,9 @@ struct source {
 	uint64_t serial;
 	/* the time of the last message that was, all before it too; 0: none said one */
 	int64_t acknowledged_ms;
-	bool lost; /* to be told */
+	stall stall;
+	uint32_t ready, readers; /* the queue's, when it was asked last */
+	bool lost;               /* to be told */
 	int failures;
 	int64_t retry_at_ms;
 	char problem[BROKER_PROBLEM_BYTES]; /* why there is no connection */
@@ -110,6 +115,7 @@ static void disconnect(source *source, bool polite)
 	rabbitmq_close(source->connection, polite);
 	source->connection = NULL;
 	source->resizing = source->ended = false;
+	stall_moved(&source->stall);
 }
 
 /* After a failure: `problem` is set. */
@@ -446,6 +452,61 @@ static source_state unavailable(source *source, int timeout_ms, char problem[BRO
 	return SOURCE_UNAVAILABLE;
 }
 
+/*
+ * The broker's answer is behind what it has sent, which is read, and kept, for it. Is there room?
+ */
+static bool may_ask(const source *source)
+{
+	size_t here = source->out.count + source->held.count;
+	double unread = (double)source->window - (double)(here < (size_t)source->window ? here : (size_t)source->window);
+
+	return !source->resizing &&
+	       (double)here_bytes(source) + unread * typical_bytes(source) <= (double)source->bounds.bytes;
+}
+
+/* The queue as the broker has it, behind what is acknowledged on the channel. NULL: `problem`. */
+static const amqp_queue_declare_ok_t *ask_queue(source *source)
+{
+	const amqp_queue_declare_ok_t *queue =
+	    amqp_queue_declare(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue), true, true,
+	                       false, false, amqp_empty_table);
+
+	return succeeded(source, "cannot ask about the queue") ? queue : NULL;
+}
+
+/*
+ * What waits in a queue that others read as well may be theirs: the one active consumer's, or that
+ * of a higher priority. What they hold does not wait. False: the connection is of no use any more.
+ */
+static bool watch(source *source)
+{
+	if (source->held.count > 0 || source->out.count > 0 || source->ended) {
+		stall_moved(&source->stall);
+		return true;
+	}
+	if (!stall_waited(&source->stall) || !may_ask(source)) {
+		return true;
+	}
+	const amqp_queue_declare_ok_t *queue = ask_queue(source);
+	if (queue != NULL) {
+		source->ready = queue->message_count;
+		source->readers = queue->consumer_count;
+		stall_answer(&source->stall, queue->message_count > 0 && queue->consumer_count <= 1, 0);
+	}
+	return queue != NULL;
+}
+
+static bool rabbitmq_stalled(source *source, char problem[BROKER_PROBLEM_BYTES])
+{
+	if (!stall_is(&source->stall)) {
+		return false;
+	}
+	snprintf(problem, BROKER_PROBLEM_BYTES,
+	         "the queue %.100s has %" PRIu32 " messages that nobody has, and gives none%s", source->settings.queue,
+	         source->ready, source->readers == 0 ? ": the broker does not know of this consumer any more" : "");
+	return true;
+}
+
 static source_state rabbitmq_fetch(source *source, size_t most, size_t most_bytes, int timeout_ms,
                                    source_message **messages, size_t *count, char problem[BROKER_PROBLEM_BYTES])
 {
@@ -462,7 +523,8 @@ static source_state rabbitmq_fetch(source *source, size_t most, size_t most_byte
 	 * To keep alive all is read that there is room for: the broker sends no more than the window,
 	 * and heartbeats are sent where one reads.
 	 */
-	if (!collect(source, most == 0 ? SIZE_MAX : most, most == 0 ? SIZE_MAX : most_bytes, timeout_ms)) {
+	if (!collect(source, most == 0 ? SIZE_MAX : most, most == 0 ? SIZE_MAX : most_bytes, timeout_ms) ||
+	    (most > 0 && !watch(source))) {
 		lose(source);
 		return unavailable(source, 0, problem);
 	}
@@ -538,18 +600,12 @@ static source_state rabbitmq_acknowledge(source *source, source_message *const *
 static size_t rabbitmq_positions(source *source, source_position *positions, size_t most)
 {
 	source_position position = {.part = source->settings.queue};
-	size_t here = source->out.count + source->held.count;
-	double unread = (double)source->window - (double)(here < (size_t)source->window ? here : (size_t)source->window);
 
-	/* The answer is behind what the broker has sent, which is read, and kept, for it. */
-	if (source->connection == NULL || most == 0 || source->resizing ||
-	    (double)here_bytes(source) + unread * typical_bytes(source) > (double)source->bounds.bytes) {
+	if (source->connection == NULL || most == 0 || !may_ask(source)) {
 		return 0;
 	}
-	const amqp_queue_declare_ok_t *queue =
-	    amqp_queue_declare(source->connection, RABBITMQ_CHANNEL, amqp_cstring_bytes(source->settings.queue), true, true,
-	                       false, false, amqp_empty_table);
-	if (!succeeded(source, "cannot ask about the queue")) {
+	const amqp_queue_declare_ok_t *queue = ask_queue(source);
+	if (queue == NULL) {
 		lose(source);
 		return 0;
 	}
@@ -799,6 +855,11 @@ static bool read_settings(const config *config, const config_section *section, s
 		*problem = config_problem(config, section, NULL, "%s", wrong);
 		return false;
 	}
+	const char *dead_topic = dead_loop_topic(section);
+	if (dead_topic != NULL && strcmp(dead_topic, settings->queue) == 0) {
+		*problem = dead_loop_problem(config, section, "queue");
+		return false;
+	}
 	return rabbitmq_address_read(config, section, &settings->rabbitmq, address, problem);
 }
 
@@ -815,6 +876,7 @@ static bool rabbitmq_open(const service *service, const config *config, const co
 	}
 	made->service = service;
 	made->bounds = bounds;
+	made->stall.after_ms = made->settings.stalled_ms;
 	made->name = arena_format(&made->names, "pgonce consume %s", section->name);
 	*result = made;
 	return true;
@@ -840,6 +902,7 @@ const source_class source_rabbitmq = {
     .acknowledge = rabbitmq_acknowledge,
     .give_back = rabbitmq_give_back,
     .positions = rabbitmq_positions,
+    .stalled = rabbitmq_stalled,
     .publish = rabbitmq_publish,
     .close = rabbitmq_source_close,
 };

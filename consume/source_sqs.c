@@ -19,6 +19,7 @@
 
 #include "arena.h"
 #include "aws_sign.h"
+#include "dead_loop.h"
 #include "delivery.h"
 #include "sqs_errands.h"
 #include "sqs_message.h"
@@ -61,6 +62,7 @@ struct source {
 	aws_address *address;
 	char *url; /* NULL: not found yet */
 	const char *name;
+	const char *dead_topic; /* NULL: none */
 	source_bounds bounds;
 	sqs_queue_facts queue;
 	delivery_list out, held;
@@ -418,6 +420,7 @@ static bool find_queue(source *source)
 	const sqs_queue_want want = {.service = source->service,
 	                             .client = source->calls.client,
 	                             .queue = source->settings.queue,
+	                             .dead_topic = source->dead_topic,
 	                             .allows_redrive = source->settings.redrive == REDRIVE_ALLOW};
 
 	if (!sqs_queue_find(&want, &source->url, &source->queue, problem)) {
@@ -638,6 +641,18 @@ static bool check_queue(const config *config, const config_section *section, con
 	return *problem == NULL;
 }
 
+/* By the text alone; find_queue asks where the names are alike. */
+static bool check_dead_topic(const config *config, const config_section *section, const settings *settings,
+                             char **problem)
+{
+	const char *dead_topic = dead_loop_topic(section);
+
+	if (dead_topic != NULL && strcmp(dead_topic, settings->queue) == 0) {
+		*problem = dead_loop_problem(config, section, "queue");
+	}
+	return *problem == NULL;
+}
+
 /* Connects at the first fetch. */
 static bool sqs_open(const service *service, const config *config, const config_section *section, source_bounds bounds,
                      bool ordered, source **result, char **problem)
@@ -648,6 +663,7 @@ static bool sqs_open(const service *service, const config *config, const config_
 	*problem = NULL;
 	if (!config_apply(config, section, options, &made->settings, problem) ||
 	    !check_queue(config, section, &made->settings, problem) ||
+	    !check_dead_topic(config, section, &made->settings, problem) ||
 	    !aws_address_read(config, section, &made->settings.aws, "sqs", &made->address, problem)) {
 		free(made);
 		return false;
@@ -655,6 +671,7 @@ static bool sqs_open(const service *service, const config *config, const config_
 	made->service = service;
 	made->bounds = bounds;
 	made->name = sqs_name(made->settings.queue);
+	made->dead_topic = dead_loop_topic(section);
 	made->receives_wanted = 1;
 	/* Without an id a lost answer costs a visibility, and nothing else. */
 	if (sqs_is_fifo(made->name) && !sqs_message_id(made->attempt)) {

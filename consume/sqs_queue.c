@@ -74,11 +74,46 @@ static bool fits(const sqs_queue_want *want, const char *url, sqs_queue_facts *f
 	return good;
 }
 
+/* "/123456789012/orders": what an endpoint goes by; its host has several names. */
+static const char *path_of(const char *url)
+{
+	const char *host = strstr(url, "://");
+
+	return host == NULL ? url : host + 3 + strcspn(host + 3, "/");
+}
+
+/*
+ * A queue may be said by its name or its URL, and other accounts have queues of that name: where
+ * names are alike, the URL says whether it is the same. One that is not found takes no copies.
+ */
+static bool leads_away(const sqs_queue_want *want, const char *url, char problem[BROKER_PROBLEM_BYTES])
+{
+	char *dead_url = NULL;
+
+	if (want->dead_topic == NULL || strcmp(sqs_name(want->dead_topic), sqs_name(url)) != 0) {
+		return true;
+	}
+	aws_result result = sqs_find(want->client, want->dead_topic, &dead_url, problem);
+	if (result != AWS_DONE) {
+		return result == AWS_REFUSED;
+	}
+	bool is_same = strcmp(path_of(dead_url), path_of(url)) == 0;
+	if (is_same) {
+		snprintf(problem, BROKER_PROBLEM_BYTES,
+		         "dead_topic: %.100s is the queue that is read: a copy of a dead message would die there again; name "
+		         "another",
+		         want->dead_topic);
+	}
+	free(dead_url);
+	return !is_same;
+}
+
 bool sqs_queue_find(const sqs_queue_want *want, char **url, sqs_queue_facts *facts, char problem[BROKER_PROBLEM_BYTES])
 {
 	char *found = NULL;
 
-	if (sqs_find(want->client, want->queue, &found, problem) != AWS_DONE || !fits(want, found, facts, problem)) {
+	if (sqs_find(want->client, want->queue, &found, problem) != AWS_DONE || !fits(want, found, facts, problem) ||
+	    !leads_away(want, found, problem)) {
 		free(found);
 		return false;
 	}

@@ -9,7 +9,8 @@
 typedef struct sqs_queue_want {
 	const service *service;
 	aws_client *client;
-	const char *queue; /* its name, or its URL */
+	const char *queue;      /* its name, or its URL */
+	const char *dead_topic; /* another's, for copies; NULL: none */
 	bool allows_redrive;
 } sqs_queue_want;
 

@@ -231,7 +231,7 @@ const char *service_unready(void)
 	int begun = atomic_load(&jobs);
 
 	return begun == 0 || atomic_load(&databases) < begun ? "no connection to the database\n"
-	       : atomic_load(&stalls) > 0 ? "a consumer's partition has messages and gives none: the log names it\n"
+	       : atomic_load(&stalls) > 0 ? "what a consumer reads has messages and gives none: the log names it\n"
 	                                  : NULL;
 }
 

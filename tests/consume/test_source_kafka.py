@@ -276,11 +276,26 @@ def test_wrong_credentials_are_named(broker, topic, tmp_path):
         ({"kafka__group.id": "mine"}, "the option group"),
         ({"kafka__no.such": "1"}, "No such configuration property"),
         ({"topics": " , "}, "names no topic"),
+        ({"topics": "shop, graves", "dead_topic": "graves"}, "'graves' is what topics reads: .* would die there again"),
+        ({"topics": r"shop, ^orders[.-]", "dead_topic": "orders.dead"}, "'orders.dead' is what topics reads"),
     ],
 )
 def test_what_would_break_the_promise_is_refused_at_the_start(broker, tmp_path, option, said):
     with pytest.raises(Refused, match=said):
         opened(broker, **{"topics": "orders-x", "tmp_path": tmp_path, **option}).fetch()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"topics": "shop", "dead_topic": "shop.dead"},
+        {"topics": "^shop$", "dead_topic": "shop.dead"},
+        {"topics": "^shop", "dead_topic": "shop.dead", "kafka__topic.blacklist": r"other, ^shop\.dead$"},
+    ],
+)
+def test_a_dead_topic_beside_what_is_read_is_taken(broker, tmp_path, option):
+    with opened(broker, tmp_path=tmp_path, **option) as source:
+        assert "state" in source.fetch()
 
 
 def test_a_copy_is_published_with_its_headers_and_waited_for(broker, topic, tmp_path):
@@ -443,7 +458,7 @@ def test_a_stalled_partition_is_said_by_the_log_a_metric_and_ready(broker, topic
         broker.publish(topic, [("j", '{"number": 3}')])
         wait_until(lambda: stalled() == 1, "the alarm")
         status, _, text = ask(address, "/once/ready")
-        assert (status, text) == (503, "a consumer's partition has messages and gives none: the log names it\n")
+        assert (status, text) == (503, "what a consumer reads has messages and gives none: the log names it\n")
         assert f"event=stalled problem=\"{topic}/0 has messages up to the offset 3, and gives none from 1 on\"" in log.read_text()
         broker.delete_records(topic, 0, 2)
         wait_until(lambda: stalled() == 0, "the end of the alarm")

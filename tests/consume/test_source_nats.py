@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: PostgreSQL
 """Messages out of NATS JetStream, from a real server: in order, again when they were not acknowledged, and not again when they were."""
 
+import signal
 import time
 
 import pytest
@@ -320,3 +321,129 @@ def test_a_position_is_the_time_below_which_nothing_comes_again(nats, tmp_path):
         assert source.until_at("ORDERS", lambda position: position[0] is None) == (None, 0)
         fill(nats, 11, 11)
         assert source.until_at("ORDERS", lambda position: position[0] is not None)[0] <= time.time() * 1000
+
+
+# ---- copies of dead messages that come back
+
+
+@pytest.mark.parametrize("subject, dead_topic, refused", [
+    (None, "order.dead", True), ("order.>", "order.dead", True), ("order.*.paid", "order.dead.paid", True),
+    ("order.*.paid", "order.dead", False), ("order.eu.>", "order.dead", False), (None, "orders.dead", False), (None, "dead.order", False),
+])
+def test_a_dead_topic_that_the_stream_takes_itself_is_refused(nats, tmp_path, subject, dead_topic, refused):
+    nats.publish([("order.eu.paid", b"m1")])
+    with opened(nats, tmp_path, dead_topic=dead_topic, **({"subject": subject} if subject else {})) as source:
+        if refused:
+            assert f"takes {dead_topic} itself" in source.until("unavailable")["problem"]
+        else:
+            assert payloads(source.collect(1)) == ["m1"]
+
+
+def test_a_dead_topic_that_is_the_subject_is_refused_at_the_start(nats, tmp_path):
+    with pytest.raises(Refused, match="'order.x' is what subject reads"):
+        opened(nats, tmp_path, subject="order.x", dead_topic="order.x").fetch()
+
+
+@pytest.mark.parametrize("filtered, refused", [(None, True), ("grave.order", True), ("grave.other", False)])
+def test_a_dead_topic_of_a_stream_that_is_a_source_of_this_one_is_refused(nats, tmp_path, filtered, refused):
+    nats.add_stream("GRAVES", "grave.>")
+    try:
+        nats.add_stream("ALL", "all.>", sources=[{"name": "GRAVES", **({"filter_subject": filtered} if filtered else {})}])
+        nats.publish([("all.x", b"m1")])
+        with opened(nats, tmp_path, stream="ALL", dead_topic="grave.order") as source:
+            if refused:
+                assert "stream ALL copies what stream GRAVES takes" in source.until("unavailable")["problem"]
+            else:
+                assert payloads(source.collect(1)) == ["m1"]
+    finally:
+        nats.delete_stream("ALL")
+        nats.delete_stream("GRAVES")
+
+
+def test_a_stream_that_takes_copies_since_it_was_asked_is_noticed_by_the_first(nats, tmp_path):
+    nats.add_stream("GRAVES", "grave.>")
+    fill(nats, 1, 1)
+    with opened(nats, tmp_path, dead_topic="grave.order") as source:
+        message, = source.collect(1)
+        nats.delete_stream("GRAVES")
+        nats.change_stream("ORDERS", subjects=["order.>", "grave.>"])
+        assert source.publish("grave.order", message)["state"] == "ok"
+        source.until("unavailable", "takes grave.order itself")
+
+
+def test_where_the_server_does_not_say_what_the_stream_takes_the_first_copy_does(tmp_path):
+    more = 'authorization { users: [{user: a, password: a}, {user: b, password: b, permissions: {publish: {deny: "$JS.API.STREAM.INFO.*"}}}] }'
+    with Nats(more=more, login={"user": "a", "pass": "a"}) as server:
+        server.add_stream("ORDERS", "order.>")
+        server.publish([("order.x", b"m1")])
+        url = server.url.replace("nats://", "nats://b:b@")
+        with Source(tmp_path, source="nats", url=url, stream="ORDERS", dead_topic="order.dead") as source:
+            message, = source.collect(1)
+            assert "whether copies would come back is not known" in source.log.read_text()
+            assert source.publish("order.dead", message)["state"] == "ok"
+            source.until("unavailable", "has taken a copy to order.dead itself")
+
+
+# ---- messages that do not come
+
+
+def until_stalled(source, patience_s=30):
+    began = time.monotonic()
+    while source.stalled() is None:
+        source.fetch()
+        assert time.monotonic() - began < patience_s
+    return time.monotonic() - began
+
+
+def never_stalled(source, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert source.fetch()["messages"] == [] and source.stalled() is None
+
+
+def test_a_consumer_that_has_messages_and_gives_none_is_stalled_until_it_gives_some(tmp_path):
+    """A user that may not ask for messages: the server says so to nobody who hears it."""
+    rule = 'permissions: {publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}}'
+    more = f"authorization {{ users: [{{user: a, password: a}}, {{user: b, password: b, {rule}}}] }}"
+    with Nats(more=more, login={"user": "a", "pass": "a"}) as server:
+        server.add_stream("ORDERS", "order.>")
+        url = server.url.replace("//", "//b:b@")
+        with Source(tmp_path, source="nats", url=url, stream="ORDERS", stalled_after="2s") as source:
+            never_stalled(source, 3)  # there is nothing to give
+            fill(server, 1, 3)
+            assert until_stalled(source) >= 2
+            assert source.stalled() == "the consumer stock of stream ORDERS has 3 messages that nobody has, and gives none"
+            conf = server.directory / "conf"
+            conf.write_text(conf.read_text().replace(f", {rule}", ""))
+            server.process.send_signal(signal.SIGHUP)
+            assert payloads(source.collect(3)) == texts(1, 3)
+            assert source.stalled() is None
+
+
+def test_what_waits_since_others_hold_all_that_may_be_out_is_not_stalled(nats, tmp_path):
+    with nats.connect() as client:
+        config = {"durable_name": "stock", "ack_policy": "explicit", "deliver_policy": "all", "ack_wait": 30_000_000_000, "max_ack_pending": 5}
+        client.api("CONSUMER.DURABLE.CREATE.ORDERS.stock", stream_name="ORDERS", config=config)
+    with opened(nats, tmp_path, order_by="none", stalled_after="1s") as source, nats.connect() as other:
+        source.quiet(1)
+        wait_until(lambda: nats.consumers("ORDERS")[0]["num_waiting"] == 0, "the source's own request to end")
+        other.publish("$JS.API.CONSUMER.MSG.NEXT.ORDERS.stock", b'{"batch": 5, "expires": 60000000000}', reply=f"{other.inbox}.x")
+        wait_until(lambda: nats.consumers("ORDERS")[0]["num_waiting"] == 1, "the other's request")
+        fill(nats, 1, 10)
+        replies = [other.next(60).reply for _ in range(5)]
+        never_stalled(source, 4)
+        for reply in replies:
+            other.publish(reply, b"+ACK")
+        assert payloads(source.collect(5)) == texts(6, 10)
+
+
+def test_what_the_caller_has_or_does_not_want_is_not_stalled(nats, tmp_path):
+    fill(nats, 1, 5)
+    with opened(nats, tmp_path, prefetch=2, stalled_after="1s") as source:
+        source.collect(2)
+        never_stalled(source, 3)
+        source.acknowledge()
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            source.keep_alive()
+            assert source.stalled() is None

@@ -6,6 +6,7 @@ import decimal
 import json
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pika
 import pytest
@@ -217,6 +218,11 @@ def test_a_queue_is_made_and_bound_where_that_is_said(broker, tmp_path):
 def test_an_exchange_without_declare_is_refused_at_the_start(broker, tmp_path):
     with pytest.raises(Refused, match="only with declare = yes"):
         opened(broker, "q", tmp_path, exchange="shop").fetch()
+
+
+def test_a_dead_topic_that_is_the_queue_itself_is_refused_at_the_start(broker, tmp_path):
+    with pytest.raises(Refused, match="'q' is what queue reads: .* would die there again"):
+        opened(broker, "q", tmp_path, dead_topic="q").fetch()
 
 
 # ---- queues that give messages up
@@ -522,3 +528,82 @@ def test_a_broker_that_reads_nothing_holds_a_copy_up_for_a_limited_time(queue, t
             broker.control("set_vm_memory_high_watermark", "0.0000001")
             answer = source.tell(f"publish q {message['n']}", 30)
             assert answer["state"] == "unavailable" and "short of memory" in answer["problem"]
+
+
+# ---- messages that do not come
+
+
+def lose_reader(broker, queue):
+    """The queue forgets its reader, and nobody tells that reader."""
+    return broker.control("eval", f"""
+        {{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{queue}">>)),
+        [gen_server2:call(amqqueue:get_pid(Q), {{basic_cancel, element(1, C), element(2, C), undefined, <<"test">>}}, infinity)
+         || C <- rabbit_amqqueue:consumers(Q)].""")
+
+
+def test_a_queue_that_has_messages_and_gives_none_is_stalled_until_it_is_read_again(broker, queue, tmp_path):
+    with opened(broker, queue, tmp_path, stalled_after="2s") as source:
+        source.quiet(1)
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert source.fetch()["messages"] == [] and source.stalled() is None  # there is nothing to give
+        with ThreadPoolExecutor(1) as threads:  # rabbitmqctl may take longer than the broker waits for a heartbeat
+            lost = threads.submit(lose_reader, broker, queue)
+            while not lost.done():
+                source.keep_alive()
+                time.sleep(0.05)
+        assert lost.result().strip() == "[ok]"
+        fill(broker, queue, 1, 3)
+        began = time.monotonic()
+        while source.stalled() is None:
+            assert source.fetch()["messages"] == []
+            assert time.monotonic() - began < 30
+        assert time.monotonic() - began >= 2
+        assert source.stalled() == (
+            f"the queue {queue} has 3 messages that nobody has, and gives none: the broker does not know of this consumer any more")
+        source.close()
+    with opened(broker, queue, tmp_path, stalled_after="2s") as source:
+        assert payloads(source.collect(3)) == texts(1, 3)
+        assert source.stalled() is None
+        source.acknowledge()
+        source.close()
+
+
+@pytest.mark.parametrize("way", ["got", "single active"])
+def test_what_another_client_holds_or_is_to_get_is_not_stalled(broker, new_queue, tmp_path, way):
+    broker.declare(new_queue, **({"x_single_active_consumer": True} if way == "single active" else {}))
+    connection = broker.connect()
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=2)
+    tags = []
+    if way == "single active":
+        channel.basic_consume(new_queue, lambda _, method, *__: tags.append(method.delivery_tag))
+    fill(broker, new_queue, 1, 5)
+    if way == "got":
+        tags += [channel.basic_get(new_queue)[0].delivery_tag for _ in range(5)]
+    with opened(broker, new_queue, tmp_path, stalled_after="1s") as source:
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            connection.process_data_events(0)
+            assert source.fetch()["messages"] == [] and source.stalled() is None
+        assert len(tags) == (5 if way == "got" else 2)
+        connection.close()
+        assert payloads(source.collect(5)) == texts(1, 5)
+        source.acknowledge()
+        source.close()
+
+
+def test_what_the_caller_has_or_does_not_want_is_not_stalled(broker, queue, tmp_path):
+    fill(broker, queue, 1, 5)
+    with opened(broker, queue, tmp_path, prefetch=2, stalled_after="1s") as source:
+        source.collect(2)
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            source.fetch()
+            assert source.stalled() is None
+        source.acknowledge()
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            source.keep_alive()
+            assert source.stalled() is None
+        source.kill()

@@ -368,6 +368,21 @@ def test_a_queue_with_a_redrive_policy_is_refused_unless_that_is_allowed(server,
         assert payloads(source.collect(1)) == ["m1"]
 
 
+@pytest.mark.parametrize("dead_topic, queue, words", [
+    ("{name}", "{url}", "is the queue that is read"), ("{url}", "{name}", "is the queue that is read"),
+    ("http://other.host/000000000000/{name}", "{name}", "is the queue that is read"),
+    ("http://localhost/999999999999/{name}", "{name}", None), ("no-{name}", "{name}", None),
+])
+def test_a_dead_topic_that_is_the_queue_by_another_name_is_refused(server, door, plain, tmp_path, dead_topic, queue, words):
+    names = {"name": plain, "url": f"http://localhost/000000000000/{plain}"}
+    server.publish(plain, ["m1"])
+    with opened(door, queue.format(**names), tmp_path, dead_topic=dead_topic.format(**names)) as source:
+        if words:
+            assert words in source.until("unavailable")["problem"]
+        else:
+            assert payloads(source.collect(1)) == ["m1"]
+
+
 def test_who_may_not_read_the_attributes_is_told_and_goes_on(server, door, plain, tmp_path):
     server.publish(plain, ["m1"])
     door.fail("GetQueueAttributes", 403, "AccessDenied")
@@ -413,6 +428,7 @@ def test_no_other_action_is_called_than_the_documented_policy_allows(server, doo
 @pytest.mark.parametrize("options, words", [
     ({"queue": "a.b"}, "neither a name nor the URL of a queue"), ({"wait": "1500ms"}, "whole seconds"), ({"visibility": "13h"}, "visibility"),
     ({"wait": "21s"}, "wait"), ({"redrive": "maybe"}, "redrive"), ({"region": "x y"}, "no region"), ({"url": "h"}, "no endpoint"),
+    ({"dead_topic": "q"}, "'q' is what queue reads"),
 ])
 def test_wrong_options_are_said_at_the_start(tmp_path, options, words):
     given = {"queue": "q", "url": "http://127.0.0.1:1", **options}
