@@ -144,6 +144,7 @@ static bool sort(message_batch *batch, message *message, const char *verdict, co
 		consumer->counts.open.duplicates++;
 	} else if (strcmp(verdict, "parked") == 0) {
 		consumer->counts.open.known++;
+		parked_came_again(consumer, message);
 	} else if (active || strcmp(verdict, "blocked") == 0) {
 		sorted->parkings[sorted->parked_count++] = park_waiting(message, active ? ACTIVE_WAIT_MS : 0);
 	} else if (strcmp(verdict, "mismatch") == 0) {

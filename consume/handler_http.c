@@ -136,7 +136,11 @@ static bool look_up_new(window *window, failure *failure)
 		return false;
 	}
 	for (size_t i = 0; i < count; i++) {
-		window_move(window, items[i], strcmp(words[i], "parked") == 0 ? ITEM_DONE : ITEM_READY);
+		const bool is_parked = strcmp(words[i], "parked") == 0;
+		if (is_parked) {
+			parked_came_again(consumer, &items[i]->message);
+		}
+		window_move(window, items[i], is_parked ? ITEM_DONE : ITEM_READY);
 	}
 	for (size_t i = 0; i < count; i++) {
 		message *message = &items[i]->message;

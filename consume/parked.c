@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <strings.h>
 
 #include "line.h"
 
@@ -28,6 +29,22 @@ void parked_log(const consumer *consumer, const parking *parking)
 	service_log(&consumer->service, SERVICE_ERROR, state_names[parking->state], "message=%s sqlstate=%s attempts=%d",
 	            service_quote(parking->message->id, quoted), parking->sqlstate == NULL ? "none" : parking->sqlstate,
 	            parking->attempts);
+}
+
+void parked_came_again(const consumer *consumer, const message *message)
+{
+	char quoted[SERVICE_QUOTE_BYTES];
+
+	for (size_t i = 0; i < message->delivery->header_count; i++) {
+		if (strcasecmp(message->delivery->headers[i].name, "Pgonce-Dead-Id") == 0) {
+			service_log(
+			    &consumer->service, SERVICE_WARNING, "returned",
+			    "message=%s hint=\"a copy of a dead message has been sent back, and changes nothing: the message "
+			    "is still here; pgonce dead retry applies it\"",
+			    service_quote(message->id, quoted));
+			return;
+		}
+	}
 }
 
 parking parked_dead_of(const parking *unsent)

@@ -29,6 +29,11 @@ parking park_waiting(const message *message, int64_t wait_ms);
 parking parked_dead_of(const parking *unsent);
 parking parked_unsent(consumer *consumer, const parking *dying);
 void parked_log(const consumer *consumer, const parking *parking);
+/*
+ * One that is parked has come again, which is as a rule a redelivery. A copy for dead_topic that
+ * somebody has sent back changes nothing either, and that is said.
+ */
+void parked_came_again(const consumer *consumer, const message *message);
 
 /*
  * Stores them, in the transaction that is open, or as one. Those whose copy is to be sent are then

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from harness.postgres import wait_until
+from harness.webhook import Answer, Webhook
 
 from .script import HANDLER, Consumer, Script, consume, message
 
@@ -313,6 +314,26 @@ def test_a_dead_message_is_sent_to_the_dead_topic(applied):
     assert headers == {"a": "b", "Pgonce-Event-Id": "id-1", "Pgonce-Dead-Id": "id-1", "Pgonce-Dead-Consumer": "stock", "Pgonce-Dead-Topic": "orders",
                        "Pgonce-Dead-Sqlstate": "P0001", "Pgonce-Dead-Attempts": "2"}
     assert "Pgonce-Dead" not in str(applied.rows("SELECT headers FROM once.parked_message"))
+
+
+@pytest.mark.parametrize("way", ["handler", "endpoint"])
+def test_a_copy_that_is_sent_back_from_the_dead_topic_changes_nothing_and_the_log_says_what_does(applied, way):
+    """Brokers offer to redrive their dead letters, and the message is still here."""
+    again = message(1, body={"do": "fail"}, headers={"Pgonce-Dead-Id": "id-1", "Pgonce-Dead-Consumer": "stock"})
+    with Webhook() as endpoint, Script([message(1, body={"do": "fail"})]) as script:
+        endpoint.script = lambda _: Answer(status=422)
+        options = {"handler": None, "endpoint": endpoint.url} if way == "endpoint" else {}
+        options = {"attempts": 1, "dead_topic": "graves", "dead": script.dead, **options}
+        with Consumer(script, applied.dsn(), config=script.config(**options)) as consumer:
+            wait_until(dead(applied), "it to be dead")
+            script.add(message(1, body={"do": "fail"}))
+            wait_until(lambda: len(script.acknowledged()) == 2, "a redelivery to be acknowledged")
+            assert "event=returned" not in consumer.said()
+            script.add(again)
+            wait_until(lambda: len(script.acknowledged()) == 3, "the copy to be acknowledged")
+            consumer.wait_said("event=returned message=\"id-1\" hint=")
+            assert "pgonce dead retry" in consumer.said() and dead(applied)() and len(script.dead_letters()) == 1
+            assert consumer.stop() == 0
 
 
 def test_a_dead_topic_that_is_away_loses_nothing_and_stops_nobody(applied):
