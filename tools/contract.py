@@ -27,14 +27,15 @@ def functions():
     return sorted(paths, key=lambda path: (ROOMS.index(path.parent.name), path.stem.startswith("_"), path.stem))
 
 
-EXPANDED = re.compile(r"^([ \t]*)-- expand: (\w+)\((.*)\)\n", re.M)
+EXPANDED = re.compile(r"^([ \t]*)-- expand: (\w+)\((.*(?:\n[ \t]*--   .*)*)\)\n", re.M)
 
 
 def text_of(path):
     """A file of contract/, with each line "-- expand: NAME(parameter => value, ...)" replaced by templates/NAME.sql without its head: what several functions do
-    alike and a function of its own would make slower."""
+    alike and a function of its own would make slower. What it is given may go on in lines that begin with "--   "."""
     def expand(match):
         indent, name, given = match.groups()
+        given = re.sub(r"\n[ \t]*-- +", " ", given)
         values = dict(re.findall(r"(\w+) => (.*?)(?:, (?=\w+ => )|$)", given))
         template = re.sub(r"\A(?:--.*\n)*", "", text_of(ROOT / "templates" / f"{name}.sql"))
         filled = re.sub(r"\{(\w+)\}", lambda parameter: values[parameter[1]], template)

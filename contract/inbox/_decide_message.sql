@@ -54,9 +54,8 @@ BEGIN
                    FROM once.peek(consumer, message_id, tenant) AS i
                   WHERE i.state IN ('processing', 'failed_retryable', 'in_doubt');
             ELSIF known = 'new' THEN
-                INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
-                    scope, key, fingerprint)
-                VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, print)
+                -- expand: insert_done(into => once.intent)
+                VALUES (now, now, now, bucket, 1, 1, 'succeeded', tenant, consumer, message_id, print, NULL)
                 ON CONFLICT DO NOTHING;     -- above READ COMMITTED, where a race was lost: 40001
             END IF;
         END IF;

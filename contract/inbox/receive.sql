@@ -38,8 +38,7 @@ BEGIN
             open := once._is_open(bucket) OR once._open_day(bucket) = 'open';
         END IF;
         IF open THEN
-            INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant,
-                scope, key, fingerprint, traceparent)
+            -- expand: insert_done(into => once.intent)
             VALUES (now, now, now, bucket, CASE WHEN bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant,
                 consumer, message_id, fingerprint, traceparent)
             ON CONFLICT DO NOTHING;

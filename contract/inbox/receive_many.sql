@@ -76,29 +76,9 @@ BEGIN
     IF plain AND current_setting('transaction_isolation') = 'read committed' THEN
         IF first_bucket = 0 THEN
             first_fence := once._first_fence();
-            INSERT INTO once.intent_d0 AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-                                             fingerprint, traceparent)
-            SELECT now, now, now, 0, first_fence, 1, 'succeeded', tenant, consumer, message_ids[n], fingerprints[n],
-                   CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
-              FROM generate_series(1, size) AS n
-             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
-                                WHERE (SELECT true FROM once.intent_d0 AS i
-                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = consumer COLLATE "C"
-                                          AND i.key = message_ids[n] COLLATE "C" AND i.bucket = 0))
-               AND NOT EXISTS (SELECT FROM once.parked_message AS p
-                                WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C");
+            -- expand: receive_all(into => once.intent_d0, bucket => 0, fence => first_fence)
         ELSE
-            INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-                                             fingerprint, traceparent)
-            SELECT now, now, now, first_bucket, 1, 1, 'succeeded', tenant, consumer, message_ids[n], fingerprints[n],
-                   CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
-              FROM generate_series(1, size) AS n
-             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
-                                WHERE (SELECT true FROM once.intent AS i
-                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = consumer COLLATE "C"
-                                          AND i.key = message_ids[n] COLLATE "C" AND i.bucket = first_bucket))
-               AND NOT EXISTS (SELECT FROM once.parked_message AS p
-                                WHERE p.consumer = consumer COLLATE "C" AND p.tenant = tenant COLLATE "C");
+            -- expand: receive_all(into => once.intent, bucket => first_bucket, fence => 1)
         END IF;
         IF FOUND THEN
             verdict := 'process';
@@ -222,8 +202,7 @@ BEGIN
         END LOOP;
     END IF;
 
-    INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-        fingerprint, traceparent)
+    -- expand: insert_done(into => once.intent)
     SELECT now, now, now, u.bucket, CASE WHEN u.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'succeeded', tenant, consumer,
            u.id, u.fingerprint,
            CASE WHEN u.traceparent IS NOT NULL THEN once._trace(u.traceparent) END

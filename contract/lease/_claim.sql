@@ -40,33 +40,12 @@ BEGIN
     IF locked AND day = 'open' AND current_setting('transaction_read_only') = 'off' THEN
         IF bucket = 0 THEN
             fence := once._first_fence();
-            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
-                                          tenant, scope, key, fingerprint, owner, traceparent)
-            SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
-                   tenant, scope, key, fingerprint, claimant, traceparent
-             WHERE NOT EXISTS (SELECT FROM once.intent AS i
-                                WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
-                                  AND i.key = key COLLATE "C" AND i.bucket = 0)
-            ON CONFLICT DO NOTHING;
+            -- expand: claim_new(bucket => 0)
         ELSIF of_today THEN
             -- Were that another day by now, it would look in the wrong place: ON CONFLICT finds the row all the same.
-            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
-                                          tenant, scope, key, fingerprint, owner, traceparent)
-            SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
-                   tenant, scope, key, fingerprint, claimant, traceparent
-             WHERE NOT EXISTS (SELECT FROM once.intent AS i
-                                WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
-                                  AND i.key = key COLLATE "C" AND i.bucket = once._today())
-            ON CONFLICT DO NOTHING;
+            -- expand: claim_new(bucket => once._today())
         ELSE
-            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state,
-                                          tenant, scope, key, fingerprint, owner, traceparent)
-            SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
-                   tenant, scope, key, fingerprint, claimant, traceparent
-             WHERE NOT EXISTS (SELECT FROM once.intent AS i
-                                WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
-                                  AND i.key = key COLLATE "C" AND i.bucket = bucket)
-            ON CONFLICT DO NOTHING;
+            -- expand: claim_new(bucket => bucket)
         END IF;
         IF FOUND THEN
             counted := nextval('once.counted_new');     -- an assignment starts no query

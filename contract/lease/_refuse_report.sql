@@ -7,6 +7,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     started text := concat_ws(E'\x1f', E'\x1e', tenant, scope, key, '');
     stored once.intent;
+    retired text := '';
     cause text;
     hint text := 'The attempt no longer holds the intent: discard its result. once.peek returns what is stored.';
 BEGIN
@@ -15,6 +16,7 @@ BEGIN
        AND i.bucket = bucket;
     IF NOT FOUND AND bucket <> 0 THEN
         stored := once._archived(tenant, scope, key, bucket);
+        retired := ', its day is retired';
     END IF;
     IF strpos(current_setting('once.started', true), started) > 0 AND (stored.fence >= fence) IS NOT TRUE THEN
         cause := 'this transaction has started the intent, and not claimed it';
@@ -33,5 +35,7 @@ BEGIN
         cause := 'the intent has another outcome already';
     END IF;
     PERFORM once._refuse(code, tenant, scope, key,
-        CASE WHEN stored.state IS NOT NULL THEN once._where_is(tenant, scope, key, bucket, fence) END, cause, hint);
+        CASE WHEN stored.state IS NOT NULL
+             THEN format('the intent is %s under fence %s%s; the attempt has fence %s', stored.state, stored.fence, retired, fence) END,
+        cause, hint);
 END $$;

@@ -2,9 +2,9 @@
 -- once._report_many(refusal, stored, ...): the reports of a batch that once._store_many has left, of complete_many and
 -- fail_many: each by itself, which says why it is not stored, in the order that once._store_many says. Returns all elements.
 -- One element alone costs less so, too.
-CREATE FUNCTION once._report_many(refusal text, stored integer[], scope text[], key text[], fence integer[], next_state once.state[],
-    response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[], result_id text[], error_code text[],
-    error_message text[], tenant text, redirect bytea[])
+CREATE FUNCTION once._report_many(refusal text, stored integer[], tenant text, scope text[], key text[], fence integer[],
+    next_state once.state[], response_status integer[], response_body bytea[], response_headers jsonb[], result_type text[],
+    result_id text[], error_code text[], error_message text[], redirect bytea[])
 RETURNS TABLE (ord integer, verdict text, refused_code text, refused_message text) LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE

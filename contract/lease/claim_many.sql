@@ -5,8 +5,9 @@
 -- the SQLSTATE in error_code. A bad element never spoils its neighbours, unless its scope has a
 -- verify function that raises when it is asked about a stale attempt: that is the whole batch's
 -- error. The same key twice is one claim: the second finds the first ('processing_active', or
--- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003). kept_ms, of a replay: see
--- once._kept_ms; NULL also where the row is in the archive.
+-- 'mismatch'). Raises otherwise only for the batch as a whole (22023, P4003). kept_ms, of a replay: for how
+-- many milliseconds the outcome is kept at least, at most a day: a copy may be given for so long. NULL where
+-- the intent has other fingerprints besides (a copy could not tell a mismatch from them), or is in the archive.
 --
 -- Where all is plain, two statements do, whatever the size. The first checks and locks; the locks are taken before the
 -- statement that inserts, so no insert ever waits for another transaction. The second inserts, all or nothing, what is
@@ -68,8 +69,7 @@ BEGIN
                     traceparent := once._trace(traceparent);
                 END IF;
                 lease_until := now + term;
-                INSERT INTO once.intent_d0 AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
-                                                 scope, key, fingerprint, owner, traceparent)
+                -- expand: insert_claim(into => once.intent_d0)
                 SELECT now, now, now + retention, lease_until, 0, fence, 1, 'processing', tenant, scope[1], key[1], fingerprint[1],
                        owner, traceparent
                  WHERE NOT EXISTS (SELECT FROM once.intent_d0 AS i
@@ -102,26 +102,10 @@ BEGIN
         END IF;
         IF first_bucket = 0 THEN
             fence := once._first_fence();
-            INSERT INTO once.intent_d0 AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
-                                             scope, key, fingerprint, owner, traceparent)
-            SELECT now, now, now + retention, now + term, 0, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
-                   owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
-              FROM generate_series(1, size) AS n
-             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
-                                WHERE (SELECT true FROM once.intent_d0 AS i
-                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
-                                          AND i.key = key[n] COLLATE "C" AND i.bucket = 0));
+            -- expand: claim_all(into => once.intent_d0, bucket => 0)
         ELSE
             fence := 1;
-            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts, state, tenant,
-                                             scope, key, fingerprint, owner, traceparent)
-            SELECT now, now, now + retention, now + term, first_bucket, fence, 1, 'processing', tenant, scope[n], key[n], fingerprint[n],
-                   owner, CASE WHEN traceparents[n] IS NOT NULL THEN once._trace(traceparents[n]) END
-              FROM generate_series(1, size) AS n
-             WHERE NOT EXISTS (SELECT FROM generate_series(1, size) AS n
-                                WHERE (SELECT true FROM once.intent AS i
-                                        WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope[n] COLLATE "C"
-                                          AND i.key = key[n] COLLATE "C" AND i.bucket = first_bucket));
+            -- expand: claim_all(into => once.intent, bucket => first_bucket)
         END IF;
         IF FOUND THEN
             verdict := 'new_claim';
@@ -173,9 +157,11 @@ BEGIN
                    s.response_body, s.response_headers, s.result_type, s.result_id, s.error_code, s.error_message, s.lease_until,
                    s.attempts,
                    s.traceparent, CASE WHEN u.given IS NOT NULL THEN once._trace(u.given) END AS trace,
-                   once._kept_ms(s.state, s.redirects, s.created_at, s.completed_at, s.expires_at,
-                       coalesce((SELECT p.retention FROM once.scope AS p WHERE p.scope = u.scope COLLATE "C"),
-                                (SELECT d.retention FROM once.scope AS d WHERE d.scope = '')), now) AS kept_ms
+                   CASE WHEN s.state IN ('succeeded', 'failed_final') AND s.redirects IS NULL
+                        THEN least(86400000, greatest(0, 1000 * date_part('epoch', s.completed_at - now + coalesce(
+                                 s.expires_at - s.created_at,
+                                 (SELECT p.retention FROM once.scope AS p WHERE p.scope = u.scope COLLATE "C"),
+                                 (SELECT d.retention FROM once.scope AS d WHERE d.scope = '')))))::integer END AS kept_ms
               FROM unnest(scope, key, fingerprint, buckets, codes, takeable, traceparents)
                    WITH ORDINALITY AS u (scope, key, fingerprint, bucket, code, takeable, given, ord)
               -- The range is known when the look-up starts, so that only the leaves of this batch
@@ -187,8 +173,7 @@ BEGIN
                                     AND i.bucket BETWEEN first_bucket AND last_bucket LIMIT 1) AS s
                      ON u.code IS NULL),
         fresh AS (
-            INSERT INTO once.intent AS i (created_at, updated_at, expires_at, lease_until, bucket, fence, attempts,
-                                          state, tenant, scope, key, fingerprint, owner, traceparent)
+            -- expand: insert_claim(into => once.intent)
             SELECT now, now, now + retention,
                    now + coalesce(lease, p.lease, (SELECT d.lease FROM once.scope AS d WHERE d.scope = '')), e.bucket,
                    CASE WHEN e.bucket > 0 THEN 1 ELSE once._first_fence() END, 1, 'processing', tenant, e.scope, e.key,

@@ -64,15 +64,17 @@ BEGIN
     END IF;
     IF (state IN ('succeeded', 'failed_final', 'failed_retryable')
         AND once._is_plain(response_status, response_body, response_headers, result_type, result_id)) IS NOT TRUE THEN
-        PERFORM once._check_finish(tenant, scope, key, bucket, state,
+        PERFORM once._check_outcome(tenant, scope, key,
             ROW(response_status, response_body, response_headers, result_type, result_id, NULL, NULL));
+        IF (state IN ('succeeded', 'failed_final', 'failed_retryable')) IS NOT TRUE THEN
+            RAISE EXCEPTION USING ERRCODE = '22023',
+                MESSAGE = format('pgonce: an intent cannot be finished as %s', quote_nullable(left(state, 80))),
+                DETAIL = format('tenant=%L scope=%L key=%L', tenant, scope, key),
+                HINT = 'state is one of succeeded, failed_final, failed_retryable.';
+        END IF;
+        PERFORM once._refuse_day(tenant, scope, key, bucket);
     END IF;
-    INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-        fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code, error_message)
-    VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
-        fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id,
-        left(error_code, 255), left(error_message, 4096))
-    ON CONFLICT DO NOTHING;
+    -- expand: insert_outcome(then => ON CONFLICT DO NOTHING;)
     IF FOUND THEN
         counted := nextval('once.counted_new');     -- an assignment starts no query
         RETURN response_body;

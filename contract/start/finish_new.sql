@@ -66,7 +66,8 @@ BEGIN
             AND i.bucket = bucket;
     END IF;
     IF NOT FOUND AND bucket >= 0 AND state IN ('succeeded', 'failed_final', 'failed_retryable')
-        AND once._is_usual(response_status, response_body, result_type, result_id) AND once._has_started_none() THEN
+        AND once._is_usual(response_status, response_body, result_type, result_id)
+        AND coalesce(current_setting('once.started', true), '') = '' THEN      -- a first start: see once._note_start
         plain := true;
         IF response_headers IS NOT NULL THEN
             plain := jsonb_typeof(response_headers) = 'object' AND octet_length(response_headers::text) <= 65536;
@@ -84,22 +85,11 @@ BEGIN
         END IF;
         IF fence IS NOT NULL THEN
             IF current_setting('transaction_isolation') = 'read committed' THEN
-                INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-                    fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
-                    error_message)
-                VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
-                    fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id,
-                    left(error_code, 255), left(error_message, 4096));
+                -- expand: insert_outcome(then => ;)
                 counted := nextval('once.counted_new');     -- an assignment starts no query
                 RETURN fence;
             END IF;
-            INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key,
-                fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
-                error_message)
-            VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key,
-                fingerprint, traceparent, response_status, response_body, response_headers, result_type, result_id,
-                left(error_code, 255), left(error_message, 4096))
-            ON CONFLICT DO NOTHING;
+            -- expand: insert_outcome(then => ON CONFLICT DO NOTHING;)
             IF FOUND THEN
                 counted := nextval('once.counted_new');
                 RETURN fence;

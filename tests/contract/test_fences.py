@@ -26,7 +26,7 @@ def test_an_attempt_that_lost_its_lease_cannot_complete(db):
     before = row_of(db)
     with refused("P4010") as caught:
         Once(db.connect()).complete(key="k", fence=zombie, response_body=b"zombie")
-    assert f"the intent is processing under fence {successor}, the attempt has fence {zombie}" in caught.value.diag.message_detail
+    assert f"the intent is processing under fence {successor}; the attempt has fence {zombie}" in caught.value.diag.message_detail
     assert Once(db.connect()).complete_many(key=["k"], fence=[zombie])[0].verdict == "refused"
     assert row_of(db) == before
     assert Once(db.connect()).complete(key="k", fence=successor, response_body=b"successor") is True
@@ -41,7 +41,7 @@ def test_an_attempt_that_lost_its_lease_cannot_fail(db, retryable):
     before = row_of(db)
     with refused("P4011") as caught:
         Once(db.connect()).fail(key="k", fence=zombie, retryable=retryable)
-    assert f"under fence {successor}, the attempt has fence {zombie}" in caught.value.diag.message_detail
+    assert f"under fence {successor}; the attempt has fence {zombie}" in caught.value.diag.message_detail
     assert Once(db.connect()).fail_many(key=["k"], fence=[zombie], retryable=[retryable])[0].verdict == "refused"
     assert row_of(db) == before
 

@@ -1,0 +1,9 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- claim_new(bucket): claims an intent that has no row. Its look-up is of one partition where the bucket is a constant.
+-- expand: insert_claim(into => once.intent)
+SELECT now, now, now + retention, now + lease, bucket, fence, 1, 'processing',
+       tenant, scope, key, fingerprint, claimant, traceparent
+ WHERE NOT EXISTS (SELECT FROM once.intent AS i
+                    WHERE i.tenant = tenant COLLATE "C" AND i.scope = scope COLLATE "C"
+                      AND i.key = key COLLATE "C" AND i.bucket = {bucket})
+ON CONFLICT DO NOTHING;

@@ -1,0 +1,8 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- insert_outcome(then): an intent that is finished when its row is made.
+INSERT INTO once.intent AS i (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint,
+                              traceparent, response_status, response_body, response_headers, result_type, result_id, error_code,
+                              error_message)
+VALUES (now, now, now, bucket, fence, 1, state::once.state, tenant, scope, key, fingerprint,
+        traceparent, response_status, response_body, response_headers, result_type, result_id, left(error_code, 255),
+        left(error_message, 4096)) {then}

@@ -1,0 +1,17 @@
+-- SPDX-License-Identifier: PostgreSQL
+-- store_batch(refusal, rest): stores a batch of reports and returns what became of each; rest: the other parts of an outcome. One
+-- report alone goes straight to once._report_many, which costs less.
+IF size > 1 THEN
+    stored := once._store_many(tenant, scope, key, fence, next_state, response_status, response_body, response_headers, {rest});
+    IF cardinality(stored) = size THEN
+        verdict := 'stored';
+        FOR n IN 1 .. size LOOP
+            ord := n;
+            RETURN NEXT;
+        END LOOP;
+        RETURN;
+    END IF;
+END IF;
+RETURN QUERY SELECT r.ord, r.verdict, r.refused_code, r.refused_message
+  FROM once._report_many('{refusal}', stored, tenant, scope, key, fence, next_state, response_status, response_body, response_headers,
+                         {rest}) AS r;
