@@ -44,33 +44,28 @@ BEGIN
     ELSIF cardinality(ids) > 0 THEN
         PERFORM once._relay_row(holder);
         now := clock_timestamp();
-        IF what = 'discard' THEN
-            WITH gone AS (
-                DELETE FROM once.parked_event AS p
-                 WHERE p.relay = holder COLLATE "C" AND p.id = ANY (ids) AND (of_state IS NULL OR p.state = of_state COLLATE "C")
-                RETURNING p.tenant, p.event_id, p.topic, p.state, p.error, p.aggregate),
-            noted AS (
-                INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
-                SELECT session_user, reason, what, holder, g.tenant, g.event_id, g.state, g.error FROM gone AS g)
-            SELECT array_agg(g.topic), array_agg(g.state), array_agg(DISTINCT g.aggregate) FILTER (WHERE g.aggregate IS NOT NULL)
-              INTO topics, states, aggregates FROM gone AS g;
-        ELSE
-            -- By their address, as once._promote does; the states are those from before.
-            WITH given AS MATERIALIZED (
-                SELECT p.ctid AS address, p.* FROM once.parked_event AS p
-                 WHERE p.relay = holder COLLATE "C" AND p.id = ANY (ids) AND (of_state IS NULL OR p.state = of_state COLLATE "C")),
-            changed AS (
-                UPDATE once.parked_event AS p
-                   SET state = 'waiting', attempts = 0, updated_at = now,
-                       next_at = CASE WHEN p.aggregate IS NULL THEN now ELSE 'infinity' END
-                  FROM given AS g WHERE p.ctid = g.address
-                RETURNING g.tenant, g.event_id, g.topic, g.state, g.error, g.aggregate),
-            noted AS (
-                INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
-                SELECT session_user, reason, what, holder, c.tenant, c.event_id, c.state, c.error FROM changed AS c)
-            SELECT array_agg(c.topic), array_agg(c.state), array_agg(DISTINCT c.aggregate) FILTER (WHERE c.aggregate IS NOT NULL)
-              INTO topics, states, aggregates FROM changed AS c;
-        END IF;
+        -- What is given back is found by its address, as once._promote does; the states are those from before.
+        WITH gone AS (
+            DELETE FROM once.parked_event AS p
+             WHERE what = 'discard' AND p.relay = holder COLLATE "C" AND p.id = ANY (ids)
+               AND (of_state IS NULL OR p.state = of_state COLLATE "C")
+            RETURNING p.tenant, p.event_id, p.topic, p.state, p.error, p.aggregate),
+        given AS MATERIALIZED (
+            SELECT p.ctid AS address, p.* FROM once.parked_event AS p
+             WHERE what <> 'discard' AND p.relay = holder COLLATE "C" AND p.id = ANY (ids)
+               AND (of_state IS NULL OR p.state = of_state COLLATE "C")),
+        changed AS (
+            UPDATE once.parked_event AS p
+               SET state = 'waiting', attempts = 0, updated_at = now,
+                   next_at = CASE WHEN p.aggregate IS NULL THEN now ELSE 'infinity' END
+              FROM given AS g WHERE p.ctid = g.address
+            RETURNING g.tenant, g.event_id, g.topic, g.state, g.error, g.aggregate),
+        decided AS (SELECT g.* FROM gone AS g UNION ALL SELECT c.* FROM changed AS c),
+        noted AS (
+            INSERT INTO once.parked_decision (decided_by, reason, what, relay, tenant, subject, from_state, error)
+            SELECT session_user, reason, what, holder, d.tenant, d.event_id, d.state, d.error FROM decided AS d)
+        SELECT array_agg(d.topic), array_agg(d.state), array_agg(DISTINCT d.aggregate) FILTER (WHERE d.aggregate IS NOT NULL)
+          INTO topics, states, aggregates FROM decided AS d;
         IF cardinality(aggregates) > 0 THEN
             PERFORM once._promote(holder, aggregates);
         END IF;
