@@ -30,7 +30,7 @@ end:	do
 			fi;
 			roll_back(KEEPER)
 		   }
-		:: atomic {                                     /* once._keep_doubt: once._outlive */
+		:: atomic {                                     /* once._keep_doubt: once._retire_blocks */
 			tx[KEEPER].status == open && phase == doubt ->
 			if
 			:: row[0].state == processing && row[0].passed && row_lock[0] == 0 ->
@@ -75,7 +75,7 @@ end:	do
 			fi
 		   };
 			if
-			:: atomic {                             /* once._outlive; DROP TABLE; COMMIT */
+			:: atomic {                             /* once._retire_blocks; DROP TABLE; COMMIT */
 				tx[KEEPER].status == open ->
 				if
 				:: row[0].state == processing && !row[0].passed -> day_shut = 0; roll_back(KEEPER)      /* 55006 */

@@ -24,7 +24,7 @@ bit unsteady;                   /* once._clock_held: it has not gone steadily fo
 #endif
 #define day_gone (phase == dropped)
 #define can_look (day_shut == 0)                                /* else it waits for an ACCESS EXCLUSIVE lock */
-#define past(k, ahead) (over[k] || (ahead))                     /* once._past, by a clock that is ahead or not */
+#define past(k, ahead) (over[k] || (ahead))                     /* once._sql_deletable, by a clock that is ahead or not */
 #define outlives(k, ahead) (!row[k].archived && (row[k].state == in_doubt || \
 	((row[k].state == succeeded || row[k].state == failed_final) && !past(k, ahead))))
 

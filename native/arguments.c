@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: PostgreSQL
- * What a call is given and what it returns: the quick tests of once._enter, _trace, _body and
- * _is_plain, and the shape of a row. */
+ * What a call is given and what it returns: once._quick_check, the quick tests of _trace, _body
+ * and _is_plain, and the shape of a row. */
 #include "native.h"
 
 #include "access/htup_details.h"
@@ -81,10 +81,11 @@ bool native_session_is_plain(const native_contract *contract)
 	return native_may_execute(contract->any_tenant, GetSessionUserId());
 }
 
-/* once._enter's quick test, but the lock. once._check lets all through that this does.
+/* once._check_and_lock without the lock: once._quick_check and the key's bucket. once._check lets
+ * all through that this does.
  * scope, fingerprint: the arguments' numbers; -1: there is none (of scope and key: 'none'). */
-bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
-                  int fingerprint, int tenant)
+bool native_quick_check(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
+                        int fingerprint, int tenant)
 {
 	if ((scope >= 0 && (PG_ARGISNULL(scope) || PG_ARGISNULL(scope + 1))) || PG_ARGISNULL(tenant) ||
 	    (fingerprint >= 0 && PG_ARGISNULL(fingerprint))) {

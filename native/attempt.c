@@ -181,7 +181,7 @@ static bool start(FunctionCallInfo fcinfo, const native_contract *contract, Datu
 	bool nulls[STARTED_COUNT];
 	bool plain = false;
 
-	if (!native_enter(fcinfo, contract, &intent, 0, 2, 3) ||
+	if (!native_quick_check(fcinfo, contract, &intent, 0, 2, 3) ||
 	    (shape = native_shape(fcinfo, contract->started_type, types, STARTED_COUNT)) == NULL) {
 		return false;
 	}
@@ -306,7 +306,7 @@ static bool finish(FunctionCallInfo fcinfo, const native_contract *contract, boo
 	int32 noted = 1;
 	bool plain = false;
 
-	if (!native_enter(fcinfo, contract, &intent, FINISH_SCOPE, FINISH_FINGERPRINT, FINISH_TENANT) ||
+	if (!native_quick_check(fcinfo, contract, &intent, FINISH_SCOPE, FINISH_FINGERPRINT, FINISH_TENANT) ||
 	    !finish_is_plain(fcinfo, contract, &given)) {
 		return false;
 	}

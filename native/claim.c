@@ -107,7 +107,7 @@ bool native_do_claim(FunctionCallInfo fcinfo, const native_contract *contract, D
 	const Interval *lease = NULL;
 	bool plain = false;
 
-	if (!native_enter(fcinfo, contract, &intent, CLAIM_SCOPE, CLAIM_FINGERPRINT, CLAIM_TENANT) ||
+	if (!native_quick_check(fcinfo, contract, &intent, CLAIM_SCOPE, CLAIM_FINGERPRINT, CLAIM_TENANT) ||
 	    !PG_ARGISNULL(CLAIM_RETENTION)) {
 		return false;
 	}
@@ -233,7 +233,8 @@ bool native_do_complete(FunctionCallInfo fcinfo, const native_contract *contract
 	native_outcome outcome;
 	bool plain = false;
 
-	if (PG_ARGISNULL(COMPLETE_FENCE) || !native_enter(fcinfo, contract, &intent, COMPLETE_SCOPE, -1, COMPLETE_TENANT) ||
+	if (PG_ARGISNULL(COMPLETE_FENCE) ||
+	    !native_quick_check(fcinfo, contract, &intent, COMPLETE_SCOPE, -1, COMPLETE_TENANT) ||
 	    !native_outcome_is_plain(fcinfo->args, &outcome)) {
 		return false;
 	}
@@ -269,7 +270,7 @@ bool native_do_receive(FunctionCallInfo fcinfo, const native_contract *contract,
 	native_tables tables;
 	bool plain = false;
 
-	if (!native_enter(fcinfo, contract, &intent, RECEIVE_CONSUMER, RECEIVE_FINGERPRINT, RECEIVE_TENANT)) {
+	if (!native_quick_check(fcinfo, contract, &intent, RECEIVE_CONSUMER, RECEIVE_FINGERPRINT, RECEIVE_TENANT)) {
 		return false;
 	}
 	if (PG_ARGISNULL(RECEIVE_BIRTHDAYS) || !PG_GETARG_BOOL(RECEIVE_BIRTHDAYS)) {

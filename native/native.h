@@ -253,8 +253,8 @@ extern void native_remember_finish(const native_intent *intent, int32 fence);
 /* arguments.c */
 extern void native_rights_init(void);
 extern bool native_may_execute(Oid function, Oid role);
-extern bool native_enter(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent, int scope,
-                         int fingerprint, int tenant);
+extern bool native_quick_check(FunctionCallInfo fcinfo, const native_contract *contract, native_intent *intent,
+                               int scope, int fingerprint, int tenant);
 extern bool native_session_is_plain(const native_contract *contract);
 extern text *native_trace(FunctionCallInfo fcinfo, int argument); /* NULL: it is none */
 extern text *native_trace_of(text *given);

@@ -459,7 +459,7 @@ bool native_do_emit(FunctionCallInfo fcinfo, const native_contract *contract, Da
 	pg_uuid_t *event_id = NULL;
 	bool of_intent = !PG_ARGISNULL(EMIT_KEY), plain = false;
 
-	if (!native_enter(fcinfo, contract, &intent, of_intent ? EMIT_SCOPE : -1, -1, EMIT_TENANT) ||
+	if (!native_quick_check(fcinfo, contract, &intent, of_intent ? EMIT_SCOPE : -1, -1, EMIT_TENANT) ||
 	    !event_is_plain(fcinfo, &topic, &kind)) {
 		return false;
 	}

@@ -9,7 +9,7 @@ CREATE FUNCTION once._doubtful(of_tenant text, of_scope text, of_error text, sin
 LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + interval '100 milliseconds';
-    place bigint[] := once._place(after);
+    place bigint[] := once._parse_cursor(after);
     stride bigint := once._stride();
     has_read boolean := false;
     leaf record;
@@ -42,7 +42,7 @@ BEGIN
         END IF;
         has_read := true;
         past := place[2] - place[2] % stride + stride;
-        FOR met IN EXECUTE once._over(leaf.name, place[2], past, $sql$
+        FOR met IN EXECUTE once._sql_for_blocks(leaf.name, place[2], past, $sql$
                        SELECT i.ctid AS address, ROW(i.*)::once.intent AS stored FROM {leaf} AS i
                         WHERE {here} AND i.ctid > $1 AND i.state = 'in_doubt'
                           AND ($2 IS NULL OR i.tenant COLLATE "C" = $2) AND ($3 IS NULL OR i.scope COLLATE "C" = $3)

@@ -16,6 +16,6 @@ BEGIN
         stored := once._archived(tenant, scope, key, day);
     END IF;
     INSERT INTO once.decision (decided_by, reason, tenant, scope, key, fence, from_state, to_state, kind, before, after)
-    VALUES (session_user, reason, tenant, scope, key, fence, from_state, to_state, kind, once._facts(before),
-            once._facts(stored));
+    VALUES (session_user, reason, tenant, scope, key, fence, from_state, to_state, kind, once._summary(before),
+            once._summary(stored));
 END $$;

@@ -10,7 +10,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     deadline timestamptz := clock_timestamp() + interval '250 milliseconds';
     limit_rows integer := least(greatest(coalesce(take, 100), 1), 1000);
-    place bigint[] := once._place(after);
+    place bigint[] := once._parse_cursor(after);
     buckets integer[] := ARRAY(SELECT 0 UNION ALL SELECT d FROM once._days('once.intent', 'intent_d') AS d);
     stride bigint := once._stride();
     judged record;
@@ -43,7 +43,7 @@ BEGIN
             EXIT;
         END IF;
         met := 0;
-        FOR judged IN EXECUTE once._over(('once.intent_d' || place[1])::regclass, place[2],
+        FOR judged IN EXECUTE once._sql_for_blocks(('once.intent_d' || place[1])::regclass, place[2],
                                          least(place[2] - place[2] % stride + stride, upto), $sql$
                           SELECT i.ctid AS address, i::once.intent AS stored FROM {leaf} AS i
                            WHERE {here} AND i.ctid > $1 AND i.state = 'processing' AND i.lease_until <= $2
@@ -55,7 +55,7 @@ BEGIN
             met := met + 1;
             place := ARRAY[place[1]] || string_to_array(btrim(judged.address::text, '()'), ',')::bigint[];
             IF pg_try_advisory_xact_lock(once._lock_id((judged.stored).tenant, (judged.stored).scope, (judged.stored).key))
-               AND once._is_still('once.intent', judged.stored) THEN
+               AND once._is_unchanged('once.intent', judged.stored) THEN
                 SELECT NULL::once.verification AS verified, NULL::text AS failure INTO answers;
                 IF (once._policy((judged.stored).scope)).on_stale = 'verify' THEN
                     SELECT a.* INTO answers FROM once._ask(once._policy((judged.stored).scope), (judged.stored).tenant,

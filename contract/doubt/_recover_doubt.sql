@@ -27,7 +27,7 @@ BEGIN
         policy := once._policy((doubt.stored).scope);
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(once._lock_id((doubt.stored).tenant, (doubt.stored).scope,
                                                                   (doubt.stored).key))
-                      OR NOT once._is_still(doubt.source, doubt.stored);
+                      OR NOT once._is_unchanged(doubt.source, doubt.stored);
         SELECT NULL::once.verification AS verified, 'its scope has no verify function' AS failure INTO answers;
         IF (doubt.stored).lease_until > clock_timestamp() THEN
             answers.failure := format('its attempt may still be at work until %s', (doubt.stored).lease_until);

@@ -2,7 +2,7 @@
 -- The decisions about intents.
 
 -- An operator's decisions, and those of recovery: who, when, why, from what to what. Takeovers and
--- the first retries are entries too. before and after: see once._facts.
+-- the first retries are entries too. before and after: see once._summary.
 CREATE TABLE once.decision (
     decided_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_by text COLLATE "C" NOT NULL,

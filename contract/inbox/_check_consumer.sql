@@ -3,5 +3,5 @@
 -- caller's right to the tenant.
 CREATE FUNCTION once._check_consumer(tenant text, consumer text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM once._enter(tenant, consumer, 'none', E'\\x00000000000000000000000000000000', false);
+    PERFORM once._check_and_lock(tenant, consumer, 'none', E'\\x00000000000000000000000000000000', false);
 END $$;

@@ -16,7 +16,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    bucket integer := once._enter(tenant, consumer, message_id, fingerprint, false);
+    bucket integer := once._check_and_lock(tenant, consumer, message_id, fingerprint, false);
     now timestamptz := clock_timestamp();
     open boolean;
     stored record;

@@ -47,7 +47,7 @@ DECLARE
     behind text[] := '{}';
     verdicts text[];
 BEGIN
-    IF once._is_usual_batch(tenant, size, array_dims(message_ids), array_dims(fingerprints),
+    IF once._quick_check_batch(tenant, size, array_dims(message_ids), array_dims(fingerprints),
                       CASE WHEN keys IS NULL THEN array_dims(message_ids) ELSE array_dims(keys) END,
                       CASE WHEN traceparents IS NULL THEN array_dims(message_ids) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
         size := once._check_batch(tenant, once._length(message_ids, 0), once._length(keys, once._length(message_ids, 0)),

@@ -5,7 +5,7 @@
 CREATE FUNCTION once._delete_decisions(first bigint, past bigint, limits once.limits, OUT number bigint, OUT highest integer,
     OUT due bigint) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
 BEGIN
-    EXECUTE once._over('once.decision', first, past, $sql$
+    EXECUTE once._sql_for_blocks('once.decision', first, past, $sql$
         WITH due AS MATERIALIZED (
             SELECT i.ctid AS address FROM {leaf} AS i
              WHERE {here} AND i.decided_at < ($1).now - ($1).decision_retention

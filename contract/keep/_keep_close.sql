@@ -29,7 +29,7 @@ BEGIN
         RETURN ROW(0, false, NULL, format('another keeper is at day %s', due))::once.kept;
     END IF;
     WHILE closing.block < once._blocks(('once.' || leaf)::regclass) LOOP
-        EXECUTE once._over(('once.' || leaf)::regclass, closing.block, closing.block + stride, $sql$
+        EXECUTE once._sql_for_blocks(('once.' || leaf)::regclass, closing.block, closing.block + stride, $sql$
             SELECT format('an attempt holds its lease until %s: tenant=%L scope=%L key=%L', i.lease_until, i.tenant, i.scope, i.key)
               FROM {leaf} AS i WHERE {here} AND i.state = 'processing' AND i.lease_until > clock_timestamp() LIMIT 1
             $sql$) INTO why;

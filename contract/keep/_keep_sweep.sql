@@ -51,7 +51,7 @@ BEGIN
         END IF;
         worked := true;
         IF place.place IS NULL THEN
-            EXECUTE once._over(('once.' || leaf)::regclass, place.block, place.block + stride, $sql$
+            EXECUTE once._sql_for_blocks(('once.' || leaf)::regclass, place.block, place.block + stride, $sql$
                 SELECT EXISTS (SELECT FROM {leaf} AS i
                                 WHERE {here} AND i.state = 'processing' AND i.lease_until <= clock_timestamp())
                 $sql$) INTO stale;
@@ -67,7 +67,7 @@ BEGIN
             CONTINUE WHEN stale AND place.place IS NOT NULL;
             place.place := NULL;
         END IF;
-        EXECUTE once._over(('once.' || leaf)::regclass, place.block, place.block + stride, $sql$
+        EXECUTE once._sql_for_blocks(('once.' || leaf)::regclass, place.block, place.block + stride, $sql$
             INSERT INTO once.sweeping AS s
             SELECT i.scope, count(*) FILTER (WHERE i.state = 'processing'), count(*) FILTER (WHERE i.state = 'in_doubt'),
                    min(i.lease_until) FILTER (WHERE i.state = 'processing')

@@ -50,7 +50,7 @@ BEGIN
             EXIT;
         END IF;
         worked := true;
-        EXECUTE once._over(('once.' || leaf)::regclass, place.block, place.block + stride, $sql$
+        EXECUTE once._sql_for_blocks(('once.' || leaf)::regclass, place.block, place.block + stride, $sql$
             INSERT INTO once.untaking AS u
             SELECT t.topic, t.events, t.oldest
               FROM (SELECT i.topic, count(*) AS events, min(i.created_at) AS oldest FROM {leaf} AS i WHERE {here} GROUP BY i.topic) AS t

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once._work_off(closing, leaf, moving): a piece of work on a closed day, from where the last one stopped: about a tenth of a
--- second of once._outlive. through: the end of the table is reached; held: what it stopped at.
+-- second of once._retire_blocks. through: the end of the table is reached; held: what it stopped at.
 CREATE FUNCTION once._work_off(closing once.closing, leaf regclass, moving boolean, OUT done bigint, OUT through boolean, OUT held text)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
@@ -18,7 +18,7 @@ BEGIN
     END IF;
     -- At least once, however loaded the machine is: it must come to an end.
     WHILE block < once._blocks(leaf) LOOP
-        piece := once._outlive(leaf, block, block + stride, moving, limits);
+        piece := once._retire_blocks(leaf, block, block + stride, moving, limits);
         done := done + piece.doubted + piece.moved;
         moved := moved + piece.moved;
         held := piece.held;

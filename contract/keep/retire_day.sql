@@ -48,7 +48,7 @@ BEGIN
         limits := once._limits();
         limits.now := clock_timestamp();        -- somebody has decided about the day, and no keeper reads the clock for it
         WHILE block < once._blocks(leaf) LOOP
-            piece := once._outlive(leaf, block, block + once._stride(), true, limits);
+            piece := once._retire_blocks(leaf, block, block + once._stride(), true, limits);
             IF piece.held IS NOT NULL THEN
                 RAISE EXCEPTION USING ERRCODE = '55006',
                     MESSAGE = format('pgonce: an attempt of day %s still holds its lease', bucket), DETAIL = piece.held,

@@ -27,7 +27,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 SET enable_seqscan = off AS $$
 #variable_conflict use_variable
 DECLARE
-    bucket integer := once._enter(tenant, scope, key, fingerprint, false);
+    bucket integer := once._check_and_lock(tenant, scope, key, fingerprint, false);
     claimed once.claimed;
 BEGIN
     IF lease IS NOT NULL THEN

@@ -43,7 +43,7 @@ DECLARE
     counted bigint;
     others text[] := '{}';      -- what else is to be counted
 BEGIN
-    IF once._is_usual_batch(tenant, size, array_dims(scope), array_dims(key), array_dims(fingerprint),
+    IF once._quick_check_batch(tenant, size, array_dims(scope), array_dims(key), array_dims(fingerprint),
                       CASE WHEN traceparents IS NULL THEN array_dims(key) ELSE array_dims(traceparents) END) IS NOT TRUE THEN
         size := once._check_batch(tenant, once._length(scope, 0), once._length(key, 0), once._length(fingerprint, 0),
                                   once._length(traceparents, once._length(key, 0)));

@@ -24,7 +24,7 @@ BEGIN
     IF pg_typeof(response_body) <> 'bytea'::regtype THEN        -- alone and first: see once._refuse_type
         PERFORM once._refuse_type(tenant, scope, key, pg_typeof(response_body));
     END IF;
-    bucket := once._enter(tenant, scope, key, E'\\x00000000000000000000000000000000', false);
+    bucket := once._check_and_lock(tenant, scope, key, E'\\x00000000000000000000000000000000', false);
     IF response_text IS NOT NULL OR response_json IS NOT NULL THEN
         response_body := once._body(tenant, scope, key, response_text, response_json, response_body);
     END IF;

@@ -6,7 +6,7 @@ CREATE FUNCTION once.cancel_event(event_id uuid, tenant text DEFAULT '') RETURNS
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    PERFORM once._enter(tenant, 'none', 'none', E'\\x00000000000000000000000000000000', false);
+    PERFORM once._check_and_lock(tenant, 'none', 'none', E'\\x00000000000000000000000000000000', false);
     DELETE FROM once.delayed_event AS d WHERE d.event_id = event_id AND d.tenant = tenant COLLATE "C";
     RETURN FOUND;
 END $$;

@@ -26,7 +26,7 @@ BEGIN
             DETAIL = format('not_before=%s', quote_nullable(not_before)),
             HINT = 'not_before: a timestamptz, not infinity, and at most 100 years from now. to_timestamp() takes seconds.';
     END IF;
-    PERFORM once._enter(tenant, coalesce(scope, 'none'), coalesce(key, 'none'), E'\\x00000000000000000000000000000000', false);
+    PERFORM once._check_and_lock(tenant, coalesce(scope, 'none'), coalesce(key, 'none'), E'\\x00000000000000000000000000000000', false);
     PERFORM once._check_event(tenant, scope, key, topic, kind, payload, NULL, NULL, headers, NULL);
     IF key IS NOT NULL THEN
         -- The id that once.emit gives it.

@@ -13,7 +13,7 @@ BEGIN
                    first.facts->>'owner' AS by, (first.facts->>'fence')::integer AS fence, 'the first attempt' AS text
               FROM (SELECT coalesce((SELECT d->'before' FROM jsonb_array_elements(decisions) AS d
                                       WHERE d#>>'{before,attempts}' = '1' AND (d->>'at')::timestamptz >= stored.created_at LIMIT 1),
-                                    CASE WHEN stored.attempts <= 1 THEN once._facts(stored) END) AS facts) AS first
+                                    CASE WHEN stored.attempts <= 1 THEN once._summary(stored) END) AS facts) AS first
              UNION ALL
             SELECT (d->>'at')::timestamptz, (d->>'at')::timestamptz, 3,
                    CASE d->>'kind' WHEN 'takeover' THEN 'takeover' WHEN 'retry' THEN 'attempt' ELSE 'decision' END,
@@ -38,7 +38,7 @@ BEGIN
                    (f.facts->>'fence')::integer, concat_ws(': ', f.facts->>'error_code', f.facts->>'error_message')
               FROM (SELECT d->'before' AS facts FROM jsonb_array_elements(decisions) AS d WHERE d#>>'{before,state}' = 'in_doubt'
                      UNION
-                    SELECT once._facts(stored) WHERE stored.state = 'in_doubt') AS f
+                    SELECT once._summary(stored) WHERE stored.state = 'in_doubt') AS f
              WHERE NOT EXISTS (SELECT FROM jsonb_array_elements(decisions) AS d
                                 WHERE d#>>'{after,state}' = 'in_doubt' AND d#>'{after,fence}' = f.facts->'fence')
              UNION ALL

@@ -48,18 +48,18 @@ BEGIN
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
     END IF;
-    -- The gate for what is usual, in one expression for each kind of key; once._enter for the rest.
+    -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        bucket := CASE WHEN once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
-                            AND once._has_started(tenant, scope, key, fingerprint) THEN once._within(key, once._today()) END;
+        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
+                            AND once._has_started(tenant, scope, key, fingerprint) THEN once._match_day(key, once._today()) END;
         fence := 1;
     ELSE
-        fence := CASE WHEN once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
+        fence := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
                       THEN once._noted_start(tenant, scope, key, fingerprint) END;
         bucket := 0;
     END IF;
     IF bucket IS NULL OR fence IS NULL THEN
-        bucket := once._enter(tenant, scope, key, fingerprint, false);
+        bucket := once._check_and_lock(tenant, scope, key, fingerprint, false);
         fence := once._start_of(tenant, scope, key, bucket, fingerprint);
     END IF;
     IF (state IN ('succeeded', 'failed_final', 'failed_retryable')

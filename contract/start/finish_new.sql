@@ -40,16 +40,16 @@ BEGIN
     IF traceparent IS NOT NULL THEN
         traceparent := once._trace(traceparent);
     END IF;
-    -- The gate for what is usual, in one expression for each kind of key; once._enter for the rest.
+    -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        bucket := CASE WHEN once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
-                            AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN once._within(key, once._today()) END;
+        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_dated(key)
+                            AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN once._match_day(key, once._today()) END;
     ELSE
-        bucket := CASE WHEN once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
+        bucket := CASE WHEN once._quick_check(tenant, scope, fingerprint) AND once._is_trusted() AND once._is_undated(key)
                             AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key)) THEN 0 END;
     END IF;
     IF bucket IS NULL THEN
-        bucket := once._enter(tenant, scope, key, fingerprint, true);
+        bucket := once._check_and_lock(tenant, scope, key, fingerprint, true);
     END IF;
     of_today := bucket = once._today();
     IF of_today THEN

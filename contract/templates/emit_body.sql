@@ -16,16 +16,16 @@ DECLARE
     there boolean;
     repeated boolean;
 BEGIN
-    -- The gate for what is usual, in one expression for each kind of key; once._enter for the rest.
+    -- The gate for what is usual, in one expression for each kind of key; once._check_and_lock for the rest.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
         entered := once._is_trusted() AND once._is_dated(key)
-                   AND once._is_usual_call(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
+                   AND once._quick_check(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
     ELSE
         entered := once._is_trusted() AND (key IS NULL OR once._is_undated(key))
-                   AND once._is_usual_call(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
+                   AND once._quick_check(tenant, coalesce(scope, 'none'), E'\\x00000000000000000000000000000000');
     END IF;
     IF entered IS NOT TRUE THEN
-        PERFORM once._enter(tenant, coalesce(scope, 'none'), coalesce(key, 'none'), E'\\x00000000000000000000000000000000', false);
+        PERFORM once._check_and_lock(tenant, coalesce(scope, 'none'), coalesce(key, 'none'), E'\\x00000000000000000000000000000000', false);
     END IF;
     IF day IS NULL THEN
         day := floor(date_part('epoch', now) / 86400);

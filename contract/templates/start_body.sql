@@ -22,7 +22,7 @@ DECLARE
     counted bigint;
 BEGIN
     IF (once._is_trusted() AND pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))) IS NOT TRUE THEN
-        bucket := once._enter(tenant, scope, key, fingerprint, true);
+        bucket := once._check_and_lock(tenant, scope, key, fingerprint, true);
         IF bucket IS NULL THEN
             RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, {raises});
         END IF;
@@ -35,10 +35,10 @@ BEGIN
                 RETURN answer;
             END IF;
         ELSE
-            fence := CASE WHEN once._is_undated(key) AND once._is_usual_call(tenant, scope, fingerprint) THEN once._first_fence() END;
+            fence := CASE WHEN once._is_undated(key) AND once._quick_check(tenant, scope, fingerprint) THEN once._first_fence() END;
         END IF;
     ELSE
-        likely := once._within(key, once._today());
+        likely := once._match_day(key, once._today());
         IF likely IS NOT NULL THEN
             -- expand: look_up(bucket => once._today())
             IF FOUND THEN
@@ -47,18 +47,18 @@ BEGIN
                     RETURN answer;
                 END IF;
             ELSE    -- still today: else the look-up may have been made on another day
-                IF once._is_today(likely) AND once._is_dated(key) AND once._is_usual_call(tenant, scope, fingerprint)
+                IF once._is_today(likely) AND once._is_dated(key) AND once._quick_check(tenant, scope, fingerprint)
                    AND once._note_first(tenant, scope, key, fingerprint, '1') IS NOT NULL THEN
                     IF traceparent IS NULL THEN
                         RETURN once._proceed();
                     END IF;
                     RETURN ROW('proceed', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 1, once._trace(traceparent))::once.started;
                 END IF;
-                fence := CASE WHEN once._is_today(likely) AND once._is_dated(key) AND once._is_usual_call(tenant, scope, fingerprint)
+                fence := CASE WHEN once._is_today(likely) AND once._is_dated(key) AND once._quick_check(tenant, scope, fingerprint)
                               THEN 1 END;
             END IF;
         ELSE
-            bucket := coalesce(bucket, once._enter(tenant, scope, key, fingerprint, false));
+            bucket := coalesce(bucket, once._check_and_lock(tenant, scope, key, fingerprint, false));
             -- expand: look_up(bucket => bucket)
             IF FOUND THEN
                 IF answer.verdict IS NOT NULL THEN
@@ -75,7 +75,7 @@ BEGIN
         END IF;
     END IF;
     IF fence IS NULL THEN
-        bucket := coalesce(bucket, once._enter(tenant, scope, key, fingerprint, false));
+        bucket := coalesce(bucket, once._check_and_lock(tenant, scope, key, fingerprint, false));
         RETURN once._start_over(tenant, scope, key, fingerprint, traceparent, {raises});
     ELSIF fence > 1 THEN
         noted := once._note_start(tenant, scope, key, fingerprint, fence::text);

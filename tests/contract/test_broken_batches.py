@@ -65,14 +65,14 @@ BROKEN = {
         [seeing.test_a_batch_counts_as_single_claims_do],
     ),
     "the quick test of a batch does not look at its arrays": (
-        replace("_is_usual_batch", "'[1:' || size::text || ']' = ALL (dims) AND", ""),
+        replace("_quick_check_batch", "'[1:' || size::text || ']' = ALL (dims) AND", ""),
         [
             lambda db: hostile.test_arrays_of_unequal_length_are_refused_as_a_whole(db, "complete_many"),
             lambda db: plain.test_an_array_that_is_empty_is_none_that_is_left_out(db, {"result_id": []}),
         ],
     ),
     "batches trust every login": (
-        replace("_is_usual_batch", "has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')", "true"),
+        replace("_quick_check_batch", "has_function_privilege(session_user, 'once.any_tenant()'::regprocedure, 'execute')", "true"),
         [bound_role_at("claim_many")],
     ),
     "a batch takes any lease": (

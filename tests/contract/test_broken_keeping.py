@@ -15,7 +15,7 @@ from .keeping import Keeper, settled
 
 def never_completed(db):
     """What was not completed is not past either: the other guard of what runs or is in doubt."""
-    mutate(db, "_past", "i.completed_at +", "i.updated_at +")
+    mutate(db, "_sql_deletable", "i.completed_at +", "i.updated_at +")
 
 
 def no_clock(function):
@@ -53,15 +53,15 @@ BROKEN = {
         [days.test_an_attempt_that_renews_its_lease_in_a_closed_day_holds_it_there],
     ),
     "a stale attempt is not put in doubt": (
-        replace("_outlive", "i.lease_until <= $1 FOR UPDATE", "false FOR UPDATE"),
+        replace("_retire_blocks", "i.lease_until <= $1 FOR UPDATE", "false FOR UPDATE"),
         [lambda db: days.test_a_stale_attempt_of_the_day_may_report_until_its_row_is_moved(db, "dropped")],
     ),
     "doubt is not recorded": (
-        replace("_outlive", "PERFORM once._record(", "PERFORM concat("),
+        replace("_retire_blocks", "PERFORM once._record(", "PERFORM concat("),
         [lambda db: days.test_a_stale_attempt_of_the_day_may_report_until_its_row_is_moved(db, "doubted")],
     ),
     "nothing outlives its day": (
-        replace("_outlive", "IF NOT moving THEN", "IF true THEN"),
+        replace("_retire_blocks", "IF NOT moving THEN", "IF true THEN"),
         [
             late("dropped"),
             lambda db: days.test_a_decision_is_taken_in_every_phase_and_kept(db, "open"),
@@ -69,20 +69,20 @@ BROKEN = {
         ],
     ),
     "what is moved stays where it was": (
-        replace("_outlive", "DELETE FROM {leaf} AS i WHERE i.ctid = ANY (ARRAY(SELECT f.address FROM free AS f)) RETURNING i.*",
+        replace("_retire_blocks", "DELETE FROM {leaf} AS i WHERE i.ctid = ANY (ARRAY(SELECT f.address FROM free AS f)) RETURNING i.*",
                 "SELECT i.* FROM {leaf} AS i WHERE i.ctid = ANY (ARRAY(SELECT f.address FROM free AS f))"),
         [late("moved")],
     ),
     "everything outlives its day": (
-        replace("_outlive", "AND NOT {past}", "AND (true OR {past})"),
+        replace("_retire_blocks", "AND NOT {deletable}", "AND (true OR {deletable})"),
         [late("dropped")],
     ),
     "a row that is being decided on is left behind": (
-        replace("_outlive", "IF held IS NULL THEN", "IF false THEN"),
+        replace("_retire_blocks", "IF held IS NULL THEN", "IF false THEN"),
         [days.test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it],
     ),
     "moving waits for who decides": (
-        replace("_outlive", "|| outlives || $sql$ FOR UPDATE SKIP LOCKED", "|| outlives || $sql$ FOR UPDATE"),
+        replace("_retire_blocks", "|| outlives || $sql$ FOR UPDATE SKIP LOCKED", "|| outlives || $sql$ FOR UPDATE"),
         [days.test_a_row_that_is_being_decided_on_is_not_moved_away_from_under_it],
     ),
     "one pass, and no last look": (
@@ -169,14 +169,14 @@ BROKEN = {
         ],
     ),
     "consumers hold nothing": (
-        replace("_past", "c.\"position\" <= i.created_at + ($1).skew", "false"),
+        replace("_sql_deletable", "c.\"position\" <= i.created_at + ($1).skew", "false"),
         [
             rest.test_what_a_consumer_may_get_again_is_not_forgotten_for_it,
             rest.test_a_row_that_a_consumer_needs_outlives_its_closed_day,
         ],
     ),
     "a consumer of another tenant holds": (
-        replace("_past", "AND c.tenant = i.tenant", ""),
+        replace("_sql_deletable", "AND c.tenant = i.tenant", ""),
         [rest.test_what_a_consumer_may_get_again_is_not_forgotten_for_it],
     ),
     "each report of a consumer is written": (
@@ -188,7 +188,7 @@ BROKEN = {
         [rest.test_only_what_is_expired_and_finished_is_purged],
     ),
     "retention is not looked at": (
-        replace("_past", "($1).retention) <= ($1).now)", "($1).retention) IS NOT NULL)"),
+        replace("_sql_deletable", "($1).retention) <= ($1).now)", "($1).retention) IS NOT NULL)"),
         [rest.test_only_what_is_expired_and_finished_is_purged],
     ),
     "purging disturbs attempts": (

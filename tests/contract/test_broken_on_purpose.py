@@ -105,7 +105,7 @@ FENCE = "AND i.fence = fence AND "
 # what is taken out: (how, the checks that must fail then)
 BROKEN = {
     "start takes no lock": (
-        no_lock("start", "_enter", "_start_over"),
+        no_lock("start", "_check_and_lock", "_start_over"),
         [one_effect.test_a_second_start_is_told_at_once_that_the_first_is_running],
     ),
     "claim takes no lock": (
@@ -397,15 +397,15 @@ BROKEN = {
         [emit.test_the_same_names_in_another_installation_are_another_event],
     ),
     "a scope of any length": (
-        replace("_is_usual_call", "octet_length(tenant || scope) <= 255", "true"),
+        replace("_quick_check", "octet_length(tenant || scope) <= 255", "true"),
         [lambda db: hostile.test_a_missing_or_long_scope_is_refused_at_every_door(db, "s" * 256)],
     ),
     "no scope at all": (
-        replace("_is_usual_call", "scope <> ''", "true"),
+        replace("_quick_check", "scope <> ''", "true"),
         [lambda db: hostile.test_a_missing_or_long_scope_is_refused_at_every_door(db, "")],
     ),
     "a fingerprint of any length": (
-        replace("_is_usual_call", "octet_length(fingerprint) IN (16, 20, 28, 32, 48, 64)", "true"),
+        replace("_quick_check", "octet_length(fingerprint) IN (16, 20, 28, 32, 48, 64)", "true"),
         [
             lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, b"x" * 15),
             lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, None),
@@ -414,7 +414,7 @@ BROKEN = {
     "the day is looked at before the table is locked": (
         both(
             replace("start", "ELSIF once._is_open(bucket)", "ELSIF bucket >= 0"),
-            replace("_enter", "RETURN bucket;", "RETURN CASE WHEN bucket = 0 OR to_regclass('once.intent_d' || bucket) IS NOT NULL THEN bucket END;"),
+            replace("_check_and_lock", "RETURN bucket;", "RETURN CASE WHEN bucket = 0 OR to_regclass('once.intent_d' || bucket) IS NOT NULL THEN bucket END;"),
         ),
         [lambda db: buckets.test_an_attempt_that_meets_the_retiring_of_its_day_is_answered_as_after_it(db, False)],
     ),
@@ -485,7 +485,7 @@ BROKEN = {
         ],
     ),
     "today has its keys from the day after, too": (
-        replace("_within", "(day + 1)", "(day + 2)"),
+        replace("_match_day", "(day + 1)", "(day + 2)"),
         [today.test_the_gate_has_each_key_of_its_own_day],
     ),
     "today has its keys in either case": (
@@ -505,7 +505,7 @@ BROKEN = {
         [races_of_claims],
     ),
     "finish_new inserts plainly without the lock": (
-        no_lock("finish_new", "_enter"),
+        no_lock("finish_new", "_check_and_lock"),
         [one_effect.test_a_second_finish_new_is_told_at_once_while_the_first_is_uncommitted],
     ),
     "a day may lie ahead": (
@@ -550,7 +550,7 @@ BROKEN = {
         ],
     ),
     "retiring keeps nothing": (
-        replace("_outlive", "IF NOT moving THEN", "IF true THEN"),
+        replace("_retire_blocks", "IF NOT moving THEN", "IF true THEN"),
         [late_replay_from_the_archive, buckets.test_an_intent_in_doubt_survives_its_day_and_can_be_resolved],
     ),
     "start does not look into the archive": (
@@ -657,7 +657,7 @@ BROKEN = {
     ),
     **{
         f"{function} looks at no fingerprint": (
-            replace(function, "once._is_usual_call(tenant, scope, fingerprint)", "true"),
+            replace(function, "once._quick_check(tenant, scope, fingerprint)", "true"),
             [lambda db: hostile.test_a_missing_or_odd_fingerprint_is_refused_at_every_door(db, b"x" * 15)],
         )
         for function in ("start", "finish_new")

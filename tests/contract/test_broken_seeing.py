@@ -66,7 +66,7 @@ BROKEN = {
         [seeing.test_work_that_never_started_is_no_attempt_that_anybody_sees],
     ),
     "what was before is not recorded": (
-        replace("_record", "once._facts(before)", "NULL"),
+        replace("_record", "once._summary(before)", "NULL"),
         [seeing.test_what_was_decided_says_what_the_intent_was_and_has_become],
     ),
     "top counts nothing": (

@@ -412,18 +412,18 @@ def test_retention_never_reopens_an_intent(server, clocked, nth):
 
 # Each guarantee taken out: some seed must notice.
 MUTATIONS = {
-    "retention is not looked at": replace("_past", "($1).retention) <= ($1).now)", "($1).retention) <= ($1).now + 1000 * ($1).skew)"),
-    "what is in doubt does not go to the archive": replace("_outlive", "i.state = 'in_doubt' OR", ""),
+    "retention is not looked at": replace("_sql_deletable", "($1).retention) <= ($1).now)", "($1).retention) <= ($1).now + 1000 * ($1).skew)"),
+    "what is in doubt does not go to the archive": replace("_retire_blocks", "i.state = 'in_doubt' OR", ""),
     "the archive is not asked": replace("_archived", "WHERE a.tenant", "WHERE false AND a.tenant"),
     # which its state says, and that it was never completed
     "what is in doubt is purged": both(
         replace("_delete_intents", "i.state IN ('succeeded', 'failed_final', 'failed_retryable') AND", "i.state <> 'processing' AND"),
-        replace("_past", "i.completed_at +", "i.updated_at +"),
+        replace("_sql_deletable", "i.completed_at +", "i.updated_at +"),
     ),
     "a closed day is made again": replace("_close_day", "closed_before = greatest(s.closed_before, day + 1)", "closed_before = s.closed_before"),
     "a key that comes again begins at one": replace("_keep_purge", "PERFORM setval(", "PERFORM concat("),
     "the clock is always trusted": replace("_clock_held", "settle = interval '0' OR", "true OR"),
-    "an attempt at work does not hold its day": replace("_outlive", "i.state = 'processing' LIMIT 1", "false LIMIT 1"),
+    "an attempt at work does not hold its day": replace("_retire_blocks", "i.state = 'processing' LIMIT 1", "false LIMIT 1"),
 }
 
 

@@ -116,8 +116,8 @@ def test_the_gate_has_each_key_of_its_own_day(db):
         keys += [key + "0" for key in keys[:5]] + [key[:-1] for key in keys[:5]]
         wrong = run(
             connection,
-            "SELECT k, once._bucket(k) AS bucket, once._enter('', 's', k, %s, false) AS entered FROM unnest(%s) AS k"
-            " WHERE once._bucket(k) IS DISTINCT FROM once._enter('', 's', k, %s, false)",
+            "SELECT k, once._bucket(k) AS bucket, once._check_and_lock('', 's', k, %s, false) AS entered FROM unnest(%s) AS k"
+            " WHERE once._bucket(k) IS DISTINCT FROM once._check_and_lock('', 's', k, %s, false)",
             PRINT,
             keys,
             PRINT,

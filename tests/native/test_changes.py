@@ -50,7 +50,7 @@ def test_a_function_without_the_library_s_schema_goes_back_to_sql_in_running_ses
 
 
 OTHER_TEXTS = [
-    ("_is_usual_call", "scope <> ''", "scope <> '' AND scope <> 'k'"),
+    ("_quick_check", "scope <> ''", "scope <> '' AND scope <> 'k'"),
     ("_note_start", "'once.started'", "'once.begun'"),
     ("start", "'succeeded', i.response_status", "'done', i.response_status"),
     ("_bucket_of_other", "'^[ -~]+$'", "'^[a-z]+$'"),

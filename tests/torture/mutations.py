@@ -127,7 +127,7 @@ MUTATIONS = {
             rules=("told_at_once", "at_most_one"),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=tuple((function, LOCKS, "true") for function in ("start", "try_start", "finish_new", "_enter", "_start_over", "_claim")),
+            functions=tuple((function, LOCKS, "true") for function in ("start", "try_start", "finish_new", "_check_and_lock", "_start_over", "_claim")),
         ),
         Mutation(
             "native_without_lock",
@@ -169,7 +169,7 @@ MUTATIONS = {
             rules=("at_most_one",),
             doors=("sql", "lib"),
             faults=("delay:client-pg",),
-            functions=tuple((function, LOCKS, "true") for function in ("start", "try_start", "finish_new", "_enter", "_start_over", "_claim")),
+            functions=tuple((function, LOCKS, "true") for function in ("start", "try_start", "finish_new", "_check_and_lock", "_start_over", "_claim")),
             script="\nALTER TABLE once.intent DROP CONSTRAINT intent_pkey;\n",
         ),
         Mutation(

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._enter(tenant, scope, key, fingerprint, holding): the gate of the hot functions. Raises what is wrong with a
+-- once._check_and_lock(tenant, scope, key, fingerprint, holding): the gate of the hot functions. Raises what is wrong with a
 -- call's arguments or the caller's right to the tenant; returns the key's bucket. holding: also takes the intent's
 -- advisory lock, without waiting, and returns NULL where another transaction has it.
 --
@@ -7,14 +7,14 @@
 -- evaluate it, and each function or operator that an expression does without saves nearly 2,000 instructions. So start,
 -- finish and emit have a gate of one expression for what is usual, and come here with the rest: a call from function to function costs
 -- 8,500. The quick test lets nothing wrong through; what it does not know (a bound role, a long name) is left to once._check.
-CREATE FUNCTION once._enter(tenant text, scope text, key text, fingerprint bytea, holding boolean) RETURNS integer
+CREATE FUNCTION once._check_and_lock(tenant text, scope text, key text, fingerprint bytea, holding boolean) RETURNS integer
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     bucket integer;
 BEGIN
     -- Of once._bucket only what this key needs. A key of today is one by comparison; else its time is reckoned.
     IF key COLLATE "C" LIKE '________-____-7___-____-____________' THEN
-        bucket := CASE WHEN once._is_dated(key) THEN once._within(key, once._today()) END;
+        bucket := CASE WHEN once._is_dated(key) THEN once._match_day(key, once._today()) END;
         IF bucket IS NULL THEN
             bucket := once._bucket(key);
         END IF;
@@ -24,7 +24,7 @@ BEGIN
             PERFORM once._check(tenant, scope, key, bucket, fingerprint);
         END IF;
     END IF;
-    IF (once._is_usual_call(tenant, scope, fingerprint) AND once._is_trusted()) IS NOT TRUE THEN
+    IF (once._quick_check(tenant, scope, fingerprint) AND once._is_trusted()) IS NOT TRUE THEN
         PERFORM once._check(tenant, scope, key, bucket, fingerprint);
     END IF;
     IF holding THEN

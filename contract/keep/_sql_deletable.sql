@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._past(): the condition, as text, that row i of a finished intent may be deleted: its
+-- once._sql_deletable(): the condition, as text, that row i of a finished intent may be deleted: its
 -- retention has passed since it was completed, and neither a relay nor a consumer may still bring
 -- it back. The one place that decides it. $1 is once._limits(). A claim's own retention is
 -- expires_at - created_at: what it is counted from is known only when the outcome is there.
 -- Whatever is past by the longest retention of all needs no look at its scope's.
-CREATE FUNCTION once._past() RETURNS text LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION once._sql_deletable() RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT $sql$((
         (i.completed_at + coalesce(i.expires_at - i.created_at, ($1).longest) <= ($1).now
          OR i.completed_at + coalesce(i.expires_at - i.created_at,

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._is_still(source, stored): whether an intent still is what was read, in once.intent or once.archive. For who has read without its
--- advisory lock and has that now: no verify function is to be asked about an attempt that another has begun meanwhile.
-CREATE FUNCTION once._is_still(source regclass, stored once.intent) RETURNS boolean LANGUAGE plpgsql AS $$
+-- once._is_unchanged(source, stored): whether an intent still is what was read, in once.intent or once.archive. For a caller that has read
+-- without its advisory lock and has that now: no verify function is to be asked about an attempt that another has begun meanwhile.
+CREATE FUNCTION once._is_unchanged(source regclass, stored once.intent) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     found_it boolean;
 BEGIN

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: PostgreSQL
--- once._facts(stored): what once.decision keeps of an intent before and after a decision: no fingerprint, and of the answer its
+-- once._summary(stored): what once.decision keeps of an intent before and after a decision: no fingerprint, and of the answer its
 -- status and size only. NULL where there is no row.
-CREATE FUNCTION once._facts(stored once.intent) RETURNS jsonb LANGUAGE sql STABLE AS $$
+CREATE FUNCTION once._summary(stored once.intent) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN (stored).state IS NOT NULL THEN jsonb_strip_nulls(jsonb_build_object(
         'state', (stored).state, 'fence', (stored).fence, 'attempts', (stored).attempts, 'owner', (stored).owner,
         'updated_at', (stored).updated_at,
