@@ -20,7 +20,7 @@ DECLARE
     answer jsonb;
 BEGIN
     started := once.start('plain', key, fingerprint);
-    IF started.verdict = 'replay' THEN
+    IF started.verdict = 'replay_success' THEN
         RETURN started.response_body;
     END IF;
     INSERT INTO orders.customer_order (customer, cart, total)

@@ -61,7 +61,7 @@ DECLARE
     answer      jsonb;
 BEGIN
     started := once.start('transfers', key, fingerprint);
-    IF started.verdict = 'replay' THEN
+    IF started.verdict = 'replay_success' THEN
         RETURN started.response_body;
     END IF;
     IF (payer <> '' AND payee <> '' AND payer <> payee

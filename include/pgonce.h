@@ -214,22 +214,21 @@ typedef enum once_state {
 typedef enum once_verdict {
 	ONCE_VERDICT_NONE = 0,
 	ONCE_PROCEED = 1,           /* start: do the effect, then finish */
-	ONCE_REPLAY = 2,            /* start: finished; the outcome is stored */
-	ONCE_NEW_CLAIM = 3,         /* claim: do the work under the fence */
-	ONCE_REPLAY_SUCCESS = 4,    /* claim, peek: finished; the outcome is stored */
-	ONCE_PROCESSING_ACTIVE = 5, /* another attempt is at work */
-	ONCE_PROCESSING_STALE = 6,  /* claim: taken over, do the work; peek: its lease has passed */
-	ONCE_RETRYABLE_FAILURE = 7, /* claim: taken over, do the work; peek: the next attempt may run */
-	ONCE_FINAL_FAILURE_STORED = 8,
-	ONCE_IN_DOUBT_STORED = 9,
-	ONCE_EXPIRED_KEY = 10,
-	ONCE_MISMATCHED = 11, /* batches */
-	ONCE_INVALID = 12,    /* batches: once_answer_error_code has the SQLSTATE */
-	ONCE_ABSENT = 13,     /* peek */
-	ONCE_STORED = 14,     /* complete_many, fail_many */
+	ONCE_NEW_CLAIM = 2,         /* claim: do the work under the fence */
+	ONCE_REPLAY_SUCCESS = 3,    /* finished; the outcome is stored */
+	ONCE_PROCESSING_ACTIVE = 4, /* another attempt is at work */
+	ONCE_PROCESSING_STALE = 5,  /* claim: taken over, do the work; peek: its lease has passed */
+	ONCE_RETRYABLE_FAILURE = 6, /* claim: taken over, do the work; peek: the next attempt may run */
+	ONCE_FINAL_FAILURE_STORED = 7,
+	ONCE_IN_DOUBT_STORED = 8,
+	ONCE_EXPIRED_KEY = 9,
+	ONCE_MISMATCHED = 10, /* batches */
+	ONCE_INVALID = 11,    /* batches: once_answer_error_code has the SQLSTATE */
+	ONCE_ABSENT = 12,     /* peek */
+	ONCE_STORED = 13,     /* complete_many, fail_many */
 	/* complete_many, fail_many: this outcome was stored already by this attempt */
-	ONCE_REPEATED = 15,
-	ONCE_REPORT_REFUSED = 16 /* complete_many, fail_many */
+	ONCE_REPEATED = 14,
+	ONCE_REPORT_REFUSED = 15 /* complete_many, fail_many */
 } once_verdict;
 
 ONCE_API const char *once_state_name(once_state state);       /* "succeeded"; "" for NONE */

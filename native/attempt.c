@@ -159,7 +159,7 @@ static bool replay(native_tables *tables, HeapTuple row, const native_contract *
 	    !native_same_bytes(DatumGetByteaPP(stored[at[COLUMN_FINGERPRINT] - 1]), intent->fingerprint)) {
 		return false;
 	}
-	values[STARTED_VERDICT] = CStringGetTextDatum("replay");
+	values[STARTED_VERDICT] = CStringGetTextDatum("replay_success");
 	values[STARTED_STATE] = CStringGetTextDatum("succeeded");
 	nulls[STARTED_VERDICT] = nulls[STARTED_STATE] = false;
 	for (int i = STARTED_RESPONSE_STATUS; i < STARTED_COUNT; i++) {

@@ -129,12 +129,12 @@ func TestARowThatIsCutOffOrAnotherIsAnError(t *testing.T) {
 	value := func(text string) {
 		whole = append(append(whole, 0, 0, 0, 25, 0, 0, 0, byte(len(text))), text...)
 	}
-	value("replay")
+	value("replay_success")
 	for i := 1; i < 11; i++ {
 		value(strings.Repeat(fmt.Sprint(i%10), i))
 	}
 	var found row
-	if err := found.read(whole); err != nil || found.verdict != "replay" || *found.errorMessage != "88888888" || *found.headers != "444" {
+	if err := found.read(whole); err != nil || found.verdict != "replay_success" || *found.errorMessage != "88888888" || *found.headers != "444" {
 		t.Fatalf("%v, %+v", err, found)
 	}
 	for length := range whole {

@@ -99,7 +99,7 @@ func (r *row) answer() (Answer, error) {
 func (r *row) decide() (Answer, error) {
 	answer, broken := r.answer()
 	switch r.verdict {
-	case "replay", "replay_success":
+	case "replay_success":
 		if broken != nil {
 			answer.ResultType, answer.Status, answer.Body = "", 0, nil // no answer that could be sent
 		}
@@ -108,7 +108,7 @@ func (r *row) decide() (Answer, error) {
 		final := newFinal(value(r.errorCode), value(r.errorMessage), answer)
 		return Answer{}, final
 	}
-	known := map[string]*Error{"active": ErrActive, "processing_active": ErrActive, "in_doubt": ErrInDoubt, "mismatch": ErrMismatch, "expired": ErrExpired}[r.verdict]
+	known := map[string]*Error{"processing_active": ErrActive, "in_doubt": ErrInDoubt, "mismatch": ErrMismatch, "expired": ErrExpired}[r.verdict]
 	if known == nil {
 		return Answer{}, fmt.Errorf("pgonce: the contract answered %q, which this client does not know", r.verdict)
 	}

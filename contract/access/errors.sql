@@ -20,8 +20,8 @@ RETURNS SETOF record LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_c
     ('P4012', 'not_started', false, 'this transaction has not started the intent',
      'once.start, the effect and once.finish belong into one transaction, on one connection, with the same tenant, scope and key. '
      'Autocommit, or a pool that takes another connection for each query, keeps them apart; ROLLBACK TO a savepoint, or an EXCEPTION '
-     'block that has caught an error, undoes the start. Where start said replay there is nothing to finish; what once.claim began, '
-     'once.complete ends.'),
+     'block that has caught an error, undoes the start. Where start said replay_success there is nothing to finish; what once.claim '
+     'began, once.complete ends.'),
     ('P4013', 'unfinished', false, 'this transaction has started an intent and not finished it',
      'Nothing was committed: nobody would know of the effect, and a retry would repeat it. Call once.finish before COMMIT, where '
      'once.start said proceed; state => ''failed_retryable'' where there was no effect. In autocommit each statement commits by itself: '

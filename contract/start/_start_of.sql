@@ -15,7 +15,7 @@ BEGIN
     IF coalesce(strpos(noted, of_intent), 0) = 0 THEN
         SELECT CASE i.state
                    WHEN 'processing' THEN format('it is claimed, under fence %s: once.complete and once.fail report of a claim', i.fence)
-                   ELSE format('it is %s: where once.start said replay there is nothing to finish', i.state) END
+                   ELSE format('it is %s: where once.start said replay_success there is nothing to finish', i.state) END
           INTO known FROM once.intent AS i
          WHERE i.tenant = _start_of.tenant COLLATE "C" AND i.scope = _start_of.scope COLLATE "C"
            AND i.key = _start_of.key COLLATE "C" AND i.bucket = _start_of.bucket

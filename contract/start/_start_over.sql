@@ -117,7 +117,7 @@ BEGIN
     ELSIF raising AND code IS NOT NULL THEN
         PERFORM once._refuse(code, tenant, scope, key, why);
     END IF;
-    answer.verdict := CASE WHEN code IS NULL THEN 'replay'
+    answer.verdict := CASE WHEN code IS NULL THEN 'replay_success' WHEN code = 'P4029' THEN 'processing_active'
                            ELSE (SELECT e.name FROM once.errors() AS e WHERE e.code = code COLLATE "C") END;
     IF code IS DISTINCT FROM 'P4002' THEN           -- else it is another request's, and says nothing of itself
         answer.state := stored.state;

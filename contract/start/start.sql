@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: PostgreSQL
 -- once.start(scope, key, fingerprint, tenant, traceparent): opens an intent whose effect happens in
 -- this transaction.
---   proceed  do the effect, then once.finish(...), then COMMIT. ROLLBACK or a crash leaves no trace.
---   replay   the intent is finished: the stored outcome is in the other columns. Do not do the effect.
+--   proceed         do the effect, then once.finish(...), then COMMIT. ROLLBACK or a crash leaves no trace.
+--   replay_success  the intent is finished: the stored outcome is in the other columns. Do not do the effect.
 -- once.started is (verdict, state, response_status, response_body, response_headers, result_type,
 -- result_id, error_code, error_message, fence, traceparent); in PL/pgSQL: answer once.started :=
 -- once.start(...). Its traceparent is the trace that the intent was first attempted in, where it is

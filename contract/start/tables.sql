@@ -4,7 +4,7 @@
 -- What once.start answers. A type of its own, because a function with as many OUT parameters builds
 -- its row type anew at each call.
 CREATE TYPE once.started AS (
-    verdict          text,      -- 'proceed' | 'replay'
+    verdict          text,      -- 'proceed' | 'replay_success', and of once.try_start what forbids the effect
     state            text,
     response_status  integer,
     response_body    bytea,

@@ -240,7 +240,7 @@ once_code order_place_until(once_session *session, const order *order, crash_poi
 	}
 	PQclear(PQexec(connection, "BEGIN"));
 	code = once_start(session, &intent, &fingerprint, answer, error);
-	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY) {
+	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY_SUCCESS) {
 		PQclear(PQexec(connection, "ROLLBACK"));
 		return code;
 	}

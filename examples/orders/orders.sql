@@ -56,7 +56,7 @@ DECLARE
 BEGIN
     fingerprint := coalesce(fingerprint, once.fingerprint(request));
     started := once.start('orders', key, fingerprint);
-    IF started.verdict = 'replay' THEN
+    IF started.verdict = 'replay_success' THEN
         RETURN started.response_body;
     END IF;
 

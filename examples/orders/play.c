@@ -160,7 +160,7 @@ static json_t *result_of(once_session *session, const order *order, once_code co
 
 	if (code == ONCE_OK) {
 		json_object_set_new(result, "verdict",
-		                    json_string(once_answer_verdict(answer) == ONCE_REPLAY ? "replay" : "done"));
+		                    json_string(once_answer_verdict(answer) == ONCE_REPLAY_SUCCESS ? "replay" : "done"));
 	} else {
 		const char *sqlstate = once_error_sqlstate(error);
 		json_object_set_new(result, "verdict",

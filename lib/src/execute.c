@@ -143,7 +143,7 @@ static once_code attempt_effect(execution *run, once_answer **answer, once_error
 	if (code != ONCE_OK) {
 		return code;
 	}
-	if (once_answer_verdict(started) == ONCE_REPLAY) {
+	if (once_answer_verdict(started) == ONCE_REPLAY_SUCCESS) {
 		rollback(session);
 		*answer = started;
 		return ONCE_OK;
@@ -208,7 +208,7 @@ static once_code read_outcome(execution *run, once_answer **answer, once_error *
 	pipeline_call(&pipeline, &start);
 	once_code code = run_pipeline(run, &pipeline, START, &stored);
 	code = code == ONCE_OK ? answer_of_result(stored, answer, error) : code;
-	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY) {
+	if (code != ONCE_OK || once_answer_verdict(*answer) == ONCE_REPLAY_SUCCESS) {
 		return code;
 	}
 	once_verdict verdict = once_answer_verdict(*answer);

@@ -18,7 +18,6 @@ static const char *const state_names[] = {
 static const char *const verdict_names[] = {
     [ONCE_VERDICT_NONE] = "",
     [ONCE_PROCEED] = "proceed",
-    [ONCE_REPLAY] = "replay",
     [ONCE_NEW_CLAIM] = "new_claim",
     [ONCE_REPLAY_SUCCESS] = "replay_success",
     [ONCE_PROCESSING_ACTIVE] = "processing_active",

@@ -17,7 +17,7 @@ from harness.upstream import Answer
 SUITE = ROOT / "clients/conformance"
 PROBLEMS = json.loads((ROOT / "spec/problems.json").read_text())
 STATUS = {code: row["status"] for code, row in json.loads((ROOT / "spec/errors.json").read_text())["errors"].items()}
-VERDICTS = {"active": "P4029", "in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
+VERDICTS = {"in_doubt": "P4031", "mismatch": "P4002", "expired": "P4041", "final_failure": "P4030", "processing_active": "P4029"}
 LOCATION = {"once", "scope", "tenant", "wait_ms", "response_max", "body_max", "key_syntax", "key_length", "methods", "headers", "canonical_json", "on_5xx", "release", "database", "mode"}
 # What a middleware rolls back for: the default of `release`.
 ROLLED_BACK = [307, 308, 401, 403, 407, 408, 409, 421, 423, 425, 429, 503]
@@ -105,7 +105,7 @@ class Plain:
 
     def looked(self, row):
         """The verdict of start or claim, unless it says to go on."""
-        if row.verdict in ("replay", "replay_success"):
+        if row.verdict == "replay_success":
             return self.answered(row, True)
         if row.verdict in VERDICTS:
             raise self.refused(VERDICTS[row.verdict], self.answered(row, True) if row.verdict == "final_failure" else None)

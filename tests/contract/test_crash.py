@@ -34,7 +34,7 @@ def retry_and_check(db, committed):
     connection = db.connect()
     run(connection, "BEGIN")
     started = Once(connection).start(key="k")
-    assert started.verdict == ("replay" if committed else "proceed")
+    assert started.verdict == ("replay_success" if committed else "proceed")
     if not committed:
         make_effect(connection, "k")
         Once(connection).finish(key="k", response_body=b"answer")

@@ -357,7 +357,7 @@ def goes_on(old, restored, other_cluster=False):
     """It is used as the old one would have been."""
     connection = restored.connect(old.owner)
     once = Once(connection)
-    assert answers(once, old) == old.answers and {row.verdict for row in old.answers} == {"replay"}
+    assert answers(once, old) == old.answers and {row.verdict for row in old.answers} == {"replay_success"}
     with refused("P4030") as failed:
         once.start(key="failed for good")
     assert "E1" in str(failed.value)

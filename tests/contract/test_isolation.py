@@ -226,7 +226,7 @@ def test_a_prepared_transaction_holds_its_intent_until_it_is_decided(db):
             other.start(key=key)
         assert other.claim(key=key).verdict == "processing_active"
         db.execute(f"{decision} PREPARED '{key}'")
-        assert other.start(key=key).verdict == ("replay" if decision == "COMMIT" else "proceed")
+        assert other.start(key=key).verdict == ("replay_success" if decision == "COMMIT" else "proceed")
         assert effects(db, key) == (1 if decision == "COMMIT" else 0)
 
 

@@ -298,13 +298,13 @@ def test_purging_goes_piece_by_piece_and_disturbs_nobody(db):
     )
     db.execute("UPDATE once.intent SET expires_at = clock_timestamp() - interval '1 hour'")
     attempt, reader = db.connect(isolation="READ COMMITTED"), db.connect(isolation="READ COMMITTED")
-    assert Once(attempt).start(key="k1").verdict == "replay"  # holds its lock
+    assert Once(attempt).start(key="k1").verdict == "replay_success"  # holds its lock
     run(reader, "SELECT FROM once.intent AS i WHERE i.key = 'k2' FOR UPDATE")
     first = keep.step("purge")
     assert 0 < first.done < 1000 and first.more
     keep.work("purge")
     assert keys(db) == {"k1", "k2"}
-    assert Once(attempt).start(key="k1").verdict == "replay"
+    assert Once(attempt).start(key="k1").verdict == "replay_success"
     attempt.commit()
     reader.commit()
     keep.work("purge")

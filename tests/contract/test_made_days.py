@@ -270,7 +270,7 @@ def test_nobody_waits_for_the_locks_of_a_transaction_that_has_made_days(db):
     once = Once(other)
     for key in ("plain", uuid7_days_ago(db, 1)):
         assert once.finish_new(key=key) == 1
-        assert once.start(key=key).verdict == "replay"
+        assert once.start(key=key).verdict == "replay_success"
     assert once.claim(key="leased").verdict == "new_claim" and once.complete(key="leased", fence=1)
     assert run(other, "SELECT count(*) FROM once.intent, once.setting") == [(3,)]
     run(other, "SELECT * FROM once.metrics()")

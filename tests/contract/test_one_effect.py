@@ -23,7 +23,7 @@ def attempt_in_one_transaction(connection, key, n):
     while True:
         try:
             started = once.start(key=key)
-            if started.verdict == "replay":
+            if started.verdict == "replay_success":
                 connection.rollback()
                 return started.response_body
             make_effect(connection, key, n)
@@ -131,7 +131,7 @@ def test_a_second_start_is_told_at_once_that_the_first_is_running(db):
         Once(second).start(key="k")
     second.rollback()
     first.commit()
-    assert Once(second).start(key="k").verdict == "replay"
+    assert Once(second).start(key="k").verdict == "replay_success"
 
 
 def test_a_second_finish_new_is_told_at_once_while_the_first_is_uncommitted(db):
@@ -258,7 +258,7 @@ def test_every_retry_gets_every_part_of_the_first_answer(db):
     run(connection, "COMMIT")
     assert returned == b"\x00body\xff"
     for verdict, row in (
-        ("replay", once.start(key="k")),
+        ("replay_success", once.start(key="k")),
         ("replay_success", once.claim(key="k")),
         ("replay_success", once.peek(key="k")),
         ("replay_success", once.claim_many(key=["k"])[0]),

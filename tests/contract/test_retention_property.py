@@ -232,7 +232,7 @@ class Model:
         verdict = None
         try:
             started = self.once.start(scope=intent.scope, key=intent.key)
-            verdict = "replay_success" if started.verdict == "replay" else "proceed"
+            verdict = started.verdict
             if verdict == "proceed":
                 self.once.finish(scope=intent.scope, key=intent.key, response_body=body)
         except psycopg2.Error as error:

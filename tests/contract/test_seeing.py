@@ -153,7 +153,7 @@ def test_a_replay_in_a_read_only_transaction_is_answered_and_not_counted(db):
     Once(db.connect()).finish_new(key="k")
     connection = db.connect(isolation="READ COMMITTED")
     run(connection, "SET TRANSACTION READ ONLY")
-    assert Once(connection).start(key="k").verdict == "replay"
+    assert Once(connection).start(key="k").verdict == "replay_success"
     assert code_of(lambda: Once(connection).start(key="k", fingerprint=OTHER_PRINT)) == "P4002"
     assert counted() == {"new": 1}
 

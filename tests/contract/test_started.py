@@ -79,7 +79,7 @@ def test_a_start_within_a_savepoint_that_was_released_counts(db):
     run(connection, "RELEASE a")
     Once(connection).finish(key="k")
     connection.commit()
-    assert Once(db.connect()).start(key="k").verdict == "replay"
+    assert Once(db.connect()).start(key="k").verdict == "replay_success"
 
 
 def test_another_transaction_of_the_same_session_is_another(db):
@@ -109,7 +109,7 @@ def test_a_start_is_of_its_tenant_scope_and_key_alone(db):
 def test_only_proceed_is_a_start(db):
     Once(db.connect()).finish_new(key="done")
     connection = db.connect(isolation="READ COMMITTED")
-    assert Once(connection).start(key="done").verdict == "replay"
+    assert Once(connection).start(key="done").verdict == "replay_success"
     with refused("P4012"):
         Once(connection).finish(key="done")
 
@@ -272,7 +272,7 @@ def test_the_refusal_of_finish_says_what_this_transaction_has_started(db):
 def test_the_refusal_of_finish_tells_a_claim_from_a_replay(db):
     Once(db.connect()).finish_new(key="done")
     assert "under fence 1: once.complete and once.fail report of a claim" in why_not(db, lambda once: once.claim(key="k"))
-    assert "it is succeeded: where once.start said replay there is nothing to finish" in why_not(db, lambda once: once.start(key="done"), "done")
+    assert "it is succeeded: where once.start said replay_success there is nothing to finish" in why_not(db, lambda once: once.start(key="done"), "done")
     assert "succeeded" not in why_not(db, lambda once: None, "done", fingerprint=OTHER_PRINT)  # another request's
 
 
@@ -334,11 +334,11 @@ def test_try_start_tells_every_decision_in_its_row_and_the_transaction_lives(db)
     retire(db, 2)
     connection = db.connect(isolation="READ COMMITTED")
     attempt = Once(connection)
-    assert attempt.try_start(key="done")[:5] == ("replay", "succeeded", 201, b"done", None)
+    assert attempt.try_start(key="done")[:5] == ("replay_success", "succeeded", 201, b"done", None)
     failed = attempt.try_start(key="failed")
     assert (failed.verdict, failed.state, failed.response_status, failed.response_body) == ("final_failure", "failed_final", 402, b"no money")
     assert failed.error_code == "declined"
-    assert attempt.try_start(key="running").verdict == "active"
+    assert attempt.try_start(key="running").verdict == "processing_active"
     assert attempt.try_start(key="doubt").verdict == "in_doubt"
     assert attempt.try_start(key=expired).verdict == "expired"
     mismatch = attempt.try_start(key="done", fingerprint=OTHER_PRINT)
@@ -367,7 +367,7 @@ def test_what_try_start_does_not_let_proceed_finish_refuses(db, key):
 def test_an_attempt_that_runs_elsewhere_is_active_to_try_start(db):
     first, second = (Once(db.connect(isolation="READ COMMITTED")) for _ in range(2))
     assert first.try_start(key="k").verdict == "proceed"
-    assert second.try_start(key="k").verdict == "active"
+    assert second.try_start(key="k").verdict == "processing_active"
     first.finish(key="k", response_text="a")
     first.connection.commit()
     assert second.try_start(key="k").response_body == b"a"

@@ -45,7 +45,7 @@ def test_a_session_follows_today(db):
         assert run(connection, "EXECUTE is_today") == [(ahead == 0,)]
         key = uuid7_days_ago(db, 0, random.getrandbits(48))
         assert Once(connection).finish_new(key=key) == 1
-        assert Once(connection).start(key=key).verdict == "replay"
+        assert Once(connection).start(key=key).verdict == "replay_success"
         held.rollback()
 
 
@@ -185,7 +185,7 @@ def test_a_call_during_which_today_becomes_another_day_answers_as_before_or_afte
             lambda: attempts[5].finish_new(key=uuid7_days_ago(db, 0, 5)),
             commit_when_all_wait,
         ]
-    ) == [b"stored", "replay", "P4020", "proceed", 1, 1, None]
+    ) == [b"stored", "replay_success", "P4020", "proceed", 1, 1, None]
 
 
 def relation_locks(connection):

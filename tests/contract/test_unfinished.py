@@ -44,7 +44,7 @@ def test_a_transaction_with_nothing_to_finish_commits(db):
     Once(db.connect()).finish_new(key="failed", state="failed_final")
     connection = connect(db)
     once = Once(connection)
-    assert once.start(key="done").verdict == "replay"
+    assert once.start(key="done").verdict == "replay_success"
     assert once.try_start(key="failed").verdict == "final_failure"
     once.finish_new(key="new")
     once.claim(key="claimed")
@@ -187,7 +187,7 @@ def test_start_and_finish_in_one_statement_need_no_transaction_block(db):
     connection = db.connect(**{"once.strict": "on"})
     with refused("P4013"):
         run(connection, "SELECT place('k', %s, false)", OTHER_PRINT)
-    assert [run(connection, "SELECT place('k', %s, true)", OTHER_PRINT)[0][0] for _ in range(2)] == ["proceed", "replay"]
+    assert [run(connection, "SELECT place('k', %s, true)", OTHER_PRINT)[0][0] for _ in range(2)] == ["proceed", "replay_success"]
 
 
 def test_a_procedure_that_commits_is_told_in_between(db):

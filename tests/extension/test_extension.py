@@ -42,7 +42,7 @@ def test_the_extension_runs_an_intent(database):
     assert cursor.fetchone() == ("proceed",)
     cursor.execute(FINISH)
     connection.commit()
-    assert database.value(BEGIN) == "replay"
+    assert database.value(BEGIN) == "replay_success"
     assert database.value("SELECT extversion FROM pg_extension WHERE extname = 'pgonce'") == VERSION
 
 

@@ -71,7 +71,7 @@ def test_a_retry_by_sql_of_a_request_through_the_gateway_gets_its_answer(door, n
     assert first.status == 201 and door.count(key) == 1
     assert door.stored(key + '"').state == "succeeded"
     row = retry(door.database, header, request)
-    assert (row.verdict, row.response_status, row.response_body) == ("replay", first.status, first.body)
+    assert (row.verdict, row.response_status, row.response_body) == ("replay_success", first.status, first.body)
     row = retry(door.database, header, request, "once.claim")
     assert (row.verdict, row.response_status, row.response_body) == ("replay_success", first.status, first.body)
     with refused("P4002"):

@@ -176,7 +176,7 @@ static void a_transaction_of_the_callers_begins_finishes_and_is_replayed_byte_fo
 	run_sql(session, "COMMIT");
 	run_sql(session, "BEGIN");
 	assert_ok(once_start(session, &intent, &fingerprint, &answer, &error), error);
-	assert_int_equal(once_answer_verdict(answer), ONCE_REPLAY);
+	assert_int_equal(once_answer_verdict(answer), ONCE_REPLAY_SUCCESS);
 	assert_false(once_answer_may_run(answer));
 	assert_int_equal(once_answer_response_status(answer), 201);
 	assert_int_equal(once_answer_response_body(answer).length, sizeof body);

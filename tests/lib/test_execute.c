@@ -78,7 +78,7 @@ static void an_effect_runs_once_and_every_retry_gets_its_answer(void **state)
 	for (int i = 0; i < 3; i++) {
 		once_answer *answer = NULL;
 		assert_ok(once_execute(session, &intent, &fingerprint, play, &script, NULL, &answer, &error), error);
-		assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY);
+		assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY_SUCCESS);
 		assert_int_equal(once_answer_state(answer), ONCE_STATE_SUCCEEDED);
 		assert_int_equal(once_answer_response_status(answer), 201);
 		assert_int_equal(once_answer_response_body(answer).length, 4);
@@ -315,7 +315,7 @@ static void statements_run_once_in_one_round_trip_and_replay(void **state)
 		assert_ok(
 		    once_execute_statements(session, &intent, &fingerprint, 2, statements, &outcome, NULL, &answer, &error),
 		    error);
-		assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY);
+		assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY_SUCCESS);
 		assert_int_equal(once_answer_fence(answer), 1);
 		assert_int_equal(once_answer_response_status(answer), 201);
 		assert_memory_equal(once_answer_response_body(answer).data, "two", 3);

@@ -86,14 +86,14 @@ def test_a_connection_lost_at_any_step_ends_in_one_effect_and_its_answer(server,
         rule = getattr(proxy, loss)(step)
         answer = play(proxy, played, mode, "k")
         assert rule.fired.wait(20)
-        assert answer in ("ok proceed answer", "ok replay answer")
+        assert answer in ("ok proceed answer", "ok replay_success answer")
         # Whether the COMMIT was heard decides which; the other losses leave nothing to replay.
         if step == "COMMIT" and loss == "lose_answer":
-            assert answer == "ok replay answer"
+            assert answer == "ok replay_success answer"
         if mode == "effect" and step not in ("once.finish", "COMMIT"):
             assert answer == "ok proceed answer"
         assert played.value("SELECT count(*) FROM play_effect") == 1
-        assert play(proxy, played, mode, "k") == "ok replay answer"
+        assert play(proxy, played, mode, "k") == "ok replay_success answer"
 
 
 # Prepared, a step is a Bind of its statement's name; the first execution, which prepares, is over by then. Not by its text: that went out before.
@@ -128,9 +128,9 @@ def test_a_connection_lost_at_any_prepared_step_ends_in_one_effect_and_its_answe
         rule = proxy._add(ThirdBind(action, mode, step))
         answer = play(proxy, played, mode, "k", prepared=True)
         assert rule.fired.wait(20)
-        assert answer in ("ok proceed answer", "ok replay answer")
+        assert answer in ("ok proceed answer", "ok replay_success answer")
         if step == "once_commit_" and action == "swallow":
-            assert answer == "ok replay answer"
+            assert answer == "ok replay_success answer"
         assert played.value("SELECT count(*) FROM play_effect WHERE key = 'k'") == 1
         assert played.value("SELECT count(*) FROM play_effect WHERE key = 'warm-up'") == 1
 
@@ -150,8 +150,8 @@ def test_an_answer_to_commit_that_never_comes_is_asked_for_or_said_to_be_unknown
         rule = proxy.lose_from_server(b"C", b"COMMIT")
         answer = play(proxy, played, name, "l", prepared=prepared)
         assert rule.fired.wait(20)
-        assert answer == ("error outcome_unknown retriable=1 outcome_unknown=1" if attached else "ok replay answer")
-        assert play(proxy, played, name, "l") == "ok replay answer"
+        assert answer == ("error outcome_unknown retriable=1 outcome_unknown=1" if attached else "ok replay_success answer")
+        assert play(proxy, played, name, "l") == "ok replay_success answer"
     assert played.value("SELECT count(*) FROM play_effect WHERE key = 'l'") == 1
 
 
@@ -194,7 +194,7 @@ def test_a_backend_that_is_ended_in_its_effect_or_its_commit_leaves_one_effect_a
             assert answer == "error outcome_unknown retriable=1 outcome_unknown=1"
         else:
             assert answer == "error connection retriable=1 outcome_unknown=0"
-        assert play(proxy, played, "effect", "k") == ("ok proceed answer" if mode.startswith("attached") else "ok replay answer")
+        assert play(proxy, played, "effect", "k") == ("ok proceed answer" if mode.startswith("attached") else "ok replay_success answer")
     assert played.value("SELECT count(*) FROM play_effect WHERE key = 'k'") == 1
 
 
@@ -254,7 +254,7 @@ def test_a_transaction_that_may_not_write_replays_and_runs_nothing(server, playe
     with Proxy(server) as proxy:
         assert play(proxy, played, mode, "k", prepared=prepared) == "ok proceed answer"
         played.execute(f"ALTER DATABASE {played.name} SET default_transaction_read_only = on")
-        assert play(proxy, played, mode, "k", prepared=prepared) == "ok replay answer"
+        assert play(proxy, played, mode, "k", prepared=prepared) == "ok replay_success answer"
         assert play(proxy, played, mode, "l", prepared=prepared) == "error database retriable=0 outcome_unknown=0"
         played.execute(f"ALTER DATABASE {played.name} RESET default_transaction_read_only")
         assert play(proxy, played, mode, "l", prepared=prepared) == "ok proceed answer"
@@ -270,8 +270,8 @@ def test_behind_a_pooler_each_execution_has_its_one_effect_whatever_its_connecti
         for _ in range(2):
             together = [play_in_background(dsn, mode, f"k{n}", prepared) for n in range(6)]
             answers = {process.communicate(timeout=60)[0].strip() for process in together}
-            assert answers <= {"ok proceed answer", "ok replay answer", "error active retriable=1 outcome_unknown=0"}
-        assert "ok replay answer" in answers
+            assert answers <= {"ok proceed answer", "ok replay_success answer", "error active retriable=1 outcome_unknown=0"}
+        assert "ok replay_success answer" in answers
     assert played.value("SELECT count(*) FROM play_effect WHERE key LIKE 'k%'") == 6
     assert played.value("SELECT max(n) FROM (SELECT count(*) AS n FROM play_effect GROUP BY key) AS each") == 1
 
@@ -280,7 +280,7 @@ def test_a_lost_commit_on_the_callers_connection_is_said_to_be_unknown_and_the_r
     with Proxy(server) as proxy:
         proxy.lose_answer("COMMIT")
         assert play(proxy, played, "attached", "k") == "error outcome_unknown retriable=1 outcome_unknown=1"
-        assert play(proxy, played, "attached", "k") == "ok replay answer"
+        assert play(proxy, played, "attached", "k") == "ok replay_success answer"
         assert played.value("SELECT count(*) FROM play_effect") == 1
 
 
@@ -307,7 +307,7 @@ def test_a_commit_whose_database_never_comes_back_is_unknown_when_the_deadline_p
         assert play(proxy, played, "effect", "k", 600) == "error outcome_unknown retriable=1 outcome_unknown=1"
         assert rule.fired.wait(20)
     with Proxy(server) as again:
-        assert play(again, played, "effect", "k") == "ok replay answer"
+        assert play(again, played, "effect", "k") == "ok replay_success answer"
     assert played.value("SELECT count(*) FROM play_effect") == 1
 
 
@@ -321,7 +321,7 @@ def test_a_lost_commit_stays_unknown_while_the_database_answers_with_errors(serv
         proxy.lose_answer("COMMIT")
         assert play(proxy, played, "effect", "k") == "error outcome_unknown retriable=1 outcome_unknown=1"
         played.execute("ALTER FUNCTION once.start_away(text, text, bytea, text, text) RENAME TO start")
-        assert play(proxy, played, "effect", "k") == "ok replay answer"
+        assert play(proxy, played, "effect", "k") == "ok replay_success answer"
     assert played.value("SELECT count(*) FROM play_effect") == 1
 
 
@@ -351,7 +351,7 @@ def test_a_lost_commit_that_still_runs_is_waited_for_and_never_run_beside(server
         holder.rollback()
         holder.cursor().execute("SELECT pg_advisory_unlock_all()")
         holder.close()
-        assert process.communicate(timeout=30)[0].strip() in ("ok replay answer", "ok proceed answer")
+        assert process.communicate(timeout=30)[0].strip() in ("ok replay_success answer", "ok proceed answer")
     assert played.value("SELECT count(*) FROM play_effect") == 1
 
 

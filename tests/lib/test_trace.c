@@ -152,7 +152,7 @@ static void an_execution_stores_its_trace_and_tells_it_fresh_and_stored(void **s
 			                     : once_execute_statements(session, &intent, &fingerprint, 1, &statement, &outcome,
 			                                               NULL, &answer, &error);
 			assert_ok(code, error);
-			assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY);
+			assert_int_equal(once_answer_verdict(answer), i == 0 ? ONCE_PROCEED : ONCE_REPLAY_SUCCESS);
 			assert_string_equal(once_answer_traceparent(answer), TRACE);
 			once_answer_free(answer);
 		}

@@ -164,7 +164,7 @@ def test_a_closed_day_is_sql_s_business(native, session):
     assert session.answered(start(key)) == 1
     native.execute(f"SELECT once._close_day(d) FROM once._days('once.intent', 'intent_d') AS d WHERE d <= {day}")
     assert session.answered(start(key)) == 0
-    assert session.outcome(start(key))[0][0] == "replay"
+    assert session.outcome(start(key))[0][0] == "replay_success"
     assert session.outcome(start(uuid7()))[0] == "P4041"
 
 
@@ -195,7 +195,7 @@ def test_a_library_that_cannot_be_loaded_breaks_no_call(db, tmp_path, left):
     assert session.outcome(start())[0][0] == "proceed"
     session(finish())
     session("COMMIT")
-    assert session.outcome(start())[0][0] == "replay"
+    assert session.outcome(start())[0][0] == "replay_success"
     assert session.value("SELECT current_setting('once.native')") == "none"
 
 
@@ -277,7 +277,7 @@ def test_work_goes_on_while_everything_changes_under_it(native):
                 assert session.value("EXECUTE s (%s)", key) == "proceed"
                 session("EXECUTE f (%s)", key)
                 session("COMMIT")
-                assert session.value("EXECUTE s (%s)", key) == "replay"
+                assert session.value("EXECUTE s (%s)", key) == "replay_success"
                 done.append(key)
                 assert session.value("EXECUTE c (%s)", key) == "new_claim"
                 assert session.value("EXECUTE d (%s)", key) is True

@@ -69,7 +69,7 @@ def test_sql_answers_as_sql_does(server):
 
 MUTATIONS = {
     "no lock": ("start", "pg_try_advisory_xact_lock(once._lock_id(tenant, scope, key))", "true"),
-    "another message": ("errors", "active", "busy"),
+    "another message": ("errors", "another attempt of this intent is running", "somebody is at it"),
     "a fence too high": ("_first_fence", "+ 1", "+ 2"),
     "finish without a start": ("finish", "once._has_started(tenant, scope, key, fingerprint)", "true"),
     "a body is lost": ("_body_of", "convert_to(coalesce(response_text, response_json::text), 'UTF8')", "NULL::bytea"),

@@ -155,7 +155,7 @@ def test_a_transaction_may_mix_both_ways(session):
         session(f"SET LOCAL once.native = {then}")
         session(finish(first, ", 201"))
         session("COMMIT")
-        assert session.value(f"SELECT verdict FROM once.start('s', '{first}', {F})") == "replay"
+        assert session.value(f"SELECT verdict FROM once.start('s', '{first}', {F})") == "replay_success"
 
 
 def test_another_attempt_is_refused_while_one_runs(native, session):
@@ -166,7 +166,7 @@ def test_another_attempt_is_refused_while_one_runs(native, session):
     session(finish(more=", 201"))
     assert other.outcome(start())[0] == "P4029"
     session("COMMIT")
-    assert other.outcome(start())[0][0] == "replay"
+    assert other.outcome(start())[0][0] == "replay_success"
 
 
 def test_an_event_that_another_transaction_emits_is_refused(native, session):
@@ -260,7 +260,7 @@ def test_on_a_standby_c_refuses_as_sql_does(server):
                 assert session.value(ANSWERED) == 0
                 connection.close()
             assert told["on"] == told["off"]
-            assert told["on"][0][0][0] == "replay" and told["on"][3][0] == "25006"
+            assert told["on"][0][0][0] == "replay_success" and told["on"][3][0] == "25006"
 
 
 def test_a_statement_ends_in_time(native, session):
@@ -306,12 +306,12 @@ def test_a_row_that_somebody_inserts_or_deletes_by_hand_is_there_or_not_as_sql_s
     """Start waits for nobody, and never replays what is not committed."""
     row = f"""INSERT INTO once.intent (created_at, updated_at, completed_at, bucket, fence, attempts, state, tenant, scope, key, fingerprint)
         VALUES (now(), now(), now(), 0, 1, 1, 'succeeded', '', 's', 'k', {F})"""
-    for change, verdict in ((row, "proceed"), ("DELETE FROM once.intent WHERE key = 'k'", "replay")):
+    for change, verdict in ((row, "proceed"), ("DELETE FROM once.intent WHERE key = 'k'", "replay_success")):
         hand = native.connect(autocommit=False)
         hand.cursor().execute(change)
         assert session.outcome(start())[0][0] == verdict
         hand.commit()
-        assert session.outcome(start())[0][0] == {"proceed": "replay", "replay": "proceed"}[verdict]
+        assert session.outcome(start())[0][0] == {"proceed": "replay_success", "replay_success": "proceed"}[verdict]
 
 
 INSERTED = "SELECT pg_stat_get_xact_tuples_inserted('once.intent_d0'::regclass)"
@@ -402,7 +402,7 @@ def test_a_report_is_a_hot_update_and_on_a_full_page_the_index_is_told(native, s
     hot, changed = (after - earlier for after, earlier in zip(session(count)[0], before))
     assert changed == 300 > hot
     session("COMMIT")
-    assert [session(start(f"k{number}"))[0].verdict for number in range(300)] == 300 * ["replay"]
+    assert [session(start(f"k{number}"))[0].verdict for number in range(300)] == 300 * ["replay_success"]
     native.execute("SELECT bt_index_check('once.intent_d0_pkey'::regclass, true)")
 
 

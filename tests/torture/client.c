@@ -215,7 +215,7 @@ static void execute(attempt *attempt)
 		                    &answer, &error);
 	}
 	if (code == ONCE_OK) {
-		bool replayed = once_answer_verdict(answer) == ONCE_REPLAY;
+		bool replayed = once_answer_verdict(answer) == ONCE_REPLAY_SUCCESS;
 		say(attempt, "acknowledged", once_verdict_name(once_answer_verdict(answer)),
 		    once_answer_response_status(answer), replayed, once_answer_response_body(answer));
 	} else if (code == ONCE_FINAL_FAILURE) {

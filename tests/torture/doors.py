@@ -247,7 +247,7 @@ ACT = "SELECT torture.act(%s, %s, %s, %s, %s, %s, %s)"
 WRITE = "SELECT torture.write(%s, %s, %s, %s, %s, %s, %s, %s)"
 # What a verdict of once.try_start is to an attempt that may not run.
 TOLD = {
-    "replay": "acknowledged", "final_failure": "acknowledged", "active": "busy", "in_doubt": "in_doubt", "mismatch": "mismatch", "expired": "expired",
+    "replay_success": "acknowledged", "final_failure": "acknowledged", "processing_active": "busy", "in_doubt": "in_doubt", "mismatch": "mismatch", "expired": "expired",
 }  # fmt: skip
 
 

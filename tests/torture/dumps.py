@@ -156,7 +156,7 @@ class Dumper(threading.Thread):
                     found["stored"] = said(stored)
                     copy.row("BEGIN")
                     told = copy.row(START, stored["scope"], stored["key"], stored["fingerprint"], stored["tenant"])
-                    found["replayed"] = said(told) if told["verdict"] == "replay" else told["verdict"]
+                    found["replayed"] = said(told) if told["verdict"] == "replay_success" else told["verdict"]
         except psycopg2.Error as error:
             if is_passing(error):
                 raise

@@ -99,7 +99,7 @@ def test_a_message_is_looked_up_by_the_name_that_the_inbox_has_for_it(tmp_path):
             if "archive" in query:
                 return [{"tenant": "acme", "scope": "deliveries", "key": f"pgonce:id:{day}"}]
             scopes, keys, _ = given
-            return [{"ord": number, "verdict": "replay", "state": "succeeded", "body": key.encode()} for number, key in enumerate(keys, 1) if scopes]
+            return [{"ord": number, "verdict": "replay_success", "state": "succeeded", "body": key.encode()} for number, key in enumerate(keys, 1) if scopes]
 
     day = "01a2266e-7c82-7252-814c-4464f255c4c8"
     recorder = history.Recorder(tmp_path / "h")

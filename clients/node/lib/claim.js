@@ -10,7 +10,7 @@ const errors = require('./errors');
 const {Session} = require('./session');
 const {marked, repeat} = require('./transaction');
 
-const VERDICTS = {active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
+const VERDICTS = {processing_active: 'P4029', mismatch: 'P4002', expired: 'P4041'};
 
 /** One statement in a transaction of its own. */
 async function ask(pool, statement, wait) {
@@ -128,8 +128,7 @@ async function claim(pool, intent, options = {}) {
     try {
       const mine = haunted ? await ours(pool, intent, owner, options.takeover) : undefined;
       if (mine) return mine;
-      const row = contract.claimed(await ask(pool, contract.claim(intent, {...options, owner}), wait));
-      return row.verdict === 'processing_active' ? {...row, verdict: 'active'} : row;
+      return contract.claimed(await ask(pool, contract.claim(intent, {...options, owner}), wait));
     } catch (error) {
       haunted = true;
       throw error;

@@ -117,7 +117,7 @@ class Guard {
     try {
       // COMMIT was sent: only start can tell what became of it, once the lost connection's backend is gone.
       const said = await repeat(() => Attempt.begin(this.pool, intent, {ms: ASK_MS}), {waitMs: ASK_MS, deadlineMs: ASK_MS});
-      if (!said.attempt) return {answer: said.verdict === 'active' ? logged(options, 'not-stored', error) : concluded(options, intent, said)};
+      if (!said.attempt) return {answer: said.verdict === 'processing_active' ? logged(options, 'not-stored', error) : concluded(options, intent, said)};
       await said.attempt.abandon();
       return {answer: unavailable(options, errors.ofConnection(error))};
     } catch (unanswered) {

@@ -10,7 +10,7 @@ const {AS_IT_IS, ASK_MS, storable} = require('./guard');
 const {TOO_LARGE, broken, concluded, logged, unavailable} = require('./reply');
 const {traced} = require('./trace');
 
-const CONCLUDED = new Set(['active', 'in_doubt', 'mismatch', 'expired', 'final_failure']);
+const CONCLUDED = {active: 'processing_active', in_doubt: 'in_doubt', mismatch: 'mismatch', expired: 'expired', final_failure: 'final_failure'};
 // The header with which a status asks for the same request once more, so that nothing was done.
 const ASKS_AGAIN = {401: 'www-authenticate', 407: 'proxy-authenticate', 307: 'location', 308: 'location'};
 
@@ -31,12 +31,12 @@ function openLease(pool, options, intent, gone) {
     try {
       const held = await claim(pool, intent, {takeover: false, waitMs: options.waitMs, deadlineMs: ASK_MS, wait: {ms: options.handlerMs, gone}});
       verdict(held.replayed ? 'replay' : 'proceed');
-      if (held.replayed) return {reply: concluded(options, intent, {verdict: 'replay', answer: held, traceparent: held.traceparent})};
+      if (held.replayed) return {reply: concluded(options, intent, {verdict: 'replay_success', answer: held, traceparent: held.traceparent})};
       return {guard: new LeaseGuard(options, intent, held, until - performance.now())};
     } catch (error) {
       verdict(error instanceof errors.OnceError ? error.code : 'error');
       if (error instanceof errors.Left) return {left: true};
-      if (CONCLUDED.has(error.code)) return {reply: concluded(options, intent, {verdict: error.code, answer: error.answer, traceparent: error.traceparent})};
+      if (CONCLUDED[error.code]) return {reply: concluded(options, intent, {verdict: CONCLUDED[error.code], answer: error.answer, traceparent: error.traceparent})};
       return {reply: unavailable(options, error)};
     }
   });

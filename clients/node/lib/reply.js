@@ -8,7 +8,8 @@ const {problem} = require('./problem');
 
 const TOO_LARGE = 'once.too_large';
 const PROBLEM_OF = {key_malformed: 'key-malformed', refused: 'refused', scope_required: 'refused'};
-const PROBLEM_OF_VERDICT = {active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
+const PROBLEM_OF_VERDICT = {processing_active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
+const PROBLEM_OF_CODE = {active: 'active', in_doubt: 'in-doubt', mismatch: 'mismatch', expired: 'expired'};
 const CLAIMED_IN_FRONT = 'A pgonce gateway in front of this service has claimed this key in the same scope: set the option gateway, or give the two different scopes.';
 // Of a claim whose work may have been done, and is not stored.
 const NOT_STORED = new Set(['outcome_unknown', 'lease_lost', 'completion_refused', 'failure_refused']);
@@ -30,7 +31,7 @@ function refusal(options, slug, more) {
 /** A stored outcome as an answer. */
 function replay(options, {verdict, answer, traceparent}) {
   const {problemBase: base} = options;
-  if (verdict !== 'replay' && verdict !== 'final_failure') throw new Error(`pgonce: once.try_start answered ${verdict}`);
+  if (verdict !== 'replay_success' && verdict !== 'final_failure') throw new Error(`pgonce: once.try_start answered ${verdict}`);
   if (answer.resultType === TOO_LARGE) return problem('too-large', {base, traceparent});
   const pairs = headers.decode(answer.headers);
   if (answer.status === null || answer.status < 200 || answer.status > 599 || !pairs) return problem('no-answer', {base, traceparent});
@@ -74,7 +75,7 @@ function answerOf(error, options) {
     return {...answer, headers: answer.headers.filter(([name]) => error.replayed || name !== 'Idempotency-Replayed')};
   }
   if (error instanceof errors.InDoubt && error.cause !== undefined) return logged(options, 'in-doubt', error.cause);
-  const slug = PROBLEM_OF_VERDICT[error.code];
+  const slug = PROBLEM_OF_CODE[error.code];
   if (slug) return refusal(options, slug);
   if (NOT_STORED.has(error.code)) return logged(options, 'not-stored', error);
   return error.status === 500 ? undefined : unavailable(options, error);

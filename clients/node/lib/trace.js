@@ -18,6 +18,9 @@ function traceparent() {
     ? `00-${context.traceId}-${context.spanId}-${context.traceFlags.toString(16).padStart(2, '0')}` : undefined;
 }
 
+// What a span and a count call a verdict of the contract: of a refusal, as its error's code.
+const LABELS = {replay_success: 'replay', processing_active: 'active'};
+
 let made = {};
 
 /** Made anew where the application sets up its metrics after the first call. */
@@ -43,7 +46,7 @@ function traced(kind, scope, work) {
     let verdict = 'error';
     try {
       return await work((said) => {
-        verdict = said;
+        verdict = LABELS[said] ?? said;
       });
     } catch (error) {
       if (error instanceof OnceError) verdict = error.code;

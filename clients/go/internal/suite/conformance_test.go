@@ -951,7 +951,7 @@ func (r *runner[T]) plain(s step) {
 	}
 	var got outcome
 	switch {
-	case verdict == "replay":
+	case verdict == "replay_success":
 		got.answer = &once.Answer{Replayed: true, Status: int(*status), Body: body}
 	case verdict == "proceed" && s.Effect != nil && s.Effect.Fail != nil:
 		fail := s.Effect.Fail

@@ -124,7 +124,7 @@ class Attempt:
             self._lend(intent)
             return None
         answer = stored(row[3:12], replayed=True, fence=row[2] or 0)
-        if verdict == "replay":
+        if verdict == "replay_success":
             return answer
         if verdict == "in_doubt":  # why: only a look tells
             row = yield self.connection.query(_sql.PEEK, [intent.scope, intent.key, intent.tenant])

@@ -267,7 +267,6 @@ def of_sqlstate(sqlstate: Optional[str]) -> Optional[OnceError]:
 
 _OF_VERDICT = {
     "mismatch": Mismatch,
-    "active": Active,
     "processing_active": Active,
     "in_doubt": InDoubt,
     "expired": Expired,

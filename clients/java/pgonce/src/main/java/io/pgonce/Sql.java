@@ -106,7 +106,7 @@ final class Sql {
     private static Started started(ResultSet row, byte[] fingerprint) throws SQLException {
         boolean replay = switch (row.getString("verdict")) {
             case "proceed" -> false;
-            case "replay" -> true;
+            case "replay_success" -> true;
             default -> throw new SQLException("unknown verdict of once.start", "P4099");
         };
         return new Started(replay, replay ? answer(row) : null, fingerprint, row.getString("traceparent"));
